@@ -1,0 +1,1 @@
+"""Scaffolding every ragmesh service shares: server, channels, deadlines, errors, settings, telemetry."""

@@ -1,0 +1,101 @@
+"""Channels to other services: spread over all addresses, kept alive, retried where that is safe."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Sequence
+from typing import Final
+
+import grpc
+
+from meshkit.telemetry import Telemetry
+
+DEFAULT_MAX_MESSAGE_BYTES: Final = 32 * 2**20
+"""Largest message sent or taken by default, as :class:`meshkit.settings.ServiceSettings` has it. Bytes."""
+
+_SCHEME: Final = re.compile(r"(?:dns|ipv4|ipv6|unix|unix-abstract|vsock|xds|passthrough):")
+
+
+def connect(
+    target: str,
+    *,
+    service: str,
+    idempotent: Sequence[str] = (),
+    max_message_bytes: int = DEFAULT_MAX_MESSAGE_BYTES,
+    telemetry: Telemetry | None = None,
+) -> grpc.aio.Channel:
+    """Opens a channel; it connects when first used and must be closed by the caller.
+
+    Args:
+        target: gRPC target; without a scheme it gets ``dns:///``.
+        service: full name of the service called, such as ``ragmesh.retriever.v1.RetrieverService``.
+        idempotent: names of its methods that may be sent again: at most 3 attempts, on UNAVAILABLE only, and
+            only while no answer has begun.
+        max_message_bytes: largest message either way. Bytes.
+        telemetry: adds spans, metrics and trace context to every call.
+    """
+    return grpc.aio.insecure_channel(
+        with_scheme(target),
+        options=_options(service, idempotent, max_message_bytes),
+        interceptors=(telemetry.client_interceptors() or None) if telemetry is not None else None,
+    )
+
+
+def connect_sync(
+    target: str,
+    *,
+    service: str,
+    idempotent: Sequence[str] = (),
+    max_message_bytes: int = DEFAULT_MAX_MESSAGE_BYTES,
+) -> grpc.Channel:
+    """The same for callers without an event loop."""
+    return grpc.insecure_channel(
+        with_scheme(target), options=_options(service, idempotent, max_message_bytes)
+    )
+
+
+def with_scheme(target: str) -> str:
+    """The target with its resolver named: ``127.0.0.1:7071`` becomes ``dns:///127.0.0.1:7071``."""
+    return target if _SCHEME.match(target) else f"dns:///{target}"
+
+
+def service_config(service: str, idempotent: Sequence[str]) -> str:
+    """The gRPC service config (JSON) of :func:`connect`."""
+    config: dict[str, object] = {
+        "loadBalancingConfig": [{"round_robin": {}}],
+        # Stops retrying when more than every tenth call or so has to be retried.
+        "retryThrottling": {"maxTokens": 100, "tokenRatio": 0.1},
+    }
+    if idempotent:
+        config["methodConfig"] = [
+            {
+                "name": [{"service": service, "method": method} for method in idempotent],
+                "waitForReady": False,
+                "retryPolicy": {
+                    "maxAttempts": 3,
+                    "initialBackoff": "0.05s",
+                    "maxBackoff": "0.5s",
+                    "backoffMultiplier": 2,
+                    "retryableStatusCodes": ["UNAVAILABLE"],
+                },
+            }
+        ]
+    return json.dumps(config)
+
+
+def _options(service: str, idempotent: Sequence[str], max_message_bytes: int) -> list[tuple[str, str | int]]:
+    return [
+        ("grpc.service_config", service_config(service, idempotent)),
+        # Only our own service config counts, not one that DNS may carry.
+        ("grpc.service_config_disable_resolution", 1),
+        ("grpc.max_send_message_length", max_message_bytes),
+        ("grpc.max_receive_message_length", max_message_bytes),
+        ("grpc.keepalive_time_ms", 30_000),
+        ("grpc.keepalive_timeout_ms", 10_000),
+        ("grpc.http2.max_pings_without_data", 0),
+        # A restarted service is found again within a second or two instead of gRPC's two minutes.
+        ("grpc.initial_reconnect_backoff_ms", 100),
+        ("grpc.min_reconnect_backoff_ms", 1_000),
+        ("grpc.max_reconnect_backoff_ms", 2_000),
+    ]

@@ -1,0 +1,148 @@
+"""What stands between the wire and a servicer: decoding, the deadline, and the error table."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any, Final, cast
+
+import grpc
+from google.protobuf.message import DecodeError
+
+from meshkit import deadline
+from meshkit.errors import MeshError, Unavailable, Unimplemented, abort
+from meshkit.handlers import Behaviour, Context, Handler, HandlerInterceptor, behaviour_of, with_behaviour
+
+MESSAGE_LIMIT_KEY: Final = "ragmesh-max-message-bytes"
+"""Trailing metadata of every reply: the largest message the service takes, in bytes."""
+
+
+class _Malformed:
+    """Stands for a unary request that could not be decoded, until there is a call to refuse."""
+
+    __slots__ = ("error",)
+
+    def __init__(self, error: MeshError) -> None:
+        self.error = error
+
+
+class StrayCancellationError(RuntimeError):
+    """A servicer ended with a ``CancelledError`` although no one cancelled its call."""
+
+
+class Guard(HandlerInterceptor):
+    """Server interceptor that gives every call a deadline and turns whatever it raises into a status.
+
+    - A request that is no valid message is INVALID_ARGUMENT with reason ``MALFORMED_REQUEST``; gRPC alone
+      would answer UNKNOWN.
+    - :func:`meshkit.deadline.current` is the caller's deadline, or ``default_deadline_s`` from now if it set
+      none, in which case the guard itself ends the call when that time is over.
+    - Exceptions go through :mod:`meshkit.errors`. A cancelled call stays cancelled; a ``CancelledError`` that
+      no one asked for, on which gRPC would leave the caller waiting, is an error like any other.
+    - Calls are refused with UNAVAILABLE until :meth:`open`.
+
+    Args:
+        default_deadline_s: seconds for a call without deadline, (0, inf).
+        max_message_bytes: the server's message limit, told in the trailing metadata of every reply.
+    """
+
+    def __init__(self, default_deadline_s: float, *, max_message_bytes: int) -> None:
+        super().__init__()
+        self._trailers = ((MESSAGE_LIMIT_KEY, str(max_message_bytes)),)
+        self._default_deadline_s = default_deadline_s
+        self._is_open = False
+        self._in_flight = 0
+        self._idle = asyncio.Event()
+        self._idle.set()
+
+    @property
+    def in_flight(self) -> int:
+        """Calls running now."""
+        return self._in_flight
+
+    def open(self) -> None:
+        """Lets calls in."""
+        self._is_open = True
+
+    async def idle(self) -> None:
+        """Waits until no call runs."""
+        await self._idle.wait()
+
+    def wrap(self, method: str, handler: Handler) -> Handler:
+        behaviour = self._guarded(method, behaviour_of(handler))
+        return with_behaviour(handler, behaviour, _checked(handler))
+
+    def _guarded(self, method: str, behaviour: Behaviour) -> Behaviour:
+        async def guarded(request: Any, context: Context) -> Any:
+            self._enter()
+            context.set_trailing_metadata(self._trailers)
+            try:
+                if not self._is_open:
+                    raise Unavailable("STARTING", "the service is still starting")
+                if type(request) is _Malformed:
+                    raise request.error
+                # None without a deadline, whatever its type says.
+                left = cast(float | None, context.time_remaining())
+                if left is not None:
+                    # gRPC itself cancels the call when the caller's deadline is over.
+                    deadline.enter(deadline.Deadline.after(left))
+                    return await behaviour(request, context)
+                deadline.enter(deadline.Deadline.after(self._default_deadline_s))
+                async with asyncio.timeout(self._default_deadline_s):
+                    return await behaviour(request, context)
+            except grpc.aio.AbortError:
+                raise
+            except asyncio.CancelledError as error:
+                if _is_asked_for():
+                    raise
+                await abort(context, StrayCancellationError().with_traceback(error.__traceback__))
+            except NotImplementedError as error:
+                if context.code() == grpc.StatusCode.UNIMPLEMENTED:  # a stub's method that no one wrote
+                    await abort(context, Unimplemented(f"{method} is not in this version of ragmesh yet"))
+                await abort(context, error)
+            except Exception as error:  # noqa: BLE001 - the table maps and logs every one
+                await abort(context, error)
+            finally:
+                self._leave()
+
+        return guarded
+
+    def _enter(self) -> None:
+        self._in_flight += 1
+        self._idle.clear()
+
+    def _leave(self) -> None:
+        self._in_flight -= 1
+        if not self._in_flight:
+            self._idle.set()
+
+
+def _is_asked_for() -> bool:
+    """Whether someone cancelled the running task, as gRPC does when the caller has gone."""
+    task = asyncio.current_task()
+    return task is not None and task.cancelling() > 0
+
+
+def _checked(handler: Handler) -> Callable[[bytes], Any] | None:
+    """The handler's deserializer, with undecodable bytes as the caller's error instead of ours."""
+    decode = handler.request_deserializer
+    if decode is None:
+        return None
+    streaming = handler.request_streaming
+    descriptor = getattr(getattr(decode, "__self__", None), "DESCRIPTOR", None)
+    name = descriptor.full_name if descriptor is not None else "request"
+
+    def checked(data: bytes) -> Any:
+        try:
+            return decode(data)
+        except (DecodeError, ValueError) as error:
+            malformed = MeshError(
+                grpc.StatusCode.INVALID_ARGUMENT,
+                "MALFORMED_REQUEST",
+                f"request is not a valid {name}: {error}",
+            )
+            if streaming:  # raised where the servicer reads its requests, and passes through it to the guard
+                raise malformed from None
+            return _Malformed(malformed)
+
+    return checked

@@ -1,0 +1,93 @@
+"""Settings every service shares: frozen, from the environment, checked before anything starts."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Literal, TypeVar
+
+import platformdirs
+from pydantic import Field, ValidationError
+from pydantic_settings import BaseSettings, SettingsConfigDict
+from pydantic_settings import SettingsError as _SourceError
+
+
+class SettingsError(Exception):
+    """Settings that cannot be used: a line per problem with variable, value and what is allowed."""
+
+
+class ServiceSettings(BaseSettings):
+    """Settings of one service process; a subclass sets ``model_config`` with its ``env_prefix`` and defaults.
+
+    Each field is read from ``<env_prefix><FIELD>``, except ``home`` from ``RAGMESH_HOME``. Variables that no
+    field knows are ignored.
+    """
+
+    model_config = SettingsConfigDict(
+        env_prefix="RAGMESH_", frozen=True, extra="ignore", populate_by_name=True, allow_inf_nan=False
+    )
+
+    host: str = Field(default="127.0.0.1", min_length=1)
+    """Address to listen on."""
+    port: int = Field(default=0, ge=0, le=65535)
+    """Port to listen on, [0, 65535]; 0 lets the system choose."""
+    port_file: Path | None = None
+    """File that gets ``host:port`` once bound."""
+    home: Path = Field(
+        default_factory=lambda: platformdirs.user_data_path("ragmesh"), validation_alias="RAGMESH_HOME"
+    )
+    """Directory everything of ragmesh lives under."""
+    grace_s: float = Field(default=10.0, ge=0, le=3600)
+    """Time that running calls get after SIGTERM. Seconds, [0, 3600]."""
+    max_message_bytes: int = Field(default=32 * 2**20, ge=1024, le=2**31 - 1)
+    """Largest message taken or sent. Bytes, [1024, 2^31 - 1]."""
+    default_deadline_s: float = Field(default=60.0, gt=0, le=86_400)
+    """Deadline of calls that bring none. Seconds, (0, 86400]."""
+    max_work: int = Field(default=1024, ge=1)
+    """Admission capacity in the service's unit of work, [1, inf)."""
+    log_level: Literal["DEBUG", "INFO", "WARNING", "ERROR"] = "INFO"
+    """Least severe level that is logged."""
+    log_text: bool = False
+    """Whether text of users may appear in logs."""
+    otlp_endpoint: str | None = None
+    """OTLP/gRPC collector that traces and metrics go to, such as ``http://127.0.0.1:4317``."""
+    metrics_port: int | None = Field(default=None, ge=0, le=65535)
+    """Port on which Prometheus may scrape metrics, [0, 65535]."""
+    trace_sample_ratio: float = Field(default=0.1, ge=0, le=1)
+    """Share of traces begun here that are recorded, [0, 1]."""
+    exit_with_parent: bool = False
+    """Whether to stop when the process that started this one is gone."""
+    parent_pid: int | None = Field(default=None, ge=1)
+    """Parent to watch for ``exit_with_parent``; by default the one there is when serving begins."""
+
+
+S = TypeVar("S", bound=ServiceSettings)
+
+
+def variable(settings: ServiceSettings | type[ServiceSettings], field: str) -> str:
+    """Name of the environment variable that sets ``field``."""
+    cls = settings if isinstance(settings, type) else type(settings)
+    info = cls.model_fields.get(field)
+    if info is not None and isinstance(info.validation_alias, str):
+        return info.validation_alias
+    return f"{cls.model_config.get('env_prefix', '')}{field}".upper()
+
+
+def load(cls: type[S]) -> S:
+    """Reads the settings of a service from the environment.
+
+    Raises:
+        SettingsError: with one line per wrong variable.
+    """
+    try:
+        return cls()
+    except ValidationError as error:
+        lines = []
+        for problem in error.errors(include_url=False):
+            field = str(problem["loc"][0]) if problem["loc"] else ""
+            name = field if field.startswith("RAGMESH_") else variable(cls, field)
+            what = problem["msg"].removeprefix("Value error, ")
+            lines.append(f"{name}={problem['input']!r}: {what[:1].lower()}{what[1:]}")
+        raise SettingsError("\n".join(lines)) from None
+    except _SourceError as error:
+        # A list or mapping that is not JSON; the source's message names the field.
+        raise SettingsError(f"{error}: the value is not valid JSON") from None
