@@ -1,1 +1,110 @@
-"""ragmesh: a gRPC mesh for retrieval-augmented generation that measures who gets shown to the model."""
+"""ragmesh: a gRPC mesh for retrieval-augmented generation that measures who gets shown to the model.
+
+What programs use is here by name; it is loaded when first used, so that ``import ragmesh`` costs nothing::
+
+    import ragmesh
+
+    with ragmesh.Client() as mesh:
+        print(mesh.answer("Which flour keeps a loaf soft?", alpha=2, samples=20).text)
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from meshkit.errors import MeshError
+    from ragmesh.addresses import Addresses
+    from ragmesh.aio import AsyncClient
+    from ragmesh.client import Client
+    from ragmesh.collection import Collection, Ingested
+    from ragmesh.events import (
+        Answer,
+        AskResult,
+        Citation,
+        Degraded,
+        Delta,
+        Done,
+        Event,
+        Failed,
+        Ranked,
+        Report,
+        Retrieved,
+        Vote,
+    )
+    from ragmesh.passage import Passage
+    from ragmesh.readers import ReadError
+    from ragmesh.reports import DegradationCount, Estimate, ExposureShare, Run, RunReport
+    from ragmesh.request import Agent, AskOptions, Decoding
+    from ragmesh.status import Health, ServiceStatus
+
+_HOME_OF = {
+    "meshkit.errors": ("MeshError",),
+    "ragmesh.addresses": ("Addresses",),
+    "ragmesh.aio": ("AsyncClient",),
+    "ragmesh.client": ("Client",),
+    "ragmesh.collection": ("Collection", "Ingested"),
+    "ragmesh.events": (
+        "Answer",
+        "AskResult",
+        "Citation",
+        "Degraded",
+        "Delta",
+        "Done",
+        "Event",
+        "Failed",
+        "Ranked",
+        "Report",
+        "Retrieved",
+        "Vote",
+    ),
+    "ragmesh.passage": ("Passage",),
+    "ragmesh.readers": ("ReadError",),
+    "ragmesh.reports": ("DegradationCount", "Estimate", "ExposureShare", "Run", "RunReport"),
+    "ragmesh.request": ("Agent", "AskOptions", "Decoding"),
+    "ragmesh.status": ("Health", "ServiceStatus"),
+}
+_MODULE_OF = {name: module for module, names in _HOME_OF.items() for name in names}
+
+__all__ = [
+    "Addresses",
+    "Agent",
+    "Answer",
+    "AskOptions",
+    "AskResult",
+    "AsyncClient",
+    "Citation",
+    "Client",
+    "Collection",
+    "Decoding",
+    "DegradationCount",
+    "Degraded",
+    "Delta",
+    "Done",
+    "Estimate",
+    "Event",
+    "ExposureShare",
+    "Failed",
+    "Health",
+    "Ingested",
+    "MeshError",
+    "Passage",
+    "Ranked",
+    "ReadError",
+    "Report",
+    "Retrieved",
+    "Run",
+    "RunReport",
+    "ServiceStatus",
+    "Vote",
+]
+
+
+def __getattr__(name: str) -> object:
+    if name in _MODULE_OF:
+        value = globals()[name] = getattr(import_module(_MODULE_OF[name]), name)
+        return value
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -1,0 +1,187 @@
+"""The client for programs with an event loop."""
+
+# ruff: noqa: ASYNC109 - a timeout is gRPC's deadline here, sent along with the call
+
+import asyncio
+from collections.abc import AsyncIterator
+from types import TracebackType
+from typing import Any, Self, TypeVar, Unpack
+
+import grpc
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+
+from meshkit.channel import connect
+from meshkit.errors import MeshError
+from ragmesh import codec
+from ragmesh.addresses import Addresses
+from ragmesh.client import IDEMPOTENT, INGEST_TIMEOUT_S, PAGE_SIZE, STATUS_TIMEOUT_S, TIMEOUT_S
+from ragmesh.collection import Collection, Ingested
+from ragmesh.evaluator.v1 import evaluator_service_pb2 as evaluator_pb2
+from ragmesh.evaluator.v1 import evaluator_service_pb2_grpc as evaluator_grpc
+from ragmesh.events import AskResult, Event
+from ragmesh.ingest import OnProgress, Source, checked, requests
+from ragmesh.orchestrator.v1 import orchestrator_service_pb2 as orchestrator_pb2
+from ragmesh.orchestrator.v1 import orchestrator_service_pb2_grpc as orchestrator_grpc
+from ragmesh.reports import Run, RunReport
+from ragmesh.request import AskOptions, ask_request, text
+from ragmesh.retriever.v1 import collection_service_pb2 as collection_pb2
+from ragmesh.retriever.v1 import collection_service_pb2_grpc as collection_grpc
+from ragmesh.status import Health, ServiceStatus
+
+_T = TypeVar("_T")
+
+
+class AsyncClient:
+    """:class:`ragmesh.Client` for an event loop: the same methods, awaited; make and use it in one loop.
+
+    Args:
+        addresses: where the services are, or only the orchestrator's ``host:port``. Default: the mesh that
+            runs on this machine, see :meth:`ragmesh.Addresses.find`.
+        timeout: seconds a call may take when it is not given its own.
+    """
+
+    def __init__(self, addresses: Addresses | str | None = None, *, timeout: float = TIMEOUT_S) -> None:
+        self.addresses = Addresses(addresses) if isinstance(addresses, str) else addresses or Addresses.find()
+        self._timeout = timeout
+        self._channels = {
+            service: connect(getattr(self.addresses, service), service=name, idempotent=methods)
+            for service, (name, methods) in IDEMPOTENT.items()
+        }
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        await self.close()
+
+    async def close(self) -> None:
+        """Closes the connections; calls under way fail."""
+        await asyncio.gather(*(channel.close() for channel in self._channels.values()))
+
+    def ask(
+        self, question: str, *, timeout: float | None = None, **options: Unpack[AskOptions]
+    ) -> AsyncIterator[Event]:
+        """Asks one question and yields what happens as it happens; as :meth:`ragmesh.Client.ask`."""
+        return self._events(ask_request(question, options), timeout or self._timeout)
+
+    async def answer(
+        self, question: str, *, timeout: float | None = None, **options: Unpack[AskOptions]
+    ) -> AskResult:
+        """Asks one question and waits for the whole result; arguments and errors as :meth:`ask`."""
+        return AskResult.of(
+            question, [event async for event in self.ask(question, timeout=timeout, **options)]
+        )
+
+    async def ingest(
+        self,
+        source: Source,
+        collection: str,
+        *,
+        create: bool = True,
+        on_progress: OnProgress | None = None,
+        timeout: float = INGEST_TIMEOUT_S,
+    ) -> Ingested:
+        """Adds passages to a collection, all or none; as :meth:`ragmesh.Client.ingest`."""
+        passages = await asyncio.to_thread(checked, source)
+        messages = requests(passages, collection, create=create, on_progress=on_progress)
+        stub = collection_grpc.CollectionServiceStub(self._channels["retriever"])
+        call = stub.Ingest(timeout=timeout)
+        try:
+            # Reading and parsing a part of a file takes longer than an event loop can spare.
+            while (message := await asyncio.to_thread(next, messages, None)) is not None:
+                await call.write(message)
+            await call.done_writing()
+            return codec.ingested(await call)
+        except grpc.RpcError as exc:
+            raise self._error(exc, "retriever") from exc
+        except asyncio.InvalidStateError:
+            # The other side has ended the call while we were writing; awaiting it says why.
+            try:
+                return codec.ingested(await call)
+            except grpc.RpcError as exc:
+                raise self._error(exc, "retriever") from exc
+        finally:
+            call.cancel()
+
+    async def collections(self, *, timeout: float | None = None) -> list[Collection]:
+        """The collections there are, by name."""
+        stub = collection_grpc.CollectionServiceStub(self._channels["retriever"])
+        request = collection_pb2.ListCollectionsRequest()
+        reply = await self._call("retriever", stub.ListCollections, request, timeout)
+        return [codec.collection(one) for one in reply.collections]
+
+    async def delete_collection(self, name: str, *, timeout: float | None = None) -> None:
+        """Removes a collection and its versions."""
+        stub = collection_grpc.CollectionServiceStub(self._channels["retriever"])
+        request = collection_pb2.DeleteCollectionRequest(name=text("name", name))
+        await self._call("retriever", stub.DeleteCollection, request, timeout)
+
+    async def runs(self, limit: int = PAGE_SIZE, *, timeout: float | None = None) -> list[Run]:
+        """The newest ``limit`` runs, newest first."""
+        stub = evaluator_grpc.EvaluatorServiceStub(self._channels["evaluator"])
+        found: list[Run] = []
+        token = ""
+        while len(found) < limit:
+            request = evaluator_pb2.ListRunsRequest(
+                page_size=min(PAGE_SIZE, limit - len(found)), page_token=token
+            )
+            reply = await self._call("evaluator", stub.ListRuns, request, timeout)
+            found.extend(codec.run(one) for one in reply.runs)
+            token = reply.next_page_token
+            if not token:
+                break
+        return found
+
+    async def report(self, run_id: str, *, timeout: float | None = None) -> RunReport:
+        """The report of one run so far."""
+        stub = evaluator_grpc.EvaluatorServiceStub(self._channels["evaluator"])
+        request = evaluator_pb2.GetReportRequest(run_id=text("run_id", run_id))
+        return codec.run_report((await self._call("evaluator", stub.GetReport, request, timeout)).report)
+
+    async def status(self, *, timeout: float = STATUS_TIMEOUT_S) -> list[ServiceStatus]:
+        """How each service is, the orchestrator first; never fails."""
+        return await asyncio.gather(
+            *(_status(service, address, timeout) for service, address in self.addresses.items())
+        )
+
+    async def _events(self, request: orchestrator_pb2.AskRequest, timeout: float) -> AsyncIterator[Event]:
+        stub = orchestrator_grpc.OrchestratorServiceStub(self._channels["orchestrator"])
+        call = stub.Ask(request, timeout=timeout)
+        try:
+            async for message in call:
+                if (event := codec.event(message)) is not None:
+                    yield event
+        except grpc.RpcError as exc:
+            raise self._error(exc, "orchestrator") from exc
+        finally:
+            call.cancel()
+
+    async def _call(
+        self,
+        service: str,
+        method: "grpc.aio.UnaryUnaryMultiCallable[Any, _T]",
+        request: object,
+        timeout: float | None,
+    ) -> _T:
+        try:
+            return await method(request, timeout=timeout or self._timeout)
+        except grpc.RpcError as exc:
+            raise self._error(exc, service) from exc
+
+    def _error(self, exc: grpc.RpcError, service: str) -> MeshError:
+        return codec.error(exc, service=service, address=getattr(self.addresses, service))
+
+
+async def _status(service: str, address: str, timeout: float) -> ServiceStatus:
+    async with connect(address, service=health_pb2.DESCRIPTOR.package) as channel:
+        stub = health_pb2_grpc.HealthStub(channel)
+        try:
+            reply = await stub.Check(health_pb2.HealthCheckRequest(), timeout=timeout)
+        except grpc.RpcError:
+            return ServiceStatus(service, address, Health.UNREACHABLE)
+        return ServiceStatus(service, address, codec.health(reply))

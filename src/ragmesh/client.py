@@ -1,0 +1,242 @@
+"""The client for programs without an event loop."""
+
+from collections.abc import Iterator
+from types import TracebackType
+from typing import Any, Final, Self, TypeVar, Unpack
+
+import grpc
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+
+from meshkit.channel import connect_sync
+from meshkit.errors import MeshError
+from ragmesh import codec
+from ragmesh.addresses import Addresses
+from ragmesh.collection import Collection, Ingested
+from ragmesh.evaluator.v1 import evaluator_service_pb2 as evaluator_pb2
+from ragmesh.evaluator.v1 import evaluator_service_pb2_grpc as evaluator_grpc
+from ragmesh.events import AskResult, Event
+from ragmesh.ingest import OnProgress, Source, checked, requests
+from ragmesh.orchestrator.v1 import orchestrator_service_pb2 as orchestrator_pb2
+from ragmesh.orchestrator.v1 import orchestrator_service_pb2_grpc as orchestrator_grpc
+from ragmesh.reports import Run, RunReport
+from ragmesh.request import AskOptions, ask_request, text
+from ragmesh.retriever.v1 import collection_service_pb2 as collection_pb2
+from ragmesh.retriever.v1 import collection_service_pb2_grpc as collection_grpc
+from ragmesh.status import Health, ServiceStatus
+
+TIMEOUT_S: Final = 60.0
+INGEST_TIMEOUT_S: Final = 3_600.0
+STATUS_TIMEOUT_S: Final = 2.0
+PAGE_SIZE: Final = 1_000
+
+IDEMPOTENT: Final = {
+    "orchestrator": ("ragmesh.orchestrator.v1.OrchestratorService", ()),
+    "retriever": (
+        "ragmesh.retriever.v1.CollectionService",
+        ("ListCollections", "GetCollection", "DeleteCollection"),
+    ),
+    "evaluator": ("ragmesh.evaluator.v1.EvaluatorService", ("ListRuns", "GetReport")),
+}
+"""The gRPC service behind each address that is called, and its methods that may be sent again."""
+
+_T = TypeVar("_T")
+
+
+class Client:
+    """Asks questions of a mesh and looks after its collections; safe to share between threads.
+
+    Every method raises :class:`ragmesh.MeshError` when a call fails: ``reason`` for programs, the ``field``
+    at fault, ``retry_after_s`` when a retry may help.
+
+    Args:
+        addresses: where the services are, or only the orchestrator's ``host:port``. Default: the mesh that
+            runs on this machine, see :meth:`ragmesh.Addresses.find`.
+        timeout: seconds a call may take when it is not given its own.
+    """
+
+    def __init__(self, addresses: Addresses | str | None = None, *, timeout: float = TIMEOUT_S) -> None:
+        self.addresses = Addresses(addresses) if isinstance(addresses, str) else addresses or Addresses.find()
+        self._timeout = timeout
+        self._channels = {
+            service: connect_sync(getattr(self.addresses, service), service=name, idempotent=methods)
+            for service, (name, methods) in IDEMPOTENT.items()
+        }
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Closes the connections; calls under way fail."""
+        for channel in self._channels.values():
+            channel.close()
+
+    def ask(
+        self, question: str, *, timeout: float | None = None, **options: Unpack[AskOptions]
+    ) -> Iterator[Event]:
+        """Asks one question and yields what happens as it happens, :class:`ragmesh.Done` last.
+
+        Closing the iterator cancels the ask.
+
+        Args:
+            question: 1 to 8,192 bytes, not only white space.
+            timeout: seconds for all of it.
+            options: how to answer, see :class:`ragmesh.AskOptions`.
+
+        Raises:
+            MeshError: while iterating, if the ask fails as a whole; at once, if an option makes no sense.
+        """
+        return self._events(ask_request(question, options), timeout or self._timeout)
+
+    def answer(
+        self, question: str, *, timeout: float | None = None, **options: Unpack[AskOptions]
+    ) -> AskResult:
+        """Asks one question and waits for the whole result; arguments and errors as :meth:`ask`."""
+        return AskResult.of(question, self.ask(question, timeout=timeout, **options))
+
+    def ingest(
+        self,
+        source: Source,
+        collection: str,
+        *,
+        create: bool = True,
+        on_progress: OnProgress | None = None,
+        timeout: float = INGEST_TIMEOUT_S,
+    ) -> Ingested:
+        """Adds passages to a collection, or replaces those of equal id; all of them or, on any error, none.
+
+        Args:
+            source: a file (see :mod:`ragmesh.readers`), checked from end to end first; or the passages.
+            collection: where to; 1 to 64 of a-z, 0-9, ``-`` and ``_``.
+            create: make the collection if there is none.
+            on_progress: is told how many passages have been sent.
+            timeout: seconds for sending and indexing.
+
+        Returns:
+            What it did; durable and served by then.
+
+        Raises:
+            ReadError: the file, with the number of the line at fault.
+        """
+        failures: list[BaseException] = []
+        messages = requests(checked(source), collection, create=create, on_progress=on_progress)
+
+        def guarded() -> Iterator[collection_pb2.IngestRequest]:
+            # gRPC ends a stream whose iterator fails as if it were complete, unless it is cancelled first.
+            try:
+                yield from messages
+            except BaseException as exc:  # noqa: BLE001 - raised again below, in the caller's thread
+                failures.append(exc)
+                call.cancel()
+
+        stub = collection_grpc.CollectionServiceStub(self._channels["retriever"])
+        call = stub.Ingest.future(guarded(), timeout=timeout)
+        try:
+            return codec.ingested(call.result())
+        except grpc.FutureCancelledError:
+            raise failures[0] from None
+        except grpc.RpcError as exc:
+            if failures:
+                raise failures[0] from None
+            raise self._error(exc, "retriever") from exc
+        finally:
+            call.cancel()
+
+    def collections(self, *, timeout: float | None = None) -> list[Collection]:
+        """The collections there are, by name."""
+        stub = collection_grpc.CollectionServiceStub(self._channels["retriever"])
+        reply = self._call(
+            "retriever", stub.ListCollections, collection_pb2.ListCollectionsRequest(), timeout
+        )
+        return [codec.collection(one) for one in reply.collections]
+
+    def delete_collection(self, name: str, *, timeout: float | None = None) -> None:
+        """Removes a collection and its versions."""
+        stub = collection_grpc.CollectionServiceStub(self._channels["retriever"])
+        request = collection_pb2.DeleteCollectionRequest(name=text("name", name))
+        self._call("retriever", stub.DeleteCollection, request, timeout)
+
+    def runs(self, limit: int = PAGE_SIZE, *, timeout: float | None = None) -> list[Run]:
+        """The newest ``limit`` runs, newest first."""
+        stub = evaluator_grpc.EvaluatorServiceStub(self._channels["evaluator"])
+        found: list[Run] = []
+        token = ""
+        while len(found) < limit:
+            request = evaluator_pb2.ListRunsRequest(
+                page_size=min(PAGE_SIZE, limit - len(found)), page_token=token
+            )
+            reply = self._call("evaluator", stub.ListRuns, request, timeout)
+            found.extend(codec.run(one) for one in reply.runs)
+            token = reply.next_page_token
+            if not token:
+                break
+        return found
+
+    def report(self, run_id: str, *, timeout: float | None = None) -> RunReport:
+        """The report of one run so far."""
+        stub = evaluator_grpc.EvaluatorServiceStub(self._channels["evaluator"])
+        request = evaluator_pb2.GetReportRequest(run_id=text("run_id", run_id))
+        return codec.run_report(self._call("evaluator", stub.GetReport, request, timeout).report)
+
+    def status(self, *, timeout: float = STATUS_TIMEOUT_S) -> list[ServiceStatus]:
+        """How each service is, the orchestrator first; never fails."""
+        channels = {
+            service: connect_sync(address, service=health_pb2.DESCRIPTOR.package)
+            for service, address in self.addresses.items()
+        }
+        calls = {
+            service: health_pb2_grpc.HealthStub(channel).Check.future(
+                health_pb2.HealthCheckRequest(), timeout=timeout
+            )
+            for service, channel in channels.items()
+        }
+        try:
+            return [
+                ServiceStatus(service, getattr(self.addresses, service), _health(call))
+                for service, call in calls.items()
+            ]
+        finally:
+            for channel in channels.values():
+                channel.close()
+
+    def _events(self, request: orchestrator_pb2.AskRequest, timeout: float) -> Iterator[Event]:
+        stub = orchestrator_grpc.OrchestratorServiceStub(self._channels["orchestrator"])
+        call = stub.Ask(request, timeout=timeout)
+        try:
+            for message in call:
+                if (event := codec.event(message)) is not None:
+                    yield event
+        except grpc.RpcError as exc:
+            raise self._error(exc, "orchestrator") from exc
+        finally:
+            call.cancel()
+
+    def _call(
+        self,
+        service: str,
+        method: "grpc.UnaryUnaryMultiCallable[Any, _T]",
+        request: object,
+        timeout: float | None,
+    ) -> _T:
+        try:
+            return method(request, timeout=timeout or self._timeout)
+        except grpc.RpcError as exc:
+            raise self._error(exc, service) from exc
+
+    def _error(self, exc: grpc.RpcError, service: str) -> MeshError:
+        return codec.error(exc, service=service, address=getattr(self.addresses, service))
+
+
+def _health(call: "grpc.Future[health_pb2.HealthCheckResponse]") -> Health:
+    try:
+        reply = call.result()
+    except grpc.RpcError:
+        return Health.UNREACHABLE
+    return codec.health(reply)

@@ -1,0 +1,262 @@
+"""From the wire to what users see: proto messages in, this package's dataclasses out."""
+
+from datetime import UTC, datetime
+from typing import Final
+
+import grpc
+from google.protobuf.descriptor import EnumDescriptor
+from google.protobuf.timestamp_pb2 import Timestamp
+from grpc_health.v1 import health_pb2
+
+from meshkit.errors import DeadlineExceeded, MeshError, Unavailable, from_rpc_error
+from ragmesh.collection import Collection, Ingested
+from ragmesh.common.v1 import common_pb2
+from ragmesh.evaluator.v1 import evaluator_service_pb2 as evaluator_pb2
+from ragmesh.events import (
+    Answer,
+    Citation,
+    Degraded,
+    Delta,
+    Done,
+    Event,
+    Failed,
+    Ranked,
+    Report,
+    Retrieved,
+    Vote,
+)
+from ragmesh.generator.v1 import generator_service_pb2 as generator_pb2
+from ragmesh.orchestrator.v1 import orchestrator_service_pb2 as orchestrator_pb2
+from ragmesh.passage import Passage
+from ragmesh.reports import DegradationCount, Estimate, ExposureShare, Run, RunReport
+from ragmesh.retriever.v1 import collection_service_pb2 as collection_pb2
+from ragmesh.status import Health
+
+_STAGE_PREFIX: Final = "STAGE_"
+_ACTION_PREFIX: Final = "ACTION_"
+_FINISH_PREFIX: Final = "FINISH_REASON_"
+
+
+def event(message: orchestrator_pb2.AskResponse) -> Event | None:
+    """The event of a message; None if a newer mesh sent a kind this version does not know."""
+    match message.WhichOneof("event"):
+        case "retrieved":
+            return _retrieved(message.retrieved)
+        case "ranked":
+            return _ranked(message.ranked)
+        case "delta":
+            return Delta(message.delta.text)
+        case "answer":
+            return _answer(message.answer)
+        case "failed":
+            return _failed(message.failed)
+        case "vote":
+            vote = message.vote
+            return Vote(vote.answer, vote.num_answers, vote.num_missing, vote.may_change)
+        case "report":
+            return _report(message.report)
+        case "degraded":
+            return _degraded(message.degraded)
+        case "done":
+            return _done(message.done)
+        case _:
+            return None
+
+
+def passage(message: common_pb2.Passage) -> Passage:
+    """A passage."""
+    return Passage(id=message.id, text=message.text, title=message.title, attributes=dict(message.attributes))
+
+
+def collection(message: collection_pb2.Collection) -> Collection:
+    """A collection."""
+    return Collection(
+        name=message.name,
+        version=message.version,
+        num_passages=message.num_passages,
+        size_bytes=message.size_bytes,
+        encoder=message.encoder,
+        analyzer=message.analyzer,
+        description=message.description,
+        updated_at=_time(message.updated_at),
+    )
+
+
+def ingested(message: collection_pb2.IngestResponse) -> Ingested:
+    """What an ingest did."""
+    return Ingested(
+        collection=collection(message.collection),
+        added=message.added,
+        replaced=message.replaced,
+        unchanged=message.unchanged,
+    )
+
+
+def run(message: evaluator_pb2.Run) -> Run:
+    """A run in a list."""
+    return Run(
+        run_id=message.run_id,
+        num_observations=message.num_observations,
+        started_at=_time(message.started_at),
+        updated_at=_time(message.updated_at),
+    )
+
+
+def run_report(message: evaluator_pb2.RunReport) -> RunReport:
+    """A run so far."""
+    return RunReport(
+        run_id=message.run_id,
+        num_observations=message.num_observations,
+        num_rankings=message.num_rankings,
+        num_unanswered=message.num_unanswered,
+        ee_d=_estimate(message.ee_d),
+        ee_d_norm=_estimate(message.ee_d_norm),
+        ee_r=_estimate(message.ee_r),
+        ee_r_norm=_estimate(message.ee_r_norm),
+        expected_utility=_estimate(message.expected_utility),
+        providers=tuple(_share(share) for share in message.providers),
+        stages={_stage(summary.stage): _estimate(summary.duration_ms) for summary in message.stages},
+        degradations=tuple(
+            DegradationCount(_stage(count.stage), count.reason, count.count) for count in message.degradations
+        ),
+        started_at=_time(message.started_at),
+        updated_at=_time(message.updated_at),
+    )
+
+
+def health(message: health_pb2.HealthCheckResponse) -> Health:
+    """What a service that answered says of itself."""
+    serving = message.status == health_pb2.HealthCheckResponse.SERVING
+    return Health.SERVING if serving else Health.NOT_SERVING
+
+
+def error(exc: grpc.RpcError, *, service: str, address: str) -> MeshError:
+    """What a failed call meant, in words for whoever made it.
+
+    Args:
+        exc: the failed call.
+        service: short name of the service that was called.
+        address: where it was looked for.
+    """
+    mesh_error = from_rpc_error(exc)
+    if mesh_error.code is grpc.StatusCode.UNAVAILABLE and mesh_error.reason == "UNAVAILABLE":
+        # gRPC's own: nobody answered, or the connection broke. Its text is about sockets.
+        return Unavailable("UNREACHABLE", f"no {service} answers at {address}")
+    if mesh_error.code is grpc.StatusCode.DEADLINE_EXCEEDED and mesh_error.reason == "DEADLINE_EXCEEDED":
+        return DeadlineExceeded(f"the {service} at {address} did not finish in time")
+    return mesh_error
+
+
+def _retrieved(message: orchestrator_pb2.Retrieved) -> Retrieved:
+    return Retrieved(
+        passages=tuple(passage(one) for one in message.passages),
+        scores=tuple(message.scores),
+        retriever=message.retriever,
+        index_version=message.index_version,
+    )
+
+
+def _ranked(message: orchestrator_pb2.Ranked) -> Ranked:
+    indices, depth = tuple(message.contexts.indices), message.contexts.depth
+    return Ranked(
+        contexts=tuple(indices[start : start + depth] for start in range(0, len(indices), depth or 1)),
+        log_probabilities=tuple(message.contexts.log_probabilities),
+        reranker=message.reranker,
+        model_version=message.model_version,
+    )
+
+
+def _answer(message: orchestrator_pb2.AnswerEvent) -> Answer:
+    answer = message.answer
+    return Answer(
+        text=answer.text,
+        samples=tuple(message.samples),
+        citations=tuple(_citation(one) for one in message.citations),
+        finish_reason=_word(
+            generator_pb2.Answer.FinishReason.DESCRIPTOR, answer.finish_reason, _FINISH_PREFIX
+        ),
+        prompt_tokens=answer.prompt_tokens,
+        completion_tokens=answer.completion_tokens,
+        log_probability=answer.log_probability,
+        model=answer.model,
+        model_version=answer.model_version,
+        engine=answer.engine,
+        dropped_passages=answer.dropped_passages,
+    )
+
+
+def _citation(message: orchestrator_pb2.Citation) -> Citation:
+    return Citation(
+        passage_id=message.passage_id,
+        provider=message.provider,
+        rank=message.rank,
+        start=message.start if message.HasField("start") else None,
+        end=message.end if message.HasField("end") else None,
+    )
+
+
+def _failed(message: orchestrator_pb2.AnswerFailed) -> Failed:
+    failure = message.error
+    return Failed(tuple(message.samples), failure.code, failure.reason, failure.message, failure.field)
+
+
+def _report(message: orchestrator_pb2.ExposureReport) -> Report:
+    return Report(
+        exposure=tuple(message.exposure),
+        ee_d_norm=message.ee_d_norm,
+        ee_r_norm=message.ee_r_norm if message.HasField("ee_r_norm") else None,
+        expected_utility=message.expected_utility if message.HasField("expected_utility") else None,
+        providers=tuple(_share(share) for share in message.providers),
+        run=run_report(message.run) if message.HasField("run") else None,
+    )
+
+
+def _degraded(message: common_pb2.Degradation) -> Degraded:
+    return Degraded(
+        stage=_stage(message.stage),
+        action=_word(common_pb2.Degradation.Action.DESCRIPTOR, message.action, _ACTION_PREFIX),
+        reason=message.reason,
+        message=message.message,
+    )
+
+
+def _done(message: orchestrator_pb2.Done) -> Done:
+    return Done(
+        ask_id=message.ask_id,
+        run_id=message.run_id,
+        stage_ms={_stage(time.stage): time.duration_ms for time in message.stage_times},
+        total_ms=message.total_ms,
+    )
+
+
+def _share(message: evaluator_pb2.ExposureShare) -> ExposureShare:
+    return ExposureShare(
+        name=message.name,
+        exposure=message.exposure,
+        share=message.share,
+        target=message.target if message.HasField("target") else None,
+    )
+
+
+def _estimate(message: common_pb2.Estimate) -> Estimate:
+    return Estimate(
+        mean=message.mean if message.HasField("mean") else None,
+        low=message.low if message.HasField("low") else None,
+        high=message.high if message.HasField("high") else None,
+        count=message.count,
+        undefined=message.undefined,
+    )
+
+
+def _time(message: Timestamp) -> datetime:
+    return message.ToDatetime(tzinfo=UTC)
+
+
+def _stage(number: int) -> str:
+    return _word(common_pb2.Stage.DESCRIPTOR, number, _STAGE_PREFIX)
+
+
+def _word(enum: EnumDescriptor, number: int, prefix: str) -> str:
+    """The lower-case name of an enum value; its number if it is of a newer mesh and not known here."""
+    value = enum.values_by_number.get(number)
+    return str(number) if value is None else value.name.removeprefix(prefix).lower()

@@ -1,0 +1,28 @@
+"""The embedded mesh: five services as processes of this machine, started, watched and stopped together.
+
+``async with Mesh(settings) as mesh`` runs one for as long as the block; :func:`launch` and :func:`stop` run
+one in the background, as ``ragmesh up --detach`` and ``ragmesh down`` do.
+"""
+
+from ragmesh.mesh.detached import MeshStopError, launch, stop
+from ragmesh.mesh.progress import Phase, Progress
+from ragmesh.mesh.services import SERVICES, Service
+from ragmesh.mesh.settings import MeshSettings
+from ragmesh.mesh.state import MeshState, ServiceState, read_running
+from ragmesh.mesh.supervisor import Mesh, MeshStartError
+
+__all__ = [
+    "SERVICES",
+    "Mesh",
+    "MeshSettings",
+    "MeshStartError",
+    "MeshState",
+    "MeshStopError",
+    "Phase",
+    "Progress",
+    "Service",
+    "ServiceState",
+    "launch",
+    "read_running",
+    "stop",
+]

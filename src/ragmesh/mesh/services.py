@@ -1,0 +1,46 @@
+"""The five services: what each is called, which module runs it, and what it needs of the others."""
+
+from dataclasses import dataclass
+from typing import Final
+
+
+@dataclass(frozen=True, slots=True)
+class Service:
+    """One service of the mesh.
+
+    Attributes:
+        name: short name.
+        module: what ``python -m`` runs.
+        offset: its port, counted from the orchestrator's.
+        needs: the services it calls.
+        computes: whether it runs a model, and so profits from several threads.
+    """
+
+    name: str
+    module: str
+    offset: int
+    needs: tuple[str, ...] = ()
+    computes: bool = False
+
+    @property
+    def prefix(self) -> str:
+        """Prefix of its environment variables."""
+        return f"RAGMESH_{self.name.upper()}_"
+
+
+SERVICES: Final = (
+    Service("generator", "services.generator", offset=3, computes=True),
+    Service("retriever", "services.retriever", offset=1, computes=True),
+    Service("reranker", "services.reranker", offset=2, needs=("generator",), computes=True),
+    Service("evaluator", "services.evaluator", offset=4),
+    Service(
+        "orchestrator",
+        "orchestrator",
+        offset=0,
+        needs=("retriever", "reranker", "generator", "evaluator"),
+    ),
+)
+"""In the order they are started: first what others need, of those first what takes longest."""
+
+STOP_ORDER: Final = (("orchestrator",), ("reranker",), ("generator", "retriever", "evaluator"))
+"""Who calls stops before who is called, so that what is in flight can end; a group stops together."""

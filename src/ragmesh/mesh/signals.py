@@ -1,0 +1,52 @@
+"""Being asked to stop."""
+
+import asyncio
+import signal
+from collections.abc import Callable
+from types import TracebackType
+from typing import Any, Final, Self
+
+_SIGNALS: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
+
+class StopSignals:
+    """Ends a block of the running task on SIGINT, SIGTERM or SIGHUP, as if it had come to its end.
+
+    The first signal cancels the block; what it cleans up takes its time. The second calls ``hurry``.
+
+    Attributes:
+        received: the signal that ended the block; None if none did.
+    """
+
+    def __init__(self, hurry: Callable[[], None]) -> None:
+        self._hurry = hurry
+        self._task: asyncio.Task[Any] | None = None
+        self.received: signal.Signals | None = None
+
+    def __enter__(self) -> Self:
+        self._task = asyncio.current_task()
+        loop = asyncio.get_running_loop()
+        for number in _SIGNALS:
+            loop.add_signal_handler(number, self._receive, number)
+        return self
+
+    def __exit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> bool:
+        loop = asyncio.get_running_loop()
+        for number in _SIGNALS:
+            loop.remove_signal_handler(number)
+        if self.received is not None and self._task is not None:
+            self._task.uncancel()
+            return exc_type is asyncio.CancelledError
+        return False
+
+    def _receive(self, number: signal.Signals) -> None:
+        if self.received is None and self._task is not None:
+            self.received = number
+            self._task.cancel()
+        else:
+            self._hurry()
