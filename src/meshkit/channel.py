@@ -48,11 +48,14 @@ def connect_sync(
     service: str,
     idempotent: Sequence[str] = (),
     max_message_bytes: int = DEFAULT_MAX_MESSAGE_BYTES,
+    telemetry: Telemetry | None = None,
 ) -> grpc.Channel:
     """The same for callers without an event loop."""
-    return grpc.insecure_channel(
+    channel = grpc.insecure_channel(
         with_scheme(target), options=_options(service, idempotent, max_message_bytes)
     )
+    interceptors = telemetry.sync_client_interceptors() if telemetry is not None else ()
+    return grpc.intercept_channel(channel, *interceptors) if interceptors else channel
 
 
 def with_scheme(target: str) -> str:

@@ -1,22 +1,65 @@
-"""Traces and metrics of a service; nothing at all unless asked for."""
+"""Traces and metrics of a service; nothing at all unless asked for.
+
+OpenTelemetry's own gRPC instrumentation was not used: its asyncio server interceptor does not see statuses
+sent with ``abort_with_status`` (as every error of this mesh is), its asyncio client interceptors replace
+streaming calls by bare generators (no ``cancel()``, ``code()`` or ``read()`` of the call itself), neither
+records metrics, and both make a span for every call of a trace that is not sampled.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
 
 import grpc
 from opentelemetry import metrics, trace
+from opentelemetry.trace import SpanKind
 
+from meshkit.recorder import RpcRecorder
 from meshkit.settings import ServiceSettings
+from meshkit.traced_client import (
+    TracedStreamStream,
+    TracedStreamUnary,
+    TracedSync,
+    TracedUnaryStream,
+    TracedUnaryUnary,
+)
+from meshkit.traced_server import TracedServer
+
+if TYPE_CHECKING:
+    from meshkit.exporters import InMemoryTelemetry
 
 
 class Telemetry:
-    """Tracer, meter and the interceptors that feed them."""
+    """Tracer, meter, and the interceptors that feed them.
 
-    def __init__(self, tracer: trace.Tracer, meter: metrics.Meter, *, enabled: bool) -> None:
+    Attributes:
+        enabled: whether anything is recorded.
+        tracer: for spans of a service's own.
+        meter: for metrics of a service's own.
+    """
+
+    def __init__(
+        self,
+        tracer: trace.Tracer,
+        meter: metrics.Meter,
+        *,
+        enabled: bool,
+        on_shutdown: Sequence[Callable[[], object]] = (),
+    ) -> None:
         self.tracer = tracer
         self.meter = meter
         self.enabled = enabled
+        self._on_shutdown = on_shutdown
+        self._server: tuple[grpc.aio.ServerInterceptor, ...] = ()
+        self._client: tuple[grpc.aio.ClientInterceptor, ...] = ()
+        self._sync_client: tuple[TracedSync, ...] = ()
+        if enabled:
+            self._server = (TracedServer(RpcRecorder(SpanKind.SERVER, tracer, meter)),)
+            calls = RpcRecorder(SpanKind.CLIENT, tracer, meter)
+            kinds = (TracedUnaryUnary, TracedUnaryStream, TracedStreamUnary, TracedStreamStream)
+            self._client = tuple(kind(calls) for kind in kinds)
+            self._sync_client = (TracedSync(calls),)
 
     @classmethod
     def disabled(cls) -> Telemetry:
@@ -25,16 +68,41 @@ class Telemetry:
 
     @classmethod
     def from_settings(cls, name: str, settings: ServiceSettings) -> Telemetry:
-        """Telemetry as the settings want it."""
-        return cls.disabled()
+        """Telemetry as the settings want it: OTLP, Prometheus, both, or disabled.
+
+        Args:
+            name: the service's name, ``service.name`` of all it records.
+            settings: ``otlp_endpoint``, ``metrics_port``, ``trace_sample_ratio``.
+
+        Raises:
+            SettingsError: an exporter is not installed, or the metrics port is taken.
+        """
+        if settings.otlp_endpoint is None and settings.metrics_port is None:
+            return cls.disabled()
+        from meshkit import exporters
+
+        return exporters.from_settings(name, settings)
+
+    @staticmethod
+    def in_memory(name: str, *, trace_sample_ratio: float = 1.0) -> InMemoryTelemetry:
+        """Telemetry that keeps what it records: ``spans()`` and ``metrics()``, for tests."""
+        from meshkit import exporters
+
+        return exporters.InMemoryTelemetry(name, trace_sample_ratio)
 
     def server_interceptors(self) -> Sequence[grpc.aio.ServerInterceptor]:
-        """Interceptors for a server; none when disabled."""
-        return ()
+        """Interceptors for a server, outermost first; none when disabled."""
+        return self._server
 
     def client_interceptors(self) -> Sequence[grpc.aio.ClientInterceptor]:
-        """Interceptors for channels; none when disabled."""
-        return ()
+        """Interceptors for channels, one per kind of call; none when disabled."""
+        return self._client
+
+    def sync_client_interceptors(self) -> Sequence[TracedSync]:
+        """Interceptors for channels without event loop; none when disabled."""
+        return self._sync_client
 
     def shutdown(self) -> None:
-        """Sends what is still to be sent."""
+        """Sends what is still to be sent and stops; takes seconds where a collector does not answer."""
+        for stop in self._on_shutdown:
+            stop()

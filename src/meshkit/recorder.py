@@ -1,0 +1,128 @@
+"""One RPC's span and duration, the same for both sides of a call."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Mapping
+from typing import Final
+
+import grpc
+from opentelemetry import metrics, trace
+from opentelemetry.context import Context
+from opentelemetry.trace import SpanKind, StatusCode
+from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
+
+_W3C: Final = TraceContextTextMapPropagator()
+_BUCKETS_MS: Final = [0.5, 1, 2.5, 5, 10, 25, 50, 100, 250, 500, 1000, 2500, 5000, 10000, 30000, 60000]
+# What OpenTelemetry's conventions count as the server's own failure; the rest are answers.
+_SERVER_FAULTS: Final = frozenset(
+    {
+        grpc.StatusCode.UNKNOWN,
+        grpc.StatusCode.DEADLINE_EXCEEDED,
+        grpc.StatusCode.UNIMPLEMENTED,
+        grpc.StatusCode.INTERNAL,
+        grpc.StatusCode.UNAVAILABLE,
+        grpc.StatusCode.DATA_LOSS,
+    }
+)
+
+
+class RpcRecorder:
+    """Begins the record of each RPC of one side: a span, and a point in the duration histogram.
+
+    The histogram, ``rpc.server.duration`` or ``rpc.client.duration`` in milliseconds, has rate, errors and
+    duration by ``rpc.service``, ``rpc.method`` and ``rpc.grpc.status_code``. Inside a trace that is not
+    sampled no span is made at all; its context travels on.
+
+    Args:
+        kind: ``SpanKind.SERVER`` or ``SpanKind.CLIENT``.
+        tracer: makes the spans.
+        meter: makes the histogram.
+    """
+
+    def __init__(self, kind: SpanKind, tracer: trace.Tracer, meter: metrics.Meter) -> None:
+        self._kind = kind
+        self._tracer = tracer
+        self._faults = _SERVER_FAULTS if kind is SpanKind.SERVER else frozenset(grpc.StatusCode) - {_OK}
+        self._durations = meter.create_histogram(
+            f"rpc.{kind.name.lower()}.duration",
+            unit="ms",
+            description="Duration of RPCs, streams from first to last message.",
+            explicit_bucket_boundaries_advisory=_BUCKETS_MS,
+        )
+        self._attributes: dict[str, dict[str, str]] = {}
+        self._outcomes: dict[tuple[str, grpc.StatusCode], dict[str, str | int]] = {}
+
+    def begin(self, method: str, parent: Context) -> RpcRecord:
+        """Begins the record of a call of ``/package.Service/Method`` within ``parent``."""
+        above = trace.get_current_span(parent).get_span_context()
+        if above.is_valid and not above.trace_flags.sampled:
+            return RpcRecord(self, method, None, parent)
+        attributes = self._attributes.get(method)
+        if attributes is None:
+            service, _, name = method.lstrip("/").partition("/")
+            attributes = {"rpc.system": "grpc", "rpc.service": service, "rpc.method": name}
+            self._attributes[method] = attributes
+        span = self._tracer.start_span(
+            method.lstrip("/"), context=parent, kind=self._kind, attributes=attributes
+        )
+        return RpcRecord(self, method, span, trace.set_span_in_context(span, parent))
+
+    def end(self, record: RpcRecord, code: grpc.StatusCode) -> None:
+        """Ends a record with the call's final status."""
+        outcome = self._outcomes.get((record.method, code))
+        if outcome is None:
+            service, _, name = record.method.lstrip("/").partition("/")
+            outcome = {
+                "rpc.system": "grpc",
+                "rpc.service": service,
+                "rpc.method": name,
+                "rpc.grpc.status_code": code.value[0],
+            }
+            self._outcomes[record.method, code] = outcome
+        self._durations.record((time.perf_counter() - record.began) * 1e3, outcome, record.context)
+        span = record.span
+        if span is not None:
+            if span.is_recording():
+                span.set_attribute("rpc.grpc.status_code", code.value[0])
+                if code in self._faults:
+                    span.set_status(StatusCode.ERROR, code.name)
+            span.end()
+
+
+class RpcRecord:
+    """What is known of one RPC while it runs.
+
+    Attributes:
+        context: the OpenTelemetry context to run or to send the call in.
+        span: its span; None inside a trace that is not sampled.
+    """
+
+    __slots__ = ("_recorder", "began", "context", "method", "span")
+
+    def __init__(self, recorder: RpcRecorder, method: str, span: trace.Span | None, context: Context) -> None:
+        self._recorder = recorder
+        self.began = time.perf_counter()
+        self.method = method
+        self.span = span
+        self.context = context
+
+    def end(self, code: grpc.StatusCode) -> None:
+        """Ends the record with the call's final status."""
+        self._recorder.end(self, code)
+
+
+def extracted(metadata: Iterable[tuple[str, str | bytes]] | None) -> Context:
+    """The trace context that a call brought in its metadata (W3C Trace Context); empty if it brought none."""
+    carrier = {key: value for key, value in metadata or () if key in _W3C.fields}
+    return _W3C.extract(carrier, Context()) if carrier else Context()
+
+
+def injected(context: Context) -> Mapping[str, str]:
+    """The metadata in which a call takes its trace context along."""
+    carrier: dict[str, str] = {}
+    _W3C.inject(carrier, context)
+    return carrier
+
+
+_OK: Final = grpc.StatusCode.OK
