@@ -1,0 +1,18 @@
+"""Stochastic retrieval: Plackett–Luce policies over retrieval scores (fair-rag §3.2).
+
+A ranking is drawn item by item, each with probability proportional to its weight among the items left.
+"""
+
+from ragcore.plackett_luce.inclusion import inclusion_probabilities
+from ragcore.plackett_luce.likelihood import log_probability
+from ragcore.plackett_luce.policy import MAX_ALPHA, log_weights, normalize_scores
+from ragcore.plackett_luce.sampling import sample_rankings
+
+__all__ = [
+    "MAX_ALPHA",
+    "inclusion_probabilities",
+    "log_probability",
+    "log_weights",
+    "normalize_scores",
+    "sample_rankings",
+]

@@ -1,0 +1,93 @@
+"""Exact draws from a Plackett–Luce policy."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from ragcore.arrays import FloatArray, IntArray, count, float_array
+from ragcore.errors import InvalidInput
+from ragcore.plackett_luce.mass import Frames, build_frames
+
+Seed = int | np.random.SeedSequence | np.random.Generator
+
+
+def sample_rankings(
+    log_weights: ArrayLike,
+    *,
+    num_rankings: int,
+    k: int,
+    rng: Seed,
+    engine: Literal["numpy", "numba"] = "numpy",
+) -> IntArray:
+    """Draw rankings of k items: P(item next) is proportional to exp(log_weight) among the items left.
+
+    Takes O(n + N·k·(k + log n)) time and O(n + N·k) memory; weights that span more than a factor e^300 and
+    are not given in descending order cost a sort on top. The draw is exact at any finite log-weights: prefix
+    sums of the weights, with the intervals of the items taken excised (:mod:`ragcore.plackett_luce.mass`). It
+    is the same draw for the same seed on either engine and any machine, as far as its ``exp`` agrees with
+    others to the last bit (where it does not, a ranking differs with a probability below 1e-9). The first
+    rankings do not depend on how many follow.
+
+    Args:
+        log_weights: vector [n] of finite log-weights, in any order; descending is fastest.
+        num_rankings: number N of rankings, from 1.
+        k: length of the rankings, from 1; more than n gives n.
+        rng: a NumPy generator, which advances by N·min(k, n) uniforms, or a seed for a new one.
+        engine: "numpy", or "numba", which needs that package and compiles once per machine (seconds) for
+            draws up to three times as fast. The caller chooses, because no request should wait for a compiler.
+
+    Returns:
+        Int matrix [N, min(k, n)] of item indices, best first, each at most once per ranking.
+
+    Source: fair-rag §3.2, equations 1 and 2; Plackett 1975.
+
+    Raises:
+        InvalidInput: log-weights not a non-empty vector of finite numbers, num_rankings or k below 1, no
+            seed, or an unknown engine.
+    """
+    weights = float_array("log_weights", log_weights)
+    rows = count("num_rankings", num_rankings)
+    depth = min(count("k", k), len(weights))
+    uniforms = _generator(rng).random((rows, depth))
+    frames = build_frames(weights, depth)
+    if engine == "numpy":
+        positions = _draw(frames, uniforms)
+    elif engine == "numba":
+        from ragcore.plackett_luce.compiled import draw
+
+        positions = draw(frames, uniforms)
+    else:
+        raise InvalidInput("engine", engine, "'numpy' or 'numba'")
+    return frames.items(positions)
+
+
+def _generator(rng: Seed) -> np.random.Generator:
+    if isinstance(rng, (np.random.Generator, np.random.SeedSequence)):
+        return np.random.default_rng(rng)
+    try:
+        return np.random.default_rng(count("rng", rng, low=0))
+    except InvalidInput as error:
+        raise InvalidInput("rng", rng, "a NumPy generator, or a seed: a whole number from 0") from error
+
+
+def _draw(frames: Frames, uniforms: FloatArray) -> IntArray:
+    """Turn uniforms [N, k] into rankings [N, k] of positions in the ascending order."""
+    rows, depth = uniforms.shape
+    positions = np.empty((rows, depth), dtype=np.int64)
+    bounds = np.full((rows, 2), -1)  # the positions taken, sorted, between −1 and n
+    bounds[:, 1] = frames.n_items
+    for step in range(depth):
+        if len(frames.frames) == 1:
+            drawn = frames.frames[0].untaken(bounds).locate(uniforms[:, step])
+        else:
+            drawn = np.empty(rows, dtype=np.int64)
+            active = frames.active(bounds)
+            for index in np.unique(active):
+                here = np.flatnonzero(active == index)
+                drawn[here] = frames.frames[index].untaken(bounds[here]).locate(uniforms[here, step])
+        positions[:, step] = drawn
+        bounds = np.sort(np.concatenate([bounds, drawn[:, None]], axis=1), axis=1)
+    return positions
