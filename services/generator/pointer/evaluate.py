@@ -1,19 +1,29 @@
-"""Evaluation of the pointer model on an open-domain question set."""
+"""Evaluates the pointer model on squad-open dev: ``python -m services.generator.pointer.evaluate``."""
 
+import argparse
+import json
 import re
 import string
+import time
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
 
 import numpy as np
 import torch
+from rank_bm25 import BM25Okapi
+from tqdm import tqdm
 
-from services.generator.pointer.examples import Passage, Question, pad_pairs
-from services.generator.pointer.grounding import find_letters, find_tokens
+from services.generator.pointer import artifact, card
+from services.generator.pointer.card import Evaluation, Measure
+from services.generator.pointer.examples import Passage, Question, default_data, read_passages, read_questions
 from services.generator.pointer.modeling import PointerForConditionalGeneration
-from services.generator.pointer.tokenization import Pair, PairTokenizer, pair
+from services.generator.pointer.reader import Encodings, PointerReader
+from services.generator.pointer.tokenization import PairTokenizer
 
 _ARTICLES = re.compile(r"\b(a|an|the)\b")
+_WORDS = re.compile(r"[a-z0-9]+")
 
 
 def normalise(answer: str) -> str:
@@ -38,6 +48,117 @@ def f1(prediction: str, answers: Sequence[str]) -> float:
     return max(one(answer) for answer in answers)
 
 
+def interval(values: Sequence[float], *, seed: int = 0, resamples: int = 2000) -> tuple[float, float]:
+    """Bootstrap 95 % interval of the mean of ``values``: percentiles over resamples of the questions."""
+    array = np.asarray(values, dtype=np.float64)
+    rng = np.random.default_rng(seed)
+    means = [array[rng.integers(0, len(array), len(array))].mean() for _ in range(resamples)]
+    low, high = np.percentile(means, [2.5, 97.5])
+    return float(low), float(high)
+
+
+def measure(name: str, values: Sequence[float]) -> Measure:
+    """The mean of per-question ``values`` with its interval."""
+    return Measure(name, float(np.mean(values)), *interval(values), len(values))
+
+
+@dataclass(frozen=True)
+class Corpus:
+    """Passages by position and by id."""
+
+    passages: list[Passage]
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "_by_id", {p.id: p for p in self.passages})
+
+    def __getitem__(self, passage_id: str) -> Passage:
+        found: dict[str, Passage] = self.__dict__["_by_id"]
+        return found[passage_id]
+
+
+def parts(passage: Passage) -> tuple[str, str]:
+    """Title and text, as the reader takes them."""
+    return passage.title, passage.text
+
+
+def answer_gold(
+    reader: PointerReader,
+    corpus: Corpus,
+    questions: Sequence[Question],
+    *,
+    num_beams: int = 1,
+    batch_size: int = 32,
+) -> tuple[list[float], list[float]]:
+    """Exact match and F1 of every question, answered from its gold passage."""
+    order = sorted(range(len(questions)), key=lambda i: len(corpus[questions[i].gold].text))
+    exact, overlap = [0.0] * len(questions), [0.0] * len(questions)
+    for begin in tqdm(
+        range(0, len(order), batch_size), desc=f"gold, {num_beams} beam", leave=False, disable=None
+    ):
+        rows = order[begin : begin + batch_size]
+        encodings = reader.encode_many(
+            [(questions[i].question, [parts(corpus[questions[i].gold])]) for i in rows]
+        )
+        for row, found in zip(rows, reader.answer_many(encodings, num_beams=num_beams), strict=True):
+            exact[row] = exact_match(found.text, questions[row].answers)
+            overlap[row] = f1(found.text, questions[row].answers)
+    return exact, overlap
+
+
+def words(text: str) -> list[str]:
+    """Lower-case runs of letters and digits: the tokens BM25 sees here."""
+    return _WORDS.findall(text.lower())
+
+
+def evaluate_retrieved(
+    reader: PointerReader,
+    corpus: Corpus,
+    questions: Sequence[Question],
+    *,
+    depth: int = 20,
+    keep: int = 5,
+    batch_size: int = 16,
+) -> list[Measure]:
+    """BM25's best ``depth`` passages, ranked by the model; answers from the best ``keep`` of either order."""
+    index = BM25Okapi([words(f"{p.title} {p.text}") for p in corpus.passages])
+    names = {"before": "BM25's order", "after": "the model's order"}
+    recall: dict[str, list[float]] = {way: [] for way in names}
+    exact: dict[str, list[float]] = {way: [] for way in names}
+    overlap: dict[str, list[float]] = {way: [] for way in names}
+    ceiling: list[float] = []
+    for begin in tqdm(range(0, len(questions), batch_size), desc="retrieved", leave=False, disable=None):
+        asked = questions[begin : begin + batch_size]
+        found = []
+        for question in asked:
+            scores = index.get_scores(words(question.question))
+            found.append([corpus.passages[int(i)] for i in np.argsort(-scores, kind="stable")[:depth]])
+        encodings = reader.encode_many(
+            [(q.question, [parts(p) for p in passages]) for q, passages in zip(asked, found, strict=True)]
+        )
+        contexts: dict[str, list[Encodings]] = {way: [] for way in names}
+        verdicts = reader.verdicts(encodings)
+        for question, passages, encoding, values in zip(asked, found, encodings, verdicts, strict=True):
+            best = {
+                "before": list(range(keep)),
+                "after": [int(i) for i in np.argsort(-np.asarray(values), kind="stable")[:keep]],
+            }
+            ceiling.append(float(any(p.id == question.gold for p in passages)))
+            for way, rows in best.items():
+                recall[way].append(float(any(passages[i].id == question.gold for i in rows)))
+                contexts[way].append(encoding.pick(rows))
+        for way, context in contexts.items():
+            for question, answer in zip(asked, reader.answer_many(context), strict=True):
+                exact[way].append(exact_match(answer.text, question.answers))
+                overlap[way].append(f1(answer.text, question.answers))
+    measures = [measure(f"recall@{depth} of BM25 (ceiling)", ceiling)]
+    for way, name in names.items():
+        measures.append(measure(f"recall@{keep}, {name}", recall[way]))
+    for way, name in names.items():
+        measures.append(measure(f"exact match, best {keep} in {name}", exact[way]))
+        measures.append(measure(f"F1, best {keep} in {name}", overlap[way]))
+    return measures
+
+
 class QuickEvaluation:
     """A small fixed evaluation to follow training: gold-passage answers, balanced relevance pairs.
 
@@ -54,76 +175,99 @@ class QuickEvaluation:
         answers: int = 300,
         pairs: int = 200,
         seed: int = 0,
-        limit: int = 256,
     ) -> None:
         rng = np.random.default_rng(seed)
-        by_id = {p.id: p for p in passages}
+        self._tokenizer = tokenizer
+        self._corpus = Corpus(list(passages))
+        self._questions = [questions[int(i)] for i in rng.permutation(len(questions))[:answers]]
         article: dict[str, list[Passage]] = {}
         for passage in passages:
             article.setdefault(passage.title, []).append(passage)
-        self._tokenizer = tokenizer
-        self._questions = [questions[int(i)] for i in rng.permutation(len(questions))[:answers]]
-        self._passages = [by_id[q.gold] for q in self._questions]
-        self._pairs = [self._pair(q.question, p, limit) for q, p in zip(self._questions, self._passages, strict=True)]
-        self._judged: list[tuple[Pair, bool]] = []
-        for question, gold in list(zip(self._questions, self._passages, strict=True))[: pairs // 2]:
-            words = set(normalise(question.question).split())
+        self._judged: list[tuple[str, Passage, Passage]] = []
+        for question in self._questions[: pairs // 2]:
+            gold = self._corpus[question.gold]
+            wanted = set(normalise(question.question).split())
             others = [
                 p
                 for p in article[gold.title]
                 if p.id != gold.id and not any(a.lower() in p.text.lower() for a in question.answers)
             ]
-            if not others:
-                continue
-            sample = [others[int(i)] for i in rng.permutation(len(others))[:10]]
-            hardest = max(sample, key=lambda p: len(words & set(normalise(p.text).split())))
-            self._judged.append((self._pair(question.question, gold, limit), True))
-            self._judged.append((self._pair(question.question, hardest, limit), False))
+            if others:
+                sample = [others[int(i)] for i in rng.permutation(len(others))[:10]]
+                hardest = max(sample, key=lambda p: len(wanted & set(normalise(p.text).split())))
+                self._judged.append((question.question, gold, hardest))
 
-    def _pair(self, question: str, passage: Passage, limit: int) -> Pair:
-        t = self._tokenizer
-        return pair(t.ids(question), t.title_ids(passage.title), t.ids(passage.text), limit=limit)
-
-    def run(self, model: PointerForConditionalGeneration, *, batch_size: int = 32) -> dict[str, float]:
-        """Exact match and F1 of greedy answers, accuracy of verdicts, all in [0, 1]."""
-        model.eval()
-        exact, overlap = [], []
-        order = sorted(range(len(self._pairs)), key=lambda i: len(self._pairs[i].ids))
-        with torch.inference_mode():
-            for begin in range(0, len(order), batch_size):
-                rows = order[begin : begin + batch_size]
-                input_ids, mask, types = pad_pairs([self._pairs[i] for i in rows])
-                output = model.generate(
-                    input_ids=input_ids,
-                    attention_mask=mask,
-                    token_type_ids=types,
-                    max_new_tokens=32,
-                    do_sample=False,
-                    num_beams=1,
-                )
-                for row, tokens in zip(rows, output.tolist(), strict=True):
-                    prediction = self._text(tokens[1:], self._passages[row].text)
-                    exact.append(exact_match(prediction, self._questions[row].answers))
-                    overlap.append(f1(prediction, self._questions[row].answers))
-            right = []
-            for begin in range(0, len(self._judged), batch_size):
-                judged = self._judged[begin : begin + batch_size]
-                input_ids, mask, types = pad_pairs([p for p, _ in judged])
-                starts = torch.full((len(judged), 1), model.config.relevance_token_id)
-                logits = model(
-                    input_ids=input_ids, attention_mask=mask, token_type_ids=types, decoder_input_ids=starts
-                ).logits[:, 0]
-                says = logits[:, model.config.true_token_id] > logits[:, model.config.false_token_id]
-                right.extend(bool(s) == truth for s, (_, truth) in zip(says, judged, strict=True))
+    def run(self, model: PointerForConditionalGeneration) -> dict[str, float]:
+        """Exact match and F1 of greedy answers, accuracy of verdicts, all in [0, 1]; sets eval mode."""
+        reader = PointerReader(model, self._tokenizer)
+        exact, overlap = answer_gold(reader, self._corpus, self._questions)
+        right: list[bool] = []
+        for question, gold, other in self._judged:
+            true, false = reader.relevance(question, [parts(gold), parts(other)])
+            right += [true > 0.5, false <= 0.5]
         return {
             "exact_match": float(np.mean(exact)),
             "f1": float(np.mean(overlap)),
             "relevance": float(np.mean(right)),
         }
 
-    def _text(self, tokens: Sequence[int], passage: str) -> str:
-        eos = 102
-        ids = list(tokens)[: tokens.index(eos)] if eos in tokens else list(tokens)
-        decoded = self._tokenizer.decode(ids)
-        found = find_tokens(ids, self._tokenizer.text(passage)) or find_letters(decoded, passage)
-        return passage[found[0] : found[1]] if found else decoded
+
+def parser() -> argparse.ArgumentParser:
+    """The command line."""
+    out = argparse.ArgumentParser(description=__doc__)
+    out.add_argument("--data", type=Path, default=default_data(), help="folder that holds squad-open/")
+    out.add_argument("--artifact", type=Path, default=artifact.bundled(), help="folder of the model")
+    out.add_argument(
+        "--gold", type=int, default=10570, metavar="N", help="questions answered from the gold passage"
+    )
+    out.add_argument(
+        "--beams", type=int, default=1000, metavar="N", help="of those, answered with 4 beams too"
+    )
+    out.add_argument(
+        "--retrieved", type=int, default=1000, metavar="N", help="questions answered from retrieval"
+    )
+    out.add_argument("--seed", type=int, default=7, help="of the sample of questions")
+    out.add_argument("--bfloat16", action="store_true", help="compute in bfloat16")
+    out.add_argument("--threads", type=int, default=0, help="torch threads; 0 leaves torch's choice")
+    return out
+
+
+def main(arguments: list[str] | None = None) -> None:
+    """Measure, write ``evaluation.json`` and the model card beside the weights."""
+    options = parser().parse_args(arguments)
+    if options.threads:
+        torch.set_num_threads(options.threads)
+    data = options.data / "squad-open"
+    corpus = Corpus(read_passages(data / "passages.dev.jsonl.gz"))
+    questions = read_questions(data / "questions.dev.jsonl.gz")
+    order = np.random.default_rng(options.seed).permutation(len(questions))
+    sample = [questions[int(i)] for i in order]
+    reader = PointerReader.from_folder(options.artifact, bfloat16=options.bfloat16)
+    began = time.monotonic()
+    measures = []
+    if options.gold:
+        exact, overlap = answer_gold(reader, corpus, sample[: options.gold])
+        measures += [measure("exact match, gold passage", exact), measure("F1, gold passage", overlap)]
+    if options.beams:
+        exact, overlap = answer_gold(reader, corpus, sample[: options.beams], num_beams=4)
+        measures += [
+            measure("exact match, gold passage, 4 beams", exact),
+            measure("F1, gold passage, 4 beams", overlap),
+        ]
+    if options.retrieved:
+        measures += evaluate_retrieved(reader, corpus, sample[: options.retrieved])
+    evaluation = Evaluation(
+        weights_sha256=str(reader.model.config.weights_sha256),
+        precision="bfloat16" if options.bfloat16 else "float32",
+        seed=options.seed,
+        passages=len(corpus.passages),
+        seconds=round(time.monotonic() - began, 1),
+        measures=tuple(measures),
+    )
+    text = json.dumps(asdict(evaluation), indent=2) + "\n"
+    (options.artifact / card.EVALUATION).write_text(text, encoding="utf-8")
+    card.write(options.artifact)
+
+
+if __name__ == "__main__":
+    main()

@@ -3,6 +3,7 @@
 import gzip
 import json
 import math
+import os
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -43,6 +44,12 @@ def read_jsonl(path: Path) -> Iterator[dict[str, Any]]:
     with gzip.open(path, "rt", encoding="utf-8") as lines:
         for line in lines:
             yield json.loads(line)
+
+
+def default_data() -> Path:
+    """Folder of the shared data sets: ``RAGMESH_SHARED_DATA``, or ``../shared/data`` by the repository."""
+    named = os.environ.get("RAGMESH_SHARED_DATA")
+    return Path(named) if named else Path(__file__).resolve().parents[4] / "shared" / "data"
 
 
 def read_passages(path: Path) -> list[Passage]:
@@ -140,7 +147,7 @@ class ExampleSource:
         self._article: dict[str, list[int]] = defaultdict(list)
         for index, passage in enumerate(self._passages):
             self._article[passage.title].append(index)
-        # Where the answer lies: in tokens before it and in it (WordPiece splits at spaces, so prefixes add up).
+        # Where the answer begins, in tokens: WordPiece splits at spaces, so a prefix keeps its tokens.
         starts = []
         prefixes = []
         for question in self._questions:
@@ -156,7 +163,7 @@ class ExampleSource:
         return len(self._questions)
 
     def example(self, index: int, epoch: int) -> Example:
-        """The example of question ``index`` in ``epoch``; the same for the same seed, whatever came before."""
+        """The example of question ``index`` in ``epoch``: the same for the same seed, in any order."""
         rng = np.random.default_rng([self._seed, epoch, index])
         question = self._questions[index]
         gold = self._row[question.gold]
@@ -185,14 +192,16 @@ class ExampleSource:
         span = batch_size * bucket
         batches: list[list[int]] = []
         for begin in range(0, len(order), span):
-            group = sorted((int(i) for i in order[begin : begin + span]), key=lambda i: self.example(i, epoch).length)
+            group = sorted(
+                (int(i) for i in order[begin : begin + span]), key=lambda i: self.example(i, epoch).length
+            )
             batches.extend(group[at : at + batch_size] for at in range(0, len(group), batch_size))
         return [batches[int(at)] for at in rng.permutation(len(batches))]
 
     def _window(
         self, index: int, passage: int, rng: np.random.Generator, first: int = 0, last: int | None = None
     ) -> Pair:
-        """The pair with a random window of the text that holds tokens ``first`` to ``last`` (as far as fits)."""
+        """The pair with a random window of the text that holds tokens ``first`` to ``last``, as fits."""
         question, title, text = self._question_ids[index], self._titles[passage], self._texts[passage]
         size = room(question, title, self._limit)
         low, high = 0, max(0, len(text) - size)

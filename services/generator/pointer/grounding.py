@@ -1,31 +1,82 @@
-"""Where a generated answer stands in a passage, in the passage's own letters."""
+"""Where a generated answer stands in the passages, in their own letters."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
-from services.generator.pointer.tokenization import Text
+from services.generator.pointer.tokenization import PairTokenizer, Text
 
-
-def find_tokens(answer: Sequence[int], text: Text) -> tuple[int, int] | None:
-    """Characters [begin, end) of the first place where ``answer`` stands token by token in ``text``, or None."""
-    wanted = tuple(answer)
-    if not wanted:
-        return None
-    for at in range(len(text.ids) - len(wanted) + 1):
-        if text.ids[at] == wanted[0] and text.ids[at : at + len(wanted)] == wanted:
-            return text.offsets[at][0], text.offsets[at + len(wanted) - 1][1]
-    return None
+_NO_SPACE_BEFORE = frozenset(".,;:!?%)]}'’")
+_NO_SPACE_AFTER = frozenset("([{$£€#'’-–")
 
 
-def find_letters(answer: str, passage: str) -> tuple[int, int] | None:
-    """Characters [begin, end) where ``answer`` stands in ``passage`` up to case, spaces and punctuation, or None.
+@dataclass(frozen=True)
+class Place:
+    """Characters [begin, end) of passage number ``passage`` (from 0)."""
 
-    Compares letters and digits only, and only whole words of the passage.
+    passage: int
+    begin: int
+    end: int
+
+
+class Grounder:
+    """Turns answer tokens, one by one, into text with the case and spacing of the passages.
+
+    The model writes lower-case word pieces. While what it wrote stands in a passage, the text is that
+    passage's; where it leaves all passages, the text goes on from a place that has the next token, or
+    with the bare word piece. The pieces returned by :meth:`feed` concatenate to :attr:`text`.
+    """
+
+    def __init__(self, passages: Sequence[str], texts: Sequence[Text], tokenizer: PairTokenizer) -> None:
+        self._passages = passages
+        self._texts = texts
+        self._tokenizer = tokenizer
+        self._alive: list[tuple[int, int]] = []  # (passage, index of the last token matched)
+        self.text = ""
+
+    def feed(self, token: int) -> str:
+        """The text that ``token`` adds; may be empty for a token that stands for no letters."""
+        going_on = [
+            (passage, at + 1)
+            for passage, at in self._alive
+            if at + 1 < len(self._texts[passage].ids) and self._texts[passage].ids[at + 1] == token
+        ]
+        if going_on:
+            passage, at = going_on[0]
+            offsets = self._texts[passage].offsets
+            piece = self._passages[passage][offsets[at - 1][1] : offsets[at][1]]
+        else:
+            going_on = [
+                (passage, at)
+                for passage, text in enumerate(self._texts)
+                for at, found in enumerate(text.ids)
+                if found == token
+            ]
+            bare = self._tokenizer.piece(token)
+            joined = bare.startswith("##")
+            if going_on:
+                passage, at = going_on[0]
+                begin, end = self._texts[passage].offsets[at]
+                piece = self._passages[passage][begin:end]
+            else:
+                piece = bare.removeprefix("##")
+            spaced = self.text and not joined and piece[:1] not in _NO_SPACE_BEFORE
+            if spaced and self.text[-1] not in _NO_SPACE_AFTER:
+                piece = " " + piece
+        self._alive = going_on
+        self.text += piece
+        return piece
+
+
+def find(answer: str, passage: str) -> tuple[int, int] | None:
+    """Characters [begin, end) where ``answer`` stands in ``passage`` as whole words, or None.
+
+    Only letters and digits are compared, without case: spaces and punctuation may differ.
     """
     wanted = "".join(c for c in answer.casefold() if c.isalnum())
     if not wanted:
         return None
-    letters = []
-    places = []
+    letters: list[str] = []
+    places: list[int] = []
     for place, character in enumerate(passage):
         for folded in character.casefold():
             if folded.isalnum():
@@ -35,7 +86,15 @@ def find_letters(answer: str, passage: str) -> tuple[int, int] | None:
     at = joined.find(wanted)
     while at >= 0:
         begin, end = places[at], places[at + len(wanted) - 1] + 1
-        if (begin == 0 or not passage[begin - 1].isalnum()) and (end == len(passage) or not passage[end].isalnum()):
+        starts_word = begin == 0 or not passage[begin - 1].isalnum()
+        ends_word = end == len(passage) or not passage[end].isalnum()
+        if starts_word and ends_word:
             return begin, end
         at = joined.find(wanted, at + 1)
     return None
+
+
+def places(answer: str, passages: Sequence[str]) -> tuple[Place, ...]:
+    """The first place of ``answer`` in every passage that holds it: its citations."""
+    found = ((index, find(answer, passage)) for index, passage in enumerate(passages))
+    return tuple(Place(index, *span) for index, span in found if span is not None)

@@ -10,18 +10,20 @@ H hidden size, V vocabulary.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
-from transformers import AttentionInterface, DynamicCache, EncoderDecoderCache, PreTrainedModel
+from transformers import AttentionInterface, BertConfig, DynamicCache, EncoderDecoderCache, PreTrainedModel
 from transformers.generation.utils import GenerationMixin
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
-from transformers.modeling_outputs import ModelOutput, Seq2SeqLMOutput
+from transformers.modeling_outputs import Seq2SeqLMOutput
 from transformers.models.bert.modeling_bert import BertEmbeddings, BertLayer
+from transformers.utils.generic import ModelOutput
 
 from services.generator.pointer.configuration import ATTENTION, PointerConfig
+
 
 def attention_in_float32(
     module: nn.Module, query: Tensor, key: Tensor, value: Tensor, attention_mask: Tensor | None, **kwargs: Any
@@ -54,10 +56,11 @@ class PointerSource(ModelOutput):
     False on padding; ``copy_keys`` [B, S, H] keys of the copy attention, projected once.
     """
 
-    last_hidden_state: Tensor | None = None
-    source_ids: Tensor | None = None
-    source_mask: Tensor | None = None
-    copy_keys: Tensor | None = None
+    # ModelOutput allows one field without a default; all four are always set.
+    last_hidden_state: Tensor = None  # type: ignore[assignment]
+    source_ids: Tensor = None  # type: ignore[assignment]
+    source_mask: Tensor = None  # type: ignore[assignment]
+    copy_keys: Tensor = None  # type: ignore[assignment]
 
 
 @dataclass
@@ -73,7 +76,7 @@ class Mixture:
     gate_logit: Tensor
 
     def log_probs(self, source_ids: Tensor) -> Tensor:
-        """log((1 - g)·softmax(vocab) + g·copy) for every token; ``source_ids`` broadcasts to [..., S]; [..., V]."""
+        """log((1 - g)·softmax(vocab) + g·copy), [..., V]; ``source_ids`` broadcasts to [..., S]."""
         copied = torch.zeros_like(self.vocab_logits).scatter_add(
             -1, source_ids.expand_as(self.copy_probs), self.copy_probs
         )
@@ -81,7 +84,8 @@ class Mixture:
 
     def target_log_probs(self, source_ids: Tensor, targets: Tensor) -> Tensor:
         """The entries of :meth:`log_probs` at ``targets`` [...], without building the other V - 1."""
-        log_vocab = self.vocab_logits.gather(-1, targets.unsqueeze(-1)).squeeze(-1) - self.vocab_logits.logsumexp(-1)
+        chosen = self.vocab_logits.gather(-1, targets.unsqueeze(-1)).squeeze(-1)
+        log_vocab = chosen - self.vocab_logits.logsumexp(-1)
         copied = (self.copy_probs * (source_ids == targets.unsqueeze(-1))).sum(-1)
         return self._mix(log_vocab, copied, self.gate_logit)
 
@@ -93,6 +97,11 @@ class Mixture:
         )
 
 
+def _layers(bert: BertConfig) -> nn.ModuleList:
+    count = bert.num_hidden_layers
+    return nn.ModuleList(BertLayer(bert, layer_idx=i) for i in range(count))  # type: ignore[no-untyped-call]
+
+
 class FusionEncoder(nn.Module):
     """Encodes (question, passage) pairs one by one and lays the passages of a question side by side."""
 
@@ -101,8 +110,8 @@ class FusionEncoder(nn.Module):
     def __init__(self, config: PointerConfig) -> None:
         super().__init__()
         bert = config.bert(decoder=False)
-        self.embeddings = BertEmbeddings(bert)
-        self.layers = nn.ModuleList(BertLayer(bert, layer_idx=i) for i in range(config.encoder_layers))
+        self.embeddings = BertEmbeddings(bert)  # type: ignore[no-untyped-call]
+        self.layers = _layers(bert)
         self.copy_key = nn.Linear(config.hidden_size, config.hidden_size)
 
     def forward(
@@ -112,7 +121,7 @@ class FusionEncoder(nn.Module):
         token_type_ids: Tensor | None = None,
         **_: Any,
     ) -> PointerSource:
-        """Encode ``input_ids`` [B, L] or [B, P, L] (mask and types of the same shape) into a source of S = P·L."""
+        """Encode ``input_ids`` [B, L] or [B, P, L] (mask and types alike) into a source of S = P·L."""
         batch = input_ids.shape[0]
         length = input_ids.shape[-1]
         pairs = input_ids.reshape(-1, length)
@@ -145,7 +154,7 @@ class PointerDecoder(nn.Module):
         self.config = config
         self.task_embeddings = nn.Embedding(2, config.hidden_size)
         self.norm = nn.LayerNorm(config.hidden_size, eps=config.layer_norm_eps)
-        self.layers = nn.ModuleList(BertLayer(bert, layer_idx=i) for i in range(config.decoder_layers))
+        self.layers = _layers(bert)
 
     def forward(
         self,
@@ -155,7 +164,6 @@ class PointerDecoder(nn.Module):
         cache: EncoderDecoderCache | None = None,
     ) -> Tensor:
         """States [B, T, H] for ``token_ids`` [B, T] that follow what ``cache`` already holds."""
-        assert source.last_hidden_state is not None and source.source_mask is not None
         past = int(cache.get_seq_length()) if cache is not None else 0
         steps = token_ids.shape[1]
         positions = torch.arange(past, past + steps, device=token_ids.device)
@@ -174,17 +182,18 @@ class PointerDecoder(nn.Module):
                 encoder_attention_mask=mask,
                 past_key_values=cache,
             )
-        return hidden
+        return cast("Tensor", hidden)
 
     def project(self, hidden: Tensor) -> CrossProjections:
-        """Keys and values [B, heads, S, H/heads] of every layer's cross-attention for ``hidden`` [B, S, H]."""
+        """Cross-attention keys and values [B, heads, S, H/heads] of every layer for ``hidden`` [B, S, H]."""
         shape = (*hidden.shape[:-1], self.config.num_attention_heads, -1)
+        attentions = [cast("BertLayer", layer).crossattention.self for layer in self.layers]
         return [
             (
-                layer.crossattention.self.key(hidden).view(shape).transpose(1, 2),
-                layer.crossattention.self.value(hidden).view(shape).transpose(1, 2),
+                attention.key(hidden).view(shape).transpose(1, 2),
+                attention.value(hidden).view(shape).transpose(1, 2),
             )
-            for layer in self.layers
+            for attention in attentions
         ]
 
 
@@ -201,7 +210,9 @@ class PointerHead(nn.Module):
         self.successor = nn.Linear(size, 1)
         self.gate = nn.Linear(2 * size, 1)
 
-    def forward(self, states: Tensor, token_ids: Tensor, source: PointerSource, word_embeddings: Tensor) -> Mixture:
+    def forward(
+        self, states: Tensor, token_ids: Tensor, source: PointerSource, word_embeddings: Tensor
+    ) -> Mixture:
         """The mixture [B, T, …] after ``states`` [B, T, H], whose inputs were ``token_ids`` [B, T]."""
         copy_probs, gate_logit = self.copy(states, token_ids, source)
         return Mixture(self.vocab_logits(states, word_embeddings), copy_probs, gate_logit)
@@ -213,8 +224,6 @@ class PointerHead(nn.Module):
 
     def copy(self, states: Tensor, token_ids: Tensor, source: PointerSource) -> tuple[Tensor, Tensor]:
         """Copy probabilities [B, T, S] and the logit of g [B, T], in float32."""
-        assert source.copy_keys is not None and source.last_hidden_state is not None
-        assert source.source_ids is not None and source.source_mask is not None
         with torch.autocast(states.device.type, enabled=False):
             states = states.float()
             query = functional.linear(states, self.copy_query.weight.float(), self.copy_query.bias.float())
@@ -232,7 +241,7 @@ class PointerHead(nn.Module):
             return probs, gate.squeeze(-1)
 
 
-class PointerForConditionalGeneration(PreTrainedModel, GenerationMixin):
+class PointerForConditionalGeneration(PreTrainedModel, GenerationMixin):  # type: ignore[no-untyped-call]
     """Answers a question from passages, or judges one passage, by the decoder's start token.
 
     Start token ``config.answer_token_id``: the answer's word pieces, then ``eos``. Start token
@@ -250,12 +259,12 @@ class PointerForConditionalGeneration(PreTrainedModel, GenerationMixin):
         self.encoder = FusionEncoder(config)
         self.decoder = PointerDecoder(config)
         self.head = PointerHead(config)
-        self.post_init()
+        self.post_init()  # type: ignore[no-untyped-call]
         for frozen in (self.encoder.embeddings, *self.encoder.layers[: config.frozen_layers]):
             frozen.requires_grad_(False)
 
     def _init_weights(self, module: nn.Module) -> None:
-        super()._init_weights(module)
+        super()._init_weights(module)  # type: ignore[no-untyped-call]
         if isinstance(module, PointerDecoder):
             nn.init.zeros_(module.task_embeddings.weight)
         elif isinstance(module, PointerHead):
@@ -263,7 +272,7 @@ class PointerForConditionalGeneration(PreTrainedModel, GenerationMixin):
             nn.init.zeros_(module.successor.weight)
             nn.init.ones_(module.successor.bias)
 
-    def get_encoder(self, modality: str | None = None) -> FusionEncoder:
+    def get_encoder(self, modality: str | None = None) -> FusionEncoder:  # noqa: ARG002 - the base's signature
         """The encoder ``generate`` calls once per question."""
         return self.encoder
 
@@ -273,12 +282,11 @@ class PointerForConditionalGeneration(PreTrainedModel, GenerationMixin):
 
     def get_output_embeddings(self) -> None:
         """None: the output projection is the input embedding itself."""
-        return None
 
     def select(
         self, source: PointerSource, cross: CrossProjections, rows: Tensor | None
     ) -> tuple[PointerSource, EncoderDecoderCache]:
-        """Source and cache of ``rows``: [B] one pair each, [B, P] several pairs side by side, None all as they are.
+        """Source and cache of ``rows``: [B] one pair each, [B, P] several side by side, None all as they are.
 
         Lets pairs that were encoded once serve several decodings: ``source`` [N, L, …] and
         ``cross`` = ``decoder.project(source.last_hidden_state)`` become [B, P·L, …].
@@ -302,14 +310,17 @@ class PointerForConditionalGeneration(PreTrainedModel, GenerationMixin):
         return source, cache
 
     def sequence_log_probs(
-        self, token_ids: Tensor, targets: Tensor, source: PointerSource, cache: EncoderDecoderCache | None = None
+        self,
+        token_ids: Tensor,
+        targets: Tensor,
+        source: PointerSource,
+        cache: EncoderDecoderCache | None = None,
     ) -> Tensor:
         """log P(target) of every target that is not negative, row by row, as one flat tensor.
 
         ``token_ids`` and ``targets`` [B, T]: decoder inputs and what should follow each; a negative
         target (padding) costs no vocabulary projection.
         """
-        assert source.source_ids is not None
         states = self.decoder(token_ids, self.encoder.embeddings, source, cache)
         copy_probs, gate_logit = self.head.copy(states, token_ids, source)
         rows, steps = (targets >= 0).nonzero(as_tuple=True)
@@ -341,8 +352,9 @@ class PointerForConditionalGeneration(PreTrainedModel, GenerationMixin):
             encoder_outputs = self.encoder(input_ids, attention_mask, token_type_ids)
         if decoder_input_ids is None:
             raise ValueError("give decoder_input_ids; the start token names the task")
-        source = encoder_outputs if isinstance(encoder_outputs, PointerSource) else PointerSource(*encoder_outputs)
-        assert source.source_ids is not None
+        source = (
+            encoder_outputs if isinstance(encoder_outputs, PointerSource) else PointerSource(*encoder_outputs)
+        )
         if use_cache and past_key_values is None:
             past_key_values = EncoderDecoderCache(DynamicCache(), DynamicCache())
         states = self.decoder(decoder_input_ids, self.encoder.embeddings, source, past_key_values)

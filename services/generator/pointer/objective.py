@@ -14,7 +14,7 @@ RELEVANCE_WEIGHT = 0.5
 
 @dataclass(frozen=True)
 class Losses:
-    """Mean negative log-likelihoods in nats: of an answer token, and of a verdict (both classes weigh the same)."""
+    """Mean negative log-likelihoods, nats: of an answer token; of a verdict, both classes alike."""
 
     answer: Tensor
     relevance: Tensor

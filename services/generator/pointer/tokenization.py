@@ -57,6 +57,11 @@ class PairTokenizer:
         encoding = self._tokenizer.encode(text, add_special_tokens=False)
         return Text(tuple(encoding.ids), tuple(encoding.offsets))
 
+    def piece(self, token: int) -> str:
+        """The word piece of ``token``, ``##`` before one that continues a word; empty for a special token."""
+        piece = self._tokenizer.id_to_token(token)
+        return "" if piece is None or (piece.startswith("[") and len(piece) > 1) else str(piece)
+
     def decode(self, ids: Sequence[int]) -> str:
         """Text of ``ids``: lower case, word pieces joined, special tokens left out."""
         return str(self._tokenizer.decode(list(ids), skip_special_tokens=True))
@@ -73,7 +78,12 @@ def room(question_ids: Sequence[int], title_ids: Sequence[int], limit: int) -> i
 
 
 def pair(
-    question_ids: Sequence[int], title_ids: Sequence[int], text_ids: Sequence[int], *, limit: int, start: int = 0
+    question_ids: Sequence[int],
+    title_ids: Sequence[int],
+    text_ids: Sequence[int],
+    *,
+    limit: int,
+    start: int = 0,
 ) -> Pair:
     """Lay out one pair of at most ``limit`` tokens, the text cut to a window from token ``start``."""
     question = tuple(question_ids[:MAX_QUESTION])

@@ -4,7 +4,7 @@ import argparse
 import json
 import os
 import time
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +15,14 @@ from tqdm import tqdm
 from services.generator.pointer import base, checkpoint
 from services.generator.pointer.checkpoint import Progress
 from services.generator.pointer.evaluate import QuickEvaluation
-from services.generator.pointer.examples import Batch, ExampleSource, collate, read_passages, read_questions
+from services.generator.pointer.examples import (
+    Batch,
+    ExampleSource,
+    collate,
+    default_data,
+    read_passages,
+    read_questions,
+)
 from services.generator.pointer.modeling import PointerForConditionalGeneration
 from services.generator.pointer.objective import losses
 from services.generator.pointer.tokenization import PairTokenizer
@@ -42,24 +49,23 @@ class Recipe:
     clip: float = 1.0
     bfloat16: bool = True
 
-    def rate(self, step: int, steps: int) -> float:
-        """Factor on the learning rates at ``step`` of ``steps``: linear rise, then linear fall to 0."""
+    def rate(self, step: int) -> float:
+        """Factor on the learning rates at ``step``, counted from 0: linear rise, then linear fall to 0."""
         if step < self.warm_up:
             return (step + 1) / self.warm_up
-        return max(0.0, (steps - step) / max(1, steps - self.warm_up))
+        return max(0.0, (self.steps - step) / max(1, self.steps - self.warm_up))
 
 
 class Trainer:
     """Runs a recipe step by step; the batches depend on the step alone, so a resumed run goes on exactly."""
 
     def __init__(self, model: PointerForConditionalGeneration, source: ExampleSource, recipe: Recipe) -> None:
-        self.model = model
-        self.recipe = recipe
         self._source = source
         self._epoch = -1
         self._batches: list[list[int]] = []
         self._per_epoch = -(-len(source) // recipe.batch_size)
-        self.steps = recipe.steps or self._per_epoch
+        self.model = model
+        self.recipe = replace(recipe, steps=recipe.steps or self._per_epoch)
         encoder = [p for p in model.encoder.layers.parameters() if p.requires_grad]
         known = {id(p) for p in encoder}
         rest = [p for p in model.parameters() if p.requires_grad and id(p) not in known]
@@ -83,10 +89,10 @@ class Trainer:
     def step(self, step: int) -> dict[str, float]:
         """One optimiser step; the losses (nats) and the gradient's norm before clipping."""
         for group, top in zip(self.optimizer.param_groups, self._top, strict=True):
-            group["lr"] = top * self.recipe.rate(step, self.steps)
+            group["lr"] = top * self.recipe.rate(step)
         with torch.autocast("cpu", torch.bfloat16, enabled=self.recipe.bfloat16):
             loss = losses(self.model, self.batch(step))
-        loss.total.backward()
+        loss.total.backward()  # type: ignore[no-untyped-call]
         norm = torch.nn.utils.clip_grad_norm_(
             [p for p in self.model.parameters() if p.requires_grad], self.recipe.clip, error_if_nonfinite=True
         )
@@ -95,14 +101,8 @@ class Trainer:
         return {"answer": loss.answer.item(), "relevance": loss.relevance.item(), "norm": float(norm)}
 
 
-def default_data() -> Path:
-    """Folder of the shared data sets: ``RAGMESH_SHARED_DATA``, or ``../shared/data`` beside the repository."""
-    named = os.environ.get("RAGMESH_SHARED_DATA")
-    return Path(named) if named else Path(__file__).resolve().parents[4] / "shared" / "data"
-
-
 def default_output() -> Path:
-    """Folder of checkpoints: ``training/pointer`` under ``RAGMESH_HOME`` or the platform's user data folder."""
+    """Folder of checkpoints: ``training/pointer`` in ``RAGMESH_HOME`` or the platform's user data folder."""
     home = os.environ.get("RAGMESH_HOME")
     return (Path(home) if home else user_data_path("ragmesh")) / "training" / "pointer"
 
@@ -112,7 +112,9 @@ def parser() -> argparse.ArgumentParser:
     recipe = Recipe()
     out = argparse.ArgumentParser(description=__doc__)
     out.add_argument("--data", type=Path, default=default_data(), help="folder that holds squad-open/")
-    out.add_argument("--output", type=Path, default=default_output(), help="folder of checkpoints and the log")
+    out.add_argument(
+        "--output", type=Path, default=default_output(), help="folder of checkpoints and the log"
+    )
     out.add_argument("--resume", action="store_true", help="go on from the checkpoint in --output")
     out.add_argument("--threads", type=int, default=0, help="torch threads; 0 leaves torch's choice")
     out.add_argument("--checkpoint-every", type=int, default=150, metavar="STEPS")
@@ -144,7 +146,9 @@ def main(arguments: list[str] | None = None) -> None:
         fused_rate=recipe.fused_rate,
     )
     quick = QuickEvaluation(
-        read_passages(data / "passages.dev.jsonl.gz"), read_questions(data / "questions.dev.jsonl.gz"), tokenizer
+        read_passages(data / "passages.dev.jsonl.gz"),
+        read_questions(data / "questions.dev.jsonl.gz"),
+        tokenizer,
     )
     trainer = Trainer(base.from_package(seed=recipe.seed), source, recipe)
     progress = Progress(0, 0.0)
@@ -156,17 +160,21 @@ def main(arguments: list[str] | None = None) -> None:
             stream.write(json.dumps(entry) + "\n")
             stream.flush()
 
-        log({"start": progress.step, "steps": trainer.steps, "threads": torch.get_num_threads()} | asdict(recipe))
-        bar = tqdm(range(progress.step, trainer.steps), initial=progress.step, total=trainer.steps, unit="step")
+        settings = asdict(trainer.recipe)
+        log({"start": progress.step, "questions": len(source), "threads": torch.get_num_threads()} | settings)
+        steps = trainer.recipe.steps
+        bar = tqdm(range(progress.step, steps), initial=progress.step, total=steps, unit="step")
         spent = progress.seconds
         for step in bar:
             began = time.monotonic()
             entry = trainer.step(step)
             seconds = time.monotonic() - began
             spent += seconds
-            log({"step": step + 1, **{k: round(v, 4) for k, v in entry.items()}, "seconds": round(seconds, 3)})
+            log(
+                {"step": step + 1, **{k: round(v, 4) for k, v in entry.items()}, "seconds": round(seconds, 3)}
+            )
             bar.set_postfix(answer=f"{entry['answer']:.2f}", relevance=f"{entry['relevance']:.2f}")
-            last = step + 1 == trainer.steps
+            last = step + 1 == steps
             if last or (step + 1) % options.checkpoint_every == 0:
                 checkpoint.save(options.output, trainer.model, trainer.optimizer, Progress(step + 1, spent))
             if last or (step + 1) % options.evaluate_every == 0:

@@ -1,0 +1,313 @@
+"""Answers questions from passages, and judges passages, with the pointer model."""
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from enum import Enum
+from pathlib import Path
+from typing import Any, cast
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+from transformers import DynamicCache, EncoderDecoderCache, StoppingCriteria, StoppingCriteriaList
+
+from services.generator.pointer import artifact, base
+from services.generator.pointer.examples import pad_pairs
+from services.generator.pointer.grounding import Grounder, Place, places
+from services.generator.pointer.modeling import PointerForConditionalGeneration, PointerSource
+from services.generator.pointer.tokenization import SEP, Pair, PairTokenizer, Text, pair
+
+
+class Finish(Enum):
+    """Why an answer ended."""
+
+    STOP = "stop"
+    LENGTH = "length"
+    CANCELLED = "cancelled"
+
+
+@dataclass(frozen=True)
+class Encodings:
+    """A question with its passages, each encoded once: enough to judge them, to answer, and to cite.
+
+    ``rows``: the source [1, length, …] of every pair, without padding; a question without passages
+    has one row.
+    """
+
+    question: str
+    passages: tuple[str, ...]
+    texts: tuple[Text, ...]
+    rows: tuple[PointerSource, ...]
+
+    @property
+    def tokens(self) -> int:
+        """Source tokens, all pairs together."""
+        return sum(int(row.source_ids.shape[1]) for row in self.rows)
+
+    def source(self) -> PointerSource:
+        """All pairs side by side, [1, tokens, …]: what the decoder reads to answer."""
+        return PointerSource(
+            **{name: torch.cat([row[name] for row in self.rows], 1) for name in self.rows[0]}
+        )
+
+    def pick(self, indices: Sequence[int]) -> "Encodings":
+        """The same question with only the passages ``indices``, in that order; nothing is encoded again."""
+        return Encodings(
+            self.question,
+            tuple(self.passages[i] for i in indices),
+            tuple(self.texts[i] for i in indices),
+            tuple(self.rows[i] for i in indices),
+        )
+
+
+@dataclass(frozen=True)
+class Token:
+    """One generated token: id, the text it adds (may be empty), natural log of its probability."""
+
+    id: int
+    text: str
+    log_prob: float
+
+
+@dataclass(frozen=True)
+class Answer:
+    """A finished answer.
+
+    ``text``: in the passages' own letters; ``citations``: its first place in every passage that holds
+    it; ``log_prob``: sum over the tokens, end included, nats; ``tokens``: generated, end included.
+    """
+
+    text: str
+    citations: tuple[Place, ...]
+    log_prob: float
+    tokens: int
+    finish: Finish
+
+
+def never() -> bool:
+    """The cancel callback of a caller who does not cancel."""
+    return False
+
+
+class _Cancelled(StoppingCriteria):
+    def __init__(self, cancelled: Callable[[], bool]) -> None:
+        self._cancelled = cancelled
+        self.seen = False
+
+    def __call__(self, input_ids: Tensor, scores: Tensor, **_: object) -> Tensor:  # noqa: ARG002
+        self.seen = self.seen or self._cancelled()
+        return torch.full((len(input_ids),), self.seen, dtype=torch.bool, device=input_ids.device)
+
+
+class PointerReader:
+    """The model with its tokenizer; stateless between calls, so one may serve many threads.
+
+    Args:
+        limit: longest (question, passage) pair in tokens, the passage cut at its end; at most 512.
+        pairs_per_batch: pairs encoded in one go.
+        bfloat16: compute in bfloat16; faster where the processor has it, much slower where not.
+    """
+
+    def __init__(
+        self,
+        model: PointerForConditionalGeneration,
+        tokenizer: PairTokenizer,
+        *,
+        limit: int = 256,
+        pairs_per_batch: int = 16,
+        bfloat16: bool = False,
+    ) -> None:
+        self.model = model
+        self.model.train(False)
+        self.tokenizer = tokenizer
+        self._limit = limit
+        self._pairs_per_batch = pairs_per_batch
+        self._bfloat16 = bfloat16
+
+    @classmethod
+    def from_folder(cls, folder: Path | None = None, *, bfloat16: bool = False) -> "PointerReader":
+        """The reader of the model in ``folder``, or of the bundled one. Errors as :func:`artifact.load`."""
+        return cls(artifact.load(folder), PairTokenizer(base.folder()), bfloat16=bfloat16)
+
+    def encode(self, question: str, passages: Sequence[tuple[str, str]]) -> Encodings:
+        """Encode ``passages`` (title, text), each with the question; without passages the question alone."""
+        return self.encode_many([(question, passages)])[0]
+
+    def encode_many(self, requests: Sequence[tuple[str, Sequence[tuple[str, str]]]]) -> list[Encodings]:
+        """:meth:`encode` for several questions; pairs of like length share a batch."""
+        laid_out: list[Pair] = []
+        texts: list[tuple[Text, ...]] = []
+        for question, passages in requests:
+            question_ids = self.tokenizer.ids(question)
+            texts.append(tuple(self.tokenizer.text(text) for _, text in passages))
+            if not passages:
+                laid_out.append(pair(question_ids, (), (), limit=self._limit))
+            for (title, _), body in zip(passages, texts[-1], strict=True):
+                laid_out.append(
+                    pair(question_ids, self.tokenizer.title_ids(title), body.ids, limit=self._limit)
+                )
+        rows = self._encode_pairs(laid_out)
+        encodings = []
+        at = 0
+        for (question, passages), bodies in zip(requests, texts, strict=True):
+            count = max(1, len(passages))
+            own = tuple(rows[at : at + count])
+            at += count
+            encodings.append(Encodings(question, tuple(text for _, text in passages), bodies, own))
+        return encodings
+
+    def answer_stream(
+        self, encodings: Encodings, *, max_new_tokens: int = 48, cancelled: Callable[[], bool] = never
+    ) -> Iterator[Token | Answer]:
+        """Greedy answer: every token as it comes, then the whole; ``cancelled`` is asked before every token.
+
+        The texts of the tokens concatenate to the answer's.
+        """
+        config = self.model.config
+        grounder = Grounder(encodings.passages, encodings.texts, self.tokenizer)
+        source = encodings.source()
+        cache = EncoderDecoderCache(DynamicCache(), DynamicCache())
+        token = config.answer_token_id
+        total, count = 0.0, 0
+        finish = Finish.LENGTH
+        while count < max_new_tokens:
+            if cancelled():
+                finish = Finish.CANCELLED
+                break
+            with torch.inference_mode(), self._precision():
+                logits = self.model(
+                    decoder_input_ids=torch.tensor([[token]]), encoder_outputs=source, past_key_values=cache
+                ).logits[0, -1]
+            token = int(logits.argmax())
+            log_prob = float(logits[token])
+            total += log_prob
+            count += 1
+            if token == config.eos_token_id:
+                finish = Finish.STOP
+                break
+            yield Token(token, grounder.feed(token), log_prob)
+        yield self._finished(encodings, grounder.text, total, count, finish)
+
+    def answer(
+        self,
+        encodings: Encodings,
+        *,
+        num_beams: int = 1,
+        max_new_tokens: int = 48,
+        cancelled: Callable[[], bool] = never,
+    ) -> Answer:
+        """The greedy answer, or the best of ``num_beams`` beams."""
+        return self.answer_many(
+            [encodings], num_beams=num_beams, max_new_tokens=max_new_tokens, cancelled=cancelled
+        )[0]
+
+    def answer_many(
+        self,
+        encodings: Sequence[Encodings],
+        *,
+        num_beams: int = 1,
+        max_new_tokens: int = 48,
+        cancelled: Callable[[], bool] = never,
+    ) -> list[Answer]:
+        """:meth:`answer` for several questions in one batch."""
+        stop = _Cancelled(cancelled)
+        model = cast("Any", self.model)  # generate() is typed for a protocol that models do not declare
+        source = _stack([e.source() for e in encodings])
+        with torch.inference_mode(), self._precision():
+            output = model.generate(
+                # a copy: generate() repeats the tensors in place for the beams
+                encoder_outputs=PointerSource(**source),
+                attention_mask=source.source_mask.long(),
+                max_new_tokens=max_new_tokens,
+                num_beams=num_beams,
+                do_sample=False,
+                return_dict_in_generate=True,
+                output_scores=True,
+                stopping_criteria=StoppingCriteriaList([stop]),
+            )
+            # the scores are log-probabilities already: the model returns them normalised
+            log_probs = model.compute_transition_scores(
+                output.sequences, output.scores, getattr(output, "beam_indices", None)
+            )
+        answers = []
+        for encoding, tokens, values in zip(
+            encodings, output.sequences.tolist(), log_probs.tolist(), strict=True
+        ):
+            generated = tokens[1:]
+            ended = SEP in generated
+            kept = generated[: generated.index(SEP)] if ended else generated
+            count = len(kept) + ended
+            grounder = Grounder(encoding.passages, encoding.texts, self.tokenizer)
+            for token in kept:
+                grounder.feed(token)
+            finish = Finish.STOP if ended else Finish.CANCELLED if stop.seen else Finish.LENGTH
+            answers.append(self._finished(encoding, grounder.text, sum(values[:count]), count, finish))
+        return answers
+
+    def relevance(
+        self, question: str, passages: Sequence[tuple[str, str]], *, over_vocabulary: bool = False
+    ) -> list[float]:
+        """P(true) of "this passage answers the question", in [0, 1], for every (title, text).
+
+        Normalised over true and false; with ``over_vocabulary``, as the model gives it.
+        """
+        return self.verdicts([self.encode(question, passages)], over_vocabulary=over_vocabulary)[0]
+
+    def verdicts(self, encodings: Sequence[Encodings], *, over_vocabulary: bool = False) -> list[list[float]]:
+        """:meth:`relevance` of the passages of every one of ``encodings``, without encoding them again."""
+        config = self.model.config
+        rows = [row for e in encodings for row in e.rows[: len(e.passages)]]
+        values = [0.0] * len(rows)
+        for picked in self._batches([int(row.source_ids.shape[1]) for row in rows]):
+            starts = torch.full((len(picked), 1), config.relevance_token_id)
+            with torch.inference_mode(), self._precision():
+                logits = self.model(
+                    decoder_input_ids=starts, encoder_outputs=_stack([rows[i] for i in picked])
+                ).logits[:, 0]
+            true, false = logits[:, config.true_token_id], logits[:, config.false_token_id]
+            probabilities = true.exp() if over_vocabulary else functional.sigmoid(true - false)
+            for row, value in zip(picked, probabilities.tolist(), strict=True):
+                values[row] = value
+        left = iter(values)
+        return [[next(left) for _ in e.passages] for e in encodings]
+
+    def _precision(self) -> AbstractContextManager[object]:
+        return torch.autocast("cpu", torch.bfloat16, enabled=self._bfloat16)
+
+    def _batches(self, lengths: Sequence[int]) -> list[list[int]]:
+        """Indices in batches of like length."""
+        order = sorted(range(len(lengths)), key=lambda i: lengths[i])
+        size = self._pairs_per_batch
+        return [order[at : at + size] for at in range(0, len(order), size)]
+
+    def _encode_pairs(self, pairs: Sequence[Pair]) -> list[PointerSource]:
+        """The source [1, length, …] of every pair, without padding."""
+        encoded: dict[int, PointerSource] = {}
+        for rows in self._batches([len(p.ids) for p in pairs]):
+            with torch.inference_mode(), self._precision():
+                source = self.model.encoder(*pad_pairs([pairs[i] for i in rows]))
+            for at, row in enumerate(rows):
+                length = len(pairs[row].ids)
+                encoded[row] = PointerSource(
+                    **{name: values[at : at + 1, :length] for name, values in source.items()}
+                )
+        return [encoded[row] for row in range(len(pairs))]
+
+    def _finished(
+        self, encodings: Encodings, text: str, log_prob: float, tokens: int, finish: Finish
+    ) -> Answer:
+        return Answer(text, places(text, encodings.passages), log_prob, tokens, finish)
+
+
+def _stack(sources: Sequence[PointerSource]) -> PointerSource:
+    """One batch of several single-row sources, padded at the end."""
+    if len(sources) == 1:
+        return sources[0]
+    length = max(source.source_ids.shape[1] for source in sources)
+
+    def padded(values: Tensor) -> Tensor:
+        room = length - values.shape[1]
+        return functional.pad(values, (0, 0, 0, room) if values.dim() == 3 else (0, room))
+
+    return PointerSource(**{name: torch.cat([padded(s[name]) for s in sources]) for name in sources[0]})
