@@ -86,8 +86,21 @@ def load(cls: type[S]) -> S:
             field = str(problem["loc"][0]) if problem["loc"] else ""
             name = field if field.startswith("RAGMESH_") else variable(cls, field)
             what = problem["msg"].removeprefix("Value error, ")
-            lines.append(f"{name}={problem['input']!r}: {what[:1].lower()}{what[1:]}")
+            lines.append(f"{name}={problem['input']}: {what[:1].lower()}{what[1:]}{_allowed(cls, field)}")
         raise SettingsError("\n".join(lines)) from None
     except _SourceError as error:
         # A list or mapping that is not JSON; the source's message names the field.
         raise SettingsError(f"{error}: the value is not valid JSON") from None
+
+
+def _allowed(cls: type[ServiceSettings], field: str) -> str:
+    """The bounds of a field, for a message; empty where it has none."""
+    info = cls.model_fields.get(field)
+    signs = {"gt": ">", "ge": ">=", "lt": "<", "le": "<="}
+    bounds = [
+        f"{sign} {getattr(bound, name):g}"
+        for bound in (info.metadata if info is not None else ())
+        for name, sign in signs.items()
+        if hasattr(bound, name)
+    ]
+    return f"; allowed: {', '.join(bounds)}" if bounds else ""
