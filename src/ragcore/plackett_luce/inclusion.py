@@ -75,8 +75,8 @@ def inclusion_probabilities(log_weights: ArrayLike, *, k: int) -> FloatArray:
         now += width
         pending = rates + now < _SURELY
     # The sum is known exactly, so the little that the quadrature missed is spread in proportion.
-    included = np.minimum(included * (top / included.sum()), 1.0)
-    return included
+    included *= top / included.sum()
+    return np.minimum(included, 1.0)
 
 
 def _panel_width(rates: FloatArray, now: float) -> float:
@@ -104,7 +104,7 @@ def _fewer_arrived(expected: FloatArray, top: int) -> tuple[FloatArray, FloatArr
     which ends at a leaf as the wanted probability at m = 0.
 
     Args:
-        expected: matrix [Q, n] of rate × time at Q times; an item has arrived with probability 1 − e^−expected.
+        expected: matrix [Q, n] of rate × time at Q times; arrived means probability 1 − e^−expected.
 
     Returns:
         Matrix [Q, n] over all but item i, and vector [Q] over all items.
@@ -134,7 +134,8 @@ def _product(left: FloatArray, right: FloatArray, top: int) -> FloatArray:
     """Multiply polynomials along the first axis, cut at ``top`` coefficients: the distribution of a sum."""
     kept = min(len(left) + len(right) - 1, top)
     if len(right) >= _FFT_FROM:
-        return np.maximum(fftconvolve(left, right, axes=0)[:kept], 0.0)
+        convolved: FloatArray = fftconvolve(left, right, axes=0)[:kept]
+        return np.maximum(convolved, 0.0)
     product = np.zeros((kept, *left.shape[1:]))
     for shift, coefficient in enumerate(right):
         part = left[: kept - shift]
