@@ -1,0 +1,268 @@
+"""The courier: takes observations into the outbox and brings them to the evaluator, whenever it is there."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import weakref
+from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass
+from typing import Final, Protocol
+
+from meshkit.errors import MeshError, Unavailable
+from orchestrator.domain import Observation
+from orchestrator.outbox import Letter, Outbox
+from orchestrator.policy import failure_of
+from orchestrator.ports import Receipt
+
+_log = logging.getLogger("ragmesh.orchestrator.courier")
+
+_WINDOW: Final = 256
+_READ: Final = 64
+_SHORTEST_PAUSE_S: Final = 0.1
+_LONGEST_PAUSE_S: Final = 5.0
+_LONGEST_LINE_S: Final = 30.0
+
+
+@dataclass(frozen=True, slots=True)
+class Delivered:
+    """The evaluator has an observation for good, now or since an earlier time."""
+
+    observation_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class Refused:
+    """The evaluator will never take this observation."""
+
+    observation_id: str
+    error: MeshError
+
+
+@dataclass(frozen=True, slots=True)
+class RunReported:
+    """The report of the run of the observation delivered just before; carried and never read."""
+
+    report: object
+
+
+Outcome = Delivered | Refused | RunReported
+
+
+class Line(Protocol):
+    """One stream to the evaluator."""
+
+    async def send(self, payload: bytes, *, want_report: bool) -> bool:
+        """Sends an observation; False if the line is dead, and then its outcomes tell why."""
+
+    def outcomes(self) -> AsyncIterator[Outcome]:
+        """What came of what was sent, in order, until the line ends. Raises MeshError when it breaks."""
+
+    async def hang_up(self) -> None:
+        """Says that nothing more will be sent; what was sent is still answered."""
+
+    def cut(self) -> None:
+        """Ends the line at once."""
+
+
+class Evaluator(Protocol):
+    """Where the courier goes."""
+
+    def call(self) -> Line:
+        """Opens a line; whether anybody answers shows when it is used."""
+
+    async def watch(self, on_change: Callable[[bool], None]) -> None:
+        """Keeps trying to reach the evaluator, and says whenever that begins or ceases to work; never
+        returns.
+        """
+
+
+class Courier:
+    """Keeps observations durably at once and delivers them in the background, in order, each until
+    acknowledged.
+
+    A line stays open while there is something to send and ``idle_s`` longer, and never for long, so that an
+    evaluator that wants to stop does not wait for a line that says nothing. When the evaluator is away, what
+    it has not acknowledged is sent again over the next line: after a pause that doubles from 0.1 to 5 s, or
+    as soon as a lost connection is back. The evaluator takes every id once, so sending twice does no harm.
+
+    Args:
+        outbox: where observations wait; the courier opens and closes it.
+        evaluator: where they go.
+        encode: writes an observation as the evaluator reads it.
+        idle_s: how long a line with nothing to send stays open. Seconds, (0, inf).
+    """
+
+    def __init__(
+        self,
+        outbox: Outbox,
+        evaluator: Evaluator,
+        encode: Callable[[Observation], bytes],
+        *,
+        idle_s: float = 1.0,
+    ) -> None:
+        self._outbox = outbox
+        self._evaluator = evaluator
+        self._encode = encode
+        self._idle_s = idle_s
+        self._work = asyncio.Event()
+        self._returned = asyncio.Event()
+        self._reachable: bool | None = None
+        self._trouble: MeshError | None = None
+        # An ask that stops waiting drops its receipt, and with it the last reference to its report.
+        self._reports: weakref.WeakValueDictionary[str, asyncio.Future[object]] = (
+            weakref.WeakValueDictionary()
+        )
+        self._tasks: list[asyncio.Task[None]] = []
+
+    async def start(self) -> None:
+        """Opens the outbox and starts delivering what it holds.
+
+        Raises:
+            Unavailable: the outbox cannot be used.
+        """
+        await self._outbox.open()
+        self._work.set()
+        self._tasks = [
+            asyncio.create_task(self._evaluator.watch(self._on_change)),
+            asyncio.create_task(self._deliver_for_ever()),
+        ]
+
+    async def stop(self) -> None:
+        """Stops delivering; what has not arrived stays in the outbox for the next start."""
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self._outbox.close()
+
+    async def post(self, observation: Observation) -> Receipt:
+        """See :class:`orchestrator.ports.Observer`."""
+        id_ = observation.ask.id
+        report: asyncio.Future[object] | None = None
+        if observation.ask.want_report:
+            report = self._reports[id_] = asyncio.get_running_loop().create_future()
+        await self._outbox.append(id_, self._encode(observation))
+        self._work.set()
+        away = self._away()
+        if away is not None:
+            self._give_up(report, Unavailable(away, "the evaluator is away"))
+        return Receipt(away, report)
+
+    def _away(self) -> str | None:
+        """Why what is posted now has to wait; None where it does not, as far as is known."""
+        if self._trouble is not None:
+            return failure_of(self._trouble).reason
+        return "UPSTREAM_UNAVAILABLE" if self._reachable is False else None
+
+    def _on_change(self, reachable: bool) -> None:
+        self._reachable = reachable
+        if reachable:
+            self._returned.set()
+        else:
+            self._give_up_reports(Unavailable("UPSTREAM_UNAVAILABLE", "the evaluator is away"))
+
+    def _give_up_reports(self, error: MeshError) -> None:
+        for report in list(self._reports.values()):
+            self._give_up(report, error)
+
+    @staticmethod
+    def _give_up(report: asyncio.Future[object] | None, error: MeshError) -> None:
+        if report is not None and not report.done():
+            report.set_exception(error)
+            report.exception()  # seen by whoever waits; nobody has to
+
+    async def _deliver_for_ever(self) -> None:
+        pause_s = _SHORTEST_PAUSE_S
+        while True:
+            await self._work.wait()
+            self._returned.clear()
+            try:
+                await self._deliver()
+                pause_s = _SHORTEST_PAUSE_S
+            except MeshError as error:
+                if self._trouble is None:
+                    _log.warning("the evaluator takes no observations: %s", error.reason)
+                    pause_s = _SHORTEST_PAUSE_S
+                self._trouble = error
+                self._give_up_reports(error)
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout(max(pause_s, error.retry_after_s or 0.0)):
+                        await self._returned.wait()
+                pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
+                self._work.set()
+
+    async def _deliver(self) -> None:
+        """Brings what waits over one line, until it has been idle, or long, or breaks."""
+        sent: dict[str, Letter] = {}
+        room = asyncio.Semaphore(_WINDOW)
+        line = self._evaluator.call()
+        receiver = asyncio.create_task(self._receive(line, sent, room))
+        sender = asyncio.create_task(self._send(line, sent, room))
+        try:
+            await asyncio.wait((receiver, sender), return_when=asyncio.FIRST_COMPLETED)
+            if sender.done():
+                sender.result()
+            await receiver
+            if sent:
+                raise Unavailable("UPSTREAM_UNAVAILABLE", "the evaluator ended the line without a word")
+        finally:
+            line.cut()
+            for task in (receiver, sender):
+                task.cancel()
+            await asyncio.gather(receiver, sender, return_exceptions=True)
+
+    async def _send(self, line: Line, sent: dict[str, Letter], room: asyncio.Semaphore) -> None:
+        loop = asyncio.get_running_loop()
+        ends = loop.time() + _LONGEST_LINE_S
+        after = 0
+        while loop.time() < ends:
+            self._work.clear()
+            letters = await self._outbox.waiting(after=after, limit=_READ)
+            for letter in letters:
+                await room.acquire()
+                sent[letter.id] = letter
+                after = letter.sequence
+                if not await line.send(letter.payload, want_report=letter.id in self._reports):
+                    return
+            if not letters:
+                try:
+                    async with asyncio.timeout(self._idle_s):
+                        await self._work.wait()
+                except TimeoutError:
+                    break
+        else:
+            self._work.set()  # there may be more, for the next line
+        await line.hang_up()
+
+    async def _receive(self, line: Line, sent: dict[str, Letter], room: asyncio.Semaphore) -> None:
+        arrived: list[int] = []
+        last = ""
+        try:
+            async for outcome in line.outcomes():
+                match outcome:
+                    case RunReported(content):
+                        report = self._reports.get(last)
+                        if report is not None and not report.done():
+                            report.set_result(content)
+                        continue
+                    case Delivered(last):
+                        if (letter := sent.pop(last, None)) is not None:
+                            arrived.append(letter.sequence)
+                    case Refused(last, error):
+                        if (letter := sent.pop(last, None)) is not None:
+                            await self._set_aside(letter, error)
+                room.release()
+                self._trouble = None
+                if len(arrived) >= _READ or (arrived and not sent):
+                    await self._outbox.remove(arrived)
+                    arrived.clear()
+        finally:
+            if arrived:
+                await self._outbox.remove(arrived)
+
+    async def _set_aside(self, letter: Letter, error: MeshError) -> None:
+        # Sending it again would only stop those behind it; the file keeps it for a person to look at.
+        _log.error("the evaluator refuses observation %s: %s", letter.id, error.reason)
+        await self._outbox.refuse(letter.sequence, f"{error.reason}: {error}")
+        self._give_up(self._reports.get(letter.id), error)

@@ -1,0 +1,331 @@
+"""What the orchestrator speaks: an ask, what its stages find, and the events it is told by."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import Enum, StrEnum
+from typing import Protocol, TypeAlias
+
+from meshkit.errors import MeshError
+from ragcore.arrays import FloatArray, IntArray
+
+
+class Passage(Protocol):
+    """A passage as it came from a client or the retriever.
+
+    The orchestrator reads passages and hands them on, it never makes one: what crosses it is the very message
+    that arrived, so that a hundred passages are not taken apart and put together again for every stage.
+    """
+
+    @property
+    def id(self) -> str: ...
+    @property
+    def title(self) -> str: ...
+    @property
+    def text(self) -> str: ...
+    @property
+    def attributes(self) -> Mapping[str, str]: ...
+
+
+class Answer(Protocol):
+    """A finished answer as it came from the generator; handed on like a passage."""
+
+    @property
+    def text(self) -> str: ...
+    @property
+    def log_probability(self) -> float: ...
+    @property
+    def model(self) -> str: ...
+    @property
+    def model_version(self) -> str: ...
+
+
+class Stage(StrEnum):
+    """A stage of the flow of an ask."""
+
+    RETRIEVE = "retrieve"
+    RERANK = "rerank"
+    GENERATE = "generate"
+    OBSERVE = "observe"
+
+
+class Action(StrEnum):
+    """What is done when a stage fails."""
+
+    FAIL = "fail"
+    RETRIEVER_ORDER = "retriever-order"
+    NO_CONTEXT = "no-context"
+    NO_ANSWER = "no-answer"
+    OBSERVATION_QUEUED = "observation-queued"
+    OBSERVATION_DROPPED = "observation-dropped"
+
+
+class SamplingStage(Enum):
+    """Over whose scores rankings are sampled."""
+
+    RETRIEVER = "retriever"
+    RERANKER = "reranker"
+
+
+class Augmentation(Enum):
+    """How passages are handed to the model; the last two hand over none."""
+
+    DEFAULT = "default"
+    IN_PROMPT = "in-prompt"
+    FUSION_IN_DECODER = "fusion-in-decoder"
+    RETRIEVAL_FREE = "retrieval-free"
+    PARAMETRIC_KNOWLEDGE = "parametric-knowledge"
+
+    @property
+    def reads_passages(self) -> bool:
+        """Whether the model is given passages."""
+        return self not in (Augmentation.RETRIEVAL_FREE, Augmentation.PARAMETRIC_KNOWLEDGE)
+
+
+class UtilityMetric(StrEnum):
+    """How one answer is scored against references; every value lies in [0, 1]."""
+
+    EXACT_MATCH = "exact_match"
+    TOKEN_F1 = "token_f1"  # noqa: S105 - a metric, not a secret
+    ROUGE1 = "rouge1"
+    ROUGE2 = "rouge2"
+    ROUGE_L = "rougeL"
+    ACCURACY = "accuracy"
+
+
+@dataclass(frozen=True, slots=True)
+class Sampling:
+    """Plackett–Luce sampling: ``alpha`` in [0, 100], ``num_rankings`` in [1, 1000], ``seed`` in [0, 2^63)."""
+
+    alpha: float
+    num_rankings: int
+    seed: int
+
+
+@dataclass(frozen=True, slots=True)
+class Decoding:
+    """How tokens are chosen; None leaves the choice to the generator."""
+
+    num_beams: int | None = None
+    max_new_tokens: int | None = None
+    temperature: float | None = None
+    top_p: float | None = None
+    seed: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Agent:
+    """On whose behalf is asked; empty ids are unknown."""
+
+    task_id: str = ""
+    model_id: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Labels:
+    """What is known to be right: ``useful`` is None where usefulness is unknown, ``references`` may be
+    empty.
+    """
+
+    useful: frozenset[str] | None = None
+    references: tuple[str, ...] = ()
+    metric: UtilityMetric = UtilityMetric.TOKEN_F1
+
+
+@dataclass(frozen=True, slots=True)
+class Ask:
+    """A question and how to answer it, checked and with every default filled in.
+
+    ``candidates`` is None where ``collection`` is asked. Counts are passages, and 1 ≤ ``k`` ≤
+    ``rerank_depth`` ≤ ``depth`` ≤ 1000; ``num_answers`` is in [0, number of rankings].
+    """
+
+    id: str
+    question: str
+    collection: str
+    candidates: Sequence[Passage] | None
+    retriever: str
+    reranker: str
+    model: str
+    depth: int
+    k: int
+    rerank_depth: int
+    sampling: Sampling | None
+    sampling_stage: SamplingStage
+    augmentation: Augmentation
+    decoding: Decoding
+    num_answers: int
+    agent: Agent
+    run_id: str
+    query_id: str
+    labels: Labels
+    observe: bool
+    want_report: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Pool:
+    """What the retriever found: passages best first, scores [n], and rankings [N, depth] of indices into
+    them.
+
+    ``log_probabilities`` is [N] in nats, or None where the ranking is deterministic.
+    """
+
+    passages: Sequence[Passage]
+    scores: FloatArray
+    rankings: IntArray
+    log_probabilities: FloatArray | None
+    retriever: str
+    index_version: str
+
+
+@dataclass(frozen=True, slots=True)
+class Relevance:
+    """What the reranker thinks: scores [m] in [0, 1] in the order of the passages it was given."""
+
+    scores: FloatArray
+    reranker: str
+    model_version: str
+
+
+@dataclass(frozen=True, slots=True)
+class Contexts:
+    """What the generator is given: rows [N, k] of indices into the pool, best first, one per sample.
+
+    ``log_probabilities`` [N] are those of the sampled rankings the contexts were made from, in nats.
+    """
+
+    rows: IntArray
+    log_probabilities: FloatArray | None
+
+
+@dataclass(frozen=True, slots=True)
+class Prompt:
+    """One question with the passages to answer it from."""
+
+    question: str
+    passages: Sequence[Passage]
+    model: str
+    augmentation: Augmentation
+    decoding: Decoding
+
+
+@dataclass(frozen=True, slots=True)
+class Citation:
+    """A passage that has the answer: its rank in the context from 1, and the span in its text if it is
+    there.
+    """
+
+    passage_id: str
+    provider: str
+    rank: int
+    start: int | None
+    end: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class ProviderShare:
+    """Expected exposure of a provider, its share of all exposure, and its target where labels give one."""
+
+    name: str
+    exposure: float
+    share: float
+    target: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class Exposure:
+    """Expected exposure [n] of the pool and what follows from it; None where it is undefined."""
+
+    per_passage: FloatArray
+    ee_d_norm: float
+    ee_r_norm: float | None
+    expected_utility: float | None
+    providers: Sequence[ProviderShare]
+
+
+@dataclass(frozen=True, slots=True)
+class Retrieved:
+    """The pool is there."""
+
+    pool: Pool
+
+
+@dataclass(frozen=True, slots=True)
+class Ranked:
+    """What the generator is given is settled."""
+
+    contexts: Contexts
+    reranker: str
+    model_version: str
+
+
+@dataclass(frozen=True, slots=True)
+class Delta:
+    """A piece of the first answer."""
+
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Answered:
+    """A finished answer, the samples that showed exactly its context, and the passages that have it."""
+
+    answer: Answer
+    samples: tuple[int, ...]
+    citations: Sequence[Citation]
+
+
+@dataclass(frozen=True, slots=True)
+class Failed:
+    """A context without an answer, and why."""
+
+    samples: tuple[int, ...]
+    error: MeshError
+
+
+@dataclass(frozen=True, slots=True)
+class Reported:
+    """Exposure of this ask; ``run`` is the evaluator's report of the run, carried and never read."""
+
+    exposure: Exposure
+    run: object | None
+
+
+@dataclass(frozen=True, slots=True)
+class Degraded:
+    """A stage failed, and what was done instead."""
+
+    stage: Stage
+    action: Action
+    reason: str
+    message: str
+
+
+@dataclass(frozen=True, slots=True)
+class Finished:
+    """The ask is over; times in milliseconds."""
+
+    ask_id: str
+    run_id: str
+    stage_ms: Mapping[Stage, float]
+    total_ms: float
+
+
+Event: TypeAlias = Retrieved | Ranked | Delta | Answered | Failed | Reported | Degraded | Finished
+
+
+@dataclass(frozen=True, slots=True)
+class Observation:
+    """What one ask showed and said, for the evaluator. ``observed_at_us`` is microseconds since 1970
+    (UTC).
+    """
+
+    ask: Ask
+    pool: Pool
+    ranked: Ranked
+    answers: Sequence[Answered]
+    stage_ms: Mapping[Stage, float]
+    degradations: Sequence[Degraded] = ()
+    observed_at_us: int = field(default=0)

@@ -1,0 +1,208 @@
+"""The outbox: observations on their way to the evaluator, kept on disk until it has acknowledged them."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from meshkit.batching import MicroBatcher
+from meshkit.compute import ComputePool
+from meshkit.errors import Unavailable
+
+_SCHEMA: Final = """
+CREATE TABLE IF NOT EXISTS outbox (
+    sequence INTEGER PRIMARY KEY AUTOINCREMENT,
+    id TEXT NOT NULL UNIQUE,
+    payload BLOB NOT NULL,
+    refused TEXT
+)
+"""
+_COMMIT_SIZE: Final = 256
+_LOCK_TIMEOUT_S: Final = 5.0
+
+_REASONS: Final[dict[int, tuple[str, str]]] = {
+    sqlite3.SQLITE_FULL: ("OUTBOX_DISK_FULL", "the disk that the outbox is on is full"),
+    sqlite3.SQLITE_READONLY: ("OUTBOX_READ_ONLY", "the outbox is read-only"),
+    sqlite3.SQLITE_BUSY: ("OUTBOX_LOCKED", "the outbox is locked by another process"),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Letter:
+    """One observation on its way; ``sequence`` grows with every one kept."""
+
+    sequence: int
+    id: str
+    payload: bytes
+
+
+class Outbox:
+    """A queue of observations in SQLite, in WAL mode with ``synchronous=FULL``.
+
+    Keeping one costs one commit, 0.2 ms where a flush to disk takes that long, and asks that end together
+    share it. All statements run in one thread of their own. Processes may share a file: the evaluator takes
+    every id once.
+
+    Args:
+        path: the file; its folder is made.
+        capacity: most observations kept, [1, inf).
+    """
+
+    def __init__(self, path: Path, *, capacity: int) -> None:
+        self._path = path
+        self._capacity = capacity
+        self._size = 0
+        self._connection: sqlite3.Connection | None = None
+        self._thread = ComputePool(1, "outbox")
+        self._commits: MicroBatcher[tuple[str, bytes], None] = MicroBatcher(
+            self._append_all, max_size=_COMMIT_SIZE, max_delay_s=0.0
+        )
+
+    @property
+    def size(self) -> int:
+        """Observations waiting. Observations, [0, inf)."""
+        return self._size
+
+    async def open(self) -> None:
+        """Opens the file, with whatever an earlier process left in it.
+
+        Raises:
+            Unavailable: it cannot be used.
+        """
+        await self._thread.run(self._open)
+
+    async def append(self, id_: str, payload: bytes) -> None:
+        """Keeps an observation; durable by the time it returns. One whose id is kept already changes nothing.
+
+        Raises:
+            Unavailable: the outbox is full or cannot be written.
+        """
+        if self._size >= self._capacity:
+            raise Unavailable(
+                "OUTBOX_FULL", f"the outbox holds {self._capacity} observations and takes no more"
+            )
+        await self._commits.submit((id_, payload))
+
+    async def waiting(self, *, after: int, limit: int) -> Sequence[Letter]:
+        """At most ``limit`` letters later than sequence number ``after``, oldest first.
+
+        Raises:
+            Unavailable: the outbox cannot be read.
+        """
+        return await self._thread.run(self._waiting, after, limit)
+
+    async def remove(self, sequences: Sequence[int]) -> None:
+        """Forgets letters that have arrived.
+
+        Raises:
+            Unavailable: the outbox cannot be written; they will be sent again, which does no harm.
+        """
+        await self._thread.run(self._remove, sequences)
+
+    async def refuse(self, sequence: int, why: str) -> None:
+        """Sets a letter aside that the evaluator will never take: kept in the file with the reason, not sent.
+
+        Raises:
+            Unavailable: the outbox cannot be written.
+        """
+        await self._thread.run(self._refuse, sequence, why)
+
+    async def close(self) -> None:
+        """Keeps what is on its way and closes the file."""
+        await self._commits.close()
+        await self._thread.run(self._close)
+        self._thread.close()
+
+    async def _append_all(self, batch: Sequence[tuple[str, bytes]]) -> Sequence[None]:
+        return await self._thread.run(self._append, batch)
+
+    def _open(self) -> None:
+        try:
+            self._path.parent.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise Unavailable(
+                "OUTBOX_UNAVAILABLE", f"cannot make the folder {self._path.parent}: {error.strerror}"
+            ) from error
+        with _unavailable():
+            connection = sqlite3.connect(
+                self._path, timeout=_LOCK_TIMEOUT_S, isolation_level=None, check_same_thread=False
+            )
+            connection.execute("PRAGMA journal_mode=WAL")
+            connection.execute("PRAGMA synchronous=FULL")
+            connection.execute(_SCHEMA)
+            self._connection = connection
+            self._size = self._count()
+
+    def _count(self) -> int:
+        (size,) = self._opened().execute("SELECT COUNT(*) FROM outbox WHERE refused IS NULL").fetchone()
+        return int(size)
+
+    def _append(self, batch: Sequence[tuple[str, bytes]]) -> Sequence[None]:
+        with self._transaction() as connection:
+            added = connection.executemany(
+                "INSERT INTO outbox (id, payload) VALUES (?, ?) ON CONFLICT (id) DO NOTHING", batch
+            ).rowcount
+        self._size += added
+        return [None] * len(batch)
+
+    def _waiting(self, after: int, limit: int) -> Sequence[Letter]:
+        with _unavailable():
+            rows = self._opened().execute(
+                "SELECT sequence, id, payload FROM outbox WHERE sequence > ? AND refused IS NULL"
+                " ORDER BY sequence LIMIT ?",
+                (after, limit),
+            )
+            return [Letter(*row) for row in rows]
+
+    def _remove(self, sequences: Sequence[int]) -> None:
+        with self._transaction() as connection:
+            removed = connection.executemany(
+                "DELETE FROM outbox WHERE sequence = ?", [(sequence,) for sequence in sequences]
+            ).rowcount
+        self._size -= removed
+
+    def _refuse(self, sequence: int, why: str) -> None:
+        with self._transaction() as connection:
+            refused = connection.execute(
+                "UPDATE outbox SET refused = ? WHERE sequence = ? AND refused IS NULL", (why, sequence)
+            ).rowcount
+        self._size -= refused
+
+    def _close(self) -> None:
+        if self._connection is not None:
+            self._connection.close()
+            self._connection = None
+
+    def _opened(self) -> sqlite3.Connection:
+        if self._connection is None:
+            raise Unavailable("OUTBOX_UNAVAILABLE", "the outbox is not open")
+        return self._connection
+
+    @contextmanager
+    def _transaction(self) -> Iterator[sqlite3.Connection]:
+        connection = self._opened()
+        with _unavailable():
+            connection.execute("BEGIN IMMEDIATE")
+            try:
+                yield connection
+                connection.execute("COMMIT")
+            except BaseException:
+                # A disk that is full may have ended the transaction already.
+                if connection.in_transaction:
+                    connection.execute("ROLLBACK")
+                raise
+
+
+@contextmanager
+def _unavailable() -> Iterator[None]:
+    try:
+        yield
+    except sqlite3.Error as error:
+        # The low byte is the primary code, the rest says which variety.
+        code = getattr(error, "sqlite_errorcode", 0) & 0xFF
+        reason, message = _REASONS.get(code, ("OUTBOX_UNAVAILABLE", f"the outbox failed: {error}"))
+        raise Unavailable(reason, message) from error

@@ -1,0 +1,121 @@
+"""What is done when a step of an ask fails: one table, step by failure, and the names it goes by.
+
+=====================  ==============================
+======================================================== step                   failure
+action
+=====================  ==============================
+======================================================== retrieve               any
+the ask fails: there is nothing to answer from rerank                 refused (bad request)           the ask
+fails: its caller can mend it rerank                 any other                       the retriever's order is
+used first answer           any, before its first word      the ask fails: nothing useful was said yet first
+answer           any, after its first word       no answer for its samples; the ask goes on other answers
+any                             no answer for their samples; the ask goes on keep the observation   any
+the observation is dropped send the observation   any                             the observation stays in the
+outbox and is sent later
+=====================  ==============================
+========================================================
+
+Degradations are told in the reply. An ask that fails does so with the code of what failed: INVALID_ARGUMENT
+and NOT_FOUND of an upstream reach the caller with the ask's own field, an upstream that is away is
+UNAVAILABLE, one that is overloaded RESOURCE_EXHAUSTED with its retry delay, and a step that used up its
+budget DEADLINE_EXCEEDED.
+"""
+
+from __future__ import annotations
+
+from enum import Enum
+from typing import Final
+
+import grpc
+
+from meshkit.errors import MeshError
+from orchestrator.domain import Action, Stage
+
+
+class Step(Enum):
+    """A step that can fail; its value is the stage it is told under and what people call it."""
+
+    RETRIEVE = (Stage.RETRIEVE, "the retriever")
+    RERANK = (Stage.RERANK, "the reranker")
+    FIRST_WORD = (Stage.GENERATE, "the generator")
+    FIRST_ANSWER = (Stage.GENERATE, "the generator, in the middle of the first answer,")
+    OTHER_ANSWERS = (Stage.GENERATE, "the generator, for other contexts than the first,")
+    KEEP_OBSERVATION = (Stage.OBSERVE, "the outbox")
+    SEND_OBSERVATION = (Stage.OBSERVE, "the evaluator")
+
+    @property
+    def stage(self) -> Stage:
+        """The stage a degradation names."""
+        return self.value[0]
+
+    @property
+    def who(self) -> str:
+        """Who failed, for messages."""
+        return self.value[1]
+
+
+class Failure(Enum):
+    """How a step failed; its value is the degradation's reason and what people call it."""
+
+    UNAVAILABLE = ("UPSTREAM_UNAVAILABLE", "is unavailable")
+    BUDGET = ("BUDGET_EXCEEDED", "used up its share of the time")
+    OVERLOADED = ("UPSTREAM_OVERLOADED", "is overloaded")
+    REFUSED = ("UPSTREAM_REFUSED", "refused the request")
+    ERROR = ("UPSTREAM_ERROR", "failed")
+
+    @property
+    def reason(self) -> str:
+        """Machine-readable reason."""
+        return self.value[0]
+
+    @property
+    def what(self) -> str:
+        """What happened, for messages."""
+        return self.value[1]
+
+
+POLICY: Final[dict[tuple[Step, Failure], Action]] = {
+    **{(Step.RETRIEVE, failure): Action.FAIL for failure in Failure},
+    **{(Step.RERANK, failure): Action.RETRIEVER_ORDER for failure in Failure},
+    (Step.RERANK, Failure.REFUSED): Action.FAIL,
+    **{(Step.FIRST_WORD, failure): Action.FAIL for failure in Failure},
+    **{(Step.FIRST_ANSWER, failure): Action.NO_ANSWER for failure in Failure},
+    **{(Step.OTHER_ANSWERS, failure): Action.NO_ANSWER for failure in Failure},
+    **{(Step.KEEP_OBSERVATION, failure): Action.OBSERVATION_DROPPED for failure in Failure},
+    **{(Step.SEND_OBSERVATION, failure): Action.OBSERVATION_QUEUED for failure in Failure},
+}
+"""Every step and failure, and what is done."""
+
+INSTEAD: Final = {
+    Action.RETRIEVER_ORDER: "the retriever's order is used",
+    Action.NO_CONTEXT: "the question is answered without passages",
+    Action.NO_ANSWER: "the answer is left out",
+    Action.OBSERVATION_QUEUED: "the observation is kept and sent later",
+    Action.OBSERVATION_DROPPED: "the observation is lost",
+}
+"""What a degradation's message says was done."""
+
+_REFUSALS: Final = frozenset(
+    {
+        grpc.StatusCode.INVALID_ARGUMENT,
+        grpc.StatusCode.NOT_FOUND,
+        grpc.StatusCode.ALREADY_EXISTS,
+        grpc.StatusCode.FAILED_PRECONDITION,
+        grpc.StatusCode.OUT_OF_RANGE,
+        grpc.StatusCode.PERMISSION_DENIED,
+        grpc.StatusCode.UNAUTHENTICATED,
+    }
+)
+
+
+def failure_of(error: MeshError) -> Failure:
+    """What kind of failure an error is."""
+    if error.code is grpc.StatusCode.UNAVAILABLE:
+        return Failure.UNAVAILABLE
+    if error.code is grpc.StatusCode.DEADLINE_EXCEEDED:
+        return Failure.BUDGET
+    if error.code is grpc.StatusCode.RESOURCE_EXHAUSTED:
+        return Failure.OVERLOADED
+    if error.code in _REFUSALS:
+        return Failure.REFUSED
+    return Failure.ERROR

@@ -1,0 +1,77 @@
+"""Settings of the orchestrator, read from ``RAGMESH_ORCHESTRATOR_*``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Self
+
+from pydantic import Field, model_validator
+from pydantic_settings import SettingsConfigDict
+
+from meshkit.settings import ServiceSettings
+
+
+class OrchestratorSettings(ServiceSettings):
+    """What the orchestrator can be told."""
+
+    model_config = SettingsConfigDict(
+        env_prefix="RAGMESH_ORCHESTRATOR_",
+        frozen=True,
+        extra="ignore",
+        populate_by_name=True,
+        allow_inf_nan=False,
+    )
+
+    port: int = Field(default=7070, ge=0, le=65535)
+    """Port to listen on, [0, 65535]; 0 lets the system choose."""
+    max_work: int = Field(default=2000, ge=1)
+    """Answers wanted by the asks in flight; an ask counts at least one. Answers, [1, inf)."""
+
+    retriever_target: str = Field(default="dns:///127.0.0.1:7071", min_length=1)
+    """gRPC target of the retriever."""
+    reranker_target: str = Field(default="dns:///127.0.0.1:7072", min_length=1)
+    """gRPC target of the reranker."""
+    generator_target: str = Field(default="dns:///127.0.0.1:7073", min_length=1)
+    """gRPC target of the generator."""
+    evaluator_target: str = Field(default="dns:///127.0.0.1:7074", min_length=1)
+    """gRPC target of the evaluator."""
+
+    default_collection: str = Field(default="demo", pattern=r"^[a-z0-9][a-z0-9_-]{0,63}$")
+    """Collection of asks that name none."""
+    default_reranker: str = Field(default="rankrag", min_length=1, max_length=128)
+    """Reranker of asks that name none; ``none`` for the retriever's order."""
+
+    retrieve_share: float = Field(default=0.25, gt=0, lt=1)
+    """Largest part of an ask's time that retrieval may take. Fraction, (0, 1)."""
+    rerank_share: float = Field(default=0.35, gt=0, lt=1)
+    """Largest part of an ask's time that reranking may take; generation gets the rest. Fraction, (0, 1)."""
+    closing_share: float = Field(default=0.05, gt=0, lt=1)
+    """Part of an ask's time kept for its report and its end, never more than half a second. Fraction, (0,
+    1).
+    """
+    batch_size: int = Field(default=16, ge=1, le=256)
+    """Contexts per GenerateBatch call. Contexts, [1, 256]."""
+    batches_in_flight: int = Field(default=2, ge=1, le=64)
+    """GenerateBatch calls of one ask at a time. Calls, [1, 64]."""
+    report_wait_s: float = Field(default=2.0, ge=0, le=60)
+    """Longest wait for a run's report where an ask wants it. Seconds, [0, 60]."""
+
+    outbox_capacity: int = Field(default=100_000, ge=1)
+    """Observations kept while the evaluator is away; beyond, new ones are dropped by name. [1, inf)."""
+    observe_text: bool = True
+    """Whether observations carry the question's text."""
+    compute_threads: int = Field(default=1, ge=1, le=256)
+    """Threads that sample and measure what is too large for the event loop. Threads, [1, 256]."""
+
+    @model_validator(mode="after")
+    def _shares_leave_time(self) -> Self:
+        if self.retrieve_share + self.rerank_share + self.closing_share >= 1:
+            raise ValueError(
+                "RAGMESH_ORCHESTRATOR_RETRIEVE_SHARE, _RERANK_SHARE and _CLOSING_SHARE must add up to"
+                " less than 1"
+            )
+        return self
+
+    def outbox_file(self) -> Path:
+        """Where observations wait for the evaluator."""
+        return self.home / "orchestrator" / "outbox.db"

@@ -1,0 +1,70 @@
+"""Runs the evaluator: ``python -m services.evaluator``."""
+
+from __future__ import annotations
+
+import sys
+
+from meshkit import logs
+from meshkit.admission import Admission
+from meshkit.compute import ComputePool
+from meshkit.errors import Unavailable
+from meshkit.server import Registration, ServerStartError, run, serve
+from meshkit.settings import load, variable
+from meshkit.telemetry import Telemetry
+from ragmesh.evaluator.v1 import evaluator_service_pb2 as pb
+from ragmesh.evaluator.v1 import evaluator_service_pb2_grpc as pb_grpc
+from services.evaluator.backends.sql import SqlObservationStore
+from services.evaluator.engine import Evaluator
+from services.evaluator.servicer import EvaluatorServicer
+from services.evaluator.settings import EvaluatorSettings
+
+NAME = pb.DESCRIPTOR.services_by_name["EvaluatorService"].full_name
+"""Full name of the service."""
+
+
+class EvaluatorService:
+    """Everything of one evaluator process, put together; also its lifecycle.
+
+    Args:
+        settings: the settings.
+    """
+
+    def __init__(self, settings: EvaluatorSettings) -> None:
+        self._settings = settings
+        self._store = SqlObservationStore(settings.database(), lock_timeout_s=settings.lock_timeout_s)
+        self._pool = ComputePool(settings.compute_threads, "evaluator")
+        self._evaluator = Evaluator(self._store, commit_size=settings.commit_size)
+        servicer = EvaluatorServicer(
+            self._evaluator,
+            pool=self._pool,
+            admission=Admission(settings.max_work, "KiB"),
+            window=settings.observe_window,
+        )
+        self.registrations = [Registration(pb_grpc.add_EvaluatorServiceServicer_to_server, servicer, NAME)]
+
+    async def start(self) -> None:
+        """Opens the store. Raises ServerStartError when it cannot be used."""
+        try:
+            await self._store.open()
+        except Unavailable as error:
+            name = variable(self._settings, "database_url" if self._settings.database_url else "home")
+            raise ServerStartError(f"{error.message}: set {name} to a place that can be written") from error
+
+    async def stop(self) -> None:
+        """Stores what is waiting and closes the store."""
+        await self._evaluator.close()
+        await self._store.close()
+        self._pool.close()
+
+
+async def main() -> None:
+    """Serves until told to stop."""
+    settings = load(EvaluatorSettings)
+    logs.configure("evaluator", settings)
+    service = EvaluatorService(settings)
+    telemetry = Telemetry.from_settings("evaluator", settings)
+    await serve("evaluator", settings, service.registrations, service, telemetry=telemetry)
+
+
+if __name__ == "__main__":
+    sys.exit(run(main))

@@ -1,0 +1,1 @@
+"""Stores of observations behind ``services.evaluator.ports.ObservationStore``."""
