@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -32,7 +32,7 @@ class Reranker(Protocol):
 class Generator(Protocol):
     """Writes answers."""
 
-    def stream(self, prompt: Prompt, *, timeout_s: float) -> AsyncIterator[str | Answer]:
+    def stream(self, prompt: Prompt, *, timeout_s: float) -> AsyncGenerator[str | Answer, None]:
         """Text deltas, then the answer. Leaving the iterator early stops the model."""
 
     async def batch(self, prompts: Sequence[Prompt], *, timeout_s: float) -> Sequence[Answer | MeshError]:

@@ -1,0 +1,271 @@
+"""The four upstreams, each behind its port: one long-lived channel, messages in and out, errors
+translated.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Sequence
+from typing import Any, Final, cast
+
+import grpc
+import numpy as np
+
+from meshkit.channel import connect
+from meshkit.errors import MeshError, Unavailable, from_item_error, from_rpc_error
+from meshkit.telemetry import Telemetry
+from orchestrator import codec
+from orchestrator.courier import Delivered, Line, Outcome, Refused, RunReported
+from orchestrator.domain import Agent, Answer, Ask, Passage, Pool, Prompt, Relevance, Sampling
+from ragmesh.evaluator.v1 import evaluator_service_pb2 as evaluator_pb
+from ragmesh.evaluator.v1 import evaluator_service_pb2_grpc as evaluator_grpc
+from ragmesh.generator.v1 import generator_service_pb2 as generator_pb
+from ragmesh.generator.v1 import generator_service_pb2_grpc as generator_grpc
+from ragmesh.reranker.v1 import reranker_service_pb2 as reranker_pb
+from ragmesh.reranker.v1 import reranker_service_pb2_grpc as reranker_grpc
+from ragmesh.retriever.v1 import retriever_service_pb2 as retriever_pb
+from ragmesh.retriever.v1 import retriever_service_pb2_grpc as retriever_grpc
+
+_DETAILS_KEY: Final = "grpc-status-details-bin"
+_LINE_TIMEOUT_S: Final = 60.0
+
+# Where an upstream's field is called otherwise in an ask. What is in neither is no field of the ask.
+_RETRIEVER_FIELDS: Final = {"query": "question", "stream_id": None}
+_RERANKER_FIELDS: Final = {"query": "question", "passages": None, "top_k": None}
+_GENERATOR_FIELDS: Final = {"passages": None, "template": None, "requests": None}
+
+
+class RetrieverClient:
+    """The retriever, as :class:`orchestrator.ports.Retriever`.
+
+    Args:
+        channel: a channel to it, see :meth:`channel_to`.
+    """
+
+    def __init__(self, channel: grpc.aio.Channel) -> None:
+        self._stub = retriever_grpc.RetrieverServiceStub(channel)
+
+    @staticmethod
+    def channel_to(target: str, *, max_message_bytes: int, telemetry: Telemetry) -> grpc.aio.Channel:
+        """A channel to the retriever at ``target``."""
+        service = retriever_pb.DESCRIPTOR.services_by_name["RetrieverService"].full_name
+        return connect(
+            target,
+            service=service,
+            idempotent=["Retrieve"],
+            max_message_bytes=max_message_bytes,
+            telemetry=telemetry,
+        )
+
+    async def retrieve(self, ask: Ask, *, k: int, sampling: Sampling | None, timeout_s: float) -> Pool:
+        """See the port."""
+        request = codec.retrieve_request(ask, k=k, sampling=sampling)
+        try:
+            response = await self._stub.Retrieve(request, timeout=timeout_s)
+        except grpc.RpcError as error:
+            raise _translated(error, "retriever", _RETRIEVER_FIELDS) from error
+        return codec.pool(response)
+
+
+class RerankerClient:
+    """The reranker, as :class:`orchestrator.ports.Reranker`.
+
+    Args:
+        channel: a channel to it, see :meth:`channel_to`.
+    """
+
+    def __init__(self, channel: grpc.aio.Channel) -> None:
+        self._stub = reranker_grpc.RerankerServiceStub(channel)
+
+    @staticmethod
+    def channel_to(target: str, *, max_message_bytes: int, telemetry: Telemetry) -> grpc.aio.Channel:
+        """A channel to the reranker at ``target``."""
+        service = reranker_pb.DESCRIPTOR.services_by_name["RerankerService"].full_name
+        return connect(
+            target,
+            service=service,
+            idempotent=["Rerank"],
+            max_message_bytes=max_message_bytes,
+            telemetry=telemetry,
+        )
+
+    async def rerank(
+        self, question: str, passages: Sequence[Passage], *, agent: Agent, reranker: str, timeout_s: float
+    ) -> Relevance:
+        """See the port."""
+        request = codec.rerank_request(question, passages, agent=agent, reranker=reranker)
+        try:
+            response = await self._stub.Rerank(request, timeout=timeout_s)
+        except grpc.RpcError as error:
+            raise _translated(error, "reranker", _RERANKER_FIELDS) from error
+        scores = np.fromiter(response.scores, dtype=np.float64, count=len(response.scores))
+        if len(scores) != len(passages) or not np.isfinite(scores).all():
+            raise MeshError(
+                grpc.StatusCode.INTERNAL, "UPSTREAM_ERROR", "the reranker did not score every passage"
+            )
+        return Relevance(scores, response.reranker or reranker, response.model_version)
+
+
+class GeneratorClient:
+    """The generator, as :class:`orchestrator.ports.Generator`.
+
+    Args:
+        channel: a channel to it, see :meth:`channel_to`.
+    """
+
+    def __init__(self, channel: grpc.aio.Channel) -> None:
+        self._stub = generator_grpc.GeneratorServiceStub(channel)
+
+    @staticmethod
+    def channel_to(target: str, *, max_message_bytes: int, telemetry: Telemetry) -> grpc.aio.Channel:
+        """A channel to the generator at ``target``. Writing an answer has no effect but the answer."""
+        service = generator_pb.DESCRIPTOR.services_by_name["GeneratorService"].full_name
+        return connect(
+            target,
+            service=service,
+            idempotent=["Generate", "GenerateBatch"],
+            max_message_bytes=max_message_bytes,
+            telemetry=telemetry,
+        )
+
+    async def stream(self, prompt: Prompt, *, timeout_s: float) -> AsyncGenerator[str | Answer, None]:
+        """See the port."""
+        call = self._stub.Generate(codec.generate_request(prompt), timeout=timeout_s)
+        try:
+            async for part in call:
+                if part.HasField("answer"):
+                    yield part.answer
+                else:
+                    yield part.delta
+        except grpc.RpcError as error:
+            raise _translated(error, "generator", _GENERATOR_FIELDS) from error
+        finally:
+            call.cancel()
+
+    async def batch(self, prompts: Sequence[Prompt], *, timeout_s: float) -> Sequence[Answer | MeshError]:
+        """See the port."""
+        request = generator_pb.GenerateBatchRequest(
+            requests=[codec.generate_request(prompt) for prompt in prompts]
+        )
+        try:
+            response = await self._stub.GenerateBatch(request, timeout=timeout_s)
+        except grpc.RpcError as error:
+            raise _translated(error, "generator", _GENERATOR_FIELDS) from error
+        if len(response.results) != len(prompts):
+            raise MeshError(
+                grpc.StatusCode.INTERNAL, "UPSTREAM_ERROR", "the generator did not answer every context"
+            )
+        return [
+            result.answer
+            if result.HasField("answer")
+            else _renamed(from_item_error(result.error), _GENERATOR_FIELDS)
+            for result in response.results
+        ]
+
+
+class EvaluatorClient:
+    """The evaluator, as :class:`orchestrator.courier.Evaluator`.
+
+    Args:
+        channel: a channel to it, see :meth:`channel_to`.
+    """
+
+    def __init__(self, channel: grpc.aio.Channel) -> None:
+        self._channel = channel
+        self._stub = evaluator_grpc.EvaluatorServiceStub(channel)
+
+    @staticmethod
+    def channel_to(target: str, *, max_message_bytes: int, telemetry: Telemetry) -> grpc.aio.Channel:
+        """A channel to the evaluator at ``target``. The courier does its own sending again."""
+        service = evaluator_pb.DESCRIPTOR.services_by_name["EvaluatorService"].full_name
+        return connect(target, service=service, max_message_bytes=max_message_bytes, telemetry=telemetry)
+
+    def call(self) -> Line:
+        """See the port."""
+        return _ObserveLine(self._stub.Observe(timeout=_LINE_TIMEOUT_S))
+
+    async def watch(self, on_change: Callable[[bool], None]) -> None:
+        """See the port."""
+        reachable: bool | None = None
+        while True:
+            state = self._channel.get_state(try_to_connect=True)
+            now = reachable
+            if state is grpc.ChannelConnectivity.READY:
+                now = True
+            elif state is grpc.ChannelConnectivity.TRANSIENT_FAILURE or reachable is not None:
+                # While it connects for the first time nothing is known; later it means that a connection
+                # broke.
+                now = False
+            if now is not None and now is not reachable:
+                reachable = now
+                on_change(now)
+            await self._channel.wait_for_state_change(state)
+
+
+class _ObserveLine:
+    """One Observe stream."""
+
+    def __init__(self, call: grpc.aio.StreamStreamCall[Any, Any]) -> None:
+        self._call = call
+
+    async def send(self, payload: bytes, *, want_report: bool) -> bool:
+        request = evaluator_pb.ObserveRequest(want_report=want_report)
+        request.observation.MergeFromString(payload)
+        try:
+            await self._call.write(request)
+        except (grpc.RpcError, grpc.aio.UsageError):  # the call is over
+            return False
+        return True
+
+    async def outcomes(self) -> AsyncIterator[Outcome]:
+        try:
+            async for response in self._call:
+                match response.WhichOneof("event"):
+                    case "ack":
+                        yield Delivered(response.ack.observation_id)
+                    case "refusal":
+                        refusal = response.refusal
+                        yield Refused(refusal.observation_id, from_item_error(refusal.error))
+                    case "report":
+                        yield RunReported(response.report)
+        except grpc.RpcError as error:
+            raise _translated(error, "evaluator", {}) from error
+
+    async def hang_up(self) -> None:
+        await self._call.done_writing()
+
+    def cut(self) -> None:
+        self._call.cancel()
+
+
+def _translated(error: grpc.RpcError, who: str, fields: Mapping[str, str | None]) -> MeshError:
+    """What a failed call means to the caller of an ask.
+
+    An error of our own services keeps its code, reason and words, with the ask's name for the field. Anything
+    else comes from the transport, whose words may hold addresses.
+    """
+    call_error = cast(grpc.aio.AioRpcError, error)
+    if any(key == _DETAILS_KEY for key, _ in call_error.trailing_metadata() or ()):
+        return _renamed(from_rpc_error(error), fields)
+    code = call_error.code()
+    if code is grpc.StatusCode.DEADLINE_EXCEEDED:
+        return MeshError(code, "BUDGET_EXCEEDED", f"the {who} did not answer within its share of the time")
+    if code is grpc.StatusCode.RESOURCE_EXHAUSTED:
+        return MeshError(code, "UPSTREAM_EXHAUSTED", f"a message to or from the {who} is too large")
+    if code is grpc.StatusCode.UNIMPLEMENTED:
+        return Unavailable("UPSTREAM_UNIMPLEMENTED", f"what answers at the {who}'s address is no {who}")
+    # A process that is killed in the middle of a call shows as several codes, UNKNOWN and INTERNAL among
+    # them.
+    return Unavailable("UPSTREAM_UNAVAILABLE", f"the {who} is unavailable")
+
+
+def _renamed(error: MeshError, fields: Mapping[str, str | None]) -> MeshError:
+    """The error with the ask's name for its field, and without the upstream's in its words."""
+    if error.field is None:
+        return error
+    field: str | None = re.sub(r"^requests\[\d+\]\.", "", error.field)
+    head = re.split(r"[.\[]", field or "", maxsplit=1)[0]
+    if head in fields:
+        field = fields[head]
+    words = error.message.removeprefix(f"{error.field}: ")
+    return MeshError(error.code, error.reason, words, field=field, retry_after_s=error.retry_after_s)

@@ -1,0 +1,455 @@
+"""Protos to domain and back, and the bounds of orchestrator.proto, each enforced with the field named."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+import secrets
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
+from typing import Final, TypeVar, cast
+
+import numpy as np
+
+from meshkit import checks
+from meshkit.errors import InvalidField, item_error
+from orchestrator.domain import (
+    Action,
+    Agent,
+    Answered,
+    Ask,
+    Augmentation,
+    Contexts,
+    Decoding,
+    Degraded,
+    Delta,
+    Event,
+    Exposure,
+    Failed,
+    Finished,
+    Labels,
+    Observation,
+    Passage,
+    Pool,
+    Prompt,
+    Ranked,
+    Reported,
+    Retrieved,
+    Sampling,
+    SamplingStage,
+    Stage,
+    UtilityMetric,
+)
+from ragcore.arrays import IntArray
+from ragmesh.common.v1 import common_pb2
+from ragmesh.evaluator.v1 import evaluator_service_pb2 as evaluator_pb
+from ragmesh.generator.v1 import generator_service_pb2 as generator_pb
+from ragmesh.orchestrator.v1 import orchestrator_service_pb2 as pb
+from ragmesh.reranker.v1 import reranker_service_pb2 as reranker_pb
+from ragmesh.retriever.v1 import retriever_service_pb2 as retriever_pb
+
+T = TypeVar("T")
+
+MAX_NAME_BYTES: Final = 128
+"""Largest name of a retriever, reranker or model, and largest id of an agent, a run or a query. Bytes."""
+DEFAULT_DEPTH: Final = 100
+"""Passages in the pool unless told otherwise."""
+DEFAULT_K: Final = 5
+"""Passages in a context unless told otherwise."""
+DEFAULT_RERANK_DEPTH: Final = 20
+"""Passages handed to the reranker unless told otherwise."""
+
+_LARGEST_SEED: Final = 2**63 - 1
+_CONTROL: Final = re.compile(r"[\x00-\x1f\x7f-\x9f]")
+_BYTES_PER_CHARACTER: Final = 4
+
+_METRICS: Final[dict[int, UtilityMetric]] = {
+    evaluator_pb.UTILITY_METRIC_UNSPECIFIED: UtilityMetric.TOKEN_F1,
+    evaluator_pb.UTILITY_METRIC_EXACT_MATCH: UtilityMetric.EXACT_MATCH,
+    evaluator_pb.UTILITY_METRIC_TOKEN_F1: UtilityMetric.TOKEN_F1,
+    evaluator_pb.UTILITY_METRIC_ROUGE1: UtilityMetric.ROUGE1,
+    evaluator_pb.UTILITY_METRIC_ROUGE2: UtilityMetric.ROUGE2,
+    evaluator_pb.UTILITY_METRIC_ROUGE_L: UtilityMetric.ROUGE_L,
+    evaluator_pb.UTILITY_METRIC_ACCURACY: UtilityMetric.ACCURACY,
+}
+_METRICS_BACK: Final = {
+    UtilityMetric.EXACT_MATCH: evaluator_pb.UTILITY_METRIC_EXACT_MATCH,
+    UtilityMetric.TOKEN_F1: evaluator_pb.UTILITY_METRIC_TOKEN_F1,
+    UtilityMetric.ROUGE1: evaluator_pb.UTILITY_METRIC_ROUGE1,
+    UtilityMetric.ROUGE2: evaluator_pb.UTILITY_METRIC_ROUGE2,
+    UtilityMetric.ROUGE_L: evaluator_pb.UTILITY_METRIC_ROUGE_L,
+    UtilityMetric.ACCURACY: evaluator_pb.UTILITY_METRIC_ACCURACY,
+}
+_SAMPLING_STAGES: Final[dict[int, SamplingStage]] = {
+    pb.SAMPLING_STAGE_UNSPECIFIED: SamplingStage.RETRIEVER,
+    pb.SAMPLING_STAGE_RETRIEVER: SamplingStage.RETRIEVER,
+    pb.SAMPLING_STAGE_RERANKER: SamplingStage.RERANKER,
+}
+_AUGMENTATIONS: Final[dict[int, Augmentation]] = {
+    generator_pb.AUGMENTATION_UNSPECIFIED: Augmentation.DEFAULT,
+    generator_pb.AUGMENTATION_IN_PROMPT: Augmentation.IN_PROMPT,
+    generator_pb.AUGMENTATION_FUSION_IN_DECODER: Augmentation.FUSION_IN_DECODER,
+    generator_pb.AUGMENTATION_RETRIEVAL_FREE: Augmentation.RETRIEVAL_FREE,
+    generator_pb.AUGMENTATION_PARAMETRIC_KNOWLEDGE: Augmentation.PARAMETRIC_KNOWLEDGE,
+}
+_AUGMENTATIONS_BACK: Final = {
+    Augmentation.DEFAULT: generator_pb.AUGMENTATION_UNSPECIFIED,
+    Augmentation.IN_PROMPT: generator_pb.AUGMENTATION_IN_PROMPT,
+    Augmentation.FUSION_IN_DECODER: generator_pb.AUGMENTATION_FUSION_IN_DECODER,
+    Augmentation.RETRIEVAL_FREE: generator_pb.AUGMENTATION_RETRIEVAL_FREE,
+    Augmentation.PARAMETRIC_KNOWLEDGE: generator_pb.AUGMENTATION_PARAMETRIC_KNOWLEDGE,
+}
+_STAGES: Final = {
+    Stage.RETRIEVE: common_pb2.STAGE_RETRIEVE,
+    Stage.RERANK: common_pb2.STAGE_RERANK,
+    Stage.GENERATE: common_pb2.STAGE_GENERATE,
+    Stage.OBSERVE: common_pb2.STAGE_OBSERVE,
+}
+_ACTIONS: Final = {
+    Action.FAIL: common_pb2.Degradation.ACTION_UNSPECIFIED,
+    Action.RETRIEVER_ORDER: common_pb2.Degradation.ACTION_RETRIEVER_ORDER,
+    Action.NO_CONTEXT: common_pb2.Degradation.ACTION_NO_CONTEXT,
+    Action.NO_ANSWER: common_pb2.Degradation.ACTION_NO_ANSWER,
+    Action.OBSERVATION_QUEUED: common_pb2.Degradation.ACTION_OBSERVATION_QUEUED,
+    Action.OBSERVATION_DROPPED: common_pb2.Degradation.ACTION_OBSERVATION_DROPPED,
+}
+
+
+def ask(request: pb.AskRequest, *, default_collection: str, default_reranker: str) -> Ask:
+    """Reads an ask: checks every bound and fills in every default.
+
+    Raises:
+        InvalidField: a bound of the contract is broken.
+    """
+    question = checks.text("question", request.question)
+    source = request.WhichOneof("source")
+    candidates: Sequence[Passage] | None = None
+    if source == "candidates":
+        candidates = list(request.candidates.passages)
+        checks.passages("candidates.passages", candidates)
+    collection = "" if candidates is not None else default_collection
+    if source == "collection":
+        collection = checks.name("collection", request.collection)
+    depth, k, rerank_depth = _sizes(request, len(candidates) if candidates is not None else None)
+    sampling = _sampling(request.sampling) if request.HasField("sampling") else None
+    reranker = _name("reranker", request.reranker) or default_reranker
+    sampling_stage = _enum(
+        "sampling_stage", request.sampling_stage, _SAMPLING_STAGES, pb.SamplingStage.keys()
+    )
+    if sampling is not None and sampling_stage is SamplingStage.RERANKER and reranker == "none":
+        raise InvalidField("sampling_stage", "must be the retriever where there is no reranker")
+    most = 1 if sampling is None else sampling.num_rankings
+    num_answers = request.num_answers if request.HasField("num_answers") else most
+    return Ask(
+        id=secrets.token_hex(16),
+        question=question,
+        collection=collection,
+        candidates=candidates,
+        retriever=_name("retriever", request.retriever),
+        reranker=reranker,
+        model=_name("model", request.model),
+        depth=depth,
+        k=k,
+        rerank_depth=rerank_depth,
+        sampling=sampling,
+        sampling_stage=sampling_stage,
+        augmentation=_enum(
+            "augmentation", request.augmentation, _AUGMENTATIONS, generator_pb.Augmentation.keys()
+        ),
+        decoding=_decoding(request.decoding),
+        num_answers=checks.between("num_answers", num_answers, 0, most),
+        agent=Agent(
+            _name("agent.task_id", request.agent.task_id), _name("agent.model_id", request.agent.model_id)
+        ),
+        run_id=_name("run_id", request.run_id) or f"asks-{datetime.now(UTC):%Y-%m-%d}",
+        query_id=_name("query_id", request.query_id) or hashlib.sha256(question.encode()).hexdigest()[:16],
+        labels=_labels(request.labels),
+        observe=not request.skip_observation,
+        want_report=request.want_report and not request.skip_observation,
+    )
+
+
+def retrieve_request(ask: Ask, *, k: int, sampling: Sampling | None) -> retriever_pb.RetrieveRequest:
+    """Writes what the retriever is asked."""
+    request = retriever_pb.RetrieveRequest(
+        query=ask.question, retriever=ask.retriever, depth=ask.depth, k=min(k, ask.depth)
+    )
+    if ask.candidates is None:
+        request.collection = ask.collection
+    else:
+        request.candidates.passages.extend(_messages(ask.candidates))
+    if sampling is not None:
+        request.sampling.alpha = sampling.alpha
+        request.sampling.num_rankings = sampling.num_rankings
+        request.sampling.seed = sampling.seed
+    return request
+
+
+def pool(response: retriever_pb.RetrieveResponse) -> Pool:
+    """Reads what the retriever found."""
+    log_probabilities = response.rankings.log_probabilities
+    return Pool(
+        passages=list(response.passages),
+        scores=np.fromiter(response.scores, dtype=np.float64, count=len(response.scores)),
+        rankings=_matrix(response.rankings),
+        log_probabilities=np.fromiter(log_probabilities, dtype=np.float64, count=len(log_probabilities))
+        if log_probabilities
+        else None,
+        retriever=response.retriever,
+        index_version=response.index_version,
+    )
+
+
+def rerank_request(
+    question: str, passages: Sequence[Passage], *, agent: Agent, reranker: str
+) -> reranker_pb.RerankRequest:
+    """Writes what the reranker is asked."""
+    request = reranker_pb.RerankRequest(query=question, reranker=reranker)
+    request.passages.extend(_messages(passages))
+    if agent.task_id or agent.model_id:
+        request.agent.task_id, request.agent.model_id = agent.task_id, agent.model_id
+    return request
+
+
+def generate_request(prompt: Prompt) -> generator_pb.GenerateRequest:
+    """Writes what the generator is asked."""
+    decoding = prompt.decoding
+    request = generator_pb.GenerateRequest(
+        question=prompt.question,
+        model=prompt.model,
+        augmentation=_AUGMENTATIONS_BACK[prompt.augmentation],
+        decoding=generator_pb.Decoding(
+            num_beams=decoding.num_beams,
+            max_new_tokens=decoding.max_new_tokens,
+            temperature=decoding.temperature,
+            top_p=decoding.top_p,
+            seed=decoding.seed,
+        ),
+    )
+    request.passages.extend(_messages(prompt.passages))
+    return request
+
+
+def event(value: Event) -> pb.AskResponse:
+    """Writes one event of an ask."""
+    match value:
+        case Delta(text):
+            return pb.AskResponse(delta=pb.Delta(text=text))
+        case Retrieved(found):
+            return _retrieved(found)
+        case Ranked(contexts, reranker, model_version):
+            return pb.AskResponse(
+                ranked=pb.Ranked(contexts=_rankings(contexts), reranker=reranker, model_version=model_version)
+            )
+        case Answered():
+            return _answered(value)
+        case Failed(samples, error):
+            return pb.AskResponse(failed=pb.AnswerFailed(samples=samples, error=item_error(error)))
+        case Reported(exposure, run):
+            return pb.AskResponse(report=_report(exposure, run))
+        case Degraded():
+            return pb.AskResponse(degraded=_degradation(value))
+        case Finished(ask_id, run_id, stage_ms, total_ms):
+            done = pb.Done(
+                ask_id=ask_id, run_id=run_id, stage_times=_stage_times(stage_ms), total_ms=total_ms
+            )
+            return pb.AskResponse(done=done)
+
+
+def observation(value: Observation, *, with_text: bool) -> bytes:
+    """Writes an observation as the evaluator reads it; the question's text only if ``with_text``."""
+    asked, found, labels = value.ask, value.pool, value.ask.labels
+    first = value.answers[0].answer if value.answers else None
+    message = evaluator_pb.Observation(
+        id=asked.id,
+        run_id=asked.run_id,
+        query_id=asked.query_id,
+        question=asked.question if with_text else "",
+        collection=asked.collection,
+        index_version=found.index_version,
+        retriever=found.retriever,
+        reranker=value.ranked.reranker,
+        reranker_version=value.ranked.model_version,
+        generator=first.model if first is not None else "",
+        generator_version=first.model_version if first is not None else "",
+        alpha=None if asked.sampling is None else asked.sampling.alpha,
+        seed=None if asked.sampling is None else asked.sampling.seed,
+        shown=_rankings(value.ranked.contexts),
+        answers=[
+            evaluator_pb.SampledAnswer(
+                text=answered.answer.text,
+                samples=answered.samples,
+                log_probability=answered.answer.log_probability,
+            )
+            for answered in value.answers
+        ],
+        labels=evaluator_pb.Labels(
+            useful_passage_ids=sorted(labels.useful or ()),
+            has_useful=labels.useful is not None,
+            references=labels.references,
+            metric=_METRICS_BACK[labels.metric],
+        ),
+        stage_times=_stage_times(value.stage_ms),
+        degradations=[_degradation(one) for one in value.degradations],
+    )
+    add = message.candidates.add
+    for passage in found.passages:
+        add(passage_id=passage.id, provider=passage.attributes.get("provider", ""))
+    message.observed_at.FromMicroseconds(value.observed_at_us)
+    return message.SerializeToString()
+
+
+def _retrieved(found: Pool) -> pb.AskResponse:
+    response = pb.AskResponse()
+    retrieved = response.retrieved
+    retrieved.retriever, retrieved.index_version = found.retriever, found.index_version
+    retrieved.scores.extend(found.scores)
+    retrieved.passages.extend(_messages(found.passages))
+    return response
+
+
+def _answered(value: Answered) -> pb.AskResponse:
+    response = pb.AskResponse()
+    response.answer.answer.CopyFrom(cast(generator_pb.Answer, value.answer))
+    response.answer.samples.extend(value.samples)
+    for one in value.citations:
+        response.answer.citations.add(
+            passage_id=one.passage_id, provider=one.provider, rank=one.rank, start=one.start, end=one.end
+        )
+    return response
+
+
+def _report(exposure: Exposure, run: object | None) -> pb.ExposureReport:
+    report = pb.ExposureReport(
+        exposure=exposure.per_passage,
+        ee_d_norm=exposure.ee_d_norm,
+        ee_r_norm=exposure.ee_r_norm,
+        expected_utility=exposure.expected_utility,
+        providers=[
+            evaluator_pb.ExposureShare(
+                name=one.name, exposure=one.exposure, share=one.share, target=one.target
+            )
+            for one in exposure.providers
+        ],
+    )
+    if run is not None:
+        report.run.CopyFrom(cast(evaluator_pb.RunReport, run))
+    return report
+
+
+def _degradation(value: Degraded) -> common_pb2.Degradation:
+    return common_pb2.Degradation(
+        stage=_STAGES[value.stage], action=_ACTIONS[value.action], reason=value.reason, message=value.message
+    )
+
+
+def _stage_times(stage_ms: Mapping[Stage, float]) -> list[common_pb2.StageTime]:
+    return [common_pb2.StageTime(stage=_STAGES[stage], duration_ms=ms) for stage, ms in stage_ms.items()]
+
+
+def _rankings(contexts: Contexts) -> common_pb2.Rankings:
+    # NumPy's own integers are read one by one; a list of Python's goes in at once.
+    rankings = common_pb2.Rankings(depth=contexts.rows.shape[1], indices=contexts.rows.ravel().tolist())
+    if contexts.log_probabilities is not None:
+        rankings.log_probabilities.extend(contexts.log_probabilities.tolist())
+    return rankings
+
+
+def _matrix(rankings: common_pb2.Rankings) -> IntArray:
+    if not rankings.depth:
+        return np.empty((1, 0), dtype=np.int64)
+    flat = np.fromiter(rankings.indices, dtype=np.int64, count=len(rankings.indices))
+    return flat.reshape(-1, rankings.depth)
+
+
+def _messages(passages: Sequence[Passage]) -> Sequence[common_pb2.Passage]:
+    """Passages as the messages they arrived in: the orchestrator makes none of its own."""
+    return cast(Sequence[common_pb2.Passage], passages)
+
+
+def _sizes(request: pb.AskRequest, inline: int | None) -> tuple[int, int, int]:
+    """Depth of the pool, of the context, and of what is reranked."""
+    depth = request.depth if request.HasField("depth") else min(inline or DEFAULT_DEPTH, 1000)
+    checks.between("depth", depth, 1, 1000)
+    if request.HasField("k"):
+        k = checks.between("k", request.k, 1, 100)
+        if k > depth:
+            raise InvalidField("k", f"must be at most depth, {depth}, got {k}")
+        if inline is not None and k > inline:
+            raise InvalidField("k", f"must be at most the number of candidates, {inline}, got {k}")
+    else:
+        k = min(DEFAULT_K, depth)
+    if inline is not None:
+        depth = min(depth, inline)
+        k = min(k, inline)
+    if request.HasField("rerank_depth"):
+        rerank_depth = checks.between("rerank_depth", request.rerank_depth, k, depth)
+    else:
+        rerank_depth = max(k, min(DEFAULT_RERANK_DEPTH, depth))
+    return depth, k, rerank_depth
+
+
+def _sampling(message: common_pb2.Sampling) -> Sampling:
+    alpha = message.alpha if message.HasField("alpha") else 1.0
+    num_rankings = message.num_rankings if message.HasField("num_rankings") else 1
+    if message.seed > _LARGEST_SEED:
+        raise InvalidField("sampling.seed", f"must be in [0, 2^63 - 1], got {message.seed}")
+    return Sampling(
+        alpha=checks.between("sampling.alpha", alpha, 0, 100),
+        num_rankings=checks.between("sampling.num_rankings", num_rankings, 1, 1000),
+        seed=message.seed,
+    )
+
+
+def _decoding(message: generator_pb.Decoding) -> Decoding:
+    def given(name: str) -> bool:
+        return message.HasField(name)  # type: ignore[arg-type]  # the stub lists the names one by one
+
+    if given("top_p") and not 0 < message.top_p <= 1:
+        raise InvalidField("decoding.top_p", f"must be in (0, 1], got {message.top_p}")
+    if message.seed > _LARGEST_SEED:
+        raise InvalidField("decoding.seed", f"must be in [0, 2^63 - 1], got {message.seed}")
+    return Decoding(
+        num_beams=checks.between("decoding.num_beams", message.num_beams, 1, 16)
+        if given("num_beams")
+        else None,
+        max_new_tokens=checks.between("decoding.max_new_tokens", message.max_new_tokens, 1, 4096)
+        if given("max_new_tokens")
+        else None,
+        temperature=checks.between("decoding.temperature", message.temperature, 0, 10)
+        if given("temperature")
+        else None,
+        top_p=message.top_p if given("top_p") else None,
+        seed=message.seed if given("seed") else None,
+    )
+
+
+def _labels(message: evaluator_pb.Labels) -> Labels:
+    for index, one in enumerate(message.useful_passage_ids):
+        size = len(one.encode())
+        if not 1 <= size <= checks.MAX_ID_BYTES:
+            raise InvalidField(
+                f"labels.useful_passage_ids[{index}]",
+                f"must be 1 to {checks.MAX_ID_BYTES} bytes, has {size}",
+            )
+    if message.useful_passage_ids and not message.has_useful:
+        raise InvalidField("labels.has_useful", "must be true where useful passages are named")
+    return Labels(
+        useful=frozenset(message.useful_passage_ids) if message.has_useful else None,
+        references=tuple(message.references),
+        metric=_enum("labels.metric", message.metric, _METRICS, evaluator_pb.UtilityMetric.keys()),
+    )
+
+
+def _name(field: str, value: str) -> str:
+    if len(value) * _BYTES_PER_CHARACTER > MAX_NAME_BYTES and (size := len(value.encode())) > MAX_NAME_BYTES:
+        raise InvalidField(field, f"must be at most {MAX_NAME_BYTES} bytes, has {size}")
+    if _CONTROL.search(value):
+        raise InvalidField(field, "must not hold control characters")
+    return value
+
+
+def _enum(field: str, value: int, known: Mapping[int, T], names: Sequence[str]) -> T:
+    if value not in known:
+        raise InvalidField(field, f"must be one of {', '.join(names)}, got {value}")
+    return known[value]

@@ -1,0 +1,517 @@
+"""The flow of an ask: retrieve, rerank, generate, observe, each within its share of the caller's time.
+
+``retrieved → ranked → delta … → answer … → report → done``, with ``degraded`` where a step failed and
+:mod:`orchestrator.policy` knows something better than failing, and ``failed`` for a context without an
+answer.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import deque
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
+from contextlib import aclosing
+from dataclasses import dataclass, replace
+from typing import Final, TypeVar
+
+import grpc
+import numpy as np
+
+from meshkit.compute import ComputePool
+from meshkit.deadline import LONGEST_BUDGET_S, Deadline
+from meshkit.errors import DeadlineExceeded, MeshError
+from orchestrator import contexts as rankings
+from orchestrator.citations import citations
+from orchestrator.domain import (
+    Action,
+    Answer,
+    Answered,
+    Ask,
+    Contexts,
+    Degraded,
+    Delta,
+    Event,
+    Exposure,
+    Failed,
+    Finished,
+    Observation,
+    Passage,
+    Pool,
+    Prompt,
+    Ranked,
+    Reported,
+    Retrieved,
+    SamplingStage,
+    Stage,
+    UtilityMetric,
+)
+from orchestrator.exposure import measure
+from orchestrator.policy import INSTEAD, POLICY, Step, failure_of
+from orchestrator.ports import Generator, Observer, Receipt, Reranker, Retriever
+from ragcore.arrays import IntArray
+
+T = TypeVar("T")
+
+_LONGEST_CLOSING_S: Final = 0.5
+_MARGIN_S: Final = 0.02
+_SLOW_METRICS: Final = frozenset({UtilityMetric.ROUGE1, UtilityMetric.ROUGE2, UtilityMetric.ROUGE_L})
+_NOTHING: Final = Pool((), np.empty(0), np.empty((1, 0), dtype=np.int64), None, "", "")
+
+# Ranked places, passages or characters that are handled on the event loop: about half a millisecond of work.
+_INLINE_PLACES: Final = 2_000
+_INLINE_CHARACTERS: Final = 10_000
+
+
+@dataclass(frozen=True, slots=True)
+class StageSpec:
+    """A stage and the part of an ask's whole time that it may take at most, a fraction in (0, 1]."""
+
+    stage: Stage
+    share: float
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """How asks are run.
+
+    Attributes:
+        stages: the stages that call other services, in order. A share of 1 means all that is left.
+        closing_share: part of the whole time kept for report and end, at most half a second. Fraction, (0,
+            1).
+        batch_size: contexts per batch call, [1, 256].
+        batches_in_flight: batch calls of one ask at a time, [1, inf).
+        report_wait_s: longest wait for a run's report. Seconds, [0, inf).
+    """
+
+    stages: tuple[StageSpec, ...]
+    closing_share: float
+    batch_size: int
+    batches_in_flight: int
+    report_wait_s: float
+
+    def share(self, stage: Stage) -> float:
+        """The share of a stage; one that is not listed may take all that is left."""
+        return next((spec.share for spec in self.stages if spec.stage is stage), 1.0)
+
+
+@dataclass(frozen=True, slots=True)
+class _Setback:
+    """A step failed, and the policy knows what to do instead."""
+
+    error: MeshError
+    degraded: Degraded
+
+
+class _Clock:
+    """The time of one ask: what is left of it, and what each stage took."""
+
+    def __init__(self, deadline: Deadline, plan: Plan) -> None:
+        self._plan = plan
+        self._deadline = deadline
+        self._began = time.perf_counter()
+        self._total_s = min(deadline.remaining(), LONGEST_BUDGET_S)
+        self._closing_s = min(plan.closing_share * self._total_s, _LONGEST_CLOSING_S)
+        self.stage_ms: dict[Stage, float] = {}
+
+    def budget(self, stage: Stage) -> float:
+        """Seconds that a step of the stage may take now. Raises DeadlineExceeded when nothing is left."""
+        return self._deadline.budget(
+            cap_s=self._plan.share(stage) * self._total_s, margin_s=self._closing_s + _MARGIN_S
+        )
+
+    def closing_budget(self, cap_s: float = LONGEST_BUDGET_S) -> float:
+        """Seconds that closing the ask may take. Raises DeadlineExceeded when nothing is left."""
+        return self._deadline.budget(cap_s=cap_s, margin_s=_MARGIN_S)
+
+    def took(self, stage: Stage, began: float) -> None:
+        """Notes that a stage that began at ``began`` is over."""
+        self.stage_ms[stage] = 1000 * (time.perf_counter() - began)
+
+    @property
+    def total_ms(self) -> float:
+        """Milliseconds since the ask began."""
+        return 1000 * (time.perf_counter() - self._began)
+
+
+class Pipeline:
+    """Runs asks.
+
+    Args:
+        retriever: finds candidates.
+        reranker: scores them again.
+        generator: writes answers.
+        observer: sees to it that the evaluator hears of every ask.
+        plan: budgets and sizes.
+        pool: threads for what is too large to compute on the event loop.
+    """
+
+    def __init__(
+        self,
+        *,
+        retriever: Retriever,
+        reranker: Reranker,
+        generator: Generator,
+        observer: Observer,
+        plan: Plan,
+        pool: ComputePool,
+    ) -> None:
+        self._retriever = retriever
+        self._reranker = reranker
+        self._generator = generator
+        self._observer = observer
+        self._plan = plan
+        self._pool = pool
+        self._posts: set[asyncio.Task[Receipt]] = set()
+
+    async def ask(self, ask: Ask, deadline: Deadline) -> AsyncGenerator[Event, None]:
+        """Answers one ask; events as they happen, ``Finished`` last. Close it early to cancel everything.
+
+        Raises:
+            MeshError: a step failed that the policy has no substitute for.
+        """
+        clock = _Clock(deadline, self._plan)
+        degradations: list[Degraded] = []
+        found = _NOTHING
+        if ask.augmentation.reads_passages:
+            began = time.perf_counter()
+            found = await self._retrieve(ask, clock)
+            clock.took(Stage.RETRIEVE, began)
+        yield Retrieved(found)
+        if ask.augmentation.reads_passages and not found.passages:
+            degradations.append(
+                Degraded(
+                    Stage.RETRIEVE,
+                    Action.NO_CONTEXT,
+                    "NO_PASSAGES",
+                    f"the retriever found no passages: {INSTEAD[Action.NO_CONTEXT]}",
+                )
+            )
+            yield degradations[-1]
+
+        ranked, setback = await self._rank(ask, found, clock)
+        if setback is not None:
+            degradations.append(setback.degraded)
+            yield setback.degraded
+        yield ranked
+
+        answers: list[Answered] = []
+        if ask.num_answers:
+            began = time.perf_counter()
+            async with aclosing(self._generate(ask, found, ranked.contexts, clock)) as events:
+                async for event in events:
+                    if isinstance(event, Answered):
+                        answers.append(event)
+                    elif isinstance(event, Degraded):
+                        degradations.append(event)
+                    yield event
+            clock.took(Stage.GENERATE, began)
+
+        async with aclosing(self._close(ask, found, ranked, answers, degradations, clock)) as events:
+            async for event in events:
+                yield event
+
+    async def settle(self) -> None:
+        """Waits until every observation that was begun to be kept is kept, or given up."""
+        while self._posts:
+            await asyncio.wait(self._posts)
+
+    async def _retrieve(self, ask: Ask, clock: _Clock) -> Pool:
+        sampling, k = None, ask.depth
+        if ask.sampling is not None and ask.sampling_stage is SamplingStage.RETRIEVER:
+            sampling, k = ask.sampling, ask.k if ask.reranker == "none" else ask.rerank_depth
+        outcome = await self._attempt(
+            clock,
+            Step.RETRIEVE,
+            lambda budget: self._retriever.retrieve(ask, k=k, sampling=sampling, timeout_s=budget),
+        )
+        if isinstance(outcome, _Setback):
+            raise outcome.error
+        return outcome
+
+    async def _rank(self, ask: Ask, found: Pool, clock: _Clock) -> tuple[Ranked, _Setback | None]:
+        if not found.passages:
+            return Ranked(Contexts(np.empty((1, 0), dtype=np.int64), None), "none", ""), None
+        if ask.reranker == "none":
+            return Ranked(rankings.cut(found.rankings, found.log_probabilities, ask.k), "none", ""), None
+        rows = found.rankings[:, : ask.rerank_depth]
+        # Every passage of every ranking, once, in the retriever's order.
+        scored = np.unique(rows)
+        began = time.perf_counter()
+        outcome = await self._attempt(
+            clock,
+            Step.RERANK,
+            lambda budget: self._reranker.rerank(
+                ask.question,
+                [found.passages[index] for index in scored],
+                agent=ask.agent,
+                reranker=ask.reranker,
+                timeout_s=budget,
+            ),
+        )
+        setback = outcome if isinstance(outcome, _Setback) else None
+        if ask.sampling is not None and ask.sampling_stage is SamplingStage.RERANKER:
+            # A deterministic pool: the scored passages are its first ones. Without a reranker the retriever's
+            # scores are sampled in place of its, so that the ask still has the rankings it wanted.
+            scores = found.scores[: len(scored)] if isinstance(outcome, _Setback) else outcome.scores
+            contexts = await self._pool.run(rankings.sampled, scores, ask.question, ask.sampling, ask.k)
+        elif isinstance(outcome, _Setback):
+            contexts = rankings.cut(rows, found.log_probabilities, ask.k)
+        else:
+            scores = outcome.scores
+            contexts = await self._run(
+                rows.size,
+                lambda: rankings.reordered(
+                    rows,
+                    found.log_probabilities,
+                    scored=scored,
+                    scores=scores,
+                    passages=found.passages,
+                    k=ask.k,
+                ),
+            )
+        clock.took(Stage.RERANK, began)
+        if isinstance(outcome, _Setback):
+            return Ranked(contexts, "none", ""), setback
+        return Ranked(contexts, outcome.reranker, outcome.model_version), None
+
+    async def _generate(
+        self, ask: Ask, found: Pool, contexts: Contexts, clock: _Clock
+    ) -> AsyncGenerator[Event, None]:
+        groups = rankings.distinct(contexts, ask.num_answers)
+        first, *others = groups
+        async with aclosing(self._first_answer(ask, found, *first, clock)) as events:
+            async for event in events:
+                yield event
+        if others:
+            async with aclosing(self._other_answers(ask, found, others, clock)) as events:
+                async for event in events:
+                    yield event
+
+    async def _first_answer(
+        self, ask: Ask, found: Pool, row: IntArray, samples: tuple[int, ...], clock: _Clock
+    ) -> AsyncGenerator[Event, None]:
+        """Streams the answer to the first context. Deltas that come while one is written leave together."""
+        passages = _passages(found, row)
+        prompt = Prompt(ask.question, passages, ask.model, ask.augmentation, ask.decoding)
+        parts: deque[str | Answer] = deque()
+        news = asyncio.Event()
+
+        async def listen(budget_s: float) -> None:
+            async with aclosing(self._generator.stream(prompt, timeout_s=budget_s)) as stream:
+                async for part in stream:
+                    parts.append(part)
+                    news.set()
+
+        listener = asyncio.create_task(self._attempt(clock, Step.FIRST_WORD, listen))
+        listener.add_done_callback(lambda _: news.set())
+        said, answer = False, None
+        try:
+            while parts or not listener.done():
+                await news.wait()
+                news.clear()
+                texts = []
+                while parts:
+                    part = parts.popleft()
+                    if isinstance(part, str):
+                        texts.append(part)
+                    else:
+                        answer = part
+                if texts:
+                    said = True
+                    yield Delta("".join(texts))
+            try:
+                await listener
+                error = None
+            except MeshError as failed:
+                error = failed
+        finally:
+            listener.cancel()
+            await asyncio.gather(listener, return_exceptions=True)
+        if error is None and answer is None:
+            error = MeshError(
+                grpc.StatusCode.INTERNAL, "UPSTREAM_ERROR", "the generator ended without an answer"
+            )
+        if error is not None:
+            setback = _setback(Step.FIRST_ANSWER if said else Step.FIRST_WORD, error)
+            yield setback.degraded
+            yield Failed(samples, setback.error)
+        elif answer is not None:
+            yield Answered(answer, samples, citations(answer.text, passages))
+
+    async def _other_answers(
+        self, ask: Ask, found: Pool, groups: Sequence[tuple[IntArray, tuple[int, ...]]], clock: _Clock
+    ) -> AsyncGenerator[Event, None]:
+        """Answers the other contexts in batches, decoded as the first was: unless told otherwise,
+        greedily.
+        """
+        decoding = ask.decoding
+        if decoding.num_beams is None:
+            decoding = replace(decoding, num_beams=1)
+        size = self._plan.batch_size
+        chunks = [groups[start : start + size] for start in range(0, len(groups), size)]
+        gate = asyncio.Semaphore(self._plan.batches_in_flight)
+
+        async def answer(
+            contexts: Sequence[Sequence[Passage]],
+        ) -> Sequence[Answer | MeshError] | _Setback:
+            prompts = [
+                Prompt(ask.question, passages, ask.model, ask.augmentation, decoding) for passages in contexts
+            ]
+            async with gate:
+                return await self._attempt(
+                    clock,
+                    Step.OTHER_ANSWERS,
+                    lambda budget: self._generator.batch(prompts, timeout_s=budget),
+                )
+
+        tasks = []
+        told: set[str] = set()
+        try:
+            for chunk in chunks:
+                contexts = [_passages(found, row) for row, _ in chunk]
+                tasks.append((chunk, contexts, asyncio.create_task(answer(contexts))))
+            for chunk, contexts, task in tasks:
+                outcome = await task
+                results = [outcome.error] * len(chunk) if isinstance(outcome, _Setback) else outcome
+                for (_, samples), passages, result in zip(chunk, contexts, results, strict=True):
+                    if isinstance(result, MeshError):
+                        degraded = _setback(Step.OTHER_ANSWERS, result).degraded
+                        if degraded.reason not in told:
+                            told.add(degraded.reason)
+                            yield degraded
+                        yield Failed(samples, result)
+                    else:
+                        yield Answered(result, samples, citations(result.text, passages))
+        finally:
+            for _, _, task in tasks:
+                task.cancel()
+            await asyncio.gather(*(task for _, _, task in tasks), return_exceptions=True)
+
+    async def _close(
+        self,
+        ask: Ask,
+        found: Pool,
+        ranked: Ranked,
+        answers: Sequence[Answered],
+        degradations: Sequence[Degraded],
+        clock: _Clock,
+    ) -> AsyncGenerator[Event, None]:
+        """Reports and observes. The observation is written to the outbox while the report is on its way."""
+        began = time.perf_counter()
+        post: asyncio.Task[Receipt] | None = None
+        if ask.observe:
+            observation = Observation(
+                ask,
+                found,
+                ranked,
+                answers,
+                dict(clock.stage_ms),
+                tuple(degradations),
+                observed_at_us=time.time_ns() // 1000,
+            )
+            post = asyncio.create_task(self._observer.post(observation))
+            # It outlives an ask that is cancelled now: what was shown was shown.
+            self._posts.add(post)
+            post.add_done_callback(self._posts.discard)
+        exposure = await self._measure(ask, found, ranked.contexts, answers)
+        degraded: list[Degraded] = []
+        run: object | None = None
+        if post is not None and ask.want_report:
+            run, degraded = await self._posted(post, clock)
+            post = None
+        yield Reported(exposure, run)
+        if post is not None:
+            _, degraded = await self._posted(post, clock)
+        if ask.observe:
+            clock.took(Stage.OBSERVE, began)
+        for one in degraded:
+            yield one
+        yield Finished(ask.id, ask.run_id, clock.stage_ms, clock.total_ms)
+
+    async def _posted(
+        self, post: asyncio.Task[Receipt], clock: _Clock
+    ) -> tuple[object | None, list[Degraded]]:
+        """Waits until an observation is kept and, where it is wanted, for the run's report."""
+        try:
+            async with asyncio.timeout(clock.closing_budget()):
+                receipt = await asyncio.shield(post)
+        except (TimeoutError, DeadlineExceeded):
+            # Not lost as far as anyone knows: the write goes on, it is only not waited for any longer.
+            return None, [_observing(Action.OBSERVATION_QUEUED, "OUTBOX_SLOW", "the outbox is slow")]
+        except MeshError as error:
+            return None, [_observing(Action.OBSERVATION_DROPPED, error.reason, error.message)]
+        if receipt.report is None:
+            if receipt.waits is None:
+                return None, []
+            return None, [
+                _observing(
+                    Action.OBSERVATION_QUEUED, receipt.waits, "the evaluator takes no observations now"
+                )
+            ]
+        try:
+            async with asyncio.timeout(clock.closing_budget(cap_s=self._plan.report_wait_s)):
+                return await receipt.report, []
+        except (TimeoutError, DeadlineExceeded):
+            return None, [
+                _observing(
+                    Action.OBSERVATION_QUEUED, "BUDGET_EXCEEDED", "the run's report did not come in time"
+                )
+            ]
+        except MeshError as error:
+            return None, [_setback(Step.SEND_OBSERVATION, error).degraded]
+
+    async def _measure(
+        self, ask: Ask, found: Pool, contexts: Contexts, answers: Sequence[Answered]
+    ) -> Exposure:
+        size = contexts.rows.size + len(found.passages)
+        if ask.labels.references:
+            if ask.labels.metric in _SLOW_METRICS:
+                return await self._pool.run(measure, found, contexts, answers, ask.labels)
+            said = sum(len(answered.answer.text) for answered in answers)
+            known = sum(map(len, ask.labels.references))
+            characters = said * len(ask.labels.references) + known * len(answers)
+            size += characters * _INLINE_PLACES // _INLINE_CHARACTERS
+        return await self._run(size, lambda: measure(found, contexts, answers, ask.labels))
+
+    async def _run(self, size: int, compute: Callable[[], T]) -> T:
+        """Computes here if it is quick, in a thread if it might hold up the event loop."""
+        return compute() if size <= _INLINE_PLACES else await self._pool.run(compute)
+
+    async def _attempt(
+        self, clock: _Clock, step: Step, call: Callable[[float], Awaitable[T]]
+    ) -> T | _Setback:
+        """Makes a call within its stage's budget; what is done when it fails is the policy's."""
+        try:
+            budget = clock.budget(step.stage)
+            async with asyncio.timeout(budget):
+                return await call(budget)
+        except TimeoutError:
+            error = MeshError(
+                grpc.StatusCode.DEADLINE_EXCEEDED,
+                "BUDGET_EXCEEDED",
+                f"{step.who} did not answer within its share of the time",
+            )
+        except MeshError as failed:
+            error = failed
+        return _setback(step, error)
+
+
+def _setback(step: Step, error: MeshError) -> _Setback:
+    """What the policy says about a failed step; raises the error where it says that the ask fails."""
+    failure = failure_of(error)
+    action = POLICY[step, failure]
+    if action is Action.FAIL:
+        raise error
+    return _Setback(
+        error,
+        Degraded(step.stage, action, failure.reason, f"{step.who} {failure.what}: {INSTEAD[action]}"),
+    )
+
+
+def _observing(action: Action, reason: str, why: str) -> Degraded:
+    return Degraded(Stage.OBSERVE, action, reason, f"{why}: {INSTEAD[action]}")
+
+
+def _passages(found: Pool, row: IntArray) -> list[Passage]:
+    return [found.passages[index] for index in row]
