@@ -112,6 +112,15 @@ class MeshServer:
         host = f"[{self._settings.host}]" if ":" in self._settings.host else self._settings.host
         return f"{host}:{self._port}"
 
+    @property
+    def in_flight(self) -> int:
+        """Calls running now, health and reflection aside."""
+        return self._guard.in_flight
+
+    async def idle(self) -> None:
+        """Waits until no call runs."""
+        await self._guard.idle()
+
     async def start(self) -> None:
         """Binds, answers health, loads, serves.
 

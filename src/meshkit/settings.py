@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import re
 from pathlib import Path
 from typing import Literal, TypeVar
 
@@ -55,7 +57,8 @@ class ServiceSettings(BaseSettings):
     trace_sample_ratio: float = Field(default=0.1, ge=0, le=1)
     """Share of traces begun here that are recorded, [0, 1]."""
     exit_with_parent: bool = False
-    """Whether to stop when the process that started this one is gone."""
+    """Whether to stop when the process that started this one is gone. Who sets it should set ``parent_pid``
+    too: a parent that ends while this process is still importing is not seen without."""
     parent_pid: int | None = Field(default=None, ge=1)
     """Parent to watch for ``exit_with_parent``; by default the one there is when serving begins."""
 
@@ -89,8 +92,10 @@ def load(cls: type[S]) -> S:
             lines.append(f"{name}={problem['input']}: {what[:1].lower()}{what[1:]}{_allowed(cls, field)}")
         raise SettingsError("\n".join(lines)) from None
     except _SourceError as error:
-        # A list or mapping that is not JSON; the source's message names the field.
-        raise SettingsError(f"{error}: the value is not valid JSON") from None
+        # A list or mapping that is not JSON; only the message of the source names the field.
+        named = re.search(r'field "(\w+)"', str(error))
+        name = variable(cls, named[1]) if named is not None else str(error)
+        raise SettingsError(f"{name}={os.environ.get(name, '')}: must be valid JSON") from None
 
 
 def _allowed(cls: type[ServiceSettings], field: str) -> str:

@@ -1,0 +1,97 @@
+"""Settings: from the environment, frozen, and wrong ones told by the variable's name."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import platformdirs
+import pytest
+from pydantic import ValidationError
+from pydantic_settings import SettingsConfigDict
+
+from meshkit.settings import ServiceSettings, SettingsError, load, variable
+
+
+class Settings(ServiceSettings):
+    """Settings of a service under test."""
+
+    model_config = SettingsConfigDict(env_prefix="RAGMESH_SAMPLE_")
+
+    port: int = 7099
+    names: tuple[str, ...] = ()
+
+
+@pytest.fixture(autouse=True)
+def clean(monkeypatch: pytest.MonkeyPatch) -> None:
+    import os
+
+    for name in list(os.environ):
+        if name.startswith("RAGMESH_"):
+            monkeypatch.delenv(name)
+
+
+def test_defaults() -> None:
+    settings = load(Settings)
+    assert (settings.host, settings.port, settings.port_file) == ("127.0.0.1", 7099, None)
+    assert settings.home == platformdirs.user_data_path("ragmesh")
+    assert settings.max_message_bytes == 32 * 2**20
+    assert (settings.otlp_endpoint, settings.metrics_port, settings.log_text) == (None, None, False)
+
+
+def test_the_environment_wins(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("RAGMESH_SAMPLE_PORT", "0")
+    monkeypatch.setenv("RAGMESH_SAMPLE_PORT_FILE", str(tmp_path / "port"))
+    monkeypatch.setenv("RAGMESH_HOME", str(tmp_path))
+    monkeypatch.setenv("RAGMESH_SAMPLE_NOT_A_SETTING", "1")
+    settings = load(Settings)
+    assert (settings.port, settings.port_file, settings.home) == (0, tmp_path / "port", tmp_path)
+
+
+def test_home_is_shared_and_has_no_prefix(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("RAGMESH_HOME", str(tmp_path))
+    assert load(Settings).home == load(ServiceSettings).home == tmp_path
+    assert variable(Settings, "home") == "RAGMESH_HOME"
+
+
+def test_fields_can_be_given_by_name(tmp_path: Path) -> None:
+    assert Settings(home=tmp_path, port=1).home == tmp_path
+
+
+def test_settings_are_frozen() -> None:
+    with pytest.raises(ValidationError):
+        load(Settings).port = 1  # type: ignore[misc]
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "told"),
+    [
+        ("RAGMESH_SAMPLE_PORT", "x", "RAGMESH_SAMPLE_PORT=x: .*integer"),
+        ("RAGMESH_SAMPLE_METRICS_PORT", "65536", "RAGMESH_SAMPLE_METRICS_PORT=65536: .*<= 65535"),
+        ("RAGMESH_SAMPLE_GRACE_S", "-1", "RAGMESH_SAMPLE_GRACE_S=-1: .*allowed: >= 0, <= 3600"),
+        ("RAGMESH_SAMPLE_GRACE_S", "nan", "RAGMESH_SAMPLE_GRACE_S=nan: .*finite"),
+        ("RAGMESH_SAMPLE_DEFAULT_DEADLINE_S", "0", "RAGMESH_SAMPLE_DEFAULT_DEADLINE_S=0: .*> 0"),
+        ("RAGMESH_SAMPLE_TRACE_SAMPLE_RATIO", "1.5", "RAGMESH_SAMPLE_TRACE_SAMPLE_RATIO=1.5: .*<= 1"),
+        ("RAGMESH_SAMPLE_MAX_WORK", "0", "RAGMESH_SAMPLE_MAX_WORK=0: .*>= 1"),
+        ("RAGMESH_SAMPLE_LOG_LEVEL", "LOUD", "RAGMESH_SAMPLE_LOG_LEVEL=LOUD: .*'DEBUG', 'INFO'"),
+        ("RAGMESH_SAMPLE_LOG_TEXT", "perhaps", "RAGMESH_SAMPLE_LOG_TEXT=perhaps: .*boolean"),
+        ("RAGMESH_SAMPLE_NAMES", "[", "RAGMESH_SAMPLE_NAMES=\\[: .*JSON"),
+    ],
+)
+def test_a_wrong_value_is_told_by_variable(
+    monkeypatch: pytest.MonkeyPatch, name: str, value: str, told: str
+) -> None:
+    monkeypatch.setenv(name, value)
+    with pytest.raises(SettingsError, match=f"^{told}") as failed:
+        load(Settings)
+    assert "\n" not in str(failed.value)
+
+
+def test_every_problem_has_its_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RAGMESH_SAMPLE_PORT", "x")
+    monkeypatch.setenv("RAGMESH_SAMPLE_GRACE_S", "-1")
+    with pytest.raises(SettingsError) as failed:
+        load(Settings)
+    assert sorted(line.partition("=")[0] for line in str(failed.value).splitlines()) == [
+        "RAGMESH_SAMPLE_GRACE_S",
+        "RAGMESH_SAMPLE_PORT",
+    ]
