@@ -6,16 +6,15 @@ import math
 
 import numpy as np
 from numpy.typing import ArrayLike
-from scipy.signal import fftconvolve
 
 from ragcore.arrays import FloatArray, count, float_array
 
 _NODES, _NODE_WEIGHTS = np.polynomial.legendre.leggauss(16)
 _WIDEST = 2.4  # half of it stays clear of π/2, where the integrand grows without bound
-_EARLY = 30.0  # at this log-time before 1 / (total rate), somebody has arrived with probability e^-30
 _SURELY = 3.7  # at this log-time after 1 / rate, an item has not arrived with probability e^-40
 _CERTAIN = 7.0  # at this log-time after 1 / rate, e^-expected is 0 in float64
-_NEGLIGIBLE = 1e-13
+_BOUND = 32.0  # e^-32 is the probability neglected at an end of the integral
+_NEGLIGIBLE = math.exp(-_BOUND)
 _CELLS = 1 << 23  # float64 numbers in one product tree: bounds the memory for any n
 _FFT_FROM = 64  # coefficients from which fast convolution pays
 
@@ -26,9 +25,9 @@ def inclusion_probabilities(log_weights: ArrayLike, *, k: int) -> FloatArray:
     A Plackett–Luce ranking is a race: item i arrives after an exponential time of rate w_i, and the first k
     to arrive are the top k. So P(i in top k) = ∫ w_i e^(−w_i t) · P(fewer than k others have arrived by t)
     dt. The integral runs over log t by 16-point Gauss–Legendre panels as wide as the integrand is smooth;
-    stretches where nobody arrives are skipped. The number of others that have arrived is a sum of independent
-    indicators, whose leave-one-out distributions come from one product tree of non-negative polynomials, with
-    no division.
+    where places are surely left, it is known without integration. The number of others that have arrived is a
+    sum of independent indicators, whose leave-one-out distributions come from one product tree of
+    non-negative polynomials, with no division.
 
     The error is below 1e-9 for n ≤ 1e4 (tested against enumeration), at any finite log-weights. Time is about
     O(√k · n · k) for k below 64, and O(√k · n log² n) above; memory O(n log k).
@@ -55,13 +54,14 @@ def inclusion_probabilities(log_weights: ArrayLike, *, k: int) -> FloatArray:
     included = np.zeros(n)
     rates, now = weights, -np.inf  # logarithms of the rates and of the time, relative to one of the rates
     pending = np.ones(n, dtype=np.bool_)
-    while pending.any():
+    while (places := top - int(n - np.count_nonzero(pending))) > 0:
         heaviest = int(np.argmax(np.where(pending, weights, -np.inf)))
         with np.errstate(over="ignore"):
             relative = weights - weights[heaviest]  # differences of differences would lose digits
-        begins = -float(np.log(np.exp(relative[pending]).sum())) - _EARLY
-        if begins > now + rates[heaviest]:  # nobody arrives till then
-            rates, now = relative, begins
+        full = _filling_time(relative[pending], places)
+        if full > now + rates[heaviest]:  # till then whoever arrives is included, so no integral is needed
+            included += _arrived(relative, full) - _arrived(rates, now)
+            rates, now = relative, full
         width = _panel_width(rates, now)
         times = now + width * (_NODES + 1) / 2
         rows = max(1, _CELLS // (n * (8 + 2 * top.bit_length())))
@@ -77,6 +77,26 @@ def inclusion_probabilities(log_weights: ArrayLike, *, k: int) -> FloatArray:
     # The sum is known exactly, so the little that the quadrature missed is spread in proportion.
     included *= top / included.sum()
     return np.minimum(included, 1.0)
+
+
+def _arrived(rates: FloatArray, now: float) -> FloatArray:
+    """Probability of each item to have arrived."""
+    return -np.expm1(-np.exp(np.minimum(rates + now, _CERTAIN)))
+
+
+def _filling_time(rates: FloatArray, places: int) -> float:
+    """Find the log-time until which fewer than ``places`` of the pending items arrive, all but surely.
+
+    With m arrivals expected, P(at least a arrive) ≤ exp(a − m) (m / a)^a (Chernoff) for m below a.
+    """
+    low, high = -_BOUND, 0.0  # log(m / a)
+    while high - low > 1e-3:
+        middle = (low + high) / 2
+        if places * (math.exp(middle) - 1 - middle) > _BOUND:
+            low = middle
+        else:
+            high = middle
+    return low + math.log(places) - math.log(float(np.exp(rates).sum()))
 
 
 def _panel_width(rates: FloatArray, now: float) -> float:
@@ -134,8 +154,7 @@ def _product(left: FloatArray, right: FloatArray, top: int) -> FloatArray:
     """Multiply polynomials along the first axis, cut at ``top`` coefficients: the distribution of a sum."""
     kept = min(len(left) + len(right) - 1, top)
     if len(right) >= _FFT_FROM:
-        convolved: FloatArray = fftconvolve(left, right, axes=0)[:kept]
-        return np.maximum(convolved, 0.0)
+        return np.maximum(_convolve(left, right)[:kept], 0.0)
     product = np.zeros((kept, *left.shape[1:]))
     for shift, coefficient in enumerate(right):
         part = left[: kept - shift]
@@ -147,10 +166,18 @@ def _expectation(sibling: FloatArray, given: FloatArray, kept: int) -> FloatArra
     """E[given[m + arrived among the sibling's items]] for m below ``kept``; ``given`` is 0 past its end."""
     expectation = np.zeros((kept, *sibling.shape[1:]))
     if len(sibling) >= _FFT_FROM:
-        correlation = fftconvolve(given, sibling[::-1], axes=0)[len(sibling) - 1 :][:kept]
+        correlation = _convolve(given, sibling[::-1])[len(sibling) - 1 :][:kept]
         expectation[: len(correlation)] = np.clip(correlation, 0.0, 1.0)
         return expectation
     for shift, coefficient in enumerate(sibling):
         part = given[shift : shift + kept]
         expectation[: len(part)] += part * coefficient
     return expectation
+
+
+def _convolve(left: FloatArray, right: FloatArray) -> FloatArray:
+    """Multiply polynomials along the first axis by Fourier transforms, to 1e-15 of the largest."""
+    length = len(left) + len(right) - 1
+    padded = 1 << (length - 1).bit_length()
+    spectrum = np.fft.rfft(left, padded, axis=0) * np.fft.rfft(right, padded, axis=0)
+    return np.fft.irfft(spectrum, padded, axis=0)[:length]

@@ -165,6 +165,6 @@ def _ascending(log_weights: FloatArray) -> tuple[IntArray | None, FloatArray]:
     if span > _CORE:
         order = np.argsort(log_weights, kind="stable")
     else:
-        level = (log_weights - lightest) * (np.iinfo(np.uint16).max / span)
+        level = (log_weights - lightest) / span * np.iinfo(np.uint16).max
         order = np.argsort(level.astype(np.uint16), kind="stable")
     return order, log_weights[order]
