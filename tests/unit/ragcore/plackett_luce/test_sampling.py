@@ -27,7 +27,7 @@ def draw(weights, num_rankings=1, k=5, rng=0, engine="numpy"):
 
 
 def assert_drawn_from(rankings, expected):
-    """Chi-square test of rankings against {ranking: probability}; what cannot be expected 5 times is pooled."""
+    """Chi-square test of rankings against {ranking: probability}; those expected under 5 times are pooled."""
     counts = dict.fromkeys(expected, 0)
     for ranking in map(tuple, rankings.tolist()):
         counts[ranking] += 1
@@ -104,9 +104,8 @@ def test_an_item_e_to_the_1000_times_heavier_comes_first(weights, seed):
 @pytest.mark.parametrize("order", [1, -1])
 def test_alpha_100_is_the_deterministic_ranking(engine, order):
     scores = np.linspace(0, 1, 50)[::order]
-    rankings = draw(
-        log_weights(scores, 100), 20, 40, engine=engine
-    )  # scores from 1.2: gaps above e^800 million
+    # The 40th log-weight is 1.2^100, 8e7, and its neighbours are millions away.
+    rankings = draw(log_weights(scores, 100), 20, 40, engine=engine)
     assert (rankings == np.argsort(-scores)[:40]).all()
 
 
@@ -123,15 +122,15 @@ def test_equal_items_at_1e30_are_drawn_uniformly(engine):
 
 
 @engines
-def test_weights_that_fall_step_by_step_through_many_frames(enumerated, engine):
-    # Neighbours 1 apart over a span of 1000: each draw is a race among neighbours, whatever frame is in force.
+def test_weights_that_fall_step_by_step_through_many_frames(engine):
+    # Neighbours 1 apart over a span of 1000: each draw is a race among neighbours, whatever the frame.
     weights = np.arange(1000.0)
-    rankings = draw(weights, 400, 600, rng=2, engine=engine)
+    rankings = draw(weights, 200, 600, rng=2, engine=engine)
     assert (np.diff(np.sort(rankings, axis=1), axis=1) > 0).all()
-    # An item is overtaken by the next lighter with probability 1 / (1 + e) at most anywhere: ranks stay close.
+    # The chance to be overtaken falls by e with each step of distance: ranks stay close.
     assert np.abs(rankings - (999 - np.arange(600))).max() < 30
     first = np.count_nonzero(rankings[:, 0] == 999)
-    assert stats.binomtest(first, 400, 1 - math.exp(-1)).pvalue > SIGNIFICANCE
+    assert stats.binomtest(first, 200, 1 - math.exp(-1)).pvalue > SIGNIFICANCE
 
 
 def test_more_than_there_are_gives_all():
@@ -161,7 +160,7 @@ def test_the_first_rankings_do_not_depend_on_how_many_follow():
 
 
 @engines
-@pytest.mark.parametrize("alpha", [0, 1, 4, 8])
+@pytest.mark.parametrize("alpha", [1, 4, 8])
 def test_each_draw_inverts_the_distribution_of_what_is_left(alpha, engine):
     weights = log_weights(np.random.default_rng(alpha).normal(size=30), alpha)
     uniforms = np.random.default_rng(6).random((40, 30))
