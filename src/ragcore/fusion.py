@@ -102,10 +102,7 @@ def _weights(weights: Sequence[float] | None, name: str, rankers: Sequence[objec
 
 
 def _ranked(name: str, terms: Mapping[ItemId, list[float]]) -> list[FusedItem[ItemId]]:
+    if not (all(isinstance(item, str) for item in terms) or all(isinstance(item, int) for item in terms)):
+        raise InvalidInput(name, list(terms), "ids that are all texts or all whole numbers")
     fused = [FusedItem(item, math.fsum(parts)) for item, parts in terms.items()]
-    try:
-        return sorted(fused, key=lambda entry: (-entry.score, entry.item))
-    except TypeError as error:  # ids that cannot be compared
-        raise InvalidInput(
-            name, sorted({type(item).__name__ for item in terms}), "ids of one type"
-        ) from error
+    return sorted(fused, key=lambda entry: (-entry.score, entry.item))
