@@ -1,0 +1,1 @@
+"""The generator: language models behind one contract, streaming, batched, and as judges of relevance."""

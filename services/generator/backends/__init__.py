@@ -1,0 +1,1 @@
+"""Engines that run language models."""

@@ -1,0 +1,189 @@
+"""Between the wire and the domain; every bound of the proto's comments is checked here."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+from meshkit import checks
+from meshkit.errors import InvalidField, MeshError, item_error
+from ragmesh.common.v1 import common_pb2
+from ragmesh.generator.v1 import generator_service_pb2 as pb
+from services.generator.domain import (
+    Augmentation,
+    Decoding,
+    FinishReason,
+    GenerationRequest,
+    ModelDescription,
+    Normalization,
+    Passage,
+)
+from services.generator.engine import Finished, Judged
+
+MAX_PASSAGES: Final = 100
+"""Most passages of one answer."""
+MAX_JUDGED: Final = 1000
+"""Most passages judged in one call."""
+MAX_REQUESTS: Final = 256
+"""Most requests in a batch."""
+MAX_NAME_BYTES: Final = 256
+"""Longest name of a model or template. Bytes."""
+
+_AUGMENTATIONS: Final = {
+    pb.AUGMENTATION_UNSPECIFIED: None,
+    pb.AUGMENTATION_IN_PROMPT: Augmentation.IN_PROMPT,
+    pb.AUGMENTATION_FUSION_IN_DECODER: Augmentation.FUSION_IN_DECODER,
+    pb.AUGMENTATION_RETRIEVAL_FREE: Augmentation.RETRIEVAL_FREE,
+    pb.AUGMENTATION_PARAMETRIC_KNOWLEDGE: Augmentation.PARAMETRIC_KNOWLEDGE,
+}
+_AUGMENTATION_CODES: Final = {value: code for code, value in _AUGMENTATIONS.items() if value is not None}
+_NORMALIZATIONS: Final = {
+    pb.ScoreRelevanceRequest.NORMALIZATION_UNSPECIFIED: Normalization.TRUE_FALSE,
+    pb.ScoreRelevanceRequest.NORMALIZATION_TRUE_FALSE: Normalization.TRUE_FALSE,
+    pb.ScoreRelevanceRequest.NORMALIZATION_VOCABULARY: Normalization.VOCABULARY,
+}
+_FINISH_CODES: Final = {
+    FinishReason.STOP: pb.Answer.FINISH_REASON_STOP,
+    FinishReason.LENGTH: pb.Answer.FINISH_REASON_LENGTH,
+}
+
+
+def decode_request(message: pb.GenerateRequest, *, default_beams: int) -> GenerationRequest:
+    """A request; ``default_beams`` where it names none and does not sample.
+
+    Raises:
+        InvalidField: a field is out of its bounds.
+    """
+    question = checks.text("question", message.question)
+    checks.passages("passages", message.passages, min=0, max=MAX_PASSAGES)
+    try:
+        augmentation = _AUGMENTATIONS[message.augmentation]
+    except KeyError:
+        raise InvalidField("augmentation", f"no value {message.augmentation}") from None
+    return GenerationRequest(
+        question=question,
+        passages=decode_passages(message.passages),
+        model=_name("model", message.model),
+        augmentation=augmentation,
+        template=_name("template", message.template),
+        decoding=_decoding(message.decoding, default_beams),
+    )
+
+
+def decode_batch(message: pb.GenerateBatchRequest) -> list[GenerationRequest | MeshError]:
+    """Every item of a batch, or what is wrong with it; beam 4 where an item names no beams.
+
+    Raises:
+        InvalidField: there are no items, or too many.
+    """
+    if not 1 <= len(message.requests) <= MAX_REQUESTS:
+        raise InvalidField("requests", f"must be 1 to {MAX_REQUESTS} requests, has {len(message.requests)}")
+    items: list[GenerationRequest | MeshError] = []
+    for request in message.requests:
+        try:
+            items.append(decode_request(request, default_beams=4))
+        except MeshError as error:
+            items.append(error)
+    return items
+
+
+def decode_judgement(
+    message: pb.ScoreRelevanceRequest,
+) -> tuple[str, tuple[Passage, ...], str, Normalization]:
+    """Question, passages, model and normalisation.
+
+    Raises:
+        InvalidField: a field is out of its bounds.
+    """
+    question = checks.text("question", message.question)
+    checks.passages("passages", message.passages, min=1, max=MAX_JUDGED)
+    try:
+        normalization = _NORMALIZATIONS[message.normalization]
+    except KeyError:
+        raise InvalidField("normalization", f"no value {message.normalization}") from None
+    return question, decode_passages(message.passages), _name("model", message.model), normalization
+
+
+def decode_passages(messages: Sequence[common_pb2.Passage]) -> tuple[Passage, ...]:
+    """Passages as models read them: attributes stay outside."""
+    return tuple(Passage(one.id, one.title, one.text) for one in messages)
+
+
+def encode_answer(finished: Finished) -> pb.Answer:
+    """An answer with the model that wrote it."""
+    answer, model = finished.answer, finished.model
+    return pb.Answer(
+        text=answer.text,
+        finish_reason=_FINISH_CODES[answer.finish_reason],
+        prompt_tokens=answer.prompt_tokens,
+        completion_tokens=answer.completion_tokens,
+        log_probability=answer.log_probability,
+        model=model.name,
+        model_version=model.version,
+        engine=model.engine,
+        dropped_passages=answer.dropped_passages,
+    )
+
+
+def encode_results(outcomes: Sequence[Finished | MeshError]) -> pb.GenerateBatchResponse:
+    """One outcome per item."""
+    return pb.GenerateBatchResponse(
+        results=[
+            pb.GenerateBatchResult(error=item_error(outcome))
+            if isinstance(outcome, MeshError)
+            else pb.GenerateBatchResult(answer=encode_answer(outcome))
+            for outcome in outcomes
+        ]
+    )
+
+
+def encode_judgement(judged: Judged) -> pb.ScoreRelevanceResponse:
+    """P(True) per passage with the model that judged."""
+    return pb.ScoreRelevanceResponse(
+        probabilities=judged.probabilities, model=judged.model.name, model_version=judged.model.version
+    )
+
+
+def encode_models(models: Sequence[ModelDescription]) -> pb.ListModelsResponse:
+    """Models, the first marked as the default."""
+    return pb.ListModelsResponse(
+        models=[
+            pb.Model(
+                name=model.name,
+                version=model.version,
+                engine=model.engine,
+                architecture=model.architecture,
+                device=model.device,
+                dtype=model.dtype,
+                is_default=at == 0,
+                scores_relevance=model.scores_relevance,
+                max_input_tokens=model.max_input_tokens,
+                augmentations=[_AUGMENTATION_CODES[one] for one in model.augmentations],
+            )
+            for at, model in enumerate(models)
+        ]
+    )
+
+
+def _decoding(message: pb.Decoding, default_beams: int) -> Decoding:
+    temperature = checks.between("decoding.temperature", message.temperature, 0.0, 10.0)
+    num_beams = default_beams if temperature == 0 else 1
+    if message.HasField("num_beams"):
+        num_beams = checks.between("decoding.num_beams", message.num_beams, 1, 16)
+        if num_beams > 1 and temperature > 0:
+            raise InvalidField("decoding.num_beams", f"must be 1 when sampling, got {num_beams}")
+    max_new_tokens = 64
+    if message.HasField("max_new_tokens"):
+        max_new_tokens = checks.between("decoding.max_new_tokens", message.max_new_tokens, 1, 4096)
+    top_p = message.top_p if message.HasField("top_p") else 1.0
+    if not 0.0 < top_p <= 1.0:
+        raise InvalidField("decoding.top_p", f"must be in (0, 1], got {top_p}")
+    seed = checks.between("decoding.seed", message.seed, 0, 2**63 - 1)
+    return Decoding(num_beams, max_new_tokens, temperature, top_p, seed)
+
+
+def _name(field: str, value: str) -> str:
+    size = len(value.encode())
+    if size > MAX_NAME_BYTES:
+        raise InvalidField(field, f"must be at most {MAX_NAME_BYTES} bytes, has {size}")
+    return value

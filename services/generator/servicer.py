@@ -1,0 +1,109 @@
+"""RPCs of the generator: decode, admit, hand over, encode."""
+# ruff: noqa: ARG002, N802 - names and arguments are the contract's
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Sequence
+from contextlib import aclosing
+from typing import Any, Final
+
+import grpc
+
+from meshkit import deadline
+from meshkit.admission import Admission
+from meshkit.compute import ComputePool
+from meshkit.errors import MeshError
+from ragmesh.generator.v1 import generator_service_pb2 as pb
+from ragmesh.generator.v1 import generator_service_pb2_grpc as rpc
+from services.generator import codec
+from services.generator.domain import GenerationRequest, Passage
+from services.generator.engine import Finished, Generator
+from services.generator.ports import Cancellation
+
+NAME: Final = "ragmesh.generator.v1.GeneratorService"
+"""Full name of the service."""
+
+Context = grpc.aio.ServicerContext[Any, Any]
+
+_BYTES_PER_TOKEN: Final = 4
+"""How many bytes of text one token is, for admission: exact counts would cost a tokenizer pass."""
+
+
+class GeneratorServicer(rpc.GeneratorServiceServicer):
+    """The generator on the wire. Its engine is there once the service has started.
+
+    Args:
+        admission: counts tokens to read and to write, beams counted.
+        codec_pool: where large requests are checked and converted.
+    """
+
+    def __init__(self, admission: Admission, codec_pool: ComputePool) -> None:
+        self._admission = admission
+        self._codec_pool = codec_pool
+        self._engine: Generator | None = None
+
+    def open(self, engine: Generator) -> None:
+        """Begins to answer, with ``engine``."""
+        self._engine = engine
+
+    @property
+    def engine(self) -> Generator:
+        """The engine; the server lets no call in before there is one."""
+        if self._engine is None:
+            raise RuntimeError("the generator was called before it was opened")
+        return self._engine
+
+    async def Generate(
+        self, request: pb.GenerateRequest, context: Context
+    ) -> AsyncIterator[pb.GenerateResponse]:
+        """Writes one answer: text deltas, then the final answer."""
+        decoded = codec.decode_request(request, default_beams=1)
+        cancel = Cancellation(deadline.current())
+        with self._admission.admit(_work(decoded)):
+            async with aclosing(self.engine.stream(decoded, cancel)) as parts:
+                async for part in parts:
+                    if isinstance(part, str):
+                        yield pb.GenerateResponse(delta=part)
+                    else:
+                        yield pb.GenerateResponse(answer=codec.encode_answer(part))
+
+    async def GenerateBatch(
+        self, request: pb.GenerateBatchRequest, context: Context
+    ) -> pb.GenerateBatchResponse:
+        """Writes several answers; one answer or one error per item."""
+        items = await self._codec_pool.run(codec.decode_batch, request)
+        good = [item for item in items if not isinstance(item, MeshError)]
+        cancel = Cancellation(deadline.current())
+        with self._admission.admit(sum(map(_work, good))):
+            answers = iter(await self.engine.batch(good, cancel))
+        outcomes: list[Finished | MeshError] = [
+            item if isinstance(item, MeshError) else next(answers) for item in items
+        ]
+        return codec.encode_results(outcomes)
+
+    async def ScoreRelevance(
+        self, request: pb.ScoreRelevanceRequest, context: Context
+    ) -> pb.ScoreRelevanceResponse:
+        """P(True) of each passage."""
+        question, passages, model, normalization = await self._codec_pool.run(codec.decode_judgement, request)
+        cancel = Cancellation(deadline.current())
+        with self._admission.admit(_reading(question, passages)):
+            judged = await self.engine.relevance(question, passages, model, normalization, cancel)
+        return codec.encode_judgement(judged)
+
+    async def ListModels(self, request: pb.ListModelsRequest, context: Context) -> pb.ListModelsResponse:
+        """Lists the models."""
+        return codec.encode_models(self.engine.models())
+
+
+def _work(request: GenerationRequest) -> int:
+    """Tokens to read and to write."""
+    decoding = request.decoding
+    written = decoding.max_new_tokens * decoding.num_beams
+    return written + _reading(request.question, request.passages or (Passage("", "", ""),))
+
+
+def _reading(question: str, passages: Sequence[Passage]) -> int:
+    """Tokens to read when the question goes with each passage, about."""
+    characters = sum(len(question) + len(one.title) + len(one.text) for one in passages)
+    return 1 + characters // _BYTES_PER_TOKEN

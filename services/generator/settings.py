@@ -1,0 +1,111 @@
+"""Settings of the generator, from ``RAGMESH_GENERATOR_…``."""
+
+from __future__ import annotations
+
+import json
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, field_validator
+from pydantic_settings import NoDecode, SettingsConfigDict
+
+from meshkit.settings import ServiceSettings
+
+BUNDLED = "ragmesh-pointer"
+"""Name of the bundled model."""
+
+
+class ModelSource(BaseModel):
+    """A model to serve.
+
+    ``name`` is what requests call it; ``path`` a local folder or a hub repository; ``template`` its in-prompt
+    template where a request names none; ``instruction`` whether it follows instructions, and so can write its
+    own background documents (default: if its tokenizer has a chat template).
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    name: str = Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$")
+    path: str = Field(min_length=1)
+    template: str = ""
+    instruction: bool | None = None
+
+
+class GeneratorSettings(ServiceSettings):
+    """What the generator serves, and how."""
+
+    model_config = SettingsConfigDict(env_prefix="RAGMESH_GENERATOR_")
+
+    port: int = Field(default=7073, ge=0, le=65535)
+    max_work: int = Field(default=400_000, ge=1)
+    """Admission capacity: tokens to read and to write, beams counted. Tokens, [1, inf)."""
+    bundled: bool = True
+    """Whether the bundled model is served."""
+    models: Annotated[tuple[ModelSource, ...], NoDecode] = ()
+    """Models besides the bundled one: ``name=path,…`` or a JSON list of :class:`ModelSource` objects."""
+    default_model: str = Field(default="", validate_default=True)
+    """Model of requests that name none; empty: the bundled one, or the first."""
+    allow_download: bool = False
+    """Whether models that are not here may be fetched from the hub."""
+    device: str = Field(default="auto", min_length=1)
+    """``auto``, ``cpu``, ``cuda`` or ``cuda:<n>``; auto is the first GPU, or else the CPU."""
+    dtype: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
+    """Number type of weights and arithmetic; auto is bfloat16 where the device has fast arithmetic for it."""
+    max_input_tokens: int | None = Field(default=None, ge=16, le=2**31 - 1)
+    """Longest input of transformers models; unset: what their configuration says. Tokens, [16, 2^31 - 1]."""
+    batch_tokens: int = Field(default=8192, ge=1)
+    """Most padded tokens in a batch. Tokens, [1, inf)."""
+    workers: int = Field(default=2, ge=1, le=256)
+    """Requests computed at the same time. Threads, [1, 256]."""
+    threads: int | None = Field(default=None, ge=1, le=1024)
+    """Threads of one matrix product; unset: the processor's cores divided among the workers. [1, 1024]."""
+    delta_interval_ms: float = Field(default=10.0, ge=0, le=1000)
+    """Least time between two deltas of a stream. Milliseconds, [0, 1000]."""
+
+    @field_validator("models", mode="before")
+    @classmethod
+    def _parse_models(cls, value: Any) -> Any:
+        if not isinstance(value, str):
+            return value
+        text = value.strip()
+        if text.startswith(("[", "{")):
+            try:
+                return json.loads(text)
+            except json.JSONDecodeError as error:
+                raise ValueError(f"not valid JSON: {error}") from None
+        sources = []
+        for entry in filter(None, (part.strip() for part in text.split(","))):
+            name, equals, path = entry.partition("=")
+            if not equals:
+                raise ValueError(f"{entry!r} is not name=path")
+            sources.append({"name": name.strip(), "path": path.strip()})
+        return sources
+
+    @field_validator("models")
+    @classmethod
+    def _unique_names(cls, value: tuple[ModelSource, ...]) -> tuple[ModelSource, ...]:
+        names = [source.name for source in value]
+        for name in names:
+            if name == BUNDLED or names.count(name) > 1:
+                raise ValueError(f"the name {name!r} is taken twice")
+        return value
+
+    @field_validator("default_model")
+    @classmethod
+    def _known_default(cls, value: str, info: ValidationInfo) -> str:
+        names = _names(info.data.get("bundled", True), info.data.get("models", ()))
+        if not names:
+            raise ValueError("without the bundled model, RAGMESH_GENERATOR_MODELS must name one")
+        if value and value not in names:
+            raise ValueError(f"must be one of {', '.join(names)}")
+        return value
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Names of all models, the default first."""
+        names = _names(self.bundled, self.models)
+        first = self.default_model or names[0]
+        return (first, *(name for name in names if name != first))
+
+
+def _names(bundled: bool, models: tuple[ModelSource, ...]) -> tuple[str, ...]:
+    return ((BUNDLED,) if bundled else ()) + tuple(source.name for source in models)

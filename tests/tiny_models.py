@@ -1,0 +1,260 @@
+"""Tiny language models with random weights, made on the spot, whose outputs depend on what they read.
+
+Freshly initialised models are useless for identity tests: a tied T5 emits one token for ever. These get
+larger weights, above all where the decoder looks at the encoder, and the builders check that greedy answers
+to different prompts differ and change from token to token; some end by themselves, most do not.
+"""
+
+# ruff: noqa: S106 - tokens, not passwords
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
+from transformers import (
+    AutoModelForCausalLM,
+    AutoModelForSeq2SeqLM,
+    BartConfig,
+    BartForConditionalGeneration,
+    BertConfig,
+    BertForSequenceClassification,
+    LlamaConfig,
+    LlamaForCausalLM,
+    PreTrainedTokenizerFast,
+    T5Config,
+    T5ForConditionalGeneration,
+)
+
+SENTENCES = (
+    "What is the boiling point of water at sea level?",
+    "Water boils at one hundred degrees Celsius; the café in Zürich says 100 °C.",
+    "Who wrote the play about the prince of Denmark?",
+    "William Shakespeare wrote Hamlet, didn't he? Yes — around 1600.",
+    "The quick brown fox jumps over the lazy dog near the river bank.",
+    "question: title: context: System: User: Assistant: Passage 1: True False True False",
+    "Answer the above question with a short phrase. relevant otherwise access whether passage",
+    "Bicycles need oil on the chain, air in the tyres and 😀 on the rider.",
+)
+"""What the tokenizers learn from, and what tests ask."""
+
+_CHAT = (
+    "{% for message in messages %}<|{{ message['role'] }}|>{{ message['content'] }}</s>{% endfor %}"
+    "{% if add_generation_prompt %}<|assistant|>{% endif %}"
+)
+
+
+def t5(folder: Path) -> Path:
+    """A T5 with a Unigram tokenizer, 512 tokens of input."""
+    tokenizer = Tokenizer(models.Unigram())
+    tokenizer.pre_tokenizer = pre_tokenizers.Metaspace()
+    tokenizer.decoder = decoders.Metaspace()
+    special = ["<pad>", "</s>", "<unk>"]
+    tokenizer.train_from_iterator(
+        SENTENCES * 20,
+        trainers.UnigramTrainer(
+            vocab_size=300, special_tokens=special, unk_token="<unk>", show_progress=False
+        ),
+    )
+    tokenizer.post_processor = processors.TemplateProcessing(
+        single="$A </s>", pair="$A </s> $B </s>", special_tokens=[("</s>", 1)]
+    )
+    fast = PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer,
+        eos_token="</s>",
+        pad_token="<pad>",
+        unk_token="<unk>",
+        model_max_length=512,
+    )
+    config = T5Config(
+        vocab_size=tokenizer.get_vocab_size(),
+        d_model=32,
+        d_kv=8,
+        d_ff=64,
+        num_layers=2,
+        num_decoder_layers=2,
+        num_heads=4,
+        dropout_rate=0.0,
+        pad_token_id=0,
+        eos_token_id=1,
+        decoder_start_token_id=0,
+        feed_forward_proj="gated-gelu",
+        tie_word_embeddings=False,
+    )
+    return _saved(T5ForConditionalGeneration(config), fast, folder)
+
+
+def bart(folder: Path) -> Path:
+    """A BART: byte-level tokenizer, 256 positions, forced first and last token, a length penalty of 2."""
+    tokenizer = _byte_level(["<s>", "<pad>", "</s>", "<unk>"])
+    tokenizer.post_processor = processors.TemplateProcessing(
+        single="<s> $A </s>", pair="<s> $A </s> $B </s>", special_tokens=[("<s>", 0), ("</s>", 2)]
+    )
+    fast = PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer, bos_token="<s>", eos_token="</s>", pad_token="<pad>", unk_token="<unk>"
+    )
+    config = BartConfig(
+        vocab_size=tokenizer.get_vocab_size(),
+        d_model=32,
+        encoder_layers=2,
+        decoder_layers=2,
+        encoder_attention_heads=4,
+        decoder_attention_heads=4,
+        encoder_ffn_dim=64,
+        decoder_ffn_dim=64,
+        max_position_embeddings=256,
+        dropout=0.0,
+        pad_token_id=1,
+        bos_token_id=0,
+        eos_token_id=2,
+        decoder_start_token_id=2,
+    )
+    model = BartForConditionalGeneration(config)
+    model.generation_config.update(
+        forced_bos_token_id=0, forced_eos_token_id=2, length_penalty=2.0, num_beams=4
+    )
+    return _saved(model, fast, folder)
+
+
+def llama(folder: Path, *, chat: bool = False) -> Path:
+    """A Llama: byte-level tokenizer, 1,024 positions, sampling settings as chat models ship."""
+    tokenizer = _byte_level(["<s>", "</s>", "<unk>", "<|user|>", "<|assistant|>"])
+    tokenizer.post_processor = processors.TemplateProcessing(single="<s> $A", special_tokens=[("<s>", 0)])
+    fast = PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer,
+        bos_token="<s>",
+        eos_token="</s>",
+        unk_token="<unk>",
+        chat_template=_CHAT if chat else None,
+    )
+    config = LlamaConfig(
+        vocab_size=tokenizer.get_vocab_size(),
+        hidden_size=32,
+        intermediate_size=64,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        max_position_embeddings=1024,
+        bos_token_id=0,
+        eos_token_id=1,
+        pad_token_id=None,
+    )
+    model = LlamaForCausalLM(config)
+    model.generation_config.do_sample = True  # as chat models ship; must not leak into greedy decoding
+    model.generation_config.temperature = 0.6
+    model.generation_config.top_p = 0.9
+    return _saved(model, fast, folder)
+
+
+def cross_encoder(folder: Path) -> Path:
+    """A BERT with one logit and a WordPiece tokenizer, 128 positions."""
+    tokenizer = Tokenizer(models.WordPiece(unk_token="[UNK]"))
+    tokenizer.normalizer = normalizers.BertNormalizer()
+    tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+    tokenizer.decoder = decoders.WordPiece()
+    special = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
+    tokenizer.train_from_iterator(
+        SENTENCES * 20, trainers.WordPieceTrainer(vocab_size=400, special_tokens=special, show_progress=False)
+    )
+    tokenizer.post_processor = processors.TemplateProcessing(
+        single="[CLS] $A [SEP]",
+        pair="[CLS] $A [SEP] $B:1 [SEP]:1",
+        special_tokens=[("[CLS]", 2), ("[SEP]", 3)],
+    )
+    fast = PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer,
+        pad_token="[PAD]",
+        unk_token="[UNK]",
+        cls_token="[CLS]",
+        sep_token="[SEP]",
+        mask_token="[MASK]",
+        model_max_length=128,
+        model_input_names=["input_ids", "token_type_ids", "attention_mask"],
+    )
+    config = BertConfig(
+        vocab_size=tokenizer.get_vocab_size(),
+        hidden_size=32,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        intermediate_size=64,
+        max_position_embeddings=128,
+        num_labels=1,
+        hidden_dropout_prob=0.0,
+        attention_probs_dropout_prob=0.0,
+    )
+    torch.manual_seed(0)
+    model = BertForSequenceClassification(config)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            if parameter.dim() > 1:
+                parameter.mul_(8.0)  # else every pair scores about 0.5
+    model.save_pretrained(folder)
+    fast.save_pretrained(folder)
+    return folder
+
+
+def plain(folder: Path) -> tuple[Any, Any]:
+    """The model and tokenizer of a folder as any user of transformers would load them, float32."""
+    from transformers import AutoConfig, AutoTokenizer
+
+    auto = (
+        AutoModelForSeq2SeqLM
+        if AutoConfig.from_pretrained(folder).is_encoder_decoder
+        else AutoModelForCausalLM
+    )
+    return auto.from_pretrained(folder, dtype=torch.float32).eval(), AutoTokenizer.from_pretrained(folder)
+
+
+def _byte_level(special: Sequence[str]) -> Tokenizer:
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    tokenizer.train_from_iterator(
+        SENTENCES * 20,
+        trainers.BpeTrainer(
+            vocab_size=420,
+            special_tokens=list(special),
+            show_progress=False,
+            initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+        ),
+    )
+    return tokenizer
+
+
+def _saved(model: Any, tokenizer: PreTrainedTokenizerFast, folder: Path) -> Path:
+    """Draws weights until answers vary, makes some answers end, and saves."""
+    for seed in range(20):
+        _draw(model, seed)
+        rows = [_greedy(model, tokenizer, sentence) for sentence in SENTENCES]
+        head = model.get_output_embeddings().weight
+        late = [token for row in rows for token in row[6:] if all(token not in one[:6] for one in rows)]
+        if late and head is not model.get_input_embeddings().weight:
+            # Let the end token win wherever a token would come that some answers have, none at their start.
+            with torch.no_grad():
+                head[tokenizer.eos_token_id] = 1.02 * head[max(late, key=late.count)]
+            rows = [_greedy(model, tokenizer, sentence) for sentence in SENTENCES]
+        if len({tuple(row) for row in rows}) == len(rows) and all(len(set(row)) >= 4 for row in rows):
+            model.save_pretrained(folder)
+            tokenizer.save_pretrained(folder)
+            return folder
+    raise AssertionError(f"no weights make the answers of {type(model).__name__} vary")
+
+
+def _draw(model: Any, seed: int) -> None:
+    torch.manual_seed(seed)
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            if parameter.dim() > 1:
+                wide = any(part in name for part in ("shared", "embed", "lm_head", "relative_attention"))
+                looks_at_encoder = "EncDecAttention" in name or "encoder_attn" in name
+                parameter.normal_(0.0, 1.0 if wide else 0.6 if looks_at_encoder else 0.2)
+
+
+def _greedy(model: Any, tokenizer: Any, text: str) -> list[int]:
+    inputs = tokenizer(text, return_tensors="pt", return_token_type_ids=False)
+    with torch.inference_mode():
+        out = model.eval().generate(**inputs, do_sample=False, max_new_tokens=16)[0].tolist()
+    return out[1:] if model.config.is_encoder_decoder else out[inputs.input_ids.shape[1] :]
