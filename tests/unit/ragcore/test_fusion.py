@@ -32,8 +32,8 @@ def test_equal_scores_rank_by_ascending_id():
 
 
 def test_a_tie_is_a_tie_whatever_the_order_of_summation():
-    # "a" has ranks 1, 7 and 2, "b" has 2, 1 and 7; added from left to right, "a" would get the larger sum.
-    assert (1 / 61 + 1 / 67) + 1 / 62 > (1 / 62 + 1 / 61) + 1 / 67
+    # "a" has ranks 1, 7 and 2, "b" has 2, 1 and 7; added from left to right, "a" would get the smaller sum.
+    assert (1 / 61 + 1 / 67) + 1 / 62 < (1 / 62 + 1 / 61) + 1 / 67
     rankings = [["a", "b"], ["b", *"cdefg", "a"], ["h", "a", *"ijkl", "b"]]
     scores = dict(reciprocal_rank_fusion(rankings))
     assert scores["a"] == scores["b"]
