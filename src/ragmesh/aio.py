@@ -14,12 +14,12 @@ from meshkit.channel import connect
 from meshkit.errors import MeshError
 from ragmesh import codec
 from ragmesh.addresses import Addresses
-from ragmesh.client import IDEMPOTENT, INGEST_TIMEOUT_S, PAGE_SIZE, STATUS_TIMEOUT_S, TIMEOUT_S
+from ragmesh.client import IDEMPOTENT, INGEST_TIMEOUT_S, PAGE_SIZE, STATUS_TIMEOUT_S, TIMEOUT_S, Client
 from ragmesh.collection import Collection, Ingested
 from ragmesh.evaluator.v1 import evaluator_service_pb2 as evaluator_pb2
 from ragmesh.evaluator.v1 import evaluator_service_pb2_grpc as evaluator_grpc
 from ragmesh.events import AskResult, Event
-from ragmesh.ingest import OnProgress, Source, checked, requests
+from ragmesh.ingest import OnProgress, Source
 from ragmesh.orchestrator.v1 import orchestrator_service_pb2 as orchestrator_pb2
 from ragmesh.orchestrator.v1 import orchestrator_service_pb2_grpc as orchestrator_grpc
 from ragmesh.reports import Run, RunReport
@@ -86,27 +86,16 @@ class AsyncClient:
         on_progress: OnProgress | None = None,
         timeout: float = INGEST_TIMEOUT_S,
     ) -> Ingested:
-        """Adds passages to a collection, all or none; as :meth:`ragmesh.Client.ingest`."""
-        passages = await asyncio.to_thread(checked, source)
-        messages = requests(passages, collection, create=create, on_progress=on_progress)
-        stub = collection_grpc.CollectionServiceStub(self._channels["retriever"])
-        call = stub.Ingest(timeout=timeout)
-        try:
-            # Reading and parsing a part of a file takes longer than an event loop can spare.
-            while (message := await asyncio.to_thread(next, messages, None)) is not None:
-                await call.write(message)
-            await call.done_writing()
-            return codec.ingested(await call)
-        except grpc.RpcError as exc:
-            raise self._error(exc, "retriever") from exc
-        except asyncio.InvalidStateError:
-            # The other side has ended the call while we were writing; awaiting it says why.
-            try:
-                return codec.ingested(await call)
-            except grpc.RpcError as exc:
-                raise self._error(exc, "retriever") from exc
-        finally:
-            call.cancel()
+        """Adds passages to a collection, all or none; as :meth:`ragmesh.Client.ingest`.
+
+        The source is read, and ``on_progress`` called, in a thread; cancelling this cancels the ingest.
+        """
+        # Files are read and parsed in a thread anyway, and a call of grpc.aio that is refused while it sends
+        # often ends as INTERNAL instead of with the reason; the sync call keeps the reason.
+        with Client(self.addresses) as client:
+            return await asyncio.to_thread(
+                client.ingest, source, collection, create=create, on_progress=on_progress, timeout=timeout
+            )
 
     async def collections(self, *, timeout: float | None = None) -> list[Collection]:
         """The collections there are, by name."""

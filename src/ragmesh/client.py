@@ -1,6 +1,7 @@
 """The client for programs without an event loop."""
 
 from collections.abc import Iterator
+from contextlib import suppress
 from types import TracebackType
 from typing import Any, Final, Self, TypeVar, Unpack
 
@@ -15,7 +16,7 @@ from ragmesh.collection import Collection, Ingested
 from ragmesh.evaluator.v1 import evaluator_service_pb2 as evaluator_pb2
 from ragmesh.evaluator.v1 import evaluator_service_pb2_grpc as evaluator_grpc
 from ragmesh.events import AskResult, Event
-from ragmesh.ingest import OnProgress, Source, checked, requests
+from ragmesh.ingest import IngestStream, OnProgress, Source, checked, requests
 from ragmesh.orchestrator.v1 import orchestrator_service_pb2 as orchestrator_pb2
 from ragmesh.orchestrator.v1 import orchestrator_service_pb2_grpc as orchestrator_grpc
 from ragmesh.reports import Run, RunReport
@@ -27,6 +28,7 @@ from ragmesh.status import Health, ServiceStatus
 TIMEOUT_S: Final = 60.0
 INGEST_TIMEOUT_S: Final = 3_600.0
 STATUS_TIMEOUT_S: Final = 2.0
+ABANDON_S: Final = 1.0
 PAGE_SIZE: Final = 1_000
 
 IDEMPOTENT: Final = {
@@ -125,27 +127,20 @@ class Client:
         Raises:
             ReadError: the file, with the number of the line at fault.
         """
-        failures: list[BaseException] = []
-        messages = requests(checked(source), collection, create=create, on_progress=on_progress)
-
-        def guarded() -> Iterator[collection_pb2.IngestRequest]:
-            # gRPC ends a stream whose iterator fails as if it were complete, unless it is cancelled first.
-            try:
-                yield from messages
-            except BaseException as exc:  # noqa: BLE001 - raised again below, in the caller's thread
-                failures.append(exc)
-                call.cancel()
-
+        stream = IngestStream(requests(checked(source), collection, create=create, on_progress=on_progress))
         stub = collection_grpc.CollectionServiceStub(self._channels["retriever"])
-        call = stub.Ingest.future(guarded(), timeout=timeout)
+        call = stub.Ingest.future(iter(stream), timeout=timeout)
         try:
             return codec.ingested(call.result())
-        except grpc.FutureCancelledError:
-            raise failures[0] from None
         except grpc.RpcError as exc:
-            if failures:
-                raise failures[0] from None
+            if stream.failure is not None:
+                raise stream.failure from None
             raise self._error(exc, "retriever") from exc
+        except BaseException:
+            stream.abandon()
+            with suppress(grpc.RpcError, grpc.FutureTimeoutError):
+                call.result(ABANDON_S)
+            raise
         finally:
             call.cancel()
 

@@ -13,11 +13,13 @@ from ragmesh.retriever.v1 import collection_service_pb2 as collection_pb2
 MAX_PART_PASSAGES: Final = 500
 MAX_PART_BYTES: Final = 1 << 20
 
+_NO_COLLECTION: Final = "!"
+
 Source = str | os.PathLike[str] | Iterable[PassageLike]
 """Passages to ingest: a file that :mod:`ragmesh.readers` reads, or the passages themselves."""
 
 OnProgress = Callable[[int], None]
-"""Is told how many passages have been handed over so far; from another thread in the sync client."""
+"""Is told how many passages have been handed over so far; in a thread of gRPC's."""
 
 
 def checked(source: Source) -> Iterable[PassageLike]:
@@ -34,7 +36,7 @@ def checked(source: Source) -> Iterable[PassageLike]:
 
 
 def requests(
-    passages: Iterable[PassageLike], collection: str, *, create: bool, on_progress: OnProgress | None
+    passages: Iterable[PassageLike], collection: str, *, create: bool, on_progress: OnProgress | None = None
 ) -> Iterator[collection_pb2.IngestRequest]:
     """The messages of one ingest stream, one at least.
 
@@ -57,3 +59,36 @@ def requests(
     yield part
     if on_progress is not None:
         on_progress(total)
+
+
+class IngestStream:
+    """The messages of an ingest on their way: iterated by gRPC in its own thread, perhaps given up on.
+
+    Cancelling a call is no way to take back what was sent: the service may see the stream end before it sees
+    that it was cancelled, and then half of the passages pass for all. So a stream that is not to count ends
+    with a message that no service can accept.
+
+    Attributes:
+        failure: what the source of the messages raised; None while all is well.
+    """
+
+    def __init__(self, messages: Iterable[collection_pb2.IngestRequest]) -> None:
+        self._messages = messages
+        self._abandoned = False
+        self.failure: Exception | None = None
+
+    def __iter__(self) -> Iterator[collection_pb2.IngestRequest]:
+        try:
+            for message in self._messages:
+                if self._abandoned:
+                    break
+                yield message
+            else:
+                return
+        except Exception as exc:  # noqa: BLE001 - whatever it was, the caller gets it
+            self.failure = exc
+        yield collection_pb2.IngestRequest(collection=_NO_COLLECTION)
+
+    def abandon(self) -> None:
+        """Makes the stream not count; from any thread."""
+        self._abandoned = True

@@ -75,7 +75,7 @@ def read(path: Path) -> Iterator[Passage]:
                 if not raw.strip():
                     continue
                 try:
-                    passage = _passage(raw)
+                    passage = _passage(raw.rstrip(b"\r\n"))
                 except _LineError as exc:
                     raise ReadError(path, number, str(exc)) from exc
                 first = seen.setdefault(passage.id, number)

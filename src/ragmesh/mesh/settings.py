@@ -56,6 +56,15 @@ class MeshSettings:
         return self.home / "logs"
 
 
+def threads_of(service: Service) -> int:
+    """Threads a service computes with unless the environment says otherwise, 1 or more.
+
+    Half of the cores, because two services may well compute for different asks at the same time, and more
+    threads than free cores cost far more than fewer threads do.
+    """
+    return max(1, usable_cores() // 2) if service.computes else 1
+
+
 def service_environment(
     service: Service,
     settings: MeshSettings,

@@ -1,0 +1,96 @@
+"""``ragmesh ingest`` and ``ragmesh collections``: what can be asked about."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from ragmesh.cli.screen import Screen
+
+if TYPE_CHECKING:
+    from ragmesh.collection import Ingested
+
+
+def ingest(
+    file: Annotated[
+        Path,
+        typer.Argument(help="JSON lines {id, title, text, attributes}, or corpus.jsonl of BEIR; .gz too."),
+    ],
+    collection: Annotated[str, typer.Option("--collection", "-c", help="Collection to fill.")],
+    as_json: Annotated[bool, typer.Option("--json", help="Print what was done as JSON.")] = False,
+) -> None:
+    """Add a file of passages to a collection.
+
+    Passages of equal id are replaced. All of the file is taken, or none of it.
+    """
+    from ragmesh import readers
+    from ragmesh.cli.progress import IngestDisplay
+    from ragmesh.client import Client
+
+    screen = Screen()
+    with Client() as mesh, IngestDisplay(screen, file.name, total=readers.check(file)) as display:
+        done = mesh.ingest(file, collection, on_progress=display.sent)
+    if as_json:
+        screen.json(done)
+    else:
+        screen.line(told(done))
+
+
+def collections(
+    delete: Annotated[str | None, typer.Option(metavar="NAME", help="Remove this collection.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print them as JSON.")] = False,
+) -> None:
+    """List the collections."""
+    from ragmesh.cli.views import moment
+    from ragmesh.client import Client
+
+    screen = Screen()
+    with Client() as mesh:
+        if delete is not None:
+            mesh.delete_collection(delete)
+            screen.note(f"{delete} is removed")
+        found = mesh.collections()
+    if as_json:
+        screen.json(found)
+        return
+    if not found:
+        screen.line("No collections yet; make one with: ragmesh ingest FILE --collection NAME")
+        return
+    table = screen.table(
+        "collection", "passages", "on disk", "encoder", "version", "updated", right=("passages", "on disk")
+    )
+    for one in found:
+        table.add_row(
+            one.name,
+            f"{one.num_passages:,}",
+            size(one.size_bytes),
+            one.encoder or "–",
+            one.version,
+            moment(one.updated_at),
+        )
+    screen.out.print(table)
+
+
+def told(done: "Ingested") -> str:
+    """What an ingest did, in a line."""
+    parts = [
+        f"{count:,} {what}"
+        for count, what in (
+            (done.added, "added"),
+            (done.replaced, "replaced"),
+            (done.unchanged, "unchanged"),
+        )
+        if count
+    ]
+    name, total = done.collection.name, done.collection.num_passages
+    return f"{name}: {', '.join(parts) or 'nothing to add'}; {total:,} passages now"
+
+
+def size(num_bytes: int) -> str:
+    """Bytes as a person reads them."""
+    value = float(num_bytes)
+    for unit in ("B", "kB", "MB", "GB"):
+        if value < 1000:
+            return f"{value:.0f} {unit}" if unit == "B" or value >= 10 else f"{value:.1f} {unit}"
+        value /= 1000
+    return f"{value:.1f} TB"

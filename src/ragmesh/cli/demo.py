@@ -1,0 +1,114 @@
+"""``ragmesh demo``: the same question at several fairness dials, and who gets shown."""
+
+import asyncio
+from contextlib import AsyncExitStack
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Final
+
+import typer
+
+from ragmesh.cli.mesh import Home
+from ragmesh.cli.screen import Screen
+
+if TYPE_CHECKING:
+    from ragmesh.addresses import Addresses
+    from ragmesh.demo import Question
+    from ragmesh.events import AskResult
+
+ALPHAS: Final = (0.0, 1.0, 8.0)
+SAMPLES: Final = 50
+
+
+def demo(
+    number: Annotated[
+        int, typer.Option("--question", min=1, max=60, help="Which of the demo's questions to ask.")
+    ] = 1,
+    home: Home = None,
+) -> None:
+    """Ask one question at α = 0, 1 and 8; watch exposure move.
+
+    Uses the mesh that runs, or starts one and stops it again.
+    """
+    from ragmesh.demo import questions
+    from ragmesh.home import home as default_home
+
+    where = home.expanduser().absolute() if home else default_home()
+    asyncio.run(_demo(Screen(), where, questions()[number - 1]))
+
+
+async def _demo(screen: Screen, home: Path, question: "Question") -> None:
+    from ragmesh.addresses import Addresses
+    from ragmesh.cli.running import ensure_demo, started
+    from ragmesh.mesh import MeshSettings, read_running
+
+    async with AsyncExitStack() as stack:
+        running = read_running(home)
+        if running is None:
+            mesh = await started(screen, MeshSettings(home=home), stack)
+            running = mesh.state
+        addresses = Addresses(**running.addresses)
+        await ensure_demo(screen, addresses)
+        await _show(screen, addresses, question)
+
+
+async def _show(screen: Screen, addresses: "Addresses", question: "Question") -> None:
+    from ragmesh.aio import AsyncClient
+    from ragmesh.cli.running import DEMO
+    from ragmesh.cli.views import AskView
+
+    async with AsyncClient(addresses) as client:
+        screen.line(f"$ ragmesh ask {question.question!r}", style="bold cyan")
+        with AskView(screen) as view:
+            async for event in client.ask(
+                question.question,
+                collection=DEMO,
+                references=question.answers,
+                useful=question.useful_passage_ids,
+            ):
+                view.show(event)
+            view.finish(question.question)
+        screen.line()
+        screen.line(
+            f"The same question from {SAMPLES} sampled rankings, at three settings of the fairness dial α",
+            "bold",
+        )
+        results: dict[float, AskResult] = {}
+        for alpha in ALPHAS:
+            with screen.err.status(f"α = {alpha:g}"):
+                results[alpha] = await client.answer(
+                    question.question,
+                    collection=DEMO,
+                    alpha=alpha,
+                    samples=SAMPLES,
+                    num_answers=1,
+                    useful=question.useful_passage_ids,
+                )
+    _compare(screen, results)
+
+
+def _compare(screen: Screen, results: "dict[float, AskResult]") -> None:
+    """One row per provider, one column per dial."""
+    from rich.text import Text
+
+    from ragmesh.cli.screen import clean
+
+    shares = {
+        alpha: {share.name: share.share for share in result.report.providers} if result.report else {}
+        for alpha, result in results.items()
+    }
+    names = dict.fromkeys(name for alpha in reversed(ALPHAS) for name in shares[alpha])
+    table = screen.table("provider", *(f"α = {alpha:g}" for alpha in ALPHAS))
+    for name in names:
+        cells = (
+            screen.bar(share, 14) + Text(f" {share:4.0%}")
+            for share in (shares[alpha].get(name, 0.0) for alpha in ALPHAS)
+        )
+        table.add_row(Text(clean(name)), *cells)
+    reports = [results[alpha].report for alpha in ALPHAS]
+    table.add_section()
+    table.add_row("EE-D, unevenness", *("–" if one is None else f"{one.ee_d_norm:.3f}" for one in reports))
+    table.add_row(
+        "EE-R, useful passages shown",
+        *("–" if one is None or one.ee_r_norm is None else f"{one.ee_r_norm:.3f}" for one in reports),
+    )
+    screen.out.print(table)

@@ -1,0 +1,105 @@
+"""``ragmesh up``, ``down`` and ``status``: the mesh of this machine."""
+
+import asyncio
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from ragmesh.cli.failure import CommandError
+from ragmesh.cli.screen import Screen
+
+Home = Annotated[
+    Path | None,
+    typer.Option(
+        "--home", metavar="DIR", help="Where everything lives. Default: RAGMESH_HOME, or your data folder."
+    ),
+]
+
+
+def up(
+    detach: Annotated[
+        bool, typer.Option("--detach", "-d", help="Run in the background; `ragmesh down` stops it.")
+    ] = False,
+    port: Annotated[
+        int,
+        typer.Option(
+            min=0, max=65_531, help="The orchestrator's port, the others follow; 0 picks free ones."
+        ),
+    ] = 7070,
+    no_demo: Annotated[bool, typer.Option("--no-demo", help="Do not ingest the demo corpus.")] = False,
+    home: Home = None,
+) -> None:
+    """Start the five services, and restart what crashes."""
+    from ragmesh.cli.running import run_attached, run_detached
+    from ragmesh.home import home as default_home
+    from ragmesh.mesh import MeshSettings
+
+    settings = MeshSettings(home=home.expanduser().absolute() if home else default_home(), port=port)
+    screen = Screen()
+    if detach:
+        run_detached(screen, settings, demo=not no_demo)
+    else:
+        asyncio.run(run_attached(screen, settings, demo=not no_demo))
+
+
+def down(home: Home = None) -> None:
+    """Stop the mesh of this machine."""
+    from ragmesh.home import home as default_home
+    from ragmesh.mesh import stop
+
+    screen = Screen()
+    with screen.err.status("stopping the mesh"):
+        stopped = stop(home.expanduser().absolute() if home else default_home())
+    screen.note("no mesh is running" if stopped is None else "the mesh is stopped", style="")
+
+
+def status(
+    as_json: Annotated[bool, typer.Option("--json", help="Print it as JSON.")] = False,
+    home: Home = None,
+) -> None:
+    """Show where the services are and how they are.
+
+    Exit status 1 unless all of them serve.
+    """
+    from ragmesh.addresses import Addresses
+    from ragmesh.client import Client
+    from ragmesh.home import home as default_home
+    from ragmesh.mesh import read_running
+    from ragmesh.status import Health
+
+    screen = Screen()
+    where = home.expanduser().absolute() if home else default_home()
+    running = read_running(where)
+    with Client(Addresses.find(where)) as client:
+        found = client.status()
+    serving = all(one.health is Health.SERVING for one in found)
+    if as_json:
+        services: list[dict[str, Any]] = []
+        for one in found:
+            process = running.services.get(one.service) if running is not None else None
+            services.append(
+                {
+                    "service": one.service,
+                    "address": one.address,
+                    "health": one.health,
+                    "pid": process.pid if process else None,
+                    "restarts": process.restarts if process else None,
+                }
+            )
+        screen.json(
+            {
+                "serving": serving,
+                "home": str(where),
+                "supervisor_pid": running.pid if running is not None else None,
+                "services": services,
+            }
+        )
+    elif running is None and all(one.health is Health.UNREACHABLE for one in found):
+        raise CommandError("no mesh is running; start one with: ragmesh up")
+    else:
+        from ragmesh.cli.running import show_services
+
+        show_services(screen, found, running)
+    if not serving:
+        raise typer.Exit(1)

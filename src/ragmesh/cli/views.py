@@ -1,0 +1,240 @@
+"""How results look: an ask as it happens, exposure reports, run reports."""
+
+from collections.abc import Sequence
+from datetime import datetime
+from typing import Final
+
+from rich.status import Status
+from rich.text import Text
+
+from ragmesh.cli.screen import Screen, clean
+from ragmesh.events import (
+    Answer,
+    AskResult,
+    Citation,
+    Degraded,
+    Delta,
+    Event,
+    Failed,
+    Ranked,
+    Report,
+    Retrieved,
+)
+from ragmesh.reports import Estimate, ExposureShare, RunReport
+
+MAX_PROVIDERS: Final = 15
+NOBODY: Final = "(unknown)"
+
+
+class AskView:
+    """Shows one ask: the answer as it is written, then what supports it and who was shown.
+
+    Args:
+        screen: where.
+        samples: rankings asked for; None for a deterministic one.
+        alpha: fairness dial; None if not given.
+    """
+
+    def __init__(self, screen: Screen, *, samples: int | None = None, alpha: float | None = None) -> None:
+        self._screen = screen
+        self._samples = samples
+        self._alpha = alpha
+        self._events: list[Event] = []
+        self._status: Status | None = None
+        self._writing = False
+
+    def __enter__(self) -> "AskView":
+        if self._screen.fancy and self._screen.err.is_terminal:
+            self._status = self._screen.err.status("searching")
+            self._status.start()
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self._quiet()
+        if self._writing:
+            self._screen.line()
+
+    def show(self, event: Event) -> None:
+        """Shows what can be shown at once."""
+        self._events.append(event)
+        match event:
+            case Retrieved(passages=passages, retriever=retriever):
+                self._now(f"{retriever} found {len(passages)} passages; ranking")
+            case Ranked(contexts=contexts):
+                self._now("writing" if len(contexts) < 2 else f"writing from {len(contexts)} rankings")
+            case Delta(text=text):
+                self._write(text)
+            case Answer(text=text) if not self._writing and self._first_answer():
+                self._write(text)
+            case _:
+                pass
+
+    def finish(self, question: str) -> AskResult:
+        """Shows the rest."""
+        self._quiet()
+        if self._writing:
+            self._screen.line()
+            self._writing = False
+        result = AskResult.of(question, self._events)
+        show_result(self._screen, result, samples=self._samples, alpha=self._alpha)
+        return result
+
+    def _first_answer(self) -> bool:
+        return sum(isinstance(event, Answer) for event in self._events) == 1
+
+    def _now(self, what: str) -> None:
+        if self._status is not None:
+            self._status.update(clean(what))
+
+    def _write(self, text: str) -> None:
+        self._quiet()
+        self._writing = True
+        self._screen.out.print(Text(clean(text), style="bold"), end="", soft_wrap=True)
+
+    def _quiet(self) -> None:
+        if self._status is not None:
+            self._status.stop()
+            self._status = None
+
+
+def show_result(
+    screen: Screen, result: AskResult, *, samples: int | None = None, alpha: float | None = None
+) -> None:
+    """Shows all of a result but the answer itself."""
+    if not result.answers:
+        screen.line("No answer.", style="bold yellow")
+    show_citations(screen, result.citations, result.retrieved)
+    counts = result.samples_by_answer()
+    total = sum(counts.values())
+    if total > 1:
+        screen.line()
+        table = screen.table("samples", "answer", right=("samples",), title=f"Answers of {total} samples")
+        for text, count in counts.items():
+            table.add_row(str(count), Text(clean(text)))
+        screen.out.print(table)
+    if result.report is not None:
+        screen.line()
+        show_exposure(screen, result.report, heading=_heading(samples, alpha))
+    for failure in result.failures:
+        _warn(screen, _failure(failure))
+    for degraded in result.degradations:
+        _warn(screen, _degradation(degraded))
+    if result.done is not None:
+        screen.line()
+        times = " · ".join(f"{stage} {_ms(ms)}" for stage, ms in result.done.stage_ms.items())
+        whole = f"total {_ms(result.done.total_ms)}"
+        screen.line(f"{times} · {whole}" if times else whole, style="dim")
+        screen.line(f"run {result.done.run_id} · ask {result.done.ask_id}", style="dim")
+
+
+def show_citations(screen: Screen, citations: Sequence[Citation], retrieved: Retrieved | None) -> None:
+    """Lists the passages that support an answer."""
+    if not citations:
+        return
+    titles = {passage.id: passage.title for passage in retrieved.passages} if retrieved is not None else {}
+    screen.line()
+    for citation in citations:
+        title = titles.get(citation.passage_id) or citation.passage_id
+        line = Text(f"  [{citation.rank}] ", style="cyan") + Text(clean(title))
+        line += Text(f"  {clean(citation.provider) or NOBODY}", style="green")
+        if title != citation.passage_id:
+            line += Text(f"  {clean(citation.passage_id)}", style="dim")
+        screen.out.print(line, soft_wrap=True)
+
+
+def show_exposure(screen: Screen, report: Report, *, heading: str) -> None:
+    """Shows who was shown to the model, and how unevenly."""
+    screen.line(heading, style="bold")
+    screen.out.print(provider_table(screen, report.providers))
+    parts = [f"EE-D {report.ee_d_norm:.3f} (0: all alike, 1: always the same passages)"]
+    if report.ee_r_norm is not None:
+        parts.append(f"EE-R {report.ee_r_norm:.3f}")
+    if report.expected_utility is not None:
+        parts.append(f"expected utility {report.expected_utility:.3f}")
+    screen.line(" · ".join(parts))
+
+
+def provider_table(screen: Screen, providers: Sequence[ExposureShare]) -> object:
+    """A table of providers with the share of exposure each got."""
+    with_target = any(share.target is not None for share in providers)
+    columns = ["provider", "", "share", "exposure", *(["target"] if with_target else [])]
+    table = screen.table(*columns, right=("share", "exposure", "target"))
+    for share in providers[:MAX_PROVIDERS]:
+        row: list[str | Text] = [
+            Text(clean(share.name) or NOBODY),
+            screen.bar(share.share),
+            f"{share.share:.1%}",
+            f"{share.exposure:.2f}",
+        ]
+        if with_target:
+            row.append("" if share.target is None else f"{share.target:.2f}")
+        table.add_row(*row)
+    if len(providers) > MAX_PROVIDERS:
+        rest = sum(share.share for share in providers[MAX_PROVIDERS:])
+        table.add_row(f"and {len(providers) - MAX_PROVIDERS} more", screen.bar(rest), f"{rest:.1%}", "")
+    return table
+
+
+def show_run(screen: Screen, report: RunReport) -> None:
+    """Shows a run's report."""
+    screen.line(f"Run {report.run_id}", style="bold")
+    screen.line(
+        f"{report.num_observations:,} asks, {report.num_rankings:,} rankings, "
+        f"{report.num_unanswered:,} unanswered; {moment(report.started_at)} to {moment(report.updated_at)}"
+    )
+    screen.line()
+    measures = screen.table("measure", "mean", "95 % interval", "asks", right=("mean", "asks"))
+    for label, estimate in (
+        ("EE-D, of its bound", report.ee_d_norm),
+        ("EE-R, of its bound", report.ee_r_norm),
+        ("expected utility", report.expected_utility),
+    ):
+        measures.add_row(label, *_cells(estimate, "{:.3f}"))
+    for stage, estimate in report.stages.items():
+        measures.add_row(f"{stage}, ms", *_cells(estimate, "{:,.1f}"))
+    screen.out.print(measures)
+    if report.providers:
+        screen.line()
+        screen.line("Exposure", style="bold")
+        screen.out.print(provider_table(screen, report.providers))
+    for count in report.degradations:
+        _warn(screen, f"{count.stage} degraded in {count.count:,} asks ({count.reason})")
+
+
+def moment(when: datetime) -> str:
+    """A time as a person of this machine reads it."""
+    return f"{when.astimezone():%Y-%m-%d %H:%M:%S}"
+
+
+def _heading(samples: int | None, alpha: float | None) -> str:
+    if samples is None and alpha is None:
+        return "Exposure: who the model was shown"
+    dial = "1 (default)" if alpha is None else f"{alpha:g}"
+    rankings = f"{samples} rankings" if samples not in (None, 1) else "one sampled ranking"
+    return f"Exposure: who the model was shown, {rankings} at α = {dial}"
+
+
+def _cells(estimate: Estimate, pattern: str) -> tuple[str, str, str]:
+    mean = "–" if estimate.mean is None else pattern.format(estimate.mean)
+    interval = ""
+    if estimate.low is not None and estimate.high is not None:
+        interval = f"{pattern.format(estimate.low)} to {pattern.format(estimate.high)}"
+    return mean, interval, f"{estimate.count:,}"
+
+
+def _failure(failure: Failed) -> str:
+    which = "the ranking" if not failure.samples else f"{len(failure.samples)} sample(s)"
+    return f"no answer for {which}: {failure.message} ({failure.reason})"
+
+
+def _degradation(degraded: Degraded) -> str:
+    action = degraded.action.replace("_", " ")
+    return f"{degraded.stage} degraded, {action}: {degraded.message} ({degraded.reason})"
+
+
+def _warn(screen: Screen, message: str) -> None:
+    screen.line(f"! {message}", style="yellow")
+
+
+def _ms(value: float) -> str:
+    return f"{value / 1000:.1f} s" if value >= 10_000 else f"{value:.0f} ms"

@@ -1,0 +1,66 @@
+"""A small real mesh: one gRPC server with scripted services, for clients and commands to call."""
+
+import asyncio
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from meshkit.server import MeshServer, Registration
+from meshkit.settings import ServiceSettings
+from meshkit.telemetry import Telemetry
+from ragmesh import Addresses
+from ragmesh.evaluator.v1 import evaluator_service_pb2_grpc as evaluator_grpc
+from ragmesh.orchestrator.v1 import orchestrator_service_pb2_grpc as orchestrator_grpc
+from ragmesh.retriever.v1 import collection_service_pb2_grpc as collection_grpc
+from tests.unit.ragmesh.scripted import Collections, Evaluator, Nothing, Orchestrator, ScriptedMesh
+
+
+@pytest.fixture
+def scripted(tmp_path: Path) -> Iterator[ScriptedMesh]:
+    """A running server with scripted services; its loop is in a thread of its own."""
+    orchestrator, collections, evaluator = Orchestrator(), Collections(), Evaluator()
+    registrations = [
+        Registration(
+            orchestrator_grpc.add_OrchestratorServiceServicer_to_server,
+            orchestrator,
+            "ragmesh.orchestrator.v1.OrchestratorService",
+        ),
+        Registration(
+            collection_grpc.add_CollectionServiceServicer_to_server,
+            collections,
+            "ragmesh.retriever.v1.CollectionService",
+        ),
+        Registration(
+            evaluator_grpc.add_EvaluatorServiceServicer_to_server,
+            evaluator,
+            "ragmesh.evaluator.v1.EvaluatorService",
+        ),
+    ]
+    loop = asyncio.new_event_loop()
+    thread = threading.Thread(target=loop.run_forever)
+    thread.start()
+
+    async def start() -> MeshServer:
+        server = MeshServer(
+            "scripted",
+            ServiceSettings(home=tmp_path, port=0),
+            registrations,
+            Nothing(),
+            telemetry=Telemetry.disabled(),
+        )
+        await server.start()
+        return server
+
+    server = asyncio.run_coroutine_threadsafe(start(), loop).result()
+    address = server.address
+    try:
+        yield ScriptedMesh(
+            Addresses(address, address, address, address, address), orchestrator, collections, evaluator
+        )
+    finally:
+        asyncio.run_coroutine_threadsafe(server.stop(0), loop).result()
+        loop.call_soon_threadsafe(loop.stop)
+        thread.join()
+        loop.close()

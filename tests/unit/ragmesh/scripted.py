@@ -1,0 +1,239 @@
+"""Scripted services: what a small real mesh of the tests answers."""
+
+# ruff: noqa: N802 - gRPC names methods as the contract does
+
+import asyncio
+import threading
+from collections.abc import AsyncIterator
+from dataclasses import dataclass, field
+
+import grpc
+
+from meshkit.errors import InvalidField, NotFound
+from ragmesh import Addresses
+from ragmesh.common.v1 import common_pb2
+from ragmesh.evaluator.v1 import evaluator_service_pb2 as evaluator_pb2
+from ragmesh.evaluator.v1 import evaluator_service_pb2_grpc as evaluator_grpc
+from ragmesh.generator.v1 import generator_service_pb2 as generator_pb2
+from ragmesh.orchestrator.v1 import orchestrator_service_pb2 as orchestrator_pb2
+from ragmesh.orchestrator.v1 import orchestrator_service_pb2_grpc as orchestrator_grpc
+from ragmesh.retriever.v1 import collection_service_pb2 as collection_pb2
+from ragmesh.retriever.v1 import collection_service_pb2_grpc as collection_grpc
+
+Ask = orchestrator_pb2.AskResponse
+
+
+def answered(text: str = "every 200 kilometres", samples: tuple[int, ...] = (0,)) -> Ask:
+    """A finished answer that cites the first passage."""
+    return Ask(
+        answer=orchestrator_pb2.AnswerEvent(
+            answer=generator_pb2.Answer(
+                text=text,
+                finish_reason=generator_pb2.Answer.FINISH_REASON_STOP,
+                prompt_tokens=90,
+                completion_tokens=4,
+                log_probability=-0.5,
+                model="pointer",
+                model_version="v1",
+                engine="pointer",
+            ),
+            samples=samples,
+            citations=[orchestrator_pb2.Citation(passage_id="p1", provider="Co-op", rank=1, start=3, end=9)],
+        )
+    )
+
+
+def script() -> list[Ask]:
+    """What a good ask streams."""
+    passages = [
+        common_pb2.Passage(
+            id="p1", title="Oil it", text="Oil every 200 kilometres", attributes={"provider": "Co-op"}
+        ),
+        common_pb2.Passage(id="p2", title="Wipe it", text="Wipe it", attributes={"provider": "Club"}),
+    ]
+    return [
+        Ask(
+            retrieved=orchestrator_pb2.Retrieved(
+                passages=passages, scores=[2.0, 1.0], retriever="bm25", index_version="v7"
+            )
+        ),
+        Ask(
+            ranked=orchestrator_pb2.Ranked(
+                contexts=common_pb2.Rankings(depth=2, indices=[0, 1, 1, 0], log_probabilities=[-0.2, -1.7]),
+                reranker="none",
+            )
+        ),
+        Ask(delta=orchestrator_pb2.Delta(text="every ")),
+        Ask(delta=orchestrator_pb2.Delta(text="200 kilometres")),
+        answered(),
+        answered("often", (1,)),
+        Ask(),  # of a kind that only a newer contract has
+        Ask(
+            degraded=common_pb2.Degradation(
+                stage=common_pb2.STAGE_RERANK,
+                action=common_pb2.Degradation.ACTION_RETRIEVER_ORDER,
+                reason="UPSTREAM_UNAVAILABLE",
+                message="the reranker is away",
+            )
+        ),
+        Ask(
+            report=orchestrator_pb2.ExposureReport(
+                exposure=[1.0, 0.5],
+                ee_d_norm=0.25,
+                expected_utility=0.75,
+                providers=[
+                    evaluator_pb2.ExposureShare(name="Co-op", exposure=1.0, share=2 / 3),
+                    evaluator_pb2.ExposureShare(name="Club", exposure=0.5, share=1 / 3),
+                ],
+            )
+        ),
+        Ask(
+            done=orchestrator_pb2.Done(
+                ask_id="a1",
+                run_id="r1",
+                stage_times=[common_pb2.StageTime(stage=common_pb2.STAGE_RETRIEVE, duration_ms=12.5)],
+                total_ms=40.0,
+            )
+        ),
+    ]
+
+
+@dataclass
+class Orchestrator(orchestrator_grpc.OrchestratorServiceServicer):
+    """Streams its script; hangs after it if told to, until the caller goes."""
+
+    events: list[Ask] = field(default_factory=script)
+    requests: list[orchestrator_pb2.AskRequest] = field(default_factory=list)
+    hang: bool = False
+    cancelled: threading.Event = field(default_factory=threading.Event)
+
+    async def Ask(  # type: ignore[override]
+        self, request: orchestrator_pb2.AskRequest, context: grpc.aio.ServicerContext[object, object]
+    ) -> AsyncIterator[Ask]:
+        self.requests.append(request)
+        if not request.question.strip():
+            raise InvalidField("question", "must not be empty")
+        try:
+            for event in self.events:
+                yield event
+            if self.hang:
+                await asyncio.Event().wait()
+        except (asyncio.CancelledError, GeneratorExit):
+            self.cancelled.set()
+            raise
+
+
+@dataclass
+class Collections(collection_grpc.CollectionServiceServicer):
+    """Keeps whole streams, as the real one does."""
+
+    kept: dict[str, list[common_pb2.Passage]] = field(default_factory=dict)
+    parts: int = 0
+
+    async def Ingest(  # type: ignore[override]
+        self,
+        request_iterator: AsyncIterator[collection_pb2.IngestRequest],
+        context: grpc.aio.ServicerContext[object, object],
+    ) -> collection_pb2.IngestResponse:
+        taken: list[common_pb2.Passage] = []
+        name = ""
+        async for request in request_iterator:
+            self.parts += 1
+            name = name or request.collection
+            if name.startswith("Bad"):
+                raise InvalidField("collection", "must be lower case")
+            if request.collection not in ("", name):
+                raise InvalidField("collection", "must stay the same")
+            taken.extend(request.passages)
+        self.kept[name] = taken
+        return collection_pb2.IngestResponse(
+            collection=collection_pb2.Collection(name=name, version="v1", num_passages=len(taken)),
+            added=len(taken),
+        )
+
+    async def ListCollections(  # type: ignore[override]
+        self,
+        request: collection_pb2.ListCollectionsRequest,
+        context: grpc.aio.ServicerContext[object, object],
+    ) -> collection_pb2.ListCollectionsResponse:
+        return collection_pb2.ListCollectionsResponse(
+            collections=[
+                collection_pb2.Collection(
+                    name=name, version="v1", num_passages=len(passages), size_bytes=12_345, encoder="minilm"
+                )
+                for name, passages in sorted(self.kept.items())
+            ]
+        )
+
+    async def DeleteCollection(  # type: ignore[override]
+        self,
+        request: collection_pb2.DeleteCollectionRequest,
+        context: grpc.aio.ServicerContext[object, object],
+    ) -> collection_pb2.DeleteCollectionResponse:
+        if request.name not in self.kept:
+            raise NotFound("name", f"there is no collection {request.name!r}")
+        del self.kept[request.name]
+        return collection_pb2.DeleteCollectionResponse()
+
+
+@dataclass
+class Evaluator(evaluator_grpc.EvaluatorServiceServicer):
+    """Has five runs, two a page."""
+
+    run_ids: tuple[str, ...] = ("r5", "r4", "r3", "r2", "r1")
+
+    async def ListRuns(  # type: ignore[override]
+        self, request: evaluator_pb2.ListRunsRequest, context: grpc.aio.ServicerContext[object, object]
+    ) -> evaluator_pb2.ListRunsResponse:
+        start = int(request.page_token or 0)
+        end = start + min(2, request.page_size)
+        return evaluator_pb2.ListRunsResponse(
+            runs=[evaluator_pb2.Run(run_id=run, num_observations=3) for run in self.run_ids[start:end]],
+            next_page_token=str(end) if end < len(self.run_ids) else "",
+        )
+
+    async def GetReport(  # type: ignore[override]
+        self, request: evaluator_pb2.GetReportRequest, context: grpc.aio.ServicerContext[object, object]
+    ) -> evaluator_pb2.GetReportResponse:
+        if request.run_id not in self.run_ids:
+            raise NotFound("run_id", f"there is no run {request.run_id!r}")
+        return evaluator_pb2.GetReportResponse(
+            report=evaluator_pb2.RunReport(
+                run_id=request.run_id,
+                num_observations=3,
+                num_rankings=60,
+                ee_d_norm=common_pb2.Estimate(mean=0.5, low=0.25, high=0.75, count=3),
+                expected_utility=common_pb2.Estimate(undefined=3),
+                providers=[evaluator_pb2.ExposureShare(name="Co-op", exposure=2.0, share=1.0, target=1.5)],
+                stages=[
+                    evaluator_pb2.StageSummary(
+                        stage=common_pb2.STAGE_GENERATE, duration_ms=common_pb2.Estimate(mean=80.0, count=3)
+                    )
+                ],
+                degradations=[
+                    evaluator_pb2.DegradationCount(
+                        stage=common_pb2.STAGE_RERANK, reason="BUDGET_EXCEEDED", count=1
+                    )
+                ],
+            )
+        )
+
+
+class Nothing:
+    """A lifecycle with nothing to do."""
+
+    async def start(self) -> None:
+        """Nothing."""
+
+    async def stop(self) -> None:
+        """Nothing."""
+
+
+@dataclass
+class ScriptedMesh:
+    """The services behind one address, and that address."""
+
+    addresses: Addresses
+    orchestrator: Orchestrator
+    collections: Collections
+    evaluator: Evaluator
