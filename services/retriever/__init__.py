@@ -1,0 +1,1 @@
+"""The retriever service: collections of passages, and stochastic rankings of them."""

@@ -1,0 +1,1 @@
+"""What the retriever's ports are filled with."""

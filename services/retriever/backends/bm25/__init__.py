@@ -1,0 +1,1 @@
+"""BM25 over postings that live in memory-mapped files."""

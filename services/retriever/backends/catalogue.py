@@ -1,0 +1,122 @@
+"""The retrievers of a server, made from its settings."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from functools import partial
+
+from services.retriever.backends.bm25.csr import CsrIndex
+from services.retriever.backends.bm25.kernel import Kernel, choose
+from services.retriever.backends.bm25.postings import Postings
+from services.retriever.backends.bm25.retriever import Bm25Retriever
+from services.retriever.backends.bm25.weighting import Lucene, Okapi, Weighting
+from services.retriever.backends.hybrid import HybridRetriever
+from services.retriever.domain import RetrieverInfo
+from services.retriever.ports import Analyzer, Encoder, LexicalIndex, Retriever, Snapshot
+from services.retriever.settings import RetrieverSettings
+
+_CPU = "cpu"
+
+
+class Catalogue:
+    """All retrievers that can run, by name.
+
+    Args:
+        settings: parameters and engines.
+        analyzer: makes the tokens of BM25.
+        encoder: makes the vectors of ``dense``; None leaves ``dense`` and ``hybrid`` out.
+    """
+
+    def __init__(self, settings: RetrieverSettings, analyzer: Analyzer, encoder: Encoder | None) -> None:
+        kernel = choose()
+        lucene = _lucene(settings, analyzer, kernel)
+        retrievers: list[Retriever] = [lucene, _okapi(settings, analyzer, kernel)]
+        if encoder is not None:
+            dense = _dense(settings, encoder)
+            retrievers += [dense, _hybrid(lucene, dense, encoder)]
+        self._retrievers = {retriever.info.name: retriever for retriever in retrievers}
+        self._default = settings.default_retriever or ("bm25-lucene" if encoder is None else "hybrid")
+
+    @property
+    def retrievers(self) -> Mapping[str, Retriever]:
+        """By name, in the order they are listed."""
+        return self._retrievers
+
+    @property
+    def default(self) -> str:
+        """Name of the default one."""
+        return self._default
+
+    def prepare(self, snapshot: Snapshot) -> None:
+        """Makes a snapshot ready for every retriever."""
+        for retriever in self._retrievers.values():
+            retriever.prepare(snapshot)
+
+
+def _lucene(settings: RetrieverSettings, analyzer: Analyzer, kernel: Kernel) -> Retriever:
+    weighting = Lucene(settings.lucene_k1, settings.lucene_b)
+    info = RetrieverInfo(
+        name="bm25-lucene",
+        description=(
+            "BM25 with Lucene's idf, which is never negative; the recommended BM25; "
+            f"k1={weighting.k1:g}, b={weighting.b:g}, analyzer {analyzer.name}, kernel {kernel.name}"
+        ),
+        engine="csr",
+        model="",
+        device=_CPU,
+    )
+    return Bm25Retriever(info, analyzer, *_csr(settings, weighting, kernel))
+
+
+def _okapi(settings: RetrieverSettings, analyzer: Analyzer, kernel: Kernel) -> Retriever:
+    weighting = Okapi(settings.bm25_k1, settings.bm25_b)
+    engine = settings.bm25_engine
+    info = RetrieverInfo(
+        name="bm25",
+        description=(
+            "BM25Okapi, with the scores of the rank_bm25 package: idf below 0 is a quarter of the mean; "
+            f"k1={weighting.k1:g}, b={weighting.b:g}, analyzer {analyzer.name}"
+            + (f", kernel {kernel.name}" if engine == "csr" else "")
+        ),
+        engine=engine,
+        model="",
+        device=_CPU,
+    )
+    if engine == "csr":
+        return Bm25Retriever(info, analyzer, *_csr(settings, weighting, kernel))
+    from services.retriever.backends.bm25.reference import RankBm25Index
+
+    make = partial(RankBm25Index, weighting=weighting)
+    return Bm25Retriever(info, analyzer, make, make)
+
+
+def _csr(
+    settings: RetrieverSettings, weighting: Weighting, kernel: Kernel
+) -> tuple[Callable[[Postings], LexicalIndex], Callable[[Postings], LexicalIndex]]:
+    large = partial(CsrIndex, weighting=weighting, kernel=kernel, dense_bytes=settings.bm25_cache_bytes)
+    return large, partial(CsrIndex, weighting=weighting, kernel=kernel)
+
+
+def _dense(settings: RetrieverSettings, encoder: Encoder) -> Retriever:
+    from services.retriever.backends.dense.flat import FlatIndex
+    from services.retriever.backends.dense.retriever import DenseRetriever
+
+    info = RetrieverInfo(
+        name="dense",
+        description=f"cosine of {encoder.name} vectors, {encoder.precision}, exact search",
+        engine="faiss-flat",
+        model=encoder.name,
+        device=encoder.device,
+    )
+    return DenseRetriever(info, encoder, FlatIndex, cache=settings.query_cache)
+
+
+def _hybrid(lexical: Retriever, dense: Retriever, encoder: Encoder) -> Retriever:
+    info = RetrieverInfo(
+        name="hybrid",
+        description=f"reciprocal rank fusion (k=60) of {lexical.info.name} and {dense.info.name}",
+        engine=f"{lexical.info.engine}+{dense.info.engine}",
+        model=encoder.name,
+        device=encoder.device,
+    )
+    return HybridRetriever(info, lexical, dense)

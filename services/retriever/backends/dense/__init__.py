@@ -1,0 +1,1 @@
+"""Dense retrieval: an encoder and exact search over its vectors."""

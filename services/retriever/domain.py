@@ -1,0 +1,150 @@
+"""What the retriever speaks of inside: passages, scores, requests and answers. No protos."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+
+import numpy as np
+from numpy.typing import NDArray
+
+FloatArray = NDArray[np.float64]
+IntArray = NDArray[np.int64]
+VectorArray = NDArray[np.float32]
+
+
+@dataclass(frozen=True, slots=True)
+class Passage:
+    """The unit that is retrieved. Ids are unique within a collection or request."""
+
+    id: str
+    title: str
+    text: str
+    attributes: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def content(self) -> str:
+        """What retrievers index: the title and the text."""
+        return f"{self.title} {self.text}" if self.title and self.text else self.title or self.text
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Scored:
+    """Rows of a list of passages with their scores, best first, equal scores by ascending row.
+
+    Rows follow ascending passage id, so ties break by ascending id.
+
+    Attributes:
+        rows: zero-based rows, ``[m]``.
+        scores: finite scores in the retriever's unit, ``[m]``, descending.
+    """
+
+    rows: IntArray
+    scores: FloatArray
+
+
+@dataclass(frozen=True, slots=True)
+class Draw:
+    """How rankings are sampled: Plackett-Luce with exponent ``alpha`` (fair-rag, section 3.2)."""
+
+    alpha: float
+    """Fairness dial, [0, 100]; 0 is uniform."""
+    num_rankings: int
+    """Rankings, [1, 1000]."""
+    seed: int
+    """Seed of the request's generator, [0, 2^63 - 1]."""
+
+
+@dataclass(frozen=True, slots=True)
+class Query:
+    """A request to rank, checked at the door."""
+
+    text: str
+    collection: str
+    """Name of a collection; empty when candidates are given."""
+    candidates: Sequence[Passage] | None
+    """Passages sent with the request instead of a collection."""
+    retriever: str
+    """Name of a retriever; empty for the default."""
+    depth: int | None
+    """Size of the pool, [1, 1000]; None for the default."""
+    k: int | None
+    """Positions per ranking, [1, depth]; None for the default."""
+    draw: Draw | None
+    """None for one deterministic ranking."""
+    with_inclusion: bool
+    """Whether each candidate's probability of being among the first k is wanted."""
+    stream_id: str
+    """Name of the request for its generator; empty for the query."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Retrieval:
+    """The answer to a :class:`Query`.
+
+    Attributes:
+        passages: the pool, best first; only the first k of it when that is all the rankings can show.
+        scores: score of each of ``passages``, in the retriever's unit.
+        rankings: indices into ``passages``, ``[rankings, k]``.
+        log_probabilities: natural logarithm of each sampled ranking's probability; None when deterministic.
+        inclusion: exact probability of each of ``passages`` to be among the first k; None if not asked for.
+        version: index version that answered; empty for candidates of the request.
+        retriever: name of the retriever that answered.
+    """
+
+    passages: Sequence[Passage]
+    scores: FloatArray
+    rankings: IntArray
+    log_probabilities: FloatArray | None
+    inclusion: FloatArray | None
+    version: str
+    retriever: str
+
+
+@dataclass(frozen=True, slots=True)
+class RetrieverInfo:
+    """What a retriever is and runs on."""
+
+    name: str
+    description: str
+    """One line on formula, engine and model."""
+    engine: str
+    model: str
+    """Empty where there is none."""
+    device: str
+    """``cpu`` or ``cuda:0``."""
+
+
+@dataclass(frozen=True, slots=True)
+class CollectionInfo:
+    """A collection as it is served."""
+
+    name: str
+    version: str
+    num_passages: int
+    size_bytes: int
+    encoder: str
+    """Empty without a dense index."""
+    updated_at: datetime
+    description: str
+    analyzer: str
+
+
+@dataclass(frozen=True, slots=True)
+class IngestReport:
+    """What an ingest did. Unit of the counts: passages."""
+
+    collection: CollectionInfo
+    added: int
+    replaced: int
+    unchanged: int
+
+
+@dataclass(frozen=True, slots=True)
+class DeleteReport:
+    """What a deletion did; ``missing`` counts distinct ids that were not there."""
+
+    collection: CollectionInfo
+    deleted: int
+    missing: int

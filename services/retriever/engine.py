@@ -1,0 +1,139 @@
+"""The retriever's use case: score, make a pool, rank it once or draw rankings of it."""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Mapping, Sequence
+from typing import Final
+
+import numpy as np
+
+from meshkit.admission import Admission
+from meshkit.compute import ComputePool
+from meshkit.errors import InvalidField, NotFound
+from ragcore.plackett_luce import inclusion_probabilities, log_probability, log_weights, sample_rankings
+from services.retriever.domain import FloatArray, IntArray, Passage, Query, Retrieval, RetrieverInfo, Scored
+from services.retriever.ports import CollectionStore, Retriever, Snapshot
+
+DEFAULT_DEPTH: Final = 100
+"""Pool of a request that names none, over a collection. Unit: passages."""
+DEFAULT_K: Final = 5
+"""Most positions per ranking of a request that names none."""
+
+
+class RetrieverEngine:
+    """Answers queries.
+
+    Args:
+        store: the collections.
+        retrievers: by name, in the order they are listed.
+        default: name of the one to use when a request names none.
+        pool: threads that compute.
+        admission: counts texts: one for each query, one for each candidate sent along.
+    """
+
+    def __init__(
+        self,
+        store: CollectionStore,
+        retrievers: Mapping[str, Retriever],
+        default: str,
+        pool: ComputePool,
+        admission: Admission,
+    ) -> None:
+        self._store = store
+        self._retrievers = retrievers
+        self._default = default
+        self._pool = pool
+        self._admission = admission
+
+    def list(self) -> list[tuple[RetrieverInfo, bool]]:
+        """The retrievers and whether each is the default, the default first."""
+        infos = [(retriever.info, name == self._default) for name, retriever in self._retrievers.items()]
+        return sorted(infos, key=lambda entry: not entry[1])
+
+    async def retrieve(self, query: Query) -> Retrieval:
+        """Answers one query.
+
+        Raises:
+            NotFound: no such retriever or collection.
+            FailedPrecondition: the collection lacks what the retriever needs.
+            InvalidField: ``k`` above ``depth`` or the number of candidates.
+            Overloaded: too much work is in flight.
+        """
+        name = query.retriever or self._default
+        retriever = self._retrievers.get(name)
+        if retriever is None:
+            raise NotFound(
+                "retriever", f"there is no {name!r}; this server has {', '.join(self._retrievers)}"
+            )
+        with self._admission.admit(1 + len(query.candidates or ())):
+            if query.candidates is not None:
+                depth, k = _sizes(query, len(query.candidates))
+                return await self._pool.run(_over_candidates, retriever, query, query.candidates, depth, k)
+            depth, k = _sizes(query, None)
+            with self._store.lease(query.collection) as snapshot:
+                return await self._pool.run(_over_collection, retriever, query, snapshot, depth, k)
+
+
+def _sizes(query: Query, candidates: int | None) -> tuple[int, int]:
+    """The pool's size and the rankings' length as asked for; what there is may be less."""
+    depth = query.depth or (DEFAULT_DEPTH if candidates is None else candidates)
+    k = query.k or min(DEFAULT_K, depth)
+    if k > depth:
+        raise InvalidField("k", f"must be at most depth, which is {depth}, got {k}")
+    if candidates is not None and query.k is not None and query.k > candidates:
+        raise InvalidField("k", f"must be at most the number of candidates, which is {candidates}, got {k}")
+    return depth, k
+
+
+def _over_collection(retriever: Retriever, query: Query, snapshot: Snapshot, depth: int, k: int) -> Retrieval:
+    pool = retriever.search(snapshot, query.text, depth)
+    shown, rankings, log_probabilities, inclusion = _ranked(query, pool, k)
+    return Retrieval(
+        passages=snapshot.passages(pool.rows[:shown].tolist()),
+        scores=pool.scores[:shown],
+        rankings=rankings,
+        log_probabilities=log_probabilities,
+        inclusion=inclusion,
+        version=snapshot.info.version,
+        retriever=retriever.info.name,
+    )
+
+
+def _over_candidates(
+    retriever: Retriever, query: Query, candidates: Sequence[Passage], depth: int, k: int
+) -> Retrieval:
+    by_id = sorted(candidates, key=lambda passage: passage.id)
+    everything = retriever.rank(by_id, query.text)
+    pool = Scored(everything.rows[:depth], everything.scores[:depth])
+    shown, rankings, log_probabilities, inclusion = _ranked(query, pool, k)
+    return Retrieval(
+        passages=[by_id[row] for row in pool.rows[:shown].tolist()],
+        scores=pool.scores[:shown],
+        rankings=rankings,
+        log_probabilities=log_probabilities,
+        inclusion=inclusion,
+        version="",
+        retriever=retriever.info.name,
+    )
+
+
+def _ranked(query: Query, pool: Scored, k: int) -> tuple[int, IntArray, FloatArray | None, FloatArray | None]:
+    """How much of the pool to show, the rankings of it, and their probabilities if they are drawn."""
+    size = len(pool.rows)
+    length = min(k, size)
+    draw = query.draw
+    if draw is None:
+        shown = size if query.with_inclusion else length
+        # The policy of a deterministic ranking: the first k, surely.
+        inclusion = (np.arange(shown) < length).astype(np.float64) if query.with_inclusion else None
+        return shown, np.arange(length)[None, :], None, inclusion
+    if not size:
+        nothing = np.empty(0)
+        empty = np.empty((draw.num_rankings, 0), dtype=np.int64)
+        return 0, empty, np.zeros(draw.num_rankings), nothing if query.with_inclusion else None
+    weights = log_weights(pool.scores, draw.alpha)
+    rng = np.random.default_rng([draw.seed, zlib.crc32((query.stream_id or query.text).encode())])
+    rankings = sample_rankings(weights, num_rankings=draw.num_rankings, k=length, rng=rng)
+    inclusion = inclusion_probabilities(weights, k=length) if query.with_inclusion else None
+    return size, rankings, log_probability(weights, rankings), inclusion

@@ -1,0 +1,152 @@
+"""What the retriever's engine needs, and what backends provide."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import AbstractContextManager
+from typing import Protocol
+
+from services.retriever.domain import (
+    CollectionInfo,
+    DeleteReport,
+    IngestReport,
+    Passage,
+    RetrieverInfo,
+    Scored,
+    VectorArray,
+)
+
+
+class Analyzer(Protocol):
+    """Splits text into tokens."""
+
+    @property
+    def name(self) -> str:
+        """Name and version: two analyzers of one name give the same tokens."""
+
+    def tokens(self, text: str) -> list[str]:
+        """The tokens of a text, in order, repetitions included."""
+
+
+class Encoder(Protocol):
+    """Turns text into vectors of length 1. Called from several threads at once."""
+
+    @property
+    def name(self) -> str:
+        """Name of the model, for people."""
+
+    @property
+    def fingerprint(self) -> str:
+        """Names the weights: vectors of two encoders may be compared only if it is equal."""
+
+    @property
+    def dimension(self) -> int:
+        """Length of the vectors."""
+
+    @property
+    def device(self) -> str:
+        """``cpu`` or ``cuda:0``."""
+
+    @property
+    def precision(self) -> str:
+        """``fp32`` or ``bf16``."""
+
+    def encode_query(self, text: str) -> VectorArray:
+        """The vector of one query, ``[dimension]``: the same whatever else is encoded at the time."""
+
+    def encode_passages(self, texts: Sequence[str], progress: Callable[[int], None]) -> VectorArray:
+        """The vectors of passages, ``[len(texts), dimension]``; equal texts get equal vectors.
+
+        ``progress`` is called with the number of texts done, after each batch; what it raises ends the work.
+        """
+
+
+class LexicalIndex(Protocol):
+    """Passages by the terms in them."""
+
+    def search(self, tokens: Sequence[str], n: int) -> Scored:
+        """The best ``min(n, passages)`` for the tokens of a query; without a token in common a score is 0."""
+
+
+class VectorIndex(Protocol):
+    """Passages by their vectors."""
+
+    def search(self, vector: VectorArray, n: int) -> Scored:
+        """The ``min(n, passages)`` of largest inner product with ``vector``, exactly."""
+
+
+class Snapshot(Protocol):
+    """One version of a collection; it never changes. Rows follow ascending passage id."""
+
+    @property
+    def info(self) -> CollectionInfo:
+        """The collection at this version."""
+
+    def __len__(self) -> int:
+        """Passages in it."""
+
+    def passages(self, rows: Iterable[int]) -> list[Passage]:
+        """The passages of some rows."""
+
+
+class Retriever(Protocol):
+    """A way to score passages for a query. Its methods compute: they run in threads, several at once."""
+
+    @property
+    def info(self) -> RetrieverInfo:
+        """What it is and runs on."""
+
+    def prepare(self, snapshot: Snapshot) -> None:
+        """Builds what searching ``snapshot`` needs, before the first query pays for it."""
+
+    def search(self, snapshot: Snapshot, query: str, n: int) -> Scored:
+        """The best ``min(n, len(snapshot))`` passages of a collection.
+
+        Raises:
+            FailedPrecondition: the snapshot lacks what this retriever needs.
+        """
+
+    def rank(self, passages: Sequence[Passage], query: str) -> Scored:
+        """All of the passages, ranked by what they say of the query and of each other.
+
+        Args:
+            passages: 1 or more, by ascending id.
+            query: the query.
+        """
+
+
+class CollectionStore(Protocol):
+    """Collections on whatever keeps them. Methods are called on the event loop."""
+
+    def lease(self, name: str) -> AbstractContextManager[Snapshot]:
+        """The version served now, kept for as long as the block runs.
+
+        Raises:
+            NotFound: no such collection, field ``collection``.
+        """
+
+    def describe(self, name: str) -> CollectionInfo:
+        """One collection. Raises NotFound, field ``name``."""
+
+    def list(self) -> list[CollectionInfo]:
+        """All collections by ascending name."""
+
+    async def create(self, name: str, description: str) -> CollectionInfo:
+        """A new, empty collection. Raises AlreadyExists, field ``name``."""
+
+    async def ingest(self, name: str, passages: Sequence[Passage], *, create: bool) -> IngestReport:
+        """Adds or replaces passages, all or none; durable and served when it returns.
+
+        Raises:
+            NotFound: no such collection and ``create`` is false, field ``collection``.
+        """
+
+    async def delete_passages(self, name: str, ids: Sequence[str]) -> DeleteReport:
+        """Removes passages by id. Raises NotFound, field ``collection``."""
+
+    async def drop(self, name: str) -> None:
+        """Removes a collection. Raises NotFound, field ``name``."""
+
+
+class CannotStart(Exception):  # noqa: N818 - a state of affairs, told to the operator
+    """A backend cannot be used; the message is one line that says what to do."""

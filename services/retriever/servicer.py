@@ -1,0 +1,160 @@
+"""The retriever on the wire: thin RPCs over the engine and the store."""
+# ruff: noqa: ARG002, N802 - names and arguments are the contract's
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import ExitStack
+from typing import Any, Final
+
+import grpc
+
+from meshkit import checks
+from meshkit.admission import Admission
+from meshkit.compute import ComputePool
+from meshkit.errors import InvalidField
+from ragmesh.retriever.v1 import collection_service_pb2 as collections_pb
+from ragmesh.retriever.v1 import collection_service_pb2_grpc as collections_grpc
+from ragmesh.retriever.v1 import retriever_service_pb2 as retriever_pb
+from ragmesh.retriever.v1 import retriever_service_pb2_grpc as retriever_grpc
+from services.retriever import codec
+from services.retriever.engine import RetrieverEngine
+from services.retriever.ports import CollectionStore
+
+Context = grpc.aio.ServicerContext[Any, Any]
+
+# What is read or written on the event loop; more goes to a thread. Each takes about a millisecond.
+_PASSAGES_ON_LOOP: Final = 200
+_INDICES_ON_LOOP: Final = 20_000
+
+
+class RetrieverServicer(retriever_grpc.RetrieverServiceServicer):
+    """``ragmesh.retriever.v1.RetrieverService``; takes calls once it is open.
+
+    Args:
+        pool: threads for reading and writing large messages.
+    """
+
+    def __init__(self, pool: ComputePool) -> None:
+        self._pool = pool
+        self._engine: RetrieverEngine
+
+    def open(self, engine: RetrieverEngine) -> None:
+        """Gives it what answers queries."""
+        self._engine = engine
+
+    async def Retrieve(
+        self, request: retriever_pb.RetrieveRequest, context: Context
+    ) -> retriever_pb.RetrieveResponse:
+        """Scores passages for a query and ranks them."""
+        if len(request.candidates.passages) > _PASSAGES_ON_LOOP:
+            query = await self._pool.run(codec.query_of, request)
+        else:
+            query = codec.query_of(request)
+        retrieval = await self._engine.retrieve(query)
+        if len(retrieval.passages) > _PASSAGES_ON_LOOP or retrieval.rankings.size > _INDICES_ON_LOOP:
+            return await self._pool.run(codec.response_of, retrieval)
+        return codec.response_of(retrieval)
+
+    async def ListRetrievers(
+        self, request: retriever_pb.ListRetrieversRequest, context: Context
+    ) -> retriever_pb.ListRetrieversResponse:
+        """Lists the retrievers, the default first."""
+        return retriever_pb.ListRetrieversResponse(
+            retrievers=[
+                codec.retriever_of(info, is_default=is_default) for info, is_default in self._engine.list()
+            ]
+        )
+
+
+class CollectionServicer(collections_grpc.CollectionServiceServicer):
+    """``ragmesh.retriever.v1.CollectionService``; takes calls once it is open.
+
+    Args:
+        pool: threads for reading large messages.
+        admission: counts bytes of unfinished ingest streams.
+        limit_setting: name of the setting of its capacity, for errors.
+    """
+
+    def __init__(self, pool: ComputePool, admission: Admission, *, limit_setting: str) -> None:
+        self._pool = pool
+        self._admission = admission
+        self._limit_setting = limit_setting
+        self._store: CollectionStore
+
+    def open(self, store: CollectionStore) -> None:
+        """Gives it the collections."""
+        self._store = store
+
+    async def CreateCollection(
+        self, request: collections_pb.CreateCollectionRequest, context: Context
+    ) -> collections_pb.CreateCollectionResponse:
+        """Creates an empty collection."""
+        name = checks.name("name", request.name)
+        info = await self._store.create(name, codec.description_of(request.description))
+        return collections_pb.CreateCollectionResponse(collection=codec.collection_of(info))
+
+    async def Ingest(
+        self, request_iterator: AsyncIterator[collections_pb.IngestRequest], context: Context
+    ) -> collections_pb.IngestResponse:
+        """Adds or replaces the passages of a stream, all or none."""
+        reader = codec.IngestReader()
+        held = 0
+        with ExitStack() as admitted:
+            async for request in request_iterator:
+                is_first = not reader.collection
+                reader.head(request)
+                if is_first and not reader.create:
+                    with self._store.lease(reader.collection):
+                        pass  # there is one: known before the rest of the stream is sent
+                size = request.ByteSize()
+                held += size
+                if held > self._admission.capacity:
+                    raise InvalidField(
+                        "passages",
+                        f"the stream holds more than {self._admission.capacity} bytes: send it as several "
+                        f"streams, or raise {self._limit_setting}",
+                    )
+                admitted.enter_context(self._admission.admit(size))
+                await self._pool.run(reader.body, request)
+            reader.end()
+            report = await self._store.ingest(reader.collection, reader.passages, create=reader.create)
+        return collections_pb.IngestResponse(
+            collection=codec.collection_of(report.collection),
+            added=report.added,
+            replaced=report.replaced,
+            unchanged=report.unchanged,
+        )
+
+    async def DeletePassages(
+        self, request: collections_pb.DeletePassagesRequest, context: Context
+    ) -> collections_pb.DeletePassagesResponse:
+        """Removes passages by id."""
+        name = checks.name("collection", request.collection)
+        ids = await self._pool.run(codec.ids_of, request.passage_ids)
+        report = await self._store.delete_passages(name, ids)
+        return collections_pb.DeletePassagesResponse(
+            collection=codec.collection_of(report.collection), deleted=report.deleted, missing=report.missing
+        )
+
+    async def GetCollection(
+        self, request: collections_pb.GetCollectionRequest, context: Context
+    ) -> collections_pb.GetCollectionResponse:
+        """Describes one collection."""
+        info = self._store.describe(checks.name("name", request.name))
+        return collections_pb.GetCollectionResponse(collection=codec.collection_of(info))
+
+    async def ListCollections(
+        self, request: collections_pb.ListCollectionsRequest, context: Context
+    ) -> collections_pb.ListCollectionsResponse:
+        """Describes all collections, by name."""
+        return collections_pb.ListCollectionsResponse(
+            collections=[codec.collection_of(info) for info in self._store.list()]
+        )
+
+    async def DeleteCollection(
+        self, request: collections_pb.DeleteCollectionRequest, context: Context
+    ) -> collections_pb.DeleteCollectionResponse:
+        """Removes a collection and its versions."""
+        await self._store.drop(checks.name("name", request.name))
+        return collections_pb.DeleteCollectionResponse()

@@ -1,0 +1,60 @@
+"""Settings of the retriever, from ``RAGMESH_RETRIEVER_*``."""
+
+from __future__ import annotations
+
+import os
+from typing import Literal
+
+from pydantic import Field, ValidationInfo, field_validator
+from pydantic_settings import SettingsConfigDict
+
+from meshkit.settings import ServiceSettings
+
+
+class RetrieverSettings(ServiceSettings):
+    """What can be set about the retriever."""
+
+    model_config = SettingsConfigDict(env_prefix="RAGMESH_RETRIEVER_")
+
+    port: int = Field(default=7071, ge=0, le=65535)
+    """Port to listen on, [0, 65535]; 0 lets the system choose."""
+    max_work: int = Field(default=2048, ge=1)
+    """Admission capacity. Unit: texts: one for each query and one for each candidate sent along, [1, inf)."""
+    max_ingest_bytes: int = Field(default=2**30, ge=2**20)
+    """Most passage data that unfinished ingest streams may hold in memory, together. Bytes, [2^20, inf)."""
+    threads: int = Field(default_factory=lambda: os.cpu_count() or 1, ge=1, le=256)
+    """Queries computed at a time, [1, 256]; the number of processors by default."""
+
+    bm25_engine: Literal["csr", "rank_bm25"] = "csr"
+    """Engine of ``bm25``: our sparse one, or the reference, which is hundreds of times slower."""
+    bm25_k1: float = Field(default=1.5, gt=0, le=100)
+    """k1 of ``bm25``, (0, 100]."""
+    bm25_b: float = Field(default=0.75, ge=0, le=1)
+    """b of ``bm25``, [0, 1]."""
+    lucene_k1: float = Field(default=1.2, gt=0, le=100)
+    """k1 of ``bm25-lucene``, (0, 100]."""
+    lucene_b: float = Field(default=0.75, ge=0, le=1)
+    """b of ``bm25-lucene``, [0, 1]."""
+    bm25_cache_bytes: int = Field(default=64 * 2**20, ge=0)
+    """Memory for ready scores of frequent terms, for each collection and BM25 variant. Bytes, [0, inf)."""
+
+    encoder: str = "all-MiniLM-L6-v2"
+    """Model of ``dense``: the bundled ``all-MiniLM-L6-v2``, a folder, a name in the local Hugging Face cache,
+    or empty for none."""
+    encoder_device: str = Field(default="auto", pattern=r"^(auto|cpu|cuda(:\d+)?)$")
+    """``auto``, ``cpu`` or ``cuda:0``."""
+    encoder_precision: Literal["auto", "fp32", "bf16"] = "auto"
+    """Arithmetic of the encoder's matrix products; ``auto`` is bf16 where the processor has it."""
+    encoder_threads: int = Field(default_factory=lambda: max(1, (os.cpu_count() or 1) // 2), ge=1, le=256)
+    """Threads of one encoding, [1, 256]; half of the processors by default."""
+    query_cache: int = Field(default=4096, ge=0)
+    """Queries whose vectors are kept, [0, inf)."""
+    default_retriever: Literal["", "bm25", "bm25-lucene", "dense", "hybrid"] = ""
+    """Retriever of requests that name none; empty for ``hybrid``, or ``bm25-lucene`` without an encoder."""
+
+    @field_validator("default_retriever")
+    @classmethod
+    def _exists(cls, value: str, info: ValidationInfo) -> str:
+        if value in ("dense", "hybrid") and not info.data.get("encoder"):
+            raise ValueError("needs an encoder, and RAGMESH_RETRIEVER_ENCODER is empty")
+        return value
