@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections import defaultdict
 
 import numpy as np
 
@@ -61,11 +60,14 @@ def _expected_utility(observation: Observation) -> float | None:
 
 
 def _providers(observation: Observation, exposure: ExposureMetrics) -> dict[str, ProviderExposure]:
-    achieved: dict[str, float] = defaultdict(float)
-    deserved: dict[str, float] = defaultdict(float)
-    for index, provider in enumerate(observation.providers):
-        achieved[provider] += float(exposure.exposure[index])
-        deserved[provider] += float(exposure.target[index])
+    achieved: dict[str, float] = dict.fromkeys(observation.providers, 0.0)
+    deserved = achieved.copy()
+    # Beyond the candidates are useful passages that were missed: their providers are not known.
+    n = len(observation.providers)
+    pairs = zip(exposure.exposure[:n].tolist(), exposure.target[:n].tolist(), strict=True)
+    for provider, (shown, due) in zip(observation.providers, pairs, strict=True):
+        achieved[provider] += shown
+        deserved[provider] += due
     labelled = observation.labels.useful is not None
     return {
         provider: ProviderExposure(value, deserved[provider] if labelled else None)

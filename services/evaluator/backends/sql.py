@@ -45,6 +45,9 @@ from services.evaluator.domain import (
 )
 from services.evaluator.moments import Moments
 
+SCHEMA_VERSION: Final = 1
+"""Version of the tables below; SQLite files carry it as ``user_version``."""
+
 _METADATA: Final = MetaData()
 _BIG: Final = BigInteger().with_variant(Integer, "sqlite")  # SQLite numbers rows only in an INTEGER key
 
@@ -169,6 +172,9 @@ class SqlObservationStore:
             with _unavailable():
                 async with self._writer.begin() as connection:
                     await connection.run_sync(_METADATA.create_all)
+                    if is_sqlite:
+                        # Also the one write that shows at once whether the file can be written at all.
+                        await connection.exec_driver_sql(f"PRAGMA user_version={SCHEMA_VERSION}")
         except Unavailable:
             await self.close()
             raise

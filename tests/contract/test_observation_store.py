@@ -1,0 +1,365 @@
+"""The contract of ``services.evaluator.ports.ObservationStore``, run against every database there is here."""
+
+from __future__ import annotations
+
+import asyncio
+import importlib.util
+import os
+import shutil
+import signal
+import socket
+import sqlite3
+import subprocess
+import tempfile
+import time
+from collections.abc import AsyncIterator, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from sqlalchemy import URL, Engine, event, make_url
+
+from meshkit.errors import Unavailable
+from services.evaluator.backends.sql import SqlObservationStore
+from services.evaluator.domain import (
+    Labels,
+    Measurement,
+    Observation,
+    ProviderExposure,
+    RunReport,
+    SampledAnswer,
+    Stage,
+)
+from services.evaluator.measurement import measure
+from services.evaluator.moments import Moments
+from services.evaluator.ports import ObservationStore
+
+QUANTITIES = ("ee_d", "ee_d_norm", "ee_r", "ee_r_norm", "expected_utility")
+
+
+@pytest.fixture(scope="session")
+def postgres_server() -> Iterator[str]:
+    """A PostgreSQL server of our own on a free port, if the machine has one; its URL without a database."""
+    initdb, server = shutil.which("initdb"), shutil.which("postgres")
+    if initdb is None or server is None:
+        pytest.skip("PostgreSQL is not on the path")
+    if importlib.util.find_spec("asyncpg") is None:
+        pytest.skip("asyncpg is not installed")
+    # PostgreSQL refuses to run as root.
+    who: dict[str, Any] = {"user": "nobody", "group": "nogroup"} if os.geteuid() == 0 else {}
+    folder = Path(tempfile.mkdtemp(prefix="ragmesh-postgres-"))
+    if who:
+        shutil.chown(folder, "nobody", "nogroup")
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    data = folder / "data"
+    subprocess.run(
+        [initdb, "-D", data, "-U", "ragmesh", "--auth=trust", "--no-sync"],
+        check=True,
+        capture_output=True,
+        cwd=folder,
+        **who,
+    )
+    process = subprocess.Popen(
+        [server, "-D", data, "-p", str(port), "-h", "127.0.0.1", "-k", folder],
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        cwd=folder,
+        **who,
+    )
+    try:
+        ends = time.monotonic() + 60
+        while True:
+            with socket.socket() as probe:
+                if not probe.connect_ex(("127.0.0.1", port)):
+                    break
+            assert process.poll() is None
+            assert time.monotonic() < ends
+            time.sleep(0.05)
+        yield f"postgresql+asyncpg://ragmesh@127.0.0.1:{port}"
+    finally:
+        process.send_signal(signal.SIGINT)  # does not wait for clients, as SIGTERM would
+        process.wait(30)
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+async def _fresh_database(server: str, name: str) -> URL:
+    import asyncpg
+
+    address = make_url(server)
+    connection = await asyncpg.connect(
+        host=address.host, port=address.port, user=address.username, database="postgres"
+    )
+    try:
+        for attempt in range(20):
+            try:
+                await connection.execute(f'CREATE DATABASE "{name}"')
+                break
+            except asyncpg.PostgresError:  # the server is still starting
+                if attempt == 19:
+                    raise
+                await asyncio.sleep(0.2)
+    finally:
+        await connection.close()
+    return address.set(database=name)
+
+
+@pytest.fixture(params=["sqlite", "postgresql"])
+async def url(request: pytest.FixtureRequest, tmp_path: Path) -> URL:
+    """A database of the kind, empty."""
+    if request.param == "sqlite":
+        return URL.create("sqlite+aiosqlite", database=str(tmp_path / "deep" / "observations.db"))
+    return await _fresh_database(request.getfixturevalue("postgres_server"), tmp_path.name)
+
+
+@pytest.fixture
+async def store(url: URL) -> AsyncIterator[ObservationStore]:
+    """An open store."""
+    store = SqlObservationStore(url)
+    await store.open()
+    yield store
+    await store.close()
+
+
+def _observation(id_: str, *, run_id: str = "run", **changes: Any) -> Observation:
+    settings: dict[str, Any] = {
+        "id": id_,
+        "run_id": run_id,
+        "query_id": "q",
+        "observed_at_us": 1_000,
+        "passage_ids": ["a", "b", "c"],
+        "providers": ["P", "Q", ""],
+        "shown": np.array([[0, 1], [0, 2]]),
+        "answers": (SampledAnswer("Rhine", (0,)),),
+        "labels": Labels(useful=frozenset("a"), references=("Rhine",)),
+        "stage_ms": {Stage.RETRIEVE: 2.0},
+        "payload": id_.encode(),
+    }
+    return Observation(**(settings | changes))
+
+
+def _measured(*observations: Observation) -> list[tuple[Observation, Measurement]]:
+    return [(observation, measure(observation)) for observation in observations]
+
+
+async def _report(store: ObservationStore, run_id: str = "run") -> RunReport:
+    report = await store.report(run_id, max_providers=100)
+    assert report is not None
+    return report
+
+
+async def test_an_id_is_new_once(store: ObservationStore) -> None:
+    first = await store.append(_measured(_observation("1"), _observation("2"), _observation("1")))
+    again = await store.append(_measured(_observation("2"), _observation("3")))
+    assert list(first) == [True, True, False]
+    assert list(again) == [False, True]
+    assert (await _report(store)).num_observations == 3
+
+
+async def test_a_second_observation_of_an_id_changes_nothing(store: ObservationStore) -> None:
+    await store.append(_measured(_observation("1")))
+    before = await _report(store)
+    other = _observation("1", shown=np.array([[1, 2]]), observed_at_us=9, degradations=((Stage.RERANK, "X"),))
+    assert list(await store.append(_measured(other))) == [False]
+    assert list(await store.append(_measured(_observation("1", run_id="other")))) == [False]
+    assert await _report(store) == before
+    assert await store.report("other", max_providers=1) is None
+
+
+async def test_concurrent_appends_store_each_id_once(url: URL, store: ObservationStore) -> None:
+    # Two evaluators on one database, eight writers, all with the same ids in different orders.
+    other = SqlObservationStore(url, lock_timeout_s=30)
+    await other.open()
+
+    async def write(writer: int) -> int:
+        target: ObservationStore = store if writer % 2 else other
+        new = 0
+        for start in range(0, 40, 5):
+            ids = [(7 * writer + start + step) % 40 for step in range(5)]
+            new += sum(await target.append(_measured(*(_observation(str(one)) for one in ids))))
+        return new
+
+    try:
+        assert sum(await asyncio.gather(*map(write, range(8)))) == 40
+        report = await _report(other)
+        assert report.num_observations == 40
+        assert report.estimates["ee_d"].count == 40
+        assert report.stages[Stage.RETRIEVE].count == 40
+    finally:
+        await other.close()
+
+
+async def test_aggregates_add_up_and_survive_a_restart(url: URL, store: ObservationStore) -> None:
+    # Useful: a. Observation i shows (a, b) or (b, c) by turns, in batches of different sizes.
+    contexts = [[[0, 1]], [[1, 2]]]
+    observations = [
+        _observation(
+            str(i),
+            shown=np.array(contexts[i % 2]),
+            observed_at_us=1_000 + (i * 7) % 10,
+            answers=(SampledAnswer("Rhine" if i % 4 else "Elbe", (0,)),) if i % 5 else (),
+            stage_ms={Stage.RETRIEVE: float(i), Stage.GENERATE: 10.0},
+            degradations=((Stage.RERANK, "BUDGET_EXCEEDED"),) * (i % 3),
+        )
+        for i in range(10)
+    ]
+    for start, end in ((0, 1), (1, 4), (4, 10)):
+        await store.append(_measured(*observations[start:end]))
+    reopened = SqlObservationStore(url)
+    await reopened.open()
+    try:
+        report = await _report(reopened)
+    finally:
+        await reopened.close()
+
+    assert report == await _report(store)
+    assert (report.num_observations, report.num_rankings) == (10, 10)
+    assert report.num_unanswered == 2  # 0 and 5
+    assert (report.started_at_us, report.updated_at_us) == (1_000, 1_009)
+    # One deterministic context of two: EE-D = 2, its bound 2. EE-R: ε* = (1, 1/2, 1/2), so 3/2 or 1 by turns.
+    assert report.estimates["ee_d"].mean == pytest.approx(2.0)
+    assert report.estimates["ee_d_norm"].mean == pytest.approx(1.0)
+    expected = Moments.of([1.5, 1.0] * 5).estimate()
+    assert report.estimates["ee_r"].mean == pytest.approx(expected.mean)
+    assert report.estimates["ee_r"].low == pytest.approx(expected.low)
+    # 4 and 8 are wrong, 0 and 5 have no answer: 6 of 8 are right.
+    assert report.estimates["expected_utility"].mean == pytest.approx(6 / 8)
+    assert (report.estimates["expected_utility"].count, report.estimates["expected_utility"].undefined) == (
+        8,
+        2,
+    )
+    assert report.stages[Stage.RETRIEVE].mean == pytest.approx(4.5)
+    assert report.stages[Stage.GENERATE].mean == 10.0
+    # i % 3 degradations each: 0+1+2 + 0+1+2 + 0+1+2 + 0.
+    assert list(report.degradations) == [(Stage.RERANK, "BUDGET_EXCEEDED", 9)]
+
+
+async def test_providers_are_summed_with_their_targets(store: ObservationStore) -> None:
+    # Twice contexts {a, b}, {a, c}: ε = (1, 1/2, 1/2). Labelled once: ε* = (1, 1/2, 1/2) of (P, Q, unknown).
+    await store.append(
+        _measured(_observation("1"), _observation("2", labels=Labels()), _observation("3", labels=Labels()))
+    )
+    report = await _report(store)
+    assert [share.name for share in report.providers] == ["P", "Q"]
+    first, second = report.providers
+    assert (first.exposure, second.exposure) == (3.0, 1.5)
+    # The unknown provider's 3/2 counts in the whole: 3 of 6 and 3/2 of 6.
+    assert (first.share, second.share) == (0.5, 0.25)
+    assert (first.target, second.target) == (1.0, 0.5)
+
+
+async def test_without_labels_no_provider_has_a_target(store: ObservationStore) -> None:
+    await store.append(_measured(_observation("1", labels=Labels())))
+    assert [share.target for share in (await _report(store)).providers] == [None, None]
+
+
+async def test_the_most_exposed_providers_come_first_and_few(store: ObservationStore) -> None:
+    exposed = [(f"p{i}", ProviderExposure(float(i % 50), None)) for i in range(120)]
+    measurement = Measurement(dict.fromkeys(QUANTITIES), 1, 1, dict(exposed))
+    await store.append([(_observation("1"), measurement)])
+    report = await store.report("run", max_providers=3)
+    assert report is not None
+    assert [share.name for share in report.providers] == ["p49", "p99", "p48"]
+
+
+async def test_runs_are_listed_newest_first_in_stable_pages(store: ObservationStore) -> None:
+    for i in range(5):
+        await store.append(_measured(_observation(str(i), run_id=f"run-{i}")))
+    page = await store.runs(before=None, limit=2)
+    assert [run.run_id for run in page] == ["run-4", "run-3"]
+    # What happens meanwhile moves no run to another page.
+    await store.append(_measured(_observation("x", run_id="run-0"), _observation("y", run_id="run-9")))
+    rest = await store.runs(before=page[-1].sequence, limit=10)
+    assert [(run.run_id, run.num_observations) for run in rest] == [("run-2", 1), ("run-1", 1), ("run-0", 2)]
+    assert (await store.runs(before=None, limit=1))[0].run_id == "run-9"
+
+
+async def test_many_runs_in_one_batch(store: ObservationStore) -> None:
+    observations = [_observation(str(i), run_id=f"run-{i % 500}") for i in range(1000)]
+    assert all(await store.append(_measured(*observations)))
+    assert (await _report(store, "run-499")).num_observations == 2
+
+
+async def test_an_unknown_run_has_no_report(store: ObservationStore) -> None:
+    assert await store.report("nothing", max_providers=1) is None
+
+
+async def test_a_batch_is_stored_whole_or_not_at_all(store: ObservationStore) -> None:
+    good, bad = _observation("1"), _observation("2")
+    # No database takes a run without a name; the batch must leave no trace.
+    impossible: Sequence[Any] = [(good, measure(good)), (_observation("2", run_id=None), measure(bad))]
+    with pytest.raises(Unavailable):
+        await store.append(impossible)
+    assert await store.report("run", max_providers=1) is None
+    assert list(await store.append(_measured(good))) == [True]
+
+
+async def test_a_locked_sqlite_says_so(tmp_path: Path) -> None:
+    path = tmp_path / "observations.db"
+    store = SqlObservationStore(URL.create("sqlite+aiosqlite", database=str(path)), lock_timeout_s=0.05)
+    await store.open()
+    try:
+        lock = sqlite3.connect(path, isolation_level=None)
+        lock.execute("BEGIN IMMEDIATE")
+        with pytest.raises(Unavailable) as caught:
+            await store.append(_measured(_observation("1")))
+        assert caught.value.reason == "STORE_LOCKED"
+        lock.execute("ROLLBACK")
+        lock.close()
+        assert list(await store.append(_measured(_observation("1")))) == [True]
+    finally:
+        await store.close()
+
+
+async def test_a_full_disk_says_so_and_stores_nothing(tmp_path: Path) -> None:
+    pages = 60
+
+    def limit(connection: Any, _: Any) -> None:
+        connection.execute(f"PRAGMA max_page_count={pages}")
+
+    event.listen(Engine, "connect", limit)
+    store = SqlObservationStore(URL.create("sqlite+aiosqlite", database=str(tmp_path / "observations.db")))
+    try:
+        await store.open()
+        await store.append(_measured(_observation("1")))
+        with pytest.raises(Unavailable) as caught:
+            await store.append(_measured(_observation("2"), _observation("3", payload=bytes(500_000))))
+        assert caught.value.reason == "STORE_FULL"
+        assert (await _report(store)).num_observations == 1
+        assert list(await store.append(_measured(_observation("2")))) == [True]
+    finally:
+        event.remove(Engine, "connect", limit)
+        await store.close()
+
+
+async def test_a_read_only_sqlite_says_so(tmp_path: Path) -> None:
+    path = tmp_path / "observations.db"
+    store = SqlObservationStore(URL.create("sqlite+aiosqlite", database=str(path)))
+    await store.open()
+    await store.append(_measured(_observation("1")))
+    await store.close()
+    read_only = SqlObservationStore(
+        URL.create("sqlite+aiosqlite", database=f"file:{path}", query={"mode": "ro", "uri": "true"})
+    )
+    with pytest.raises(Unavailable) as caught:
+        await read_only.open()
+    assert caught.value.reason == "STORE_READ_ONLY"
+
+
+async def test_a_folder_that_cannot_be_made_says_so(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("in the way")
+    store = SqlObservationStore(
+        URL.create("sqlite+aiosqlite", database=str(tmp_path / "file" / "observations.db"))
+    )
+    with pytest.raises(Unavailable, match="cannot make the folder"):
+        await store.open()
+
+
+async def test_a_closed_store_is_unavailable(tmp_path: Path) -> None:
+    store = SqlObservationStore(URL.create("sqlite+aiosqlite", database=str(tmp_path / "observations.db")))
+    with pytest.raises(Unavailable, match="not open"):
+        await store.append(_measured(_observation("1")))
+    with pytest.raises(Unavailable, match="not open"):
+        await store.runs(before=None, limit=1)

@@ -1,0 +1,218 @@
+"""Bounds of evaluator.proto at the door: each broken bound names its field."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from meshkit.errors import InvalidField
+from ragmesh.common.v1 import common_pb2
+from ragmesh.evaluator.v1 import evaluator_service_pb2 as pb
+from services.evaluator import codec
+from services.evaluator.domain import Stage, UtilityMetric
+
+
+def _message() -> pb.Observation:
+    message = pb.Observation(
+        id="o-1",
+        run_id="run",
+        query_id="q-1",
+        question="Who?",
+        collection="demo",
+        retriever="bm25",
+        reranker="none",
+        generator="pointer",
+        alpha=2.0,
+        seed=7,
+        candidates=[pb.Candidate(passage_id=f"p{i}", provider="P") for i in range(4)],
+        shown=common_pb2.Rankings(depth=2, indices=[0, 1, 0, 2], log_probabilities=[-1.0, -2.0]),
+        answers=[pb.SampledAnswer(text="Rhine", samples=[0, 1], log_probability=-0.5)],
+        labels=pb.Labels(useful_passage_ids=["p0"], has_useful=True, references=["Rhine"]),
+        stage_times=[common_pb2.StageTime(stage=common_pb2.STAGE_RETRIEVE, duration_ms=1.5)],
+        degradations=[
+            common_pb2.Degradation(
+                stage=common_pb2.STAGE_RERANK,
+                action=common_pb2.Degradation.ACTION_RETRIEVER_ORDER,
+                reason="BUDGET_EXCEEDED",
+            )
+        ],
+    )
+    message.observed_at.FromMicroseconds(1_700_000_000_000_001)
+    return message
+
+
+def test_everything_is_read() -> None:
+    message = _message()
+    observation = codec.observation(message, now_us=0)
+    assert observation.id == "o-1"
+    assert observation.shown.tolist() == [[0, 1], [0, 2]]
+    assert observation.observed_at_us == 1_700_000_000_000_001
+    assert observation.labels.useful == {"p0"}
+    assert observation.labels.metric is UtilityMetric.TOKEN_F1
+    assert observation.stage_ms == {Stage.RETRIEVE: 1.5}
+    assert observation.degradations == [(Stage.RERANK, "BUDGET_EXCEEDED")]
+    assert observation.alpha == 2.0
+    assert pb.Observation.FromString(observation.payload) == message
+
+
+def test_unset_time_is_now_and_unset_usefulness_is_unknown() -> None:
+    message = _message()
+    message.ClearField("observed_at")
+    message.ClearField("labels")
+    message.ClearField("alpha")
+    observation = codec.observation(message, now_us=42)
+    assert observation.observed_at_us == 42
+    assert observation.labels.useful is None
+    assert observation.alpha is None
+
+
+def test_no_context_is_one_ranking_of_nothing() -> None:
+    message = _message()
+    message.ClearField("candidates")
+    message.ClearField("shown")
+    message.answers[0].samples[:] = [0]
+    assert codec.observation(message, now_us=0).shown.shape == (1, 0)
+
+
+Broken = Callable[[pb.Observation], object]
+
+BROKEN: list[tuple[str, Broken]] = [
+    ("id", lambda m: m.ClearField("id")),
+    ("id", lambda m: setattr(m, "id", "x" * 129)),
+    ("id", lambda m: setattr(m, "id", "line\nbreak")),
+    ("run_id", lambda m: m.ClearField("run_id")),
+    ("query_id", lambda m: setattr(m, "query_id", "é" * 65)),
+    ("question", lambda m: setattr(m, "question", "x" * 8193)),
+    ("retriever", lambda m: setattr(m, "retriever", "x" * 257)),
+    ("alpha", lambda m: setattr(m, "alpha", float("nan"))),
+    ("alpha", lambda m: setattr(m, "alpha", -0.1)),
+    ("alpha", lambda m: setattr(m, "alpha", 100.1)),
+    ("seed", lambda m: setattr(m, "seed", 2**63)),
+    ("candidates", lambda m: m.candidates.extend([pb.Candidate(passage_id=f"x{i}") for i in range(997)])),
+    ("candidates[1].passage_id", lambda m: setattr(m.candidates[1], "passage_id", "")),
+    ("candidates[1].passage_id", lambda m: setattr(m.candidates[1], "passage_id", "é" * 129)),
+    ("candidates[3].id", lambda m: setattr(m.candidates[3], "passage_id", "p0")),
+    ("candidates[2]", lambda m: setattr(m.candidates[2], "passage_id", "p\x07")),
+    ("candidates[0].provider", lambda m: setattr(m.candidates[0], "provider", "x" * 1025)),
+    ("shown.depth", lambda m: setattr(m.shown, "depth", 1001)),
+    ("shown.depth", lambda m: setattr(m.shown, "depth", 0)),
+    ("shown.indices", lambda m: m.shown.indices.append(3)),
+    ("shown.indices", lambda m: m.shown.ClearField("indices")),
+    ("shown.indices[3]", lambda m: m.shown.indices.__setitem__(3, 4)),
+    ("shown.indices", lambda m: m.shown.indices.__setitem__(3, 0)),
+    ("shown.log_probabilities", lambda m: m.shown.log_probabilities.append(-1.0)),
+    ("shown.log_probabilities[1]", lambda m: m.shown.log_probabilities.__setitem__(1, 0.5)),
+    ("answers[0].samples[1]", lambda m: m.answers[0].samples.__setitem__(1, 2)),
+    ("answers[0].samples[1]", lambda m: m.answers[0].samples.__setitem__(1, 0)),
+    ("answers[0].samples", lambda m: m.answers[0].ClearField("samples")),
+    ("answers[0].log_probability", lambda m: setattr(m.answers[0], "log_probability", 0.1)),
+    ("answers[0].log_probability", lambda m: setattr(m.answers[0], "log_probability", float("-inf"))),
+    ("labels.useful_passage_ids[0]", lambda m: m.labels.useful_passage_ids.__setitem__(0, "")),
+    ("labels.has_useful", lambda m: setattr(m.labels, "has_useful", False)),
+    ("labels.metric", lambda m: setattr(m.labels, "metric", 99)),
+    ("stage_times[0].stage", lambda m: m.stage_times[0].ClearField("stage")),
+    ("stage_times[0].duration_ms", lambda m: setattr(m.stage_times[0], "duration_ms", -1.0)),
+    ("stage_times[0].duration_ms", lambda m: setattr(m.stage_times[0], "duration_ms", float("inf"))),
+    ("stage_times[1].stage", lambda m: m.stage_times.add(stage=common_pb2.STAGE_RETRIEVE)),
+    ("degradations[0].stage", lambda m: setattr(m.degradations[0], "stage", 17)),
+    ("degradations[0].action", lambda m: setattr(m.degradations[0], "action", 17)),
+    ("degradations[0].reason", lambda m: m.degradations[0].ClearField("reason")),
+    ("observed_at", lambda m: setattr(m.observed_at, "nanos", 10**9)),
+    ("observed_at", lambda m: setattr(m.observed_at, "seconds", 2**60)),
+]
+
+
+@pytest.mark.parametrize(("field", "broken"), BROKEN, ids=[f"{i}-{f}" for i, (f, _) in enumerate(BROKEN)])
+def test_a_broken_bound_names_its_field(field: str, broken: Broken) -> None:
+    message = _message()
+    broken(message)
+    with pytest.raises(InvalidField) as caught:
+        codec.observation(message, now_us=0)
+    assert caught.value.field == field
+
+
+def _exposure(**changes: object) -> pb.EvaluateExposureRequest:
+    request = pb.EvaluateExposureRequest(
+        rankings=common_pb2.Rankings(depth=2, indices=[0, 1]), usefulness=[1, 0, 0], k=2
+    )
+    for name, value in changes.items():
+        request.ClearField(name)  # type: ignore[arg-type]  # names are checked by the parameters below
+        if value is not None:
+            request.MergeFrom(pb.EvaluateExposureRequest(**{name: value}))  # type: ignore[arg-type]
+    return request
+
+
+@pytest.mark.parametrize(
+    ("field", "changes"),
+    [
+        ("k", {"k": 0}),
+        ("k", {"k": 1001}),
+        ("usefulness", {"usefulness": None}),
+        ("usefulness[2]", {"usefulness": [0, 0, -1]}),
+        ("usefulness[1]", {"usefulness": [0, float("nan"), 0]}),
+        ("usefulness[0]", {"usefulness": [1001, 0, 0]}),
+        ("rankings", {"rankings": None}),
+        ("rankings", {"exposure": [1, 1, 0]}),
+        ("rankings.depth", {"rankings": common_pb2.Rankings()}),
+        ("rankings.indices[1]", {"rankings": common_pb2.Rankings(depth=2, indices=[0, 3])}),
+        ("exposure", {"rankings": None, "exposure": [1, 1]}),
+        ("exposure[0]", {"rankings": None, "exposure": [1.5, 0, 0]}),
+        ("browsing.model", {"browsing": pb.BrowsingModel()}),
+        ("browsing.top_k", {"browsing": pb.BrowsingModel(top_k=0)}),
+        ("browsing.rbp_patience", {"browsing": pb.BrowsingModel(rbp_patience=1)}),
+        ("browsing.rbp_patience", {"browsing": pb.BrowsingModel(rbp_patience=float("nan"))}),
+        ("browsing.reciprocal_rank", {"browsing": pb.BrowsingModel(reciprocal_rank=False)}),
+        (
+            "browsing.position_weights.weights",
+            {"browsing": pb.BrowsingModel(position_weights=pb.PositionWeights())},
+        ),
+        (
+            "browsing.position_weights.weights[1]",
+            {"browsing": pb.BrowsingModel(position_weights=pb.PositionWeights(weights=[1, 2]))},
+        ),
+    ],
+)
+def test_exposure_bounds(field: str, changes: dict[str, object]) -> None:
+    with pytest.raises(InvalidField) as caught:
+        codec.exposure_question(_exposure(**changes))
+    assert caught.value.field == field
+
+
+@pytest.mark.parametrize(
+    ("field", "request_"),
+    [
+        ("answers", pb.EvaluateUtilityRequest(references=["x"])),
+        ("references", pb.EvaluateUtilityRequest(answers=["x"])),
+        ("metric", pb.EvaluateUtilityRequest.FromString(b"\x0a\x01x\x12\x01x\x18\x11")),
+        ("weights", pb.EvaluateUtilityRequest(answers=["x"], references=["x"], weights=[0.5, 0.5])),
+        ("weights[0]", pb.EvaluateUtilityRequest(answers=["x"], references=["x"], weights=[1.5])),
+        ("weights", pb.EvaluateUtilityRequest(answers=["x"], references=["x"], weights=[0])),
+        ("u_max", pb.EvaluateUtilityRequest(answers=["x"], references=["x"], u_max=0)),
+        ("u_max", pb.EvaluateUtilityRequest(answers=["x"], references=["x"], u_max=float("nan"))),
+    ],
+)
+def test_utility_bounds(field: str, request_: pb.EvaluateUtilityRequest) -> None:
+    with pytest.raises(InvalidField) as caught:
+        codec.utility_question(request_)
+    assert caught.value.field == field
+
+
+def test_a_page_token_comes_back_as_it_went() -> None:
+    response = codec.runs([], 1234)
+    assert codec.page(pb.ListRunsRequest(page_token=response.next_page_token)) == (1234, codec.DEFAULT_PAGE)
+    assert codec.runs([], None).next_page_token == ""
+
+
+@pytest.mark.parametrize("token", ["x", "%%%", "YmVmb3JlOng=", "YWZ0ZXI6MQ==", "YmVmb3JlOi0x", "é"])
+def test_a_made_up_page_token_is_refused(token: str) -> None:
+    with pytest.raises(InvalidField) as caught:
+        codec.page(pb.ListRunsRequest(page_token=token))
+    assert caught.value.field == "page_token"
+
+
+@pytest.mark.parametrize("size", [0, 1001])
+def test_page_size_bounds(size: int) -> None:
+    with pytest.raises(InvalidField) as caught:
+        codec.page(pb.ListRunsRequest(page_size=size))
+    assert caught.value.field == "page_size"
