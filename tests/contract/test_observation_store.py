@@ -63,7 +63,7 @@ def postgres_server() -> Iterator[str]:
         **who,
     )
     process = subprocess.Popen(
-        [server, "-D", data, "-p", str(port), "-h", "127.0.0.1", "-k", folder],
+        [server, "-D", data, "-p", str(port), "-h", "127.0.0.1", "-k", folder, "-c", "fsync=off"],
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
         cwd=folder,
@@ -80,7 +80,7 @@ def postgres_server() -> Iterator[str]:
             time.sleep(0.05)
         yield f"postgresql+asyncpg://ragmesh@127.0.0.1:{port}"
     finally:
-        process.send_signal(signal.SIGINT)  # does not wait for clients, as SIGTERM would
+        process.send_signal(signal.SIGQUIT)  # at once: nothing of it is kept
         process.wait(30)
         shutil.rmtree(folder, ignore_errors=True)
 
