@@ -66,6 +66,14 @@ def read_questions(path: Path) -> list[Question]:
 
 
 @dataclass(frozen=True)
+class Size:
+    """What an example may cost: tokens of a pair at most; share of questions with a negative, in [0, 1]."""
+
+    limit: int = 160
+    negative_rate: float = 0.4
+
+
+@dataclass(frozen=True)
 class Example:
     """One question: the gold pair, perhaps a negative pair, the answer's tokens.
 
@@ -90,7 +98,7 @@ class Batch:
 
     ``input_ids``, ``attention_mask``, ``token_type_ids`` [N, L]; ``single`` [A] rows answered alone,
     ``fused`` [F, 2] rows answered together; ``decoder_ids`` and ``targets`` [Q, T], singles first,
-    padded with ``eos`` and -1.
+    padded with 0 and -1.
     """
 
     input_ids: Tensor
@@ -107,9 +115,9 @@ class ExampleSource:
     """Makes the examples of every epoch from tokenised passages and questions; all choices from one seed.
 
     Args:
-        limit: longest pair, in tokens.
-        negative_rate: share of questions that get a negative passage, in [0, 1].
-        fused_rate: of those, the share whose answer is decoded from both passages, in [0, 1].
+        size: of the examples; decides the order of an epoch too.
+        fused_rate: of the questions with a negative, the share whose answer is decoded from both
+            passages, in [0, 1].
         candidates: passages of the same article among which the hardest negative is looked for.
     """
 
@@ -120,16 +128,14 @@ class ExampleSource:
         tokenizer: PairTokenizer,
         *,
         seed: int,
-        limit: int = 192,
-        negative_rate: float = 0.5,
+        size: Size | None = None,
         fused_rate: float = 0.5,
         candidates: int = 16,
     ) -> None:
         self._passages = list(passages)
         self._questions = list(questions)
         self._seed = seed
-        self._limit = limit
-        self._negative_rate = negative_rate
+        self._size = Size() if size is None else size
         self._fused_rate = fused_rate
         self._candidates = candidates
         self._lower = [p.text.lower() for p in self._passages]
@@ -162,17 +168,18 @@ class ExampleSource:
     def __len__(self) -> int:
         return len(self._questions)
 
-    def example(self, index: int, epoch: int) -> Example:
-        """The example of question ``index`` in ``epoch``: the same for the same seed, in any order."""
+    def example(self, index: int, epoch: int, size: Size | None = None) -> Example:
+        """The example of question ``index`` in ``epoch``: the same for a seed and a size, in any order."""
+        size = self._size if size is None else size
         rng = np.random.default_rng([self._seed, epoch, index])
         question = self._questions[index]
         gold = self._row[question.gold]
         answer = self._answer_ids[index]
         first = max(0, self._answer_starts[index] - 1)
         last = self._answer_starts[index] + len(answer) + 1
-        gold_pair = self._window(index, gold, rng, first, last)
-        negative = self._negative(index, gold, rng) if rng.random() < self._negative_rate else None
-        negative_pair = None if negative is None else self._window(index, negative, rng)
+        gold_pair = self._window(index, gold, size.limit, rng, first, last)
+        negative = self._negative(index, gold, rng) if rng.random() < size.negative_rate else None
+        negative_pair = None if negative is None else self._window(index, negative, size.limit, rng)
         target = answer if len(answer) > MAX_ANSWER else (*answer, SEP)
         return Example(
             gold_pair,
@@ -199,17 +206,23 @@ class ExampleSource:
         return [batches[int(at)] for at in rng.permutation(len(batches))]
 
     def _window(
-        self, index: int, passage: int, rng: np.random.Generator, first: int = 0, last: int | None = None
+        self,
+        index: int,
+        passage: int,
+        limit: int,
+        rng: np.random.Generator,
+        first: int = 0,
+        last: int | None = None,
     ) -> Pair:
         """The pair with a random window of the text that holds tokens ``first`` to ``last``, as fits."""
         question, title, text = self._question_ids[index], self._titles[passage], self._texts[passage]
-        size = room(question, title, self._limit)
-        low, high = 0, max(0, len(text) - size)
+        space = room(question, title, limit)
+        low, high = 0, max(0, len(text) - space)
         if last is not None:
-            low = max(low, min(high, last - size))
+            low = max(low, min(high, last - space))
             high = max(low, min(high, first))
         start = int(rng.integers(low, high + 1)) if high > low else low
-        return pair(question, title, text, limit=self._limit, start=start)
+        return pair(question, title, text, limit=limit, start=start)
 
     def _negative(self, index: int, gold: int, rng: np.random.Generator) -> int | None:
         """Of a sample of the article's other passages without the answer, the one most like the question."""
@@ -252,7 +265,7 @@ def collate(examples: Sequence[Example], *, answer_token: int) -> Batch:
     input_ids, mask, types = pad_pairs(pairs)
     answers = single_answers + fused_answers
     steps = max(len(answer) for answer in answers)
-    decoder_ids = torch.full((len(answers), steps), SEP)
+    decoder_ids = torch.full((len(answers), steps), PAD)
     targets = torch.full((len(answers), steps), -1)
     for row, answer in enumerate(answers):
         decoder_ids[row, : len(answer)] = torch.tensor((answer_token, *answer[:-1]))

@@ -18,6 +18,7 @@ from services.generator.pointer.evaluate import QuickEvaluation
 from services.generator.pointer.examples import (
     Batch,
     ExampleSource,
+    Size,
     collate,
     default_data,
     read_passages,
@@ -33,7 +34,9 @@ class Recipe:
     """Everything that decides the outcome of a run.
 
     ``steps`` optimiser steps, 0 for one epoch; ``limit`` tokens of a training pair; rates in [0, 1];
-    learning rates per step at the top of the schedule; ``warm_up`` steps of linear rise.
+    learning rates per step at the top of the schedule; ``warm_up`` steps of linear rise. From
+    ``late_step`` on (0: never) steps cost less: ``late_limit`` and ``late_negative_rate`` hold
+    instead. The order of the questions stays, so an epoch still has each once.
     """
 
     seed: int = 13
@@ -42,12 +45,21 @@ class Recipe:
     limit: int = 160
     negative_rate: float = 0.4
     fused_rate: float = 0.5
+    late_step: int = 0
+    late_limit: int = 144
+    late_negative_rate: float = 0.25
     encoder_rate: float = 1e-4
     decoder_rate: float = 5e-4
     weight_decay: float = 0.01
     warm_up: int = 100
     clip: float = 1.0
     bfloat16: bool = True
+
+    def size(self, step: int) -> Size:
+        """What the examples of ``step`` may cost."""
+        if self.late_step and step >= self.late_step:
+            return Size(self.late_limit, self.late_negative_rate)
+        return Size(self.limit, self.negative_rate)
 
     def rate(self, step: int) -> float:
         """Factor on the learning rates at ``step``, counted from 0: linear rise, then linear fall to 0."""
@@ -83,7 +95,8 @@ class Trainer:
         if epoch != self._epoch:
             self._batches = self._source.epoch(epoch, self.recipe.batch_size)
             self._epoch = epoch
-        examples = [self._source.example(index, epoch) for index in self._batches[at]]
+        size = self.recipe.size(step)
+        examples = [self._source.example(index, epoch, size) for index in self._batches[at]]
         return collate(examples, answer_token=self.model.config.answer_token_id)
 
     def step(self, step: int) -> dict[str, float]:
@@ -141,8 +154,7 @@ def main(arguments: list[str] | None = None) -> None:
         read_questions(data / "questions.train.jsonl.gz"),
         tokenizer,
         seed=recipe.seed,
-        limit=recipe.limit,
-        negative_rate=recipe.negative_rate,
+        size=recipe.size(0),
         fused_rate=recipe.fused_rate,
     )
     quick = QuickEvaluation(
