@@ -1,0 +1,266 @@
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from ragmesh import Passage
+from ragmesh.addresses import VARIABLES
+from ragmesh.cli import application, main
+from tests.unit.ragmesh.scripted import Ask, ScriptedMesh, answered, script
+
+Output = pytest.CaptureFixture[str]
+
+
+@pytest.fixture(autouse=True)
+def nobodys_terminal(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("RAGMESH_HOME", str(tmp_path / "home"))
+    for name in ("FORCE_COLOR", "TTY_COMPATIBLE", "COLUMNS"):
+        monkeypatch.delenv(name, raising=False)
+
+
+@pytest.fixture
+def mesh(scripted: ScriptedMesh, monkeypatch: pytest.MonkeyPatch) -> ScriptedMesh:
+    """A scripted mesh that the commands find."""
+    for service, address in scripted.addresses.items():
+        monkeypatch.setenv(VARIABLES[service], address)
+    return scripted
+
+
+def lines(text: str) -> list[str]:
+    return [line.rstrip() for line in text.splitlines()]
+
+
+def test_ask_shows_answer_citations_exposure_and_what_degraded(mesh: ScriptedMesh, capsys: Output) -> None:
+    assert main(["ask", "How often?", "--alpha", "2", "--samples", "2"]) == 0
+
+    out, err = capsys.readouterr()
+    assert err == ""
+    assert lines(out) == [
+        "every 200 kilometres",
+        "",
+        "  [1] Oil it  Co-op  p1",
+        "",
+        "Answers of 2 samples",
+        "samples  answer",
+        "      1  every 200 kilometres",
+        "      1  often",
+        "",
+        "Exposure: who the model was shown, 2 rankings at α = 2",
+        "provider                            share  exposure",
+        "Co-op     ████████████████░░░░░░░░  66.7%      1.00",
+        "Club      ████████░░░░░░░░░░░░░░░░  33.3%      0.50",
+        "EE-D 0.250 (0: all alike, 1: always the same passages) · expected utility 0.750",
+        "! rerank degraded, retriever order: the reranker is away (UPSTREAM_UNAVAILABLE)",
+        "",
+        "retrieve 12 ms · total 40 ms",
+        "run r1 · ask a1",
+    ]
+    assert "\x1b" not in out
+    assert mesh.orchestrator.requests[0].sampling.num_rankings == 2
+
+
+def test_ask_on_a_terminal_shows_the_same_words(
+    mesh: ScriptedMesh, capsys: Output, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    monkeypatch.setenv("COLUMNS", "100")
+
+    assert main(["ask", "How often?"]) == 0
+
+    out, _ = capsys.readouterr()
+    assert "\x1b[" in out
+    for words in ("every ", "200 kilometres", "Oil it", "66.7%", "the reranker is away"):
+        assert words in out
+
+
+def test_ask_as_json_is_an_event_a_line(mesh: ScriptedMesh, capsys: Output) -> None:
+    assert main(["ask", "How often?", "--json"]) == 0
+
+    events = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert [event["event"] for event in events] == [
+        "retrieved", "ranked", "delta", "delta", "answer", "answer", "degraded", "report", "done",
+    ]  # fmt: skip
+    assert events[0]["passages"][0]["attributes"] == {"provider": "Co-op"}
+    assert events[4]["citations"][0]["passage_id"] == "p1"
+    assert events[-1]["stage_ms"] == {"retrieve": 12.5}
+
+
+def test_an_answer_without_deltas_is_shown_once(mesh: ScriptedMesh, capsys: Output) -> None:
+    mesh.orchestrator.events = [event for event in script() if event.WhichOneof("event") != "delta"]
+
+    assert main(["ask", "How often?"]) == 0
+
+    assert lines(capsys.readouterr().out)[0] == "every 200 kilometres"
+
+
+def test_no_answer_is_said_and_is_a_failure(mesh: ScriptedMesh, capsys: Output) -> None:
+    mesh.orchestrator.events = [
+        event for event in script() if event.WhichOneof("event") in {"retrieved", "done"}
+    ]
+
+    assert main(["ask", "How often?"]) == 1
+
+    assert "No answer." in capsys.readouterr().out
+
+
+def test_text_from_elsewhere_cannot_steer_the_terminal(mesh: ScriptedMesh, capsys: Output) -> None:
+    mesh.orchestrator.events = [
+        Ask(delta={"text": "a\x1b[2Jb"}), answered("a\x1b[2Jb"), *script()[-2:]
+    ]  # fmt: skip
+
+    assert main(["ask", "How often?"]) == 0
+
+    out, _ = capsys.readouterr()
+    assert "\x1b" not in out
+    assert "a�[2Jb" in out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "status", "said"),
+    [
+        (["ask"], 2, "Missing argument"),
+        (["ask", "q", "--samples", "0"], 2, "--samples"),
+        (["ask", "q", "--k", "five"], 2, "--k"),
+        (["ask", " "], 2, "question: must not be empty"),
+        (["ask", "q", "--stage", "both"], 2, "sampling_stage: must be one of retriever, reranker"),
+        (["nonsense"], 2, "No such command"),
+        (["collections", "--delete", "none"], 1, "name: there is no collection 'none'"),
+        (["report", "r9"], 1, "run_id: there is no run 'r9'"),
+        (["ingest", "none.jsonl", "-c", "x"], 1, "none.jsonl: No such file"),
+    ],
+)
+def test_errors_are_one_line_and_a_status(
+    mesh: ScriptedMesh, capsys: Output, arguments: list[str], status: int, said: str
+) -> None:
+    assert main(arguments) == status
+
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert len(err.splitlines()) == 1
+    assert err.startswith("ragmesh: ")
+    assert said in err
+
+
+def test_without_a_mesh_the_way_to_one_is_said(capsys: Output, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in VARIABLES.values():
+        monkeypatch.setenv(name, "127.0.0.1:1")
+
+    assert main(["ask", "q"]) == 1
+    assert main(["status"]) == 1
+
+    first, second = capsys.readouterr().err.splitlines()
+    assert first == "ragmesh: no orchestrator answers at 127.0.0.1:1; start the mesh with: ragmesh up"
+    assert second == "ragmesh: no mesh is running; start one with: ragmesh up"
+
+
+def test_an_unexpected_error_is_a_line_and_a_traceback_on_demand(
+    capsys: Output, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("ragmesh.client.Client.__init__", lambda *_: 1 / 0)
+
+    assert main(["runs"]) == 1
+    assert (
+        "ZeroDivisionError: division by zero (unexpected; RAGMESH_TRACEBACK=1 shows where)"
+        in capsys.readouterr().err
+    )
+
+    monkeypatch.setenv("RAGMESH_TRACEBACK", "1")
+    with pytest.raises(ZeroDivisionError):
+        main(["runs"])
+
+
+def test_ingest_says_what_it_did(mesh: ScriptedMesh, capsys: Output, tmp_path: Path) -> None:
+    path = tmp_path / "p.jsonl"
+    path.write_text('{"id": "a", "text": "x"}\n', encoding="utf-8")
+
+    assert main(["ingest", str(path), "--collection", "mine"]) == 0
+    assert main(["ingest", str(path), "--collection", "mine", "--json"]) == 0
+
+    out, _ = capsys.readouterr()
+    first, second = out.splitlines()
+    assert first == "mine: 1 added; 1 passages now"
+    assert json.loads(second)["added"] == 1
+    assert [passage.id for passage in mesh.collections.kept["mine"]] == ["a"]
+
+
+def test_a_malformed_file_names_the_line_and_sends_nothing(
+    mesh: ScriptedMesh, capsys: Output, tmp_path: Path
+) -> None:
+    path = tmp_path / "p.jsonl"
+    path.write_text('{"id": "a", "text": "x"}\n{"id": 1}\n', encoding="utf-8")
+
+    assert main(["ingest", str(path), "--collection", "mine"]) == 1
+
+    assert capsys.readouterr().err == f"ragmesh: {path}, line 2: 'id' must be a string, not a number\n"
+    assert mesh.collections.parts == 0
+
+
+def test_collections_runs_and_reports(mesh: ScriptedMesh, capsys: Output) -> None:
+    from ragmesh import Client
+
+    with Client() as client:
+        client.ingest([Passage("a", "x")], "one")
+
+    assert main(["collections"]) == 0
+    assert lines(capsys.readouterr().out)[1].split()[:6] == ["one", "1", "12", "kB", "minilm", "v1"]
+    assert main(["runs", "--json"]) == 0
+    assert [run["run_id"] for run in json.loads(capsys.readouterr().out)] == ["r5", "r4", "r3", "r2", "r1"]
+    assert main(["report"]) == 0
+    out, _ = capsys.readouterr()
+    assert out.startswith("Run r5\n3 asks, 60 rankings, 0 unanswered;")
+    assert "! rerank degraded in 1 asks (BUDGET_EXCEEDED)" in out
+    assert main(["report", "r3", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["ee_d_norm"]["mean"] == 0.5
+
+
+def test_status_counts_who_serves(
+    mesh: ScriptedMesh, capsys: Output, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert main(["status", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert (found["serving"], found["supervisor_pid"]) == (True, None)
+
+    monkeypatch.setenv(VARIABLES["reranker"], "127.0.0.1:1")
+    assert main(["status"]) == 1
+    table = lines(capsys.readouterr().out)
+    assert table[0].split() == ["service", "address", "health", "pid", "restarts"]
+    assert table[3].split()[:3] == ["reranker", "127.0.0.1:1", "unreachable"]
+
+
+def test_doctor_and_version_for_machines(capsys: Output) -> None:
+    status = main(["doctor", "--json", "--port", "0"])
+    found = json.loads(capsys.readouterr().out)
+    assert status == (0 if found["able"] else 1)
+    assert {"what", "level", "detail", "advice"} == set(found["findings"][0])
+
+    assert main(["version", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["python"] == sys.version.split()[0]
+
+
+def test_every_command_has_a_short_help(capsys: Output) -> None:
+    assert main([]) == 0
+
+    out, _ = capsys.readouterr()
+    names = [command.callback.__name__ for command in application().registered_commands if command.callback]
+    assert [name for name in names if f"\n  {name} " not in out] == []
+    assert "..." not in out.partition("Commands:")[2]
+
+
+def test_down_without_a_mesh_is_no_error(capsys: Output) -> None:
+    assert main(["down"]) == 0
+    assert capsys.readouterr().err == "no mesh is running\n"
+
+
+def test_a_reader_who_leaves_is_no_error(mesh: ScriptedMesh) -> None:
+    reader, writer = os.pipe()
+    os.close(reader)
+    with open(writer, "w") as nobody:
+        run = subprocess.run(
+            [sys.executable, "-m", "ragmesh", "ask", "q"], stdout=nobody, stderr=subprocess.PIPE, text=True
+        )
+
+    assert "Traceback" not in run.stderr
+    assert "Broken" not in run.stderr

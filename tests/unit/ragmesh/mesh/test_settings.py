@@ -1,0 +1,59 @@
+from pathlib import Path
+
+import pytest
+
+from ragmesh.mesh import SERVICES, MeshSettings
+from ragmesh.mesh import settings as mesh_settings
+from ragmesh.mesh.settings import service_environment
+
+PORTS = {"orchestrator": 1, "retriever": 2, "reranker": 3, "generator": 4, "evaluator": 5}
+BY_NAME = {service.name: service for service in SERVICES}
+
+
+def environment(name: str, base: dict[str, str] | None = None, **changes: object) -> dict[str, str]:
+    settings = MeshSettings(home=Path("/home/mesh"), **changes)  # type: ignore[arg-type]
+    return service_environment(BY_NAME[name], settings, PORTS, base=base or {}, supervisor_pid=99)
+
+
+def test_every_service_is_told_where_it_lives_and_whom_to_follow() -> None:
+    for name, port in PORTS.items():
+        told = environment(name)
+        prefix = f"RAGMESH_{name.upper()}_"
+        assert told["RAGMESH_HOME"] == "/home/mesh"
+        assert told[f"{prefix}PORT"] == str(port)
+        assert told[f"{prefix}HOST"] == "127.0.0.1"
+        assert (told[f"{prefix}EXIT_WITH_PARENT"], told[f"{prefix}PARENT_PID"]) == ("true", "99")
+
+
+def test_services_are_told_of_those_they_call_and_no_others() -> None:
+    targets = {
+        name: {key: value for key, value in environment(name).items() if "TARGET" in key} for name in PORTS
+    }
+
+    assert targets == {
+        "retriever": {},
+        "generator": {},
+        "evaluator": {},
+        "reranker": {"RAGMESH_RERANKER_GENERATOR_TARGET": "dns:///127.0.0.1:4"},
+        "orchestrator": {
+            "RAGMESH_ORCHESTRATOR_RETRIEVER_TARGET": "dns:///127.0.0.1:2",
+            "RAGMESH_ORCHESTRATOR_RERANKER_TARGET": "dns:///127.0.0.1:3",
+            "RAGMESH_ORCHESTRATOR_GENERATOR_TARGET": "dns:///127.0.0.1:4",
+            "RAGMESH_ORCHESTRATOR_EVALUATOR_TARGET": "dns:///127.0.0.1:5",
+        },
+    }
+
+
+@pytest.mark.parametrize(("cores", "threads"), [(1, "1"), (2, "1"), (8, "4")])
+def test_models_get_half_of_the_cores(monkeypatch: pytest.MonkeyPatch, cores: int, threads: str) -> None:
+    monkeypatch.setattr(mesh_settings, "usable_cores", lambda: cores)
+
+    assert environment("generator")["OMP_NUM_THREADS"] == threads
+    assert environment("evaluator")["OMP_NUM_THREADS"] == "1"
+
+
+def test_what_the_user_sets_wins() -> None:
+    assert environment("generator", {"OMP_NUM_THREADS": "7"})["OMP_NUM_THREADS"] == "7"
+    settings = {"RAGMESH_GENERATOR_GRACE_S": "1"}
+    assert environment("generator", environment=settings)["RAGMESH_GENERATOR_GRACE_S"] == "1"
+    assert environment("generator", {"RAGMESH_RETRIEVER_ENCODER": "e"})["RAGMESH_RETRIEVER_ENCODER"] == "e"
