@@ -40,7 +40,7 @@ QUANTITIES = ("ee_d", "ee_d_norm", "ee_r", "ee_r_norm", "expected_utility")
 
 @pytest.fixture(scope="session")
 def postgres_server() -> Iterator[str]:
-    """A PostgreSQL server of our own on a free port, if the machine has one; its URL without a database."""
+    """A PostgreSQL server of our own on a free port, if the machine has one; its URL."""
     initdb, server = shutil.which("initdb"), shutil.which("postgres")
     if initdb is None or server is None:
         pytest.skip("PostgreSQL is not on the path")
@@ -70,40 +70,32 @@ def postgres_server() -> Iterator[str]:
         **who,
     )
     try:
-        ends = time.monotonic() + 60
-        while True:
-            with socket.socket() as probe:
-                if not probe.connect_ex(("127.0.0.1", port)):
-                    break
-            assert process.poll() is None
-            assert time.monotonic() < ends
-            time.sleep(0.05)
-        yield f"postgresql+asyncpg://ragmesh@127.0.0.1:{port}"
+        yield f"postgresql+asyncpg://ragmesh@127.0.0.1:{port}/postgres"
     finally:
         process.send_signal(signal.SIGQUIT)  # at once: nothing of it is kept
         process.wait(30)
         shutil.rmtree(folder, ignore_errors=True)
 
 
-async def _fresh_database(server: str, name: str) -> URL:
+async def _emptied(url: URL) -> URL:
     import asyncpg
 
-    address = make_url(server)
-    connection = await asyncpg.connect(
-        host=address.host, port=address.port, user=address.username, database="postgres"
-    )
+    ends = time.monotonic() + 60
+    while True:
+        try:
+            connection = await asyncpg.connect(
+                host=url.host, port=url.port, user=url.username, database=url.database
+            )
+            break
+        except (asyncpg.PostgresError, OSError):  # the server is still starting
+            if time.monotonic() > ends:
+                raise
+            await asyncio.sleep(0.1)
     try:
-        for attempt in range(20):
-            try:
-                await connection.execute(f'CREATE DATABASE "{name}"')
-                break
-            except asyncpg.PostgresError:  # the server is still starting
-                if attempt == 19:
-                    raise
-                await asyncio.sleep(0.2)
+        await connection.execute("DROP SCHEMA public CASCADE; CREATE SCHEMA public")
     finally:
         await connection.close()
-    return address.set(database=name)
+    return url
 
 
 @pytest.fixture(params=["sqlite", "postgresql"])
@@ -111,7 +103,7 @@ async def url(request: pytest.FixtureRequest, tmp_path: Path) -> URL:
     """A database of the kind, empty."""
     if request.param == "sqlite":
         return URL.create("sqlite+aiosqlite", database=str(tmp_path / "deep" / "observations.db"))
-    return await _fresh_database(request.getfixturevalue("postgres_server"), tmp_path.name)
+    return await _emptied(make_url(request.getfixturevalue("postgres_server")))
 
 
 @pytest.fixture
