@@ -257,7 +257,7 @@ def test_down_without_a_mesh_is_no_error(capsys: Output) -> None:
 def test_a_reader_who_leaves_is_no_error(mesh: ScriptedMesh) -> None:
     reader, writer = os.pipe()
     os.close(reader)
-    with open(writer, "w") as nobody:
+    with os.fdopen(writer, "w") as nobody:
         run = subprocess.run(
             [sys.executable, "-m", "ragmesh", "ask", "q"], stdout=nobody, stderr=subprocess.PIPE, text=True
         )
