@@ -14,7 +14,9 @@ import numpy as np
 from meshkit import checks
 from meshkit.errors import InvalidField
 from ragcore.arrays import FloatArray, IntArray
+from ragcore.ensemble import Pooling, Vote
 from ragcore.exposure import BrowsingModel, ExposureMetrics, position_weights, rbp, reciprocal_rank, top_k
+from ragcore.group_fairness import Attribute, ConversationFairness, DivergenceName, Nugget
 from ragmesh.common.v1 import common_pb2
 from ragmesh.evaluator.v1 import evaluator_service_pb2 as pb
 from services.evaluator.domain import (
@@ -27,7 +29,14 @@ from services.evaluator.domain import (
     Stage,
     UtilityMetric,
 )
-from services.evaluator.evaluation import ExposureQuestion, UtilityMeasured, UtilityQuestion
+from services.evaluator.evaluation import (
+    SIMILARITIES,
+    ConversationQuestion,
+    ExposureQuestion,
+    UtilityMeasured,
+    UtilityQuestion,
+    VoteQuestion,
+)
 
 MAX_ID_BYTES: Final = 128
 """Largest id of an observation, a run or a query. Bytes."""
@@ -40,6 +49,10 @@ MAX_QUESTION_BYTES: Final = 8192
 DEFAULT_PAGE: Final = 100
 """Runs per page unless told otherwise."""
 
+MAX_VOTES: Final = 1000
+"""Most answers of one vote."""
+
+_SUM_SLACK: Final = 1e-6
 _LARGEST_SEED: Final = 2**63 - 1
 _CONTROL: Final = re.compile(r"[\x00-\x1f\x7f-\x9f]")
 
@@ -57,6 +70,19 @@ _STAGES: Final[dict[int, Stage]] = {
     common_pb2.STAGE_RERANK: Stage.RERANK,
     common_pb2.STAGE_GENERATE: Stage.GENERATE,
     common_pb2.STAGE_OBSERVE: Stage.OBSERVE,
+}
+_POOLINGS: Final[dict[int, Pooling]] = {
+    pb.VoteRequest.POOLING_UNSPECIFIED: "mean",
+    pb.VoteRequest.POOLING_MEAN: "mean",
+    pb.VoteRequest.POOLING_MAX: "max",
+    pb.VoteRequest.POOLING_MAJORITY: "majority",
+    pb.VoteRequest.POOLING_PLURALITY: "plurality",
+}
+_DIVERGENCES: Final[dict[int, DivergenceName]] = {
+    pb.AttributeTarget.DIVERGENCE_UNSPECIFIED: "rnod",
+    pb.AttributeTarget.DIVERGENCE_RNOD: "rnod",
+    pb.AttributeTarget.DIVERGENCE_NMD: "nmd",
+    pb.AttributeTarget.DIVERGENCE_JSD: "jsd",
 }
 _STAGES_BACK: Final = {
     Stage.RETRIEVE: common_pb2.STAGE_RETRIEVE,
@@ -220,6 +246,83 @@ def utility_response(measured: UtilityMeasured) -> pb.EvaluateUtilityResponse:
     )
 
 
+def vote_question(request: pb.VoteRequest) -> VoteQuestion:
+    """Reads an ensemble's answers and how they vote.
+
+    Raises:
+        InvalidField: a bound of the contract is broken, or a similarity that this server does not have.
+    """
+    if not 2 <= len(request.answers) <= MAX_VOTES:
+        raise InvalidField("answers", f"must be 2 to {MAX_VOTES}, {len(request.answers)} are given")
+    if len(request.question.encode()) > MAX_QUESTION_BYTES:
+        raise InvalidField("question", f"must be at most {MAX_QUESTION_BYTES} bytes")
+    similarities = list(request.similarities) or [next(iter(SIMILARITIES))]
+    for index, name in enumerate(similarities):
+        if name not in SIMILARITIES:
+            raise InvalidField(
+                f"similarities[{index}]", f"must be one of {', '.join(SIMILARITIES)}, got {name[:80]!r}"
+            )
+    if request.pooling not in _POOLINGS:
+        names = _names(pb.VoteRequest.Pooling.keys())
+        raise InvalidField("pooling", f"must be one of {names}, got {request.pooling}")
+    threshold = request.threshold if request.HasField("threshold") else 0.8
+    retriever_filter = request.retriever_filter if request.HasField("retriever_filter") else 0.1
+    votes, measures = len(request.answers), len(similarities)
+    return VoteQuestion(
+        answers=list(request.answers),
+        # Equal weights are ones: shares of a large ensemble would all be below the filter.
+        retriever_weights=_weights("retriever_weights", request.retriever_weights, votes, "answers")
+        or [1.0] * votes,
+        similarities=similarities,
+        similarity_weights=_weights(
+            "similarity_weights", request.similarity_weights, measures, "similarities"
+        )
+        or [1.0] * measures,
+        pooling=_POOLINGS[request.pooling],
+        threshold=checks.between("threshold", threshold, 0, 1),
+        retriever_filter=checks.between("retriever_filter", retriever_filter, 0, 1),
+    )
+
+
+def vote_response(vote: Vote) -> pb.VoteResponse:
+    """Writes the outcome of a vote."""
+    return pb.VoteResponse(winner=vote.winner, scores=vote.scores)
+
+
+def conversation_question(request: pb.EvaluateConversationRequest) -> ConversationQuestion:
+    """Reads a conversation and its targets.
+
+    Raises:
+        InvalidField: a bound of the contract is broken.
+    """
+    if not request.turns:
+        raise InvalidField("turns", "must be at least one system turn")
+    if not request.attributes:
+        raise InvalidField("attributes", "must be at least one")
+    patience = request.patience if request.HasField("patience") else 1250
+    alpha = request.alpha if request.HasField("alpha") else 0.5
+    return ConversationQuestion(
+        turns=[
+            [_nugget(f"turns[{t}].nuggets[{i}]", nugget) for i, nugget in enumerate(turn.nuggets)]
+            for t, turn in enumerate(request.turns)
+        ],
+        attributes={
+            name: _attribute(f"attributes[{name!r}]", target) for name, target in request.attributes.items()
+        },
+        patience=checks.between("patience", patience, 1, 1_000_000),
+        alpha=checks.between("alpha", alpha, 0, 1),
+    )
+
+
+def conversation_response(fairness: ConversationFairness) -> pb.EvaluateConversationResponse:
+    """Writes relevance and group fairness."""
+    return pb.EvaluateConversationResponse(
+        relevance=fairness.relevance,
+        group_fairness=fairness.group_fairness,
+        combined=fairness.combined,
+    )
+
+
 def metric(field: str, value: int) -> UtilityMetric:
     """Reads a metric; unset is token F1.
 
@@ -371,6 +474,31 @@ def _browsing(model: pb.BrowsingModel) -> BrowsingModel:
     raise InvalidField(
         "browsing.model", "must be one of top_k, rbp_patience, reciprocal_rank, position_weights"
     )
+
+
+def _nugget(field: str, message: pb.Nugget) -> Nugget:
+    return Nugget(
+        word_count=checks.between(f"{field}.word_count", message.word_count, 1, 2**31 - 1),
+        gain=checks.between(f"{field}.gain", message.gain, 0, 1),
+        membership={
+            name: _shares(f"{field}.membership[{name!r}]", shares)
+            for name, shares in message.membership.items()
+        },
+    )
+
+
+def _attribute(field: str, message: pb.AttributeTarget) -> Attribute:
+    if message.divergence not in _DIVERGENCES:
+        names = _names(pb.AttributeTarget.Divergence.keys())
+        raise InvalidField(f"{field}.divergence", f"must be one of {names}, got {message.divergence}")
+    return Attribute(_shares(f"{field}.gold", message.gold), _DIVERGENCES[message.divergence])
+
+
+def _shares(field: str, message: pb.Distribution) -> list[float]:
+    _numbers(field, message.shares, 0, 1)
+    if abs(sum(message.shares) - 1) > _SUM_SLACK:
+        raise InvalidField(field, f"must sum to 1, sums to {sum(message.shares):g}")
+    return list(message.shares)
 
 
 def _weights(field: str, values: Sequence[float], expected: int, of: str) -> list[float] | None:

@@ -2,14 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import re
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Final
 
+import numpy as np
+
+from meshkit.errors import InvalidField
+from ragcore import ensemble, group_fairness
 from ragcore.arrays import FloatArray, IntArray
+from ragcore.errors import InvalidInput
 from ragcore.exposure import BrowsingModel, ExposureMetrics, exposure_metrics
+from ragcore.text_metrics import token_f1
 from ragcore.utility import expected_utility
 from services.evaluator import utility
 from services.evaluator.domain import UtilityMetric
+
+SIMILARITIES: Final[Mapping[str, Callable[[str, str], float]]] = MappingProxyType(
+    {"token_f1": token_f1, "containment_em": ensemble.containment_em}
+)
+"""Similarities of two answers that need no model, by name; the first is the default."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +61,29 @@ class UtilityMeasured:
     normalized: float | None
 
 
+@dataclass(frozen=True, slots=True)
+class VoteQuestion:
+    """M answers, and how they vote; ``similarities`` name entries of :data:`SIMILARITIES`."""
+
+    answers: Sequence[str]
+    retriever_weights: Sequence[float]
+    similarities: Sequence[str]
+    similarity_weights: Sequence[float]
+    pooling: ensemble.Pooling
+    threshold: float
+    retriever_filter: float
+
+
+@dataclass(frozen=True, slots=True)
+class ConversationQuestion:
+    """Nuggets of system turns, and targets by attribute; ``patience`` in words."""
+
+    turns: Sequence[Sequence[group_fairness.Nugget]]
+    attributes: Mapping[str, group_fairness.Attribute]
+    patience: float
+    alpha: float
+
+
 def exposure(question: ExposureQuestion) -> ExposureMetrics:
     """Expected exposure (Kim and Diaz, "Towards Fair RAG", section 3.3.1).
 
@@ -73,3 +110,38 @@ def utilities(question: UtilityQuestion) -> UtilityMeasured:
     # Not clipped at 1: a caller's u_max may turn out not to be the largest.
     normalized = None if question.u_max is None else expected / question.u_max
     return UtilityMeasured(values, expected, normalized)
+
+
+def vote(question: VoteQuestion) -> ensemble.Vote:
+    """Lets answers vote ("Ensemble of Retrievers", equations 6 and 7).
+
+    Raises:
+        InvalidInput: no retriever is left after the filter.
+    """
+    similarity = np.stack(
+        [ensemble.similarity_matrix(question.answers, SIMILARITIES[name]) for name in question.similarities]
+    )
+    return ensemble.vote(
+        similarity,
+        question.similarity_weights,
+        question.retriever_weights,
+        pooling=question.pooling,
+        threshold=question.threshold,
+        retriever_filter=question.retriever_filter,
+    )
+
+
+def conversation(question: ConversationQuestion) -> group_fairness.ConversationFairness:
+    """Relevance and group fairness of a conversation (GFRC, equations 3 to 10).
+
+    Raises:
+        InvalidField: arguments that do not fit each other, under the request's name for them.
+    """
+    try:
+        return group_fairness.conversation(
+            question.turns, question.attributes, patience=question.patience, alpha=question.alpha
+        )
+    except InvalidInput as error:
+        path = re.sub(r"^(?:len|sum)\((.*)\)$", r"\1", error.argument)
+        path = re.sub(r"^turns\[(\d+)\]\[(\d+)\]", r"turns[\1].nuggets[\2]", path)
+        raise InvalidField(path, str(error)) from error

@@ -13,7 +13,7 @@ from google.protobuf.message import Message
 
 from meshkit.admission import Admission
 from meshkit.compute import ComputePool
-from meshkit.errors import MeshError, Unimplemented, item_error
+from meshkit.errors import MeshError, item_error
 from ragcore.errors import InvalidInput
 from ragmesh.evaluator.v1 import evaluator_service_pb2 as pb
 from ragmesh.evaluator.v1 import evaluator_service_pb2_grpc as pb_grpc
@@ -106,18 +106,13 @@ class EvaluatorServicer(pb_grpc.EvaluatorServiceServicer):
 
     async def Vote(self, request: pb.VoteRequest, context: Context) -> pb.VoteResponse:
         """Lets the answers of an ensemble of retrievers vote."""
-        raise Unimplemented(
-            "Vote is not in this version of ragmesh yet; ragcore.ensemble is where its formula will be"
-        )
+        return await self._computed(request, _vote, request)
 
     async def EvaluateConversation(
         self, request: pb.EvaluateConversationRequest, context: Context
     ) -> pb.EvaluateConversationResponse:
         """Group fairness and relevance of a conversation."""
-        raise Unimplemented(
-            "EvaluateConversation is not in this version of ragmesh yet; "
-            "ragcore.group_fairness is where its formula will be"
-        )
+        return await self._computed(request, _conversation, request)
 
     async def GetReport(self, request: pb.GetReportRequest, context: Context) -> pb.GetReportResponse:
         """The report of one run."""
@@ -163,6 +158,14 @@ def _exposure(request: pb.EvaluateExposureRequest) -> pb.EvaluateExposureRespons
 
 def _utility(request: pb.EvaluateUtilityRequest) -> pb.EvaluateUtilityResponse:
     return codec.utility_response(evaluation.utilities(codec.utility_question(request)))
+
+
+def _vote(request: pb.VoteRequest) -> pb.VoteResponse:
+    return codec.vote_response(evaluation.vote(codec.vote_question(request)))
+
+
+def _conversation(request: pb.EvaluateConversationRequest) -> pb.EvaluateConversationResponse:
+    return codec.conversation_response(evaluation.conversation(codec.conversation_question(request)))
 
 
 def _kib(message: Message) -> int:
