@@ -29,7 +29,7 @@ def _numeric(name: str, values: object, kinds: str, allowed: str) -> NDArray[Any
 
 
 def _shape_in_words(ndim: int) -> str:
-    return {0: "one number", 1: "a vector", 2: "a matrix", 3: "a three-dimensional array"}[ndim]
+    return {0: "one number", 1: "a vector", 2: "a matrix"}.get(ndim, f"an array of {ndim} dimensions")
 
 
 def float_array(
@@ -46,7 +46,7 @@ def float_array(
     Args:
         name: the argument's name, for the error.
         values: anything NumPy reads as real numbers (booleans count as 0 and 1).
-        ndim: the number of dimensions wanted, 0 to 3.
+        ndim: the number of dimensions wanted.
         low: smallest value allowed.
         high: largest value allowed.
         undefined: whether ``nan`` is allowed, meaning "undefined".

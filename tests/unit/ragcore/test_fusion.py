@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from ragcore.errors import InvalidInput
 from ragcore.fusion import reciprocal_rank_fusion, weighted_score_fusion
 
-property_test = settings(derandomize=True, deadline=None, max_examples=150)
+property_test = settings(derandomize=True, deadline=None, max_examples=50)
 rankings_lists = st.lists(
     st.permutations("abcdef").flatmap(lambda p: st.integers(0, 6).map(lambda n: p[:n])),
     min_size=1,

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 from ragcore.errors import InvalidInput
 from ragcore.ranking import top_k
 
-property_test = settings(derandomize=True, deadline=None, max_examples=200)
+property_test = settings(derandomize=True, deadline=None, max_examples=50)
 
 
 def test_best_first_and_ties_by_ascending_id():

@@ -17,7 +17,7 @@ from ragcore.utility import (
     utility_labels,
 )
 
-property_test = settings(derandomize=True, deadline=None, max_examples=150)
+property_test = settings(derandomize=True, deadline=None, max_examples=50)
 shares = st.floats(0, 1)
 
 

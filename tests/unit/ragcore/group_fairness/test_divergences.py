@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from ragcore.errors import InvalidInput
 from ragcore.group_fairness import divergence, jsd, nmd, rnod
 
-property_test = settings(derandomize=True, deadline=None, max_examples=80)
+property_test = settings(derandomize=True, deadline=None, max_examples=50)
 
 
 def distributions(groups):

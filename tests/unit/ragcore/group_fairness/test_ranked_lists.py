@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 from ragcore.errors import InvalidInput
 from ragcore.group_fairness import Attribute, jsd, ranked_list, rnod
 
-property_test = settings(derandomize=True, deadline=None, max_examples=80)
+property_test = settings(derandomize=True, deadline=None, max_examples=50)
 SIZE = {"size": Attribute([0.5, 0.5], "rnod")}
 
 

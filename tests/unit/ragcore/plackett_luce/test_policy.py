@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 from ragcore.errors import InvalidInput
 from ragcore.plackett_luce import log_weights, normalize_scores
 
-property_test = settings(derandomize=True, deadline=None, max_examples=100)
+property_test = settings(derandomize=True, deadline=None, max_examples=50)
 scores_lists = st.lists(st.floats(-1e300, 1e300), min_size=1, max_size=30)
 
 

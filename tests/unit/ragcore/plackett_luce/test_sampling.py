@@ -10,7 +10,7 @@ from scipy import stats
 from ragcore.errors import InvalidInput
 from ragcore.plackett_luce import log_weights, sample_rankings
 
-property_test = settings(derandomize=True, deadline=None, max_examples=150)
+property_test = settings(derandomize=True, deadline=None, max_examples=50)
 engines = pytest.mark.parametrize("engine", ["numpy", "numba"])
 policies = st.tuples(
     st.lists(st.floats(-1, 1), min_size=1, max_size=40),
