@@ -1,0 +1,1 @@
+"""The reranker: scores candidates again, for one agent."""
