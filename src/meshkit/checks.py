@@ -63,7 +63,7 @@ def name(field: str, value: str) -> str:
 def between(field: str, value: N, low: float, high: float) -> N:
     """Checks for ``low <= value <= high``; NaN is outside every range."""
     if not low <= value <= high:
-        raise InvalidField(field, f"must be in [{low:g}, {high:g}], got {value}")
+        raise InvalidField(field, f"must be in [{low}, {high}], got {value}")
     return value
 
 

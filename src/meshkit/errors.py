@@ -196,14 +196,18 @@ def from_rpc_error(exc: grpc.RpcError) -> MeshError:
 
     Without ``google.rpc`` details (a peer outside this mesh, or gRPC itself) ``reason`` is the code's name
     and ``message`` the peer's text, which is for logs and not to be sent on. RESOURCE_EXHAUSTED is
-    :class:`Overloaded` only if it came with a retry delay; a message over the size limit does not.
+    :class:`Overloaded` only if it came with a retry delay; a message over the size limit does not. CANCELLED
+    is :class:`Unavailable` with reason ``CANCELLED``: what a server that shuts down answers to calls in its
+    queue (a caller that cancels an asyncio call itself sees ``asyncio.CancelledError`` instead).
     """
     code = _code_of(exc)
     if code is None:
         return MeshError(grpc.StatusCode.UNKNOWN, "UNKNOWN", str(exc))
     status = _status_of(exc)
     if status is None:
-        return _restored(code, code.name, str(cast(Any, exc).details() or ""))
+        text = str(cast(Any, exc).details() or "")
+        stands_for = grpc.StatusCode.UNAVAILABLE if code is grpc.StatusCode.CANCELLED else code
+        return _restored(stands_for, code.name, text)
     reason, text = code.name, status.message
     field: str | None = None
     retry_after_s: float | None = None

@@ -27,6 +27,7 @@ from meshkit.telemetry import Telemetry
 
 _SERVING: Final = health_pb2.HealthCheckResponse.SERVING
 _NOT_SERVING: Final = health_pb2.HealthCheckResponse.NOT_SERVING
+_LAME_DUCK_S: Final = 0.05
 _LAST_BYTES_S: Final = 0.1
 _log = logging.getLogger("ragmesh.meshkit.server")
 
@@ -153,6 +154,11 @@ class MeshServer:
         """
         grace_s = self._settings.grace_s if grace_s is None else grace_s
         await self._health.enter_graceful_shutdown()
+        self._guard.close()
+        if self._started and grace_s:
+            # Whatever gRPC has queued when its server stops is CANCELLED, which no one tries again; so what
+            # is under way gets the time to arrive and be refused as UNAVAILABLE.
+            await asyncio.sleep(min(grace_s, _LAME_DUCK_S))
         stopping = asyncio.create_task(self._server.stop(grace_s))
         idle = asyncio.create_task(self._guard.idle())
         await asyncio.wait((stopping, idle), return_when=asyncio.FIRST_COMPLETED)

@@ -165,20 +165,45 @@ async def test_a_drain_lets_running_calls_finish_and_refuses_new_ones(serve: Any
     running = echo.method("server_stream")(ItemError(), timeout=60)
     assert (await running.read()).message == "first"
     stopping = asyncio.create_task(server.stop())
-    refused: grpc.StatusCode | None = None
+    refused: errors.MeshError | None = None
     async with asyncio.timeout(10):
         while refused is None:  # the refusal begins once the listener is closed
             try:
                 await other("unary", timeout=5)
             except grpc.RpcError as error:
-                refused = error.code()
-    assert refused == grpc.StatusCode.UNAVAILABLE
+                refused = errors.from_rpc_error(error)
+    assert isinstance(refused, errors.Unavailable)
     assert not stopping.done()
     go.set()
     assert (await running.read()).message == "last"
     assert await running.code() == grpc.StatusCode.OK
     async with asyncio.timeout(10):
         await stopping
+
+
+async def test_calls_that_arrive_as_the_drain_begins_are_refused_as_unavailable(
+    serve: Any, call: Any
+) -> None:
+    go = asyncio.Event()
+
+    async def held(request: ItemError, context: Any) -> ItemError:
+        await go.wait()
+        return request
+
+    server = await serve(unary=held)
+    echo = call(server)
+    first = asyncio.create_task(echo("unary"))
+    await until(lambda: server.in_flight)
+    stopping = asyncio.create_task(server.stop())
+    await asyncio.sleep(0)
+    late = await asyncio.gather(*(echo("unary") for _ in range(20)), return_exceptions=True)
+    assert {errors.from_rpc_error(error).code for error in late if isinstance(error, grpc.RpcError)} == {
+        grpc.StatusCode.UNAVAILABLE
+    }
+    assert len([error for error in late if isinstance(error, grpc.RpcError)]) == 20
+    go.set()
+    assert await first == ["a"]
+    await stopping
 
 
 async def test_after_the_grace_running_calls_are_ended(serve: Any, call: Any) -> None:
