@@ -99,7 +99,9 @@ class SampledAnswer(_message.Message):
     text: _builtins.str
     """The answer."""
     log_probability: _builtins.float
-    """Natural log-probability of the answer. Unit: nat. Range: (-inf, 0]."""
+    """Natural log-probability of the answer; unset when the generator told none.
+    Unit: nat. Range: (-inf, 0].
+    """
     @_builtins.property
     def samples(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
         """Which rankings showed exactly this context.
@@ -214,7 +216,7 @@ class Observation(_message.Message):
     Unit: none (exponent). Range: [0, 100].
     """
     seed: _builtins.int
-    """Seed of the sampling. Unit: none. Range: [0, 2^63 - 1]."""
+    """Seed of the sampling; unset for a deterministic ranking. Unit: none. Range: [0, 2^63 - 1]."""
     @_builtins.property
     def observed_at(self) -> _timestamp_pb2.Timestamp:
         """When the ask ended."""
@@ -595,7 +597,7 @@ class EvaluateUtilityRequest(_message.Message):
     metric: Global___UtilityMetric.ValueType
     """How answers are scored."""
     u_max: _builtins.float
-    """Largest utility known for this query and generator, for the normalised value.
+    """Largest utility known for this query and generator; unset leaves the normalised value unset.
     Unit: utility. Range: (0, 1].
     """
     @_builtins.property
