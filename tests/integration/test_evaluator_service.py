@@ -1,0 +1,439 @@
+"""The evaluator as a process: durable acknowledgements, idempotency, reports, and bad input over the wire."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import sqlite3
+import subprocess
+import sys
+import time
+from collections.abc import AsyncIterator, Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import grpc
+import pytest
+from google.protobuf.message import Message
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+
+from meshkit.errors import from_rpc_error
+from ragmesh.common.v1 import common_pb2
+from ragmesh.evaluator.v1 import evaluator_service_pb2 as pb
+from ragmesh.evaluator.v1 import evaluator_service_pb2_grpc as pb_grpc
+
+ROOT = Path(__file__).parents[2]
+SERVICE = "/ragmesh.evaluator.v1.EvaluatorService/"
+
+
+def _start(home: Path, **settings: str) -> subprocess.Popen[str]:
+    environment = {
+        **os.environ,
+        "PYTHONPATH": os.pathsep.join([str(ROOT / "src"), str(ROOT)]),
+        "RAGMESH_HOME": str(home),
+        "RAGMESH_EVALUATOR_PORT": "0",
+        "RAGMESH_EVALUATOR_PORT_FILE": str(home / "evaluator.address"),
+        **{f"RAGMESH_EVALUATOR_{name}": value for name, value in settings.items()},
+    }
+    return subprocess.Popen(
+        [sys.executable, "-m", "services.evaluator"],
+        cwd=ROOT,
+        env=environment,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+def _address(home: Path, process: subprocess.Popen[str], *, within_s: float = 90) -> str:
+    """The address of a process once it serves."""
+    ends = time.monotonic() + within_s
+    file = home / "evaluator.address"
+    while time.monotonic() < ends:
+        if process.poll() is not None:
+            pytest.fail(f"the evaluator ended with {process.returncode}: {process.communicate()[1]}")
+        if file.exists():
+            with grpc.insecure_channel(file.read_text()) as channel:
+                try:
+                    health = health_pb2_grpc.HealthStub(channel)
+                    reply = health.Check(health_pb2.HealthCheckRequest(), timeout=5, wait_for_ready=True)
+                    if reply.status == health_pb2.HealthCheckResponse.SERVING:
+                        return file.read_text()
+                except grpc.RpcError as error:
+                    if time.monotonic() > ends:
+                        raise AssertionError("the evaluator does not answer") from error
+        time.sleep(0.02)
+    raise AssertionError(f"the evaluator did not serve within {within_s} s")
+
+
+@contextmanager
+def _running(home: Path, **settings: str) -> Iterator[tuple[subprocess.Popen[str], str]]:
+    process = _start(home, **settings)
+    try:
+        yield process, _address(home, process)
+    finally:
+        if process.poll() is None:
+            process.terminate()
+        try:
+            process.communicate(timeout=30)
+        finally:
+            if process.poll() is None:
+                process.kill()
+
+
+@pytest.fixture(scope="module")
+def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """An evaluator that the tests of this file share; each uses runs of its own."""
+    with _running(tmp_path_factory.mktemp("home")) as (_, address):
+        yield address
+
+
+@pytest.fixture
+async def stub(address: str) -> AsyncIterator[pb_grpc.EvaluatorServiceAsyncStub]:
+    """A stub of the shared evaluator."""
+    async with grpc.aio.insecure_channel(address) as channel:
+        yield pb_grpc.EvaluatorServiceStub(channel)
+
+
+def _observation(id_: str, run_id: str, **changes: object) -> pb.Observation:
+    message = pb.Observation(
+        id=id_,
+        run_id=run_id,
+        query_id="q",
+        candidates=[pb.Candidate(passage_id=name, provider=name.upper()) for name in "abc"],
+        shown=common_pb2.Rankings(depth=2, indices=[0, 1, 0, 2]),
+        answers=[pb.SampledAnswer(text="Rhine", samples=[0]), pb.SampledAnswer(text="Elbe", samples=[1])],
+        labels=pb.Labels(
+            has_useful=True,
+            useful_passage_ids=["a"],
+            references=["the Rhine"],
+            metric=pb.UTILITY_METRIC_EXACT_MATCH,
+        ),
+        stage_times=[common_pb2.StageTime(stage=common_pb2.STAGE_GENERATE, duration_ms=12)],
+        degradations=[
+            common_pb2.Degradation(
+                stage=common_pb2.STAGE_RERANK,
+                action=common_pb2.Degradation.ACTION_RETRIEVER_ORDER,
+                reason="BUDGET_EXCEEDED",
+            )
+        ],
+    )
+    message.observed_at.FromJsonString("2025-01-02T03:04:05.000006Z")
+    for name, value in changes.items():
+        setattr(message, name, value)
+    return message
+
+
+def _requests(
+    observations: Iterable[pb.Observation], *, want_report: bool = False
+) -> list[pb.ObserveRequest]:
+    return [pb.ObserveRequest(observation=one, want_report=want_report) for one in observations]
+
+
+async def _observe(
+    stub: pb_grpc.EvaluatorServiceAsyncStub, requests: Iterable[pb.ObserveRequest]
+) -> list[pb.ObserveResponse]:
+    return [response async for response in stub.Observe(iter(requests), timeout=60)]
+
+
+def _events(responses: Iterable[pb.ObserveResponse]) -> list[tuple[str | None, str]]:
+    return [
+        (kind := response.WhichOneof("event"), getattr(getattr(response, kind or ""), "observation_id", ""))
+        for response in responses
+    ]
+
+
+async def _failure(call: object) -> grpc.aio.AioRpcError:
+    with pytest.raises(grpc.aio.AioRpcError) as caught:
+        await call  # type: ignore[misc]  # calls of every kind
+    return caught.value
+
+
+async def test_observations_are_acknowledged_in_order_and_reported(
+    stub: pb_grpc.EvaluatorServiceAsyncStub,
+) -> None:
+    responses = await _observe(
+        stub,
+        [
+            *_requests([_observation("golden-1", "golden")]),
+            *_requests([_observation("golden-2", "golden")], want_report=True),
+            *_requests([_observation("golden-1", "golden")]),
+        ],
+    )
+    assert _events(responses) == [
+        ("ack", "golden-1"),
+        ("ack", "golden-2"),
+        ("report", ""),
+        ("ack", "golden-1"),
+    ]
+    assert [r.ack.duplicate for r in responses if r.HasField("ack")] == [False, False, True]
+
+    report = responses[2].report
+    assert (await stub.GetReport(pb.GetReportRequest(run_id="golden"))).report == report
+    assert (report.num_observations, report.num_rankings, report.num_unanswered) == (2, 4, 0)
+    # Contexts {a, b}, {a, c}: ε = (1, 1/2, 1/2), EE-D = 3/2 of 2. a is useful: ε* = (1, 1/2, 1/2), so EE-R is
+    # its own bound. Rhine is right, Elbe is not: 1/2.
+    assert (report.ee_d.mean, report.ee_d_norm.mean) == (1.5, 0.75)
+    assert (report.ee_r.mean, report.ee_r_norm.mean) == (1.5, 1.0)
+    assert report.expected_utility.mean == 0.5
+    assert (report.expected_utility.count, report.expected_utility.undefined) == (2, 0)
+    assert (report.expected_utility.low, report.expected_utility.high) == (0.5, 0.5)
+    assert [(p.name, p.exposure, p.share, p.target) for p in report.providers] == [
+        ("A", 2.0, 0.5, 2.0),
+        ("B", 1.0, 0.25, 1.0),
+        ("C", 1.0, 0.25, 1.0),
+    ]
+    assert [(s.stage, s.duration_ms.mean) for s in report.stages] == [(common_pb2.STAGE_GENERATE, 12.0)]
+    assert [(d.stage, d.reason, d.count) for d in report.degradations] == [
+        (common_pb2.STAGE_RERANK, "BUDGET_EXCEEDED", 2)
+    ]
+    assert report.started_at.ToJsonString() == "2025-01-02T03:04:05.000006Z"
+
+
+async def test_a_refused_observation_does_not_end_the_stream(
+    stub: pb_grpc.EvaluatorServiceAsyncStub,
+) -> None:
+    bad = _observation("refused", "refusals")
+    bad.shown.indices[3] = 3
+    responses = await _observe(
+        stub,
+        _requests([_observation("before", "refusals"), bad, pb.Observation(), _observation("x", "refusals")]),
+    )
+    assert _events(responses) == [("ack", "before"), ("refusal", "refused"), ("refusal", ""), ("ack", "x")]
+    error = responses[1].refusal.error
+    assert (error.code, error.reason, error.field) == (
+        "INVALID_ARGUMENT",
+        "INVALID_FIELD",
+        "shown.indices[3]",
+    )
+    assert responses[2].refusal.error.field == "id"
+    report = (await stub.GetReport(pb.GetReportRequest(run_id="refusals"))).report
+    assert report.num_observations == 2
+
+
+async def test_the_same_ids_over_many_streams_count_once(stub: pb_grpc.EvaluatorServiceAsyncStub) -> None:
+    observations = [_observation(f"same-{i}", "same") for i in range(50)]
+    streams = [observations[i:] + observations[:i] for i in range(0, 50, 10)]
+    results = await asyncio.gather(*(_observe(stub, _requests(stream)) for stream in streams))
+    acks = [response.ack for responses in results for response in responses]
+    assert len(acks) == 250
+    assert sorted(ack.observation_id for ack in acks if not ack.duplicate) == sorted(
+        one.id for one in observations
+    )
+    report = (await stub.GetReport(pb.GetReportRequest(run_id="same"))).report
+    assert (report.num_observations, report.ee_d.count) == (50, 50)
+
+
+async def test_large_observations_go_through(stub: pb_grpc.EvaluatorServiceAsyncStub) -> None:
+    # 1,000 candidates and 1,000 rankings of 100: measured off the event loop, at exactly the bounds.
+    large = _observation("large", "large")
+    large.ClearField("candidates")
+    large.ClearField("answers")
+    large.candidates.extend(pb.Candidate(passage_id=f"p{i}", provider=f"P{i % 200}") for i in range(1000))
+    large.shown.depth = 100
+    large.shown.ClearField("indices")
+    large.shown.indices.extend((start + i) % 1000 for start in range(1000) for i in range(100))
+    responses = await _observe(stub, _requests([large], want_report=True))
+    assert _events(responses) == [("ack", "large"), ("report", "")]
+    report = responses[1].report
+    # Every passage is shown by 100 of 1,000 rankings: ε = 1/10 each, EE-D = 1000/100 = 10 of 100.
+    assert report.ee_d_norm.mean == pytest.approx(0.1)
+    assert len(report.providers) == 100
+    assert report.providers[0].exposure == pytest.approx(5 / 10)
+
+
+async def test_runs_come_in_pages(stub: pb_grpc.EvaluatorServiceAsyncStub) -> None:
+    for i in range(3):
+        await _observe(stub, _requests([_observation(f"page-{i}", f"page-{i}")]))
+    first = await stub.ListRuns(pb.ListRunsRequest(page_size=2))
+    assert [run.run_id for run in first.runs] == ["page-2", "page-1"]
+    # What is observed meanwhile moves no run to another page.
+    await _observe(stub, _requests([_observation("page-again", "page-0"), _observation("new", "page-new")]))
+    second = await stub.ListRuns(pb.ListRunsRequest(page_size=1, page_token=first.next_page_token))
+    assert [(run.run_id, run.num_observations) for run in second.runs] == [("page-0", 2)]
+    everything = await stub.ListRuns(pb.ListRunsRequest())
+    assert everything.runs[0].run_id == "page-new"
+    assert everything.next_page_token == ""
+
+
+async def test_the_unary_measures_answer(stub: pb_grpc.EvaluatorServiceAsyncStub) -> None:
+    exposure = await stub.EvaluateExposure(
+        pb.EvaluateExposureRequest(
+            rankings=common_pb2.Rankings(depth=1, indices=[0, 1]), usefulness=[1, 0], k=1
+        )
+    )
+    # ε = (1/2, 1/2): EE-D = 1/2.
+    assert exposure.ee_d == 0.5
+    utility = await stub.EvaluateUtility(pb.EvaluateUtilityRequest(answers=["a b"], references=["b c"]))
+    # "b" against "b c" (the article falls away): precision 1, recall 1/2.
+    assert utility.expected_utility == pytest.approx(2 / 3)
+    vote = await stub.Vote(pb.VoteRequest(answers=["x", "y", "y"]))
+    assert vote.winner == 1
+    share = pb.Distribution(shares=[0.5, 0.5])
+    conversation = await stub.EvaluateConversation(
+        pb.EvaluateConversationRequest(
+            turns=[pb.ConversationTurn(nuggets=[pb.Nugget(word_count=1, gain=1, membership={"g": share})])],
+            attributes={"g": pb.AttributeTarget(gold=share)},
+        )
+    )
+    assert conversation.group_fairness == 1.0
+
+
+ITEM = common_pb2.Rankings(depth=1, indices=[0])
+INVALID, UNKNOWN = grpc.StatusCode.INVALID_ARGUMENT, grpc.StatusCode.NOT_FOUND
+BAD: dict[str, tuple[str, Message, grpc.StatusCode, str]] = {
+    "k = 0": ("EvaluateExposure", pb.EvaluateExposureRequest(rankings=ITEM, usefulness=[1]), INVALID, "k"),
+    "nothing": ("EvaluateExposure", pb.EvaluateExposureRequest(), INVALID, "usefulness"),
+    "no such item": (
+        "EvaluateExposure",
+        pb.EvaluateExposureRequest(rankings=common_pb2.Rankings(depth=1, indices=[7]), usefulness=[1], k=1),
+        INVALID,
+        "rankings.indices[0]",
+    ),
+    "no answers": ("EvaluateUtility", pb.EvaluateUtilityRequest(), INVALID, "answers"),
+    "one voter": ("Vote", pb.VoteRequest(answers=["x"]), INVALID, "answers"),
+    "unknown similarity": (
+        "Vote",
+        pb.VoteRequest(answers=["x", "y"], similarities=["nli"]),
+        INVALID,
+        "similarities[0]",
+    ),
+    "no voter left": (
+        "Vote",
+        pb.VoteRequest(answers=["x", "y"], retriever_weights=[0.1, 0.1]),
+        INVALID,
+        "retriever_weights",
+    ),
+    "no turns": ("EvaluateConversation", pb.EvaluateConversationRequest(), INVALID, "turns"),
+    "no run": ("GetReport", pb.GetReportRequest(), INVALID, "run_id"),
+    "unknown run": ("GetReport", pb.GetReportRequest(run_id="?"), UNKNOWN, "run_id"),
+    "page too large": ("ListRuns", pb.ListRunsRequest(page_size=1001), INVALID, "page_size"),
+    "made-up token": ("ListRuns", pb.ListRunsRequest(page_token="?"), INVALID, "page_token"),  # noqa: S106
+}
+
+
+@pytest.mark.parametrize(("method", "request_", "code", "field"), BAD.values(), ids=BAD.keys())
+async def test_bad_input_names_the_field(
+    address: str, method: str, request_: Message, code: grpc.StatusCode, field: str
+) -> None:
+    async with grpc.aio.insecure_channel(address) as channel:
+        error = await _failure(
+            channel.unary_unary(SERVICE + method)(request_.SerializeToString(), timeout=30)
+        )
+    assert error.code() is code
+    assert from_rpc_error(error).field == field
+
+
+@pytest.mark.parametrize("data", [b"\x0a\x02\xff\xfe", b"\xff\xff\xff"], ids=["wrong UTF-8", "no message"])
+async def test_bytes_that_are_no_message_are_refused(address: str, data: bytes) -> None:
+    async with grpc.aio.insecure_channel(address) as channel:
+        error = await _failure(channel.unary_unary(SERVICE + "GetReport")(data, timeout=30))
+    assert error.code() is grpc.StatusCode.INVALID_ARGUMENT
+
+
+async def test_a_malformed_observation_ends_the_stream_with_its_reason(address: str) -> None:
+    async with grpc.aio.insecure_channel(address) as channel:
+        call = channel.stream_stream(SERVICE + "Observe")(iter([b"\x0a\x02\xff"]), timeout=30)
+        error = await _failure(call.read())
+    assert error.code() is grpc.StatusCode.INVALID_ARGUMENT
+
+
+async def test_kill_9_loses_nothing_that_was_acknowledged(tmp_path: Path) -> None:
+    acknowledged: list[str] = []
+    with _running(tmp_path) as (process, address):
+
+        async def stream(number: int) -> None:
+            async with grpc.aio.insecure_channel(address) as channel:
+                call = pb_grpc.EvaluatorServiceStub(channel).Observe(timeout=60)
+
+                async def write() -> None:
+                    for i in range(100_000):
+                        await call.write(
+                            pb.ObserveRequest(observation=_observation(f"{number}-{i}", f"run-{number}"))
+                        )
+
+                writer = asyncio.create_task(write())
+                try:
+                    async for response in call:
+                        acknowledged.append(response.ack.observation_id)
+                        if len(acknowledged) == 200:
+                            os.kill(process.pid, signal.SIGKILL)  # between commits, or in the middle of one
+                except grpc.aio.AioRpcError:
+                    pass
+                finally:
+                    writer.cancel()
+                    await asyncio.gather(writer, return_exceptions=True)
+
+        await asyncio.gather(*map(stream, range(3)))
+        process.wait(30)
+    assert len(acknowledged) >= 200
+
+    with _running(tmp_path) as (_, address):
+        async with grpc.aio.insecure_channel(address) as channel:
+            stub = pb_grpc.EvaluatorServiceStub(channel)
+            again = await _observe(
+                stub,
+                _requests(_observation(id_, f"run-{id_[0]}") for id_ in acknowledged),
+            )
+            assert [r.ack.observation_id for r in again] == acknowledged
+            assert all(response.ack.duplicate for response in again)
+            # What was committed but not acknowledged may be there too; aggregates agree with rows.
+            with sqlite3.connect(tmp_path / "evaluator" / "observations.db") as database:
+                for number in range(3):
+                    report = (await stub.GetReport(pb.GetReportRequest(run_id=f"run-{number}"))).report
+                    (rows,) = database.execute(
+                        "SELECT COUNT(*) FROM observations WHERE run_id = ?", (f"run-{number}",)
+                    ).fetchone()
+                    assert report.num_observations == report.ee_d.count == rows
+                    assert rows >= sum(id_.startswith(f"{number}-") for id_ in acknowledged)
+            database.close()
+
+
+async def test_sigterm_acknowledges_what_it_took(tmp_path: Path) -> None:
+    with _running(tmp_path) as (process, address):
+        async with grpc.aio.insecure_channel(address) as channel:
+            call = pb_grpc.EvaluatorServiceStub(channel).Observe(timeout=60)
+            for i in range(20):
+                await call.write(pb.ObserveRequest(observation=_observation(str(i), "run")))
+            acknowledged = [(await call.read()).ack.observation_id]
+            process.terminate()
+            await call.done_writing()
+            while (response := await call.read()) is not grpc.aio.EOF:
+                acknowledged.append(response.ack.observation_id)
+        assert acknowledged == [str(i) for i in range(20)]
+        assert process.wait(30) == 0
+
+
+async def test_a_locked_database_is_unavailable_and_nothing_is_acknowledged(tmp_path: Path) -> None:
+    with _running(tmp_path, LOCK_TIMEOUT_S="0.05") as (_, address):
+        lock = sqlite3.connect(tmp_path / "evaluator" / "observations.db", isolation_level=None)
+        lock.execute("BEGIN IMMEDIATE")
+        async with grpc.aio.insecure_channel(address) as channel:
+            stub = pb_grpc.EvaluatorServiceStub(channel)
+            call = stub.Observe(iter(_requests([_observation("1", "run")])), timeout=30)
+            error = await _failure(call.read())
+            assert error.code() is grpc.StatusCode.UNAVAILABLE
+            assert from_rpc_error(error).reason == "STORE_LOCKED"
+            lock.execute("ROLLBACK")
+            lock.close()
+            responses = await _observe(stub, _requests([_observation("1", "run")]))
+            assert not responses[0].ack.duplicate
+
+
+def test_a_home_that_cannot_be_written_is_one_line(tmp_path: Path) -> None:
+    home = tmp_path / "home"
+    home.write_text("in the way")
+    process = _start(home, PORT_FILE=str(tmp_path / "address"))
+    _, errors = process.communicate(timeout=90)
+    assert process.returncode == 2
+    lines = errors.strip().splitlines()
+    assert len(lines) == 1
+    assert "RAGMESH_HOME" in lines[0]
+
+
+def test_a_wrong_setting_is_one_line(tmp_path: Path) -> None:
+    process = _start(tmp_path, DATABASE_URL="mysql://x/y")
+    _, errors = process.communicate(timeout=90)
+    assert process.returncode == 2
+    assert errors.startswith("RAGMESH_EVALUATOR_DATABASE_URL=mysql://x/y: ")
+    assert len(errors.strip().splitlines()) == 1
