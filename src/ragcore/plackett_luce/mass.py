@@ -80,8 +80,8 @@ class Untaken:
         run = np.count_nonzero(self.cumulative[:, 1:] <= target[:, None], axis=1)
         place = self.starts[rows, run] + (target - self.cumulative[rows, run])
         cell = np.searchsorted(self.frame.edges, place, side="right") - 1
-        # Rounding may carry the place over an end of its run, onto an item taken; it must not come again.
-        cell = np.minimum(np.maximum(cell, self.cells[rows, run] + 1), self.cells[rows, run + 1] - 1)
+        # Rounding may carry the place over the end of its run, onto an item taken; it must not come again.
+        cell = np.minimum(cell, self.cells[rows, run + 1] - 1)
         positions: IntArray = cell + (self.frame.low - 1)
         return positions
 
