@@ -2,7 +2,7 @@
 
 Freshly initialised models are useless for identity tests: a tied T5 emits one token for ever. These get
 larger weights, above all where the decoder looks at the encoder, and the builders check that greedy answers
-to different prompts differ and change from token to token; some end by themselves, most do not.
+to different prompts differ and change from token to token; of T5's and Llama's some end by themselves.
 """
 
 # ruff: noqa: S106 - tokens, not passwords
@@ -16,8 +16,10 @@ from typing import Any
 import torch
 from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
 from transformers import (
+    AutoConfig,
     AutoModelForCausalLM,
     AutoModelForSeq2SeqLM,
+    AutoTokenizer,
     BartConfig,
     BartForConditionalGeneration,
     BertConfig,
@@ -28,6 +30,12 @@ from transformers import (
     T5Config,
     T5ForConditionalGeneration,
 )
+
+from services.generator.pointer import base
+from services.generator.pointer.configuration import PointerConfig
+from services.generator.pointer.modeling import PointerForConditionalGeneration
+from services.generator.pointer.reader import PointerReader
+from services.generator.pointer.tokenization import PairTokenizer
 
 SENTENCES = (
     "What is the boiling point of water at sea level?",
@@ -88,7 +96,7 @@ def t5(folder: Path) -> Path:
 
 
 def bart(folder: Path) -> Path:
-    """A BART: byte-level tokenizer, 256 positions, forced first and last token, a length penalty of 2."""
+    """A BART: byte-level tokenizer, 512 positions, forced first and last token, a length penalty of 2."""
     tokenizer = _byte_level(["<s>", "<pad>", "</s>", "<unk>"])
     tokenizer.post_processor = processors.TemplateProcessing(
         single="<s> $A </s>", pair="<s> $A </s> $B </s>", special_tokens=[("<s>", 0), ("</s>", 2)]
@@ -105,7 +113,7 @@ def bart(folder: Path) -> Path:
         decoder_attention_heads=4,
         encoder_ffn_dim=64,
         decoder_ffn_dim=64,
-        max_position_embeddings=256,
+        max_position_embeddings=512,
         dropout=0.0,
         pad_token_id=1,
         bos_token_id=0,
@@ -196,10 +204,34 @@ def cross_encoder(folder: Path) -> Path:
     return folder
 
 
+def pointer() -> PointerReader:
+    """A pointer model of two narrow layers with the base package's tokenizer."""
+    config = PointerConfig(
+        hidden_size=32,
+        encoder_layers=2,
+        decoder_layers=2,
+        frozen_layers=1,
+        num_attention_heads=4,
+        intermediate_size=64,
+        weights_sha256="0123456789abcdef" * 4,
+    )
+    model = PointerForConditionalGeneration(config)
+    generator = torch.Generator().manual_seed(0)
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            drawn = torch.randn(parameter.shape, generator=generator)
+            # Small biases and norms near 1: otherwise constants drown what differs between tokens.
+            if name.endswith("bias"):
+                parameter.copy_(0.1 * drawn)
+            elif "norm" in name.lower():
+                parameter.copy_(1.0 + 0.1 * drawn)
+            else:
+                parameter.copy_((1.0 if "embeddings" in name else 0.5) * drawn)
+    return PointerReader(model, PairTokenizer(base.folder()))
+
+
 def plain(folder: Path) -> tuple[Any, Any]:
     """The model and tokenizer of a folder as any user of transformers would load them, float32."""
-    from transformers import AutoConfig, AutoTokenizer
-
     auto = (
         AutoModelForSeq2SeqLM
         if AutoConfig.from_pretrained(folder).is_encoder_decoder
@@ -230,12 +262,16 @@ def _saved(model: Any, tokenizer: PreTrainedTokenizerFast, folder: Path) -> Path
         _draw(model, seed)
         rows = [_greedy(model, tokenizer, sentence) for sentence in SENTENCES]
         head = model.get_output_embeddings().weight
-        late = [token for row in rows for token in row[6:] if all(token not in one[:6] for one in rows)]
-        if late and head is not model.get_input_embeddings().weight:
+        if head is not model.get_input_embeddings().weight:
             # Let the end token win wherever a token would come that some answers have, none at their start.
+            late = [token for row in rows for token in row[6:] if all(token not in one[:6] for one in rows)]
+            if not late:
+                continue
             with torch.no_grad():
                 head[tokenizer.eos_token_id] = 1.02 * head[max(late, key=late.count)]
             rows = [_greedy(model, tokenizer, sentence) for sentence in SENTENCES]
+            if {row[-1] == tokenizer.eos_token_id for row in rows} != {True, False}:
+                continue
         if len({tuple(row) for row in rows}) == len(rows) and all(len(set(row)) >= 4 for row in rows):
             model.save_pretrained(folder)
             tokenizer.save_pretrained(folder)

@@ -72,7 +72,7 @@ class Generator:
         model, request = self._resolve(request)
         read = 0
         if request.augmentation is Augmentation.PARAMETRIC_KNOWLEDGE:
-            (background,) = await model.generate_batch([_background_request(request)], cancel)
+            (background,) = await model.generate_batch([_background_request(request, model)], cancel)
             if isinstance(background, MeshError):
                 raise background
             request, read = _with_background(request, background), background.prompt_tokens
@@ -172,7 +172,9 @@ async def _answer_all(
     read: dict[int, int] = {}
     final = dict(enumerate(requests))
     if own:
-        backgrounds = await model.generate_batch([_background_request(requests[at]) for at in own], cancel)
+        backgrounds = await model.generate_batch(
+            [_background_request(requests[at], model) for at in own], cancel
+        )
         for at, background in zip(own, backgrounds, strict=True):
             if isinstance(background, MeshError):
                 failed[at] = background
@@ -187,13 +189,14 @@ async def _answer_all(
     return [outcomes[at] for at in range(len(requests))]
 
 
-def _background_request(request: GenerationRequest) -> GenerationRequest:
+def _background_request(request: GenerationRequest, model: LanguageModel) -> GenerationRequest:
     """Asks the model for a background document of its own."""
+    most = min(BACKGROUND_TOKENS, model.describe().max_new_tokens)
     return replace(
         request,
         augmentation=Augmentation.RETRIEVAL_FREE,
         template=BACKGROUND_TEMPLATE,
-        decoding=replace(request.decoding, max_new_tokens=BACKGROUND_TOKENS),
+        decoding=replace(request.decoding, max_new_tokens=most),
     )
 
 

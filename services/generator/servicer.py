@@ -1,5 +1,5 @@
 """RPCs of the generator: decode, admit, hand over, encode."""
-# ruff: noqa: ARG002, N802 - names and arguments are the contract's
+# ruff: noqa: N802 - names and arguments are the contract's
 
 from __future__ import annotations
 

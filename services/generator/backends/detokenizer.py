@@ -12,7 +12,8 @@ class IncrementalDetokenizer:
 
     Decodes a short window twice, without and with the new token, and hands out the difference, so that
     joining rules between neighbours (spaces, word pieces, bytes of one character) are the tokenizer's own.
-    A character whose bytes are not all there yet is held back.
+    A character whose bytes are not all there yet is held back. Where later tokens change the text of earlier
+    ones (a run of byte tokens that turns out to be no UTF-8), what was handed out stands, and is the text.
 
     Args:
         decode: text of token ids, as the whole answer would be decoded.
@@ -39,7 +40,7 @@ class IncrementalDetokenizer:
         return delta
 
     def finish(self) -> str:
-        """What was held back, or "": after it, the pieces joined are :attr:`text`."""
+        """What was held back, if anything; a text that later tokens took back stays as it was given."""
         given = self.text
         whole = self._decode(self._ids)
         if not whole.startswith(given):

@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from huggingface_hub import snapshot_download
 from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
+from safetensors import SafetensorError
 from transformers import (
     AutoConfig,
     AutoModelForCausalLM,
@@ -132,7 +133,7 @@ def load(folder: Path, placement: Placement) -> tuple[PreTrainedModel, PreTraine
             trust_remote_code=False,
             use_safetensors=True,
         )
-    except (OSError, ValueError, KeyError, RuntimeError, ImportError) as error:
+    except (OSError, ValueError, KeyError, RuntimeError, ImportError, SafetensorError) as error:
         raise ModelError(f"{folder} cannot be loaded: {_one_line(error)}") from None
     return model.to(placement.device).eval(), tokenizer
 

@@ -1,0 +1,202 @@
+"""Every bound of the generator's proto, at its edge and past it."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+
+from meshkit.errors import InvalidField, MeshError, Unavailable
+from ragmesh.common.v1 import common_pb2
+from ragmesh.generator.v1 import generator_service_pb2 as pb
+from services.generator import codec
+from services.generator.domain import (
+    Answer,
+    Augmentation,
+    Decoding,
+    FinishReason,
+    GenerationRequest,
+    ModelDescription,
+    Normalization,
+    Passage,
+)
+from services.generator.engine import Finished, Judged
+
+MODEL = ModelDescription(
+    "m",
+    "v1",
+    "e",
+    "Arch",
+    "cpu",
+    "float32",
+    True,
+    512,
+    100,
+    (Augmentation.FUSION_IN_DECODER, Augmentation.IN_PROMPT),
+)
+
+
+def _passage(id_: str = "a", text: str = "text") -> common_pb2.Passage:
+    return common_pb2.Passage(id=id_, text=text)
+
+
+def _decode(**fields: object) -> GenerationRequest:
+    return codec.decode_request(
+        pb.GenerateRequest(**{"question": "q", **fields}),  # type: ignore[arg-type]
+        default_beams=1,
+    )
+
+
+def test_an_empty_request_takes_the_defaults() -> None:
+    assert _decode() == GenerationRequest("q", (), "", None, "", Decoding(1, 64, 0.0, 1.0, 0))
+    batch = codec.decode_batch(pb.GenerateBatchRequest(requests=[pb.GenerateRequest(question="q")]))
+    assert isinstance(batch[0], GenerationRequest)
+    assert batch[0].decoding.num_beams == 4
+
+
+def test_a_full_request() -> None:
+    assert _decode(
+        passages=[common_pb2.Passage(id="a", title="t", text="x", attributes={"provider": "p"})],
+        model="m",
+        augmentation=pb.AUGMENTATION_FUSION_IN_DECODER,
+        template="ra-x",
+        decoding=pb.Decoding(num_beams=16, max_new_tokens=4096, top_p=0.5, seed=2**63 - 1),
+    ) == GenerationRequest(
+        "q",
+        (Passage("a", "t", "x"),),
+        "m",
+        Augmentation.FUSION_IN_DECODER,
+        "ra-x",
+        Decoding(16, 4096, 0.0, 0.5, 2**63 - 1),
+    )
+
+
+def test_sampling_has_one_beam_whatever_the_default() -> None:
+    message = pb.GenerateRequest(question="q", decoding=pb.Decoding(temperature=0.5))
+    assert codec.decode_request(message, default_beams=4).decoding == Decoding(1, 64, 0.5, 1.0, 0)
+
+
+@pytest.mark.parametrize(
+    "name", [name for name in pb.Augmentation.keys() if not name.endswith("UNSPECIFIED")]
+)  # noqa: SIM118
+def test_every_augmentation_has_a_meaning(name: str) -> None:
+    augmentation = _decode(augmentation=pb.Augmentation.Value(name)).augmentation
+    assert augmentation is Augmentation[name.removeprefix("AUGMENTATION_")]
+
+
+@pytest.mark.parametrize(
+    ("fields", "field"),
+    [
+        ({"question": ""}, "question"),
+        ({"question": " \n\t"}, "question"),
+        ({"question": "x" * 8193}, "question"),
+        ({"passages": [_passage(str(at)) for at in range(101)]}, "passages"),
+        ({"passages": [_passage("a"), _passage("a")]}, "passages[1].id"),
+        ({"passages": [_passage("")]}, "passages[0].id"),
+        ({"passages": [_passage("a\n")]}, "passages[0].id"),
+        ({"passages": [_passage("a", "")]}, "passages[0].text"),
+        ({"passages": [_passage("a", "x" * 65_537)]}, "passages[0].text"),
+        ({"model": "x" * 257}, "model"),
+        ({"template": "x" * 257}, "template"),
+        ({"augmentation": 99}, "augmentation"),
+        ({"decoding": pb.Decoding(num_beams=0)}, "decoding.num_beams"),
+        ({"decoding": pb.Decoding(num_beams=17)}, "decoding.num_beams"),
+        ({"decoding": pb.Decoding(max_new_tokens=0)}, "decoding.max_new_tokens"),
+        ({"decoding": pb.Decoding(max_new_tokens=4097)}, "decoding.max_new_tokens"),
+        ({"decoding": pb.Decoding(temperature=-0.1)}, "decoding.temperature"),
+        ({"decoding": pb.Decoding(temperature=10.1)}, "decoding.temperature"),
+        ({"decoding": pb.Decoding(temperature=math.nan)}, "decoding.temperature"),
+        ({"decoding": pb.Decoding(temperature=math.inf)}, "decoding.temperature"),
+        ({"decoding": pb.Decoding(top_p=0.0)}, "decoding.top_p"),
+        ({"decoding": pb.Decoding(top_p=1.1)}, "decoding.top_p"),
+        ({"decoding": pb.Decoding(top_p=math.nan)}, "decoding.top_p"),
+        ({"decoding": pb.Decoding(seed=2**63)}, "decoding.seed"),
+        ({"decoding": pb.Decoding(num_beams=2, temperature=1.0)}, "decoding.num_beams"),
+    ],
+)
+def test_out_of_bounds(fields: dict[str, object], field: str) -> None:
+    with pytest.raises(InvalidField) as caught:
+        _decode(**fields)
+    assert caught.value.field == field
+    (item,) = codec.decode_batch(
+        pb.GenerateBatchRequest(requests=[pb.GenerateRequest(**{"question": "q", **fields})])  # type: ignore[arg-type]
+    )
+    assert isinstance(item, InvalidField)
+    assert item.field == field
+
+
+@pytest.mark.parametrize("count", [0, 257])
+def test_size_of_a_batch(count: int) -> None:
+    with pytest.raises(InvalidField, match="must be 1 to 256 requests") as caught:
+        codec.decode_batch(pb.GenerateBatchRequest(requests=[pb.GenerateRequest(question="q")] * count))
+    assert caught.value.field == "requests"
+
+
+def test_judgements() -> None:
+    message = pb.ScoreRelevanceRequest(question="q", passages=[_passage()], model="m")
+    assert codec.decode_judgement(message) == (
+        "q",
+        (Passage("a", "", "text"),),
+        "m",
+        Normalization.TRUE_FALSE,
+    )
+    message.normalization = pb.ScoreRelevanceRequest.NORMALIZATION_VOCABULARY
+    assert codec.decode_judgement(message)[3] is Normalization.VOCABULARY
+
+
+@pytest.mark.parametrize(
+    ("fields", "field"),
+    [
+        ({"question": ""}, "question"),
+        ({"passages": []}, "passages"),
+        ({"passages": [_passage(str(at)) for at in range(1001)]}, "passages"),
+        ({"passages": [_passage("a"), _passage("b"), _passage("a")]}, "passages[2].id"),
+        ({"normalization": 99}, "normalization"),
+        ({"model": "x" * 257}, "model"),
+    ],
+)
+def test_judgements_out_of_bounds(fields: dict[str, object], field: str) -> None:
+    message = pb.ScoreRelevanceRequest(**{"question": "q", "passages": [_passage()], **fields})  # type: ignore[arg-type]
+    with pytest.raises(InvalidField) as caught:
+        codec.decode_judgement(message)
+    assert caught.value.field == field
+
+
+def test_answers_on_the_wire() -> None:
+    answer = Answer("text", FinishReason.LENGTH, 12, 3, -4.5, 2)
+    assert codec.encode_answer(Finished(answer, MODEL)) == pb.Answer(
+        text="text",
+        finish_reason=pb.Answer.FINISH_REASON_LENGTH,
+        prompt_tokens=12,
+        completion_tokens=3,
+        log_probability=-4.5,
+        model="m",
+        model_version="v1",
+        engine="e",
+        dropped_passages=2,
+    )
+
+
+def test_results_on_the_wire() -> None:
+    outcomes: list[Finished | MeshError] = [
+        Unavailable("GONE", "away"),
+        Finished(Answer("t", FinishReason.STOP, 1, 1, -1.0), MODEL),
+    ]
+    first, second = codec.encode_results(outcomes).results
+    assert (first.error.code, first.error.reason, first.error.message) == ("UNAVAILABLE", "GONE", "away")
+    assert second.answer.finish_reason == pb.Answer.FINISH_REASON_STOP
+
+
+def test_judgements_on_the_wire() -> None:
+    response = codec.encode_judgement(Judged([0.25, 1.0], MODEL))
+    assert (list(response.probabilities), response.model, response.model_version) == ([0.25, 1.0], "m", "v1")
+
+
+def test_models_on_the_wire() -> None:
+    response = codec.encode_models([MODEL, MODEL])
+    assert [model.is_default for model in response.models] == [True, False]
+    assert list(response.models[0].augmentations) == [
+        pb.AUGMENTATION_FUSION_IN_DECODER,
+        pb.AUGMENTATION_IN_PROMPT,
+    ]
+    assert (response.models[0].max_input_tokens, response.models[0].scores_relevance) == (512, True)

@@ -1,0 +1,242 @@
+"""What the generator does with models: choice, checks, deduplication, background documents."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Sequence
+from dataclasses import replace
+
+import pytest
+
+from meshkit.errors import FailedPrecondition, InvalidField, MeshError, NotFound, Unavailable
+from services.generator.domain import (
+    Answer,
+    Augmentation,
+    Decoding,
+    FinishReason,
+    GenerationRequest,
+    ModelDescription,
+    Normalization,
+    Passage,
+)
+from services.generator.engine import Finished, Generator
+from services.generator.ports import Cancellation
+from services.generator.prompts import TemplateLibrary
+
+ALL = (
+    Augmentation.IN_PROMPT,
+    Augmentation.FUSION_IN_DECODER,
+    Augmentation.RETRIEVAL_FREE,
+    Augmentation.PARAMETRIC_KNOWLEDGE,
+)
+A, B = Passage("a", "Title", "text of a"), Passage("b", "", "text of b")
+
+
+class Scribe:
+    """A model that writes down what it was asked, and answers with it."""
+
+    def __init__(
+        self, name: str, augmentations: tuple[Augmentation, ...] = ALL, *, judges: bool = True
+    ) -> None:
+        self.name = name
+        self.augmentations = augmentations
+        self.judges = judges
+        self.batches: list[list[GenerationRequest]] = []
+
+    def describe(self) -> ModelDescription:
+        return ModelDescription(
+            self.name, f"{self.name}-1", "e", "a", "cpu", "float32", self.judges, 500, 100, self.augmentations
+        )
+
+    def answer(self, request: GenerationRequest) -> Answer:
+        shown = "|".join(passage.text for passage in request.passages)
+        assert request.augmentation is not None
+        text = f"{request.augmentation.value}:{request.template}:{request.question}:{shown}"
+        return Answer(text, FinishReason.STOP, 10, 5, -1.0)
+
+    async def generate_stream(
+        self, request: GenerationRequest, cancel: Cancellation
+    ) -> AsyncGenerator[str | Answer, None]:
+        answer = self.answer(request)
+        yield answer.text
+        yield answer
+
+    async def generate_batch(
+        self, requests: Sequence[GenerationRequest], cancel: Cancellation
+    ) -> list[Answer | MeshError]:
+        self.batches.append(list(requests))
+        return [
+            Unavailable("GONE", "away") if request.question == "fail" else self.answer(request)
+            for request in requests
+        ]
+
+    async def score_relevance(
+        self, question: str, passages: Sequence[Passage], normalization: Normalization, cancel: Cancellation
+    ) -> list[float]:
+        return [1.0 / (1 + at) for at in range(len(passages))]
+
+
+@pytest.fixture
+def first() -> Scribe:
+    return Scribe("first")
+
+
+@pytest.fixture
+def second() -> Scribe:
+    return Scribe("second", (Augmentation.FUSION_IN_DECODER, Augmentation.RETRIEVAL_FREE), judges=False)
+
+
+@pytest.fixture
+def generator(first: Scribe, second: Scribe) -> Generator:
+    return Generator([first, second], TemplateLibrary.bundled())
+
+
+async def _stream(generator: Generator, request: GenerationRequest) -> Finished:
+    text = ""
+    async for part in generator.stream(request, Cancellation()):
+        if isinstance(part, Finished):
+            assert part.answer.text == text
+            return part
+        text += part
+    raise AssertionError("no answer")
+
+
+async def test_the_default_model_answers_unless_one_is_named(generator: Generator) -> None:
+    assert (await _stream(generator, GenerationRequest("q", (A,)))).model.name == "first"
+    assert (await _stream(generator, GenerationRequest("q", (A,), model="second"))).model.name == "second"
+    assert [model.name for model in generator.models()] == ["first", "second"]
+
+
+async def test_unspecified_augmentation_is_the_models_default(generator: Generator) -> None:
+    assert (await _stream(generator, GenerationRequest("q", (A, B)))).answer.text == (
+        "in-prompt::q:text of a|text of b"
+    )
+    answer = (await _stream(generator, GenerationRequest("q", (A,), model="second"))).answer
+    assert answer.text == "fusion-in-decoder::q:text of a"
+    answer = (await _stream(generator, GenerationRequest("q", model="second"))).answer
+    assert answer.text == "retrieval-free::q:"
+
+
+@pytest.mark.parametrize(
+    ("request_", "kind", "field", "words"),
+    [
+        (
+            GenerationRequest("q", model="third"),
+            NotFound,
+            "model",
+            "no model 'third'; there are first, second",
+        ),
+        (GenerationRequest("q", (A,), template="nope"), NotFound, "template", "no template 'nope'"),
+        (GenerationRequest("q", (A,), template="question"), InvalidField, "template", "needs all passages"),
+        (
+            GenerationRequest("q", (A,), model="second", augmentation=Augmentation.IN_PROMPT),
+            InvalidField,
+            "augmentation",
+            "second cannot do in-prompt; it can do fusion-in-decoder, retrieval-free",
+        ),
+        (
+            GenerationRequest("q", (A,), augmentation=Augmentation.RETRIEVAL_FREE),
+            InvalidField,
+            "passages",
+            "retrieval-free takes no passages",
+        ),
+        (
+            GenerationRequest("q", (A,), augmentation=Augmentation.PARAMETRIC_KNOWLEDGE),
+            InvalidField,
+            "passages",
+            "parametric-knowledge takes no passages",
+        ),
+        (
+            GenerationRequest("q", augmentation=Augmentation.FUSION_IN_DECODER),
+            InvalidField,
+            "passages",
+            "fusion-in-decoder needs at least one passage",
+        ),
+        (
+            GenerationRequest("q", (A,), decoding=Decoding(max_new_tokens=101)),
+            InvalidField,
+            "decoding.max_new_tokens",
+            "must be at most 100 for first",
+        ),
+    ],
+)
+async def test_what_a_model_cannot_do(
+    generator: Generator, request_: GenerationRequest, kind: type[MeshError], field: str, words: str
+) -> None:
+    with pytest.raises(kind, match=words) as caught:
+        await _stream(generator, request_)
+    assert caught.value.field == field
+    (outcome,) = await generator.batch([request_], Cancellation())
+    assert isinstance(outcome, kind)
+    assert outcome.field == field
+
+
+async def test_a_model_writes_its_own_background_and_answers_from_it(
+    generator: Generator, first: Scribe
+) -> None:
+    request = GenerationRequest(
+        "q",
+        augmentation=Augmentation.PARAMETRIC_KNOWLEDGE,
+        template="ra-x",
+        decoding=Decoding(max_new_tokens=7),
+    )
+    background = "retrieval-free:eor-parametric-knowledge:q:"
+    finished = await _stream(generator, request)
+    assert finished.answer.text == f"in-prompt:ra-x:q:{background}"
+    assert finished.answer.prompt_tokens == 20, "of both steps"
+    assert finished.answer.completion_tokens == 5, "of the answer"
+    assert first.batches[0][0].decoding.max_new_tokens == 100, "as many as the model can"
+    (outcome,) = await generator.batch([request], Cancellation())
+    assert outcome == finished
+
+
+async def test_what_is_asked_twice_is_computed_once(generator: Generator, first: Scribe) -> None:
+    renamed = (replace(A, id="other"), B)
+    requests = [
+        GenerationRequest("q", (A, B)),
+        GenerationRequest("q", (B, A)),
+        GenerationRequest("q", renamed),
+        GenerationRequest("q", (A, B), model="first", augmentation=Augmentation.IN_PROMPT),
+        GenerationRequest("q", (A, B), decoding=Decoding(temperature=1.0, seed=1)),
+        GenerationRequest("q", (A, B), decoding=Decoding(temperature=1.0, seed=2)),
+    ]
+    outcomes = await generator.batch(requests, Cancellation())
+    assert len(first.batches[0]) == 4
+    assert outcomes[0] == outcomes[2] == outcomes[3]
+    texts = [outcome.answer.text for outcome in outcomes if isinstance(outcome, Finished)]
+    assert texts[0] == "in-prompt::q:text of a|text of b"
+    assert texts[1] == "in-prompt::q:text of b|text of a"
+
+
+async def test_one_outcome_per_item_in_order(generator: Generator, second: Scribe) -> None:
+    own = Augmentation.PARAMETRIC_KNOWLEDGE
+    outcomes = await generator.batch(
+        [
+            GenerationRequest("fail", (A,)),
+            GenerationRequest("q", (A,), model="second"),
+            GenerationRequest("fail", augmentation=own),
+            GenerationRequest("q", augmentation=own),
+            GenerationRequest("q", model="third"),
+        ],
+        Cancellation(),
+    )
+    kinds = [type(outcome) for outcome in outcomes]
+    assert kinds == [Unavailable, Finished, Unavailable, Finished, NotFound]
+    assert isinstance(outcomes[1], Finished)
+    assert outcomes[1].model.name == "second"
+    assert len(second.batches) == 1
+
+
+async def test_relevance(generator: Generator) -> None:
+    judged = await generator.relevance("q", (A, B), "", Normalization.TRUE_FALSE, Cancellation())
+    assert (judged.probabilities, judged.model.name) == ([1.0, 0.5], "first")
+    with pytest.raises(FailedPrecondition, match="second cannot judge relevance"):
+        await generator.relevance("q", (A,), "second", Normalization.TRUE_FALSE, Cancellation())
+    with pytest.raises(NotFound):
+        await generator.relevance("q", (A,), "third", Normalization.TRUE_FALSE, Cancellation())
+
+
+def test_models_of_one_name_are_refused(first: Scribe) -> None:
+    with pytest.raises(ValueError, match="different names"):
+        Generator([first, Scribe("first")], TemplateLibrary.bundled())
+    with pytest.raises(ValueError, match="at least one model"):
+        Generator([], TemplateLibrary.bundled())

@@ -1,0 +1,72 @@
+"""Settings of the generator, as people write them in the environment."""
+
+from __future__ import annotations
+
+import pytest
+
+from meshkit.settings import SettingsError, load
+from services.generator.settings import GeneratorSettings, ModelSource
+
+PREFIX = "RAGMESH_GENERATOR_"
+
+
+def _load(monkeypatch: pytest.MonkeyPatch, **variables: str) -> GeneratorSettings:
+    for name, value in variables.items():
+        monkeypatch.setenv(PREFIX + name, value)
+    return load(GeneratorSettings)
+
+
+def test_defaults(monkeypatch: pytest.MonkeyPatch) -> None:
+    settings = _load(monkeypatch)
+    assert (settings.port, settings.names, settings.allow_download) == (7073, ("ragmesh-pointer",), False)
+
+
+def test_a_comma_list(monkeypatch: pytest.MonkeyPatch) -> None:
+    settings = _load(monkeypatch, MODELS="flan=google/flan-t5-small, local=/models/x=y ,")
+    assert settings.models == (
+        ModelSource(name="flan", path="google/flan-t5-small"),
+        ModelSource(name="local", path="/models/x=y"),
+    )
+    assert settings.names == ("ragmesh-pointer", "flan", "local")
+
+
+def test_a_json_list(monkeypatch: pytest.MonkeyPatch) -> None:
+    settings = _load(
+        monkeypatch,
+        MODELS='[{"name": "flan", "path": "x", "template": "rankrag-answer", "instruction": true}]',
+        BUNDLED="false",
+    )
+    assert settings.models == (
+        ModelSource(name="flan", path="x", template="rankrag-answer", instruction=True),
+    )
+    assert settings.names == ("flan",)
+
+
+def test_the_default_comes_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert _load(monkeypatch, MODELS="a=x,b=y", DEFAULT_MODEL="b").names == ("b", "ragmesh-pointer", "a")
+
+
+@pytest.mark.parametrize(
+    ("variables", "wrong", "words"),
+    [
+        ({"MODELS": "flan"}, "MODELS", "'flan' is not name=path"),
+        ({"MODELS": "[{]"}, "MODELS", "not valid JSON"),
+        ({"MODELS": "a=x,a=y"}, "MODELS", "the name 'a' is taken twice"),
+        ({"MODELS": "ragmesh-pointer=x"}, "MODELS", "the name 'ragmesh-pointer' is taken twice"),
+        ({"MODELS": "a b=x"}, "MODELS", "pattern"),
+        ({"DEFAULT_MODEL": "z"}, "DEFAULT_MODEL", "must be one of ragmesh-pointer"),
+        ({"BUNDLED": "false"}, "DEFAULT_MODEL", "RAGMESH_GENERATOR_MODELS must name one"),
+        ({"DTYPE": "int4"}, "DTYPE", "bfloat16"),
+        ({"WORKERS": "0"}, "WORKERS", "1"),
+        ({"DELTA_INTERVAL_MS": "-1"}, "DELTA_INTERVAL_MS", "0"),
+    ],
+)
+def test_wrong_values_name_their_variable(
+    monkeypatch: pytest.MonkeyPatch, variables: dict[str, str], wrong: str, words: str
+) -> None:
+    with pytest.raises(SettingsError) as caught:
+        _load(monkeypatch, **variables)
+    line = str(caught.value)
+    assert line.startswith(f"{PREFIX}{wrong}=")
+    assert words in line
+    assert "\n" not in line
