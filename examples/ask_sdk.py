@@ -1,4 +1,4 @@
-"""Ask the mesh that `make up` keeps running: python examples/ask_sdk.py "How often should I oil my bike chain?" """
+"""Ask the mesh that `make up` keeps running: python examples/ask_sdk.py [QUESTION]"""
 
 import sys
 

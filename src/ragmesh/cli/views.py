@@ -115,8 +115,8 @@ def show_result(
     if result.report is not None:
         screen.line()
         show_exposure(screen, result.report, heading=_heading(samples, alpha))
-    for failure in result.failures:
-        _warn(screen, _failure(failure))
+    for line in _failures(result.failures):
+        _warn(screen, line)
     for degraded in result.degradations:
         _warn(screen, _degradation(degraded))
     if result.done is not None:
@@ -222,9 +222,15 @@ def _cells(estimate: Estimate, pattern: str) -> tuple[str, str, str]:
     return mean, interval, f"{estimate.count:,}"
 
 
-def _failure(failure: Failed) -> str:
-    which = "the ranking" if not failure.samples else f"{len(failure.samples)} sample(s)"
-    return f"no answer for {which}: {failure.message} ({failure.reason})"
+def _failures(failures: Sequence[Failed]) -> list[str]:
+    """A line per reason, with the samples it left without an answer."""
+    samples: dict[str, int] = {}
+    for failure in failures:
+        why = f"{failure.message} ({failure.reason})"
+        samples[why] = samples.get(why, 0) + max(1, len(failure.samples))
+    return [
+        f"no answer for {count} sample{'s' if count > 1 else ''}: {why}" for why, count in samples.items()
+    ]
 
 
 def _degradation(degraded: Degraded) -> str:

@@ -108,7 +108,10 @@ def dump(settings: MeshSettings) -> str:
 def load(text: str) -> MeshSettings:
     """The settings from :func:`dump`."""
     record: dict[str, Any] = json.loads(text)
-    services = tuple(Service(**{**one, "needs": tuple(one["needs"])}) for one in record.pop("services"))
+    services = tuple(
+        Service(**{key: tuple(value) if isinstance(value, list) else value for key, value in one.items()})
+        for one in record.pop("services")
+    )
     return MeshSettings(home=Path(record.pop("home")), services=services, **record)
 
 

@@ -1,6 +1,7 @@
 """What this machine has for a mesh, and what will run how on it."""
 
 import importlib.util
+import os
 import platform
 import shutil
 import sys
@@ -110,7 +111,7 @@ def _processor() -> Finding:
 
 
 def _threads(settings: MeshSettings) -> Finding:
-    each = ", ".join(f"{service.name} {threads_of(service)}" for service in settings.services)
+    each = ", ".join(f"{service.name} {threads_of(service, os.environ)}" for service in settings.services)
     return Finding("threads", Level.OK, f"{each} (OMP_NUM_THREADS overrides)")
 
 

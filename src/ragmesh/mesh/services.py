@@ -13,14 +13,14 @@ class Service:
         module: what ``python -m`` runs.
         offset: its port, counted from the orchestrator's.
         needs: the services it calls.
-        computes: whether it runs a model, and so profits from several threads.
+        thread_settings: its settings that say how many threads a model computes with; none without one.
     """
 
     name: str
     module: str
     offset: int
     needs: tuple[str, ...] = ()
-    computes: bool = False
+    thread_settings: tuple[str, ...] = ()
 
     @property
     def prefix(self) -> str:
@@ -29,9 +29,9 @@ class Service:
 
 
 SERVICES: Final = (
-    Service("generator", "services.generator", offset=3, computes=True),
-    Service("retriever", "services.retriever", offset=1, computes=True),
-    Service("reranker", "services.reranker", offset=2, needs=("generator",), computes=True),
+    Service("generator", "services.generator", offset=3, thread_settings=("threads",)),
+    Service("retriever", "services.retriever", offset=1, thread_settings=("encoder_threads",)),
+    Service("reranker", "services.reranker", offset=2, needs=("generator",), thread_settings=("threads",)),
     Service("evaluator", "services.evaluator", offset=4),
     Service(
         "orchestrator",

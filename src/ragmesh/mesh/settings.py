@@ -42,7 +42,7 @@ class MeshSettings:
 
     home: Path = field(default_factory=default_home)
     port: int = DEFAULT_PORT
-    start_s: float = 180.0
+    start_s: float = 300.0
     grace_s: float = DEFAULT_GRACE_S
     backoff_s: float = 0.5
     max_backoff_s: float = 30.0
@@ -56,13 +56,17 @@ class MeshSettings:
         return self.home / "logs"
 
 
-def threads_of(service: Service) -> int:
-    """Threads a service computes with unless the environment says otherwise, 1 or more.
+def threads_of(service: Service, base: Mapping[str, str]) -> int:
+    """Threads a service's model computes with, 1 or more.
 
-    Half of the cores, because two services may well compute for different asks at the same time, and more
-    threads than free cores cost far more than fewer threads do.
+    ``OMP_NUM_THREADS`` of the environment ``base`` if it is set, or else half of the cores: two services may
+    well compute for different asks at the same time, and more threads than free cores cost far more than fewer
+    threads do.
     """
-    return max(1, usable_cores() // 2) if service.computes else 1
+    if not service.thread_settings:
+        return 1
+    wanted = base.get(_THREAD_VARIABLES[0], "")
+    return int(wanted) if wanted.isdecimal() and int(wanted) > 0 else max(1, usable_cores() // 2)
 
 
 def service_environment(
@@ -82,8 +86,9 @@ def service_environment(
         base: the environment to start from; thread counts set there are kept.
         supervisor_pid: the process that, when it is gone, takes the service along.
     """
-    threads = str(max(1, usable_cores() // 2) if service.computes else 1)
+    threads = str(threads_of(service, base))
     environment = dict.fromkeys(_THREAD_VARIABLES, threads) | {"TOKENIZERS_PARALLELISM": "false"}
+    environment |= {f"{service.prefix}{setting.upper()}": threads for setting in service.thread_settings}
     environment.update(base)
     environment |= {
         "RAGMESH_HOME": str(settings.home),

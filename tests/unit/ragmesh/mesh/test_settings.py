@@ -48,12 +48,18 @@ def test_services_are_told_of_those_they_call_and_no_others() -> None:
 def test_models_get_half_of_the_cores(monkeypatch: pytest.MonkeyPatch, cores: int, threads: str) -> None:
     monkeypatch.setattr(mesh_settings, "usable_cores", lambda: cores)
 
-    assert environment("generator")["OMP_NUM_THREADS"] == threads
+    told = environment("generator")
+    assert (told["OMP_NUM_THREADS"], told["RAGMESH_GENERATOR_THREADS"]) == (threads, threads)
+    assert environment("retriever")["RAGMESH_RETRIEVER_ENCODER_THREADS"] == threads
     assert environment("evaluator")["OMP_NUM_THREADS"] == "1"
 
 
 def test_what_the_user_sets_wins() -> None:
-    assert environment("generator", {"OMP_NUM_THREADS": "7"})["OMP_NUM_THREADS"] == "7"
+    told = environment("generator", {"OMP_NUM_THREADS": "7"})
+    assert (told["OMP_NUM_THREADS"], told["RAGMESH_GENERATOR_THREADS"]) == ("7", "7")
+    told = environment("generator", {"OMP_NUM_THREADS": "7", "RAGMESH_GENERATOR_THREADS": "3"})
+    assert told["RAGMESH_GENERATOR_THREADS"] == "3"
+    assert environment("generator", {"OMP_NUM_THREADS": "many"})["RAGMESH_GENERATOR_THREADS"].isdecimal()
     settings = {"RAGMESH_GENERATOR_GRACE_S": "1"}
     assert environment("generator", environment=settings)["RAGMESH_GENERATOR_GRACE_S"] == "1"
     assert environment("generator", {"RAGMESH_RETRIEVER_ENCODER": "e"})["RAGMESH_RETRIEVER_ENCODER"] == "e"
