@@ -81,7 +81,6 @@ _METRICS_BACK: Final = {
     UtilityMetric.ACCURACY: evaluator_pb.UTILITY_METRIC_ACCURACY,
 }
 _SAMPLING_STAGES: Final[dict[int, SamplingStage]] = {
-    pb.SAMPLING_STAGE_UNSPECIFIED: SamplingStage.RETRIEVER,
     pb.SAMPLING_STAGE_RETRIEVER: SamplingStage.RETRIEVER,
     pb.SAMPLING_STAGE_RERANKER: SamplingStage.RERANKER,
 }
@@ -133,9 +132,13 @@ def ask(request: pb.AskRequest, *, default_collection: str, default_reranker: st
     depth, k, rerank_depth = _sizes(request, len(candidates) if candidates is not None else None)
     sampling = _sampling(request.sampling) if request.HasField("sampling") else None
     reranker = _name("reranker", request.reranker) or default_reranker
-    sampling_stage = _enum(
-        "sampling_stage", request.sampling_stage, _SAMPLING_STAGES, pb.SamplingStage.keys()
-    )
+    if request.sampling_stage == pb.SAMPLING_STAGE_UNSPECIFIED:
+        # Whoever orders last decides who is shown; sampling before it would be undone by its order.
+        sampling_stage = SamplingStage.RETRIEVER if reranker == "none" else SamplingStage.RERANKER
+    else:
+        sampling_stage = _enum(
+            "sampling_stage", request.sampling_stage, _SAMPLING_STAGES, pb.SamplingStage.keys()
+        )
     if sampling is not None and sampling_stage is SamplingStage.RERANKER and reranker == "none":
         raise InvalidField("sampling_stage", "must be the retriever where there is no reranker")
     most = 1 if sampling is None else sampling.num_rankings

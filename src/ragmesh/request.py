@@ -57,7 +57,8 @@ class AskOptions(TypedDict, total=False):
         alpha: fairness dial, 0 (uniform) to 100 (follows the scores); sampled rankings if given.
         samples: rankings to draw, 1 to 1,000; sampled rankings if given.
         seed: seed of the sampling, 0 to 2^63 - 1; 0 without it.
-        sampling_stage: over whose scores rankings are sampled; the retriever's without it.
+        sampling_stage: over whose scores rankings are sampled; without it the reranker's, or the retriever's
+            where the reranker is ``none``.
         k: passages the generator is given, 1 to 100; 5 without it.
         depth: size of the candidate pool, 1 to 1,000; 100 without it.
         rerank_depth: passages handed to the reranker, k to depth.

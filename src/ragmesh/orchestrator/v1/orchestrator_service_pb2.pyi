@@ -30,7 +30,7 @@ class _SamplingStage:
 class _SamplingStageEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_SamplingStage.ValueType], _builtins.type):
     DESCRIPTOR: _descriptor.EnumDescriptor
     SAMPLING_STAGE_UNSPECIFIED: _SamplingStage.ValueType  # 0
-    """Not set: the retriever's."""
+    """Not set: the reranker's, or the retriever's where the reranker is `none`."""
     SAMPLING_STAGE_RETRIEVER: _SamplingStage.ValueType  # 1
     """The retriever's scores; a reranker then orders within each sample."""
     SAMPLING_STAGE_RERANKER: _SamplingStage.ValueType  # 2
@@ -40,7 +40,7 @@ class SamplingStage(_SamplingStage, metaclass=_SamplingStageEnumTypeWrapper):
     """Over whose scores rankings are sampled."""
 
 SAMPLING_STAGE_UNSPECIFIED: SamplingStage.ValueType  # 0
-"""Not set: the retriever's."""
+"""Not set: the reranker's, or the retriever's where the reranker is `none`."""
 SAMPLING_STAGE_RETRIEVER: SamplingStage.ValueType  # 1
 """The retriever's scores; a reranker then orders within each sample."""
 SAMPLING_STAGE_RERANKER: SamplingStage.ValueType  # 2
