@@ -76,6 +76,7 @@ def render(
 ) -> str:
     """The card's Markdown."""
     recipe = training.recipe
+    settings = {name: value for name, value in recipe.items() if name != "stages"}
     share = training.steps * recipe["batch_size"] / training.questions
     sections = [
         _WHAT.format(
@@ -96,14 +97,18 @@ def render(
             questions=training.questions,
             hardware=training.hardware,
             software=training.software,
-            settings="\n".join(f"| {name.replace('_', ' ')} | {value} |" for name, value in recipe.items()),
-            limit=recipe["limit"],
-            negative=100 * recipe["negative_rate"],
+            settings="\n".join(f"| {name.replace('_', ' ')} | {value} |" for name, value in settings.items()),
+            stages="\n".join(_stage(stage) for stage in recipe["stages"]),
             fused=100 * recipe["fused_rate"],
         ),
         _LIMITS,
     ]
     return "\n".join(sections)
+
+
+def _stage(stage: dict[str, Any]) -> str:
+    size = stage["size"]
+    return f"| from step {stage['start']:,} | {size['limit']} | {100 * size['negative_rate']:.0f} % |"
 
 
 def _measured(evaluation: Evaluation | None) -> str:
@@ -151,14 +156,19 @@ together. Answers are greedy unless the row says otherwise; {precision}; questio
 _TRAINED = """## Trained
 
 {steps:,} of {planned:,} planned steps, {share:.2f} epochs of {questions:,} SQuAD training questions, in
-{hours:.2f} hours ({each:.2f} s a step, other jobs on the same cores included) on {hardware}; {software}.
+{hours:.2f} hours ({each:.2f} s a step, other jobs on the same cores included) on {hardware};
+{software}.
 
-Every question is used once per epoch with its gold passage; {negative:.0f} % also get a negative, the
-passage of the same article, of a sample without the answer, that shares most with the question. Of those,
-{fused:.0f} % decode the answer from both passages. Every pair is also a relevance example. Pairs longer
-than {limit} tokens are cut to a window that holds the answer. Loss: mean negative log-likelihood of the
-answer's tokens + 0.5 × that of the verdict, true and false weighing the same. AdamW, linear warm-up and
-decay, no dropout, bfloat16 autocast.
+Every question is used once per epoch with its gold passage; some also get a negative, the passage of the
+same article, of a sample without the answer, that shares most with the question. Of those, {fused:.0f} %
+decode the answer from both passages. Every pair is also a relevance example. Pairs that are too long are
+cut to a window that holds the answer. Loss: mean negative log-likelihood of the answer's tokens + 0.5 × that
+of the verdict, true and false weighing the same. AdamW, linear warm-up and decay, no dropout, bfloat16
+autocast. The later stages are smaller to end in time, not because it was found better.
+
+| stage | tokens of a pair | with a negative |
+|---|---|---|
+{stages}
 
 | setting | value |
 |---|---|

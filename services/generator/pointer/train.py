@@ -30,24 +30,37 @@ from services.generator.pointer.tokenization import PairTokenizer
 
 
 @dataclass(frozen=True)
+class Stage:
+    """From step ``start`` on, examples are of ``size``."""
+
+    start: int
+    size: Size
+
+    @classmethod
+    def parse(cls, text: str) -> "Stage":
+        """From ``START:TOKENS:NEGATIVE_RATE``, as on the command line."""
+        start, limit, rate = text.split(":")
+        return cls(int(start), Size(int(limit), float(rate)))
+
+
+@dataclass(frozen=True)
 class Recipe:
     """Everything that decides the outcome of a run.
 
-    ``steps`` optimiser steps, 0 for one epoch; ``limit`` tokens of a training pair; rates in [0, 1];
-    learning rates per step at the top of the schedule; ``warm_up`` steps of linear rise. From
-    ``late_step`` on (0: never) steps cost less: ``late_limit`` and ``late_negative_rate`` hold
-    instead. The order of the questions stays, so an epoch still has each once.
+    ``steps`` optimiser steps, 0 for one epoch; ``stages`` how large the examples are, from which step;
+    rates in [0, 1]; learning rates per step at the top of the schedule; ``warm_up`` steps of linear
+    rise. The first stage decides the order of the questions, so every epoch has each once.
     """
 
     seed: int = 13
     steps: int = 0
     batch_size: int = 32
-    limit: int = 160
-    negative_rate: float = 0.4
+    stages: tuple[Stage, ...] = (
+        Stage(0, Size(160, 0.4)),
+        Stage(1200, Size(144, 0.25)),
+        Stage(1350, Size(128, 0.2)),
+    )
     fused_rate: float = 0.5
-    late_step: int = 0
-    late_limit: int = 144
-    late_negative_rate: float = 0.25
     encoder_rate: float = 1e-4
     decoder_rate: float = 5e-4
     weight_decay: float = 0.01
@@ -57,9 +70,7 @@ class Recipe:
 
     def size(self, step: int) -> Size:
         """What the examples of ``step`` may cost."""
-        if self.late_step and step >= self.late_step:
-            return Size(self.late_limit, self.late_negative_rate)
-        return Size(self.limit, self.negative_rate)
+        return [stage.size for stage in self.stages if stage.start <= step][-1]
 
     def rate(self, step: int) -> float:
         """Factor on the learning rates at ``step``, counted from 0: linear rise, then linear fall to 0."""
@@ -133,8 +144,15 @@ def parser() -> argparse.ArgumentParser:
     out.add_argument("--checkpoint-every", type=int, default=150, metavar="STEPS")
     out.add_argument("--evaluate-every", type=int, default=600, metavar="STEPS")
     for name, value in asdict(recipe).items():
-        if not isinstance(value, bool):
+        if isinstance(value, int | float) and not isinstance(value, bool):
             out.add_argument(f"--{name.replace('_', '-')}", type=type(value), default=value)
+    out.add_argument(
+        "--stage",
+        type=Stage.parse,
+        action="append",
+        metavar="START:TOKENS:RATE",
+        help="from step START on, pairs of at most TOKENS tokens and this share of negatives; repeatable",
+    )
     out.add_argument("--float32", action="store_true", help="no bfloat16 autocast")
     return out
 
@@ -142,8 +160,11 @@ def parser() -> argparse.ArgumentParser:
 def main(arguments: list[str] | None = None) -> None:
     """Train, logging one JSON object per line to ``log.jsonl`` in the output folder."""
     options = parser().parse_args(arguments)
-    names = [name for name in asdict(Recipe()) if name != "bfloat16"]
-    recipe = Recipe(**{name: getattr(options, name) for name in names}, bfloat16=not options.float32)
+    recipe = Recipe(
+        **{name: getattr(options, name) for name in asdict(Recipe()) if name in options},
+        stages=tuple(options.stage or Recipe().stages),
+        bfloat16=not options.float32,
+    )
     if options.threads:
         torch.set_num_threads(options.threads)
     options.output.mkdir(parents=True, exist_ok=True)
