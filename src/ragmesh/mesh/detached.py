@@ -109,7 +109,7 @@ def load(text: str) -> MeshSettings:
     """The settings from :func:`dump`."""
     record: dict[str, Any] = json.loads(text)
     services = tuple(
-        Service(**{key: tuple(value) if isinstance(value, list) else value for key, value in one.items()})
+        Service(**{**one, **{name: tuple(one[name]) for name in ("needs", "thread_settings")}})
         for one in record.pop("services")
     )
     return MeshSettings(home=Path(record.pop("home")), services=services, **record)

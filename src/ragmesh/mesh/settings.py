@@ -60,8 +60,8 @@ def threads_of(service: Service, base: Mapping[str, str]) -> int:
     """Threads a service's model computes with, 1 or more.
 
     ``OMP_NUM_THREADS`` of the environment ``base`` if it is set, or else half of the cores: two services may
-    well compute for different asks at the same time, and more threads than free cores cost far more than fewer
-    threads do.
+    well compute for different asks at the same time, and more threads than free cores cost far more than
+    fewer threads do.
     """
     if not service.thread_settings:
         return 1
