@@ -1,0 +1,1 @@
+"""What `make bench` runs: ratios measured side by side in one run, never absolute claims."""
