@@ -3,9 +3,7 @@
 import argparse
 import json
 import re
-import string
 import time
-from collections import Counter
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -15,6 +13,7 @@ import torch
 from rank_bm25 import BM25Okapi
 from tqdm import tqdm
 
+from ragcore.text_metrics import exact_match, normalize_answer, token_f1
 from services.generator.pointer import artifact, card
 from services.generator.pointer.card import Evaluation, Measure
 from services.generator.pointer.examples import Passage, Question, default_data, read_passages, read_questions
@@ -22,30 +21,7 @@ from services.generator.pointer.modeling import PointerForConditionalGeneration
 from services.generator.pointer.reader import Encodings, PointerReader
 from services.generator.pointer.tokenization import PairTokenizer
 
-_ARTICLES = re.compile(r"\b(a|an|the)\b")
 _WORDS = re.compile(r"[a-z0-9]+")
-
-
-def normalise(answer: str) -> str:
-    """SQuAD's answer normalisation: lower case, no punctuation, no articles, single spaces."""
-    text = "".join(c for c in answer.lower() if c not in string.punctuation)
-    return " ".join(_ARTICLES.sub(" ", text).split())
-
-
-def exact_match(prediction: str, answers: Sequence[str]) -> float:
-    """1.0 when the normalised prediction is one of the normalised answers, else 0.0."""
-    return float(normalise(prediction) in {normalise(answer) for answer in answers})
-
-
-def f1(prediction: str, answers: Sequence[str]) -> float:
-    """Largest token F1, in [0, 1], of the prediction against any of the answers."""
-
-    def one(answer: str) -> float:
-        ours, theirs = normalise(prediction).split(), normalise(answer).split()
-        shared = sum((Counter(ours) & Counter(theirs)).values())
-        return 0.0 if shared == 0 else 2 * shared / (len(ours) + len(theirs))
-
-    return max(one(answer) for answer in answers)
 
 
 def interval(values: Sequence[float], *, seed: int = 0, resamples: int = 2000) -> tuple[float, float]:
@@ -101,7 +77,7 @@ def answer_gold(
         )
         for row, found in zip(rows, reader.answer_many(encodings, num_beams=num_beams), strict=True):
             exact[row] = exact_match(found.text, questions[row].answers)
-            overlap[row] = f1(found.text, questions[row].answers)
+            overlap[row] = token_f1(found.text, questions[row].answers)
     return exact, overlap
 
 
@@ -149,7 +125,7 @@ def evaluate_retrieved(
         for way, context in contexts.items():
             for question, answer in zip(asked, reader.answer_many(context), strict=True):
                 exact[way].append(exact_match(answer.text, question.answers))
-                overlap[way].append(f1(answer.text, question.answers))
+                overlap[way].append(token_f1(answer.text, question.answers))
     measures = [measure(f"recall@{depth} of BM25 (ceiling)", ceiling)]
     for way, name in names.items():
         measures.append(measure(f"recall@{keep}, {name}", recall[way]))
@@ -186,7 +162,7 @@ class QuickEvaluation:
         self._judged: list[tuple[str, Passage, Passage]] = []
         for question in self._questions[: pairs // 2]:
             gold = self._corpus[question.gold]
-            wanted = set(normalise(question.question).split())
+            wanted = set(normalize_answer(question.question).split())
             others = [
                 p
                 for p in article[gold.title]
@@ -194,7 +170,7 @@ class QuickEvaluation:
             ]
             if others:
                 sample = [others[int(i)] for i in rng.permutation(len(others))[:10]]
-                hardest = max(sample, key=lambda p: len(wanted & set(normalise(p.text).split())))
+                hardest = max(sample, key=lambda p: len(wanted & set(normalize_answer(p.text).split())))
                 self._judged.append((question.question, gold, hardest))
 
     def run(self, model: PointerForConditionalGeneration) -> dict[str, float]:

@@ -272,7 +272,7 @@ class PointerForConditionalGeneration(PreTrainedModel, GenerationMixin):  # type
             nn.init.zeros_(module.successor.weight)
             nn.init.ones_(module.successor.bias)
 
-    def get_encoder(self, modality: str | None = None) -> FusionEncoder:  # noqa: ARG002 - the base's signature
+    def get_encoder(self, modality: str | None = None) -> FusionEncoder:
         """The encoder ``generate`` calls once per question."""
         return self.encoder
 

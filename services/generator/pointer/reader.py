@@ -95,7 +95,7 @@ class _Cancelled(StoppingCriteria):
         self._cancelled = cancelled
         self.seen = False
 
-    def __call__(self, input_ids: Tensor, scores: Tensor, **_: object) -> Tensor:  # noqa: ARG002
+    def __call__(self, input_ids: Tensor, scores: Tensor, **_: object) -> Tensor:
         self.seen = self.seen or self._cancelled()
         return torch.full((len(input_ids),), self.seen, dtype=torch.bool, device=input_ids.device)
 
