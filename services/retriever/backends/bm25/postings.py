@@ -82,8 +82,6 @@ def merge(base: Postings, documents: Iterable[Sequence[str]], sources: IntArray)
     """
     terms = dict(base.terms)
     new = _count(documents, terms)
-    if not len(base):
-        return _inverted(terms, new)
     lengths = np.concatenate([base.lengths, new.lengths])[sources]
     row_bounds = np.concatenate([base.row_bounds, base.row_bounds[-1] + new.row_bounds[1:]])
     sizes = np.diff(row_bounds)[sources]

@@ -92,4 +92,5 @@ def length_norms(weighting: Weighting, lengths: np.ndarray[tuple[int], np.dtype[
     if not total:
         return np.full(len(lengths), weighting.k1)
     average = total / len(lengths)
-    return weighting.k1 * (1 - weighting.b + weighting.b * lengths.astype(np.int64) / average)
+    relative: FloatArray = weighting.b * lengths.astype(np.float64) / average
+    return weighting.k1 * (1 - weighting.b + relative)

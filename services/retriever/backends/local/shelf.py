@@ -97,7 +97,7 @@ def collections(root: Path) -> list[str]:
     for path in sorted(root.iterdir()):
         if path.name.startswith((_NEW, _OLD)):
             _log.warning("removing %s, left by a creation or removal that was cut short", path.name)
-            shutil.rmtree(path, ignore_errors=True)
+            _remove(path)
         elif path.is_dir() and not path.name.startswith("."):
             names.append(path.name)
     return names
@@ -111,11 +111,11 @@ def newest_sound(folder: Path) -> tuple[VersionName, Manifest]:
     Raises:
         CorruptVersion: no version is sound; the message is about the one that should be served.
     """
-    for path in folder.glob(f"{_BUILD}*"):
+    for path in folder.glob(".*"):
         _log.warning(
             "removing %s of collection %s, left by a write that was cut short", path.name, folder.name
         )
-        shutil.rmtree(path, ignore_errors=True)
+        _remove(path)
     pointed = current(folder)
     candidates = versions(folder)
     first: CorruptVersion | None = None
@@ -140,3 +140,10 @@ def newest_sound(folder: Path) -> tuple[VersionName, Manifest]:
             _log.error("collection %s: version %s, an earlier one, is served", folder.name, name)
         return name, manifest
     raise first or CorruptVersion(f"{folder} holds no version")
+
+
+def _remove(path: Path) -> None:
+    if path.is_dir():
+        shutil.rmtree(path, ignore_errors=True)
+    else:
+        path.unlink(missing_ok=True)
