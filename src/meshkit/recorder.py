@@ -43,7 +43,9 @@ class RpcRecorder:
     def __init__(self, kind: SpanKind, tracer: trace.Tracer, meter: metrics.Meter) -> None:
         self._kind = kind
         self._tracer = tracer
-        self._faults = _SERVER_FAULTS if kind is SpanKind.SERVER else frozenset(grpc.StatusCode) - {_OK}
+        self._faults = (
+            _SERVER_FAULTS if kind is SpanKind.SERVER else frozenset(grpc.StatusCode) - {grpc.StatusCode.OK}
+        )
         self._durations = meter.create_histogram(
             f"rpc.{kind.name.lower()}.duration",
             unit="ms",
@@ -123,6 +125,3 @@ def injected(context: Context) -> Mapping[str, str]:
     carrier: dict[str, str] = {}
     _W3C.inject(carrier, context)
     return carrier
-
-
-_OK: Final = grpc.StatusCode.OK

@@ -44,7 +44,8 @@ class TracedServer(HandlerInterceptor):
                 return result
             finally:
                 otel_context.detach(token)
-                record.end(code)
+                # Soon instead of now: the answer need not wait for its record.
+                asyncio.get_running_loop().call_soon(record.end, code)
 
         return with_behaviour(handler, traced)
 
