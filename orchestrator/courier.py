@@ -179,6 +179,8 @@ class Courier:
             self._returned.clear()
             try:
                 await self._deliver()
+                # Also after a line that had nothing to bring: the evaluator was there and ended it in order.
+                self._trouble = None
                 pause_s = _SHORTEST_PAUSE_S
             except MeshError as error:
                 if self._trouble is None:
