@@ -1,7 +1,7 @@
 """The messages of one ask, of the sizes that performance targets are stated for.
 
-100 candidates of 600 characters (about 60 KB), 20 of them reranked, 5 shown, an answer of 64 tokens in as many
-deltas.
+100 candidates of 600 characters (about 60 KB), 20 of them reranked, 5 shown, an answer of 64 tokens in as
+many deltas.
 """
 
 from __future__ import annotations
