@@ -62,7 +62,11 @@ class Orchestrator:
         self._channels = (retriever, reranker, generator, evaluator)
         self._pool = ComputePool(settings.compute_threads, "orchestrator")
         self._courier = Courier(
-            Outbox(settings.outbox_file(), capacity=settings.outbox_capacity),
+            Outbox(
+                settings.outbox_file(),
+                capacity=settings.outbox_capacity,
+                max_bytes=settings.outbox_max_bytes,
+            ),
             EvaluatorClient(evaluator),
             partial(codec.observation, with_text=settings.observe_text),
         )

@@ -10,7 +10,7 @@ from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
 from typing import Final, Protocol
 
-from meshkit.errors import MeshError, Unavailable
+from meshkit.errors import MeshError, Unavailable, to_mesh_error
 from orchestrator.domain import Observation
 from orchestrator.outbox import Letter, Outbox
 from orchestrator.policy import failure_of
@@ -123,7 +123,8 @@ class Courier:
             Unavailable: the outbox cannot be used.
         """
         await self._outbox.open()
-        self._work.set()
+        if self._outbox.size:
+            self._work.set()
         self._tasks = [
             asyncio.create_task(self._evaluator.watch(self._on_change)),
             asyncio.create_task(self._deliver_for_ever()),
@@ -158,6 +159,7 @@ class Courier:
     def _on_change(self, reachable: bool) -> None:
         self._reachable = reachable
         if reachable:
+            self._trouble = None
             self._returned.set()
         else:
             self._give_up_reports(Unavailable("UPSTREAM_UNAVAILABLE", "the evaluator is away"))
@@ -179,10 +181,10 @@ class Courier:
             self._returned.clear()
             try:
                 await self._deliver()
-                # Also after a line that had nothing to bring: the evaluator was there and ended it in order.
-                self._trouble = None
+                self._trouble = None  # also after a line that had nothing to bring
                 pause_s = _SHORTEST_PAUSE_S
-            except MeshError as error:
+            except Exception as raised:  # noqa: BLE001 - logged there; a courier that dies delivers nothing ever
+                error = to_mesh_error(raised)
                 if self._trouble is None:
                     _log.warning("the evaluator takes no observations: %s", error.reason)
                     pause_s = _SHORTEST_PAUSE_S
@@ -192,7 +194,8 @@ class Courier:
                     async with asyncio.timeout(max(pause_s, error.retry_after_s or 0.0)):
                         await self._returned.wait()
                 pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
-                self._work.set()
+                if self._outbox.size:
+                    self._work.set()
 
     async def _deliver(self) -> None:
         """Brings what waits over one line, until it has been idle, or long, or breaks."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections import defaultdict
 from collections.abc import Sequence
 from functools import partial
 from typing import Final, Protocol
@@ -66,13 +65,14 @@ def _expected_utility(answers: Sequence[Answered], labels: Labels) -> float | No
 
 def _providers(pool: Pool, exposure: FloatArray, target: FloatArray | None) -> list[ProviderShare]:
     """Shares of known providers in all exposure, most exposed first, then by name."""
-    achieved: dict[str, float] = defaultdict(float)
-    deserved: dict[str, float] = defaultdict(float)
-    for index, passage in enumerate(pool.passages):
-        provider = passage.attributes.get("provider", "")
-        achieved[provider] += float(exposure[index])
-        if target is not None:
-            deserved[provider] += float(target[index])
+    providers = [passage.attributes.get("provider", "") for passage in pool.passages]
+    achieved: dict[str, float] = dict.fromkeys(providers, 0.0)
+    deserved = achieved.copy()
+    for provider, shown in zip(providers, exposure[: len(providers)].tolist(), strict=True):
+        achieved[provider] += shown
+    if target is not None:
+        for provider, due in zip(providers, target[: len(providers)].tolist(), strict=True):
+            deserved[provider] += due
     total = sum(achieved.values())
     return [
         ProviderShare(name, value, value / total, deserved[name] if target is not None else None)

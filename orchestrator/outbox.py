@@ -25,7 +25,7 @@ _COMMIT_SIZE: Final = 256
 _LOCK_TIMEOUT_S: Final = 5.0
 
 _REASONS: Final[dict[int, tuple[str, str]]] = {
-    sqlite3.SQLITE_FULL: ("OUTBOX_DISK_FULL", "the disk that the outbox is on is full"),
+    sqlite3.SQLITE_FULL: ("OUTBOX_DISK_FULL", "the outbox, or the disk it is on, is full"),
     sqlite3.SQLITE_READONLY: ("OUTBOX_READ_ONLY", "the outbox is read-only"),
     sqlite3.SQLITE_BUSY: ("OUTBOX_LOCKED", "the outbox is locked by another process"),
 }
@@ -50,11 +50,13 @@ class Outbox:
     Args:
         path: the file; its folder is made.
         capacity: most observations kept, [1, inf).
+        max_bytes: largest size of the file, [65536, inf).
     """
 
-    def __init__(self, path: Path, *, capacity: int) -> None:
+    def __init__(self, path: Path, *, capacity: int, max_bytes: int = 2**30) -> None:
         self._path = path
         self._capacity = capacity
+        self._max_bytes = max_bytes
         self._size = 0
         self._connection: sqlite3.Connection | None = None
         self._thread = ComputePool(1, "outbox")
@@ -133,6 +135,8 @@ class Outbox:
             )
             connection.execute("PRAGMA journal_mode=WAL")
             connection.execute("PRAGMA synchronous=FULL")
+            (page_bytes,) = connection.execute("PRAGMA page_size").fetchone()
+            connection.execute(f"PRAGMA max_page_count={self._max_bytes // page_bytes}")
             connection.execute(_SCHEMA)
             self._connection = connection
             self._size = self._count()

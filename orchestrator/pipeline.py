@@ -55,6 +55,7 @@ T = TypeVar("T")
 
 _LONGEST_CLOSING_S: Final = 0.5
 _MARGIN_S: Final = 0.02
+_DELTA_PAUSE_S: Final = 0.02
 _SLOW_METRICS: Final = frozenset({UtilityMetric.ROUGE1, UtilityMetric.ROUGE2, UtilityMetric.ROUGE_L})
 _NOTHING: Final = Pool((), np.empty(0), np.empty((1, 0), dtype=np.int64), None, "", "")
 
@@ -320,6 +321,9 @@ class Pipeline:
                 if texts:
                     said = True
                     yield Delta("".join(texts))
+                    # A model slower than this is not held up; a faster one is not paid for word by word.
+                    if not listener.done():
+                        await asyncio.wait((listener,), timeout=_DELTA_PAUSE_S)
             try:
                 await listener
                 error = None

@@ -1,5 +1,5 @@
 """The orchestrator on the wire: thin RPCs over the pipeline."""
-# ruff: noqa: ARG002, N802 - names and arguments are the contract's
+# ruff: noqa: N802 - names and arguments are the contract's
 
 from __future__ import annotations
 

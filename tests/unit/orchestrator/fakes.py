@@ -1,0 +1,217 @@
+"""Upstreams in this process that do what a test tells them, behind the pipeline's own ports."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from meshkit.compute import ComputePool
+from meshkit.deadline import Deadline
+from meshkit.errors import MeshError
+from orchestrator import codec
+from orchestrator.domain import (
+    Agent,
+    Answer,
+    Ask,
+    Event,
+    Observation,
+    Passage,
+    Pool,
+    Prompt,
+    Relevance,
+    Sampling,
+    Stage,
+)
+from orchestrator.pipeline import Pipeline, Plan, StageSpec
+from orchestrator.ports import Receipt
+from ragmesh.common.v1 import common_pb2
+from ragmesh.generator.v1 import generator_service_pb2 as generator_pb
+from ragmesh.orchestrator.v1 import orchestrator_service_pb2 as pb
+
+
+def passage(name: str, text: str = "", *, provider: str = "", title: str = "") -> common_pb2.Passage:
+    """A passage as it would arrive."""
+    attributes = {"provider": provider} if provider else {}
+    return common_pb2.Passage(id=name, title=title, text=text or f"About {name}.", attributes=attributes)
+
+
+def answer(text: str) -> generator_pb.Answer:
+    """An answer as it would arrive."""
+    return generator_pb.Answer(text=text, log_probability=-0.5, model="pointer", model_version="1")
+
+
+def ask(**changes: Any) -> Ask:
+    """An ask as it would be read: any field of the request may be given."""
+    request = pb.AskRequest(question="Which river?", reranker="none")
+    request.MergeFrom(pb.AskRequest(**changes))
+    return codec.ask(request, default_collection="demo", default_reranker="rankrag")
+
+
+@dataclass
+class FakeRetriever:
+    """Finds the passages it was given, best first; sampled rankings are what the test says."""
+
+    passages: list[common_pb2.Passage] = field(default_factory=lambda: [passage(name) for name in "abcdef"])
+    rankings: Sequence[Sequence[int]] | None = None
+    error: Exception | None = None
+    delay_s: float = 0.0
+    calls: list[dict[str, Any]] = field(default_factory=list)
+    cancelled: int = 0
+
+    async def retrieve(self, ask: Ask, *, k: int, sampling: Sampling | None, timeout_s: float) -> Pool:
+        self.calls.append({"k": k, "sampling": sampling, "timeout_s": timeout_s})
+        try:
+            await asyncio.sleep(self.delay_s)
+        except asyncio.CancelledError:
+            self.cancelled += 1
+            raise
+        if self.error is not None:
+            raise self.error
+        n = len(self.passages)
+        rows = self.rankings if self.rankings is not None else [list(range(min(k, n)))]
+        matrix = np.array(rows, dtype=np.int64).reshape(len(rows), -1)
+        chances = None if sampling is None else np.full(len(rows), -1.0)
+        return Pool(self.passages, np.arange(n, 0, -1, dtype=np.float64), matrix, chances, "bm25", "v1")
+
+
+@dataclass
+class FakeReranker:
+    """Scores passages by name."""
+
+    scores: dict[str, float] = field(default_factory=dict)
+    error: Exception | None = None
+    delay_s: float = 0.0
+    calls: list[dict[str, Any]] = field(default_factory=list)
+    cancelled: int = 0
+
+    async def rerank(
+        self, question: str, passages: Sequence[Passage], *, agent: Agent, reranker: str, timeout_s: float
+    ) -> Relevance:
+        self.calls.append(
+            {
+                "ids": [one.id for one in passages],
+                "agent": agent,
+                "reranker": reranker,
+                "timeout_s": timeout_s,
+            }
+        )
+        try:
+            await asyncio.sleep(self.delay_s)
+        except asyncio.CancelledError:
+            self.cancelled += 1
+            raise
+        if self.error is not None:
+            raise self.error
+        return Relevance(np.array([self.scores.get(one.id, 0.0) for one in passages]), reranker, "r1")
+
+
+@dataclass
+class FakeGenerator:
+    """Answers with the ids of its passages, word by word when streamed."""
+
+    says: Callable[[Prompt], str] = lambda prompt: " ".join(one.id for one in prompt.passages)
+    stream_error: Exception | None = None
+    words_before_error: int = 0
+    batch_error: Exception | None = None
+    fails: Callable[[Prompt], MeshError | None] = lambda _: None
+    delay_s: float = 0.0
+    batch_delay_s: float = 0.0
+    streamed: list[Prompt] = field(default_factory=list)
+    batches: list[list[Prompt]] = field(default_factory=list)
+    closed: int = 0
+    batches_at_once: int = 0
+    most_batches_at_once: int = 0
+
+    async def stream(self, prompt: Prompt, *, timeout_s: float) -> AsyncGenerator[str | Answer, None]:
+        self.streamed.append(prompt)
+        text = self.says(prompt)
+        words = text.split(" ")
+        try:
+            for i, word in enumerate(words):
+                if self.stream_error is not None and i == self.words_before_error:
+                    raise self.stream_error
+                await asyncio.sleep(self.delay_s)
+                yield word if i == 0 else f" {word}"
+            yield answer(text)
+        finally:
+            self.closed += 1
+
+    async def batch(self, prompts: Sequence[Prompt], *, timeout_s: float) -> Sequence[Answer | MeshError]:
+        self.batches.append(list(prompts))
+        self.batches_at_once += 1
+        self.most_batches_at_once = max(self.most_batches_at_once, self.batches_at_once)
+        try:
+            await asyncio.sleep(self.batch_delay_s)
+        finally:
+            self.batches_at_once -= 1
+        if self.batch_error is not None:
+            raise self.batch_error
+        return [self.fails(prompt) or answer(self.says(prompt)) for prompt in prompts]
+
+
+@dataclass
+class FakeObserver:
+    """Keeps observations in a list."""
+
+    posted: list[Observation] = field(default_factory=list)
+    waits: str | None = None
+    error: Exception | None = None
+    delay_s: float = 0.0
+    report: object | Exception | None = None
+
+    async def post(self, observation: Observation) -> Receipt:
+        await asyncio.sleep(self.delay_s)
+        if self.error is not None:
+            raise self.error
+        self.posted.append(observation)
+        future: asyncio.Future[object] | None = None
+        if observation.ask.want_report:
+            future = asyncio.get_running_loop().create_future()
+            if isinstance(self.report, Exception):
+                future.set_exception(self.report)
+            elif self.report is not None:
+                future.set_result(self.report)
+        return Receipt(self.waits, future)
+
+
+@dataclass
+class Mesh:
+    """A pipeline with its upstreams."""
+
+    retriever: FakeRetriever
+    reranker: FakeReranker
+    generator: FakeGenerator
+    observer: FakeObserver
+    pool: ComputePool
+    plan: Plan = field(
+        default_factory=lambda: Plan(
+            stages=(
+                StageSpec(Stage.RETRIEVE, 0.25),
+                StageSpec(Stage.RERANK, 0.35),
+                StageSpec(Stage.GENERATE, 1.0),
+            ),
+            closing_share=0.05,
+            batch_size=2,
+            batches_in_flight=2,
+            report_wait_s=0.2,
+        )
+    )
+
+    def pipeline(self) -> Pipeline:
+        """The pipeline as it is set now."""
+        return Pipeline(
+            retriever=self.retriever,
+            reranker=self.reranker,
+            generator=self.generator,
+            observer=self.observer,
+            plan=self.plan,
+            pool=self.pool,
+        )
+
+    async def run(self, ask: Ask, *, seconds: float = 60) -> list[Event]:
+        """All events of an ask."""
+        return [event async for event in self.pipeline().ask(ask, Deadline.after(seconds))]

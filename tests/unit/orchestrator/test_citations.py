@@ -1,0 +1,73 @@
+"""Which passages support an answer, and where."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from orchestrator.citations import citations
+from tests.unit.orchestrator.fakes import passage
+
+
+def _cited(answer: str, text: str) -> str | None:
+    """The cited span of one passage as text."""
+    found = citations(answer, [passage("p", text)])
+    if not found or found[0].start is None:
+        return None
+    return text[found[0].start : found[0].end]
+
+
+@pytest.mark.parametrize(
+    ("answer", "text", "span"),
+    [
+        ("Rhine", "The Rhine flows north.", "Rhine"),
+        ("the rhine!", "Longest is the RHINE, by far.", "RHINE"),
+        ("Rhine", "Rhineland and Rhines are no match, nor is xRhine.", None),
+        ("1,230 km", "It is 1230 km long.", "1230 km"),
+        ("1230 km", "It is 1,230  km long.", "1,230  km"),
+        ("capital of France", "Paris is the capital of the France of today.", "capital of the France"),
+        ("U.S.", "Made in the US.", "US"),
+        ("US", "Made in the U.S. today.", "U.S"),
+        ("Zürich", "In ZÜRICH it rains.", "ZÜRICH"),
+        ("istanbul", "İİ: Istanbul, not Constantinople.", "Istanbul"),
+        ("1990", "From 1990–1995 it stood.", "1990"),
+        ("C++", "C is not it.", None),
+        ("no entry", "There is no entry here.", "no entry"),
+    ],
+)
+def test_spans_are_those_of_the_original_text(answer: str, text: str, span: str | None) -> None:
+    assert _cited(answer, text) == span
+
+
+@pytest.mark.parametrize("answer", ["", "  ", "a", "The", "x", "7", "...", "yes", "No.", "Yes!"])
+def test_answers_that_stand_everywhere_cite_nothing(answer: str) -> None:
+    assert citations(answer, [passage("p", "Yes, no, a the x 7 ... everything is here.")]) == []
+
+
+def test_citations_are_in_context_order_with_rank_and_provider() -> None:
+    context = [
+        passage("one", "Nothing here."),
+        passage("two", "The Rhine.", provider="P"),
+        passage("three", "Rhine and Rhine."),
+    ]
+    found = citations("Rhine", context)
+    assert [(c.passage_id, c.provider, c.rank, c.start, c.end) for c in found] == [
+        ("two", "P", 2, 4, 9),
+        ("three", "", 3, 0, 5),
+    ]
+
+
+def test_a_title_alone_is_cited_without_a_span() -> None:
+    (found,) = citations("Rhine", [passage("p", "It flows north.", title="The Rhine")])
+    assert (found.start, found.end) == (None, None)
+
+
+@given(st.text(max_size=60), st.text(max_size=60), st.sampled_from(["Rhine", "two words", "İzmir", "ΟΔΟΣ"]))
+def test_an_answer_between_blanks_is_always_found(before: str, after: str, answer: str) -> None:
+    text = f"{before} {answer} {after}"
+    (found,) = citations(answer, [passage("p", text)])
+    assert found.start is not None
+    assert found.end is not None
+    assert 0 <= found.start < found.end <= len(text)
+    assert citations(answer, [passage("q", text[found.start : found.end])])

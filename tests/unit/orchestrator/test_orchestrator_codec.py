@@ -1,0 +1,326 @@
+"""Bounds and defaults of orchestrator.proto at the door, and what is written to whom."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable
+from datetime import UTC, datetime
+
+import grpc
+import numpy as np
+import pytest
+
+from meshkit.errors import InvalidField, MeshError
+from orchestrator import codec
+from orchestrator.domain import (
+    Action,
+    Agent,
+    Answered,
+    Augmentation,
+    Citation,
+    Contexts,
+    Decoding,
+    Degraded,
+    Delta,
+    Event,
+    Exposure,
+    Failed,
+    Finished,
+    Observation,
+    Pool,
+    Prompt,
+    ProviderShare,
+    Ranked,
+    Reported,
+    Retrieved,
+    Sampling,
+    SamplingStage,
+    Stage,
+)
+from ragmesh.common.v1 import common_pb2
+from ragmesh.evaluator.v1 import evaluator_service_pb2 as evaluator_pb
+from ragmesh.generator.v1 import generator_service_pb2 as generator_pb
+from ragmesh.orchestrator.v1 import orchestrator_service_pb2 as pb
+from ragmesh.retriever.v1 import retriever_service_pb2 as retriever_pb
+from tests.unit.orchestrator.fakes import answer, ask, passage
+
+
+def _read(request: pb.AskRequest) -> object:
+    return codec.ask(request, default_collection="demo", default_reranker="rankrag")
+
+
+def _candidates(n: int) -> retriever_pb.InlineCandidates:
+    return retriever_pb.InlineCandidates(passages=[passage(f"p{i}") for i in range(n)])
+
+
+def test_defaults_are_filled_in() -> None:
+    read = codec.ask(
+        pb.AskRequest(question="Which river?"), default_collection="demo", default_reranker="rankrag"
+    )
+    assert (read.collection, read.candidates, read.reranker) == ("demo", None, "rankrag")
+    assert (read.depth, read.k, read.rerank_depth, read.num_answers) == (100, 5, 20, 1)
+    assert read.sampling is None
+    assert read.run_id == f"asks-{datetime.now(UTC):%Y-%m-%d}"
+    assert read.query_id == hashlib.sha256(b"Which river?").hexdigest()[:16]
+    assert (read.observe, read.want_report) == (True, False)
+    assert read.labels.useful is None
+    assert read.id != ask().id
+
+
+def test_sampling_has_defaults_of_its_own() -> None:
+    read = ask(sampling={"num_rankings": 7})
+    assert read.sampling == Sampling(alpha=1.0, num_rankings=7, seed=0)
+    assert read.num_answers == 7
+
+
+@pytest.mark.parametrize(
+    ("n", "changes", "sizes"),
+    [
+        (3, {}, (3, 3, 3)),
+        (200, {}, (200, 5, 20)),
+        (3, {"depth": 50}, (3, 3, 3)),
+        (10, {"k": 8}, (10, 8, 10)),
+        (30, {"k": 25}, (30, 25, 25)),
+    ],
+)
+def test_inline_candidates_bound_the_pool(
+    n: int, changes: dict[str, int], sizes: tuple[int, int, int]
+) -> None:
+    read = ask(candidates=_candidates(n), **changes)
+    assert (read.depth, read.k, read.rerank_depth) == sizes
+    assert read.collection == ""
+
+
+@pytest.mark.parametrize(
+    ("changes", "sizes"),
+    [
+        ({"depth": 10}, (10, 5, 10)),
+        ({"depth": 3}, (3, 3, 3)),
+        ({"k": 40}, (100, 40, 40)),
+        ({"rerank_depth": 7}, (100, 5, 7)),
+    ],
+)
+def test_sizes_fit_each_other(changes: dict[str, int], sizes: tuple[int, int, int]) -> None:
+    read = ask(**changes)
+    assert (read.depth, read.k, read.rerank_depth) == sizes
+
+
+BAD: list[tuple[str, Callable[[], pb.AskRequest]]] = [
+    ("question", lambda: pb.AskRequest()),
+    ("question", lambda: pb.AskRequest(question=" \n")),
+    ("question", lambda: pb.AskRequest(question="x" * 8193)),
+    ("collection", lambda: pb.AskRequest(question="q", collection="No Such")),
+    ("collection", lambda: pb.AskRequest(question="q", collection="")),
+    ("candidates.passages", lambda: pb.AskRequest(question="q", candidates=_candidates(0))),
+    ("candidates.passages", lambda: pb.AskRequest(question="q", candidates=_candidates(1001))),
+    (
+        "candidates.passages[1].id",
+        lambda: pb.AskRequest(question="q", candidates={"passages": [passage("a"), passage("a")]}),
+    ),
+    (
+        "candidates.passages[0].text",
+        lambda: pb.AskRequest(question="q", candidates={"passages": [passage("a", "x" * 65_537)]}),
+    ),
+    ("retriever", lambda: pb.AskRequest(question="q", retriever="x" * 129)),
+    ("reranker", lambda: pb.AskRequest(question="q", reranker="x\n")),
+    ("model", lambda: pb.AskRequest(question="q", model="é" * 65)),
+    ("depth", lambda: pb.AskRequest(question="q", depth=0)),
+    ("depth", lambda: pb.AskRequest(question="q", depth=1001)),
+    ("k", lambda: pb.AskRequest(question="q", k=0)),
+    ("k", lambda: pb.AskRequest(question="q", k=101)),
+    ("k", lambda: pb.AskRequest(question="q", k=11, depth=10)),
+    ("k", lambda: pb.AskRequest(question="q", k=4, depth=10, candidates=_candidates(3))),
+    ("rerank_depth", lambda: pb.AskRequest(question="q", rerank_depth=4)),
+    ("rerank_depth", lambda: pb.AskRequest(question="q", rerank_depth=101)),
+    ("sampling.alpha", lambda: pb.AskRequest(question="q", sampling={"alpha": -1})),
+    ("sampling.alpha", lambda: pb.AskRequest(question="q", sampling={"alpha": float("nan")})),
+    ("sampling.alpha", lambda: pb.AskRequest(question="q", sampling={"alpha": 101})),
+    ("sampling.num_rankings", lambda: pb.AskRequest(question="q", sampling={"num_rankings": 0})),
+    ("sampling.num_rankings", lambda: pb.AskRequest(question="q", sampling={"num_rankings": 1001})),
+    ("sampling.seed", lambda: pb.AskRequest(question="q", sampling={"seed": 2**63})),
+    ("sampling_stage", lambda: pb.AskRequest.FromString(b"\x0a\x01q\x50\x11")),
+    (
+        "sampling_stage",
+        lambda: pb.AskRequest(
+            question="q", reranker="none", sampling={}, sampling_stage=pb.SAMPLING_STAGE_RERANKER
+        ),
+    ),
+    ("augmentation", lambda: pb.AskRequest.FromString(b"\x0a\x01q\x60\x11")),
+    ("decoding.num_beams", lambda: pb.AskRequest(question="q", decoding={"num_beams": 17})),
+    ("decoding.max_new_tokens", lambda: pb.AskRequest(question="q", decoding={"max_new_tokens": 0})),
+    ("decoding.temperature", lambda: pb.AskRequest(question="q", decoding={"temperature": float("nan")})),
+    ("decoding.top_p", lambda: pb.AskRequest(question="q", decoding={"top_p": 0})),
+    ("decoding.seed", lambda: pb.AskRequest(question="q", decoding={"seed": 2**63})),
+    ("num_answers", lambda: pb.AskRequest(question="q", num_answers=2)),
+    ("num_answers", lambda: pb.AskRequest(question="q", num_answers=4, sampling={"num_rankings": 3})),
+    ("agent.task_id", lambda: pb.AskRequest(question="q", agent={"task_id": "x" * 129})),
+    ("agent.model_id", lambda: pb.AskRequest(question="q", agent={"model_id": "x" * 129})),
+    ("run_id", lambda: pb.AskRequest(question="q", run_id="x" * 129)),
+    ("query_id", lambda: pb.AskRequest(question="q", query_id="x" * 129)),
+    (
+        "labels.useful_passage_ids[0]",
+        lambda: pb.AskRequest(question="q", labels={"has_useful": True, "useful_passage_ids": [""]}),
+    ),
+    ("labels.has_useful", lambda: pb.AskRequest(question="q", labels={"useful_passage_ids": ["a"]})),
+    ("labels.metric", lambda: pb.AskRequest.FromString(b"\x0a\x01q\x92\x01\x02\x20\x11")),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("field", "request_"), BAD, ids=[f"{i}-{field}" for i, (field, _) in enumerate(BAD)])
+def test_a_broken_bound_names_its_field(field: str, request_: Callable[[], pb.AskRequest]) -> None:
+    with pytest.raises(InvalidField) as caught:
+        _read(request_())
+    assert caught.value.field == field
+
+
+def test_the_retriever_is_asked_for_a_collection_or_for_candidates() -> None:
+    request = codec.retrieve_request(ask(retriever="bm25", depth=50), k=50, sampling=None)
+    assert (request.query, request.collection, request.retriever) == ("Which river?", "demo", "bm25")
+    assert (request.depth, request.k, request.HasField("sampling")) == (50, 50, False)
+
+    sampling = Sampling(alpha=0.0, num_rankings=3, seed=9)
+    inline = codec.retrieve_request(ask(candidates=_candidates(2)), k=20, sampling=sampling)
+    assert [one.id for one in inline.candidates.passages] == ["p0", "p1"]
+    assert (inline.depth, inline.k) == (2, 2)
+    assert (inline.sampling.alpha, inline.sampling.num_rankings, inline.sampling.seed) == (0.0, 3, 9)
+    assert inline.sampling.HasField("alpha")
+
+
+def test_the_pool_is_read() -> None:
+    response = retriever_pb.RetrieveResponse(
+        passages=[passage("a"), passage("b")],
+        scores=[2.0, 1.0],
+        rankings=common_pb2.Rankings(depth=1, indices=[1, 0, 1], log_probabilities=[-1, -2, -1]),
+        index_version="v7",
+        retriever="dense",
+    )
+    pool = codec.pool(response)
+    assert [one.id for one in pool.passages] == ["a", "b"]
+    assert pool.rankings.tolist() == [[1], [0], [1]]
+    assert pool.log_probabilities is not None
+    assert pool.log_probabilities.tolist() == [-1, -2, -1]
+    assert (pool.retriever, pool.index_version) == ("dense", "v7")
+
+
+def test_an_empty_pool_is_one_ranking_of_nothing() -> None:
+    pool = codec.pool(retriever_pb.RetrieveResponse(retriever="bm25"))
+    assert pool.rankings.shape == (1, 0)
+
+
+def test_the_reranker_and_the_generator_are_asked() -> None:
+    request = codec.rerank_request("q", [passage("a")], agent=Agent("qa", "t5"), reranker="rankrag")
+    assert (request.query, request.reranker, request.agent.task_id) == ("q", "rankrag", "qa")
+    assert not codec.rerank_request("q", [], agent=Agent(), reranker="x").HasField("agent")
+
+    prompt = Prompt("q", [passage("a")], "m", Augmentation.FUSION_IN_DECODER, Decoding(num_beams=4))
+    written = codec.generate_request(prompt)
+    assert [one.id for one in written.passages] == ["a"]
+    assert written.augmentation == generator_pb.AUGMENTATION_FUSION_IN_DECODER
+    assert (written.decoding.num_beams, written.decoding.HasField("max_new_tokens")) == (4, False)
+
+
+POOL = Pool([passage("a", provider="P")], np.array([3.5]), np.array([[0]]), None, "bm25", "v1")
+CONTEXTS = Contexts(np.array([[0], [0]]), np.array([-0.5, -0.5]))
+
+
+@pytest.mark.parametrize(
+    ("event", "kind", "text"),
+    [
+        (Retrieved(POOL), "retrieved", 'scores: 3.5 retriever: "bm25" index_version: "v1"'),
+        (
+            Ranked(CONTEXTS, "rankrag", "r1"),
+            "ranked",
+            "contexts { depth: 1 indices: 0 indices: 0 log_probabilities: -0.5 log_probabilities: -0.5 }"
+            ' reranker: "rankrag" model_version: "r1"',
+        ),
+        (Delta("Rh"), "delta", 'text: "Rh"'),
+        (
+            Answered(
+                answer("Rhine"), (0, 1), [Citation("a", "P", 1, 4, 9), Citation("b", "", 2, None, None)]
+            ),
+            "answer",
+            'samples: 0 samples: 1 citations { passage_id: "a" provider: "P" rank: 1 start: 4 end: 9 }'
+            ' citations { passage_id: "b" rank: 2 }',
+        ),
+        (
+            Failed((1,), MeshError(grpc.StatusCode.UNAVAILABLE, "X", "gone")),
+            "failed",
+            'samples: 1 error { code: "UNAVAILABLE" reason: "X" message: "gone" }',
+        ),
+        (
+            Reported(Exposure(np.array([1.0]), 1.0, None, 0.5, [ProviderShare("P", 1.0, 1.0, None)]), None),
+            "report",
+            'exposure: 1 ee_d_norm: 1 expected_utility: 0.5 providers { name: "P" exposure: 1 share: 1 }',
+        ),
+        (
+            Degraded(Stage.RERANK, Action.RETRIEVER_ORDER, "BUDGET_EXCEEDED", "slow"),
+            "degraded",
+            'stage: STAGE_RERANK action: ACTION_RETRIEVER_ORDER reason: "BUDGET_EXCEEDED" message: "slow"',
+        ),
+        (
+            Finished("id", "run", {Stage.RETRIEVE: 1.5}, 2.5),
+            "done",
+            'ask_id: "id" run_id: "run" stage_times { stage: STAGE_RETRIEVE duration_ms: 1.5 } total_ms: 2.5',
+        ),
+    ],
+)
+def test_events_are_written(event: Event, kind: str, text: str) -> None:
+    response = codec.event(event)
+    assert response.WhichOneof("event") == kind
+    body = getattr(response, kind)
+    if kind == "retrieved":
+        assert [one.id for one in body.passages] == ["a"]
+        body.ClearField("passages")
+    if kind == "answer":
+        assert body.answer == answer("Rhine")
+        body.ClearField("answer")
+    assert " ".join(str(body).split()) == text
+
+
+def test_an_observation_is_written_whole() -> None:
+    asked = ask(
+        sampling={"alpha": 2, "num_rankings": 2, "seed": 5},
+        run_id="run",
+        query_id="q1",
+        labels={"has_useful": True, "useful_passage_ids": ["a"], "references": ["Rhine"]},
+        sampling_stage=SAMPLED,
+    )
+    degraded = Degraded(Stage.RERANK, Action.RETRIEVER_ORDER, "BUDGET_EXCEEDED", "slow")
+    observation = Observation(
+        asked,
+        POOL,
+        Ranked(CONTEXTS, "rankrag", "r1"),
+        [Answered(answer("Rhine"), (0, 1), [])],
+        {Stage.RETRIEVE: 1.5},
+        [degraded],
+        observed_at_us=1_000_001,
+    )
+    message = evaluator_pb.Observation.FromString(codec.observation(observation, with_text=True))
+    assert (message.id, message.run_id, message.query_id, message.question) == (
+        asked.id,
+        "run",
+        "q1",
+        "Which river?",
+    )
+    assert (message.alpha, message.seed, message.collection, message.index_version) == (2, 5, "demo", "v1")
+    assert (message.reranker, message.reranker_version) == ("rankrag", "r1")
+    assert (message.generator, message.generator_version) == ("pointer", "1")
+    assert [(one.passage_id, one.provider) for one in message.candidates] == [("a", "P")]
+    assert (message.shown.depth, list(message.shown.indices)) == (1, [0, 0])
+    assert (message.answers[0].text, list(message.answers[0].samples)) == ("Rhine", [0, 1])
+    assert (message.labels.has_useful, list(message.labels.useful_passage_ids)) == (True, ["a"])
+    assert message.labels.metric == evaluator_pb.UTILITY_METRIC_TOKEN_F1
+    assert message.degradations[0].reason == "BUDGET_EXCEEDED"
+    assert message.observed_at.ToMicroseconds() == 1_000_001
+    assert not evaluator_pb.Observation.FromString(codec.observation(observation, with_text=False)).question
+
+
+SAMPLED = pb.SAMPLING_STAGE_RETRIEVER
+
+
+def test_the_sampling_stage_is_read() -> None:
+    # Unset means whoever orders last.
+    assert ask(reranker="none").sampling_stage is SamplingStage.RETRIEVER
+    assert ask(reranker="rankrag").sampling_stage is SamplingStage.RERANKER
+    read = ask(reranker="rankrag", sampling_stage=pb.SAMPLING_STAGE_RETRIEVER)
+    assert read.sampling_stage is SamplingStage.RETRIEVER

@@ -1,0 +1,120 @@
+"""The outbox: order, idempotency, capacity, and what survives."""
+
+from __future__ import annotations
+
+import asyncio
+import sqlite3
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from meshkit.errors import Unavailable
+from orchestrator.outbox import Outbox
+
+
+@pytest.fixture
+async def outbox(tmp_path: Path) -> AsyncIterator[Outbox]:
+    """An open, empty outbox."""
+    outbox = Outbox(tmp_path / "deep" / "outbox.db", capacity=100)
+    await outbox.open()
+    yield outbox
+    await outbox.close()
+
+
+async def _ids(outbox: Outbox, after: int = 0) -> list[str]:
+    return [letter.id for letter in await outbox.waiting(after=after, limit=1000)]
+
+
+async def test_letters_wait_in_order(outbox: Outbox) -> None:
+    for name in "abc":
+        await outbox.append(name, name.encode())
+    letters = await outbox.waiting(after=0, limit=2)
+    assert [(letter.id, letter.payload) for letter in letters] == [("a", b"a"), ("b", b"b")]
+    assert await _ids(outbox, after=letters[-1].sequence) == ["c"]
+    assert outbox.size == 3
+
+
+async def test_an_id_is_kept_once(outbox: Outbox) -> None:
+    await asyncio.gather(*(outbox.append(str(i % 10), b"first") for i in range(50)))
+    await outbox.append("3", b"second")
+    assert sorted(await _ids(outbox)) == [str(i) for i in range(10)]
+    assert {letter.payload for letter in await outbox.waiting(after=0, limit=100)} == {b"first"}
+    assert outbox.size == 10
+
+
+async def test_removed_letters_are_gone_and_numbers_are_not_used_again(outbox: Outbox) -> None:
+    await outbox.append("a", b"")
+    (letter,) = await outbox.waiting(after=0, limit=1)
+    await outbox.remove([letter.sequence])
+    await outbox.append("b", b"")
+    (later,) = await outbox.waiting(after=0, limit=1)
+    assert later.sequence > letter.sequence
+    assert outbox.size == 1
+
+
+async def test_refused_letters_are_set_aside_with_the_reason(outbox: Outbox, tmp_path: Path) -> None:
+    for name in "ab":
+        await outbox.append(name, b"")
+    (first, _) = await outbox.waiting(after=0, limit=2)
+    await outbox.refuse(first.sequence, "INVALID_FIELD: id")
+    assert await _ids(outbox) == ["b"]
+    assert outbox.size == 1
+    with sqlite3.connect(tmp_path / "deep" / "outbox.db") as file:
+        rows = file.execute("SELECT id, refused FROM outbox WHERE refused IS NOT NULL").fetchall()
+    file.close()
+    assert rows == [("a", "INVALID_FIELD: id")]
+
+
+async def test_a_full_outbox_takes_no_more(tmp_path: Path) -> None:
+    outbox = Outbox(tmp_path / "outbox.db", capacity=2)
+    await outbox.open()
+    await outbox.append("a", b"")
+    await outbox.append("b", b"")
+    with pytest.raises(Unavailable) as caught:
+        await outbox.append("c", b"")
+    assert caught.value.reason == "OUTBOX_FULL"
+    (letter, _) = await outbox.waiting(after=0, limit=2)
+    await outbox.remove([letter.sequence])
+    await outbox.append("c", b"")
+    assert await _ids(outbox) == ["b", "c"]
+    await outbox.close()
+
+
+async def test_what_is_kept_survives(tmp_path: Path) -> None:
+    first = Outbox(tmp_path / "outbox.db", capacity=10)
+    await first.open()
+    await first.append("a", b"payload")
+    # A second process on the file, without the first one ever closing it.
+    second = Outbox(tmp_path / "outbox.db", capacity=10)
+    await second.open()
+    assert second.size == 1
+    assert [(one.id, one.payload) for one in await second.waiting(after=0, limit=9)] == [("a", b"payload")]
+    await second.close()
+    await first.close()
+
+
+async def test_a_full_disk_says_so_and_the_outbox_lives_on(tmp_path: Path) -> None:
+    outbox = Outbox(tmp_path / "outbox.db", capacity=100, max_bytes=100_000)
+    await outbox.open()
+    await outbox.append("a", b"")
+    with pytest.raises(Unavailable) as caught:
+        await outbox.append("b", bytes(500_000))
+    assert caught.value.reason == "OUTBOX_DISK_FULL"
+    await outbox.append("c", b"")
+    assert await _ids(outbox) == ["a", "c"]
+    assert outbox.size == 2
+    await outbox.close()
+
+
+async def test_a_folder_that_cannot_be_made_says_so(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("in the way")
+    with pytest.raises(Unavailable, match="cannot make the folder"):
+        await Outbox(tmp_path / "file" / "outbox.db", capacity=1).open()
+
+
+async def test_a_file_that_is_no_database_says_so(tmp_path: Path) -> None:
+    (tmp_path / "outbox.db").write_bytes(b"something else" * 100)
+    with pytest.raises(Unavailable) as caught:
+        await Outbox(tmp_path / "outbox.db", capacity=1).open()
+    assert caught.value.reason == "OUTBOX_UNAVAILABLE"
