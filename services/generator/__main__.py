@@ -9,10 +9,11 @@ from pathlib import Path
 import torch
 from transformers.utils import logging as transformers_logging
 
-from meshkit import logs
+from meshkit import logs, models
 from meshkit.admission import Admission
 from meshkit.compute import ComputePool
-from meshkit.errors import NotFound
+from meshkit.errors import InvalidField, NotFound
+from meshkit.placement import DeviceError, Placement
 from meshkit.server import Registration, run, serve
 from meshkit.settings import SettingsError, load, variable
 from meshkit.telemetry import Telemetry
@@ -21,6 +22,7 @@ from services.generator.backends import loading
 from services.generator.backends.in_process import ComputedModel, InProcessModel
 from services.generator.backends.pointer import PointerModel
 from services.generator.backends.transformers import TransformersModel
+from services.generator.domain import Augmentation
 from services.generator.engine import Generator
 from services.generator.pointer.configuration import PointerConfig
 from services.generator.prompts import TemplateLibrary
@@ -51,9 +53,9 @@ class GeneratorService:
         """
         cores = os.cpu_count() or 1
         torch.set_num_threads(self._settings.threads or max(1, cores // self._settings.workers))
-        models = await self._pool.run(self._load)
+        loaded = await self._pool.run(self._load)
         interval_s = self._settings.delta_interval_ms / 1000
-        in_process = [InProcessModel(model, self._pool, interval_s=interval_s) for model in models]
+        in_process = [InProcessModel(model, self._pool, interval_s=interval_s) for model in loaded]
         self._servicer.open(Generator(in_process, self._templates))
 
     async def stop(self) -> None:
@@ -71,7 +73,7 @@ class GeneratorService:
     def _load_bundled(self, name: str) -> ComputedModel:
         try:
             return self._pointer(name, None)
-        except loading.ModelError as error:
+        except models.ModelError as error:
             without = variable(self._settings, "bundled")
             raise SettingsError(f"{error}; {without}=false serves without {name}") from None
 
@@ -79,23 +81,23 @@ class GeneratorService:
         settings = self._settings
         where = f"{variable(settings, 'models')}: model {source.name!r}"
         try:
-            folder = loading.locate(source.path, allow_download=settings.allow_download)
+            folder = models.locate(source.path, allow_download=settings.allow_download)
             if loading.model_type(folder) == PointerConfig.model_type:
                 return self._pointer(source.name, folder)
             if source.template:
-                self._templates.get(source.template)
-            placement = loading.Placement.choose(settings.device, settings.dtype)
+                self._templates.suiting(source.template, Augmentation.IN_PROMPT)
+            placement = Placement.choose(settings.device, settings.dtype)
             model, tokenizer = loading.load(folder, placement)
-        except loading.DeviceError as error:
+        except DeviceError as error:
             raise SettingsError(f"{variable(settings, 'device')}={settings.device!r}: {error}") from None
-        except loading.DownloadsOffError as error:
+        except models.DownloadsOffError as error:
             allow = variable(settings, "allow_download")
             raise SettingsError(f"{where}: {error}; {allow}=true fetches it") from None
-        except (loading.ModelError, NotFound) as error:
+        except (models.ModelError, NotFound, InvalidField) as error:
             raise SettingsError(f"{where}: {error}") from None
         return TransformersModel(
             source.name,
-            loading.version(folder),
+            models.version(folder),
             model,
             tokenizer,
             self._templates,
@@ -106,7 +108,7 @@ class GeneratorService:
         )
 
     def _pointer(self, name: str, folder: Path | None) -> PointerModel:
-        dtype = loading.Placement.choose("cpu", self._settings.dtype).dtype
+        dtype = Placement.choose("cpu", self._settings.dtype).dtype
         return PointerModel.from_folder(name, folder, dtype=dtype, batch_tokens=self._settings.batch_tokens)
 
 

@@ -1,1 +1,1 @@
-"""The reranker: scores candidates again, for one agent."""
+"""The reranker: cross-encoders and RankRAG scoring behind one call."""

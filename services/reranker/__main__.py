@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import sys
+from typing import Protocol
 
-from meshkit import logs
+from meshkit import logs, models
 from meshkit.admission import Admission
 from meshkit.compute import ComputePool
 from meshkit.server import Registration, run, serve
@@ -12,25 +13,18 @@ from meshkit.settings import SettingsError, load, variable
 from meshkit.telemetry import Telemetry
 from ragmesh.reranker.v1.feedback_service_pb2_grpc import add_FeedbackServiceServicer_to_server
 from ragmesh.reranker.v1.reranker_service_pb2_grpc import add_RerankerServiceServicer_to_server
-from services.reranker.backends.cross_encoder import (
-    CrossEncoderReranker,
-    ModelError,
-    NoCrossEncoder,
-    PairScorer,
-)
 from services.reranker.backends.rankrag import RankRag
+from services.reranker.backends.unconfigured import Unconfigured
 from services.reranker.backends.unranked import Unranked
-from services.reranker.clients import RelevanceClient
-from services.reranker.domain import ServedModel
-from services.reranker.engine import Engine
+from services.reranker.clients import GeneratorClient
+from services.reranker.engine import Reranking
 from services.reranker.ports import Reranker
-from services.reranker.servicer import (
-    FEEDBACK_SERVICE,
-    RERANKER_SERVICE,
-    FeedbackServicer,
-    RerankerServicer,
-)
+from services.reranker.servicer import FEEDBACK, RERANKER, FeedbackServicer, RerankerServicer
 from services.reranker.settings import RerankerSettings
+
+
+class _Closable(Protocol):
+    async def close(self) -> None: ...
 
 
 class RerankerService:
@@ -38,76 +32,76 @@ class RerankerService:
 
     Args:
         settings: the settings.
-        telemetry: for the calls to the generator.
+        telemetry: for calls to the generator.
     """
 
     def __init__(self, settings: RerankerSettings, telemetry: Telemetry) -> None:
         self._settings = settings
         self._telemetry = telemetry
-        self._pool = ComputePool(1, "reranker")
-        self._generator: RelevanceClient | None = None
-        self._cross_encoder: CrossEncoderReranker | None = None
-        self._servicer = RerankerServicer(Admission(settings.max_work, "passages"))
-        self._feedback = FeedbackServicer()
+        self._pool = ComputePool(2, "reranker")
+        self._codec_pool = ComputePool(1, "reranker-codec")
+        self._servicer = RerankerServicer(Admission(settings.max_work, "pairs"), self._codec_pool)
+        self._closables: list[_Closable] = []
+        feedback = FeedbackServicer(self._servicer)
         self.registrations = [
-            Registration(add_RerankerServiceServicer_to_server, self._servicer, RERANKER_SERVICE),
-            Registration(add_FeedbackServiceServicer_to_server, self._feedback, FEEDBACK_SERVICE),
+            Registration(add_RerankerServiceServicer_to_server, self._servicer, RERANKER),
+            Registration(add_FeedbackServiceServicer_to_server, feedback, FEEDBACK),
         ]
 
     async def start(self) -> None:
-        """Opens the channel to the generator and loads the cross-encoder, if one is set.
+        """Loads the cross-encoder, if one is set, and opens the channel to the generator.
 
         Raises:
             SettingsError: the cross-encoder cannot be had; one line that names the setting.
         """
         settings = self._settings
-        self._generator = RelevanceClient(
-            settings.generator_target,
-            model=settings.rankrag_model,
-            max_message_bytes=settings.max_message_bytes,
-            telemetry=self._telemetry,
-        )
-        cross_encoder: Reranker = NoCrossEncoder(variable(settings, "cross_encoder"))
-        if settings.cross_encoder:
-            scorer = await self._pool.run(self._load)
-            cross_encoder = self._cross_encoder = CrossEncoderReranker(
-                scorer, self._pool, max_delay_s=settings.batch_delay_ms / 1000
-            )
-            self._feedback.open([ServedModel(scorer.version, f"loaded from {settings.cross_encoder}")])
-        elif settings.default_reranker == cross_encoder.name:
-            raise SettingsError(
-                f"{variable(settings, 'default_reranker')}={settings.default_reranker} needs "
-                f"{variable(settings, 'cross_encoder')}: a cross-encoder's folder or hub name"
-            )
-        rerankers: list[Reranker] = [RankRag(self._generator), cross_encoder, Unranked()]
-        rerankers.sort(key=lambda one: one.name != settings.default_reranker)
-        self._servicer.open(Engine(rerankers))
+        rerankers: dict[str, Reranker] = {
+            "cross-encoder": await self._cross_encoder(),
+            "rankrag": RankRag(self._connect()),
+            "none": Unranked(),
+        }
+        self._servicer.open(Reranking(rerankers, settings.default_reranker))
 
     async def stop(self) -> None:
-        """Closes the channel and ends the thread."""
-        if self._cross_encoder is not None:
-            await self._cross_encoder.close()
-        if self._generator is not None:
-            await self._generator.close()
+        """Closes the channel and ends the threads."""
+        for one in self._closables:
+            await one.close()
         self._pool.close()
+        self._codec_pool.close()
 
-    def _load(self) -> PairScorer:
+    def _connect(self) -> GeneratorClient:
+        client = GeneratorClient(
+            self._settings.generator_target,
+            model=self._settings.rankrag_model,
+            model_setting=variable(self._settings, "rankrag_model"),
+            max_message_bytes=self._settings.max_message_bytes,
+            telemetry=self._telemetry,
+        )
+        self._closables.append(client)
+        return client
+
+    async def _cross_encoder(self) -> Reranker:
         settings = self._settings
-        if settings.threads is not None:
-            import torch
+        setting = variable(settings, "cross_encoder")
+        if not settings.cross_encoder:
+            if settings.default_reranker == "cross-encoder":
+                raise SettingsError(f"{variable(settings, 'default_reranker')}=cross-encoder needs {setting}")
+            return Unconfigured("cross-encoder", setting)
+        # Only a server with a cross-encoder pays for importing torch and sentence-transformers.
+        from meshkit.placement import DeviceError
+        from services.reranker.backends.cross_encoder import CrossEncoderReranker, from_settings
 
-            torch.set_num_threads(settings.threads)
         try:
-            return PairScorer.load(
-                settings.cross_encoder,
-                device=settings.device,
-                dtype=settings.dtype,
-                max_length=settings.max_length,
-                batch_size=settings.batch_size,
-                allow_download=settings.allow_download,
-            )
-        except ModelError as error:
-            raise SettingsError(f"{variable(settings, 'cross_encoder')}: {error}") from error
+            cross_encoder: CrossEncoderReranker = await self._pool.run(from_settings, settings, self._pool)
+        except DeviceError as error:
+            raise SettingsError(f"{variable(settings, 'device')}={settings.device!r}: {error}") from None
+        except models.DownloadsOffError as error:
+            allow = variable(settings, "allow_download")
+            raise SettingsError(f"{setting}: {error}; {allow}=true fetches it") from None
+        except models.ModelError as error:
+            raise SettingsError(f"{setting}: {error}") from None
+        self._closables.append(cross_encoder)
+        return cross_encoder
 
 
 async def main() -> None:

@@ -1,36 +1,45 @@
-"""The generator, as the judge of relevance."""
+"""Calls to other services: the generator, which judges relevance."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Final, cast
+from typing import Final
 
 import grpc
 
 from meshkit import deadline
 from meshkit.channel import connect
-from meshkit.errors import MeshError, Unavailable, from_rpc_error
+from meshkit.errors import FailedPrecondition, InvalidField, MeshError, NotFound, Unavailable, from_rpc_error
 from meshkit.telemetry import Telemetry
 from ragmesh.common.v1 import common_pb2
 from ragmesh.generator.v1 import generator_service_pb2 as pb
 from ragmesh.generator.v1.generator_service_pb2_grpc import GeneratorServiceStub
-from services.reranker.domain import Passage, Scored
+from services.reranker.domain import Passage, Scores
 
-_SERVICE: Final = pb.DESCRIPTOR.services_by_name["GeneratorService"].full_name
+_SERVICE: Final = "ragmesh.generator.v1.GeneratorService"
 
 
-class RelevanceClient:
-    """ScoreRelevance of a generator, as :class:`services.reranker.backends.rankrag.RelevanceModel`.
+class GeneratorClient:
+    """The generator as a judge of relevance.
+
+    The caller's deadline, less a margin, and its cancellation travel with the call.
 
     Args:
-        target: the generator.
-        model: its model; empty: its default.
-        max_message_bytes: largest message either way.
-        telemetry: adds spans and trace context.
+        target: gRPC target of the generator.
+        model: model that judges; empty: the generator's default.
+        model_setting: environment variable that names the model, for errors.
+        max_message_bytes: largest message either way. Bytes.
     """
 
-    def __init__(self, target: str, *, model: str, max_message_bytes: int, telemetry: Telemetry) -> None:
-        self._model = model
+    def __init__(
+        self,
+        target: str,
+        *,
+        model: str,
+        model_setting: str,
+        max_message_bytes: int,
+        telemetry: Telemetry | None = None,
+    ) -> None:
         self._channel = connect(
             target,
             service=_SERVICE,
@@ -39,34 +48,42 @@ class RelevanceClient:
             telemetry=telemetry,
         )
         self._stub = GeneratorServiceStub(self._channel)
+        self._model = model
+        self._model_setting = model_setting
 
-    async def relevance(self, question: str, passages: Sequence[Passage]) -> Scored:
-        """See the port. The caller's deadline and cancellation travel on."""
+    async def score_relevance(self, query: str, passages: Sequence[Passage]) -> Scores:
+        """P(True) per passage under RankRAG's context-ranking prompt (appendix D.1).
+
+        Raises:
+            Unavailable: the generator is away.
+            DeadlineExceeded: no time is left.
+            FailedPrecondition: the generator's model cannot judge, or there is none of the name set.
+            InvalidField: the query or a passage does not suit the model.
+        """
         request = pb.ScoreRelevanceRequest(
-            question=question,
-            # The messages that came in: what is handed on is not taken apart.
-            passages=cast(Sequence[common_pb2.Passage], passages),
+            question=query,
+            passages=[common_pb2.Passage(id=one.id, title=one.title, text=one.text) for one in passages],
             model=self._model,
         )
         try:
-            reply = await self._stub.ScoreRelevance(request, timeout=deadline.current().budget())
+            response = await self._stub.ScoreRelevance(request, timeout=deadline.current().budget())
         except grpc.RpcError as error:
-            raise _translated(from_rpc_error(error)) from error
-        if len(reply.probabilities) != len(passages):
-            raise MeshError(
-                grpc.StatusCode.INTERNAL, "UPSTREAM_ERROR", "the generator did not judge every passage"
-            )
-        return Scored(list(reply.probabilities), f"{reply.model}@{reply.model_version}")
+            raise self._told(from_rpc_error(error)) from error
+        return Scores(tuple(response.probabilities), f"{response.model}@{response.model_version}")
 
     async def close(self) -> None:
         """Closes the channel."""
         await self._channel.close()
 
-
-def _translated(error: MeshError) -> MeshError:
-    """The generator's error as the reranker's caller should see it."""
-    if error.code is grpc.StatusCode.UNAVAILABLE:
-        return Unavailable("GENERATOR_UNAVAILABLE", f"the generator is unavailable: {error.message}")
-    if error.field == "question":
-        return MeshError(error.code, error.reason, error.message, field="query")
-    return error
+    def _told(self, error: MeshError) -> MeshError:
+        """The generator's error in the words of this service's caller."""
+        if isinstance(error, Unavailable):
+            return Unavailable(
+                "GENERATOR_UNAVAILABLE", f"the generator, which judges for rankrag, is away: {error.message}"
+            )
+        if isinstance(error, InvalidField) and error.field == "question":
+            return InvalidField("query", error.message)
+        if isinstance(error, NotFound):
+            # The caller named no model: the setting did.
+            return FailedPrecondition("NO_MODEL", f"{self._model_setting}: {error.message}")
+        return error

@@ -6,64 +6,81 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from google.protobuf.timestamp_pb2 import Timestamp
-
 from meshkit import checks
 from meshkit.errors import InvalidField
+from ragmesh.common.v1 import common_pb2
 from ragmesh.reranker.v1 import feedback_service_pb2 as feedback_pb
 from ragmesh.reranker.v1 import reranker_service_pb2 as pb
-from services.reranker.domain import Agent, Passage, Reranked, ServedModel
+from services.reranker.domain import Agent, LearnedModel, Passage, Ranking
 
+MAX_PASSAGES: Final = 1000
+"""Most passages of one request."""
 MAX_AGENT_BYTES: Final = 128
-"""Longest task or model id of an agent. Bytes."""
+"""Largest id of an agent's task or model. Bytes."""
+MAX_NAME_BYTES: Final = 256
+"""Longest name of a reranker. Bytes."""
 
 
 @dataclass(frozen=True, slots=True)
 class RerankCall:
-    """A checked request with its defaults filled in."""
+    """A request to score and order passages."""
 
     query: str
-    passages: Sequence[Passage]
+    passages: tuple[Passage, ...]
     agent: Agent
+    top_k: int
     reranker: str
-    keep: int
 
 
-def decode_rerank(message: pb.RerankRequest) -> RerankCall:
-    """Checks a request.
+def decode_request(message: pb.RerankRequest) -> RerankCall:
+    """A request.
 
     Raises:
         InvalidField: a field is out of its bounds.
     """
     query = checks.text("query", message.query)
-    checks.passages("passages", message.passages)
-    keep = len(message.passages)
+    checks.passages("passages", message.passages, min=1, max=MAX_PASSAGES)
+    count = len(message.passages)
+    top_k = count
     if message.HasField("top_k"):
-        keep = checks.between("top_k", message.top_k, 1, keep)
-    agent = Agent(message.agent.task_id, message.agent.model_id)
-    for field, value in (("agent.task_id", agent.task_id), ("agent.model_id", agent.model_id)):
-        if (size := len(value.encode())) > MAX_AGENT_BYTES:
-            raise InvalidField(field, f"must be at most {MAX_AGENT_BYTES} bytes, has {size}")
-    return RerankCall(query, message.passages, agent, message.reranker, keep)
+        top_k = checks.between("top_k", message.top_k, 1, count)
+    return RerankCall(
+        query=query,
+        passages=tuple(Passage(one.id, one.title, one.text) for one in message.passages),
+        agent=_agent("agent", message.agent),
+        top_k=top_k,
+        reranker=_at_most("reranker", message.reranker, MAX_NAME_BYTES),
+    )
 
 
-def encode_rerank(reranked: Reranked) -> pb.RerankResponse:
+def encode_ranking(ranking: Ranking) -> pb.RerankResponse:
     """Scores and order."""
     return pb.RerankResponse(
-        scores=reranked.scored.scores,
-        order=reranked.order,
-        model_version=reranked.scored.model_version,
-        reranker=reranked.reranker,
+        scores=ranking.scores,
+        order=ranking.order,
+        model_version=ranking.model_version,
+        reranker=ranking.reranker,
     )
 
 
-def encode_models(models: Sequence[ServedModel], loaded_at: Timestamp) -> feedback_pb.ListModelsResponse:
-    """The models this process serves."""
-    return feedback_pb.ListModelsResponse(
-        models=[
-            feedback_pb.RerankerModel(
-                version=model.version, serving=True, created_at=loaded_at, provenance=model.provenance
-            )
-            for model in models
-        ]
+def encode_models(models: Sequence[LearnedModel]) -> feedback_pb.ListModelsResponse:
+    """The learned models."""
+    response = feedback_pb.ListModelsResponse()
+    for model in models:
+        entry = response.models.add(version=model.version, serving=model.serving, provenance=model.provenance)
+        entry.created_at.FromDatetime(model.created_at)
+    return response
+
+
+def _agent(field: str, message: common_pb2.Agent) -> Agent:
+    return Agent(
+        _at_most(f"{field}.task_id", message.task_id, MAX_AGENT_BYTES),
+        _at_most(f"{field}.model_id", message.model_id, MAX_AGENT_BYTES),
     )
+
+
+def _at_most(field: str, value: str, max_bytes: int) -> str:
+    size = len(value.encode())
+    if size > max_bytes:
+        raise InvalidField(field, f"must be at most {max_bytes} bytes, has {size}")
+    return value

@@ -1,51 +1,51 @@
-"""What the reranker speaks: a query, passages, the agent, scores."""
+"""What the reranker speaks of: passages, agents, scores, models."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from datetime import datetime
 
 
-class Passage(Protocol):
-    """A passage as it came with the request: read and handed on, never made here."""
+@dataclass(frozen=True, slots=True)
+class Passage:
+    """A passage as a reranker reads it."""
 
-    @property
-    def id(self) -> str: ...
-    @property
-    def title(self) -> str: ...
-    @property
-    def text(self) -> str: ...
+    id: str
+    title: str
+    text: str
 
 
 @dataclass(frozen=True, slots=True)
 class Agent:
-    """On whose behalf is ranked; empty ids, and ids that no model knows, are an unknown agent."""
+    """The agent that will use the ranking; empty ids mean an unknown agent."""
 
     task_id: str = ""
     model_id: str = ""
 
 
 @dataclass(frozen=True, slots=True)
-class Scored:
-    """Scores in [0, 1], one per passage in the order given, and the version of the model that gave them."""
+class Scores:
+    """Probability that each passage is useful, [0, 1], in request order, and the version that says so."""
 
-    scores: Sequence[float]
+    values: tuple[float, ...]
     model_version: str
 
 
 @dataclass(frozen=True, slots=True)
-class Reranked:
-    """Scores, and the indices of the best passages: best first, ties by ascending passage id."""
+class Ranking:
+    """Scores in request order and the best passages' indices, best first."""
 
-    scored: Scored
-    order: Sequence[int]
+    scores: tuple[float, ...]
+    order: tuple[int, ...]
+    model_version: str
     reranker: str
 
 
 @dataclass(frozen=True, slots=True)
-class ServedModel:
-    """A model that this process serves: its version, and where it came from."""
+class LearnedModel:
+    """A learned model of this service: its version, when it was made, and by what."""
 
     version: str
+    serving: bool
+    created_at: datetime
     provenance: str

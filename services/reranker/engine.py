@@ -1,44 +1,54 @@
-"""What the reranker does: chooses a backend, lets it score, orders."""
+"""Scoring and ordering passages with the reranker that is asked for."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
-import numpy as np
+import math
+from collections.abc import Mapping, Sequence
 
 from meshkit.errors import NotFound
-from ragcore.ranking import top_k
-from services.reranker.domain import Agent, Passage, Reranked
+from ragcore import ranking
+from services.reranker.domain import Agent, LearnedModel, Passage, Ranking
 from services.reranker.ports import Reranker
 
 
-class Engine:
+class Reranking:
     """The use case of the reranker service.
 
     Args:
-        rerankers: every backend, the default first; names differ.
+        rerankers: every reranker by the name requests call it.
+        default: the one of requests that name none.
     """
 
-    def __init__(self, rerankers: Sequence[Reranker]) -> None:
-        self._rerankers = {reranker.name: reranker for reranker in rerankers}
-        if len(self._rerankers) < len(rerankers) or not rerankers:
-            raise ValueError("the reranker needs at least one backend, and backends of different names")
-        self._default = rerankers[0].name
+    def __init__(self, rerankers: Mapping[str, Reranker], default: str) -> None:
+        if default not in rerankers:
+            raise ValueError(f"the default {default!r} is none of {', '.join(rerankers)}")
+        self._rerankers = dict(rerankers)
+        self._default = default
 
     async def rerank(
-        self, query: str, passages: Sequence[Passage], agent: Agent, *, reranker: str, keep: int
-    ) -> Reranked:
-        """Scores every passage and orders the best ``keep`` of them.
+        self, query: str, passages: Sequence[Passage], agent: Agent, *, top_k: int, reranker: str = ""
+    ) -> Ranking:
+        """Scores of all passages and the best ``top_k``, [1, len(passages)]; ties by ascending id.
 
         Raises:
             NotFound: no reranker of that name.
-            MeshError: the backend's own errors.
+            MeshError: the reranker's own errors.
         """
         name = reranker or self._default
-        if name not in self._rerankers:
-            known = ", ".join(self._rerankers)
-            raise NotFound("reranker", f"no reranker {name!r}; there are {known}")
-        scored = await self._rerankers[name].score(query, passages, agent)
-        scores = np.asarray(scored.scores, dtype=np.float64)
-        order = top_k(scores, [passage.id for passage in passages], keep)
-        return Reranked(scored, order.tolist(), name)
+        try:
+            chosen = self._rerankers[name]
+        except KeyError:
+            there_are = ", ".join(self._rerankers)
+            raise NotFound("reranker", f"no reranker {name!r}; there are {there_are}") from None
+        scores = await chosen.score(query, passages, agent)
+        count = len(passages)
+        if len(scores.values) != count or not all(map(math.isfinite, scores.values)):
+            # The model's fault, not the caller's: an internal error.
+            raise RuntimeError(f"{name} gave {len(scores.values)} scores for {count} passages, or no numbers")
+        order = ranking.top_k(scores.values, [passage.id for passage in passages], top_k)
+        return Ranking(scores.values, tuple(order.tolist()), scores.model_version, name)
+
+    def models(self) -> list[LearnedModel]:
+        """Learned models of all rerankers, served ones first, then newest first."""
+        models = [model for reranker in self._rerankers.values() for model in reranker.models()]
+        return sorted(models, key=lambda model: (not model.serving, -model.created_at.timestamp()))

@@ -1,29 +1,28 @@
-"""What the engine needs of a way to score passages."""
+"""What the engine needs of whatever scores passages."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import Protocol
 
-from services.reranker.domain import Agent, Passage, Scored
+from services.reranker.domain import Agent, LearnedModel, Passage, Scores
 
 
 class Reranker(Protocol):
     """Scores passages for a query. Used from one event loop, by many callers at once."""
 
-    @property
-    def name(self) -> str:
-        """What requests call it."""
+    async def score(self, query: str, passages: Sequence[Passage], agent: Agent) -> Scores:
+        """One score per passage, in order; it depends on the query, the passage and the agent alone.
 
-    async def score(self, query: str, passages: Sequence[Passage], agent: Agent) -> Scored:
-        """One score in [0, 1] per passage, higher is better, whatever else is scored at the time.
-
-        Args:
-            query: the query, not empty.
-            passages: 1 to 1,000, ids unique.
-            agent: on whose behalf; a reranker that does not personalise takes it as unknown.
+        An agent the model was not trained for is scored for as an unknown one.
 
         Raises:
-            FailedPrecondition: the reranker is not set up; the message names the setting.
-            MeshError: its model is away, or refuses.
+            FailedPrecondition: it is not configured.
+            Unavailable: what it needs is away.
+            MeshError: the query does not fit the model, or there is no time left.
         """
+        ...
+
+    def models(self) -> list[LearnedModel]:
+        """Learned models it holds, the served one first."""
+        ...

@@ -1,26 +1,25 @@
 """RPCs of the reranker: decode, admit, hand over, encode."""
+# ruff: noqa: N802 - names and arguments are the contract's
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any, Final, NoReturn
 
 import grpc
-from google.protobuf.timestamp_pb2 import Timestamp
 
 from meshkit.admission import Admission
+from meshkit.compute import ComputePool
 from meshkit.errors import Unimplemented
 from ragmesh.reranker.v1 import feedback_service_pb2 as feedback_pb
 from ragmesh.reranker.v1 import feedback_service_pb2_grpc as feedback_rpc
 from ragmesh.reranker.v1 import reranker_service_pb2 as pb
 from ragmesh.reranker.v1 import reranker_service_pb2_grpc as rpc
 from services.reranker import codec
-from services.reranker.domain import ServedModel
-from services.reranker.engine import Engine
+from services.reranker.engine import Reranking
 
-RERANKER_SERVICE: Final = pb.DESCRIPTOR.services_by_name["RerankerService"].full_name
-"""Full name of the reranker's service."""
-FEEDBACK_SERVICE: Final = feedback_pb.DESCRIPTOR.services_by_name["FeedbackService"].full_name
+RERANKER: Final = "ragmesh.reranker.v1.RerankerService"
+"""Full name of the reranker service."""
+FEEDBACK: Final = "ragmesh.reranker.v1.FeedbackService"
 """Full name of the feedback service."""
 
 Context = grpc.aio.ServicerContext[Any, Any]
@@ -30,71 +29,76 @@ class RerankerServicer(rpc.RerankerServiceServicer):
     """The reranker on the wire. Its engine is there once the service has started.
 
     Args:
-        admission: counts passages to score.
+        admission: counts pairs of query and passage.
+        codec_pool: where requests are checked and converted: a thousand passages take longer than a
+            millisecond.
     """
 
-    def __init__(self, admission: Admission) -> None:
+    def __init__(self, admission: Admission, codec_pool: ComputePool) -> None:
         self._admission = admission
-        self._engine: Engine | None = None
+        self._codec_pool = codec_pool
+        self._engine: Reranking | None = None
 
-    def open(self, engine: Engine) -> None:
+    def open(self, engine: Reranking) -> None:
         """Begins to answer, with ``engine``."""
         self._engine = engine
 
-    async def Rerank(self, request: pb.RerankRequest, context: Context) -> pb.RerankResponse:  # noqa: N802
-        """Scores every passage for the query and orders them."""
+    @property
+    def engine(self) -> Reranking:
+        """The engine; the server lets no call in before there is one."""
         if self._engine is None:
             raise RuntimeError("the reranker was called before it was opened")
-        call = codec.decode_rerank(request)
+        return self._engine
+
+    async def Rerank(self, request: pb.RerankRequest, context: Context) -> pb.RerankResponse:
+        """Scores every passage for the query and orders them."""
+        call = await self._codec_pool.run(codec.decode_request, request)
         with self._admission.admit(len(call.passages)):
-            reranked = await self._engine.rerank(
-                call.query, call.passages, call.agent, reranker=call.reranker, keep=call.keep
+            ranking = await self.engine.rerank(
+                call.query, call.passages, call.agent, top_k=call.top_k, reranker=call.reranker
             )
-        return codec.encode_rerank(reranked)
+        return codec.encode_ranking(ranking)
 
 
 class FeedbackServicer(feedback_rpc.FeedbackServiceServicer):
-    """What there is of feedback in this version: the served model. The rest says that it is not there."""
+    """The feedback service on the wire: it says what is served; learning is yet to come."""
 
-    def __init__(self) -> None:
-        self._models: Sequence[ServedModel] = ()
-        self._loaded_at = Timestamp()
+    def __init__(self, reranker: RerankerServicer) -> None:
+        self._reranker = reranker
 
-    def open(self, models: Sequence[ServedModel]) -> None:
-        """Begins to answer, with the models that are served."""
-        self._models = models
-        self._loaded_at.GetCurrentTime()
-
-    async def ListModels(  # noqa: N802
-        self, request: feedback_pb.ListModelsRequest, context: Context
-    ) -> feedback_pb.ListModelsResponse:
-        """Lists the models this process serves."""
-        return codec.encode_models(self._models, self._loaded_at)
-
-    async def RecordFeedback(  # noqa: N802
+    async def RecordFeedback(
         self, request: feedback_pb.RecordFeedbackRequest, context: Context
     ) -> feedback_pb.RecordFeedbackResponse:
-        """Not in this version: nothing is stored, and nothing is acknowledged."""
-        _not_here("RecordFeedback", "no feedback was stored")
+        """Refuses: nothing is stored."""
+        _not_yet("RecordFeedback", "no feedback is stored")
 
-    async def PromoteModel(  # noqa: N802
+    async def ListModels(
+        self, request: feedback_pb.ListModelsRequest, context: Context
+    ) -> feedback_pb.ListModelsResponse:
+        """The learned model that is served, if there is one."""
+        return codec.encode_models(self._reranker.engine.models())
+
+    async def PromoteModel(
         self, request: feedback_pb.PromoteModelRequest, context: Context
     ) -> feedback_pb.PromoteModelResponse:
-        """Not in this version."""
-        _not_here("PromoteModel", "choose the model with RAGMESH_RERANKER_CROSS_ENCODER")
+        """Refuses: the served model is the one of the settings."""
+        _not_yet("PromoteModel", "the served model is the one it was started with")
 
-    async def RollbackModel(  # noqa: N802
+    async def RollbackModel(
         self, request: feedback_pb.RollbackModelRequest, context: Context
     ) -> feedback_pb.RollbackModelResponse:
-        """Not in this version."""
-        _not_here("RollbackModel", "choose the model with RAGMESH_RERANKER_CROSS_ENCODER")
+        """Refuses: there is no earlier model."""
+        _not_yet("RollbackModel", "the served model is the one it was started with")
 
-    async def GetTrainingStatus(  # noqa: N802
+    async def GetTrainingStatus(
         self, request: feedback_pb.GetTrainingStatusRequest, context: Context
     ) -> feedback_pb.GetTrainingStatusResponse:
-        """Not in this version."""
-        _not_here("GetTrainingStatus", "nothing is trained")
+        """Refuses: nothing is trained."""
+        _not_yet("GetTrainingStatus", "nothing is trained")
 
 
-def _not_here(method: str, instead: str) -> NoReturn:
-    raise Unimplemented(f"{method} is not in this version of ragmesh yet; {instead}")
+def _not_yet(method: str, instead: str) -> NoReturn:
+    raise Unimplemented(
+        f"FeedbackService.{method} is not in this version of ragmesh yet; {instead}: the reranker does not "
+        "learn from feedback so far"
+    )

@@ -8,10 +8,10 @@ from pathlib import Path
 import torch
 
 from meshkit.errors import InvalidField, MeshError
-from services.generator.backends.batches import by_length
+from meshkit.lengths import by_length
+from meshkit.models import ModelError, one_line
 from services.generator.backends.decoding import Decoder
 from services.generator.backends.in_process import Emit
-from services.generator.backends.loading import ModelError
 from services.generator.domain import (
     Answer,
     Augmentation,
@@ -79,7 +79,7 @@ class PointerModel:
         try:
             reader = PointerReader.from_folder(folder, bfloat16=dtype is torch.bfloat16)
         except (ArtifactError, BaseModelError) as error:
-            raise ModelError(" ".join(str(error).split())) from None
+            raise ModelError(one_line(error)) from None
         version = str(reader.model.config.weights_sha256)[:16]
         return cls(name, version, reader, dtype=str(dtype).removeprefix("torch."), batch_tokens=batch_tokens)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from threading import Lock
 from typing import Any
 
 import torch
@@ -12,7 +13,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from transformers.modeling_outputs import BaseModelOutput
 
 from meshkit.errors import FailedPrecondition, InvalidField, MeshError
-from services.generator.backends.batches import by_length
+from meshkit.lengths import by_length
 from services.generator.backends.decoding import Decoder, Written
 from services.generator.backends.detokenizer import IncrementalDetokenizer
 from services.generator.backends.in_process import Emit
@@ -90,6 +91,8 @@ class TransformersModel:
     ) -> None:
         self._model: Any = model
         self._tokenizer = tokenizer
+        # A fast tokenizer sets its truncation in place and must not be used by two threads at once.
+        self._tokenizer_lock = Lock()
         self._templates = templates
         self._batch_tokens = batch_tokens
         self._encodes = bool(model.config.is_encoder_decoder)
@@ -268,14 +271,16 @@ class TransformersModel:
         chat = self._tokenizer.apply_chat_template(
             [{"role": "user", "content": text}], add_generation_prompt=True, tokenize=False
         )
-        return tuple(self._tokenizer(chat, add_special_tokens=False).input_ids)
+        with self._tokenizer_lock:
+            return tuple(self._tokenizer(chat, add_special_tokens=False, verbose=False).input_ids)
 
     def _tokens(self, text: str) -> tuple[int, ...]:
         return self._many_tokens([text])[0]
 
     def _many_tokens(self, texts: list[str]) -> list[tuple[int, ...]]:
         # The limit is ours to keep, by whole passages; the tokenizer's own would cut the end of the prompt.
-        rows = self._tokenizer(texts, truncation=False, verbose=False).input_ids
+        with self._tokenizer_lock:
+            rows = self._tokenizer(texts, truncation=False, verbose=False).input_ids
         return [tuple(row) for row in rows]
 
     # What the model computes on.

@@ -1,1 +1,1 @@
-"""Ways to score passages; each passes the suite in ``tests/contract/test_rerankers.py``."""
+"""Ways to score passages for a query."""

@@ -1,37 +1,35 @@
-"""``rankrag``: the model that answers also judges which passages are relevant (Yu et al., RankRAG)."""
+"""RankRAG: the generator's own model judges passages (Yu et al., section 4.3 and appendix D.1)."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Final, Protocol
+from typing import Protocol
 
-from services.reranker.domain import Agent, Passage, Scored
-
-NAME: Final = "rankrag"
+from services.reranker.domain import Agent, LearnedModel, Passage, Scores
 
 
-class RelevanceModel(Protocol):
-    """A model that gives P(True) per passage, as the generator's ScoreRelevance does."""
+class RelevanceJudge(Protocol):
+    """Says how likely passages are relevant."""
 
-    async def relevance(self, question: str, passages: Sequence[Passage]) -> Scored:
-        """P(True) of each passage in [0, 1] (RankRAG, appendix D.1). Raises MeshError."""
+    async def score_relevance(self, query: str, passages: Sequence[Passage]) -> Scores:
+        """P(True) per passage under RankRAG's context-ranking prompt.
+
+        Raises:
+            MeshError: as the judge says.
+        """
+        ...
 
 
 class RankRag:
-    """Relevance of each passage as the generator's model sees it; the same for every agent.
+    """Scores a passage by P(True) of the generator's model. The agent has no say in it."""
 
-    Args:
-        model: the judge.
-    """
+    def __init__(self, judge: RelevanceJudge) -> None:
+        self._judge = judge
 
-    def __init__(self, model: RelevanceModel) -> None:
-        self._model = model
+    async def score(self, query: str, passages: Sequence[Passage], agent: Agent) -> Scores:
+        """P(True) of each passage."""
+        return await self._judge.score_relevance(query, passages)
 
-    @property
-    def name(self) -> str:
-        """See the port."""
-        return NAME
-
-    async def score(self, query: str, passages: Sequence[Passage], agent: Agent) -> Scored:
-        """See the port."""
-        return await self._model.relevance(query, passages)
+    def models(self) -> list[LearnedModel]:
+        """None: the model is the generator's, and is not governed here."""
+        return []

@@ -1,23 +1,19 @@
-"""``none``: the order that came in."""
+"""No reranking: passages keep the order they came in."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Final
 
-from services.reranker.domain import Agent, Passage, Scored
-
-NAME: Final = "none"
+from services.reranker.domain import Agent, LearnedModel, Passage, Scores
 
 
 class Unranked:
-    """Keeps the order: a passage's score is the reciprocal of its rank."""
+    """Scores a passage by the reciprocal of its rank: 1, 1/2, 1/3, …"""
 
-    @property
-    def name(self) -> str:
-        """See the port."""
-        return NAME
+    async def score(self, query: str, passages: Sequence[Passage], agent: Agent) -> Scores:
+        """Reciprocal ranks."""
+        return Scores(tuple(1.0 / rank for rank in range(1, len(passages) + 1)), "")
 
-    async def score(self, query: str, passages: Sequence[Passage], agent: Agent) -> Scored:
-        """See the port."""
-        return Scored([1 / rank for rank in range(1, len(passages) + 1)], "")
+    def models(self) -> list[LearnedModel]:
+        """None: nothing is learned here."""
+        return []

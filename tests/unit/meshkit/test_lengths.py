@@ -6,7 +6,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from services.generator.backends.batches import by_length
+from meshkit.lengths import by_length
 
 
 @given(st.lists(st.integers(1, 500), max_size=80), st.integers(1, 2000), st.integers(1, 20))
