@@ -37,7 +37,7 @@ def sample_rankings(
         k: length of the rankings, from 1; more than n gives n.
         rng: a NumPy generator, which advances by N·min(k, n) uniforms, or a seed for a new one.
         engine: "numpy", or "numba", which needs that package and compiles once per machine (seconds) for
-            draws up to three times as fast. The caller chooses: no request should wait for a compiler.
+            draws up to five times as fast. The caller chooses: no request should wait for a compiler.
 
     Returns:
         Int matrix [N, min(k, n)] of item indices, best first, each at most once per ranking.

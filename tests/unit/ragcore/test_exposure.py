@@ -229,6 +229,7 @@ def test_without_useful_items_relevance_is_undefined_and_disparity_is_not():
 
 def test_a_deterministic_ranking_is_of_maximal_disparity():
     assert exposure_metrics([[3, 1, 2, 0]] * 7, [1, 0, 1, 0], k=3).ee_d_norm == 1.0
+    assert exposure_metrics([[3, 1, 2, 0]], [1, 0, 1, 0], k=9).ee_d_norm == 1.0
 
 
 def test_rankings_are_cut_at_k():

@@ -149,6 +149,7 @@ def test_answer_recall_looks_at_the_first_k():
         ("A b, c d!", "a b c d e", 1 / 2),
         ("x y z", "a b c d", 0.0),
         ("a b c d", "a b c d a b c d", 1 / 5),  # held once, wanted twice; 5 four-grams
+        ("a b c d a b c d", "a b c d a b c d", 5 / 5),  # held twice, wanted twice
         ("the cat sat on the mat", "cat sat on the", 1.0),
     ],
 )

@@ -81,6 +81,19 @@ def test_agrees_with_a_large_sample(n, k, alpha):
     assert abs(found[~likely].sum() - exact[~likely].sum()) < 5 * math.sqrt(k / draws)
 
 
+@pytest.mark.parametrize("k", [2, 20, 60, 118])
+def test_the_panels_miss_nothing_that_a_fine_grid_sees(k):
+    weights = log_weights(np.random.default_rng(k).normal(size=120), 3)
+    grid = np.linspace(-45, 12, 4000)  # trapezoids over log-time, where everything starts and ends at 0
+    included = np.zeros(120)
+    for times in np.split(grid, 20):
+        expected = np.exp(weights - weights.max() + times[:, None])
+        others, _ = _fewer_arrived(expected, k)
+        included += (expected * np.exp(-expected) * others).sum(axis=0) * (grid[1] - grid[0])
+    assert included.sum() == pytest.approx(k, abs=1e-9)
+    np.testing.assert_allclose(inclusion_probabilities(weights, k=k), included, atol=1e-10)
+
+
 def test_ten_thousand_items():
     weights = log_weights(np.random.default_rng(5).normal(size=10_000), 4)
     inclusion = inclusion_probabilities(weights, k=5)

@@ -54,6 +54,12 @@ def test_probabilities_of_all_rankings_of_a_length_sum_to_one(weights, length):
         [1e30, 1e30, 0.0, math.log(2)],
         [-1e30, 1e30, -1e30, 1e30],
         [1e3, 0.0, 2e3, 0.5],
+        [
+            600.0,
+            301.0,
+            299.5,
+            299.0,
+        ],  # the last two lie beyond the core of the frame that they are drawn from
     ],
 )
 @pytest.mark.parametrize("length", [1, 2, 3, 4])

@@ -56,6 +56,12 @@ def assert_drawn_from(rankings, expected):
         [1e30, 0.0, 1e30, 1.0],
         [math.log(5), -1e30, math.log(2), -1e30],
         [1200.0, 600.0, 601.0, 0.0],  # a frame for each level
+        [
+            600.0,
+            301.0,
+            299.5,
+            299.0,
+        ],  # the last two lie beyond the core of the frame that they are drawn from
     ],
 )
 def test_rankings_follow_the_definition(enumerated, weights, k, engine):
