@@ -1,19 +1,13 @@
 """What is done when a step of an ask fails: one table, step by failure, and the names it goes by.
 
-=====================  ==============================
-======================================================== step                   failure
-action
-=====================  ==============================
-======================================================== retrieve               any
-the ask fails: there is nothing to answer from rerank                 refused (bad request)           the ask
-fails: its caller can mend it rerank                 any other                       the retriever's order is
-used first answer           any, before its first word      the ask fails: nothing useful was said yet first
-answer           any, after its first word       no answer for its samples; the ask goes on other answers
-any                             no answer for their samples; the ask goes on keep the observation   any
-the observation is dropped send the observation   any                             the observation stays in the
-outbox and is sent later
-=====================  ==============================
-========================================================
+- retrieve, any failure: the ask fails; there is nothing to answer from.
+- rerank, refused (a bad request): the ask fails; its caller can mend it.
+- rerank, any other failure: the retriever's order is used.
+- first answer, before its first word: the ask fails; nothing useful was said yet.
+- first answer, after its first word: no answer for its samples; the ask goes on.
+- other answers, any failure: no answer for their samples; the ask goes on.
+- keep the observation, any failure: the observation is dropped.
+- send the observation, any failure: it stays in the outbox and is sent later.
 
 Degradations are told in the reply. An ask that fails does so with the code of what failed: INVALID_ARGUMENT
 and NOT_FOUND of an upstream reach the caller with the ask's own field, an upstream that is away is
