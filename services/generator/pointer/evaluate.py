@@ -4,8 +4,8 @@ import argparse
 import json
 import re
 import time
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from pathlib import Path
 
 import numpy as np
@@ -38,18 +38,13 @@ def measure(name: str, values: Sequence[float]) -> Measure:
     return Measure(name, float(np.mean(values)), *interval(values), len(values))
 
 
-@dataclass(frozen=True)
-class Corpus:
-    """Passages by position and by id."""
+Corpus = Mapping[str, Passage]
+"""Passages by id, in the corpus's order."""
 
-    passages: list[Passage]
 
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "_by_id", {p.id: p for p in self.passages})
-
-    def __getitem__(self, passage_id: str) -> Passage:
-        found: dict[str, Passage] = self.__dict__["_by_id"]
-        return found[passage_id]
+def read_corpus(path: Path) -> Corpus:
+    """The corpus in ``path``."""
+    return {passage.id: passage for passage in read_passages(path)}
 
 
 def parts(passage: Passage) -> tuple[str, str]:
@@ -96,7 +91,8 @@ def evaluate_retrieved(
     batch_size: int = 16,
 ) -> list[Measure]:
     """BM25's best ``depth`` passages, ranked by the model; answers from the best ``keep`` of either order."""
-    index = BM25Okapi([words(f"{p.title} {p.text}") for p in corpus.passages])
+    everything = list(corpus.values())
+    index = BM25Okapi([words(f"{p.title} {p.text}") for p in everything])
     names = {"before": "BM25's order", "after": "the model's order"}
     recall: dict[str, list[float]] = {way: [] for way in names}
     exact: dict[str, list[float]] = {way: [] for way in names}
@@ -107,7 +103,7 @@ def evaluate_retrieved(
         found = []
         for question in asked:
             scores = index.get_scores(words(question.question))
-            found.append([corpus.passages[int(i)] for i in np.argsort(-scores, kind="stable")[:depth]])
+            found.append([everything[int(i)] for i in np.argsort(-scores, kind="stable")[:depth]])
         encodings = reader.encode_many(
             [(q.question, [parts(p) for p in passages]) for q, passages in zip(asked, found, strict=True)]
         )
@@ -154,7 +150,7 @@ class QuickEvaluation:
     ) -> None:
         rng = np.random.default_rng(seed)
         self._tokenizer = tokenizer
-        self._corpus = Corpus(list(passages))
+        self._corpus: Corpus = {p.id: p for p in passages}
         self._questions = [questions[int(i)] for i in rng.permutation(len(questions))[:answers]]
         article: dict[str, list[Passage]] = {}
         for passage in passages:
@@ -214,7 +210,7 @@ def main(arguments: list[str] | None = None) -> None:
     if options.threads:
         torch.set_num_threads(options.threads)
     data = options.data / "squad-open"
-    corpus = Corpus(read_passages(data / "passages.dev.jsonl.gz"))
+    corpus = read_corpus(data / "passages.dev.jsonl.gz")
     questions = read_questions(data / "questions.dev.jsonl.gz")
     order = np.random.default_rng(options.seed).permutation(len(questions))
     sample = [questions[int(i)] for i in order]
@@ -236,7 +232,7 @@ def main(arguments: list[str] | None = None) -> None:
         weights_sha256=str(reader.model.config.weights_sha256),
         precision="bfloat16" if options.bfloat16 else "float32",
         seed=options.seed,
-        passages=len(corpus.passages),
+        passages=len(corpus),
         seconds=round(time.monotonic() - began, 1),
         measures=tuple(measures),
     )

@@ -9,8 +9,7 @@ import pytest
 
 from services.generator.pointer import card
 from services.generator.pointer.card import Evaluation, Measure, Training
-from services.generator.pointer.evaluate import Corpus, interval, measure, words
-from services.generator.pointer.examples import Passage
+from services.generator.pointer.evaluate import interval, measure, words
 
 
 def test_the_interval_of_a_coin_is_about_two_standard_errors_wide() -> None:
@@ -32,11 +31,6 @@ def test_a_measure_is_the_mean_with_its_interval() -> None:
 
 def test_words_are_lower_case_runs_of_letters_and_digits() -> None:
     assert words("Who's No. 7?") == ["who", "s", "no", "7"]
-
-
-def test_a_corpus_finds_passages_by_id() -> None:
-    passages = [Passage("a", "A", "one"), Passage("b", "B", "two")]
-    assert Corpus(passages)["b"] is passages[1]
 
 
 EVALUATION = Evaluation(
