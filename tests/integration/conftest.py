@@ -1,0 +1,47 @@
+"""The real mesh: five processes on free ports under a home of their own, as ``ragmesh up`` starts them."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from ragmesh import Addresses, Client, demo
+from ragmesh.mesh import MeshSettings, MeshState, launch, stop
+
+DEMO = "demo"
+
+
+@dataclass(frozen=True)
+class RunningMesh:
+    """A mesh that runs, and where."""
+
+    settings: MeshSettings
+    state: MeshState
+    addresses: Addresses
+
+    @property
+    def home(self) -> Path:
+        """Its home."""
+        return self.settings.home
+
+
+@pytest.fixture(scope="session")
+def mesh(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningMesh]:
+    """The mesh of this session, with the demo corpus in the collection ``demo``."""
+    settings = MeshSettings(home=tmp_path_factory.mktemp("mesh"), port=0, start_s=600)
+    state = launch(settings)
+    try:
+        addresses = Addresses(**state.addresses)
+        with Client(addresses) as client:
+            client.ingest(demo.passages(), DEMO)
+        yield RunningMesh(settings, state, addresses)
+    finally:
+        stop(settings.home)
+
+
+@pytest.fixture
+def client(mesh: RunningMesh) -> Iterator[Client]:
+    """A client of that mesh."""
+    with Client(mesh.addresses, timeout=240) as client:
+        yield client
