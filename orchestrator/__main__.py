@@ -44,8 +44,7 @@ def plan(settings: OrchestratorSettings) -> Plan:
 
 
 class Orchestrator:
-    """Everything of one orchestrator process, put together; also its lifecycle. Make it in a running event
-    loop.
+    """Everything of one orchestrator process and its lifecycle. Made in a running event loop.
 
     Args:
         settings: the settings.

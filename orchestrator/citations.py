@@ -46,9 +46,7 @@ def citations(answer: str, passages: Sequence[Passage]) -> list[Citation]:
 
 @lru_cache(maxsize=1024)
 def _pattern(answer: str) -> re.Pattern[str] | None:
-    """What to look for in normalised text, where articles are gaps; None where nothing is worth looking
-    for.
-    """
+    """What to look for in normalised text, where articles are gaps; None for nothing."""
     words = _normalized(answer).split()
     size = sum(map(len, words))
     if size < MIN_ANSWER_CHARS or " ".join(words) in _WORDLESS:

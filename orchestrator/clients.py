@@ -1,6 +1,4 @@
-"""The four upstreams, each behind its port: one long-lived channel, messages in and out, errors
-translated.
-"""
+"""The four upstreams, each behind its port: one channel, messages in and out, errors translated."""
 
 from __future__ import annotations
 

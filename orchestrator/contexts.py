@@ -1,6 +1,4 @@
-"""Contexts: what the generator is given, cut from rankings, reordered by a reranker or sampled from its
-scores.
-"""
+"""Contexts, which the generator is given: cut from rankings, reordered, or sampled from scores."""
 
 from __future__ import annotations
 

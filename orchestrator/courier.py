@@ -73,14 +73,11 @@ class Evaluator(Protocol):
         """Opens a line; whether anybody answers shows when it is used."""
 
     async def watch(self, on_change: Callable[[bool], None]) -> None:
-        """Keeps trying to reach the evaluator, and says whenever that begins or ceases to work; never
-        returns.
-        """
+        """Keeps trying to reach the evaluator and says whenever that begins or ceases to work."""
 
 
 class Courier:
-    """Keeps observations durably at once and delivers them in the background, in order, each until
-    acknowledged.
+    """Keeps observations durably at once and delivers them in the background, each until acknowledged.
 
     A line stays open while there is something to send and ``idle_s`` longer, and never for long, so that an
     evaluator that wants to stop does not wait for a line that says nothing. When the evaluator is away, what

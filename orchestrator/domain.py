@@ -124,9 +124,7 @@ class Agent:
 
 @dataclass(frozen=True, slots=True)
 class Labels:
-    """What is known to be right: ``useful`` is None where usefulness is unknown, ``references`` may be
-    empty.
-    """
+    """What is known to be right; ``useful`` is None where usefulness is unknown."""
 
     useful: frozenset[str] | None = None
     references: tuple[str, ...] = ()
@@ -166,8 +164,7 @@ class Ask:
 
 @dataclass(frozen=True, slots=True)
 class Pool:
-    """What the retriever found: passages best first, scores [n], and rankings [N, depth] of indices into
-    them.
+    """What the retriever found: passages best first, scores [n], rankings [N, depth] of indices into both.
 
     ``log_probabilities`` is [N] in nats, or None where the ranking is deterministic.
     """
@@ -213,9 +210,7 @@ class Prompt:
 
 @dataclass(frozen=True, slots=True)
 class Citation:
-    """A passage that has the answer: its rank in the context from 1, and the span in its text if it is
-    there.
-    """
+    """A passage that has the answer: its rank in the context from 1, and the span in its text if any."""
 
     passage_id: str
     provider: str
@@ -318,9 +313,7 @@ Event: TypeAlias = Retrieved | Ranked | Delta | Answered | Failed | Reported | D
 
 @dataclass(frozen=True, slots=True)
 class Observation:
-    """What one ask showed and said, for the evaluator. ``observed_at_us`` is microseconds since 1970
-    (UTC).
-    """
+    """What one ask showed and said; ``observed_at_us`` is microseconds since 1970 (UTC)."""
 
     ask: Ask
     pool: Pool

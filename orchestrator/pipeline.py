@@ -346,9 +346,7 @@ class Pipeline:
     async def _other_answers(
         self, ask: Ask, found: Pool, groups: Sequence[tuple[IntArray, tuple[int, ...]]], clock: _Clock
     ) -> AsyncGenerator[Event, None]:
-        """Answers the other contexts in batches, decoded as the first was: unless told otherwise,
-        greedily.
-        """
+        """Answers the other contexts in batches, decoded as the first was: greedily unless told otherwise."""
         decoding = ask.decoding
         if decoding.num_beams is None:
             decoding = replace(decoding, num_beams=1)

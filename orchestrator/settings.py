@@ -46,9 +46,7 @@ class OrchestratorSettings(ServiceSettings):
     rerank_share: float = Field(default=0.35, gt=0, lt=1)
     """Largest part of an ask's time that reranking may take; generation gets the rest. Fraction, (0, 1)."""
     closing_share: float = Field(default=0.05, gt=0, lt=1)
-    """Part of an ask's time kept for its report and its end, never more than half a second. Fraction, (0,
-    1).
-    """
+    """Part of an ask's time kept for its report and end, at most half a second. Fraction, (0, 1)."""
     batch_size: int = Field(default=16, ge=1, le=256)
     """Contexts per GenerateBatch call. Contexts, [1, 256]."""
     batches_in_flight: int = Field(default=2, ge=1, le=64)

@@ -39,9 +39,7 @@ class SampledAnswer:
 
 @dataclass(frozen=True, slots=True)
 class Labels:
-    """What is known to be right: ``useful`` is None where usefulness is unknown, ``references`` may be
-    empty.
-    """
+    """What is known to be right; ``useful`` is None where usefulness is unknown."""
 
     useful: frozenset[str] | None = None
     references: tuple[str, ...] = ()

@@ -28,9 +28,7 @@ SIMILARITIES: Final[Mapping[str, Callable[[str, str], float]]] = MappingProxyTyp
 
 @dataclass(frozen=True, slots=True)
 class ExposureQuestion:
-    """Rankings [N, L] of n items, or their exposure [n], against usefulness grades [n]; attention ends
-    after k.
-    """
+    """Rankings [N, L] of n items, or their exposure [n], and usefulness [n]; attention ends after k."""
 
     rankings: IntArray | None
     exposure: FloatArray | None
@@ -41,9 +39,7 @@ class ExposureQuestion:
 
 @dataclass(frozen=True, slots=True)
 class UtilityQuestion:
-    """Answers of N samples against references; ``weights`` [N] where samples are not alike, ``u_max`` if
-    known.
-    """
+    """Answers of N samples against references; ``weights`` [N] and ``u_max`` where they are known."""
 
     answers: Sequence[str]
     references: Sequence[str]

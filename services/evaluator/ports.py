@@ -33,6 +33,4 @@ class ObservationStore(Protocol):
         """The run so far with its most exposed providers, or None if nothing was ever stored for it."""
 
     async def runs(self, *, before: int | None, limit: int) -> Sequence[RunSummary]:
-        """At most ``limit`` runs, newest first, those older than sequence number ``before`` if it is
-        given.
-        """
+        """At most ``limit`` runs, newest first; with ``before`` only those of a smaller sequence number."""

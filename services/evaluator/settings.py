@@ -28,9 +28,7 @@ class EvaluatorSettings(ServiceSettings):
     max_work: int = Field(default=262_144, ge=1)
     """Requests and observations in flight. KiB, [1, inf)."""
     database_url: str = ""
-    """Where observations are kept: ``sqlite:///FILE`` or ``postgresql://…``; empty means a SQLite file in
-    home.
-    """
+    """Database: ``sqlite:///FILE`` or ``postgresql://…``; empty means a SQLite file under home."""
     lock_timeout_s: float = Field(default=5.0, ge=0, le=60)
     """How long a locked SQLite database is waited for. Seconds, [0, 60]."""
     observe_window: int = Field(default=256, ge=1, le=10_000)

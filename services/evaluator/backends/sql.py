@@ -271,9 +271,7 @@ class SqlObservationStore:
     async def _insert_observations(
         self, connection: AsyncConnection, batch: Sequence[tuple[Observation, Measurement]]
     ) -> set[str]:
-        """Inserts what is not there yet and returns its ids; the database decides, also between
-        evaluators.
-        """
+        """Inserts what is not there yet and returns its ids; the database decides between evaluators too."""
         now_us = time.time_ns() // 1000
         rows = [
             {

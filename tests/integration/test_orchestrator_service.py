@@ -1,0 +1,731 @@
+"""The orchestrator as a process, with a real evaluator and with upstreams that fail on command.
+
+Retriever, reranker and generator are scripted servers that speak the real contract over real connections:
+what is tested is what the orchestrator makes of their answers, delays and deaths. The mesh of five real
+services is tested in ``test_mesh.py``.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+import time
+import uuid
+from collections.abc import AsyncIterator, Callable
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import grpc
+import pytest
+import pytest_asyncio
+from google.protobuf.message import Message
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+from pydantic_settings import SettingsConfigDict
+
+from meshkit.errors import FailedPrecondition, InvalidField, MeshError, NotFound, Overloaded, from_rpc_error
+from meshkit.server import MeshServer, Registration
+from meshkit.settings import ServiceSettings
+from meshkit.telemetry import Telemetry
+from ragmesh.common.v1 import common_pb2
+from ragmesh.evaluator.v1 import evaluator_service_pb2 as evaluator_pb
+from ragmesh.evaluator.v1 import evaluator_service_pb2_grpc as evaluator_grpc
+from ragmesh.generator.v1 import generator_service_pb2 as generator_pb
+from ragmesh.generator.v1 import generator_service_pb2_grpc as generator_grpc
+from ragmesh.orchestrator.v1 import orchestrator_service_pb2 as pb
+from ragmesh.orchestrator.v1 import orchestrator_service_pb2_grpc as pb_grpc
+from ragmesh.reranker.v1 import reranker_service_pb2 as reranker_pb
+from ragmesh.reranker.v1 import reranker_service_pb2_grpc as reranker_grpc
+from ragmesh.retriever.v1 import retriever_service_pb2 as retriever_pb
+from ragmesh.retriever.v1 import retriever_service_pb2_grpc as retriever_grpc
+
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+
+ROOT = Path(__file__).parents[2]
+PATIENCE_S = 90.0
+Degradation = common_pb2.Degradation
+
+
+@dataclass
+class Script:
+    """What an upstream does, and what it was asked."""
+
+    error: Exception | None = None
+    delay_s: float = 0.0
+    asked: list[Any] = field(default_factory=list)
+    cancelled: int = 0
+
+    def reset(self) -> None:
+        """Works again, and was asked nothing."""
+        self.error, self.delay_s, self.asked, self.cancelled = None, 0.0, [], 0
+
+    async def act(self, request: Message) -> None:
+        """Notes the request, waits, and fails if it is to."""
+        self.asked.append(request)
+        try:
+            await asyncio.sleep(self.delay_s)
+        except asyncio.CancelledError:
+            self.cancelled += 1
+            raise
+        if self.error is not None:
+            raise self.error
+
+
+class ScriptedRetriever(Script, retriever_grpc.RetrieverServiceServicer):
+    """Finds six passages of two providers; sampled rankings start one passage further each time."""
+
+    async def Retrieve(  # noqa: N802
+        self, request: retriever_pb.RetrieveRequest, context: Any
+    ) -> retriever_pb.RetrieveResponse:
+        await self.act(request)
+        if request.HasField("candidates"):
+            passages = list(request.candidates.passages)
+        else:
+            passages = [
+                common_pb2.Passage(
+                    id=f"p{i}", text=f"Passage {i} is about river{i}.", attributes={"provider": "PQ"[i % 2]}
+                )
+                for i in range(6)
+            ]
+        n, k = len(passages), min(request.k, len(passages))
+        count = request.sampling.num_rankings if request.HasField("sampling") else 1
+        return retriever_pb.RetrieveResponse(
+            passages=passages,
+            scores=range(n, 0, -1),
+            rankings=common_pb2.Rankings(
+                depth=k,
+                indices=[(start + i) % n for start in range(count) for i in range(k)],
+                log_probabilities=[-1.0] * count if request.HasField("sampling") else [],
+            ),
+            index_version="v1",
+            retriever="bm25",
+        )
+
+    async def ListRetrievers(self, request: Any, context: Any) -> Any:  # noqa: N802
+        raise NotImplementedError
+
+
+class ScriptedReranker(Script, reranker_grpc.RerankerServiceServicer):
+    """Likes later passages better."""
+
+    async def Rerank(self, request: reranker_pb.RerankRequest, context: Any) -> reranker_pb.RerankResponse:  # noqa: N802
+        await self.act(request)
+        n = len(request.passages)
+        return reranker_pb.RerankResponse(
+            scores=[i / n for i in range(n)], reranker=request.reranker, model_version="r1"
+        )
+
+
+class ScriptedGenerator(Script, generator_grpc.GeneratorServiceServicer):
+    """Answers with the last word of the first passage, letter by letter."""
+
+    letter_delay_s = 0.0
+    error_after = 0
+
+    def reset(self) -> None:
+        """Works again, and was asked nothing."""
+        super().reset()
+        self.letter_delay_s, self.error_after = 0.0, 0
+
+    async def Generate(  # noqa: N802
+        self, request: generator_pb.GenerateRequest, context: Any
+    ) -> AsyncIterator[generator_pb.GenerateResponse]:
+        self.asked.append(request)
+        answer = self._answer(request)
+        try:
+            await asyncio.sleep(self.delay_s)
+            for i, letter in enumerate(answer.text):
+                if self.error is not None and i == self.error_after:
+                    raise self.error
+                yield generator_pb.GenerateResponse(delta=letter)
+                await asyncio.sleep(self.letter_delay_s)
+            yield generator_pb.GenerateResponse(answer=answer)
+        except asyncio.CancelledError:
+            self.cancelled += 1
+            raise
+
+    async def GenerateBatch(  # noqa: N802
+        self, request: generator_pb.GenerateBatchRequest, context: Any
+    ) -> generator_pb.GenerateBatchResponse:
+        self.asked.append(request)
+        await asyncio.sleep(self.delay_s)
+        return generator_pb.GenerateBatchResponse(
+            results=[generator_pb.GenerateBatchResult(answer=self._answer(one)) for one in request.requests]
+        )
+
+    @staticmethod
+    def _answer(request: generator_pb.GenerateRequest) -> generator_pb.Answer:
+        text = request.passages[0].text.split()[-1] if request.passages else "memory"
+        return generator_pb.Answer(
+            text=text, model="scripted", model_version="g1", log_probability=-0.25, engine="pointer"
+        )
+
+    async def ScoreRelevance(self, request: Any, context: Any) -> Any:  # noqa: N802
+        raise NotImplementedError
+
+    async def ListModels(self, request: Any, context: Any) -> Any:  # noqa: N802
+        raise NotImplementedError
+
+
+class _Settings(ServiceSettings):
+    model_config = SettingsConfigDict(env_prefix="RAGMESH_SCRIPTED_")
+
+
+class _Quiet:
+    async def start(self) -> None:
+        """Nothing to load."""
+
+    async def stop(self) -> None:
+        """Nothing to release."""
+
+
+async def _serve(stack: AsyncExitStack, servicer: object, add: Callable[..., None]) -> str:
+    name = type(servicer).__mro__[-2].__name__
+    server = MeshServer(
+        name,
+        _Settings(grace_s=0.1),
+        [Registration(add, servicer, f"scripted.{name}")],
+        _Quiet(),
+        telemetry=Telemetry.disabled(),
+    )
+    await stack.enter_async_context(server)
+    return server.address
+
+
+@dataclass
+class Service:
+    """A process of ours that can be killed and started again at the same home."""
+
+    module: str
+    home: Path
+    settings: dict[str, str]
+    process: subprocess.Popen[bytes] | None = None
+    address: str = ""
+
+    async def start(self) -> None:
+        """Starts it and waits until it serves; the second time on the same port."""
+        name = self.module.rpartition(".")[2]
+        file = self.home / f"{name}.address"
+        file.unlink(missing_ok=True)
+        prefix = f"RAGMESH_{name.upper()}_"
+        port = self.address.rpartition(":")[2] or "0"
+        environment = {
+            **os.environ,
+            "PYTHONPATH": os.pathsep.join([str(ROOT / "src"), str(ROOT)]),
+            "RAGMESH_HOME": str(self.home),
+            f"{prefix}PORT": port,
+            f"{prefix}PORT_FILE": str(file),
+            **{prefix + key: value for key, value in self.settings.items()},
+        }
+        self.process = await asyncio.to_thread(
+            subprocess.Popen, [sys.executable, "-m", self.module], cwd=ROOT, env=environment
+        )
+        ends = time.monotonic() + PATIENCE_S
+        while not file.exists():
+            assert self.process.poll() is None, f"{self.module} ended with {self.process.returncode}"
+            assert time.monotonic() < ends, f"{self.module} did not start"
+            await asyncio.sleep(0.02)
+        self.address = file.read_text()
+        async with grpc.aio.insecure_channel(self.address) as channel:
+            health = health_pb2_grpc.HealthStub(channel)
+            while True:
+                reply = await health.Check(
+                    health_pb2.HealthCheckRequest(), timeout=PATIENCE_S, wait_for_ready=True
+                )
+                if reply.status == health_pb2.HealthCheckResponse.SERVING:
+                    return
+                assert time.monotonic() < ends, f"{self.module} does not serve"
+                await asyncio.sleep(0.02)
+
+    async def kill(self) -> None:
+        """kill -9."""
+        assert self.process is not None
+        os.kill(self.process.pid, signal.SIGKILL)
+        await asyncio.to_thread(self.process.wait, 30)
+
+    async def stop(self) -> None:
+        """Ends it if it still runs."""
+        if self.process is not None and self.process.poll() is None:
+            self.process.terminate()
+            try:
+                await asyncio.to_thread(self.process.wait, 30)
+            finally:
+                if self.process.poll() is None:
+                    self.process.kill()
+
+
+@dataclass
+class Mesh:
+    """An orchestrator and what it talks to."""
+
+    retriever: ScriptedRetriever
+    reranker: ScriptedReranker
+    generator: ScriptedGenerator
+    evaluator: Service
+    orchestrator: Service
+    channel: grpc.aio.Channel
+    run_id: str = "run"
+
+    @property
+    def stub(self) -> pb_grpc.OrchestratorServiceAsyncStub:
+        """A stub of the orchestrator."""
+        return pb_grpc.OrchestratorServiceStub(self.channel)
+
+    async def ask(self, *, seconds: float = 60, **request: Any) -> list[pb.AskResponse]:
+        """All events of an ask."""
+        asked = pb.AskRequest(**({"question": "Which river?", "run_id": self.run_id} | request))
+        return [event async for event in self.stub.Ask(asked, timeout=seconds)]
+
+    async def refused(self, *, seconds: float = 60, **request: Any) -> tuple[grpc.StatusCode, MeshError]:
+        """The error of an ask that must fail."""
+        with pytest.raises(grpc.aio.AioRpcError) as caught:
+            await self.ask(seconds=seconds, **request)
+        return caught.value.code(), from_rpc_error(caught.value)
+
+    async def report(self) -> evaluator_pb.RunReport:
+        """The evaluator's report of this test's run; empty if there is none."""
+        async with grpc.aio.insecure_channel(self.evaluator.address) as channel:
+            call = evaluator_grpc.EvaluatorServiceStub(channel).GetReport(
+                evaluator_pb.GetReportRequest(run_id=self.run_id), timeout=30, wait_for_ready=True
+            )
+            if await call.code() is grpc.StatusCode.NOT_FOUND:
+                return evaluator_pb.RunReport()
+            return (await call).report
+
+    async def observed(self, count: int) -> evaluator_pb.RunReport:
+        """The report of this test's run once it has so many observations."""
+        ends = time.monotonic() + PATIENCE_S
+        while (report := await self.report()).num_observations < count:
+            assert time.monotonic() < ends, f"{report.num_observations} of {count} observations arrived"
+            await asyncio.sleep(0.05)
+        return report
+
+
+@asynccontextmanager
+async def _mesh(home: Path, *, with_evaluator: bool = True, **settings: str) -> AsyncIterator[Mesh]:
+    async with AsyncExitStack() as stack:
+        retriever, reranker, generator = ScriptedRetriever(), ScriptedReranker(), ScriptedGenerator()
+        targets = {
+            "RETRIEVER_TARGET": await _serve(
+                stack, retriever, retriever_grpc.add_RetrieverServiceServicer_to_server
+            ),
+            "RERANKER_TARGET": await _serve(
+                stack, reranker, reranker_grpc.add_RerankerServiceServicer_to_server
+            ),
+            "GENERATOR_TARGET": await _serve(
+                stack, generator, generator_grpc.add_GeneratorServiceServicer_to_server
+            ),
+        }
+        evaluator = Service("services.evaluator", home, {})
+        stack.push_async_callback(evaluator.stop)
+        await evaluator.start()
+        if not with_evaluator:
+            await evaluator.kill()
+        orchestrator = Service(
+            "orchestrator", home, {**targets, "EVALUATOR_TARGET": evaluator.address, **settings}
+        )
+        stack.push_async_callback(orchestrator.stop)
+        await orchestrator.start()
+        channel = await stack.enter_async_context(grpc.aio.insecure_channel(orchestrator.address))
+        yield Mesh(retriever, reranker, generator, evaluator, orchestrator, channel)
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def shared(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Mesh]:
+    """A mesh that the tests of this file share."""
+    async with _mesh(tmp_path_factory.mktemp("home")) as mesh:
+        yield mesh
+
+
+@pytest.fixture
+def mesh(shared: Mesh) -> Mesh:
+    """The shared mesh with everything working, nothing asked yet, and a run of the test's own."""
+    for upstream in (shared.retriever, shared.reranker, shared.generator):
+        upstream.reset()
+    shared.run_id = uuid.uuid4().hex
+    return shared
+
+
+def _kinds(events: list[pb.AskResponse]) -> list[str | None]:
+    """Kinds of the events, deltas in a row as one."""
+    kinds: list[str | None] = []
+    for event in events:
+        kind = event.WhichOneof("event")
+        if kind != "delta" or kinds[-1:] != ["delta"]:
+            kinds.append(kind)
+    return kinds
+
+
+def _only(events: list[pb.AskResponse], kind: str) -> Any:
+    (found,) = [getattr(event, kind) for event in events if event.WhichOneof("event") == kind]
+    return found
+
+
+def _all(events: list[pb.AskResponse], kind: str) -> list[Any]:
+    return [getattr(event, kind) for event in events if event.WhichOneof("event") == kind]
+
+
+async def test_an_ask_from_end_to_end(mesh: Mesh) -> None:
+    events = await mesh.ask(
+        k=2,
+        want_report=True,
+        labels={"has_useful": True, "useful_passage_ids": ["p5"], "references": ["river5"]},
+    )
+    assert _kinds(events) == ["retrieved", "ranked", "delta", "answer", "report", "done"]
+    retrieved, ranked, answer = _only(events, "retrieved"), _only(events, "ranked"), _only(events, "answer")
+    assert [one.id for one in retrieved.passages] == [f"p{i}" for i in range(6)]
+    assert (retrieved.retriever, retrieved.index_version, len(retrieved.scores)) == ("bm25", "v1", 6)
+    # The reranker turns the order around.
+    assert (ranked.contexts.depth, list(ranked.contexts.indices)) == (2, [5, 4])
+    assert (ranked.reranker, ranked.model_version) == ("rankrag", "r1")
+    assert answer.answer.text == "".join(delta.text for delta in _all(events, "delta")) == "river5."
+    (citation,) = answer.citations
+    assert (citation.passage_id, citation.provider, citation.rank) == ("p5", "Q", 1)
+    assert retrieved.passages[5].text[citation.start : citation.end] == "river5"
+
+    report, done = _only(events, "report"), _only(events, "done")
+    # Shown are p5 and p4, useful is p5: ε* = 1 for it and 1/5 for each other, so EE-R = 1 + 1/5 of 1 + 5/25.
+    assert (report.ee_d_norm, report.ee_r_norm, report.expected_utility) == (1.0, pytest.approx(1.0), 1.0)
+    assert [(one.name, one.exposure, one.share) for one in report.providers] == [
+        ("P", 1.0, 0.5),
+        ("Q", 1.0, 0.5),
+    ]
+    assert [one.stage for one in done.stage_times] == [
+        common_pb2.STAGE_RETRIEVE,
+        common_pb2.STAGE_RERANK,
+        common_pb2.STAGE_GENERATE,
+        common_pb2.STAGE_OBSERVE,
+    ]
+    # The evaluator measured the same of what it was told.
+    assert report.run.num_observations == 1
+    assert report.run.ee_d_norm.mean == report.ee_d_norm
+    assert report.run.ee_r_norm.mean == report.ee_r_norm
+    assert report.run.expected_utility.mean == report.expected_utility
+    assert [(one.name, one.exposure) for one in report.run.providers] == [("P", 1.0), ("Q", 1.0)]
+    assert (await mesh.report()) == report.run
+
+    # What the upstreams were asked.
+    (asked,) = mesh.retriever.asked
+    assert (asked.collection, asked.depth, asked.k) == ("demo", 100, 100)
+    assert len(mesh.reranker.asked[0].passages) == 6
+    assert [one.id for one in mesh.generator.asked[0].passages] == ["p5", "p4"]
+
+
+async def test_a_sampled_ask_answers_each_context_once(mesh: Mesh) -> None:
+    events = await mesh.ask(reranker="none", k=1, sampling={"num_rankings": 8, "alpha": 2, "seed": 3})
+    answers = _all(events, "answer")
+    # Rankings start one further each time over six passages: samples 6 and 7 show what 0 and 1 showed.
+    assert [(one.answer.text, list(one.samples)) for one in answers] == [
+        ("river0.", [0, 6]),
+        ("river1.", [1, 7]),
+        ("river2.", [2]),
+        ("river3.", [3]),
+        ("river4.", [4]),
+        ("river5.", [5]),
+    ]
+    # ε = (1/4, 1/4, 1/8 × 4): EE-D = 2/16 + 4/64.
+    assert _only(events, "report").ee_d_norm == pytest.approx(3 / 16)
+    (_, batch) = mesh.generator.asked
+    assert len(batch.requests) == 5
+    report = await mesh.observed(1)
+    assert (report.num_rankings, report.num_unanswered) == (8, 0)
+    assert report.ee_d_norm.mean == pytest.approx(3 / 16)
+
+
+async def test_inline_candidates_are_asked_instead_of_a_collection(mesh: Mesh) -> None:
+    passages = [common_pb2.Passage(id=f"c{i}", text=f"Text {i} word{i}") for i in range(100)]
+    events = await mesh.ask(candidates={"passages": passages}, k=3, reranker="none")
+    assert len(_only(events, "retrieved").passages) == 100
+    assert _only(events, "answer").answer.text == "word0"
+    assert not mesh.retriever.asked[0].HasField("collection")
+
+
+BAD: dict[str, tuple[dict[str, Any], str]] = {
+    "empty question": ({"question": ""}, "question"),
+    "1 MB question": ({"question": "x" * 2**20}, "question"),
+    "blank question": ({"question": "\t\n"}, "question"),
+    "collection's name": ({"collection": "../etc"}, "collection"),
+    "k = 0": ({"k": 0}, "k"),
+    "k above depth": ({"k": 11, "depth": 10}, "k"),
+    "k above candidates": ({"k": 2, "candidates": {"passages": [{"id": "a", "text": "b"}]}}, "k"),
+    "negative alpha": ({"sampling": {"alpha": -1}}, "sampling.alpha"),
+    "alpha not a number": ({"sampling": {"alpha": float("nan")}}, "sampling.alpha"),
+    "no rankings": ({"sampling": {"num_rankings": 0}}, "sampling.num_rankings"),
+    "duplicate passages": (
+        {"candidates": {"passages": [{"id": "a", "text": "b"}] * 2}},
+        "candidates.passages[1].id",
+    ),
+    "oversized passage": (
+        {"candidates": {"passages": [{"id": "a", "text": "x" * 65_537}]}},
+        "candidates.passages[0].text",
+    ),
+    "many candidates, one bad": (
+        {"candidates": {"passages": [{"id": str(i), "text": "b" * (i != 99)} for i in range(100)]}},
+        "candidates.passages[99].text",
+    ),
+    "too many answers": ({"num_answers": 2}, "num_answers"),
+    "labels without has_useful": ({"labels": {"useful_passage_ids": ["a"]}}, "labels.has_useful"),
+}
+
+
+async def test_bad_input_names_the_field(mesh: Mesh) -> None:
+    for what, (request, field_) in BAD.items():
+        code, error = await mesh.refused(**request)
+        assert (what, code, error.field) == (what, grpc.StatusCode.INVALID_ARGUMENT, field_)
+    assert mesh.retriever.asked == []
+
+    call = mesh.channel.unary_stream("/ragmesh.orchestrator.v1.OrchestratorService/Ask")
+    with pytest.raises(grpc.aio.AioRpcError) as caught:
+        await call(b"\x0a\x02\xff\xfe", timeout=30).read()  # wrong UTF-8
+    assert caught.value.code() is grpc.StatusCode.INVALID_ARGUMENT
+
+
+async def test_upstream_refusals_reach_the_caller_under_the_asks_own_names(mesh: Mesh) -> None:
+    cases: list[tuple[Script, MeshError, grpc.StatusCode, str | None]] = [
+        (
+            mesh.retriever,
+            NotFound("collection", "no collection 'x'"),
+            grpc.StatusCode.NOT_FOUND,
+            "collection",
+        ),
+        (mesh.retriever, InvalidField("query", "too odd"), grpc.StatusCode.INVALID_ARGUMENT, "question"),
+        (mesh.retriever, NotFound("retriever", "none such"), grpc.StatusCode.NOT_FOUND, "retriever"),
+        (
+            mesh.retriever,
+            FailedPrecondition("NO_DENSE_INDEX", "no dense index"),
+            grpc.StatusCode.FAILED_PRECONDITION,
+            None,
+        ),
+        (mesh.reranker, NotFound("reranker", "none such"), grpc.StatusCode.NOT_FOUND, "reranker"),
+        (mesh.reranker, InvalidField("passages[3].id", "odd"), grpc.StatusCode.INVALID_ARGUMENT, None),
+        (mesh.generator, NotFound("model", "none such"), grpc.StatusCode.NOT_FOUND, "model"),
+        (
+            mesh.generator,
+            InvalidField("decoding.num_beams", "not streamed"),
+            grpc.StatusCode.INVALID_ARGUMENT,
+            "decoding.num_beams",
+        ),
+    ]
+    for upstream, error, code, field_ in cases:
+        upstream.error = error
+        told, read = await mesh.refused()
+        upstream.error = None
+        assert (told, read.reason, read.field) == (code, error.reason, field_)
+        assert read.message.endswith(error.message)
+        assert read.message.count(error.message) == 1
+
+    mesh.retriever.error = Overloaded("too many texts", 1.5)
+    told, read = await mesh.refused()
+    assert (told, read.retry_after_s) == (grpc.StatusCode.RESOURCE_EXHAUSTED, 1.5)
+
+
+async def test_what_is_not_built_yet_says_so(mesh: Mesh) -> None:
+    with pytest.raises(grpc.aio.AioRpcError) as caught:
+        await mesh.stub.Audit(pb.AuditRequest(), timeout=30).read()
+    assert caught.value.code() is grpc.StatusCode.UNIMPLEMENTED
+    assert "not in this version" in (caught.value.details() or "")
+    with pytest.raises(grpc.aio.AioRpcError) as caught:
+        await mesh.stub.Converse(iter([pb.ConverseRequest()]), timeout=30).read()
+    assert caught.value.code() is grpc.StatusCode.UNIMPLEMENTED
+
+
+async def test_a_slow_reranker_is_cut_and_told_to_stop(mesh: Mesh) -> None:
+    mesh.reranker.delay_s = 120
+    events = await mesh.ask(seconds=10, k=2)
+    degraded = _only(events, "degraded")
+    assert (degraded.stage, degraded.action, degraded.reason) == (
+        common_pb2.STAGE_RERANK,
+        Degradation.ACTION_RETRIEVER_ORDER,
+        "BUDGET_EXCEEDED",
+    )
+    assert list(_only(events, "ranked").contexts.indices) == [0, 1]
+    assert _only(events, "answer").answer.text == "river0."
+    async with asyncio.timeout(PATIENCE_S):
+        while not mesh.reranker.cancelled:  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
+    report = await mesh.observed(1)
+    assert [(one.stage, one.reason) for one in report.degradations] == [
+        (common_pb2.STAGE_RERANK, "BUDGET_EXCEEDED")
+    ]
+
+
+async def test_a_broken_reranker_is_named_without_its_internals(mesh: Mesh) -> None:
+    mesh.reranker.error = RuntimeError("secret path /etc/model")
+    degraded = _only(await mesh.ask(), "degraded")
+    assert degraded.reason == "UPSTREAM_ERROR"
+    assert "secret" not in degraded.message
+
+
+async def test_the_callers_deadline_holds_and_travels(mesh: Mesh) -> None:
+    mesh.generator.delay_s = 120
+    began = time.monotonic()
+    code, _ = await mesh.refused(seconds=4)
+    assert code is grpc.StatusCode.DEADLINE_EXCEEDED
+    assert time.monotonic() - began < 60
+    async with asyncio.timeout(PATIENCE_S):
+        while not mesh.generator.cancelled:  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
+
+
+async def test_cancelling_an_ask_stops_the_model(mesh: Mesh) -> None:
+    mesh.generator.letter_delay_s = 0.3
+    call = mesh.stub.Ask(pb.AskRequest(question="Which river?", run_id=mesh.run_id), timeout=60)
+    async for event in call:
+        if event.HasField("delta"):
+            break
+    call.cancel()
+    async with asyncio.timeout(PATIENCE_S):
+        while not mesh.generator.cancelled:  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
+    assert (await mesh.report()).num_observations == 0
+
+
+async def test_a_generator_that_dies_in_the_middle_leaves_what_was_said(mesh: Mesh) -> None:
+    mesh.generator.error, mesh.generator.error_after = RuntimeError("died"), 3
+    mesh.generator.letter_delay_s = 0.05
+    events = await mesh.ask()
+    assert _kinds(events)[-4:] == ["degraded", "failed", "report", "done"]
+    assert "".join(delta.text for delta in _all(events, "delta")) == "riv"
+    failed = _only(events, "failed")
+    assert (list(failed.samples), failed.error.code) == ([0], "INTERNAL")
+    report = await mesh.observed(1)
+    assert report.num_unanswered == 1
+
+
+async def test_upstreams_that_are_not_there(tmp_path: Path) -> None:
+    nowhere = "127.0.0.1:9"
+    async with _mesh(tmp_path, RERANKER_TARGET=nowhere) as mesh:
+        degraded = _only(await mesh.ask(), "degraded")
+        assert (degraded.reason, degraded.action) == (
+            "UPSTREAM_UNAVAILABLE",
+            Degradation.ACTION_RETRIEVER_ORDER,
+        )
+    async with _mesh(tmp_path, RETRIEVER_TARGET=nowhere, GENERATOR_TARGET=nowhere) as mesh:
+        code, error = await mesh.refused()
+        assert (code, error.reason) == (grpc.StatusCode.UNAVAILABLE, "UPSTREAM_UNAVAILABLE")
+        assert nowhere not in error.message
+
+
+async def test_without_a_generator_retrieval_still_works(tmp_path: Path) -> None:
+    async with _mesh(tmp_path, GENERATOR_TARGET="127.0.0.1:9") as mesh:
+        code, _ = await mesh.refused()
+        assert code is grpc.StatusCode.UNAVAILABLE
+        events = await mesh.ask(num_answers=0)
+        assert _kinds(events) == ["retrieved", "ranked", "report", "done"]
+
+
+async def test_too_much_at_once_is_refused_with_a_delay(tmp_path: Path) -> None:
+    async with _mesh(tmp_path, MAX_WORK="10") as mesh:
+        mesh.generator.delay_s = 3
+        first = asyncio.create_task(mesh.ask(reranker="none", sampling={"num_rankings": 10}))
+        async with asyncio.timeout(PATIENCE_S):
+            while not mesh.generator.asked:  # noqa: ASYNC110
+                await asyncio.sleep(0.01)
+        code, error = await mesh.refused()
+        assert code is grpc.StatusCode.RESOURCE_EXHAUSTED
+        assert error.retry_after_s is not None
+        assert _kinds(await first)[-1] == "done"
+
+
+async def test_observations_survive_the_evaluator_and_the_orchestrator(tmp_path: Path) -> None:
+    """The evaluator is killed; asks go on, say so, and survive kill -9 of the orchestrator too."""
+    async with _mesh(tmp_path) as mesh:
+        assert not _all(await mesh.ask(), "degraded")
+        await mesh.observed(1)
+        await mesh.evaluator.kill()
+        asked = [await mesh.ask() for _ in range(3)]
+        for events in asked:
+            degraded = _only(events, "degraded")
+            assert (degraded.stage, degraded.action, degraded.reason) == (
+                common_pb2.STAGE_OBSERVE,
+                Degradation.ACTION_OBSERVATION_QUEUED,
+                "UPSTREAM_UNAVAILABLE",
+            )
+            assert _only(events, "answer").answer.text == "river5."
+            assert _kinds(events)[-1] == "done"
+        with_report = await mesh.ask(want_report=True)
+        assert not _only(with_report, "report").HasField("run")
+        assert _only(with_report, "degraded").action == Degradation.ACTION_OBSERVATION_QUEUED
+
+        await mesh.orchestrator.kill()
+        await mesh.evaluator.start()
+        await mesh.orchestrator.start()
+        report = await mesh.observed(5)
+        assert report.num_observations == report.ee_d.count == 5
+        await mesh.channel.channel_ready()
+        assert not _all(await mesh.ask(), "degraded")
+        assert (await mesh.observed(6)).num_observations == 6
+
+
+async def test_an_evaluator_that_comes_late_gets_everything(tmp_path: Path) -> None:
+    async with _mesh(tmp_path, with_evaluator=False) as mesh:
+        await asyncio.gather(*(mesh.ask(reranker="none") for _ in range(20)))
+        await mesh.evaluator.start()
+        assert (await mesh.observed(20)).num_observations == 20
+        async with asyncio.timeout(PATIENCE_S):
+            while _all(await mesh.ask(), "degraded"):  # noqa: ASYNC110
+                await asyncio.sleep(0.1)
+
+
+async def test_a_lost_observation_is_named(tmp_path: Path) -> None:
+    async with _mesh(tmp_path, with_evaluator=False, OUTBOX_CAPACITY="1") as mesh:
+        await mesh.ask()
+        degraded = _only(await mesh.ask(), "degraded")
+        assert (degraded.action, degraded.reason) == (Degradation.ACTION_OBSERVATION_DROPPED, "OUTBOX_FULL")
+
+
+async def test_sigterm_lets_an_ask_finish(tmp_path: Path) -> None:
+    async with _mesh(tmp_path) as mesh:
+        process = mesh.orchestrator.process
+        assert process is not None
+        mesh.generator.letter_delay_s = 0.1
+        call = mesh.stub.Ask(pb.AskRequest(question="Which river?"), timeout=60)
+        events = []
+        async for event in call:
+            events.append(event)
+            if event.HasField("ranked"):
+                process.terminate()
+        assert _kinds(events)[-1] == "done"
+        assert await asyncio.to_thread(process.wait, 30) == 0
+
+
+async def test_a_home_that_cannot_be_written_is_one_line(tmp_path: Path) -> None:
+    (tmp_path / "home").write_text("in the way")
+    environment = {
+        **os.environ,
+        "PYTHONPATH": os.pathsep.join([str(ROOT / "src"), str(ROOT)]),
+        "RAGMESH_HOME": str(tmp_path / "home"),
+        "RAGMESH_ORCHESTRATOR_PORT": "0",
+    }
+    ended = await asyncio.to_thread(
+        subprocess.run,
+        [sys.executable, "-m", "orchestrator"],
+        cwd=ROOT,
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE_S,
+    )
+    assert ended.returncode == 2
+    assert len(ended.stderr.strip().splitlines()) == 1
+    assert "RAGMESH_HOME" in ended.stderr
+
+
+async def test_the_orchestrator_imports_no_model_library() -> None:
+    code = "import sys, orchestrator.__main__; print(sorted({'torch', 'transformers'} & set(sys.modules)))"
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT / "src"), str(ROOT)])}
+    ended = await asyncio.to_thread(
+        subprocess.run,
+        [sys.executable, "-c", code],
+        cwd=ROOT,
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE_S,
+        check=True,
+    )
+    assert ended.stdout.strip() == "[]"
