@@ -1,5 +1,5 @@
 """The evaluator on the wire: thin RPCs over the engine."""
-# ruff: noqa: ARG002, N802 - names and arguments are the contract's
+# ruff: noqa: N802 - names and arguments are the contract's
 
 from __future__ import annotations
 
