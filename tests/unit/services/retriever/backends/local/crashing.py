@@ -2,8 +2,9 @@
 
 Only processes die here, not the machine, so nothing waits for the disk: fsync is counted and not done.
 
-Run as ``crashing.py FOLDER ACTION``; prints a JSON list, one entry per step and a last one that ran through.
+Run as ``crashing.py FOLDER ACTION``; prints a JSON list, an entry per step and a last one that ran through.
 """
+# ruff: noqa: ASYNC240 - one task a process, nothing waits beside it
 
 import asyncio
 import json
@@ -26,7 +27,7 @@ NEW = [Passage("b", "", "new text"), Passage("c", "", "more text")]
 
 
 def in_child(work: Callable[[], object]) -> int:
-    """Runs something in a forked process, so that threads and a SIGKILL stay there; returns its wait status."""
+    """Runs something in a forked process, so that threads and SIGKILL stay there; returns its wait status."""
     child = os.fork()
     if not child:
         work()

@@ -2,6 +2,7 @@
 
 import asyncio
 import errno
+import hashlib
 import json
 import os
 import shutil
@@ -236,10 +237,7 @@ async def test_a_format_of_the_future_is_named(open_store, tmp_path: Path) -> No
     manifest = json.loads((folder / "manifest.json").read_bytes())
     manifest["format_version"] = 2
     (folder / "manifest.json").write_text(json.dumps(manifest))
-    digest = subprocess.run(["sha256sum", folder / "manifest.json"], capture_output=True, check=True).stdout[
-        :12
-    ]
-    renamed = f"000001-{digest.decode()}"
+    renamed = f"000001-{hashlib.sha256((folder / 'manifest.json').read_bytes()).hexdigest()[:12]}"
     folder.rename(folder.with_name(renamed))
     (folder.parent / "CURRENT").write_text(renamed)
     store = await open_store()

@@ -1,0 +1,349 @@
+"""The contract of ``services.retriever.ports.Retriever``, which every backend keeps."""
+
+from __future__ import annotations
+
+import asyncio
+import gzip
+import json
+import math
+import os
+import shutil
+from collections.abc import AsyncIterator, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from meshkit.errors import FailedPrecondition
+from services.retriever.analyzer import UnicodeWordAnalyzer
+from services.retriever.backends.catalogue import Catalogue
+from services.retriever.backends.dense.sentence_encoder import BUNDLED, SentenceEncoder
+from services.retriever.backends.local.build import Recipe
+from services.retriever.backends.local.store import LocalStore
+from services.retriever.domain import Passage, Scored
+from services.retriever.ports import CannotStart, Encoder, Retriever, Snapshot
+from services.retriever.settings import RetrieverSettings
+
+BACKENDS = ["bm25", "bm25 by rank_bm25", "bm25-lucene", "dense", "hybrid"]
+
+TEXTS = {
+    "tyre": (
+        "Punctures",
+        "How to mend a puncture: find the hole in the tube, roughen it, glue a patch on it.",
+    ),
+    "chain": (
+        "Chains",
+        "A dry chain squeaks and wears out. Wipe it, oil every link, wipe off what is too much.",
+    ),
+    "brake": ("Brakes", "Worn brake pads squeal. Replace the pads when the grooves in them are gone."),
+    "light": ("Lights", "A front lamp must be white, a rear lamp red; both are required at night."),
+    "lock": ("Locks", "Lock the frame and the front wheel to something that does not move."),
+    "soup": ("", "Fry the onions, add the pumpkin and the broth, simmer for twenty minutes and blend."),
+    "twin-b": ("Twins", "These two passages say exactly the same."),
+    "twin-a": ("Twins", "These two passages say exactly the same."),
+}
+PASSAGES = [Passage(one, title, text) for one, (title, text) in TEXTS.items()]
+IDS = sorted(TEXTS)
+
+
+@dataclass(frozen=True)
+class Setup:
+    """One backend with a store that prepares collections for it."""
+
+    retriever: Retriever
+    store: LocalStore
+
+    @contextmanager
+    def over(self, collection: str) -> Iterator[Snapshot]:
+        """A collection to search."""
+        with self.store.lease(collection) as snapshot:
+            yield snapshot
+
+    def found(self, query: str, n: int, collection: str = "c") -> list[str]:
+        """Ids of the best."""
+        with self.over(collection) as snapshot:
+            rows = self.retriever.search(snapshot, query, n).rows.tolist()
+            return [passage.id for passage in snapshot.passages(rows)]
+
+
+@pytest.fixture(scope="session")
+def encoder() -> SentenceEncoder:
+    """The real default model."""
+    return SentenceEncoder()
+
+
+@pytest.fixture(scope="session")
+def collections(encoder: SentenceEncoder, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder of collections to copy: ``c`` with the passages above, and an empty one."""
+    root = tmp_path_factory.mktemp("contract") / "collections"
+
+    async def fill() -> None:
+        store = LocalStore(root, Recipe(UnicodeWordAnalyzer(), encoder), lambda _: None)
+        await store.start()
+        await store.ingest("c", PASSAGES, create=True)
+        await store.create("empty", "")
+        await store.stop()
+
+    asyncio.run(fill())
+    return root
+
+
+@pytest.fixture(params=BACKENDS)
+async def setup(
+    request: pytest.FixtureRequest, encoder: SentenceEncoder, collections: Path, tmp_path: Path
+) -> AsyncIterator[Setup]:
+    """One backend over those collections."""
+    name, _, engine = request.param.partition(" by ")
+    analyzer = UnicodeWordAnalyzer()
+    catalogue = Catalogue(RetrieverSettings(bm25_engine=engine or "csr"), analyzer, encoder)
+    root = shutil.copytree(collections, tmp_path / "collections")
+    store = LocalStore(root, Recipe(analyzer, encoder), catalogue.prepare)
+    await store.start()
+    yield Setup(catalogue.retrievers[name], store)
+    await store.stop()
+
+
+def assert_well_formed(scored: Scored, size: int) -> None:
+    rows, scores = scored.rows.tolist(), scored.scores.tolist()
+    assert len(rows) == len(scores) == size
+    assert len(set(rows)) == size
+    assert all(math.isfinite(score) for score in scores)
+    # Best first, equal scores by ascending row, which is ascending id.
+    assert list(zip(scores, rows, strict=True)) == sorted(
+        zip(scores, rows, strict=True), key=lambda entry: (-entry[0], entry[1])
+    )
+
+
+@pytest.mark.parametrize("query", ["squealing brake pads", "?!", "the the the", "ночь", "x" * 8192])
+@pytest.mark.parametrize("n", [1, 3, 8, 1000])
+def test_search_gives_the_n_best(setup: Setup, query: str, n: int) -> None:
+    with setup.over("c") as snapshot:
+        scored = setup.retriever.search(snapshot, query, n)
+        assert_well_formed(scored, min(n, 8))
+        everything = setup.retriever.search(snapshot, query, 8)
+        assert scored.rows.tolist() == everything.rows.tolist()[:n]
+        assert scored.scores.tolist() == everything.scores.tolist()[:n]
+
+
+@pytest.mark.parametrize(
+    ("query", "best"),
+    [
+        ("how do I mend a puncture", "tyre"),
+        ("brake pads squeal", "brake"),
+        ("which lamp is red at night", "light"),
+        ("oil the chain link", "chain"),
+        ("onions and pumpkin", "soup"),
+    ],
+)
+def test_the_passage_that_answers_comes_first(setup: Setup, query: str, best: str) -> None:
+    assert setup.found(query, 3)[0] == best
+    ranked = setup.retriever.rank(sorted(PASSAGES, key=lambda passage: passage.id), query)
+    assert IDS[ranked.rows[0]] == best
+
+
+def test_ties_break_by_ascending_id(setup: Setup) -> None:
+    assert setup.found("passages that say the same", 2) == ["twin-a", "twin-b"]
+    others = [Passage(f"z{number}", "", f"{number} others, unlike") for number in range(9)]
+    ranked = setup.retriever.rank(
+        [Passage(one, "", "exactly the same") for one in "abcd"] + others, "the same"
+    )
+    assert ranked.rows.tolist()[:4] == [0, 1, 2, 3]
+
+
+def test_rank_takes_every_candidate(setup: Setup) -> None:
+    by_id = sorted(PASSAGES, key=lambda passage: passage.id)
+    for query in ("brake pads", "nothing of it"):
+        assert_well_formed(setup.retriever.rank(by_id, query), 8)
+    assert_well_formed(setup.retriever.rank(by_id[:1], "brake pads"), 1)
+    assert_well_formed(setup.retriever.rank([Passage("a", "", "?")], "?"), 1)
+
+
+def test_candidates_are_ranked_as_a_collection_of_them_would_be(setup: Setup) -> None:
+    by_id = sorted(PASSAGES, key=lambda passage: passage.id)
+    with setup.over("c") as snapshot:
+        searched = setup.retriever.search(snapshot, "a squeaking chain at night", 8)
+    ranked = setup.retriever.rank(by_id, "a squeaking chain at night")
+    assert ranked.rows.tolist() == searched.rows.tolist()
+    np.testing.assert_allclose(ranked.scores, searched.scores, rtol=0, atol=1e-6)
+
+
+def test_an_empty_collection(setup: Setup) -> None:
+    with setup.over("empty") as snapshot:
+        assert_well_formed(setup.retriever.search(snapshot, "anything", 5), 0)
+
+
+async def test_a_new_version_is_searched_once_it_is_served(setup: Setup) -> None:
+    with setup.over("c") as before:
+        await setup.store.ingest("c", [Passage("pump", "", "pressure of the pump in bar")], create=False)
+        assert setup.found("pressure of the pump", 1) == ["pump"]
+        assert len(setup.retriever.search(before, "pressure of the pump", 100).rows) == 8
+    await setup.store.delete_passages("c", ["pump"])
+    assert "pump" not in setup.found("pressure of the pump", 100)
+
+
+def test_threads_do_not_disturb_each_other(setup: Setup) -> None:
+    queries = ["brake pads", "red lamp", "mend the tube", "oil", "wheel and frame"] * 4
+    with setup.over("c") as snapshot, ThreadPoolExecutor(4) as threads:
+
+        def search(query: str) -> list[float]:
+            return setup.retriever.search(snapshot, query, 8).scores.tolist()
+
+        assert list(threads.map(search, queries)) == [search(query) for query in queries]
+
+
+def test_it_says_what_it_runs_on(setup: Setup) -> None:
+    info = setup.retriever.info
+    assert info.name in {backend.partition(" by ")[0] for backend in BACKENDS}
+    assert info.description
+    assert "\n" not in info.description
+    assert info.device == "cpu" or info.device.startswith("cuda")
+    assert (info.model == BUNDLED) == (info.name in ("dense", "hybrid"))
+
+
+# The encoder behind two of them.
+
+
+def embed(encoder: Encoder, texts: Sequence[str]) -> np.ndarray:
+    return encoder.encode_passages(texts, lambda _: None)
+
+
+def test_vectors_have_length_one_and_equal_texts_equal_vectors(encoder: SentenceEncoder) -> None:
+    texts = ["a short text", "a much longer text " * 20, "a short text", ""] * 10
+    done: list[int] = []
+    vectors = encoder.encode_passages(texts, done.append)
+    assert vectors.shape == (40, encoder.dimension)
+    assert vectors.dtype == np.float32
+    np.testing.assert_allclose(np.linalg.norm(vectors, axis=1), 1, atol=1e-6)
+    np.testing.assert_array_equal(vectors[0::4], vectors[2::4])
+    assert done[-1] == 3  # distinct texts
+    assert len(embed(encoder, [])) == 0
+
+
+def test_a_query_gets_the_same_vector_every_time(encoder: SentenceEncoder) -> None:
+    with ThreadPoolExecutor(3) as threads:
+        vectors = list(threads.map(encoder.encode_query, ["which lamp?", "which lock is the best?"] * 6))
+    assert all(np.array_equal(vector, vectors[row % 2]) for row, vector in enumerate(vectors))
+
+
+def test_bf16_is_close_to_fp32() -> None:
+    texts = [passage.content for passage in PASSAGES]
+    exact = SentenceEncoder(precision="fp32")
+    rough = SentenceEncoder(precision="bf16")
+    assert (exact.precision, rough.precision) == ("fp32", "bf16")
+    assert exact.fingerprint == rough.fingerprint  # the same weights
+    cosines = (embed(exact, texts) * embed(rough, texts)).sum(axis=1)
+    assert cosines.min() >= 0.999
+
+
+@pytest.mark.parametrize("model", ["/no/such/folder", "no-one/has-such-a-model"])
+def test_a_missing_model_is_one_line_that_names_the_setting(model: str) -> None:
+    with pytest.raises(CannotStart, match=rf"^RAGMESH_RETRIEVER_ENCODER='{model}': no such folder") as error:
+        SentenceEncoder(model, setting="RAGMESH_RETRIEVER_ENCODER")
+    assert "\n" not in str(error.value)
+
+
+def test_a_folder_that_is_no_model_is_named(tmp_path: Path) -> None:
+    with pytest.raises(CannotStart, match=r"^S='.*': cannot be loaded on cpu: ") as error:
+        SentenceEncoder(str(tmp_path), setting="S")
+    assert "\n" not in str(error.value)
+
+
+async def test_a_collection_of_another_encoder_is_embedded_anew_on_ingest(
+    encoder: SentenceEncoder, tmp_path: Path
+) -> None:
+    analyzer = UnicodeWordAnalyzer()
+    lexical = LocalStore(tmp_path, Recipe(analyzer, None), lambda _: None)
+    await lexical.start()
+    await lexical.ingest("c", PASSAGES, create=True)
+    await lexical.stop()
+
+    catalogue = Catalogue(RetrieverSettings(), analyzer, encoder)
+    store = LocalStore(tmp_path, Recipe(analyzer, encoder), catalogue.prepare)
+    await store.start()
+    setup = Setup(catalogue.retrievers["dense"], store)
+    with pytest.raises(FailedPrecondition, match="has no dense index") as refused:
+        setup.found("brake pads", 1)
+    assert refused.value.reason == "ENCODER_MISMATCH"
+    assert Setup(catalogue.retrievers["bm25-lucene"], store).found("brake pads", 1) == ["brake"]
+    report = await store.ingest("c", PASSAGES[:1], create=False)
+    assert (report.unchanged, report.collection.encoder) == (1, BUNDLED)
+    assert setup.found("brake pads", 1) == ["brake"]
+    await store.stop()
+
+
+async def test_only_what_is_new_is_encoded(encoder: SentenceEncoder, tmp_path: Path) -> None:
+    class Counting:
+        """The real encoder, counting."""
+
+        encoded: tuple[str, ...] = ()
+        name, fingerprint, dimension = encoder.name, encoder.fingerprint, encoder.dimension
+        device, precision, encode_query = encoder.device, encoder.precision, encoder.encode_query
+
+        def encode_passages(self, texts: Sequence[str], progress: object) -> np.ndarray:
+            self.encoded += tuple(texts)
+            return encoder.encode_passages(texts, progress)  # type: ignore[arg-type]
+
+    counting = Counting()
+    store = LocalStore(tmp_path, Recipe(UnicodeWordAnalyzer(), counting), lambda _: None)
+    await store.start()
+    await store.ingest("c", PASSAGES[:3], create=True)
+    counting.encoded = ()
+    moved = Passage("elsewhere", PASSAGES[0].title, PASSAGES[0].text)
+    tagged = Passage(PASSAGES[1].id, PASSAGES[1].title, PASSAGES[1].text, {"provider": "p"})
+    report = await store.ingest(
+        "c", [moved, tagged, PASSAGES[2], Passage("new", "", "new words")], create=False
+    )
+    assert (report.added, report.replaced, report.unchanged) == (2, 1, 1)
+    assert counting.encoded == ("new words",)
+    with store.lease("c") as snapshot:
+        assert snapshot.vectors is not None  # type: ignore[attr-defined]
+        kept = {p.id: v for p, v in zip(snapshot.passages(range(5)), snapshot.vectors, strict=True)}  # type: ignore[attr-defined]
+    np.testing.assert_array_equal(kept["elsewhere"], kept[PASSAGES[0].id])
+    await store.stop()
+
+
+# What it is all for.
+
+
+def shared(folder: str) -> Path:
+    """A folder of the shared data sets."""
+    root = Path(os.environ.get("RAGMESH_SHARED_DATA", Path(__file__).parents[3] / "shared" / "data"))
+    if not (root / folder).is_dir():
+        pytest.skip(f"{folder} is not among the shared data sets of this machine")
+    return root / folder
+
+
+def rows(path: Path) -> list[dict[str, object]]:
+    with gzip.open(path, "rt", encoding="utf-8") as lines:
+        return [json.loads(line) for line in lines]
+
+
+@pytest.mark.parametrize("name", ["bm25", "bm25-lucene"])
+async def test_cranfield_is_found_as_well_as_its_card_says(name: str, tmp_path: Path) -> None:
+    folder = shared("cranfield")
+    relevant: dict[str, set[str]] = {}
+    for row in rows(folder / "qrels.jsonl.gz"):
+        if row["relevance"]:
+            relevant.setdefault(str(row["query_id"]), set()).add(str(row["doc_id"]))
+    queries = {str(row["id"]): str(row["query"]) for row in rows(folder / "queries.jsonl.gz")}
+    passages = [
+        Passage(str(row["id"]), str(row["title"]), str(row["text"]))
+        for row in rows(folder / "documents.jsonl.gz")
+    ]
+    analyzer = UnicodeWordAnalyzer()
+    catalogue = Catalogue(RetrieverSettings(encoder=""), analyzer, None)
+    store = LocalStore(tmp_path, Recipe(analyzer, None), catalogue.prepare)
+    await store.start()
+    await store.ingest("cranfield", passages, create=True)
+    setup = Setup(catalogue.retrievers[name], store)
+    gains = []
+    for query_id, wanted in relevant.items():
+        found = setup.found(queries[query_id], 10, "cranfield")
+        gain = sum(1 / math.log2(rank + 1) for rank, one in enumerate(found, start=1) if one in wanted)
+        ideal = sum(1 / math.log2(rank + 1) for rank in range(1, min(10, len(wanted)) + 1))
+        gains.append(gain / ideal)
+    await store.stop()
+    assert np.mean(gains) == pytest.approx(0.3536, abs=0.02)

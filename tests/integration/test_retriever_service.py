@@ -1,0 +1,448 @@
+"""The retriever as a process: collections, rankings, bad input over the wire, and what survives kill -9."""
+
+from __future__ import annotations
+
+import math
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from threading import Event
+from typing import Any
+
+import grpc
+import pytest
+from google.protobuf.message import Message
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+
+from meshkit.errors import from_rpc_error
+from ragmesh.common.v1.common_pb2 import Passage, Sampling
+from ragmesh.retriever.v1 import collection_service_pb2 as collections_pb
+from ragmesh.retriever.v1 import retriever_service_pb2 as pb
+from ragmesh.retriever.v1.collection_service_pb2_grpc import CollectionServiceStub
+from ragmesh.retriever.v1.retriever_service_pb2_grpc import RetrieverServiceStub
+
+ROOT = Path(__file__).parents[2]
+NAMES = ("", "ragmesh.retriever.v1.RetrieverService", "ragmesh.retriever.v1.CollectionService")
+INVALID, NOT_FOUND = grpc.StatusCode.INVALID_ARGUMENT, grpc.StatusCode.NOT_FOUND
+
+
+@dataclass(frozen=True)
+class Service:
+    """A retriever process and a client of it."""
+
+    process: subprocess.Popen[str]
+    channel: grpc.Channel
+    retriever: RetrieverServiceStub
+    collections: CollectionServiceStub
+
+    def ingest(self, collection: str, *parts: Sequence[Passage]) -> collections_pb.IngestResponse:
+        """Fills a collection, which is made if there is none."""
+        return self.collections.Ingest(
+            collections_pb.IngestRequest(collection=collection, passages=part, create_if_missing=True)
+            for part in parts
+        )
+
+    def ask(self, **fields: Any) -> pb.RetrieveResponse:
+        """Retrieves."""
+        return self.retriever.Retrieve(pb.RetrieveRequest(**fields))
+
+
+def start(home: Path, **settings: str) -> subprocess.Popen[str]:
+    environment = {
+        **os.environ,
+        "PYTHONPATH": os.pathsep.join([str(ROOT / "src"), str(ROOT)]),
+        "RAGMESH_HOME": str(home),
+        "RAGMESH_RETRIEVER_PORT": "0",
+        "RAGMESH_RETRIEVER_PORT_FILE": str(home / "retriever.address"),
+        "RAGMESH_RETRIEVER_ENCODER": "",
+        **{f"RAGMESH_RETRIEVER_{name}": value for name, value in settings.items()},
+    }
+    return subprocess.Popen(
+        [sys.executable, "-m", "services.retriever"],
+        cwd=ROOT,
+        env=environment,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+def connected(home: Path, process: subprocess.Popen[str], *, within_s: float = 120) -> Service:
+    """A client of a process once all of it serves."""
+    ends = time.monotonic() + within_s
+    file = home / "retriever.address"
+    while time.monotonic() < ends:
+        if process.poll() is not None:
+            pytest.fail(f"the retriever ended with {process.returncode}: {process.communicate()[1]}")
+        if file.exists():
+            channel = grpc.insecure_channel(file.read_text())
+            health = health_pb2_grpc.HealthStub(channel)
+            try:
+                replies = [
+                    health.Check(health_pb2.HealthCheckRequest(service=name), timeout=5, wait_for_ready=True)
+                    for name in NAMES
+                ]
+                if all(reply.status == health_pb2.HealthCheckResponse.SERVING for reply in replies):
+                    return Service(
+                        process, channel, RetrieverServiceStub(channel), CollectionServiceStub(channel)
+                    )
+            except grpc.RpcError as error:
+                if error.code() not in (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED):
+                    raise
+            channel.close()
+        time.sleep(0.05)
+    process.kill()
+    pytest.fail(f"the retriever did not serve within {within_s} s: {process.communicate()[1]}")
+
+
+@contextmanager
+def running(home: Path, **settings: str) -> Iterator[Service]:
+    """A process that serves, ended with SIGTERM."""
+    process = start(home, **settings)
+    try:
+        service = connected(home, process)
+        with service.channel:
+            yield service
+        if process.poll() is None:
+            process.terminate()
+            assert process.wait(60) == 0
+    finally:
+        process.kill()
+        process.wait()
+        if process.stderr is not None:
+            process.stderr.close()
+
+
+@pytest.fixture(scope="module")
+def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
+    """A process for tests that leave it as it is: a collection ``c`` of 30 passages, best for ``fox`` p29."""
+    with running(tmp_path_factory.mktemp("retriever")) as service:
+        service.ingest("c", FOXES)
+        yield service
+
+
+def passage(one: str, text: str = "some text", **more: Any) -> Passage:
+    return Passage(id=one, text=text, **more)
+
+
+FOXES = [passage(f"p{number:02}", "fox" + " word" * (30 - number)) for number in range(30)]
+ONE = [passage("a")]
+
+
+def test_a_collection_from_its_making_to_its_end(service: Service) -> None:
+    made = service.collections.CreateCollection(
+        collections_pb.CreateCollectionRequest(name="life", description="short")
+    ).collection
+    assert (made.name, made.num_passages, made.description) == ("life", 0, "short")
+    with pytest.raises(grpc.RpcError) as taken:
+        service.collections.CreateCollection(collections_pb.CreateCollectionRequest(name="life"))
+    assert taken.value.code() == grpc.StatusCode.ALREADY_EXISTS
+
+    filled = service.ingest("life", ONE, [passage("b", attributes={"provider": "x"})])
+    assert (filled.added, filled.replaced, filled.unchanged) == (2, 0, 0)
+    again = service.ingest("life", [passage("b", attributes={"provider": "y"}), *ONE])
+    assert (again.added, again.replaced, again.unchanged) == (0, 1, 1)
+    assert again.collection.version != filled.collection.version
+
+    answer = service.ask(query="some text", collection="life")
+    assert [found.id for found in answer.passages] == ["a", "b"]
+    assert dict(answer.passages[1].attributes) == {"provider": "y"}
+    assert answer.index_version == again.collection.version
+
+    gone = service.collections.DeletePassages(
+        collections_pb.DeletePassagesRequest(collection="life", passage_ids=["a", "x"])
+    )
+    assert (gone.deleted, gone.missing, gone.collection.num_passages) == (1, 1, 1)
+    described = service.collections.GetCollection(collections_pb.GetCollectionRequest(name="life")).collection
+    assert described == gone.collection
+    listed = service.collections.ListCollections(collections_pb.ListCollectionsRequest()).collections
+    assert [collection.name for collection in listed] == ["c", "life"]
+    service.collections.DeleteCollection(collections_pb.DeleteCollectionRequest(name="life"))
+    with pytest.raises(grpc.RpcError) as unknown:
+        service.ask(query="q", collection="life")
+    assert unknown.value.code() == NOT_FOUND
+
+
+def test_rankings_are_indices_into_candidates(service: Service) -> None:
+    plain = service.ask(query="fox", collection="c", k=3)
+    assert [found.id for found in plain.passages] == ["p29", "p28", "p27"]
+    assert (plain.rankings.depth, list(plain.rankings.indices)) == (3, [0, 1, 2])
+    assert not plain.rankings.log_probabilities
+    assert plain.retriever == "bm25-lucene"
+
+    drawn = service.ask(
+        query="fox",
+        collection="c",
+        k=3,
+        depth=10,
+        sampling=Sampling(alpha=2, num_rankings=20, seed=1),
+        include_inclusion_probabilities=True,
+    )
+    assert len(drawn.passages) == len(drawn.scores) == len(drawn.inclusion_probabilities) == 10
+    assert len(drawn.rankings.indices) == 60
+    assert max(drawn.rankings.indices) < 10
+    assert len(drawn.rankings.log_probabilities) == 20
+    assert sum(drawn.inclusion_probabilities) == pytest.approx(3, abs=1e-6)
+
+
+def test_a_seed_draws_alike_in_every_process(service: Service, tmp_path: Path) -> None:
+    def draw(service: Service, **more: Any) -> list[int]:
+        candidates = pb.InlineCandidates(passages=FOXES)
+        sampling = Sampling(num_rankings=5, seed=more.pop("seed", 11))
+        return list(
+            service.ask(query="fox", candidates=candidates, sampling=sampling, **more).rankings.indices
+        )
+
+    with running(tmp_path) as other:
+        assert draw(service) == draw(other) == draw(service, stream_id="fox")
+    assert draw(service, stream_id="second") != draw(service)
+    assert draw(service, seed=12) != draw(service)
+
+
+def test_retrievers_are_listed(service: Service) -> None:
+    listed = service.retriever.ListRetrievers(pb.ListRetrieversRequest()).retrievers
+    assert [(one.name, one.engine, one.is_default) for one in listed] == [
+        ("bm25-lucene", "csr", True),
+        ("bm25", "csr", False),
+    ]
+
+
+def query(**fields: Any) -> pb.RetrieveRequest:
+    return pb.RetrieveRequest(**{"query": "q", "collection": "c", **fields})
+
+
+def inline(*passages: Passage, **fields: Any) -> pb.RetrieveRequest:
+    return pb.RetrieveRequest(query="q", candidates=pb.InlineCandidates(passages=passages), **fields)
+
+
+TOO_LONG = passage("a", "x" * 65_537)
+BAD_QUERIES = [
+    ("empty query", INVALID, "query", query(query="")),
+    ("white space", INVALID, "query", query(query=" \n")),
+    ("1 MB query", INVALID, "query", query(query="x" * 2**20)),
+    ("no source", INVALID, "collection", pb.RetrieveRequest(query="q")),
+    ("bad name", INVALID, "collection", query(collection="../c")),
+    ("unknown collection", NOT_FOUND, "collection", query(collection="nowhere")),
+    ("unknown retriever", NOT_FOUND, "retriever", query(retriever="splade")),
+    ("k is 0", INVALID, "k", query(k=0)),
+    ("k above depth", INVALID, "k", query(k=11, depth=10)),
+    ("k above the default depth", INVALID, "k", query(k=101)),
+    ("k above the candidates", INVALID, "k", inline(*ONE, k=2)),
+    ("depth is 0", INVALID, "depth", query(depth=0)),
+    ("depth too large", INVALID, "depth", query(depth=1001)),
+    ("alpha negative", INVALID, "sampling.alpha", query(sampling=Sampling(alpha=-1))),
+    ("alpha NaN", INVALID, "sampling.alpha", query(sampling=Sampling(alpha=math.nan))),
+    ("alpha too large", INVALID, "sampling.alpha", query(sampling=Sampling(alpha=101))),
+    ("no rankings", INVALID, "sampling.num_rankings", query(sampling=Sampling(num_rankings=0))),
+    ("too many rankings", INVALID, "sampling.num_rankings", query(sampling=Sampling(num_rankings=1001))),
+    ("seed too large", INVALID, "sampling.seed", query(sampling=Sampling(seed=2**63))),
+    ("no candidates", INVALID, "candidates.passages", inline()),
+    ("too many candidates", INVALID, "candidates.passages", inline(*[passage(str(i)) for i in range(1001)])),
+    ("candidate twice", INVALID, "candidates.passages[1].id", inline(*ONE, *ONE)),
+    ("candidate too long", INVALID, "candidates.passages[0].text", inline(TOO_LONG)),
+    ("candidate without id", INVALID, "candidates.passages[0].id", inline(passage(""))),
+    ("candidate without text", INVALID, "candidates.passages[0].text", inline(Passage(id="a"))),
+]
+
+
+@pytest.mark.parametrize(
+    ("code", "field", "request_"), [row[1:] for row in BAD_QUERIES], ids=[r[0] for r in BAD_QUERIES]
+)
+def test_bad_queries_name_the_field(
+    service: Service, code: grpc.StatusCode, field: str, request_: pb.RetrieveRequest
+) -> None:
+    with pytest.raises(grpc.RpcError) as refused:
+        service.retriever.Retrieve(request_)
+    error = from_rpc_error(refused.value)
+    assert (error.code, error.field) == (code, field)
+
+
+def part(*passages: Passage, collection: str = "c", create: bool = False) -> collections_pb.IngestRequest:
+    return collections_pb.IngestRequest(collection=collection, passages=passages, create_if_missing=create)
+
+
+MANY = [passage(f"n{number}") for number in range(1000)]
+BAD_STREAMS = [
+    ("nothing", INVALID, "collection", []),
+    ("no collection", INVALID, "collection", [part(*ONE, collection="")]),
+    ("bad name", INVALID, "collection", [part(*ONE, collection="C", create=True)]),
+    ("unknown collection", NOT_FOUND, "collection", [part(*ONE, collection="nowhere")]),
+    ("another collection", INVALID, "collection", [part(*ONE), part(passage("b"), collection="d")]),
+    ("too many a message", INVALID, "passages", [part(*MANY, passage("one-more"))]),
+    ("no id", INVALID, "passages[1].id", [part(*ONE, passage(""))]),
+    ("long id", INVALID, "passages[1000].id", [part(*MANY), part(passage("x" * 257))]),
+    ("control character", INVALID, "passages[0].id", [part(passage("a\x00b"))]),
+    ("no text", INVALID, "passages[0].text", [part(Passage(id="a"))]),
+    ("oversized", INVALID, "passages[2].text", [part(*ONE, passage("b")), part(TOO_LONG)]),
+    (
+        "oversized attribute",
+        INVALID,
+        "passages[0].attributes",
+        [part(passage("a", attributes={"k": "v" * 1024}))],
+    ),
+    ("id twice", INVALID, "passages[1001].id", [part(*MANY), part(passage("x"), passage("n7"))]),
+]
+
+
+@pytest.mark.parametrize(
+    ("code", "field", "stream"), [row[1:] for row in BAD_STREAMS], ids=[r[0] for r in BAD_STREAMS]
+)
+def test_a_stream_that_fails_leaves_nothing(
+    service: Service, code: grpc.StatusCode, field: str, stream: list[collections_pb.IngestRequest]
+) -> None:
+    before = service.collections.ListCollections(collections_pb.ListCollectionsRequest())
+    with pytest.raises(grpc.RpcError) as refused:
+        service.collections.Ingest(iter(stream))
+    error = from_rpc_error(refused.value)
+    assert (error.code, error.field) == (code, field)
+    assert service.collections.ListCollections(collections_pb.ListCollectionsRequest()) == before
+
+
+@pytest.mark.parametrize(
+    ("method", "request_", "code", "field"),
+    [
+        ("CreateCollection", collections_pb.CreateCollectionRequest(name=""), INVALID, "name"),
+        ("CreateCollection", collections_pb.CreateCollectionRequest(name="x" * 65), INVALID, "name"),
+        ("CreateCollection", collections_pb.CreateCollectionRequest(name=".."), INVALID, "name"),
+        (
+            "CreateCollection",
+            collections_pb.CreateCollectionRequest(name="d", description="x" * 1025),
+            INVALID,
+            "description",
+        ),
+        ("GetCollection", collections_pb.GetCollectionRequest(name="nowhere"), NOT_FOUND, "name"),
+        ("GetCollection", collections_pb.GetCollectionRequest(name="/etc"), INVALID, "name"),
+        ("DeleteCollection", collections_pb.DeleteCollectionRequest(name="nowhere"), NOT_FOUND, "name"),
+        ("DeletePassages", collections_pb.DeletePassagesRequest(collection="c"), INVALID, "passage_ids"),
+        (
+            "DeletePassages",
+            collections_pb.DeletePassagesRequest(collection="nowhere", passage_ids=["a"]),
+            NOT_FOUND,
+            "collection",
+        ),
+        (
+            "DeletePassages",
+            collections_pb.DeletePassagesRequest(collection="c", passage_ids=["a"] * 10_001),
+            INVALID,
+            "passage_ids",
+        ),
+    ],
+)
+def test_bad_calls_about_collections(
+    service: Service, method: str, request_: Message, code: grpc.StatusCode, field: str
+) -> None:
+    with pytest.raises(grpc.RpcError) as refused:
+        getattr(service.collections, method)(request_)
+    error = from_rpc_error(refused.value)
+    assert (error.code, error.field) == (code, field)
+
+
+def test_wrong_utf_8_is_the_callers_error(service: Service) -> None:
+    not_text = b"\x0a\x02\xff\xfe"  # field 1, two bytes
+    calls = {
+        "/ragmesh.retriever.v1.RetrieverService/Retrieve": service.channel.unary_unary,
+        "/ragmesh.retriever.v1.CollectionService/CreateCollection": service.channel.unary_unary,
+        "/ragmesh.retriever.v1.CollectionService/Ingest": service.channel.stream_unary,
+    }
+    for method, kind in calls.items():
+        call = kind(method, request_serializer=None, response_deserializer=None)
+        with pytest.raises(grpc.RpcError) as refused:
+            call(iter([not_text]) if method.endswith("Ingest") else not_text)
+        assert refused.value.code() == INVALID, method
+
+
+def test_a_stream_over_the_limit_is_told_the_setting(tmp_path: Path) -> None:
+    with running(tmp_path, MAX_INGEST_BYTES=str(2**20)) as service:
+        with pytest.raises(grpc.RpcError) as refused:
+            service.ingest("c", *[[passage(f"{number}", "x" * 60_000)] for number in range(20)])
+        error = from_rpc_error(refused.value)
+        assert (error.code, error.field) == (INVALID, "passages")
+        assert "RAGMESH_RETRIEVER_MAX_INGEST_BYTES" in error.message
+        assert service.ingest("c", [passage("a", "x" * 60_000)]).added == 1
+
+
+def test_queries_see_one_version_while_others_are_made(tmp_path: Path) -> None:
+    """Every reply holds the passages of the version it names, and of no other."""
+    with running(tmp_path) as service, ThreadPoolExecutor(4) as readers:
+        texts = {service.ingest("c", marked("text0")).collection.version: "text0"}
+        done = Event()
+
+        def read() -> list[tuple[str, set[str]]]:
+            seen = []
+            while not done.is_set():
+                answer = service.ask(query="common", collection="c", k=40)
+                seen.append((answer.index_version, {found.text.split()[0] for found in answer.passages}))
+                assert len(answer.passages) == 40
+            return seen
+
+        reading = [readers.submit(read) for _ in range(4)]
+        for number in range(1, 9):
+            text = f"text{number}"
+            texts[service.ingest("c", marked(text)).collection.version] = text
+        done.set()
+        seen = [reply for future in reading for reply in future.result()]
+    assert len({version for version, _ in seen}) > 1
+    assert all(found == {texts[version]} for version, found in seen)
+
+
+def marked(text: str) -> list[Passage]:
+    return [passage(f"p{number:02}", f"{text} common") for number in range(40)]
+
+
+def test_kill_9_in_the_middle_of_an_ingest(tmp_path: Path) -> None:
+    with running(tmp_path) as service:
+        acknowledged = service.ingest("c", FOXES).collection
+        answer = service.ask(query="fox", collection="c", k=20)
+        large = [
+            [
+                passage(f"q{row}-{number}", " ".join(f"w{row * number * i % 9973}" for i in range(60)))
+                for number in range(1000)
+            ]
+            for row in range(15)
+        ]
+        ingest = service.collections.Ingest.future(part(*rows) for rows in large)
+        ends = time.monotonic() + 120
+        while not list((tmp_path / "collections/c").glob(".build-*")):
+            assert time.monotonic() < ends, "the ingest did not begin to write"
+            time.sleep(0.001)
+        os.kill(service.process.pid, signal.SIGKILL)
+        service.process.wait()
+        assert ingest.exception(60) is not None
+    with running(tmp_path) as service:
+        kept = service.collections.GetCollection(collections_pb.GetCollectionRequest(name="c")).collection
+        assert kept == acknowledged
+        assert service.ask(query="fox", collection="c", k=20) == answer
+        assert sorted(path.name for path in (tmp_path / "collections/c").iterdir()) == sorted(
+            ["CURRENT", acknowledged.version]
+        )
+        assert service.ingest("c", [passage("new")]).added == 1
+
+
+def told_at_start(home: Path, **settings: str) -> str:
+    """What a process that cannot start says."""
+    process = start(home, **settings)
+    try:
+        _, told = process.communicate(timeout=240)
+    finally:
+        process.kill()
+        process.wait()
+    assert process.returncode == 2, told
+    lines = [line for line in told.splitlines() if not line.startswith("{")]  # the log is JSON
+    assert len(lines) == 1, told
+    return lines[0]
+
+
+def test_what_keeps_it_from_starting_is_one_line(tmp_path: Path) -> None:
+    missing = told_at_start(tmp_path, ENCODER="/no/such/model")
+    assert missing.startswith("RAGMESH_RETRIEVER_ENCODER='/no/such/model': no such folder")
+    assert told_at_start(tmp_path, BM25_B="2").startswith("RAGMESH_RETRIEVER_BM25_B=")
+    with running(tmp_path) as service:
+        second = told_at_start(tmp_path, PORT_FILE=str(tmp_path / "other.address"))
+        assert f"another retriever (process {service.process.pid})" in second
+        assert "RAGMESH_HOME" in second

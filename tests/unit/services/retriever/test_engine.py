@@ -1,0 +1,155 @@
+"""From a query to rankings: pools, defaults, draws."""
+
+import dataclasses
+from collections import Counter
+from collections.abc import AsyncIterator
+
+import numpy as np
+import pytest
+
+from meshkit.admission import Admission
+from meshkit.compute import ComputePool
+from meshkit.errors import InvalidField, NotFound, Overloaded
+from services.retriever.analyzer import UnicodeWordAnalyzer
+from services.retriever.backends.catalogue import Catalogue
+from services.retriever.domain import Draw, Passage, Query
+from services.retriever.engine import RetrieverEngine
+from services.retriever.settings import RetrieverSettings
+
+# "fox" is in all of them, ever more diluted, so that scores differ and ids run the other way.
+PASSAGES = [Passage(f"p{number:02}", "", "fox" + " word" * (20 - number)) for number in range(20)]
+BEST = [f"p{number:02}" for number in range(19, -1, -1)]
+QUERY = Query("fox", "c", None, "", None, None, None, with_inclusion=False, stream_id="")
+INLINE = dataclasses.replace(QUERY, collection="", candidates=PASSAGES[::-1])
+DRAW = Draw(alpha=1.0, num_rankings=50, seed=3)
+
+
+@pytest.fixture
+async def engine(open_store) -> AsyncIterator[RetrieverEngine]:
+    catalogue = Catalogue(RetrieverSettings(encoder=""), UnicodeWordAnalyzer(), None)
+    store = await open_store(prepare=catalogue.prepare)
+    await store.ingest("c", PASSAGES, create=True)
+    await store.create("empty", "")
+    pool = ComputePool(2, "test")
+    yield RetrieverEngine(store, catalogue.retrievers, catalogue.default, pool, Admission(21, "texts"))
+    pool.close()
+
+
+def ids(passages: object) -> list[str]:
+    assert isinstance(passages, list)
+    return [passage.id for passage in passages]
+
+
+@pytest.mark.parametrize("query", [QUERY, INLINE], ids=["collection", "candidates"])
+async def test_deterministic(engine: RetrieverEngine, query: Query) -> None:
+    answer = await engine.retrieve(query)
+    assert ids(answer.passages) == BEST[:5]  # the default k, and no more than that
+    assert answer.rankings.tolist() == [[0, 1, 2, 3, 4]]
+    assert answer.scores.tolist() == sorted(answer.scores.tolist(), reverse=True)
+    assert answer.log_probabilities is None
+    assert answer.inclusion is None
+    assert answer.retriever == "bm25-lucene"  # the default without an encoder
+    assert answer.version.startswith("000001-") == (query is QUERY)
+
+
+@pytest.mark.parametrize("query", [QUERY, INLINE], ids=["collection", "candidates"])
+async def test_sampled_over_the_whole_pool(engine: RetrieverEngine, query: Query) -> None:
+    answer = await engine.retrieve(dataclasses.replace(query, depth=8, k=3, draw=DRAW, with_inclusion=True))
+    assert ids(answer.passages) == BEST[:8]
+    assert answer.rankings.shape == (50, 3)
+    assert all(len(set(ranking)) == 3 for ranking in answer.rankings.tolist())
+    assert answer.log_probabilities is not None
+    assert (answer.log_probabilities <= 0).all()
+    assert answer.inclusion is not None
+    assert answer.inclusion.sum() == pytest.approx(3, abs=1e-6)
+    assert answer.inclusion.tolist() == sorted(answer.inclusion.tolist(), reverse=True)
+
+
+async def test_a_draw_is_named_by_seed_and_stream(engine: RetrieverEngine) -> None:
+    async def draw(**changes: object) -> list[list[int]]:
+        query = dataclasses.replace(QUERY, **{"draw": DRAW, **changes})
+        return (await engine.retrieve(query)).rankings.tolist()
+
+    plain = await draw()
+    assert await draw() == plain
+    assert await draw(stream_id="fox") == plain  # the query is the default name
+    assert await draw(stream_id="other") != plain
+    assert await draw(draw=dataclasses.replace(DRAW, seed=4)) != plain
+    # The first rankings do not depend on how many follow.
+    assert (await draw(draw=dataclasses.replace(DRAW, num_rankings=10))) == plain[:10]
+
+
+async def test_alpha_is_the_fairness_dial(engine: RetrieverEngine) -> None:
+    async def times_on_top(alpha: float) -> Counter[int]:
+        draw = Draw(alpha=alpha, num_rankings=1000, seed=1)
+        answer = await engine.retrieve(dataclasses.replace(QUERY, k=1, draw=draw))
+        return Counter(answer.rankings[:, 0].tolist())
+
+    uniform, sharp = await times_on_top(0), await times_on_top(8)
+    assert max(uniform.values()) < 1000 / 20 * 2
+    assert sharp[0] > 900
+
+
+async def test_inclusion_of_a_deterministic_ranking_is_certain(engine: RetrieverEngine) -> None:
+    answer = await engine.retrieve(dataclasses.replace(QUERY, depth=6, k=2, with_inclusion=True))
+    assert ids(answer.passages) == BEST[:6]
+    assert answer.rankings.tolist() == [[0, 1]]
+    assert answer.inclusion is not None
+    assert answer.inclusion.tolist() == [1, 1, 0, 0, 0, 0]
+
+
+async def test_a_pool_may_be_smaller_than_asked_for(engine: RetrieverEngine) -> None:
+    answer = await engine.retrieve(dataclasses.replace(QUERY, depth=1000, k=900))
+    assert len(answer.passages) == 20
+    assert answer.rankings.shape == (1, 20)
+
+
+@pytest.mark.parametrize("draw", [None, DRAW])
+async def test_an_empty_collection_gives_empty_rankings(engine: RetrieverEngine, draw: Draw | None) -> None:
+    answer = await engine.retrieve(
+        dataclasses.replace(QUERY, collection="empty", draw=draw, with_inclusion=True)
+    )
+    assert len(answer.passages) == len(answer.scores) == 0
+    assert answer.rankings.shape == (1 if draw is None else 50, 0)
+    assert answer.inclusion is not None
+    assert answer.inclusion.shape == (0,)
+
+
+@pytest.mark.parametrize(
+    ("error", "field", "query"),
+    [
+        (NotFound, "retriever", dataclasses.replace(QUERY, retriever="splade")),
+        (NotFound, "collection", dataclasses.replace(QUERY, collection="x")),
+        (InvalidField, "k", dataclasses.replace(QUERY, depth=3, k=4)),
+        (InvalidField, "k", dataclasses.replace(QUERY, k=101)),
+        (InvalidField, "k", dataclasses.replace(INLINE, k=21)),
+        (InvalidField, "k", dataclasses.replace(INLINE, depth=100, k=21)),
+    ],
+)
+async def test_refusals_name_the_field(
+    engine: RetrieverEngine, error: type[InvalidField | NotFound], field: str, query: Query
+) -> None:
+    with pytest.raises(error) as refused:
+        await engine.retrieve(query)
+    assert refused.value.field == field
+
+
+async def test_an_unknown_retriever_is_told_the_known_ones(engine: RetrieverEngine) -> None:
+    with pytest.raises(NotFound, match=r"this server has bm25-lucene, bm25$"):
+        await engine.retrieve(dataclasses.replace(QUERY, retriever="splade"))
+
+
+async def test_work_is_counted_in_texts(engine: RetrieverEngine) -> None:
+    with engine._admission.admit(1):
+        await engine.retrieve(QUERY)  # one text
+        with pytest.raises(Overloaded, match="21 texts"):
+            await engine.retrieve(INLINE)  # the query and 20 candidates
+    assert engine._admission.in_flight == 0
+    assert np.isfinite((await engine.retrieve(INLINE)).scores).all()
+
+
+async def test_the_default_is_listed_first(engine: RetrieverEngine) -> None:
+    assert [(info.name, is_default) for info, is_default in engine.list()] == [
+        ("bm25-lucene", True),
+        ("bm25", False),
+    ]

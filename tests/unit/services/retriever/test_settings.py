@@ -1,0 +1,43 @@
+"""Settings of the retriever, and what is said of wrong ones."""
+
+import pytest
+
+from meshkit.settings import SettingsError, load
+from services.retriever.settings import RetrieverSettings
+
+
+def test_defaults(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("RAGMESH_RETRIEVER_PORT", raising=False)
+    settings = load(RetrieverSettings)
+    assert (settings.port, settings.encoder, settings.bm25_engine) == (7071, "all-MiniLM-L6-v2", "csr")
+    assert (settings.bm25_k1, settings.bm25_b) == (1.5, 0.75)  # those of rank_bm25
+
+
+@pytest.mark.parametrize(
+    ("variable", "value"),
+    [
+        ("BM25_ENGINE", "lucene"),
+        ("BM25_K1", "0"),
+        ("BM25_B", "1.5"),
+        ("BM25_B", "nan"),
+        ("THREADS", "0"),
+        ("ENCODER_DEVICE", "tpu"),
+        ("ENCODER_PRECISION", "int4"),
+        ("DEFAULT_RETRIEVER", "splade"),
+        ("MAX_INGEST_BYTES", "1"),
+    ],
+)
+def test_a_wrong_value_names_its_variable(monkeypatch: pytest.MonkeyPatch, variable: str, value: str) -> None:
+    name = f"RAGMESH_RETRIEVER_{variable}"
+    monkeypatch.setenv(name, value)
+    with pytest.raises(SettingsError, match=f"^{name}='?{value}'?: ") as error:
+        load(RetrieverSettings)
+    assert "\n" not in str(error.value)
+
+
+def test_a_default_that_needs_an_encoder_needs_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RAGMESH_RETRIEVER_ENCODER", "")
+    assert load(RetrieverSettings).encoder == ""
+    monkeypatch.setenv("RAGMESH_RETRIEVER_DEFAULT_RETRIEVER", "hybrid")
+    with pytest.raises(SettingsError, match=r"RAGMESH_RETRIEVER_DEFAULT_RETRIEVER.*needs an encoder"):
+        load(RetrieverSettings)
