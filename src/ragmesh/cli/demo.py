@@ -16,7 +16,9 @@ if TYPE_CHECKING:
     from ragmesh.events import AskResult
 
 ALPHAS: Final = (0.0, 1.0, 8.0)
-SAMPLES: Final = 50
+SAMPLES: Final = 100
+POOL: Final = 10
+ANSWERS: Final = 3
 
 
 def demo(
@@ -69,8 +71,9 @@ async def _show(screen: Screen, addresses: "Addresses", question: "Question") ->
             view.finish(question.question)
         screen.line()
         screen.line(
-            f"The same question from {SAMPLES} sampled rankings, at three settings of the fairness dial α",
-            "bold",
+            f"The same question from {SAMPLES} sampled rankings of its {POOL} best passages, "
+            "at three settings of the fairness dial α",
+            style="bold",
         )
         results: dict[float, AskResult] = {}
         for alpha in ALPHAS:
@@ -80,13 +83,15 @@ async def _show(screen: Screen, addresses: "Addresses", question: "Question") ->
                     collection=DEMO,
                     alpha=alpha,
                     samples=SAMPLES,
-                    num_answers=1,
+                    depth=POOL,
+                    num_answers=ANSWERS,
+                    references=question.answers,
                     useful=question.useful_passage_ids,
                 )
-    _compare(screen, results)
+    _compare(screen, question, results)
 
 
-def _compare(screen: Screen, results: "dict[float, AskResult]") -> None:
+def _compare(screen: Screen, question: "Question", results: "dict[float, AskResult]") -> None:
     """One row per provider, one column per dial."""
     from rich.text import Text
 
@@ -96,19 +101,21 @@ def _compare(screen: Screen, results: "dict[float, AskResult]") -> None:
         alpha: {share.name: share.share for share in result.report.providers} if result.report else {}
         for alpha, result in results.items()
     }
-    names = dict.fromkeys(name for alpha in reversed(ALPHAS) for name in shares[alpha])
-    table = screen.table("provider", *(f"α = {alpha:g}" for alpha in ALPHAS))
-    for name in names:
+    table = screen.table("provider", "useful", *(f"α = {alpha:g}" for alpha in ALPHAS))
+    for name in dict.fromkeys(name for alpha in reversed(ALPHAS) for name in shares[alpha]):
         cells = (
             screen.bar(share, 14) + Text(f" {share:4.0%}")
             for share in (shares[alpha].get(name, 0.0) for alpha in ALPHAS)
         )
-        table.add_row(Text(clean(name)), *cells)
-    reports = [results[alpha].report for alpha in ALPHAS]
+        table.add_row(Text(clean(name)), "yes" if name in question.providers else "", *cells)
     table.add_section()
-    table.add_row("EE-D, unevenness", *("–" if one is None else f"{one.ee_d_norm:.3f}" for one in reports))
-    table.add_row(
-        "EE-R, useful passages shown",
-        *("–" if one is None or one.ee_r_norm is None else f"{one.ee_r_norm:.3f}" for one in reports),
-    )
+    reports = [results[alpha].report for alpha in ALPHAS]
+    for label, values in (
+        ("unevenness (EE-D)", [report and report.ee_d_norm for report in reports]),
+        ("useful passages shown (EE-R)", [report and report.ee_r_norm for report in reports]),
+        ("answers right (utility)", [report and report.expected_utility for report in reports]),
+    ):
+        table.add_row(label, "", *("–" if value is None else f"{value:.2f}" for value in values))
+    said = ([*results[alpha].samples_by_answer(), "–"][0] for alpha in ALPHAS)
+    table.add_row("most frequent answer", "", *(Text(clean(text)) for text in said))
     screen.out.print(table)
