@@ -545,7 +545,7 @@ async def test_a_slow_reranker_is_cut_and_told_to_stop(mesh: Mesh) -> None:
     assert list(_only(events, "ranked").contexts.indices) == [0, 1]
     assert _only(events, "answer").answer.text == "river0."
     async with asyncio.timeout(PATIENCE_S):
-        while not mesh.reranker.cancelled:  # noqa: ASYNC110
+        while not mesh.reranker.cancelled:
             await asyncio.sleep(0.01)
     report = await mesh.observed(1)
     assert [(one.stage, one.reason) for one in report.degradations] == [
@@ -567,7 +567,7 @@ async def test_the_callers_deadline_holds_and_travels(mesh: Mesh) -> None:
     assert code is grpc.StatusCode.DEADLINE_EXCEEDED
     assert time.monotonic() - began < 60
     async with asyncio.timeout(PATIENCE_S):
-        while not mesh.generator.cancelled:  # noqa: ASYNC110
+        while not mesh.generator.cancelled:
             await asyncio.sleep(0.01)
 
 
@@ -579,7 +579,7 @@ async def test_cancelling_an_ask_stops_the_model(mesh: Mesh) -> None:
             break
     call.cancel()
     async with asyncio.timeout(PATIENCE_S):
-        while not mesh.generator.cancelled:  # noqa: ASYNC110
+        while not mesh.generator.cancelled:
             await asyncio.sleep(0.01)
     assert (await mesh.report()).num_observations == 0
 
@@ -623,7 +623,7 @@ async def test_too_much_at_once_is_refused_with_a_delay(tmp_path: Path) -> None:
         mesh.generator.delay_s = 3
         first = asyncio.create_task(mesh.ask(reranker="none", sampling={"num_rankings": 10}))
         async with asyncio.timeout(PATIENCE_S):
-            while not mesh.generator.asked:  # noqa: ASYNC110
+            while not mesh.generator.asked:
                 await asyncio.sleep(0.01)
         code, error = await mesh.refused()
         assert code is grpc.StatusCode.RESOURCE_EXHAUSTED
@@ -667,7 +667,7 @@ async def test_an_evaluator_that_comes_late_gets_everything(tmp_path: Path) -> N
         await mesh.evaluator.start()
         assert (await mesh.observed(20)).num_observations == 20
         async with asyncio.timeout(PATIENCE_S):
-            while _all(await mesh.ask(), "degraded"):  # noqa: ASYNC110
+            while _all(await mesh.ask(), "degraded"):
                 await asyncio.sleep(0.1)
 
 

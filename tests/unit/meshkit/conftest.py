@@ -103,7 +103,7 @@ class Echo:
         self,
         name: str,
         *messages: str,
-        timeout: float | None = 20,  # noqa: ASYNC109 - gRPC's deadline
+        timeout: float | None = 20,
         raw: bytes | None = None,
     ) -> list[str]:
         """Calls one method to its end and returns the messages it answered."""

@@ -60,7 +60,7 @@ async def test_what_arrives_during_a_batch_makes_the_next() -> None:
     doubler.go = asyncio.Event()
     batcher = MicroBatcher(doubler, max_size=2, max_delay_s=0)
     tasks = [asyncio.create_task(batcher.submit(0))]
-    while not doubler.batches:  # noqa: ASYNC110 - until the first runs
+    while not doubler.batches:
         await asyncio.sleep(0)
     tasks += [asyncio.create_task(batcher.submit(item)) for item in (1, 2, 3)]
     await asyncio.sleep(0)
@@ -133,7 +133,7 @@ async def test_a_caller_that_goes_during_the_batch_takes_nothing_from_the_others
     doubler.go = asyncio.Event()
     batcher = MicroBatcher(doubler, max_size=2, max_delay_s=LONG)
     gone, stays = (asyncio.create_task(batcher.submit(item)) for item in (1, 2))
-    while not doubler.batches:  # noqa: ASYNC110 - until the batch runs
+    while not doubler.batches:
         await asyncio.sleep(0)
     gone.cancel()
     doubler.go.set()
@@ -178,7 +178,7 @@ async def test_an_idle_batcher_holds_no_task() -> None:
     before = asyncio.all_tasks()
     await batcher.submit(1)
     async with asyncio.timeout(10):
-        while asyncio.all_tasks() - before:  # noqa: ASYNC110 - the worker ends on its own
+        while asyncio.all_tasks() - before:
             await asyncio.sleep(0)
     assert await batcher.submit(2) == 4
 

@@ -136,7 +136,7 @@ async def test_cancellation_reaches_the_handler(
         assert (await running.read()).message == "first"
     else:
         async with asyncio.timeout(10):
-            while not server.in_flight:  # noqa: ASYNC110 - no one announces it
+            while not server.in_flight:
                 await asyncio.sleep(0.005)
     running.cancel()
     async with asyncio.timeout(10):

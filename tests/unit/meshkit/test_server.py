@@ -31,7 +31,7 @@ NOT_SERVING = health_pb2.HealthCheckResponse.NOT_SERVING
 async def until(holds: Callable[[], object]) -> None:
     """Waits for what no one announces."""
     async with asyncio.timeout(60):
-        while not holds():  # noqa: ASYNC110
+        while not holds():
             await asyncio.sleep(0.01)
 
 

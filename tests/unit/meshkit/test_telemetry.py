@@ -36,7 +36,7 @@ class Settings(ServiceSettings):
 async def ended(telemetry: InMemoryTelemetry, count: int) -> dict[SpanKind, ReadableSpan]:
     """The spans by kind, once there are ``count``: the caller's ends just after its call."""
     async with asyncio.timeout(10):
-        while len(telemetry.spans()) < count:  # noqa: ASYNC110 - no one announces it
+        while len(telemetry.spans()) < count:
             await asyncio.sleep(0.005)
     assert len(telemetry.spans()) == count
     return {span.kind: span for span in telemetry.spans()}

@@ -113,7 +113,7 @@ async def _courier(
 
 async def _until(condition: Callable[[], bool]) -> None:
     async with asyncio.timeout(20):
-        while not condition():  # noqa: ASYNC110
+        while not condition():
             await asyncio.sleep(0.002)
 
 

@@ -431,7 +431,7 @@ async def test_cancellation_reaches_whoever_is_working(mesh: Mesh, where: str) -
 
     task = asyncio.create_task(run())
     async with asyncio.timeout(10):
-        while not (mesh.generator.streamed if where == "generator" else upstream.calls):  # noqa: ASYNC110
+        while not (mesh.generator.streamed if where == "generator" else upstream.calls):
             await asyncio.sleep(0.001)
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
@@ -451,7 +451,7 @@ async def test_cancellation_reaches_running_batches(mesh: Mesh) -> None:
                 break
         waiting = asyncio.ensure_future(anext(events))
         async with asyncio.timeout(10):
-            while mesh.generator.batches_at_once < 2:  # noqa: ASYNC110
+            while mesh.generator.batches_at_once < 2:
                 await asyncio.sleep(0.001)
         waiting.cancel()
         await asyncio.gather(waiting, return_exceptions=True)
