@@ -26,7 +26,10 @@ from services.reranker.domain import Agent, LearnedModel, Passage, Scores
 from services.reranker.settings import RerankerSettings
 
 _CHUNK = 32
-"""Pairs of one request that queue together: others get between the chunks of a large request."""
+"""Pairs of one request that queue together."""
+
+_WAITING = 2
+"""Chunks of one request that queue at the same time: others get between those of a large request."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +92,13 @@ class CrossEncoderReranker:
     async def score(self, query: str, passages: Sequence[Passage], agent: Agent) -> Scores:
         """The probability of each passage. Models here know no agents yet: all are unknown ones."""
         chunks, order = await self._pool.run(self._chunks, query, passages)
-        scored = await asyncio.gather(*(self._batcher.submit(chunk) for chunk in chunks))
+        turn = asyncio.Semaphore(_WAITING)
+
+        async def in_turn(chunk: _Chunk) -> list[float]:
+            async with turn:
+                return await self._batcher.submit(chunk)
+
+        scored = await asyncio.gather(*map(in_turn, chunks))
         values = [0.0] * len(passages)
         for at, value in zip(order, (value for chunk in scored for value in chunk), strict=True):
             values[at] = value

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from meshkit.errors import InvalidField, MeshError
-from services.generator.backends.loading import ModelError
+from meshkit.models import ModelError
 from services.generator.backends.pointer import PointerModel
 from services.generator.domain import (
     Answer,

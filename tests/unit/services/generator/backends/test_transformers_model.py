@@ -10,7 +10,8 @@ import pytest
 import torch
 
 from meshkit.errors import FailedPrecondition, InvalidField, MeshError
-from services.generator.backends.loading import Placement, load
+from meshkit.placement import Placement
+from services.generator.backends.loading import load
 from services.generator.backends.transformers import TransformersModel
 from services.generator.domain import (
     Answer,

@@ -1,0 +1,210 @@
+"""What every language model of the generator must do, whatever runs it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterator
+from contextlib import aclosing
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from meshkit.compute import ComputePool
+from meshkit.deadline import Deadline
+from meshkit.errors import DeadlineExceeded, InvalidField, MeshError
+from meshkit.placement import Placement
+from services.generator.backends.in_process import ComputedModel, InProcessModel
+from services.generator.backends.loading import load
+from services.generator.backends.pointer import PointerModel
+from services.generator.backends.transformers import TransformersModel
+from services.generator.domain import (
+    Answer,
+    Augmentation,
+    Decoding,
+    FinishReason,
+    GenerationRequest,
+    Normalization,
+    Passage,
+)
+from services.generator.ports import Cancellation, LanguageModel
+from services.generator.prompts import TemplateLibrary
+from tests import tiny_models
+from tests.tiny_models import SENTENCES
+
+PASSAGES = tuple(Passage(str(at), f"Title {at}", text) for at, text in enumerate(SENTENCES[1:5]))
+CPU = Placement(torch.device("cpu"), torch.float32)
+
+
+def _transformers(folder: Path) -> ComputedModel:
+    return TransformersModel("tiny", "v1", *load(folder, CPU), TemplateLibrary.bundled())
+
+
+ENGINES: dict[str, Callable[[Path], ComputedModel]] = {
+    "pointer": lambda _: PointerModel(
+        "tiny", "v1", tiny_models.pointer(), dtype="float32", batch_tokens=4096
+    ),
+    "transformers-t5": lambda folder: _transformers(tiny_models.t5(folder)),
+    "transformers-bart": lambda folder: _transformers(tiny_models.bart(folder)),
+    "transformers-llama": lambda folder: _transformers(tiny_models.llama(folder)),
+    "transformers-llama-chat": lambda folder: _transformers(tiny_models.llama(folder, chat=True)),
+}
+
+
+@pytest.fixture(scope="module", params=ENGINES)
+def model(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[LanguageModel]:
+    pool = ComputePool(2, "engine")
+    computed = ENGINES[request.param](tmp_path_factory.mktemp(request.param))
+    yield InProcessModel(computed, pool, interval_s=0)
+    pool.close()
+
+
+def _request(model: LanguageModel, **fields: Any) -> GenerationRequest:
+    base = GenerationRequest(
+        SENTENCES[0],
+        PASSAGES,
+        augmentation=model.describe().augmentations[0],
+        decoding=Decoding(max_new_tokens=10),
+    )
+    return replace(base, **fields)
+
+
+async def _stream(model: LanguageModel, request: GenerationRequest) -> tuple[list[str], Answer]:
+    deltas: list[str] = []
+    answer = None
+    async with aclosing(model.generate_stream(request, Cancellation())) as parts:
+        async for part in parts:
+            assert answer is None, "the answer is the last part"
+            if isinstance(part, Answer):
+                answer = part
+            else:
+                deltas.append(part)
+    assert answer is not None
+    return deltas, answer
+
+
+DECODINGS = {
+    "greedy": Decoding(max_new_tokens=10),
+    "beams": Decoding(num_beams=4, max_new_tokens=10),
+    "sampled": Decoding(max_new_tokens=10, temperature=1.2, top_p=0.95, seed=3),
+}
+
+
+@pytest.mark.parametrize("decoding", DECODINGS.values(), ids=DECODINGS)
+async def test_deltas_join_to_the_answer(model: LanguageModel, decoding: Decoding) -> None:
+    deltas, answer = await _stream(model, _request(model, decoding=decoding))
+    assert "".join(deltas) == answer.text
+    assert all(deltas)
+    assert len(deltas) <= 1 or decoding.num_beams == 1
+    assert answer.prompt_tokens > 0
+    assert 1 <= answer.completion_tokens <= 10
+    assert answer.log_probability <= 0
+    assert answer.finish_reason in FinishReason
+    assert answer.dropped_passages == 0
+
+
+@pytest.mark.parametrize("decoding", DECODINGS.values(), ids=DECODINGS)
+async def test_the_same_request_has_the_same_answer(model: LanguageModel, decoding: Decoding) -> None:
+    request = _request(model, decoding=decoding)
+    _, first = await _stream(model, request)
+    _, second = await _stream(model, request)
+    assert first == second
+
+
+async def test_answers_depend_on_question_and_passages(model: LanguageModel) -> None:
+    requests = [_request(model, question=question) for question in SENTENCES]
+    requests += [_request(model, passages=PASSAGES[at : at + 1]) for at in range(4)]
+    answers = await model.generate_batch(requests, Cancellation())
+    texts = {answer.text for answer in answers if isinstance(answer, Answer)}
+    assert len(texts) > len(requests) // 2
+
+
+async def test_a_batch_answers_as_streams_do(model: LanguageModel) -> None:
+    requests = [
+        _request(model, question=SENTENCES[at], passages=PASSAGES[: 1 + at % 4], decoding=decoding)
+        for at, decoding in enumerate([*DECODINGS.values(), *DECODINGS.values()])
+    ]
+    outcomes = await model.generate_batch(requests, Cancellation())
+    for request, outcome in zip(requests, outcomes, strict=True):
+        _, alone = await _stream(model, request)
+        assert isinstance(outcome, Answer)
+        assert replace(outcome, log_probability=0.0) == replace(alone, log_probability=0.0)
+        assert outcome.log_probability == pytest.approx(alone.log_probability, abs=1e-3)
+
+
+async def test_streams_at_the_same_time_answer_as_alone(model: LanguageModel) -> None:
+    requests = [_request(model, question=question) for question in SENTENCES[:6]]
+    together = await asyncio.gather(*(_stream(model, request) for request in requests))
+    for request, (_, answer) in zip(requests, together, strict=True):
+        assert answer == (await _stream(model, request))[1]
+
+
+async def test_every_augmentation_it_names_works(model: LanguageModel) -> None:
+    for augmentation in model.describe().augmentations:
+        if (
+            augmentation is Augmentation.PARAMETRIC_KNOWLEDGE
+        ):  # the engine's two steps, never asked of a model
+            continue
+        shown = () if augmentation is Augmentation.RETRIEVAL_FREE else PASSAGES
+        _, answer = await _stream(model, _request(model, augmentation=augmentation, passages=shown))
+        assert answer.completion_tokens >= 1
+
+
+async def test_length_limits_are_kept(model: LanguageModel) -> None:
+    _, answer = await _stream(model, _request(model, decoding=Decoding(max_new_tokens=1)))
+    assert answer.completion_tokens == 1
+    most = model.describe()
+    assert most.max_input_tokens >= 1
+    assert most.max_new_tokens >= 1
+
+
+async def test_one_bad_item_does_not_spoil_a_batch(model: LanguageModel) -> None:
+    good = _request(model)
+    bad = replace(good, question="word " * 1500)
+    first, second, third = await model.generate_batch([good, bad, good], Cancellation())
+    assert isinstance(second, InvalidField)
+    assert second.field == "question"
+    assert isinstance(first, Answer)
+    assert isinstance(third, Answer)
+    assert first.text == third.text
+    with pytest.raises(InvalidField):
+        await _stream(model, bad)
+
+
+@pytest.mark.parametrize("normalization", list(Normalization))
+async def test_relevance_is_a_probability_of_the_passage_alone(
+    model: LanguageModel, normalization: Normalization
+) -> None:
+    assert model.describe().scores_relevance
+    passages = [*PASSAGES, Passage("long", "", " ".join(SENTENCES))]
+    scores = await model.score_relevance(SENTENCES[0], passages, normalization, Cancellation())
+    assert len(scores) == len(passages)
+    assert all(0.0 <= score <= 1.0 for score in scores)
+    assert len(set(scores)) == len(scores)
+    backwards = await model.score_relevance(SENTENCES[0], passages[::-1], normalization, Cancellation())
+    assert backwards[::-1] == pytest.approx(scores, rel=1e-3, abs=1e-9)
+    (alone,) = await model.score_relevance(SENTENCES[0], passages[2:3], normalization, Cancellation())
+    assert alone == pytest.approx(scores[2], rel=1e-3, abs=1e-9)
+
+
+async def test_a_deadline_that_passed_is_said_so(model: LanguageModel) -> None:
+    over = Deadline.after(0)
+    with pytest.raises(DeadlineExceeded):
+        await model.generate_batch([_request(model)], Cancellation(over))
+    with pytest.raises(DeadlineExceeded):
+        await anext(model.generate_stream(_request(model), Cancellation(over)))
+    with pytest.raises(DeadlineExceeded):
+        await model.score_relevance(SENTENCES[0], PASSAGES, Normalization.TRUE_FALSE, Cancellation(over))
+
+
+async def test_a_stream_that_is_left_frees_its_thread(model: LanguageModel) -> None:
+    long = _request(model, decoding=Decoding(max_new_tokens=400, temperature=5.0))
+    for _ in range(6):  # more than there are threads
+        async with aclosing(model.generate_stream(long, Cancellation())) as parts:
+            await anext(parts)
+    outcome = await asyncio.wait_for(model.generate_batch([_request(model)], Cancellation()), 60)
+    assert not isinstance(outcome[0], MeshError)

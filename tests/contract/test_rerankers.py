@@ -1,0 +1,120 @@
+"""What every reranker must do, however it scores."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import AsyncExitStack
+from pathlib import Path
+
+import pytest
+
+from meshkit.compute import ComputePool
+from meshkit.server import MeshServer
+from meshkit.telemetry import Telemetry
+from services.generator.__main__ import GeneratorService
+from services.generator.settings import GeneratorSettings, ModelSource
+from services.reranker.backends.cross_encoder import from_settings
+from services.reranker.backends.rankrag import RankRag
+from services.reranker.backends.unranked import Unranked
+from services.reranker.clients import GeneratorClient
+from services.reranker.domain import Agent, Passage
+from services.reranker.ports import Reranker
+from services.reranker.settings import RerankerSettings
+from tests import tiny_models
+from tests.tiny_models import SENTENCES
+
+QUERY = SENTENCES[0]
+PASSAGES = [Passage(str(at), f"Title {at}", text) for at, text in enumerate(SENTENCES)]
+MODELS: dict[str, Callable[[Path], Path] | None] = {
+    "cross-encoder": tiny_models.cross_encoder,
+    "rankrag": tiny_models.t5,
+    "none": None,
+}
+
+
+@pytest.fixture(scope="module")
+def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    return {name: make(tmp_path_factory.mktemp(name)) for name, make in MODELS.items() if make is not None}
+
+
+@pytest.fixture(params=MODELS)
+async def reranker(
+    request: pytest.FixtureRequest, folders: dict[str, Path], tmp_path: Path
+) -> AsyncIterator[Reranker]:
+    async with AsyncExitStack() as stack:
+        if request.param == "none":
+            yield Unranked()
+        elif request.param == "cross-encoder":
+            pool = ComputePool(2, "test")
+            stack.callback(pool.close)
+            settings = RerankerSettings(
+                cross_encoder=str(folders["cross-encoder"]), dtype="float32", device="cpu", home=tmp_path
+            )
+            cross_encoder = from_settings(settings, pool)
+            stack.push_async_callback(cross_encoder.close)
+            yield cross_encoder
+        else:
+            generator_settings = GeneratorSettings(
+                port=0,
+                home=tmp_path,
+                bundled=False,
+                dtype="float32",
+                device="cpu",
+                models=(ModelSource(name="t5", path=str(folders["rankrag"])),),
+            )
+            service = GeneratorService(generator_settings)
+            server = MeshServer(
+                "generator",
+                generator_settings,
+                service.registrations,
+                service,
+                telemetry=Telemetry.disabled(),
+            )
+            await stack.enter_async_context(server)
+            client = GeneratorClient(server.address, model="", model_setting="X", max_message_bytes=2**22)
+            stack.push_async_callback(client.close)
+            yield RankRag(client)
+
+
+async def test_one_probability_per_passage(reranker: Reranker) -> None:
+    for count in (1, 3, 8):
+        scores = await reranker.score(QUERY, PASSAGES[:count], Agent())
+        assert len(scores.values) == count
+        assert all(0.0 <= value <= 1.0 for value in scores.values)
+
+
+async def test_the_same_request_has_the_same_scores(reranker: Reranker) -> None:
+    first = await reranker.score(QUERY, PASSAGES, Agent())
+    assert await reranker.score(QUERY, PASSAGES, Agent()) == first
+
+
+async def test_a_score_is_that_of_its_passage(reranker: Reranker) -> None:
+    """Permuted passages have permuted scores; only `none` scores by place."""
+    forwards = (await reranker.score(QUERY, PASSAGES, Agent())).values
+    backwards = (await reranker.score(QUERY, PASSAGES[::-1], Agent())).values
+    if isinstance(reranker, Unranked):
+        assert backwards == forwards
+    else:
+        assert backwards[::-1] == pytest.approx(forwards, rel=1e-3, abs=1e-9)
+        assert len(set(forwards)) > 1
+
+
+async def test_requests_at_the_same_time_score_as_alone(reranker: Reranker) -> None:
+    alone = [(await reranker.score(query, PASSAGES[:5], Agent())).values for query in SENTENCES[:4]]
+    together = await asyncio.gather(
+        *(reranker.score(query, PASSAGES[:5], Agent()) for query in SENTENCES[:4])
+    )
+    for one, other in zip(together, alone, strict=True):
+        assert one.values == pytest.approx(other, rel=1e-3, abs=1e-9)
+
+
+async def test_an_agent_it_was_not_trained_for_is_an_unknown_one(reranker: Reranker) -> None:
+    known = await reranker.score(QUERY, PASSAGES, Agent("qa-open", "t5-small-fid"))
+    assert known == await reranker.score(QUERY, PASSAGES, Agent())
+
+
+async def test_it_names_the_version_that_scored(reranker: Reranker) -> None:
+    version = (await reranker.score(QUERY, PASSAGES, Agent())).model_version
+    assert bool(version) is not isinstance(reranker, Unranked)
+    assert {model.version for model in reranker.models()} <= {version}

@@ -1,0 +1,444 @@
+"""The generator over the wire: streams, batches, judgements, bad input, cancellation, and as a process."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import AsyncExitStack
+from pathlib import Path
+from typing import Any
+
+import grpc
+import pytest
+import torch
+from google.rpc import error_details_pb2
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+from grpc_status import rpc_status
+
+from meshkit.admission import Admission
+from meshkit.channel import connect, connect_sync
+from meshkit.compute import ComputePool
+from meshkit.placement import Placement
+from meshkit.server import MeshServer, Registration
+from meshkit.telemetry import Telemetry
+from ragmesh.common.v1 import common_pb2
+from ragmesh.generator.v1 import generator_service_pb2 as pb
+from ragmesh.generator.v1.generator_service_pb2_grpc import (
+    GeneratorServiceStub,
+    add_GeneratorServiceServicer_to_server,
+)
+from services.generator.__main__ import GeneratorService
+from services.generator.backends.in_process import ComputedModel, InProcessModel
+from services.generator.backends.loading import load
+from services.generator.backends.transformers import TransformersModel
+from services.generator.engine import Generator
+from services.generator.prompts import TemplateLibrary
+from services.generator.servicer import NAME, GeneratorServicer
+from services.generator.settings import GeneratorSettings, ModelSource
+from tests import tiny_models
+from tests.tiny_models import SENTENCES
+
+QUESTION = SENTENCES[0]
+PASSAGES = [common_pb2.Passage(id=str(at), title="t", text=text) for at, text in enumerate(SENTENCES[1:5])]
+TIMEOUT = 60
+CPU = Placement(torch.device("cpu"), torch.float32)
+
+
+@pytest.fixture(scope="module")
+def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    return {
+        "t5": tiny_models.t5(tmp_path_factory.mktemp("t5")),
+        "chat": tiny_models.llama(tmp_path_factory.mktemp("chat"), chat=True),
+    }
+
+
+@pytest.fixture
+async def stub(folders: dict[str, Path], tmp_path: Path) -> AsyncIterator[Any]:
+    """A generator with two tiny models, put together as its process does it, over a real connection."""
+    settings = GeneratorSettings(
+        port=0,
+        home=tmp_path,
+        bundled=False,
+        models=tuple(ModelSource(name=name, path=str(folder)) for name, folder in folders.items()),
+        dtype="float32",
+        device="cpu",
+        delta_interval_ms=0,
+    )
+    service = GeneratorService(settings)
+    telemetry = Telemetry.disabled()
+    async with MeshServer(
+        "generator", settings, service.registrations, service, telemetry=telemetry
+    ) as server:
+        channel = connect(server.address, service=NAME)
+        yield GeneratorServiceStub(channel)
+        await channel.close()
+
+
+def _request(**fields: Any) -> pb.GenerateRequest:
+    decoding = pb.Decoding(max_new_tokens=12)
+    return pb.GenerateRequest(**{"question": QUESTION, "passages": PASSAGES, "decoding": decoding, **fields})
+
+
+async def _stream(stub: Any, request: pb.GenerateRequest) -> tuple[list[str], pb.Answer]:
+    parts = [part async for part in stub.Generate(request, timeout=TIMEOUT)]
+    assert [part.WhichOneof("part") for part in parts] == ["delta"] * (len(parts) - 1) + ["answer"]
+    return [part.delta for part in parts[:-1]], parts[-1].answer
+
+
+def _details(error: grpc.RpcError) -> tuple[list[str], str]:
+    """Violated fields and reason of an error."""
+    fields: list[str] = []
+    reason = ""
+    for detail in rpc_status.from_call(error).details:
+        bad, info = error_details_pb2.BadRequest(), error_details_pb2.ErrorInfo()
+        if detail.Unpack(bad):
+            fields = [violation.field for violation in bad.field_violations]
+        elif detail.Unpack(info):
+            reason = info.reason
+            assert info.domain == "ragmesh"
+    return fields, reason
+
+
+async def test_an_answer_is_streamed(stub: Any) -> None:
+    deltas, answer = await _stream(stub, _request())
+    assert "".join(deltas) == answer.text
+    assert len(deltas) > 1
+    assert (answer.model, answer.engine) == ("t5", "transformers")
+    assert len(answer.model_version) == 16
+    assert answer.finish_reason in (pb.Answer.FINISH_REASON_STOP, pb.Answer.FINISH_REASON_LENGTH)
+    assert answer.prompt_tokens > 50
+    assert 1 <= answer.completion_tokens <= 12
+    assert answer.log_probability < 0
+
+
+async def test_beams_come_as_one_delta(stub: Any) -> None:
+    deltas, answer = await _stream(stub, _request(decoding=pb.Decoding(max_new_tokens=12, num_beams=4)))
+    assert deltas == [answer.text]
+
+
+@pytest.mark.parametrize(
+    ("augmentation", "shown"),
+    [
+        (pb.AUGMENTATION_IN_PROMPT, True),
+        (pb.AUGMENTATION_FUSION_IN_DECODER, True),
+        (pb.AUGMENTATION_RETRIEVAL_FREE, False),
+    ],
+)
+async def test_augmentations(stub: Any, augmentation: pb.Augmentation.ValueType, shown: bool) -> None:
+    request = _request(augmentation=augmentation, passages=PASSAGES if shown else [])
+    _, answer = await _stream(stub, request)
+    assert answer.completion_tokens >= 1
+    assert answer.dropped_passages == 0
+
+
+async def test_a_chat_model_writes_its_own_background(stub: Any) -> None:
+    request = _request(model="chat", augmentation=pb.AUGMENTATION_PARAMETRIC_KNOWLEDGE, passages=[])
+    deltas, answer = await _stream(stub, request)
+    assert "".join(deltas) == answer.text
+    _, direct = await _stream(
+        stub, _request(model="chat", augmentation=pb.AUGMENTATION_RETRIEVAL_FREE, passages=[])
+    )
+    assert answer.prompt_tokens > direct.prompt_tokens
+
+
+async def test_a_batch_has_one_outcome_per_item(stub: Any) -> None:
+    requests = [
+        _request(),
+        _request(question=""),
+        _request(model="nope"),
+        _request(),
+        _request(model="chat"),
+        _request(augmentation=pb.AUGMENTATION_RETRIEVAL_FREE),
+    ]
+    results = (await stub.GenerateBatch(pb.GenerateBatchRequest(requests=requests), timeout=TIMEOUT)).results
+    kinds = [result.WhichOneof("outcome") for result in results]
+    assert kinds == ["answer", "error", "error", "answer", "answer", "error"]
+    assert results[0].answer == results[3].answer
+    assert results[4].answer.model == "chat"
+    assert [(results[at].error.code, results[at].error.field) for at in (1, 2, 5)] == [
+        ("INVALID_ARGUMENT", "question"),
+        ("NOT_FOUND", "model"),
+        ("INVALID_ARGUMENT", "passages"),
+    ]
+    _, four_beams = await _stream(stub, _request(decoding=pb.Decoding(max_new_tokens=12, num_beams=4)))
+    assert results[0].answer.text == four_beams.text
+
+
+async def test_judgements(stub: Any) -> None:
+    request = pb.ScoreRelevanceRequest(question=QUESTION, passages=PASSAGES)
+    judged = await stub.ScoreRelevance(request, timeout=TIMEOUT)
+    assert len(judged.probabilities) == len(PASSAGES)
+    assert all(0 <= value <= 1 for value in judged.probabilities)
+    assert (judged.model, len(judged.model_version)) == ("t5", 16)
+    request.normalization = pb.ScoreRelevanceRequest.NORMALIZATION_VOCABULARY
+    over_all = await stub.ScoreRelevance(request, timeout=TIMEOUT)
+    assert all(a < b for a, b in zip(over_all.probabilities, judged.probabilities, strict=True))
+
+
+async def test_models(stub: Any) -> None:
+    models = (await stub.ListModels(pb.ListModelsRequest(), timeout=TIMEOUT)).models
+    assert [(model.name, model.is_default) for model in models] == [("t5", True), ("chat", False)]
+    assert models[0].augmentations[0] == pb.AUGMENTATION_IN_PROMPT
+    assert pb.AUGMENTATION_PARAMETRIC_KNOWLEDGE in models[1].augmentations
+    assert all(model.scores_relevance and model.max_input_tokens for model in models)
+
+
+BAD: list[tuple[dict[str, Any], grpc.StatusCode, str]] = [
+    ({"question": ""}, grpc.StatusCode.INVALID_ARGUMENT, "question"),
+    ({"question": "  "}, grpc.StatusCode.INVALID_ARGUMENT, "question"),
+    ({"question": "x" * 2**20}, grpc.StatusCode.INVALID_ARGUMENT, "question"),
+    ({"question": "word " * 1600}, grpc.StatusCode.INVALID_ARGUMENT, "question"),
+    ({"passages": PASSAGES + PASSAGES[:1]}, grpc.StatusCode.INVALID_ARGUMENT, "passages[4].id"),
+    (
+        {"passages": [common_pb2.Passage(id="a", text="x" * 65_537)]},
+        grpc.StatusCode.INVALID_ARGUMENT,
+        "passages[0].text",
+    ),
+    (
+        {"passages": [common_pb2.Passage(id=str(at), text="x") for at in range(101)]},
+        grpc.StatusCode.INVALID_ARGUMENT,
+        "passages",
+    ),
+    (
+        {"passages": [], "augmentation": pb.AUGMENTATION_IN_PROMPT},
+        grpc.StatusCode.INVALID_ARGUMENT,
+        "passages",
+    ),
+    ({"augmentation": pb.AUGMENTATION_RETRIEVAL_FREE}, grpc.StatusCode.INVALID_ARGUMENT, "passages"),
+    (
+        {"passages": [], "augmentation": pb.AUGMENTATION_PARAMETRIC_KNOWLEDGE},
+        grpc.StatusCode.INVALID_ARGUMENT,
+        "augmentation",
+    ),
+    ({"augmentation": 77}, grpc.StatusCode.INVALID_ARGUMENT, "augmentation"),
+    ({"model": "nope"}, grpc.StatusCode.NOT_FOUND, "model"),
+    ({"template": "nope"}, grpc.StatusCode.NOT_FOUND, "template"),
+    ({"template": "question"}, grpc.StatusCode.INVALID_ARGUMENT, "template"),
+    ({"decoding": pb.Decoding(num_beams=0)}, grpc.StatusCode.INVALID_ARGUMENT, "decoding.num_beams"),
+    ({"decoding": pb.Decoding(num_beams=17)}, grpc.StatusCode.INVALID_ARGUMENT, "decoding.num_beams"),
+    (
+        {"decoding": pb.Decoding(temperature=float("nan"))},
+        grpc.StatusCode.INVALID_ARGUMENT,
+        "decoding.temperature",
+    ),
+    ({"decoding": pb.Decoding(top_p=0)}, grpc.StatusCode.INVALID_ARGUMENT, "decoding.top_p"),
+    (
+        {"decoding": pb.Decoding(max_new_tokens=4097)},
+        grpc.StatusCode.INVALID_ARGUMENT,
+        "decoding.max_new_tokens",
+    ),
+    (
+        {"model": "chat", "decoding": pb.Decoding(max_new_tokens=4096)},
+        grpc.StatusCode.INVALID_ARGUMENT,
+        "decoding.max_new_tokens",
+    ),
+    ({"decoding": pb.Decoding(seed=2**63)}, grpc.StatusCode.INVALID_ARGUMENT, "decoding.seed"),
+    (
+        {"decoding": pb.Decoding(num_beams=2, temperature=1)},
+        grpc.StatusCode.INVALID_ARGUMENT,
+        "decoding.num_beams",
+    ),
+]
+
+
+async def test_bad_requests_name_their_field(stub: Any) -> None:
+    for fields, code, field in BAD:
+        with pytest.raises(grpc.aio.AioRpcError) as caught:
+            await _stream(stub, _request(**fields))
+        assert (caught.value.code(), _details(caught.value)[0]) == (code, [field]), fields
+    await _stream(stub, _request())  # and it still answers
+
+
+async def test_bad_judgements_and_batches_name_their_field(stub: Any) -> None:
+    calls = [
+        (stub.ScoreRelevance, pb.ScoreRelevanceRequest(passages=PASSAGES), "question"),
+        (stub.ScoreRelevance, pb.ScoreRelevanceRequest(question="q"), "passages"),
+        (stub.ScoreRelevance, pb.ScoreRelevanceRequest(question="q", passages=PASSAGES, normalization=9), "normalization"),
+        (stub.ScoreRelevance, pb.ScoreRelevanceRequest(question="q", passages=PASSAGES, model="x"), "model"),
+        (stub.GenerateBatch, pb.GenerateBatchRequest(), "requests"),
+        (stub.GenerateBatch, pb.GenerateBatchRequest(requests=[_request()] * 257), "requests"),
+    ]  # fmt: skip
+    for call, request, field in calls:
+        with pytest.raises(grpc.aio.AioRpcError) as caught:
+            await call(request, timeout=TIMEOUT)
+        assert _details(caught.value)[0] == [field]
+        assert caught.value.code() in (grpc.StatusCode.INVALID_ARGUMENT, grpc.StatusCode.NOT_FOUND)
+
+
+class Gate:
+    """Lets a model take one step per permit, and counts the steps."""
+
+    def __init__(self, model: torch.nn.Module) -> None:
+        self.permits = threading.Semaphore(0)
+        self.steps = 0
+        self._hook = model.register_forward_pre_hook(self._step)
+
+    def _step(self, *_: Any) -> None:
+        assert self.permits.acquire(timeout=TIMEOUT)
+        self.steps += 1
+
+    def open(self) -> None:
+        """Lets every step pass."""
+        self._hook.remove()
+        self.permits.release(10_000)
+
+
+Serve = Callable[..., Any]
+
+
+@pytest.fixture
+async def serve(tmp_path: Path) -> AsyncIterator[Serve]:
+    """Serves one model and gives its stub and its admission."""
+    async with AsyncExitStack() as stack:
+
+        async def start(model: ComputedModel, capacity: int = 10**6) -> tuple[Any, Admission]:
+            pool, codec_pool = ComputePool(1, "engine"), ComputePool(1, "codec")
+            stack.callback(pool.close)
+            stack.callback(codec_pool.close)
+            admission = Admission(capacity, "tokens")
+            servicer = GeneratorServicer(admission, codec_pool)
+            servicer.open(Generator([InProcessModel(model, pool, interval_s=0)], TemplateLibrary.bundled()))
+            settings = GeneratorSettings(port=0, home=tmp_path, grace_s=0)
+            registration = Registration(add_GeneratorServiceServicer_to_server, servicer, NAME)
+            server = MeshServer("g", settings, [registration], _Idle(), telemetry=Telemetry.disabled())
+            await stack.enter_async_context(server)
+            channel = connect(server.address, service=NAME)
+            stack.push_async_callback(channel.close)
+            return GeneratorServiceStub(channel), admission
+
+        yield start
+
+
+class _Idle:
+    async def start(self) -> None: ...
+    async def stop(self) -> None: ...
+
+
+async def _until(condition: Callable[[], bool]) -> None:
+    async with asyncio.timeout(TIMEOUT):
+        while not condition():
+            await asyncio.sleep(0.005)
+
+
+@pytest.mark.parametrize("how", ["cancel", "deadline"])
+@pytest.mark.parametrize("num_beams", [1, 4])
+async def test_a_caller_that_leaves_stops_the_model_at_the_next_token(
+    folders: dict[str, Path], serve: Serve, how: str, num_beams: int
+) -> None:
+    """The step that runs when the server learns of it is the last one."""
+    model, tokenizer = load(folders["t5"], CPU)
+    subject = TransformersModel("t5", "v", model, tokenizer, TemplateLibrary.bundled())
+    stub, admission = await serve(subject)
+    decoding = pb.Decoding(max_new_tokens=40, num_beams=num_beams)
+    requests = [_request(question=text, decoding=decoding) for text in SENTENCES]
+    answers = [(await _stream(stub, request))[1] for request in requests]
+    at = max(range(len(answers)), key=lambda at: answers[at].completion_tokens)
+    assert answers[at].completion_tokens > 10, "the model would end by itself"
+    gate = Gate(model)
+    gate.permits.release(3)
+    call = stub.Generate(requests[at], timeout=TIMEOUT if how == "cancel" else 3)
+    reading = asyncio.ensure_future(call.read())
+    await _until(lambda: gate.steps == 3)
+    if how == "cancel":
+        call.cancel()
+    await _until(lambda: admission.in_flight == 0)
+    gate.permits.release(500)
+    reading.cancel()
+    call.cancel()
+    _, answer = await _stream(stub, _request())  # the only thread is free again
+    gate.open()
+    steps_of_it = answer.completion_tokens  # one each, greedily
+    assert gate.steps - steps_of_it in (3, 4), "three, and the one that had begun, of more than ten"
+
+
+async def test_too_much_work_is_refused_at_once(folders: dict[str, Path], serve: Serve) -> None:
+    model, tokenizer = load(folders["t5"], CPU)
+    subject = TransformersModel("t5", "v", model, tokenizer, TemplateLibrary.bundled())
+    stub, admission = await serve(subject, 500)
+    gate = Gate(model)
+    first = asyncio.ensure_future(_stream(stub, _request(decoding=pb.Decoding(max_new_tokens=300))))
+    await _until(lambda: admission.in_flight > 300)
+    with pytest.raises(grpc.aio.AioRpcError) as caught:
+        await _stream(stub, _request(decoding=pb.Decoding(max_new_tokens=300)))
+    assert caught.value.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
+    assert _details(caught.value)[1] == "OVERLOADED"
+    gate.open()
+    await first
+    assert admission.in_flight == 0
+
+
+@pytest.fixture
+def process(folders: dict[str, Path], tmp_path: Path) -> Iterator[Callable[..., subprocess.Popen[str]]]:
+    """Starts ``python -m services.generator`` with settings; ended by pid with the test."""
+    started: list[subprocess.Popen[str]] = []
+
+    def start(**settings: str) -> subprocess.Popen[str]:
+        environment = dict(os.environ)
+        environment |= {"RAGMESH_HOME": str(tmp_path), "RAGMESH_GENERATOR_PORT": "0"}
+        environment |= {"RAGMESH_GENERATOR_PORT_FILE": str(tmp_path / "port"), "HF_HUB_OFFLINE": "1"}
+        environment |= {f"RAGMESH_GENERATOR_{name}": value for name, value in settings.items()}
+        command = [sys.executable, "-m", "services.generator"]
+        started.append(subprocess.Popen(command, env=environment, stderr=subprocess.PIPE, text=True))
+        return started[-1]
+
+    yield start
+    for one in started:
+        if one.poll() is None:
+            os.kill(one.pid, signal.SIGKILL)
+        one.wait()
+        assert one.stderr is not None
+        one.stderr.close()
+
+
+@pytest.mark.timeout(600)
+async def test_as_a_process(
+    process: Callable[..., subprocess.Popen[str]], folders: dict[str, Path], tmp_path: Path
+) -> None:
+    running = process(BUNDLED="false", MODELS=f"t5={folders['t5']}")
+    port_file = tmp_path / "port"
+    async with asyncio.timeout(300):
+        while not port_file.exists():
+            assert running.poll() is None
+            await asyncio.sleep(0.05)
+    channel = connect_sync(port_file.read_text(), service=NAME)
+    health = health_pb2_grpc.HealthStub(channel)
+    serving = health_pb2.HealthCheckResponse.SERVING
+    async with asyncio.timeout(300):
+        while health.Check(health_pb2.HealthCheckRequest(service=NAME), timeout=30).status != serving:
+            await asyncio.sleep(0.05)
+    stub = GeneratorServiceStub(channel)
+    parts = list(stub.Generate(_request(), timeout=TIMEOUT))
+    assert parts[-1].answer.model == "t5"
+    channel.close()
+    running.send_signal(signal.SIGTERM)
+    assert await asyncio.to_thread(running.wait, 60) == 0
+    assert not port_file.exists()
+
+
+@pytest.mark.timeout(900)
+async def test_what_cannot_be_served_ends_in_one_line(
+    process: Callable[..., subprocess.Popen[str]], folders: dict[str, Path], tmp_path: Path
+) -> None:
+    empty = tmp_path / "empty"
+    empty.mkdir()
+    starts = {
+        "RAGMESH_GENERATOR_MODELS: model 'a': there is no folder": {"MODELS": f"a={tmp_path / 'none'}"},
+        "RAGMESH_GENERATOR_ALLOW_DOWNLOAD=true fetches it": {"MODELS": "a=nobody/nothing"},
+        "RAGMESH_GENERATOR_MODELS: model 'a': ": {"MODELS": f"a={empty}"},
+        "RAGMESH_GENERATOR_DEVICE='cuda:99': no device": {
+            "MODELS": f"a={folders['t5']}",
+            "DEVICE": "cuda:99",
+        },
+    }
+    running = {words: process(BUNDLED="false", **settings) for words, settings in starts.items()}
+    for words, one in running.items():
+        assert await asyncio.to_thread(one.wait, 600) == 2
+        assert one.stderr is not None
+        lines = one.stderr.read().splitlines()
+        assert len(lines) == 1, lines
+        assert words in lines[0]

@@ -1,0 +1,362 @@
+"""The reranker over the wire: scores and orders, bad input, its generator away or slow, and as a process."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator, Sequence
+from contextlib import AsyncExitStack
+from pathlib import Path
+from typing import Any
+
+import grpc
+import pytest
+from google.rpc import error_details_pb2
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+from grpc_status import rpc_status
+
+from meshkit.admission import Admission
+from meshkit.channel import connect, connect_sync
+from meshkit.compute import ComputePool
+from meshkit.deadline import current
+from meshkit.errors import MeshError
+from meshkit.server import MeshServer, Registration
+from meshkit.telemetry import Telemetry
+from ragmesh.common.v1 import common_pb2
+from ragmesh.generator.v1.generator_service_pb2_grpc import add_GeneratorServiceServicer_to_server
+from ragmesh.reranker.v1 import feedback_service_pb2 as feedback_pb
+from ragmesh.reranker.v1 import reranker_service_pb2 as pb
+from ragmesh.reranker.v1.feedback_service_pb2_grpc import FeedbackServiceStub
+from ragmesh.reranker.v1.reranker_service_pb2_grpc import RerankerServiceStub
+from services.generator.domain import (
+    Answer,
+    Augmentation,
+    GenerationRequest,
+    ModelDescription,
+    Normalization,
+    Passage,
+)
+from services.generator.engine import Generator
+from services.generator.ports import Cancellation
+from services.generator.prompts import TemplateLibrary
+from services.generator.servicer import NAME, GeneratorServicer
+from services.generator.settings import GeneratorSettings
+from services.reranker.__main__ import RerankerService
+from services.reranker.servicer import FEEDBACK, RERANKER
+from services.reranker.settings import RerankerSettings
+from tests import tiny_models
+from tests.tiny_models import SENTENCES
+
+PASSAGES = [common_pb2.Passage(id=f"p{at}", text=text) for at, text in enumerate(SENTENCES[:4])]
+TIMEOUT = 60
+
+
+class Judge:
+    """A language model that judges by a passage's place, as slowly as it is told to."""
+
+    def __init__(self) -> None:
+        self.proceed = asyncio.Event()
+        self.proceed.set()
+        self.began = asyncio.Event()
+        self.cancelled = asyncio.Event()
+        self.seconds_left: list[float] = []
+        self.error: MeshError | None = None
+
+    def describe(self) -> ModelDescription:
+        return ModelDescription(
+            "judge", "v9", "stand-in", "Judge", "cpu", "float32", True, 512, 64, (Augmentation.IN_PROMPT,)
+        )
+
+    async def generate_stream(
+        self, request: GenerationRequest, cancel: Cancellation
+    ) -> AsyncGenerator[str | Answer, None]:
+        raise AssertionError("nobody asks for answers here")
+        yield ""
+
+    async def generate_batch(
+        self, requests: Sequence[GenerationRequest], cancel: Cancellation
+    ) -> list[Answer | MeshError]:
+        raise AssertionError("nobody asks for answers here")
+
+    async def score_relevance(
+        self, question: str, passages: Sequence[Passage], normalization: Normalization, cancel: Cancellation
+    ) -> list[float]:
+        self.seconds_left.append(current().remaining())
+        self.began.set()
+        if self.error is not None:
+            raise self.error
+        try:
+            await self.proceed.wait()
+        except asyncio.CancelledError:
+            self.cancelled.set()
+            raise
+        return [(1 + at) / (1 + len(passages)) for at in range(len(passages))]
+
+
+class _Idle:
+    async def start(self) -> None: ...
+    async def stop(self) -> None: ...
+
+
+Generators = tuple[MeshServer, Judge]
+
+
+@pytest.fixture
+async def generator(tmp_path: Path) -> AsyncIterator[Generators]:
+    """A real generator server with a stand-in for the model."""
+    judge = Judge()
+    pool = ComputePool(1, "codec")
+    servicer = GeneratorServicer(Admission(10**6, "tokens"), pool)
+    servicer.open(Generator([judge], TemplateLibrary.bundled()))
+    settings = GeneratorSettings(port=0, home=tmp_path, grace_s=0)
+    registration = Registration(add_GeneratorServiceServicer_to_server, servicer, NAME)
+    async with MeshServer("g", settings, [registration], _Idle(), telemetry=Telemetry.disabled()) as server:
+        yield server, judge
+    pool.close()
+
+
+Serve = Callable[..., Any]
+
+
+@pytest.fixture
+async def serve(tmp_path: Path) -> AsyncIterator[Serve]:
+    """Serves a reranker with settings and gives a channel to it."""
+    async with AsyncExitStack() as stack:
+
+        async def start(**fields: Any) -> grpc.aio.Channel:
+            settings = RerankerSettings(**({"port": 0, "home": tmp_path, "grace_s": 0} | fields))
+            telemetry = Telemetry.disabled()
+            service = RerankerService(settings, telemetry)
+            server = MeshServer("reranker", settings, service.registrations, service, telemetry=telemetry)
+            await stack.enter_async_context(server)
+            channel = connect(server.address, service=RERANKER)
+            stack.push_async_callback(channel.close)
+            return channel
+
+        yield start
+
+
+async def _rerank(channel: grpc.aio.Channel, timeout: float = TIMEOUT, **fields: Any) -> pb.RerankResponse:
+    request = pb.RerankRequest(**{"query": SENTENCES[0], "passages": PASSAGES, **fields})
+    return await RerankerServiceStub(channel).Rerank(request, timeout=timeout)
+
+
+def _details(error: grpc.RpcError) -> tuple[list[str], str]:
+    fields: list[str] = []
+    reason = ""
+    for detail in rpc_status.from_call(error).details:
+        bad, info = error_details_pb2.BadRequest(), error_details_pb2.ErrorInfo()
+        if detail.Unpack(bad):
+            fields = [violation.field for violation in bad.field_violations]
+        elif detail.Unpack(info):
+            reason = info.reason
+    return fields, reason
+
+
+async def test_rankrag_is_the_default_and_asks_the_generator(generator: Generators, serve: Serve) -> None:
+    server, _ = generator
+    response = await _rerank(await serve(generator_target=server.address), top_k=2)
+    assert list(response.scores) == pytest.approx([0.2, 0.4, 0.6, 0.8])
+    assert list(response.order) == [3, 2]
+    assert (response.reranker, response.model_version) == ("rankrag", "judge@v9")
+
+
+async def test_none_keeps_the_order_and_needs_no_generator(serve: Serve) -> None:
+    channel = await serve(generator_target="127.0.0.1:1")
+    response = await _rerank(channel, reranker="none")
+    assert list(response.scores) == [1.0, 1 / 2, 1 / 3, 1 / 4]
+    assert list(response.order) == [0, 1, 2, 3]
+
+
+async def test_without_a_cross_encoder_the_setting_is_named(serve: Serve) -> None:
+    with pytest.raises(grpc.aio.AioRpcError, match="RAGMESH_RERANKER_CROSS_ENCODER") as caught:
+        await _rerank(await serve(), reranker="cross-encoder")
+    assert caught.value.code() is grpc.StatusCode.FAILED_PRECONDITION
+    assert _details(caught.value)[1] == "NOT_CONFIGURED"
+
+
+async def test_a_cross_encoder(serve: Serve, tmp_path: Path) -> None:
+    folder = tiny_models.cross_encoder(tmp_path / "cross")
+    channel = await serve(cross_encoder=str(folder), default_reranker="cross-encoder", dtype="float32")
+    response = await _rerank(channel, agent=common_pb2.Agent(task_id="qa", model_id="m"))
+    expected = sorted(range(4), key=lambda at: (-response.scores[at], PASSAGES[at].id))
+    assert list(response.order) == expected
+    assert response.reranker == "cross-encoder"
+    (model,) = (
+        await FeedbackServiceStub(channel).ListModels(feedback_pb.ListModelsRequest(), timeout=TIMEOUT)
+    ).models
+    assert (model.version, model.serving) == (response.model_version, True)
+    assert "cross" in model.provenance
+
+
+async def test_feedback_says_what_is_not_there_yet(serve: Serve) -> None:
+    stub = FeedbackServiceStub(await serve())
+    assert not (await stub.ListModels(feedback_pb.ListModelsRequest(), timeout=TIMEOUT)).models
+    feedback = feedback_pb.RecordFeedbackRequest(feedback=[feedback_pb.Feedback(id="a")])
+    calls = [
+        (stub.RecordFeedback, feedback),
+        (stub.PromoteModel, feedback_pb.PromoteModelRequest(version="v")),
+        (stub.RollbackModel, feedback_pb.RollbackModelRequest()),
+        (stub.GetTrainingStatus, feedback_pb.GetTrainingStatusRequest()),
+    ]
+    for call, request in calls:
+        with pytest.raises(grpc.aio.AioRpcError, match="not in this version of ragmesh yet") as caught:
+            await call(request, timeout=TIMEOUT)
+        assert caught.value.code() is grpc.StatusCode.UNIMPLEMENTED
+
+
+async def test_bad_requests_name_their_field(serve: Serve) -> None:
+    channel = await serve()
+    table: list[tuple[dict[str, Any], str]] = [
+        ({"query": ""}, "query"),
+        ({"query": " "}, "query"),
+        ({"query": "x" * 2**20}, "query"),
+        ({"passages": []}, "passages"),
+        ({"passages": PASSAGES + PASSAGES[1:2]}, "passages[4].id"),
+        ({"passages": [common_pb2.Passage(id="a", text="x" * 65_537)]}, "passages[0].text"),
+        ({"passages": [common_pb2.Passage(id=str(at), text="x") for at in range(1001)]}, "passages"),
+        ({"top_k": 0}, "top_k"),
+        ({"top_k": 5}, "top_k"),
+        ({"agent": common_pb2.Agent(task_id="x" * 129)}, "agent.task_id"),
+        ({"agent": common_pb2.Agent(model_id="x" * 129)}, "agent.model_id"),
+    ]
+    for fields, field in table:
+        with pytest.raises(grpc.aio.AioRpcError) as caught:
+            await _rerank(channel, **fields)
+        assert (caught.value.code(), _details(caught.value)[0]) == (grpc.StatusCode.INVALID_ARGUMENT, [field])
+    with pytest.raises(grpc.aio.AioRpcError, match="no reranker 'magic'") as caught:
+        await _rerank(channel, reranker="magic")
+    assert (caught.value.code(), _details(caught.value)[0]) == (grpc.StatusCode.NOT_FOUND, ["reranker"])
+
+
+async def test_a_generator_that_is_away(serve: Serve) -> None:
+    with pytest.raises(
+        grpc.aio.AioRpcError, match="the generator, which judges for rankrag, is away"
+    ) as caught:
+        await _rerank(await serve(generator_target="127.0.0.1:1"))
+    assert caught.value.code() is grpc.StatusCode.UNAVAILABLE
+    assert _details(caught.value)[1] == "GENERATOR_UNAVAILABLE"
+
+
+async def test_the_deadline_travels_less_a_margin(generator: Generators, serve: Serve) -> None:
+    server, judge = generator
+    await _rerank(await serve(generator_target=server.address), timeout=30)
+    assert 0 < judge.seconds_left[0] < 30
+
+
+async def test_a_caller_that_leaves_cancels_the_generators_call(generator: Generators, serve: Serve) -> None:
+    server, judge = generator
+    judge.proceed.clear()
+    call = asyncio.ensure_future(_rerank(await serve(generator_target=server.address)))
+    await asyncio.wait_for(judge.began.wait(), TIMEOUT)
+    call.cancel()
+    await asyncio.wait_for(judge.cancelled.wait(), TIMEOUT)
+
+
+async def test_a_slow_generator_ends_in_the_callers_deadline(generator: Generators, serve: Serve) -> None:
+    server, judge = generator
+    judge.proceed.clear()
+    with pytest.raises(grpc.aio.AioRpcError) as caught:
+        await _rerank(await serve(generator_target=server.address), timeout=1)
+    assert caught.value.code() is grpc.StatusCode.DEADLINE_EXCEEDED
+
+
+async def test_a_model_of_the_settings_that_is_not_there(generator: Generators, serve: Serve) -> None:
+    server, _ = generator
+    channel = await serve(generator_target=server.address, rankrag_model="nope")
+    with pytest.raises(grpc.aio.AioRpcError, match="RAGMESH_RERANKER_RANKRAG_MODEL") as caught:
+        await _rerank(channel)
+    assert caught.value.code() is grpc.StatusCode.FAILED_PRECONDITION
+
+
+async def test_the_generators_objection_to_the_question_is_one_to_the_query(
+    generator: Generators, serve: Serve
+) -> None:
+    from meshkit.errors import InvalidField
+
+    server, judge = generator
+    judge.error = InvalidField("question", "has 65 tokens; judge reads at most 64")
+    with pytest.raises(grpc.aio.AioRpcError, match="has 65 tokens") as caught:
+        await _rerank(await serve(generator_target=server.address))
+    assert (caught.value.code(), _details(caught.value)[0]) == (grpc.StatusCode.INVALID_ARGUMENT, ["query"])
+
+
+async def test_too_much_work_is_refused_at_once(generator: Generators, serve: Serve) -> None:
+    server, judge = generator
+    judge.proceed.clear()
+    channel = await serve(generator_target=server.address, max_work=6)
+    first = asyncio.ensure_future(_rerank(channel))
+    await asyncio.wait_for(judge.began.wait(), TIMEOUT)
+    with pytest.raises(grpc.aio.AioRpcError) as caught:
+        await _rerank(channel)
+    assert caught.value.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
+    judge.proceed.set()
+    await first
+
+
+@pytest.fixture
+def process(tmp_path: Path) -> Iterator[Callable[..., subprocess.Popen[str]]]:
+    """Starts ``python -m services.reranker`` with settings; ended by pid with the test."""
+    started: list[subprocess.Popen[str]] = []
+
+    def start(**settings: str) -> subprocess.Popen[str]:
+        environment = dict(os.environ)
+        environment |= {"RAGMESH_HOME": str(tmp_path), "RAGMESH_RERANKER_PORT": "0"}
+        environment |= {"RAGMESH_RERANKER_PORT_FILE": str(tmp_path / "port"), "HF_HUB_OFFLINE": "1"}
+        environment |= {f"RAGMESH_RERANKER_{name}": value for name, value in settings.items()}
+        command = [sys.executable, "-m", "services.reranker"]
+        started.append(subprocess.Popen(command, env=environment, stderr=subprocess.PIPE, text=True))
+        return started[-1]
+
+    yield start
+    for one in started:
+        if one.poll() is None:
+            os.kill(one.pid, signal.SIGKILL)
+        one.wait()
+        assert one.stderr is not None
+        one.stderr.close()
+
+
+@pytest.mark.timeout(600)
+async def test_as_a_process(process: Callable[..., subprocess.Popen[str]], tmp_path: Path) -> None:
+    running = process()
+    port_file = tmp_path / "port"
+    async with asyncio.timeout(300):
+        while not port_file.exists():
+            assert running.poll() is None
+            await asyncio.sleep(0.05)
+    channel = connect_sync(port_file.read_text(), service=RERANKER)
+    health = health_pb2_grpc.HealthStub(channel)
+    serving = health_pb2.HealthCheckResponse.SERVING
+    for name in (RERANKER, FEEDBACK):
+        async with asyncio.timeout(300):
+            while health.Check(health_pb2.HealthCheckRequest(service=name), timeout=30).status != serving:
+                await asyncio.sleep(0.05)
+    request = pb.RerankRequest(query="q", passages=PASSAGES, reranker="none")
+    assert list(RerankerServiceStub(channel).Rerank(request, timeout=TIMEOUT).order) == [0, 1, 2, 3]
+    channel.close()
+    running.send_signal(signal.SIGTERM)
+    assert await asyncio.to_thread(running.wait, 60) == 0
+
+
+@pytest.mark.timeout(900)
+async def test_what_cannot_be_served_ends_in_one_line(
+    process: Callable[..., subprocess.Popen[str]], tmp_path: Path
+) -> None:
+    starts = {
+        "RAGMESH_RERANKER_DEFAULT_RERANKER=cross-encoder needs RAGMESH_RERANKER_CROSS_ENCODER": {
+            "DEFAULT_RERANKER": "cross-encoder"
+        },
+        "RAGMESH_RERANKER_CROSS_ENCODER: there is no folder": {"CROSS_ENCODER": str(tmp_path / "none")},
+        "RAGMESH_RERANKER_ALLOW_DOWNLOAD=true fetches it": {"CROSS_ENCODER": "nobody/nothing"},
+    }
+    running = {words: process(**settings) for words, settings in starts.items()}
+    for words, one in running.items():
+        assert await asyncio.to_thread(one.wait, 600) == 2
+        assert one.stderr is not None
+        lines = one.stderr.read().splitlines()
+        assert len(lines) == 1, lines
+        assert words in lines[0]

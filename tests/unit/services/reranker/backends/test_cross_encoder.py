@@ -1,0 +1,223 @@
+"""The cross-encoder: sentence-transformers' own scores, whoever shares the batch."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import shutil
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from sentence_transformers import CrossEncoder
+from transformers import BertConfig, BertForSequenceClassification
+
+from meshkit.compute import ComputePool
+from meshkit.models import ModelError
+from meshkit.placement import Placement
+from services.reranker.backends.cross_encoder import CrossEncoderReranker, from_settings, load
+from services.reranker.domain import Agent, Passage
+from services.reranker.settings import RerankerSettings
+from tests import tiny_models
+from tests.tiny_models import SENTENCES
+
+QUERY = SENTENCES[0]
+CPU = Placement(torch.device("cpu"), torch.float32)
+Make = Callable[..., CrossEncoderReranker]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tiny_models.cross_encoder(tmp_path_factory.mktemp("cross-encoder"))
+
+
+@pytest.fixture
+async def make(folder: Path, tmp_path: Path) -> AsyncIterator[Make]:
+    """Makes rerankers from settings."""
+    pool = ComputePool(2, "test")
+    made: list[CrossEncoderReranker] = []
+
+    def make(**settings: Any) -> CrossEncoderReranker:
+        defaults = {"cross_encoder": str(folder), "dtype": "float32", "device": "cpu", "home": tmp_path}
+        made.append(from_settings(RerankerSettings(**(defaults | settings)), pool))
+        return made[-1]
+
+    yield make
+    for one in made:
+        await one.close()
+    pool.close()
+
+
+def _passages(count: int, seed: int = 0) -> list[Passage]:
+    rng = random.Random(seed)
+    words = " ".join(SENTENCES).split()
+    return [
+        Passage(str(at), "Title" if at % 2 else "", " ".join(rng.choices(words, k=rng.randint(1, 60))))
+        for at in range(count)
+    ]
+
+
+async def _score(reranker: CrossEncoderReranker, passages: list[Passage], query: str = QUERY) -> list[float]:
+    return list((await reranker.score(query, passages, Agent())).values)
+
+
+async def test_scores_are_those_of_sentence_transformers(make: Make, folder: Path) -> None:
+    passages = _passages(60)
+    got = await _score(make(), passages)
+    reference = CrossEncoder(str(folder), device="cpu")
+    pairs = [(QUERY, f"{one.title} {one.text}" if one.title else one.text) for one in passages]
+    expected = [float(reference.predict([pair], activation_fn=torch.nn.Sigmoid())[0]) for pair in pairs]
+    assert got == pytest.approx(expected, abs=1e-5)
+    assert max(got) - min(got) > 0.1, "the comparison would be vacuous"
+    assert all(0.0 <= score <= 1.0 for score in got)
+
+
+async def test_scores_do_not_depend_on_company_or_order(make: Make) -> None:
+    reranker = make()
+    passages = _passages(50)
+    together = await _score(reranker, passages)
+    assert (await _score(reranker, passages[::-1]))[::-1] == pytest.approx(together, abs=1e-5)
+    for at in (0, 21, 49):
+        assert await _score(reranker, [passages[at]]) == pytest.approx([together[at]], abs=1e-5)
+    others = [_score(reranker, _passages(7, seed), SENTENCES[seed]) for seed in range(1, 6)]
+    crowded, *_ = await asyncio.gather(_score(reranker, passages), *others)
+    assert crowded == pytest.approx(together, abs=1e-5)
+
+
+async def test_concurrent_requests_share_batches(make: Make) -> None:
+    reranker = make(batch_delay_ms=200)
+    batches: list[int] = []
+    hook = reranker._encoder.register_forward_pre_hook(
+        lambda _, args: batches.append(len(args[0]["input_ids"]))
+    )
+    try:
+        await asyncio.gather(*(_score(reranker, _passages(4, seed)) for seed in range(8)))
+    finally:
+        hook.remove()
+    assert sum(batches) == 32
+    assert len(batches) <= 4, "eight requests alone would be eight batches"
+
+
+async def test_a_small_request_gets_between_the_chunks_of_a_large_one(make: Make) -> None:
+    reranker = make(batch_tokens=512, batch_delay_ms=0)
+    loop = asyncio.get_running_loop()
+    began = asyncio.Event()
+    done: list[str] = []
+
+    async def run(name: str, count: int) -> None:
+        await _score(reranker, _passages(count))
+        done.append(name)
+
+    def tell(*_: Any) -> None:
+        loop.call_soon_threadsafe(began.set)
+
+    hook = reranker._encoder.register_forward_pre_hook(tell)
+    large = asyncio.ensure_future(run("large", 1000))
+    await asyncio.wait_for(began.wait(), 60)
+    hook.remove()
+    await asyncio.gather(run("small", 2), large)
+    assert done == ["small", "large"]
+
+
+async def test_little_is_padded(make: Make) -> None:
+    reranker = make()
+    computed = useful = 0
+
+    def count(_: Any, args: Any) -> None:
+        nonlocal computed, useful
+        computed += args[0]["attention_mask"].numel()
+        useful += int(args[0]["attention_mask"].sum())
+
+    hook = reranker._encoder.register_forward_pre_hook(count)
+    await _score(reranker, _passages(200))
+    hook.remove()
+    assert computed / useful < 1.25
+
+
+async def test_what_is_too_long_is_cut_at_its_end(make: Make) -> None:
+    reranker = make(max_length=32)
+    text = " ".join(SENTENCES)
+    first, second, third = await _score(
+        reranker, [Passage("a", "", text), Passage("b", "", text + " and more"), Passage("c", "", text[:20])]
+    )
+    assert first == pytest.approx(second, abs=1e-6)
+    assert first != pytest.approx(third, abs=1e-3)
+
+
+async def test_bfloat16_keeps_scores_close(make: Make) -> None:
+    passages = _passages(40)
+    exact = await _score(make(), passages)
+    fast = await _score(make(dtype="bfloat16"), passages)
+    assert fast == pytest.approx(exact, abs=0.1)
+    assert fast != exact
+
+
+async def test_callers_who_left_are_not_computed_for(make: Make) -> None:
+    reranker = make(batch_delay_ms=500)
+    batches: list[int] = []
+    hook = reranker._encoder.register_forward_pre_hook(
+        lambda _, args: batches.append(len(args[0]["input_ids"]))
+    )
+    leaving = asyncio.ensure_future(_score(reranker, _passages(5, 1)))
+    while not reranker._batcher._queue:
+        await asyncio.sleep(0.001)
+    leaving.cancel()
+    await _score(reranker, _passages(3, 2))
+    hook.remove()
+    assert sum(batches) == 3
+
+
+async def test_agents_it_does_not_know_are_unknown_ones(make: Make) -> None:
+    reranker = make()
+    passages = _passages(5)
+    some = await reranker.score(QUERY, passages, Agent("qa-open", "t5-small-fid"))
+    assert some == await reranker.score(QUERY, passages, Agent())
+
+
+async def test_it_says_which_model_it_serves(make: Make, folder: Path) -> None:
+    reranker = make()
+    (model,) = reranker.models()
+    assert model.serving
+    assert model.version == (await reranker.score(QUERY, _passages(1), Agent())).model_version
+    assert model.provenance == f"loaded from {folder.name}"
+
+
+def _relabelled(folder: Path, target: Path, labels: int) -> Path:
+    shutil.copytree(folder, target)
+    config = BertConfig.from_pretrained(folder, num_labels=labels)
+    torch.manual_seed(0)
+    BertForSequenceClassification(config).save_pretrained(target)
+    return target
+
+
+async def test_two_classes_score_by_the_second(make: Make, folder: Path, tmp_path: Path) -> None:
+    target = _relabelled(folder, tmp_path / "two", 2)
+    passages = _passages(5)
+    got = await _score(make(cross_encoder=str(target)), passages)
+    reference = CrossEncoder(str(target), device="cpu")
+    pairs = [(QUERY, f"{one.title} {one.text}" if one.title else one.text) for one in passages]
+    expected = reference.predict(pairs, apply_softmax=True)[:, 1]
+    assert got == pytest.approx([float(value) for value in expected], abs=1e-5)
+
+
+def test_three_classes_are_no_reranker(folder: Path, tmp_path: Path) -> None:
+    with pytest.raises(ModelError, match="has 3 labels; a reranker has one or two"):
+        load(_relabelled(folder, tmp_path / "three", 3), CPU)
+
+
+def test_no_weights_but_safetensors(folder: Path, tmp_path: Path) -> None:
+    target = Path(shutil.copytree(folder, tmp_path / "copy"))
+    (target / "model.safetensors").rename(target / "pytorch_model.bin")
+    with pytest.raises(ModelError, match="other formats are not loaded"):
+        load(target, CPU)
+
+
+@pytest.mark.parametrize("name", ["config.json", "model.safetensors"])
+def test_damaged_files(folder: Path, tmp_path: Path, name: str) -> None:
+    target = Path(shutil.copytree(folder, tmp_path / "copy"))
+    (target / name).write_text("{")
+    with pytest.raises(ModelError, match="cannot be loaded") as caught:
+        load(target, CPU)
+    assert "\n" not in str(caught.value)

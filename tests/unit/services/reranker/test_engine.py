@@ -1,0 +1,101 @@
+"""Choosing a reranker and ordering by its scores."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import UTC, datetime
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from meshkit.errors import FailedPrecondition, NotFound
+from services.reranker.backends.unconfigured import Unconfigured
+from services.reranker.backends.unranked import Unranked
+from services.reranker.domain import Agent, LearnedModel, Passage, Scores
+from services.reranker.engine import Reranking
+
+
+class Fixed:
+    """Gives the scores it was made with, and remembers for whom."""
+
+    def __init__(self, scores: Sequence[float], day: int = 1, *, serving: bool = True) -> None:
+        self.scores = tuple(scores)
+        self.agents: list[Agent] = []
+        self.model = LearnedModel(f"v{day}", serving, datetime(2026, 1, day, tzinfo=UTC), "by hand")
+
+    async def score(self, query: str, passages: Sequence[Passage], agent: Agent) -> Scores:
+        self.agents.append(agent)
+        return Scores(self.scores, self.model.version)
+
+    def models(self) -> list[LearnedModel]:
+        return [self.model]
+
+
+def _passages(*ids: str) -> list[Passage]:
+    return [Passage(id_, "", "text") for id_ in ids]
+
+
+async def test_best_first_and_ties_by_ascending_id() -> None:
+    engine = Reranking({"fixed": Fixed([0.5, 0.9, 0.5, 0.1])}, "fixed")
+    ranking = await engine.rerank("q", _passages("b", "z", "a", "c"), Agent(), top_k=3)
+    assert ranking.order == (1, 2, 0)
+    assert ranking.scores == (0.5, 0.9, 0.5, 0.1)
+    assert (ranking.model_version, ranking.reranker) == ("v1", "fixed")
+
+
+@given(st.lists(st.sampled_from([0.0, 0.25, 0.5, 1.0]), min_size=1, max_size=20), st.data())
+async def test_the_order_is_that_of_a_full_sort(scores: list[float], data: st.DataObject) -> None:
+    top_k = data.draw(st.integers(1, len(scores)))
+    passages = _passages(*(f"{at:02}" for at in data.draw(st.permutations(range(len(scores))))))
+    ranking = await Reranking({"f": Fixed(scores)}, "f").rerank("q", passages, Agent(), top_k=top_k)
+    expected = sorted(range(len(scores)), key=lambda at: (-scores[at], passages[at].id))
+    assert list(ranking.order) == expected[:top_k]
+
+
+async def test_the_default_unless_one_is_named() -> None:
+    engine = Reranking({"a": Fixed([0.1]), "none": Unranked()}, "a")
+    assert (await engine.rerank("q", _passages("x"), Agent(), top_k=1)).reranker == "a"
+    named = await engine.rerank("q", _passages("x", "y", "z"), Agent(), top_k=3, reranker="none")
+    assert (named.reranker, named.scores, named.order) == ("none", (1.0, 1 / 2, 1 / 3), (0, 1, 2))
+    with pytest.raises(NotFound, match="no reranker 'b'; there are a, none") as caught:
+        await engine.rerank("q", _passages("x"), Agent(), top_k=1, reranker="b")
+    assert caught.value.field == "reranker"
+
+
+async def test_the_agent_reaches_the_reranker() -> None:
+    fixed = Fixed([0.1])
+    agent = Agent("qa-open", "t5-small-fid")
+    await Reranking({"f": fixed}, "f").rerank("q", _passages("x"), agent, top_k=1)
+    assert fixed.agents == [agent]
+
+
+async def test_without_a_model_the_setting_is_named() -> None:
+    engine = Reranking(
+        {"cross-encoder": Unconfigured("cross-encoder", "RAGMESH_X"), "none": Unranked()}, "none"
+    )
+    with pytest.raises(FailedPrecondition, match="'cross-encoder' has no model: set RAGMESH_X") as caught:
+        await engine.rerank("q", _passages("x"), Agent(), top_k=1, reranker="cross-encoder")
+    assert caught.value.reason == "NOT_CONFIGURED"
+    assert engine.models() == []
+
+
+@pytest.mark.parametrize("scores", [[0.5, 0.5], [float("nan")]])
+async def test_a_broken_reranker_is_no_fault_of_the_caller(scores: list[float]) -> None:
+    with pytest.raises(RuntimeError, match="scores for 1 passages"):
+        await Reranking({"f": Fixed(scores)}, "f").rerank("q", _passages("x"), Agent(), top_k=1)
+
+
+def test_served_models_come_first_then_newest_first() -> None:
+    rerankers = {
+        "a": Fixed([], 1, serving=False),
+        "b": Fixed([], 3, serving=False),
+        "c": Fixed([], 2),
+        "d": Unranked(),
+    }
+    assert [model.version for model in Reranking(rerankers, "a").models()] == ["v2", "v3", "v1"]
+
+
+def test_an_unknown_default_is_refused() -> None:
+    with pytest.raises(ValueError, match="the default 'b' is none of a"):
+        Reranking({"a": Unranked()}, "b")
