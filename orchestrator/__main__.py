@@ -65,6 +65,7 @@ class Orchestrator:
                 settings.outbox_file(),
                 capacity=settings.outbox_capacity,
                 max_bytes=settings.outbox_max_bytes,
+                flush=settings.outbox_flush,
             ),
             EvaluatorClient(evaluator),
             partial(codec.observation, with_text=settings.observe_text),

@@ -23,6 +23,7 @@ _READ: Final = 64
 _SHORTEST_PAUSE_S: Final = 0.1
 _LONGEST_PAUSE_S: Final = 5.0
 _LONGEST_LINE_S: Final = 30.0
+_GATHER_S: Final = 0.05
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,6 +105,7 @@ class Courier:
         self._encode = encode
         self._idle_s = idle_s
         self._work = asyncio.Event()
+        self._hurry = asyncio.Event()
         self._returned = asyncio.Event()
         self._reachable: bool | None = None
         self._trouble: MeshError | None = None
@@ -142,6 +144,8 @@ class Courier:
             report = self._reports[id_] = asyncio.get_running_loop().create_future()
         await self._outbox.append(id_, self._encode(observation))
         self._work.set()
+        if report is not None:
+            self._hurry.set()
         away = self._away()
         if away is not None:
             self._give_up(report, Unavailable(away, "the evaluator is away"))
@@ -220,6 +224,7 @@ class Courier:
         after = 0
         while loop.time() < ends:
             self._work.clear()
+            self._hurry.clear()
             letters = await self._outbox.waiting(after=after, limit=_READ)
             for letter in letters:
                 await room.acquire()
@@ -227,12 +232,17 @@ class Courier:
                 after = letter.sequence
                 if not await line.send(letter.payload, want_report=letter.id in self._reports):
                     return
-            if not letters:
-                try:
-                    async with asyncio.timeout(self._idle_s):
-                        await self._work.wait()
-                except TimeoutError:
-                    break
+            if len(letters) == _READ:
+                continue
+            try:
+                async with asyncio.timeout(self._idle_s):
+                    await self._work.wait()
+            except TimeoutError:
+                break
+            # What is posted in a moment shares a trip, unless somebody waits for a report.
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(_GATHER_S):
+                    await self._hurry.wait()
         else:
             self._work.set()  # there may be more, for the next line
         await line.hang_up()

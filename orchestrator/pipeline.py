@@ -237,7 +237,7 @@ class Pipeline:
             return Ranked(rankings.cut(found.rankings, found.log_probabilities, ask.k), "none", ""), None
         rows = found.rankings[:, : ask.rerank_depth]
         # Every passage of every ranking, once, in the retriever's order.
-        scored = np.unique(rows)
+        scored = np.unique(rows) if len(rows) > 1 else np.sort(rows[0])
         began = time.perf_counter()
         outcome = await self._attempt(
             clock,

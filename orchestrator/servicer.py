@@ -3,7 +3,8 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+import asyncio
+from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import aclosing
 from typing import Any, Final
 
@@ -56,7 +57,7 @@ class OrchestratorServicer(pb_grpc.OrchestratorServiceServicer):
         else:
             ask = self._decode(request)
         with self._admission.admit(max(1, ask.num_answers)):
-            async with aclosing(self._pipeline.ask(ask, deadline.current())) as events:
+            async with aclosing(_ahead(self._pipeline.ask(ask, deadline.current()))) as events:
                 async for event in events:
                     yield codec.event(event)
 
@@ -78,3 +79,28 @@ class OrchestratorServicer(pb_grpc.OrchestratorServiceServicer):
         return codec.ask(
             request, default_collection=self._default_collection, default_reranker=self._default_reranker
         )
+
+
+async def _ahead(events: AsyncGenerator[domain.Event, None]) -> AsyncGenerator[domain.Event, None]:
+    """Lets the pipeline go on with the next stage while an event is on its way to the caller.
+
+    What may wait here is bounded by the ask: a pool, as many answers as were admitted, and their words.
+    """
+    waiting: asyncio.Queue[domain.Event | None] = asyncio.Queue()
+
+    async def run() -> None:
+        try:
+            async with aclosing(events):
+                async for event in events:
+                    waiting.put_nowait(event)
+        finally:
+            waiting.put_nowait(None)
+
+    runner = asyncio.create_task(run())
+    try:
+        while (event := await waiting.get()) is not None:
+            yield event
+        await runner
+    finally:
+        runner.cancel()
+        await asyncio.gather(runner, return_exceptions=True)

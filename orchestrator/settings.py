@@ -58,6 +58,8 @@ class OrchestratorSettings(ServiceSettings):
     """Observations kept while the evaluator is away; beyond, new ones are dropped by name. [1, inf)."""
     outbox_max_bytes: int = Field(default=2**30, ge=65_536)
     """Largest size of the outbox's file. Bytes, [65536, inf)."""
+    outbox_flush: bool = False
+    """Whether an ask ends only when its observation has reached the disk."""
     observe_text: bool = True
     """Whether observations carry the question's text."""
     compute_threads: int = Field(default=1, ge=1, le=256)
