@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Sequence
 from typing import Any, Final, cast
@@ -211,7 +212,7 @@ class _ObserveLine:
         request.observation.MergeFromString(payload)
         try:
             await self._call.write(request)
-        except (grpc.RpcError, grpc.aio.UsageError):  # the call is over
+        except (grpc.RpcError, grpc.aio.UsageError, asyncio.InvalidStateError):  # the call is over
             return False
         return True
 

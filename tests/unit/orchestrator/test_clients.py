@@ -1,0 +1,209 @@
+"""The clients over real connections: lines that end, connections that come and go, errors in the ask's words."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from typing import Any
+
+import grpc
+import pytest
+
+from meshkit.errors import MeshError, Unavailable
+from meshkit.telemetry import Telemetry
+from orchestrator.clients import EvaluatorClient, RerankerClient, RetrieverClient
+from orchestrator.courier import Delivered, Outcome
+from orchestrator.domain import Agent
+from ragmesh.evaluator.v1 import evaluator_service_pb2 as evaluator_pb
+from ragmesh.reranker.v1 import reranker_service_pb2 as reranker_pb
+from tests.unit.orchestrator.fakes import ask, passage
+
+SERVICE = "ragmesh.evaluator.v1.EvaluatorService"
+
+
+async def _server(port: int = 0, **methods: Any) -> tuple[grpc.aio.Server, int]:
+    """A server with handlers of the raw kind: service/method to handler."""
+    server = grpc.aio.server(options=[("grpc.so_reuseport", 0)])
+    by_service: dict[str, dict[str, Any]] = {}
+    for name, handler in methods.items():
+        service, method = name.rsplit("_", 1)
+        by_service.setdefault(service.replace("_", "."), {})[method] = handler
+    server.add_generic_rpc_handlers(
+        [grpc.method_handlers_generic_handler(service, handlers) for service, handlers in by_service.items()]
+    )
+    bound = server.add_insecure_port(f"127.0.0.1:{port}")
+    await server.start()
+    return server, bound
+
+
+def _observe(behaviour: Any) -> dict[str, Any]:
+    handler = grpc.stream_stream_rpc_method_handler(
+        behaviour,
+        request_deserializer=evaluator_pb.ObserveRequest.FromString,
+        response_serializer=evaluator_pb.ObserveResponse.SerializeToString,
+    )
+    return {"ragmesh_evaluator_v1_EvaluatorService_Observe": handler}
+
+
+async def _acknowledging(requests: AsyncIterator[Any], context: Any) -> AsyncIterator[Any]:
+    async for request in requests:
+        ack = evaluator_pb.ObserveAck(observation_id=request.observation.id)
+        yield evaluator_pb.ObserveResponse(ack=ack)
+
+
+@pytest.fixture(params=["plain", "traced"])
+def telemetry(request: pytest.FixtureRequest) -> Telemetry:
+    """Channels behave alike with and without interceptors, which gRPC builds as different calls."""
+    return Telemetry.disabled() if request.param == "plain" else Telemetry.in_memory("orchestrator")
+
+
+def _channel(port: int, telemetry: Telemetry) -> grpc.aio.Channel:
+    return EvaluatorClient.channel_to(f"127.0.0.1:{port}", max_message_bytes=2**20, telemetry=telemetry)
+
+
+async def test_a_line_brings_and_ends(telemetry: Telemetry) -> None:
+    server, port = await _server(**_observe(_acknowledging))
+    async with _channel(port, telemetry) as channel:
+        line = EvaluatorClient(channel).call()
+        payloads = [evaluator_pb.Observation(id=str(i)).SerializeToString() for i in range(3)]
+        assert [await line.send(payload, want_report=False) for payload in payloads] == [True] * 3
+        await line.hang_up()
+        assert [outcome async for outcome in line.outcomes()] == [Delivered(str(i)) for i in range(3)]
+    await server.stop(0)
+
+
+async def test_a_line_that_dies_says_so_and_sends_no_more(telemetry: Telemetry) -> None:
+    started = asyncio.Event()
+
+    async def hanging(requests: AsyncIterator[Any], context: Any) -> AsyncIterator[Any]:
+        async for request in _acknowledging(requests, context):
+            yield request
+            started.set()
+
+    server, port = await _server(**_observe(hanging))
+    async with _channel(port, telemetry) as channel:
+        line = EvaluatorClient(channel).call()
+        assert await line.send(evaluator_pb.Observation(id="a").SerializeToString(), want_report=False)
+        received: list[Outcome] = []
+
+        async def receive() -> None:
+            async for outcome in line.outcomes():
+                received.append(outcome)
+
+        receiver = asyncio.create_task(receive())
+        async with asyncio.timeout(30):
+            await started.wait()
+            await server.stop(0)
+            with pytest.raises(Unavailable) as caught:
+                await receiver
+        assert caught.value.reason == "UPSTREAM_UNAVAILABLE"
+        assert received == [Delivered("a")]
+        assert not await line.send(b"", want_report=False)
+        line.cut()
+
+
+async def test_a_line_to_nowhere_is_unavailable(telemetry: Telemetry) -> None:
+    async with _channel(9, telemetry) as channel:
+        line = EvaluatorClient(channel).call()
+        sending = asyncio.create_task(line.send(b"", want_report=False))
+        with pytest.raises(Unavailable):
+            async with asyncio.timeout(30):
+                _ = [outcome async for outcome in line.outcomes()]
+        line.cut()
+        await asyncio.gather(sending, return_exceptions=True)
+
+
+async def test_connections_that_come_and_go_are_told() -> None:
+    changes: asyncio.Queue[bool] = asyncio.Queue()
+    server, port = await _server(**_observe(_acknowledging))
+    async with _channel(port, Telemetry.disabled()) as channel:
+        watching = asyncio.create_task(EvaluatorClient(channel).watch(changes.put_nowait))
+        async with asyncio.timeout(60):
+            assert await changes.get() is True
+            await server.stop(0)
+            assert await changes.get() is False
+            server, _ = await _server(port, **_observe(_acknowledging))
+            assert await changes.get() is True
+        watching.cancel()
+        await asyncio.gather(watching, return_exceptions=True)
+    await server.stop(0)
+
+
+async def test_an_absence_from_the_start_is_told() -> None:
+    changes: asyncio.Queue[bool] = asyncio.Queue()
+    async with _channel(9, Telemetry.disabled()) as channel:
+        watching = asyncio.create_task(EvaluatorClient(channel).watch(changes.put_nowait))
+        async with asyncio.timeout(60):
+            assert await changes.get() is False
+        watching.cancel()
+        await asyncio.gather(watching, return_exceptions=True)
+
+
+def _rerank(behaviour: Any) -> dict[str, Any]:
+    handler = grpc.unary_unary_rpc_method_handler(
+        behaviour,
+        request_deserializer=reranker_pb.RerankRequest.FromString,
+        response_serializer=reranker_pb.RerankResponse.SerializeToString,
+    )
+    return {"ragmesh_reranker_v1_RerankerService_Rerank": handler}
+
+
+@pytest.mark.parametrize("scores", [[], [0.5], [0.5, float("nan")]])
+async def test_scores_that_are_none_are_an_error_and_no_order(scores: list[float]) -> None:
+    async def broken(request: Any, context: Any) -> reranker_pb.RerankResponse:
+        return reranker_pb.RerankResponse(scores=scores)
+
+    server, port = await _server(**_rerank(broken))
+    channel = RerankerClient.channel_to(
+        f"127.0.0.1:{port}", max_message_bytes=2**20, telemetry=Telemetry.disabled()
+    )
+    async with channel:
+        with pytest.raises(MeshError) as caught:
+            await RerankerClient(channel).rerank(
+                "q", [passage("a"), passage("b")], agent=Agent(), reranker="x", timeout_s=30
+            )
+    assert (caught.value.code, caught.value.reason) == (grpc.StatusCode.INTERNAL, "UPSTREAM_ERROR")
+    await server.stop(0)
+
+
+async def _aborting(code: grpc.StatusCode) -> tuple[grpc.aio.Server, int]:
+    async def behaviour(request: Any, context: Any) -> None:
+        await context.abort(code, "internals at 10.0.0.1:5432")
+
+    return await _server(**_rerank(behaviour))
+
+
+@pytest.mark.parametrize(
+    ("code", "told"),
+    [
+        (grpc.StatusCode.UNKNOWN, grpc.StatusCode.UNAVAILABLE),
+        (grpc.StatusCode.INTERNAL, grpc.StatusCode.UNAVAILABLE),
+        (grpc.StatusCode.DEADLINE_EXCEEDED, grpc.StatusCode.DEADLINE_EXCEEDED),
+        (grpc.StatusCode.RESOURCE_EXHAUSTED, grpc.StatusCode.RESOURCE_EXHAUSTED),
+        (grpc.StatusCode.UNIMPLEMENTED, grpc.StatusCode.UNAVAILABLE),
+    ],
+)
+async def test_the_transports_words_stay_inside(code: grpc.StatusCode, told: grpc.StatusCode) -> None:
+    server, port = await _aborting(code)
+    channel = RerankerClient.channel_to(
+        f"127.0.0.1:{port}", max_message_bytes=2**20, telemetry=Telemetry.disabled()
+    )
+    async with channel:
+        with pytest.raises(MeshError) as caught:
+            await RerankerClient(channel).rerank(
+                "q", [passage("a")], agent=Agent(), reranker="x", timeout_s=30
+            )
+    assert caught.value.code is told
+    assert "10.0.0.1" not in str(caught.value)
+    await server.stop(0)
+
+
+async def test_what_does_not_listen_is_unavailable() -> None:
+    channel = RetrieverClient.channel_to(
+        "127.0.0.1:9", max_message_bytes=2**20, telemetry=Telemetry.disabled()
+    )
+    async with channel:
+        with pytest.raises(Unavailable) as caught:
+            await RetrieverClient(channel).retrieve(ask(), k=5, sampling=None, timeout_s=30)
+    assert caught.value.reason == "UPSTREAM_UNAVAILABLE"
+    assert "127.0.0.1" not in caught.value.message
