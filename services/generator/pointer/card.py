@@ -184,6 +184,8 @@ _LIMITS = """## Limits
 - English only; it reads lower case, and gets the case of its answer back from the passage.
 - It always answers, right or wrong: it was never shown a question without an answer. A low P(true) of all
   passages is the sign to look at.
+- Better recall by its ranking need not mean better answers: a passage it ranks high can also mislead it.
+  Compare the rows above before relying on it as a reranker.
 - Trained on Wikipedia paragraphs and on questions written by people who saw the paragraph; expect less
   elsewhere.
 - A question is cut at 64 tokens, question and passage together at 256.
