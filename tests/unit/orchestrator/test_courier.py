@@ -175,6 +175,7 @@ async def test_a_lost_connection_is_told_and_its_return_is_used_at_once(tmp_path
         evaluator.error = Unavailable("UPSTREAM_UNAVAILABLE", "away")
         assert (await courier.post(_observation("a"))).waits == "UPSTREAM_UNAVAILABLE"
         await _until(lambda: len(evaluator.lines) >= 5)  # the pause has grown beyond a second
+        await asyncio.sleep(0.3)  # the fifth try has failed, and the pause after it has begun
         evaluator.error = None
         evaluator.on_change(True)
         assert (await courier.post(_observation("b"))).waits is None
