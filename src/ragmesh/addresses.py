@@ -1,12 +1,12 @@
 """Where the five services are."""
 
 import os
+import sys
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Final, Self
 
 from ragmesh.home import home as default_home
-from ragmesh.mesh.state import read_running
 
 VARIABLES: Final = {
     service: f"RAGMESH_CLIENT_{service.upper()}_TARGET"
@@ -32,8 +32,7 @@ class Addresses:
         First ``RAGMESH_CLIENT_<SERVICE>_TARGET``, then the mesh that ``ragmesh up`` runs under ``home``
         (default: ``RAGMESH_HOME``), then the default ports of this machine.
         """
-        running = read_running(home or default_home())
-        found = dict(running.addresses) if running is not None else {}
+        found = _running(home or default_home())
         found.update(
             {service: os.environ[name] for service, name in VARIABLES.items() if os.environ.get(name)}
         )
@@ -42,3 +41,13 @@ class Addresses:
     def items(self) -> list[tuple[str, str]]:
         """Service and address, the orchestrator first."""
         return [(field.name, getattr(self, field.name)) for field in fields(self)]
+
+
+def _running(home: Path) -> dict[str, str]:
+    """Addresses of the mesh that runs on this machine; none where a mesh cannot be embedded."""
+    if sys.platform == "win32":
+        return {}
+    from ragmesh.mesh.state import read_running  # locks files as POSIX does
+
+    state = read_running(home)
+    return {} if state is None else state.addresses
