@@ -7,39 +7,40 @@ from collections.abc import Sequence
 
 from meshkit import logs
 from meshkit.admission import Admission
+from meshkit.compute import ComputePool
 from meshkit.server import Registration, run, serve
 from meshkit.settings import load
 from meshkit.telemetry import Telemetry
 from ragmesh.reranker.v1.reranker_service_pb2_grpc import add_RerankerServiceServicer_to_server
-from services.reranker.domain import Agent, Passage, Scored
-from services.reranker.engine import Engine
-from services.reranker.servicer import RERANKER_SERVICE, RerankerServicer
+from services.reranker.domain import Agent, LearnedModel, Passage, Scores
+from services.reranker.engine import Reranking
+from services.reranker.servicer import RERANKER, RerankerServicer
 from services.reranker.settings import RerankerSettings
 
 
 class StandIn:
-    """A scorer of no cost, under the name the orchestrator asks for by default."""
+    """A scorer of no cost: the order that came in."""
 
-    name = "rankrag"
+    async def score(self, query: str, passages: Sequence[Passage], agent: Agent) -> Scores:
+        return Scores(tuple(1 / rank for rank in range(1, len(passages) + 1)), "v1")
 
-    async def score(self, query: str, passages: Sequence[Passage], agent: Agent) -> Scored:
-        return Scored([1 / rank for rank in range(1, len(passages) + 1)], "v1")
+    def models(self) -> list[LearnedModel]:
+        return []
 
 
 class _Service:
-    """Lifecycle of the service around the stand-in."""
+    """Lifecycle of the service around the stand-in, which goes by the name that asks use by default."""
 
     def __init__(self, settings: RerankerSettings) -> None:
-        self._servicer = RerankerServicer(Admission(settings.max_work, "passages"))
-        self.registrations = [
-            Registration(add_RerankerServiceServicer_to_server, self._servicer, RERANKER_SERVICE)
-        ]
+        self._codec_pool = ComputePool(1, "reranker-codec")
+        self._servicer = RerankerServicer(Admission(settings.max_work, "pairs"), self._codec_pool)
+        self.registrations = [Registration(add_RerankerServiceServicer_to_server, self._servicer, RERANKER)]
 
     async def start(self) -> None:
-        self._servicer.open(Engine([StandIn()]))
+        self._servicer.open(Reranking({"rankrag": StandIn()}, "rankrag"))
 
     async def stop(self) -> None:
-        pass
+        self._codec_pool.close()
 
 
 async def main() -> None:
