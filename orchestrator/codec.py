@@ -150,6 +150,7 @@ def ask(request: pb.AskRequest, *, default_collection: str, default_reranker: st
         candidates=candidates,
         retriever=_name("retriever", request.retriever),
         reranker=reranker,
+        names_reranker=bool(request.reranker),
         model=_name("model", request.model),
         depth=depth,
         k=k,

@@ -135,8 +135,9 @@ class Labels:
 class Ask:
     """A question and how to answer it, checked and with every default filled in.
 
-    ``candidates`` is None where ``collection`` is asked. Counts are passages, and 1 ≤ ``k`` ≤
-    ``rerank_depth`` ≤ ``depth`` ≤ 1000; ``num_answers`` is in [0, number of rankings].
+    ``candidates`` is None where ``collection`` is asked, ``names_reranker`` false where it is the default.
+    Counts are passages, and 1 ≤ ``k`` ≤ ``rerank_depth`` ≤ ``depth`` ≤ 1000; ``num_answers`` is in [0, number
+    of rankings].
     """
 
     id: str
@@ -145,6 +146,7 @@ class Ask:
     candidates: Sequence[Passage] | None
     retriever: str
     reranker: str
+    names_reranker: bool
     model: str
     depth: int
     k: int

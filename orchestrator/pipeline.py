@@ -241,7 +241,7 @@ class Pipeline:
         began = time.perf_counter()
         outcome = await self._attempt(
             clock,
-            Step.RERANK,
+            Step.RERANK if ask.names_reranker else Step.DEFAULT_RERANK,
             lambda budget: self._reranker.rerank(
                 ask.question,
                 [found.passages[index] for index in scored],

@@ -1,7 +1,8 @@
 """What is done when a step of an ask fails: one table, step by failure, and the names it goes by.
 
 - retrieve, any failure: the ask fails; there is nothing to answer from.
-- rerank, refused (a bad request): the ask fails; its caller can mend it.
+- retrieve, nothing found: the question is answered without passages.
+- rerank, refused, and the ask named the reranker: the ask fails; its caller can mend it.
 - rerank, any other failure: the retriever's order is used.
 - first answer, before its first word: the ask fails; nothing useful was said yet.
 - first answer, after its first word: no answer for its samples; the ask goes on.
@@ -31,6 +32,7 @@ class Step(Enum):
 
     RETRIEVE = (Stage.RETRIEVE, "the retriever")
     RERANK = (Stage.RERANK, "the reranker")
+    DEFAULT_RERANK = (Stage.RERANK, "the default reranker")
     FIRST_WORD = (Stage.GENERATE, "the generator")
     FIRST_ANSWER = (Stage.GENERATE, "the generator, in the middle of the first answer,")
     OTHER_ANSWERS = (Stage.GENERATE, "the generator, for other contexts than the first,")
@@ -72,6 +74,7 @@ POLICY: Final[dict[tuple[Step, Failure], Action]] = {
     **{(Step.RETRIEVE, failure): Action.FAIL for failure in Failure},
     **{(Step.RERANK, failure): Action.RETRIEVER_ORDER for failure in Failure},
     (Step.RERANK, Failure.REFUSED): Action.FAIL,
+    **{(Step.DEFAULT_RERANK, failure): Action.RETRIEVER_ORDER for failure in Failure},
     **{(Step.FIRST_WORD, failure): Action.FAIL for failure in Failure},
     **{(Step.FIRST_ANSWER, failure): Action.NO_ANSWER for failure in Failure},
     **{(Step.OTHER_ANSWERS, failure): Action.NO_ANSWER for failure in Failure},

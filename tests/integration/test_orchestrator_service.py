@@ -512,7 +512,7 @@ async def test_upstream_refusals_reach_the_caller_under_the_asks_own_names(mesh:
     ]
     for upstream, error, code, field_ in cases:
         upstream.error = error
-        told, read = await mesh.refused()
+        told, read = await mesh.refused(reranker="cross-encoder")
         upstream.error = None
         assert (told, read.reason, read.field) == (code, error.reason, field_)
         assert read.message.endswith(error.message)

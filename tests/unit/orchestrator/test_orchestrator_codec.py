@@ -57,7 +57,8 @@ def test_defaults_are_filled_in() -> None:
     read = codec.ask(
         pb.AskRequest(question="Which river?"), default_collection="demo", default_reranker="rankrag"
     )
-    assert (read.collection, read.candidates, read.reranker) == ("demo", None, "rankrag")
+    assert (read.collection, read.candidates) == ("demo", None)
+    assert (read.reranker, read.names_reranker) == ("rankrag", False)
     assert (read.depth, read.k, read.rerank_depth, read.num_answers) == (100, 5, 20, 1)
     assert read.sampling is None
     assert read.run_id == f"asks-{datetime.now(UTC):%Y-%m-%d}"

@@ -11,7 +11,7 @@ import grpc
 import pytest
 
 from meshkit.deadline import Deadline
-from meshkit.errors import InvalidField, MeshError, NotFound, Overloaded, Unavailable
+from meshkit.errors import FailedPrecondition, InvalidField, MeshError, NotFound, Overloaded, Unavailable
 from orchestrator.domain import (
     Action,
     Answered,
@@ -276,6 +276,13 @@ async def test_what_the_reranker_refuses_is_the_callers_to_mend(mesh: Mesh) -> N
     with pytest.raises(InvalidField) as caught:
         await mesh.run(ask(reranker="nonsense"))
     assert caught.value.field == "reranker"
+
+
+async def test_a_default_reranker_that_refuses_is_not_the_callers_fault(mesh: Mesh) -> None:
+    mesh.reranker.error = FailedPrecondition("NO_RELEVANCE", "the model cannot judge")
+    asked = replace(ask(reranker="rankrag"), names_reranker=False)
+    degraded = _only(await mesh.run(asked), Degraded)
+    assert (degraded.action, degraded.reason) == (Action.RETRIEVER_ORDER, "UPSTREAM_REFUSED")
 
 
 async def test_a_slow_reranker_is_cut_at_its_budget(mesh: Mesh) -> None:
