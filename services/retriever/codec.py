@@ -71,7 +71,9 @@ def response_of(retrieval: Retrieval) -> retriever_pb.RetrieveResponse:
     )
     add = response.passages.add
     for passage in retrieval.passages:
-        add(id=passage.id, title=passage.title, text=passage.text, attributes=passage.attributes)
+        message = add(id=passage.id, title=passage.title, text=passage.text)
+        if passage.attributes:  # a map costs as much as the rest
+            message.attributes.update(passage.attributes)
     response.rankings.depth = retrieval.rankings.shape[1]
     response.rankings.indices.extend(retrieval.rankings.ravel().tolist())
     if retrieval.log_probabilities is not None:

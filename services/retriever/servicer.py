@@ -24,7 +24,7 @@ from services.retriever.ports import CollectionStore
 Context = grpc.aio.ServicerContext[Any, Any]
 
 # What is read or written on the event loop; more goes to a thread. Each takes about a millisecond.
-_PASSAGES_ON_LOOP: Final = 200
+_PASSAGES_ON_LOOP: Final = 100
 _INDICES_ON_LOOP: Final = 20_000
 
 

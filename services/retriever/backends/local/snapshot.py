@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, Final
 
@@ -20,6 +21,8 @@ TERMS: Final = "terms.txt"
 VECTORS: Final = "vectors.npy"
 POSTING_ARRAYS: Final = ("lengths", "row_bounds", "row_terms", "row_counts", "bounds", "rows", "counts")
 """Fields of :class:`Postings` that are arrays; each has its file, ``postings.<field>.npy``."""
+
+_KEPT: Final = 4096
 
 
 def postings_file(field: str) -> str:
@@ -50,6 +53,8 @@ class LocalSnapshot:
             analyzer=manifest.analyzer,
         )
         self.records = RecordFile.open(folder / RECORDS, _mapped(folder / RECORD_BOUNDS))
+        # An audit asks for the same few hundred passages again and again.
+        self._passage = lru_cache(_KEPT)(self.records.passage)
         # Tokens hold no white space, so lines separate them.
         names = (folder / TERMS).read_text(encoding="utf-8").split("\n")[:-1]
         self.postings = Postings(
@@ -73,7 +78,8 @@ class LocalSnapshot:
 
     def passages(self, rows: Iterable[int]) -> list[Passage]:
         """The passages of some rows."""
-        return [self.records.passage(row) for row in rows]
+        passage = self._passage
+        return [passage(row) for row in rows]
 
 
 def _mapped(path: Path) -> NDArray[Any]:
