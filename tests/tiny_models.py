@@ -1,5 +1,7 @@
 """Tiny language models with random weights, made on the spot, whose outputs depend on what they read.
 
+Made without training, which is not deterministic in ``tokenizers``: the same on every run.
+
 Freshly initialised models are useless for identity tests: a tied T5 emits one token for ever. These get
 larger weights, above all where the decoder looks at the encoder, and the builders check that greedy answers
 to different prompts differ and change from token to token; of T5's and Llama's some end by themselves.
@@ -14,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
+from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, processors
 from transformers import (
     AutoConfig,
     AutoModelForCausalLM,
@@ -47,7 +49,10 @@ SENTENCES = (
     "Answer the above question with a short phrase. relevant otherwise access whether passage",
     "Bicycles need oil on the chain, air in the tyres and 😀 on the rider.",
 )
-"""What the tokenizers learn from, and what tests ask."""
+"""What the tokenizers know the words of, and what tests ask."""
+
+_WORDS = sorted({word for sentence in SENTENCES for word in sentence.split()})
+_LETTERS = sorted({letter for sentence in SENTENCES for letter in sentence} - {" "})
 
 _CHAT = (
     "{% for message in messages %}<|{{ message['role'] }}|>{{ message['content'] }}</s>{% endfor %}"
@@ -57,16 +62,13 @@ _CHAT = (
 
 def t5(folder: Path) -> Path:
     """A T5 with a Unigram tokenizer, 512 tokens of input."""
-    tokenizer = Tokenizer(models.Unigram())
+    special = ["<pad>", "</s>", "<unk>"]
+    pieces = [f"▁{word}" for word in _WORDS] + ["▁", *_LETTERS]
+    scores = [(token, 0.0) for token in special] + [(piece, -1.0 - 3.0 / len(piece)) for piece in pieces]
+    tokenizer = Tokenizer(models.Unigram(scores, unk_id=2, byte_fallback=False))
     tokenizer.pre_tokenizer = pre_tokenizers.Metaspace()
     tokenizer.decoder = decoders.Metaspace()
-    special = ["<pad>", "</s>", "<unk>"]
-    tokenizer.train_from_iterator(
-        SENTENCES * 20,
-        trainers.UnigramTrainer(
-            vocab_size=300, special_tokens=special, unk_token="<unk>", show_progress=False
-        ),
-    )
+    tokenizer.add_special_tokens(special)
     tokenizer.post_processor = processors.TemplateProcessing(
         single="$A </s>", pair="$A </s> $B </s>", special_tokens=[("</s>", 1)]
     )
@@ -90,9 +92,8 @@ def t5(folder: Path) -> Path:
         eos_token_id=1,
         decoder_start_token_id=0,
         feed_forward_proj="gated-gelu",
-        tie_word_embeddings=False,
     )
-    return _saved(T5ForConditionalGeneration(config), fast, folder)
+    return _saved(T5ForConditionalGeneration(config), fast, folder, ends=True)
 
 
 def bart(folder: Path) -> Path:
@@ -124,7 +125,7 @@ def bart(folder: Path) -> Path:
     model.generation_config.update(
         forced_bos_token_id=0, forced_eos_token_id=2, length_penalty=2.0, num_beams=4
     )
-    return _saved(model, fast, folder)
+    return _saved(model, fast, folder, ends=False)
 
 
 def llama(folder: Path, *, chat: bool = False) -> Path:
@@ -154,19 +155,21 @@ def llama(folder: Path, *, chat: bool = False) -> Path:
     model.generation_config.do_sample = True  # as chat models ship; must not leak into greedy decoding
     model.generation_config.temperature = 0.6
     model.generation_config.top_p = 0.9
-    return _saved(model, fast, folder)
+    return _saved(model, fast, folder, ends=True)
 
 
 def cross_encoder(folder: Path) -> Path:
     """A BERT with one logit and a WordPiece tokenizer, 128 positions."""
-    tokenizer = Tokenizer(models.WordPiece(unk_token="[UNK]"))
+    special = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
+    letters = sorted({letter.lower() for letter in _LETTERS})
+    pieces = special + letters + [f"##{letter}" for letter in letters]
+    pieces += sorted({word.lower() for word in _WORDS} - set(pieces))
+    vocabulary = {piece: index for index, piece in enumerate(pieces)}
+    tokenizer = Tokenizer(models.WordPiece(vocabulary, unk_token="[UNK]"))
     tokenizer.normalizer = normalizers.BertNormalizer()
     tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
     tokenizer.decoder = decoders.WordPiece()
-    special = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
-    tokenizer.train_from_iterator(
-        SENTENCES * 20, trainers.WordPieceTrainer(vocab_size=400, special_tokens=special, show_progress=False)
-    )
+    tokenizer.add_special_tokens(special)
     tokenizer.post_processor = processors.TemplateProcessing(
         single="[CLS] $A [SEP]",
         pair="[CLS] $A [SEP] $B:1 [SEP]:1",
@@ -243,36 +246,38 @@ def plain(folder: Path) -> tuple[Any, Any]:
 
 
 def _byte_level(special: Sequence[str]) -> Tokenizer:
-    tokenizer = Tokenizer(models.BPE())
-    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    """Bytes, and the words of the sentences merged from their first letter on."""
+    split = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    merges: dict[tuple[str, str], None] = {}
+    for sentence in SENTENCES:
+        for word, _ in split.pre_tokenize_str(sentence):
+            merges.update(((word[:at], word[at]), None) for at in range(1, len(word)))
+    pieces = [*special, *sorted(pre_tokenizers.ByteLevel.alphabet()), *("".join(merge) for merge in merges)]
+    vocabulary = {piece: index for index, piece in enumerate(pieces)}
+    tokenizer = Tokenizer(models.BPE(vocabulary, list(merges)))
+    tokenizer.pre_tokenizer = split
     tokenizer.decoder = decoders.ByteLevel()
-    tokenizer.train_from_iterator(
-        SENTENCES * 20,
-        trainers.BpeTrainer(
-            vocab_size=420,
-            special_tokens=list(special),
-            show_progress=False,
-            initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
-        ),
-    )
+    tokenizer.add_special_tokens(list(special))
     return tokenizer
 
 
-def _saved(model: Any, tokenizer: PreTrainedTokenizerFast, folder: Path) -> Path:
-    """Draws weights until answers vary, makes some answers end, and saves."""
-    for seed in range(20):
+def _saved(model: Any, tokenizer: PreTrainedTokenizerFast, folder: Path, *, ends: bool) -> Path:
+    """Draws weights until answers vary and, where ``ends``, some of them end by themselves; saves."""
+    end = tokenizer.eos_token_id
+    for seed in range(100):
         _draw(model, seed)
         rows = [_greedy(model, tokenizer, sentence) for sentence in SENTENCES]
-        head = model.get_output_embeddings().weight
-        if head is not model.get_input_embeddings().weight:
-            # Let the end token win wherever a token would come that some answers have, none at their start.
+        if ends:
+            # Let the end token win where a token would come that is late in some answers.
             late = [token for row in rows for token in row[6:] if all(token not in one[:6] for one in rows)]
             if not late:
                 continue
+            head = model.get_output_embeddings().weight
             with torch.no_grad():
-                head[tokenizer.eos_token_id] = 1.02 * head[max(late, key=late.count)]
+                head[end] = 1.02 * head[max(late, key=late.count)]
             rows = [_greedy(model, tokenizer, sentence) for sentence in SENTENCES]
-            if {row[-1] == tokenizer.eos_token_id for row in rows} != {True, False}:
+            ended = [row for row in rows if row[-1] == end]
+            if not 1 <= len(ended) <= 4 or min(map(len, ended)) < 4:
                 continue
         if len({tuple(row) for row in rows}) == len(rows) and all(len(set(row)) >= 4 for row in rows):
             model.save_pretrained(folder)

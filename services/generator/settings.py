@@ -58,7 +58,7 @@ class GeneratorSettings(ServiceSettings):
     """Requests computed at the same time. Threads, [1, 256]."""
     threads: int | None = Field(default=None, ge=1, le=1024)
     """Threads of one matrix product; unset: the processor's cores divided among the workers. [1, 1024]."""
-    delta_interval_ms: float = Field(default=10.0, ge=0, le=1000)
+    delta_interval_ms: float = Field(default=20.0, ge=0, le=1000)
     """Least time between two deltas of a stream. Milliseconds, [0, 1000]."""
 
     @field_validator("models", mode="before")

@@ -26,11 +26,15 @@ from transformers import (
     StoppingCriteria,
     StoppingCriteriaList,
 )
+from transformers.utils import ModelOutput
 
 from services.generator.domain import Decoding
 from services.generator.ports import Cancellation
 
 OnToken = Callable[[int], None]
+
+_MOST_LOGITS = 2**26
+"""Most scores held at once when answers are scored again: 256 MiB."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -278,23 +282,43 @@ class Decoder:
     def _log_probabilities(
         self, inputs: Mapping[str, Any], found: Tensor, lengths: Sequence[int]
     ) -> list[float]:
-        """Log-probability of the first ``lengths`` new tokens of each row: one pass, teacher-forced."""
-        prompt = _prompt(inputs).shape[1]
-        new = found.shape[1] - prompt
-        kwargs = dict(inputs)
-        if "decoder_input_ids" in kwargs:
-            kwargs["decoder_input_ids"] = found[:, :-1]
+        """Log-probability of the first ``lengths`` new tokens of each row, teacher-forced."""
+        new = found.shape[1] - _prompt(inputs).shape[1]
+        step = max(1, _MOST_LOGITS // (new * self._model.config.get_text_config().vocab_size))
+        totals: list[float] = []
+        for begin in range(0, len(found), step):
+            rows = slice(begin, begin + step)
+            logits = self._logits(_rows(inputs, rows), found[rows], new)
+            tokens = found[rows, -new:]
+            chosen = logits.gather(-1, tokens[..., None])[..., 0] - logits.logsumexp(-1)
+            ends = torch.tensor(lengths[rows], device=found.device)[:, None]
+            written = torch.arange(new, device=found.device) < ends
+            totals += chosen.masked_fill(~written, 0.0).double().sum(1).tolist()
+        return totals
+
+    def _logits(self, inputs: dict[str, Any], found: Tensor, new: int) -> Tensor:
+        """The model's scores [B, new, V] of the ``new`` last tokens of ``found``, in one pass."""
+        if "decoder_input_ids" in inputs:
+            inputs["decoder_input_ids"] = found[:, :-1]
         else:
-            mask = torch.cat([kwargs["attention_mask"], torch.ones_like(found[:, prompt:-1])], 1)
-            kwargs |= {"input_ids": found[:, :-1], "attention_mask": mask}
+            mask = torch.cat([inputs["attention_mask"], torch.ones_like(found[:, -new:-1])], 1)
+            inputs |= {"input_ids": found[:, :-1], "attention_mask": mask}
             if "position_ids" in self._accepted:
-                kwargs["position_ids"] = (mask.cumsum(1) - 1).clamp_min(0)
+                inputs["position_ids"] = (mask.cumsum(1) - 1).clamp_min(0)
         if "logits_to_keep" in self._accepted:
-            kwargs["logits_to_keep"] = new
-        logits = self._model(**kwargs).logits[:, -new:].float()
-        chosen = logits.gather(-1, found[:, prompt:, None])[..., 0] - logits.logsumexp(-1)
-        kept = torch.arange(new, device=found.device) < torch.tensor(lengths, device=found.device)[:, None]
-        return [float(total) for total in chosen.masked_fill(~kept, 0.0).double().sum(1)]
+            inputs["logits_to_keep"] = new
+        logits: Tensor = self._model(**inputs).logits[:, -new:].float()
+        return logits
+
+
+def _rows(inputs: Mapping[str, Any], rows: slice) -> dict[str, Any]:
+    """The inputs of some rows."""
+    return {
+        name: type(value)(**{part: tensor[rows] for part, tensor in value.items()})
+        if isinstance(value, ModelOutput)
+        else value[rows]
+        for name, value in inputs.items()
+    }
 
 
 def _prompt(inputs: Mapping[str, Any]) -> Tensor:

@@ -13,6 +13,7 @@ from scipy.stats import chisquare
 
 from meshkit.deadline import Deadline
 from meshkit.errors import DeadlineExceeded
+from services.generator.backends import decoding
 from services.generator.backends.decoding import Decoder, Sampler, Written
 from services.generator.domain import Decoding
 from services.generator.ports import Cancellation, Cancelled
@@ -119,6 +120,20 @@ def test_a_batch_writes_what_each_row_writes_alone(
             alone.ended,
         )
         assert written.log_probability == pytest.approx(alone.log_probability, abs=1e-3)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_scores_of_beams_are_the_same_in_small_parts(
+    subjects: dict[str, Subject], kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A pass per row instead of one for all, as for large vocabularies."""
+    decoding_ = Decoding(num_beams=2, max_new_tokens=8)
+    whole = subjects[kind].write(*SENTENCES[:4], decoding=decoding_)
+    monkeypatch.setattr(decoding, "_MOST_LOGITS", 1)
+    parts = subjects[kind].write(*SENTENCES[:4], decoding=decoding_)
+    assert [one.text_ids for one in parts] == [one.text_ids for one in whole]
+    for part, one in zip(parts, whole, strict=True):
+        assert part.log_probability == pytest.approx(one.log_probability, abs=1e-3)
 
 
 def test_some_answers_end_and_some_run_out(subjects: dict[str, Subject]) -> None:

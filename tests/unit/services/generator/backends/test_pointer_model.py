@@ -21,6 +21,7 @@ from services.generator.domain import (
     Normalization,
     Passage,
 )
+from services.generator.pointer import artifact
 from services.generator.pointer.examples import pad_pairs
 from services.generator.pointer.reader import PointerReader
 from services.generator.pointer.tokenization import pair
@@ -218,3 +219,22 @@ def test_a_folder_without_the_model(tmp_path: Path) -> None:
     with pytest.raises(ModelError, match="incomplete") as caught:
         PointerModel.from_folder("p", tmp_path, dtype=torch.float32, batch_tokens=4096)
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.skipif(not artifact.bundled().is_dir(), reason="no bundled weights in this checkout")
+def test_the_bundled_model_answers_and_judges() -> None:
+    bundled = PointerModel.from_folder("ragmesh-pointer", None, dtype=torch.float32, batch_tokens=8192)
+    passages = (
+        Passage("a", "Water", "Water boils at 100 degrees Celsius at sea level, and freezes at 0 degrees."),
+        Passage("b", "Hamlet", "Hamlet is a play by William Shakespeare about the prince of Denmark."),
+    )
+    for question, answer, relevant in (
+        ("At what temperature does water boil at sea level?", "100 degrees Celsius", 0),
+        ("Who wrote the play Hamlet?", "William Shakespeare", 1),
+    ):
+        request = GenerationRequest(question, passages, augmentation=Augmentation.FUSION_IN_DECODER)
+        written, deltas = _write(bundled, request)
+        assert written.text == "".join(deltas) == answer
+        assert written.finish_reason is FinishReason.STOP
+        scores = bundled.relevance(question, passages, Normalization.TRUE_FALSE, Cancellation())
+        assert scores[relevant] > 0.5 > scores[1 - relevant]
