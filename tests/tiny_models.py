@@ -49,10 +49,18 @@ SENTENCES = (
     "Answer the above question with a short phrase. relevant otherwise access whether passage",
     "Bicycles need oil on the chain, air in the tyres and 😀 on the rider.",
 )
-"""What the tokenizers know the words of, and what tests ask."""
+"""What tests ask; the tokenizers know its words."""
 
-_WORDS = sorted({word for sentence in SENTENCES for word in sentence.split()})
-_LETTERS = sorted({letter for sentence in SENTENCES for letter in sentence} - {" "})
+_KNOWN = (
+    *SENTENCES,
+    "This is a chat between a user and an artificial intelligence assistant. The assistant gives helpful, detailed,",
+    "and polite answers to the user’s questions based on the context. The assistant should also indicate when the",
+    "answer cannot be found in the context. For the question access whether the passage is relevant to the question.",
+    "Return True if relevant, otherwise False. Assuming the following paragraphs are true: Please directly answer",
+    "the following question with one or few words: Generate a background document to answer the given question.",
+)
+_WORDS = sorted({word for sentence in _KNOWN for word in sentence.split()})
+_LETTERS = sorted({letter for sentence in _KNOWN for letter in sentence} - {" "})
 
 _CHAT = (
     "{% for message in messages %}<|{{ message['role'] }}|>{{ message['content'] }}</s>{% endfor %}"
@@ -249,7 +257,7 @@ def _byte_level(special: Sequence[str]) -> Tokenizer:
     """Bytes, and the words of the sentences merged from their first letter on."""
     split = pre_tokenizers.ByteLevel(add_prefix_space=False)
     merges: dict[tuple[str, str], None] = {}
-    for sentence in SENTENCES:
+    for sentence in _KNOWN:
         for word, _ in split.pre_tokenize_str(sentence):
             merges.update(((word[:at], word[at]), None) for at in range(1, len(word)))
     pieces = [*special, *sorted(pre_tokenizers.ByteLevel.alphabet()), *("".join(merge) for merge in merges)]

@@ -26,7 +26,7 @@ from transformers import (
     StoppingCriteria,
     StoppingCriteriaList,
 )
-from transformers.utils import ModelOutput
+from transformers.utils.generic import ModelOutput
 
 from services.generator.domain import Decoding
 from services.generator.ports import Cancellation
