@@ -120,7 +120,8 @@ async def _observed(client: AsyncClient, run_id: str, at_least: int) -> int:
             try:
                 count = (await client.report(run_id)).num_observations
             except MeshError as error:
-                if error.code is not grpc.StatusCode.NOT_FOUND:
+                # Not there yet: the run's first observation, or the evaluator itself.
+                if error.code not in (grpc.StatusCode.NOT_FOUND, grpc.StatusCode.UNAVAILABLE):
                     raise
                 count = 0
             if count >= at_least:
