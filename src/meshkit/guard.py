@@ -43,7 +43,8 @@ class Guard(HandlerInterceptor):
       none, in which case the guard itself ends the call when that time is over.
     - Exceptions go through :mod:`meshkit.errors`. A cancelled call stays cancelled; a ``CancelledError`` that
       no one asked for, on which gRPC would leave the caller waiting, is an error like any other.
-    - Calls are refused with UNAVAILABLE until :meth:`open` and after :meth:`close`.
+    - Calls are refused with UNAVAILABLE until :meth:`open` and after :meth:`close`, and end with it at
+      :meth:`end`.
 
     Args:
         default_deadline_s: seconds for a call without deadline, (0, inf).
@@ -55,14 +56,15 @@ class Guard(HandlerInterceptor):
         self._trailers = ((MESSAGE_LIMIT_KEY, str(max_message_bytes)),)
         self._default_deadline_s = default_deadline_s
         self._refusal: tuple[str, str] | None = ("STARTING", "the service is still starting")
-        self._in_flight = 0
+        self._running: set[asyncio.Task[Any]] = set()
+        self._ended: set[asyncio.Task[Any]] = set()
         self._idle = asyncio.Event()
         self._idle.set()
 
     @property
     def in_flight(self) -> int:
         """Calls running now."""
-        return self._in_flight
+        return len(self._running)
 
     def open(self) -> None:
         """Lets calls in."""
@@ -71,6 +73,12 @@ class Guard(HandlerInterceptor):
     def close(self) -> None:
         """Lets no more calls in; those running are left alone."""
         self._refusal = ("SHUTTING_DOWN", "the service is shutting down")
+
+    def end(self) -> None:
+        """Ends the calls running now with UNAVAILABLE."""
+        self._ended |= self._running
+        for task in self._running:
+            task.cancel()
 
     async def idle(self) -> None:
         """Waits until no call runs."""
@@ -84,7 +92,7 @@ class Guard(HandlerInterceptor):
 
     def _guarded(self, method: str, behaviour: Behaviour) -> Behaviour:
         async def guarded(request: Any, context: Context) -> Any:
-            self._enter()
+            task = self._enter()
             context.set_trailing_metadata(self._trailers)
             try:
                 if self._refusal is not None:
@@ -103,6 +111,9 @@ class Guard(HandlerInterceptor):
             except grpc.aio.AbortError:
                 raise
             except asyncio.CancelledError as error:
+                if task in self._ended and not context.cancelled():
+                    task.uncancel()
+                    await abort(context, Unavailable("SHUTTING_DOWN", "the service ended before it"))
                 if _is_asked_for():
                     raise
                 await abort(context, StrayCancellationError().with_traceback(error.__traceback__))
@@ -113,17 +124,20 @@ class Guard(HandlerInterceptor):
             except Exception as error:  # noqa: BLE001 - the table maps and logs every one
                 await abort(context, error)
             finally:
-                self._leave()
+                self._leave(task)
 
         return guarded
 
-    def _enter(self) -> None:
-        self._in_flight += 1
+    def _enter(self) -> asyncio.Task[Any]:
+        task = cast("asyncio.Task[Any]", asyncio.current_task())  # gRPC runs every call in one of its own
+        self._running.add(task)
         self._idle.clear()
+        return task
 
-    def _leave(self) -> None:
-        self._in_flight -= 1
-        if not self._in_flight:
+    def _leave(self, task: asyncio.Task[Any]) -> None:
+        self._running.discard(task)
+        self._ended.discard(task)
+        if not self._running:
             self._idle.set()
 
 

@@ -17,7 +17,8 @@ Handler: TypeAlias = "grpc.RpcMethodHandler[Any, Any]"
 Behaviour: TypeAlias = Callable[[Any, Context], Awaitable[Any]]
 """A method's code as a coroutine function; one with a response stream writes to the context."""
 
-_RUNTIME: Final = "/grpc."
+RUNTIME: Final = "/grpc."
+"""How the full names of gRPC's own methods (health, reflection) begin."""
 _Req = TypeVar("_Req")
 _Res = TypeVar("_Res")
 
@@ -25,7 +26,7 @@ _Res = TypeVar("_Res")
 class HandlerInterceptor(grpc.aio.ServerInterceptor, abc.ABC):
     """A server interceptor whose work per call is one look-up: methods are wrapped when first called.
 
-    gRPC's own services (health, reflection) pass untouched.
+    gRPC's own services (health, reflection) pass untouched, unless :meth:`covers` says otherwise.
     """
 
     def __init__(self) -> None:
@@ -34,6 +35,10 @@ class HandlerInterceptor(grpc.aio.ServerInterceptor, abc.ABC):
     @abc.abstractmethod
     def wrap(self, method: str, handler: Handler) -> Handler:
         """The handler to use instead; ``method`` is the full name, ``/package.Service/Method``."""
+
+    def covers(self, method: str) -> bool:
+        """Whether the method, by its full name, is wrapped."""
+        return not method.startswith(RUNTIME)
 
     async def intercept_service(
         self,
@@ -44,7 +49,7 @@ class HandlerInterceptor(grpc.aio.ServerInterceptor, abc.ABC):
     ) -> grpc.RpcMethodHandler[_Req, _Res] | None:
         handler = await continuation(handler_call_details)
         method = handler_call_details.method
-        if handler is None or method.startswith(_RUNTIME):
+        if handler is None or not self.covers(method):
             return handler
         known = self._wrapped.get(method)
         if known is None or known[0] is not handler:

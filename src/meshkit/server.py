@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import errno
 import logging
+import math
 import os
 import signal
 import socket
@@ -24,6 +25,7 @@ from meshkit import parent
 from meshkit.guard import Guard
 from meshkit.settings import ServiceSettings, SettingsError, variable
 from meshkit.telemetry import Telemetry
+from meshkit.watchers import Watchers
 
 _SERVING: Final = health_pb2.HealthCheckResponse.SERVING
 _NOT_SERVING: Final = health_pb2.HealthCheckResponse.NOT_SERVING
@@ -83,10 +85,14 @@ class MeshServer:
         self._names = [registration.name for registration in registrations]
         self._lifecycle = lifecycle
         self._started = False
+        self._stopping: asyncio.Task[None] | None = None
+        self._end_by = math.inf
+        self._hurry = asyncio.Event()
         self._port = 0
         self._guard = Guard(settings.default_deadline_s, max_message_bytes=settings.max_message_bytes)
+        self._watchers = Watchers()
         self._server = grpc.aio.server(
-            interceptors=[*telemetry.server_interceptors(), self._guard],
+            interceptors=[*telemetry.server_interceptors(), self._guard, self._watchers],
             options=[
                 # Off, so that a second server on the port is an error and not half of the answers.
                 ("grpc.so_reuseport", 0),
@@ -153,24 +159,45 @@ class MeshServer:
         Returns as soon as the last call is over. Calling it again with less time shortens the wait.
         """
         grace_s = self._settings.grace_s if grace_s is None else grace_s
+        self._end_by = min(self._end_by, asyncio.get_running_loop().time() + grace_s)
+        if self._stopping is None:
+            self._stopping = asyncio.create_task(self._stop())
+        self._hurry.set()
+        await asyncio.shield(self._stopping)
+
+    async def _stop(self) -> None:
         await self._health.enter_graceful_shutdown()
         self._guard.close()
-        if self._started and grace_s:
+        if self._started:
             # Whatever gRPC has queued when its server stops is CANCELLED, which no one tries again; so what
             # is under way gets the time to arrive and be refused as UNAVAILABLE.
-            await asyncio.sleep(min(grace_s, _LAME_DUCK_S))
-        stopping = asyncio.create_task(self._server.stop(grace_s))
-        idle = asyncio.create_task(self._guard.idle())
-        await asyncio.wait((stopping, idle), return_when=asyncio.FIRST_COMPLETED)
-        idle.cancel()
-        # Only watchers of health and reflection are left; they would hold the server for all of the grace.
-        await self._server.stop(min(grace_s, _LAST_BYTES_S))
-        await stopping
+            await asyncio.sleep(min(self._left_s(), _LAME_DUCK_S))
+        # Once, and never with less time later: two stops at a time can crash the process (grpcio 1.85). So
+        # calls and watchers are ended here and not by gRPC.
+        stopping = asyncio.create_task(self._server.stop(self._left_s() + _LAST_BYTES_S))
+        await self._drained()
+        self._guard.end()
+        self._watchers.end()
+        # A call that will not be cancelled is left behind; the process ends.
+        await asyncio.wait((stopping,), timeout=self._left_s() + 2 * _LAST_BYTES_S)
         if self._started:
             self._started = False
             self._remove_port_file()
             await self._lifecycle.stop()
             _log.info("stopped")
+
+    async def _drained(self) -> None:
+        """Waits until no call runs or the time given for it, which may be shortened meanwhile, is over."""
+        idle = asyncio.create_task(self._guard.idle())
+        while not idle.done() and self._left_s():
+            self._hurry.clear()
+            hurried = asyncio.create_task(self._hurry.wait())
+            await asyncio.wait((idle, hurried), timeout=self._left_s(), return_when=asyncio.FIRST_COMPLETED)
+            hurried.cancel()
+        idle.cancel()
+
+    def _left_s(self) -> float:
+        return max(0.0, self._end_by - asyncio.get_running_loop().time())
 
     async def __aenter__(self) -> Self:
         await self.start()

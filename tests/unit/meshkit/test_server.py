@@ -224,9 +224,57 @@ async def test_after_the_grace_running_calls_are_ended(serve: Any, call: Any) ->
     async with asyncio.timeout(10):
         await server.stop(0.05)
         assert ended.is_set()
+        with pytest.raises(grpc.RpcError) as failed:
+            await running
+    refused = errors.from_rpc_error(failed.value)
+    assert (refused.code, refused.reason) == (grpc.StatusCode.UNAVAILABLE, "SHUTTING_DOWN")
+    assert lifecycle.events[-1] == "stopped"
+
+
+@pytest.mark.parametrize("times", [1, 2])
+async def test_a_stop_without_grace_ends_everything_and_may_be_asked_for_twice(
+    serve: Any, call: Any, times: int
+) -> None:
+    async def forever(request: ItemError, context: Any) -> ItemError:
+        await asyncio.Event().wait()
+        return request
+
+    lifecycle = Slow()
+    lifecycle.go.set()
+    server = await serve(unary=forever, lifecycle=lifecycle)
+    echo = call(server)
+    watch = health_pb2_grpc.HealthStub(echo.channel).Watch(
+        health_pb2.HealthCheckRequest(service=SERVICE), timeout=60
+    )
+    assert (await watch.read()).status == SERVING
+    calls = [asyncio.create_task(echo("unary", timeout=60)) for _ in range(8)]
+    await until(lambda: server.in_flight == 8)
+    async with asyncio.timeout(10):
+        await asyncio.gather(*(server.stop(0) for _ in range(times)))
+        ended = await asyncio.gather(*calls, return_exceptions=True)
+    assert {error.code() for error in ended if isinstance(error, grpc.RpcError)} == {
+        grpc.StatusCode.UNAVAILABLE
+    }
+    assert server.in_flight == 0
+    assert lifecycle.events == ["starting", "started", "stopped"]
+
+
+async def test_less_time_asked_for_later_shortens_the_drain(serve: Any, call: Any) -> None:
+    async def forever(request: ItemError, context: Any) -> ItemError:
+        await asyncio.Event().wait()
+        return request
+
+    server = await serve(unary=forever)
+    running = asyncio.create_task(call(server)("unary", timeout=60))
+    await until(lambda: server.in_flight)
+    patient = asyncio.create_task(server.stop(3600))
+    done, _ = await asyncio.wait((patient,), timeout=0.2)
+    assert not done
+    async with asyncio.timeout(10):
+        await server.stop(0)
+        await patient
         with pytest.raises(grpc.RpcError):
             await running
-    assert lifecycle.events[-1] == "stopped"
 
 
 async def test_watchers_of_health_do_not_hold_the_drain(serve: Any, call: Any) -> None:

@@ -60,7 +60,7 @@ def scripted(tmp_path: Path) -> Iterator[ScriptedMesh]:
             Addresses(address, address, address, address, address), orchestrator, collections, evaluator
         )
     finally:
-        asyncio.run_coroutine_threadsafe(server.stop(1.0), loop).result()
+        asyncio.run_coroutine_threadsafe(server.stop(0), loop).result()
         loop.call_soon_threadsafe(loop.stop)
         thread.join()
         loop.close()
