@@ -61,6 +61,58 @@ UTILITY_METRIC_ACCURACY: UtilityMetric.ValueType  # 6
 """Equality of labels."""
 Global___UtilityMetric: _TypeAlias = UtilityMetric  # noqa: Y015
 
+class _IntervalMethod:
+    ValueType = _typing.NewType("ValueType", _builtins.int)
+    V: _TypeAlias = ValueType  # noqa: Y015
+
+class _IntervalMethodEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_IntervalMethod.ValueType], _builtins.type):
+    DESCRIPTOR: _descriptor.EnumDescriptor
+    INTERVAL_METHOD_UNSPECIFIED: _IntervalMethod.ValueType  # 0
+    """Not set: BCa."""
+    INTERVAL_METHOD_BCA: _IntervalMethod.ValueType  # 1
+    """Bias-corrected and accelerated bootstrap."""
+    INTERVAL_METHOD_PERCENTILE: _IntervalMethod.ValueType  # 2
+    """Percentile bootstrap."""
+
+class IntervalMethod(_IntervalMethod, metaclass=_IntervalMethodEnumTypeWrapper):
+    """How an interval is computed."""
+
+INTERVAL_METHOD_UNSPECIFIED: IntervalMethod.ValueType  # 0
+"""Not set: BCa."""
+INTERVAL_METHOD_BCA: IntervalMethod.ValueType  # 1
+"""Bias-corrected and accelerated bootstrap."""
+INTERVAL_METHOD_PERCENTILE: IntervalMethod.ValueType  # 2
+"""Percentile bootstrap."""
+Global___IntervalMethod: _TypeAlias = IntervalMethod  # noqa: Y015
+
+class _Window:
+    ValueType = _typing.NewType("ValueType", _builtins.int)
+    V: _TypeAlias = ValueType  # noqa: Y015
+
+class _WindowEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Window.ValueType], _builtins.type):
+    DESCRIPTOR: _descriptor.EnumDescriptor
+    WINDOW_UNSPECIFIED: _Window.ValueType  # 0
+    """Not set: all."""
+    WINDOW_ALL: _Window.ValueType  # 1
+    """All of them."""
+    WINDOW_HOUR: _Window.ValueType  # 2
+    """Those of the last hour, to the minute."""
+    WINDOW_DAY: _Window.ValueType  # 3
+    """Those of the last 24 hours, to the hour."""
+
+class Window(_Window, metaclass=_WindowEnumTypeWrapper):
+    """The observations that a report is about, by when they were made."""
+
+WINDOW_UNSPECIFIED: Window.ValueType  # 0
+"""Not set: all."""
+WINDOW_ALL: Window.ValueType  # 1
+"""All of them."""
+WINDOW_HOUR: Window.ValueType  # 2
+"""Those of the last hour, to the minute."""
+WINDOW_DAY: Window.ValueType  # 3
+"""Those of the last 24 hours, to the hour."""
+Global___Window: _TypeAlias = Window  # noqa: Y015
+
 @_typing.final
 class Candidate(_message.Message):
     """A passage that could have been shown."""
@@ -69,19 +121,23 @@ class Candidate(_message.Message):
 
     PASSAGE_ID_FIELD_NUMBER: _builtins.int
     PROVIDER_FIELD_NUMBER: _builtins.int
+    TEXT_FIELD_NUMBER: _builtins.int
     passage_id: _builtins.str
     """Passage id."""
     provider: _builtins.str
     """Who provides it; empty if unknown."""
+    text: _builtins.str
+    """Its text, where errors are to be told apart by whether the context holds the answer; may be empty."""
     def __init__(
         self,
         *,
         passage_id: _builtins.str = ...,
         provider: _builtins.str = ...,
+        text: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["passage_id", b"passage_id", "provider", b"provider"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["passage_id", b"passage_id", "provider", b"provider", "text", b"text"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -189,6 +245,9 @@ class Observation(_message.Message):
     LABELS_FIELD_NUMBER: _builtins.int
     STAGE_TIMES_FIELD_NUMBER: _builtins.int
     DEGRADATIONS_FIELD_NUMBER: _builtins.int
+    RANKING_RETRIEVERS_FIELD_NUMBER: _builtins.int
+    VOTE_WINNER_FIELD_NUMBER: _builtins.int
+    CONVERSATION_FIELD_NUMBER: _builtins.int
     id: _builtins.str
     """Idempotency id chosen by the sender; 1 to 128 bytes."""
     run_id: _builtins.str
@@ -217,6 +276,10 @@ class Observation(_message.Message):
     """
     seed: _builtins.int
     """Seed of the sampling; unset for a deterministic ranking. Unit: none. Range: [0, 2^63 - 1]."""
+    vote_winner: _builtins.int
+    """The answer that won the vote; unset if there was none.
+    Unit: zero-based index into the answers. Range: [0, number of answers - 1].
+    """
     @_builtins.property
     def observed_at(self) -> _timestamp_pb2.Timestamp:
         """When the ask ended."""
@@ -245,6 +308,14 @@ class Observation(_message.Message):
     def degradations(self) -> _containers.RepeatedCompositeFieldContainer[_common_pb2.Degradation]:
         """What degraded."""
 
+    @_builtins.property
+    def ranking_retrievers(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """The retriever of each ranking, where an ensemble of retrievers answered; empty if `retriever` made all."""
+
+    @_builtins.property
+    def conversation(self) -> Global___ObservedConversation:
+        """The conversation so far that the ask was a turn of; unset outside of one."""
+
     def __init__(
         self,
         *,
@@ -268,21 +339,56 @@ class Observation(_message.Message):
         labels: Global___Labels | None = ...,
         stage_times: _abc.Iterable[_common_pb2.StageTime] | None = ...,
         degradations: _abc.Iterable[_common_pb2.Degradation] | None = ...,
+        ranking_retrievers: _abc.Iterable[_builtins.str] | None = ...,
+        vote_winner: _builtins.int | None = ...,
+        conversation: Global___ObservedConversation | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_alpha", b"_alpha", "_seed", b"_seed", "alpha", b"alpha", "labels", b"labels", "observed_at", b"observed_at", "seed", b"seed", "shown", b"shown"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_alpha", b"_alpha", "_seed", b"_seed", "_vote_winner", b"_vote_winner", "alpha", b"alpha", "conversation", b"conversation", "labels", b"labels", "observed_at", b"observed_at", "seed", b"seed", "shown", b"shown", "vote_winner", b"vote_winner"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_alpha", b"_alpha", "_seed", b"_seed", "alpha", b"alpha", "answers", b"answers", "candidates", b"candidates", "collection", b"collection", "degradations", b"degradations", "generator", b"generator", "generator_version", b"generator_version", "id", b"id", "index_version", b"index_version", "labels", b"labels", "observed_at", b"observed_at", "query_id", b"query_id", "question", b"question", "reranker", b"reranker", "reranker_version", b"reranker_version", "retriever", b"retriever", "run_id", b"run_id", "seed", b"seed", "shown", b"shown", "stage_times", b"stage_times"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_alpha", b"_alpha", "_seed", b"_seed", "_vote_winner", b"_vote_winner", "alpha", b"alpha", "answers", b"answers", "candidates", b"candidates", "collection", b"collection", "conversation", b"conversation", "degradations", b"degradations", "generator", b"generator", "generator_version", b"generator_version", "id", b"id", "index_version", b"index_version", "labels", b"labels", "observed_at", b"observed_at", "query_id", b"query_id", "question", b"question", "ranking_retrievers", b"ranking_retrievers", "reranker", b"reranker", "reranker_version", b"reranker_version", "retriever", b"retriever", "run_id", b"run_id", "seed", b"seed", "shown", b"shown", "stage_times", b"stage_times", "vote_winner", b"vote_winner"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__alpha: _TypeAlias = _typing.Literal["alpha"]  # noqa: Y015
     _WhichOneofArgType__alpha: _TypeAlias = _typing.Literal["_alpha", b"_alpha"]  # noqa: Y015
     _WhichOneofReturnType__seed: _TypeAlias = _typing.Literal["seed"]  # noqa: Y015
     _WhichOneofArgType__seed: _TypeAlias = _typing.Literal["_seed", b"_seed"]  # noqa: Y015
+    _WhichOneofReturnType__vote_winner: _TypeAlias = _typing.Literal["vote_winner"]  # noqa: Y015
+    _WhichOneofArgType__vote_winner: _TypeAlias = _typing.Literal["_vote_winner", b"_vote_winner"]  # noqa: Y015
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__alpha) -> _WhichOneofReturnType__alpha | None: ...
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__seed) -> _WhichOneofReturnType__seed | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__vote_winner) -> _WhichOneofReturnType__vote_winner | None: ...
 
 Global___Observation: _TypeAlias = Observation  # noqa: Y015
+
+@_typing.final
+class ObservedConversation(_message.Message):
+    """A conversation so far, judged. A later observation of the same run and conversation replaces it."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    CONVERSATION_ID_FIELD_NUMBER: _builtins.int
+    JUDGED_FIELD_NUMBER: _builtins.int
+    conversation_id: _builtins.str
+    """Id within the run; 1 to 128 bytes."""
+    @_builtins.property
+    def judged(self) -> Global___EvaluateConversationRequest:
+        """The conversation and its targets."""
+
+    def __init__(
+        self,
+        *,
+        conversation_id: _builtins.str = ...,
+        judged: Global___EvaluateConversationRequest | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["judged", b"judged"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["conversation_id", b"conversation_id", "judged", b"judged"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ObservedConversation: _TypeAlias = ObservedConversation  # noqa: Y015
 
 @_typing.final
 class ObserveRequest(_message.Message):
@@ -481,6 +587,8 @@ class EvaluateExposureRequest(_message.Message):
     USEFULNESS_FIELD_NUMBER: _builtins.int
     K_FIELD_NUMBER: _builtins.int
     BROWSING_FIELD_NUMBER: _builtins.int
+    GROUPS_FIELD_NUMBER: _builtins.int
+    PROBABILITIES_FIELD_NUMBER: _builtins.int
     k: _builtins.int
     """Cut-off: positions the generator reads. Unit: positions. Range: [1, 1000]."""
     @_builtins.property
@@ -503,6 +611,16 @@ class EvaluateExposureRequest(_message.Message):
     def browsing(self) -> Global___BrowsingModel:
         """Attention; unset means equal attention to the first k."""
 
+    @_builtins.property
+    def groups(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """Group or provider of each item; empty leaves groups out."""
+
+    @_builtins.property
+    def probabilities(self) -> _containers.RepeatedScalarFieldContainer[_builtins.float]:
+        """Probability of each ranking where the rankings are all there are instead of a sample; empty means a
+        sample. Unit: probability. Range: [0, 1].
+        """
+
     def __init__(
         self,
         *,
@@ -511,14 +629,56 @@ class EvaluateExposureRequest(_message.Message):
         usefulness: _abc.Iterable[_builtins.float] | None = ...,
         k: _builtins.int = ...,
         browsing: Global___BrowsingModel | None = ...,
+        groups: _abc.Iterable[_builtins.str] | None = ...,
+        probabilities: _abc.Iterable[_builtins.float] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["browsing", b"browsing", "rankings", b"rankings"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["browsing", b"browsing", "exposure", b"exposure", "k", b"k", "rankings", b"rankings", "usefulness", b"usefulness"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["browsing", b"browsing", "exposure", b"exposure", "groups", b"groups", "k", b"k", "probabilities", b"probabilities", "rankings", b"rankings", "usefulness", b"usefulness"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___EvaluateExposureRequest: _TypeAlias = EvaluateExposureRequest  # noqa: Y015
+
+@_typing.final
+class GroupExposure(_message.Message):
+    """Exposure of one group of items."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NAME_FIELD_NUMBER: _builtins.int
+    EXPOSURE_FIELD_NUMBER: _builtins.int
+    TARGET_FIELD_NUMBER: _builtins.int
+    RATIO_FIELD_NUMBER: _builtins.int
+    DIFFERENCE_FIELD_NUMBER: _builtins.int
+    name: _builtins.str
+    """The group."""
+    exposure: _builtins.float
+    """Expected exposure summed over its items. Unit: attention. Range: [0, inf)."""
+    target: _builtins.float
+    """Target exposure summed over its items. Unit: attention. Range: [0, inf)."""
+    ratio: _builtins.float
+    """Exposure over target, 1 where fair; unset where the target is 0. Unit: ratio. Range: [0, inf)."""
+    difference: _builtins.float
+    """Exposure minus target, 0 where fair. Unit: attention. Range: (-inf, inf)."""
+    def __init__(
+        self,
+        *,
+        name: _builtins.str = ...,
+        exposure: _builtins.float = ...,
+        target: _builtins.float = ...,
+        ratio: _builtins.float | None = ...,
+        difference: _builtins.float = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_ratio", b"_ratio", "ratio", b"ratio"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_ratio", b"_ratio", "difference", b"difference", "exposure", b"exposure", "name", b"name", "ratio", b"ratio", "target", b"target"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__ratio: _TypeAlias = _typing.Literal["ratio"]  # noqa: Y015
+    _WhichOneofArgType__ratio: _TypeAlias = _typing.Literal["_ratio", b"_ratio"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__ratio) -> _WhichOneofReturnType__ratio | None: ...
+
+Global___GroupExposure: _TypeAlias = GroupExposure  # noqa: Y015
 
 @_typing.final
 class EvaluateExposureResponse(_message.Message):
@@ -533,6 +693,10 @@ class EvaluateExposureResponse(_message.Message):
     EE_L_FIELD_NUMBER: _builtins.int
     EE_D_NORM_FIELD_NUMBER: _builtins.int
     EE_R_NORM_FIELD_NUMBER: _builtins.int
+    EE_D_BOUND_FIELD_NUMBER: _builtins.int
+    GROUPS_FIELD_NUMBER: _builtins.int
+    WORST_GROUP_RATIO_FIELD_NUMBER: _builtins.int
+    WORST_GROUP_DIFFERENCE_FIELD_NUMBER: _builtins.int
     ee_d: _builtins.float
     """EE-D, disparity. Unit: squared attention. Range: [0, k]."""
     ee_r: _builtins.float
@@ -545,6 +709,16 @@ class EvaluateExposureResponse(_message.Message):
     """EE-D over its upper bound. Unit: fraction. Range: [0, 1]."""
     ee_r_norm: _builtins.float
     """EE-R over its upper bound; unset when no item is useful. Unit: fraction. Range: [0, inf)."""
+    ee_d_bound: _builtins.float
+    """EE-D of a deterministic ranking under the browsing model. Unit: squared attention. Range: [0, k]."""
+    worst_group_ratio: _builtins.float
+    """Smallest over largest ratio of groups, 1 where fair; unset where undefined or without groups.
+    Unit: ratio. Range: [0, 1].
+    """
+    worst_group_difference: _builtins.float
+    """Largest minus smallest difference of groups, 0 where fair; unset without groups.
+    Unit: attention. Range: [0, inf).
+    """
     @_builtins.property
     def exposure(self) -> _containers.RepeatedScalarFieldContainer[_builtins.float]:
         """Expected exposure per item. Unit: attention. Range: [0, 1]."""
@@ -552,6 +726,10 @@ class EvaluateExposureResponse(_message.Message):
     @_builtins.property
     def target(self) -> _containers.RepeatedScalarFieldContainer[_builtins.float]:
         """Target exposure per item. Unit: attention. Range: [0, 1]."""
+
+    @_builtins.property
+    def groups(self) -> _containers.RepeatedCompositeFieldContainer[Global___GroupExposure]:
+        """Exposure by group, ascending by name; empty without groups."""
 
     def __init__(
         self,
@@ -563,10 +741,14 @@ class EvaluateExposureResponse(_message.Message):
         ee_l: _builtins.float | None = ...,
         ee_d_norm: _builtins.float = ...,
         ee_r_norm: _builtins.float | None = ...,
+        ee_d_bound: _builtins.float = ...,
+        groups: _abc.Iterable[Global___GroupExposure] | None = ...,
+        worst_group_ratio: _builtins.float | None = ...,
+        worst_group_difference: _builtins.float | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_ee_l", b"_ee_l", "_ee_r", b"_ee_r", "_ee_r_norm", b"_ee_r_norm", "ee_l", b"ee_l", "ee_r", b"ee_r", "ee_r_norm", b"ee_r_norm"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_ee_l", b"_ee_l", "_ee_r", b"_ee_r", "_ee_r_norm", b"_ee_r_norm", "_worst_group_difference", b"_worst_group_difference", "_worst_group_ratio", b"_worst_group_ratio", "ee_l", b"ee_l", "ee_r", b"ee_r", "ee_r_norm", b"ee_r_norm", "worst_group_difference", b"worst_group_difference", "worst_group_ratio", b"worst_group_ratio"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_ee_l", b"_ee_l", "_ee_r", b"_ee_r", "_ee_r_norm", b"_ee_r_norm", "ee_d", b"ee_d", "ee_d_norm", b"ee_d_norm", "ee_l", b"ee_l", "ee_r", b"ee_r", "ee_r_norm", b"ee_r_norm", "exposure", b"exposure", "target", b"target"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_ee_l", b"_ee_l", "_ee_r", b"_ee_r", "_ee_r_norm", b"_ee_r_norm", "_worst_group_difference", b"_worst_group_difference", "_worst_group_ratio", b"_worst_group_ratio", "ee_d", b"ee_d", "ee_d_bound", b"ee_d_bound", "ee_d_norm", b"ee_d_norm", "ee_l", b"ee_l", "ee_r", b"ee_r", "ee_r_norm", b"ee_r_norm", "exposure", b"exposure", "groups", b"groups", "target", b"target", "worst_group_difference", b"worst_group_difference", "worst_group_ratio", b"worst_group_ratio"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__ee_l: _TypeAlias = _typing.Literal["ee_l"]  # noqa: Y015
     _WhichOneofArgType__ee_l: _TypeAlias = _typing.Literal["_ee_l", b"_ee_l"]  # noqa: Y015
@@ -574,12 +756,20 @@ class EvaluateExposureResponse(_message.Message):
     _WhichOneofArgType__ee_r: _TypeAlias = _typing.Literal["_ee_r", b"_ee_r"]  # noqa: Y015
     _WhichOneofReturnType__ee_r_norm: _TypeAlias = _typing.Literal["ee_r_norm"]  # noqa: Y015
     _WhichOneofArgType__ee_r_norm: _TypeAlias = _typing.Literal["_ee_r_norm", b"_ee_r_norm"]  # noqa: Y015
+    _WhichOneofReturnType__worst_group_difference: _TypeAlias = _typing.Literal["worst_group_difference"]  # noqa: Y015
+    _WhichOneofArgType__worst_group_difference: _TypeAlias = _typing.Literal["_worst_group_difference", b"_worst_group_difference"]  # noqa: Y015
+    _WhichOneofReturnType__worst_group_ratio: _TypeAlias = _typing.Literal["worst_group_ratio"]  # noqa: Y015
+    _WhichOneofArgType__worst_group_ratio: _TypeAlias = _typing.Literal["_worst_group_ratio", b"_worst_group_ratio"]  # noqa: Y015
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__ee_l) -> _WhichOneofReturnType__ee_l | None: ...
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__ee_r) -> _WhichOneofReturnType__ee_r | None: ...
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__ee_r_norm) -> _WhichOneofReturnType__ee_r_norm | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__worst_group_difference) -> _WhichOneofReturnType__worst_group_difference | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__worst_group_ratio) -> _WhichOneofReturnType__worst_group_ratio | None: ...
 
 Global___EvaluateExposureResponse: _TypeAlias = EvaluateExposureResponse  # noqa: Y015
 
@@ -594,12 +784,15 @@ class EvaluateUtilityRequest(_message.Message):
     METRIC_FIELD_NUMBER: _builtins.int
     WEIGHTS_FIELD_NUMBER: _builtins.int
     U_MAX_FIELD_NUMBER: _builtins.int
+    BASELINE_ANSWER_FIELD_NUMBER: _builtins.int
     metric: Global___UtilityMetric.ValueType
     """How answers are scored."""
     u_max: _builtins.float
     """Largest utility known for this query and generator; unset leaves the normalised value unset.
     Unit: utility. Range: (0, 1].
     """
+    baseline_answer: _builtins.str
+    """The answer without any passage; set to learn which answers gained by theirs."""
     @_builtins.property
     def answers(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """One answer per sample."""
@@ -620,13 +813,19 @@ class EvaluateUtilityRequest(_message.Message):
         metric: Global___UtilityMetric.ValueType = ...,
         weights: _abc.Iterable[_builtins.float] | None = ...,
         u_max: _builtins.float | None = ...,
+        baseline_answer: _builtins.str | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_u_max", b"_u_max", "u_max", b"u_max"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_baseline_answer", b"_baseline_answer", "_u_max", b"_u_max", "baseline_answer", b"baseline_answer", "u_max", b"u_max"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_u_max", b"_u_max", "answers", b"answers", "metric", b"metric", "references", b"references", "u_max", b"u_max", "weights", b"weights"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_baseline_answer", b"_baseline_answer", "_u_max", b"_u_max", "answers", b"answers", "baseline_answer", b"baseline_answer", "metric", b"metric", "references", b"references", "u_max", b"u_max", "weights", b"weights"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__baseline_answer: _TypeAlias = _typing.Literal["baseline_answer"]  # noqa: Y015
+    _WhichOneofArgType__baseline_answer: _TypeAlias = _typing.Literal["_baseline_answer", b"_baseline_answer"]  # noqa: Y015
     _WhichOneofReturnType__u_max: _TypeAlias = _typing.Literal["u_max"]  # noqa: Y015
     _WhichOneofArgType__u_max: _TypeAlias = _typing.Literal["_u_max", b"_u_max"]  # noqa: Y015
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__baseline_answer) -> _WhichOneofReturnType__baseline_answer | None: ...
+    @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__u_max) -> _WhichOneofReturnType__u_max | None: ...
 
 Global___EvaluateUtilityRequest: _TypeAlias = EvaluateUtilityRequest  # noqa: Y015
@@ -640,6 +839,7 @@ class EvaluateUtilityResponse(_message.Message):
     UTILITIES_FIELD_NUMBER: _builtins.int
     EXPECTED_UTILITY_FIELD_NUMBER: _builtins.int
     NORMALIZED_EXPECTED_UTILITY_FIELD_NUMBER: _builtins.int
+    GAINS_FIELD_NUMBER: _builtins.int
     expected_utility: _builtins.float
     """Expected utility. Unit: utility. Range: [0, 1]."""
     normalized_expected_utility: _builtins.float
@@ -648,22 +848,678 @@ class EvaluateUtilityResponse(_message.Message):
     def utilities(self) -> _containers.RepeatedScalarFieldContainer[_builtins.float]:
         """Utility per answer. Unit: utility. Range: [0, 1]."""
 
+    @_builtins.property
+    def gains(self) -> _containers.RepeatedScalarFieldContainer[_builtins.float]:
+        """Utility of each answer minus that of the baseline; empty without one. A passage given alone is useful
+        where this is above 0. Unit: utility. Range: [-1, 1].
+        """
+
     def __init__(
         self,
         *,
         utilities: _abc.Iterable[_builtins.float] | None = ...,
         expected_utility: _builtins.float = ...,
         normalized_expected_utility: _builtins.float | None = ...,
+        gains: _abc.Iterable[_builtins.float] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_normalized_expected_utility", b"_normalized_expected_utility", "normalized_expected_utility", b"normalized_expected_utility"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_normalized_expected_utility", b"_normalized_expected_utility", "expected_utility", b"expected_utility", "normalized_expected_utility", b"normalized_expected_utility", "utilities", b"utilities"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_normalized_expected_utility", b"_normalized_expected_utility", "expected_utility", b"expected_utility", "gains", b"gains", "normalized_expected_utility", b"normalized_expected_utility", "utilities", b"utilities"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__normalized_expected_utility: _TypeAlias = _typing.Literal["normalized_expected_utility"]  # noqa: Y015
     _WhichOneofArgType__normalized_expected_utility: _TypeAlias = _typing.Literal["_normalized_expected_utility", b"_normalized_expected_utility"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType__normalized_expected_utility) -> _WhichOneofReturnType__normalized_expected_utility | None: ...
 
 Global___EvaluateUtilityResponse: _TypeAlias = EvaluateUtilityResponse  # noqa: Y015
+
+@_typing.final
+class TradeoffPoint(_message.Message):
+    """One point of a tradeoff: one query at one fairness dial."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    QUERY_ID_FIELD_NUMBER: _builtins.int
+    X_FIELD_NUMBER: _builtins.int
+    Y_FIELD_NUMBER: _builtins.int
+    query_id: _builtins.str
+    """The query; intervals are taken over queries."""
+    x: _builtins.float
+    """Normalised disparity EE-D, or normalised EE-R; unset where undefined. Unit: fraction. Range: [0, 1]."""
+    y: _builtins.float
+    """Normalised relevance EE-R or normalised expected utility; unset where undefined.
+    Unit: fraction. Range: [0, inf).
+    """
+    def __init__(
+        self,
+        *,
+        query_id: _builtins.str = ...,
+        x: _builtins.float | None = ...,
+        y: _builtins.float | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_x", b"_x", "_y", b"_y", "x", b"x", "y", b"y"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_x", b"_x", "_y", b"_y", "query_id", b"query_id", "x", b"x", "y", b"y"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__x: _TypeAlias = _typing.Literal["x"]  # noqa: Y015
+    _WhichOneofArgType__x: _TypeAlias = _typing.Literal["_x", b"_x"]  # noqa: Y015
+    _WhichOneofReturnType__y: _TypeAlias = _typing.Literal["y"]  # noqa: Y015
+    _WhichOneofArgType__y: _TypeAlias = _typing.Literal["_y", b"_y"]  # noqa: Y015
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__x) -> _WhichOneofReturnType__x | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__y) -> _WhichOneofReturnType__y | None: ...
+
+Global___TradeoffPoint: _TypeAlias = TradeoffPoint  # noqa: Y015
+
+@_typing.final
+class Bootstrap(_message.Message):
+    """How to bootstrap."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    METHOD_FIELD_NUMBER: _builtins.int
+    NUM_RESAMPLES_FIELD_NUMBER: _builtins.int
+    LEVEL_FIELD_NUMBER: _builtins.int
+    SEED_FIELD_NUMBER: _builtins.int
+    method: Global___IntervalMethod.ValueType
+    """Method."""
+    num_resamples: _builtins.int
+    """Resamples. Unit: resamples. Range: [100, 100000]. Default: 2000."""
+    level: _builtins.float
+    """Confidence level. Unit: probability. Range: (0, 1). Default: 0.95."""
+    seed: _builtins.int
+    """Seed. Unit: none. Range: [0, 2^63 - 1]. Default: 0."""
+    def __init__(
+        self,
+        *,
+        method: Global___IntervalMethod.ValueType = ...,
+        num_resamples: _builtins.int | None = ...,
+        level: _builtins.float | None = ...,
+        seed: _builtins.int | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_level", b"_level", "_num_resamples", b"_num_resamples", "_seed", b"_seed", "level", b"level", "num_resamples", b"num_resamples", "seed", b"seed"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_level", b"_level", "_num_resamples", b"_num_resamples", "_seed", b"_seed", "level", b"level", "method", b"method", "num_resamples", b"num_resamples", "seed", b"seed"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__level: _TypeAlias = _typing.Literal["level"]  # noqa: Y015
+    _WhichOneofArgType__level: _TypeAlias = _typing.Literal["_level", b"_level"]  # noqa: Y015
+    _WhichOneofReturnType__num_resamples: _TypeAlias = _typing.Literal["num_resamples"]  # noqa: Y015
+    _WhichOneofArgType__num_resamples: _TypeAlias = _typing.Literal["_num_resamples", b"_num_resamples"]  # noqa: Y015
+    _WhichOneofReturnType__seed: _TypeAlias = _typing.Literal["seed"]  # noqa: Y015
+    _WhichOneofArgType__seed: _TypeAlias = _typing.Literal["_seed", b"_seed"]  # noqa: Y015
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__level) -> _WhichOneofReturnType__level | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__num_resamples) -> _WhichOneofReturnType__num_resamples | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__seed) -> _WhichOneofReturnType__seed | None: ...
+
+Global___Bootstrap: _TypeAlias = Bootstrap  # noqa: Y015
+
+@_typing.final
+class EvaluateTradeoffRequest(_message.Message):
+    """Points of a tradeoff."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    POINTS_FIELD_NUMBER: _builtins.int
+    BOOTSTRAP_FIELD_NUMBER: _builtins.int
+    BASELINE_FIELD_NUMBER: _builtins.int
+    baseline: _builtins.float
+    """Mean y of the deterministic system, for the values at five levels of fairness; unset leaves them out.
+    Unit: fraction. Range: [0, inf).
+    """
+    @_builtins.property
+    def points(self) -> _containers.RepeatedCompositeFieldContainer[Global___TradeoffPoint]:
+        """The points; at most 100,000."""
+
+    @_builtins.property
+    def bootstrap(self) -> Global___Bootstrap:
+        """How intervals are computed."""
+
+    def __init__(
+        self,
+        *,
+        points: _abc.Iterable[Global___TradeoffPoint] | None = ...,
+        bootstrap: Global___Bootstrap | None = ...,
+        baseline: _builtins.float | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_baseline", b"_baseline", "baseline", b"baseline", "bootstrap", b"bootstrap"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_baseline", b"_baseline", "baseline", b"baseline", "bootstrap", b"bootstrap", "points", b"points"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__baseline: _TypeAlias = _typing.Literal["baseline"]  # noqa: Y015
+    _WhichOneofArgType__baseline: _TypeAlias = _typing.Literal["_baseline", b"_baseline"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__baseline) -> _WhichOneofReturnType__baseline | None: ...
+
+Global___EvaluateTradeoffRequest: _TypeAlias = EvaluateTradeoffRequest  # noqa: Y015
+
+@_typing.final
+class IntervalEstimate(_message.Message):
+    """A statistic with its bootstrap interval."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    VALUE_FIELD_NUMBER: _builtins.int
+    LOW_FIELD_NUMBER: _builtins.int
+    HIGH_FIELD_NUMBER: _builtins.int
+    LEVEL_FIELD_NUMBER: _builtins.int
+    value: _builtins.float
+    """The statistic; unset where undefined. Unit: that of the statistic. Range: (-inf, inf)."""
+    low: _builtins.float
+    """Lower end; unset where undefined. Unit: that of the statistic. Range: (-inf, inf)."""
+    high: _builtins.float
+    """Upper end; unset where undefined. Unit: that of the statistic. Range: (-inf, inf)."""
+    level: _builtins.float
+    """Confidence level. Unit: probability. Range: (0, 1)."""
+    def __init__(
+        self,
+        *,
+        value: _builtins.float | None = ...,
+        low: _builtins.float | None = ...,
+        high: _builtins.float | None = ...,
+        level: _builtins.float = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_high", b"_high", "_low", b"_low", "_value", b"_value", "high", b"high", "low", b"low", "value", b"value"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_high", b"_high", "_low", b"_low", "_value", b"_value", "high", b"high", "level", b"level", "low", b"low", "value", b"value"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__high: _TypeAlias = _typing.Literal["high"]  # noqa: Y015
+    _WhichOneofArgType__high: _TypeAlias = _typing.Literal["_high", b"_high"]  # noqa: Y015
+    _WhichOneofReturnType__low: _TypeAlias = _typing.Literal["low"]  # noqa: Y015
+    _WhichOneofArgType__low: _TypeAlias = _typing.Literal["_low", b"_low"]  # noqa: Y015
+    _WhichOneofReturnType__value: _TypeAlias = _typing.Literal["value"]  # noqa: Y015
+    _WhichOneofArgType__value: _TypeAlias = _typing.Literal["_value", b"_value"]  # noqa: Y015
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__high) -> _WhichOneofReturnType__high | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__low) -> _WhichOneofReturnType__low | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__value) -> _WhichOneofReturnType__value | None: ...
+
+Global___IntervalEstimate: _TypeAlias = IntervalEstimate  # noqa: Y015
+
+@_typing.final
+class FairnessInterval(_message.Message):
+    """One of five levels of fairness."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    LOW_FIELD_NUMBER: _builtins.int
+    HIGH_FIELD_NUMBER: _builtins.int
+    VALUE_FIELD_NUMBER: _builtins.int
+    COUNT_FIELD_NUMBER: _builtins.int
+    low: _builtins.float
+    """Lower edge of the normalised disparity. Unit: fraction. Range: [0, 0.8]."""
+    high: _builtins.float
+    """Upper edge, not included. Unit: fraction. Range: [0.2, 1]."""
+    value: _builtins.float
+    """Mean y minus the baseline; unset where no point lies. Unit: fraction. Range: (-inf, inf)."""
+    count: _builtins.int
+    """Points in it. Unit: points. Range: [0, 100000]."""
+    def __init__(
+        self,
+        *,
+        low: _builtins.float = ...,
+        high: _builtins.float = ...,
+        value: _builtins.float | None = ...,
+        count: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_value", b"_value", "value", b"value"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_value", b"_value", "count", b"count", "high", b"high", "low", b"low", "value", b"value"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__value: _TypeAlias = _typing.Literal["value"]  # noqa: Y015
+    _WhichOneofArgType__value: _TypeAlias = _typing.Literal["_value", b"_value"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__value) -> _WhichOneofReturnType__value | None: ...
+
+Global___FairnessInterval: _TypeAlias = FairnessInterval  # noqa: Y015
+
+@_typing.final
+class EvaluateTradeoffResponse(_message.Message):
+    """Slope and area of a tradeoff (Kim and Diaz, section 5)."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    SLOPE_FIELD_NUMBER: _builtins.int
+    INTERCEPT_FIELD_NUMBER: _builtins.int
+    AUC_FIELD_NUMBER: _builtins.int
+    NUM_POINTS_FIELD_NUMBER: _builtins.int
+    NUM_UNDEFINED_FIELD_NUMBER: _builtins.int
+    FAIRNESS_INTERVALS_FIELD_NUMBER: _builtins.int
+    intercept: _builtins.float
+    """Least-squares value at x = 0; unset with fewer than two different x.
+    Unit: fraction. Range: (-inf, inf).
+    """
+    num_points: _builtins.int
+    """Points used. Unit: points. Range: [0, 100000]."""
+    num_undefined: _builtins.int
+    """Points left out because x or y is undefined. Unit: points. Range: [0, 100000]."""
+    @_builtins.property
+    def slope(self) -> Global___IntervalEstimate:
+        """Least-squares slope."""
+
+    @_builtins.property
+    def auc(self) -> Global___IntervalEstimate:
+        """Area under the curve over x in [0, 1]."""
+
+    @_builtins.property
+    def fairness_intervals(self) -> _containers.RepeatedCompositeFieldContainer[Global___FairnessInterval]:
+        """Mean y minus the baseline at five levels of fairness; empty without a baseline."""
+
+    def __init__(
+        self,
+        *,
+        slope: Global___IntervalEstimate | None = ...,
+        intercept: _builtins.float | None = ...,
+        auc: Global___IntervalEstimate | None = ...,
+        num_points: _builtins.int = ...,
+        num_undefined: _builtins.int = ...,
+        fairness_intervals: _abc.Iterable[Global___FairnessInterval] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_intercept", b"_intercept", "auc", b"auc", "intercept", b"intercept", "slope", b"slope"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_intercept", b"_intercept", "auc", b"auc", "fairness_intervals", b"fairness_intervals", "intercept", b"intercept", "num_points", b"num_points", "num_undefined", b"num_undefined", "slope", b"slope"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__intercept: _TypeAlias = _typing.Literal["intercept"]  # noqa: Y015
+    _WhichOneofArgType__intercept: _TypeAlias = _typing.Literal["_intercept", b"_intercept"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__intercept) -> _WhichOneofReturnType__intercept | None: ...
+
+Global___EvaluateTradeoffResponse: _TypeAlias = EvaluateTradeoffResponse  # noqa: Y015
+
+@_typing.final
+class EvaluateRankingsRequest(_message.Message):
+    """Rankings of queries by passage id."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    @_typing.final
+    class Query(_message.Message):
+        """One query's ranking and judgements."""
+
+        DESCRIPTOR: _descriptor.Descriptor
+
+        @_typing.final
+        class GradesEntry(_message.Message):
+            DESCRIPTOR: _descriptor.Descriptor
+
+            KEY_FIELD_NUMBER: _builtins.int
+            VALUE_FIELD_NUMBER: _builtins.int
+            key: _builtins.str
+            value: _builtins.int
+            def __init__(
+                self,
+                *,
+                key: _builtins.str = ...,
+                value: _builtins.int = ...,
+            ) -> None: ...
+            _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+            def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+            _ClearFieldArgType: _TypeAlias = _typing.Literal["key", b"key", "value", b"value"]  # noqa: Y015
+            def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+            def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+        QUERY_ID_FIELD_NUMBER: _builtins.int
+        RANKING_FIELD_NUMBER: _builtins.int
+        GRADES_FIELD_NUMBER: _builtins.int
+        query_id: _builtins.str
+        """The query."""
+        @_builtins.property
+        def ranking(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+            """Passage ids, best first; each at most once."""
+
+        @_builtins.property
+        def grades(self) -> _containers.ScalarMap[_builtins.str, _builtins.int]:
+            """Grade by passage id; passages without one count as not relevant.
+            Unit: grade. Range: [0, 1000].
+            """
+
+        def __init__(
+            self,
+            *,
+            query_id: _builtins.str = ...,
+            ranking: _abc.Iterable[_builtins.str] | None = ...,
+            grades: _abc.Mapping[_builtins.str, _builtins.int] | None = ...,
+        ) -> None: ...
+        _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+        def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+        _ClearFieldArgType: _TypeAlias = _typing.Literal["grades", b"grades", "query_id", b"query_id", "ranking", b"ranking"]  # noqa: Y015
+        def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+        def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+    QUERIES_FIELD_NUMBER: _builtins.int
+    K_FIELD_NUMBER: _builtins.int
+    k: _builtins.int
+    """Depth of the cut. Unit: positions. Range: [1, 1000]."""
+    @_builtins.property
+    def queries(self) -> _containers.RepeatedCompositeFieldContainer[Global___EvaluateRankingsRequest.Query]:
+        """The queries; at most 10,000."""
+
+    def __init__(
+        self,
+        *,
+        queries: _abc.Iterable[Global___EvaluateRankingsRequest.Query] | None = ...,
+        k: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["k", b"k", "queries", b"queries"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___EvaluateRankingsRequest: _TypeAlias = EvaluateRankingsRequest  # noqa: Y015
+
+@_typing.final
+class RankingQuality(_message.Message):
+    """Metrics of one query's ranking."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    QUERY_ID_FIELD_NUMBER: _builtins.int
+    NDCG_FIELD_NUMBER: _builtins.int
+    RECIPROCAL_RANK_FIELD_NUMBER: _builtins.int
+    RECALL_FIELD_NUMBER: _builtins.int
+    PRECISION_FIELD_NUMBER: _builtins.int
+    query_id: _builtins.str
+    """The query."""
+    ndcg: _builtins.float
+    """nDCG@k; unset without relevant passages. Unit: fraction. Range: [0, 1]."""
+    reciprocal_rank: _builtins.float
+    """Reciprocal rank at k; unset without relevant passages. Unit: fraction. Range: [0, 1]."""
+    recall: _builtins.float
+    """Recall at k; unset without relevant passages. Unit: fraction. Range: [0, 1]."""
+    precision: _builtins.float
+    """Precision at k. Unit: fraction. Range: [0, 1]."""
+    def __init__(
+        self,
+        *,
+        query_id: _builtins.str = ...,
+        ndcg: _builtins.float | None = ...,
+        reciprocal_rank: _builtins.float | None = ...,
+        recall: _builtins.float | None = ...,
+        precision: _builtins.float = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_ndcg", b"_ndcg", "_recall", b"_recall", "_reciprocal_rank", b"_reciprocal_rank", "ndcg", b"ndcg", "recall", b"recall", "reciprocal_rank", b"reciprocal_rank"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_ndcg", b"_ndcg", "_recall", b"_recall", "_reciprocal_rank", b"_reciprocal_rank", "ndcg", b"ndcg", "precision", b"precision", "query_id", b"query_id", "recall", b"recall", "reciprocal_rank", b"reciprocal_rank"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__ndcg: _TypeAlias = _typing.Literal["ndcg"]  # noqa: Y015
+    _WhichOneofArgType__ndcg: _TypeAlias = _typing.Literal["_ndcg", b"_ndcg"]  # noqa: Y015
+    _WhichOneofReturnType__recall: _TypeAlias = _typing.Literal["recall"]  # noqa: Y015
+    _WhichOneofArgType__recall: _TypeAlias = _typing.Literal["_recall", b"_recall"]  # noqa: Y015
+    _WhichOneofReturnType__reciprocal_rank: _TypeAlias = _typing.Literal["reciprocal_rank"]  # noqa: Y015
+    _WhichOneofArgType__reciprocal_rank: _TypeAlias = _typing.Literal["_reciprocal_rank", b"_reciprocal_rank"]  # noqa: Y015
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__ndcg) -> _WhichOneofReturnType__ndcg | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__recall) -> _WhichOneofReturnType__recall | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__reciprocal_rank) -> _WhichOneofReturnType__reciprocal_rank | None: ...
+
+Global___RankingQuality: _TypeAlias = RankingQuality  # noqa: Y015
+
+@_typing.final
+class EvaluateRankingsResponse(_message.Message):
+    """Metrics per query and their means."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    QUERIES_FIELD_NUMBER: _builtins.int
+    NDCG_FIELD_NUMBER: _builtins.int
+    RECIPROCAL_RANK_FIELD_NUMBER: _builtins.int
+    RECALL_FIELD_NUMBER: _builtins.int
+    PRECISION_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def queries(self) -> _containers.RepeatedCompositeFieldContainer[Global___RankingQuality]:
+        """Per query, in the order of the request."""
+
+    @_builtins.property
+    def ndcg(self) -> _common_pb2.Estimate:
+        """Mean nDCG@k."""
+
+    @_builtins.property
+    def reciprocal_rank(self) -> _common_pb2.Estimate:
+        """Mean reciprocal rank."""
+
+    @_builtins.property
+    def recall(self) -> _common_pb2.Estimate:
+        """Mean recall."""
+
+    @_builtins.property
+    def precision(self) -> _common_pb2.Estimate:
+        """Mean precision."""
+
+    def __init__(
+        self,
+        *,
+        queries: _abc.Iterable[Global___RankingQuality] | None = ...,
+        ndcg: _common_pb2.Estimate | None = ...,
+        reciprocal_rank: _common_pb2.Estimate | None = ...,
+        recall: _common_pb2.Estimate | None = ...,
+        precision: _common_pb2.Estimate | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["ndcg", b"ndcg", "precision", b"precision", "recall", b"recall", "reciprocal_rank", b"reciprocal_rank"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["ndcg", b"ndcg", "precision", b"precision", "queries", b"queries", "recall", b"recall", "reciprocal_rank", b"reciprocal_rank"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___EvaluateRankingsResponse: _TypeAlias = EvaluateRankingsResponse  # noqa: Y015
+
+@_typing.final
+class EvaluateRankedListRequest(_message.Message):
+    """A ranked list and its targets (GFR)."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    class _UtilityModel:
+        ValueType = _typing.NewType("ValueType", _builtins.int)
+        V: _TypeAlias = ValueType  # noqa: Y015
+
+    class _UtilityModelEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[EvaluateRankedListRequest._UtilityModel.ValueType], _builtins.type):
+        DESCRIPTOR: _descriptor.EnumDescriptor
+        UTILITY_MODEL_UNSPECIFIED: EvaluateRankedListRequest._UtilityModel.ValueType  # 0
+        """Not set: ERR."""
+        UTILITY_MODEL_ERR: EvaluateRankedListRequest._UtilityModel.ValueType  # 1
+        """Expected reciprocal rank: 1 / k."""
+        UTILITY_MODEL_IRBU: EvaluateRankedListRequest._UtilityModel.ValueType  # 2
+        """Intentwise rank-biased utility: 0.99^k."""
+
+    class UtilityModel(_UtilityModel, metaclass=_UtilityModelEnumTypeWrapper):
+        """What a user who stops at rank k has of the list."""
+
+    UTILITY_MODEL_UNSPECIFIED: EvaluateRankedListRequest.UtilityModel.ValueType  # 0
+    """Not set: ERR."""
+    UTILITY_MODEL_ERR: EvaluateRankedListRequest.UtilityModel.ValueType  # 1
+    """Expected reciprocal rank: 1 / k."""
+    UTILITY_MODEL_IRBU: EvaluateRankedListRequest.UtilityModel.ValueType  # 2
+    """Intentwise rank-biased utility: 0.99^k."""
+
+    @_typing.final
+    class Document(_message.Message):
+        """One document of the list."""
+
+        DESCRIPTOR: _descriptor.Descriptor
+
+        @_typing.final
+        class MembershipEntry(_message.Message):
+            DESCRIPTOR: _descriptor.Descriptor
+
+            KEY_FIELD_NUMBER: _builtins.int
+            VALUE_FIELD_NUMBER: _builtins.int
+            key: _builtins.str
+            @_builtins.property
+            def value(self) -> Global___Distribution: ...
+            def __init__(
+                self,
+                *,
+                key: _builtins.str = ...,
+                value: Global___Distribution | None = ...,
+            ) -> None: ...
+            _HasFieldArgType: _TypeAlias = _typing.Literal["value", b"value"]  # noqa: Y015
+            def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+            _ClearFieldArgType: _TypeAlias = _typing.Literal["key", b"key", "value", b"value"]  # noqa: Y015
+            def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+            def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+        GAIN_FIELD_NUMBER: _builtins.int
+        MEMBERSHIP_FIELD_NUMBER: _builtins.int
+        gain: _builtins.float
+        """Its gain. Unit: gain. Range: [0, max_gain]."""
+        @_builtins.property
+        def membership(self) -> _containers.MessageMap[_builtins.str, Global___Distribution]:
+            """Membership per attribute; not looked at where the gain is 0."""
+
+        def __init__(
+            self,
+            *,
+            gain: _builtins.float = ...,
+            membership: _abc.Mapping[_builtins.str, Global___Distribution] | None = ...,
+        ) -> None: ...
+        _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+        def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+        _ClearFieldArgType: _TypeAlias = _typing.Literal["gain", b"gain", "membership", b"membership"]  # noqa: Y015
+        def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+        def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+    @_typing.final
+    class AttributesEntry(_message.Message):
+        DESCRIPTOR: _descriptor.Descriptor
+
+        KEY_FIELD_NUMBER: _builtins.int
+        VALUE_FIELD_NUMBER: _builtins.int
+        key: _builtins.str
+        @_builtins.property
+        def value(self) -> Global___AttributeTarget: ...
+        def __init__(
+            self,
+            *,
+            key: _builtins.str = ...,
+            value: Global___AttributeTarget | None = ...,
+        ) -> None: ...
+        _HasFieldArgType: _TypeAlias = _typing.Literal["value", b"value"]  # noqa: Y015
+        def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+        _ClearFieldArgType: _TypeAlias = _typing.Literal["key", b"key", "value", b"value"]  # noqa: Y015
+        def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+        def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+    @_typing.final
+    class WeightsEntry(_message.Message):
+        DESCRIPTOR: _descriptor.Descriptor
+
+        KEY_FIELD_NUMBER: _builtins.int
+        VALUE_FIELD_NUMBER: _builtins.int
+        key: _builtins.str
+        value: _builtins.float
+        def __init__(
+            self,
+            *,
+            key: _builtins.str = ...,
+            value: _builtins.float = ...,
+        ) -> None: ...
+        _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+        def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+        _ClearFieldArgType: _TypeAlias = _typing.Literal["key", b"key", "value", b"value"]  # noqa: Y015
+        def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+        def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+    DOCUMENTS_FIELD_NUMBER: _builtins.int
+    ATTRIBUTES_FIELD_NUMBER: _builtins.int
+    MAX_GAIN_FIELD_NUMBER: _builtins.int
+    UTILITY_FIELD_NUMBER: _builtins.int
+    WEIGHTS_FIELD_NUMBER: _builtins.int
+    max_gain: _builtins.float
+    """Largest gain possible. Unit: gain. Range: (0, 1000]."""
+    utility: Global___EvaluateRankedListRequest.UtilityModel.ValueType
+    """Utility model."""
+    @_builtins.property
+    def documents(self) -> _containers.RepeatedCompositeFieldContainer[Global___EvaluateRankedListRequest.Document]:
+        """Documents, best first; at most 1,000."""
+
+    @_builtins.property
+    def attributes(self) -> _containers.MessageMap[_builtins.str, Global___AttributeTarget]:
+        """Targets by attribute; none scores relevance alone."""
+
+    @_builtins.property
+    def weights(self) -> _containers.ScalarMap[_builtins.str, _builtins.float]:
+        """Weight of each attribute, and of relevance under the key `utility`; empty weighs all the same.
+        Unit: weight. Range: [0, inf).
+        """
+
+    def __init__(
+        self,
+        *,
+        documents: _abc.Iterable[Global___EvaluateRankedListRequest.Document] | None = ...,
+        attributes: _abc.Mapping[_builtins.str, Global___AttributeTarget] | None = ...,
+        max_gain: _builtins.float = ...,
+        utility: Global___EvaluateRankedListRequest.UtilityModel.ValueType = ...,
+        weights: _abc.Mapping[_builtins.str, _builtins.float] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["attributes", b"attributes", "documents", b"documents", "max_gain", b"max_gain", "utility", b"utility", "weights", b"weights"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___EvaluateRankedListRequest: _TypeAlias = EvaluateRankedListRequest  # noqa: Y015
+
+@_typing.final
+class EvaluateRankedListResponse(_message.Message):
+    """Group fairness and relevance of a ranked list (GFRC, equation 1)."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    @_typing.final
+    class GroupFairnessEntry(_message.Message):
+        DESCRIPTOR: _descriptor.Descriptor
+
+        KEY_FIELD_NUMBER: _builtins.int
+        VALUE_FIELD_NUMBER: _builtins.int
+        key: _builtins.str
+        value: _builtins.float
+        def __init__(
+            self,
+            *,
+            key: _builtins.str = ...,
+            value: _builtins.float = ...,
+        ) -> None: ...
+        _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+        def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+        _ClearFieldArgType: _TypeAlias = _typing.Literal["key", b"key", "value", b"value"]  # noqa: Y015
+        def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+        def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+    SCORE_FIELD_NUMBER: _builtins.int
+    RELEVANCE_FIELD_NUMBER: _builtins.int
+    GROUP_FAIRNESS_FIELD_NUMBER: _builtins.int
+    ABANDONMENT_FIELD_NUMBER: _builtins.int
+    score: _builtins.float
+    """GFR. Unit: mixed. Range: [0, inf)."""
+    relevance: _builtins.float
+    """ERR or iRBU. Unit: utility. Range: [0, 1]."""
+    @_builtins.property
+    def group_fairness(self) -> _containers.ScalarMap[_builtins.str, _builtins.float]:
+        """Group fairness by attribute. Unit: similarity. Range: [0, 1]."""
+
+    @_builtins.property
+    def abandonment(self) -> _containers.RepeatedScalarFieldContainer[_builtins.float]:
+        """Share of users who stop at each rank. Unit: fraction. Range: [0, 1]."""
+
+    def __init__(
+        self,
+        *,
+        score: _builtins.float = ...,
+        relevance: _builtins.float = ...,
+        group_fairness: _abc.Mapping[_builtins.str, _builtins.float] | None = ...,
+        abandonment: _abc.Iterable[_builtins.float] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["abandonment", b"abandonment", "group_fairness", b"group_fairness", "relevance", b"relevance", "score", b"score"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___EvaluateRankedListResponse: _TypeAlias = EvaluateRankedListResponse  # noqa: Y015
 
 @_typing.final
 class VoteRequest(_message.Message):
@@ -710,6 +1566,7 @@ class VoteRequest(_message.Message):
     POOLING_FIELD_NUMBER: _builtins.int
     THRESHOLD_FIELD_NUMBER: _builtins.int
     RETRIEVER_FILTER_FIELD_NUMBER: _builtins.int
+    DROP_FILTERED_FIELD_NUMBER: _builtins.int
     question: _builtins.str
     """The question, for similarities that read it."""
     pooling: Global___VoteRequest.Pooling.ValueType
@@ -722,6 +1579,8 @@ class VoteRequest(_message.Message):
     """Retrievers with at most this weight have no vote of their own. Unit: weight. Range: [0, 1].
     Default: 0.1.
     """
+    drop_filtered: _builtins.bool
+    """Whether filtered retrievers' answers also leave the pool (the authors' code) or stay (the paper)."""
     @_builtins.property
     def answers(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """One answer per retriever; at least 2."""
@@ -749,10 +1608,11 @@ class VoteRequest(_message.Message):
         pooling: Global___VoteRequest.Pooling.ValueType = ...,
         threshold: _builtins.float | None = ...,
         retriever_filter: _builtins.float | None = ...,
+        drop_filtered: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_retriever_filter", b"_retriever_filter", "_threshold", b"_threshold", "retriever_filter", b"retriever_filter", "threshold", b"threshold"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_retriever_filter", b"_retriever_filter", "_threshold", b"_threshold", "answers", b"answers", "pooling", b"pooling", "question", b"question", "retriever_filter", b"retriever_filter", "retriever_weights", b"retriever_weights", "similarities", b"similarities", "similarity_weights", b"similarity_weights", "threshold", b"threshold"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_retriever_filter", b"_retriever_filter", "_threshold", b"_threshold", "answers", b"answers", "drop_filtered", b"drop_filtered", "pooling", b"pooling", "question", b"question", "retriever_filter", b"retriever_filter", "retriever_weights", b"retriever_weights", "similarities", b"similarities", "similarity_weights", b"similarity_weights", "threshold", b"threshold"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__retriever_filter: _TypeAlias = _typing.Literal["retriever_filter"]  # noqa: Y015
     _WhichOneofArgType__retriever_filter: _TypeAlias = _typing.Literal["_retriever_filter", b"_retriever_filter"]  # noqa: Y015
@@ -773,25 +1633,552 @@ class VoteResponse(_message.Message):
 
     WINNER_FIELD_NUMBER: _builtins.int
     SCORES_FIELD_NUMBER: _builtins.int
+    POOLED_FIELD_NUMBER: _builtins.int
+    AGREEMENT_FIELD_NUMBER: _builtins.int
     winner: _builtins.int
     """The winning answer. Unit: zero-based index into the answers. Range: [0, number of answers - 1]."""
+    agreement: _builtins.float
+    """Share of the other answers that are alike to the winner above the threshold; unset with none other.
+    Unit: fraction. Range: [0, 1].
+    """
     @_builtins.property
     def scores(self) -> _containers.RepeatedScalarFieldContainer[_builtins.float]:
         """Score per answer; not a number where filtered. Unit: score. Range: [0, inf)."""
+
+    @_builtins.property
+    def pooled(self) -> _containers.RepeatedScalarFieldContainer[_builtins.float]:
+        """Pooled similarity per answer before the retriever's weight; not a number where nobody else votes.
+        Unit: similarity. Range: [-1, 1].
+        """
 
     def __init__(
         self,
         *,
         winner: _builtins.int = ...,
         scores: _abc.Iterable[_builtins.float] | None = ...,
+        pooled: _abc.Iterable[_builtins.float] | None = ...,
+        agreement: _builtins.float | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_agreement", b"_agreement", "agreement", b"agreement"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_agreement", b"_agreement", "agreement", b"agreement", "pooled", b"pooled", "scores", b"scores", "winner", b"winner"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__agreement: _TypeAlias = _typing.Literal["agreement"]  # noqa: Y015
+    _WhichOneofArgType__agreement: _TypeAlias = _typing.Literal["_agreement", b"_agreement"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__agreement) -> _WhichOneofReturnType__agreement | None: ...
+
+Global___VoteResponse: _TypeAlias = VoteResponse  # noqa: Y015
+
+@_typing.final
+class VoteAnytimeRequest(_message.Message):
+    """First how to vote, then the answers as they arrive."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    @_typing.final
+    class Start(_message.Message):
+        """How to vote."""
+
+        DESCRIPTOR: _descriptor.Descriptor
+
+        VOTE_FIELD_NUMBER: _builtins.int
+        NUM_ANSWERS_FIELD_NUMBER: _builtins.int
+        num_answers: _builtins.int
+        """Answers to expect. Unit: answers. Range: [2, 100]."""
+        @_builtins.property
+        def vote(self) -> Global___VoteRequest:
+            """The vote, with no answers."""
+
+        def __init__(
+            self,
+            *,
+            vote: Global___VoteRequest | None = ...,
+            num_answers: _builtins.int = ...,
+        ) -> None: ...
+        _HasFieldArgType: _TypeAlias = _typing.Literal["vote", b"vote"]  # noqa: Y015
+        def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+        _ClearFieldArgType: _TypeAlias = _typing.Literal["num_answers", b"num_answers", "vote", b"vote"]  # noqa: Y015
+        def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+        def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+    @_typing.final
+    class Answer(_message.Message):
+        """One answer."""
+
+        DESCRIPTOR: _descriptor.Descriptor
+
+        INDEX_FIELD_NUMBER: _builtins.int
+        TEXT_FIELD_NUMBER: _builtins.int
+        MISSING_FIELD_NUMBER: _builtins.int
+        index: _builtins.int
+        """Which of the expected answers it is. Unit: zero-based index. Range: [0, num_answers - 1]."""
+        text: _builtins.str
+        """The answer."""
+        missing: _builtins.bool
+        """There will be none from this retriever: it failed or ran out of time."""
+        def __init__(
+            self,
+            *,
+            index: _builtins.int = ...,
+            text: _builtins.str = ...,
+            missing: _builtins.bool = ...,
+        ) -> None: ...
+        _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+        def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+        _ClearFieldArgType: _TypeAlias = _typing.Literal["index", b"index", "missing", b"missing", "text", b"text"]  # noqa: Y015
+        def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+        def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+    START_FIELD_NUMBER: _builtins.int
+    ANSWER_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def start(self) -> Global___VoteAnytimeRequest.Start:
+        """The first message."""
+
+    @_builtins.property
+    def answer(self) -> Global___VoteAnytimeRequest.Answer:
+        """Every message after it."""
+
+    def __init__(
+        self,
+        *,
+        start: Global___VoteAnytimeRequest.Start | None = ...,
+        answer: Global___VoteAnytimeRequest.Answer | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["answer", b"answer", "event", b"event", "start", b"start"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["answer", b"answer", "event", b"event", "start", b"start"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType_event: _TypeAlias = _typing.Literal["start", "answer"]  # noqa: Y015
+    _WhichOneofArgType_event: _TypeAlias = _typing.Literal["event", b"event"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType_event) -> _WhichOneofReturnType_event | None: ...
+
+Global___VoteAnytimeRequest: _TypeAlias = VoteAnytimeRequest  # noqa: Y015
+
+@_typing.final
+class VoteAnytimeResponse(_message.Message):
+    """The vote so far, after each answer."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    WINNER_FIELD_NUMBER: _builtins.int
+    DECIDED_FIELD_NUMBER: _builtins.int
+    NUM_ARRIVED_FIELD_NUMBER: _builtins.int
+    NUM_WAITING_FIELD_NUMBER: _builtins.int
+    SCORES_FIELD_NUMBER: _builtins.int
+    winner: _builtins.int
+    """The winning answer among those that arrived; unset while none has that may win.
+    Unit: zero-based index. Range: [0, num_answers - 1].
+    """
+    decided: _builtins.bool
+    """No answer that is still missing can change the winner."""
+    num_arrived: _builtins.int
+    """Answers that arrived. Unit: answers. Range: [0, num_answers]."""
+    num_waiting: _builtins.int
+    """Answers still waited for. Unit: answers. Range: [0, num_answers]."""
+    @_builtins.property
+    def scores(self) -> _containers.RepeatedScalarFieldContainer[_builtins.float]:
+        """Score per answer; not a number where filtered, missing or waited for. Unit: score. Range: [0, inf)."""
+
+    def __init__(
+        self,
+        *,
+        winner: _builtins.int | None = ...,
+        decided: _builtins.bool = ...,
+        num_arrived: _builtins.int = ...,
+        num_waiting: _builtins.int = ...,
+        scores: _abc.Iterable[_builtins.float] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_winner", b"_winner", "winner", b"winner"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_winner", b"_winner", "decided", b"decided", "num_arrived", b"num_arrived", "num_waiting", b"num_waiting", "scores", b"scores", "winner", b"winner"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__winner: _TypeAlias = _typing.Literal["winner"]  # noqa: Y015
+    _WhichOneofArgType__winner: _TypeAlias = _typing.Literal["_winner", b"_winner"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__winner) -> _WhichOneofReturnType__winner | None: ...
+
+Global___VoteAnytimeResponse: _TypeAlias = VoteAnytimeResponse  # noqa: Y015
+
+@_typing.final
+class SearchVoteWeightsRequest(_message.Message):
+    """Training questions of a vote."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    @_typing.final
+    class Question(_message.Message):
+        """One question with the answers of every retriever."""
+
+        DESCRIPTOR: _descriptor.Descriptor
+
+        QUESTION_FIELD_NUMBER: _builtins.int
+        ANSWERS_FIELD_NUMBER: _builtins.int
+        CORRECTNESS_FIELD_NUMBER: _builtins.int
+        question: _builtins.str
+        """The question."""
+        @_builtins.property
+        def answers(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+            """One answer per retriever, in the same order for all questions."""
+
+        @_builtins.property
+        def correctness(self) -> _containers.RepeatedScalarFieldContainer[_builtins.float]:
+            """How correct each answer is. Unit: correctness. Range: [0, 1]."""
+
+        def __init__(
+            self,
+            *,
+            question: _builtins.str = ...,
+            answers: _abc.Iterable[_builtins.str] | None = ...,
+            correctness: _abc.Iterable[_builtins.float] | None = ...,
+        ) -> None: ...
+        _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+        def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+        _ClearFieldArgType: _TypeAlias = _typing.Literal["answers", b"answers", "correctness", b"correctness", "question", b"question"]  # noqa: Y015
+        def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+        def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+    QUESTIONS_FIELD_NUMBER: _builtins.int
+    VOTE_FIELD_NUMBER: _builtins.int
+    MAX_WEIGHT_FIELD_NUMBER: _builtins.int
+    max_weight: _builtins.float
+    """Upper bound of every weight. Unit: weight. Range: (0, 1]. Default: 0.6."""
+    @_builtins.property
+    def questions(self) -> _containers.RepeatedCompositeFieldContainer[Global___SearchVoteWeightsRequest.Question]:
+        """The questions; at most 10,000."""
+
+    @_builtins.property
+    def vote(self) -> Global___VoteRequest:
+        """How answers vote; its question, answers and weights are not looked at."""
+
+    def __init__(
+        self,
+        *,
+        questions: _abc.Iterable[Global___SearchVoteWeightsRequest.Question] | None = ...,
+        vote: Global___VoteRequest | None = ...,
+        max_weight: _builtins.float | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_max_weight", b"_max_weight", "max_weight", b"max_weight", "vote", b"vote"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_max_weight", b"_max_weight", "max_weight", b"max_weight", "questions", b"questions", "vote", b"vote"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__max_weight: _TypeAlias = _typing.Literal["max_weight"]  # noqa: Y015
+    _WhichOneofArgType__max_weight: _TypeAlias = _typing.Literal["_max_weight", b"_max_weight"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__max_weight) -> _WhichOneofReturnType__max_weight | None: ...
+
+Global___SearchVoteWeightsRequest: _TypeAlias = SearchVoteWeightsRequest  # noqa: Y015
+
+@_typing.final
+class SearchVoteWeightsResponse(_message.Message):
+    """The best weights found."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    RETRIEVER_WEIGHTS_FIELD_NUMBER: _builtins.int
+    SIMILARITY_WEIGHTS_FIELD_NUMBER: _builtins.int
+    CORRECTNESS_FIELD_NUMBER: _builtins.int
+    TRACE_FIELD_NUMBER: _builtins.int
+    correctness: _builtins.float
+    """Mean correctness of the winners on the training questions. Unit: correctness. Range: [0, 1]."""
+    @_builtins.property
+    def retriever_weights(self) -> _containers.RepeatedScalarFieldContainer[_builtins.float]:
+        """Weight per retriever. Unit: weight. Range: [0, max_weight]."""
+
+    @_builtins.property
+    def similarity_weights(self) -> _containers.RepeatedScalarFieldContainer[_builtins.float]:
+        """Weight per similarity measure. Unit: weight. Range: [0, max_weight]."""
+
+    @_builtins.property
+    def trace(self) -> _containers.RepeatedScalarFieldContainer[_builtins.float]:
+        """Best correctness after each evaluation. Unit: correctness. Range: [0, 1]."""
+
+    def __init__(
+        self,
+        *,
+        retriever_weights: _abc.Iterable[_builtins.float] | None = ...,
+        similarity_weights: _abc.Iterable[_builtins.float] | None = ...,
+        correctness: _builtins.float = ...,
+        trace: _abc.Iterable[_builtins.float] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["scores", b"scores", "winner", b"winner"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["correctness", b"correctness", "retriever_weights", b"retriever_weights", "similarity_weights", b"similarity_weights", "trace", b"trace"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
-Global___VoteResponse: _TypeAlias = VoteResponse  # noqa: Y015
+Global___SearchVoteWeightsResponse: _TypeAlias = SearchVoteWeightsResponse  # noqa: Y015
+
+@_typing.final
+class CompareRetrieversRequest(_message.Message):
+    """Which retrievers led to right answers."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    @_typing.final
+    class Question(_message.Message):
+        """One question."""
+
+        DESCRIPTOR: _descriptor.Descriptor
+
+        ANSWERS_FIELD_NUMBER: _builtins.int
+        REFERENCES_FIELD_NUMBER: _builtins.int
+        CONTEXTS_FIELD_NUMBER: _builtins.int
+        @_builtins.property
+        def answers(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+            """Answer of each retriever, in the order of `retrievers`."""
+
+        @_builtins.property
+        def references(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+            """Right answers."""
+
+        @_builtins.property
+        def contexts(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+            """The passages each retriever gave, one text per retriever; empty leaves kinds of errors out."""
+
+        def __init__(
+            self,
+            *,
+            answers: _abc.Iterable[_builtins.str] | None = ...,
+            references: _abc.Iterable[_builtins.str] | None = ...,
+            contexts: _abc.Iterable[_builtins.str] | None = ...,
+        ) -> None: ...
+        _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+        def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+        _ClearFieldArgType: _TypeAlias = _typing.Literal["answers", b"answers", "contexts", b"contexts", "references", b"references"]  # noqa: Y015
+        def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+        def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+    RETRIEVERS_FIELD_NUMBER: _builtins.int
+    QUESTIONS_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def retrievers(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """Retrievers by name; 2 to 20."""
+
+    @_builtins.property
+    def questions(self) -> _containers.RepeatedCompositeFieldContainer[Global___CompareRetrieversRequest.Question]:
+        """The questions; at most 10,000."""
+
+    def __init__(
+        self,
+        *,
+        retrievers: _abc.Iterable[_builtins.str] | None = ...,
+        questions: _abc.Iterable[Global___CompareRetrieversRequest.Question] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["questions", b"questions", "retrievers", b"retrievers"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___CompareRetrieversRequest: _TypeAlias = CompareRetrieversRequest  # noqa: Y015
+
+@_typing.final
+class ErrorShares(_message.Message):
+    """How one retriever's questions end."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    CORRECT_FIELD_NUMBER: _builtins.int
+    RETRIEVER_ERROR_FIELD_NUMBER: _builtins.int
+    HALLUCINATION_ERROR_FIELD_NUMBER: _builtins.int
+    EXTRACTION_ERROR_FIELD_NUMBER: _builtins.int
+    LUCKY_GUESS_FIELD_NUMBER: _builtins.int
+    correct: _builtins.float
+    """Right answers. Unit: fraction. Range: [0, 1]."""
+    retriever_error: _builtins.float
+    """Retriever errors: the passages lack the right answer. Unit: fraction. Range: [0, 1]."""
+    hallucination_error: _builtins.float
+    """Hallucinations: the passages lack the answer given. Unit: fraction. Range: [0, 1]."""
+    extraction_error: _builtins.float
+    """Extraction errors: the wrong part of the right passages. Unit: fraction. Range: [0, 1]."""
+    lucky_guess: _builtins.float
+    """Right answers in spite of passages that lack them. Unit: fraction. Range: [0, 1]."""
+    def __init__(
+        self,
+        *,
+        correct: _builtins.float = ...,
+        retriever_error: _builtins.float = ...,
+        hallucination_error: _builtins.float = ...,
+        extraction_error: _builtins.float = ...,
+        lucky_guess: _builtins.float = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["correct", b"correct", "extraction_error", b"extraction_error", "hallucination_error", b"hallucination_error", "lucky_guess", b"lucky_guess", "retriever_error", b"retriever_error"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ErrorShares: _TypeAlias = ErrorShares  # noqa: Y015
+
+@_typing.final
+class Row(_message.Message):
+    """A row of numbers."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    VALUES_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def values(self) -> _containers.RepeatedScalarFieldContainer[_builtins.float]:
+        """One number per column; not a number where undefined. Unit: that of the matrix. Range: that of the matrix."""
+
+    def __init__(
+        self,
+        *,
+        values: _abc.Iterable[_builtins.float] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["values", b"values"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Row: _TypeAlias = Row  # noqa: Y015
+
+@_typing.final
+class CompareRetrieversResponse(_message.Message):
+    """How retrievers disagree (Ensemble of Retrievers, equations 1 to 4, figure 5)."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    RELATIVE_WIN_RATIO_FIELD_NUMBER: _builtins.int
+    MEAN_WIN_RATIO_FIELD_NUMBER: _builtins.int
+    MEAN_LOSE_RATIO_FIELD_NUMBER: _builtins.int
+    UPPER_BOUND_FIELD_NUMBER: _builtins.int
+    ACCURACY_FIELD_NUMBER: _builtins.int
+    ERRORS_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def relative_win_ratio(self) -> _containers.RepeatedCompositeFieldContainer[Global___Row]:
+        """Row beats column: share of the questions that the column's retriever gets wrong and the row's right."""
+
+    @_builtins.property
+    def mean_win_ratio(self) -> _containers.RepeatedScalarFieldContainer[_builtins.float]:
+        """Mean win ratio per retriever; not a number where undefined. Unit: fraction. Range: [0, 1]."""
+
+    @_builtins.property
+    def mean_lose_ratio(self) -> _containers.RepeatedScalarFieldContainer[_builtins.float]:
+        """Mean lose ratio per retriever; not a number where undefined. Unit: fraction. Range: [0, 1]."""
+
+    @_builtins.property
+    def upper_bound(self) -> _containers.RepeatedScalarFieldContainer[_builtins.float]:
+        """Mean accuracy of a perfect vote by number of retrievers. Unit: fraction. Range: [0, 1]."""
+
+    @_builtins.property
+    def accuracy(self) -> _containers.RepeatedScalarFieldContainer[_builtins.float]:
+        """Accuracy per retriever. Unit: fraction. Range: [0, 1]."""
+
+    @_builtins.property
+    def errors(self) -> _containers.RepeatedCompositeFieldContainer[Global___ErrorShares]:
+        """Kinds of errors per retriever; empty without contexts."""
+
+    def __init__(
+        self,
+        *,
+        relative_win_ratio: _abc.Iterable[Global___Row] | None = ...,
+        mean_win_ratio: _abc.Iterable[_builtins.float] | None = ...,
+        mean_lose_ratio: _abc.Iterable[_builtins.float] | None = ...,
+        upper_bound: _abc.Iterable[_builtins.float] | None = ...,
+        accuracy: _abc.Iterable[_builtins.float] | None = ...,
+        errors: _abc.Iterable[Global___ErrorShares] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["accuracy", b"accuracy", "errors", b"errors", "mean_lose_ratio", b"mean_lose_ratio", "mean_win_ratio", b"mean_win_ratio", "relative_win_ratio", b"relative_win_ratio", "upper_bound", b"upper_bound"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___CompareRetrieversResponse: _TypeAlias = CompareRetrieversResponse  # noqa: Y015
+
+@_typing.final
+class CompareSystemsRequest(_message.Message):
+    """Values of two systems on the same queries."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    FIRST_FIELD_NUMBER: _builtins.int
+    SECOND_FIELD_NUMBER: _builtins.int
+    BOOTSTRAP_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def first(self) -> _containers.RepeatedScalarFieldContainer[_builtins.float]:
+        """First system, one value per query. Unit: that of the metric. Range: (-inf, inf)."""
+
+    @_builtins.property
+    def second(self) -> _containers.RepeatedScalarFieldContainer[_builtins.float]:
+        """Second system, in the same order of queries. Unit: that of the metric. Range: (-inf, inf)."""
+
+    @_builtins.property
+    def bootstrap(self) -> Global___Bootstrap:
+        """How the interval of the difference is computed."""
+
+    def __init__(
+        self,
+        *,
+        first: _abc.Iterable[_builtins.float] | None = ...,
+        second: _abc.Iterable[_builtins.float] | None = ...,
+        bootstrap: Global___Bootstrap | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["bootstrap", b"bootstrap"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["bootstrap", b"bootstrap", "first", b"first", "second", b"second"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___CompareSystemsRequest: _TypeAlias = CompareSystemsRequest  # noqa: Y015
+
+@_typing.final
+class CompareSystemsResponse(_message.Message):
+    """Whether the first system is better than the second."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    DIFFERENCE_FIELD_NUMBER: _builtins.int
+    BOOTSTRAP_P_FIELD_NUMBER: _builtins.int
+    MCNEMAR_P_FIELD_NUMBER: _builtins.int
+    ONLY_FIRST_FIELD_NUMBER: _builtins.int
+    ONLY_SECOND_FIELD_NUMBER: _builtins.int
+    bootstrap_p: _builtins.float
+    """Two-sided p-value of the paired bootstrap. Unit: probability. Range: [0, 1]."""
+    mcnemar_p: _builtins.float
+    """Two-sided p-value of McNemar's test; unset unless every value is 0 or 1.
+    Unit: probability. Range: [0, 1].
+    """
+    only_first: _builtins.int
+    """Queries only the first gets right; unset unless every value is 0 or 1.
+    Unit: queries. Range: [0, 2^31 - 1].
+    """
+    only_second: _builtins.int
+    """Queries only the second gets right; unset unless every value is 0 or 1.
+    Unit: queries. Range: [0, 2^31 - 1].
+    """
+    @_builtins.property
+    def difference(self) -> Global___IntervalEstimate:
+        """Mean of first minus second, with its paired bootstrap interval."""
+
+    def __init__(
+        self,
+        *,
+        difference: Global___IntervalEstimate | None = ...,
+        bootstrap_p: _builtins.float = ...,
+        mcnemar_p: _builtins.float | None = ...,
+        only_first: _builtins.int | None = ...,
+        only_second: _builtins.int | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_mcnemar_p", b"_mcnemar_p", "_only_first", b"_only_first", "_only_second", b"_only_second", "difference", b"difference", "mcnemar_p", b"mcnemar_p", "only_first", b"only_first", "only_second", b"only_second"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_mcnemar_p", b"_mcnemar_p", "_only_first", b"_only_first", "_only_second", b"_only_second", "bootstrap_p", b"bootstrap_p", "difference", b"difference", "mcnemar_p", b"mcnemar_p", "only_first", b"only_first", "only_second", b"only_second"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__mcnemar_p: _TypeAlias = _typing.Literal["mcnemar_p"]  # noqa: Y015
+    _WhichOneofArgType__mcnemar_p: _TypeAlias = _typing.Literal["_mcnemar_p", b"_mcnemar_p"]  # noqa: Y015
+    _WhichOneofReturnType__only_first: _TypeAlias = _typing.Literal["only_first"]  # noqa: Y015
+    _WhichOneofArgType__only_first: _TypeAlias = _typing.Literal["_only_first", b"_only_first"]  # noqa: Y015
+    _WhichOneofReturnType__only_second: _TypeAlias = _typing.Literal["only_second"]  # noqa: Y015
+    _WhichOneofArgType__only_second: _TypeAlias = _typing.Literal["_only_second", b"_only_second"]  # noqa: Y015
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__mcnemar_p) -> _WhichOneofReturnType__mcnemar_p | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__only_first) -> _WhichOneofReturnType__only_first | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__only_second) -> _WhichOneofReturnType__only_second | None: ...
+
+Global___CompareSystemsResponse: _TypeAlias = CompareSystemsResponse  # noqa: Y015
 
 @_typing.final
 class Nugget(_message.Message):
@@ -823,12 +2210,15 @@ class Nugget(_message.Message):
     WORD_COUNT_FIELD_NUMBER: _builtins.int
     GAIN_FIELD_NUMBER: _builtins.int
     MEMBERSHIP_FIELD_NUMBER: _builtins.int
+    ENTITY_FIELD_NUMBER: _builtins.int
     word_count: _builtins.int
     """Position of its last white-space token, counted over user and system words from the start.
     Unit: words. Range: [1, 2^31 - 1].
     """
     gain: _builtins.float
     """Gain. Unit: gain. Range: [0, 1]."""
+    entity: _builtins.str
+    """What it is about; an entity that came before is not relevant again. Empty if it has none."""
     @_builtins.property
     def membership(self) -> _containers.MessageMap[_builtins.str, Global___Distribution]:
         """Membership per attribute."""
@@ -839,10 +2229,11 @@ class Nugget(_message.Message):
         word_count: _builtins.int = ...,
         gain: _builtins.float = ...,
         membership: _abc.Mapping[_builtins.str, Global___Distribution] | None = ...,
+        entity: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["gain", b"gain", "membership", b"membership", "word_count", b"word_count"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["entity", b"entity", "gain", b"gain", "membership", b"membership", "word_count", b"word_count"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -957,6 +2348,52 @@ class EvaluateConversationRequest(_message.Message):
 
     DESCRIPTOR: _descriptor.Descriptor
 
+    class _Method:
+        ValueType = _typing.NewType("ValueType", _builtins.int)
+        V: _TypeAlias = ValueType  # noqa: Y015
+
+    class _MethodEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[EvaluateConversationRequest._Method.ValueType], _builtins.type):
+        DESCRIPTOR: _descriptor.EnumDescriptor
+        METHOD_UNSPECIFIED: EvaluateConversationRequest._Method.ValueType  # 0
+        """Not set: independent."""
+        METHOD_INDEPENDENT: EvaluateConversationRequest._Method.ValueType  # 1
+        """Its own."""
+        METHOD_CUMULATIVE: EvaluateConversationRequest._Method.ValueType  # 2
+        """Those of all turns so far."""
+
+    class Method(_Method, metaclass=_MethodEnumTypeWrapper):
+        """Which nuggets a turn's distribution is taken from."""
+
+    METHOD_UNSPECIFIED: EvaluateConversationRequest.Method.ValueType  # 0
+    """Not set: independent."""
+    METHOD_INDEPENDENT: EvaluateConversationRequest.Method.ValueType  # 1
+    """Its own."""
+    METHOD_CUMULATIVE: EvaluateConversationRequest.Method.ValueType  # 2
+    """Those of all turns so far."""
+
+    class _IrrelevantTurns:
+        ValueType = _typing.NewType("ValueType", _builtins.int)
+        V: _TypeAlias = ValueType  # noqa: Y015
+
+    class _IrrelevantTurnsEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[EvaluateConversationRequest._IrrelevantTurns.ValueType], _builtins.type):
+        DESCRIPTOR: _descriptor.EnumDescriptor
+        IRRELEVANT_TURNS_UNSPECIFIED: EvaluateConversationRequest._IrrelevantTurns.ValueType  # 0
+        """Not set: ignored."""
+        IRRELEVANT_TURNS_IGNORE: EvaluateConversationRequest._IrrelevantTurns.ValueType  # 1
+        """Left out of the mean."""
+        IRRELEVANT_TURNS_UNIFORM: EvaluateConversationRequest._IrrelevantTurns.ValueType  # 2
+        """Counted as uniform over the groups."""
+
+    class IrrelevantTurns(_IrrelevantTurns, metaclass=_IrrelevantTurnsEnumTypeWrapper):
+        """What becomes of turns without relevant nuggets."""
+
+    IRRELEVANT_TURNS_UNSPECIFIED: EvaluateConversationRequest.IrrelevantTurns.ValueType  # 0
+    """Not set: ignored."""
+    IRRELEVANT_TURNS_IGNORE: EvaluateConversationRequest.IrrelevantTurns.ValueType  # 1
+    """Left out of the mean."""
+    IRRELEVANT_TURNS_UNIFORM: EvaluateConversationRequest.IrrelevantTurns.ValueType  # 2
+    """Counted as uniform over the groups."""
+
     @_typing.final
     class AttributesEntry(_message.Message):
         DESCRIPTOR: _descriptor.Descriptor
@@ -982,10 +2419,19 @@ class EvaluateConversationRequest(_message.Message):
     ATTRIBUTES_FIELD_NUMBER: _builtins.int
     PATIENCE_FIELD_NUMBER: _builtins.int
     ALPHA_FIELD_NUMBER: _builtins.int
+    METHOD_FIELD_NUMBER: _builtins.int
+    IRRELEVANT_TURNS_FIELD_NUMBER: _builtins.int
+    TRANSCRIPT_FIELD_NUMBER: _builtins.int
     patience: _builtins.int
     """Words a user reads before giving up. Unit: words. Range: [1, 1000000]. Default: 1250."""
     alpha: _builtins.float
     """Weight of relevance in the combined value. Unit: fraction. Range: [0, 1]. Default: 0.5."""
+    method: Global___EvaluateConversationRequest.Method.ValueType
+    """Which nuggets a turn's distribution is taken from."""
+    irrelevant_turns: Global___EvaluateConversationRequest.IrrelevantTurns.ValueType
+    """What becomes of turns without relevant nuggets."""
+    transcript: _builtins.str
+    """One conversation in the annotated format of the paper's figure 5, in place of `turns`."""
     @_builtins.property
     def turns(self) -> _containers.RepeatedCompositeFieldContainer[Global___ConversationTurn]:
         """System turns in order."""
@@ -1001,10 +2447,13 @@ class EvaluateConversationRequest(_message.Message):
         attributes: _abc.Mapping[_builtins.str, Global___AttributeTarget] | None = ...,
         patience: _builtins.int | None = ...,
         alpha: _builtins.float | None = ...,
+        method: Global___EvaluateConversationRequest.Method.ValueType = ...,
+        irrelevant_turns: Global___EvaluateConversationRequest.IrrelevantTurns.ValueType = ...,
+        transcript: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_alpha", b"_alpha", "_patience", b"_patience", "alpha", b"alpha", "patience", b"patience"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_alpha", b"_alpha", "_patience", b"_patience", "alpha", b"alpha", "attributes", b"attributes", "patience", b"patience", "turns", b"turns"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_alpha", b"_alpha", "_patience", b"_patience", "alpha", b"alpha", "attributes", b"attributes", "irrelevant_turns", b"irrelevant_turns", "method", b"method", "patience", b"patience", "transcript", b"transcript", "turns", b"turns"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__alpha: _TypeAlias = _typing.Literal["alpha"]  # noqa: Y015
     _WhichOneofArgType__alpha: _TypeAlias = _typing.Literal["_alpha", b"_alpha"]  # noqa: Y015
@@ -1018,34 +2467,143 @@ class EvaluateConversationRequest(_message.Message):
 Global___EvaluateConversationRequest: _TypeAlias = EvaluateConversationRequest  # noqa: Y015
 
 @_typing.final
+class AttributeFairness(_message.Message):
+    """Fairness of a conversation in one attribute."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    GROUP_FAIRNESS_FIELD_NUMBER: _builtins.int
+    SIMILARITY_FIELD_NUMBER: _builtins.int
+    ACHIEVED_FIELD_NUMBER: _builtins.int
+    group_fairness: _builtins.float
+    """GF of the attribute. Unit: similarity. Range: [0, 1]."""
+    @_builtins.property
+    def similarity(self) -> _containers.RepeatedScalarFieldContainer[_builtins.float]:
+        """Similarity to the target per system turn; not a number where the turn is left out.
+        Unit: similarity. Range: [0, 1].
+        """
+
+    @_builtins.property
+    def achieved(self) -> _containers.RepeatedCompositeFieldContainer[Global___Distribution]:
+        """Distribution per system turn; empty where the turn is left out."""
+
+    def __init__(
+        self,
+        *,
+        group_fairness: _builtins.float = ...,
+        similarity: _abc.Iterable[_builtins.float] | None = ...,
+        achieved: _abc.Iterable[Global___Distribution] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["achieved", b"achieved", "group_fairness", b"group_fairness", "similarity", b"similarity"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___AttributeFairness: _TypeAlias = AttributeFairness  # noqa: Y015
+
+@_typing.final
 class EvaluateConversationResponse(_message.Message):
     """Relevance and group fairness of a conversation."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
+    @_typing.final
+    class AttributesEntry(_message.Message):
+        DESCRIPTOR: _descriptor.Descriptor
+
+        KEY_FIELD_NUMBER: _builtins.int
+        VALUE_FIELD_NUMBER: _builtins.int
+        key: _builtins.str
+        @_builtins.property
+        def value(self) -> Global___AttributeFairness: ...
+        def __init__(
+            self,
+            *,
+            key: _builtins.str = ...,
+            value: Global___AttributeFairness | None = ...,
+        ) -> None: ...
+        _HasFieldArgType: _TypeAlias = _typing.Literal["value", b"value"]  # noqa: Y015
+        def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+        _ClearFieldArgType: _TypeAlias = _typing.Literal["key", b"key", "value", b"value"]  # noqa: Y015
+        def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+        def WhichOneof(self, oneof_group: _Never) -> None: ...
+
     RELEVANCE_FIELD_NUMBER: _builtins.int
     GROUP_FAIRNESS_FIELD_NUMBER: _builtins.int
     COMBINED_FIELD_NUMBER: _builtins.int
+    ATTRIBUTES_FIELD_NUMBER: _builtins.int
+    POSITION_WEIGHTS_FIELD_NUMBER: _builtins.int
     relevance: _builtins.float
     """R. Unit: gain. Range: [0, inf)."""
     group_fairness: _builtins.float
     """GF. Unit: similarity. Range: [0, 1]."""
     combined: _builtins.float
     """GFRC. Unit: mixed. Range: [0, inf)."""
+    @_builtins.property
+    def attributes(self) -> _containers.MessageMap[_builtins.str, Global___AttributeFairness]:
+        """Fairness by attribute."""
+
+    @_builtins.property
+    def position_weights(self) -> _containers.RepeatedScalarFieldContainer[_builtins.float]:
+        """Position weight of each nugget, turn after turn. Unit: weight. Range: [0, 1]."""
+
     def __init__(
         self,
         *,
         relevance: _builtins.float = ...,
         group_fairness: _builtins.float = ...,
         combined: _builtins.float = ...,
+        attributes: _abc.Mapping[_builtins.str, Global___AttributeFairness] | None = ...,
+        position_weights: _abc.Iterable[_builtins.float] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["combined", b"combined", "group_fairness", b"group_fairness", "relevance", b"relevance"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["attributes", b"attributes", "combined", b"combined", "group_fairness", b"group_fairness", "position_weights", b"position_weights", "relevance", b"relevance"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___EvaluateConversationResponse: _TypeAlias = EvaluateConversationResponse  # noqa: Y015
+
+@_typing.final
+class Configuration(_message.Message):
+    """What asks have in common that makes their measurements comparable."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    COLLECTION_FIELD_NUMBER: _builtins.int
+    RETRIEVER_FIELD_NUMBER: _builtins.int
+    RERANKER_FIELD_NUMBER: _builtins.int
+    GENERATOR_FIELD_NUMBER: _builtins.int
+    ALPHA_FIELD_NUMBER: _builtins.int
+    collection: _builtins.str
+    """Collection; empty for inline candidates."""
+    retriever: _builtins.str
+    """Retriever by name."""
+    reranker: _builtins.str
+    """Reranker by name; `none` without one."""
+    generator: _builtins.str
+    """Generator's model by name."""
+    alpha: _builtins.float
+    """Fairness dial; unset for deterministic rankings. Unit: none (exponent). Range: [0, 100]."""
+    def __init__(
+        self,
+        *,
+        collection: _builtins.str = ...,
+        retriever: _builtins.str = ...,
+        reranker: _builtins.str = ...,
+        generator: _builtins.str = ...,
+        alpha: _builtins.float | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_alpha", b"_alpha", "alpha", b"alpha"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_alpha", b"_alpha", "alpha", b"alpha", "collection", b"collection", "generator", b"generator", "reranker", b"reranker", "retriever", b"retriever"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__alpha: _TypeAlias = _typing.Literal["alpha"]  # noqa: Y015
+    _WhichOneofArgType__alpha: _TypeAlias = _typing.Literal["_alpha", b"_alpha"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__alpha) -> _WhichOneofReturnType__alpha | None: ...
+
+Global___Configuration: _TypeAlias = Configuration  # noqa: Y015
 
 @_typing.final
 class ExposureShare(_message.Message):
@@ -1057,6 +2615,7 @@ class ExposureShare(_message.Message):
     EXPOSURE_FIELD_NUMBER: _builtins.int
     SHARE_FIELD_NUMBER: _builtins.int
     TARGET_FIELD_NUMBER: _builtins.int
+    PER_OBSERVATION_FIELD_NUMBER: _builtins.int
     name: _builtins.str
     """Passage id or provider."""
     exposure: _builtins.float
@@ -1067,6 +2626,10 @@ class ExposureShare(_message.Message):
     """Target exposure summed over observations with labels; unset without any.
     Unit: attention. Range: [0, inf).
     """
+    @_builtins.property
+    def per_observation(self) -> _common_pb2.Estimate:
+        """Exposure per observation, 0 where it was not shown. Unit of the mean: attention. Range: [0, inf)."""
+
     def __init__(
         self,
         *,
@@ -1074,10 +2637,11 @@ class ExposureShare(_message.Message):
         exposure: _builtins.float = ...,
         share: _builtins.float = ...,
         target: _builtins.float | None = ...,
+        per_observation: _common_pb2.Estimate | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_target", b"_target", "target", b"target"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_target", b"_target", "per_observation", b"per_observation", "target", b"target"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_target", b"_target", "exposure", b"exposure", "name", b"name", "share", b"share", "target", b"target"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_target", b"_target", "exposure", b"exposure", "name", b"name", "per_observation", b"per_observation", "share", b"share", "target", b"target"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__target: _TypeAlias = _typing.Literal["target"]  # noqa: Y015
     _WhichOneofArgType__target: _TypeAlias = _typing.Literal["_target", b"_target"]  # noqa: Y015
@@ -1163,6 +2727,18 @@ class RunReport(_message.Message):
     STARTED_AT_FIELD_NUMBER: _builtins.int
     UPDATED_AT_FIELD_NUMBER: _builtins.int
     NUM_UNANSWERED_FIELD_NUMBER: _builtins.int
+    NORMALIZED_EXPECTED_UTILITY_FIELD_NUMBER: _builtins.int
+    VOTE_AGREEMENT_FIELD_NUMBER: _builtins.int
+    RETRIEVER_ERROR_FIELD_NUMBER: _builtins.int
+    HALLUCINATION_ERROR_FIELD_NUMBER: _builtins.int
+    EXTRACTION_ERROR_FIELD_NUMBER: _builtins.int
+    LUCKY_GUESS_FIELD_NUMBER: _builtins.int
+    CONVERSATION_RELEVANCE_FIELD_NUMBER: _builtins.int
+    CONVERSATION_GROUP_FAIRNESS_FIELD_NUMBER: _builtins.int
+    CONVERSATION_COMBINED_FIELD_NUMBER: _builtins.int
+    PASSAGES_FIELD_NUMBER: _builtins.int
+    WINDOW_FIELD_NUMBER: _builtins.int
+    CONFIGURATION_FIELD_NUMBER: _builtins.int
     run_id: _builtins.str
     """The run."""
     num_observations: _builtins.int
@@ -1171,6 +2747,8 @@ class RunReport(_message.Message):
     """Sampled rankings in them. Unit: rankings. Range: [0, 2^63 - 1]."""
     num_unanswered: _builtins.int
     """Samples that had no answer. Unit: samples. Range: [0, 2^63 - 1]."""
+    window: Global___Window.ValueType
+    """Which observations it is about."""
     @_builtins.property
     def ee_d_norm(self) -> _common_pb2.Estimate:
         """EE-D over its bound, per observation."""
@@ -1211,6 +2789,50 @@ class RunReport(_message.Message):
     def updated_at(self) -> _timestamp_pb2.Timestamp:
         """Latest observation."""
 
+    @_builtins.property
+    def normalized_expected_utility(self) -> _common_pb2.Estimate:
+        """Expected utility over the largest utility of any run of that query and generator, per observation."""
+
+    @_builtins.property
+    def vote_agreement(self) -> _common_pb2.Estimate:
+        """Share of the other answers alike to the vote's winner, per observation with a vote."""
+
+    @_builtins.property
+    def retriever_error(self) -> _common_pb2.Estimate:
+        """Share of samples whose passages lack the right answer, per observation with references and texts."""
+
+    @_builtins.property
+    def hallucination_error(self) -> _common_pb2.Estimate:
+        """Share of samples whose passages lack the answer given."""
+
+    @_builtins.property
+    def extraction_error(self) -> _common_pb2.Estimate:
+        """Share of samples that took the wrong part of the right passages."""
+
+    @_builtins.property
+    def lucky_guess(self) -> _common_pb2.Estimate:
+        """Share of samples that are right in spite of passages that lack the answer."""
+
+    @_builtins.property
+    def conversation_relevance(self) -> _common_pb2.Estimate:
+        """Relevance R per conversation."""
+
+    @_builtins.property
+    def conversation_group_fairness(self) -> _common_pb2.Estimate:
+        """Group fairness GF per conversation."""
+
+    @_builtins.property
+    def conversation_combined(self) -> _common_pb2.Estimate:
+        """GFRC per conversation."""
+
+    @_builtins.property
+    def passages(self) -> _containers.RepeatedCompositeFieldContainer[Global___ExposureShare]:
+        """Exposure per passage, most exposed first; at most 100."""
+
+    @_builtins.property
+    def configuration(self) -> Global___Configuration:
+        """The configuration it is about; unset for a run."""
+
     def __init__(
         self,
         *,
@@ -1228,10 +2850,22 @@ class RunReport(_message.Message):
         started_at: _timestamp_pb2.Timestamp | None = ...,
         updated_at: _timestamp_pb2.Timestamp | None = ...,
         num_unanswered: _builtins.int = ...,
+        normalized_expected_utility: _common_pb2.Estimate | None = ...,
+        vote_agreement: _common_pb2.Estimate | None = ...,
+        retriever_error: _common_pb2.Estimate | None = ...,
+        hallucination_error: _common_pb2.Estimate | None = ...,
+        extraction_error: _common_pb2.Estimate | None = ...,
+        lucky_guess: _common_pb2.Estimate | None = ...,
+        conversation_relevance: _common_pb2.Estimate | None = ...,
+        conversation_group_fairness: _common_pb2.Estimate | None = ...,
+        conversation_combined: _common_pb2.Estimate | None = ...,
+        passages: _abc.Iterable[Global___ExposureShare] | None = ...,
+        window: Global___Window.ValueType = ...,
+        configuration: Global___Configuration | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["ee_d", b"ee_d", "ee_d_norm", b"ee_d_norm", "ee_r", b"ee_r", "ee_r_norm", b"ee_r_norm", "expected_utility", b"expected_utility", "started_at", b"started_at", "updated_at", b"updated_at"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["configuration", b"configuration", "conversation_combined", b"conversation_combined", "conversation_group_fairness", b"conversation_group_fairness", "conversation_relevance", b"conversation_relevance", "ee_d", b"ee_d", "ee_d_norm", b"ee_d_norm", "ee_r", b"ee_r", "ee_r_norm", b"ee_r_norm", "expected_utility", b"expected_utility", "extraction_error", b"extraction_error", "hallucination_error", b"hallucination_error", "lucky_guess", b"lucky_guess", "normalized_expected_utility", b"normalized_expected_utility", "retriever_error", b"retriever_error", "started_at", b"started_at", "updated_at", b"updated_at", "vote_agreement", b"vote_agreement"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["degradations", b"degradations", "ee_d", b"ee_d", "ee_d_norm", b"ee_d_norm", "ee_r", b"ee_r", "ee_r_norm", b"ee_r_norm", "expected_utility", b"expected_utility", "num_observations", b"num_observations", "num_rankings", b"num_rankings", "num_unanswered", b"num_unanswered", "providers", b"providers", "run_id", b"run_id", "stages", b"stages", "started_at", b"started_at", "updated_at", b"updated_at"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["configuration", b"configuration", "conversation_combined", b"conversation_combined", "conversation_group_fairness", b"conversation_group_fairness", "conversation_relevance", b"conversation_relevance", "degradations", b"degradations", "ee_d", b"ee_d", "ee_d_norm", b"ee_d_norm", "ee_r", b"ee_r", "ee_r_norm", b"ee_r_norm", "expected_utility", b"expected_utility", "extraction_error", b"extraction_error", "hallucination_error", b"hallucination_error", "lucky_guess", b"lucky_guess", "normalized_expected_utility", b"normalized_expected_utility", "num_observations", b"num_observations", "num_rankings", b"num_rankings", "num_unanswered", b"num_unanswered", "passages", b"passages", "providers", b"providers", "retriever_error", b"retriever_error", "run_id", b"run_id", "stages", b"stages", "started_at", b"started_at", "updated_at", b"updated_at", "vote_agreement", b"vote_agreement", "window", b"window"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1239,21 +2873,31 @@ Global___RunReport: _TypeAlias = RunReport  # noqa: Y015
 
 @_typing.final
 class GetReportRequest(_message.Message):
-    """Names the run."""
+    """Names the run or the configuration."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
     RUN_ID_FIELD_NUMBER: _builtins.int
+    CONFIGURATION_FIELD_NUMBER: _builtins.int
+    WINDOW_FIELD_NUMBER: _builtins.int
     run_id: _builtins.str
-    """The run."""
+    """The run; either this or a configuration."""
+    window: Global___Window.ValueType
+    """Which observations."""
+    @_builtins.property
+    def configuration(self) -> Global___Configuration:
+        """The configuration, over all runs."""
+
     def __init__(
         self,
         *,
         run_id: _builtins.str = ...,
+        configuration: Global___Configuration | None = ...,
+        window: Global___Window.ValueType = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["configuration", b"configuration"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["run_id", b"run_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["configuration", b"configuration", "run_id", b"run_id", "window", b"window"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1376,3 +3020,187 @@ class ListRunsResponse(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___ListRunsResponse: _TypeAlias = ListRunsResponse  # noqa: Y015
+
+@_typing.final
+class ListConfigurationsRequest(_message.Message):
+    """Asks for a page of configurations."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    PAGE_SIZE_FIELD_NUMBER: _builtins.int
+    PAGE_TOKEN_FIELD_NUMBER: _builtins.int
+    page_size: _builtins.int
+    """Configurations per page. Unit: configurations. Range: [1, 1000]. Default: 100."""
+    page_token: _builtins.str
+    """`next_page_token` of the page before; empty for the first."""
+    def __init__(
+        self,
+        *,
+        page_size: _builtins.int | None = ...,
+        page_token: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_page_size", b"_page_size", "page_size", b"page_size"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_page_size", b"_page_size", "page_size", b"page_size", "page_token", b"page_token"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__page_size: _TypeAlias = _typing.Literal["page_size"]  # noqa: Y015
+    _WhichOneofArgType__page_size: _TypeAlias = _typing.Literal["_page_size", b"_page_size"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__page_size) -> _WhichOneofReturnType__page_size | None: ...
+
+Global___ListConfigurationsRequest: _TypeAlias = ListConfigurationsRequest  # noqa: Y015
+
+@_typing.final
+class ConfigurationSummary(_message.Message):
+    """A configuration in a list."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    CONFIGURATION_FIELD_NUMBER: _builtins.int
+    NUM_OBSERVATIONS_FIELD_NUMBER: _builtins.int
+    STARTED_AT_FIELD_NUMBER: _builtins.int
+    UPDATED_AT_FIELD_NUMBER: _builtins.int
+    num_observations: _builtins.int
+    """Observations stored. Unit: observations. Range: [0, 2^63 - 1]."""
+    @_builtins.property
+    def configuration(self) -> Global___Configuration:
+        """The configuration."""
+
+    @_builtins.property
+    def started_at(self) -> _timestamp_pb2.Timestamp:
+        """First observation."""
+
+    @_builtins.property
+    def updated_at(self) -> _timestamp_pb2.Timestamp:
+        """Latest observation."""
+
+    def __init__(
+        self,
+        *,
+        configuration: Global___Configuration | None = ...,
+        num_observations: _builtins.int = ...,
+        started_at: _timestamp_pb2.Timestamp | None = ...,
+        updated_at: _timestamp_pb2.Timestamp | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["configuration", b"configuration", "started_at", b"started_at", "updated_at", b"updated_at"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["configuration", b"configuration", "num_observations", b"num_observations", "started_at", b"started_at", "updated_at", b"updated_at"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ConfigurationSummary: _TypeAlias = ConfigurationSummary  # noqa: Y015
+
+@_typing.final
+class ListConfigurationsResponse(_message.Message):
+    """A page of configurations."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    CONFIGURATIONS_FIELD_NUMBER: _builtins.int
+    NEXT_PAGE_TOKEN_FIELD_NUMBER: _builtins.int
+    next_page_token: _builtins.str
+    """Token of the next page; empty at the end."""
+    @_builtins.property
+    def configurations(self) -> _containers.RepeatedCompositeFieldContainer[Global___ConfigurationSummary]:
+        """Newest first."""
+
+    def __init__(
+        self,
+        *,
+        configurations: _abc.Iterable[Global___ConfigurationSummary] | None = ...,
+        next_page_token: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["configurations", b"configurations", "next_page_token", b"next_page_token"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ListConfigurationsResponse: _TypeAlias = ListConfigurationsResponse  # noqa: Y015
+
+@_typing.final
+class ListMeasurementsRequest(_message.Message):
+    """Names the run."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    RUN_ID_FIELD_NUMBER: _builtins.int
+    run_id: _builtins.str
+    """The run."""
+    def __init__(
+        self,
+        *,
+        run_id: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["run_id", b"run_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ListMeasurementsRequest: _TypeAlias = ListMeasurementsRequest  # noqa: Y015
+
+@_typing.final
+class ListMeasurementsResponse(_message.Message):
+    """What one observation measured."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    @_typing.final
+    class QuantitiesEntry(_message.Message):
+        DESCRIPTOR: _descriptor.Descriptor
+
+        KEY_FIELD_NUMBER: _builtins.int
+        VALUE_FIELD_NUMBER: _builtins.int
+        key: _builtins.str
+        value: _builtins.float
+        def __init__(
+            self,
+            *,
+            key: _builtins.str = ...,
+            value: _builtins.float = ...,
+        ) -> None: ...
+        _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+        def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+        _ClearFieldArgType: _TypeAlias = _typing.Literal["key", b"key", "value", b"value"]  # noqa: Y015
+        def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+        def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+    OBSERVATION_ID_FIELD_NUMBER: _builtins.int
+    QUERY_ID_FIELD_NUMBER: _builtins.int
+    CONFIGURATION_FIELD_NUMBER: _builtins.int
+    OBSERVED_AT_FIELD_NUMBER: _builtins.int
+    QUANTITIES_FIELD_NUMBER: _builtins.int
+    observation_id: _builtins.str
+    """The observation."""
+    query_id: _builtins.str
+    """Its query."""
+    @_builtins.property
+    def configuration(self) -> Global___Configuration:
+        """Its configuration."""
+
+    @_builtins.property
+    def observed_at(self) -> _timestamp_pb2.Timestamp:
+        """When the ask ended."""
+
+    @_builtins.property
+    def quantities(self) -> _containers.ScalarMap[_builtins.str, _builtins.float]:
+        """Measured quantities by the name of their field in `RunReport`; what is undefined is left out.
+        Unit: that of the quantity. Range: that of the quantity.
+        """
+
+    def __init__(
+        self,
+        *,
+        observation_id: _builtins.str = ...,
+        query_id: _builtins.str = ...,
+        configuration: Global___Configuration | None = ...,
+        observed_at: _timestamp_pb2.Timestamp | None = ...,
+        quantities: _abc.Mapping[_builtins.str, _builtins.float] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["configuration", b"configuration", "observed_at", b"observed_at"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["configuration", b"configuration", "observation_id", b"observation_id", "observed_at", b"observed_at", "quantities", b"quantities", "query_id", b"query_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ListMeasurementsResponse: _TypeAlias = ListMeasurementsResponse  # noqa: Y015

@@ -50,15 +50,50 @@ class EvaluatorServiceStub:
                 request_serializer=ragmesh_dot_evaluator_dot_v1_dot_evaluator__service__pb2.EvaluateUtilityRequest.SerializeToString,
                 response_deserializer=ragmesh_dot_evaluator_dot_v1_dot_evaluator__service__pb2.EvaluateUtilityResponse.FromString,
                 _registered_method=True)
-        self.Vote = channel.unary_unary(
-                '/ragmesh.evaluator.v1.EvaluatorService/Vote',
-                request_serializer=ragmesh_dot_evaluator_dot_v1_dot_evaluator__service__pb2.VoteRequest.SerializeToString,
-                response_deserializer=ragmesh_dot_evaluator_dot_v1_dot_evaluator__service__pb2.VoteResponse.FromString,
+        self.EvaluateTradeoff = channel.unary_unary(
+                '/ragmesh.evaluator.v1.EvaluatorService/EvaluateTradeoff',
+                request_serializer=ragmesh_dot_evaluator_dot_v1_dot_evaluator__service__pb2.EvaluateTradeoffRequest.SerializeToString,
+                response_deserializer=ragmesh_dot_evaluator_dot_v1_dot_evaluator__service__pb2.EvaluateTradeoffResponse.FromString,
+                _registered_method=True)
+        self.EvaluateRankings = channel.unary_unary(
+                '/ragmesh.evaluator.v1.EvaluatorService/EvaluateRankings',
+                request_serializer=ragmesh_dot_evaluator_dot_v1_dot_evaluator__service__pb2.EvaluateRankingsRequest.SerializeToString,
+                response_deserializer=ragmesh_dot_evaluator_dot_v1_dot_evaluator__service__pb2.EvaluateRankingsResponse.FromString,
+                _registered_method=True)
+        self.EvaluateRankedList = channel.unary_unary(
+                '/ragmesh.evaluator.v1.EvaluatorService/EvaluateRankedList',
+                request_serializer=ragmesh_dot_evaluator_dot_v1_dot_evaluator__service__pb2.EvaluateRankedListRequest.SerializeToString,
+                response_deserializer=ragmesh_dot_evaluator_dot_v1_dot_evaluator__service__pb2.EvaluateRankedListResponse.FromString,
                 _registered_method=True)
         self.EvaluateConversation = channel.unary_unary(
                 '/ragmesh.evaluator.v1.EvaluatorService/EvaluateConversation',
                 request_serializer=ragmesh_dot_evaluator_dot_v1_dot_evaluator__service__pb2.EvaluateConversationRequest.SerializeToString,
                 response_deserializer=ragmesh_dot_evaluator_dot_v1_dot_evaluator__service__pb2.EvaluateConversationResponse.FromString,
+                _registered_method=True)
+        self.Vote = channel.unary_unary(
+                '/ragmesh.evaluator.v1.EvaluatorService/Vote',
+                request_serializer=ragmesh_dot_evaluator_dot_v1_dot_evaluator__service__pb2.VoteRequest.SerializeToString,
+                response_deserializer=ragmesh_dot_evaluator_dot_v1_dot_evaluator__service__pb2.VoteResponse.FromString,
+                _registered_method=True)
+        self.VoteAnytime = channel.stream_stream(
+                '/ragmesh.evaluator.v1.EvaluatorService/VoteAnytime',
+                request_serializer=ragmesh_dot_evaluator_dot_v1_dot_evaluator__service__pb2.VoteAnytimeRequest.SerializeToString,
+                response_deserializer=ragmesh_dot_evaluator_dot_v1_dot_evaluator__service__pb2.VoteAnytimeResponse.FromString,
+                _registered_method=True)
+        self.SearchVoteWeights = channel.unary_unary(
+                '/ragmesh.evaluator.v1.EvaluatorService/SearchVoteWeights',
+                request_serializer=ragmesh_dot_evaluator_dot_v1_dot_evaluator__service__pb2.SearchVoteWeightsRequest.SerializeToString,
+                response_deserializer=ragmesh_dot_evaluator_dot_v1_dot_evaluator__service__pb2.SearchVoteWeightsResponse.FromString,
+                _registered_method=True)
+        self.CompareRetrievers = channel.unary_unary(
+                '/ragmesh.evaluator.v1.EvaluatorService/CompareRetrievers',
+                request_serializer=ragmesh_dot_evaluator_dot_v1_dot_evaluator__service__pb2.CompareRetrieversRequest.SerializeToString,
+                response_deserializer=ragmesh_dot_evaluator_dot_v1_dot_evaluator__service__pb2.CompareRetrieversResponse.FromString,
+                _registered_method=True)
+        self.CompareSystems = channel.unary_unary(
+                '/ragmesh.evaluator.v1.EvaluatorService/CompareSystems',
+                request_serializer=ragmesh_dot_evaluator_dot_v1_dot_evaluator__service__pb2.CompareSystemsRequest.SerializeToString,
+                response_deserializer=ragmesh_dot_evaluator_dot_v1_dot_evaluator__service__pb2.CompareSystemsResponse.FromString,
                 _registered_method=True)
         self.GetReport = channel.unary_unary(
                 '/ragmesh.evaluator.v1.EvaluatorService/GetReport',
@@ -69,6 +104,16 @@ class EvaluatorServiceStub:
                 '/ragmesh.evaluator.v1.EvaluatorService/ListRuns',
                 request_serializer=ragmesh_dot_evaluator_dot_v1_dot_evaluator__service__pb2.ListRunsRequest.SerializeToString,
                 response_deserializer=ragmesh_dot_evaluator_dot_v1_dot_evaluator__service__pb2.ListRunsResponse.FromString,
+                _registered_method=True)
+        self.ListConfigurations = channel.unary_unary(
+                '/ragmesh.evaluator.v1.EvaluatorService/ListConfigurations',
+                request_serializer=ragmesh_dot_evaluator_dot_v1_dot_evaluator__service__pb2.ListConfigurationsRequest.SerializeToString,
+                response_deserializer=ragmesh_dot_evaluator_dot_v1_dot_evaluator__service__pb2.ListConfigurationsResponse.FromString,
+                _registered_method=True)
+        self.ListMeasurements = channel.unary_stream(
+                '/ragmesh.evaluator.v1.EvaluatorService/ListMeasurements',
+                request_serializer=ragmesh_dot_evaluator_dot_v1_dot_evaluator__service__pb2.ListMeasurementsRequest.SerializeToString,
+                response_deserializer=ragmesh_dot_evaluator_dot_v1_dot_evaluator__service__pb2.ListMeasurementsResponse.FromString,
                 _registered_method=True)
 
 
@@ -98,8 +143,22 @@ class EvaluatorServiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
-    def Vote(self, request, context):
-        """Lets the answers of an ensemble of retrievers vote.
+    def EvaluateTradeoff(self, request, context):
+        """How utility or relevance trades off against disparity, over queries and fairness dials.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def EvaluateRankings(self, request, context):
+        """Field-standard metrics of rankings against judgements.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def EvaluateRankedList(self, request, context):
+        """Group fairness and relevance of a ranked list.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -112,8 +171,44 @@ class EvaluatorServiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def Vote(self, request, context):
+        """Lets the answers of an ensemble of retrievers vote.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def VoteAnytime(self, request_iterator, context):
+        """Lets answers vote as they arrive: every answer is met with the winner so far, and whether any answer
+        still missing could change it.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def SearchVoteWeights(self, request, context):
+        """Searches the weights of a vote that answer training questions best.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def CompareRetrievers(self, request, context):
+        """How retrievers disagree: relative win ratios, upper bounds, and kinds of errors.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def CompareSystems(self, request, context):
+        """Whether one system is better than another on the same queries.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def GetReport(self, request, context):
-        """The report of one run.
+        """The report of one run or configuration.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -121,6 +216,20 @@ class EvaluatorServiceServicer:
 
     def ListRuns(self, request, context):
         """The runs there are, newest first.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ListConfigurations(self, request, context):
+        """The configurations there are, newest first.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ListMeasurements(self, request, context):
+        """What was measured in a run, observation by observation, in the order they were stored.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -144,15 +253,50 @@ def add_EvaluatorServiceServicer_to_server(servicer, server):
                     request_deserializer=ragmesh_dot_evaluator_dot_v1_dot_evaluator__service__pb2.EvaluateUtilityRequest.FromString,
                     response_serializer=ragmesh_dot_evaluator_dot_v1_dot_evaluator__service__pb2.EvaluateUtilityResponse.SerializeToString,
             ),
-            'Vote': grpc.unary_unary_rpc_method_handler(
-                    servicer.Vote,
-                    request_deserializer=ragmesh_dot_evaluator_dot_v1_dot_evaluator__service__pb2.VoteRequest.FromString,
-                    response_serializer=ragmesh_dot_evaluator_dot_v1_dot_evaluator__service__pb2.VoteResponse.SerializeToString,
+            'EvaluateTradeoff': grpc.unary_unary_rpc_method_handler(
+                    servicer.EvaluateTradeoff,
+                    request_deserializer=ragmesh_dot_evaluator_dot_v1_dot_evaluator__service__pb2.EvaluateTradeoffRequest.FromString,
+                    response_serializer=ragmesh_dot_evaluator_dot_v1_dot_evaluator__service__pb2.EvaluateTradeoffResponse.SerializeToString,
+            ),
+            'EvaluateRankings': grpc.unary_unary_rpc_method_handler(
+                    servicer.EvaluateRankings,
+                    request_deserializer=ragmesh_dot_evaluator_dot_v1_dot_evaluator__service__pb2.EvaluateRankingsRequest.FromString,
+                    response_serializer=ragmesh_dot_evaluator_dot_v1_dot_evaluator__service__pb2.EvaluateRankingsResponse.SerializeToString,
+            ),
+            'EvaluateRankedList': grpc.unary_unary_rpc_method_handler(
+                    servicer.EvaluateRankedList,
+                    request_deserializer=ragmesh_dot_evaluator_dot_v1_dot_evaluator__service__pb2.EvaluateRankedListRequest.FromString,
+                    response_serializer=ragmesh_dot_evaluator_dot_v1_dot_evaluator__service__pb2.EvaluateRankedListResponse.SerializeToString,
             ),
             'EvaluateConversation': grpc.unary_unary_rpc_method_handler(
                     servicer.EvaluateConversation,
                     request_deserializer=ragmesh_dot_evaluator_dot_v1_dot_evaluator__service__pb2.EvaluateConversationRequest.FromString,
                     response_serializer=ragmesh_dot_evaluator_dot_v1_dot_evaluator__service__pb2.EvaluateConversationResponse.SerializeToString,
+            ),
+            'Vote': grpc.unary_unary_rpc_method_handler(
+                    servicer.Vote,
+                    request_deserializer=ragmesh_dot_evaluator_dot_v1_dot_evaluator__service__pb2.VoteRequest.FromString,
+                    response_serializer=ragmesh_dot_evaluator_dot_v1_dot_evaluator__service__pb2.VoteResponse.SerializeToString,
+            ),
+            'VoteAnytime': grpc.stream_stream_rpc_method_handler(
+                    servicer.VoteAnytime,
+                    request_deserializer=ragmesh_dot_evaluator_dot_v1_dot_evaluator__service__pb2.VoteAnytimeRequest.FromString,
+                    response_serializer=ragmesh_dot_evaluator_dot_v1_dot_evaluator__service__pb2.VoteAnytimeResponse.SerializeToString,
+            ),
+            'SearchVoteWeights': grpc.unary_unary_rpc_method_handler(
+                    servicer.SearchVoteWeights,
+                    request_deserializer=ragmesh_dot_evaluator_dot_v1_dot_evaluator__service__pb2.SearchVoteWeightsRequest.FromString,
+                    response_serializer=ragmesh_dot_evaluator_dot_v1_dot_evaluator__service__pb2.SearchVoteWeightsResponse.SerializeToString,
+            ),
+            'CompareRetrievers': grpc.unary_unary_rpc_method_handler(
+                    servicer.CompareRetrievers,
+                    request_deserializer=ragmesh_dot_evaluator_dot_v1_dot_evaluator__service__pb2.CompareRetrieversRequest.FromString,
+                    response_serializer=ragmesh_dot_evaluator_dot_v1_dot_evaluator__service__pb2.CompareRetrieversResponse.SerializeToString,
+            ),
+            'CompareSystems': grpc.unary_unary_rpc_method_handler(
+                    servicer.CompareSystems,
+                    request_deserializer=ragmesh_dot_evaluator_dot_v1_dot_evaluator__service__pb2.CompareSystemsRequest.FromString,
+                    response_serializer=ragmesh_dot_evaluator_dot_v1_dot_evaluator__service__pb2.CompareSystemsResponse.SerializeToString,
             ),
             'GetReport': grpc.unary_unary_rpc_method_handler(
                     servicer.GetReport,
@@ -163,6 +307,16 @@ def add_EvaluatorServiceServicer_to_server(servicer, server):
                     servicer.ListRuns,
                     request_deserializer=ragmesh_dot_evaluator_dot_v1_dot_evaluator__service__pb2.ListRunsRequest.FromString,
                     response_serializer=ragmesh_dot_evaluator_dot_v1_dot_evaluator__service__pb2.ListRunsResponse.SerializeToString,
+            ),
+            'ListConfigurations': grpc.unary_unary_rpc_method_handler(
+                    servicer.ListConfigurations,
+                    request_deserializer=ragmesh_dot_evaluator_dot_v1_dot_evaluator__service__pb2.ListConfigurationsRequest.FromString,
+                    response_serializer=ragmesh_dot_evaluator_dot_v1_dot_evaluator__service__pb2.ListConfigurationsResponse.SerializeToString,
+            ),
+            'ListMeasurements': grpc.unary_stream_rpc_method_handler(
+                    servicer.ListMeasurements,
+                    request_deserializer=ragmesh_dot_evaluator_dot_v1_dot_evaluator__service__pb2.ListMeasurementsRequest.FromString,
+                    response_serializer=ragmesh_dot_evaluator_dot_v1_dot_evaluator__service__pb2.ListMeasurementsResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -258,7 +412,7 @@ class EvaluatorService:
             _registered_method=True)
 
     @staticmethod
-    def Vote(request,
+    def EvaluateTradeoff(request,
             target,
             options=(),
             channel_credentials=None,
@@ -271,9 +425,63 @@ class EvaluatorService:
         return grpc.experimental.unary_unary(
             request,
             target,
-            '/ragmesh.evaluator.v1.EvaluatorService/Vote',
-            ragmesh_dot_evaluator_dot_v1_dot_evaluator__service__pb2.VoteRequest.SerializeToString,
-            ragmesh_dot_evaluator_dot_v1_dot_evaluator__service__pb2.VoteResponse.FromString,
+            '/ragmesh.evaluator.v1.EvaluatorService/EvaluateTradeoff',
+            ragmesh_dot_evaluator_dot_v1_dot_evaluator__service__pb2.EvaluateTradeoffRequest.SerializeToString,
+            ragmesh_dot_evaluator_dot_v1_dot_evaluator__service__pb2.EvaluateTradeoffResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def EvaluateRankings(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/ragmesh.evaluator.v1.EvaluatorService/EvaluateRankings',
+            ragmesh_dot_evaluator_dot_v1_dot_evaluator__service__pb2.EvaluateRankingsRequest.SerializeToString,
+            ragmesh_dot_evaluator_dot_v1_dot_evaluator__service__pb2.EvaluateRankingsResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def EvaluateRankedList(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/ragmesh.evaluator.v1.EvaluatorService/EvaluateRankedList',
+            ragmesh_dot_evaluator_dot_v1_dot_evaluator__service__pb2.EvaluateRankedListRequest.SerializeToString,
+            ragmesh_dot_evaluator_dot_v1_dot_evaluator__service__pb2.EvaluateRankedListResponse.FromString,
             options,
             channel_credentials,
             insecure,
@@ -301,6 +509,141 @@ class EvaluatorService:
             '/ragmesh.evaluator.v1.EvaluatorService/EvaluateConversation',
             ragmesh_dot_evaluator_dot_v1_dot_evaluator__service__pb2.EvaluateConversationRequest.SerializeToString,
             ragmesh_dot_evaluator_dot_v1_dot_evaluator__service__pb2.EvaluateConversationResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Vote(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/ragmesh.evaluator.v1.EvaluatorService/Vote',
+            ragmesh_dot_evaluator_dot_v1_dot_evaluator__service__pb2.VoteRequest.SerializeToString,
+            ragmesh_dot_evaluator_dot_v1_dot_evaluator__service__pb2.VoteResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def VoteAnytime(request_iterator,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.stream_stream(
+            request_iterator,
+            target,
+            '/ragmesh.evaluator.v1.EvaluatorService/VoteAnytime',
+            ragmesh_dot_evaluator_dot_v1_dot_evaluator__service__pb2.VoteAnytimeRequest.SerializeToString,
+            ragmesh_dot_evaluator_dot_v1_dot_evaluator__service__pb2.VoteAnytimeResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def SearchVoteWeights(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/ragmesh.evaluator.v1.EvaluatorService/SearchVoteWeights',
+            ragmesh_dot_evaluator_dot_v1_dot_evaluator__service__pb2.SearchVoteWeightsRequest.SerializeToString,
+            ragmesh_dot_evaluator_dot_v1_dot_evaluator__service__pb2.SearchVoteWeightsResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def CompareRetrievers(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/ragmesh.evaluator.v1.EvaluatorService/CompareRetrievers',
+            ragmesh_dot_evaluator_dot_v1_dot_evaluator__service__pb2.CompareRetrieversRequest.SerializeToString,
+            ragmesh_dot_evaluator_dot_v1_dot_evaluator__service__pb2.CompareRetrieversResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def CompareSystems(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/ragmesh.evaluator.v1.EvaluatorService/CompareSystems',
+            ragmesh_dot_evaluator_dot_v1_dot_evaluator__service__pb2.CompareSystemsRequest.SerializeToString,
+            ragmesh_dot_evaluator_dot_v1_dot_evaluator__service__pb2.CompareSystemsResponse.FromString,
             options,
             channel_credentials,
             insecure,
@@ -355,6 +698,60 @@ class EvaluatorService:
             '/ragmesh.evaluator.v1.EvaluatorService/ListRuns',
             ragmesh_dot_evaluator_dot_v1_dot_evaluator__service__pb2.ListRunsRequest.SerializeToString,
             ragmesh_dot_evaluator_dot_v1_dot_evaluator__service__pb2.ListRunsResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ListConfigurations(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/ragmesh.evaluator.v1.EvaluatorService/ListConfigurations',
+            ragmesh_dot_evaluator_dot_v1_dot_evaluator__service__pb2.ListConfigurationsRequest.SerializeToString,
+            ragmesh_dot_evaluator_dot_v1_dot_evaluator__service__pb2.ListConfigurationsResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ListMeasurements(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_stream(
+            request,
+            target,
+            '/ragmesh.evaluator.v1.EvaluatorService/ListMeasurements',
+            ragmesh_dot_evaluator_dot_v1_dot_evaluator__service__pb2.ListMeasurementsRequest.SerializeToString,
+            ragmesh_dot_evaluator_dot_v1_dot_evaluator__service__pb2.ListMeasurementsResponse.FromString,
             options,
             channel_credentials,
             insecure,

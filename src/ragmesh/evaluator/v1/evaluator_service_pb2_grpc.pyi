@@ -41,14 +41,34 @@ class EvaluatorServiceStub:
     """Expected exposure of rankings against the useful passages."""
     EvaluateUtility: _grpc.UnaryUnaryMultiCallable[_evaluator_service_pb2.EvaluateUtilityRequest, _evaluator_service_pb2.EvaluateUtilityResponse]
     """Utility of answers against references, and its expectation."""
-    Vote: _grpc.UnaryUnaryMultiCallable[_evaluator_service_pb2.VoteRequest, _evaluator_service_pb2.VoteResponse]
-    """Lets the answers of an ensemble of retrievers vote."""
+    EvaluateTradeoff: _grpc.UnaryUnaryMultiCallable[_evaluator_service_pb2.EvaluateTradeoffRequest, _evaluator_service_pb2.EvaluateTradeoffResponse]
+    """How utility or relevance trades off against disparity, over queries and fairness dials."""
+    EvaluateRankings: _grpc.UnaryUnaryMultiCallable[_evaluator_service_pb2.EvaluateRankingsRequest, _evaluator_service_pb2.EvaluateRankingsResponse]
+    """Field-standard metrics of rankings against judgements."""
+    EvaluateRankedList: _grpc.UnaryUnaryMultiCallable[_evaluator_service_pb2.EvaluateRankedListRequest, _evaluator_service_pb2.EvaluateRankedListResponse]
+    """Group fairness and relevance of a ranked list."""
     EvaluateConversation: _grpc.UnaryUnaryMultiCallable[_evaluator_service_pb2.EvaluateConversationRequest, _evaluator_service_pb2.EvaluateConversationResponse]
     """Group fairness and relevance of a conversation."""
+    Vote: _grpc.UnaryUnaryMultiCallable[_evaluator_service_pb2.VoteRequest, _evaluator_service_pb2.VoteResponse]
+    """Lets the answers of an ensemble of retrievers vote."""
+    VoteAnytime: _grpc.StreamStreamMultiCallable[_evaluator_service_pb2.VoteAnytimeRequest, _evaluator_service_pb2.VoteAnytimeResponse]
+    """Lets answers vote as they arrive: every answer is met with the winner so far, and whether any answer
+    still missing could change it.
+    """
+    SearchVoteWeights: _grpc.UnaryUnaryMultiCallable[_evaluator_service_pb2.SearchVoteWeightsRequest, _evaluator_service_pb2.SearchVoteWeightsResponse]
+    """Searches the weights of a vote that answer training questions best."""
+    CompareRetrievers: _grpc.UnaryUnaryMultiCallable[_evaluator_service_pb2.CompareRetrieversRequest, _evaluator_service_pb2.CompareRetrieversResponse]
+    """How retrievers disagree: relative win ratios, upper bounds, and kinds of errors."""
+    CompareSystems: _grpc.UnaryUnaryMultiCallable[_evaluator_service_pb2.CompareSystemsRequest, _evaluator_service_pb2.CompareSystemsResponse]
+    """Whether one system is better than another on the same queries."""
     GetReport: _grpc.UnaryUnaryMultiCallable[_evaluator_service_pb2.GetReportRequest, _evaluator_service_pb2.GetReportResponse]
-    """The report of one run."""
+    """The report of one run or configuration."""
     ListRuns: _grpc.UnaryUnaryMultiCallable[_evaluator_service_pb2.ListRunsRequest, _evaluator_service_pb2.ListRunsResponse]
     """The runs there are, newest first."""
+    ListConfigurations: _grpc.UnaryUnaryMultiCallable[_evaluator_service_pb2.ListConfigurationsRequest, _evaluator_service_pb2.ListConfigurationsResponse]
+    """The configurations there are, newest first."""
+    ListMeasurements: _grpc.UnaryStreamMultiCallable[_evaluator_service_pb2.ListMeasurementsRequest, _evaluator_service_pb2.ListMeasurementsResponse]
+    """What was measured in a run, observation by observation, in the order they were stored."""
 
 @_typing.type_check_only
 class EvaluatorServiceAsyncStub(EvaluatorServiceStub):
@@ -63,14 +83,34 @@ class EvaluatorServiceAsyncStub(EvaluatorServiceStub):
     """Expected exposure of rankings against the useful passages."""
     EvaluateUtility: _aio.UnaryUnaryMultiCallable[_evaluator_service_pb2.EvaluateUtilityRequest, _evaluator_service_pb2.EvaluateUtilityResponse]  # type: ignore[assignment]
     """Utility of answers against references, and its expectation."""
-    Vote: _aio.UnaryUnaryMultiCallable[_evaluator_service_pb2.VoteRequest, _evaluator_service_pb2.VoteResponse]  # type: ignore[assignment]
-    """Lets the answers of an ensemble of retrievers vote."""
+    EvaluateTradeoff: _aio.UnaryUnaryMultiCallable[_evaluator_service_pb2.EvaluateTradeoffRequest, _evaluator_service_pb2.EvaluateTradeoffResponse]  # type: ignore[assignment]
+    """How utility or relevance trades off against disparity, over queries and fairness dials."""
+    EvaluateRankings: _aio.UnaryUnaryMultiCallable[_evaluator_service_pb2.EvaluateRankingsRequest, _evaluator_service_pb2.EvaluateRankingsResponse]  # type: ignore[assignment]
+    """Field-standard metrics of rankings against judgements."""
+    EvaluateRankedList: _aio.UnaryUnaryMultiCallable[_evaluator_service_pb2.EvaluateRankedListRequest, _evaluator_service_pb2.EvaluateRankedListResponse]  # type: ignore[assignment]
+    """Group fairness and relevance of a ranked list."""
     EvaluateConversation: _aio.UnaryUnaryMultiCallable[_evaluator_service_pb2.EvaluateConversationRequest, _evaluator_service_pb2.EvaluateConversationResponse]  # type: ignore[assignment]
     """Group fairness and relevance of a conversation."""
+    Vote: _aio.UnaryUnaryMultiCallable[_evaluator_service_pb2.VoteRequest, _evaluator_service_pb2.VoteResponse]  # type: ignore[assignment]
+    """Lets the answers of an ensemble of retrievers vote."""
+    VoteAnytime: _aio.StreamStreamMultiCallable[_evaluator_service_pb2.VoteAnytimeRequest, _evaluator_service_pb2.VoteAnytimeResponse]  # type: ignore[assignment]
+    """Lets answers vote as they arrive: every answer is met with the winner so far, and whether any answer
+    still missing could change it.
+    """
+    SearchVoteWeights: _aio.UnaryUnaryMultiCallable[_evaluator_service_pb2.SearchVoteWeightsRequest, _evaluator_service_pb2.SearchVoteWeightsResponse]  # type: ignore[assignment]
+    """Searches the weights of a vote that answer training questions best."""
+    CompareRetrievers: _aio.UnaryUnaryMultiCallable[_evaluator_service_pb2.CompareRetrieversRequest, _evaluator_service_pb2.CompareRetrieversResponse]  # type: ignore[assignment]
+    """How retrievers disagree: relative win ratios, upper bounds, and kinds of errors."""
+    CompareSystems: _aio.UnaryUnaryMultiCallable[_evaluator_service_pb2.CompareSystemsRequest, _evaluator_service_pb2.CompareSystemsResponse]  # type: ignore[assignment]
+    """Whether one system is better than another on the same queries."""
     GetReport: _aio.UnaryUnaryMultiCallable[_evaluator_service_pb2.GetReportRequest, _evaluator_service_pb2.GetReportResponse]  # type: ignore[assignment]
-    """The report of one run."""
+    """The report of one run or configuration."""
     ListRuns: _aio.UnaryUnaryMultiCallable[_evaluator_service_pb2.ListRunsRequest, _evaluator_service_pb2.ListRunsResponse]  # type: ignore[assignment]
     """The runs there are, newest first."""
+    ListConfigurations: _aio.UnaryUnaryMultiCallable[_evaluator_service_pb2.ListConfigurationsRequest, _evaluator_service_pb2.ListConfigurationsResponse]  # type: ignore[assignment]
+    """The configurations there are, newest first."""
+    ListMeasurements: _aio.UnaryStreamMultiCallable[_evaluator_service_pb2.ListMeasurementsRequest, _evaluator_service_pb2.ListMeasurementsResponse]  # type: ignore[assignment]
+    """What was measured in a run, observation by observation, in the order they were stored."""
 
 class EvaluatorServiceServicer(metaclass=_abc_1.ABCMeta):
     """Exposure, utility, votes and conversations; the store of observations."""
@@ -102,12 +142,28 @@ class EvaluatorServiceServicer(metaclass=_abc_1.ABCMeta):
         """Utility of answers against references, and its expectation."""
 
     @_abc_1.abstractmethod
-    def Vote(
+    def EvaluateTradeoff(
         self,
-        request: _evaluator_service_pb2.VoteRequest,
+        request: _evaluator_service_pb2.EvaluateTradeoffRequest,
         context: _ServicerContext,
-    ) -> _typing.Union[_evaluator_service_pb2.VoteResponse, _abc.Awaitable[_evaluator_service_pb2.VoteResponse]]:
-        """Lets the answers of an ensemble of retrievers vote."""
+    ) -> _typing.Union[_evaluator_service_pb2.EvaluateTradeoffResponse, _abc.Awaitable[_evaluator_service_pb2.EvaluateTradeoffResponse]]:
+        """How utility or relevance trades off against disparity, over queries and fairness dials."""
+
+    @_abc_1.abstractmethod
+    def EvaluateRankings(
+        self,
+        request: _evaluator_service_pb2.EvaluateRankingsRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_evaluator_service_pb2.EvaluateRankingsResponse, _abc.Awaitable[_evaluator_service_pb2.EvaluateRankingsResponse]]:
+        """Field-standard metrics of rankings against judgements."""
+
+    @_abc_1.abstractmethod
+    def EvaluateRankedList(
+        self,
+        request: _evaluator_service_pb2.EvaluateRankedListRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_evaluator_service_pb2.EvaluateRankedListResponse, _abc.Awaitable[_evaluator_service_pb2.EvaluateRankedListResponse]]:
+        """Group fairness and relevance of a ranked list."""
 
     @_abc_1.abstractmethod
     def EvaluateConversation(
@@ -118,12 +174,54 @@ class EvaluatorServiceServicer(metaclass=_abc_1.ABCMeta):
         """Group fairness and relevance of a conversation."""
 
     @_abc_1.abstractmethod
+    def Vote(
+        self,
+        request: _evaluator_service_pb2.VoteRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_evaluator_service_pb2.VoteResponse, _abc.Awaitable[_evaluator_service_pb2.VoteResponse]]:
+        """Lets the answers of an ensemble of retrievers vote."""
+
+    @_abc_1.abstractmethod
+    def VoteAnytime(
+        self,
+        request_iterator: _MaybeAsyncIterator[_evaluator_service_pb2.VoteAnytimeRequest],
+        context: _ServicerContext,
+    ) -> _typing.Union[_abc.Iterator[_evaluator_service_pb2.VoteAnytimeResponse], _abc.AsyncIterator[_evaluator_service_pb2.VoteAnytimeResponse]]:
+        """Lets answers vote as they arrive: every answer is met with the winner so far, and whether any answer
+        still missing could change it.
+        """
+
+    @_abc_1.abstractmethod
+    def SearchVoteWeights(
+        self,
+        request: _evaluator_service_pb2.SearchVoteWeightsRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_evaluator_service_pb2.SearchVoteWeightsResponse, _abc.Awaitable[_evaluator_service_pb2.SearchVoteWeightsResponse]]:
+        """Searches the weights of a vote that answer training questions best."""
+
+    @_abc_1.abstractmethod
+    def CompareRetrievers(
+        self,
+        request: _evaluator_service_pb2.CompareRetrieversRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_evaluator_service_pb2.CompareRetrieversResponse, _abc.Awaitable[_evaluator_service_pb2.CompareRetrieversResponse]]:
+        """How retrievers disagree: relative win ratios, upper bounds, and kinds of errors."""
+
+    @_abc_1.abstractmethod
+    def CompareSystems(
+        self,
+        request: _evaluator_service_pb2.CompareSystemsRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_evaluator_service_pb2.CompareSystemsResponse, _abc.Awaitable[_evaluator_service_pb2.CompareSystemsResponse]]:
+        """Whether one system is better than another on the same queries."""
+
+    @_abc_1.abstractmethod
     def GetReport(
         self,
         request: _evaluator_service_pb2.GetReportRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_evaluator_service_pb2.GetReportResponse, _abc.Awaitable[_evaluator_service_pb2.GetReportResponse]]:
-        """The report of one run."""
+        """The report of one run or configuration."""
 
     @_abc_1.abstractmethod
     def ListRuns(
@@ -132,5 +230,21 @@ class EvaluatorServiceServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_evaluator_service_pb2.ListRunsResponse, _abc.Awaitable[_evaluator_service_pb2.ListRunsResponse]]:
         """The runs there are, newest first."""
+
+    @_abc_1.abstractmethod
+    def ListConfigurations(
+        self,
+        request: _evaluator_service_pb2.ListConfigurationsRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_evaluator_service_pb2.ListConfigurationsResponse, _abc.Awaitable[_evaluator_service_pb2.ListConfigurationsResponse]]:
+        """The configurations there are, newest first."""
+
+    @_abc_1.abstractmethod
+    def ListMeasurements(
+        self,
+        request: _evaluator_service_pb2.ListMeasurementsRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_abc.Iterator[_evaluator_service_pb2.ListMeasurementsResponse], _abc.AsyncIterator[_evaluator_service_pb2.ListMeasurementsResponse]]:
+        """What was measured in a run, observation by observation, in the order they were stored."""
 
 def add_EvaluatorServiceServicer_to_server(servicer: EvaluatorServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...
