@@ -30,7 +30,7 @@ def connect(
     Args:
         target: gRPC target; without a scheme it gets ``dns:///``.
         service: full name of the service called, such as ``ragmesh.retriever.v1.RetrieverService``.
-        idempotent: names of its methods that may be sent again: at most 3 attempts, on UNAVAILABLE only, and
+        idempotent: names of its methods that may be sent again: at most 5 attempts, on UNAVAILABLE only, and
             only while no answer has begun.
         max_message_bytes: largest message either way. Bytes.
         telemetry: adds spans, metrics and trace context to every call.
@@ -76,7 +76,7 @@ def service_config(service: str, idempotent: Sequence[str]) -> str:
                 "name": [{"service": service, "method": method} for method in idempotent],
                 "waitForReady": False,
                 "retryPolicy": {
-                    "maxAttempts": 3,
+                    "maxAttempts": 5,
                     "initialBackoff": "0.05s",
                     "maxBackoff": "0.5s",
                     "backoffMultiplier": 2,
@@ -97,8 +97,9 @@ def _options(service: str, idempotent: Sequence[str], max_message_bytes: int) ->
         ("grpc.keepalive_time_ms", 30_000),
         ("grpc.keepalive_timeout_ms", 10_000),
         ("grpc.http2.max_pings_without_data", 0),
-        # A restarted service is found again within a second or two instead of gRPC's two minutes.
+        # A restarted service is found again within the time that the retries take together, instead of
+        # gRPC's two minutes.
         ("grpc.initial_reconnect_backoff_ms", 100),
         ("grpc.min_reconnect_backoff_ms", 1_000),
-        ("grpc.max_reconnect_backoff_ms", 2_000),
+        ("grpc.max_reconnect_backoff_ms", 500),
     ]

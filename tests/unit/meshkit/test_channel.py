@@ -169,7 +169,7 @@ def test_the_service_config_names_only_the_idempotent_methods() -> None:
     [method] = config["methodConfig"]
     assert method["name"] == [{"service": SERVICE, "method": "unary"}]
     assert method["waitForReady"] is False
-    assert method["retryPolicy"]["maxAttempts"] == 3
+    assert method["retryPolicy"]["maxAttempts"] == 5
     assert method["retryPolicy"]["retryableStatusCodes"] == ["UNAVAILABLE"]
     assert config["loadBalancingConfig"] == [{"round_robin": {}}]
     assert "methodConfig" not in json.loads(service_config(SERVICE, []))
