@@ -45,7 +45,7 @@ async def test_an_idempotent_call_is_tried_again(serve: Any, call: Any) -> None:
     flaky = Flaky(2, UNAVAILABLE)
     echo = call(await serve(unary=flaky.unary), idempotent=["unary"])
     assert await echo("unary") == ["a"]
-    assert flaky.calls == 5
+    assert flaky.calls == 3
 
 
 async def test_five_attempts_are_all(serve: Any, call: Any) -> None:
@@ -104,7 +104,7 @@ async def test_a_sync_channel_retries_too(serve: Any) -> None:
             return answer
 
     assert await asyncio.to_thread(sync_call) == b""
-    assert flaky.calls == 5
+    assert flaky.calls == 3
 
 
 async def test_calls_are_spread_over_all_addresses(serve: Any, call: Any) -> None:
