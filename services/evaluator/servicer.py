@@ -1,40 +1,15 @@
-"""The evaluator on the wire: thin RPCs over the engine."""
-# ruff: noqa: N802 - names and arguments are the contract's
+"""The evaluator on the wire."""
 
 from __future__ import annotations
 
-import asyncio
-import time
-from collections.abc import AsyncIterator, Callable
-from typing import Any, ParamSpec, TypeVar
-
-import grpc
-from google.protobuf.message import Message
-
 from meshkit.admission import Admission
 from meshkit.compute import ComputePool
-from meshkit.errors import MeshError, item_error
-from ragcore.errors import InvalidInput
-from ragmesh.evaluator.v1 import evaluator_service_pb2 as pb
-from ragmesh.evaluator.v1 import evaluator_service_pb2_grpc as pb_grpc
-from services.evaluator import codec, evaluation
-from services.evaluator.domain import Measurement, Observation
 from services.evaluator.engine import Evaluator
-from services.evaluator.measurement import measure
-
-P = ParamSpec("P")
-T = TypeVar("T")
-
-# What one observation may hold (ranked places, candidates, characters to compare) and still be measured
-# within a millisecond, the longest that anything may occupy the event loop.
-_INLINE_CELLS = 2_000
-_CHARACTERS_PER_CELL = 8
-_SLOW_METRICS = frozenset({pb.UTILITY_METRIC_ROUGE1, pb.UTILITY_METRIC_ROUGE2, pb.UTILITY_METRIC_ROUGE_L})
-
-Context = grpc.aio.ServicerContext[Any, Any]
+from services.evaluator.measuring import MeasuringServicer
+from services.evaluator.observing import ObservingServicer
 
 
-class EvaluatorServicer(pb_grpc.EvaluatorServiceServicer):
+class EvaluatorServicer(ObservingServicer, MeasuringServicer):
     """Serves ``ragmesh.evaluator.v1.EvaluatorService``.
 
     Args:
@@ -45,141 +20,5 @@ class EvaluatorServicer(pb_grpc.EvaluatorServiceServicer):
     """
 
     def __init__(self, evaluator: Evaluator, *, pool: ComputePool, admission: Admission, window: int) -> None:
-        self._evaluator = evaluator
-        self._pool = pool
-        self._admission = admission
-        self._window = window
-
-    async def Observe(
-        self, request_iterator: AsyncIterator[pb.ObserveRequest], context: Context
-    ) -> AsyncIterator[pb.ObserveResponse]:
-        """Stores observations and acknowledges each in order; up to a window of them share commits.
-
-        A refused observation does not end the stream. A store that cannot write does, with UNAVAILABLE: what
-        was not acknowledged may be sent again.
-        """
-        outcomes: asyncio.Queue[tuple[asyncio.Task[pb.ObserveResponse], str] | None] = asyncio.Queue()
-        window = asyncio.Semaphore(self._window)
-
-        async def read() -> None:
-            try:
-                async for request in request_iterator:
-                    await window.acquire()
-                    run_id = request.observation.run_id if request.want_report else ""
-                    outcomes.put_nowait((asyncio.create_task(self._observed(request.observation)), run_id))
-            finally:
-                outcomes.put_nowait(None)
-
-        reader = asyncio.create_task(read())
-        try:
-            while (outcome := await outcomes.get()) is not None:
-                task, run_id = outcome
-                try:
-                    response = await task
-                finally:
-                    window.release()
-                yield response
-                if run_id and response.HasField("ack"):
-                    yield pb.ObserveResponse(report=codec.report(await self._evaluator.report(run_id)))
-            await reader
-        finally:
-            reader.cancel()
-            await asyncio.gather(reader, return_exceptions=True)
-            left = []
-            while not outcomes.empty():
-                if (outcome := outcomes.get_nowait()) is not None:
-                    outcome[0].cancel()
-                    left.append(outcome[0])
-            await asyncio.gather(*left, return_exceptions=True)
-
-    async def EvaluateExposure(
-        self, request: pb.EvaluateExposureRequest, context: Context
-    ) -> pb.EvaluateExposureResponse:
-        """Expected exposure of rankings against the useful passages."""
-        return await self._computed(request, _exposure, request)
-
-    async def EvaluateUtility(
-        self, request: pb.EvaluateUtilityRequest, context: Context
-    ) -> pb.EvaluateUtilityResponse:
-        """Utility of answers against references, and its expectation."""
-        return await self._computed(request, _utility, request)
-
-    async def Vote(self, request: pb.VoteRequest, context: Context) -> pb.VoteResponse:
-        """Lets the answers of an ensemble of retrievers vote."""
-        return await self._computed(request, _vote, request)
-
-    async def EvaluateConversation(
-        self, request: pb.EvaluateConversationRequest, context: Context
-    ) -> pb.EvaluateConversationResponse:
-        """Group fairness and relevance of a conversation."""
-        return await self._computed(request, _conversation, request)
-
-    async def GetReport(self, request: pb.GetReportRequest, context: Context) -> pb.GetReportResponse:
-        """The report of one run."""
-        run_id = codec.identifier("run_id", request.run_id)
-        return pb.GetReportResponse(report=codec.report(await self._evaluator.report(run_id)))
-
-    async def ListRuns(self, request: pb.ListRunsRequest, context: Context) -> pb.ListRunsResponse:
-        """The runs there are, newest first."""
-        before, size = codec.page(request)
-        return codec.runs(*await self._evaluator.runs(before=before, limit=size))
-
-    async def _observed(self, message: pb.Observation) -> pb.ObserveResponse:
-        with self._admission.admit(_kib(message)):
-            try:
-                observation, measurement = await self._read(message)
-            except (MeshError, InvalidInput) as error:
-                refusal = pb.ObserveRefusal(observation_id=message.id, error=item_error(error))
-                return pb.ObserveResponse(refusal=refusal)
-            new = await self._evaluator.observe(observation, measurement)
-        return pb.ObserveResponse(ack=pb.ObserveAck(observation_id=message.id, duplicate=not new))
-
-    async def _read(self, message: pb.Observation) -> tuple[Observation, Measurement]:
-        now_us = time.time_ns() // 1000
-        if _cells(message) <= _INLINE_CELLS:
-            return _read(message, now_us)
-        return await self._pool.run(_read, message, now_us)
-
-    async def _computed(
-        self, request: Message, compute: Callable[P, T], *args: P.args, **kwargs: P.kwargs
-    ) -> T:
-        with self._admission.admit(_kib(request)):
-            return await self._pool.run(compute, *args, **kwargs)
-
-
-def _read(message: pb.Observation, now_us: int) -> tuple[Observation, Measurement]:
-    observation = codec.observation(message, now_us=now_us)
-    return observation, measure(observation)
-
-
-def _exposure(request: pb.EvaluateExposureRequest) -> pb.EvaluateExposureResponse:
-    return codec.exposure_response(evaluation.exposure(codec.exposure_question(request)))
-
-
-def _utility(request: pb.EvaluateUtilityRequest) -> pb.EvaluateUtilityResponse:
-    return codec.utility_response(evaluation.utilities(codec.utility_question(request)))
-
-
-def _vote(request: pb.VoteRequest) -> pb.VoteResponse:
-    return codec.vote_response(evaluation.vote(codec.vote_question(request)))
-
-
-def _conversation(request: pb.EvaluateConversationRequest) -> pb.EvaluateConversationResponse:
-    return codec.conversation_response(evaluation.conversation(codec.conversation_question(request)))
-
-
-def _kib(message: Message) -> int:
-    return 1 + message.ByteSize() // 1024
-
-
-def _cells(message: pb.Observation) -> int:
-    cells = len(message.shown.indices) + len(message.candidates)
-    if message.labels.references:
-        if message.labels.metric in _SLOW_METRICS:
-            return _INLINE_CELLS + 1
-        said = sum(len(answer.text) for answer in message.answers)
-        known = sum(map(len, message.labels.references))
-        cells += (
-            said * len(message.labels.references) + known * len(message.answers)
-        ) // _CHARACTERS_PER_CELL
-    return cells
+        ObservingServicer.__init__(self, evaluator, pool=pool, admission=admission, window=window)
+        MeasuringServicer.__init__(self, pool=pool, admission=admission)

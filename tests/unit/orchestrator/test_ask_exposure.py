@@ -9,7 +9,7 @@ from orchestrator import codec
 from orchestrator.domain import Answered, Contexts, Labels, Observation, Pool, Ranked, UtilityMetric
 from orchestrator.exposure import measure
 from ragmesh.evaluator.v1 import evaluator_service_pb2 as evaluator_pb
-from services.evaluator import codec as evaluator_codec
+from services.evaluator.codec import observations as evaluator_codec
 from services.evaluator.measurement import measure as evaluator_measure
 from tests.unit.orchestrator.fakes import answer, ask, passage
 

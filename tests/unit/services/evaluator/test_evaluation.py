@@ -11,7 +11,8 @@ from meshkit.errors import InvalidField
 from ragcore.errors import InvalidInput
 from ragmesh.common.v1 import common_pb2
 from ragmesh.evaluator.v1 import evaluator_service_pb2 as pb
-from services.evaluator import codec, evaluation
+from services.evaluator import evaluation
+from services.evaluator.codec import measuring as codec
 
 
 def _exposure(request: pb.EvaluateExposureRequest) -> pb.EvaluateExposureResponse:

@@ -1,4 +1,4 @@
-"""Bounds of evaluator.proto at the door: each broken bound names its field."""
+"""Bounds of observations at the door: each broken bound names its field."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 from meshkit.errors import InvalidField
 from ragmesh.common.v1 import common_pb2
 from ragmesh.evaluator.v1 import evaluator_service_pb2 as pb
-from services.evaluator import codec
+from services.evaluator.codec import observations
 from services.evaluator.domain import Stage, UtilityMetric
 
 
@@ -44,7 +44,7 @@ def _message() -> pb.Observation:
 
 def test_everything_is_read() -> None:
     message = _message()
-    observation = codec.observation(message, now_us=0)
+    observation = observations.observation(message, now_us=0)
     assert observation.id == "o-1"
     assert observation.shown.tolist() == [[0, 1], [0, 2]]
     assert observation.observed_at_us == 1_700_000_000_000_001
@@ -61,7 +61,7 @@ def test_unset_time_is_now_and_unset_usefulness_is_unknown() -> None:
     message.ClearField("observed_at")
     message.ClearField("labels")
     message.ClearField("alpha")
-    observation = codec.observation(message, now_us=42)
+    observation = observations.observation(message, now_us=42)
     assert observation.observed_at_us == 42
     assert observation.labels.useful is None
     assert observation.alpha is None
@@ -72,7 +72,7 @@ def test_no_context_is_one_ranking_of_nothing() -> None:
     message.ClearField("candidates")
     message.ClearField("shown")
     message.answers[0].samples[:] = [0]
-    assert codec.observation(message, now_us=0).shown.shape == (1, 0)
+    assert observations.observation(message, now_us=0).shown.shape == (1, 0)
 
 
 Broken = Callable[[pb.Observation], object]
@@ -128,91 +128,5 @@ def test_a_broken_bound_names_its_field(field: str, broken: Broken) -> None:
     message = _message()
     broken(message)
     with pytest.raises(InvalidField) as caught:
-        codec.observation(message, now_us=0)
+        observations.observation(message, now_us=0)
     assert caught.value.field == field
-
-
-def _exposure(**changes: object) -> pb.EvaluateExposureRequest:
-    request = pb.EvaluateExposureRequest(
-        rankings=common_pb2.Rankings(depth=2, indices=[0, 1]), usefulness=[1, 0, 0], k=2
-    )
-    for name, value in changes.items():
-        request.ClearField(name)  # type: ignore[arg-type]  # names are checked by the parameters below
-        if value is not None:
-            request.MergeFrom(pb.EvaluateExposureRequest(**{name: value}))  # type: ignore[arg-type]
-    return request
-
-
-@pytest.mark.parametrize(
-    ("field", "changes"),
-    [
-        ("k", {"k": 0}),
-        ("k", {"k": 1001}),
-        ("usefulness", {"usefulness": None}),
-        ("usefulness[2]", {"usefulness": [0, 0, -1]}),
-        ("usefulness[1]", {"usefulness": [0, float("nan"), 0]}),
-        ("usefulness[0]", {"usefulness": [1001, 0, 0]}),
-        ("rankings", {"rankings": None}),
-        ("rankings", {"exposure": [1, 1, 0]}),
-        ("rankings.depth", {"rankings": common_pb2.Rankings()}),
-        ("rankings.indices[1]", {"rankings": common_pb2.Rankings(depth=2, indices=[0, 3])}),
-        ("exposure", {"rankings": None, "exposure": [1, 1]}),
-        ("exposure[0]", {"rankings": None, "exposure": [1.5, 0, 0]}),
-        ("browsing.model", {"browsing": pb.BrowsingModel()}),
-        ("browsing.top_k", {"browsing": pb.BrowsingModel(top_k=0)}),
-        ("browsing.rbp_patience", {"browsing": pb.BrowsingModel(rbp_patience=1)}),
-        ("browsing.rbp_patience", {"browsing": pb.BrowsingModel(rbp_patience=float("nan"))}),
-        ("browsing.reciprocal_rank", {"browsing": pb.BrowsingModel(reciprocal_rank=False)}),
-        (
-            "browsing.position_weights.weights",
-            {"browsing": pb.BrowsingModel(position_weights=pb.PositionWeights())},
-        ),
-        (
-            "browsing.position_weights.weights[1]",
-            {"browsing": pb.BrowsingModel(position_weights=pb.PositionWeights(weights=[1, 2]))},
-        ),
-    ],
-)
-def test_exposure_bounds(field: str, changes: dict[str, object]) -> None:
-    with pytest.raises(InvalidField) as caught:
-        codec.exposure_question(_exposure(**changes))
-    assert caught.value.field == field
-
-
-@pytest.mark.parametrize(
-    ("field", "request_"),
-    [
-        ("answers", pb.EvaluateUtilityRequest(references=["x"])),
-        ("references", pb.EvaluateUtilityRequest(answers=["x"])),
-        ("metric", pb.EvaluateUtilityRequest.FromString(b"\x0a\x01x\x12\x01x\x18\x11")),
-        ("weights", pb.EvaluateUtilityRequest(answers=["x"], references=["x"], weights=[0.5, 0.5])),
-        ("weights[0]", pb.EvaluateUtilityRequest(answers=["x"], references=["x"], weights=[1.5])),
-        ("weights", pb.EvaluateUtilityRequest(answers=["x"], references=["x"], weights=[0])),
-        ("u_max", pb.EvaluateUtilityRequest(answers=["x"], references=["x"], u_max=0)),
-        ("u_max", pb.EvaluateUtilityRequest(answers=["x"], references=["x"], u_max=float("nan"))),
-    ],
-)
-def test_utility_bounds(field: str, request_: pb.EvaluateUtilityRequest) -> None:
-    with pytest.raises(InvalidField) as caught:
-        codec.utility_question(request_)
-    assert caught.value.field == field
-
-
-def test_a_page_token_comes_back_as_it_went() -> None:
-    response = codec.runs([], 1234)
-    assert codec.page(pb.ListRunsRequest(page_token=response.next_page_token)) == (1234, codec.DEFAULT_PAGE)
-    assert codec.runs([], None).next_page_token == ""
-
-
-@pytest.mark.parametrize("token", ["x", "%%%", "YmVmb3JlOng=", "YWZ0ZXI6MQ==", "YmVmb3JlOi0x", "é"])
-def test_a_made_up_page_token_is_refused(token: str) -> None:
-    with pytest.raises(InvalidField) as caught:
-        codec.page(pb.ListRunsRequest(page_token=token))
-    assert caught.value.field == "page_token"
-
-
-@pytest.mark.parametrize("size", [0, 1001])
-def test_page_size_bounds(size: int) -> None:
-    with pytest.raises(InvalidField) as caught:
-        codec.page(pb.ListRunsRequest(page_size=size))
-    assert caught.value.field == "page_size"

@@ -1,0 +1,156 @@
+"""Observations as they come in."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Sequence
+from typing import Final
+
+from meshkit import checks
+from meshkit.errors import InvalidField
+from ragmesh.common.v1 import common_pb2
+from ragmesh.evaluator.v1 import evaluator_service_pb2 as pb
+from services.evaluator.codec import fields
+from services.evaluator.domain import Labels, Observation, SampledAnswer, Stage
+
+MAX_CANDIDATES: Final = 1000
+"""Most candidates of an observation."""
+_LARGEST_SEED: Final = 2**63 - 1
+_STAGES: Final[dict[int, Stage]] = {
+    common_pb2.STAGE_RETRIEVE: Stage.RETRIEVE,
+    common_pb2.STAGE_RERANK: Stage.RERANK,
+    common_pb2.STAGE_GENERATE: Stage.GENERATE,
+    common_pb2.STAGE_OBSERVE: Stage.OBSERVE,
+}
+
+
+def observation(message: pb.Observation, *, now_us: int) -> Observation:
+    """Reads an observation; field paths in errors are within it. ``now_us`` stands in for an unset time.
+
+    Raises:
+        InvalidField: a bound of the contract is broken.
+    """
+    fields.identifier("id", message.id)
+    fields.identifier("run_id", message.run_id)
+    fields.identifier("query_id", message.query_id)
+    if len(message.question.encode()) > fields.MAX_QUESTION_BYTES:
+        raise InvalidField("question", f"must be at most {fields.MAX_QUESTION_BYTES} bytes")
+    for name in ("collection", "index_version", "retriever", "reranker", "reranker_version", "generator",
+                 "generator_version"):  # fmt: skip
+        fields.limited(name, getattr(message, name), fields.MAX_NAME_BYTES)
+    alpha = checks.between("alpha", message.alpha, 0, 100) if message.HasField("alpha") else None
+    if message.HasField("seed") and message.seed > _LARGEST_SEED:
+        raise InvalidField("seed", f"must be in [0, 2^63 - 1], got {message.seed}")
+    passage_ids, providers = _candidates(message.candidates)
+    shown = fields.rankings("shown", message.shown, len(passage_ids))
+    return Observation(
+        id=message.id,
+        run_id=message.run_id,
+        query_id=message.query_id,
+        observed_at_us=_microseconds(message, now_us),
+        passage_ids=passage_ids,
+        providers=providers,
+        shown=shown,
+        answers=_answers(message.answers, len(shown)),
+        labels=_labels(message.labels),
+        collection=message.collection,
+        retriever=message.retriever,
+        reranker=message.reranker,
+        generator=message.generator,
+        alpha=alpha,
+        stage_ms=_stage_times(message.stage_times),
+        degradations=_degradations(message.degradations),
+        payload=message.SerializeToString(),
+    )
+
+
+def _candidates(candidates: Collection[pb.Candidate]) -> tuple[list[str], list[str]]:
+    if len(candidates) > MAX_CANDIDATES:
+        raise InvalidField("candidates", f"must be at most {MAX_CANDIDATES}, has {len(candidates)}")
+    passage_ids = [candidate.passage_id for candidate in candidates]
+    providers = [candidate.provider for candidate in candidates]
+    for index, value in enumerate(passage_ids):
+        if not value or len(value) > fields.MAX_NAME_BYTES // 4:  # may be too long: count bytes only then
+            fields.limited(f"candidates[{index}].passage_id", value, checks.MAX_ID_BYTES, min_bytes=1)
+    for index, value in enumerate(providers):
+        if len(value) > checks.MAX_ATTRIBUTE_BYTES // 4:
+            fields.limited(f"candidates[{index}].provider", value, checks.MAX_ATTRIBUTE_BYTES)
+    if any(map(fields.CONTROL.search, passage_ids)) or any("\0" in provider for provider in set(providers)):
+        at = next(
+            i
+            for i, (one, by) in enumerate(zip(passage_ids, providers, strict=True))
+            if fields.CONTROL.search(one) or "\0" in by
+        )
+        raise InvalidField(f"candidates[{at}]", "must not hold control characters")
+    if len(set(passage_ids)) != len(passage_ids):
+        checks.unique("candidates", passage_ids)
+    return passage_ids, providers
+
+
+def _answers(answers: Sequence[pb.SampledAnswer], num_rankings: int) -> list[SampledAnswer]:
+    taken: set[int] = set()
+    read = []
+    for index, answer in enumerate(answers):
+        for place, sample in enumerate(answer.samples):
+            field = f"answers[{index}].samples[{place}]"
+            if sample >= num_rankings:
+                raise InvalidField(
+                    field, f"must be below the number of rankings, {num_rankings}, got {sample}"
+                )
+            if sample in taken:
+                raise InvalidField(field, f"sample {sample} has an answer already")
+            taken.add(sample)
+        if not answer.samples:
+            raise InvalidField(f"answers[{index}].samples", "must name the rankings it was written from")
+        if answer.HasField("log_probability"):
+            fields.log_probability(f"answers[{index}].log_probability", answer.log_probability)
+        read.append(SampledAnswer(answer.text, tuple(answer.samples)))
+    return read
+
+
+def _labels(labels: pb.Labels) -> Labels:
+    for index, one in enumerate(labels.useful_passage_ids):
+        fields.limited(f"labels.useful_passage_ids[{index}]", one, checks.MAX_ID_BYTES, min_bytes=1)
+    if labels.useful_passage_ids and not labels.has_useful:
+        raise InvalidField("labels.has_useful", "must be true where useful passages are named")
+    return Labels(
+        useful=frozenset(labels.useful_passage_ids) if labels.has_useful else None,
+        references=tuple(labels.references),
+        metric=fields.metric("labels.metric", labels.metric),
+    )
+
+
+def _stage_times(times: Iterable[common_pb2.StageTime]) -> dict[Stage, float]:
+    read: dict[Stage, float] = {}
+    for index, one in enumerate(times):
+        stage = _stage(f"stage_times[{index}].stage", one.stage)
+        if stage in read:
+            raise InvalidField(f"stage_times[{index}].stage", f"{stage} has a time already")
+        field = f"stage_times[{index}].duration_ms"
+        read[stage] = checks.between(field, checks.finite(field, one.duration_ms), 0, float("inf"))
+    return read
+
+
+def _degradations(degradations: Iterable[common_pb2.Degradation]) -> list[tuple[Stage, str]]:
+    read = []
+    for index, one in enumerate(degradations):
+        field = f"degradations[{index}]"
+        if one.action not in common_pb2.Degradation.Action.values():
+            raise InvalidField(f"{field}.action", f"must be one of the actions, got {one.action}")
+        reason = fields.limited(f"{field}.reason", one.reason, fields.MAX_ID_BYTES, min_bytes=1)
+        read.append((_stage(f"{field}.stage", one.stage), reason))
+    return read
+
+
+def _stage(field: str, value: int) -> Stage:
+    if value not in _STAGES:
+        raise InvalidField(field, f"must be one of {fields.names(common_pb2.Stage.keys()[1:])}, got {value}")
+    return _STAGES[value]
+
+
+def _microseconds(message: pb.Observation, now_us: int) -> int:
+    if not message.HasField("observed_at"):
+        return now_us
+    seconds, nanos = message.observed_at.seconds, message.observed_at.nanos
+    if not -62_135_596_800 <= seconds <= 253_402_300_799 or not 0 <= nanos < 10**9:
+        raise InvalidField("observed_at", "must be a time from year 1 to 9999")
+    return seconds * 10**6 + nanos // 1000
