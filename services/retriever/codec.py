@@ -125,13 +125,18 @@ class IngestReader:
         self.passages: list[Passage] = []
         self._rows: dict[str, int] = {}
         self._begun = False
+        self._ended = False
 
     def head(self, request: collections_pb.IngestRequest) -> None:
         """Reads all of a part but its passages.
 
         Raises:
-            InvalidField: no collection in the first part, another in a later one, or too many passages.
+            InvalidField: no collection in the first part, another in a later one, too many passages, or a
+                part after the last.
         """
+        if self._ended:
+            raise InvalidField("last", "must be set in the last message of the stream only")
+        self._ended = request.last
         if not self._begun:
             self.collection = checks.name("collection", request.collection)
             self.create = request.create_if_missing
@@ -160,13 +165,19 @@ class IngestReader:
             self.passages.append(passage_of(message))
 
     def end(self) -> None:
-        """Checks that there was a stream at all.
+        """Checks that the stream is whole.
+
+        Whether its caller ended it or died cannot be told from the end itself.
 
         Raises:
-            InvalidField: there was no message.
+            InvalidField: there was no message, or none that was the last.
         """
         if not self._begun:
             raise InvalidField("collection", "must be given in the first message, and there was none")
+        if not self._ended:
+            raise InvalidField(
+                "last", "must be set in the last message; the stream ended without it and nothing was kept"
+            )
 
 
 def ids_of(ids: Iterable[str]) -> list[str]:

@@ -93,6 +93,9 @@ def passage(field: str, value: PassageLike) -> None:
             f"{field}.attributes", f"must be at most {MAX_ATTRIBUTES} entries, has {len(value.attributes)}"
         )
     for key, attribute in value.attributes.items():
+        # Providers and keys become names in reports; other values are free text, which may have lines.
+        if _CONTROL.search(key) or "\x00" in attribute or (key == "provider" and _CONTROL.search(attribute)):
+            raise InvalidField(f"{field}.attributes", f"{_shown(key)} must not hold control characters")
         size = len(key.encode()) + len(attribute.encode())
         if size > MAX_ATTRIBUTE_BYTES:
             raise InvalidField(

@@ -1,7 +1,6 @@
 """The client for programs without an event loop."""
 
 from collections.abc import Iterator
-from contextlib import suppress
 from types import TracebackType
 from typing import Any, Final, Self, TypeVar, Unpack
 
@@ -28,7 +27,6 @@ from ragmesh.status import Health, ServiceStatus
 TIMEOUT_S: Final = 60.0
 INGEST_TIMEOUT_S: Final = 3_600.0
 STATUS_TIMEOUT_S: Final = 2.0
-ABANDON_S: Final = 1.0
 PAGE_SIZE: Final = 1_000
 
 IDEMPOTENT: Final = {
@@ -136,11 +134,6 @@ class Client:
             if stream.failure is not None:
                 raise stream.failure from None
             raise self._error(exc, "retriever") from exc
-        except BaseException:
-            stream.abandon()
-            with suppress(grpc.RpcError, grpc.FutureTimeoutError):
-                call.result(ABANDON_S)
-            raise
         finally:
             call.cancel()
 

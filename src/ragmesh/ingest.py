@@ -13,8 +13,6 @@ from ragmesh.retriever.v1 import collection_service_pb2 as collection_pb2
 MAX_PART_PASSAGES: Final = 500
 MAX_PART_BYTES: Final = 1 << 20
 
-_NO_COLLECTION: Final = "!"
-
 Source = str | os.PathLike[str] | Iterable[PassageLike]
 """Passages to ingest: a file that :mod:`ragmesh.readers` reads, or the passages themselves."""
 
@@ -56,17 +54,16 @@ def requests(
             part, size = collection_pb2.IngestRequest(), 0
         part.passages.append(message)
         size, total = size + bytes_more, total + 1
+    part.last = True
     yield part
     if on_progress is not None:
         on_progress(total)
 
 
 class IngestStream:
-    """The messages of an ingest on their way: iterated by gRPC in its own thread, perhaps given up on.
+    """The messages of an ingest on their way, iterated by gRPC in its own thread.
 
-    Cancelling a call is no way to take back what was sent: the service may see the stream end before it sees
-    that it was cancelled, and then half of the passages pass for all. So a stream that is not to count ends
-    with a message that no service can accept.
+    Should their source fail, the stream ends without its last message, and the service keeps nothing.
 
     Attributes:
         failure: what the source of the messages raised; None while all is well.
@@ -74,21 +71,10 @@ class IngestStream:
 
     def __init__(self, messages: Iterable[collection_pb2.IngestRequest]) -> None:
         self._messages = messages
-        self._abandoned = False
         self.failure: Exception | None = None
 
     def __iter__(self) -> Iterator[collection_pb2.IngestRequest]:
         try:
-            for message in self._messages:
-                if self._abandoned:
-                    break
-                yield message
-            else:
-                return
+            yield from self._messages
         except Exception as exc:  # noqa: BLE001 - whatever it was, the caller gets it
             self.failure = exc
-        yield collection_pb2.IngestRequest(collection=_NO_COLLECTION)
-
-    def abandon(self) -> None:
-        """Makes the stream not count; from any thread."""
-        self._abandoned = True

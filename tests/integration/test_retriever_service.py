@@ -44,9 +44,12 @@ class Service:
 
     def ingest(self, collection: str, *parts: Sequence[Passage]) -> collections_pb.IngestResponse:
         """Fills a collection, which is made if there is none."""
+        last = len(parts) - 1
         return self.collections.Ingest(
-            collections_pb.IngestRequest(collection=collection, passages=part, create_if_missing=True)
-            for part in parts
+            collections_pb.IngestRequest(
+                collection=collection, passages=part, create_if_missing=True, last=place == last
+            )
+            for place, part in enumerate(parts)
         )
 
     def ask(self, **fields: Any) -> pb.RetrieveResponse:
@@ -287,6 +290,19 @@ BAD_STREAMS = [
         [part(passage("a", attributes={"k": "v" * 1024}))],
     ),
     ("id twice", INVALID, "passages[1001].id", [part(*MANY), part(passage("x"), passage("n7"))]),
+    (
+        "provider with a line",
+        INVALID,
+        "passages[0].attributes",
+        [part(passage("a", attributes={"provider": "a\nb"}))],
+    ),
+    ("cut off", INVALID, "last", [part(*ONE), part(passage("b"))]),
+    (
+        "goes on after the last",
+        INVALID,
+        "last",
+        [collections_pb.IngestRequest(collection="c", passages=ONE, last=True), part(passage("b"))],
+    ),
 ]
 
 
@@ -406,7 +422,9 @@ def test_kill_9_in_the_middle_of_an_ingest(tmp_path: Path) -> None:
             ]
             for row in range(15)
         ]
-        ingest = service.collections.Ingest.future(part(*rows) for rows in large)
+        parts = [part(*rows) for rows in large]
+        parts[-1].last = True
+        ingest = service.collections.Ingest.future(iter(parts))
         ends = time.monotonic() + 120
         while not list((tmp_path / "collections/c").glob(".build-*")):
             assert time.monotonic() < ends, "the ingest did not begin to write"

@@ -136,7 +136,7 @@ class Collections(collection_grpc.CollectionServiceServicer):
         context: grpc.aio.ServicerContext[object, object],
     ) -> collection_pb2.IngestResponse:
         taken: list[common_pb2.Passage] = []
-        name = ""
+        name, whole = "", False
         async for request in request_iterator:
             self.parts += 1
             name = name or request.collection
@@ -145,6 +145,9 @@ class Collections(collection_grpc.CollectionServiceServicer):
             if request.collection not in ("", name):
                 raise InvalidField("collection", "must stay the same")
             taken.extend(request.passages)
+            whole = request.last
+        if not whole:
+            raise InvalidField("last", "must be set in the last message")
         self.kept[name] = taken
         return collection_pb2.IngestResponse(
             collection=collection_pb2.Collection(name=name, version="v1", num_passages=len(taken)),

@@ -1,3 +1,4 @@
+import itertools
 import json
 import subprocess
 import sys
@@ -28,9 +29,8 @@ from ragmesh import (
 from ragmesh.common.v1 import common_pb2
 from ragmesh.evaluator.v1 import evaluator_service_pb2 as evaluator_pb2
 from ragmesh.generator.v1 import generator_service_pb2 as generator_pb2
-from ragmesh.ingest import IngestStream, requests
+from ragmesh.ingest import requests
 from ragmesh.orchestrator.v1 import orchestrator_service_pb2 as orchestrator_pb2
-from ragmesh.retriever.v1 import collection_service_pb2 as collection_pb2
 from ragmesh.retriever.v1 import collection_service_pb2_grpc as collection_grpc
 from tests.unit.ragmesh.scripted import ScriptedMesh, answered
 
@@ -256,19 +256,21 @@ def test_passages_that_fail_on_the_way_leave_nothing(scripted: ScriptedMesh, cli
     assert "broken" not in scripted.collections.kept
 
 
-def test_an_ingest_given_up_on_leaves_nothing(scripted: ScriptedMesh) -> None:
-    stream = IngestStream(requests((Passage(str(n), "x") for n in range(1200)), "half", create=True))
+def test_only_the_last_message_of_an_ingest_says_so() -> None:
+    parts = list(requests((Passage(str(n), "x") for n in range(1200)), "c", create=True))
 
-    def messages() -> Iterator[collection_pb2.IngestRequest]:
-        for message in stream:
-            yield message
-            stream.abandon()
+    assert [(len(part.passages), part.last) for part in parts] == [(500, False), (500, False), (200, True)]
+    assert [part.last for part in requests([], "c", create=True)] == [True]
+
+
+def test_an_ingest_that_is_cut_off_leaves_nothing(scripted: ScriptedMesh) -> None:
+    parts = requests((Passage(str(n), "x") for n in range(1200)), "half", create=True)
 
     with (
         grpc.insecure_channel(scripted.addresses.retriever) as channel,
-        pytest.raises(grpc.RpcError, match="must stay the same"),
+        pytest.raises(grpc.RpcError, match="must be set in the last message"),
     ):
-        collection_grpc.CollectionServiceStub(channel).Ingest(messages())
+        collection_grpc.CollectionServiceStub(channel).Ingest(itertools.islice(parts, 2), timeout=20)
 
     assert scripted.collections.parts == 2
     assert "half" not in scripted.collections.kept

@@ -89,7 +89,9 @@ class Passage(_message.Message):
     """Body text; title and text together at most 65,536 bytes and not both empty."""
     @_builtins.property
     def attributes(self) -> _containers.ScalarMap[_builtins.str, _builtins.str]:
-        """Free attributes, such as `provider` or a group label; at most 64 entries of at most 1,024 bytes."""
+        """Free attributes, such as `provider` or a group label; at most 64 entries of at most 1,024 bytes. Keys and
+        the provider hold no control characters, other values no NUL.
+        """
 
     def __init__(
         self,

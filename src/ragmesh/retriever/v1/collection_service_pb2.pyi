@@ -131,10 +131,15 @@ class IngestRequest(_message.Message):
     COLLECTION_FIELD_NUMBER: _builtins.int
     PASSAGES_FIELD_NUMBER: _builtins.int
     CREATE_IF_MISSING_FIELD_NUMBER: _builtins.int
+    LAST_FIELD_NUMBER: _builtins.int
     collection: _builtins.str
     """Collection to fill; required in the first message, and the same or empty in later ones."""
     create_if_missing: _builtins.bool
     """In the first message: create the collection if there is none."""
+    last: _builtins.bool
+    """Set in the last message, and only there. A stream that ends without it was cut off, as by a caller that
+    died: it is refused, and nothing of it counts.
+    """
     @_builtins.property
     def passages(self) -> _containers.RepeatedCompositeFieldContainer[_common_pb2.Passage]:
         """Passages of this part; at most 1,000 a message. The last of several with one id wins only across
@@ -147,10 +152,11 @@ class IngestRequest(_message.Message):
         collection: _builtins.str = ...,
         passages: _abc.Iterable[_common_pb2.Passage] | None = ...,
         create_if_missing: _builtins.bool = ...,
+        last: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["collection", b"collection", "create_if_missing", b"create_if_missing", "passages", b"passages"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["collection", b"collection", "create_if_missing", b"create_if_missing", "last", b"last", "passages", b"passages"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -151,7 +151,7 @@ def test_an_ingest_stream_in_parts() -> None:
     reader = read(
         IngestRequest(collection="c", create_if_missing=True),
         IngestRequest(passages=[PassageProto(id="a", text="x")]),
-        IngestRequest(collection="c", passages=[PassageProto(id="b", title="y")]),
+        IngestRequest(collection="c", passages=[PassageProto(id="b", title="y")], last=True),
     )
     assert (reader.collection, reader.create) == ("c", True)
     assert reader.passages == [Passage("a", "", "x"), Passage("b", "y", "")]
@@ -166,6 +166,8 @@ PART = IngestRequest(
     ("field", "requests"),
     [
         ("collection", []),
+        ("last", [PART]),
+        ("last", [IngestRequest(collection="c", last=True), IngestRequest()]),
         ("collection", [IngestRequest(passages=PART.passages)]),
         ("collection", [PART, IngestRequest(collection="d")]),
         (
