@@ -261,7 +261,11 @@ def event(value: Event) -> pb.AskResponse:
 
 
 def observation(value: Observation, *, with_text: bool) -> bytes:
-    """Writes an observation as the evaluator reads it; the question's text only if ``with_text``."""
+    """Writes an observation as the evaluator reads it; texts only if ``with_text``.
+
+    Passages that were shown carry theirs where there are references: whether the context held the answer is
+    what tells one kind of error from another.
+    """
     asked, found, labels = value.ask, value.pool, value.ask.labels
     first = value.answers[0].answer if value.answers else None
     message = evaluator_pb.Observation(
@@ -297,8 +301,10 @@ def observation(value: Observation, *, with_text: bool) -> bytes:
         degradations=[_degradation(one) for one in value.degradations],
     )
     add = message.candidates.add
-    for passage in found.passages:
-        add(passage_id=passage.id, provider=passage.attributes.get("provider", ""))
+    told = set(value.ranked.contexts.rows.ravel().tolist()) if with_text and labels.references else set()
+    for index, passage in enumerate(found.passages):
+        text = f"{passage.title} {passage.text}".strip() if index in told else ""
+        add(passage_id=passage.id, provider=passage.attributes.get("provider", ""), text=text)
     message.observed_at.FromMicroseconds(value.observed_at_us)
     return message.SerializeToString()
 

@@ -61,7 +61,7 @@ class OrchestratorSettings(ServiceSettings):
     outbox_flush: bool = False
     """Whether an ask ends only when its observation has reached the disk."""
     observe_text: bool = True
-    """Whether observations carry the question's text."""
+    """Whether observations carry the question's text, and where there are references that of passages."""
     compute_threads: int = Field(default=1, ge=1, le=256)
     """Threads that sample and measure what is too large for the event loop. Threads, [1, 256]."""
 

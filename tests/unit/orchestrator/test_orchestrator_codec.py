@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable
+from dataclasses import replace
 from datetime import UTC, datetime
 
 import grpc
@@ -313,7 +314,27 @@ def test_an_observation_is_written_whole() -> None:
     assert message.labels.metric == evaluator_pb.UTILITY_METRIC_TOKEN_F1
     assert message.degradations[0].reason == "BUDGET_EXCEEDED"
     assert message.observed_at.ToMicroseconds() == 1_000_001
-    assert not evaluator_pb.Observation.FromString(codec.observation(observation, with_text=False)).question
+    assert [one.text for one in message.candidates] == [
+        f"{POOL.passages[0].title} {POOL.passages[0].text}".strip()
+    ]
+    textless = evaluator_pb.Observation.FromString(codec.observation(observation, with_text=False))
+    assert not textless.question
+    assert [one.text for one in textless.candidates] == [""]
+
+
+def test_passages_travel_only_where_their_text_tells_errors_apart() -> None:
+    passages = [common_pb2.Passage(id=one, title="T", text=f"text of {one}") for one in "abc"]
+    pool = replace(POOL, passages=passages, scores=np.ones(3))
+    ranked = Ranked(Contexts(np.array([[2, 0], [0, 2]]), None), "none", "")
+
+    def texts(references: list[str]) -> list[str]:
+        asked = ask(run_id="run", query_id="q1", labels={"references": references})
+        observation = Observation(asked, pool, ranked, [], {}, [])
+        message = evaluator_pb.Observation.FromString(codec.observation(observation, with_text=True))
+        return [one.text for one in message.candidates]
+
+    assert texts(["Rhine"]) == ["T text of a", "", "T text of c"]
+    assert texts([]) == ["", "", ""]
 
 
 SAMPLED = pb.SAMPLING_STAGE_RETRIEVER
