@@ -8,7 +8,7 @@ from typing import Literal
 import numpy as np
 from numpy.typing import ArrayLike
 
-from ragcore.arrays import BoolArray, FloatArray, IntArray, float_array, number
+from ragcore.arrays import BoolArray, FloatArray, IntArray, count, float_array, number
 from ragcore.errors import InvalidInput
 
 Pooling = Literal["mean", "max", "majority", "plurality"]
@@ -77,6 +77,25 @@ def vote(
     if winners is None:
         raise InvalidInput("retriever_weights", weights.tolist(), f"at least one above {retriever_filter:g}")
     return Vote(pooled[0], scores[0], int(winners[0]))
+
+
+def agreement(similarity: ArrayLike, winner: int, *, threshold: float = 0.8) -> float:
+    """Share of the other answers that are alike the winner, in [0, 1]; ``nan`` where there is no other.
+
+    Args:
+        similarity: matrix [M, M] of combined similarities as in :func:`vote`; of the winner's row all but the
+            diagonal is looked at.
+        winner: index of the winner.
+        threshold: similarity above which (not at which) two answers count as the same.
+
+    Raises:
+        InvalidInput: no square matrix of finite numbers, or a winner outside [0, M).
+    """
+    matrix = float_array("similarity", similarity, ndim=2)
+    if matrix.shape[0] != matrix.shape[1]:
+        raise InvalidInput("similarity.shape", matrix.shape, "as many rows as columns, one of each an answer")
+    others = np.delete(matrix[count("winner", winner, low=0, high=len(matrix) - 1)], winner)
+    return float(np.mean(others > number("threshold", threshold))) if len(others) else float("nan")
 
 
 def check_pooling(pooling: Pooling) -> Pooling:

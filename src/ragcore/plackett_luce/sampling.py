@@ -10,8 +10,7 @@ from numpy.typing import ArrayLike
 from ragcore.arrays import FloatArray, IntArray, count, float_array
 from ragcore.errors import InvalidInput
 from ragcore.plackett_luce.mass import Frames, build_frames
-
-Seed = int | np.random.SeedSequence | np.random.Generator
+from ragcore.seeds import Seed, generator
 
 
 def sample_rankings(
@@ -51,7 +50,7 @@ def sample_rankings(
     weights = float_array("log_weights", log_weights)
     rows = count("num_rankings", num_rankings)
     depth = min(count("k", k), len(weights))
-    uniforms = _generator(rng).random((rows, depth))
+    uniforms = generator(rng).random((rows, depth))
     frames = build_frames(weights, depth)
     if engine == "numpy":
         positions = _draw(frames, uniforms)
@@ -62,15 +61,6 @@ def sample_rankings(
     else:
         raise InvalidInput("engine", engine, "'numpy' or 'numba'")
     return frames.items(positions)
-
-
-def _generator(rng: Seed) -> np.random.Generator:
-    if isinstance(rng, (np.random.Generator, np.random.SeedSequence)):
-        return np.random.default_rng(rng)
-    try:
-        return np.random.default_rng(count("rng", rng, low=0))
-    except InvalidInput as error:
-        raise InvalidInput("rng", rng, "a NumPy generator, or a seed: a whole number from 0") from error
 
 
 def _draw(frames: Frames, uniforms: FloatArray) -> IntArray:
