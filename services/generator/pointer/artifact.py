@@ -66,6 +66,14 @@ def load(folder: Path | None = None, *, base_weights: Path | None = None) -> Poi
             f"the pointer model needs the {config.base_package} weights with SHA-256 {config.base_sha256}, "
             f"but {base_path} has {found}"
         )
+    # Another tokenizer gives other ids, and answers that are nonsense rather than errors.
+    if config.tokenizer_sha256 is not None:
+        tokenizer_path = base.tokenizer_path()
+        if base.fingerprint(tokenizer_path) != config.tokenizer_sha256:
+            raise ArtifactError(
+                f"the pointer model needs the {config.base_package} tokenizer it was trained with, "
+                f"but {tokenizer_path} is another"
+            )
     model = base.blank(config)
     frozen = base.frozen_names(model)
     try:

@@ -79,6 +79,14 @@ def test_another_base_is_refused(saved: Path, base_file: Path, tmp_path: Path) -
     assert base.fingerprint(other) in str(refused.value)
 
 
+def test_another_tokenizer_is_refused(saved: Path, base_file: Path) -> None:
+    config = json.loads((saved / artifact.CONFIG).read_text())
+    config["tokenizer_sha256"] = "0" * 64
+    (saved / artifact.CONFIG).write_text(json.dumps(config))
+    with pytest.raises(artifact.ArtifactError, match="tokenizer"):
+        artifact.load(saved, base_weights=base_file)
+
+
 def test_damaged_weights_are_refused(saved: Path, base_file: Path) -> None:
     path = saved / artifact.WEIGHTS
     content = bytearray(path.read_bytes())
