@@ -227,6 +227,22 @@ def test_without_useful_items_relevance_is_undefined_and_disparity_is_not():
     np.testing.assert_allclose(metrics.target, 2 / 3)
 
 
+def test_equal_scores_expose_all_alike_and_are_the_least_disparity_there_is():
+    inclusion = inclusion_probabilities(log_weights([7.0] * 6, 8), k=2)
+    metrics = exposure_metrics(None, [1, 0, 0, 0, 0, 0], k=2, exposure=inclusion)
+    np.testing.assert_allclose(metrics.exposure, 2 / 6)
+    assert metrics.ee_d_norm == pytest.approx(6 * (2 / 6) ** 2 / 2)
+    # ε* is 1 for the useful and (2 − 1) / (6 − 1) for each of the others
+    assert metrics.ee_r == pytest.approx(2 / 6 * 1 + 5 * 2 / 6 * 1 / 5)
+
+
+def test_where_all_are_useful_no_ranking_is_better_than_another():
+    metrics = exposure_metrics([[0, 1], [2, 0]], [1, 1, 1], k=2)
+    np.testing.assert_allclose(metrics.target, 2 / 3)
+    assert metrics.ee_r == pytest.approx((1 + 1 / 2 + 1 / 2) * 2 / 3)
+    assert metrics.ee_r_norm == pytest.approx(1.0)
+
+
 def test_a_deterministic_ranking_is_of_maximal_disparity():
     assert exposure_metrics([[3, 1, 2, 0]] * 7, [1, 0, 1, 0], k=3).ee_d_norm == 1.0
     assert exposure_metrics([[3, 1, 2, 0]], [1, 0, 1, 0], k=9).ee_d_norm == 1.0

@@ -81,6 +81,20 @@ def test_agrees_with_a_large_sample(n, k, alpha):
     assert abs(found[~likely].sum() - exact[~likely].sum()) < 5 * math.sqrt(k / draws)
 
 
+@pytest.mark.parametrize(("n", "k", "alpha"), [(6, 3, 4), (40, 5, 2)])
+def test_agrees_with_a_million_rankings(n, k, alpha):
+    draws = 10**6
+    weights = log_weights(np.random.default_rng(n).normal(size=n), alpha)
+    exact = inclusion_probabilities(weights, k=k)
+    counts = np.zeros(n)
+    rng = np.random.default_rng(3)
+    for _ in range(4):
+        drawn = sample_rankings(weights, num_rankings=draws // 4, k=k, rng=rng)
+        counts += np.bincount(drawn.ravel(), minlength=n)
+    # five standard errors, none above 5 · √(1/4 / 1e6) = 0.0025
+    assert (np.abs(counts / draws - exact) < 5 * np.sqrt(exact * (1 - exact) / draws) + 1e-9).all()
+
+
 @pytest.mark.parametrize("k", [2, 20, 60, 118])
 def test_the_panels_miss_nothing_that_a_fine_grid_sees(k):
     weights = log_weights(np.random.default_rng(k).normal(size=120), 3)
