@@ -1,0 +1,111 @@
+"""Annotated conversations and the targets they are held against."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from fractions import Fraction
+from pathlib import Path
+from typing import Any, Final
+
+from ragcore.errors import InvalidInput
+from ragcore.group_fairness import Attribute, Transcript, parse_jsonl, parse_transcripts
+from ragcore.group_fairness.divergences import distribution
+from raglab.files.failure import FileError
+from raglab.files.lines import whole_text
+from raglab.files.records import is_json_lines
+
+_PLACE: Final = re.compile(r"(?s)transcript:(\d+)(?:[:.]\s*(.*))?")
+
+
+def read_conversations(path: Path) -> list[Transcript]:
+    """The conversations of a file in the format of gfrc's figure 5, or of JSON lines (``*.jsonl``).
+
+    Raises:
+        FileError: an unknown tag, a turn out of order, a membership that does not sum to 1, with its line.
+    """
+    text = whole_text(path)
+    try:
+        found = parse_jsonl(text) if is_json_lines(path) else parse_transcripts(text)
+    except InvalidInput as exc:
+        raise _located(path, exc) from exc
+    if not found:
+        raise FileError(path, None, "has no conversation")
+    return found
+
+
+def read_attributes(path: Path) -> dict[str, Attribute]:
+    """The targets of a JSON file: ``{NAME: {"gold": [shares or "1/4"], "divergence": "rnod"}}``.
+
+    ``gold`` may be left out where ``groups``, their number, is given: the same share for each. ``weights`` in
+    place of ``gold`` are divided by their sum. The divergence is "rnod" (the default) or "nmd" where groups
+    are ordered, "jsd" where they are not.
+
+    Raises:
+        FileError: it holds something else, or shares that do not sum to 1.
+    """
+    try:
+        record: Any = json.loads(whole_text(path))
+    except json.JSONDecodeError as exc:
+        raise FileError(path, exc.lineno, f"is not JSON: {exc.msg} at column {exc.colno}") from exc
+    if not isinstance(record, dict) or not record:
+        raise FileError(path, None, 'must be an object like {"RATINGS": {"groups": 4, "divergence": "rnod"}}')
+    return {name: _attribute(path, name, entry) for name, entry in record.items()}
+
+
+def uniform_attributes(transcripts: Mapping[str, list[Transcript]]) -> dict[str, Attribute]:
+    """A uniform target, compared by RNOD, for each attribute of the conversations: what to use when no other
+    is known.
+
+    Args:
+        transcripts: conversations by system.
+    """
+    sizes: dict[str, int] = {}
+    for conversations in transcripts.values():
+        for transcript in conversations:
+            for turn in transcript.turns:
+                for annotation in turn.annotations:
+                    for name, shares in annotation.membership.items():
+                        sizes.setdefault(name, len(shares))
+    return {name: Attribute([1 / size] * size, "rnod") for name, size in sizes.items()}
+
+
+def _attribute(path: Path, name: str, entry: object) -> Attribute:
+    if not isinstance(entry, dict) or entry.keys() - {"gold", "groups", "weights", "divergence"}:
+        raise FileError(path, None, f"{name}: must be an object of gold, groups or weights, and divergence")
+    given = [key for key in ("gold", "groups", "weights") if key in entry]
+    if len(given) != 1:
+        raise FileError(
+            path, None, f"{name}: has {' and '.join(given) or 'none'} of gold, groups and weights"
+        )
+    measure = entry.get("divergence", "rnod")
+    if measure not in ("rnod", "nmd", "jsd"):
+        raise FileError(path, None, f"{name}.divergence: is {measure!r}; allowed: rnod, nmd, jsd")
+    value = entry[given[0]]
+    try:
+        if given[0] == "groups":
+            if not isinstance(value, int) or isinstance(value, bool) or value < 2:
+                raise FileError(path, None, f"{name}.groups: is {value!r}; allowed: whole numbers from 2")
+            gold = [1 / value] * value
+        else:
+            shares = [Fraction(str(share).strip()) for share in value]
+            total = sum(shares, Fraction(0)) if given[0] == "weights" else Fraction(1)
+            gold = [float(share / total) for share in shares]
+        distribution(f"{name}.{given[0]}", gold)
+    except (TypeError, ValueError, ZeroDivisionError) as exc:
+        if isinstance(exc, FileError):
+            raise
+        detail = str(exc) if isinstance(exc, InvalidInput) else f"{name}.{given[0]}: is {value!r}"
+        raise FileError(path, None, f"{detail}; allowed: numbers or fractions like 1/4") from exc
+    return Attribute(gold, measure)
+
+
+def _located(path: Path, exc: InvalidInput) -> FileError:
+    """The parser names its place in the argument: ``transcript:LINE`` and the place within the line."""
+    found = _PLACE.fullmatch(exc.argument)
+    if found is None:
+        return FileError(path, None, str(exc))
+    within = f"{found.group(2)} is" if found.group(2) else "is"
+    shown = repr(exc.value) if len(repr(exc.value)) <= 80 else f"{repr(exc.value)[:77]}…"
+    return FileError(path, int(found.group(1)), f"{within} {shown}; allowed: {exc.allowed}")

@@ -1,0 +1,89 @@
+"""Lines of text files, plain or gzip, with their numbers."""
+
+from __future__ import annotations
+
+import gzip
+import zlib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import BinaryIO, Final, cast
+
+from raglab.files.failure import FileError
+
+MAX_LINE_BYTES: Final = 1 << 26
+"""Longest line that is read, so that a file of another kind does not fill the memory."""
+
+_GZIP_MAGIC: Final = b"\x1f\x8b"
+_BYTE_ORDER_MARK: Final = b"\xef\xbb\xbf"
+
+
+def raw_lines(path: Path) -> Iterator[tuple[int, bytes]]:
+    """The lines of a file that are not blank, undecoded, with their numbers from 1.
+
+    Raises:
+        FileError: the file is not there or not readable, empty, damaged gzip, or a line is endless.
+    """
+    number = 0
+    filled = False
+    try:
+        with _opened(path) as stream:
+            while raw := stream.readline(MAX_LINE_BYTES + 1):
+                number += 1
+                if len(raw) > MAX_LINE_BYTES:
+                    raise FileError(path, number, f"is longer than {MAX_LINE_BYTES:,} bytes")
+                if number == 1:
+                    raw = raw.removeprefix(_BYTE_ORDER_MARK)
+                if raw.strip():
+                    filled = True
+                    yield number, raw
+    except (EOFError, gzip.BadGzipFile, zlib.error) as exc:
+        raise FileError(path, number + 1, f"the gzip data is damaged ({exc})") from exc
+    except OSError as exc:
+        raise FileError(path, None, exc.strerror or str(exc)) from exc
+    if not filled:
+        raise FileError(path, None, "is empty")
+
+
+def lines(path: Path) -> Iterator[tuple[int, str]]:
+    """The lines of a file that are not blank, without their ends, with their numbers from 1.
+
+    Raises:
+        FileError: as :func:`raw_lines`, or a line is not UTF-8.
+    """
+    for number, raw in raw_lines(path):
+        yield number, decoded(path, number, raw)
+
+
+def decoded(path: Path, number: int, raw: bytes) -> str:
+    """One line as text.
+
+    Raises:
+        FileError: it is not UTF-8.
+    """
+    try:
+        return raw.decode().rstrip("\r\n")
+    except UnicodeDecodeError as exc:
+        raise FileError(path, number, f"is not UTF-8 at byte {exc.start + 1}") from exc
+
+
+def whole_text(path: Path) -> str:
+    """All of a file, line ends as they are.
+
+    Raises:
+        FileError: as :func:`lines`.
+    """
+    parts = []
+    expected = 1
+    for number, raw in raw_lines(path):
+        parts.append("\n" * (number - expected))
+        parts.append(decoded(path, number, raw) + "\n")
+        expected = number + 1
+    return "".join(parts)
+
+
+def _opened(path: Path) -> BinaryIO:
+    if path.exists() and not path.is_file():
+        raise FileError(path, None, "is not a file")
+    with path.open("rb") as stream:
+        compressed = stream.read(2) == _GZIP_MAGIC
+    return cast(BinaryIO, gzip.open(path, "rb")) if compressed else path.open("rb")

@@ -1,0 +1,68 @@
+"""Curves: how quality and utility change with disparity, over queries and fairness dials."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from ragcore.intervals import BootstrapInterval, TradeoffIntervals
+from raglab.studies.uncertainty import Bootstrap
+
+
+@dataclass(frozen=True, slots=True)
+class CurvePoint:
+    """Where one system stands at one α: means over queries."""
+
+    alpha: float | None
+    x: BootstrapInterval
+    y: BootstrapInterval
+
+
+@dataclass(frozen=True, slots=True)
+class Curve:
+    """One system's curve."""
+
+    name: str
+    """"disparity-quality", "disparity-utility" or "quality-utility"."""
+    system: str
+    points: tuple[CurvePoint, ...]
+    """By rising α, the deterministic system last."""
+    tradeoff: TradeoffIntervals
+    """Slope and area over the points of all queries."""
+
+
+def curve(
+    name: str,
+    system: str,
+    points: Sequence[tuple[str, float | None, float, float]],
+    bootstrap: Bootstrap,
+) -> Curve | None:
+    """One system's curve; None where no point has both values.
+
+    Args:
+        name: the curve's name.
+        system: the system's.
+        points: query, α, x and y, each in [0, 1] or ``nan``.
+        bootstrap: how intervals are computed.
+    """
+    xs = np.array([x for _, _, x, _ in points], dtype=np.float64)
+    ys = np.array([y for _, _, _, y in points], dtype=np.float64)
+    defined = ~(np.isnan(xs) | np.isnan(ys))
+    if not defined.any():
+        return None
+    alphas = np.array([np.inf if alpha is None else alpha for _, alpha, _, _ in points])
+    means = []
+    for dial in np.unique(alphas[defined]):
+        here = defined & (alphas == dial)
+        label = f"{name} {system} {dial:g}"
+        means.append(
+            CurvePoint(
+                None if np.isinf(dial) else float(dial),
+                bootstrap.mean(f"{label} x", xs[here]),
+                bootstrap.mean(f"{label} y", ys[here]),
+            )
+        )
+    fit = bootstrap.tradeoff(f"{name} {system}", [query for query, *_ in points], xs, ys)
+    return Curve(name, system, tuple(means), fit)

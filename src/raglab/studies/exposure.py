@@ -1,0 +1,493 @@
+"""The exposure study: how evenly the rankings of an audit show passages, and how well they show useful ones.
+
+Source: fair-rag §3.3.1, §3.3.3, §5, appendix C.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from ragcore.arrays import FloatArray, IntArray, count
+from ragcore.exposure import BrowsingModel, ExposureMetrics, exposure_metrics, group_exposure
+from ragcore.intervals import BootstrapInterval
+from raglab.files.audits import QueryAudit, Sampling
+from raglab.files.failure import FileError
+from raglab.files.labels import Labels
+from raglab.studies.curves import Curve, curve
+from raglab.studies.tables import Column, Table, alpha_shown, by_configuration, text
+from raglab.studies.uncertainty import Bootstrap, Comparison, compare
+
+MEASURES = ("ee_d", "ee_r", "ee_l", "ee_d_norm", "ee_r_norm")
+LABELS: Mapping[str, str] = {
+    "ee_d": "EE-D",
+    "ee_r": "EE-R",
+    "ee_l": "EE-L",
+    "ee_d_norm": "EE-D, of its bound",
+    "ee_r_norm": "EE-R, of its bound",
+}
+UNKNOWN = "(unknown)"
+"""The group of passages that no file gives one."""
+
+
+@dataclass(frozen=True, slots=True)
+class ExposureRow:
+    """One query under one system and α."""
+
+    query_id: str
+    system: str
+    alpha: float | None
+    num_rankings: int
+    num_items: int
+    """Passages that any system ranked for the query, or that are judged for it."""
+    num_useful: int | None
+    """None without labels."""
+    ee_d: float
+    ee_r: float
+    """``nan`` without labels, or without useful passages; so are the next two."""
+    ee_l: float
+    ee_d_norm: float
+    ee_r_norm: float
+
+
+@dataclass(frozen=True, slots=True)
+class ExposureSummary:
+    """One system at one α: means over queries."""
+
+    system: str
+    alpha: float | None
+    num_queries: int
+    means: Mapping[str, BootstrapInterval]
+    """By the name of the measure."""
+
+
+@dataclass(frozen=True, slots=True)
+class Share:
+    """Exposure of one passage or group under one system and α, summed over the queries."""
+
+    name: str
+    exposure: float
+    """Sum of the expected exposure; attention."""
+    share: float
+    """Of all exposure, 0 to 1."""
+    target: float | None
+    """Sum of the target exposure; None without labels."""
+    ratio: float
+    """Exposure over target, 1 where fair; ``nan`` without a target."""
+
+
+@dataclass(frozen=True, slots=True)
+class Exposures:
+    """Who is exposed under one system and α."""
+
+    system: str
+    alpha: float | None
+    items: tuple[Share, ...]
+    """The most exposed passages."""
+    groups: tuple[Share, ...]
+    """All groups, most exposed first; empty without groups."""
+    worst_group_ratio: BootstrapInterval | None
+    """Smallest over largest ratio of the groups, mean over queries, 1 where fair; None without groups."""
+
+
+@dataclass(frozen=True, slots=True)
+class ExposureStudy:
+    """What the study found."""
+
+    k: int
+    bootstrap: Bootstrap
+    rows: tuple[ExposureRow, ...]
+    summaries: tuple[ExposureSummary, ...]
+    curves: tuple[Curve, ...]
+    """Disparity against quality, one for each system with labels."""
+    exposures: tuple[Exposures, ...]
+    group_by: str
+    """What groups are; empty without groups."""
+    comparisons: tuple[Comparison, ...]
+    """The first system against each other, at the same α."""
+    unranked: int
+    """Queries that are judged and that no file ranks."""
+
+    def tables(self) -> tuple[Table, ...]:
+        """Summary, curves, groups, comparisons, passages, and the rows of each query, in this order."""
+        return tuple(table for table in _tables(self) if table.rows)
+
+
+def measure(
+    queries: Iterable[QueryAudit],
+    labels: Labels | None = None,
+    *,
+    k: int,
+    min_grade: float = 1.0,
+    graded: bool = False,
+    browsing: BrowsingModel | None = None,
+    groups: Mapping[str, str] | None = None,
+    group_by: str = "",
+    top_items: int = 20,
+    bootstrap: Bootstrap | None = None,
+) -> ExposureStudy:
+    """Measures the exposure of an audit; queries are looked at one by one and let go.
+
+    Args:
+        queries: as :func:`raglab.files.read_audits` gives them.
+        labels: which passages are useful; None measures disparity alone.
+        k: number of passages the generator is given, from 1.
+        min_grade: grade from which a passage is useful, above 0.
+        graded: whether higher grades deserve to be shown first; if not, useful passages are alike.
+        browsing: attention by rank; None means the same to the first k.
+        groups: provider or group of each passage.
+        group_by: what ``groups`` are, for people.
+        top_items: how many passages to list.
+        bootstrap: how intervals are computed.
+
+    Raises:
+        FileError: a file's record is at fault, or ranks a query that has no labels.
+        InvalidInput: an argument out of range.
+    """
+    depth = count("k", k)
+    settings = bootstrap or Bootstrap()
+    rows: list[ExposureRow] = []
+    sums: dict[tuple[str, float | None], _Sums] = {}
+    seen: set[str] = set()
+    for query in queries:
+        seen.add(query.query_id)
+        judged = judgements(query, labels, min_grade, graded)
+        places, usefulness = universe(query, judged)
+        names = list(places)
+        of_group = None if groups is None else [groups.get(name, UNKNOWN) for name in names]
+        for sampling in query.samplings:
+            found = metrics_of(sampling, places, usefulness, depth, browsing)
+            rows.append(_row(query.query_id, sampling, usefulness, judged is not None, found))
+            kept = sums.setdefault((sampling.system, sampling.alpha), _Sums())
+            kept.add(names, of_group, found)
+    order = by_configuration(list(sums))
+    return ExposureStudy(
+        k=depth,
+        bootstrap=settings,
+        rows=tuple(rows),
+        summaries=tuple(_summary(key, rows, settings) for key in order),
+        curves=_curves(rows, settings),
+        exposures=tuple(sums[key].exposures(key, labels is not None, top_items, settings) for key in order),
+        group_by=group_by if groups is not None else "",
+        comparisons=compare_systems(
+            {
+                (measure_name, row.system, row.alpha): {}
+                for row in rows
+                for measure_name in ("ee_d_norm", "ee_r_norm")
+            },
+            [
+                (name, row.system, row.alpha, row.query_id, getattr(row, name))
+                for row in rows
+                for name in ("ee_d_norm", "ee_r_norm")
+            ],
+            settings,
+        ),
+        unranked=0 if labels is None else len(labels.grades.keys() - seen),
+    )
+
+
+def judgements(
+    query: QueryAudit, labels: Labels | None, min_grade: float, graded: bool
+) -> Mapping[str, float] | None:
+    """The usefulness of the passages that are judged for a query; None without labels.
+
+    Raises:
+        FileError: the labels do not know the query.
+    """
+    if labels is None:
+        return None
+    grades = labels.grades.get(query.query_id)
+    if grades is None:
+        raise FileError(
+            query.path,
+            query.line,
+            f"ranks the query {query.query_id!r}, of which {labels.path} knows nothing",
+        )
+    return {
+        passage: (grade if graded else 1.0) if grade >= min_grade else 0.0
+        for passage, grade in grades.items()
+    }
+
+
+def universe(query: QueryAudit, judged: Mapping[str, float] | None) -> tuple[dict[str, int], FloatArray]:
+    """The places and the usefulness of all passages that are ranked or judged for a query."""
+    places: dict[str, int] = {}
+    for sampling in query.samplings:
+        for ranking in sampling.rankings:
+            for passage in ranking:
+                places.setdefault(passage, len(places))
+    known = {} if judged is None else judged
+    for passage in known:
+        places.setdefault(passage, len(places))
+    usefulness = np.array([known.get(passage, 0.0) for passage in places])
+    return places, usefulness
+
+
+def metrics_of(
+    sampling: Sampling,
+    places: Mapping[str, int],
+    usefulness: FloatArray,
+    k: int,
+    browsing: BrowsingModel | None = None,
+) -> ExposureMetrics:
+    """The exposure of one query's rankings under one system and α."""
+    flat = [places[passage] for ranking in sampling.rankings for passage in ranking]
+    rankings: IntArray = np.array(flat, dtype=np.int64).reshape(len(sampling.rankings), -1)
+    return exposure_metrics(rankings, usefulness, k=k, browsing=browsing)
+
+
+def compare_systems(
+    shape: Mapping[tuple[str, str, float | None], dict[str, float]],
+    values: Iterable[tuple[str, str, float | None, str, float]],
+    bootstrap: Bootstrap,
+) -> tuple[Comparison, ...]:
+    """Compares the first system with each other, measure by measure, at each α that both have.
+
+    Args:
+        shape: an empty mapping for each measure, system and α, in reading order.
+        values: measure, system, α, query and value.
+        bootstrap: how intervals are computed.
+    """
+    columns = {key: dict(column) for key, column in shape.items()}
+    for measure_name, system, alpha, query, value in values:
+        columns[measure_name, system, alpha][query] = value
+    systems = list(dict.fromkeys(system for _, system, _ in columns))
+    found = []
+    for (measure_name, system, alpha), column in columns.items():
+        if system != systems[0]:
+            continue
+        for other in systems[1:]:
+            against = columns.get((measure_name, other, alpha))
+            if against is not None:
+                found.append(compare(bootstrap, measure_name, (system, column), (other, against), alpha))
+    return tuple(one for one in found if one is not None)
+
+
+class _Sums:
+    """Exposure summed over queries, under one system and α."""
+
+    def __init__(self) -> None:
+        self._items: dict[str, list[float]] = {}
+        self._groups: dict[str, list[float]] = {}
+        self._worst: list[float] = []
+
+    def add(self, names: list[str], groups: list[str] | None, found: ExposureMetrics) -> None:
+        for name, exposure, target in zip(names, found.exposure.tolist(), found.target.tolist(), strict=True):
+            entry = self._items.get(name)
+            if entry is None:
+                self._items[name] = [exposure, target]
+            else:
+                entry[0] += exposure
+                entry[1] += target
+        if groups is not None:
+            summed = group_exposure(found.exposure, found.target, groups)
+            self._worst.append(summed.worst_ratio)
+            for label, exposure, target in zip(summed.labels, summed.exposure, summed.target, strict=True):
+                entry = self._groups.setdefault(str(label), [0.0, 0.0])
+                entry[0] += float(exposure)
+                entry[1] += float(target)
+
+    def exposures(
+        self, key: tuple[str, float | None], with_target: bool, top: int, bootstrap: Bootstrap
+    ) -> Exposures:
+        total = sum(exposure for exposure, _ in self._items.values())
+        worst = None
+        if self._groups:
+            worst = bootstrap.mean(f"worst_group_ratio {key[0]} {key[1]}", self._worst)
+        return Exposures(
+            *key,
+            _shares(self._items, total, with_target)[:top],
+            _shares(self._groups, total, with_target),
+            worst,
+        )
+
+
+def _shares(sums: Mapping[str, list[float]], total: float, with_target: bool) -> tuple[Share, ...]:
+    ordered = sorted(sums.items(), key=lambda item: (-item[1][0], item[0]))
+    return tuple(
+        Share(
+            name,
+            exposure,
+            exposure / total if total else 0.0,
+            target if with_target else None,
+            exposure / target if with_target and target > 0 else float("nan"),
+        )
+        for name, (exposure, target) in ordered
+    )
+
+
+def _row(
+    query: str, sampling: Sampling, usefulness: FloatArray, labelled: bool, found: ExposureMetrics
+) -> ExposureRow:
+    return ExposureRow(
+        query,
+        sampling.system,
+        sampling.alpha,
+        len(sampling.rankings),
+        len(usefulness),
+        int(np.count_nonzero(usefulness)) if labelled else None,
+        found.ee_d,
+        found.ee_r,
+        found.ee_l if usefulness.any() else float("nan"),
+        found.ee_d_norm,
+        found.ee_r_norm,
+    )
+
+
+def _summary(key: tuple[str, float | None], rows: list[ExposureRow], bootstrap: Bootstrap) -> ExposureSummary:
+    mine = [row for row in rows if (row.system, row.alpha) == key]
+    means = {
+        name: bootstrap.mean(f"{name} {key[0]} {key[1]}", [getattr(row, name) for row in mine])
+        for name in MEASURES
+    }
+    return ExposureSummary(*key, len(mine), means)
+
+
+def _curves(rows: list[ExposureRow], bootstrap: Bootstrap) -> tuple[Curve, ...]:
+    found = []
+    for system in dict.fromkeys(row.system for row in rows):
+        points = [
+            (row.query_id, row.alpha, row.ee_d_norm, row.ee_r_norm) for row in rows if row.system == system
+        ]
+        found.append(curve("disparity-quality", system, points, bootstrap))
+    return tuple(one for one in found if one is not None)
+
+
+def _tables(study: ExposureStudy) -> Iterable[Table]:
+    yield Table(
+        "summary",
+        f"Expected exposure in the first {study.k}",
+        (
+            text("system", "system"),
+            text("alpha", "α"),
+            Column("queries", "queries"),
+            *(Column(name, LABELS[name]) for name in MEASURES),
+        ),
+        tuple(
+            (one.system, alpha_shown(one.alpha), one.num_queries, *(one.means[name] for name in MEASURES))
+            for one in study.summaries
+        ),
+        note="EE-D: 0 is all alike, its bound the same passages always. EE-R and EE-L need useful passages; "
+        "queries without are left out and counted.",
+    )
+    yield curve_table(study.curves)
+    yield Table(
+        "groups",
+        f"Exposure by {study.group_by}",
+        (text("system", "system"), text("alpha", "α"), text("group", study.group_by or "group"), *_SHARE),
+        tuple(
+            (one.system, alpha_shown(one.alpha), *_cells(share))
+            for one in study.exposures
+            for share in one.groups
+        ),
+    )
+    yield comparison_table(study.comparisons, LABELS)
+    yield Table(
+        "passages",
+        "Most exposed passages",
+        (text("system", "system"), text("alpha", "α"), text("passage", "passage"), *_SHARE),
+        tuple(
+            (one.system, alpha_shown(one.alpha), *_cells(share))
+            for one in study.exposures
+            for share in one.items
+        ),
+    )
+    yield Table(
+        "queries",
+        "Each query",
+        (
+            text("query_id", "query"),
+            text("system", "system"),
+            text("alpha", "α"),
+            Column("rankings", "rankings"),
+            Column("passages", "passages"),
+            Column("useful", "useful"),
+            *(Column(name, LABELS[name]) for name in MEASURES),
+        ),
+        tuple(
+            (
+                row.query_id,
+                row.system,
+                alpha_shown(row.alpha),
+                row.num_rankings,
+                row.num_items,
+                row.num_useful,
+                *(getattr(row, name) for name in MEASURES),
+            )
+            for row in study.rows
+        ),
+    )
+
+
+_SHARE = (
+    Column("exposure", "exposure"),
+    Column("share", "share"),
+    Column("target", "target"),
+    Column("ratio", "exposure / target"),
+)
+
+
+def _cells(share: Share) -> tuple[str, float, float, float | None, float]:
+    return share.name, share.exposure, share.share, share.target, share.ratio
+
+
+def curve_table(curves: Iterable[Curve]) -> Table:
+    """Slopes and areas of curves."""
+    return Table(
+        "curves",
+        "Tradeoffs over all queries and α",
+        (
+            text("curve", "curve"),
+            text("system", "system"),
+            Column("points", "points"),
+            Column("undefined", "undefined"),
+            Column("slope", "slope"),
+            Column("auc", "AUC"),
+        ),
+        tuple(
+            (
+                one.name,
+                one.system,
+                one.tradeoff.fit.points,
+                one.tradeoff.fit.undefined,
+                one.tradeoff.slope,
+                one.tradeoff.auc,
+            )
+            for one in curves
+        ),
+        note="Intervals by bootstrap over queries. A steeper slope is a stronger tradeoff.",
+    )
+
+
+def comparison_table(comparisons: Iterable[Comparison], labels: Mapping[str, str]) -> Table:
+    """Pairs of systems."""
+    return Table(
+        "comparisons",
+        "Systems on the same queries",
+        (
+            text("measure", "measure"),
+            text("alpha", "α"),
+            text("first", "first"),
+            text("second", "second"),
+            Column("queries", "queries"),
+            Column("difference", "first − second"),
+            Column("p_value", "p, paired bootstrap"),
+            Column("mcnemar_p", "p, McNemar"),
+        ),
+        tuple(
+            (
+                labels.get(one.measure, one.measure),
+                alpha_shown(one.alpha),
+                one.first,
+                one.second,
+                one.difference.defined,
+                one.difference,
+                one.p_value,
+                None if one.mcnemar is None else one.mcnemar.p_value,
+            )
+            for one in comparisons
+        ),
+        note="p-values are two-sided and of each comparison alone, not corrected for their number.",
+    )
