@@ -5,7 +5,7 @@
 when it is first used, once; one that is missing is an error that says which setting names it.
 """
 
-from raglab.similarities.catalogue import Similarities, load, names
+from raglab.similarities.catalogue import Similarities, load, names, needs_model, reads_question
 from raglab.similarities.models import BUNDLED_EMBEDDING, MissingModel, Models
 from raglab.similarities.similarity import PairwiseSimilarity, Similarity
 
@@ -18,4 +18,6 @@ __all__ = [
     "Similarity",
     "load",
     "names",
+    "needs_model",
+    "reads_question",
 ]

@@ -11,7 +11,7 @@ from typing import Any, Final
 import numpy as np
 
 from ragcore.arrays import FloatArray
-from raglab.similarities.models import Models, Once, loading, required
+from raglab.similarities.models import Models, Once, required
 from raglab.similarities.similarity import Pair, PairwiseSimilarity
 
 _BATCH: Final = 64
@@ -47,7 +47,7 @@ class BertScorer:
         self._package: Any = required("bert_score.utils", setting, "bert_score")
         transformers: Any = required("transformers", setting, "bert_score")
         torch: Any = required("torch", setting, "bert_score")
-        with loading(setting, folder):
+        with models.loading("bert_score", folder):
             config = transformers.AutoConfig.from_pretrained(folder, local_files_only=True)
             self.layers = self._layers(models.bert_score or "", folder, _depth(config))
             for name in _DEPTHS:

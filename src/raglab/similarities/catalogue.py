@@ -32,6 +32,16 @@ def names() -> tuple[str, ...]:
     return tuple(_KINDS)
 
 
+def reads_question(name: str) -> bool:
+    """Whether the similarity of that name must be given the question."""
+    return name in (QuestionEntailment.name, AnswerEquivalence.name)
+
+
+def needs_model(name: str) -> bool:
+    """Whether the similarity of that name is judged by a model."""
+    return _KINDS[name] is not None
+
+
 class Similarities:
     """Similarities that share their models: each model is loaded when it is first used, and once.
 

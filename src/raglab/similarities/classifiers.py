@@ -9,7 +9,7 @@ from typing import Any, Final
 import numpy as np
 
 from ragcore.arrays import FloatArray
-from raglab.similarities.models import Models, loading, required
+from raglab.similarities.models import Models, required
 
 _BATCH: Final = 32
 _LONGEST: Final = 512
@@ -39,7 +39,7 @@ class PairClassifier:
         folder = models.folder(kind)
         transformers: Any = required("transformers", setting, kind)
         self._torch: Any = required("torch", setting, kind)
-        with loading(setting, folder):
+        with models.loading(kind, folder):
             model, report = transformers.AutoModelForSequenceClassification.from_pretrained(
                 folder, local_files_only=True, output_loading_info=True
             )

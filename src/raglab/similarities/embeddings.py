@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from ragcore.arrays import FloatArray
-from raglab.similarities.models import Models, Once, loading, required
+from raglab.similarities.models import Models, Once, required
 from raglab.similarities.similarity import Pair, PairwiseSimilarity
 
 _BATCH = 32
@@ -30,7 +30,7 @@ class Encoder:
         setting = models.setting("embedding")
         folder = models.folder("embedding")
         library: Any = required("sentence_transformers", setting, "embedding_cosine")
-        with loading(setting, folder):
+        with models.loading("embedding", folder):
             self._model = library.SentenceTransformer(str(folder), local_files_only=True).float().eval()
         # A fast tokenizer must not be used by two threads at once.
         self._lock = Lock()

@@ -26,11 +26,13 @@ class MissingModel(Exception):  # noqa: N818 - the name is the port's contract
 
     Attributes:
         setting: how the caller calls the setting that names the model.
+        why: what is wrong, without anything of this machine's insides.
     """
 
-    def __init__(self, setting: str, why: str) -> None:
-        super().__init__(f"{setting}: {why}")
+    def __init__(self, setting: str, why: str, detail: str = "") -> None:
+        super().__init__(f"{setting}: {why}{detail and f' ({detail})'}")
         self.setting = setting
+        self.why = why
 
 
 @dataclass(frozen=True)
@@ -55,6 +57,8 @@ class Models:
     """What the caller calls the fields above, for errors: an environment variable or an option."""
     download: bool = False
     """Whether a model that is not here may be fetched from the hub."""
+    threads: int | None = None
+    """Threads of one matrix product, [1, inf), for the whole process; None leaves PyTorch's own choice."""
 
     def setting(self, kind: str) -> str:
         """What the caller calls the field ``kind``."""
@@ -89,6 +93,32 @@ class Models:
             remedy = "and it cannot be fetched" if self.download else f"fetch it with `hf download {model}`"
             raise MissingModel(setting, f"{missing}: {remedy}") from None
 
+    @contextmanager
+    def loading(self, kind: str, folder: Path) -> Iterator[None]:
+        """Whatever goes wrong while the model of the field ``kind`` is loaded, as one error; without progress
+        bars and notes on spare weights.
+
+        Raises:
+            MissingModel: the model is there and is of no use.
+        """
+        setting = self.setting(kind)
+        torch: Any = required("torch", setting, "a model")
+        logging: Any = required("transformers.utils.logging", setting, "a model")
+        safetensors: Any = required("safetensors", setting, "a model")
+        if self.threads is not None:
+            torch.set_num_threads(self.threads)
+        verbosity = logging.get_verbosity()
+        logging.set_verbosity_error()
+        logging.disable_progress_bar()
+        try:
+            yield
+        except (*_BROKEN, safetensors.SafetensorError) as error:
+            why = " ".join(str(error).split())[:300] or type(error).__name__
+            named = getattr(self, kind) or BUNDLED_EMBEDDING
+            raise MissingModel(setting, f"the model {named!r} cannot be used", f"{folder}: {why}") from None
+        finally:
+            logging.set_verbosity(verbosity)
+
 
 def required(module: str, setting: str, what: str) -> ModuleType:
     """Imports a module of the extra ``judges``.
@@ -102,27 +132,6 @@ def required(module: str, setting: str, what: str) -> ModuleType:
         raise MissingModel(
             setting, f"{what} needs the Python module {module}: pip install 'ragmesh[judges]'"
         ) from None
-
-
-@contextmanager
-def loading(setting: str, folder: Path) -> Iterator[None]:
-    """Whatever goes wrong while a model is loaded, as one error; no progress bars, no notes on spare weights.
-
-    Raises:
-        MissingModel: the model is there and is of no use.
-    """
-    logging: Any = required("transformers.utils.logging", setting, "a model")
-    safetensors: Any = required("safetensors", setting, "a model")
-    verbosity = logging.get_verbosity()
-    logging.set_verbosity_error()
-    logging.disable_progress_bar()
-    try:
-        yield
-    except (*_BROKEN, safetensors.SafetensorError) as error:
-        why = " ".join(str(error).split())[:300] or type(error).__name__
-        raise MissingModel(setting, f"the model in {folder} cannot be used: {why}") from None
-    finally:
-        logging.set_verbosity(verbosity)
 
 
 class Once(Generic[T]):
