@@ -28,47 +28,47 @@ from ragmesh.generator.v1 import generator_service_pb2 as ragmesh_dot_generator_
 from ragmesh.retriever.v1 import retriever_service_pb2 as ragmesh_dot_retriever_dot_v1_dot_retriever__service__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n2ragmesh/orchestrator/v1/orchestrator_service.proto\x12\x17ragmesh.orchestrator.v1\x1a\x1eragmesh/common/v1/common.proto\x1a,ragmesh/evaluator/v1/evaluator_service.proto\x1a,ragmesh/generator/v1/generator_service.proto\x1a,ragmesh/retriever/v1/retriever_service.proto\"\xbd\x05\n\nAskRequest\x12\x10\n\x08question\x18\x01 \x01(\t\x12\x14\n\ncollection\x18\x02 \x01(\tH\x00\x12<\n\ncandidates\x18\x03 \x01(\x0b\x32&.ragmesh.retriever.v1.InlineCandidatesH\x00\x12\x11\n\tretriever\x18\x04 \x01(\t\x12\x10\n\x08reranker\x18\x05 \x01(\t\x12\r\n\x05model\x18\x06 \x01(\t\x12\x12\n\x05\x64\x65pth\x18\x07 \x01(\rH\x01\x88\x01\x01\x12\x0e\n\x01k\x18\x08 \x01(\rH\x02\x88\x01\x01\x12-\n\x08sampling\x18\t \x01(\x0b\x32\x1b.ragmesh.common.v1.Sampling\x12>\n\x0esampling_stage\x18\n \x01(\x0e\x32&.ragmesh.orchestrator.v1.SamplingStage\x12\x19\n\x0crerank_depth\x18\x0b \x01(\rH\x03\x88\x01\x01\x12\x38\n\x0c\x61ugmentation\x18\x0c \x01(\x0e\x32\".ragmesh.generator.v1.Augmentation\x12\x30\n\x08\x64\x65\x63oding\x18\r \x01(\x0b\x32\x1e.ragmesh.generator.v1.Decoding\x12\x18\n\x0bnum_answers\x18\x0e \x01(\rH\x04\x88\x01\x01\x12\'\n\x05\x61gent\x18\x0f \x01(\x0b\x32\x18.ragmesh.common.v1.Agent\x12\x0e\n\x06run_id\x18\x10 \x01(\t\x12\x10\n\x08query_id\x18\x11 \x01(\t\x12,\n\x06labels\x18\x12 \x01(\x0b\x32\x1c.ragmesh.evaluator.v1.Labels\x12\x18\n\x10skip_observation\x18\x13 \x01(\x08\x12\x13\n\x0bwant_report\x18\x14 \x01(\x08\x42\x08\n\x06sourceB\x08\n\x06_depthB\x04\n\x02_kB\x0f\n\r_rerank_depthB\x0e\n\x0c_num_answers\"s\n\tRetrieved\x12,\n\x08passages\x18\x01 \x03(\x0b\x32\x1a.ragmesh.common.v1.Passage\x12\x0e\n\x06scores\x18\x02 \x03(\x01\x12\x11\n\tretriever\x18\x03 \x01(\t\x12\x15\n\rindex_version\x18\x04 \x01(\t\"`\n\x06Ranked\x12-\n\x08\x63ontexts\x18\x01 \x01(\x0b\x32\x1b.ragmesh.common.v1.Rankings\x12\x10\n\x08reranker\x18\x02 \x01(\t\x12\x15\n\rmodel_version\x18\x03 \x01(\t\"\x15\n\x05\x44\x65lta\x12\x0c\n\x04text\x18\x01 \x01(\t\"v\n\x08\x43itation\x12\x12\n\npassage_id\x18\x01 \x01(\t\x12\x10\n\x08provider\x18\x02 \x01(\t\x12\x0c\n\x04rank\x18\x03 \x01(\r\x12\x12\n\x05start\x18\x04 \x01(\rH\x00\x88\x01\x01\x12\x10\n\x03\x65nd\x18\x05 \x01(\rH\x01\x88\x01\x01\x42\x08\n\x06_startB\x06\n\x04_end\"\x82\x01\n\x0b\x41nswerEvent\x12,\n\x06\x61nswer\x18\x01 \x01(\x0b\x32\x1c.ragmesh.generator.v1.Answer\x12\x0f\n\x07samples\x18\x02 \x03(\r\x12\x34\n\tcitations\x18\x03 \x03(\x0b\x32!.ragmesh.orchestrator.v1.Citation\"L\n\x0c\x41nswerFailed\x12\x0f\n\x07samples\x18\x01 \x03(\r\x12+\n\x05\x65rror\x18\x02 \x01(\x0b\x32\x1c.ragmesh.common.v1.ItemError\"Y\n\tVoteEvent\x12\x0e\n\x06\x61nswer\x18\x01 \x01(\t\x12\x13\n\x0bnum_answers\x18\x02 \x01(\r\x12\x13\n\x0bnum_missing\x18\x03 \x01(\r\x12\x12\n\nmay_change\x18\x04 \x01(\x08\"\xf5\x01\n\x0e\x45xposureReport\x12\x10\n\x08\x65xposure\x18\x01 \x03(\x01\x12\x11\n\tee_d_norm\x18\x02 \x01(\x01\x12\x16\n\tee_r_norm\x18\x03 \x01(\x01H\x00\x88\x01\x01\x12\x1d\n\x10\x65xpected_utility\x18\x04 \x01(\x01H\x01\x88\x01\x01\x12\x36\n\tproviders\x18\x05 \x03(\x0b\x32#.ragmesh.evaluator.v1.ExposureShare\x12,\n\x03run\x18\x06 \x01(\x0b\x32\x1f.ragmesh.evaluator.v1.RunReportB\x0c\n\n_ee_r_normB\x13\n\x11_expected_utility\"k\n\x04\x44one\x12\x0e\n\x06\x61sk_id\x18\x01 \x01(\t\x12\x0e\n\x06run_id\x18\x02 \x01(\t\x12\x31\n\x0bstage_times\x18\x03 \x03(\x0b\x32\x1c.ragmesh.common.v1.StageTime\x12\x10\n\x08total_ms\x18\x04 \x01(\x01\"\xf6\x03\n\x0b\x41skResponse\x12\x37\n\tretrieved\x18\x01 \x01(\x0b\x32\".ragmesh.orchestrator.v1.RetrievedH\x00\x12\x31\n\x06ranked\x18\x02 \x01(\x0b\x32\x1f.ragmesh.orchestrator.v1.RankedH\x00\x12/\n\x05\x64\x65lta\x18\x03 \x01(\x0b\x32\x1e.ragmesh.orchestrator.v1.DeltaH\x00\x12\x36\n\x06\x61nswer\x18\x04 \x01(\x0b\x32$.ragmesh.orchestrator.v1.AnswerEventH\x00\x12\x32\n\x04vote\x18\x05 \x01(\x0b\x32\".ragmesh.orchestrator.v1.VoteEventH\x00\x12\x39\n\x06report\x18\x06 \x01(\x0b\x32\'.ragmesh.orchestrator.v1.ExposureReportH\x00\x12\x32\n\x08\x64\x65graded\x18\x07 \x01(\x0b\x32\x1e.ragmesh.common.v1.DegradationH\x00\x12-\n\x04\x64one\x18\x08 \x01(\x0b\x32\x1d.ragmesh.orchestrator.v1.DoneH\x00\x12\x37\n\x06\x66\x61iled\x18\t \x01(\x0b\x32%.ragmesh.orchestrator.v1.AnswerFailedH\x00\x42\x07\n\x05\x65vent\"P\n\x0c\x41uditRequest\x12\x30\n\x03\x61sk\x18\x01 \x01(\x0b\x32#.ragmesh.orchestrator.v1.AskRequest\x12\x0e\n\x06\x61lphas\x18\x02 \x03(\x01\"s\n\x0b\x41uditSample\x12\r\n\x05\x61lpha\x18\x01 \x01(\x01\x12\x0e\n\x06sample\x18\x02 \x01(\r\x12\x13\n\x0bpassage_ids\x18\x03 \x03(\t\x12\x0e\n\x06\x61nswer\x18\x04 \x01(\t\x12\x14\n\x07utility\x18\x05 \x01(\x01H\x00\x88\x01\x01\x42\n\n\x08_utility\"\xee\x01\n\rAuditResponse\x12\x36\n\x06sample\x18\x01 \x01(\x0b\x32$.ragmesh.orchestrator.v1.AuditSampleH\x00\x12\x39\n\x06report\x18\x02 \x01(\x0b\x32\'.ragmesh.orchestrator.v1.ExposureReportH\x00\x12\x32\n\x08\x64\x65graded\x18\x03 \x01(\x0b\x32\x1e.ragmesh.common.v1.DegradationH\x00\x12-\n\x04\x64one\x18\x04 \x01(\x0b\x32\x1d.ragmesh.orchestrator.v1.DoneH\x00\x42\x07\n\x05\x65vent\"\\\n\x0f\x43onverseRequest\x12\x30\n\x03\x61sk\x18\x01 \x01(\x0b\x32#.ragmesh.orchestrator.v1.AskRequest\x12\x17\n\x0f\x63onversation_id\x18\x02 \x01(\t\"n\n\x10\x43onverseResponse\x12\x17\n\x0f\x63onversation_id\x18\x01 \x01(\t\x12\x0c\n\x04turn\x18\x02 \x01(\r\x12\x33\n\x05\x65vent\x18\x03 \x01(\x0b\x32$.ragmesh.orchestrator.v1.AskResponse*j\n\rSamplingStage\x12\x1e\n\x1aSAMPLING_STAGE_UNSPECIFIED\x10\x00\x12\x1c\n\x18SAMPLING_STAGE_RETRIEVER\x10\x01\x12\x1b\n\x17SAMPLING_STAGE_RERANKER\x10\x02\x32\xa8\x02\n\x13OrchestratorService\x12R\n\x03\x41sk\x12#.ragmesh.orchestrator.v1.AskRequest\x1a$.ragmesh.orchestrator.v1.AskResponse0\x01\x12X\n\x05\x41udit\x12%.ragmesh.orchestrator.v1.AuditRequest\x1a&.ragmesh.orchestrator.v1.AuditResponse0\x01\x12\x63\n\x08\x43onverse\x12(.ragmesh.orchestrator.v1.ConverseRequest\x1a).ragmesh.orchestrator.v1.ConverseResponse(\x01\x30\x01\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n2ragmesh/orchestrator/v1/orchestrator_service.proto\x12\x17ragmesh.orchestrator.v1\x1a\x1eragmesh/common/v1/common.proto\x1a,ragmesh/evaluator/v1/evaluator_service.proto\x1a,ragmesh/generator/v1/generator_service.proto\x1a,ragmesh/retriever/v1/retriever_service.proto\"\xff\x05\n\nAskRequest\x12\x10\n\x08question\x18\x01 \x01(\t\x12\x14\n\ncollection\x18\x02 \x01(\tH\x00\x12<\n\ncandidates\x18\x03 \x01(\x0b\x32&.ragmesh.retriever.v1.InlineCandidatesH\x00\x12\x11\n\tretriever\x18\x04 \x01(\t\x12\x10\n\x08reranker\x18\x05 \x01(\t\x12\r\n\x05model\x18\x06 \x01(\t\x12\x12\n\x05\x64\x65pth\x18\x07 \x01(\rH\x01\x88\x01\x01\x12\x0e\n\x01k\x18\x08 \x01(\rH\x02\x88\x01\x01\x12-\n\x08sampling\x18\t \x01(\x0b\x32\x1b.ragmesh.common.v1.Sampling\x12>\n\x0esampling_stage\x18\n \x01(\x0e\x32&.ragmesh.orchestrator.v1.SamplingStage\x12\x19\n\x0crerank_depth\x18\x0b \x01(\rH\x03\x88\x01\x01\x12\x38\n\x0c\x61ugmentation\x18\x0c \x01(\x0e\x32\".ragmesh.generator.v1.Augmentation\x12\x30\n\x08\x64\x65\x63oding\x18\r \x01(\x0b\x32\x1e.ragmesh.generator.v1.Decoding\x12\x18\n\x0bnum_answers\x18\x0e \x01(\rH\x04\x88\x01\x01\x12\'\n\x05\x61gent\x18\x0f \x01(\x0b\x32\x18.ragmesh.common.v1.Agent\x12\x0e\n\x06run_id\x18\x10 \x01(\t\x12\x10\n\x08query_id\x18\x11 \x01(\t\x12,\n\x06labels\x18\x12 \x01(\x0b\x32\x1c.ragmesh.evaluator.v1.Labels\x12\x18\n\x10skip_observation\x18\x13 \x01(\x08\x12\x13\n\x0bwant_report\x18\x14 \x01(\x08\x12,\n\x06\x66ilter\x18\x15 \x01(\x0b\x32\x1c.ragmesh.retriever.v1.Filter\x12\x12\n\nexpression\x18\x16 \x01(\tB\x08\n\x06sourceB\x08\n\x06_depthB\x04\n\x02_kB\x0f\n\r_rerank_depthB\x0e\n\x0c_num_answers\"s\n\tRetrieved\x12,\n\x08passages\x18\x01 \x03(\x0b\x32\x1a.ragmesh.common.v1.Passage\x12\x0e\n\x06scores\x18\x02 \x03(\x01\x12\x11\n\tretriever\x18\x03 \x01(\t\x12\x15\n\rindex_version\x18\x04 \x01(\t\"`\n\x06Ranked\x12-\n\x08\x63ontexts\x18\x01 \x01(\x0b\x32\x1b.ragmesh.common.v1.Rankings\x12\x10\n\x08reranker\x18\x02 \x01(\t\x12\x15\n\rmodel_version\x18\x03 \x01(\t\"\x15\n\x05\x44\x65lta\x12\x0c\n\x04text\x18\x01 \x01(\t\"v\n\x08\x43itation\x12\x12\n\npassage_id\x18\x01 \x01(\t\x12\x10\n\x08provider\x18\x02 \x01(\t\x12\x0c\n\x04rank\x18\x03 \x01(\r\x12\x12\n\x05start\x18\x04 \x01(\rH\x00\x88\x01\x01\x12\x10\n\x03\x65nd\x18\x05 \x01(\rH\x01\x88\x01\x01\x42\x08\n\x06_startB\x06\n\x04_end\"\x82\x01\n\x0b\x41nswerEvent\x12,\n\x06\x61nswer\x18\x01 \x01(\x0b\x32\x1c.ragmesh.generator.v1.Answer\x12\x0f\n\x07samples\x18\x02 \x03(\r\x12\x34\n\tcitations\x18\x03 \x03(\x0b\x32!.ragmesh.orchestrator.v1.Citation\"L\n\x0c\x41nswerFailed\x12\x0f\n\x07samples\x18\x01 \x03(\r\x12+\n\x05\x65rror\x18\x02 \x01(\x0b\x32\x1c.ragmesh.common.v1.ItemError\"Y\n\tVoteEvent\x12\x0e\n\x06\x61nswer\x18\x01 \x01(\t\x12\x13\n\x0bnum_answers\x18\x02 \x01(\r\x12\x13\n\x0bnum_missing\x18\x03 \x01(\r\x12\x12\n\nmay_change\x18\x04 \x01(\x08\"\xf5\x01\n\x0e\x45xposureReport\x12\x10\n\x08\x65xposure\x18\x01 \x03(\x01\x12\x11\n\tee_d_norm\x18\x02 \x01(\x01\x12\x16\n\tee_r_norm\x18\x03 \x01(\x01H\x00\x88\x01\x01\x12\x1d\n\x10\x65xpected_utility\x18\x04 \x01(\x01H\x01\x88\x01\x01\x12\x36\n\tproviders\x18\x05 \x03(\x0b\x32#.ragmesh.evaluator.v1.ExposureShare\x12,\n\x03run\x18\x06 \x01(\x0b\x32\x1f.ragmesh.evaluator.v1.RunReportB\x0c\n\n_ee_r_normB\x13\n\x11_expected_utility\"k\n\x04\x44one\x12\x0e\n\x06\x61sk_id\x18\x01 \x01(\t\x12\x0e\n\x06run_id\x18\x02 \x01(\t\x12\x31\n\x0bstage_times\x18\x03 \x03(\x0b\x32\x1c.ragmesh.common.v1.StageTime\x12\x10\n\x08total_ms\x18\x04 \x01(\x01\"\xf6\x03\n\x0b\x41skResponse\x12\x37\n\tretrieved\x18\x01 \x01(\x0b\x32\".ragmesh.orchestrator.v1.RetrievedH\x00\x12\x31\n\x06ranked\x18\x02 \x01(\x0b\x32\x1f.ragmesh.orchestrator.v1.RankedH\x00\x12/\n\x05\x64\x65lta\x18\x03 \x01(\x0b\x32\x1e.ragmesh.orchestrator.v1.DeltaH\x00\x12\x36\n\x06\x61nswer\x18\x04 \x01(\x0b\x32$.ragmesh.orchestrator.v1.AnswerEventH\x00\x12\x32\n\x04vote\x18\x05 \x01(\x0b\x32\".ragmesh.orchestrator.v1.VoteEventH\x00\x12\x39\n\x06report\x18\x06 \x01(\x0b\x32\'.ragmesh.orchestrator.v1.ExposureReportH\x00\x12\x32\n\x08\x64\x65graded\x18\x07 \x01(\x0b\x32\x1e.ragmesh.common.v1.DegradationH\x00\x12-\n\x04\x64one\x18\x08 \x01(\x0b\x32\x1d.ragmesh.orchestrator.v1.DoneH\x00\x12\x37\n\x06\x66\x61iled\x18\t \x01(\x0b\x32%.ragmesh.orchestrator.v1.AnswerFailedH\x00\x42\x07\n\x05\x65vent\"P\n\x0c\x41uditRequest\x12\x30\n\x03\x61sk\x18\x01 \x01(\x0b\x32#.ragmesh.orchestrator.v1.AskRequest\x12\x0e\n\x06\x61lphas\x18\x02 \x03(\x01\"s\n\x0b\x41uditSample\x12\r\n\x05\x61lpha\x18\x01 \x01(\x01\x12\x0e\n\x06sample\x18\x02 \x01(\r\x12\x13\n\x0bpassage_ids\x18\x03 \x03(\t\x12\x0e\n\x06\x61nswer\x18\x04 \x01(\t\x12\x14\n\x07utility\x18\x05 \x01(\x01H\x00\x88\x01\x01\x42\n\n\x08_utility\"\xee\x01\n\rAuditResponse\x12\x36\n\x06sample\x18\x01 \x01(\x0b\x32$.ragmesh.orchestrator.v1.AuditSampleH\x00\x12\x39\n\x06report\x18\x02 \x01(\x0b\x32\'.ragmesh.orchestrator.v1.ExposureReportH\x00\x12\x32\n\x08\x64\x65graded\x18\x03 \x01(\x0b\x32\x1e.ragmesh.common.v1.DegradationH\x00\x12-\n\x04\x64one\x18\x04 \x01(\x0b\x32\x1d.ragmesh.orchestrator.v1.DoneH\x00\x42\x07\n\x05\x65vent\"\\\n\x0f\x43onverseRequest\x12\x30\n\x03\x61sk\x18\x01 \x01(\x0b\x32#.ragmesh.orchestrator.v1.AskRequest\x12\x17\n\x0f\x63onversation_id\x18\x02 \x01(\t\"n\n\x10\x43onverseResponse\x12\x17\n\x0f\x63onversation_id\x18\x01 \x01(\t\x12\x0c\n\x04turn\x18\x02 \x01(\r\x12\x33\n\x05\x65vent\x18\x03 \x01(\x0b\x32$.ragmesh.orchestrator.v1.AskResponse*j\n\rSamplingStage\x12\x1e\n\x1aSAMPLING_STAGE_UNSPECIFIED\x10\x00\x12\x1c\n\x18SAMPLING_STAGE_RETRIEVER\x10\x01\x12\x1b\n\x17SAMPLING_STAGE_RERANKER\x10\x02\x32\xa8\x02\n\x13OrchestratorService\x12R\n\x03\x41sk\x12#.ragmesh.orchestrator.v1.AskRequest\x1a$.ragmesh.orchestrator.v1.AskResponse0\x01\x12X\n\x05\x41udit\x12%.ragmesh.orchestrator.v1.AuditRequest\x1a&.ragmesh.orchestrator.v1.AuditResponse0\x01\x12\x63\n\x08\x43onverse\x12(.ragmesh.orchestrator.v1.ConverseRequest\x1a).ragmesh.orchestrator.v1.ConverseResponse(\x01\x30\x01\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'ragmesh.orchestrator.v1.orchestrator_service_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_SAMPLINGSTAGE']._serialized_start=3121
-  _globals['_SAMPLINGSTAGE']._serialized_end=3227
+  _globals['_SAMPLINGSTAGE']._serialized_start=3187
+  _globals['_SAMPLINGSTAGE']._serialized_end=3293
   _globals['_ASKREQUEST']._serialized_start=250
-  _globals['_ASKREQUEST']._serialized_end=951
-  _globals['_RETRIEVED']._serialized_start=953
-  _globals['_RETRIEVED']._serialized_end=1068
-  _globals['_RANKED']._serialized_start=1070
-  _globals['_RANKED']._serialized_end=1166
-  _globals['_DELTA']._serialized_start=1168
-  _globals['_DELTA']._serialized_end=1189
-  _globals['_CITATION']._serialized_start=1191
-  _globals['_CITATION']._serialized_end=1309
-  _globals['_ANSWEREVENT']._serialized_start=1312
-  _globals['_ANSWEREVENT']._serialized_end=1442
-  _globals['_ANSWERFAILED']._serialized_start=1444
-  _globals['_ANSWERFAILED']._serialized_end=1520
-  _globals['_VOTEEVENT']._serialized_start=1522
-  _globals['_VOTEEVENT']._serialized_end=1611
-  _globals['_EXPOSUREREPORT']._serialized_start=1614
-  _globals['_EXPOSUREREPORT']._serialized_end=1859
-  _globals['_DONE']._serialized_start=1861
-  _globals['_DONE']._serialized_end=1968
-  _globals['_ASKRESPONSE']._serialized_start=1971
-  _globals['_ASKRESPONSE']._serialized_end=2473
-  _globals['_AUDITREQUEST']._serialized_start=2475
-  _globals['_AUDITREQUEST']._serialized_end=2555
-  _globals['_AUDITSAMPLE']._serialized_start=2557
-  _globals['_AUDITSAMPLE']._serialized_end=2672
-  _globals['_AUDITRESPONSE']._serialized_start=2675
-  _globals['_AUDITRESPONSE']._serialized_end=2913
-  _globals['_CONVERSEREQUEST']._serialized_start=2915
-  _globals['_CONVERSEREQUEST']._serialized_end=3007
-  _globals['_CONVERSERESPONSE']._serialized_start=3009
-  _globals['_CONVERSERESPONSE']._serialized_end=3119
-  _globals['_ORCHESTRATORSERVICE']._serialized_start=3230
-  _globals['_ORCHESTRATORSERVICE']._serialized_end=3526
+  _globals['_ASKREQUEST']._serialized_end=1017
+  _globals['_RETRIEVED']._serialized_start=1019
+  _globals['_RETRIEVED']._serialized_end=1134
+  _globals['_RANKED']._serialized_start=1136
+  _globals['_RANKED']._serialized_end=1232
+  _globals['_DELTA']._serialized_start=1234
+  _globals['_DELTA']._serialized_end=1255
+  _globals['_CITATION']._serialized_start=1257
+  _globals['_CITATION']._serialized_end=1375
+  _globals['_ANSWEREVENT']._serialized_start=1378
+  _globals['_ANSWEREVENT']._serialized_end=1508
+  _globals['_ANSWERFAILED']._serialized_start=1510
+  _globals['_ANSWERFAILED']._serialized_end=1586
+  _globals['_VOTEEVENT']._serialized_start=1588
+  _globals['_VOTEEVENT']._serialized_end=1677
+  _globals['_EXPOSUREREPORT']._serialized_start=1680
+  _globals['_EXPOSUREREPORT']._serialized_end=1925
+  _globals['_DONE']._serialized_start=1927
+  _globals['_DONE']._serialized_end=2034
+  _globals['_ASKRESPONSE']._serialized_start=2037
+  _globals['_ASKRESPONSE']._serialized_end=2539
+  _globals['_AUDITREQUEST']._serialized_start=2541
+  _globals['_AUDITREQUEST']._serialized_end=2621
+  _globals['_AUDITSAMPLE']._serialized_start=2623
+  _globals['_AUDITSAMPLE']._serialized_end=2738
+  _globals['_AUDITRESPONSE']._serialized_start=2741
+  _globals['_AUDITRESPONSE']._serialized_end=2979
+  _globals['_CONVERSEREQUEST']._serialized_start=2981
+  _globals['_CONVERSEREQUEST']._serialized_end=3073
+  _globals['_CONVERSERESPONSE']._serialized_start=3075
+  _globals['_CONVERSERESPONSE']._serialized_end=3185
+  _globals['_ORCHESTRATORSERVICE']._serialized_start=3296
+  _globals['_ORCHESTRATORSERVICE']._serialized_end=3592
 # @@protoc_insertion_point(module_scope)

@@ -73,6 +73,8 @@ class AskRequest(_message.Message):
     LABELS_FIELD_NUMBER: _builtins.int
     SKIP_OBSERVATION_FIELD_NUMBER: _builtins.int
     WANT_REPORT_FIELD_NUMBER: _builtins.int
+    FILTER_FIELD_NUMBER: _builtins.int
+    EXPRESSION_FIELD_NUMBER: _builtins.int
     question: _builtins.str
     """The question; 1 to 8,192 bytes, not only white space."""
     collection: _builtins.str
@@ -111,6 +113,11 @@ class AskRequest(_message.Message):
     """Do not tell the evaluator about this ask."""
     want_report: _builtins.bool
     """Wait for the run's report and send it before `done`."""
+    expression: _builtins.str
+    """Sources, truncation, reranking, concatenation and compression in the notation of "Ensemble of
+    Retrievers", such as `Wiki@10` or `SE@RR@5&Wiki@5@CP`, over sources the orchestrator is configured with;
+    instead of `collection`, `retriever`, `k` and `rerank_depth`.
+    """
     @_builtins.property
     def candidates(self) -> _retriever_service_pb2.InlineCandidates:
         """Candidates to use instead of a collection."""
@@ -130,6 +137,10 @@ class AskRequest(_message.Message):
     @_builtins.property
     def labels(self) -> _evaluator_service_pb2.Labels:
         """What is known to be right, for the report."""
+
+    @_builtins.property
+    def filter(self) -> _retriever_service_pb2.Filter:
+        """Passages that may be shown."""
 
     def __init__(
         self,
@@ -154,10 +165,12 @@ class AskRequest(_message.Message):
         labels: _evaluator_service_pb2.Labels | None = ...,
         skip_observation: _builtins.bool = ...,
         want_report: _builtins.bool = ...,
+        filter: _retriever_service_pb2.Filter | None = ...,
+        expression: _builtins.str = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_depth", b"_depth", "_k", b"_k", "_num_answers", b"_num_answers", "_rerank_depth", b"_rerank_depth", "agent", b"agent", "candidates", b"candidates", "collection", b"collection", "decoding", b"decoding", "depth", b"depth", "k", b"k", "labels", b"labels", "num_answers", b"num_answers", "rerank_depth", b"rerank_depth", "sampling", b"sampling", "source", b"source"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_depth", b"_depth", "_k", b"_k", "_num_answers", b"_num_answers", "_rerank_depth", b"_rerank_depth", "agent", b"agent", "candidates", b"candidates", "collection", b"collection", "decoding", b"decoding", "depth", b"depth", "filter", b"filter", "k", b"k", "labels", b"labels", "num_answers", b"num_answers", "rerank_depth", b"rerank_depth", "sampling", b"sampling", "source", b"source"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_depth", b"_depth", "_k", b"_k", "_num_answers", b"_num_answers", "_rerank_depth", b"_rerank_depth", "agent", b"agent", "augmentation", b"augmentation", "candidates", b"candidates", "collection", b"collection", "decoding", b"decoding", "depth", b"depth", "k", b"k", "labels", b"labels", "model", b"model", "num_answers", b"num_answers", "query_id", b"query_id", "question", b"question", "rerank_depth", b"rerank_depth", "reranker", b"reranker", "retriever", b"retriever", "run_id", b"run_id", "sampling", b"sampling", "sampling_stage", b"sampling_stage", "skip_observation", b"skip_observation", "source", b"source", "want_report", b"want_report"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_depth", b"_depth", "_k", b"_k", "_num_answers", b"_num_answers", "_rerank_depth", b"_rerank_depth", "agent", b"agent", "augmentation", b"augmentation", "candidates", b"candidates", "collection", b"collection", "decoding", b"decoding", "depth", b"depth", "expression", b"expression", "filter", b"filter", "k", b"k", "labels", b"labels", "model", b"model", "num_answers", b"num_answers", "query_id", b"query_id", "question", b"question", "rerank_depth", b"rerank_depth", "reranker", b"reranker", "retriever", b"retriever", "run_id", b"run_id", "sampling", b"sampling", "sampling_stage", b"sampling_stage", "skip_observation", b"skip_observation", "source", b"source", "want_report", b"want_report"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__depth: _TypeAlias = _typing.Literal["depth"]  # noqa: Y015
     _WhichOneofArgType__depth: _TypeAlias = _typing.Literal["_depth", b"_depth"]  # noqa: Y015

@@ -34,6 +34,12 @@ class Collection(_message.Message):
     UPDATED_AT_FIELD_NUMBER: _builtins.int
     DESCRIPTION_FIELD_NUMBER: _builtins.int
     ANALYZER_FIELD_NUMBER: _builtins.int
+    LEXICAL_FIELD_NUMBER: _builtins.int
+    DENSE_KIND_FIELD_NUMBER: _builtins.int
+    DENSE_RECALL_FIELD_NUMBER: _builtins.int
+    NUM_SEGMENTS_FIELD_NUMBER: _builtins.int
+    NUM_TOMBSTONES_FIELD_NUMBER: _builtins.int
+    EMBEDDED_FIELD_NUMBER: _builtins.int
     name: _builtins.str
     """Name: 1 to 64 of a-z, 0-9, `-` and `_`, starting with a letter or digit."""
     version: _builtins.str
@@ -48,9 +54,29 @@ class Collection(_message.Message):
     """Free text given at creation."""
     analyzer: _builtins.str
     """Analyzer of its BM25 index."""
+    dense_kind: _builtins.str
+    """Kind of its largest dense index: `flat`, `hnsw` or `ivf-pq`; empty without one."""
+    dense_recall: _builtins.float
+    """Recall@100 of that index against `flat`, measured when it was built; unset without one.
+    Unit: fraction. Range: [0, 1].
+    """
+    num_segments: _builtins.int
+    """Segments it consists of. Unit: segments. Range: [0, 2^31 - 1]."""
+    num_tombstones: _builtins.int
+    """Passages that were removed or replaced and are still on disk.
+    Unit: passages. Range: [0, 2^31 - 1].
+    """
+    embedded: _builtins.float
+    """Share of its passages that have a vector; below 1 while embedding runs in the background, 0 without an
+    encoder. Unit: fraction. Range: [0, 1].
+    """
     @_builtins.property
     def updated_at(self) -> _timestamp_pb2.Timestamp:
         """When this version was made."""
+
+    @_builtins.property
+    def lexical(self) -> Global___LexicalIndexing:
+        """How its text is indexed."""
 
     def __init__(
         self,
@@ -63,14 +89,59 @@ class Collection(_message.Message):
         updated_at: _timestamp_pb2.Timestamp | None = ...,
         description: _builtins.str = ...,
         analyzer: _builtins.str = ...,
+        lexical: Global___LexicalIndexing | None = ...,
+        dense_kind: _builtins.str = ...,
+        dense_recall: _builtins.float | None = ...,
+        num_segments: _builtins.int = ...,
+        num_tombstones: _builtins.int = ...,
+        embedded: _builtins.float = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["updated_at", b"updated_at"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_dense_recall", b"_dense_recall", "dense_recall", b"dense_recall", "lexical", b"lexical", "updated_at", b"updated_at"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["analyzer", b"analyzer", "description", b"description", "encoder", b"encoder", "name", b"name", "num_passages", b"num_passages", "size_bytes", b"size_bytes", "updated_at", b"updated_at", "version", b"version"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_dense_recall", b"_dense_recall", "analyzer", b"analyzer", "dense_kind", b"dense_kind", "dense_recall", b"dense_recall", "description", b"description", "embedded", b"embedded", "encoder", b"encoder", "lexical", b"lexical", "name", b"name", "num_passages", b"num_passages", "num_segments", b"num_segments", "num_tombstones", b"num_tombstones", "size_bytes", b"size_bytes", "updated_at", b"updated_at", "version", b"version"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
+    _WhichOneofReturnType__dense_recall: _TypeAlias = _typing.Literal["dense_recall"]  # noqa: Y015
+    _WhichOneofArgType__dense_recall: _TypeAlias = _typing.Literal["_dense_recall", b"_dense_recall"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__dense_recall) -> _WhichOneofReturnType__dense_recall | None: ...
 
 Global___Collection: _TypeAlias = Collection  # noqa: Y015
+
+@_typing.final
+class LexicalIndexing(_message.Message):
+    """How text is indexed for BM25."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    ANALYZER_FIELD_NUMBER: _builtins.int
+    K1_FIELD_NUMBER: _builtins.int
+    B_FIELD_NUMBER: _builtins.int
+    analyzer: _builtins.str
+    """Analyzer by name: `unicode`, `whitespace` or `english`; empty means `unicode`."""
+    k1: _builtins.float
+    """BM25's k1. Unit: none. Range: [0, 10]. Default: 1.5."""
+    b: _builtins.float
+    """BM25's b. Unit: none. Range: [0, 1]. Default: 0.75."""
+    def __init__(
+        self,
+        *,
+        analyzer: _builtins.str = ...,
+        k1: _builtins.float | None = ...,
+        b: _builtins.float | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_b", b"_b", "_k1", b"_k1", "b", b"b", "k1", b"k1"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_b", b"_b", "_k1", b"_k1", "analyzer", b"analyzer", "b", b"b", "k1", b"k1"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__b: _TypeAlias = _typing.Literal["b"]  # noqa: Y015
+    _WhichOneofArgType__b: _TypeAlias = _typing.Literal["_b", b"_b"]  # noqa: Y015
+    _WhichOneofReturnType__k1: _TypeAlias = _typing.Literal["k1"]  # noqa: Y015
+    _WhichOneofArgType__k1: _TypeAlias = _typing.Literal["_k1", b"_k1"]  # noqa: Y015
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__b) -> _WhichOneofReturnType__b | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__k1) -> _WhichOneofReturnType__k1 | None: ...
+
+Global___LexicalIndexing: _TypeAlias = LexicalIndexing  # noqa: Y015
 
 @_typing.final
 class CreateCollectionRequest(_message.Message):
@@ -80,19 +151,25 @@ class CreateCollectionRequest(_message.Message):
 
     NAME_FIELD_NUMBER: _builtins.int
     DESCRIPTION_FIELD_NUMBER: _builtins.int
+    LEXICAL_FIELD_NUMBER: _builtins.int
     name: _builtins.str
     """Name: 1 to 64 of a-z, 0-9, `-` and `_`, starting with a letter or digit."""
     description: _builtins.str
     """Free text; at most 1,024 bytes."""
+    @_builtins.property
+    def lexical(self) -> Global___LexicalIndexing:
+        """How its text is indexed; fixed for as long as it exists."""
+
     def __init__(
         self,
         *,
         name: _builtins.str = ...,
         description: _builtins.str = ...,
+        lexical: Global___LexicalIndexing | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["lexical", b"lexical"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["description", b"description", "name", b"name"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["description", b"description", "lexical", b"lexical", "name", b"name"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

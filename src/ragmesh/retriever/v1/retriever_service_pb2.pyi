@@ -52,16 +52,20 @@ class RetrieveRequest(_message.Message):
     QUERY_FIELD_NUMBER: _builtins.int
     COLLECTION_FIELD_NUMBER: _builtins.int
     CANDIDATES_FIELD_NUMBER: _builtins.int
+    WEB_FIELD_NUMBER: _builtins.int
     RETRIEVER_FIELD_NUMBER: _builtins.int
     DEPTH_FIELD_NUMBER: _builtins.int
     K_FIELD_NUMBER: _builtins.int
     SAMPLING_FIELD_NUMBER: _builtins.int
     INCLUDE_INCLUSION_PROBABILITIES_FIELD_NUMBER: _builtins.int
     STREAM_ID_FIELD_NUMBER: _builtins.int
+    FILTER_FIELD_NUMBER: _builtins.int
     query: _builtins.str
     """The query; 1 to 8,192 bytes, not only white space."""
     collection: _builtins.str
     """Name of a collection of this server."""
+    web: _builtins.str
+    """Name of a web-search source of this server, see ListSources; ranked as it came unless `retriever` is set."""
     retriever: _builtins.str
     """Retriever by name, see ListRetrievers; empty means the server's default."""
     depth: _builtins.int
@@ -86,28 +90,34 @@ class RetrieveRequest(_message.Message):
     def sampling(self) -> _common_pb2.Sampling:
         """Draw sampled rankings; unset means one deterministic ranking, ties by ascending id."""
 
+    @_builtins.property
+    def filter(self) -> Global___Filter:
+        """Passages that may be found; applied before ranking, so that the pool is full if there are enough."""
+
     def __init__(
         self,
         *,
         query: _builtins.str = ...,
         collection: _builtins.str = ...,
         candidates: Global___InlineCandidates | None = ...,
+        web: _builtins.str = ...,
         retriever: _builtins.str = ...,
         depth: _builtins.int | None = ...,
         k: _builtins.int | None = ...,
         sampling: _common_pb2.Sampling | None = ...,
         include_inclusion_probabilities: _builtins.bool = ...,
         stream_id: _builtins.str = ...,
+        filter: Global___Filter | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_depth", b"_depth", "_k", b"_k", "candidates", b"candidates", "collection", b"collection", "depth", b"depth", "k", b"k", "sampling", b"sampling", "source", b"source"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_depth", b"_depth", "_k", b"_k", "candidates", b"candidates", "collection", b"collection", "depth", b"depth", "filter", b"filter", "k", b"k", "sampling", b"sampling", "source", b"source", "web", b"web"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_depth", b"_depth", "_k", b"_k", "candidates", b"candidates", "collection", b"collection", "depth", b"depth", "include_inclusion_probabilities", b"include_inclusion_probabilities", "k", b"k", "query", b"query", "retriever", b"retriever", "sampling", b"sampling", "source", b"source", "stream_id", b"stream_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_depth", b"_depth", "_k", b"_k", "candidates", b"candidates", "collection", b"collection", "depth", b"depth", "filter", b"filter", "include_inclusion_probabilities", b"include_inclusion_probabilities", "k", b"k", "query", b"query", "retriever", b"retriever", "sampling", b"sampling", "source", b"source", "stream_id", b"stream_id", "web", b"web"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__depth: _TypeAlias = _typing.Literal["depth"]  # noqa: Y015
     _WhichOneofArgType__depth: _TypeAlias = _typing.Literal["_depth", b"_depth"]  # noqa: Y015
     _WhichOneofReturnType__k: _TypeAlias = _typing.Literal["k"]  # noqa: Y015
     _WhichOneofArgType__k: _TypeAlias = _typing.Literal["_k", b"_k"]  # noqa: Y015
-    _WhichOneofReturnType_source: _TypeAlias = _typing.Literal["collection", "candidates"]  # noqa: Y015
+    _WhichOneofReturnType_source: _TypeAlias = _typing.Literal["collection", "candidates", "web"]  # noqa: Y015
     _WhichOneofArgType_source: _TypeAlias = _typing.Literal["source", b"source"]  # noqa: Y015
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__depth) -> _WhichOneofReturnType__depth | None: ...
@@ -117,6 +127,156 @@ class RetrieveRequest(_message.Message):
     def WhichOneof(self, oneof_group: _WhichOneofArgType_source) -> _WhichOneofReturnType_source | None: ...
 
 Global___RetrieveRequest: _TypeAlias = RetrieveRequest  # noqa: Y015
+
+@_typing.final
+class Filter(_message.Message):
+    """Conditions on attributes; all of them hold for a passage that may be found."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    CONDITIONS_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def conditions(self) -> _containers.RepeatedCompositeFieldContainer[Global___Condition]:
+        """The conditions; at most 16."""
+
+    def __init__(
+        self,
+        *,
+        conditions: _abc.Iterable[Global___Condition] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["conditions", b"conditions"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Filter: _TypeAlias = Filter  # noqa: Y015
+
+@_typing.final
+class Condition(_message.Message):
+    """A condition on one attribute. A passage without the attribute does not meet it."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    ATTRIBUTE_FIELD_NUMBER: _builtins.int
+    ANY_OF_FIELD_NUMBER: _builtins.int
+    TEXT_RANGE_FIELD_NUMBER: _builtins.int
+    NUMBER_RANGE_FIELD_NUMBER: _builtins.int
+    attribute: _builtins.str
+    """The attribute, such as `provider`, `date` or `language`; INVALID_ARGUMENT if no passage has it."""
+    @_builtins.property
+    def any_of(self) -> Global___AnyOf:
+        """One of these values."""
+
+    @_builtins.property
+    def text_range(self) -> Global___TextRange:
+        """A value between these, compared as text: dates as in ISO 8601 compare by time."""
+
+    @_builtins.property
+    def number_range(self) -> Global___NumberRange:
+        """A number between these; a value that is no number does not meet it."""
+
+    def __init__(
+        self,
+        *,
+        attribute: _builtins.str = ...,
+        any_of: Global___AnyOf | None = ...,
+        text_range: Global___TextRange | None = ...,
+        number_range: Global___NumberRange | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["allowed", b"allowed", "any_of", b"any_of", "number_range", b"number_range", "text_range", b"text_range"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["allowed", b"allowed", "any_of", b"any_of", "attribute", b"attribute", "number_range", b"number_range", "text_range", b"text_range"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType_allowed: _TypeAlias = _typing.Literal["any_of", "text_range", "number_range"]  # noqa: Y015
+    _WhichOneofArgType_allowed: _TypeAlias = _typing.Literal["allowed", b"allowed"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType_allowed) -> _WhichOneofReturnType_allowed | None: ...
+
+Global___Condition: _TypeAlias = Condition  # noqa: Y015
+
+@_typing.final
+class AnyOf(_message.Message):
+    """Values that are allowed."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    VALUES_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def values(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """The values; 1 to 1,000."""
+
+    def __init__(
+        self,
+        *,
+        values: _abc.Iterable[_builtins.str] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["values", b"values"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___AnyOf: _TypeAlias = AnyOf  # noqa: Y015
+
+@_typing.final
+class TextRange(_message.Message):
+    """Text between two others, in the order of Unicode code points."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    FROM_FIELD_NUMBER: _builtins.int
+    TO_FIELD_NUMBER: _builtins.int
+    to: _builtins.str
+    """Largest, included; unset means no bound."""
+    def __init__(
+        self,
+        *,
+        to: _builtins.str | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_from", b"_from", "_to", b"_to", "from", b"from", "to", b"to"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_from", b"_from", "_to", b"_to", "from", b"from", "to", b"to"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__from: _TypeAlias = _typing.Literal["from"]  # noqa: Y015
+    _WhichOneofArgType__from: _TypeAlias = _typing.Literal["_from", b"_from"]  # noqa: Y015
+    _WhichOneofReturnType__to: _TypeAlias = _typing.Literal["to"]  # noqa: Y015
+    _WhichOneofArgType__to: _TypeAlias = _typing.Literal["_to", b"_to"]  # noqa: Y015
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__from) -> _WhichOneofReturnType__from | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__to) -> _WhichOneofReturnType__to | None: ...
+
+Global___TextRange: _TypeAlias = TextRange  # noqa: Y015
+
+@_typing.final
+class NumberRange(_message.Message):
+    """Numbers between two others."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    FROM_FIELD_NUMBER: _builtins.int
+    TO_FIELD_NUMBER: _builtins.int
+    to: _builtins.float
+    """Largest, included; unset means no bound. Unit: that of the attribute. Range: (-inf, inf)."""
+    def __init__(
+        self,
+        *,
+        to: _builtins.float | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_from", b"_from", "_to", b"_to", "from", b"from", "to", b"to"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_from", b"_from", "_to", b"_to", "from", b"from", "to", b"to"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__from: _TypeAlias = _typing.Literal["from"]  # noqa: Y015
+    _WhichOneofArgType__from: _TypeAlias = _typing.Literal["_from", b"_from"]  # noqa: Y015
+    _WhichOneofReturnType__to: _TypeAlias = _typing.Literal["to"]  # noqa: Y015
+    _WhichOneofArgType__to: _TypeAlias = _typing.Literal["_to", b"_to"]  # noqa: Y015
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__from) -> _WhichOneofReturnType__from | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__to) -> _WhichOneofReturnType__to | None: ...
+
+Global___NumberRange: _TypeAlias = NumberRange  # noqa: Y015
 
 @_typing.final
 class RetrieveResponse(_message.Message):
@@ -130,10 +290,13 @@ class RetrieveResponse(_message.Message):
     INDEX_VERSION_FIELD_NUMBER: _builtins.int
     RETRIEVER_FIELD_NUMBER: _builtins.int
     INCLUSION_PROBABILITIES_FIELD_NUMBER: _builtins.int
+    NOTE_FIELD_NUMBER: _builtins.int
     index_version: _builtins.str
     """Version of the index that answered; empty for inline candidates."""
     retriever: _builtins.str
     """The retriever that answered."""
+    note: _builtins.str
+    """One line on what answered, where it differs from what its name promises, such as another engine's BM25."""
     @_builtins.property
     def passages(self) -> _containers.RepeatedCompositeFieldContainer[_common_pb2.Passage]:
         """The candidate pool, best score first, ties by ascending id. All of the pool when sampled or when
@@ -163,10 +326,11 @@ class RetrieveResponse(_message.Message):
         index_version: _builtins.str = ...,
         retriever: _builtins.str = ...,
         inclusion_probabilities: _abc.Iterable[_builtins.float] | None = ...,
+        note: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["rankings", b"rankings"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["inclusion_probabilities", b"inclusion_probabilities", "index_version", b"index_version", "passages", b"passages", "rankings", b"rankings", "retriever", b"retriever", "scores", b"scores"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["inclusion_probabilities", b"inclusion_probabilities", "index_version", b"index_version", "note", b"note", "passages", b"passages", "rankings", b"rankings", "retriever", b"retriever", "scores", b"scores"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -254,3 +418,70 @@ class ListRetrieversResponse(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___ListRetrieversResponse: _TypeAlias = ListRetrieversResponse  # noqa: Y015
+
+@_typing.final
+class ListSourcesRequest(_message.Message):
+    """Asks for the web-search sources; has no fields."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    def __init__(
+        self,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ListSourcesRequest: _TypeAlias = ListSourcesRequest  # noqa: Y015
+
+@_typing.final
+class Source(_message.Message):
+    """A web-search source."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NAME_FIELD_NUMBER: _builtins.int
+    DESCRIPTION_FIELD_NUMBER: _builtins.int
+    name: _builtins.str
+    """Name to give in RetrieveRequest.web."""
+    description: _builtins.str
+    """One line on what it searches."""
+    def __init__(
+        self,
+        *,
+        name: _builtins.str = ...,
+        description: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["description", b"description", "name", b"name"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Source: _TypeAlias = Source  # noqa: Y015
+
+@_typing.final
+class ListSourcesResponse(_message.Message):
+    """The web-search sources of this server."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    SOURCES_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def sources(self) -> _containers.RepeatedCompositeFieldContainer[Global___Source]:
+        """By ascending name."""
+
+    def __init__(
+        self,
+        *,
+        sources: _abc.Iterable[Global___Source] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["sources", b"sources"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ListSourcesResponse: _TypeAlias = ListSourcesResponse  # noqa: Y015

@@ -45,6 +45,11 @@ class RetrieverServiceStub:
                 request_serializer=ragmesh_dot_retriever_dot_v1_dot_retriever__service__pb2.ListRetrieversRequest.SerializeToString,
                 response_deserializer=ragmesh_dot_retriever_dot_v1_dot_retriever__service__pb2.ListRetrieversResponse.FromString,
                 _registered_method=True)
+        self.ListSources = channel.unary_unary(
+                '/ragmesh.retriever.v1.RetrieverService/ListSources',
+                request_serializer=ragmesh_dot_retriever_dot_v1_dot_retriever__service__pb2.ListSourcesRequest.SerializeToString,
+                response_deserializer=ragmesh_dot_retriever_dot_v1_dot_retriever__service__pb2.ListSourcesResponse.FromString,
+                _registered_method=True)
 
 
 class RetrieverServiceServicer:
@@ -65,6 +70,13 @@ class RetrieverServiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def ListSources(self, request, context):
+        """Lists the web-search sources this server is configured with.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_RetrieverServiceServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -77,6 +89,11 @@ def add_RetrieverServiceServicer_to_server(servicer, server):
                     servicer.ListRetrievers,
                     request_deserializer=ragmesh_dot_retriever_dot_v1_dot_retriever__service__pb2.ListRetrieversRequest.FromString,
                     response_serializer=ragmesh_dot_retriever_dot_v1_dot_retriever__service__pb2.ListRetrieversResponse.SerializeToString,
+            ),
+            'ListSources': grpc.unary_unary_rpc_method_handler(
+                    servicer.ListSources,
+                    request_deserializer=ragmesh_dot_retriever_dot_v1_dot_retriever__service__pb2.ListSourcesRequest.FromString,
+                    response_serializer=ragmesh_dot_retriever_dot_v1_dot_retriever__service__pb2.ListSourcesResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -134,6 +151,33 @@ class RetrieverService:
             '/ragmesh.retriever.v1.RetrieverService/ListRetrievers',
             ragmesh_dot_retriever_dot_v1_dot_retriever__service__pb2.ListRetrieversRequest.SerializeToString,
             ragmesh_dot_retriever_dot_v1_dot_retriever__service__pb2.ListRetrieversResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ListSources(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/ragmesh.retriever.v1.RetrieverService/ListSources',
+            ragmesh_dot_retriever_dot_v1_dot_retriever__service__pb2.ListSourcesRequest.SerializeToString,
+            ragmesh_dot_retriever_dot_v1_dot_retriever__service__pb2.ListSourcesResponse.FromString,
             options,
             channel_credentials,
             insecure,

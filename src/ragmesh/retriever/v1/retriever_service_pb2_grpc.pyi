@@ -37,6 +37,8 @@ class RetrieverServiceStub:
     """Scores passages for a query and returns one deterministic or several sampled rankings."""
     ListRetrievers: _grpc.UnaryUnaryMultiCallable[_retriever_service_pb2.ListRetrieversRequest, _retriever_service_pb2.ListRetrieversResponse]
     """Lists the retrievers this server can run, and what each runs on."""
+    ListSources: _grpc.UnaryUnaryMultiCallable[_retriever_service_pb2.ListSourcesRequest, _retriever_service_pb2.ListSourcesResponse]
+    """Lists the web-search sources this server is configured with."""
 
 @_typing.type_check_only
 class RetrieverServiceAsyncStub(RetrieverServiceStub):
@@ -47,6 +49,8 @@ class RetrieverServiceAsyncStub(RetrieverServiceStub):
     """Scores passages for a query and returns one deterministic or several sampled rankings."""
     ListRetrievers: _aio.UnaryUnaryMultiCallable[_retriever_service_pb2.ListRetrieversRequest, _retriever_service_pb2.ListRetrieversResponse]  # type: ignore[assignment]
     """Lists the retrievers this server can run, and what each runs on."""
+    ListSources: _aio.UnaryUnaryMultiCallable[_retriever_service_pb2.ListSourcesRequest, _retriever_service_pb2.ListSourcesResponse]  # type: ignore[assignment]
+    """Lists the web-search sources this server is configured with."""
 
 class RetrieverServiceServicer(metaclass=_abc_1.ABCMeta):
     """Stochastic retrieval over collections or over candidates sent with the request."""
@@ -66,5 +70,13 @@ class RetrieverServiceServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_retriever_service_pb2.ListRetrieversResponse, _abc.Awaitable[_retriever_service_pb2.ListRetrieversResponse]]:
         """Lists the retrievers this server can run, and what each runs on."""
+
+    @_abc_1.abstractmethod
+    def ListSources(
+        self,
+        request: _retriever_service_pb2.ListSourcesRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_retriever_service_pb2.ListSourcesResponse, _abc.Awaitable[_retriever_service_pb2.ListSourcesResponse]]:
+        """Lists the web-search sources this server is configured with."""
 
 def add_RetrieverServiceServicer_to_server(servicer: RetrieverServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...
