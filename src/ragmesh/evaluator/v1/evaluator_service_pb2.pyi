@@ -1540,9 +1540,9 @@ class VoteRequest(_message.Message):
         POOLING_MAX: VoteRequest._Pooling.ValueType  # 2
         """Largest similarity."""
         POOLING_MAJORITY: VoteRequest._Pooling.ValueType  # 3
-        """1 if more than half of the others agree."""
+        """1 if at least half of the others are alike to it, else 0."""
         POOLING_PLURALITY: VoteRequest._Pooling.ValueType  # 4
-        """Number of the others that agree."""
+        """1 if no other answer has more that are alike to it, else 0."""
 
     class Pooling(_Pooling, metaclass=_PoolingEnumTypeWrapper):
         """How similarities to the others become one score."""
@@ -1554,9 +1554,9 @@ class VoteRequest(_message.Message):
     POOLING_MAX: VoteRequest.Pooling.ValueType  # 2
     """Largest similarity."""
     POOLING_MAJORITY: VoteRequest.Pooling.ValueType  # 3
-    """1 if more than half of the others agree."""
+    """1 if at least half of the others are alike to it, else 0."""
     POOLING_PLURALITY: VoteRequest.Pooling.ValueType  # 4
-    """Number of the others that agree."""
+    """1 if no other answer has more that are alike to it, else 0."""
 
     QUESTION_FIELD_NUMBER: _builtins.int
     ANSWERS_FIELD_NUMBER: _builtins.int
