@@ -1,16 +1,29 @@
-"""The evaluator's use cases: observing, reporting, and measuring what a caller brings."""
+"""The evaluator's use cases around observations: taking them in, and telling what they add up to."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from typing import Final
 
 from meshkit.batching import MicroBatcher
 from meshkit.errors import NotFound
-from services.evaluator.domain import Measurement, Observation, RunReport, RunSummary
+from services.evaluator import reporting
+from services.evaluator.domain import (
+    Measurement,
+    Observation,
+    RunReport,
+    Scope,
+    ScopeSummary,
+    StoredMeasurement,
+    Window,
+)
 from services.evaluator.ports import ObservationStore
 
-MAX_PROVIDERS = 100
-"""Most providers in a report."""
+MAX_NAMES: Final = 100
+"""Most providers, and most passages, in a report."""
+
+_PAGE: Final = 500  # measurements read at a time
 
 
 class Evaluator:
@@ -20,7 +33,7 @@ class Evaluator:
     collects. So the cost of a durable commit is paid once for many under load, and nobody waits without it.
 
     Args:
-        store: where observations and run aggregates live.
+        store: where observations and aggregates live.
         commit_size: most observations in one transaction, [1, inf).
     """
 
@@ -40,19 +53,23 @@ class Evaluator:
         """
         return await self._commits.submit((observation, measurement))
 
-    async def report(self, run_id: str) -> RunReport:
-        """The run so far.
+    async def report(self, scope: Scope, window: Window = Window.ALL) -> RunReport:
+        """A run or a configuration so far.
 
         Raises:
             NotFound: nothing was ever observed in it.
             Unavailable: the store cannot be read now.
         """
-        report = await self._store.report(run_id, max_providers=MAX_PROVIDERS)
-        if report is None:
-            raise NotFound("run_id", f"there is no run {run_id!r}; ListRuns tells which there are")
-        return report
+        totals = await self._store.totals(scope, window)
+        if totals is None:
+            if isinstance(scope, str):
+                raise NotFound("run_id", f"there is no run {scope!r}; ListRuns tells which there are")
+            raise NotFound(
+                "configuration", "nothing was observed of it; ListConfigurations tells which there are"
+            )
+        return await asyncio.to_thread(reporting.report, scope, window, totals, max_names=MAX_NAMES)
 
-    async def runs(self, *, before: int | None, limit: int) -> tuple[Sequence[RunSummary], int | None]:
+    async def runs(self, *, before: int | None, limit: int) -> tuple[Sequence[ScopeSummary], int | None]:
         """A page of at most ``limit`` runs, newest first, and what to give as ``before`` for the next one.
 
         Pages never repeat or skip a run, whatever is observed meanwhile: a run's place is given by when it
@@ -61,11 +78,47 @@ class Evaluator:
         Raises:
             Unavailable: the store cannot be read now.
         """
-        runs = await self._store.runs(before=before, limit=limit + 1)
-        if len(runs) <= limit:
-            return runs, None
-        return runs[:limit], runs[limit - 1].sequence
+        return await _paged(self._store.runs, before, limit)
+
+    async def configurations(
+        self, *, before: int | None, limit: int
+    ) -> tuple[Sequence[ScopeSummary], int | None]:
+        """A page of at most ``limit`` configurations, in the same way.
+
+        Raises:
+            Unavailable: the store cannot be read now.
+        """
+        return await _paged(self._store.configurations, before, limit)
+
+    async def measurements(self, run_id: str) -> AsyncIterator[StoredMeasurement]:
+        """What was measured in a run, in the order of storing, page by page from the store.
+
+        What is observed meanwhile may or may not be among it.
+
+        Raises:
+            NotFound: nothing was ever observed in it.
+            Unavailable: the store cannot be read now.
+        """
+        after = -1
+        while page := await self._store.measurements(run_id, after=after, limit=_PAGE):
+            for one in page:
+                yield one
+            after = page[-1].sequence
+        if after < 0:
+            raise NotFound("run_id", f"there is no run {run_id!r}; ListRuns tells which there are")
 
     async def close(self) -> None:
         """Stores what is still waiting."""
         await self._commits.close()
+
+
+_Listing = Callable[..., Awaitable[Sequence[ScopeSummary]]]
+
+
+async def _paged(
+    listing: _Listing, before: int | None, limit: int
+) -> tuple[Sequence[ScopeSummary], int | None]:
+    page = await listing(before=before, limit=limit + 1)
+    if len(page) <= limit:
+        return page, None
+    return page[:limit], page[limit - 1].sequence

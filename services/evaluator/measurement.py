@@ -1,14 +1,23 @@
-"""What one observation measures: exposure of what was shown, utility of what was said."""
+"""What one observation measures: exposure of what was shown, utility of what was said, votes and errors."""
 
 from __future__ import annotations
 
 import math
+from typing import Final
 
 import numpy as np
 
+from meshkit.errors import InvalidField
+from ragcore.arrays import BoolArray, FloatArray
+from ragcore.ensemble import agreement, containment_em, error_indicators
 from ragcore.exposure import ExposureMetrics, exposure_metrics
-from services.evaluator import utility
-from services.evaluator.domain import Measurement, Observation, ProviderExposure
+from ragcore.text_metrics import normalize_answer
+from services.evaluator import evaluation, utility
+from services.evaluator.domain import CONVERSATION, Exposed, Measurement, Observation
+
+_ERRORS: Final = ("retriever_error", "hallucination_error", "extraction_error", "lucky_guess")
+_RIGHT: Final = 1.0
+"""Utility of a right answer: the most that any of the metrics gives."""
 
 
 def measure(observation: Observation) -> Measurement:
@@ -16,25 +25,42 @@ def measure(observation: Observation) -> Measurement:
 
     Exposure is that of the contexts the generator was given: k is their length, and the items are the
     candidates and, with exposure 0, useful passages that were not even candidates. So a retriever that misses
-    what is useful pays for it in EE-R instead of being left out of the mean. Expected utility is the mean
-    over the samples that have an answer. Without candidates or context exposure is undefined, without useful
-    passages EE-R is, and without references or answers expected utility is.
+    what is useful pays for it in EE-R instead of being left out of the mean. The rankings of an ensemble's
+    retrievers are measured like samples. Expected utility is the mean over the samples that have an answer.
+    Without candidates or context exposure is undefined, without useful passages EE-R is, and without
+    references or answers expected utility is.
 
-    Source: Kim and Diaz, "Towards Fair RAG", equations 3 to 6, appendix C.
+    The vote's agreement is the share of the other samples' answers that hold the winner's words or are held
+    by them; without a winner or another answer it is undefined. Errors are shares of the answered samples,
+    told apart by whether the sample's context holds a right answer and the answer given; an answer is right
+    where its utility is 1. They are undefined where expected utility is, without context, and where a passage
+    that was shown has no text.
+
+    Source: Kim and Diaz, "Towards Fair RAG", equations 3 to 7, appendix C; "Ensemble of Retrievers",
+    section 3.1, equation 4; GFRC, equations 3 to 10.
+
+    Raises:
+        InvalidField: a conversation whose parts do not fit each other.
     """
     exposure = _exposure(observation)
-    answered = sum(len(answer.samples) for answer in observation.answers)
+    utilities = _utilities(observation)
+    weights = [len(answer.samples) for answer in observation.answers]
     return Measurement(
         quantities={
             "ee_d": None if exposure is None else _defined(exposure.ee_d),
             "ee_d_norm": None if exposure is None else _defined(exposure.ee_d_norm),
             "ee_r": None if exposure is None else _defined(exposure.ee_r),
             "ee_r_norm": None if exposure is None else _defined(exposure.ee_r_norm),
-            "expected_utility": _expected_utility(observation),
+            "expected_utility": None if utilities is None else float(np.average(utilities, weights=weights)),
+            "vote_agreement": _vote_agreement(observation),
+            **_errors(observation, utilities),
+            **_conversation(observation),
         },
         num_rankings=len(observation.shown),
-        num_unanswered=len(observation.shown) - answered,
-        providers={} if exposure is None else _providers(observation, exposure),
+        num_unanswered=len(observation.shown) - sum(weights),
+        largest_utility=None if utilities is None else float(utilities.max()),
+        providers=None if exposure is None else _providers(observation, exposure),
+        passages=None if exposure is None else _passages(observation, exposure),
     )
 
 
@@ -48,31 +74,102 @@ def _exposure(observation: Observation) -> ExposureMetrics | None:
     return exposure_metrics(observation.shown, mask + [True] * missed, k=k)
 
 
-def _expected_utility(observation: Observation) -> float | None:
+def _utilities(observation: Observation) -> FloatArray | None:
     references = observation.labels.references
     if not references or not observation.answers:
         return None
-    weights = [len(answer.samples) for answer in observation.answers]
-    utilities = utility.of_answers(
-        [answer.text for answer in observation.answers], references, observation.labels.metric
-    )
-    return float(np.average(utilities, weights=weights))
+    answers = [answer.text for answer in observation.answers]
+    return utility.of_answers(answers, references, observation.labels.metric)
 
 
-def _providers(observation: Observation, exposure: ExposureMetrics) -> dict[str, ProviderExposure]:
-    achieved: dict[str, float] = dict.fromkeys(observation.providers, 0.0)
-    deserved = achieved.copy()
+def _providers(observation: Observation, exposure: ExposureMetrics) -> Exposed:
     # Beyond the candidates are useful passages that were missed: their providers are not known.
     n = len(observation.providers)
-    pairs = zip(exposure.exposure[:n].tolist(), exposure.target[:n].tolist(), strict=True)
-    for provider, (shown, due) in zip(observation.providers, pairs, strict=True):
-        achieved[provider] += shown
-        deserved[provider] += due
-    labelled = observation.labels.useful is not None
+    places: dict[str, int] = {}
+    at = [places.setdefault(provider, len(places)) for provider in observation.providers]
+    return Exposed(
+        list(places),
+        _summed(at, exposure.exposure[:n]),
+        _summed(at, exposure.target[:n]) if observation.labels.useful is not None else None,
+    )
+
+
+def _summed(at: list[int], values: FloatArray) -> FloatArray:
+    sums: FloatArray = np.bincount(at, weights=values).astype(np.float64, copy=False)
+    return sums
+
+
+def _passages(observation: Observation, exposure: ExposureMetrics) -> Exposed:
+    useful = observation.labels.useful
+    names = [*observation.passage_ids, *sorted((useful or frozenset()).difference(observation.passage_ids))]
+    target = np.zeros(len(names)) if useful is None else exposure.target
+    # Of the many candidates only few are shown or deserve it: the rest adds nothing to any sum.
+    counts = np.flatnonzero((exposure.exposure > 0) | (target > 0))
+    return Exposed(
+        [names[i] for i in counts.tolist()],
+        exposure.exposure[counts],
+        None if useful is None else target[counts],
+    )
+
+
+def _vote_agreement(observation: Observation) -> float | None:
+    if observation.vote_winner is None:
+        return None
+    winner = observation.answers[observation.vote_winner].text
+    alike = [containment_em(winner, answer.text) for answer in observation.answers]
+    votes = [len(answer.samples) for answer in observation.answers]
+    row = np.repeat(alike, votes)
+    # Any sample of the winning answer is the winner; only its row of the similarities is looked at.
+    first = sum(votes[: observation.vote_winner])
+    return _defined(agreement(np.broadcast_to(row, (len(row), len(row))), first))
+
+
+def _errors(observation: Observation, utilities: FloatArray | None) -> dict[str, float | None]:
+    undefined: dict[str, float | None] = dict.fromkeys(_ERRORS)
+    if utilities is None or not observation.shown.shape[1] or not observation.texts:
+        return undefined
+    shown = np.unique(observation.shown).tolist()
+    if not all(observation.texts[i] for i in shown):
+        return undefined
+    held = {i: f" {normalize_answer(observation.texts[i])} " for i in shown}
+    right = [_wanted(reference) for reference in observation.labels.references]
+    holds_right = {i: any(one is not None and one in text for one in right) for i, text in held.items()}
+    correct, answer_held, response_held = [], [], []
+    for answer, value in zip(observation.answers, utilities.tolist(), strict=True):
+        wanted = _wanted(answer.text)
+        for sample in answer.samples:
+            context = observation.shown[sample].tolist()
+            correct.append(value >= _RIGHT)
+            answer_held.append(any(holds_right[i] for i in context))
+            response_held.append(wanted is not None and any(wanted in held[i] for i in context))
+    errors = error_indicators([correct], [answer_held], [response_held])
     return {
-        provider: ProviderExposure(value, deserved[provider] if labelled else None)
-        for provider, value in achieved.items()
+        "retriever_error": _share(errors.retriever_error),
+        "hallucination_error": _share(errors.hallucination_error),
+        "extraction_error": _share(errors.extraction_error),
+        "lucky_guess": _share(errors.lucky_guess),
     }
+
+
+def _conversation(observation: Observation) -> dict[str, float | None]:
+    if observation.conversation is None:
+        return {}
+    try:
+        fairness = evaluation.conversation(observation.conversation.judged)
+    except InvalidField as error:
+        raise InvalidField(f"conversation.judged.{error.field}", error.message) from error
+    values = (fairness.relevance, fairness.group_fairness, fairness.combined)
+    return {name: _defined(value) for name, value in zip(CONVERSATION, values, strict=True)}
+
+
+def _wanted(text: str) -> str | None:
+    """What a normalised passage holds where it holds ``text`` as whole words; None where there are none."""
+    words = normalize_answer(text)
+    return f" {words} " if words else None
+
+
+def _share(of: BoolArray) -> float:
+    return float(of.mean())
 
 
 def _defined(value: float) -> float | None:

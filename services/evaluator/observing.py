@@ -85,14 +85,30 @@ class ObservingServicer(pb_grpc.EvaluatorServiceServicer):
             await asyncio.gather(*left, return_exceptions=True)
 
     async def GetReport(self, request: pb.GetReportRequest, context: Context) -> pb.GetReportResponse:
-        """The report of one run."""
-        run_id = fields.identifier("run_id", request.run_id)
-        return pb.GetReportResponse(report=reports.report(await self._evaluator.report(run_id)))
+        """The report of one run or configuration."""
+        scope = reports.scope(request)
+        window = reports.window("window", request.window)
+        return pb.GetReportResponse(report=reports.report(await self._evaluator.report(scope, window)))
 
     async def ListRuns(self, request: pb.ListRunsRequest, context: Context) -> pb.ListRunsResponse:
         """The runs there are, newest first."""
         before, size = reports.page(request)
         return reports.runs(*await self._evaluator.runs(before=before, limit=size))
+
+    async def ListConfigurations(
+        self, request: pb.ListConfigurationsRequest, context: Context
+    ) -> pb.ListConfigurationsResponse:
+        """The configurations there are, newest first."""
+        before, size = reports.page(request)
+        return reports.configurations(*await self._evaluator.configurations(before=before, limit=size))
+
+    async def ListMeasurements(
+        self, request: pb.ListMeasurementsRequest, context: Context
+    ) -> AsyncIterator[pb.ListMeasurementsResponse]:
+        """What was measured in a run, observation by observation."""
+        run_id = fields.identifier("run_id", request.run_id)
+        async for one in self._evaluator.measurements(run_id):
+            yield reports.measurement(one)
 
     async def _observed(self, message: pb.Observation) -> pb.ObserveResponse:
         with self._admission.admit(kib(message)):
@@ -117,13 +133,15 @@ def _read(message: pb.Observation, now_us: int) -> tuple[Observation, Measuremen
 
 
 def _cells(message: pb.Observation) -> int:
+    if message.HasField("conversation"):
+        return _INLINE_CELLS + 1
     cells = len(message.shown.indices) + len(message.candidates)
+    said = sum(len(answer.text) for answer in message.answers)
+    characters = said if message.HasField("vote_winner") else 0
     if message.labels.references:
         if message.labels.metric in _SLOW_METRICS:
             return _INLINE_CELLS + 1
-        said = sum(len(answer.text) for answer in message.answers)
         known = sum(map(len, message.labels.references))
-        cells += (
-            said * len(message.labels.references) + known * len(message.answers)
-        ) // _CHARACTERS_PER_CELL
-    return cells
+        characters += said * len(message.labels.references) + known * len(message.answers)
+        characters += sum(len(candidate.text) for candidate in message.candidates)
+    return cells + characters // _CHARACTERS_PER_CELL

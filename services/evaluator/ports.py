@@ -5,11 +5,19 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Protocol
 
-from services.evaluator.domain import Measurement, Observation, RunReport, RunSummary
+from services.evaluator.domain import (
+    Measurement,
+    Observation,
+    Scope,
+    ScopeSummary,
+    StoredMeasurement,
+    Window,
+)
+from services.evaluator.reporting import Totals
 
 
 class ObservationStore(Protocol):
-    """Keeps observations for good, and the running aggregates of every run.
+    """Keeps observations for good, and the running aggregates of every run and configuration.
 
     Every method raises ``meshkit.errors.Unavailable`` with a reason (``STORE_FULL``, ``STORE_READ_ONLY``,
     ``STORE_LOCKED``, ``STORE_UNAVAILABLE``) when the store cannot do its work now.
@@ -25,12 +33,24 @@ class ObservationStore(Protocol):
         """Stores a batch in one transaction, durable by the time it returns: all of it or nothing.
 
         The answer says for each observation whether it is new. One whose id was stored before, or comes
-        earlier in the batch, changes nothing and is not new. The aggregates of the runs move in the same
-        transaction, at a cost that does not depend on how many observations came before.
+        earlier in the batch, changes nothing and is not new. The aggregates move in the same transaction, at
+        a cost that does not depend on how many observations came before.
         """
 
-    async def report(self, run_id: str, *, max_providers: int) -> RunReport | None:
-        """The run so far with its most exposed providers, or None if nothing was ever stored for it."""
+    async def totals(self, scope: Scope, window: Window) -> Totals | None:
+        """What a run or a configuration adds up to in a window, or None if nothing was ever stored for it.
 
-    async def runs(self, *, before: int | None, limit: int) -> Sequence[RunSummary]:
+        Of a conversation counts only what was observed last, in whichever batch it came.
+        """
+
+    async def runs(self, *, before: int | None, limit: int) -> Sequence[ScopeSummary]:
         """At most ``limit`` runs, newest first; with ``before`` only those of a smaller sequence number."""
+
+    async def configurations(self, *, before: int | None, limit: int) -> Sequence[ScopeSummary]:
+        """At most ``limit`` configurations, in the same way."""
+
+    async def measurements(self, run_id: str, *, after: int, limit: int) -> Sequence[StoredMeasurement]:
+        """At most ``limit`` measurements of a run in the order of storing, with a sequence above ``after``.
+
+        Normalised expected utility is relative to u_max as it is now.
+        """

@@ -23,19 +23,36 @@ from sqlalchemy import URL, Engine, event, make_url
 from meshkit.errors import Unavailable
 from services.evaluator.backends.sql import SqlObservationStore
 from services.evaluator.domain import (
+    MEASURED,
+    Configuration,
+    Exposed,
     Labels,
     Measurement,
     Observation,
-    ProviderExposure,
     RunReport,
     SampledAnswer,
+    Scope,
     Stage,
+    Window,
 )
 from services.evaluator.measurement import measure
 from services.evaluator.moments import Moments
 from services.evaluator.ports import ObservationStore
+from services.evaluator.reporting import report as report_of
 
-QUANTITIES = ("ee_d", "ee_d_norm", "ee_r", "ee_r_norm", "expected_utility")
+MINUTE_US = 60 * 10**6
+HOUR_US = 60 * MINUTE_US
+NOON_US = 20_000 * 24 * HOUR_US + 12 * HOUR_US
+
+
+class Clock:
+    """A clock that tests move."""
+
+    def __init__(self, now_us: int = NOON_US) -> None:
+        self.now_us = now_us
+
+    def __call__(self) -> int:
+        return self.now_us
 
 
 @pytest.fixture(scope="session")
@@ -107,9 +124,15 @@ async def url(request: pytest.FixtureRequest, tmp_path: Path) -> URL:
 
 
 @pytest.fixture
-async def store(url: URL) -> AsyncIterator[ObservationStore]:
+def clock() -> Clock:
+    """Noon of some day, until it is moved."""
+    return Clock()
+
+
+@pytest.fixture
+async def store(url: URL, clock: Clock) -> AsyncIterator[ObservationStore]:
     """An open store."""
-    store = SqlObservationStore(url)
+    store = SqlObservationStore(url, clock=clock)
     await store.open()
     yield store
     await store.close()
@@ -136,10 +159,12 @@ def _measured(*observations: Observation) -> list[tuple[Observation, Measurement
     return [(observation, measure(observation)) for observation in observations]
 
 
-async def _report(store: ObservationStore, run_id: str = "run") -> RunReport:
-    report = await store.report(run_id, max_providers=100)
-    assert report is not None
-    return report
+async def _report(
+    store: ObservationStore, scope: Scope = "run", window: Window = Window.ALL, *, max_names: int = 100
+) -> RunReport:
+    totals = await store.totals(scope, window)
+    assert totals is not None
+    return report_of(scope, window, totals, max_names=max_names)
 
 
 async def test_an_id_is_new_once(store: ObservationStore) -> None:
@@ -157,12 +182,12 @@ async def test_a_second_observation_of_an_id_changes_nothing(store: ObservationS
     assert list(await store.append(_measured(other))) == [False]
     assert list(await store.append(_measured(_observation("1", run_id="other")))) == [False]
     assert await _report(store) == before
-    assert await store.report("other", max_providers=1) is None
+    assert await store.totals("other", Window.ALL) is None
 
 
-async def test_concurrent_appends_store_each_id_once(url: URL, store: ObservationStore) -> None:
+async def test_concurrent_appends_store_each_id_once(url: URL, store: ObservationStore, clock: Clock) -> None:
     # Two evaluators on one database, eight writers, all with the same ids in different orders.
-    other = SqlObservationStore(url, lock_timeout_s=30)
+    other = SqlObservationStore(url, lock_timeout_s=30, clock=clock)
     await other.open()
 
     async def write(writer: int) -> int:
@@ -183,7 +208,9 @@ async def test_concurrent_appends_store_each_id_once(url: URL, store: Observatio
         await other.close()
 
 
-async def test_aggregates_add_up_and_survive_a_restart(url: URL, store: ObservationStore) -> None:
+async def test_aggregates_add_up_and_survive_a_restart(
+    url: URL, store: ObservationStore, clock: Clock
+) -> None:
     # Useful: a. Observation i shows (a, b) or (b, c) by turns, in batches of different sizes.
     contexts = [[[0, 1]], [[1, 2]]]
     observations = [
@@ -199,7 +226,7 @@ async def test_aggregates_add_up_and_survive_a_restart(url: URL, store: Observat
     ]
     for start, end in ((0, 1), (1, 4), (4, 10)):
         await store.append(_measured(*observations[start:end]))
-    reopened = SqlObservationStore(url)
+    reopened = SqlObservationStore(url, clock=clock)
     await reopened.open()
     try:
         report = await _report(reopened)
@@ -248,24 +275,26 @@ async def test_without_labels_no_provider_has_a_target(store: ObservationStore) 
 
 
 async def test_the_most_exposed_providers_come_first_and_few(store: ObservationStore) -> None:
-    exposed = [(f"p{i}", ProviderExposure(float(i % 50), None)) for i in range(120)]
-    measurement = Measurement(dict.fromkeys(QUANTITIES), 1, 1, dict(exposed))
+    names = ["", *(f"p{i}" for i in range(120))]
+    exposed = Exposed(names, np.array([70.0, *(float(i % 50) for i in range(120))]), None)
+    measurement = Measurement(dict.fromkeys(MEASURED), 1, 1, None, exposed, exposed)
     await store.append([(_observation("1"), measurement)])
-    report = await store.report("run", max_providers=3)
-    assert report is not None
+    report = await _report(store, max_names=3)
+    # Of the same exposure the first by name; what has no name is not among them.
     assert [share.name for share in report.providers] == ["p49", "p99", "p48"]
+    assert [share.name for share in report.passages] == ["p49", "p99", "p48"]
 
 
 async def test_runs_are_listed_newest_first_in_stable_pages(store: ObservationStore) -> None:
     for i in range(5):
         await store.append(_measured(_observation(str(i), run_id=f"run-{i}")))
     page = await store.runs(before=None, limit=2)
-    assert [run.run_id for run in page] == ["run-4", "run-3"]
+    assert [run.scope for run in page] == ["run-4", "run-3"]
     # What happens meanwhile moves no run to another page.
     await store.append(_measured(_observation("x", run_id="run-0"), _observation("y", run_id="run-9")))
     rest = await store.runs(before=page[-1].sequence, limit=10)
-    assert [(run.run_id, run.num_observations) for run in rest] == [("run-2", 1), ("run-1", 1), ("run-0", 2)]
-    assert (await store.runs(before=None, limit=1))[0].run_id == "run-9"
+    assert [(run.scope, run.num_observations) for run in rest] == [("run-2", 1), ("run-1", 1), ("run-0", 2)]
+    assert (await store.runs(before=None, limit=1))[0].scope == "run-9"
 
 
 async def test_many_runs_in_one_batch(store: ObservationStore) -> None:
@@ -275,7 +304,9 @@ async def test_many_runs_in_one_batch(store: ObservationStore) -> None:
 
 
 async def test_an_unknown_run_has_no_report(store: ObservationStore) -> None:
-    assert await store.report("nothing", max_providers=1) is None
+    assert await store.totals("nothing", Window.ALL) is None
+    assert await store.totals(Configuration(), Window.ALL) is None
+    assert list(await store.measurements("nothing", after=-1, limit=1)) == []
 
 
 async def test_a_batch_is_stored_whole_or_not_at_all(store: ObservationStore) -> None:
@@ -284,7 +315,7 @@ async def test_a_batch_is_stored_whole_or_not_at_all(store: ObservationStore) ->
     impossible: Sequence[Any] = [(good, measure(good)), (_observation("2", run_id=None), measure(bad))]
     with pytest.raises(Unavailable):
         await store.append(impossible)
-    assert await store.report("run", max_providers=1) is None
+    assert await store.totals("run", Window.ALL) is None
     assert list(await store.append(_measured(good))) == [True]
 
 
@@ -306,7 +337,7 @@ async def test_a_locked_sqlite_says_so(tmp_path: Path) -> None:
 
 
 async def test_a_full_disk_says_so_and_stores_nothing(tmp_path: Path) -> None:
-    pages = 60
+    pages = 100
 
     def limit(connection: Any, _: Any) -> None:
         connection.execute(f"PRAGMA max_page_count={pages}")

@@ -1,155 +1,119 @@
-"""Observations and run aggregates in SQL through SQLAlchemy: SQLite in WAL mode, or PostgreSQL."""
+"""Observations and their aggregates in SQL through SQLAlchemy: SQLite in WAL mode, or PostgreSQL."""
 
 from __future__ import annotations
 
 import asyncio
-import sqlite3
+import json
 import time
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from enum import IntEnum
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from sqlalchemy import (
     URL,
-    BigInteger,
-    Column,
+    ColumnElement,
     Connection,
-    Double,
-    Integer,
-    LargeBinary,
-    MetaData,
-    Row,
-    String,
-    Table,
+    and_,
     case,
     event,
     func,
+    inspect,
+    or_,
     select,
 )
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.engine.interfaces import DBAPIConnection
-from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_engine
 from sqlalchemy.pool import ConnectionPoolEntry
 
 from meshkit.errors import Unavailable
+from services.evaluator.aggregate import Aggregate
+from services.evaluator.backends import sql_segments
+from services.evaluator.backends.sql_failures import unavailable
+from services.evaluator.backends.sql_tables import (
+    CONVERSATIONS,
+    METADATA,
+    OBSERVATIONS,
+    PEAKS,
+    SCHEMA_VERSION,
+    SCOPES,
+)
 from services.evaluator.domain import (
-    ExposureShare,
+    CONVERSATION,
+    MEASURED,
+    NORMALIZED,
+    Configuration,
     Measurement,
     Observation,
-    RunReport,
-    RunSummary,
-    Stage,
+    Scope,
+    ScopeSummary,
+    StoredMeasurement,
+    Window,
 )
 from services.evaluator.moments import Moments
+from services.evaluator.reporting import Totals
+from services.evaluator.windows import Bucket, begins_us, bucket, minute
 
-SCHEMA_VERSION: Final = 1
-"""Version of the tables below; SQLite files carry it as ``user_version``."""
-
-_METADATA: Final = MetaData()
-_BIG: Final = BigInteger().with_variant(Integer, "sqlite")  # SQLite numbers rows only in an INTEGER key
-
-OBSERVATIONS: Final = Table(
-    "observations",
-    _METADATA,
-    Column("id", String(128), primary_key=True),
-    Column("run_id", String(128), nullable=False),
-    Column("query_id", String(128), nullable=False),
-    Column("observed_at_us", BigInteger, nullable=False),
-    Column("stored_at_us", BigInteger, nullable=False),
-    Column("collection", String, nullable=False),
-    Column("retriever", String, nullable=False),
-    Column("reranker", String, nullable=False),
-    Column("generator", String, nullable=False),
-    Column("alpha", Double),
-    Column("num_rankings", Integer, nullable=False),
-    Column("num_unanswered", Integer, nullable=False),
-    Column("ee_d", Double),
-    Column("ee_d_norm", Double),
-    Column("ee_r", Double),
-    Column("ee_r_norm", Double),
-    Column("expected_utility", Double),
-    Column("payload", LargeBinary, nullable=False),
-)
-"""Every observation once: what it is grouped by, what it measured, and all of it as it came (a proto)."""
-
-RUNS: Final = Table(
-    "runs",
-    _METADATA,
-    Column("sequence", _BIG, primary_key=True, autoincrement=True),
-    Column("run_id", String(128), nullable=False, unique=True),
-    Column("num_observations", BigInteger, nullable=False),
-    Column("num_rankings", BigInteger, nullable=False),
-    Column("num_unanswered", BigInteger, nullable=False),
-    Column("started_at_us", BigInteger, nullable=False),
-    Column("updated_at_us", BigInteger, nullable=False),
-)
-"""Counts of each run. A writer touches this row first, so that it holds the run until it commits."""
-
-RUN_MOMENTS: Final = Table(
-    "run_moments",
-    _METADATA,
-    Column("run_id", String(128), primary_key=True),
-    Column("quantity", String(64), primary_key=True),
-    Column("count", BigInteger, nullable=False),
-    Column("undefined", BigInteger, nullable=False),
-    Column("mean", Double, nullable=False),
-    Column("m2", Double, nullable=False),
-)
-"""Moments of each measured quantity of a run; ``stage:NAME`` is that stage's time in milliseconds."""
-
-RUN_PROVIDERS: Final = Table(
-    "run_providers",
-    _METADATA,
-    Column("run_id", String(128), primary_key=True),
-    Column("provider", String, primary_key=True),
-    Column("exposure", Double, nullable=False),
-    Column("target", Double),
-)
-"""Summed exposure per provider of a run; an empty name collects passages of unknown providers."""
-
-RUN_DEGRADATIONS: Final = Table(
-    "run_degradations",
-    _METADATA,
-    Column("run_id", String(128), primary_key=True),
-    Column("stage", String(32), primary_key=True),
-    Column("reason", String(128), primary_key=True),
-    Column("count", BigInteger, nullable=False),
-)
-"""Degradations counted per run."""
-
-_STAGE_PREFIX: Final = "stage:"
 _WRITES: Final = "ragmesh_writes"
-_CHUNK: Final = 400  # keys per SELECT … IN, below every database's limit of parameters
+_CHUNK: Final = 10_000  # keys per SELECT … IN, below every database's limit of parameters
 
-_REASONS: Final[dict[int, tuple[str, str]]] = {
-    sqlite3.SQLITE_FULL: ("STORE_FULL", "the disk that observations are kept on is full"),
-    sqlite3.SQLITE_READONLY: ("STORE_READ_ONLY", "the database of observations is read-only"),
-    sqlite3.SQLITE_PERM: ("STORE_READ_ONLY", "the database of observations may not be written"),
-    sqlite3.SQLITE_BUSY: ("STORE_LOCKED", "the database of observations is locked by another process"),
-    sqlite3.SQLITE_LOCKED: ("STORE_LOCKED", "the database of observations is locked"),
-}
+_Item = tuple[Observation, Measurement]
+
+
+class _Peak(NamedTuple):
+    query_id: str
+    collection: str
+    generator: str
+    metric: str
+
+
+class _Kind(IntEnum):
+    RUN = 0
+    CONFIGURATION = 1
+
+
+_ScopeKey = tuple[int, str]
+
+
+def _now_us() -> int:
+    return time.time_ns() // 1000
+
+
+@dataclass(frozen=True, slots=True)
+class _Plan:
+    """What a batch of new observations moves."""
+
+    peaks: Mapping[_Peak, float]
+    conversations: Mapping[tuple[str, str], _Item]
+    scopes: Mapping[_ScopeKey, Mapping[Bucket, Sequence[int]]]
+    """Places in the batch, by scope and bucket."""
 
 
 class SqlObservationStore:
     """An :class:`services.evaluator.ports.ObservationStore` in a SQL database.
 
     SQLite runs in WAL mode with ``synchronous=FULL``: a commit that returned has reached the disk. Ids are
-    made idempotent by the primary key, so several evaluators may share one PostgreSQL database.
+    made idempotent by a unique key, so several evaluators may share one PostgreSQL database; every writer
+    touches tables and rows in one order, so that no two of them wait for each other.
 
     Args:
         url: database with an async driver, such as ``sqlite+aiosqlite:///FILE``.
         lock_timeout_s: how long a locked SQLite database is waited for. Seconds, [0, 60].
+        clock: what time it is. Microseconds since 1970.
     """
 
-    def __init__(self, url: URL, *, lock_timeout_s: float = 5.0) -> None:
+    def __init__(self, url: URL, *, lock_timeout_s: float = 5.0, clock: Callable[[], int] = _now_us) -> None:
         self._url = url
         self._lock_timeout_s = lock_timeout_s
+        self._clock = clock
         self._insert = postgresql.insert if url.get_backend_name() == "postgresql" else sqlite.insert
         self._reader: AsyncEngine | None = None
         self._writer: AsyncEngine | None = None
+        self._tidied_minute = 0
+        self._tidied: set[int] = set()
 
     async def open(self) -> None:
         """See the port."""
@@ -169,9 +133,10 @@ class SqlObservationStore:
             event.listen(engine.sync_engine, "begin", _begin_sqlite)
         self._reader, self._writer = engine, engine.execution_options(**{_WRITES: True})
         try:
-            with _unavailable():
+            with unavailable():
                 async with self._writer.begin() as connection:
-                    await connection.run_sync(_METADATA.create_all)
+                    await connection.run_sync(_refuse_other_versions)
+                    await connection.run_sync(METADATA.create_all)
                     if is_sqlite:
                         # Also the one write that shows at once whether the file can be written at all.
                         await connection.exec_driver_sql(f"PRAGMA user_version={SCHEMA_VERSION}")
@@ -184,95 +149,130 @@ class SqlObservationStore:
         if self._reader is not None:
             await self._reader.dispose()
 
-    async def append(self, batch: Sequence[tuple[Observation, Measurement]]) -> Sequence[bool]:
+    async def append(self, batch: Sequence[_Item]) -> Sequence[bool]:
         """See the port."""
-        first: dict[str, tuple[Observation, Measurement]] = {}
+        now_us = self._clock()
+        first: dict[str, _Item] = {}
         for item in batch:
             first.setdefault(item[0].id, item)
-        with _unavailable():
+        tidied: set[int] = set()
+        with unavailable():
             async with self._open_writer().begin() as connection:
-                new = await self._insert_observations(connection, list(first.values()))
-                runs: dict[str, list[tuple[Observation, Measurement]]] = defaultdict(list)
-                for id_, item in first.items():
-                    if id_ in new:
-                        runs[item[0].run_id].append(item)
-                if runs:
-                    # One order for every writer, so that two of them never wait for each other.
-                    await self._move_runs(connection, dict(sorted(runs.items())))
+                new = await self._insert_observations(
+                    connection, [first[id_] for id_ in sorted(first)], now_us
+                )
+                items = [item for id_, item in first.items() if id_ in new]
+                if items:
+                    plan = await asyncio.to_thread(_plan, items, now_us)
+                    tidied = await self._aggregate(connection, items, plan, now_us)
+        self._tidied |= tidied
         stored = []
         for observation, _ in batch:
             stored.append(observation.id in new)
             new.discard(observation.id)
         return stored
 
-    async def report(self, run_id: str, *, max_providers: int) -> RunReport | None:
+    async def totals(self, scope: Scope, window: Window) -> Totals | None:
         """See the port."""
-        with _unavailable():
+        now_us = self._clock()
+        kind, key = _scope_key(scope)
+        with unavailable():
             async with self._open_reader().connect() as connection:
-                run = (await connection.execute(select(RUNS).where(RUNS.c.run_id == run_id))).first()
-                if run is None:
+                found = and_(SCOPES.c.kind == kind, SCOPES.c.key == key)
+                scope_id = await connection.scalar(select(SCOPES.c.id).where(found))
+                if scope_id is None:
                     return None
-                moments = await connection.execute(select(RUN_MOMENTS).where(RUN_MOMENTS.c.run_id == run_id))
-                estimates = {row.quantity: _moments(row).estimate() for row in moments}
-                of_run = RUN_PROVIDERS.c.run_id == run_id
-                total = (
-                    await connection.scalar(select(func.sum(RUN_PROVIDERS.c.exposure)).where(of_run)) or 0.0
+                states = await sql_segments.read(connection, scope_id, window, now_us)
+                whole = await asyncio.to_thread(_merged, states)
+                of_scope = (
+                    CONVERSATIONS.c.run_id == key
+                    if kind == _Kind.RUN
+                    else CONVERSATIONS.c.configuration_id == scope_id
                 )
-                providers = await connection.execute(
-                    select(RUN_PROVIDERS)
-                    .where(of_run, RUN_PROVIDERS.c.provider != "")
-                    .order_by(RUN_PROVIDERS.c.exposure.desc(), RUN_PROVIDERS.c.provider)
-                    .limit(max_providers)
-                )
-                shares = [
-                    ExposureShare(
-                        row.provider, row.exposure, row.exposure / total if total else 0.0, row.target
-                    )
-                    for row in providers
-                ]
-                degradations = await connection.execute(
-                    select(RUN_DEGRADATIONS)
-                    .where(RUN_DEGRADATIONS.c.run_id == run_id)
-                    .order_by(RUN_DEGRADATIONS.c.stage, RUN_DEGRADATIONS.c.reason)
-                )
-                return RunReport(
-                    run_id=run_id,
-                    num_observations=run.num_observations,
-                    num_rankings=run.num_rankings,
-                    num_unanswered=run.num_unanswered,
-                    started_at_us=run.started_at_us,
-                    updated_at_us=run.updated_at_us,
-                    estimates={q: e for q, e in estimates.items() if not q.startswith(_STAGE_PREFIX)},
-                    stages={
-                        stage: estimates[_STAGE_PREFIX + stage]
-                        for stage in Stage
-                        if _STAGE_PREFIX + stage in estimates
-                    },
-                    providers=shares,
-                    degradations=[
-                        (Stage(row.stage), row.reason, row._mapping["count"]) for row in degradations
-                    ],
+                begins = begins_us(window, now_us)
+                if begins is not None:
+                    of_scope = and_(of_scope, CONVERSATIONS.c.observed_at_us >= begins)
+                return Totals(
+                    whole,
+                    await _peaks(connection, whole.utilities.keys),
+                    await _conversations(connection, of_scope),
                 )
 
-    async def runs(self, *, before: int | None, limit: int) -> Sequence[RunSummary]:
+    async def runs(self, *, before: int | None, limit: int) -> Sequence[ScopeSummary]:
         """See the port."""
-        query = select(RUNS).order_by(RUNS.c.sequence.desc()).limit(limit)
+        return await self._scopes(_Kind.RUN, before, limit)
+
+    async def configurations(self, *, before: int | None, limit: int) -> Sequence[ScopeSummary]:
+        """See the port."""
+        return await self._scopes(_Kind.CONFIGURATION, before, limit)
+
+    async def measurements(self, run_id: str, *, after: int, limit: int) -> Sequence[StoredMeasurement]:
+        """See the port."""
+        columns = OBSERVATIONS.c
+        names = (*MEASURED, *CONVERSATION)
+        same_query = and_(
+            PEAKS.c.query_id == columns.query_id,
+            PEAKS.c.collection == columns.collection,
+            PEAKS.c.generator == columns.generator,
+            PEAKS.c.metric == columns.metric,
+        )
+        query = (
+            select(
+                columns.sequence,
+                columns.id,
+                columns.query_id,
+                columns.collection,
+                columns.retriever,
+                columns.reranker,
+                columns.generator,
+                columns.alpha,
+                columns.observed_at_us,
+                PEAKS.c.utility,
+                *(columns[name] for name in names),
+            )
+            .select_from(OBSERVATIONS.outerjoin(PEAKS, same_query))
+            .where(columns.run_id == run_id, columns.sequence > after)
+            .order_by(columns.sequence)
+            .limit(limit)
+        )
+        with unavailable():
+            async with self._open_reader().connect() as connection:
+                rows = (await connection.execute(query)).all()
+        page = []
+        for row in rows:
+            sequence, id_, query_id, *configuration, observed_at_us, peak = row[:10]
+            quantities = {name: v for name, v in zip(names, row[10:], strict=True) if v is not None}
+            if peak and "expected_utility" in quantities:
+                quantities[NORMALIZED] = quantities["expected_utility"] / peak
+            page.append(
+                StoredMeasurement(
+                    sequence, id_, query_id, Configuration(*configuration), observed_at_us, quantities
+                )
+            )
+        return page
+
+    async def _scopes(self, kind: _Kind, before: int | None, limit: int) -> Sequence[ScopeSummary]:
+        query = select(SCOPES).where(SCOPES.c.kind == kind).order_by(SCOPES.c.id.desc()).limit(limit)
         if before is not None:
-            query = query.where(RUNS.c.sequence < before)
-        with _unavailable():
+            query = query.where(SCOPES.c.id < before)
+        with unavailable():
             async with self._open_reader().connect() as connection:
                 return [
-                    RunSummary(
-                        row.sequence, row.run_id, row.num_observations, row.started_at_us, row.updated_at_us
+                    ScopeSummary(
+                        row.id,
+                        row.key if kind is _Kind.RUN else Configuration(*json.loads(row.key)),
+                        row.num_observations,
+                        row.started_at_us,
+                        row.updated_at_us,
                     )
                     for row in await connection.execute(query)
                 ]
 
     async def _insert_observations(
-        self, connection: AsyncConnection, batch: Sequence[tuple[Observation, Measurement]]
+        self, connection: AsyncConnection, batch: Sequence[_Item], now_us: int
     ) -> set[str]:
         """Inserts what is not there yet and returns its ids; the database decides between evaluators too."""
-        now_us = time.time_ns() // 1000
+        empty = dict.fromkeys(CONVERSATION)
         rows = [
             {
                 "id": observation.id,
@@ -280,13 +280,15 @@ class SqlObservationStore:
                 "query_id": observation.query_id,
                 "observed_at_us": observation.observed_at_us,
                 "stored_at_us": now_us,
-                "collection": observation.collection,
-                "retriever": observation.retriever,
-                "reranker": observation.reranker,
-                "generator": observation.generator,
-                "alpha": observation.alpha,
+                "collection": observation.configuration.collection,
+                "retriever": observation.configuration.retriever,
+                "reranker": observation.configuration.reranker,
+                "generator": observation.configuration.generator,
+                "alpha": observation.configuration.alpha,
+                "metric": observation.labels.metric.value,
                 "num_rankings": measurement.num_rankings,
                 "num_unanswered": measurement.num_unanswered,
+                **empty,
                 **measurement.quantities,
                 "payload": observation.payload,
             }
@@ -295,122 +297,118 @@ class SqlObservationStore:
         statement = self._insert(OBSERVATIONS).on_conflict_do_nothing(index_elements=["id"])
         return set((await connection.scalars(statement.returning(OBSERVATIONS.c.id), rows)).all())
 
-    async def _move_runs(
-        self, connection: AsyncConnection, runs: Mapping[str, Sequence[tuple[Observation, Measurement]]]
-    ) -> None:
-        await self._upsert_counts(connection, runs)
-        await self._upsert_moments(connection, runs)
-        providers: dict[tuple[str, str], tuple[float, float | None]] = {}
-        degradations: dict[tuple[str, str, str], int] = defaultdict(int)
-        for run_id, items in runs.items():
-            for observation, measurement in items:
-                for provider, share in measurement.providers.items():
-                    exposure, target = providers.get((run_id, provider), (0.0, None))
-                    if share.target is not None:
-                        target = (target or 0.0) + share.target
-                    providers[run_id, provider] = (exposure + share.exposure, target)
-                for stage, reason in observation.degradations:
-                    degradations[run_id, stage.value, reason] += 1
-        if providers:
-            statement = self._insert(RUN_PROVIDERS)
-            new, old = statement.excluded, RUN_PROVIDERS.c
-            await connection.execute(
-                statement.on_conflict_do_update(
-                    index_elements=["run_id", "provider"],
-                    set_={
-                        "exposure": old.exposure + new.exposure,
-                        # Unknown plus something is that something; unknown plus unknown stays unknown.
-                        "target": func.coalesce(old.target + new.target, old.target, new.target),
-                    },
-                ),
-                [
-                    {"run_id": run_id, "provider": provider, "exposure": exposure, "target": target}
-                    for (run_id, provider), (exposure, target) in providers.items()
-                ],
-            )
-        if degradations:
-            statement = self._insert(RUN_DEGRADATIONS)
-            await connection.execute(
-                statement.on_conflict_do_update(
-                    index_elements=["run_id", "stage", "reason"],
-                    set_={"count": RUN_DEGRADATIONS.c.count + statement.excluded.count},
-                ),
-                [
-                    {"run_id": run_id, "stage": stage, "reason": reason, "count": count}
-                    for (run_id, stage, reason), count in degradations.items()
-                ],
-            )
+    async def _aggregate(
+        self, connection: AsyncConnection, items: Sequence[_Item], plan: _Plan, now_us: int
+    ) -> set[int]:
+        """Moves the aggregates, and returns the ids of the scopes whose segments are tidy for this minute."""
+        peak_ids = await self._raise_peaks(connection, plan.peaks)
+        written = await self._touch_scopes(connection, items, plan.scopes)
+        if plan.conversations:
+            configurations = {key: id_ for key, (id_, _) in written.items()}
+            await self._replace_conversations(connection, plan.conversations, configurations)
+        rows = await asyncio.to_thread(_segments, items, plan.scopes, peak_ids, written)
+        await sql_segments.add(connection, rows)
 
-    async def _upsert_counts(
-        self, connection: AsyncConnection, runs: Mapping[str, Sequence[tuple[Observation, Measurement]]]
-    ) -> None:
-        statement = self._insert(RUNS)
-        new, old = statement.excluded, RUNS.c
-        await connection.execute(
+        now_minute = minute(now_us)
+        if now_minute != self._tidied_minute:
+            self._tidied_minute = now_minute
+            self._tidied.clear()
+        piled = {
+            id_
+            for key, (id_, last) in written.items()
+            if last // sql_segments.FAN > (last - len(plan.scopes[key])) // sql_segments.FAN
+        }
+        due = piled | {id_ for id_, _ in written.values() if id_ not in self._tidied}
+        if due:
+            await sql_segments.tidy(connection, due, now_us)
+        return due
+
+    async def _raise_peaks(
+        self, connection: AsyncConnection, peaks: Mapping[_Peak, float]
+    ) -> dict[_Peak, str]:
+        if not peaks:
+            return {}
+        statement = self._insert(PEAKS)
+        new, old = statement.excluded, PEAKS.c
+        rows = await connection.execute(
             statement.on_conflict_do_update(
-                index_elements=["run_id"],
+                index_elements=list(_Peak._fields),
+                set_={"utility": case((new.utility > old.utility, new.utility), else_=old.utility)},
+            ).returning(PEAKS.c.id, *(PEAKS.c[name] for name in _Peak._fields)),
+            [{**peak._asdict(), "utility": peaks[peak]} for peak in sorted(peaks)],
+        )
+        return {_Peak(*peak): str(id_) for id_, *peak in rows}
+
+    async def _touch_scopes(
+        self,
+        connection: AsyncConnection,
+        items: Sequence[_Item],
+        scopes: Mapping[_ScopeKey, Mapping[Bucket, Sequence[int]]],
+    ) -> dict[_ScopeKey, tuple[int, int]]:
+        """Counts observations and segments to come; returns each scope's id and last segment number."""
+        rows = []
+        for (kind, key), buckets in sorted(scopes.items()):
+            times = [items[place][0].observed_at_us for places in buckets.values() for place in places]
+            rows.append(
+                {
+                    "kind": kind,
+                    "key": key,
+                    "num_observations": len(times),
+                    "started_at_us": min(times),
+                    "updated_at_us": max(times),
+                    "num_segments": len(buckets),
+                }
+            )
+        statement = self._insert(SCOPES)
+        new, old = statement.excluded, SCOPES.c
+        found = await connection.execute(
+            statement.on_conflict_do_update(
+                index_elements=["kind", "key"],
                 set_={
                     "num_observations": old.num_observations + new.num_observations,
-                    "num_rankings": old.num_rankings + new.num_rankings,
-                    "num_unanswered": old.num_unanswered + new.num_unanswered,
                     "started_at_us": case(
                         (new.started_at_us < old.started_at_us, new.started_at_us), else_=old.started_at_us
                     ),
                     "updated_at_us": case(
                         (new.updated_at_us > old.updated_at_us, new.updated_at_us), else_=old.updated_at_us
                     ),
+                    "num_segments": old.num_segments + new.num_segments,
                 },
-            ),
-            [
-                {
-                    "run_id": run_id,
-                    "num_observations": len(items),
-                    "num_rankings": sum(measurement.num_rankings for _, measurement in items),
-                    "num_unanswered": sum(measurement.num_unanswered for _, measurement in items),
-                    "started_at_us": min(observation.observed_at_us for observation, _ in items),
-                    "updated_at_us": max(observation.observed_at_us for observation, _ in items),
-                }
-                for run_id, items in runs.items()
-            ],
+            ).returning(SCOPES.c.kind, SCOPES.c.key, SCOPES.c.id, SCOPES.c.num_segments),
+            rows,
         )
+        return {(kind, key): (id_, segments) for kind, key, id_, segments in found}
 
-    async def _upsert_moments(
-        self, connection: AsyncConnection, runs: Mapping[str, Sequence[tuple[Observation, Measurement]]]
+    async def _replace_conversations(
+        self,
+        connection: AsyncConnection,
+        conversations: Mapping[tuple[str, str], _Item],
+        scope_ids: Mapping[_ScopeKey, int],
     ) -> None:
-        values: dict[tuple[str, str], list[float | None]] = defaultdict(list)
-        for run_id, items in runs.items():
-            for observation, measurement in items:
-                for quantity, value in measurement.quantities.items():
-                    values[run_id, quantity].append(value)
-                for stage, milliseconds in observation.stage_ms.items():
-                    values[run_id, _STAGE_PREFIX + stage].append(milliseconds)
-        moments = {key: Moments.of(column) for key, column in values.items()}
-        run_ids = list(runs)
-        for start in range(0, len(run_ids), _CHUNK):
-            known = await connection.execute(
-                select(RUN_MOMENTS).where(RUN_MOMENTS.c.run_id.in_(run_ids[start : start + _CHUNK]))
-            )
-            for row in known:
-                key = (row.run_id, row.quantity)
-                if key in moments:
-                    moments[key] = _moments(row).merged(moments[key])
-        statement = self._insert(RUN_MOMENTS)
-        new = statement.excluded
+        statement = self._insert(CONVERSATIONS)
+        new, old = statement.excluded, CONVERSATIONS.c
+        replaced = ["configuration_id", "observed_at_us", "observation_id", *CONVERSATION]
         await connection.execute(
             statement.on_conflict_do_update(
-                index_elements=["run_id", "quantity"],
-                set_={"count": new.count, "undefined": new.undefined, "mean": new.mean, "m2": new.m2},
+                index_elements=["run_id", "conversation_id"],
+                set_={name: new[name] for name in replaced},
+                where=or_(
+                    new.observed_at_us > old.observed_at_us,
+                    and_(new.observed_at_us == old.observed_at_us, new.observation_id > old.observation_id),
+                ),
             ),
             [
                 {
                     "run_id": run_id,
-                    "quantity": quantity,
-                    "count": one.count,
-                    "undefined": one.undefined,
-                    "mean": one.mean,
-                    "m2": one.m2,
+                    "conversation_id": conversation_id,
+                    "configuration_id": scope_ids[_scope_key(observation.configuration)],
+                    "observed_at_us": observation.observed_at_us,
+                    "observation_id": observation.id,
+                    **{name: measurement.quantities[name] for name in CONVERSATION},
                 }
-                for (run_id, quantity), one in moments.items()
+                for (run_id, conversation_id), (observation, measurement) in sorted(
+                    conversations.items(), key=lambda one: one[0]
+                )
             ],
         )
 
@@ -425,9 +423,114 @@ class SqlObservationStore:
         return self._reader
 
 
-def _moments(row: Row[Any]) -> Moments:
-    # Rows are tuples, which have a method called count.
-    return Moments(row._mapping["count"], row.undefined, row.mean, row.m2)
+def _plan(items: Sequence[_Item], now_us: int) -> _Plan:
+    peaks: dict[_Peak, float] = {}
+    conversations: dict[tuple[str, str], _Item] = {}
+    scopes: dict[_ScopeKey, dict[Bucket, list[int]]] = defaultdict(lambda: defaultdict(list))
+    for place, item in enumerate(items):
+        observation, measurement = item
+        at = bucket(observation.observed_at_us, now_us)
+        scopes[_scope_key(observation.run_id)][at].append(place)
+        scopes[_scope_key(observation.configuration)][at].append(place)
+        if measurement.largest_utility is not None:
+            peak = _peak(observation)
+            peaks[peak] = max(peaks.get(peak, 0.0), measurement.largest_utility)
+        if observation.conversation is not None:
+            key = (observation.run_id, observation.conversation.id)
+            if key not in conversations or _order(conversations[key][0]) < _order(observation):
+                conversations[key] = item
+    return _Plan(peaks, conversations, scopes)
+
+
+def _segments(
+    items: Sequence[_Item],
+    scopes: Mapping[_ScopeKey, Mapping[Bucket, Sequence[int]]],
+    peak_ids: Mapping[_Peak, str],
+    written: Mapping[_ScopeKey, tuple[int, int]],
+) -> list[dict[str, Any]]:
+    packed: dict[tuple[int, ...], bytes] = {}  # a run often is its configuration
+    rows = []
+    for key, buckets in scopes.items():
+        scope_id, last = written[key]
+        for number, (at, places) in enumerate(buckets.items()):
+            which = tuple(places)
+            if which not in packed:
+                part = [(*items[place], peak_ids.get(_peak(items[place][0]))) for place in places]
+                packed[which] = Aggregate.of(part).pack()
+            rows.append(
+                {
+                    "scope_id": scope_id,
+                    "sequence": last - number,
+                    "span": at.span,
+                    "start": at.start,
+                    "state": packed[which],
+                }
+            )
+    return rows
+
+
+def _merged(states: Sequence[bytes]) -> Aggregate:
+    return Aggregate.merged([Aggregate.unpack(state) for state in states])
+
+
+def _order(observation: Observation) -> tuple[int, str]:
+    return observation.observed_at_us, observation.id
+
+
+def _peak(observation: Observation) -> _Peak:
+    configuration = observation.configuration
+    return _Peak(
+        observation.query_id,
+        configuration.collection,
+        configuration.generator,
+        observation.labels.metric.value,
+    )
+
+
+def _scope_key(scope: Scope) -> _ScopeKey:
+    if isinstance(scope, str):
+        return _Kind.RUN, scope
+    alpha = None if scope.alpha is None else float(scope.alpha) + 0.0  # -0.0 is 0.0
+    fields = [scope.collection, scope.retriever, scope.reranker, scope.generator, alpha]
+    return _Kind.CONFIGURATION, json.dumps(fields, ensure_ascii=False, separators=(",", ":"))
+
+
+async def _peaks(connection: AsyncConnection, keys: Sequence[str]) -> dict[str, float]:
+    peaks: dict[str, float] = {}
+    for start in range(0, len(keys), _CHUNK):
+        ids = [int(key) for key in keys[start : start + _CHUNK]]
+        for id_, utility in await connection.execute(
+            select(PEAKS.c.id, PEAKS.c.utility).where(PEAKS.c.id.in_(ids))
+        ):
+            peaks[str(id_)] = utility
+    return peaks
+
+
+async def _conversations(connection: AsyncConnection, of_scope: ColumnElement[bool]) -> dict[str, Moments]:
+    """Moments over conversations: two passes, as a sum of squares would lose digits."""
+    columns = [CONVERSATIONS.c[name] for name in CONVERSATION]
+    counted = [f(column) for column in columns for f in (func.count, func.avg)]
+    first = (await connection.execute(select(*counted, func.count()).where(of_scope))).one()
+    total = first[-1]
+    means = {name: first[2 * i + 1] or 0.0 for i, name in enumerate(CONVERSATION)}
+    second = (
+        await connection.execute(
+            select(*(func.sum((c - means[c.name]) * (c - means[c.name])) for c in columns)).where(of_scope)
+        )
+    ).one()
+    return {
+        name: Moments(first[2 * i], total - first[2 * i], float(means[name]), float(second[i] or 0.0))
+        for i, name in enumerate(CONVERSATION)
+    }
+
+
+def _refuse_other_versions(connection: Connection) -> None:
+    if inspect(connection).has_table("run_moments"):
+        raise Unavailable(
+            "STORE_UNAVAILABLE",
+            "the database of observations has the layout of version 1, which was never released and is not "
+            "read any more: move it away",
+        )
 
 
 def _prepare_sqlite(connection: DBAPIConnection, _: ConnectionPoolEntry) -> None:
@@ -446,28 +549,3 @@ def _begin_sqlite(connection: Connection) -> None:
     connection.exec_driver_sql(
         "BEGIN IMMEDIATE" if connection.get_execution_options().get(_WRITES) else "BEGIN"
     )
-
-
-@contextmanager
-def _unavailable() -> Iterator[None]:
-    """Turns what a database can raise for reasons outside this program into Unavailable."""
-    try:
-        yield
-    except DBAPIError as error:
-        reason, message = _explain(error)
-        raise Unavailable(reason, message) from error
-    except (SQLAlchemyError, OSError) as error:  # no connection to be had
-        raise Unavailable("STORE_UNAVAILABLE", "the database of observations cannot be reached") from error
-
-
-def _explain(error: DBAPIError) -> tuple[str, str]:
-    cause: BaseException | None = error.orig
-    while cause is not None:
-        code = getattr(cause, "sqlite_errorcode", None)
-        if isinstance(code, int):
-            # The low byte is the primary code, the rest says which variety.
-            return _REASONS.get(
-                code & 0xFF, ("STORE_UNAVAILABLE", "the database of observations failed: " + str(cause))
-            )
-        cause = cause.__cause__
-    return "STORE_UNAVAILABLE", "the database of observations failed"

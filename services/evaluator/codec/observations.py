@@ -9,8 +9,15 @@ from meshkit import checks
 from meshkit.errors import InvalidField
 from ragmesh.common.v1 import common_pb2
 from ragmesh.evaluator.v1 import evaluator_service_pb2 as pb
-from services.evaluator.codec import fields
-from services.evaluator.domain import Labels, Observation, SampledAnswer, Stage
+from services.evaluator.codec import fields, measuring
+from services.evaluator.domain import (
+    Configuration,
+    Labels,
+    Observation,
+    ObservedConversation,
+    SampledAnswer,
+    Stage,
+)
 
 MAX_CANDIDATES: Final = 1000
 """Most candidates of an observation."""
@@ -42,6 +49,7 @@ def observation(message: pb.Observation, *, now_us: int) -> Observation:
         raise InvalidField("seed", f"must be in [0, 2^63 - 1], got {message.seed}")
     passage_ids, providers = _candidates(message.candidates)
     shown = fields.rankings("shown", message.shown, len(passage_ids))
+    _ranking_retrievers(message.ranking_retrievers, len(shown))
     return Observation(
         id=message.id,
         run_id=message.run_id,
@@ -52,11 +60,12 @@ def observation(message: pb.Observation, *, now_us: int) -> Observation:
         shown=shown,
         answers=_answers(message.answers, len(shown)),
         labels=_labels(message.labels),
-        collection=message.collection,
-        retriever=message.retriever,
-        reranker=message.reranker,
-        generator=message.generator,
-        alpha=alpha,
+        texts=[candidate.text for candidate in message.candidates],
+        configuration=Configuration(
+            message.collection, message.retriever, message.reranker, message.generator, alpha
+        ),
+        vote_winner=_vote_winner(message),
+        conversation=_conversation(message.conversation) if message.HasField("conversation") else None,
         stage_ms=_stage_times(message.stage_times),
         degradations=_degradations(message.degradations),
         payload=message.SerializeToString(),
@@ -74,6 +83,12 @@ def _candidates(candidates: Collection[pb.Candidate]) -> tuple[list[str], list[s
     for index, value in enumerate(providers):
         if len(value) > checks.MAX_ATTRIBUTE_BYTES // 4:
             fields.limited(f"candidates[{index}].provider", value, checks.MAX_ATTRIBUTE_BYTES)
+    for index, candidate in enumerate(candidates):
+        text = candidate.text
+        if len(text) > checks.MAX_PASSAGE_BYTES // 4 and len(text.encode()) > checks.MAX_PASSAGE_BYTES:
+            raise InvalidField(
+                f"candidates[{index}].text", f"must be at most {checks.MAX_PASSAGE_BYTES} bytes"
+            )
     if any(map(fields.CONTROL.search, passage_ids)) or any("\0" in provider for provider in set(providers)):
         at = next(
             i
@@ -105,6 +120,36 @@ def _answers(answers: Sequence[pb.SampledAnswer], num_rankings: int) -> list[Sam
             fields.log_probability(f"answers[{index}].log_probability", answer.log_probability)
         read.append(SampledAnswer(answer.text, tuple(answer.samples)))
     return read
+
+
+def _ranking_retrievers(names: Sequence[str], num_rankings: int) -> None:
+    if names and len(names) != num_rankings:
+        raise InvalidField(
+            "ranking_retrievers", f"must be empty or one per ranking, {num_rankings}; {len(names)} are given"
+        )
+    for index, name in enumerate(names):
+        fields.limited(f"ranking_retrievers[{index}]", name, fields.MAX_NAME_BYTES, min_bytes=1)
+
+
+def _vote_winner(message: pb.Observation) -> int | None:
+    if not message.HasField("vote_winner"):
+        return None
+    if message.vote_winner >= len(message.answers):
+        raise InvalidField(
+            "vote_winner",
+            f"must be below the number of answers, {len(message.answers)}, got {message.vote_winner}",
+        )
+    return message.vote_winner
+
+
+def _conversation(message: pb.ObservedConversation) -> ObservedConversation:
+    id_ = fields.limited(
+        "conversation.conversation_id", message.conversation_id, fields.MAX_ID_BYTES, min_bytes=1
+    )
+    try:
+        return ObservedConversation(id_, measuring.conversation_question(message.judged))
+    except InvalidField as error:
+        raise InvalidField(f"conversation.judged.{error.field}", error.message) from error
 
 
 def _labels(labels: pb.Labels) -> Labels:

@@ -5,7 +5,19 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from services.evaluator.domain import Labels, Observation, ProviderExposure, SampledAnswer, UtilityMetric
+from meshkit.errors import InvalidField
+from ragcore.group_fairness import Attribute, Nugget
+from services.evaluator.domain import (
+    CONVERSATION,
+    MEASURED,
+    Exposed,
+    Labels,
+    Observation,
+    ObservedConversation,
+    SampledAnswer,
+    UtilityMetric,
+)
+from services.evaluator.evaluation import ConversationQuestion
 from services.evaluator.measurement import measure
 
 
@@ -15,6 +27,9 @@ def _observation(
     providers: str = "PQQR",
     labels: Labels | None = None,
     answers: tuple[SampledAnswer, ...] = (),
+    texts: tuple[str, ...] = (),
+    vote_winner: int | None = None,
+    conversation: ObservedConversation | None = None,
 ) -> Observation:
     return Observation(
         id="o",
@@ -26,23 +41,29 @@ def _observation(
         shown=np.array(shown, dtype=np.int64).reshape(len(shown), -1),
         answers=answers,
         labels=labels or Labels(),
+        texts=texts,
+        vote_winner=vote_winner,
+        conversation=conversation,
     )
+
+
+def _rows(exposed: Exposed | None) -> dict[str, tuple[float, float | None]]:
+    assert exposed is not None
+    target = [None] * len(exposed.names) if exposed.target is None else exposed.target.tolist()
+    return dict(zip(exposed.names, zip(exposed.exposure.tolist(), target, strict=True), strict=True))
 
 
 def test_exposure_of_two_samples() -> None:
     # Contexts {a, b} and {a, c}: ε = (1, 1/2, 1/2, 0). EE-D = 1 + 1/4 + 1/4, its bound k = 2.
     # a and d are useful, m = k = 2: ε* = (1, 0, 0, 1), so EE-R = 1·1 = 1 and its bound is 1 + 1.
     measured = measure(_observation([[0, 1], [0, 2]], labels=Labels(useful=frozenset("ad"))))
-    assert measured.quantities == pytest.approx(
-        {"ee_d": 3 / 2, "ee_d_norm": 3 / 4, "ee_r": 1.0, "ee_r_norm": 1 / 2, "expected_utility": None}
-    )
+    defined = {name: value for name, value in measured.quantities.items() if value is not None}
+    assert defined == pytest.approx({"ee_d": 3 / 2, "ee_d_norm": 3 / 4, "ee_r": 1.0, "ee_r_norm": 1 / 2})
+    assert measured.quantities.keys() == MEASURED.keys()
     assert measured.num_rankings == 2
     # P provides a, Q b and c, R d.
-    assert measured.providers == {
-        "P": ProviderExposure(1.0, 1.0),
-        "Q": ProviderExposure(1.0, 0.0),
-        "R": ProviderExposure(0.0, 1.0),
-    }
+    assert _rows(measured.providers) == {"P": (1.0, 1.0), "Q": (1.0, 0.0), "R": (0.0, 1.0)}
+    assert _rows(measured.passages) == {"a": (1.0, 1.0), "b": (0.5, 0.0), "c": (0.5, 0.0), "d": (0.0, 1.0)}
 
 
 def test_without_labels_only_disparity_is_defined() -> None:
@@ -50,14 +71,17 @@ def test_without_labels_only_disparity_is_defined() -> None:
     assert measured.quantities["ee_d_norm"] == 1.0
     assert measured.quantities["ee_r"] is None
     assert measured.quantities["ee_r_norm"] is None
-    assert measured.providers["P"].target is None
+    assert _rows(measured.providers) == {"P": (1.0, None), "Q": (1.0, None), "R": (0.0, None)}
+    # c and d were neither shown nor deserved anything that is known of.
+    assert _rows(measured.passages) == {"a": (1.0, None), "b": (1.0, None)}
 
 
 def test_nothing_useful_is_known_and_leaves_relevance_undefined() -> None:
     # m = 0, but known: the target is uniform, min(k, n) / n = 2/4 each.
     measured = measure(_observation([[0, 1]], labels=Labels(useful=frozenset())))
     assert measured.quantities["ee_r"] is None
-    assert measured.providers["Q"].target == 1.0
+    assert _rows(measured.providers)["Q"] == (1.0, 1.0)
+    assert _rows(measured.passages)["d"] == (0.0, 0.5)
 
 
 def test_a_useful_passage_that_was_no_candidate_counts_as_not_shown() -> None:
@@ -67,6 +91,8 @@ def test_a_useful_passage_that_was_no_candidate_counts_as_not_shown() -> None:
     assert measured.quantities["ee_r"] == 1.0
     assert measured.quantities["ee_r_norm"] == 0.5
     assert measured.quantities["ee_d_norm"] == 1.0
+    assert _rows(measured.passages) == {"a": (1.0, 1.0), "b": (1.0, 0.0), "z": (0.0, 1.0)}
+    assert _rows(measured.providers)["P"] == (1.0, 1.0)
 
 
 def test_expected_utility_is_the_mean_over_answered_samples() -> None:
@@ -75,6 +101,7 @@ def test_expected_utility_is_the_mean_over_answered_samples() -> None:
     answers = (SampledAnswer("Rhine", (0, 2)), SampledAnswer("Elbe", (1,)))
     measured = measure(_observation([[0], [1], [0], [2]], labels=labels, answers=answers))
     assert measured.quantities["expected_utility"] == pytest.approx(2 / 3)
+    assert measured.largest_utility == 1.0
     assert measured.num_unanswered == 1
 
 
@@ -88,11 +115,118 @@ def test_token_f1_takes_the_best_reference() -> None:
 
 @pytest.mark.parametrize("answers", [(), (SampledAnswer("anything", (0,)),)])
 def test_without_references_utility_is_undefined(answers: tuple[SampledAnswer, ...]) -> None:
-    assert measure(_observation([[0]], answers=answers)).quantities["expected_utility"] is None
+    measured = measure(_observation([[0]], answers=answers))
+    assert measured.quantities["expected_utility"] is None
+    assert measured.largest_utility is None
 
 
 def test_nothing_shown_leaves_exposure_undefined() -> None:
     measured = measure(_observation([[]], answers=(SampledAnswer("from memory", (0,)),)))
     assert set(measured.quantities.values()) == {None}
-    assert measured.providers == {}
+    assert measured.providers is None
+    assert measured.passages is None
     assert (measured.num_rankings, measured.num_unanswered) == (1, 0)
+
+
+@pytest.mark.parametrize(
+    ("winner", "agreement"),
+    [
+        # "Rhine" is held by "river Rhine", twice, and not by "Elbe": 2 of the 3 other samples.
+        (0, 2 / 3),
+        # "river Rhine" speaks for two samples: of the others, its own second and "Rhine" agree.
+        (1, 2 / 3),
+        (2, 0 / 3),
+        (None, None),
+    ],
+)
+def test_agreement_is_over_the_other_samples(winner: int | None, agreement: float | None) -> None:
+    answers = (
+        SampledAnswer("Rhine", (0,)),
+        SampledAnswer("the river Rhine!", (1, 2)),
+        SampledAnswer("Elbe", (3,)),
+    )
+    measured = measure(_observation([[0], [1], [2], [3]], answers=answers, vote_winner=winner))
+    assert measured.quantities["vote_agreement"] == (
+        agreement if agreement is None else pytest.approx(agreement)
+    )
+
+
+def test_one_vote_agrees_with_nobody() -> None:
+    answers = (SampledAnswer("Rhine", (0,)),)
+    assert measure(_observation([[0]], answers=answers, vote_winner=0)).quantities["vote_agreement"] is None
+
+
+ERRORS = ("retriever_error", "hallucination_error", "extraction_error", "lucky_guess")
+
+
+def _errors(observation: Observation) -> tuple[float | None, ...]:
+    quantities = measure(observation).quantities
+    return tuple(quantities[name] for name in ERRORS)
+
+
+def test_kinds_of_errors_are_shares_of_answered_samples() -> None:
+    # Right is "Rhine". a holds Rhine and Elbe, b holds Elbe only, c nothing of either.
+    texts = ("From the Rhine to the Elbe", "the Elbe, which", "rivers", "-")
+    answers = (
+        SampledAnswer("Rhine", (0, 3)),  # context a: right; context c: right, held by nothing: lucky
+        SampledAnswer("Elbe", (1,)),  # context a holds both: extraction
+        SampledAnswer("Oder", (2,)),  # context b: neither held: retriever error and hallucination
+    )
+    observation = _observation(
+        [[0], [0], [1], [2], [0]], labels=Labels(references=("Rhine",)), answers=answers, texts=texts
+    )
+    # Samples 2 and 3 lack the right answer and the one given; sample 4 has no answer and does not count.
+    assert _errors(observation) == (2 / 4, 2 / 4, 1 / 4, 1 / 4)
+
+
+def test_words_are_held_whole() -> None:
+    # "Rhineland" does not hold "Rhine": retriever error; it does not hold the answer either.
+    observation = _observation(
+        [[0]],
+        labels=Labels(references=("Rhine",)),
+        answers=(SampledAnswer("Rhine", (0,)),),
+        texts=("Rhineland", "", "", ""),
+    )
+    assert _errors(observation) == (1.0, 1.0, 0.0, 1.0)
+
+
+@pytest.mark.parametrize(
+    ("references", "texts", "shown"),
+    [
+        ((), ("Rhine",) * 4, [[0]]),  # nothing is known to be right
+        (("Rhine",), (), [[0]]),  # no texts at all
+        (("Rhine",), ("Rhine", "", "", ""), [[0, 1]]),  # one that was shown has none
+        (("Rhine",), ("Rhine",) * 4, [[]]),  # no context
+    ],
+)
+def test_errors_need_references_and_texts(
+    references: tuple[str, ...], texts: tuple[str, ...], shown: list[list[int]]
+) -> None:
+    answers = (SampledAnswer("Rhine", (0,)),)
+    observation = _observation(shown, labels=Labels(references=references), answers=answers, texts=texts)
+    assert _errors(observation) == (None,) * 4
+
+
+def _conversation(groups: int = 2) -> ObservedConversation:
+    nugget = Nugget(word_count=1, gain=1.0, membership={"g": [1.0] + [0.0] * (groups - 1)})
+    judged = ConversationQuestion(
+        turns=[[nugget]], attributes={"g": Attribute([0.5, 0.5], "jsd")}, patience=1, alpha=0.5
+    )
+    return ObservedConversation("c", judged)
+
+
+def test_a_conversation_is_measured() -> None:
+    # L = 1: R = 2/(1+1)·1·1 = 1. JSD of (1, 0) and (1/2, 1/2): m = (3/4, 1/4), 1/2·log2(4/3) +
+    # 1/2·(1/2·log2(2/3) + 1/2·log2(2)).
+    jsd = 0.5 * np.log2(4 / 3) + 0.5 * (0.5 * np.log2(2 / 3) + 0.5 * np.log2(2))
+    quantities = measure(_observation([[0]], conversation=_conversation())).quantities
+    assert [quantities[name] for name in CONVERSATION] == pytest.approx(
+        [1.0, 1 - jsd, 0.5 * 1.0 + 0.5 * (1 - jsd)]
+    )
+
+
+def test_a_conversation_that_does_not_fit_names_its_field() -> None:
+    with pytest.raises(InvalidField) as caught:
+        measure(_observation([[0]], conversation=_conversation(groups=3)))
+    assert caught.value.field is not None
+    assert caught.value.field.startswith("conversation.judged.turns[0].nuggets[0].membership")

@@ -10,7 +10,16 @@ from meshkit.errors import InvalidField
 from ragmesh.common.v1 import common_pb2
 from ragmesh.evaluator.v1 import evaluator_service_pb2 as pb
 from services.evaluator.codec import observations
-from services.evaluator.domain import Stage, UtilityMetric
+from services.evaluator.domain import Configuration, Stage, UtilityMetric
+
+
+def _conversation() -> pb.ObservedConversation:
+    share = pb.Distribution(shares=[0.5, 0.5])
+    nugget = pb.Nugget(word_count=3, gain=0.5, membership={"g": share})
+    judged = pb.EvaluateConversationRequest(
+        turns=[pb.ConversationTurn(nuggets=[nugget])], attributes={"g": pb.AttributeTarget(gold=share)}
+    )
+    return pb.ObservedConversation(conversation_id="c-1", judged=judged)
 
 
 def _message() -> pb.Observation:
@@ -37,7 +46,11 @@ def _message() -> pb.Observation:
                 reason="BUDGET_EXCEEDED",
             )
         ],
+        ranking_retrievers=["bm25", "dense"],
+        vote_winner=0,
+        conversation=_conversation(),
     )
+    message.candidates[1].text = "text"
     message.observed_at.FromMicroseconds(1_700_000_000_000_001)
     return message
 
@@ -52,7 +65,12 @@ def test_everything_is_read() -> None:
     assert observation.labels.metric is UtilityMetric.TOKEN_F1
     assert observation.stage_ms == {Stage.RETRIEVE: 1.5}
     assert observation.degradations == [(Stage.RERANK, "BUDGET_EXCEEDED")]
-    assert observation.alpha == 2.0
+    assert observation.configuration == Configuration("demo", "bm25", "none", "pointer", 2.0)
+    assert observation.texts == ["", "text", "", ""]
+    assert observation.vote_winner == 0
+    assert observation.conversation is not None
+    assert observation.conversation.id == "c-1"
+    assert observation.conversation.judged.turns[0][0].gain == 0.5
     assert pb.Observation.FromString(observation.payload) == message
 
 
@@ -64,13 +82,14 @@ def test_unset_time_is_now_and_unset_usefulness_is_unknown() -> None:
     observation = observations.observation(message, now_us=42)
     assert observation.observed_at_us == 42
     assert observation.labels.useful is None
-    assert observation.alpha is None
+    assert observation.configuration.alpha is None
 
 
 def test_no_context_is_one_ranking_of_nothing() -> None:
     message = _message()
     message.ClearField("candidates")
     message.ClearField("shown")
+    message.ClearField("ranking_retrievers")
     message.answers[0].samples[:] = [0]
     assert observations.observation(message, now_us=0).shown.shape == (1, 0)
 
@@ -118,6 +137,18 @@ BROKEN: list[tuple[str, Broken]] = [
     ("degradations[0].stage", lambda m: setattr(m.degradations[0], "stage", 17)),
     ("degradations[0].action", lambda m: setattr(m.degradations[0], "action", 17)),
     ("degradations[0].reason", lambda m: m.degradations[0].ClearField("reason")),
+    ("candidates[2].text", lambda m: setattr(m.candidates[2], "text", "x" * 65_537)),
+    ("ranking_retrievers", lambda m: m.ranking_retrievers.append("splade")),
+    ("ranking_retrievers[1]", lambda m: m.ranking_retrievers.__setitem__(1, "")),
+    ("ranking_retrievers[0]", lambda m: m.ranking_retrievers.__setitem__(0, "x" * 257)),
+    ("vote_winner", lambda m: setattr(m, "vote_winner", 1)),
+    ("conversation.conversation_id", lambda m: m.conversation.ClearField("conversation_id")),
+    ("conversation.conversation_id", lambda m: setattr(m.conversation, "conversation_id", "x" * 129)),
+    ("conversation.judged.turns", lambda m: m.conversation.judged.ClearField("turns")),
+    (
+        "conversation.judged.turns[0].nuggets[0].gain",
+        lambda m: setattr(m.conversation.judged.turns[0].nuggets[0], "gain", 2.0),
+    ),
     ("observed_at", lambda m: setattr(m.observed_at, "nanos", 10**9)),
     ("observed_at", lambda m: setattr(m.observed_at, "seconds", 2**60)),
 ]
