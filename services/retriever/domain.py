@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
+from math import inf
 
 import numpy as np
 from numpy.typing import NDArray
@@ -45,6 +46,66 @@ class Scored:
 
 
 @dataclass(frozen=True, slots=True)
+class AnyOf:
+    """One of these values."""
+
+    values: frozenset[str]
+
+
+@dataclass(frozen=True, slots=True)
+class TextRange:
+    """Text between two others, both included, in the order of Unicode code points; None is no bound."""
+
+    low: str | None
+    high: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class NumberRange:
+    """A number between two others, both included; None is no bound. What is no number is outside."""
+
+    low: float | None
+    high: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class Condition:
+    """A condition on one attribute; a passage without the attribute does not meet it."""
+
+    attribute: str
+    allowed: AnyOf | TextRange | NumberRange
+
+    def met_by(self, value: str) -> bool:
+        """Whether a value of the attribute is allowed."""
+        match self.allowed:
+            case AnyOf(values):
+                return value in values
+            case TextRange(low, high):
+                return (low is None or low <= value) and (high is None or value <= high)
+            case NumberRange(low, high):
+                try:
+                    number = float(value)
+                except ValueError:
+                    return False
+                # Comparisons with a nan are false, so that it is outside even without bounds.
+                return (low if low is not None else -inf) <= number <= (high if high is not None else inf)
+
+
+@dataclass(frozen=True, slots=True)
+class Filter:
+    """Passages that may be found: those that meet all of the conditions."""
+
+    conditions: tuple[Condition, ...]
+
+    def allows(self, attributes: Mapping[str, str]) -> bool:
+        """Whether a passage of these attributes may be found."""
+        return all(
+            condition.attribute in attributes and condition.met_by(attributes[condition.attribute])
+            for condition in self.conditions
+        )
+
+
+@dataclass(frozen=True, slots=True)
 class Draw:
     """How rankings are sampled: Plackett-Luce with exponent ``alpha`` (fair-rag, section 3.2)."""
 
@@ -77,6 +138,8 @@ class Query:
     """Whether each candidate's probability of being among the first k is wanted."""
     stream_id: str
     """Name of the request for its generator; empty for the query."""
+    filter: Filter | None = None
+    """Passages that may be found; None for all."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -17,7 +17,7 @@ from ragmesh.retriever.v1 import collection_service_pb2 as collections_pb
 from ragmesh.retriever.v1 import collection_service_pb2_grpc as collections_grpc
 from ragmesh.retriever.v1 import retriever_service_pb2 as retriever_pb
 from ragmesh.retriever.v1 import retriever_service_pb2_grpc as retriever_grpc
-from services.retriever import codec
+from services.retriever.codec import collections, queries
 from services.retriever.engine import RetrieverEngine
 from services.retriever.ports import CollectionStore
 
@@ -48,13 +48,13 @@ class RetrieverServicer(retriever_grpc.RetrieverServiceServicer):
     ) -> retriever_pb.RetrieveResponse:
         """Scores passages for a query and ranks them."""
         if len(request.candidates.passages) > _PASSAGES_ON_LOOP:
-            query = await self._pool.run(codec.query_of, request)
+            query = await self._pool.run(queries.query_of, request)
         else:
-            query = codec.query_of(request)
+            query = queries.query_of(request)
         retrieval = await self._engine.retrieve(query)
         if len(retrieval.passages) > _PASSAGES_ON_LOOP or retrieval.rankings.size > _INDICES_ON_LOOP:
-            return await self._pool.run(codec.response_of, retrieval)
-        return codec.response_of(retrieval)
+            return await self._pool.run(queries.response_of, retrieval)
+        return queries.response_of(retrieval)
 
     async def ListRetrievers(
         self, request: retriever_pb.ListRetrieversRequest, context: Context
@@ -62,9 +62,15 @@ class RetrieverServicer(retriever_grpc.RetrieverServiceServicer):
         """Lists the retrievers, the default first."""
         return retriever_pb.ListRetrieversResponse(
             retrievers=[
-                codec.retriever_of(info, is_default=is_default) for info, is_default in self._engine.list()
+                queries.retriever_of(info, is_default=is_default) for info, is_default in self._engine.list()
             ]
         )
+
+    async def ListSources(
+        self, request: retriever_pb.ListSourcesRequest, context: Context
+    ) -> retriever_pb.ListSourcesResponse:
+        """Lists the web-search sources: none yet."""
+        return retriever_pb.ListSourcesResponse()
 
 
 class CollectionServicer(collections_grpc.CollectionServiceServicer):
@@ -91,14 +97,14 @@ class CollectionServicer(collections_grpc.CollectionServiceServicer):
     ) -> collections_pb.CreateCollectionResponse:
         """Creates an empty collection."""
         name = checks.name("name", request.name)
-        info = await self._store.create(name, codec.description_of(request.description))
-        return collections_pb.CreateCollectionResponse(collection=codec.collection_of(info))
+        info = await self._store.create(name, collections.description_of(request.description))
+        return collections_pb.CreateCollectionResponse(collection=collections.collection_of(info))
 
     async def Ingest(
         self, request_iterator: AsyncIterator[collections_pb.IngestRequest], context: Context
     ) -> collections_pb.IngestResponse:
         """Adds or replaces the passages of a stream, all or none."""
-        reader = codec.IngestReader()
+        reader = collections.IngestReader()
         held = 0
         with ExitStack() as admitted:
             async for request in request_iterator:
@@ -120,7 +126,7 @@ class CollectionServicer(collections_grpc.CollectionServiceServicer):
             reader.end()
             report = await self._store.ingest(reader.collection, reader.passages, create=reader.create)
         return collections_pb.IngestResponse(
-            collection=codec.collection_of(report.collection),
+            collection=collections.collection_of(report.collection),
             added=report.added,
             replaced=report.replaced,
             unchanged=report.unchanged,
@@ -131,10 +137,12 @@ class CollectionServicer(collections_grpc.CollectionServiceServicer):
     ) -> collections_pb.DeletePassagesResponse:
         """Removes passages by id."""
         name = checks.name("collection", request.collection)
-        ids = await self._pool.run(codec.ids_of, request.passage_ids)
+        ids = await self._pool.run(collections.ids_of, request.passage_ids)
         report = await self._store.delete_passages(name, ids)
         return collections_pb.DeletePassagesResponse(
-            collection=codec.collection_of(report.collection), deleted=report.deleted, missing=report.missing
+            collection=collections.collection_of(report.collection),
+            deleted=report.deleted,
+            missing=report.missing,
         )
 
     async def GetCollection(
@@ -142,14 +150,14 @@ class CollectionServicer(collections_grpc.CollectionServiceServicer):
     ) -> collections_pb.GetCollectionResponse:
         """Describes one collection."""
         info = self._store.describe(checks.name("name", request.name))
-        return collections_pb.GetCollectionResponse(collection=codec.collection_of(info))
+        return collections_pb.GetCollectionResponse(collection=collections.collection_of(info))
 
     async def ListCollections(
         self, request: collections_pb.ListCollectionsRequest, context: Context
     ) -> collections_pb.ListCollectionsResponse:
         """Describes all collections, by name."""
         return collections_pb.ListCollectionsResponse(
-            collections=[codec.collection_of(info) for info in self._store.list()]
+            collections=[collections.collection_of(info) for info in self._store.list()]
         )
 
     async def DeleteCollection(
