@@ -11,6 +11,7 @@ from meshkit.errors import Unavailable
 from meshkit.server import Registration, ServerStartError, run, serve
 from meshkit.settings import load, variable
 from meshkit.telemetry import Telemetry
+from raglab.similarities import Models, Similarities
 from ragmesh.evaluator.v1 import evaluator_service_pb2 as pb
 from ragmesh.evaluator.v1 import evaluator_service_pb2_grpc as pb_grpc
 from services.evaluator.backends.sql import SqlObservationStore
@@ -34,9 +35,12 @@ class EvaluatorService:
         self._store = SqlObservationStore(settings.database(), lock_timeout_s=settings.lock_timeout_s)
         self._pool = ComputePool(settings.compute_threads, "evaluator")
         self._evaluator = Evaluator(self._store, commit_size=settings.commit_size)
+        self._measuring_pool = ComputePool(settings.measuring_threads, "evaluator-measuring")
         servicer = EvaluatorServicer(
             self._evaluator,
             pool=self._pool,
+            measuring_pool=self._measuring_pool,
+            similarities=Similarities(_models(settings)),
             admission=Admission(settings.max_work, "KiB"),
             window=settings.observe_window,
         )
@@ -55,6 +59,20 @@ class EvaluatorService:
         await self._evaluator.close()
         await self._store.close()
         self._pool.close()
+        self._measuring_pool.close()
+
+
+def _models(settings: EvaluatorSettings) -> Models:
+    """The models of similarities, each called by its environment variable."""
+    kinds = ("embedding", "bert_score", "nli", "answer_equivalence")
+    return Models(
+        embedding=settings.embedding_model,
+        bert_score=settings.bert_score_model,
+        nli=settings.nli_model,
+        answer_equivalence=settings.answer_equivalence_model,
+        called={kind: variable(settings, f"{kind}_model") for kind in kinds},
+        threads=settings.model_threads,
+    )
 
 
 async def main() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from meshkit.admission import Admission
 from meshkit.compute import ComputePool
+from raglab.similarities import Similarities
 from services.evaluator.engine import Evaluator
 from services.evaluator.measuring import MeasuringServicer
 from services.evaluator.observing import ObservingServicer
@@ -14,11 +15,22 @@ class EvaluatorServicer(ObservingServicer, MeasuringServicer):
 
     Args:
         evaluator: the engine.
-        pool: threads for what is too large to compute on the event loop.
+        pool: threads for what of an observation is too large to compute on the event loop.
+        measuring_pool: threads for what callers bring.
+        similarities: how alike answers are, by name.
         admission: counts KiB of requests and observations in flight.
         window: observations of one stream that may be on their way to disk. Observations, [1, inf).
     """
 
-    def __init__(self, evaluator: Evaluator, *, pool: ComputePool, admission: Admission, window: int) -> None:
+    def __init__(
+        self,
+        evaluator: Evaluator,
+        *,
+        pool: ComputePool,
+        measuring_pool: ComputePool,
+        similarities: Similarities,
+        admission: Admission,
+        window: int,
+    ) -> None:
         ObservingServicer.__init__(self, evaluator, pool=pool, admission=admission, window=window)
-        MeasuringServicer.__init__(self, pool=pool, admission=admission)
+        MeasuringServicer.__init__(self, similarities, pool=measuring_pool, admission=admission)

@@ -37,6 +37,19 @@ class EvaluatorSettings(ServiceSettings):
     """Most observations that share one transaction. Observations, [1, 10000]."""
     compute_threads: int = Field(default=1, ge=1, le=256)
     """Threads that measure what is too large for the event loop. Threads, [1, 256]."""
+    measuring_threads: int = Field(default=2, ge=1, le=256)
+    """Threads that compute what callers bring, apart from those that observing needs. Threads, [1, 256]."""
+    embedding_model: str = ""
+    """Encoder of the similarity `embedding_cosine`: a folder or a name; empty: the bundled all-MiniLM-L6-v2.
+    No model of a similarity is downloaded: by name it must be in the local Hugging Face cache."""
+    bert_score_model: str = ""
+    """Encoder of the similarity `bert_score`: a folder or a name; empty: there is none."""
+    nli_model: str = ""
+    """Classifier of the similarities `nli` and `nli_question`: a folder or a name; empty: there is none."""
+    answer_equivalence_model: str = ""
+    """Classifier of the similarity `answer_equivalence`: a folder or a name; empty: there is none."""
+    model_threads: int | None = Field(default=None, ge=1, le=1024)
+    """Threads of one matrix product; unset: as PyTorch chooses. [1, 1024]."""
 
     @field_validator("database_url")
     @classmethod

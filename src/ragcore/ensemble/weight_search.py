@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -36,6 +37,7 @@ def search_weights(
     drop_filtered: bool = False,
     max_weight: float = 0.6,
     max_evaluations: int | None = None,
+    check: Callable[[], None] | None = None,
 ) -> WeightSearch:
     """Search metric and retriever weights by Nelder–Mead for the largest mean correctness.
 
@@ -52,6 +54,7 @@ def search_weights(
         drop_filtered: as :func:`vote`.
         max_weight: upper bound of every weight, so that none is relied on alone; above 0.
         max_evaluations: number of objective evaluations; None means 200 for each weight.
+        check: called before each evaluation; what it raises ends the search.
 
     Source: ensemble-of-retrievers §4.2 and §4.3.
 
@@ -82,6 +85,8 @@ def search_weights(
 
     def loss(weights: FloatArray) -> float:
         nonlocal best
+        if check is not None:
+            check()
         value = evaluate(weights)
         if not trace or value > trace[-1]:
             best = weights.copy()

@@ -8,7 +8,7 @@ from collections.abc import Callable
 import pytest
 
 from meshkit.errors import InvalidField
-from ragcore.errors import InvalidInput
+from raglab.similarities import Models, Similarities
 from ragmesh.common.v1 import common_pb2
 from ragmesh.evaluator.v1 import evaluator_service_pb2 as pb
 from services.evaluator import evaluation
@@ -20,7 +20,7 @@ def _exposure(request: pb.EvaluateExposureRequest) -> pb.EvaluateExposureRespons
 
 
 def _utility(request: pb.EvaluateUtilityRequest) -> pb.EvaluateUtilityResponse:
-    return codec.utility_response(evaluation.utilities(codec.utility_question(request)))
+    return codec.utility_response(evaluation.utility(codec.utility_question(request)))
 
 
 def test_exposure_of_rankings() -> None:
@@ -107,7 +107,7 @@ def test_every_metric(metric: pb.UtilityMetric.ValueType, expected: float) -> No
 
 
 def _vote(request: pb.VoteRequest) -> pb.VoteResponse:
-    return codec.vote_response(evaluation.vote(codec.vote_question(request)))
+    return codec.vote_response(evaluation.vote(codec.vote_question(request), Similarities(Models())))
 
 
 def test_the_answer_most_like_the_others_wins() -> None:
@@ -171,9 +171,9 @@ def test_an_unknown_similarity_is_told_which_there_are() -> None:
 
 
 def test_nobody_left_to_vote_names_the_weights() -> None:
-    with pytest.raises(InvalidInput) as caught:
+    with pytest.raises(InvalidField) as caught:
         _vote(pb.VoteRequest(answers=["a", "b"], retriever_weights=[0.05, 0.1]))
-    assert caught.value.argument == "retriever_weights"
+    assert caught.value.field == "retriever_weights"
 
 
 def _conversation(request: pb.EvaluateConversationRequest) -> pb.EvaluateConversationResponse:
