@@ -33,7 +33,16 @@ if TYPE_CHECKING:
     )
     from ragmesh.passage import Passage
     from ragmesh.readers import ReadError
-    from ragmesh.reports import DegradationCount, Estimate, ExposureShare, Run, RunReport
+    from ragmesh.reports import (
+        Configuration,
+        ConfigurationSummary,
+        DegradationCount,
+        Estimate,
+        ExposureShare,
+        Measurement,
+        Run,
+        RunReport,
+    )
     from ragmesh.request import Agent, AskOptions, Decoding
     from ragmesh.status import Health, ServiceStatus
 
@@ -59,7 +68,16 @@ _HOME_OF = {
     ),
     "ragmesh.passage": ("Passage",),
     "ragmesh.readers": ("ReadError",),
-    "ragmesh.reports": ("DegradationCount", "Estimate", "ExposureShare", "Run", "RunReport"),
+    "ragmesh.reports": (
+        "Configuration",
+        "ConfigurationSummary",
+        "DegradationCount",
+        "Estimate",
+        "ExposureShare",
+        "Measurement",
+        "Run",
+        "RunReport",
+    ),
     "ragmesh.request": ("Agent", "AskOptions", "Decoding"),
     "ragmesh.status": ("Health", "ServiceStatus"),
 }
@@ -75,6 +93,8 @@ __all__ = [
     "Citation",
     "Client",
     "Collection",
+    "Configuration",
+    "ConfigurationSummary",
     "Decoding",
     "DegradationCount",
     "Degraded",
@@ -86,6 +106,7 @@ __all__ = [
     "Failed",
     "Health",
     "Ingested",
+    "Measurement",
     "MeshError",
     "Passage",
     "Ranked",

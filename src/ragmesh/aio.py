@@ -22,7 +22,7 @@ from ragmesh.events import AskResult, Event
 from ragmesh.ingest import OnProgress, Source
 from ragmesh.orchestrator.v1 import orchestrator_service_pb2 as orchestrator_pb2
 from ragmesh.orchestrator.v1 import orchestrator_service_pb2_grpc as orchestrator_grpc
-from ragmesh.reports import Run, RunReport
+from ragmesh.reports import Configuration, ConfigurationSummary, Measurement, Run, RunReport, Window
 from ragmesh.request import AskOptions, ask_request, text
 from ragmesh.retriever.v1 import collection_service_pb2 as collection_pb2
 from ragmesh.retriever.v1 import collection_service_pb2_grpc as collection_grpc
@@ -126,17 +126,60 @@ class AsyncClient:
                 break
         return found
 
-    async def report(self, run_id: str, *, timeout: float | None = None) -> RunReport:
-        """The report of one run so far."""
+    async def report(
+        self,
+        run_id: str | None = None,
+        *,
+        configuration: Configuration | None = None,
+        window: Window = "all",
+        timeout: float | None = None,
+    ) -> RunReport:
+        """The report of one run or configuration so far; as :meth:`ragmesh.Client.report`."""
         stub = evaluator_grpc.EvaluatorServiceStub(self._channels["evaluator"])
-        request = evaluator_pb2.GetReportRequest(run_id=text("run_id", run_id))
+        request = codec.report_request(run_id, configuration, window)
         return codec.run_report((await self._call("evaluator", stub.GetReport, request, timeout)).report)
+
+    async def configurations(
+        self, limit: int = PAGE_SIZE, *, timeout: float | None = None
+    ) -> list[ConfigurationSummary]:
+        """The newest ``limit`` configurations, newest first."""
+        stub = evaluator_grpc.EvaluatorServiceStub(self._channels["evaluator"])
+        found: list[ConfigurationSummary] = []
+        token = ""
+        while len(found) < limit:
+            request = evaluator_pb2.ListConfigurationsRequest(
+                page_size=min(PAGE_SIZE, limit - len(found)), page_token=token
+            )
+            reply = await self._call("evaluator", stub.ListConfigurations, request, timeout)
+            found.extend(codec.configuration_summary(one) for one in reply.configurations)
+            token = reply.next_page_token
+            if not token:
+                break
+        return found
+
+    def measurements(self, run_id: str, *, timeout: float | None = None) -> AsyncIterator[Measurement]:
+        """What was measured in a run, observation by observation; as :meth:`ragmesh.Client.measurements`."""
+        request = evaluator_pb2.ListMeasurementsRequest(run_id=text("run_id", run_id))
+        return self._measurements(request, timeout or self._timeout)
 
     async def status(self, *, timeout: float = STATUS_TIMEOUT_S) -> list[ServiceStatus]:
         """How each service is, the orchestrator first; never fails."""
         return await asyncio.gather(
             *(_status(service, address, timeout) for service, address in self.addresses.items())
         )
+
+    async def _measurements(
+        self, request: evaluator_pb2.ListMeasurementsRequest, timeout: float
+    ) -> AsyncIterator[Measurement]:
+        stub = evaluator_grpc.EvaluatorServiceStub(self._channels["evaluator"])
+        call = stub.ListMeasurements(request, timeout=timeout)
+        try:
+            async for message in call:
+                yield codec.measurement(message)
+        except grpc.RpcError as exc:
+            raise self._error(exc, "evaluator") from exc
+        finally:
+            call.cancel()
 
     async def _events(self, request: orchestrator_pb2.AskRequest, timeout: float) -> AsyncIterator[Event]:
         stub = orchestrator_grpc.OrchestratorServiceStub(self._channels["orchestrator"])

@@ -18,7 +18,7 @@ from ragmesh.events import AskResult, Event
 from ragmesh.ingest import IngestStream, OnProgress, Source, checked, requests
 from ragmesh.orchestrator.v1 import orchestrator_service_pb2 as orchestrator_pb2
 from ragmesh.orchestrator.v1 import orchestrator_service_pb2_grpc as orchestrator_grpc
-from ragmesh.reports import Run, RunReport
+from ragmesh.reports import Configuration, ConfigurationSummary, Measurement, Run, RunReport, Window
 from ragmesh.request import AskOptions, ask_request, text
 from ragmesh.retriever.v1 import collection_service_pb2 as collection_pb2
 from ragmesh.retriever.v1 import collection_service_pb2_grpc as collection_grpc
@@ -35,7 +35,10 @@ IDEMPOTENT: Final = {
         "ragmesh.retriever.v1.CollectionService",
         ("ListCollections", "GetCollection", "DeleteCollection"),
     ),
-    "evaluator": ("ragmesh.evaluator.v1.EvaluatorService", ("ListRuns", "GetReport")),
+    "evaluator": (
+        "ragmesh.evaluator.v1.EvaluatorService",
+        ("ListRuns", "GetReport", "ListConfigurations", "ListMeasurements"),
+    ),
 }
 """The gRPC service behind each address that is called, and its methods that may be sent again."""
 
@@ -167,11 +170,52 @@ class Client:
                 break
         return found
 
-    def report(self, run_id: str, *, timeout: float | None = None) -> RunReport:
-        """The report of one run so far."""
+    def report(
+        self,
+        run_id: str | None = None,
+        *,
+        configuration: Configuration | None = None,
+        window: Window = "all",
+        timeout: float | None = None,
+    ) -> RunReport:
+        """The report of one run so far, or of one configuration over all runs.
+
+        Args:
+            run_id: the run; either this or a configuration.
+            configuration: what made the observations.
+            window: which observations: "all", or those of the last "hour" or "day".
+            timeout: seconds for the call.
+        """
         stub = evaluator_grpc.EvaluatorServiceStub(self._channels["evaluator"])
-        request = evaluator_pb2.GetReportRequest(run_id=text("run_id", run_id))
+        request = codec.report_request(run_id, configuration, window)
         return codec.run_report(self._call("evaluator", stub.GetReport, request, timeout).report)
+
+    def configurations(
+        self, limit: int = PAGE_SIZE, *, timeout: float | None = None
+    ) -> list[ConfigurationSummary]:
+        """The newest ``limit`` configurations, newest first."""
+        stub = evaluator_grpc.EvaluatorServiceStub(self._channels["evaluator"])
+        found: list[ConfigurationSummary] = []
+        token = ""
+        while len(found) < limit:
+            request = evaluator_pb2.ListConfigurationsRequest(
+                page_size=min(PAGE_SIZE, limit - len(found)), page_token=token
+            )
+            reply = self._call("evaluator", stub.ListConfigurations, request, timeout)
+            found.extend(codec.configuration_summary(one) for one in reply.configurations)
+            token = reply.next_page_token
+            if not token:
+                break
+        return found
+
+    def measurements(self, run_id: str, *, timeout: float | None = None) -> Iterator[Measurement]:
+        """What was measured in a run, observation by observation, in the order they were stored.
+
+        Closing the iterator ends the call.
+        """
+        stub = evaluator_grpc.EvaluatorServiceStub(self._channels["evaluator"])
+        request = evaluator_pb2.ListMeasurementsRequest(run_id=text("run_id", run_id))
+        return self._measurements(stub, request, timeout or self._timeout)
 
     def status(self, *, timeout: float = STATUS_TIMEOUT_S) -> list[ServiceStatus]:
         """How each service is, the orchestrator first; never fails."""
@@ -193,6 +237,21 @@ class Client:
         finally:
             for channel in channels.values():
                 channel.close()
+
+    def _measurements(
+        self,
+        stub: "evaluator_grpc.EvaluatorServiceStub",
+        request: evaluator_pb2.ListMeasurementsRequest,
+        timeout: float,
+    ) -> Iterator[Measurement]:
+        call = stub.ListMeasurements(request, timeout=timeout)
+        try:
+            for message in call:
+                yield codec.measurement(message)
+        except grpc.RpcError as exc:
+            raise self._error(exc, "evaluator") from exc
+        finally:
+            call.cancel()
 
     def _events(self, request: orchestrator_pb2.AskRequest, timeout: float) -> Iterator[Event]:
         stub = orchestrator_grpc.OrchestratorServiceStub(self._channels["orchestrator"])

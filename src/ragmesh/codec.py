@@ -8,7 +8,7 @@ from google.protobuf.descriptor import EnumDescriptor
 from google.protobuf.timestamp_pb2 import Timestamp
 from grpc_health.v1 import health_pb2
 
-from meshkit.errors import DeadlineExceeded, MeshError, Unavailable, from_rpc_error
+from meshkit.errors import DeadlineExceeded, InvalidField, MeshError, Unavailable, from_rpc_error
 from ragmesh.collection import Collection, Ingested
 from ragmesh.common.v1 import common_pb2
 from ragmesh.evaluator.v1 import evaluator_service_pb2 as evaluator_pb2
@@ -28,13 +28,26 @@ from ragmesh.events import (
 from ragmesh.generator.v1 import generator_service_pb2 as generator_pb2
 from ragmesh.orchestrator.v1 import orchestrator_service_pb2 as orchestrator_pb2
 from ragmesh.passage import Passage
-from ragmesh.reports import DegradationCount, Estimate, ExposureShare, Run, RunReport
+from ragmesh.reports import (
+    WINDOWS,
+    Configuration,
+    ConfigurationSummary,
+    DegradationCount,
+    Estimate,
+    ExposureShare,
+    Measurement,
+    Run,
+    RunReport,
+    Window,
+)
+from ragmesh.request import text
 from ragmesh.retriever.v1 import collection_service_pb2 as collection_pb2
 from ragmesh.status import Health
 
 _STAGE_PREFIX: Final = "STAGE_"
 _ACTION_PREFIX: Final = "ACTION_"
 _FINISH_PREFIX: Final = "FINISH_REASON_"
+_WINDOW_PREFIX: Final = "WINDOW_"
 
 
 def event(message: orchestrator_pb2.AskResponse) -> Event | None:
@@ -102,8 +115,59 @@ def run(message: evaluator_pb2.Run) -> Run:
     )
 
 
+def report_request(
+    run_id: str | None, configuration: Configuration | None, window: Window
+) -> evaluator_pb2.GetReportRequest:
+    """Names the report that is wanted.
+
+    Raises:
+        InvalidField: not exactly one of run and configuration, or an unknown window.
+    """
+    if window not in WINDOWS:
+        raise InvalidField("window", f"must be one of {', '.join(WINDOWS)}")
+    if (run_id is None) == (configuration is None):
+        raise InvalidField("run_id", "must be given, or else a configuration")
+    number = evaluator_pb2.Window.DESCRIPTOR.values_by_name[f"{_WINDOW_PREFIX}{window.upper()}"].number
+    request = evaluator_pb2.GetReportRequest(window=evaluator_pb2.Window.ValueType(number))
+    if run_id is not None:
+        request.run_id = text("run_id", run_id)
+    if configuration is not None:
+        request.configuration.CopyFrom(
+            evaluator_pb2.Configuration(
+                collection=configuration.collection,
+                retriever=configuration.retriever,
+                reranker=configuration.reranker,
+                generator=configuration.generator,
+                alpha=configuration.alpha,
+            )
+        )
+    return request
+
+
+def configuration_summary(message: evaluator_pb2.ConfigurationSummary) -> ConfigurationSummary:
+    """A configuration in a list."""
+    return ConfigurationSummary(
+        configuration=_configuration(message.configuration),
+        num_observations=message.num_observations,
+        started_at=_time(message.started_at),
+        updated_at=_time(message.updated_at),
+    )
+
+
+def measurement(message: evaluator_pb2.ListMeasurementsResponse) -> Measurement:
+    """What one observation measured."""
+    return Measurement(
+        observation_id=message.observation_id,
+        query_id=message.query_id,
+        configuration=_configuration(message.configuration),
+        observed_at=_time(message.observed_at),
+        quantities=dict(message.quantities),
+    )
+
+
 def run_report(message: evaluator_pb2.RunReport) -> RunReport:
-    """A run so far."""
+    """A run, or a configuration, so far."""
+    windows: dict[int, Window] = {evaluator_pb2.WINDOW_HOUR: "hour", evaluator_pb2.WINDOW_DAY: "day"}
     return RunReport(
         run_id=message.run_id,
         num_observations=message.num_observations,
@@ -114,13 +178,25 @@ def run_report(message: evaluator_pb2.RunReport) -> RunReport:
         ee_r=_estimate(message.ee_r),
         ee_r_norm=_estimate(message.ee_r_norm),
         expected_utility=_estimate(message.expected_utility),
+        normalized_expected_utility=_estimate(message.normalized_expected_utility),
+        vote_agreement=_estimate(message.vote_agreement),
+        retriever_error=_estimate(message.retriever_error),
+        hallucination_error=_estimate(message.hallucination_error),
+        extraction_error=_estimate(message.extraction_error),
+        lucky_guess=_estimate(message.lucky_guess),
+        conversation_relevance=_estimate(message.conversation_relevance),
+        conversation_group_fairness=_estimate(message.conversation_group_fairness),
+        conversation_combined=_estimate(message.conversation_combined),
         providers=tuple(_share(share) for share in message.providers),
+        passages=tuple(_share(share) for share in message.passages),
         stages={_stage(summary.stage): _estimate(summary.duration_ms) for summary in message.stages},
         degradations=tuple(
             DegradationCount(_stage(count.stage), count.reason, count.count) for count in message.degradations
         ),
         started_at=_time(message.started_at),
         updated_at=_time(message.updated_at),
+        window=windows.get(message.window, "all"),
+        configuration=_configuration(message.configuration) if message.HasField("configuration") else None,
     )
 
 
@@ -235,6 +311,17 @@ def _share(message: evaluator_pb2.ExposureShare) -> ExposureShare:
         exposure=message.exposure,
         share=message.share,
         target=message.target if message.HasField("target") else None,
+        per_observation=_estimate(message.per_observation) if message.HasField("per_observation") else None,
+    )
+
+
+def _configuration(message: evaluator_pb2.Configuration) -> Configuration:
+    return Configuration(
+        collection=message.collection,
+        retriever=message.retriever,
+        reranker=message.reranker,
+        generator=message.generator,
+        alpha=message.alpha if message.HasField("alpha") else None,
     )
 
 

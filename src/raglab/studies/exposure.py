@@ -5,7 +5,7 @@ Source: fair-rag §3.3.1, §3.3.3, §5, appendix C.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -85,7 +85,7 @@ class Exposures:
     system: str
     alpha: float | None
     items: tuple[Share, ...]
-    """The most exposed passages."""
+    """The passages that are most exposed under all systems and α together, the same for each."""
     groups: tuple[Share, ...]
     """All groups, most exposed first; empty without groups."""
     worst_group_ratio: BootstrapInterval | None
@@ -169,7 +169,7 @@ def measure(
         rows=tuple(rows),
         summaries=tuple(_summary(key, rows, settings) for key in order),
         curves=_curves(rows, settings),
-        exposures=tuple(sums[key].exposures(key, labels is not None, top_items, settings) for key in order),
+        exposures=_exposures(sums, order, labels is not None, top_items, settings),
         group_by=group_by if groups is not None else "",
         comparisons=compare_systems(
             {
@@ -289,19 +289,38 @@ class _Sums:
                 entry[0] += float(exposure)
                 entry[1] += float(target)
 
+    def exposure_to(self, totals: dict[str, float]) -> None:
+        for name, (exposure, _) in self._items.items():
+            totals[name] = totals.get(name, 0.0) + exposure
+
     def exposures(
-        self, key: tuple[str, float | None], with_target: bool, top: int, bootstrap: Bootstrap
+        self, key: tuple[str, float | None], with_target: bool, items: Sequence[str], bootstrap: Bootstrap
     ) -> Exposures:
         total = sum(exposure for exposure, _ in self._items.values())
+        listed = {name: self._items[name] for name in items if name in self._items}
         worst = None
         if self._groups:
             worst = bootstrap.mean(f"worst_group_ratio {key[0]} {key[1]}", self._worst)
         return Exposures(
             *key,
-            _shares(self._items, total, with_target)[:top],
+            _shares(listed, total, with_target),
             _shares(self._groups, total, with_target),
             worst,
         )
+
+
+def _exposures(
+    sums: Mapping[tuple[str, float | None], _Sums],
+    order: Sequence[tuple[str, float | None]],
+    with_target: bool,
+    top: int,
+    bootstrap: Bootstrap,
+) -> tuple[Exposures, ...]:
+    totals: dict[str, float] = {}
+    for one in sums.values():
+        one.exposure_to(totals)
+    items = sorted(totals, key=lambda name: (-totals[name], name))[:top]
+    return tuple(sums[key].exposures(key, with_target, items, bootstrap) for key in order)
 
 
 def _shares(sums: Mapping[str, list[float]], total: float, with_target: bool) -> tuple[Share, ...]:

@@ -11,6 +11,7 @@ from ragmesh.cli.ask import ask
 from ragmesh.cli.corpus import collections, ingest
 from ragmesh.cli.demo import demo
 from ragmesh.cli.doctor import doctor
+from ragmesh.cli.eval import evaluation
 from ragmesh.cli.failure import FAILED, USAGE, CommandError
 from ragmesh.cli.mesh import down, status, up
 from ragmesh.cli.runs import report, runs
@@ -40,6 +41,7 @@ def application() -> typer.Typer:
     app.callback(invoke_without_command=True)(_start)
     for command in (demo, up, down, status, doctor, ask, ingest, collections, runs, report, version):
         app.command()(command)
+    app.add_typer(evaluation())
     return app
 
 

@@ -177,7 +177,7 @@ def provider_table(screen: Screen, providers: Sequence[ExposureShare]) -> object
 
 def show_run(screen: Screen, report: RunReport) -> None:
     """Shows a run's report."""
-    screen.line(f"Run {report.run_id}", style="bold")
+    screen.line(_title(report), style="bold")
     screen.line(
         f"{report.num_observations:,} asks, {report.num_rankings:,} rankings, "
         f"{report.num_unanswered:,} unanswered; {moment(report.started_at)} to {moment(report.updated_at)}"
@@ -190,6 +190,19 @@ def show_run(screen: Screen, report: RunReport) -> None:
         ("expected utility", report.expected_utility),
     ):
         measures.add_row(label, *_cells(estimate, "{:.3f}"))
+    for label, estimate in (
+        ("expected utility, of its maximum", report.normalized_expected_utility),
+        ("vote agreement", report.vote_agreement),
+        ("retriever error", report.retriever_error),
+        ("hallucination", report.hallucination_error),
+        ("extraction error", report.extraction_error),
+        ("lucky guess", report.lucky_guess),
+        ("R, of conversations", report.conversation_relevance),
+        ("GF, of conversations", report.conversation_group_fairness),
+        ("GFRC, of conversations", report.conversation_combined),
+    ):
+        if estimate.count:
+            measures.add_row(label, *_cells(estimate, "{:.3f}"))
     for stage, estimate in report.stages.items():
         measures.add_row(f"{stage}, ms", *_cells(estimate, "{:,.1f}"))
     screen.out.print(measures)
@@ -199,6 +212,16 @@ def show_run(screen: Screen, report: RunReport) -> None:
         screen.out.print(provider_table(screen, report.providers))
     for count in report.degradations:
         _warn(screen, f"{count.stage} degraded in {count.count:,} asks ({count.reason})")
+
+
+def _title(report: RunReport) -> str:
+    of_window = {"all": "", "hour": ", last hour", "day": ", last 24 hours"}[report.window]
+    if report.configuration is None:
+        return f"Run {report.run_id}{of_window}"
+    made = report.configuration
+    dial = "deterministic" if made.alpha is None else f"α = {made.alpha:g}"
+    parts = [part for part in (made.collection, made.retriever, made.reranker, made.generator) if part]
+    return f"Configuration {' · '.join([*parts, dial])}{of_window}"
 
 
 def moment(when: datetime) -> str:

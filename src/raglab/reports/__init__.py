@@ -1,0 +1,7 @@
+"""Studies as pages and files: one self-contained HTML page, JSON, CSV."""
+
+from raglab.reports.files import as_json, write_csv
+from raglab.reports.formats import shown
+from raglab.reports.page import Report, Section, page
+
+__all__ = ["Report", "Section", "as_json", "page", "shown", "write_csv"]

@@ -1,0 +1,45 @@
+"""Entries of tables as people read them, and as files hold them."""
+
+from __future__ import annotations
+
+import math
+
+from ragcore.intervals import BootstrapInterval
+from raglab.studies.tables import Cell
+
+UNDEFINED = "–"
+
+
+def shown(cell: Cell) -> str:
+    """An entry in words: four significant digits, intervals in brackets, a dash where undefined."""
+    if cell is None:
+        return UNDEFINED
+    if isinstance(cell, BootstrapInterval):
+        return f"{_number(cell.value)}{interval_shown(cell)}"
+    if isinstance(cell, bool):
+        return "yes" if cell else "no"
+    if isinstance(cell, int):
+        return f"{cell:,}"
+    if isinstance(cell, float):
+        return _number(cell)
+    return cell
+
+
+def interval_shown(cell: BootstrapInterval) -> str:
+    """The interval, and how many were undefined, after the value; empty where there is neither."""
+    words = ""
+    if not math.isnan(cell.low):
+        words = f" [{_number(cell.low)}, {_number(cell.high)}]"
+    if cell.undefined:
+        words += f" ({cell.undefined:,} undefined)"
+    return words
+
+
+def _number(value: float) -> str:
+    if math.isnan(value):
+        return UNDEFINED
+    if value == 0 or 1e-3 <= abs(value) < 1e5:
+        # Three decimals for what lies around 1; fewer the larger it is.
+        digits = 3 if abs(value) < 100 else 1
+        return f"{value:,.{digits}f}".replace("-", "−")
+    return f"{value:.2e}".replace("-", "−")

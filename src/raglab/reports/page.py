@@ -1,0 +1,131 @@
+"""One page that holds everything: tables and figures of a report, in HTML that needs nothing else."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final
+
+from ragcore.intervals import BootstrapInterval
+from raglab.reports.formats import interval_shown, shown
+from raglab.studies.tables import Cell, Table
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+MOST_ROWS: Final = 500
+"""Longest table on a page; files hold the rest."""
+
+CAPTIONS: Final[Mapping[str, str]] = {
+    "disparity-quality": "Disparity against ranking quality: the means of each α, with their intervals. "
+    "Up and to the left is fairer and better.",
+    "disparity-utility": "Disparity against the utility of answers: the means of each α, with their "
+    "intervals.",
+    "quality-utility": "Ranking quality against the utility of answers: the means of each α, with their "
+    "intervals.",
+    "exposure-groups": "Exposure of each group; the black mark is its target.",
+    "exposure-passages": "Exposure of the most exposed passages; the black mark is its target.",
+    "exposure-providers": "Exposure of each provider; the black mark is its target.",
+    "relevance-fairness": "Relevance against group fairness of conversations; a cross is a system's mean.",
+    "win-ratios": "How often the row's retriever is right where the column's is wrong.",
+}
+
+_INK: Final = "#1b1f24"
+_FAINT: Final = "#d9dde2"
+_SECOND: Final = "#5d6670"
+_ID: Final = re.compile(r'(\bid="|(?:xlink:)?href="#|url\(#)')
+_HEAD: Final = re.compile(r"(?s)^.*?(?=<svg\b)")
+_METADATA: Final = re.compile(r"(?s)\s*<metadata>.*?</metadata>")
+
+
+@dataclass(frozen=True)
+class Section:
+    """A part of a report."""
+
+    title: str
+    tables: Sequence[Table] = ()
+    figures: Mapping[str, Figure] = field(default_factory=dict)
+    """By name; names with a caption are those of :data:`CAPTIONS`."""
+    notes: Sequence[str] = ()
+
+
+@dataclass(frozen=True)
+class Report:
+    """What is on a page."""
+
+    title: str
+    facts: Sequence[tuple[str, str]]
+    """What it is about: names and values."""
+    sections: Sequence[Section]
+
+
+def page(report: Report) -> str:
+    """A report as one HTML page: no scripts, nothing loaded, light or dark as the reader's machine is.
+
+    Text from elsewhere is escaped.
+    """
+    from jinja2 import Environment, PackageLoader
+
+    environment = Environment(
+        loader=PackageLoader("raglab.reports", "."), autoescape=True, trim_blocks=True, lstrip_blocks=True
+    )
+    return environment.get_template("page.html.j2").render(
+        report=report,
+        sections=[
+            {
+                "title": section.title,
+                "notes": section.notes,
+                "tables": [_table(table) for table in section.tables],
+                "figures": [
+                    {
+                        "name": name,
+                        "caption": CAPTIONS.get(name, name),
+                        "svg": svg(figure, f"s{place}-{name}-"),
+                    }
+                    for name, figure in section.figures.items()
+                ],
+            }
+            for place, section in enumerate(report.sections)
+        ],
+    )
+
+
+def svg(figure: Figure, prefix: str) -> str:
+    """A figure to stand in a page: its ids its own, its text and grid in the page's colours.
+
+    Args:
+        figure: the figure.
+        prefix: goes before every id.
+    """
+    from markupsafe import Markup
+
+    from raglab.figures.style import to_bytes
+
+    text = _METADATA.sub("", _HEAD.sub("", to_bytes(figure, "svg").decode(), count=1))
+    text = _ID.sub(lambda found: found.group(1) + prefix, text)
+    for colour, variable in ((_INK, "--ink"), (_FAINT, "--line"), (_SECOND, "--second")):
+        text = text.replace(f"fill: {colour}", f"fill: var({variable})")
+        text = text.replace(f"stroke: {colour}", f"stroke: var({variable})")
+    text = text.replace("fill: #ffffff", "fill: var(--paper)")
+    # Drawn by matplotlib from numbers and escaped text, and shapes the page could not have otherwise.
+    return Markup(text.replace("<svg ", '<svg role="img" focusable="false" ', 1))  # noqa: S704
+
+
+def _table(table: Table) -> dict[str, object]:
+    return {
+        "name": table.name,
+        "title": table.title,
+        "note": table.note,
+        "columns": table.columns,
+        "left_out": max(0, len(table.rows) - MOST_ROWS),
+        "rows": [[_cell(cell) for cell in row] for row in table.rows[:MOST_ROWS]],
+        "folded": len(table.rows) > 40,
+    }
+
+
+def _cell(cell: Cell) -> tuple[str, str]:
+    """An entry, and what stands small beside it."""
+    if isinstance(cell, BootstrapInterval):
+        return shown(cell.value), interval_shown(cell)
+    return shown(cell), ""
