@@ -7,12 +7,17 @@ from dataclasses import dataclass, field
 
 
 class Augmentation(enum.Enum):
-    """How passages are handed to the model; the values are what people read."""
+    """How passages are handed to the model; the values are what people read.
+
+    With the last two the model writes a document first, of its own or a summary of the passages, and answers
+    from it (Li et al., ensemble of retrievers, section 2.1).
+    """
 
     IN_PROMPT = "in-prompt"
     FUSION_IN_DECODER = "fusion-in-decoder"
     RETRIEVAL_FREE = "retrieval-free"
     PARAMETRIC_KNOWLEDGE = "parametric-knowledge"
+    COMPRESSION = "compression"
 
 
 class FinishReason(enum.Enum):

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, replace
+from typing import Final
 
 from meshkit.errors import FailedPrecondition, InvalidField, MeshError, NotFound
 from services.generator.domain import (
@@ -21,8 +22,16 @@ from services.generator.prompts import TemplateLibrary
 BACKGROUND_TEMPLATE = "eor-parametric-knowledge"
 """The prompt by which a model writes its own background document (ensemble of retrievers, appendix C.2)."""
 
-BACKGROUND_TOKENS = 256
-"""Longest background document. Tokens."""
+COMPRESSION_TEMPLATE = "eor-compression"
+"""The prompt by which a model summarises the passages (the same, ``@CP``)."""
+
+DRAFT_TOKENS = 256
+"""Longest background document or summary: two hundred words, as the prompt of the latter says. Tokens."""
+
+_IN_TWO_STEPS: Final[dict[Augmentation | None, tuple[Augmentation, str]]] = {
+    Augmentation.PARAMETRIC_KNOWLEDGE: (Augmentation.RETRIEVAL_FREE, BACKGROUND_TEMPLATE),
+    Augmentation.COMPRESSION: (Augmentation.IN_PROMPT, COMPRESSION_TEMPLATE),
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,15 +79,15 @@ class Generator:
             MeshError: the model's own errors.
         """
         model, request = self._resolve(request)
-        read = 0
-        if request.augmentation is Augmentation.PARAMETRIC_KNOWLEDGE:
-            (background,) = await model.generate_batch([_background_request(request, model)], cancel)
-            if isinstance(background, MeshError):
-                raise background
-            request, read = _with_background(request, background), background.prompt_tokens
+        draft: Answer | None = None
+        if request.augmentation in _IN_TWO_STEPS:
+            (outcome,) = await model.generate_batch([_draft_request(request, model)], cancel)
+            if isinstance(outcome, MeshError):
+                raise outcome
+            request, draft = _with_draft(request, outcome), outcome
         async with aclosing(model.generate_stream(request, cancel)) as parts:
             async for part in parts:
-                yield part if isinstance(part, str) else _finished(part, read, model)
+                yield part if isinstance(part, str) else _finished(part, draft, model)
 
     async def batch(
         self, requests: Sequence[GenerationRequest], cancel: Cancellation
@@ -140,14 +149,12 @@ class Generator:
             raise InvalidField(
                 "augmentation", f"{description.name} cannot do {augmentation.value}; it can do {can}"
             )
-        takes_passages = augmentation in (Augmentation.IN_PROMPT, Augmentation.FUSION_IN_DECODER)
+        takes_passages = augmentation not in (Augmentation.RETRIEVAL_FREE, Augmentation.PARAMETRIC_KNOWLEDGE)
         if takes_passages != bool(request.passages):
             need = "needs at least one passage" if takes_passages else "takes no passages"
             raise InvalidField("passages", f"{augmentation.value} {need}")
         if request.template:
-            last = (
-                Augmentation.IN_PROMPT if augmentation is Augmentation.PARAMETRIC_KNOWLEDGE else augmentation
-            )
+            last = Augmentation.IN_PROMPT if augmentation in _IN_TWO_STEPS else augmentation
             self._templates.suiting(request.template, last)
         most = description.max_new_tokens
         if request.decoding.max_new_tokens > most:
@@ -166,44 +173,43 @@ class _Plan:
 async def _answer_all(
     model: LanguageModel, requests: Sequence[GenerationRequest], cancel: Cancellation
 ) -> list[Finished | MeshError]:
-    """Answers of one model, background documents written first where they are asked for."""
-    own = [at for at, one in enumerate(requests) if one.augmentation is Augmentation.PARAMETRIC_KNOWLEDGE]
+    """Answers of one model; what it answers from is drafted first where that is asked for."""
+    own = [at for at, one in enumerate(requests) if one.augmentation in _IN_TWO_STEPS]
     failed: dict[int, MeshError] = {}
-    read: dict[int, int] = {}
+    read: dict[int, Answer] = {}
     final = dict(enumerate(requests))
     if own:
-        backgrounds = await model.generate_batch(
-            [_background_request(requests[at], model) for at in own], cancel
-        )
-        for at, background in zip(own, backgrounds, strict=True):
-            if isinstance(background, MeshError):
-                failed[at] = background
+        drafts = await model.generate_batch([_draft_request(requests[at], model) for at in own], cancel)
+        for at, draft in zip(own, drafts, strict=True):
+            if isinstance(draft, MeshError):
+                failed[at] = draft
                 del final[at]
             else:
-                final[at] = _with_background(requests[at], background)
-                read[at] = background.prompt_tokens
+                final[at] = _with_draft(requests[at], draft)
+                read[at] = draft
     answers = await model.generate_batch(list(final.values()), cancel) if final else []
     outcomes: dict[int, Finished | MeshError] = dict(failed)
     for at, answer in zip(final, answers, strict=True):
-        outcomes[at] = answer if isinstance(answer, MeshError) else _finished(answer, read.get(at, 0), model)
+        outcomes[at] = answer if isinstance(answer, MeshError) else _finished(answer, read.get(at), model)
     return [outcomes[at] for at in range(len(requests))]
 
 
-def _background_request(request: GenerationRequest, model: LanguageModel) -> GenerationRequest:
-    """Asks the model for a background document of its own."""
-    most = min(BACKGROUND_TOKENS, model.describe().max_new_tokens)
+def _draft_request(request: GenerationRequest, model: LanguageModel) -> GenerationRequest:
+    """Asks the model for the document it will answer from: its own knowledge, or a summary."""
+    augmentation, template = _IN_TWO_STEPS[request.augmentation]
+    most = min(DRAFT_TOKENS, model.describe().max_new_tokens)
     return replace(
         request,
-        augmentation=Augmentation.RETRIEVAL_FREE,
-        template=BACKGROUND_TEMPLATE,
+        augmentation=augmentation,
+        template=template,
         decoding=replace(request.decoding, max_new_tokens=most),
     )
 
 
-def _with_background(request: GenerationRequest, background: Answer) -> GenerationRequest:
-    """Asks the question with the model's own document as the only passage."""
-    own = Passage("background", "", background.text)
-    return replace(request, augmentation=Augmentation.IN_PROMPT, passages=(own,))
+def _with_draft(request: GenerationRequest, draft: Answer) -> GenerationRequest:
+    """Asks the question with what the model wrote as the only passage."""
+    written = Passage("draft", "", draft.text)
+    return replace(request, augmentation=Augmentation.IN_PROMPT, passages=(written,))
 
 
 def _without_ids(request: GenerationRequest) -> GenerationRequest:
@@ -211,5 +217,12 @@ def _without_ids(request: GenerationRequest) -> GenerationRequest:
     return replace(request, model="", passages=tuple(replace(one, id="") for one in request.passages))
 
 
-def _finished(answer: Answer, read_before: int, model: LanguageModel) -> Finished:
-    return Finished(replace(answer, prompt_tokens=answer.prompt_tokens + read_before), model.describe())
+def _finished(answer: Answer, draft: Answer | None, model: LanguageModel) -> Finished:
+    """The answer with what was read, and what was left out, while its document was drafted."""
+    if draft is not None:
+        answer = replace(
+            answer,
+            prompt_tokens=answer.prompt_tokens + draft.prompt_tokens,
+            dropped_passages=draft.dropped_passages,
+        )
+    return Finished(answer, model.describe())

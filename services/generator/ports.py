@@ -51,7 +51,7 @@ class LanguageModel(Protocol):
     """A language model. Used from one event loop, by many callers at once.
 
     Requests arrive checked against :meth:`describe`: the augmentation is one of the model's and never
-    PARAMETRIC_KNOWLEDGE (the engine makes two requests of it), and the template suits it.
+    PARAMETRIC_KNOWLEDGE or COMPRESSION (the engine makes two requests of them), and the template suits it.
     """
 
     def describe(self) -> ModelDescription:

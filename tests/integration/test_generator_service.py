@@ -146,6 +146,15 @@ async def test_a_chat_model_writes_its_own_background(stub: Any) -> None:
     assert answer.prompt_tokens > direct.prompt_tokens
 
 
+async def test_a_chat_model_summarises_the_passages(stub: Any) -> None:
+    deltas, answer = await _stream(
+        stub, _request(model="chat", augmentation=pb.AUGMENTATION_COMPRESSION, passages=PASSAGES)
+    )
+    assert "".join(deltas) == answer.text
+    _, direct = await _stream(stub, _request(model="chat", augmentation=pb.AUGMENTATION_IN_PROMPT))
+    assert answer.prompt_tokens > direct.prompt_tokens
+
+
 async def test_a_batch_has_one_outcome_per_item(stub: Any) -> None:
     requests = [
         _request(),

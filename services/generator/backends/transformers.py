@@ -361,7 +361,7 @@ class TransformersModel:
             can.append(Augmentation.FUSION_IN_DECODER)
         can.append(Augmentation.RETRIEVAL_FREE)
         if instruction:
-            can.append(Augmentation.PARAMETRIC_KNOWLEDGE)
+            can += [Augmentation.PARAMETRIC_KNOWLEDGE, Augmentation.COMPRESSION]
         return tuple(can)
 
     def _most_input(self, setting: int | None) -> int:

@@ -270,6 +270,8 @@ class Degradation(_message.Message):
         """The answer was left out; what was retrieved is in the events before."""
         ACTION_NO_CONTEXT: Degradation._Action.ValueType  # 5
         """The question was answered without passages."""
+        ACTION_SOURCE_LEFT_OUT: Degradation._Action.ValueType  # 6
+        """One of several sources was left out; the message names it."""
 
     class Action(_Action, metaclass=_ActionEnumTypeWrapper):
         """What was done instead."""
@@ -286,6 +288,8 @@ class Degradation(_message.Message):
     """The answer was left out; what was retrieved is in the events before."""
     ACTION_NO_CONTEXT: Degradation.Action.ValueType  # 5
     """The question was answered without passages."""
+    ACTION_SOURCE_LEFT_OUT: Degradation.Action.ValueType  # 6
+    """One of several sources was left out; the message names it."""
 
     STAGE_FIELD_NUMBER: _builtins.int
     ACTION_FIELD_NUMBER: _builtins.int

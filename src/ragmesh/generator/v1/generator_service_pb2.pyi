@@ -36,6 +36,10 @@ class _AugmentationEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Augmenta
     """No passages, only the question."""
     AUGMENTATION_PARAMETRIC_KNOWLEDGE: _Augmentation.ValueType  # 4
     """The model first writes a background document of its own, then answers from it."""
+    AUGMENTATION_COMPRESSION: _Augmentation.ValueType  # 5
+    """The model first writes a summary of the passages for the question, then answers from it
+    (Li et al., "Ensemble of Retrievers", `@CP`).
+    """
 
 class Augmentation(_Augmentation, metaclass=_AugmentationEnumTypeWrapper):
     """How passages are handed to the model."""
@@ -50,6 +54,10 @@ AUGMENTATION_RETRIEVAL_FREE: Augmentation.ValueType  # 3
 """No passages, only the question."""
 AUGMENTATION_PARAMETRIC_KNOWLEDGE: Augmentation.ValueType  # 4
 """The model first writes a background document of its own, then answers from it."""
+AUGMENTATION_COMPRESSION: Augmentation.ValueType  # 5
+"""The model first writes a summary of the passages for the question, then answers from it
+(Li et al., "Ensemble of Retrievers", `@CP`).
+"""
 Global___Augmentation: _TypeAlias = Augmentation  # noqa: Y015
 
 @_typing.final

@@ -116,7 +116,9 @@ class AskRequest(_message.Message):
     expression: _builtins.str
     """Sources, truncation, reranking, concatenation and compression in the notation of "Ensemble of
     Retrievers", such as `Wiki@10` or `SE@RR@5&Wiki@5@CP`, over sources the orchestrator is configured with;
-    instead of `collection`, `retriever`, `k` and `rerank_depth`.
+    instead of `collection`, `retriever`, `k` and `rerank_depth`; at most 256 bytes. `depth` is then the pool
+    of each source, by default the source's own. A passage is named after where it came from too: `p7` of the
+    collection `wiki` is `wiki/p7` in everything that is told of this ask and in its labels.
     """
     @_builtins.property
     def candidates(self) -> _retriever_service_pb2.InlineCandidates:

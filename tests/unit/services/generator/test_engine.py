@@ -27,6 +27,7 @@ ALL = (
     Augmentation.FUSION_IN_DECODER,
     Augmentation.RETRIEVAL_FREE,
     Augmentation.PARAMETRIC_KNOWLEDGE,
+    Augmentation.COMPRESSION,
 )
 A, B = Passage("a", "Title", "text of a"), Passage("b", "", "text of b")
 
@@ -187,6 +188,22 @@ async def test_a_model_writes_its_own_background_and_answers_from_it(
     assert first.batches[0][0].decoding.max_new_tokens == 100, "as many as the model can"
     (outcome,) = await generator.batch([request], Cancellation())
     assert outcome == finished
+
+
+async def test_a_model_summarises_the_passages_and_answers_from_the_summary(
+    generator: Generator, first: Scribe
+) -> None:
+    request = GenerationRequest(
+        "q", (A, B), augmentation=Augmentation.COMPRESSION, decoding=Decoding(max_new_tokens=7)
+    )
+    finished = await _stream(generator, request)
+    assert finished.answer.text == "in-prompt::q:in-prompt:eor-compression:q:text of a|text of b"
+    assert finished.answer.prompt_tokens == 20, "of both steps"
+    assert first.batches[0][0].decoding.max_new_tokens == 100, "as many as the model can"
+    (outcome,) = await generator.batch([request], Cancellation())
+    assert outcome == finished
+    with pytest.raises(InvalidField, match="compression needs at least one passage"):
+        await _stream(generator, replace(request, passages=()))
 
 
 async def test_what_is_asked_twice_is_computed_once(generator: Generator, first: Scribe) -> None:

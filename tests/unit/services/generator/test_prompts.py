@@ -126,7 +126,7 @@ def test_eor_parametric_knowledge(library: TemplateLibrary) -> None:
 
 
 def test_eor_compression(library: TemplateLibrary) -> None:
-    """Ensemble of retrievers, appendix C.2, @CP."""
+    """Ensemble of retrievers, appendix C.2, @CP; several passages are one document, a line each."""
     assert library.get("eor-compression.v1").render(QUESTION, PASSAGES[:1]) == (
         "Please truthfully summarize the document below, the summary should contain the most important "
         "information relevant to answer the query and be within 200 words:\n"

@@ -309,7 +309,7 @@ def test_descriptions(models: dict[str, TransformersModel]) -> None:
     assert (bart.max_input_tokens, bart.max_new_tokens) == (512, 511)
     assert (llama.max_input_tokens, llama.max_new_tokens) == (1024, 1023)
     assert llama.augmentations == (Augmentation.IN_PROMPT, Augmentation.RETRIEVAL_FREE)
-    assert chat.augmentations[-1] is Augmentation.PARAMETRIC_KNOWLEDGE
+    assert chat.augmentations[-2:] == (Augmentation.PARAMETRIC_KNOWLEDGE, Augmentation.COMPRESSION)
     assert all(one.scores_relevance for one in (t5, bart, llama, chat))
 
 
