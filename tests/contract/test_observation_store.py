@@ -21,20 +21,24 @@ import pytest
 from sqlalchemy import URL, Engine, event, make_url
 
 from meshkit.errors import Unavailable
+from ragcore.group_fairness import Attribute, Nugget
 from services.evaluator.backends.sql import SqlObservationStore
 from services.evaluator.domain import (
     MEASURED,
+    NORMALIZED,
     Configuration,
     Exposed,
     Labels,
     Measurement,
     Observation,
+    ObservedConversation,
     RunReport,
     SampledAnswer,
     Scope,
     Stage,
     Window,
 )
+from services.evaluator.evaluation import ConversationQuestion
 from services.evaluator.measurement import measure
 from services.evaluator.moments import Moments
 from services.evaluator.ports import ObservationStore
@@ -317,6 +321,267 @@ async def test_a_batch_is_stored_whole_or_not_at_all(store: ObservationStore) ->
         await store.append(impossible)
     assert await store.totals("run", Window.ALL) is None
     assert list(await store.append(_measured(good))) == [True]
+
+
+def _answered(id_: str, utility: float, *, run_id: str = "run", **changes: Any) -> Observation:
+    """One sample, answered so that token F1 against "w1 w2" is the utility: two, one or no word of it."""
+    words = {1.0: "w1 w2", 0.5: "w1 w3", 0.0: "other"}[utility]
+    settings: dict[str, Any] = {
+        "shown": np.array([[0, 1]]),
+        "answers": (SampledAnswer(words, (0,)),),
+        "labels": Labels(references=("w1 w2",)),
+    }
+    return _observation(id_, run_id=run_id, **(settings | changes))
+
+
+async def test_windows_move_with_the_clock_and_all_never_changes(
+    url: URL, store: ObservationStore, clock: Clock
+) -> None:
+    ages = [0, 1, 59, 60, 64, 65, 66, 120, 12 * 60 - 1, 12 * 60, 23 * 60, 24 * 60, 25 * 60, 40 * 60, 400 * 60]
+    observations = [
+        _observation(
+            str(age), observed_at_us=NOON_US - age * MINUTE_US, stage_ms={Stage.RETRIEVE: float(age)}
+        )
+        for age in ages
+    ]
+    await store.append(_measured(*observations))
+    everything = await _report(store)
+    for moved in (0, 1, 61, 13 * 60, 24 * 60, 48 * 60):
+        clock.now_us = NOON_US + moved * MINUTE_US
+        # An observation of another run and of this makes the store tidy up.
+        await store.append(
+            _measured(_observation(f"tick-{moved}", run_id="other", observed_at_us=clock.now_us))
+        )
+        late = _observation(f"late-{moved}", observed_at_us=NOON_US - 400 * 60 * MINUTE_US, stage_ms={})
+        await store.append(_measured(late))
+        hour = await _report(store, window=Window.HOUR)
+        day = await _report(store, window=Window.DAY)
+        in_hour = [age for age in ages if age + moved <= 59]
+        # Noon is the first minute of its hour; of a day there are this hour and the 23 before it.
+        in_day = [age for age in ages if age <= 23 * 60 - moved // 60 * 60]
+        assert hour.num_observations == len(in_hour)
+        assert day.num_observations == len(in_day)
+        if in_hour:
+            assert hour.stages[Stage.RETRIEVE].mean == pytest.approx(sum(in_hour) / len(in_hour))
+        if in_day:
+            assert day.started_at_us == NOON_US - max(in_day) * MINUTE_US
+            assert day.passages[0].exposure == pytest.approx(len(in_day))
+        else:
+            assert (day.started_at_us, day.passages) == (None, [])
+        now = await _report(store)
+        assert now.num_observations == len(ages) + [0, 1, 61, 780, 1440, 2880].index(moved) + 1
+        assert now.stages[Stage.RETRIEVE].count == len(ages)
+        assert now.stages[Stage.RETRIEVE].mean == pytest.approx(everything.stages[Stage.RETRIEVE].mean)
+        assert now.stages[Stage.RETRIEVE].high == pytest.approx(everything.stages[Stage.RETRIEVE].high)
+
+
+async def test_what_claims_to_come_from_the_future_counts_as_now(store: ObservationStore) -> None:
+    await store.append(_measured(_observation("1", observed_at_us=NOON_US + 10 * HOUR_US)))
+    report = await _report(store, window=Window.HOUR)
+    assert (report.num_observations, report.updated_at_us) == (1, NOON_US + 10 * HOUR_US)
+
+
+def _numbers(report: RunReport) -> list[float]:
+    """Every number of a report, in one order."""
+    estimates = [*report.estimates.values(), *(report.stages[stage] for stage in sorted(report.stages))]
+    for shares in (report.providers, report.passages):
+        for share in sorted(shares, key=lambda one: one.name):
+            estimates.append(share.per_observation)
+    numbers = [float(report.num_observations), float(report.num_rankings), float(report.num_unanswered)]
+    for one in estimates:
+        numbers += [
+            one.count,
+            one.undefined,
+            *(float("nan") if x is None else x for x in (one.mean, one.low, one.high)),
+        ]
+    for shares in (report.providers, report.passages):
+        numbers += [
+            x for s in sorted(shares, key=lambda one: one.name) for x in (s.exposure, s.share, s.target or 0)
+        ]
+    return [*numbers, *(count for _, _, count in report.degradations)]
+
+
+def _many(seed: int, count: int) -> list[Observation]:
+    rng = np.random.default_rng(seed)
+    return [
+        _answered(
+            f"{i:03}",
+            [0.0, 0.5, 1.0][rng.integers(3)],
+            run_id=f"run-{rng.integers(2)}",
+            query_id=f"q-{rng.integers(5)}",
+            configuration=Configuration("c", "bm25", "none", "t5", float(rng.integers(2))),
+            observed_at_us=NOON_US - int(rng.integers(0, 30 * HOUR_US)),
+            shown=rng.permuted(np.tile(np.arange(3), (1, 1)), axis=1)[:, :2],
+            stage_ms={Stage.GENERATE: float(rng.exponential(100))},
+            degradations=((Stage.RERANK, "BUDGET_EXCEEDED"),) * int(rng.integers(2)),
+            conversation=_conversation(f"c-{rng.integers(4)}", float(rng.random()))
+            if rng.random() < 0.4
+            else None,
+        )
+        for i in range(count)
+    ]
+
+
+@pytest.mark.parametrize("seed", range(4))
+async def test_order_batches_and_restarts_do_not_matter(
+    url: URL, clock: Clock, tmp_path: Path, seed: int
+) -> None:
+    observations = _many(seed, 150)
+    scopes: list[Scope] = [
+        "run-0",
+        "run-1",
+        *(Configuration("c", "bm25", "none", "t5", float(a)) for a in (0, 1)),
+    ]
+
+    async def reports(target: URL, groups: Sequence[Sequence[Observation]]) -> list[list[float]]:
+        store = SqlObservationStore(target, clock=clock)
+        await store.open()
+        for number, group in enumerate(groups):
+            if number % 20 == 10:
+                await store.close()
+                store = SqlObservationStore(target, clock=clock)
+                await store.open()
+            await store.append(_measured(*group))
+        found = [_numbers(await _report(store, scope, window)) for scope in scopes for window in Window]
+        await store.close()
+        return found
+
+    rng = np.random.default_rng(seed)
+    shuffled = [observations[i] for i in rng.permutation(len(observations))]
+    cuts = np.sort(rng.integers(0, len(shuffled), 100))
+    pieces = [shuffled[a:b] for a, b in zip([0, *cuts], [*cuts, len(shuffled)], strict=True) if a < b]
+    once = URL.create("sqlite+aiosqlite", database=str(tmp_path / "once.db"))
+    for ours, expected in zip(await reports(url, pieces), await reports(once, [observations]), strict=True):
+        assert ours == pytest.approx(expected, rel=1e-9, abs=1e-9, nan_ok=True)
+
+
+async def test_a_configuration_is_reported_over_all_runs(store: ObservationStore) -> None:
+    low, high = (Configuration("c", "bm25", "none", "t5", alpha) for alpha in (1.0, 8.0))
+    await store.append(
+        _measured(
+            _answered("1", 1.0, run_id="a", configuration=low),
+            _answered("2", 0.0, run_id="b", configuration=low),
+            _answered("3", 0.0, run_id="b", configuration=high),
+            _answered("4", 0.0, run_id="b", configuration=Configuration("c", "bm25", "none", "t5")),
+        )
+    )
+    assert (await _report(store, low)).estimates["expected_utility"].mean == 0.5
+    assert (await _report(store, high)).num_observations == 1
+    assert (await _report(store, "b")).num_observations == 3
+    listed = await store.configurations(before=None, limit=2)
+    assert [one.num_observations for one in listed] == [1, 1]
+    rest = await store.configurations(before=listed[-1].sequence, limit=10)
+    assert {one.scope for one in [*listed, *rest]} == {low, high, Configuration("c", "bm25", "none", "t5")}
+    assert await store.totals(Configuration("c", "bm25", "none", "t5", 2.0), Window.ALL) is None
+
+
+async def test_names_that_could_be_confused_are_not(store: ObservationStore) -> None:
+    first, second = Configuration('a","b', ""), Configuration("a", "b")
+    await store.append(_measured(_observation("1", configuration=first, run_id='["a"]')))
+    assert await store.totals(second, Window.ALL) is None
+    assert (await store.configurations(before=None, limit=1))[0].scope == first
+
+
+async def test_u_max_is_over_runs_and_may_rise(store: ObservationStore) -> None:
+    # Token F1 of "w1 w3" against "w1 w2" is 1/2.
+    await store.append(
+        _measured(_answered("1", 0.5, run_id="a"), _answered("2", 0.0, run_id="a", query_id="q-2"))
+    )
+    report = await _report(store, "a")
+    estimate = report.estimates[NORMALIZED]
+    # The other query's u_max is 0: undefined.
+    assert (estimate.mean, estimate.count, estimate.undefined) == (1.0, 1, 1)
+    # Another generator's answer does not count, another run's does.
+    other = Configuration(generator="other")
+    await store.append(_measured(_answered("3", 1.0, run_id="b", configuration=other)))
+    assert (await _report(store, "a")).estimates[NORMALIZED].mean == 1.0
+    await store.append(_measured(_answered("4", 1.0, run_id="b")))
+    assert (await _report(store, "a")).estimates[NORMALIZED].mean == 0.5
+    assert (await _report(store, "b")).estimates[NORMALIZED].mean == 1.0
+    page = await store.measurements("a", after=-1, limit=10)
+    assert [one.quantities.get(NORMALIZED) for one in page] == [0.5, None]
+
+
+async def test_measurements_come_in_the_order_of_storing(store: ObservationStore) -> None:
+    for i in (3, 1, 2):
+        await store.append(
+            _measured(
+                _observation(str(i), observed_at_us=i, configuration=Configuration("c", alpha=2.0)),
+                _observation(f"other-{i}", run_id="other"),
+            )
+        )
+    first = await store.measurements("run", after=-1, limit=2)
+    rest = await store.measurements("run", after=first[-1].sequence, limit=2)
+    assert [one.observation_id for one in [*first, *rest]] == ["3", "1", "2"]
+    one = first[0]
+    assert (one.query_id, one.configuration, one.observed_at_us) == ("q", Configuration("c", alpha=2.0), 3)
+    # Contexts {a, b}, {a, c}: EE-D = 1 + 1/4 + 1/4. What is undefined is not there.
+    assert one.quantities["ee_d"] == 1.5
+    assert "vote_agreement" not in one.quantities
+
+
+def _conversation(id_: str, gain: float) -> ObservedConversation:
+    # L = 1 and one nugget at the first word: R = 2/(1+1)·1·gain.
+    nugget = Nugget(word_count=1, gain=gain, membership={"g": [0.5, 0.5]})
+    judged = ConversationQuestion(
+        turns=[[nugget]], attributes={"g": Attribute([0.5, 0.5], "jsd")}, patience=1, alpha=0.5
+    )
+    return ObservedConversation(id_, judged)
+
+
+async def test_a_conversation_counts_as_it_was_last_observed(store: ObservationStore, clock: Clock) -> None:
+    def turn(id_: str, conversation: str, gain: float, at_us: int, **changes: Any) -> Observation:
+        return _observation(
+            id_, conversation=_conversation(conversation, gain), observed_at_us=at_us, **changes
+        )
+
+    early = NOON_US - 3 * HOUR_US
+    await store.append(_measured(turn("1", "c", 0.25, early), turn("2", "c", 0.5, early + 1)))
+    await store.append(_measured(turn("0", "c", 1.0, early), turn("4", "d", 1.0, NOON_US)))
+    relevance = (await _report(store)).estimates["conversation_relevance"]
+    # c as of "2", d as of "4": both of "0" and "1" were earlier.
+    assert (relevance.count, relevance.mean) == (2, (0.5 + 1.0) / 2)
+    expected = Moments.of([0.5, 1.0]).estimate(low=0.0)
+    assert (relevance.low, relevance.high) == pytest.approx((expected.low, expected.high))
+    assert (await _report(store, window=Window.HOUR)).estimates["conversation_relevance"].mean == 1.0
+    # At the same time the greater id wins, whichever came first; and it may be of another configuration.
+    other = Configuration(retriever="dense")
+    await store.append(_measured(turn("3", "c", 0.75, early + 1, configuration=other)))
+    await store.append(_measured(turn("11", "c", 0.0625, early + 1)))
+    assert (await _report(store)).estimates["conversation_relevance"].mean == (0.75 + 1.0) / 2
+    assert (await _report(store, other)).estimates["conversation_combined"].mean == 0.5 * 0.75 + 0.5 * 1.0
+    assert (await _report(store, Configuration())).estimates["conversation_relevance"].count == 1
+    # The same id in another run is another conversation.
+    await store.append(_measured(turn("5", "c", 0.0, early, run_id="run-2")))
+    assert (await _report(store)).estimates["conversation_relevance"].count == 2
+
+
+async def test_segments_stay_few(tmp_path: Path, clock: Clock) -> None:
+    path = tmp_path / "observations.db"
+    store = SqlObservationStore(URL.create("sqlite+aiosqlite", database=str(path)), clock=clock)
+    await store.open()
+    for i in range(300):
+        clock.now_us = NOON_US + i * MINUTE_US  # a bucket each, rolled up as time goes on
+        await store.append(_measured(_observation(str(i), observed_at_us=clock.now_us)))
+    report = await _report(store)
+    await store.close()
+    with sqlite3.connect(path) as database:
+        rows = database.execute("SELECT scope_id, span, COUNT(*) FROM segments GROUP BY 1, 2").fetchall()
+    database.close()
+    # Of minutes at most 65; what was hours before at most 7 a level, of hours with 60 each.
+    assert max(count for _, span, count in rows if span == 2) <= 65
+    assert max(count for _, span, count in rows if span == 1) <= 5 * (7 + 7)
+    assert (report.num_observations, report.stages[Stage.RETRIEVE].count) == (300, 300)
+
+
+async def test_a_database_of_version_1_is_refused_in_one_line(tmp_path: Path) -> None:
+    path = tmp_path / "observations.db"
+    with sqlite3.connect(path) as database:
+        database.execute("CREATE TABLE run_moments (run_id TEXT)")
+    database.close()
+    store = SqlObservationStore(URL.create("sqlite+aiosqlite", database=str(path)))
+    with pytest.raises(Unavailable, match="move it away"):
+        await store.open()
 
 
 async def test_a_locked_sqlite_says_so(tmp_path: Path) -> None:
