@@ -61,6 +61,11 @@ def test_exact_match_takes_the_best_reference():
         ("", "dog", 0.0),
         ("the", "dog", 0.0),
         ("red dog", ["cat", "dog", "red dog house"], 2 * 1 * (2 / 3) / (1 + 2 / 3)),
+        (
+            "ha ha ha",
+            "ha ha no",
+            2 * (2 / 3) * (2 / 3) / (2 / 3 + 2 / 3),
+        ),  # a word counts as often as in both
     ],
 )
 def test_token_f1(prediction, references, f1):

@@ -89,19 +89,38 @@ def test_decided_if_and_only_if_every_outcome_keeps_the_winner(pooling, drop_fil
     assert seen == {True, False}
 
 
-@pytest.mark.parametrize("threshold", [-0.5, 0.0, 1.0, 1.5])
+@pytest.mark.parametrize(("low", "high"), [(0.9, 1.0), (0.0, 0.5), (0.0, 0.8)])
+@pytest.mark.parametrize("drop_filtered", [True, False])
 @pytest.mark.parametrize("pooling", ["majority", "plurality"])
-def test_decided_where_the_threshold_leaves_nothing_open(pooling, threshold):
-    options = {"pooling": pooling, "threshold": threshold}
-    for retrievers in (3, 4):
-        for similarity, own, arrived, missing in cases(7, 120, retrievers, True):
+def test_decided_where_the_bounds_leave_it_open_only_who_comes(pooling, drop_filtered, low, high):
+    """All that is unknown is alike, or none of it is: outcomes differ in who comes."""
+    options = {"pooling": pooling, "drop_filtered": drop_filtered}
+    seen = set()
+    for retrievers, count in ((3, 100), (5, 300), (6, 150)):
+        for similarity, own, arrived, missing in cases(7, count, retrievers, True):
             waiting = ~(arrived | missing)
-            now = anytime_vote(similarity, [1.0], own, arrived, missing, **options)
+            now = anytime_vote(similarity, [1.0], own, arrived, missing, low=low, high=high, **options)
             winners = {
                 winner_among(pool, outcome, own, **options)
-                for pool, outcome in every_outcome(similarity, arrived, waiting, True)
+                for pool, outcome in every_outcome(similarity, arrived, waiting, True, ends=(high,))
             }
             assert now.decided == (winners == {now.winner})
+            if waiting.any():
+                seen.add(now.decided)
+    assert seen == {True, False}
+
+
+@pytest.mark.parametrize(("low", "high"), [(0.6, 1.0), (0.0, 0.5)])
+@pytest.mark.parametrize("pooling", ["mean", "max"])
+def test_decided_where_the_unknown_is_bound_more_narrowly_than_the_known(pooling, low, high):
+    for similarity, own, arrived, missing in cases(9, 300, 4, True):
+        waiting = ~(arrived | missing)
+        now = anytime_vote(similarity, [1.0], own, arrived, missing, pooling=pooling, low=low, high=high)
+        winners = {
+            winner_among(pool, outcome, own, pooling=pooling)
+            for pool, outcome in every_outcome(similarity, arrived, waiting, True, ends=(low, high))
+        }
+        assert now.decided == (winners == {now.winner})
 
 
 @pytest.mark.parametrize("pooling", POOLINGS)

@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from ragcore.ensemble import vote
+from ragcore.ensemble import agreement, vote
 from ragcore.errors import InvalidInput
 
 property_test = settings(derandomize=True, deadline=None, max_examples=50)
@@ -90,6 +90,28 @@ def test_ties_go_to_the_first_whatever_the_order_of_summation():
     outcome = vote([similarity], [1], [1, 1, 1, 1])
     assert outcome.pooled[0] == outcome.pooled[1] == outcome.pooled[2]
     assert outcome.winner == 0
+
+
+def test_agreement_is_the_share_of_the_others_strictly_above_the_threshold():
+    assert agreement(FIRST, 0) == 1 / 2  # 0.9 is alike, 0.1 is not, and the winner itself does not count
+    assert agreement(FIRST, 0, threshold=0.9) == 0 / 2
+    assert agreement([[1, 0.9], [0.1, 1]], 1) == 0.0  # the winner's row
+    assert agreement([[0, 0.9], [0.9, 0]], 1) == 1.0
+    assert math.isnan(agreement([[1.0]], 0))
+
+
+@pytest.mark.parametrize(
+    ("similarity", "winner", "complaint"),
+    [
+        (FIRST, 3, "winner is 3; allowed: whole numbers from 0 to 2"),
+        (FIRST, -1, "winner is -1"),
+        ([[1, 0]], 0, r"similarity.shape is \(1, 2\)"),
+        ([[1, math.nan], [0, 1]], 0, r"similarity\[0, 1\] is nan"),
+    ],
+)
+def test_bad_agreement_input_is_refused(similarity, winner, complaint):
+    with pytest.raises(InvalidInput, match=complaint):
+        agreement(similarity, winner)
 
 
 @property_test

@@ -52,6 +52,22 @@ def test_the_search_is_deterministic(training):
     np.testing.assert_array_equal(first.trace, second.trace)
 
 
+@pytest.mark.parametrize("budget", [8, 9, 11, 12, 14, 15, 17, 20, 40])
+def test_the_best_weights_seen_are_returned_wherever_the_search_was_cut(training, budget):
+    found = search_weights(*training, max_evaluations=budget)
+    assert mean_correctness(training, found) == pytest.approx(found.correctness)
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_a_weight_at_the_filter_is_removed_in_the_search_as_in_the_vote(seed):
+    """With a filter of 0 the search meets it exactly, at the edge of its box."""
+    rng = np.random.default_rng(seed)
+    training = rng.random((12, 1, 3, 3)), (rng.random((12, 3)) < 0.4).astype(float)
+    options = {"drop_filtered": True, "retriever_filter": 0.0}
+    found = search_weights(*training, max_evaluations=60, **options)
+    assert mean_correctness(training, found, **options) == pytest.approx(found.correctness)
+
+
 def test_the_budget_is_kept(training):
     assert len(search_weights(*training, max_evaluations=25).trace) <= 25
 

@@ -28,6 +28,16 @@ def test_rnod_by_hand():
     assert rnod(achieved, gold) == pytest.approx(math.sqrt((dw_1 + dw_2) / 2 / (3 - 1)))
 
 
+def test_rnod_is_the_mean_over_the_groups_of_the_target_and_linear_in_their_distance():
+    # p − p* = (−1/2, 1/4, 1/4); only the first group is wanted
+    dw_1 = 0 * 1 / 4 + 1 * 1 / 16 + 2 * 1 / 16
+    assert rnod([1 / 2, 1 / 4, 1 / 4], [1, 0, 0]) == pytest.approx(math.sqrt(dw_1 / (3 - 1)))
+    # the other way round all three are wanted
+    dw_2, dw_3 = 1 * 1 / 4 + 0 * 1 / 16 + 1 * 1 / 16, 2 * 1 / 4 + 1 * 1 / 16 + 0 * 1 / 16
+    expected = math.sqrt((dw_1 + dw_2 + dw_3) / 3 / (3 - 1))
+    assert rnod([1, 0, 0], [1 / 2, 1 / 4, 1 / 4]) == pytest.approx(expected)
+
+
 def test_nmd_by_hand():
     # cumulative: (1, 1, 1) against (1/2, 1/2, 1)
     assert nmd([1, 0, 0], [1 / 2, 0, 1 / 2]) == pytest.approx((1 / 2 + 1 / 2 + 0) / (3 - 1))
