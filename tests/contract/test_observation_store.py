@@ -503,16 +503,14 @@ async def test_u_max_is_over_runs_and_may_rise(store: ObservationStore) -> None:
 
 
 async def test_measurements_come_in_the_order_of_storing(store: ObservationStore) -> None:
-    for i in (3, 1, 2):
-        await store.append(
-            _measured(
-                _observation(str(i), observed_at_us=i, configuration=Configuration("c", alpha=2.0)),
-                _observation(f"other-{i}", run_id="other"),
-            )
-        )
+    for batch in ((3, 1), (5, 2, 4)):
+        of_run = [
+            _observation(str(i), observed_at_us=i, configuration=Configuration("c", alpha=2.0)) for i in batch
+        ]
+        await store.append(_measured(*of_run, _observation(f"other-{batch}", run_id="other")))
     first = await store.measurements("run", after=-1, limit=2)
-    rest = await store.measurements("run", after=first[-1].sequence, limit=2)
-    assert [one.observation_id for one in [*first, *rest]] == ["3", "1", "2"]
+    rest = await store.measurements("run", after=first[-1].sequence, limit=9)
+    assert [one.observation_id for one in [*first, *rest]] == ["3", "1", "5", "2", "4"]
     one = first[0]
     assert (one.query_id, one.configuration, one.observed_at_us) == ("q", Configuration("c", alpha=2.0), 3)
     # Contexts {a, b}, {a, c}: EE-D = 1 + 1/4 + 1/4. What is undefined is not there.

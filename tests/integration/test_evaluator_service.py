@@ -100,7 +100,9 @@ def _observation(id_: str, run_id: str, **changes: object) -> pb.Observation:
         id=id_,
         run_id=run_id,
         query_id="q",
-        candidates=[pb.Candidate(passage_id=name, provider=name.upper()) for name in "abc"],
+        candidates=[
+            pb.Candidate(passage_id=name, provider=name.upper(), text=f"the {name} river") for name in "abc"
+        ],
         shown=common_pb2.Rankings(depth=2, indices=[0, 1, 0, 2]),
         answers=[pb.SampledAnswer(text="Rhine", samples=[0]), pb.SampledAnswer(text="Elbe", samples=[1])],
         labels=pb.Labels(
@@ -187,6 +189,18 @@ async def test_observations_are_acknowledged_in_order_and_reported(
     assert [(d.stage, d.reason, d.count) for d in report.degradations] == [
         (common_pb2.STAGE_RERANK, "BUDGET_EXCEEDED", 2)
     ]
+    assert [(p.name, p.exposure, p.per_observation.count) for p in report.passages] == [
+        ("a", 2.0, 2),
+        ("b", 1.0, 2),
+        ("c", 1.0, 2),
+    ]
+    # Neither context holds the Rhine or the Elbe: both are retriever errors, and the right answer was luck.
+    errors = (report.retriever_error, report.hallucination_error, report.extraction_error, report.lucky_guess)
+    assert [one.mean for one in errors] == [1.0, 1.0, 0.0, 0.5]
+    # The best answer known has utility 1.
+    assert report.normalized_expected_utility.mean == 0.5
+    assert (report.vote_agreement.count, report.vote_agreement.undefined) == (0, 2)
+    assert report.window == pb.WINDOW_ALL
     assert report.started_at.ToJsonString() == "2025-01-02T03:04:05.000006Z"
 
 
@@ -256,6 +270,113 @@ async def test_runs_come_in_pages(stub: pb_grpc.EvaluatorServiceAsyncStub) -> No
     assert everything.next_page_token == ""
 
 
+def _turn(id_: str, run_id: str, gain: float, seconds: int) -> pb.Observation:
+    """An ask of a conversation whose relevance so far is the gain: L = 1, R = 2/(1+1)·gain."""
+    share = pb.Distribution(shares=[0.5, 0.5])
+    nugget = pb.Nugget(word_count=1, gain=gain, membership={"g": share})
+    judged = pb.EvaluateConversationRequest(
+        turns=[pb.ConversationTurn(nuggets=[nugget])],
+        attributes={"g": pb.AttributeTarget(gold=share)},
+        patience=1,
+    )
+    message = _observation(id_, run_id)
+    message.conversation.CopyFrom(pb.ObservedConversation(conversation_id="c", judged=judged))
+    message.observed_at.FromSeconds(seconds)
+    return message
+
+
+async def test_votes_and_conversations_are_reported(stub: pb_grpc.EvaluatorServiceAsyncStub) -> None:
+    voted = _turn("talk-1", "talk", 0.25, 1_000)
+    voted.ranking_retrievers[:] = ["bm25", "dense"]
+    voted.vote_winner = 0
+    await _observe(stub, _requests([voted, _turn("talk-2", "talk", 0.5, 2_000)]))
+    report = (await stub.GetReport(pb.GetReportRequest(run_id="talk"))).report
+    # Rhine won against Elbe, which neither holds nor is held by it.
+    assert (report.vote_agreement.mean, report.vote_agreement.count) == (0.0, 1)
+    # The second turn replaces the first; its shares are on target: GF = 1.
+    assert (report.conversation_relevance.mean, report.conversation_relevance.count) == (0.5, 1)
+    assert report.conversation_group_fairness.mean == 1.0
+    assert report.conversation_combined.mean == 0.5 * 0.5 + 0.5 * 1.0
+
+
+async def test_a_bad_turn_is_refused_with_its_path(stub: pb_grpc.EvaluatorServiceAsyncStub) -> None:
+    loose = _turn("bad-1", "bad", 0.5, 1)
+    loose.conversation.judged.turns[0].nuggets[0].gain = 2.0
+    unfit = _turn("bad-2", "bad", 0.5, 1)
+    unfit.conversation.judged.attributes["g"].gold.shares[:] = [0.5, 0.25, 0.25]
+    voted = _turn("bad-3", "bad", 0.5, 1)
+    voted.vote_winner = 2
+    few = _turn("bad-4", "bad", 0.5, 1)
+    few.ranking_retrievers.append("bm25")
+    responses = await _observe(stub, _requests([loose, unfit, voted, few]))
+    nugget = "conversation.judged.turns[0].nuggets[0]"
+    fields = [response.refusal.error.field for response in responses]
+    assert fields[0] == f"{nugget}.gain"
+    assert fields[1].startswith(f"{nugget}.membership")
+    assert fields[2:] == ["vote_winner", "ranking_retrievers"]
+
+
+async def test_configurations_are_reported_over_runs_and_in_pages(
+    stub: pb_grpc.EvaluatorServiceAsyncStub,
+) -> None:
+    for alpha in (1.0, 2.0):
+        for run in ("first", "second"):
+            message = _observation(f"{run}-{alpha}", run, collection="pages", retriever="bm25")
+            message.alpha = alpha
+            message.generator = "t5"
+            await _observe(stub, _requests([message]))
+    request = pb.GetReportRequest(
+        configuration=pb.Configuration(collection="pages", retriever="bm25", generator="t5", alpha=2.0)
+    )
+    report = (await stub.GetReport(request)).report
+    assert (report.run_id, report.num_observations) == ("", 2)
+    assert report.configuration == request.configuration
+    page = await stub.ListConfigurations(pb.ListConfigurationsRequest(page_size=1))
+    assert page.configurations[0].configuration == request.configuration
+    assert page.configurations[0].num_observations == 2
+    rest = await stub.ListConfigurations(
+        pb.ListConfigurationsRequest(page_size=1, page_token=page.next_page_token)
+    )
+    assert [one.configuration.alpha for one in rest.configurations] == [1.0]
+
+
+async def test_windows_are_by_when_it_was_observed(stub: pb_grpc.EvaluatorServiceAsyncStub) -> None:
+    now = time.time_ns() // 1000
+    for minutes in (1, 3 * 60, 48 * 60):
+        message = _observation(f"age-{minutes}", "windows")
+        message.observed_at.FromMicroseconds(now - minutes * 60 * 10**6)
+        await _observe(stub, _requests([message]))
+    counts = {}
+    for window in (pb.WINDOW_HOUR, pb.WINDOW_DAY, pb.WINDOW_UNSPECIFIED):
+        report = (await stub.GetReport(pb.GetReportRequest(run_id="windows", window=window))).report
+        counts[report.window] = (report.num_observations, report.passages[0].exposure)
+    assert counts == {pb.WINDOW_HOUR: (1, 1.0), pb.WINDOW_DAY: (2, 2.0), pb.WINDOW_ALL: (3, 3.0)}
+
+
+async def test_measurements_are_listed_in_the_order_of_storing(
+    stub: pb_grpc.EvaluatorServiceAsyncStub,
+) -> None:
+    # More than a page of the store.
+    messages = [_observation(f"listed-{i}", "listed", query_id=f"listed-{i % 7}") for i in range(1_100)]
+    await _observe(stub, _requests(messages))
+    listed = [one async for one in stub.ListMeasurements(pb.ListMeasurementsRequest(run_id="listed"))]
+    assert [one.observation_id for one in listed] == [one.id for one in messages]
+    assert listed[8].query_id == "listed-1"
+    assert listed[8].observed_at == messages[8].observed_at
+    assert {name: listed[8].quantities[name] for name in ("ee_d", "normalized_expected_utility")} == {
+        "ee_d": 1.5,
+        "normalized_expected_utility": 0.5,
+    }
+    assert "vote_agreement" not in listed[8].quantities
+
+
+async def test_measurements_of_an_unknown_run_are_not_found(stub: pb_grpc.EvaluatorServiceAsyncStub) -> None:
+    with pytest.raises(grpc.aio.AioRpcError) as caught:
+        [one async for one in stub.ListMeasurements(pb.ListMeasurementsRequest(run_id="never"))]
+    assert caught.value.code() is UNKNOWN
+    assert from_rpc_error(caught.value).field == "run_id"
+
+
 async def test_the_unary_measures_answer(stub: pb_grpc.EvaluatorServiceAsyncStub) -> None:
     exposure = await stub.EvaluateExposure(
         pb.EvaluateExposureRequest(
@@ -294,7 +415,7 @@ BAD: dict[str, tuple[str, Message, grpc.StatusCode, str]] = {
     "one voter": ("Vote", pb.VoteRequest(answers=["x"]), INVALID, "answers"),
     "unknown similarity": (
         "Vote",
-        pb.VoteRequest(answers=["x", "y"], similarities=["nli"]),
+        pb.VoteRequest(answers=["x", "y"], similarities=["telepathy"]),
         INVALID,
         "similarities[0]",
     ),
@@ -307,6 +428,31 @@ BAD: dict[str, tuple[str, Message, grpc.StatusCode, str]] = {
     "no turns": ("EvaluateConversation", pb.EvaluateConversationRequest(), INVALID, "turns"),
     "no run": ("GetReport", pb.GetReportRequest(), INVALID, "run_id"),
     "unknown run": ("GetReport", pb.GetReportRequest(run_id="?"), UNKNOWN, "run_id"),
+    "both scopes": (
+        "GetReport",
+        pb.GetReportRequest(run_id="x", configuration=pb.Configuration()),
+        INVALID,
+        "run_id",
+    ),
+    "alpha too large": (
+        "GetReport",
+        pb.GetReportRequest(configuration=pb.Configuration(alpha=101)),
+        INVALID,
+        "configuration.alpha",
+    ),
+    "unknown configuration": (
+        "GetReport",
+        pb.GetReportRequest(configuration=pb.Configuration(collection="never")),
+        UNKNOWN,
+        "configuration",
+    ),
+    "no such window": ("GetReport", pb.GetReportRequest.FromString(b"\x0a\x01x\x18\x09"), INVALID, "window"),
+    "configurations, page too large": (
+        "ListConfigurations",
+        pb.ListConfigurationsRequest(page_size=0),
+        INVALID,
+        "page_size",
+    ),
     "page too large": ("ListRuns", pb.ListRunsRequest(page_size=1001), INVALID, "page_size"),
     "made-up token": ("ListRuns", pb.ListRunsRequest(page_token="?"), INVALID, "page_token"),  # noqa: S106
 }

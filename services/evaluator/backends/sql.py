@@ -58,6 +58,7 @@ from services.evaluator.reporting import Totals
 from services.evaluator.windows import Bucket, begins_us, bucket, minute
 
 _WRITES: Final = "ragmesh_writes"
+_WRITERS: Final = 0x7261676D657368  # "ragmesh": a key that other users of the database will not choose
 _CHUNK: Final = 10_000  # keys per SELECT … IN, below every database's limit of parameters
 
 _Item = tuple[Observation, Measurement]
@@ -96,8 +97,8 @@ class SqlObservationStore:
     """An :class:`services.evaluator.ports.ObservationStore` in a SQL database.
 
     SQLite runs in WAL mode with ``synchronous=FULL``: a commit that returned has reached the disk. Ids are
-    made idempotent by a unique key, so several evaluators may share one PostgreSQL database; every writer
-    touches tables and rows in one order, so that no two of them wait for each other.
+    made idempotent by a unique key, so several evaluators may share one database; their transactions come one
+    after the other, in PostgreSQL by an advisory lock.
 
     Args:
         url: database with an async driver, such as ``sqlite+aiosqlite:///FILE``.
@@ -131,6 +132,8 @@ class SqlObservationStore:
         if is_sqlite:
             event.listen(engine.sync_engine, "connect", _prepare_sqlite)
             event.listen(engine.sync_engine, "begin", _begin_sqlite)
+        else:
+            event.listen(engine.sync_engine, "begin", _begin_postgresql)
         self._reader, self._writer = engine, engine.execution_options(**{_WRITES: True})
         try:
             with unavailable():
@@ -158,9 +161,7 @@ class SqlObservationStore:
         tidied: set[int] = set()
         with unavailable():
             async with self._open_writer().begin() as connection:
-                new = await self._insert_observations(
-                    connection, [first[id_] for id_ in sorted(first)], now_us
-                )
+                new = await self._insert_observations(connection, list(first.values()), now_us)
                 items = [item for id_, item in first.items() if id_ in new]
                 if items:
                     plan = await asyncio.to_thread(_plan, items, now_us)
@@ -335,7 +336,7 @@ class SqlObservationStore:
                 index_elements=list(_Peak._fields),
                 set_={"utility": case((new.utility > old.utility, new.utility), else_=old.utility)},
             ).returning(PEAKS.c.id, *(PEAKS.c[name] for name in _Peak._fields)),
-            [{**peak._asdict(), "utility": peaks[peak]} for peak in sorted(peaks)],
+            [{**peak._asdict(), "utility": peaks[peak]} for peak in peaks],
         )
         return {_Peak(*peak): str(id_) for id_, *peak in rows}
 
@@ -347,7 +348,7 @@ class SqlObservationStore:
     ) -> dict[_ScopeKey, tuple[int, int]]:
         """Counts observations and segments to come; returns each scope's id and last segment number."""
         rows = []
-        for (kind, key), buckets in sorted(scopes.items()):
+        for (kind, key), buckets in scopes.items():
             times = [items[place][0].observed_at_us for places in buckets.values() for place in places]
             rows.append(
                 {
@@ -406,9 +407,7 @@ class SqlObservationStore:
                     "observation_id": observation.id,
                     **{name: measurement.quantities[name] for name in CONVERSATION},
                 }
-                for (run_id, conversation_id), (observation, measurement) in sorted(
-                    conversations.items(), key=lambda one: one[0]
-                )
+                for (run_id, conversation_id), (observation, measurement) in conversations.items()
             ],
         )
 
@@ -549,3 +548,10 @@ def _begin_sqlite(connection: Connection) -> None:
     connection.exec_driver_sql(
         "BEGIN IMMEDIATE" if connection.get_execution_options().get(_WRITES) else "BEGIN"
     )
+
+
+def _begin_postgresql(connection: Connection) -> None:
+    # One writer at a time, as in SQLite: no two of them wait for each other's rows, and observations become
+    # visible in the order of their sequence numbers.
+    if connection.get_execution_options().get(_WRITES):
+        connection.exec_driver_sql(f"SELECT pg_advisory_xact_lock({_WRITERS})")

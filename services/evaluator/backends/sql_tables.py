@@ -82,8 +82,7 @@ SCOPES: Final = Table(
     Column("num_segments", BigInteger, nullable=False),
     UniqueConstraint("kind", "key", name="scopes_by_key"),
 )
-"""Runs and configurations. A writer touches this row before the scope's segments, so that it holds the scope
-until it commits; ``num_segments`` counts the segments ever written."""
+"""Runs and configurations; ``num_segments`` counts the segments ever written for it."""
 
 SEGMENTS: Final = Table(
     "segments",
