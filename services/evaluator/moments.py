@@ -125,11 +125,11 @@ class KeyedMoments:
 
 
 def _grouped(keys: Sequence[str], columns: FloatArray) -> KeyedMoments:
-    places: dict[str, int] = {}
-    at = np.fromiter((places.setdefault(key, len(places)) for key in keys), np.int64, len(keys))
+    places = {key: place for place, key in enumerate(dict.fromkeys(keys))}
     n = len(places)
     if n == len(keys):
-        return KeyedMoments(list(keys), columns)
+        return KeyedMoments(keys, columns)
+    at = np.fromiter(map(places.__getitem__, keys), np.int64, len(keys))
 
     def summed(values: FloatArray) -> FloatArray:
         # Of no values it counts instead of summing, in whole numbers.

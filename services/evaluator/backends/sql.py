@@ -113,6 +113,7 @@ class SqlObservationStore:
         self._insert = postgresql.insert if url.get_backend_name() == "postgresql" else sqlite.insert
         self._reader: AsyncEngine | None = None
         self._writer: AsyncEngine | None = None
+        self._segments = sql_segments.Reader()
         self._tidied_minute = 0
         self._tidied: set[int] = set()
 
@@ -132,9 +133,12 @@ class SqlObservationStore:
         if is_sqlite:
             event.listen(engine.sync_engine, "connect", _prepare_sqlite)
             event.listen(engine.sync_engine, "begin", _begin_sqlite)
+            self._reader = engine
         else:
             event.listen(engine.sync_engine, "begin", _begin_postgresql)
-        self._reader, self._writer = engine, engine.execution_options(**{_WRITES: True})
+            # What one report reads belongs together; in SQLite a transaction is so by itself.
+            self._reader = engine.execution_options(isolation_level="REPEATABLE READ")
+        self._writer = engine.execution_options(**{_WRITES: True})
         try:
             with unavailable():
                 async with self._writer.begin() as connection:
@@ -183,8 +187,7 @@ class SqlObservationStore:
                 scope_id = await connection.scalar(select(SCOPES.c.id).where(found))
                 if scope_id is None:
                     return None
-                states = await sql_segments.read(connection, scope_id, window, now_us)
-                whole = await asyncio.to_thread(_merged, states)
+                whole = await self._segments.read(connection, scope_id, window, now_us)
                 of_scope = (
                     CONVERSATIONS.c.run_id == key
                     if kind == _Kind.RUN
@@ -466,10 +469,6 @@ def _segments(
                 }
             )
     return rows
-
-
-def _merged(states: Sequence[bytes]) -> Aggregate:
-    return Aggregate.merged([Aggregate.unpack(state) for state in states])
 
 
 def _order(observation: Observation) -> tuple[int, str]:

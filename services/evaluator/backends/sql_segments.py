@@ -9,8 +9,8 @@ logarithm of the number of commits. A reader merges the few segments there are.
 from __future__ import annotations
 
 import asyncio
-from collections import defaultdict
-from collections.abc import Collection, Mapping, Sequence
+from collections import OrderedDict, defaultdict
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
 from sqlalchemy import ColumnElement, and_, bindparam, delete, or_, select, update
@@ -28,6 +28,10 @@ _CHUNK: Final = 400  # keys per SELECT … IN, below every database's limit of p
 _KEY: Final = and_(
     SEGMENTS.c.scope_id == bindparam("of_scope"), SEGMENTS.c.sequence == bindparam("of_sequence")
 )
+
+
+_Identity = tuple[int, int, int, int]
+"""Span, start, level and sequence number of a segment."""
 
 
 class _Segment(NamedTuple):
@@ -61,13 +65,55 @@ async def tidy(connection: AsyncConnection, scope_ids: Collection[int], now_us: 
                 await _tidy_bucket(connection, scope_id, bucket, levels)
 
 
-async def read(connection: AsyncConnection, scope_id: int, window: Window, now_us: int) -> list[bytes]:
-    """The packed aggregates of a scope that a window is made of."""
-    query = select(SEGMENTS.c.state).where(SEGMENTS.c.scope_id == scope_id)
-    begins = begins_us(window, now_us)
-    if begins is not None:
-        query = query.where(_since(minute(begins)))
-    return list((await connection.scalars(query)).all())
+class Reader:
+    """Reads what a scope adds up to, and keeps what will not change soon for the next time.
+
+    A segment never changes under its sequence number, level and bucket. All but those of the newest bucket
+    stay as they are until the next minute, so their sum is kept.
+
+    Args:
+        kept: most scopes and windows to keep sums of.
+        max_names: most passages in a sum that is kept; larger ones are read anew.
+    """
+
+    def __init__(self, *, kept: int = 16, max_names: int = 200_000) -> None:
+        self._kept = kept
+        self._max_names = max_names
+        self._sums: OrderedDict[tuple[int, Window], tuple[frozenset[_Identity], Aggregate]] = OrderedDict()
+
+    async def read(
+        self, connection: AsyncConnection, scope_id: int, window: Window, now_us: int
+    ) -> Aggregate:
+        """What a scope adds up to in a window, as the connection's transaction sees it."""
+        columns = SEGMENTS.c
+        here = columns.scope_id == scope_id
+        begins = begins_us(window, now_us)
+        if begins is not None:
+            here = and_(here, _since(minute(begins)))
+        rows = await connection.execute(
+            select(columns.span, columns.start, columns.level, columns.sequence).where(here)
+        )
+        found = {(span, start, level, sequence) for span, start, level, sequence in rows}
+        newest = max(found, default=(0, 0, 0, 0))[:2]
+        old = frozenset(one for one in found if one[:2] != newest)
+        key = (scope_id, window)
+        known, sum_ = self._sums.get(key, (frozenset(), Aggregate()))
+        if not known <= old:
+            known, sum_ = frozenset(), Aggregate()
+        states = await _states(connection, scope_id, [one[3] for one in found - known])
+        if old != known:
+            sum_ = await asyncio.to_thread(_sum, [sum_], [states[one[3]] for one in old - known])
+            self._keep(key, old, sum_)
+        elif key in self._sums:
+            self._sums.move_to_end(key)
+        return await asyncio.to_thread(_sum, [sum_], [states[one[3]] for one in found - old])
+
+    def _keep(self, key: tuple[int, Window], old: frozenset[_Identity], sum_: Aggregate) -> None:
+        self._sums.pop(key, None)
+        if len(sum_.passages.keys) <= self._max_names:
+            self._sums[key] = old, sum_
+        while len(self._sums) > self._kept:
+            self._sums.popitem(last=False)
 
 
 def _since(first: int) -> ColumnElement[bool]:
@@ -102,9 +148,8 @@ async def _merge(
 ) -> int:
     """Merges segments into the last of them, and returns its sequence number."""
     sequences = [one.sequence for one in piled]
-    here = and_(SEGMENTS.c.scope_id == scope_id, SEGMENTS.c.sequence.in_(sequences))
-    states = (await connection.scalars(select(SEGMENTS.c.state).where(here))).all()
-    state = await asyncio.to_thread(merged, states)
+    states = await _states(connection, scope_id, sequences)
+    state = await asyncio.to_thread(lambda: _sum([], states.values()).pack())
     *others, last = sequences
     gone = and_(SEGMENTS.c.scope_id == scope_id, SEGMENTS.c.sequence.in_(others))
     await connection.execute(delete(SEGMENTS).where(gone))
@@ -115,6 +160,17 @@ async def _merge(
     return last
 
 
-def merged(states: Sequence[bytes]) -> bytes:
-    """One packed aggregate of many."""
-    return Aggregate.merged([Aggregate.unpack(state) for state in states]).pack()
+async def _states(connection: AsyncConnection, scope_id: int, sequences: Sequence[int]) -> dict[int, bytes]:
+    columns = SEGMENTS.c
+    states: dict[int, bytes] = {}
+    for begin in range(0, len(sequences), _CHUNK):
+        of_chunk = columns.sequence.in_(sequences[begin : begin + _CHUNK])
+        rows = await connection.execute(
+            select(columns.sequence, columns.state).where(columns.scope_id == scope_id, of_chunk)
+        )
+        states.update((sequence, state) for sequence, state in rows)
+    return states
+
+
+def _sum(sums: Sequence[Aggregate], states: Iterable[bytes]) -> Aggregate:
+    return Aggregate.merged([*sums, *map(Aggregate.unpack, states)])
