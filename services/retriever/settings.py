@@ -35,8 +35,6 @@ class RetrieverSettings(ServiceSettings):
     """k1 of ``bm25-lucene``, (0, 100]."""
     lucene_b: float = Field(default=0.75, ge=0, le=1)
     """b of ``bm25-lucene``, [0, 1]."""
-    bm25_cache_bytes: int = Field(default=64 * 2**20, ge=0)
-    """Memory for ready scores of frequent terms, for each collection and BM25 variant. Bytes, [0, inf)."""
 
     encoder: str = "all-MiniLM-L6-v2"
     """Model of ``dense``: the bundled ``all-MiniLM-L6-v2``, a folder, a name in the local Hugging Face cache,

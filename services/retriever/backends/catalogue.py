@@ -93,8 +93,8 @@ def _okapi(settings: RetrieverSettings, analyzer: Analyzer, kernel: Kernel) -> R
 def _csr(
     settings: RetrieverSettings, weighting: Weighting, kernel: Kernel
 ) -> tuple[Callable[[Postings], LexicalIndex], Callable[[Postings], LexicalIndex]]:
-    large = partial(CsrIndex, weighting=weighting, kernel=kernel, dense_bytes=settings.bm25_cache_bytes)
-    return large, partial(CsrIndex, weighting=weighting, kernel=kernel)
+    make = partial(CsrIndex, weighting=weighting, kernel=kernel)
+    return make, make
 
 
 def _dense(settings: RetrieverSettings, encoder: Encoder) -> Retriever:

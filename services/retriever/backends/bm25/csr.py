@@ -3,62 +3,88 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Final
+from dataclasses import dataclass
 
 import numpy as np
 
-from services.retriever.backends.bm25.kernel import Kernel, Tables
+from services.retriever.backends.bm25.kernel import Asked, Counts, Kernel, MaskArray
 from services.retriever.backends.bm25.postings import Postings
-from services.retriever.backends.bm25.weighting import Weighting, length_norms
-from services.retriever.domain import FloatArray, Scored
+from services.retriever.backends.bm25.weighting import Weighting, average_length
+from services.retriever.domain import FloatArray, IntArray, Scored
 
-_FREQUENT: Final = 0.1
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Statistics:
+    """What a formula knows of a collection, whatever part of it is searched.
+
+    Attributes:
+        num_passages: passages of the collection.
+        average_length: tokens of a passage on average.
+        frequencies: passages of the collection that hold each of the terms searched, ``[t]``.
+        mean_idf: mean idf of all its terms, for formulas that use it.
+    """
+
+    num_passages: int
+    average_length: float
+    frequencies: IntArray
+    mean_idf: float
+
+    @classmethod
+    def of(cls, postings: Postings, weighting: Weighting) -> Statistics:
+        """Those of a collection that is these postings."""
+        size, frequencies = len(postings), postings.frequencies
+        return cls(
+            size,
+            average_length(int(postings.lengths.sum(dtype=np.int64)), size),
+            frequencies,
+            weighting.mean_idf(frequencies, size),
+        )
 
 
 class CsrIndex:
     """Scores passages by their postings.
 
     Postings hold counts, and a score is worked out where it is needed: one copy on disk serves every formula
-    and every k1 and b. A term of more than a tenth of the passages, where most of the time would go, has a
-    row of ready scores instead (one pass of the vector unit); such rows are kept for the most frequent terms,
-    as far as memory is given.
+    and every k1 and b, and statistics that change with every ingest.
 
     Args:
         postings: the term counts.
         weighting: the formula.
         kernel: what runs the loops.
-        dense_bytes: memory for rows of ready scores. Bytes, [0, inf).
+        statistics: of the collection these postings are a part of; None if they are all of it.
     """
 
     def __init__(
-        self, postings: Postings, weighting: Weighting, kernel: Kernel, *, dense_bytes: int = 0
+        self,
+        postings: Postings,
+        weighting: Weighting,
+        kernel: Kernel,
+        statistics: Statistics | None = None,
     ) -> None:
         self._postings = postings
+        self._weighting = weighting
         self._kernel = kernel
-        frequencies = postings.frequencies
-        frequent = np.flatnonzero(frequencies > _FREQUENT * len(postings))
-        frequent = frequent[np.argsort(-frequencies[frequent], kind="stable")]
-        frequent = frequent[: dense_bytes // (8 * max(1, len(postings)))]
-        self._tables = Tables(
-            slots=np.full(len(frequencies), -1, dtype=np.int32),
-            dense=np.zeros((len(frequent), len(postings))),
-            bounds=postings.bounds,
-            rows=postings.rows,
-            counts=postings.counts,
-            idf=weighting.idf(frequencies, len(postings)),
-            norms=length_norms(weighting, postings.lengths),
-            gain=weighting.gain,
+        self._statistics = statistics or Statistics.of(postings, weighting)
+        self._counts = Counts.of(
+            postings.rows, postings.counts, postings.lengths, weighting, self._statistics.average_length
         )
-        for slot, number in enumerate(frequent.tolist()):
-            kernel.accumulate(self._tables, np.array([number]), self._tables.dense[slot])
-            self._tables.slots[number] = slot
 
-    def search(self, tokens: Sequence[str], n: int) -> Scored:
-        """The best ``min(n, passages)`` for the tokens of a query, repetitions counted each time."""
-        return self._kernel.select(self.scores(tokens), n)
+    def search(self, tokens: Sequence[str], n: int, allowed: MaskArray | None = None) -> Scored:
+        """The best ``n`` passages for the tokens of a query, repetitions counted each time.
+
+        ``allowed`` says of each passage whether it may be found; None: all may.
+        """
+        return self._kernel.search(self._counts, self._asked(tokens), n, allowed)
 
     def scores(self, tokens: Sequence[str]) -> FloatArray:
-        """Score of every passage, ``[n]``; 0 where no token is in it."""
-        scores = np.zeros(len(self._postings))
-        self._kernel.accumulate(self._tables, self._postings.numbers(tokens), scores)
-        return scores
+        """Score of every passage, ``[n]``."""
+        return self._kernel.scores(self._counts, self._asked(tokens))
+
+    def _asked(self, tokens: Sequence[str]) -> Asked:
+        numbers = self._postings.numbers(tokens)
+        bounds = self._postings.bounds
+        statistics = self._statistics
+        idf = self._weighting.idf(
+            statistics.frequencies[numbers], statistics.num_passages, statistics.mean_idf
+        )
+        return Asked(bounds[numbers], bounds[numbers + 1], idf)

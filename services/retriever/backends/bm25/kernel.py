@@ -1,43 +1,125 @@
-"""The two loops of a BM25 search: adding up what terms give, and picking the best. Compiled or in NumPy."""
+"""The two loops of a sparse search: adding up what terms give, and picking the best. Compiled or in NumPy."""
 
 from __future__ import annotations
 
 import logging
 from dataclasses import dataclass
-from typing import Literal, Protocol
+from typing import Any, Final, Literal, Protocol
 
 import numpy as np
+from numpy.typing import NDArray
 
 from services.retriever.backends.bm25.postings import CountArray, TermArray
+from services.retriever.backends.bm25.weighting import Weighting
 from services.retriever.backends.selection import best, ordered
-from services.retriever.domain import FloatArray, IntArray, Scored
+from services.retriever.domain import FloatArray, IntArray, Scored, VectorArray
 
 _log = logging.getLogger("ragmesh.retriever.bm25")
 
+# Counts whose parts are looked up; larger ones are rare, and worked out.
+_LOOKED_UP: Final = 16
+_ALL: Final = np.empty(0, dtype=np.bool_)
+
+MaskArray = NDArray[np.bool_]
+
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Tables:
-    """What the loops read, for ``t`` terms and ``n`` passages.
+class Counts:
+    """Postings that hold counts, and what a count is worth, for ``n`` passages.
 
     Attributes:
-        slots: row in ``dense`` of each term that has one, else -1, ``[t]``.
-        dense: ready scores of a term for every passage, ``[slots, n]``.
-        bounds: where each term's passages begin in ``rows`` and ``counts``, ``[t + 1]``.
-        rows: passages of each term, ascending.
+        rows: passages of each term, ascending, one term after the other.
         counts: how often it is in each of them.
-        idf: weight of each term, ``[t]``.
-        norms: k1 * (1 - b + b * |d| / avgdl) of each passage, ``[n]``.
-        gain: constant factor.
+        lengths: tokens of each passage, ``[n]``.
+        table: parts of the counts from 0 on in passages of each length, ``[counts, lengths]``.
+        norms: what makes counts comparable in passages of each length, ``[lengths]``.
+        numbers: gain, absent, k1 and lift of the formula.
     """
 
-    slots: TermArray
-    dense: FloatArray
-    bounds: IntArray
     rows: TermArray
     counts: CountArray
-    idf: FloatArray
+    lengths: TermArray
+    table: FloatArray
     norms: FloatArray
-    gain: float
+    numbers: FloatArray
+
+    @classmethod
+    def of(
+        cls,
+        rows: TermArray,
+        counts: CountArray,
+        lengths: TermArray,
+        weighting: Weighting,
+        average: float,
+    ) -> Counts:
+        """The postings by a formula, where passages of the collection have ``average`` tokens."""
+        longest = int(lengths.max(initial=0))
+        norms = weighting.norms(np.arange(longest + 1, dtype=np.float64), average)
+        table = weighting.parts(np.arange(_LOOKED_UP, dtype=np.float64)[:, None], norms[None, :])
+        numbers = np.array([weighting.gain, weighting.absent, weighting.k1, weighting.lift])
+        return cls(rows, counts, lengths, table, norms, numbers)
+
+    def __len__(self) -> int:
+        return len(self.lengths)
+
+    @property
+    def absent(self) -> float:
+        """What passages without a term get of it, before its weight."""
+        return float(self.numbers[1])
+
+    def parts(self, postings: slice) -> FloatArray:
+        """What some of the postings are worth, before the weight of their term."""
+        counts = self.counts[postings].astype(np.float64)
+        norms = self.norms[self.lengths[self.rows[postings]]]
+        gain, absent, k1, lift = self.numbers.tolist()
+        if lift:
+            relative = counts / norms
+            lifted: FloatArray = counts * gain * (relative + lift) / (k1 + relative + lift)
+            return lifted
+        saturated: FloatArray = absent + counts * gain / (counts + norms)
+        return saturated
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Impacts:
+    """Postings that hold what they are worth themselves, for ``n`` passages.
+
+    Attributes:
+        rows: passages of each term, ascending, one term after the other.
+        impacts: what each of them gets, before the weight of the term.
+        size: ``n``.
+    """
+
+    rows: TermArray
+    impacts: VectorArray
+    size: int
+
+    def __len__(self) -> int:
+        return self.size
+
+    @property
+    def absent(self) -> float:
+        """What passages without a term get of it: nothing."""
+        return 0.0
+
+    def parts(self, postings: slice) -> FloatArray:
+        """What some of the postings are worth, before the weight of their term."""
+        return self.impacts[postings].astype(np.float64)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Asked:
+    """The tokens of a query, in order, repetitions included; ``p`` of them.
+
+    Attributes:
+        begins: where the postings of each begin, ``[p]``.
+        ends: where they end; at the beginning for a token that no passage here has.
+        weights: weight of each, ``[p]``.
+    """
+
+    begins: IntArray
+    ends: IntArray
+    weights: FloatArray
 
 
 class Kernel(Protocol):
@@ -47,11 +129,16 @@ class Kernel(Protocol):
     def name(self) -> str:
         """What runs them."""
 
-    def accumulate(self, tables: Tables, numbers: IntArray, scores: FloatArray) -> None:
-        """Adds to ``scores``, ``[n]``, what each of the query's terms gives each passage, term by term."""
+    def scores(self, postings: Counts | Impacts, asked: Asked) -> FloatArray:
+        """What each passage gets of the tokens, added up token by token, ``[n]``."""
 
-    def select(self, scores: FloatArray, n: int) -> Scored:
-        """The ``min(n, len(scores))`` best scores, equal ones by ascending row."""
+    def search(
+        self, postings: Counts | Impacts, asked: Asked, n: int, allowed: MaskArray | None = None
+    ) -> Scored:
+        """The best ``n`` of :meth:`scores`, or all there are, equal ones by ascending row.
+
+        ``allowed`` says of each passage whether it may be found; None: all may.
+        """
 
 
 class NumpyKernel:
@@ -59,20 +146,32 @@ class NumpyKernel:
 
     name = "numpy"
 
-    def accumulate(self, tables: Tables, numbers: IntArray, scores: FloatArray) -> None:
+    def scores(self, postings: Counts | Impacts, asked: Asked) -> FloatArray:
         """See :class:`Kernel`."""
-        for number in numbers.tolist():
-            slot = tables.slots[number]
-            if slot >= 0:
-                scores += tables.dense[slot]
-                continue
-            part = slice(tables.bounds[number], tables.bounds[number + 1])
-            rows, counts = tables.rows[part], tables.counts[part].astype(np.float64)
-            scores[rows] += tables.idf[number] * (counts * tables.gain / (counts + tables.norms[rows]))
+        scores = np.zeros(len(postings))
+        for begin, end, weight in zip(
+            asked.begins.tolist(), asked.ends.tolist(), asked.weights.tolist(), strict=True
+        ):
+            part = slice(begin, end)
+            rows = postings.rows[part]
+            if postings.absent:
+                gains = np.full(len(postings), weight * postings.absent)
+                gains[rows] = weight * postings.parts(part)
+                scores += gains
+            else:
+                scores[rows] += weight * postings.parts(part)
+        return scores
 
-    def select(self, scores: FloatArray, n: int) -> Scored:
+    def search(
+        self, postings: Counts | Impacts, asked: Asked, n: int, allowed: MaskArray | None = None
+    ) -> Scored:
         """See :class:`Kernel`."""
-        return best(scores, n)
+        scores = self.scores(postings, asked)
+        if allowed is None:
+            return best(scores, n)
+        rows = np.flatnonzero(allowed)
+        found = best(scores[rows], n)
+        return Scored(rows[found.rows], found.scores)
 
 
 class NumbaKernel:
@@ -89,26 +188,46 @@ class NumbaKernel:
     def __init__(self) -> None:
         from services.retriever.backends.bm25 import compiled
 
-        self._loops = compiled
+        self._loops: Any = compiled
 
-    def accumulate(self, tables: Tables, numbers: IntArray, scores: FloatArray) -> None:
+    def scores(self, postings: Counts | Impacts, asked: Asked) -> FloatArray:
         """See :class:`Kernel`."""
-        self._loops.accumulate(
-            numbers,
-            tables.slots,
-            tables.dense,
-            tables.bounds,
-            tables.rows,
-            tables.counts,
-            tables.idf,
-            tables.norms,
-            tables.gain,
-            scores,
-        )
+        scores = np.zeros(len(postings))
+        if isinstance(postings, Impacts):
+            self._loops.accumulate_impacts(
+                asked.begins, asked.ends, asked.weights, postings.rows, postings.impacts, scores
+            )
+        else:
+            self._loops.accumulate(asked.begins, asked.ends, asked.weights, *_fields(postings), scores)
+        return scores
 
-    def select(self, scores: FloatArray, n: int) -> Scored:
+    def search(
+        self, postings: Counts | Impacts, asked: Asked, n: int, allowed: MaskArray | None = None
+    ) -> Scored:
         """See :class:`Kernel`."""
-        return ordered(*self._loops.select(scores, min(n, len(scores))))
+        wanted = min(n, len(postings))
+        if not wanted:
+            return Scored(np.empty(0, dtype=np.int64), np.empty(0))
+        may = _ALL if allowed is None else allowed
+        terms = (asked.begins, asked.ends, asked.weights)
+        if isinstance(postings, Impacts):
+            found = self._loops.search_impacts(
+                *terms, postings.rows, postings.impacts, len(postings), may, wanted
+            )
+        else:
+            found = self._loops.search(*terms, *_fields(postings), may, wanted)
+        return ordered(*found)
+
+
+def _fields(postings: Counts) -> tuple[Any, ...]:
+    return (
+        postings.rows,
+        postings.counts,
+        postings.lengths,
+        postings.table.ravel(),
+        postings.norms,
+        postings.numbers,
+    )
 
 
 def choose(name: Literal["auto", "numba", "numpy"] = "auto") -> Kernel:

@@ -1,6 +1,9 @@
-"""The two BM25 formulas: what a term and a count are worth.
+"""The BM25 formulas: what a term and a count are worth.
 
-score(q, d) = sum over the tokens t of q of idf(t) * gain * tf / (tf + k1 * (1 - b + b * |d| / avgdl))
+score(q, d) = sum over the tokens t of q, in their order, of idf(t) * part(tf(t, d), |d|)
+
+Everything here is a pure function of the statistics of the whole collection: how many passages there are, how
+many hold a term, and how long passages are on average.
 """
 
 from __future__ import annotations
@@ -21,7 +24,7 @@ class Weighting(Protocol):
 
     @property
     def k1(self) -> float:
-        """Saturation of counts, (0, 100]."""
+        """Saturation of counts, [0, 100]."""
 
     @property
     def b(self) -> float:
@@ -29,10 +32,27 @@ class Weighting(Protocol):
 
     @property
     def gain(self) -> float:
-        """Constant factor of every score."""
+        """Constant factor of every part."""
 
-    def idf(self, frequencies: IntArray, num_passages: int) -> FloatArray:
-        """Weight of each term from the number of passages it is in, ``[t]``."""
+    @property
+    def lift(self) -> float:
+        """What BM25L adds to counts that are relative to length; 0 in all others."""
+
+    @property
+    def absent(self) -> float:
+        """The part of a count of 0."""
+
+    def mean_idf(self, frequencies: IntArray, num_passages: int) -> float:
+        """What :meth:`idf` needs to know of all terms of a collection, in the order they are first seen."""
+
+    def idf(self, frequencies: IntArray, num_passages: int, mean: float) -> FloatArray:
+        """Weight of terms from the number of passages each is in, ``[t]``."""
+
+    def parts(self, counts: FloatArray, norms: FloatArray) -> FloatArray:
+        """What counts are worth in passages of some :meth:`norms`; the two are broadcast together."""
+
+    def norms(self, lengths: FloatArray, average: float) -> FloatArray:
+        """What makes counts in passages of ``lengths`` tokens comparable, where ``average`` is the mean."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,24 +66,35 @@ class Okapi:
 
     k1: float = 1.5
     b: float = 0.75
+    lift: Final[float] = 0.0
+    absent: Final[float] = 0.0
 
     @property
     def gain(self) -> float:
         """The factor k1 + 1 of Robertson's formula."""
         return self.k1 + 1
 
-    def idf(self, frequencies: IntArray, num_passages: int) -> FloatArray:
-        """Weight of each term, ``[t]``, terms in the order they are first seen."""
+    def mean_idf(self, frequencies: IntArray, num_passages: int) -> float:
+        """Mean idf of all terms before the floor; terms in the order they are first seen."""
+        if not len(frequencies):
+            return 0.0
         values, places = np.unique(frequencies, return_inverse=True)
-        # math.log, as the reference has it: np.log may differ in the last bit.
-        idf = np.array([math.log(num_passages - df + 0.5) - math.log(df + 0.5) for df in values.tolist()])[
-            places
-        ]
-        if len(idf):
-            # accumulate adds one by one, as the reference does; sum would add pairwise.
-            mean = float(np.add.accumulate(idf)[-1]) / len(idf)
-            idf[idf < 0] = _EPSILON * mean
+        # accumulate adds one by one, as the reference does; sum would add pairwise.
+        return float(np.add.accumulate(_okapi_idf(values, num_passages)[places])[-1]) / len(frequencies)
+
+    def idf(self, frequencies: IntArray, num_passages: int, mean: float) -> FloatArray:
+        """Weight of terms, ``[t]``."""
+        idf = _okapi_idf(frequencies, num_passages)
+        idf[idf < 0] = _EPSILON * mean
         return idf
+
+    def parts(self, counts: FloatArray, norms: FloatArray) -> FloatArray:
+        """tf * (k1 + 1) / (tf + norm)."""
+        return _saturated(counts * self.gain, counts + norms)
+
+    def norms(self, lengths: FloatArray, average: float) -> FloatArray:
+        """k1 * (1 - b + b * |d| / avgdl)."""
+        return self.k1 * _relative(self.b, lengths, average)
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,19 +109,131 @@ class Lucene:
     k1: float = 1.2
     b: float = 0.75
     gain: Final[float] = 1.0
+    lift: Final[float] = 0.0
+    absent: Final[float] = 0.0
 
-    def idf(self, frequencies: IntArray, num_passages: int) -> FloatArray:
-        """Weight of each term, ``[t]``, (0, inf)."""
+    def mean_idf(self, frequencies: IntArray, num_passages: int) -> float:
+        """Nothing: a term's idf depends on no other term."""
+        return 0.0
+
+    def idf(self, frequencies: IntArray, num_passages: int, mean: float) -> FloatArray:
+        """Weight of terms, ``[t]``, (0, inf)."""
         odds = (num_passages - frequencies + 0.5) / (frequencies + 0.5)
         idf: FloatArray = np.log1p(odds)
         return idf
 
+    def parts(self, counts: FloatArray, norms: FloatArray) -> FloatArray:
+        """tf / (tf + norm)."""
+        return _saturated(counts, counts + norms)
 
-def length_norms(weighting: Weighting, lengths: np.ndarray[tuple[int], np.dtype[np.int32]]) -> FloatArray:
-    """k1 * (1 - b + b * |d| / avgdl) of each passage, ``[n]``; the reference's operations in its order."""
-    total = int(lengths.sum(dtype=np.int64))
-    if not total:
-        return np.full(len(lengths), weighting.k1)
-    average = total / len(lengths)
-    relative: FloatArray = weighting.b * lengths.astype(np.float64) / average
-    return weighting.k1 * (1 - weighting.b + relative)
+    def norms(self, lengths: FloatArray, average: float) -> FloatArray:
+        """k1 * (1 - b + b * |d| / avgdl)."""
+        return self.k1 * _relative(self.b, lengths, average)
+
+
+@dataclass(frozen=True, slots=True)
+class Plus:
+    """BM25+: a term that is there is worth ``delta`` at least, however long the passage.
+
+    idf = ln((n + 1) / df). As in ``rank_bm25.BM25Plus``, ``delta`` counts for every known token of the query,
+    whether the passage has it or not: it adds the same to all passages.
+
+    Lv and Zhai, "Lower-bounding term frequency normalization", CIKM 2011, equation 8.
+    """
+
+    k1: float = 1.5
+    b: float = 0.75
+    delta: float = 1.0
+    lift: Final[float] = 0.0
+
+    @property
+    def gain(self) -> float:
+        """The factor k1 + 1."""
+        return self.k1 + 1
+
+    @property
+    def absent(self) -> float:
+        """``delta``."""
+        return self.delta
+
+    def mean_idf(self, frequencies: IntArray, num_passages: int) -> float:
+        """Nothing: a term's idf depends on no other term."""
+        return 0.0
+
+    def idf(self, frequencies: IntArray, num_passages: int, mean: float) -> FloatArray:
+        """Weight of terms, ``[t]``, (0, inf)."""
+        return np.array([math.log((num_passages + 1) / df) for df in frequencies.tolist()])
+
+    def parts(self, counts: FloatArray, norms: FloatArray) -> FloatArray:
+        """delta + tf * (k1 + 1) / (tf + norm)."""
+        return self.delta + _saturated(counts * self.gain, counts + norms)
+
+    def norms(self, lengths: FloatArray, average: float) -> FloatArray:
+        """k1 * (1 - b + b * |d| / avgdl)."""
+        return self.k1 * _relative(self.b, lengths, average)
+
+
+@dataclass(frozen=True, slots=True)
+class Long:
+    """BM25L as ``rank_bm25.BM25L`` has it: counts relative to length, lifted by ``delta``.
+
+    idf = ln(n + 1) - ln(df + 0.5). The package multiplies by tf once more than the paper does, so that a part
+    grows with tf without bound; ours is the package's.
+
+    Lv and Zhai, "When documents are very long, BM25 fails!", SIGIR 2011.
+    """
+
+    k1: float = 1.5
+    b: float = 0.75
+    delta: float = 0.5
+    absent: Final[float] = 0.0
+
+    @property
+    def gain(self) -> float:
+        """The factor k1 + 1."""
+        return self.k1 + 1
+
+    @property
+    def lift(self) -> float:
+        """``delta``."""
+        return self.delta
+
+    def mean_idf(self, frequencies: IntArray, num_passages: int) -> float:
+        """Nothing: a term's idf depends on no other term."""
+        return 0.0
+
+    def idf(self, frequencies: IntArray, num_passages: int, mean: float) -> FloatArray:
+        """Weight of terms, ``[t]``, (0, inf)."""
+        last = math.log(num_passages + 1)
+        return np.array([last - math.log(df + 0.5) for df in frequencies.tolist()])
+
+    def parts(self, counts: FloatArray, norms: FloatArray) -> FloatArray:
+        """tf * (k1 + 1) * (c + delta) / (k1 + c + delta), where c = tf / norm."""
+        relative = counts / norms
+        return counts * self.gain * (relative + self.delta) / (self.k1 + relative + self.delta)
+
+    def norms(self, lengths: FloatArray, average: float) -> FloatArray:
+        """1 - b + b * |d| / avgdl; of passages without a token where b = 1, of which nothing is asked, 1."""
+        relative = _relative(self.b, lengths, average)
+        return np.where(relative > 0, relative, 1.0)
+
+
+def average_length(total_tokens: int, num_passages: int) -> float:
+    """Mean length of passages, in tokens; 1 where there is no token."""
+    return total_tokens / num_passages if total_tokens else 1.0
+
+
+def _okapi_idf(frequencies: IntArray, num_passages: int) -> FloatArray:
+    # math.log, as the reference has it: np.log may differ in the last bit.
+    return np.array([math.log(num_passages - df + 0.5) - math.log(df + 0.5) for df in frequencies.tolist()])
+
+
+def _relative(b: float, lengths: FloatArray, average: float) -> FloatArray:
+    relative: FloatArray = 1 - b + b * lengths / average
+    return relative
+
+
+def _saturated(worth: FloatArray, whole: FloatArray) -> FloatArray:
+    """``worth / whole``, and 0 where both are: k1 = 0 and no such term, or a passage without a token."""
+    nothing = np.zeros(np.broadcast_shapes(worth.shape, whole.shape))
+    return np.divide(worth, whole, out=nothing, where=whole > 0)
