@@ -14,6 +14,7 @@ from meshkit.telemetry import Telemetry
 from raglab.similarities import Models, Similarities
 from ragmesh.evaluator.v1 import evaluator_service_pb2 as pb
 from ragmesh.evaluator.v1 import evaluator_service_pb2_grpc as pb_grpc
+from services.evaluator import observing
 from services.evaluator.backends.sql import SqlObservationStore
 from services.evaluator.engine import Evaluator
 from services.evaluator.servicer import EvaluatorServicer
@@ -32,7 +33,9 @@ class EvaluatorService:
 
     def __init__(self, settings: EvaluatorSettings) -> None:
         self._settings = settings
-        self._store = SqlObservationStore(settings.database(), lock_timeout_s=settings.lock_timeout_s)
+        self._store = SqlObservationStore(
+            settings.database(), lock_timeout_s=settings.lock_timeout_s, remeasure=observing.read_again
+        )
         self._pool = ComputePool(settings.compute_threads, "evaluator")
         self._evaluator = Evaluator(self._store, commit_size=settings.commit_size)
         self._measuring_pool = ComputePool(settings.measuring_threads, "evaluator-measuring")

@@ -123,13 +123,24 @@ class ObservingServicer(pb_grpc.EvaluatorServiceServicer):
     async def _read(self, message: pb.Observation) -> tuple[Observation, Measurement]:
         now_us = time.time_ns() // 1000
         if _cells(message) <= _INLINE_CELLS:
-            return _read(message, now_us)
-        return await self._pool.run(_read, message, now_us)
+            return read(message, now_us)
+        return await self._pool.run(read, message, now_us)
 
 
-def _read(message: pb.Observation, now_us: int) -> tuple[Observation, Measurement]:
+def read(message: pb.Observation, now_us: int) -> tuple[Observation, Measurement]:
+    """Reads and measures an observation; ``now_us`` stands in for an unset time.
+
+    Raises:
+        InvalidField: a bound of the contract is broken.
+        InvalidInput: arguments that do not fit each other.
+    """
     observation = observations.observation(message, now_us=now_us)
     return observation, measure(observation)
+
+
+def read_again(payload: bytes) -> tuple[Observation, Measurement]:
+    """Reads and measures an observation that was stored; one without a time is as old as can be."""
+    return read(pb.Observation.FromString(payload), 0)
 
 
 def _cells(message: pb.Observation) -> int:

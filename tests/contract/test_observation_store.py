@@ -18,7 +18,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from sqlalchemy import URL, Engine, event, make_url
+from sqlalchemy import URL, Engine, event, make_url, text
+from sqlalchemy.ext.asyncio import create_async_engine
 
 from meshkit.errors import Unavailable
 from ragcore.group_fairness import Attribute, Nugget
@@ -572,14 +573,59 @@ async def test_segments_stay_few(tmp_path: Path, clock: Clock) -> None:
     assert (report.num_observations, report.stages[Stage.RETRIEVE].count) == (300, 300)
 
 
-async def test_a_database_of_version_1_is_refused_in_one_line(tmp_path: Path) -> None:
-    path = tmp_path / "observations.db"
-    with sqlite3.connect(path) as database:
-        database.execute("CREATE TABLE run_moments (run_id TEXT)")
-    database.close()
-    store = SqlObservationStore(URL.create("sqlite+aiosqlite", database=str(path)))
-    with pytest.raises(Unavailable, match="move it away"):
+VERSION_1 = [
+    "CREATE TABLE observations (id VARCHAR(128) NOT NULL PRIMARY KEY, run_id VARCHAR(128) NOT NULL,"
+    " stored_at_us BIGINT NOT NULL, payload {blob} NOT NULL)",
+    "CREATE TABLE runs (sequence INTEGER PRIMARY KEY, run_id VARCHAR(128) NOT NULL UNIQUE)",
+    "CREATE TABLE run_moments (run_id VARCHAR(128) PRIMARY KEY)",
+    "CREATE TABLE run_providers (run_id VARCHAR(128) PRIMARY KEY)",
+    "CREATE TABLE run_degradations (run_id VARCHAR(128) PRIMARY KEY)",
+]
+"""The tables of version 1, as far as reading it again depends on them."""
+
+
+async def _version_1(url: URL, ids: Sequence[str]) -> None:
+    engine = create_async_engine(url)
+    blob = "BYTEA" if url.get_backend_name() == "postgresql" else "BLOB"
+    async with engine.begin() as connection:
+        for statement in VERSION_1:
+            await connection.execute(text(statement.format(blob=blob)))
+        await connection.execute(
+            text("INSERT INTO observations VALUES (:id, 'run', 1, :payload)"),
+            [{"id": id_, "payload": id_.encode()} for id_ in ids],
+        )
+    await engine.dispose()
+
+
+async def test_observations_of_version_1_are_measured_again(url: URL, clock: Clock) -> None:
+    if url.database and url.get_backend_name() == "sqlite":
+        Path(url.database).parent.mkdir()
+    ids = [f"{i:04}" for i in range(1_200)]
+    await _version_1(url, ids)
+    read = 0
+
+    def remeasure(payload: bytes) -> tuple[Observation, Measurement]:
+        nonlocal read
+        read += 1
+        if read == 700:
+            raise Unavailable("TEST", "the machine went down")
+        return _measured(_observation(payload.decode()))[0]
+
+    refusing = SqlObservationStore(url, clock=clock)
+    with pytest.raises(Unavailable, match="version 1"):
+        await refusing.open()
+    stopped = SqlObservationStore(url, clock=clock, remeasure=remeasure)
+    with pytest.raises(Unavailable, match="went down"):
+        await stopped.open()
+    for _ in range(2):  # what was stopped is completed, once
+        store = SqlObservationStore(url, clock=clock, remeasure=remeasure)
         await store.open()
+        report = await _report(store)
+        assert (report.num_observations, report.estimates["ee_d"].count) == (1_200, 1_200)
+        page = await store.measurements("run", after=-1, limit=2_000)
+        assert [one.observation_id for one in page] == ids
+        await store.close()
+    assert read == 700 + 1_200
 
 
 async def test_a_locked_sqlite_says_so(tmp_path: Path) -> None:

@@ -20,7 +20,6 @@ from sqlalchemy import (
     case,
     event,
     func,
-    inspect,
     or_,
     select,
 )
@@ -31,7 +30,7 @@ from sqlalchemy.pool import ConnectionPoolEntry
 
 from meshkit.errors import Unavailable
 from services.evaluator.aggregate import Aggregate
-from services.evaluator.backends import sql_segments
+from services.evaluator.backends import sql_segments, sql_version_1
 from services.evaluator.backends.sql_failures import unavailable
 from services.evaluator.backends.sql_tables import (
     CONVERSATIONS,
@@ -104,9 +103,18 @@ class SqlObservationStore:
         url: database with an async driver, such as ``sqlite+aiosqlite:///FILE``.
         lock_timeout_s: how long a locked SQLite database is waited for. Seconds, [0, 60].
         clock: what time it is. Microseconds since 1970.
+        remeasure: reads and measures a payload, for databases of version 1; None refuses those.
     """
 
-    def __init__(self, url: URL, *, lock_timeout_s: float = 5.0, clock: Callable[[], int] = _now_us) -> None:
+    def __init__(
+        self,
+        url: URL,
+        *,
+        lock_timeout_s: float = 5.0,
+        clock: Callable[[], int] = _now_us,
+        remeasure: Callable[[bytes], tuple[Observation, Measurement]] | None = None,
+    ) -> None:
+        self._remeasure = remeasure
         self._url = url
         self._lock_timeout_s = lock_timeout_s
         self._clock = clock
@@ -142,14 +150,25 @@ class SqlObservationStore:
         try:
             with unavailable():
                 async with self._writer.begin() as connection:
-                    await connection.run_sync(_refuse_other_versions)
+                    has_version_1 = await connection.run_sync(sql_version_1.set_aside)
                     await connection.run_sync(METADATA.create_all)
                     if is_sqlite:
                         # Also the one write that shows at once whether the file can be written at all.
                         await connection.exec_driver_sql(f"PRAGMA user_version={SCHEMA_VERSION}")
+                if has_version_1:
+                    await self._measure_again(self._reader, self._writer)
         except Unavailable:
             await self.close()
             raise
+
+    async def _measure_again(self, reader: AsyncEngine, writer: AsyncEngine) -> None:
+        """Stores what a database of version 1 held; begun again where it was stopped, as ids count once."""
+        if self._remeasure is None:
+            raise Unavailable("STORE_UNAVAILABLE", "the database of observations is of version 1")
+        async for page in sql_version_1.payloads(reader):
+            await self.append(await asyncio.to_thread(list, map(self._remeasure, page)))
+        async with writer.begin() as connection:
+            await connection.run_sync(sql_version_1.drop)
 
     async def close(self) -> None:
         """See the port."""
@@ -520,15 +539,6 @@ async def _conversations(connection: AsyncConnection, of_scope: ColumnElement[bo
         name: Moments(first[2 * i], total - first[2 * i], float(means[name]), float(second[i] or 0.0))
         for i, name in enumerate(CONVERSATION)
     }
-
-
-def _refuse_other_versions(connection: Connection) -> None:
-    if inspect(connection).has_table("run_moments"):
-        raise Unavailable(
-            "STORE_UNAVAILABLE",
-            "the database of observations has the layout of version 1, which was never released and is not "
-            "read any more: move it away",
-        )
 
 
 def _prepare_sqlite(connection: DBAPIConnection, _: ConnectionPoolEntry) -> None:
