@@ -11,7 +11,7 @@ UNDEFINED = "–"
 
 
 def shown(cell: Cell) -> str:
-    """An entry in words: four significant digits, intervals in brackets, a dash where undefined."""
+    """An entry in words: three or four significant digits, intervals in brackets, a dash where undefined."""
     if cell is None:
         return UNDEFINED
     if isinstance(cell, BootstrapInterval):
@@ -38,8 +38,9 @@ def interval_shown(cell: BootstrapInterval) -> str:
 def _number(value: float) -> str:
     if math.isnan(value):
         return UNDEFINED
-    if value == 0 or 1e-3 <= abs(value) < 1e5:
-        # Three decimals for what lies around 1; fewer the larger it is.
-        digits = 3 if abs(value) < 100 else 1
+    size = abs(value)
+    if size == 0 or 1e-3 <= size < 1e5:
+        # Three decimals for what lies around 1, fewer the larger it is, one more for small shares.
+        digits = 1 if size >= 100 else 4 if 0 < size < 0.1 else 3
         return f"{value:,.{digits}f}".replace("-", "−")
     return f"{value:.2e}".replace("-", "−")

@@ -184,6 +184,7 @@ class Evaluator(evaluator_grpc.EvaluatorServiceServicer):
     """Has five runs, two a page."""
 
     run_ids: tuple[str, ...] = ("r5", "r4", "r3", "r2", "r1")
+    report_requests: list[evaluator_pb2.GetReportRequest] = field(default_factory=list)
 
     async def ListRuns(  # type: ignore[override]
         self, request: evaluator_pb2.ListRunsRequest, context: grpc.aio.ServicerContext[object, object]
@@ -198,13 +199,18 @@ class Evaluator(evaluator_grpc.EvaluatorServiceServicer):
     async def GetReport(  # type: ignore[override]
         self, request: evaluator_pb2.GetReportRequest, context: grpc.aio.ServicerContext[object, object]
     ) -> evaluator_pb2.GetReportResponse:
-        if request.run_id not in self.run_ids:
+        self.report_requests.append(request)
+        if not request.HasField("configuration") and request.run_id not in self.run_ids:
             raise NotFound("run_id", f"there is no run {request.run_id!r}")
         return evaluator_pb2.GetReportResponse(
             report=evaluator_pb2.RunReport(
                 run_id=request.run_id,
+                window=request.window,
+                configuration=request.configuration if request.HasField("configuration") else None,
                 num_observations=3,
                 num_rankings=60,
+                vote_agreement=common_pb2.Estimate(mean=0.9, count=2),
+                passages=[evaluator_pb2.ExposureShare(name="p1<b>", exposure=1.0, share=0.5)],
                 ee_d_norm=common_pb2.Estimate(mean=0.5, low=0.25, high=0.75, count=3),
                 expected_utility=common_pb2.Estimate(undefined=3),
                 providers=[evaluator_pb2.ExposureShare(name="Co-op", exposure=2.0, share=1.0, target=1.5)],
@@ -220,6 +226,39 @@ class Evaluator(evaluator_grpc.EvaluatorServiceServicer):
                 ],
             )
         )
+
+    async def ListConfigurations(  # type: ignore[override]
+        self,
+        request: evaluator_pb2.ListConfigurationsRequest,
+        context: grpc.aio.ServicerContext[object, object],
+    ) -> evaluator_pb2.ListConfigurationsResponse:
+        start = int(request.page_token or 0)
+        end = start + min(2, request.page_size)
+        made = [evaluator_pb2.Configuration(collection="c", retriever="bm25", alpha=alpha) for alpha in (0, 1)]
+        made.append(evaluator_pb2.Configuration(collection="c", retriever="dense"))
+        return evaluator_pb2.ListConfigurationsResponse(
+            configurations=[
+                evaluator_pb2.ConfigurationSummary(configuration=one, num_observations=3)
+                for one in made[start:end]
+            ],
+            next_page_token=str(end) if end < len(made) else "",
+        )
+
+    async def ListMeasurements(  # type: ignore[override]
+        self,
+        request: evaluator_pb2.ListMeasurementsRequest,
+        context: grpc.aio.ServicerContext[object, object],
+    ) -> AsyncIterator[evaluator_pb2.ListMeasurementsResponse]:
+        if request.run_id not in self.run_ids:
+            raise NotFound("run_id", f"there is no run {request.run_id!r}")
+        for query in ("q1", "q2"):
+            for alpha in (0.0, 2.0):
+                yield evaluator_pb2.ListMeasurementsResponse(
+                    observation_id=f"{query}-{alpha}",
+                    query_id=query,
+                    configuration=evaluator_pb2.Configuration(retriever="bm25", alpha=alpha),
+                    quantities={"ee_d_norm": 0.25 + alpha / 4, "ee_r_norm": 0.5 + alpha / 8},
+                )
 
 
 class Nothing:
