@@ -69,7 +69,7 @@ def anytime_vote(
     by "majority" and "plurality" each one more adds to r's count and to no other's but its own, which is at
     most 1. By "plurality" the same holds for a rival that cannot win itself but can take the plurality from
     c. Where the threshold lies outside [low, high), who is alike is known beforehand, and every number of
-    answers is tried, with the strongest rivals among them and with the first.
+    answers is tried, those of the largest weights first: they differ in nothing else.
 
     Args:
         similarity: array [K, M, M] as in :func:`vote`; entries of answers that have not arrived are not
@@ -186,11 +186,11 @@ class _Polls:
         by_count = self.pooling in ("majority", "plurality")
         if by_count and not self.low <= self.threshold < self.high:
             outcome = np.where(self.known, self.combined, self.low)[None]
-            for order in (np.argsort(-self.weights[places], kind="stable"), np.arange(len(places))):
-                for number_of_arrivals in range(1, len(places) + 1):
-                    pool = here.copy()
-                    pool[places[order[:number_of_arrivals]]] = True
-                    yield pool, outcome
+            strongest = places[np.argsort(-self.weights[places], kind="stable")]
+            for number_of_arrivals in range(1, len(places) + 1):
+                pool = here.copy()
+                pool[strongest[:number_of_arrivals]] = True
+                yield pool, outcome
             return
         everyone = here | waiting
         for rival in np.flatnonzero(everyone).tolist():

@@ -135,6 +135,36 @@ def test_decided_with_similarities_below_zero(pooling):
         assert now.decided == (winners == {now.winner})
 
 
+def test_some_of_those_waited_for_may_turn_a_vote_that_all_of_them_would_not():
+    # Six answers, of which 1 and 2 agree; five that vote only are waited for, and surely alike to all. With a
+    # of them, 1 has 1 + a of 5 + a others and 0 has a: with 3 or 4 of them only 1 and 2 have half of the
+    # others, with fewer nobody has, with 5 everybody.
+    similarity = np.zeros((1, 11, 11))
+    similarity[0, 1, 2] = similarity[0, 2, 1] = 1.0
+    own = [0.5] * 6 + [0.1] * 5
+    known = np.arange(11) < 6
+    options = {"pooling": "majority", "low": 0.9}
+    now = anytime_vote(similarity, [1.0], own, known, np.zeros(11), **options)
+    assert (now.winner, now.decided) == (0, False)
+    outcome = np.where(known[:, None] & known, similarity, 1.0)
+    winners = [winner_among(np.arange(11) < 6 + a, outcome, own, pooling="majority") for a in range(6)]
+    assert winners == [0, 0, 0, 1, 1, 0]
+
+
+def test_one_answer_alone_may_win_that_would_not_among_all():
+    # Bounds above what is known, so that whoever comes lifts the leader too.
+    similarity = np.zeros((1, 6, 6))
+    own = [0.6, 0.11, 0.11, 0.2, 0.2, 0.2]
+    here = np.arange(6) < 3
+    now = anytime_vote(similarity, [1.0], own, here, np.zeros(6), low=0.6)
+    assert (now.winner, now.decided) == (0, False)
+    outcome = np.where(here[:, None] & here, 0.0, 0.6)
+    outcome[3] = outcome[:, 3] = [0.6, 1, 1, 1, 1, 1]
+    # alone: 0.2 · (0.6 + 1 + 1) / 3 > 0.6 · 0.6 / 3; among all: 0.2 · (0.6 + 4) / 5 < 0.6 · 3 · 0.6 / 5
+    assert winner_among(np.arange(6) < 4, outcome[None], own) == 3
+    assert winner_among(np.arange(6) < 6, outcome[None], own) == 0
+
+
 @property_test
 @given(
     arrays(np.float64, (1, 5, 5), elements=levels), weights, states, st.sampled_from(POOLINGS), st.randoms()
