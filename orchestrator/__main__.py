@@ -14,11 +14,12 @@ from meshkit.server import Registration, ServerStartError, run, serve
 from meshkit.settings import load, variable
 from meshkit.telemetry import Telemetry
 from orchestrator import codec
+from orchestrator.budgets import Plan, StageSpec
 from orchestrator.clients import EvaluatorClient, GeneratorClient, RerankerClient, RetrieverClient
 from orchestrator.courier import Courier
 from orchestrator.domain import Stage
 from orchestrator.outbox import Outbox
-from orchestrator.pipeline import Pipeline, Plan, StageSpec
+from orchestrator.pipeline import Pipeline
 from orchestrator.servicer import OrchestratorServicer
 from orchestrator.settings import OrchestratorSettings
 from ragmesh.orchestrator.v1 import orchestrator_service_pb2 as pb
@@ -84,6 +85,7 @@ class Orchestrator:
             admission=Admission(settings.max_work, "answers"),
             default_collection=settings.default_collection,
             default_reranker=settings.default_reranker,
+            sources=settings.catalogue(),
         )
         self.registrations = [Registration(pb_grpc.add_OrchestratorServiceServicer_to_server, servicer, NAME)]
 

@@ -63,7 +63,7 @@ class RetrieverClient:
             response = await self._stub.Retrieve(request, timeout=timeout_s)
         except grpc.RpcError as error:
             raise _translated(error, "retriever", _RETRIEVER_FIELDS) from error
-        return codec.pool(response)
+        return codec.pool(response, id_prefix=ask.id_prefix)
 
 
 class RerankerClient:
@@ -160,6 +160,21 @@ class GeneratorClient:
             else _renamed(from_item_error(result.error), _GENERATOR_FIELDS)
             for result in response.results
         ]
+
+    async def knowledge(self, ask: Ask, *, most: int, timeout_s: float) -> Pool:
+        """See the port."""
+        try:
+            response = await self._stub.GenerateBatch(codec.knowledge_request(ask), timeout=timeout_s)
+        except grpc.RpcError as error:
+            raise _translated(error, "generator", _GENERATOR_FIELDS) from error
+        if len(response.results) != 1:
+            raise MeshError(
+                grpc.StatusCode.INTERNAL, "UPSTREAM_ERROR", "the generator did not write a document"
+            )
+        (result,) = response.results
+        if not result.HasField("answer"):
+            raise _renamed(from_item_error(result.error), _GENERATOR_FIELDS)
+        return codec.knowledge(result.answer, most=most)
 
 
 class EvaluatorClient:

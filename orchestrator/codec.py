@@ -6,7 +6,9 @@ import hashlib
 import re
 import secrets
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from datetime import UTC, datetime
+from itertools import pairwise
 from typing import Final, TypeVar, cast
 
 import numpy as np
@@ -40,6 +42,9 @@ from orchestrator.domain import (
     Stage,
     UtilityMetric,
 )
+from orchestrator.expressions.notation import PARAMETRIC_KNOWLEDGE
+from orchestrator.expressions.parser import ExpressionError
+from orchestrator.expressions.sources import Catalogue, Recipe
 from ragcore.arrays import IntArray
 from ragmesh.common.v1 import common_pb2
 from ragmesh.evaluator.v1 import evaluator_service_pb2 as evaluator_pb
@@ -62,6 +67,10 @@ DEFAULT_RERANK_DEPTH: Final = 20
 _LARGEST_SEED: Final = 2**63 - 1
 _CONTROL: Final = re.compile(r"[\x00-\x1f\x7f-\x9f]")
 _BYTES_PER_CHARACTER: Final = 4
+
+_KNOWLEDGE_TEMPLATE: Final = "eor-parametric-knowledge"
+_KNOWLEDGE_TOKENS: Final = 256
+_KNOWLEDGE_WORDS: Final = 100
 
 _METRICS: Final[dict[int, UtilityMetric]] = {
     evaluator_pb.UTILITY_METRIC_UNSPECIFIED: UtilityMetric.TOKEN_F1,
@@ -90,6 +99,7 @@ _AUGMENTATIONS: Final[dict[int, Augmentation]] = {
     generator_pb.AUGMENTATION_FUSION_IN_DECODER: Augmentation.FUSION_IN_DECODER,
     generator_pb.AUGMENTATION_RETRIEVAL_FREE: Augmentation.RETRIEVAL_FREE,
     generator_pb.AUGMENTATION_PARAMETRIC_KNOWLEDGE: Augmentation.PARAMETRIC_KNOWLEDGE,
+    generator_pb.AUGMENTATION_COMPRESSION: Augmentation.COMPRESSION,
 }
 _AUGMENTATIONS_BACK: Final = {
     Augmentation.DEFAULT: generator_pb.AUGMENTATION_UNSPECIFIED,
@@ -97,7 +107,11 @@ _AUGMENTATIONS_BACK: Final = {
     Augmentation.FUSION_IN_DECODER: generator_pb.AUGMENTATION_FUSION_IN_DECODER,
     Augmentation.RETRIEVAL_FREE: generator_pb.AUGMENTATION_RETRIEVAL_FREE,
     Augmentation.PARAMETRIC_KNOWLEDGE: generator_pb.AUGMENTATION_PARAMETRIC_KNOWLEDGE,
+    Augmentation.COMPRESSION: generator_pb.AUGMENTATION_COMPRESSION,
 }
+_SAID_BY_EXPRESSIONS: Final = frozenset(
+    {Augmentation.RETRIEVAL_FREE, Augmentation.PARAMETRIC_KNOWLEDGE, Augmentation.COMPRESSION}
+)
 _STAGES: Final = {
     Stage.RETRIEVE: common_pb2.STAGE_RETRIEVE,
     Stage.RERANK: common_pb2.STAGE_RERANK,
@@ -108,30 +122,51 @@ _ACTIONS: Final = {
     Action.FAIL: common_pb2.Degradation.ACTION_UNSPECIFIED,
     Action.RETRIEVER_ORDER: common_pb2.Degradation.ACTION_RETRIEVER_ORDER,
     Action.NO_CONTEXT: common_pb2.Degradation.ACTION_NO_CONTEXT,
+    Action.SOURCE_LEFT_OUT: common_pb2.Degradation.ACTION_SOURCE_LEFT_OUT,
     Action.NO_ANSWER: common_pb2.Degradation.ACTION_NO_ANSWER,
     Action.OBSERVATION_QUEUED: common_pb2.Degradation.ACTION_OBSERVATION_QUEUED,
     Action.OBSERVATION_DROPPED: common_pb2.Degradation.ACTION_OBSERVATION_DROPPED,
 }
 
 
-def ask(request: pb.AskRequest, *, default_collection: str, default_reranker: str) -> Ask:
+def ask(
+    request: pb.AskRequest,
+    *,
+    default_collection: str,
+    default_reranker: str,
+    sources: Catalogue | None = None,
+) -> Ask:
     """Reads an ask: checks every bound and fills in every default.
 
+    Args:
+        request: the request.
+        default_collection: collection of asks that name none.
+        default_reranker: reranker of asks that name none.
+        sources: what expressions can name; nothing but ``PK`` and ``ReFree`` without it.
+
     Raises:
-        InvalidField: a bound of the contract is broken.
+        InvalidField: a bound of the contract is broken, or what is asked does not go together.
     """
     question = checks.text("question", request.question)
+    recipe = _recipe(request, sources or Catalogue()) if request.expression else None
     source = request.WhichOneof("source")
     candidates: Sequence[Passage] | None = None
     if source == "candidates":
         candidates = list(request.candidates.passages)
         checks.passages("candidates.passages", candidates)
-    collection = "" if candidates is not None else default_collection
+    collection = "" if candidates is not None or recipe is not None else default_collection
     if source == "collection":
         collection = checks.name("collection", request.collection)
-    depth, k, rerank_depth = _sizes(request, len(candidates) if candidates is not None else None)
+    if recipe is not None:
+        # Of an expression these follow from it; what it can give at most is bounded like k.
+        depth = max([place.depth for place in recipe.places.values()], default=1)
+        depth = k = rerank_depth = max(1, depth, recipe.most)
+    else:
+        depth, k, rerank_depth = _sizes(request, len(candidates) if candidates is not None else None)
     sampling = _sampling(request.sampling) if request.HasField("sampling") else None
     reranker = _name("reranker", request.reranker) or default_reranker
+    if recipe is not None:
+        reranker = _reranker_of(recipe, request, reranker)
     if request.sampling_stage == pb.SAMPLING_STAGE_UNSPECIFIED:
         # Whoever orders last decides who is shown; sampling before it would be undone by its order.
         sampling_stage = SamplingStage.RETRIEVER if reranker == "none" else SamplingStage.RERANKER
@@ -141,8 +176,13 @@ def ask(request: pb.AskRequest, *, default_collection: str, default_reranker: st
         )
     if sampling is not None and sampling_stage is SamplingStage.RERANKER and reranker == "none":
         raise InvalidField("sampling_stage", "must be the retriever where there is no reranker")
+    if recipe is not None and sampling is not None:
+        _check_sampling(recipe, sampling_stage)
     most = 1 if sampling is None else sampling.num_rankings
     num_answers = request.num_answers if request.HasField("num_answers") else most
+    augmentation = _enum(
+        "augmentation", request.augmentation, _AUGMENTATIONS, generator_pb.Augmentation.keys()
+    )
     return Ask(
         id=secrets.token_hex(16),
         question=question,
@@ -157,9 +197,7 @@ def ask(request: pb.AskRequest, *, default_collection: str, default_reranker: st
         rerank_depth=rerank_depth,
         sampling=sampling,
         sampling_stage=sampling_stage,
-        augmentation=_enum(
-            "augmentation", request.augmentation, _AUGMENTATIONS, generator_pb.Augmentation.keys()
-        ),
+        augmentation=augmentation if recipe is None else _augmentation_of(recipe, augmentation),
         decoding=_decoding(request.decoding),
         num_answers=checks.between("num_answers", num_answers, 0, most),
         agent=Agent(
@@ -170,6 +208,8 @@ def ask(request: pb.AskRequest, *, default_collection: str, default_reranker: st
         labels=_labels(request.labels),
         observe=not request.skip_observation,
         want_report=request.want_report and not request.skip_observation,
+        filter=request.filter if request.HasField("filter") else None,
+        recipe=recipe,
     )
 
 
@@ -178,10 +218,14 @@ def retrieve_request(ask: Ask, *, k: int, sampling: Sampling | None) -> retrieve
     request = retriever_pb.RetrieveRequest(
         query=ask.question, retriever=ask.retriever, depth=ask.depth, k=min(k, ask.depth)
     )
-    if ask.candidates is None:
-        request.collection = ask.collection
-    else:
+    if ask.candidates is not None:
         request.candidates.passages.extend(_messages(ask.candidates))
+    elif ask.web:
+        request.web = ask.web
+    else:
+        request.collection = ask.collection
+    if ask.filter is not None:
+        request.filter.CopyFrom(cast(retriever_pb.Filter, ask.filter))
     if sampling is not None:
         request.sampling.alpha = sampling.alpha
         request.sampling.num_rankings = sampling.num_rankings
@@ -189,8 +233,11 @@ def retrieve_request(ask: Ask, *, k: int, sampling: Sampling | None) -> retrieve
     return request
 
 
-def pool(response: retriever_pb.RetrieveResponse) -> Pool:
-    """Reads what the retriever found."""
+def pool(response: retriever_pb.RetrieveResponse, *, id_prefix: str = "") -> Pool:
+    """Reads what the retriever found; ``id_prefix`` is put before the ids, in the messages themselves."""
+    if id_prefix:
+        for passage in response.passages:
+            passage.id = _prefixed(id_prefix, passage.id)
     log_probabilities = response.rankings.log_probabilities
     return Pool(
         passages=list(response.passages),
@@ -232,6 +279,43 @@ def generate_request(prompt: Prompt) -> generator_pb.GenerateRequest:
     )
     request.passages.extend(_messages(prompt.passages))
     return request
+
+
+def knowledge_request(ask: Ask) -> generator_pb.GenerateBatchRequest:
+    """Writes the request for what the model itself knows (Li et al., ensemble of retrievers, C.2, PK)."""
+    prompt = Prompt(
+        ask.question,
+        (),
+        ask.model,
+        Augmentation.RETRIEVAL_FREE,
+        replace(ask.decoding, num_beams=ask.decoding.num_beams or 1, max_new_tokens=_KNOWLEDGE_TOKENS),
+    )
+    request = generate_request(prompt)
+    request.template = _KNOWLEDGE_TEMPLATE
+    return generator_pb.GenerateBatchRequest(requests=[request])
+
+
+def knowledge(answer: generator_pb.Answer, *, most: int) -> Pool:
+    """Reads a document as passages of about 100 words, at most ``most``, best first as they stand."""
+    words = answer.text.split()
+    count = min(most, -(-len(words) // _KNOWLEDGE_WORDS))
+    bounds = [len(words) * part // max(1, count) for part in range(count + 1)]
+    passages = [
+        common_pb2.Passage(
+            id=f"{PARAMETRIC_KNOWLEDGE}/{part + 1}",
+            text=" ".join(words[begin:end]),
+            attributes={"provider": answer.model},
+        )
+        for part, (begin, end) in enumerate(pairwise(bounds))
+    ]
+    return Pool(
+        passages=passages,
+        scores=1 / np.arange(1, count + 1, dtype=np.float64),
+        rankings=np.arange(count, dtype=np.int64)[None, :],
+        log_probabilities=None,
+        retriever=PARAMETRIC_KNOWLEDGE,
+        index_version=answer.model_version,
+    )
 
 
 def event(value: Event) -> pb.AskResponse:
@@ -373,7 +457,7 @@ def _matrix(rankings: common_pb2.Rankings) -> IntArray:
 
 
 def _messages(passages: Sequence[Passage]) -> Sequence[common_pb2.Passage]:
-    """Passages as the messages they arrived in: the orchestrator makes none of its own."""
+    """Passages as the messages they arrived in, or that :func:`knowledge` made."""
     return cast(Sequence[common_pb2.Passage], passages)
 
 
@@ -397,6 +481,80 @@ def _sizes(request: pb.AskRequest, inline: int | None) -> tuple[int, int, int]:
     else:
         rerank_depth = max(k, min(DEFAULT_RERANK_DEPTH, depth))
     return depth, k, rerank_depth
+
+
+def _recipe(request: pb.AskRequest, sources: Catalogue) -> Recipe:
+    """The expression, and that nothing else of the request says where passages come from."""
+    source = request.WhichOneof("source")
+    others = {
+        source or "": source is not None,
+        "retriever": bool(request.retriever),
+        "k": request.HasField("k"),
+        "rerank_depth": request.HasField("rerank_depth"),
+    }
+    for field, given in others.items():
+        if given:
+            raise InvalidField(field, "cannot be given with an expression, which says it")
+    depth = checks.between("depth", request.depth, 1, 1000) if request.HasField("depth") else None
+    try:
+        recipe = sources.read(request.expression, depth=depth)
+    except ExpressionError as error:
+        raise InvalidField("expression", str(error)) from None
+    if request.HasField("filter") and (recipe.uses_knowledge or not recipe.places):
+        raise InvalidField(
+            "filter", f"cannot hold for {recipe.text}: what a model knows by itself has no attributes"
+        )
+    return recipe
+
+
+def _reranker_of(recipe: Recipe, request: pb.AskRequest, reranker: str) -> str:
+    """The reranker of an expression; ``none`` where nothing is reranked."""
+    if recipe.reranks:
+        if reranker == "none":
+            raise InvalidField("reranker", f"must not be none: {recipe.text} reranks (@RR)")
+        return reranker
+    if request.reranker not in ("", "none"):
+        raise InvalidField("reranker", f"cannot be given: {recipe.text} reranks nothing (no @RR)")
+    return "none"
+
+
+def _check_sampling(recipe: Recipe, stage: SamplingStage) -> None:
+    part = recipe.sampled_part
+    if part is None:
+        raise InvalidField(
+            "sampling",
+            f"{recipe.text} has no one list of scores to sample from; a source such as Wiki@10 has, and what "
+            "is reranked as a whole, such as (SE&Wiki@20)@RR@10",
+        )
+    wanted = SamplingStage.RERANKER if part.reranked else SamplingStage.RETRIEVER
+    if stage is not wanted:
+        raise InvalidField("sampling_stage", f"must be the {wanted.value} for {recipe.text}")
+
+
+def _augmentation_of(recipe: Recipe, asked: Augmentation) -> Augmentation:
+    """How what an expression finds is handed to the model."""
+    needed = None
+    if recipe.expression.is_retrieval_free:
+        needed = Augmentation.RETRIEVAL_FREE
+    elif recipe.expression.is_parametric:
+        needed = Augmentation.PARAMETRIC_KNOWLEDGE
+    elif recipe.expression.compressed:
+        needed = Augmentation.COMPRESSION
+    if needed is None:
+        if asked in _SAID_BY_EXPRESSIONS:
+            raise InvalidField("augmentation", f"is not what {recipe.text} says")
+        return asked
+    if asked not in (Augmentation.DEFAULT, needed):
+        raise InvalidField("augmentation", f"must be {needed.value} or unset for {recipe.text}")
+    return needed
+
+
+def _prefixed(prefix: str, name: str) -> str:
+    """An id with what stands before it; one that would be too long by its SHA-256."""
+    longest = checks.MAX_ID_BYTES - len(prefix.encode())
+    if len(name.encode()) > longest:
+        name = f"sha256:{hashlib.sha256(name.encode()).hexdigest()}"
+    return prefix + name
 
 
 def _sampling(message: common_pb2.Sampling) -> Sampling:

@@ -8,14 +8,15 @@ from enum import Enum, StrEnum
 from typing import Protocol, TypeAlias
 
 from meshkit.errors import MeshError
+from orchestrator.expressions.sources import Recipe
 from ragcore.arrays import FloatArray, IntArray
 
 
 class Passage(Protocol):
     """A passage as it came from a client or the retriever.
 
-    The orchestrator reads passages and hands them on, it never makes one: what crosses it is the very message
-    that arrived, so that a hundred passages are not taken apart and put together again for every stage.
+    The orchestrator reads passages and hands them on: what crosses it is the very message that arrived, so
+    that a hundred passages are not taken apart and put together again for every stage.
     """
 
     @property
@@ -57,6 +58,7 @@ class Action(StrEnum):
     RETRIEVER_ORDER = "retriever-order"
     NO_CONTEXT = "no-context"
     NO_ANSWER = "no-answer"
+    SOURCE_LEFT_OUT = "source-left-out"
     OBSERVATION_QUEUED = "observation-queued"
     OBSERVATION_DROPPED = "observation-dropped"
 
@@ -69,13 +71,14 @@ class SamplingStage(Enum):
 
 
 class Augmentation(Enum):
-    """How passages are handed to the model; the last two hand over none."""
+    """How passages are handed to the model; two of them hand over none."""
 
     DEFAULT = "default"
     IN_PROMPT = "in-prompt"
     FUSION_IN_DECODER = "fusion-in-decoder"
     RETRIEVAL_FREE = "retrieval-free"
     PARAMETRIC_KNOWLEDGE = "parametric-knowledge"
+    COMPRESSION = "compression"
 
     @property
     def reads_passages(self) -> bool:
@@ -137,7 +140,8 @@ class Ask:
 
     ``candidates`` is None where ``collection`` is asked, ``names_reranker`` false where it is the default.
     Counts are passages, and 1 ≤ ``k`` ≤ ``rerank_depth`` ≤ ``depth`` ≤ 1000; ``num_answers`` is in [0, number
-    of rankings].
+    of rankings]. ``recipe`` is the expression to run instead of asking ``collection``; ``filter`` is the
+    retriever's, carried and never read; ``web`` is asked in place of ``collection`` where it is not empty.
     """
 
     id: str
@@ -162,6 +166,11 @@ class Ask:
     labels: Labels
     observe: bool
     want_report: bool
+    filter: object | None = None
+    recipe: Recipe | None = None
+    web: str = ""
+    id_prefix: str = ""
+    """What is put before the ids of the passages that are found."""
 
 
 @dataclass(frozen=True, slots=True)

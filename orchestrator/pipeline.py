@@ -10,24 +10,26 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import deque
-from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
+from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import aclosing
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Final, TypeVar
 
 import grpc
 import numpy as np
 
 from meshkit.compute import ComputePool
-from meshkit.deadline import LONGEST_BUDGET_S, Deadline
+from meshkit.deadline import Deadline
 from meshkit.errors import DeadlineExceeded, MeshError
 from orchestrator import contexts as rankings
+from orchestrator.budgets import Clock, Plan, Setback, attempt, setback_of
 from orchestrator.citations import citations
 from orchestrator.domain import (
     Action,
     Answer,
     Answered,
     Ask,
+    Augmentation,
     Contexts,
     Degraded,
     Delta,
@@ -47,14 +49,13 @@ from orchestrator.domain import (
     UtilityMetric,
 )
 from orchestrator.exposure import measure
-from orchestrator.policy import INSTEAD, POLICY, Step, failure_of
+from orchestrator.expressions.running import ExpressionStages, Gathered
+from orchestrator.policy import INSTEAD, Step
 from orchestrator.ports import Generator, Observer, Receipt, Reranker, Retriever
 from ragcore.arrays import IntArray
 
 T = TypeVar("T")
 
-_LONGEST_CLOSING_S: Final = 0.5
-_MARGIN_S: Final = 0.02
 _DELTA_PAUSE_S: Final = 0.02
 _SLOW_METRICS: Final = frozenset({UtilityMetric.ROUGE1, UtilityMetric.ROUGE2, UtilityMetric.ROUGE_L})
 _NOTHING: Final = Pool((), np.empty(0), np.empty((1, 0), dtype=np.int64), None, "", "")
@@ -62,77 +63,6 @@ _NOTHING: Final = Pool((), np.empty(0), np.empty((1, 0), dtype=np.int64), None, 
 # Ranked places, passages or characters that are handled on the event loop: about half a millisecond of work.
 _INLINE_PLACES: Final = 2_000
 _INLINE_CHARACTERS: Final = 10_000
-
-
-@dataclass(frozen=True, slots=True)
-class StageSpec:
-    """A stage and the part of an ask's whole time that it may take at most, a fraction in (0, 1]."""
-
-    stage: Stage
-    share: float
-
-
-@dataclass(frozen=True, slots=True)
-class Plan:
-    """How asks are run.
-
-    Attributes:
-        stages: the stages that call other services, in order. A share of 1 means all that is left.
-        closing_share: part of the whole time kept for report and end, at most half a second. Fraction, (0,
-            1).
-        batch_size: contexts per batch call, [1, 256].
-        batches_in_flight: batch calls of one ask at a time, [1, inf).
-        report_wait_s: longest wait for a run's report. Seconds, [0, inf).
-    """
-
-    stages: tuple[StageSpec, ...]
-    closing_share: float
-    batch_size: int
-    batches_in_flight: int
-    report_wait_s: float
-
-    def share(self, stage: Stage) -> float:
-        """The share of a stage; one that is not listed may take all that is left."""
-        return next((spec.share for spec in self.stages if spec.stage is stage), 1.0)
-
-
-@dataclass(frozen=True, slots=True)
-class _Setback:
-    """A step failed, and the policy knows what to do instead."""
-
-    error: MeshError
-    degraded: Degraded
-
-
-class _Clock:
-    """The time of one ask: what is left of it, and what each stage took."""
-
-    def __init__(self, deadline: Deadline, plan: Plan) -> None:
-        self._plan = plan
-        self._deadline = deadline
-        self._began = time.perf_counter()
-        self._total_s = min(deadline.remaining(), LONGEST_BUDGET_S)
-        self._closing_s = min(plan.closing_share * self._total_s, _LONGEST_CLOSING_S)
-        self.stage_ms: dict[Stage, float] = {}
-
-    def budget(self, stage: Stage) -> float:
-        """Seconds that a step of the stage may take now. Raises DeadlineExceeded when nothing is left."""
-        return self._deadline.budget(
-            cap_s=self._plan.share(stage) * self._total_s, margin_s=self._closing_s + _MARGIN_S
-        )
-
-    def closing_budget(self, cap_s: float = LONGEST_BUDGET_S) -> float:
-        """Seconds that closing the ask may take. Raises DeadlineExceeded when nothing is left."""
-        return self._deadline.budget(cap_s=cap_s, margin_s=_MARGIN_S)
-
-    def took(self, stage: Stage, began: float) -> None:
-        """Notes that a stage that began at ``began`` is over."""
-        self.stage_ms[stage] = 1000 * (time.perf_counter() - began)
-
-    @property
-    def total_ms(self) -> float:
-        """Milliseconds since the ask began."""
-        return 1000 * (time.perf_counter() - self._began)
 
 
 class Pipeline:
@@ -163,6 +93,9 @@ class Pipeline:
         self._observer = observer
         self._plan = plan
         self._pool = pool
+        self._expressions = ExpressionStages(
+            retriever=retriever, reranker=reranker, generator=generator, pool=pool
+        )
         self._posts: set[asyncio.Task[Receipt]] = set()
 
     async def ask(self, ask: Ask, deadline: Deadline) -> AsyncGenerator[Event, None]:
@@ -171,14 +104,20 @@ class Pipeline:
         Raises:
             MeshError: a step failed that the policy has no substitute for.
         """
-        clock = _Clock(deadline, self._plan)
+        clock = Clock(deadline, self._plan)
         degradations: list[Degraded] = []
-        found = _NOTHING
+        found, gathered = _NOTHING, None
         if ask.augmentation.reads_passages:
             began = time.perf_counter()
-            found = await self._retrieve(ask, clock)
+            found, gathered = await self._retrieve(ask, clock)
             clock.took(Stage.RETRIEVE, began)
+        elif ask.recipe is not None:
+            found = replace(_NOTHING, retriever=ask.recipe.text)
         yield Retrieved(found)
+        if gathered is not None:
+            for degraded in gathered.degradations:
+                degradations.append(degraded)
+                yield degraded
         if ask.augmentation.reads_passages and not found.passages:
             degradations.append(
                 Degraded(
@@ -189,11 +128,13 @@ class Pipeline:
                 )
             )
             yield degradations[-1]
+            # What takes passages refuses to go without; the model's own way of doing so is its default.
+            ask = replace(ask, augmentation=Augmentation.DEFAULT)
 
-        ranked, setback = await self._rank(ask, found, clock)
-        if setback is not None:
-            degradations.append(setback.degraded)
-            yield setback.degraded
+        ranked, setbacks = await self._rank(ask, found, gathered, clock)
+        for degraded in setbacks:
+            degradations.append(degraded)
+            yield degraded
         yield ranked
 
         answers: list[Answered] = []
@@ -217,29 +158,37 @@ class Pipeline:
         while self._posts:
             await asyncio.wait(self._posts)
 
-    async def _retrieve(self, ask: Ask, clock: _Clock) -> Pool:
+    async def _retrieve(self, ask: Ask, clock: Clock) -> tuple[Pool, Gathered | None]:
+        """The pool; with an expression also what each of its sources has in it."""
+        if ask.recipe is not None:
+            gathered = await self._expressions.gather(ask, ask.recipe, clock)
+            return gathered.pool, gathered
         sampling, k = None, ask.depth
         if ask.sampling is not None and ask.sampling_stage is SamplingStage.RETRIEVER:
             sampling, k = ask.sampling, ask.k if ask.reranker == "none" else ask.rerank_depth
-        outcome = await self._attempt(
+        outcome = await attempt(
             clock,
             Step.RETRIEVE,
             lambda budget: self._retriever.retrieve(ask, k=k, sampling=sampling, timeout_s=budget),
         )
-        if isinstance(outcome, _Setback):
+        if isinstance(outcome, Setback):
             raise outcome.error
-        return outcome
+        return outcome, None
 
-    async def _rank(self, ask: Ask, found: Pool, clock: _Clock) -> tuple[Ranked, _Setback | None]:
+    async def _rank(
+        self, ask: Ask, found: Pool, gathered: Gathered | None, clock: Clock
+    ) -> tuple[Ranked, Sequence[Degraded]]:
         if not found.passages:
-            return Ranked(Contexts(np.empty((1, 0), dtype=np.int64), None), "none", ""), None
+            return Ranked(Contexts(np.empty((1, 0), dtype=np.int64), None), "none", ""), ()
+        if ask.recipe is not None and gathered is not None:
+            return await self._expressions.arrange(ask, ask.recipe, gathered, clock)
         if ask.reranker == "none":
-            return Ranked(rankings.cut(found.rankings, found.log_probabilities, ask.k), "none", ""), None
+            return Ranked(rankings.cut(found.rankings, found.log_probabilities, ask.k), "none", ""), ()
         rows = found.rankings[:, : ask.rerank_depth]
         # Every passage of every ranking, once, in the retriever's order.
         scored = np.unique(rows) if len(rows) > 1 else np.sort(rows[0])
         began = time.perf_counter()
-        outcome = await self._attempt(
+        outcome = await attempt(
             clock,
             Step.RERANK if ask.names_reranker else Step.DEFAULT_RERANK,
             lambda budget: self._reranker.rerank(
@@ -250,13 +199,12 @@ class Pipeline:
                 timeout_s=budget,
             ),
         )
-        setback = outcome if isinstance(outcome, _Setback) else None
         if ask.sampling is not None and ask.sampling_stage is SamplingStage.RERANKER:
             # A deterministic pool: the scored passages are its first ones. Without a reranker the retriever's
             # scores are sampled in place of its, so that the ask still has the rankings it wanted.
-            scores = found.scores[: len(scored)] if isinstance(outcome, _Setback) else outcome.scores
+            scores = found.scores[: len(scored)] if isinstance(outcome, Setback) else outcome.scores
             contexts = await self._pool.run(rankings.sampled, scores, ask.question, ask.sampling, ask.k)
-        elif isinstance(outcome, _Setback):
+        elif isinstance(outcome, Setback):
             contexts = rankings.cut(rows, found.log_probabilities, ask.k)
         else:
             scores = outcome.scores
@@ -272,12 +220,12 @@ class Pipeline:
                 ),
             )
         clock.took(Stage.RERANK, began)
-        if isinstance(outcome, _Setback):
-            return Ranked(contexts, "none", ""), setback
-        return Ranked(contexts, outcome.reranker, outcome.model_version), None
+        if isinstance(outcome, Setback):
+            return Ranked(contexts, "none", ""), (outcome.degraded,)
+        return Ranked(contexts, outcome.reranker, outcome.model_version), ()
 
     async def _generate(
-        self, ask: Ask, found: Pool, contexts: Contexts, clock: _Clock
+        self, ask: Ask, found: Pool, contexts: Contexts, clock: Clock
     ) -> AsyncGenerator[Event, None]:
         groups = rankings.distinct(contexts, ask.num_answers)
         first, *others = groups
@@ -290,7 +238,7 @@ class Pipeline:
                     yield event
 
     async def _first_answer(
-        self, ask: Ask, found: Pool, row: IntArray, samples: tuple[int, ...], clock: _Clock
+        self, ask: Ask, found: Pool, row: IntArray, samples: tuple[int, ...], clock: Clock
     ) -> AsyncGenerator[Event, None]:
         """Streams the answer to the first context. Deltas that come while one is written leave together."""
         passages = _passages(found, row)
@@ -304,7 +252,7 @@ class Pipeline:
                     parts.append(part)
                     news.set()
 
-        listener = asyncio.create_task(self._attempt(clock, Step.FIRST_WORD, listen))
+        listener = asyncio.create_task(attempt(clock, Step.FIRST_WORD, listen))
         listener.add_done_callback(lambda _: news.set())
         said, answer = False, None
         try:
@@ -337,14 +285,14 @@ class Pipeline:
                 grpc.StatusCode.INTERNAL, "UPSTREAM_ERROR", "the generator ended without an answer"
             )
         if error is not None:
-            setback = _setback(Step.FIRST_ANSWER if said else Step.FIRST_WORD, error)
+            setback = setback_of(Step.FIRST_ANSWER if said else Step.FIRST_WORD, error)
             yield setback.degraded
             yield Failed(samples, setback.error)
         elif answer is not None:
             yield Answered(answer, samples, citations(answer.text, passages))
 
     async def _other_answers(
-        self, ask: Ask, found: Pool, groups: Sequence[tuple[IntArray, tuple[int, ...]]], clock: _Clock
+        self, ask: Ask, found: Pool, groups: Sequence[tuple[IntArray, tuple[int, ...]]], clock: Clock
     ) -> AsyncGenerator[Event, None]:
         """Answers the other contexts in batches, decoded as the first was: greedily unless told otherwise."""
         decoding = ask.decoding
@@ -356,12 +304,12 @@ class Pipeline:
 
         async def answer(
             contexts: Sequence[Sequence[Passage]],
-        ) -> Sequence[Answer | MeshError] | _Setback:
+        ) -> Sequence[Answer | MeshError] | Setback:
             prompts = [
                 Prompt(ask.question, passages, ask.model, ask.augmentation, decoding) for passages in contexts
             ]
             async with gate:
-                return await self._attempt(
+                return await attempt(
                     clock,
                     Step.OTHER_ANSWERS,
                     lambda budget: self._generator.batch(prompts, timeout_s=budget),
@@ -375,10 +323,10 @@ class Pipeline:
                 tasks.append((chunk, contexts, asyncio.create_task(answer(contexts))))
             for chunk, contexts, task in tasks:
                 outcome = await task
-                results = [outcome.error] * len(chunk) if isinstance(outcome, _Setback) else outcome
+                results = [outcome.error] * len(chunk) if isinstance(outcome, Setback) else outcome
                 for (_, samples), passages, result in zip(chunk, contexts, results, strict=True):
                     if isinstance(result, MeshError):
-                        degraded = _setback(Step.OTHER_ANSWERS, result).degraded
+                        degraded = setback_of(Step.OTHER_ANSWERS, result).degraded
                         if degraded.reason not in told:
                             told.add(degraded.reason)
                             yield degraded
@@ -397,7 +345,7 @@ class Pipeline:
         ranked: Ranked,
         answers: Sequence[Answered],
         degradations: Sequence[Degraded],
-        clock: _Clock,
+        clock: Clock,
     ) -> AsyncGenerator[Event, None]:
         """Reports and observes. The observation is written to the outbox while the report is on its way."""
         began = time.perf_counter()
@@ -432,7 +380,7 @@ class Pipeline:
         yield Finished(ask.id, ask.run_id, clock.stage_ms, clock.total_ms)
 
     async def _posted(
-        self, post: asyncio.Task[Receipt], clock: _Clock
+        self, post: asyncio.Task[Receipt], clock: Clock
     ) -> tuple[object | None, list[Degraded]]:
         """Waits until an observation is kept and, where it is wanted, for the run's report."""
         try:
@@ -461,7 +409,7 @@ class Pipeline:
                 )
             ]
         except MeshError as error:
-            return None, [_setback(Step.SEND_OBSERVATION, error).degraded]
+            return None, [setback_of(Step.SEND_OBSERVATION, error).degraded]
 
     async def _measure(
         self, ask: Ask, found: Pool, contexts: Contexts, answers: Sequence[Answered]
@@ -479,36 +427,6 @@ class Pipeline:
     async def _run(self, size: int, compute: Callable[[], T]) -> T:
         """Computes here if it is quick, in a thread if it might hold up the event loop."""
         return compute() if size <= _INLINE_PLACES else await self._pool.run(compute)
-
-    async def _attempt(
-        self, clock: _Clock, step: Step, call: Callable[[float], Awaitable[T]]
-    ) -> T | _Setback:
-        """Makes a call within its stage's budget; what is done when it fails is the policy's."""
-        try:
-            budget = clock.budget(step.stage)
-            async with asyncio.timeout(budget):
-                return await call(budget)
-        except TimeoutError:
-            error = MeshError(
-                grpc.StatusCode.DEADLINE_EXCEEDED,
-                "BUDGET_EXCEEDED",
-                f"{step.who} did not answer within its share of the time",
-            )
-        except MeshError as failed:
-            error = failed
-        return _setback(step, error)
-
-
-def _setback(step: Step, error: MeshError) -> _Setback:
-    """What the policy says about a failed step; raises the error where it says that the ask fails."""
-    failure = failure_of(error)
-    action = POLICY[step, failure]
-    if action is Action.FAIL:
-        raise error
-    return _Setback(
-        error,
-        Degraded(step.stage, action, failure.reason, f"{step.who} {failure.what}: {INSTEAD[action]}"),
-    )
 
 
 def _observing(action: Action, reason: str, why: str) -> Degraded:

@@ -2,6 +2,7 @@
 
 - retrieve, any failure: the ask fails; there is nothing to answer from.
 - retrieve, nothing found: the question is answered without passages.
+- one source of several, any failure: the source is left out; without any source the ask fails.
 - rerank, refused, and the ask named the reranker: the ask fails; its caller can mend it.
 - rerank, any other failure: the retriever's order is used.
 - first answer, before its first word: the ask fails; nothing useful was said yet.
@@ -31,6 +32,7 @@ class Step(Enum):
     """A step that can fail; its value is the stage it is told under and what people call it."""
 
     RETRIEVE = (Stage.RETRIEVE, "the retriever")
+    SOURCE = (Stage.RETRIEVE, "a source")
     RERANK = (Stage.RERANK, "the reranker")
     DEFAULT_RERANK = (Stage.RERANK, "the default reranker")
     FIRST_WORD = (Stage.GENERATE, "the generator")
@@ -72,6 +74,7 @@ class Failure(Enum):
 
 POLICY: Final[dict[tuple[Step, Failure], Action]] = {
     **{(Step.RETRIEVE, failure): Action.FAIL for failure in Failure},
+    **{(Step.SOURCE, failure): Action.SOURCE_LEFT_OUT for failure in Failure},
     **{(Step.RERANK, failure): Action.RETRIEVER_ORDER for failure in Failure},
     (Step.RERANK, Failure.REFUSED): Action.FAIL,
     **{(Step.DEFAULT_RERANK, failure): Action.RETRIEVER_ORDER for failure in Failure},
@@ -86,6 +89,7 @@ POLICY: Final[dict[tuple[Step, Failure], Action]] = {
 INSTEAD: Final = {
     Action.RETRIEVER_ORDER: "the retriever's order is used",
     Action.NO_CONTEXT: "the question is answered without passages",
+    Action.SOURCE_LEFT_OUT: "it is left out",
     Action.NO_ANSWER: "the answer is left out",
     Action.OBSERVATION_QUEUED: "the observation is kept and sent later",
     Action.OBSERVATION_DROPPED: "the observation is lost",

@@ -16,7 +16,7 @@ class Retriever(Protocol):
     async def retrieve(self, ask: Ask, *, k: int, sampling: Sampling | None, timeout_s: float) -> Pool:
         """The pool of an ask with rankings of ``k`` positions: one, or as many as ``sampling`` wants.
 
-        All of the pool comes back when sampled, otherwise its first ``k``.
+        All of the pool comes back when sampled, otherwise its first ``k``. Ids begin with the ask's prefix.
         """
 
 
@@ -37,6 +37,12 @@ class Generator(Protocol):
 
     async def batch(self, prompts: Sequence[Prompt], *, timeout_s: float) -> Sequence[Answer | MeshError]:
         """One answer or one error per prompt, in order."""
+
+    async def knowledge(self, ask: Ask, *, most: int, timeout_s: float) -> Pool:
+        """What the model itself knows about an ask's question, as at most ``most`` passages in one ranking.
+
+        Ids begin with ``PK/``.
+        """
 
 
 @dataclass(frozen=True, slots=True)

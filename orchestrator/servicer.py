@@ -15,6 +15,7 @@ from meshkit.admission import Admission
 from meshkit.compute import ComputePool
 from meshkit.errors import Unimplemented
 from orchestrator import codec, domain
+from orchestrator.expressions.sources import Catalogue
 from orchestrator.pipeline import Pipeline
 from ragmesh.orchestrator.v1 import orchestrator_service_pb2 as pb
 from ragmesh.orchestrator.v1 import orchestrator_service_pb2_grpc as pb_grpc
@@ -33,6 +34,7 @@ class OrchestratorServicer(pb_grpc.OrchestratorServiceServicer):
         admission: counts answers wanted by the asks in flight.
         default_collection: collection of asks that name none.
         default_reranker: reranker of asks that name none.
+        sources: what expressions can name.
     """
 
     def __init__(
@@ -43,12 +45,14 @@ class OrchestratorServicer(pb_grpc.OrchestratorServiceServicer):
         admission: Admission,
         default_collection: str,
         default_reranker: str,
+        sources: Catalogue,
     ) -> None:
         self._pipeline = pipeline
         self._pool = pool
         self._admission = admission
         self._default_collection = default_collection
         self._default_reranker = default_reranker
+        self._sources = sources
 
     async def Ask(self, request: pb.AskRequest, context: Context) -> AsyncIterator[pb.AskResponse]:
         """Answers one question; events as they happen, ``done`` last."""
@@ -77,7 +81,10 @@ class OrchestratorServicer(pb_grpc.OrchestratorServiceServicer):
 
     def _decode(self, request: pb.AskRequest) -> domain.Ask:
         return codec.ask(
-            request, default_collection=self._default_collection, default_reranker=self._default_reranker
+            request,
+            default_collection=self._default_collection,
+            default_reranker=self._default_reranker,
+            sources=self._sources,
         )
 
 

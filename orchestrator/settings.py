@@ -5,10 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Self
 
-from pydantic import Field, model_validator
+from pydantic import Field, field_validator, model_validator
 from pydantic_settings import SettingsConfigDict
 
 from meshkit.settings import ServiceSettings
+from orchestrator.expressions.sources import Catalogue, SourceDefinition
 
 
 class OrchestratorSettings(ServiceSettings):
@@ -40,6 +41,10 @@ class OrchestratorSettings(ServiceSettings):
     """Collection of asks that name none."""
     default_reranker: str = Field(default="rankrag", min_length=1, max_length=128)
     """Reranker of asks that name none; ``none`` for the retriever's order."""
+
+    sources: dict[str, SourceDefinition] = Field(default_factory=dict, max_length=256)
+    """Sources that expressions can name, as JSON: by name, each with ``collection`` or ``web`` (and perhaps
+    ``retriever`` and ``depth``), or with ``all``, parts to concatenate. See docs/expressions.md."""
 
     retrieve_share: float = Field(default=0.25, gt=0, lt=1)
     """Largest part of an ask's time that retrieval may take. Fraction, (0, 1)."""
@@ -73,6 +78,16 @@ class OrchestratorSettings(ServiceSettings):
                 " less than 1"
             )
         return self
+
+    @field_validator("sources")
+    @classmethod
+    def _sources_can_be_used(cls, value: dict[str, SourceDefinition]) -> dict[str, SourceDefinition]:
+        Catalogue(value)
+        return value
+
+    def catalogue(self) -> Catalogue:
+        """What expressions can name."""
+        return Catalogue(self.sources)
 
     def outbox_file(self) -> Path:
         """Where observations wait for the evaluator."""

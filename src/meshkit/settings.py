@@ -88,6 +88,7 @@ def load(cls: type[S]) -> S:
         for problem in error.errors(include_url=False):
             field = str(problem["loc"][0]) if problem["loc"] else ""
             name = field if field.startswith("RAGMESH_") else variable(cls, field)
+            name += "".join(f"[{part}]" for part in problem["loc"][1:])
             what = problem["msg"].removeprefix("Value error, ")
             lines.append(f"{name}={problem['input']}: {what[:1].lower()}{what[1:]}{_allowed(cls, field)}")
         raise SettingsError("\n".join(lines)) from None

@@ -75,6 +75,7 @@ def test_settings_are_frozen() -> None:
         ("RAGMESH_SAMPLE_LOG_LEVEL", "LOUD", "RAGMESH_SAMPLE_LOG_LEVEL=LOUD: .*'DEBUG', 'INFO'"),
         ("RAGMESH_SAMPLE_LOG_TEXT", "perhaps", "RAGMESH_SAMPLE_LOG_TEXT=perhaps: .*boolean"),
         ("RAGMESH_SAMPLE_NAMES", "[", "RAGMESH_SAMPLE_NAMES=\\[: .*JSON"),
+        ("RAGMESH_SAMPLE_NAMES", '["a", 5]', "RAGMESH_SAMPLE_NAMES\\[1\\]=5: .*string"),
     ],
 )
 def test_a_wrong_value_is_told_by_variable(

@@ -13,6 +13,7 @@ from meshkit.compute import ComputePool
 from meshkit.deadline import Deadline
 from meshkit.errors import MeshError
 from orchestrator import codec
+from orchestrator.budgets import Plan, StageSpec
 from orchestrator.domain import (
     Agent,
     Answer,
@@ -26,7 +27,7 @@ from orchestrator.domain import (
     Sampling,
     Stage,
 )
-from orchestrator.pipeline import Pipeline, Plan, StageSpec
+from orchestrator.pipeline import Pipeline
 from orchestrator.ports import Receipt
 from ragmesh.common.v1 import common_pb2
 from ragmesh.generator.v1 import generator_service_pb2 as generator_pb
