@@ -234,7 +234,9 @@ class Evaluator(evaluator_grpc.EvaluatorServiceServicer):
     ) -> evaluator_pb2.ListConfigurationsResponse:
         start = int(request.page_token or 0)
         end = start + min(2, request.page_size)
-        made = [evaluator_pb2.Configuration(collection="c", retriever="bm25", alpha=alpha) for alpha in (0, 1)]
+        made = [
+            evaluator_pb2.Configuration(collection="c", retriever="bm25", alpha=alpha) for alpha in (0, 1)
+        ]
         made.append(evaluator_pb2.Configuration(collection="c", retriever="dense"))
         return evaluator_pb2.ListConfigurationsResponse(
             configurations=[

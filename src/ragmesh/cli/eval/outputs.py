@@ -47,7 +47,7 @@ class Outputs:
         """
         if self.plot is not None and self.plot.suffix.lower() not in _ENDINGS:
             raise CommandError(
-                f"--plot is {str(self.plot)!r}; allowed: names ending in .png, .svg or .pdf", USAGE
+                f"--plot is {str(self.plot)!r}; allowed: .png, .svg or .pdf files", USAGE
             )
         written = (None if self.json in (None, "-") else Path(str(self.json)), self.csv, self.plot, self.html)
         for path in written:

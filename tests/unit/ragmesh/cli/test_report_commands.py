@@ -44,13 +44,19 @@ def test_a_configuration_is_found_by_what_tells_it_apart(mesh: ScriptedMesh, cap
 @pytest.mark.parametrize(
     ("arguments", "status", "said"),
     [
-        (["--retriever", "bm25"], 2, "2 configurations have --retriever bm25: c · bm25 · α = 0; c · bm25 · α = 1"),
+        (
+            ["--retriever", "bm25"],
+            2,
+            "2 configurations have --retriever bm25: c · bm25 · α = 0; c · bm25 · α = 1",
+        ),
         (["--retriever", "splade"], 1, "no configuration has --retriever splade"),
         (["r1", "--alpha", "1"], 2, "a run and --alpha"),
         (["r1", "--window", "week"], 2, "--window is 'week'; allowed: all, hour, day"),
     ],
 )
-def test_what_cannot_be_reported_is_said(capsys: Output, arguments: list[str], status: int, said: str) -> None:
+def test_what_cannot_be_reported_is_said(
+    capsys: Output, arguments: list[str], status: int, said: str
+) -> None:
     assert main(["report", *arguments]) == status
 
     assert said in capsys.readouterr().err
