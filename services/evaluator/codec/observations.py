@@ -47,7 +47,7 @@ def observation(message: pb.Observation, *, now_us: int) -> Observation:
     alpha = checks.between("alpha", message.alpha, 0, 100) if message.HasField("alpha") else None
     if message.HasField("seed") and message.seed > _LARGEST_SEED:
         raise InvalidField("seed", f"must be in [0, 2^63 - 1], got {message.seed}")
-    passage_ids, providers = _candidates(message.candidates)
+    passage_ids, providers, texts = _candidates(message.candidates)
     shown = fields.rankings("shown", message.shown, len(passage_ids))
     _ranking_retrievers(message.ranking_retrievers, len(shown))
     return Observation(
@@ -60,7 +60,7 @@ def observation(message: pb.Observation, *, now_us: int) -> Observation:
         shown=shown,
         answers=_answers(message.answers, len(shown)),
         labels=_labels(message.labels),
-        texts=[candidate.text for candidate in message.candidates],
+        texts=texts,
         configuration=Configuration(
             message.collection, message.retriever, message.reranker, message.generator, alpha
         ),
@@ -72,24 +72,26 @@ def observation(message: pb.Observation, *, now_us: int) -> Observation:
     )
 
 
-def _candidates(candidates: Collection[pb.Candidate]) -> tuple[list[str], list[str]]:
+def _candidates(candidates: Collection[pb.Candidate]) -> tuple[list[str], list[str], list[str]]:
+    """Ids, providers and texts. Looked at one by one only where all together show that one may be wrong."""
     if len(candidates) > MAX_CANDIDATES:
         raise InvalidField("candidates", f"must be at most {MAX_CANDIDATES}, has {len(candidates)}")
     passage_ids = [candidate.passage_id for candidate in candidates]
     providers = [candidate.provider for candidate in candidates]
-    for index, value in enumerate(passage_ids):
-        if not value or len(value) > fields.MAX_NAME_BYTES // 4:  # may be too long: count bytes only then
+    texts = [candidate.text for candidate in candidates]
+    if not all(passage_ids) or _longest(passage_ids) > checks.MAX_ID_BYTES // 4:  # may be: bytes tell
+        for index, value in enumerate(passage_ids):
             fields.limited(f"candidates[{index}].passage_id", value, checks.MAX_ID_BYTES, min_bytes=1)
-    for index, value in enumerate(providers):
-        if len(value) > checks.MAX_ATTRIBUTE_BYTES // 4:
+    if _longest(providers) > checks.MAX_ATTRIBUTE_BYTES // 4:
+        for index, value in enumerate(providers):
             fields.limited(f"candidates[{index}].provider", value, checks.MAX_ATTRIBUTE_BYTES)
-    for index, candidate in enumerate(candidates):
-        text = candidate.text
-        if len(text) > checks.MAX_PASSAGE_BYTES // 4 and len(text.encode()) > checks.MAX_PASSAGE_BYTES:
-            raise InvalidField(
-                f"candidates[{index}].text", f"must be at most {checks.MAX_PASSAGE_BYTES} bytes"
-            )
-    if any(map(fields.CONTROL.search, passage_ids)) or any("\0" in provider for provider in set(providers)):
+    if _longest(texts) > checks.MAX_PASSAGE_BYTES // 4:
+        for index, value in enumerate(texts):
+            if len(value.encode()) > checks.MAX_PASSAGE_BYTES:
+                raise InvalidField(
+                    f"candidates[{index}].text", f"must be at most {checks.MAX_PASSAGE_BYTES} bytes"
+                )
+    if fields.CONTROL.search("".join(passage_ids)) or "\0" in "".join(providers):
         at = next(
             i
             for i, (one, by) in enumerate(zip(passage_ids, providers, strict=True))
@@ -98,7 +100,11 @@ def _candidates(candidates: Collection[pb.Candidate]) -> tuple[list[str], list[s
         raise InvalidField(f"candidates[{at}]", "must not hold control characters")
     if len(set(passage_ids)) != len(passage_ids):
         checks.unique("candidates", passage_ids)
-    return passage_ids, providers
+    return passage_ids, providers, texts
+
+
+def _longest(values: Sequence[str]) -> int:
+    return max(map(len, values), default=0)
 
 
 def _answers(answers: Sequence[pb.SampledAnswer], num_rankings: int) -> list[SampledAnswer]:
