@@ -51,5 +51,6 @@ def of(study: Study) -> Mapping[str, Figure]:
 
 
 def _curves(curves: tuple[Curve, ...]) -> dict[str, Figure]:
-    names = dict.fromkeys(curve.name for curve in curves)
+    # One α is a point and no curve.
+    names = dict.fromkeys(curve.name for curve in curves if len(curve.points) > 1)
     return {name: draw_curves([curve for curve in curves if curve.name == name]) for name in names}

@@ -70,8 +70,6 @@ def _draw(axes: Axes, one: Curve, place: int) -> None:
     sampled = np.array([point.alpha is not None for point in ordered])
     axes.plot(x[sampled], y[sampled], marker, color=colour, label=one.system, zorder=3)
     axes.plot(x[~sampled], y[~sampled], marker, color=colour, markerfacecolor="white", zorder=3)
-    if not sampled.any():
-        axes.plot([], [], marker, color=colour, label=one.system)
 
 
 def _dials(one: Curve) -> list[tuple[float, float, str]]:

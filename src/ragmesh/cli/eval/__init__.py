@@ -1,5 +1,7 @@
 """``ragmesh eval``: the science on files, without a mesh."""
 
+import sys
+
 import typer
 
 from ragmesh.cli.eval.audits import exposure, utility
@@ -12,10 +14,15 @@ def evaluation() -> typer.Typer:
     app = typer.Typer(
         name="eval",
         help="Measure rankings and answers in files, without a mesh.",
-        no_args_is_help=True,
         rich_markup_mode=None,
         context_settings={"help_option_names": ["-h", "--help"]},
     )
+    app.callback(invoke_without_command=True)(_start)
     for command in (exposure, utility, conversation, vote, inconsistency):
         app.command()(command)
     return app
+
+
+def _start(context: typer.Context) -> None:
+    if context.invoked_subcommand is None:
+        sys.stdout.write(context.get_help() + "\n")

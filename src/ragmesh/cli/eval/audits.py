@@ -49,7 +49,7 @@ def exposure(
     plot: options.Plot = None,
     html: options.Html = None,
 ) -> None:
-    """Expected exposure: how evenly rankings show passages, and how well useful ones."""
+    """Expected exposure: who is shown, and how evenly."""
     outputs = Outputs(as_json, csv, plot, html)
     outputs.check()
     with reported():

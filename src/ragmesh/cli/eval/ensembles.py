@@ -131,7 +131,7 @@ def inconsistency(
     plot: options.Plot = None,
     html: options.Html = None,
 ) -> None:
-    """How retrievers disagree: win ratios, kinds of errors, what a perfect vote reaches."""
+    """How retrievers disagree, and what errors they lead to."""
     outputs = Outputs(as_json, csv, plot, html)
     outputs.check()
     with reported():

@@ -46,9 +46,7 @@ class Outputs:
             CommandError: a figure's ending is unknown, or a folder is not there.
         """
         if self.plot is not None and self.plot.suffix.lower() not in _ENDINGS:
-            raise CommandError(
-                f"--plot is {str(self.plot)!r}; allowed: .png, .svg or .pdf files", USAGE
-            )
+            raise CommandError(f"--plot is {str(self.plot)!r}; allowed: .png, .svg or .pdf files", USAGE)
         written = (None if self.json in (None, "-") else Path(str(self.json)), self.csv, self.plot, self.html)
         for path in written:
             if path is not None and not path.absolute().parent.is_dir():

@@ -101,3 +101,10 @@ def test_figures_are_saved_by_their_ending(studies, tmp_path):
 
 def test_nothing_to_draw_is_nothing():
     assert figures.draw_exposure([("x", [])]) is None
+
+
+def test_deterministic_rankings_alone_are_no_curve(examples):
+    runs = [examples / "bm25.trec", examples / "dense.trec"]
+    study = exposure.measure(read_audits(runs), read_labels(examples / "qrels.txt"), k=2, bootstrap=QUICK)
+
+    assert list(figures.of(study)) == ["exposure-passages"]
