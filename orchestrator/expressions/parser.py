@@ -79,6 +79,7 @@ def parse(text: str) -> Expression:
 def parse_selection(text: str) -> Selection:
     """Reads one part of a concatenation, such as ``Wiki@20``; errors as :func:`parse`."""
     selection: Selection = _read(_SELECTION, text)
+    _check_has_passages(selection)
     return selection
 
 
@@ -91,9 +92,7 @@ class _Builder(Transformer[Token, Any]):
             if part.origin != Source(RETRIEVAL_FREE):
                 continue
             if compress is not None or len(parts) > 1 or part != Selection(part.origin):
-                raise ExpressionError(
-                    _column(part.origin), f"{RETRIEVAL_FREE} has no passages and stands alone"
-                )
+                _check_has_passages(part)
             return Expression()
         expression = Expression(parts, compress is not None)
         if compress is not None and Expression(parts).is_parametric:
@@ -121,10 +120,7 @@ class _Builder(Transformer[Token, Any]):
 
     def group(self, parts: tuple[Selection, ...]) -> Group:
         for part in parts:
-            if part.origin == Source(RETRIEVAL_FREE):
-                raise ExpressionError(
-                    _column(part.origin), f"{RETRIEVAL_FREE} has no passages and stands alone"
-                )
+            _check_has_passages(part)
         return Group(parts)
 
 
@@ -185,5 +181,6 @@ def _place(token: Token) -> int:
     return (token.start_pos or 0) + 1
 
 
-def _column(origin: object) -> int:
-    return origin.column if isinstance(origin, Source) else 1
+def _check_has_passages(part: Selection) -> None:
+    if isinstance(part.origin, Source) and part.origin.name == RETRIEVAL_FREE:
+        raise ExpressionError(part.origin.column, f"{RETRIEVAL_FREE} has no passages and stands alone")

@@ -205,7 +205,9 @@ class Catalogue:
                 continue
             part = selection.origin.name
             if part not in self._places and part not in self._groups:
-                raise ValueError(f"source {name}: there is no source {part!r}; there are {', '.join(self.names)}")
+                raise ValueError(
+                    f"source {name}: there is no source {part!r}; there are {', '.join(self.names)}"
+                )
             self._check(part, (*above, name))
 
 

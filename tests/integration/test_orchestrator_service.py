@@ -8,6 +8,7 @@ services is tested in ``test_mesh.py``.
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import signal
 import subprocess
@@ -27,7 +28,15 @@ from google.protobuf.message import Message
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from pydantic_settings import SettingsConfigDict
 
-from meshkit.errors import FailedPrecondition, InvalidField, MeshError, NotFound, Overloaded, from_rpc_error
+from meshkit.errors import (
+    FailedPrecondition,
+    InvalidField,
+    MeshError,
+    NotFound,
+    Overloaded,
+    Unavailable,
+    from_rpc_error,
+)
 from meshkit.server import MeshServer, Registration
 from meshkit.settings import ServiceSettings
 from meshkit.telemetry import Telemetry
@@ -48,6 +57,13 @@ pytestmark = pytest.mark.asyncio(loop_scope="module")
 ROOT = Path(__file__).parents[2]
 PATIENCE_S = 90.0
 Degradation = common_pb2.Degradation
+SOURCES = json.dumps(
+    {
+        "Wiki": {"collection": "wiki", "retriever": "dense"},
+        "SE": {"web": "searx", "depth": 4},
+        "HB": {"all": ["Wiki@2", "SE", "PK"]},
+    }
+)
 
 
 @dataclass
@@ -58,9 +74,11 @@ class Script:
     delay_s: float = 0.0
     asked: list[Any] = field(default_factory=list)
     cancelled: int = 0
+    away: str = ""
 
     def reset(self) -> None:
         """Works again, and was asked nothing."""
+        self.away = ""
         self.error, self.delay_s, self.asked, self.cancelled = None, 0.0, [], 0
 
     async def act(self, request: Message) -> None:
@@ -82,6 +100,9 @@ class ScriptedRetriever(Script, retriever_grpc.RetrieverServiceServicer):
         self, request: retriever_pb.RetrieveRequest, context: Any
     ) -> retriever_pb.RetrieveResponse:
         await self.act(request)
+        place = request.web or request.collection
+        if self.away and place == self.away:
+            raise Unavailable("WEB_UNAVAILABLE", "the search does not answer")
         if request.HasField("candidates"):
             passages = list(request.candidates.passages)
         else:
@@ -104,6 +125,9 @@ class ScriptedRetriever(Script, retriever_grpc.RetrieverServiceServicer):
             index_version="v1",
             retriever="bm25",
         )
+
+    async def ListSources(self, request: Any, context: Any) -> Any:  # noqa: N802
+        raise NotImplementedError
 
     async def ListRetrievers(self, request: Any, context: Any) -> Any:  # noqa: N802
         raise NotImplementedError
@@ -337,7 +361,7 @@ async def _mesh(home: Path, *, with_evaluator: bool = True, **settings: str) -> 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def shared(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Mesh]:
     """A mesh that the tests of this file share."""
-    async with _mesh(tmp_path_factory.mktemp("home")) as mesh:
+    async with _mesh(tmp_path_factory.mktemp("home"), SOURCES=SOURCES) as mesh:
         yield mesh
 
 
@@ -669,6 +693,97 @@ async def test_an_evaluator_that_comes_late_gets_everything(tmp_path: Path) -> N
         async with asyncio.timeout(PATIENCE_S):
             while _all(await mesh.ask(), "degraded"):
                 await asyncio.sleep(0.1)
+
+
+async def test_an_expression_from_end_to_end(mesh: Mesh) -> None:
+    events = await mesh.ask(
+        expression="SE@RR@2 & Wiki@1 @CP",
+        want_report=True,
+        labels={"has_useful": True, "useful_passage_ids": ["wiki/p0"]},
+    )
+    assert _kinds(events) == ["retrieved", "ranked", "delta", "answer", "report", "done"]
+    assert {(one.web or one.collection, one.retriever, one.depth) for one in mesh.retriever.asked} == {
+        ("searx", "", 4),
+        ("wiki", "dense", 20),
+    }
+    retrieved, ranked = _only(events, "retrieved"), _only(events, "ranked")
+    # The scripted retriever has six passages wherever it looks, and brings all of them.
+    ids = [one.id for one in retrieved.passages]
+    assert ids == [f"web:searx/p{i}" for i in range(6)] + [f"wiki/p{i}" for i in range(6)]
+    assert (retrieved.retriever, retrieved.index_version) == ("SE@RR@2&Wiki@1@CP", "SE=v1,Wiki=v1")
+    # The reranker turns its list around.
+    assert [ids[i] for i in ranked.contexts.indices] == ["web:searx/p5", "web:searx/p4", "wiki/p0"]
+    (asked,) = mesh.generator.asked
+    assert asked.augmentation == generator_pb.AUGMENTATION_COMPRESSION
+    assert [one.id for one in asked.passages] == ["web:searx/p5", "web:searx/p4", "wiki/p0"]
+    report = _only(events, "report")
+    assert [one for one in report.exposure if one] == [1.0] * 3
+    assert (report.run.num_observations, report.run.ee_r_norm.mean) == (1, report.ee_r_norm)
+
+
+async def test_what_the_model_knows_is_a_source(mesh: Mesh) -> None:
+    events = await mesh.ask(expression="HB@RR@10")
+    retrieved, ranked = _only(events, "retrieved"), _only(events, "ranked")
+    ids = [one.id for one in retrieved.passages]
+    shown = [ids[i] for i in ranked.contexts.indices]
+    # Two of Wiki, all six of the search, and the one word that the scripted model knows.
+    assert shown == ["PK/1", *(f"web:searx/p{i}" for i in (5, 4, 3, 2, 1, 0)), "wiki/p1", "wiki/p0"]
+    batch = mesh.generator.asked[0].requests[0]
+    assert (batch.template, batch.augmentation) == (
+        "eor-parametric-knowledge",
+        generator_pb.AUGMENTATION_RETRIEVAL_FREE,
+    )
+    assert (batch.decoding.max_new_tokens, batch.decoding.num_beams) == (256, 1)
+
+
+async def test_a_source_that_is_away_is_left_out_and_counted(mesh: Mesh) -> None:
+    mesh.retriever.away = "searx"
+    events = await mesh.ask(expression="SE@2&Wiki@1", want_report=True)
+    degraded = _only(events, "degraded")
+    assert (degraded.stage, degraded.action) == (
+        common_pb2.STAGE_RETRIEVE,
+        Degradation.ACTION_SOURCE_LEFT_OUT,
+    )
+    assert degraded.message == "source SE is unavailable: it is left out"
+    assert len(_only(events, "ranked").contexts.indices) == 1
+    assert [one.reason for one in _only(events, "report").run.degradations] == ["UPSTREAM_UNAVAILABLE"]
+
+
+async def test_expressions_that_cannot_be_run_are_refused(mesh: Mesh) -> None:
+    code, error = await mesh.refused(expression="SE@2&Wikipedia@1")
+    assert (code, error.field) == (grpc.StatusCode.INVALID_ARGUMENT, "expression")
+    assert error.message == "column 6: there is no source 'Wikipedia'; there are HB, SE, Wiki, PK, ReFree"
+    code, error = await mesh.refused(expression="SE@2@RR")
+    assert (code, error.field) == (grpc.StatusCode.INVALID_ARGUMENT, "expression")
+    assert "column 5: expected &, @CP or the end, got '@RR'" in error.message
+    mesh.retriever.error = InvalidField("filter.conditions[0].attribute", "no passage has 'x'")
+    code, error = await mesh.refused(
+        expression="Wiki@1", filter={"conditions": [{"attribute": "x", "any_of": {"values": ["y"]}}]}
+    )
+    assert (code, error.field) == (grpc.StatusCode.INVALID_ARGUMENT, "filter.conditions[0].attribute")
+    assert mesh.retriever.asked[-1].filter.conditions[0].attribute == "x"
+
+
+async def test_a_wrong_source_stops_the_start(tmp_path: Path) -> None:
+    environment = {
+        **os.environ,
+        "PYTHONPATH": os.pathsep.join([str(ROOT / "src"), str(ROOT)]),
+        "RAGMESH_HOME": str(tmp_path),
+        "RAGMESH_ORCHESTRATOR_PORT": "0",
+        "RAGMESH_ORCHESTRATOR_SOURCES": '{"HB": {"all": ["Wiki@20"]}}',
+    }
+    ended = await asyncio.to_thread(
+        subprocess.run,
+        [sys.executable, "-m", "orchestrator"],
+        cwd=ROOT,
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE_S,
+    )
+    assert ended.returncode == 2
+    assert "RAGMESH_ORCHESTRATOR_SOURCES" in ended.stderr
+    assert "source HB: there is no source 'Wiki'" in ended.stderr
 
 
 async def test_a_lost_observation_is_named(tmp_path: Path) -> None:

@@ -27,6 +27,7 @@ from orchestrator.domain import (
     Sampling,
     Stage,
 )
+from orchestrator.expressions.sources import Catalogue, SourceDefinition
 from orchestrator.pipeline import Pipeline
 from orchestrator.ports import Receipt
 from ragmesh.common.v1 import common_pb2
@@ -52,6 +53,24 @@ def ask(**changes: Any) -> Ask:
     return codec.ask(request, default_collection="demo", default_reranker="rankrag")
 
 
+SOURCES = Catalogue(
+    {
+        "Wiki": SourceDefinition(collection="wiki"),
+        "WikiDense": SourceDefinition(collection="wiki", retriever="dense"),
+        "News": SourceDefinition(collection="news", depth=4),
+        "SE": SourceDefinition(web="searx"),
+        "HB": SourceDefinition(all=("Wiki@2", "SE", "PK")),
+    }
+)
+"""Sources of the tests of expressions."""
+
+
+def ask_expression(expression: str, **changes: Any) -> Ask:
+    """An ask with an expression over :data:`SOURCES`."""
+    request = pb.AskRequest(question="Which river?", expression=expression, **changes)
+    return codec.ask(request, default_collection="demo", default_reranker="rankrag", sources=SOURCES)
+
+
 @dataclass
 class FakeRetriever:
     """Finds the passages it was given, best first; sampled rankings are what the test says."""
@@ -62,16 +81,37 @@ class FakeRetriever:
     delay_s: float = 0.0
     calls: list[dict[str, Any]] = field(default_factory=list)
     cancelled: int = 0
+    places: dict[str, list[common_pb2.Passage]] = field(default_factory=dict)
+    """What some collections and web sources have, instead of ``passages``."""
+    errors: dict[str, Exception] = field(default_factory=dict)
+    """What goes wrong with some of them."""
+    delays_s: dict[str, float] = field(default_factory=dict)
+    """How long some of them take."""
 
     async def retrieve(self, ask: Ask, *, k: int, sampling: Sampling | None, timeout_s: float) -> Pool:
-        self.calls.append({"k": k, "sampling": sampling, "timeout_s": timeout_s})
+        place = ask.web or ask.collection
+        self.calls.append(
+            {
+                "k": k,
+                "sampling": sampling,
+                "timeout_s": timeout_s,
+                "place": place,
+                "retriever": ask.retriever,
+                "filter": ask.filter,
+            }
+        )
         try:
-            await asyncio.sleep(self.delay_s)
+            await asyncio.sleep(self.delays_s.get(place, self.delay_s))
         except asyncio.CancelledError:
             self.cancelled += 1
             raise
-        if self.error is not None:
-            raise self.error
+        if (error := self.errors.get(place, self.error)) is not None:
+            raise error
+        if ask.id_prefix:
+            found = [passage(ask.id_prefix + one.id, one.text) for one in self.places[place][:k]]
+            n = len(found)
+            scores = np.arange(n, 0, -1, dtype=np.float64)
+            return Pool(found, scores, np.arange(n)[None, :], None, ask.retriever or "bm25", f"{place}-v1")
         n = len(self.passages)
         rows = self.rankings if self.rankings is not None else [list(range(min(k, n)))]
         matrix = np.array(rows, dtype=np.int64).reshape(len(rows), -1)
@@ -121,6 +161,8 @@ class FakeGenerator:
     fails: Callable[[Prompt], MeshError | None] = lambda _: None
     delay_s: float = 0.0
     batch_delay_s: float = 0.0
+    knows: str = "What the model knows."
+    knowledge_error: Exception | None = None
     streamed: list[Prompt] = field(default_factory=list)
     batches: list[list[Prompt]] = field(default_factory=list)
     closed: int = 0
@@ -152,6 +194,11 @@ class FakeGenerator:
         if self.batch_error is not None:
             raise self.batch_error
         return [self.fails(prompt) or answer(self.says(prompt)) for prompt in prompts]
+
+    async def knowledge(self, ask: Ask, *, most: int, timeout_s: float) -> Pool:
+        if self.knowledge_error is not None:
+            raise self.knowledge_error
+        return codec.knowledge(answer(self.knows), most=most)
 
 
 @dataclass

@@ -188,6 +188,39 @@ def test_the_retriever_is_asked_for_a_collection_or_for_candidates() -> None:
     assert inline.sampling.HasField("alpha")
 
 
+def test_the_retriever_is_asked_for_a_web_source_and_with_the_filter() -> None:
+    wanted = retriever_pb.Filter(
+        conditions=[retriever_pb.Condition(attribute="language", any_of=retriever_pb.AnyOf(values=["en"]))]
+    )
+    request = codec.retrieve_request(replace(ask(filter=wanted), web="searx"), k=5, sampling=None)
+    assert (request.WhichOneof("source"), request.web) == ("web", "searx")
+    assert request.filter == wanted
+    assert not codec.retrieve_request(ask(), k=5, sampling=None).HasField("filter")
+
+
+def test_ids_are_prefixed_and_stay_ids() -> None:
+    response = retriever_pb.RetrieveResponse(
+        passages=[passage("a"), passage("b" * 256)], scores=[2.0, 1.0], rankings={"depth": 0}
+    )
+    short, long = codec.pool(response, id_prefix="wiki/").passages
+    assert short.id == "wiki/a"
+    assert long.id == "wiki/sha256:" + hashlib.sha256(b"b" * 256).hexdigest()
+
+
+@pytest.mark.parametrize(
+    ("words", "sizes"),
+    [(0, []), (1, [1]), (100, [100]), (101, [50, 51]), (250, [83, 83, 84]), (2000, [200] * 10)],
+)
+def test_what_a_model_knows_is_cut_into_even_passages(words: int, sizes: list[int]) -> None:
+    text = " ".join(f"w{i}" for i in range(words))
+    pool = codec.knowledge(answer(text), most=10)
+    assert [len(one.text.split()) for one in pool.passages] == sizes
+    assert " ".join(one.text for one in pool.passages) == text
+    assert [one.id for one in pool.passages] == [f"PK/{i + 1}" for i in range(len(sizes))]
+    assert pool.rankings.tolist() == [list(range(len(sizes)))]
+    assert (pool.retriever, pool.index_version) == ("PK", "1")
+
+
 def test_the_pool_is_read() -> None:
     response = retriever_pb.RetrieveResponse(
         passages=[passage("a"), passage("b")],

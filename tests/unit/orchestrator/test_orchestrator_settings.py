@@ -24,6 +24,17 @@ def test_defaults(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     assert settings.outbox_file() == tmp_path / "orchestrator" / "outbox.db"
 
 
+def test_sources_are_read_from_json(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(
+        "RAGMESH_ORCHESTRATOR_SOURCES",
+        '{"Wiki": {"collection": "wiki", "retriever": "dense"}, "SE": {"web": "searx"},'
+        ' "HB": {"all": ["Wiki", "SE", "PK"]}}',
+    )
+    settings = load(OrchestratorSettings)
+    assert settings.catalogue().names == ("HB", "SE", "Wiki", "PK", "ReFree")
+    assert settings.catalogue().read("HB@RR@10").most == 10
+
+
 def test_the_plan_follows_the_settings(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("RAGMESH_ORCHESTRATOR_RERANK_SHARE", "0.5")
     made = plan(load(OrchestratorSettings))
@@ -41,6 +52,9 @@ def test_the_plan_follows_the_settings(monkeypatch: pytest.MonkeyPatch) -> None:
         ("RERANK_SHARE", "0.8", "RERANK_SHARE"),  # with retrieve and closing more than the whole
         ("DEFAULT_COLLECTION", "No Such", "RAGMESH_ORCHESTRATOR_DEFAULT_COLLECTION"),
         ("BATCH_SIZE", "257", "RAGMESH_ORCHESTRATOR_BATCH_SIZE"),
+        ("SOURCES", '{"HB": {"all": ["Wiki"]}}', "RAGMESH_ORCHESTRATOR_SOURCES=.*source HB: there is no"),
+        ("SOURCES", '{"Wiki": {"colection": "w"}}', r"RAGMESH_ORCHESTRATOR_SOURCES\[Wiki\]\[colection\]=w: "),
+        ("SOURCES", "{", "RAGMESH_ORCHESTRATOR_SOURCES=.*JSON"),
     ],
 )
 def test_a_wrong_value_names_the_variable(

@@ -17,6 +17,7 @@ def test_every_step_and_failure_has_an_action() -> None:
 
 def test_the_table_says_what_its_page_says() -> None:
     assert all(POLICY[Step.RETRIEVE, failure] is Action.FAIL for failure in Failure)
+    assert all(POLICY[Step.SOURCE, failure] is Action.SOURCE_LEFT_OUT for failure in Failure)
     assert POLICY[Step.RERANK, Failure.REFUSED] is Action.FAIL
     assert POLICY[Step.RERANK, Failure.BUDGET] is Action.RETRIEVER_ORDER
     assert POLICY[Step.FIRST_WORD, Failure.UNAVAILABLE] is Action.FAIL
