@@ -34,3 +34,13 @@ def test_a_section_says_where_it_comes_from_and_what_was_chosen(name):
     _, text = SECTIONS[name]
     for part in ("*Source:*", "*Choice:*", "*Pitfall:*"):
         assert part in text
+
+
+def test_the_tests_named_in_the_mutation_table_exist():
+    named = set(re.findall(r"\| `(test_\w+)` \|$", SECTIONS[TESTED][1], flags=re.MULTILINE))
+    sources = (ROOT / "tests" / "unit" / "ragcore").rglob("test_*.py")
+    written = {
+        name for path in sources for name in re.findall(r"^def (test_\w+)", path.read_text("utf-8"), re.M)
+    }
+    assert named
+    assert named <= written
