@@ -14,6 +14,7 @@ from raglab.figures.scatter import draw_conversations
 from raglab.figures.style import save, to_bytes
 from raglab.studies import ConversationStudy, ExposureStudy, InconsistencyStudy, Study, UtilityStudy
 from raglab.studies.curves import Curve
+from raglab.studies.inconsistency import KIND_LABELS
 
 __all__ = ["draw_conversations", "draw_curves", "draw_exposure", "draw_win_ratios", "of", "save", "to_bytes"]
 
@@ -41,9 +42,8 @@ def of(study: Study) -> Mapping[str, Figure]:
             if study.error_win_ratios is not None:
                 for kind in study.errors:
                     matrix = getattr(study.error_win_ratios, kind)
-                    label = f"relative win ratio, {kind.replace('_', ' ')}"
                     found[f"win-ratios-{kind.replace('_', '-')}"] = draw_win_ratios(
-                        matrix, study.retrievers, label=label
+                        matrix, study.retrievers, error=KIND_LABELS[kind]
                     )
             return found
         case _:

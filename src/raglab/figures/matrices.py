@@ -15,15 +15,13 @@ _DARK, _LIGHT = "#10151a", "#fdfdfd"  # the map's own text: its cells keep their
 _UNDEFINED = "#e9ecef"
 
 
-def draw_win_ratios(
-    matrix: FloatArray, retrievers: Sequence[str], *, label: str = "relative win ratio"
-) -> Figure:
+def draw_win_ratios(matrix: FloatArray, retrievers: Sequence[str], *, error: str = "") -> Figure:
     """The row's retriever against the column's, each cell with its number; undefined cells are a dash.
 
     Args:
         matrix: matrix [M, M] in [0, 1], ``nan`` where undefined.
         retrievers: M names.
-        label: what the colours mean.
+        error: the kind of error that rows avoid and columns commit; empty for right and wrong answers.
     """
     size = len(retrievers)
     values = np.array(matrix, dtype=np.float64)
@@ -50,12 +48,12 @@ def draw_win_ratios(
             for tick in axes.get_xticklabels():
                 tick.set(rotation=40, ha="right", rotation_mode="anchor")
         axes.set_yticks(range(size), names)
-        axes.set_xlabel("… where this one is wrong")
-        axes.set_ylabel("this one is right …")
+        axes.set_xlabel("… that this one commits" if error else "… where this one is wrong")
+        axes.set_ylabel(f"avoids the {error} …" if error else "this one is right …")
         axes.tick_params(length=0)
         for spine in axes.spines.values():
             spine.set_visible(False)
         bar = made.colorbar(image, ax=axes, fraction=0.05, pad=0.03)
-        bar.set_label(label, fontsize=7, color=SECOND)
+        bar.set_label("relative win ratio", fontsize=7, color=SECOND)
         bar.outline.set_visible(False)
     return made
