@@ -29,10 +29,10 @@ CAPTIONS: Final[Mapping[str, str]] = {
     "exposure-providers": "Exposure of each provider; the black mark is its target.",
     "relevance-fairness": "Relevance against group fairness of conversations; a cross is a system's mean.",
     "win-ratios": "How often the row's retriever is right where the column's is wrong.",
-    "win-ratios-retriever-error": "How often the row's retriever finds the answer where the column's does not.",
-    "win-ratios-hallucination-error": "How often the row's retriever avoids a hallucination of the column's.",
-    "win-ratios-extraction-error": "How often the row's retriever avoids an extraction error of the column's.",
-    "win-ratios-lucky-guess": "How often the row's retriever avoids a lucky guess of the column's.",
+    "win-ratios-retriever-error": "How often the row's retriever finds what the column's does not.",
+    "win-ratios-hallucination-error": "How often the row avoids a hallucination of the column.",
+    "win-ratios-extraction-error": "How often the row avoids an extraction error of the column.",
+    "win-ratios-lucky-guess": "How often the row avoids a lucky guess of the column.",
 }
 
 _INK: Final = "#1b1f24"
