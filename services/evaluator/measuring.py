@@ -21,6 +21,7 @@ from services.evaluator.codec import measuring as codec
 
 P = ParamSpec("P")
 T = TypeVar("T")
+Q = TypeVar("Q")
 
 _CELL_BYTES: Final = 8
 _log = logging.getLogger("ragmesh.evaluator.measuring")
@@ -61,7 +62,7 @@ class MeasuringServicer(pb_grpc.EvaluatorServiceServicer):
         self, request: pb.EvaluateTradeoffRequest, context: Context
     ) -> pb.EvaluateTradeoffResponse:
         """How utility or relevance trades off against disparity."""
-        return await self._computed(kib(request), _tradeoff, request)
+        return await self._while_wanted(kib(request), _tradeoff, request)
 
     async def EvaluateRankings(
         self, request: pb.EvaluateRankingsRequest, context: Context
@@ -103,23 +104,10 @@ class MeasuringServicer(pb_grpc.EvaluatorServiceServicer):
     async def SearchVoteWeights(
         self, request: pb.SearchVoteWeightsRequest, context: Context
     ) -> pb.SearchVoteWeightsResponse:
-        """Searches the weights of a vote that answer training questions best.
-
-        Ends soon after its caller has gone.
-        """
-        gone = threading.Event()
-
-        def check() -> None:
-            if gone.is_set():
-                raise _AbandonedError
-
+        """Searches the weights of a vote that answer training questions best."""
         sizes = [len(question.answers) for question in request.questions]
         work = kib(request) + sum(_comparisons(request.vote.similarities, size) for size in sizes)
-        try:
-            return await self._computed(work, self._search, request, check)
-        except asyncio.CancelledError:
-            gone.set()
-            raise
+        return await self._while_wanted(work, self._search, request)
 
     async def CompareRetrievers(
         self, request: pb.CompareRetrieversRequest, context: Context
@@ -131,7 +119,21 @@ class MeasuringServicer(pb_grpc.EvaluatorServiceServicer):
         self, request: pb.CompareSystemsRequest, context: Context
     ) -> pb.CompareSystemsResponse:
         """Whether one system is better than another on the same queries."""
-        return await self._computed(kib(request), _systems, request)
+        return await self._while_wanted(kib(request), _systems, request)
+
+    async def _while_wanted(self, work: int, compute: Callable[[Q, Callable[[], None]], T], request: Q) -> T:
+        """Computes what may take minutes; it ends soon after its caller has gone."""
+        gone = threading.Event()
+
+        def check() -> None:
+            if gone.is_set():
+                raise _AbandonedError
+
+        try:
+            return await self._computed(work, compute, request, check)
+        except asyncio.CancelledError:
+            gone.set()
+            raise
 
     async def _computed(self, work: int, compute: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         with self._admission.admit(work):
@@ -162,8 +164,8 @@ def _utility(request: pb.EvaluateUtilityRequest) -> pb.EvaluateUtilityResponse:
     return codec.utility_response(evaluation.utility(codec.utility_question(request)))
 
 
-def _tradeoff(request: pb.EvaluateTradeoffRequest) -> pb.EvaluateTradeoffResponse:
-    return codec.tradeoff_response(evaluation.tradeoff(codec.tradeoff_question(request)))
+def _tradeoff(request: pb.EvaluateTradeoffRequest, check: Callable[[], None]) -> pb.EvaluateTradeoffResponse:
+    return codec.tradeoff_response(evaluation.tradeoff(codec.tradeoff_question(request), check))
 
 
 def _rankings(request: pb.EvaluateRankingsRequest) -> pb.EvaluateRankingsResponse:
@@ -191,8 +193,8 @@ def _retrievers(request: pb.CompareRetrieversRequest) -> pb.CompareRetrieversRes
     return codec.retrievers_response(evaluation.compare_retrievers(codec.retrievers_question(request)))
 
 
-def _systems(request: pb.CompareSystemsRequest) -> pb.CompareSystemsResponse:
-    return codec.systems_response(evaluation.compare_systems(codec.systems_question(request)))
+def _systems(request: pb.CompareSystemsRequest, check: Callable[[], None]) -> pb.CompareSystemsResponse:
+    return codec.systems_response(evaluation.compare_systems(codec.systems_question(request), check))
 
 
 def _comparisons(similarities: Sequence[str], answers: int) -> int:

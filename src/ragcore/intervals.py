@@ -96,10 +96,16 @@ def mean_interval(
 
 
 def mean_with_resamples(
-    values: ArrayLike, *, level: float, method: BootstrapMethod, num_resamples: int, rng: Seed
+    values: ArrayLike,
+    *,
+    level: float,
+    method: BootstrapMethod,
+    num_resamples: int,
+    rng: Seed,
+    check: Callable[[], None] | None = None,
 ) -> tuple[BootstrapInterval, FloatArray]:
     """Give :func:`mean_interval` and the means of its resamples, a vector [num_resamples], or an empty one
-    with fewer than two defined values."""
+    with fewer than two defined values. ``check`` is called again and again; what it raises ends it."""
     array = float_array("values", values, undefined=True)
     plan = _plan(level, method, num_resamples)
     draws = generator(rng)
@@ -110,6 +116,8 @@ def mean_with_resamples(
         means = np.empty(plan.num_resamples)
         rows = max(1, _BATCH // queries)
         for start in range(0, len(means), rows):
+            if check is not None:
+                check()
             part = means[start : start + rows]
             part[:] = known[draws.integers(0, queries, (len(part), queries))].mean(axis=1)
         left_out = (known.sum() - known) / (queries - 1)
@@ -172,6 +180,7 @@ def tradeoff_intervals(
     method: BootstrapMethod = "bca",
     num_resamples: int = 2000,
     rng: Seed,
+    check: Callable[[], None] | None = None,
 ) -> TradeoffIntervals:
     """Give the slope and the area of a tradeoff with bootstrap intervals over queries.
 
@@ -185,6 +194,7 @@ def tradeoff_intervals(
         method: "bca" or "percentile".
         num_resamples: number of resamples, from 100.
         rng: a NumPy generator, or a seed for a new one.
+        check: called before each resample; what it raises ends the computation.
 
     Returns:
         The intervals as :func:`bootstrap_over_queries` gives them; queries all of whose points are undefined
@@ -210,6 +220,8 @@ def tradeoff_intervals(
     curve = _WeightedCurve(across[known][order], up[known][order])
 
     def of_queries(sample: IntArray) -> tuple[float, float]:
+        if check is not None:
+            check()
         weights = np.bincount(sample, minlength=number_of_queries)[query_of]
         return curve.slope_and_auc(weights.astype(np.float64))
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -75,6 +76,7 @@ def paired_bootstrap(
     method: BootstrapMethod = "bca",
     num_resamples: int = 2000,
     rng: Seed,
+    check: Callable[[], None] | None = None,
 ) -> PairedBootstrap:
     """Compare two systems by the mean of their differences, query by query.
 
@@ -89,6 +91,7 @@ def paired_bootstrap(
         method: "bca" or "percentile".
         num_resamples: number of resamples, from 100.
         rng: a NumPy generator, or a seed for a new one.
+        check: called again and again while resampling; what it raises ends the computation.
 
     Source: Efron & Tibshirani 1993, §16.4; Sakai 2006 for retrieval.
 
@@ -99,7 +102,7 @@ def paired_bootstrap(
     other = float_array("second", second, undefined=True)
     same_length("first", one, "second", other)
     difference, means = mean_with_resamples(
-        one - other, level=level, method=method, num_resamples=num_resamples, rng=rng
+        one - other, level=level, method=method, num_resamples=num_resamples, rng=rng, check=check
     )
     if len(means) == 0:
         return PairedBootstrap(difference, float("nan"))

@@ -568,3 +568,15 @@ async def test_a_search_ends_when_its_caller_has_gone(small: str, leave: str) ->
             assert (await _failure(search)).code() is grpc.StatusCode.DEADLINE_EXCEEDED
         # The only thread is free: a search left running would hold it for minutes.
         assert (await _vote_once_free(stub)).winner == 1
+
+
+async def test_a_tradeoff_ends_when_its_caller_has_gone(small: str) -> None:
+    # Over 100,000 points of 10,000 queries BCa measures 110,000 curves.
+    points = [pb.TradeoffPoint(query_id=f"q{i // 10}", x=i % 97 / 97, y=i % 89 / 89) for i in range(100_000)]
+    request = pb.EvaluateTradeoffRequest(points=points, bootstrap=pb.Bootstrap(num_resamples=100_000))
+    async with grpc.aio.insecure_channel(small) as channel:
+        stub = pb_grpc.EvaluatorServiceStub(channel)
+        await _vote_once_free(stub)
+        error = await _failure(stub.EvaluateTradeoff(request, timeout=3))
+        assert error.code() is grpc.StatusCode.DEADLINE_EXCEEDED
+        assert (await _vote_once_free(stub)).winner == 1

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -89,8 +89,12 @@ class SystemsMeasured:
     mcnemar: McNemar | None
 
 
-def compare_systems(question: SystemsQuestion) -> SystemsMeasured:
+def compare_systems(question: SystemsQuestion, check: Callable[[], None]) -> SystemsMeasured:
     """Compares two systems by their difference on the same queries.
+
+    Args:
+        question: the systems.
+        check: called again and again; what it raises ends the computation.
 
     Raises:
         InvalidInput: arguments that do not fit each other.
@@ -103,6 +107,7 @@ def compare_systems(question: SystemsQuestion) -> SystemsMeasured:
         method=resampling.method,
         num_resamples=resampling.num_resamples,
         rng=resampling.seed,
+        check=check,
     )
     binary = bool(np.isin(question.first, (0, 1)).all() and np.isin(question.second, (0, 1)).all())
     return SystemsMeasured(bootstrap, mcnemar(question.first, question.second) if binary else None)

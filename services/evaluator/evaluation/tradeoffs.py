@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from ragcore.arrays import FloatArray
@@ -31,8 +31,12 @@ class TradeoffMeasured:
     levels: FairnessIntervals | None
 
 
-def tradeoff(question: TradeoffQuestion) -> TradeoffMeasured:
+def tradeoff(question: TradeoffQuestion, check: Callable[[], None]) -> TradeoffMeasured:
     """Slope, area and levels of a tradeoff ("Towards Fair RAG", section 5).
+
+    Args:
+        question: the points.
+        check: called again and again; what it raises ends the computation.
 
     Raises:
         InvalidInput: arguments that do not fit each other.
@@ -46,6 +50,7 @@ def tradeoff(question: TradeoffQuestion) -> TradeoffMeasured:
         method=resampling.method,
         num_resamples=resampling.num_resamples,
         rng=resampling.seed,
+        check=check,
     )
     if question.baseline is None:
         return TradeoffMeasured(curve, None)

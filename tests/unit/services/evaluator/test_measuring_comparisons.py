@@ -18,12 +18,16 @@ from services.evaluator.codec import measuring as codec
 _Question = pb.CompareRetrieversRequest.Question
 
 
+def _never() -> None:
+    pass
+
+
 def _retrievers(request: pb.CompareRetrieversRequest) -> pb.CompareRetrieversResponse:
     return codec.retrievers_response(evaluation.compare_retrievers(codec.retrievers_question(request)))
 
 
 def _systems(request: pb.CompareSystemsRequest) -> pb.CompareSystemsResponse:
-    return codec.systems_response(evaluation.compare_systems(codec.systems_question(request)))
+    return codec.systems_response(evaluation.compare_systems(codec.systems_question(request), _never))
 
 
 def _request() -> pb.CompareRetrieversRequest:
@@ -164,3 +168,16 @@ def test_bounds_of_systems(field: str, request_: pb.CompareSystemsRequest) -> No
     with pytest.raises(InvalidField) as caught:
         codec.systems_question(request_)
     assert caught.value.field == field
+
+
+def test_a_comparison_that_nobody_waits_for_ends() -> None:
+    class GoneError(Exception):
+        pass
+
+    def gone() -> None:
+        raise GoneError
+
+    with pytest.raises(GoneError):
+        evaluation.compare_systems(
+            codec.systems_question(pb.CompareSystemsRequest(first=[1, 2], second=[0, 3])), gone
+        )

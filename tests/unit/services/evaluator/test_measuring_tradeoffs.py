@@ -14,8 +14,12 @@ from services.evaluator import evaluation
 from services.evaluator.codec import measuring as codec
 
 
+def _never() -> None:
+    pass
+
+
 def _tradeoff(request: pb.EvaluateTradeoffRequest) -> pb.EvaluateTradeoffResponse:
-    return codec.tradeoff_response(evaluation.tradeoff(codec.tradeoff_question(request)))
+    return codec.tradeoff_response(evaluation.tradeoff(codec.tradeoff_question(request), _never))
 
 
 def _request() -> pb.EvaluateTradeoffRequest:
@@ -125,3 +129,19 @@ def test_too_many_points() -> None:
     with pytest.raises(InvalidField) as caught:
         codec.tradeoff_question(request)
     assert caught.value.field == "points"
+
+
+def test_intervals_that_nobody_waits_for_end() -> None:
+    class GoneError(Exception):
+        pass
+
+    asked = []
+
+    def gone() -> None:
+        asked.append(None)
+        if len(asked) == 5:
+            raise GoneError
+
+    with pytest.raises(GoneError):
+        evaluation.tradeoff(codec.tradeoff_question(_request()), gone)
+    assert len(asked) == 5
