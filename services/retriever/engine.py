@@ -2,30 +2,28 @@
 
 from __future__ import annotations
 
-import zlib
 from collections.abc import Mapping, Sequence
 from typing import Final
-
-import numpy as np
 
 from meshkit.admission import Admission
 from meshkit.compute import ComputePool
 from meshkit.errors import InvalidField, NotFound
-from ragcore.plackett_luce import inclusion_probabilities, log_probability, log_weights, sample_rankings
-from services.retriever.domain import FloatArray, IntArray, Passage, Query, Retrieval, RetrieverInfo, Scored
-from services.retriever.ports import CollectionStore, Retriever, Snapshot
+from services.retriever.domain import Passage, Query, Retrieval, RetrieverInfo, Scored
+from services.retriever.ports import Retriever, Snapshot, Tenants
+from services.retriever.ranking import ranked
 
 DEFAULT_DEPTH: Final = 100
 """Pool of a request that names none, over a collection. Unit: passages."""
 DEFAULT_K: Final = 5
 """Most positions per ranking of a request that names none."""
+_NOTHING: Final = Scored(np.empty(0, dtype=np.int64), np.empty(0))
 
 
 class RetrieverEngine:
     """Answers queries.
 
     Args:
-        store: the collections.
+        store: the collections of all tenants.
         retrievers: by name, in the order they are listed.
         default: name of the one to use when a request names none.
         pool: threads that compute.
@@ -34,7 +32,7 @@ class RetrieverEngine:
 
     def __init__(
         self,
-        store: CollectionStore,
+        store: Tenants,
         retrievers: Mapping[str, Retriever],
         default: str,
         pool: ComputePool,
@@ -57,7 +55,8 @@ class RetrieverEngine:
         Raises:
             NotFound: no such retriever or collection.
             FailedPrecondition: the collection lacks what the retriever needs.
-            InvalidField: ``k`` above ``depth`` or the number of candidates.
+            InvalidField: ``k`` above ``depth`` or the number of candidates, or a filter on an attribute that
+                no passage has.
             Overloaded: too much work is in flight.
         """
         name = query.retriever or self._default
@@ -71,7 +70,7 @@ class RetrieverEngine:
                 depth, k = _sizes(query, len(query.candidates))
                 return await self._pool.run(_over_candidates, retriever, query, query.candidates, depth, k)
             depth, k = _sizes(query, None)
-            with self._store.lease(query.collection) as snapshot:
+            with self._store.of(query.tenant).lease(query.collection) as snapshot:
                 return await self._pool.run(_over_collection, retriever, query, snapshot, depth, k)
 
 
@@ -87,8 +86,8 @@ def _sizes(query: Query, candidates: int | None) -> tuple[int, int]:
 
 
 def _over_collection(retriever: Retriever, query: Query, snapshot: Snapshot, depth: int, k: int) -> Retrieval:
-    pool = retriever.search(snapshot, query.text, depth)
-    shown, rankings, log_probabilities, inclusion = _ranked(query, pool, k)
+    pool = retriever.search(snapshot, query.text, depth, query.filter)
+    shown, rankings, log_probabilities, inclusion = ranked(query, pool, k)
     return Retrieval(
         passages=snapshot.passages(pool.rows[:shown].tolist()),
         scores=pool.scores[:shown],
@@ -97,16 +96,17 @@ def _over_collection(retriever: Retriever, query: Query, snapshot: Snapshot, dep
         inclusion=inclusion,
         version=snapshot.info.version,
         retriever=retriever.info.name,
+        note=retriever.note(snapshot),
     )
 
 
 def _over_candidates(
     retriever: Retriever, query: Query, candidates: Sequence[Passage], depth: int, k: int
 ) -> Retrieval:
-    by_id = sorted(candidates, key=lambda passage: passage.id)
-    everything = retriever.rank(by_id, query.text)
+    by_id = sorted(_found(candidates, query.filter), key=lambda passage: passage.id)
+    everything = retriever.rank(by_id, query.text) if by_id else _NOTHING
     pool = Scored(everything.rows[:depth], everything.scores[:depth])
-    shown, rankings, log_probabilities, inclusion = _ranked(query, pool, k)
+    shown, rankings, log_probabilities, inclusion = ranked(query, pool, k)
     return Retrieval(
         passages=[by_id[row] for row in pool.rows[:shown].tolist()],
         scores=pool.scores[:shown],
@@ -116,24 +116,3 @@ def _over_candidates(
         version="",
         retriever=retriever.info.name,
     )
-
-
-def _ranked(query: Query, pool: Scored, k: int) -> tuple[int, IntArray, FloatArray | None, FloatArray | None]:
-    """How much of the pool to show, the rankings of it, and their probabilities if they are drawn."""
-    size = len(pool.rows)
-    length = min(k, size)
-    draw = query.draw
-    if draw is None:
-        shown = size if query.with_inclusion else length
-        # The policy of a deterministic ranking: the first k, surely.
-        inclusion = (np.arange(shown) < length).astype(np.float64) if query.with_inclusion else None
-        return shown, np.arange(length)[None, :], None, inclusion
-    if not size:
-        nothing = np.empty(0)
-        empty = np.empty((draw.num_rankings, 0), dtype=np.int64)
-        return 0, empty, np.zeros(draw.num_rankings), nothing if query.with_inclusion else None
-    weights = log_weights(pool.scores, draw.alpha)
-    rng = np.random.default_rng([draw.seed, zlib.crc32((query.stream_id or query.text).encode())])
-    rankings = sample_rankings(weights, num_rankings=draw.num_rankings, k=length, rng=rng)
-    inclusion = inclusion_probabilities(weights, k=length) if query.with_inclusion else None
-    return size, rankings, log_probability(weights, rankings), inclusion
