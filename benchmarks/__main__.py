@@ -6,11 +6,12 @@
 from __future__ import annotations
 
 import argparse
+import asyncio
 import os
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
-from benchmarks import bm25, mesh, page, sampling
+from benchmarks import audit, bm25, mesh, observe, page, sampling
 
 
 def _mesh() -> tuple[str, str]:
@@ -60,10 +61,44 @@ The peer draws noise for every item of every ranking (in parts, so that it fits 
     )
 
 
+def _audit() -> tuple[str, str]:
+    found = audit.measure()
+    return (
+        "Exposure of a whole audit",
+        f"""{found.queries:,} queries × {found.rankings} rankings of {found.k} from {audit.POOL} candidates, {found.file_mib:.0f} MiB of JSON lines, one process.
+
+| | |
+|---|---|
+| reading and checking every record | {found.read_s:.1f} s |
+| reading, exposure of every query, bootstrap of the means | {found.study_s:.1f} s |
+| peak memory | {found.peak_mib:.0f} MiB |
+| peak memory with a tenth of the queries | {found.tenth_peak_mib:.0f} MiB |""",
+    )
+
+
+def _observe() -> tuple[str, str]:
+    found = asyncio.run(observe.measure())
+    return (
+        "Observing",
+        f"""Events of {found.num_rankings} rankings of {found.k} from {found.candidates} candidates, with labels; SQLite on this machine's disk, every event durable
+before it is acknowledged.
+
+| | | target |
+|---|---|---|
+| events a second, many on their way | {found.events_per_s:.0f} | |
+| one event alone, until it is durable | {found.alone_ms:.1f} ms | |
+| store's cost of an event after {found.early:,} events, {found.commit} a commit | {found.early_ms:.2f} ms | |
+| the same after {found.events:,} events | {found.late_ms:.2f} ms | |
+| ratio | {found.ratio:.2f} | ≤ 1.2 |""",
+    )
+
+
 SECTIONS = {
     "mesh": (_mesh, ("grpcio", "protobuf")),
     "bm25": (_bm25, ("numpy", "numba", "rank-bm25")),
     "sampling": (_sampling, ("numpy", "numba")),
+    "audit": (_audit, ("numpy",)),
+    "observe": (_observe, ("sqlalchemy", "aiosqlite")),
 }
 
 

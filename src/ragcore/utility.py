@@ -177,7 +177,9 @@ def tradeoff(x: ArrayLike, y: ArrayLike) -> Tradeoff:
         centred = across - across.mean()
         spread = float(centred @ centred)
         if len(np.unique(across)) > 1 and spread > 0:
-            slope = float(centred @ (up - up.mean())) / spread
+            # Relative to the first y, a level curve has slope 0 and not the rounding of its mean.
+            rise = up - up[0]
+            slope = float(centred @ (rise - rise.mean())) / spread
             intercept = float(up.mean() - slope * across.mean())
     return Tradeoff(slope, intercept, auc, points, len(defined) - points)
 

@@ -22,6 +22,8 @@ AXES: Final = {
 }
 """Labels of x and y by the curve's name."""
 
+_LEAST_SPAN: Final = 0.1
+
 
 def draw_curves(curves: Sequence[Curve]) -> Figure:
     """Systems in one figure: a point for each α with the interval of its mean in both directions, the band of
@@ -39,6 +41,7 @@ def draw_curves(curves: Sequence[Curve]) -> Figure:
         axes.set_ylabel(y_label)
         axes.grid(visible=True)
         axes.margins(0.06)
+        _widen(axes)
         axes.xaxis.set_major_formatter(plain_numbers())
         axes.yaxis.set_major_formatter(plain_numbers())
         if any(point.alpha is None for one in curves for point in one.points):
@@ -46,6 +49,14 @@ def draw_curves(curves: Sequence[Curve]) -> Figure:
         legend_below(made, axes)
         name_points(made, axes, _dials(curves[0]))
     return made
+
+
+def _widen(axes: Axes) -> None:
+    """Shares that hardly differ keep an axis on which they look so."""
+    for low, high, setter in ((*axes.get_xlim(), axes.set_xlim), (*axes.get_ylim(), axes.set_ylim)):
+        if high - low < _LEAST_SPAN:
+            middle = (low + high) / 2
+            setter(middle - _LEAST_SPAN / 2, middle + _LEAST_SPAN / 2)
 
 
 def _draw(axes: Axes, one: Curve, place: int) -> None:

@@ -97,6 +97,8 @@ class ExposureStudy:
     """What the study found."""
 
     k: int
+    longest: int
+    """Length of the longest ranking; where it is below ``k``, no ranking can reach the bound of EE-D."""
     bootstrap: Bootstrap
     rows: tuple[ExposureRow, ...]
     summaries: tuple[ExposureSummary, ...]
@@ -151,7 +153,9 @@ def measure(
     rows: list[ExposureRow] = []
     sums: dict[tuple[str, float | None], _Sums] = {}
     seen: set[str] = set()
+    longest = 0
     for query in queries:
+        longest = max(longest, longest_ranking(query))
         seen.add(query.query_id)
         judged = judgements(query, labels, min_grade, graded)
         places, usefulness = universe(query, judged)
@@ -165,6 +169,7 @@ def measure(
     order = by_configuration(list(sums))
     return ExposureStudy(
         k=depth,
+        longest=longest,
         bootstrap=settings,
         rows=tuple(rows),
         summaries=tuple(_summary(key, rows, settings) for key in order),
@@ -223,6 +228,11 @@ def universe(query: QueryAudit, judged: Mapping[str, float] | None) -> tuple[dic
         places.setdefault(passage, len(places))
     usefulness = np.array([known.get(passage, 0.0) for passage in places])
     return places, usefulness
+
+
+def longest_ranking(query: QueryAudit) -> int:
+    """Passages in the longest ranking of a query."""
+    return max(len(ranking) for sampling in query.samplings for ranking in sampling.rankings)
 
 
 def metrics_of(

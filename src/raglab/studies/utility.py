@@ -31,6 +31,7 @@ from raglab.studies.exposure import (
     comparison_table,
     curve_table,
     judgements,
+    longest_ranking,
     metrics_of,
     universe,
 )
@@ -119,6 +120,8 @@ class UtilityStudy:
     """What the study found."""
 
     k: int
+    longest: int
+    """Length of the longest ranking; where it is below ``k``, no ranking can reach the bound of EE-D."""
     metric: str
     weighted: bool
     bootstrap: Bootstrap
@@ -172,7 +175,9 @@ def measure(
         raise InvalidInput("metric", metric, ", ".join(METRICS))
     settings = bootstrap or Bootstrap()
     rows: list[UtilityRow] = []
+    longest = 0
     for query in queries:
+        longest = max(longest, longest_ranking(query))
         judged = judgements(query, labels, min_grade, graded)
         places, usefulness = universe(query, judged)
         utilities = [_utilities(query, sampling, METRICS[metric]) for sampling in query.samplings]
@@ -201,6 +206,7 @@ def measure(
         raise InvalidInput("baseline", baseline, ", ".join(systems))
     return UtilityStudy(
         k=depth,
+        longest=longest,
         metric=metric,
         weighted=weighted,
         bootstrap=settings,

@@ -257,3 +257,8 @@ def test_every_point_is_counted_once(points):
 def test_bad_intervals_are_refused(x, y, baseline, complaint):
     with pytest.raises(InvalidInput, match=complaint):
         fairness_intervals(x, y, baseline)
+
+
+def test_a_level_curve_has_slope_zero_to_the_last_digit() -> None:
+    level = tradeoff([0.1, 0.225, 0.4], [0.4, 0.4, 0.4])
+    assert (level.slope, level.intercept, level.auc) == (0.0, pytest.approx(0.4), pytest.approx(0.4))

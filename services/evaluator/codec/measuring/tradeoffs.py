@@ -16,6 +16,8 @@ from services.evaluator.evaluation.tradeoffs import TradeoffMeasured, TradeoffQu
 
 MAX_POINTS: Final = 100_000
 """Most points of one tradeoff."""
+MAX_RESAMPLED: Final = 50_000_000
+"""Most points of all resamples together, about half a minute; BCa adds a resample for each query."""
 _SLACK: Final = 1e-9
 """What rounding may add to a fraction that is at most 1."""
 
@@ -39,11 +41,19 @@ def tradeoff_question(request: pb.EvaluateTradeoffRequest) -> TradeoffQuestion:
             x[index] = point.x
         if point.HasField("y"):
             y[index] = _from_zero(f"points[{index}].y", point.y)
+    resampling = intervals.resampling("bootstrap", request.bootstrap)
+    resamples = resampling.num_resamples + (len(set(queries)) if resampling.method == "bca" else 0)
+    if count * resamples > MAX_RESAMPLED:
+        raise InvalidField(
+            "bootstrap",
+            f"{count} points × {resamples} resamples are more than {MAX_RESAMPLED}: ask for the percentile "
+            "method or fewer resamples",
+        )
     return TradeoffQuestion(
         queries=queries,
         x=x,
         y=y,
-        resampling=intervals.resampling("bootstrap", request.bootstrap),
+        resampling=resampling,
         baseline=_from_zero("baseline", request.baseline) if request.HasField("baseline") else None,
     )
 

@@ -68,7 +68,7 @@ def exposure(
             group_by=group_by or "",
             bootstrap=options.bootstrap(level, resamples, seed, interval),
         )
-        notes = []
+        notes = _short(k, found.longest)
         if found.unranked:
             notes.append(f"{found.unranked:,} judged queries are ranked by no file and left out")
         if labels is None:
@@ -125,10 +125,19 @@ def utility(
             baseline=baseline,
             bootstrap=options.bootstrap(level, resamples, seed, interval),
         )
-        notes = []
+        notes = _short(k, found.longest)
         if not found.fairness:
             notes.append("no deterministic rankings beside sampled ones: no levels of fairness")
         deliver(found, outputs, title="Utility", files=files, notes=notes)
+
+
+def _short(k: int, longest: int) -> list[str]:
+    if longest >= k:
+        return []
+    return [
+        f"no ranking is longer than {longest}, and --k is {k}: EE-D is held against a bound that none can "
+        f"reach; if the generator was given {longest}, say --k {longest}"
+    ]
 
 
 def _labels(qrels: Path | None, min_grade: float) -> "Labels | None":

@@ -253,7 +253,9 @@ class Observation(_message.Message):
     run_id: _builtins.str
     """Run it belongs to; 1 to 128 bytes."""
     query_id: _builtins.str
-    """Query id within the run; 1 to 128 bytes."""
+    """Query id; 1 to 128 bytes. The same question has the same id in every run: the largest utility that
+    normalises expected utility is taken over all runs of a query and generator.
+    """
     question: _builtins.str
     """The question; may be empty where text must not be stored."""
     collection: _builtins.str
@@ -971,7 +973,9 @@ class EvaluateTradeoffRequest(_message.Message):
     """
     @_builtins.property
     def points(self) -> _containers.RepeatedCompositeFieldContainer[Global___TradeoffPoint]:
-        """The points; at most 100,000."""
+        """The points; at most 100,000, and with all resamples at most 50,000,000. BCa adds a resample for each
+        query.
+        """
 
     @_builtins.property
     def bootstrap(self) -> Global___Bootstrap:
@@ -1583,7 +1587,7 @@ class VoteRequest(_message.Message):
     """Whether filtered retrievers' answers also leave the pool (the authors' code) or stay (the paper)."""
     @_builtins.property
     def answers(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
-        """One answer per retriever; at least 2."""
+        """One answer per retriever; 2 to 1,000."""
 
     @_builtins.property
     def retriever_weights(self) -> _containers.RepeatedScalarFieldContainer[_builtins.float]:
@@ -1591,7 +1595,7 @@ class VoteRequest(_message.Message):
 
     @_builtins.property
     def similarities(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
-        """Similarity measures by name, such as `token_f1`; empty means `token_f1`."""
+        """Similarity measures by name, such as `token_f1`, each at most once; empty means `token_f1`."""
 
     @_builtins.property
     def similarity_weights(self) -> _containers.RepeatedScalarFieldContainer[_builtins.float]:
@@ -1844,7 +1848,7 @@ class SearchVoteWeightsRequest(_message.Message):
     """Upper bound of every weight. Unit: weight. Range: (0, 1]. Default: 0.6."""
     @_builtins.property
     def questions(self) -> _containers.RepeatedCompositeFieldContainer[Global___SearchVoteWeightsRequest.Question]:
-        """The questions; at most 10,000."""
+        """The questions; at most 10,000, and questions × similarities × answers² at most 2^27."""
 
     @_builtins.property
     def vote(self) -> Global___VoteRequest:
@@ -1928,11 +1932,13 @@ class CompareRetrieversRequest(_message.Message):
 
         @_builtins.property
         def references(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
-            """Right answers."""
+            """Right answers; an answer is right that matches one exactly after SQuAD normalisation."""
 
         @_builtins.property
         def contexts(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
-            """The passages each retriever gave, one text per retriever; empty leaves kinds of errors out."""
+            """The passages each retriever gave, one text per retriever; empty for all questions leaves kinds of
+            errors out.
+            """
 
         def __init__(
             self,

@@ -26,7 +26,7 @@ from google.protobuf import timestamp_pb2 as google_dot_protobuf_dot_timestamp__
 from ragmesh.common.v1 import common_pb2 as ragmesh_dot_common_dot_v1_dot_common__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n-ragmesh/retriever/v1/collection_service.proto\x12\x14ragmesh.retriever.v1\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x1eragmesh/common/v1/common.proto\"\xf5\x02\n\nCollection\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x0f\n\x07version\x18\x02 \x01(\t\x12\x14\n\x0cnum_passages\x18\x03 \x01(\x04\x12\x12\n\nsize_bytes\x18\x04 \x01(\x04\x12\x0f\n\x07\x65ncoder\x18\x05 \x01(\t\x12.\n\nupdated_at\x18\x06 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x13\n\x0b\x64\x65scription\x18\x07 \x01(\t\x12\x10\n\x08\x61nalyzer\x18\x08 \x01(\t\x12\x36\n\x07lexical\x18\t \x01(\x0b\x32%.ragmesh.retriever.v1.LexicalIndexing\x12\x12\n\ndense_kind\x18\n \x01(\t\x12\x19\n\x0c\x64\x65nse_recall\x18\x0b \x01(\x01H\x00\x88\x01\x01\x12\x14\n\x0cnum_segments\x18\x0c \x01(\r\x12\x16\n\x0enum_tombstones\x18\r \x01(\x04\x12\x10\n\x08\x65mbedded\x18\x0e \x01(\x01\x42\x0f\n\r_dense_recall\"Q\n\x0fLexicalIndexing\x12\x10\n\x08\x61nalyzer\x18\x01 \x01(\t\x12\x0f\n\x02k1\x18\x02 \x01(\x01H\x00\x88\x01\x01\x12\x0e\n\x01\x62\x18\x03 \x01(\x01H\x01\x88\x01\x01\x42\x05\n\x03_k1B\x04\n\x02_b\"t\n\x17\x43reateCollectionRequest\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x13\n\x0b\x64\x65scription\x18\x02 \x01(\t\x12\x36\n\x07lexical\x18\x03 \x01(\x0b\x32%.ragmesh.retriever.v1.LexicalIndexing\"P\n\x18\x43reateCollectionResponse\x12\x34\n\ncollection\x18\x01 \x01(\x0b\x32 .ragmesh.retriever.v1.Collection\"z\n\rIngestRequest\x12\x12\n\ncollection\x18\x01 \x01(\t\x12,\n\x08passages\x18\x02 \x03(\x0b\x32\x1a.ragmesh.common.v1.Passage\x12\x19\n\x11\x63reate_if_missing\x18\x03 \x01(\x08\x12\x0c\n\x04last\x18\x04 \x01(\x08\"z\n\x0eIngestResponse\x12\x34\n\ncollection\x18\x01 \x01(\x0b\x32 .ragmesh.retriever.v1.Collection\x12\r\n\x05\x61\x64\x64\x65\x64\x18\x02 \x01(\x04\x12\x10\n\x08replaced\x18\x03 \x01(\x04\x12\x11\n\tunchanged\x18\x04 \x01(\x04\"@\n\x15\x44\x65letePassagesRequest\x12\x12\n\ncollection\x18\x01 \x01(\t\x12\x13\n\x0bpassage_ids\x18\x02 \x03(\t\"p\n\x16\x44\x65letePassagesResponse\x12\x34\n\ncollection\x18\x01 \x01(\x0b\x32 .ragmesh.retriever.v1.Collection\x12\x0f\n\x07\x64\x65leted\x18\x02 \x01(\x04\x12\x0f\n\x07missing\x18\x03 \x01(\x04\"$\n\x14GetCollectionRequest\x12\x0c\n\x04name\x18\x01 \x01(\t\"M\n\x15GetCollectionResponse\x12\x34\n\ncollection\x18\x01 \x01(\x0b\x32 .ragmesh.retriever.v1.Collection\"\x18\n\x16ListCollectionsRequest\"P\n\x17ListCollectionsResponse\x12\x35\n\x0b\x63ollections\x18\x01 \x03(\x0b\x32 .ragmesh.retriever.v1.Collection\"\'\n\x17\x44\x65leteCollectionRequest\x12\x0c\n\x04name\x18\x01 \x01(\t\"\x1a\n\x18\x44\x65leteCollectionResponse2\x97\x05\n\x11\x43ollectionService\x12q\n\x10\x43reateCollection\x12-.ragmesh.retriever.v1.CreateCollectionRequest\x1a..ragmesh.retriever.v1.CreateCollectionResponse\x12U\n\x06Ingest\x12#.ragmesh.retriever.v1.IngestRequest\x1a$.ragmesh.retriever.v1.IngestResponse(\x01\x12k\n\x0e\x44\x65letePassages\x12+.ragmesh.retriever.v1.DeletePassagesRequest\x1a,.ragmesh.retriever.v1.DeletePassagesResponse\x12h\n\rGetCollection\x12*.ragmesh.retriever.v1.GetCollectionRequest\x1a+.ragmesh.retriever.v1.GetCollectionResponse\x12n\n\x0fListCollections\x12,.ragmesh.retriever.v1.ListCollectionsRequest\x1a-.ragmesh.retriever.v1.ListCollectionsResponse\x12q\n\x10\x44\x65leteCollection\x12-.ragmesh.retriever.v1.DeleteCollectionRequest\x1a..ragmesh.retriever.v1.DeleteCollectionResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n-ragmesh/retriever/v1/collection_service.proto\x12\x14ragmesh.retriever.v1\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x1eragmesh/common/v1/common.proto\"\x86\x03\n\nCollection\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x0f\n\x07version\x18\x02 \x01(\t\x12\x14\n\x0cnum_passages\x18\x03 \x01(\x04\x12\x12\n\nsize_bytes\x18\x04 \x01(\x04\x12\x0f\n\x07\x65ncoder\x18\x05 \x01(\t\x12.\n\nupdated_at\x18\x06 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x13\n\x0b\x64\x65scription\x18\x07 \x01(\t\x12\x10\n\x08\x61nalyzer\x18\x08 \x01(\t\x12\x36\n\x07lexical\x18\t \x01(\x0b\x32%.ragmesh.retriever.v1.LexicalIndexing\x12\x12\n\ndense_kind\x18\n \x01(\t\x12\x19\n\x0c\x64\x65nse_recall\x18\x0b \x01(\x01H\x00\x88\x01\x01\x12\x14\n\x0cnum_segments\x18\x0c \x01(\r\x12\x16\n\x0enum_tombstones\x18\r \x01(\x04\x12\x10\n\x08\x65mbedded\x18\x0e \x01(\x01\x12\x0f\n\x07warning\x18\x0f \x01(\tB\x0f\n\r_dense_recall\"Q\n\x0fLexicalIndexing\x12\x10\n\x08\x61nalyzer\x18\x01 \x01(\t\x12\x0f\n\x02k1\x18\x02 \x01(\x01H\x00\x88\x01\x01\x12\x0e\n\x01\x62\x18\x03 \x01(\x01H\x01\x88\x01\x01\x42\x05\n\x03_k1B\x04\n\x02_b\"t\n\x17\x43reateCollectionRequest\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x13\n\x0b\x64\x65scription\x18\x02 \x01(\t\x12\x36\n\x07lexical\x18\x03 \x01(\x0b\x32%.ragmesh.retriever.v1.LexicalIndexing\"P\n\x18\x43reateCollectionResponse\x12\x34\n\ncollection\x18\x01 \x01(\x0b\x32 .ragmesh.retriever.v1.Collection\"z\n\rIngestRequest\x12\x12\n\ncollection\x18\x01 \x01(\t\x12,\n\x08passages\x18\x02 \x03(\x0b\x32\x1a.ragmesh.common.v1.Passage\x12\x19\n\x11\x63reate_if_missing\x18\x03 \x01(\x08\x12\x0c\n\x04last\x18\x04 \x01(\x08\"z\n\x0eIngestResponse\x12\x34\n\ncollection\x18\x01 \x01(\x0b\x32 .ragmesh.retriever.v1.Collection\x12\r\n\x05\x61\x64\x64\x65\x64\x18\x02 \x01(\x04\x12\x10\n\x08replaced\x18\x03 \x01(\x04\x12\x11\n\tunchanged\x18\x04 \x01(\x04\"@\n\x15\x44\x65letePassagesRequest\x12\x12\n\ncollection\x18\x01 \x01(\t\x12\x13\n\x0bpassage_ids\x18\x02 \x03(\t\"p\n\x16\x44\x65letePassagesResponse\x12\x34\n\ncollection\x18\x01 \x01(\x0b\x32 .ragmesh.retriever.v1.Collection\x12\x0f\n\x07\x64\x65leted\x18\x02 \x01(\x04\x12\x0f\n\x07missing\x18\x03 \x01(\x04\"$\n\x14GetCollectionRequest\x12\x0c\n\x04name\x18\x01 \x01(\t\"M\n\x15GetCollectionResponse\x12\x34\n\ncollection\x18\x01 \x01(\x0b\x32 .ragmesh.retriever.v1.Collection\"\x18\n\x16ListCollectionsRequest\"P\n\x17ListCollectionsResponse\x12\x35\n\x0b\x63ollections\x18\x01 \x03(\x0b\x32 .ragmesh.retriever.v1.Collection\"\'\n\x17\x44\x65leteCollectionRequest\x12\x0c\n\x04name\x18\x01 \x01(\t\"\x1a\n\x18\x44\x65leteCollectionResponse2\x97\x05\n\x11\x43ollectionService\x12q\n\x10\x43reateCollection\x12-.ragmesh.retriever.v1.CreateCollectionRequest\x1a..ragmesh.retriever.v1.CreateCollectionResponse\x12U\n\x06Ingest\x12#.ragmesh.retriever.v1.IngestRequest\x1a$.ragmesh.retriever.v1.IngestResponse(\x01\x12k\n\x0e\x44\x65letePassages\x12+.ragmesh.retriever.v1.DeletePassagesRequest\x1a,.ragmesh.retriever.v1.DeletePassagesResponse\x12h\n\rGetCollection\x12*.ragmesh.retriever.v1.GetCollectionRequest\x1a+.ragmesh.retriever.v1.GetCollectionResponse\x12n\n\x0fListCollections\x12,.ragmesh.retriever.v1.ListCollectionsRequest\x1a-.ragmesh.retriever.v1.ListCollectionsResponse\x12q\n\x10\x44\x65leteCollection\x12-.ragmesh.retriever.v1.DeleteCollectionRequest\x1a..ragmesh.retriever.v1.DeleteCollectionResponseb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -34,33 +34,33 @@ _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'ragmesh.retriever.v1.collec
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
   _globals['_COLLECTION']._serialized_start=137
-  _globals['_COLLECTION']._serialized_end=510
-  _globals['_LEXICALINDEXING']._serialized_start=512
-  _globals['_LEXICALINDEXING']._serialized_end=593
-  _globals['_CREATECOLLECTIONREQUEST']._serialized_start=595
-  _globals['_CREATECOLLECTIONREQUEST']._serialized_end=711
-  _globals['_CREATECOLLECTIONRESPONSE']._serialized_start=713
-  _globals['_CREATECOLLECTIONRESPONSE']._serialized_end=793
-  _globals['_INGESTREQUEST']._serialized_start=795
-  _globals['_INGESTREQUEST']._serialized_end=917
-  _globals['_INGESTRESPONSE']._serialized_start=919
-  _globals['_INGESTRESPONSE']._serialized_end=1041
-  _globals['_DELETEPASSAGESREQUEST']._serialized_start=1043
-  _globals['_DELETEPASSAGESREQUEST']._serialized_end=1107
-  _globals['_DELETEPASSAGESRESPONSE']._serialized_start=1109
-  _globals['_DELETEPASSAGESRESPONSE']._serialized_end=1221
-  _globals['_GETCOLLECTIONREQUEST']._serialized_start=1223
-  _globals['_GETCOLLECTIONREQUEST']._serialized_end=1259
-  _globals['_GETCOLLECTIONRESPONSE']._serialized_start=1261
-  _globals['_GETCOLLECTIONRESPONSE']._serialized_end=1338
-  _globals['_LISTCOLLECTIONSREQUEST']._serialized_start=1340
-  _globals['_LISTCOLLECTIONSREQUEST']._serialized_end=1364
-  _globals['_LISTCOLLECTIONSRESPONSE']._serialized_start=1366
-  _globals['_LISTCOLLECTIONSRESPONSE']._serialized_end=1446
-  _globals['_DELETECOLLECTIONREQUEST']._serialized_start=1448
-  _globals['_DELETECOLLECTIONREQUEST']._serialized_end=1487
-  _globals['_DELETECOLLECTIONRESPONSE']._serialized_start=1489
-  _globals['_DELETECOLLECTIONRESPONSE']._serialized_end=1515
-  _globals['_COLLECTIONSERVICE']._serialized_start=1518
-  _globals['_COLLECTIONSERVICE']._serialized_end=2181
+  _globals['_COLLECTION']._serialized_end=527
+  _globals['_LEXICALINDEXING']._serialized_start=529
+  _globals['_LEXICALINDEXING']._serialized_end=610
+  _globals['_CREATECOLLECTIONREQUEST']._serialized_start=612
+  _globals['_CREATECOLLECTIONREQUEST']._serialized_end=728
+  _globals['_CREATECOLLECTIONRESPONSE']._serialized_start=730
+  _globals['_CREATECOLLECTIONRESPONSE']._serialized_end=810
+  _globals['_INGESTREQUEST']._serialized_start=812
+  _globals['_INGESTREQUEST']._serialized_end=934
+  _globals['_INGESTRESPONSE']._serialized_start=936
+  _globals['_INGESTRESPONSE']._serialized_end=1058
+  _globals['_DELETEPASSAGESREQUEST']._serialized_start=1060
+  _globals['_DELETEPASSAGESREQUEST']._serialized_end=1124
+  _globals['_DELETEPASSAGESRESPONSE']._serialized_start=1126
+  _globals['_DELETEPASSAGESRESPONSE']._serialized_end=1238
+  _globals['_GETCOLLECTIONREQUEST']._serialized_start=1240
+  _globals['_GETCOLLECTIONREQUEST']._serialized_end=1276
+  _globals['_GETCOLLECTIONRESPONSE']._serialized_start=1278
+  _globals['_GETCOLLECTIONRESPONSE']._serialized_end=1355
+  _globals['_LISTCOLLECTIONSREQUEST']._serialized_start=1357
+  _globals['_LISTCOLLECTIONSREQUEST']._serialized_end=1381
+  _globals['_LISTCOLLECTIONSRESPONSE']._serialized_start=1383
+  _globals['_LISTCOLLECTIONSRESPONSE']._serialized_end=1463
+  _globals['_DELETECOLLECTIONREQUEST']._serialized_start=1465
+  _globals['_DELETECOLLECTIONREQUEST']._serialized_end=1504
+  _globals['_DELETECOLLECTIONRESPONSE']._serialized_start=1506
+  _globals['_DELETECOLLECTIONRESPONSE']._serialized_end=1532
+  _globals['_COLLECTIONSERVICE']._serialized_start=1535
+  _globals['_COLLECTIONSERVICE']._serialized_end=2198
 # @@protoc_insertion_point(module_scope)

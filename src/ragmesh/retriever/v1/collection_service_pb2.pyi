@@ -40,6 +40,7 @@ class Collection(_message.Message):
     NUM_SEGMENTS_FIELD_NUMBER: _builtins.int
     NUM_TOMBSTONES_FIELD_NUMBER: _builtins.int
     EMBEDDED_FIELD_NUMBER: _builtins.int
+    WARNING_FIELD_NUMBER: _builtins.int
     name: _builtins.str
     """Name: 1 to 64 of a-z, 0-9, `-` and `_`, starting with a letter or digit."""
     version: _builtins.str
@@ -68,7 +69,13 @@ class Collection(_message.Message):
     """
     embedded: _builtins.float
     """Share of its passages that have a vector; below 1 while embedding runs in the background, 0 without an
-    encoder. Unit: fraction. Range: [0, 1].
+    encoder. Until it is 1, `dense` finds only passages that have one (FAILED_PRECONDITION while there is
+    none), and `hybrid` finds all of them through BM25; replies say so in `note`.
+    Unit: fraction. Range: [0, 1].
+    """
+    warning: _builtins.str
+    """What is wrong with it, such as a corrupt file because of which an earlier version is served; empty if
+    nothing is.
     """
     @_builtins.property
     def updated_at(self) -> _timestamp_pb2.Timestamp:
@@ -95,10 +102,11 @@ class Collection(_message.Message):
         num_segments: _builtins.int = ...,
         num_tombstones: _builtins.int = ...,
         embedded: _builtins.float = ...,
+        warning: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_dense_recall", b"_dense_recall", "dense_recall", b"dense_recall", "lexical", b"lexical", "updated_at", b"updated_at"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_dense_recall", b"_dense_recall", "analyzer", b"analyzer", "dense_kind", b"dense_kind", "dense_recall", b"dense_recall", "description", b"description", "embedded", b"embedded", "encoder", b"encoder", "lexical", b"lexical", "name", b"name", "num_passages", b"num_passages", "num_segments", b"num_segments", "num_tombstones", b"num_tombstones", "size_bytes", b"size_bytes", "updated_at", b"updated_at", "version", b"version"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_dense_recall", b"_dense_recall", "analyzer", b"analyzer", "dense_kind", b"dense_kind", "dense_recall", b"dense_recall", "description", b"description", "embedded", b"embedded", "encoder", b"encoder", "lexical", b"lexical", "name", b"name", "num_passages", b"num_passages", "num_segments", b"num_segments", "num_tombstones", b"num_tombstones", "size_bytes", b"size_bytes", "updated_at", b"updated_at", "version", b"version", "warning", b"warning"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__dense_recall: _TypeAlias = _typing.Literal["dense_recall"]  # noqa: Y015
     _WhichOneofArgType__dense_recall: _TypeAlias = _typing.Literal["_dense_recall", b"_dense_recall"]  # noqa: Y015

@@ -81,6 +81,9 @@ class CollectionServiceServicer:
     def Ingest(self, request_iterator, context):
         """Adds or replaces passages by id. All or nothing: the reply comes once a new version with every
         passage of the stream is durable and served; on any error nothing of the stream is kept.
+        Vectors of a few thousand passages (a setting of the server) are there too by then; those of more follow,
+        see Collection.embedded.
+        RESOURCE_EXHAUSTED, naming the setting, if the stream or what it would add to is larger than it may be.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -38,6 +38,9 @@ class CollectionServiceStub:
     Ingest: _grpc.StreamUnaryMultiCallable[_collection_service_pb2.IngestRequest, _collection_service_pb2.IngestResponse]
     """Adds or replaces passages by id. All or nothing: the reply comes once a new version with every
     passage of the stream is durable and served; on any error nothing of the stream is kept.
+    Vectors of a few thousand passages (a setting of the server) are there too by then; those of more follow,
+    see Collection.embedded.
+    RESOURCE_EXHAUSTED, naming the setting, if the stream or what it would add to is larger than it may be.
     """
     DeletePassages: _grpc.UnaryUnaryMultiCallable[_collection_service_pb2.DeletePassagesRequest, _collection_service_pb2.DeletePassagesResponse]
     """Removes passages by id; unknown ids are ignored and counted."""
@@ -58,6 +61,9 @@ class CollectionServiceAsyncStub(CollectionServiceStub):
     Ingest: _aio.StreamUnaryMultiCallable[_collection_service_pb2.IngestRequest, _collection_service_pb2.IngestResponse]  # type: ignore[assignment]
     """Adds or replaces passages by id. All or nothing: the reply comes once a new version with every
     passage of the stream is durable and served; on any error nothing of the stream is kept.
+    Vectors of a few thousand passages (a setting of the server) are there too by then; those of more follow,
+    see Collection.embedded.
+    RESOURCE_EXHAUSTED, naming the setting, if the stream or what it would add to is larger than it may be.
     """
     DeletePassages: _aio.UnaryUnaryMultiCallable[_collection_service_pb2.DeletePassagesRequest, _collection_service_pb2.DeletePassagesResponse]  # type: ignore[assignment]
     """Removes passages by id; unknown ids are ignored and counted."""
@@ -87,6 +93,9 @@ class CollectionServiceServicer(metaclass=_abc_1.ABCMeta):
     ) -> _typing.Union[_collection_service_pb2.IngestResponse, _abc.Awaitable[_collection_service_pb2.IngestResponse]]:
         """Adds or replaces passages by id. All or nothing: the reply comes once a new version with every
         passage of the stream is durable and served; on any error nothing of the stream is kept.
+        Vectors of a few thousand passages (a setting of the server) are there too by then; those of more follow,
+        see Collection.embedded.
+        RESOURCE_EXHAUSTED, naming the setting, if the stream or what it would add to is larger than it may be.
         """
 
     @_abc_1.abstractmethod

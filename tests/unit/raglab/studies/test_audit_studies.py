@@ -45,6 +45,7 @@ def test_exposure_of_a_query_is_that_of_the_formulas():
 
 def test_without_labels_only_disparity_is_defined():
     found = exposure.measure([audit(sampling("x", None, "1"))], k=1, bootstrap=QUICK)
+    assert found.longest == 2
 
     (row,) = found.rows
     assert row.ee_d_norm == 1.0

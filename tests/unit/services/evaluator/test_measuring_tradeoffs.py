@@ -104,6 +104,13 @@ def test_undefined_statistics_stay_unset() -> None:
         ("points", lambda m: m.ClearField("points")),
         ("points[1].query_id", lambda m: m.points[1].ClearField("query_id")),
         ("points[1].x", lambda m: setattr(m.points[1], "x", 1.1)),
+        (
+            "bootstrap",  # 600 points × (100,000 resamples + 600 queries)
+            lambda m: (
+                m.points.extend(pb.TradeoffPoint(query_id=f"n{i}", x=0.5, y=1) for i in range(600)),
+                setattr(m.bootstrap, "num_resamples", 100_000),
+            ),
+        ),
         ("points[1].x", lambda m: setattr(m.points[1], "x", math.nan)),
         ("points[0].y", lambda m: setattr(m.points[0], "y", -0.1)),
         ("points[0].y", lambda m: setattr(m.points[0], "y", math.inf)),
