@@ -11,11 +11,25 @@ from ragcore.plackett_luce import MAX_ALPHA
 from ragmesh.common.v1 import common_pb2
 from ragmesh.retriever.v1 import retriever_service_pb2 as retriever_pb
 from services.retriever.codec.passages import passage_of
-from services.retriever.domain import Draw, Passage, Query, Retrieval, RetrieverInfo
+from services.retriever.domain import (
+    AnyOf,
+    Condition,
+    Draw,
+    Filter,
+    NumberRange,
+    Passage,
+    Query,
+    Retrieval,
+    RetrieverInfo,
+    TextRange,
+)
+from services.retriever.web import WebSourceInfo
 
 MAX_DEPTH: Final = 1000
 MAX_RANKINGS: Final = 1000
 MAX_SEED: Final = 2**63 - 1
+MAX_CONDITIONS: Final = 16
+MAX_VALUES: Final = 1000
 
 
 def query_of(request: retriever_pb.RetrieveRequest) -> Query:
@@ -32,8 +46,10 @@ def query_of(request: retriever_pb.RetrieveRequest) -> Query:
         case "candidates":
             checks.passages("candidates.passages", request.candidates.passages)
             candidates = [passage_of(passage) for passage in request.candidates.passages]
+        case "web":
+            checks.name("web", request.web)
         case _:
-            raise InvalidField("collection", "either a collection or candidates must be given")
+            raise InvalidField("collection", "a collection, candidates or a web source must be given")
     depth = checks.between("depth", request.depth, 1, MAX_DEPTH) if request.HasField("depth") else None
     k = checks.between("k", request.k, 1, MAX_DEPTH) if request.HasField("k") else None
     return Query(
@@ -46,7 +62,63 @@ def query_of(request: retriever_pb.RetrieveRequest) -> Query:
         draw=_draw_of(request.sampling) if request.HasField("sampling") else None,
         with_inclusion=request.include_inclusion_probabilities,
         stream_id=request.stream_id,
+        filter=_filter_of(request.filter) if request.HasField("filter") else None,
     )
+
+
+def _filter_of(message: retriever_pb.Filter) -> Filter | None:
+    """Reads a filter; None where it has no condition, and allows everything."""
+    if len(message.conditions) > MAX_CONDITIONS:
+        raise InvalidField(
+            "filter.conditions", f"must be at most {MAX_CONDITIONS}, has {len(message.conditions)}"
+        )
+    conditions = tuple(
+        _condition_of(f"filter.conditions[{index}]", condition)
+        for index, condition in enumerate(message.conditions)
+    )
+    return Filter(conditions) if conditions else None
+
+
+def _condition_of(field: str, message: retriever_pb.Condition) -> Condition:
+    checks.text(f"{field}.attribute", message.attribute, max_bytes=checks.MAX_ATTRIBUTE_BYTES)
+    allowed: AnyOf | TextRange | NumberRange
+    match message.WhichOneof("allowed"):
+        case "any_of":
+            values = message.any_of.values
+            if not 1 <= len(values) <= MAX_VALUES:
+                raise InvalidField(
+                    f"{field}.any_of.values", f"must be 1 to {MAX_VALUES} values, has {len(values)}"
+                )
+            for index, value in enumerate(values):
+                _check_value(f"{field}.any_of.values[{index}]", value)
+            allowed = AnyOf(frozenset(values))
+        case "text_range":
+            text = message.text_range
+            low = getattr(text, "from") if text.HasField("from") else None
+            high = text.to if text.HasField("to") else None
+            _check_value(f"{field}.text_range.from", low or "")
+            _check_value(f"{field}.text_range.to", high or "")
+            if low is not None and high is not None and low > high:
+                raise InvalidField(f"{field}.text_range.from", "must be at most to: no value is between them")
+            allowed = TextRange(low, high)
+        case "number_range":
+            numbers = message.number_range
+            least = getattr(numbers, "from") if numbers.HasField("from") else None
+            most = numbers.to if numbers.HasField("to") else None
+            for end, number in (("from", least), ("to", most)):
+                if number is not None:
+                    checks.finite(f"{field}.number_range.{end}", number)
+            if least is not None and most is not None and least > most:
+                raise InvalidField(f"{field}.number_range.from", f"must be at most to, {most}, got {least}")
+            allowed = NumberRange(least, most)
+        case _:
+            raise InvalidField(field, "must say what is allowed: any_of, text_range or number_range")
+    return Condition(message.attribute, allowed)
+
+
+def _check_value(field: str, value: str) -> None:
+    if (size := len(value.encode())) > checks.MAX_ATTRIBUTE_BYTES:
+        raise InvalidField(field, f"must be at most {checks.MAX_ATTRIBUTE_BYTES} bytes, has {size}")
 
 
 def _draw_of(sampling: common_pb2.Sampling) -> Draw:
@@ -88,3 +160,8 @@ def retriever_of(info: RetrieverInfo, *, is_default: bool) -> retriever_pb.Retri
         device=info.device,
         is_default=is_default,
     )
+
+
+def source_of(info: WebSourceInfo) -> retriever_pb.Source:
+    """Writes what a web source is."""
+    return retriever_pb.Source(name=info.name, description=info.description)

@@ -8,9 +8,20 @@ import pytest
 from meshkit.errors import InvalidField
 from ragmesh.common.v1.common_pb2 import Passage as PassageProto
 from ragmesh.common.v1.common_pb2 import Sampling
+from ragmesh.retriever.v1 import retriever_service_pb2 as retriever_pb
 from ragmesh.retriever.v1.retriever_service_pb2 import InlineCandidates, RetrieveRequest
 from services.retriever.codec import queries
-from services.retriever.domain import Draw, Passage, Query, Retrieval
+from services.retriever.domain import (
+    AnyOf,
+    Condition,
+    Draw,
+    Filter,
+    NumberRange,
+    Passage,
+    Query,
+    Retrieval,
+    TextRange,
+)
 
 
 def candidates(*passages: PassageProto) -> InlineCandidates:
@@ -126,3 +137,111 @@ def test_the_answer_is_columns_and_indices() -> None:
     assert list(response.rankings.log_probabilities) == [-0.1, -2.0, -0.1]
     assert list(response.inclusion_probabilities) == [1.0, 1.0]
     assert (response.index_version, response.retriever) == ("000001-0123456789ab", "bm25")
+
+
+def _filtered(*conditions: retriever_pb.Condition) -> retriever_pb.RetrieveRequest:
+    return retriever_pb.RetrieveRequest(
+        query="q", collection="c", filter=retriever_pb.Filter(conditions=conditions)
+    )
+
+
+def _text_range(low: str | None, high: str | None) -> retriever_pb.TextRange:
+    return retriever_pb.TextRange(**{"from": low, "to": high})
+
+
+def _number_range(low: float | None, high: float | None) -> retriever_pb.NumberRange:
+    return retriever_pb.NumberRange(**{"from": low, "to": high})
+
+
+def test_a_filter_is_read() -> None:
+    read = queries.query_of(
+        _filtered(
+            retriever_pb.Condition(
+                attribute="provider", any_of=retriever_pb.AnyOf(values=["b.org", "a.org"])
+            ),
+            retriever_pb.Condition(attribute="date", text_range=_text_range("2020-01-01", None)),
+            retriever_pb.Condition(attribute="rank", number_range=_number_range(None, -1.5)),
+        )
+    ).filter
+    assert read == Filter(
+        (
+            Condition("provider", AnyOf(frozenset({"a.org", "b.org"}))),
+            Condition("date", TextRange("2020-01-01", None)),
+            Condition("rank", NumberRange(None, -1.5)),
+        )
+    )
+
+
+def test_no_condition_is_no_filter() -> None:
+    assert queries.query_of(retriever_pb.RetrieveRequest(query="q", collection="c")).filter is None
+    assert queries.query_of(_filtered()).filter is None
+
+
+def test_an_empty_bound_is_a_bound() -> None:
+    read = queries.query_of(
+        _filtered(retriever_pb.Condition(attribute="a", text_range=_text_range("", "")))
+    ).filter
+    assert read == Filter((Condition("a", TextRange("", "")),))
+
+
+@pytest.mark.parametrize(
+    ("condition", "field"),
+    [
+        (retriever_pb.Condition(any_of=retriever_pb.AnyOf(values=["a"])), "filter.conditions[0].attribute"),
+        (retriever_pb.Condition(attribute="a"), "filter.conditions[0]"),
+        (
+            retriever_pb.Condition(attribute="a", any_of=retriever_pb.AnyOf()),
+            "filter.conditions[0].any_of.values",
+        ),
+        (
+            retriever_pb.Condition(attribute="a", any_of=retriever_pb.AnyOf(values=["x"] * 1001)),
+            "filter.conditions[0].any_of.values",
+        ),
+        (
+            retriever_pb.Condition(attribute="a", any_of=retriever_pb.AnyOf(values=["x", "y" * 1025])),
+            "filter.conditions[0].any_of.values[1]",
+        ),
+        (
+            retriever_pb.Condition(attribute="a", text_range=_text_range("b", "a")),
+            "filter.conditions[0].text_range.from",
+        ),
+        (
+            retriever_pb.Condition(attribute="a", text_range=_text_range(None, "y" * 1025)),
+            "filter.conditions[0].text_range.to",
+        ),
+        (
+            retriever_pb.Condition(attribute="a", number_range=_number_range(1.0, 0.5)),
+            "filter.conditions[0].number_range.from",
+        ),
+        (
+            retriever_pb.Condition(attribute="a", number_range=_number_range(None, float("nan"))),
+            "filter.conditions[0].number_range.to",
+        ),
+        (
+            retriever_pb.Condition(attribute="a", number_range=_number_range(float("inf"), None)),
+            "filter.conditions[0].number_range.from",
+        ),
+    ],
+)
+def test_bounds_of_a_filter(condition: retriever_pb.Condition, field: str) -> None:
+    with pytest.raises(InvalidField) as caught:
+        queries.query_of(_filtered(condition))
+    assert caught.value.field == field
+
+
+def test_a_filter_has_at_most_sixteen_conditions() -> None:
+    condition = retriever_pb.Condition(attribute="a", any_of=retriever_pb.AnyOf(values=["x"]))
+    read = queries.query_of(_filtered(*[condition] * 16)).filter
+    assert read is not None
+    assert len(read.conditions) == 16
+    with pytest.raises(InvalidField) as caught:
+        queries.query_of(_filtered(*[condition] * 17))
+    assert caught.value.field == "filter.conditions"
+
+
+def test_a_web_source_has_a_name() -> None:
+    read = queries.query_of(retriever_pb.RetrieveRequest(query="q", web="searx"))
+    assert (read.collection, read.candidates) == ("", None)
+    with pytest.raises(InvalidField) as caught:
+        queries.query_of(retriever_pb.RetrieveRequest(query="q", web="No Such"))
+    assert caught.value.field == "web"
