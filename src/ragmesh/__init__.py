@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from ragmesh.addresses import Addresses
     from ragmesh.aio import AsyncClient
     from ragmesh.client import Client
-    from ragmesh.collection import Collection, Ingested
+    from ragmesh.collection import Collection, Ingested, Lexical
     from ragmesh.events import (
         Answer,
         AskResult,
@@ -31,6 +31,7 @@ if TYPE_CHECKING:
         Retrieved,
         Vote,
     )
+    from ragmesh.filters import Between, Filter
     from ragmesh.passage import Passage
     from ragmesh.readers import ReadError
     from ragmesh.reports import (
@@ -51,7 +52,7 @@ _HOME_OF = {
     "ragmesh.addresses": ("Addresses",),
     "ragmesh.aio": ("AsyncClient",),
     "ragmesh.client": ("Client",),
-    "ragmesh.collection": ("Collection", "Ingested"),
+    "ragmesh.collection": ("Collection", "Ingested", "Lexical"),
     "ragmesh.events": (
         "Answer",
         "AskResult",
@@ -66,6 +67,7 @@ _HOME_OF = {
         "Retrieved",
         "Vote",
     ),
+    "ragmesh.filters": ("Between", "Filter"),
     "ragmesh.passage": ("Passage",),
     "ragmesh.readers": ("ReadError",),
     "ragmesh.reports": (
@@ -90,6 +92,7 @@ __all__ = [
     "AskOptions",
     "AskResult",
     "AsyncClient",
+    "Between",
     "Citation",
     "Client",
     "Collection",
@@ -104,8 +107,10 @@ __all__ = [
     "Event",
     "ExposureShare",
     "Failed",
+    "Filter",
     "Health",
     "Ingested",
+    "Lexical",
     "Measurement",
     "MeshError",
     "Passage",

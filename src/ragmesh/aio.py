@@ -15,7 +15,7 @@ from meshkit.errors import MeshError
 from ragmesh import codec
 from ragmesh.addresses import Addresses
 from ragmesh.client import IDEMPOTENT, INGEST_TIMEOUT_S, PAGE_SIZE, STATUS_TIMEOUT_S, TIMEOUT_S, Client
-from ragmesh.collection import Collection, Ingested
+from ragmesh.collection import Collection, Ingested, Lexical
 from ragmesh.evaluator.v1 import evaluator_service_pb2 as evaluator_pb2
 from ragmesh.evaluator.v1 import evaluator_service_pb2_grpc as evaluator_grpc
 from ragmesh.events import AskResult, Event
@@ -23,10 +23,11 @@ from ragmesh.ingest import OnProgress, Source
 from ragmesh.orchestrator.v1 import orchestrator_service_pb2 as orchestrator_pb2
 from ragmesh.orchestrator.v1 import orchestrator_service_pb2_grpc as orchestrator_grpc
 from ragmesh.reports import Configuration, ConfigurationSummary, Measurement, Run, RunReport, Window
-from ragmesh.request import AskOptions, ask_request, text
+from ragmesh.request import AskOptions, ask_request
 from ragmesh.retriever.v1 import collection_service_pb2 as collection_pb2
 from ragmesh.retriever.v1 import collection_service_pb2_grpc as collection_grpc
 from ragmesh.status import Health, ServiceStatus
+from ragmesh.texts import text
 
 _T = TypeVar("_T")
 
@@ -83,6 +84,7 @@ class AsyncClient:
         collection: str,
         *,
         create: bool = True,
+        lexical: Lexical | None = None,
         on_progress: OnProgress | None = None,
         timeout: float = INGEST_TIMEOUT_S,
     ) -> Ingested:
@@ -94,8 +96,36 @@ class AsyncClient:
         # often ends as INTERNAL instead of with the reason; the sync call keeps the reason.
         with Client(self.addresses) as client:
             return await asyncio.to_thread(
-                client.ingest, source, collection, create=create, on_progress=on_progress, timeout=timeout
+                client.ingest,
+                source,
+                collection,
+                create=create,
+                lexical=lexical,
+                on_progress=on_progress,
+                timeout=timeout,
             )
+
+    async def create_collection(
+        self,
+        name: str,
+        *,
+        description: str = "",
+        lexical: Lexical | None = None,
+        timeout: float | None = None,
+    ) -> Collection:
+        """A new, empty collection; as :meth:`ragmesh.Client.create_collection`."""
+        stub = collection_grpc.CollectionServiceStub(self._channels["retriever"])
+        request = codec.create_request(name, description=description, lexical=lexical)
+        reply = await self._call("retriever", stub.CreateCollection, request, timeout)
+        return codec.collection(reply.collection)
+
+    async def collection(self, name: str, *, timeout: float | None = None) -> Collection:
+        """One collection."""
+        stub = collection_grpc.CollectionServiceStub(self._channels["retriever"])
+        request = collection_pb2.GetCollectionRequest(name=text("name", name))
+        return codec.collection(
+            (await self._call("retriever", stub.GetCollection, request, timeout)).collection
+        )
 
     async def collections(self, *, timeout: float | None = None) -> list[Collection]:
         """The collections there are, by name."""

@@ -8,10 +8,10 @@ import grpc
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from meshkit.channel import connect_sync
-from meshkit.errors import MeshError
+from meshkit.errors import AlreadyExists, InvalidField, MeshError
 from ragmesh import codec
 from ragmesh.addresses import Addresses
-from ragmesh.collection import Collection, Ingested
+from ragmesh.collection import Collection, Ingested, Lexical
 from ragmesh.evaluator.v1 import evaluator_service_pb2 as evaluator_pb2
 from ragmesh.evaluator.v1 import evaluator_service_pb2_grpc as evaluator_grpc
 from ragmesh.events import AskResult, Event
@@ -19,10 +19,11 @@ from ragmesh.ingest import IngestStream, OnProgress, Source, checked, requests
 from ragmesh.orchestrator.v1 import orchestrator_service_pb2 as orchestrator_pb2
 from ragmesh.orchestrator.v1 import orchestrator_service_pb2_grpc as orchestrator_grpc
 from ragmesh.reports import Configuration, ConfigurationSummary, Measurement, Run, RunReport, Window
-from ragmesh.request import AskOptions, ask_request, text
+from ragmesh.request import AskOptions, ask_request
 from ragmesh.retriever.v1 import collection_service_pb2 as collection_pb2
 from ragmesh.retriever.v1 import collection_service_pb2_grpc as collection_grpc
 from ragmesh.status import Health, ServiceStatus
+from ragmesh.texts import text
 
 TIMEOUT_S: Final = 60.0
 INGEST_TIMEOUT_S: Final = 3_600.0
@@ -110,6 +111,7 @@ class Client:
         collection: str,
         *,
         create: bool = True,
+        lexical: Lexical | None = None,
         on_progress: OnProgress | None = None,
         timeout: float = INGEST_TIMEOUT_S,
     ) -> Ingested:
@@ -119,6 +121,7 @@ class Client:
             source: a file (see :mod:`ragmesh.readers`), checked from end to end first; or the passages.
             collection: where to; 1 to 64 of a-z, 0-9, ``-`` and ``_``.
             create: make the collection if there is none.
+            lexical: how to index the collection if it is made; of one that exists it must be so already.
             on_progress: is told how many passages have been sent.
             timeout: seconds for sending and indexing.
 
@@ -127,8 +130,12 @@ class Client:
 
         Raises:
             ReadError: the file, with the number of the line at fault.
+            InvalidField: the collection is indexed otherwise than ``lexical``.
         """
-        stream = IngestStream(requests(checked(source), collection, create=create, on_progress=on_progress))
+        passages = checked(source)
+        if lexical is not None:
+            self._ensure(collection, lexical, create=create, timeout=timeout)
+        stream = IngestStream(requests(passages, collection, create=create, on_progress=on_progress))
         stub = collection_grpc.CollectionServiceStub(self._channels["retriever"])
         call = stub.Ingest.future(iter(stream), timeout=timeout)
         try:
@@ -139,6 +146,35 @@ class Client:
             raise self._error(exc, "retriever") from exc
         finally:
             call.cancel()
+
+    def create_collection(
+        self,
+        name: str,
+        *,
+        description: str = "",
+        lexical: Lexical | None = None,
+        timeout: float | None = None,
+    ) -> Collection:
+        """A new, empty collection.
+
+        Args:
+            name: 1 to 64 of a-z, 0-9, ``-`` and ``_``.
+            description: free text, at most 1,024 bytes.
+            lexical: how its text is indexed; the server's default without it.
+            timeout: seconds the call may take.
+
+        Raises:
+            AlreadyExists: the name is taken.
+        """
+        stub = collection_grpc.CollectionServiceStub(self._channels["retriever"])
+        request = codec.create_request(name, description=description, lexical=lexical)
+        return codec.collection(self._call("retriever", stub.CreateCollection, request, timeout).collection)
+
+    def collection(self, name: str, *, timeout: float | None = None) -> Collection:
+        """One collection."""
+        stub = collection_grpc.CollectionServiceStub(self._channels["retriever"])
+        request = collection_pb2.GetCollectionRequest(name=text("name", name))
+        return codec.collection(self._call("retriever", stub.GetCollection, request, timeout).collection)
 
     def collections(self, *, timeout: float | None = None) -> list[Collection]:
         """The collections there are, by name."""
@@ -252,6 +288,19 @@ class Client:
             raise self._error(exc, "evaluator") from exc
         finally:
             call.cancel()
+
+    def _ensure(self, name: str, lexical: Lexical, *, create: bool, timeout: float) -> None:
+        """That there is a collection that is indexed so."""
+        if create:
+            try:
+                self.create_collection(name, lexical=lexical, timeout=timeout)
+            except AlreadyExists:
+                pass
+            else:
+                return
+        there = self.collection(name, timeout=timeout).lexical
+        if not lexical.agrees_with(there):
+            raise InvalidField("lexical", f"collection {name!r} exists and is indexed with {there}, for good")
 
     def _events(self, request: orchestrator_pb2.AskRequest, timeout: float) -> Iterator[Event]:
         stub = orchestrator_grpc.OrchestratorServiceStub(self._channels["orchestrator"])

@@ -9,7 +9,7 @@ from google.protobuf.timestamp_pb2 import Timestamp
 from grpc_health.v1 import health_pb2
 
 from meshkit.errors import DeadlineExceeded, InvalidField, MeshError, Unavailable, from_rpc_error
-from ragmesh.collection import Collection, Ingested
+from ragmesh.collection import Collection, Ingested, Lexical
 from ragmesh.common.v1 import common_pb2
 from ragmesh.evaluator.v1 import evaluator_service_pb2 as evaluator_pb2
 from ragmesh.events import (
@@ -40,9 +40,9 @@ from ragmesh.reports import (
     RunReport,
     Window,
 )
-from ragmesh.request import text
 from ragmesh.retriever.v1 import collection_service_pb2 as collection_pb2
 from ragmesh.status import Health
+from ragmesh.texts import text
 
 _STAGE_PREFIX: Final = "STAGE_"
 _ACTION_PREFIX: Final = "ACTION_"
@@ -92,7 +92,33 @@ def collection(message: collection_pb2.Collection) -> Collection:
         analyzer=message.analyzer,
         description=message.description,
         updated_at=_time(message.updated_at),
+        lexical=Lexical(
+            analyzer=message.lexical.analyzer,
+            k1=message.lexical.k1 if message.lexical.HasField("k1") else None,
+            b=message.lexical.b if message.lexical.HasField("b") else None,
+        ),
+        dense_kind=message.dense_kind,
+        dense_recall=message.dense_recall if message.HasField("dense_recall") else None,
+        num_segments=message.num_segments,
+        num_tombstones=message.num_tombstones,
+        embedded=message.embedded,
     )
+
+
+def create_request(
+    name: str, *, description: str, lexical: Lexical | None
+) -> collection_pb2.CreateCollectionRequest:
+    """The request that creates a collection."""
+    request = collection_pb2.CreateCollectionRequest(
+        name=text("name", name), description=text("description", description)
+    )
+    if lexical is not None:
+        request.lexical.CopyFrom(
+            collection_pb2.LexicalIndexing(
+                analyzer=text("lexical.analyzer", lexical.analyzer), k1=lexical.k1, b=lexical.b
+            )
+        )
+    return request
 
 
 def ingested(message: collection_pb2.IngestResponse) -> Ingested:

@@ -5,6 +5,29 @@ from datetime import datetime
 
 
 @dataclass(frozen=True, slots=True)
+class Lexical:
+    """How the text of a collection is indexed for BM25; fixed for as long as it exists.
+
+    Attributes:
+        analyzer: ``unicode``, ``whitespace`` or ``english``; empty for the server's default.
+        k1: BM25's k1, 0 to 10; None for the retriever's own.
+        b: BM25's b, 0 to 1; None for the retriever's own.
+    """
+
+    analyzer: str = ""
+    k1: float | None = None
+    b: float | None = None
+
+    def agrees_with(self, other: "Lexical") -> bool:
+        """Whether what is said here is so there; what is left open agrees with anything."""
+        return (
+            self.analyzer in ("", other.analyzer)
+            and self.k1 in (None, other.k1)
+            and self.b in (None, other.b)
+        )
+
+
+@dataclass(frozen=True, slots=True)
 class Collection:
     """A collection as it is served now.
 
@@ -17,6 +40,12 @@ class Collection:
         analyzer: analyzer of its BM25 index.
         description: free text given at creation.
         updated_at: when this version was made, UTC.
+        lexical: how its text is indexed.
+        dense_kind: kind of its largest dense index: ``flat``, ``hnsw`` or ``ivf-pq``; empty without one.
+        dense_recall: recall@100 of that index against ``flat``, measured when it was built; None without one.
+        num_segments: segments it consists of.
+        num_tombstones: passages that were removed or replaced and are still on disk.
+        embedded: share of its passages that have a vector, 0 to 1.
     """
 
     name: str
@@ -27,6 +56,12 @@ class Collection:
     analyzer: str
     description: str
     updated_at: datetime
+    lexical: Lexical = Lexical()
+    dense_kind: str = ""
+    dense_recall: float | None = None
+    num_segments: int = 0
+    num_tombstones: int = 0
+    embedded: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,8 +7,9 @@ from typing import Final
 
 from meshkit.checks import PassageLike
 from ragmesh import readers
-from ragmesh.request import passage_message, text
+from ragmesh.request import passage_message
 from ragmesh.retriever.v1 import collection_service_pb2 as collection_pb2
+from ragmesh.texts import text
 
 MAX_PART_PASSAGES: Final = 500
 MAX_PART_BYTES: Final = 1 << 20

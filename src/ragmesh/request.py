@@ -8,13 +8,17 @@ from meshkit.checks import PassageLike
 from meshkit.errors import InvalidField
 from ragmesh.common.v1 import common_pb2
 from ragmesh.evaluator.v1 import evaluator_service_pb2 as evaluator_pb2
+from ragmesh.filters import Filter, filter_message
 from ragmesh.generator.v1 import generator_service_pb2 as generator_pb2
 from ragmesh.orchestrator.v1 import orchestrator_service_pb2 as orchestrator_pb2
+from ragmesh.texts import text
 
 Metric = Literal["exact_match", "token_f1", "rouge1", "rouge2", "rouge_l", "accuracy"]
 """How answers are scored against references."""
 
-Augmentation = Literal["in_prompt", "fusion_in_decoder", "retrieval_free", "parametric_knowledge"]
+Augmentation = Literal[
+    "in_prompt", "fusion_in_decoder", "retrieval_free", "parametric_knowledge", "compression"
+]
 """How passages are handed to the model."""
 
 SamplingStage = Literal["retriever", "reranker"]
@@ -54,6 +58,9 @@ class AskOptions(TypedDict, total=False):
     Attributes:
         collection: name of the collection to ask; the server's default without it.
         passages: candidates to use instead of a collection, 1 to 1,000.
+        expression: sources of the mesh in the notation of docs/expressions.md, such as ``SE@RR@5&Wiki@5``,
+            instead of ``collection``, ``passages``, ``retriever``, ``k`` and ``rerank_depth``.
+        filter: what attributes of passages that may be found are, see :data:`ragmesh.Filter`.
         alpha: fairness dial, 0 (uniform) to 100 (follows the scores); sampled rankings if given.
         samples: rankings to draw, 1 to 1,000; sampled rankings if given.
         seed: seed of the sampling, 0 to 2^63 - 1; 0 without it.
@@ -80,6 +87,8 @@ class AskOptions(TypedDict, total=False):
 
     collection: str | None
     passages: Iterable[PassageLike] | None
+    expression: str | None
+    filter: Filter | None
     alpha: float | None
     samples: int | None
     seed: int
@@ -116,6 +125,7 @@ _AUGMENTATIONS: Final[dict[str, "generator_pb2.Augmentation.ValueType"]] = {
     "fusion_in_decoder": generator_pb2.AUGMENTATION_FUSION_IN_DECODER,
     "retrieval_free": generator_pb2.AUGMENTATION_RETRIEVAL_FREE,
     "parametric_knowledge": generator_pb2.AUGMENTATION_PARAMETRIC_KNOWLEDGE,
+    "compression": generator_pb2.AUGMENTATION_COMPRESSION,
 }
 _STAGES: Final[dict[str, "orchestrator_pb2.SamplingStage.ValueType"]] = {
     "retriever": orchestrator_pb2.SAMPLING_STAGE_RETRIEVER,
@@ -147,7 +157,10 @@ def ask_request(question: str, options: AskOptions) -> orchestrator_pb2.AskReque
         query_id=text("query_id", options.get("query_id")),
         skip_observation=not options.get("observe", True),
         want_report=options.get("run_report", False),
+        expression=text("expression", options.get("expression")),
     )
+    if (wanted := options.get("filter")) is not None:
+        request.filter.CopyFrom(filter_message(wanted))
     collection, passages = options.get("collection"), options.get("passages")
     if collection is not None and passages is not None:
         raise InvalidField("collection", "give a collection or passages, not both")
@@ -194,23 +207,6 @@ def passage_message(passage: PassageLike) -> common_pb2.Passage:
             for name, value in passage.attributes.items()
         },
     )
-
-
-def text(field: str, value: str | None) -> str:
-    """``value``, or the empty string for None.
-
-    Raises:
-        InvalidField: not a string, or one with half a surrogate pair, which UTF-8 cannot say.
-    """
-    if value is None:
-        return ""
-    if not isinstance(value, str):
-        raise InvalidField(field, f"must be text, not {type(value).__name__}")
-    try:
-        value.encode()
-    except UnicodeEncodeError as exc:
-        raise InvalidField(field, f"is not valid Unicode text at character {exc.start + 1}") from exc
-    return value
 
 
 def whole(field: str, value: int | None, *, bits: int = 32) -> int | None:

@@ -4,6 +4,7 @@ from typing import Annotated, Any
 
 import typer
 
+from ragmesh.cli.filters import FILTER_HELP, filter_of
 from ragmesh.cli.screen import Screen
 
 Target = Annotated[
@@ -19,6 +20,13 @@ def ask(
     collection: Annotated[
         str | None, typer.Option("--collection", "-c", help="Collection to ask. Default: the mesh's own.")
     ] = None,
+    expression: Annotated[
+        str | None,
+        typer.Option(
+            "--expression", "-e", help="Sources of the mesh, such as SE@RR@5&Wiki@5; instead of a collection."
+        ),
+    ] = None,
+    filter_: Annotated[list[str] | None, typer.Option("--filter", help=FILTER_HELP)] = None,
     alpha: Annotated[
         float | None,
         typer.Option(help="Fairness dial: 0 is uniform, larger follows the scores. Samples rankings."),
@@ -58,6 +66,8 @@ def ask(
     screen = Screen()
     options: Any = {
         "collection": collection,
+        "expression": expression,
+        "filter": filter_of(filter_ or []),
         "alpha": alpha,
         "samples": samples,
         "seed": seed,

@@ -17,6 +17,11 @@ def ingest(
         typer.Argument(help="JSON lines {id, title, text, attributes}, or corpus.jsonl of BEIR; .gz too."),
     ],
     collection: Annotated[str, typer.Option("--collection", "-c", help="Collection to fill.")],
+    analyzer: Annotated[
+        str | None, typer.Option(help="Of a new collection: unicode (default), whitespace or english.")
+    ] = None,
+    k1: Annotated[float | None, typer.Option("--k1", help="Of a new collection: BM25's k1, 0 to 10.")] = None,
+    b: Annotated[float | None, typer.Option("--b", help="Of a new collection: BM25's b, 0 to 1.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print what was done as JSON.")] = False,
 ) -> None:
     """Add a file of passages to a collection.
@@ -26,10 +31,13 @@ def ingest(
     from ragmesh import readers
     from ragmesh.cli.progress import IngestDisplay
     from ragmesh.client import Client
+    from ragmesh.collection import Lexical
 
     screen = Screen()
+    told_how = analyzer is not None or k1 is not None or b is not None
+    lexical = Lexical(analyzer or "", k1, b) if told_how else None
     with Client() as mesh, IngestDisplay(screen, file.name, total=readers.check(file)) as display:
-        done = mesh.ingest(file, collection, on_progress=display.sent)
+        done = mesh.ingest(file, collection, lexical=lexical, on_progress=display.sent)
     if as_json:
         screen.json(done)
     else:

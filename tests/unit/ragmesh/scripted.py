@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 import grpc
 
-from meshkit.errors import InvalidField, NotFound
+from meshkit.errors import AlreadyExists, InvalidField, NotFound
 from ragmesh import Addresses
 from ragmesh.common.v1 import common_pb2
 from ragmesh.evaluator.v1 import evaluator_service_pb2 as evaluator_pb2
@@ -129,6 +129,34 @@ class Collections(collection_grpc.CollectionServiceServicer):
 
     kept: dict[str, list[common_pb2.Passage]] = field(default_factory=dict)
     parts: int = 0
+    lexical: dict[str, collection_pb2.LexicalIndexing] = field(default_factory=dict)
+
+    async def CreateCollection(  # type: ignore[override]
+        self,
+        request: collection_pb2.CreateCollectionRequest,
+        context: grpc.aio.ServicerContext[object, object],
+    ) -> collection_pb2.CreateCollectionResponse:
+        if request.name in self.kept:
+            raise AlreadyExists("name", f"there is a collection {request.name!r} already")
+        self.kept[request.name] = []
+        self.lexical[request.name] = request.lexical
+        return collection_pb2.CreateCollectionResponse(
+            collection=collection_pb2.Collection(
+                name=request.name, description=request.description, lexical=request.lexical
+            )
+        )
+
+    async def GetCollection(  # type: ignore[override]
+        self, request: collection_pb2.GetCollectionRequest, context: grpc.aio.ServicerContext[object, object]
+    ) -> collection_pb2.GetCollectionResponse:
+        if request.name not in self.kept:
+            raise NotFound("name", f"there is no collection {request.name!r}")
+        there = self.lexical.get(request.name, collection_pb2.LexicalIndexing(analyzer="unicode"))
+        return collection_pb2.GetCollectionResponse(
+            collection=collection_pb2.Collection(
+                name=request.name, lexical=there, num_segments=3, dense_recall=0.5, embedded=1.0
+            )
+        )
 
     async def Ingest(  # type: ignore[override]
         self,

@@ -12,6 +12,7 @@ from ragmesh import (
     Addresses,
     Agent,
     Answer,
+    Between,
     Citation,
     Client,
     Decoding,
@@ -19,6 +20,7 @@ from ragmesh import (
     Delta,
     Done,
     Health,
+    Lexical,
     MeshError,
     Passage,
     Ranked,
@@ -348,3 +350,40 @@ def test_addresses_prefer_the_environment(monkeypatch: pytest.MonkeyPatch, tmp_p
     monkeypatch.setenv("RAGMESH_CLIENT_RETRIEVER_TARGET", "dns:///retriever:1")
 
     assert Addresses.find(tmp_path) == Addresses(retriever="dns:///retriever:1")
+
+
+def test_a_collection_is_created_as_told(scripted: ScriptedMesh, client: Client) -> None:
+    made = client.create_collection("mine", description="of tests", lexical=Lexical("english", b=0.0))
+    assert (made.name, made.description, made.lexical) == ("mine", "of tests", Lexical("english", None, 0.0))
+    there = client.collection("mine")
+    assert there.lexical == Lexical("english", None, 0.0)
+    assert (there.num_segments, there.dense_recall, there.embedded) == (3, 0.5, 1.0)
+    with pytest.raises(MeshError, match="already"):
+        client.create_collection("mine")
+
+
+def test_an_ingest_makes_the_collection_as_told_or_holds_it_to_that(
+    scripted: ScriptedMesh, client: Client
+) -> None:
+    passages = [Passage("a", "x")]
+    client.ingest(passages, "mine", lexical=Lexical("english", k1=0.9))
+    client.ingest(passages, "mine", lexical=Lexical("english"))
+    client.ingest(passages, "mine", lexical=Lexical(k1=0.9), create=False)
+    assert len(scripted.collections.kept["mine"]) == 1
+    parts = scripted.collections.parts
+    for other in (Lexical("unicode"), Lexical("english", k1=1.0), Lexical(b=0.5)):
+        with pytest.raises(MeshError, match="collection 'mine' exists and is indexed with") as caught:
+            client.ingest(passages, "mine", lexical=other)
+        assert caught.value.field == "lexical"
+    assert scripted.collections.parts == parts, "nothing was sent"
+    with pytest.raises(MeshError, match="no collection 'none'"):
+        client.ingest(passages, "none", lexical=Lexical("english"), create=False)
+
+
+def test_an_ask_says_its_expression_and_filter(scripted: ScriptedMesh, client: Client) -> None:
+    wanted = {"provider": ["a", "b"], "date": Between("2020-01-01"), "language": "en"}
+    list(client.ask("q", expression="SE@RR@5&Wiki@5", filter=wanted, augmentation="compression"))
+    (request,) = scripted.orchestrator.requests
+    assert request.expression == "SE@RR@5&Wiki@5"
+    assert request.augmentation == generator_pb2.AUGMENTATION_COMPRESSION
+    assert [one.attribute for one in request.filter.conditions] == ["provider", "date", "language"]

@@ -139,7 +139,11 @@ def test_a_missing_file_and_a_folder_are_errors_of_the_file(tmp_path: Path) -> N
         st.tuples(
             st.text(),
             st.text(min_size=1),
-            st.dictionaries(st.text(max_size=20), st.text(max_size=20), max_size=3),
+            st.dictionaries(
+                st.text(st.characters(codec="utf-8", exclude_categories=["Cc"]), max_size=20),
+                st.text(st.characters(codec="utf-8", exclude_categories=["Cc"]), max_size=20),
+                max_size=3,
+            ),
         ),
         max_size=5,
     )

@@ -126,6 +126,7 @@ def test_text_from_elsewhere_cannot_steer_the_terminal(mesh: ScriptedMesh, capsy
         (["ask", "q", "--k", "five"], 2, "--k"),
         (["ask", " "], 2, "question: must not be empty"),
         (["ask", "q", "--stage", "both"], 2, "sampling_stage: must be one of retriever, reranker"),
+        (["ask", "q", "--filter", "provider"], 2, "--filter provider: must be like"),
         (["nonsense"], 2, "No such command"),
         (["collections", "--delete", "none"], 1, "name: there is no collection 'none'"),
         (["report", "r9"], 1, "run_id: there is no run 'r9'"),
@@ -184,6 +185,38 @@ def test_ingest_says_what_it_did(mesh: ScriptedMesh, capsys: Output, tmp_path: P
     assert first == "mine: 1 added; 1 passages now"
     assert json.loads(second)["added"] == 1
     assert [passage.id for passage in mesh.collections.kept["mine"]] == ["a"]
+
+
+def test_ask_with_an_expression_and_filters(mesh: ScriptedMesh, capsys: Output) -> None:
+    arguments = [
+        "ask",
+        "q",
+        "-e",
+        "SE@RR@5&Wiki@5",
+        "--filter",
+        "provider=a,b",
+        "--filter",
+        "date=2020-01-01..",
+    ]
+    assert main(arguments) == 0
+
+    (request,) = mesh.orchestrator.requests
+    assert request.expression == "SE@RR@5&Wiki@5"
+    provider, date = request.filter.conditions
+    assert (provider.attribute, list(provider.any_of.values)) == ("provider", ["a", "b"])
+    assert (date.attribute, getattr(date.text_range, "from")) == ("date", "2020-01-01")
+
+
+def test_ingest_with_an_analyzer(mesh: ScriptedMesh, capsys: Output, tmp_path: Path) -> None:
+    path = tmp_path / "p.jsonl"
+    path.write_text('{"id": "a", "text": "x"}\n', encoding="utf-8")
+
+    told = ["ingest", str(path), "-c", "mine", "--analyzer", "english", "--k1", "0.9", "--b", "0"]
+    assert main(told) == 0
+    lexical = mesh.collections.lexical["mine"]
+    assert (lexical.analyzer, lexical.k1, lexical.b) == ("english", 0.9, 0.0)
+    assert main(["ingest", str(path), "-c", "mine", "--analyzer", "unicode"]) == 2
+    assert "lexical: collection 'mine' exists and is indexed with" in capsys.readouterr().err
 
 
 def test_a_malformed_file_names_the_line_and_sends_nothing(
