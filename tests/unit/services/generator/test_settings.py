@@ -53,7 +53,7 @@ def test_the_default_comes_first(monkeypatch: pytest.MonkeyPatch) -> None:
         ({"MODELS": "[{]"}, "MODELS", "not valid JSON"),
         ({"MODELS": "a=x,a=y"}, "MODELS", "the name 'a' is taken twice"),
         ({"MODELS": "ragmesh-pointer=x"}, "MODELS", "the name 'ragmesh-pointer' is taken twice"),
-        ({"MODELS": "a b=x"}, "MODELS", "pattern"),
+        ({"MODELS": "a b=x"}, "MODELS[0][name]", "pattern"),
         ({"DEFAULT_MODEL": "z"}, "DEFAULT_MODEL", "must be one of ragmesh-pointer"),
         ({"BUNDLED": "false"}, "DEFAULT_MODEL", "RAGMESH_GENERATOR_MODELS must name one"),
         ({"DTYPE": "int4"}, "DTYPE", "bfloat16"),
