@@ -571,9 +571,10 @@ async def test_a_search_ends_when_its_caller_has_gone(small: str, leave: str) ->
 
 
 async def test_a_tradeoff_ends_when_its_caller_has_gone(small: str) -> None:
-    # Over 10,000 points of 1,000 queries BCa measures 4,900 curves, close to the most that is allowed.
-    points = [pb.TradeoffPoint(query_id=f"q{i // 10}", x=i % 97 / 97, y=i % 89 / 89) for i in range(10_000)]
-    request = pb.EvaluateTradeoffRequest(points=points, bootstrap=pb.Bootstrap(num_resamples=3_900))
+    # 10,000 curves of 100,000 points are the most that is allowed.
+    points = [pb.TradeoffPoint(query_id=f"q{i // 10}", x=i % 97 / 97, y=i % 89 / 89) for i in range(100_000)]
+    percentile = pb.Bootstrap(num_resamples=10_000, method=pb.INTERVAL_METHOD_PERCENTILE)
+    request = pb.EvaluateTradeoffRequest(points=points, bootstrap=percentile)
     async with grpc.aio.insecure_channel(small) as channel:
         stub = pb_grpc.EvaluatorServiceStub(channel)
         await _vote_once_free(stub)

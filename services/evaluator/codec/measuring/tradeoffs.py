@@ -16,7 +16,7 @@ from services.evaluator.evaluation.tradeoffs import TradeoffMeasured, TradeoffQu
 
 MAX_POINTS: Final = 100_000
 """Most points of one tradeoff."""
-MAX_RESAMPLED: Final = 50_000_000
+MAX_RESAMPLED: Final = 1_000_000_000
 """Most points of all resamples together, about half a minute; BCa adds a resample for each query."""
 _SLACK: Final = 1e-9
 """What rounding may add to a fraction that is at most 1."""

@@ -973,8 +973,8 @@ class EvaluateTradeoffRequest(_message.Message):
     """
     @_builtins.property
     def points(self) -> _containers.RepeatedCompositeFieldContainer[Global___TradeoffPoint]:
-        """The points; at most 100,000, and with all resamples at most 50,000,000. BCa adds a resample for each
-        query.
+        """The points; at most 100,000, and with all resamples at most 1,000,000,000. BCa adds a resample for
+        each query.
         """
 
     @_builtins.property

@@ -105,9 +105,9 @@ def test_undefined_statistics_stay_unset() -> None:
         ("points[1].query_id", lambda m: m.points[1].ClearField("query_id")),
         ("points[1].x", lambda m: setattr(m.points[1], "x", 1.1)),
         (
-            "bootstrap",  # 600 points × (100,000 resamples + 600 queries)
+            "bootstrap",  # 10,000 points × (100,000 resamples + 10,000 queries)
             lambda m: (
-                m.points.extend(pb.TradeoffPoint(query_id=f"n{i}", x=0.5, y=1) for i in range(600)),
+                m.points.extend(pb.TradeoffPoint(query_id=f"n{i}", x=0.5, y=1) for i in range(10_000)),
                 setattr(m.bootstrap, "num_resamples", 100_000),
             ),
         ),
