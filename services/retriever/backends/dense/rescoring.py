@@ -1,0 +1,42 @@
+"""Exact scores of candidates, whatever found them."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from services.retriever.domain import FloatArray, IntArray, VectorArray
+
+# Exact products that are worked out at a time; larger pools go in parts.
+_CELLS = 2**22
+
+
+def products(vectors: VectorArray, vector: VectorArray) -> FloatArray:
+    """Inner products in float64, ``[n]``: each row summed alone and in one order, unlike in BLAS.
+
+    So a score depends on nothing but the two vectors, and equal vectors have equal scores.
+    """
+    wide = vector.astype(np.float64)
+    rows = max(1, _CELLS // max(1, len(vector)))
+    parts = [
+        np.multiply(vectors[begin : begin + rows], wide).sum(axis=1) for begin in range(0, len(vectors), rows)
+    ]
+    return np.concatenate(parts) if parts else np.empty(0)
+
+
+def best_of(vectors: VectorArray, rows: IntArray, vector: VectorArray, n: int) -> tuple[IntArray, FloatArray]:
+    """The best ``n`` of some rows by exact score, equal ones by ascending row; negative rows are none."""
+    there = rows[rows >= 0]
+    scores = products(vectors[there], vector)
+    order = np.lexsort((there, -scores))[:n]
+    return there[order], scores[order]
+
+
+def stacked(found: list[tuple[IntArray, FloatArray]]) -> tuple[IntArray, FloatArray]:
+    """Several queries' rows and scores, ``[q, m]``: where one has fewer, row -1 and score -inf."""
+    width = max((len(rows) for rows, _ in found), default=0)
+    all_rows = np.full((len(found), width), -1, dtype=np.int64)
+    all_scores = np.full((len(found), width), -np.inf)
+    for place, (rows, scores) in enumerate(found):
+        all_rows[place, : len(rows)] = rows
+        all_scores[place, : len(scores)] = scores
+    return all_rows, all_scores
