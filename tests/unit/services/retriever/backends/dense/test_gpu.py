@@ -23,10 +23,12 @@ class Recording:
         self.batches: list[int] = []
         self.gate = threading.Event()
         self.gate.set()
+        self.entered = threading.Event()
         self.was_reset = threading.Event()
         self.fails = False
 
     def search(self, queries: VectorArray, n: int) -> tuple[np.ndarray, np.ndarray]:
+        self.entered.set()
         self.gate.wait()
         self.threads.add(threading.get_ident())
         self.batches.append(len(queries))
@@ -66,7 +68,10 @@ def test_one_thread_searches_and_takes_what_waits_together(owner: GpuOwner) -> N
     recording = index._index
     recording.gate.clear()
     with ThreadPoolExecutor(20) as threads:
-        waiting = [threads.submit(index.search, query[None], 5 + i) for i, query in enumerate(queries)]
+        waiting = [threads.submit(index.search, queries[:1], 5)]
+        assert recording.entered.wait(30)  # the first is being searched, so all others wait
+        for i, query in enumerate(queries[1:], start=1):
+            waiting.append(threads.submit(index.search, query[None], 5 + i))
         while owner._jobs.qsize() < 19:
             threading.Event().wait(0.001)
         recording.gate.set()
