@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
+from functools import cache
 
 from meshkit import logs
 from meshkit.admission import Admission
@@ -13,14 +15,17 @@ from meshkit.telemetry import Telemetry
 from ragmesh.retriever.v1 import collection_service_pb2, retriever_service_pb2
 from ragmesh.retriever.v1.collection_service_pb2_grpc import add_CollectionServiceServicer_to_server
 from ragmesh.retriever.v1.retriever_service_pb2_grpc import add_RetrieverServiceServicer_to_server
-from services.retriever.analyzer import UnicodeWordAnalyzer
+from services.retriever.analyzer import analyzer
 from services.retriever.backends.catalogue import Catalogue
-from services.retriever.backends.local.build import Recipe
-from services.retriever.backends.local.store import LocalStore
+from services.retriever.backends.segments.quotas import Limit, Quotas
+from services.retriever.backends.segments.store import Options, SegmentStore
+from services.retriever.backends.segments.writer import Recipe
+from services.retriever.backends.web.settings import WebSourceSettings
 from services.retriever.engine import RetrieverEngine
 from services.retriever.ports import CannotStart, Encoder
 from services.retriever.servicer import CollectionServicer, RetrieverServicer
 from services.retriever.settings import RetrieverSettings
+from services.retriever.web import WebRetrieval, WebSource
 
 RETRIEVER_NAME = retriever_service_pb2.DESCRIPTOR.services_by_name["RetrieverService"].full_name
 """Full name of the service that ranks."""
@@ -38,12 +43,15 @@ class RetrieverService:
     def __init__(self, settings: RetrieverSettings) -> None:
         self._settings = settings
         self._pool = ComputePool(settings.threads, "retriever")
-        self._store: LocalStore | None = None
-        self._retriever = RetrieverServicer(self._pool)
+        self._pages = ComputePool(settings.web_threads, "pages")
+        self._store: SegmentStore | None = None
+        self._web: dict[str, WebSource] = {}
+        self._retriever = RetrieverServicer(self._pool, trust_tenant=settings.trust_tenant_header)
         self._collections = CollectionServicer(
             self._pool,
             Admission(settings.max_ingest_bytes, "bytes"),
             limit_setting=variable(settings, "max_ingest_bytes"),
+            trust_tenant=settings.trust_tenant_header,
         )
         self.registrations = [
             Registration(add_RetrieverServiceServicer_to_server, self._retriever, RETRIEVER_NAME),
@@ -59,29 +67,44 @@ class RetrieverService:
         settings = self._settings
         try:
             encoder = await self._pool.run(_load_encoder, settings) if settings.encoder else None
-            analyzer = UnicodeWordAnalyzer()
-            catalogue = await self._pool.run(Catalogue, settings, analyzer, encoder)
-            store = LocalStore(settings.home / "collections", Recipe(analyzer, encoder), catalogue.prepare)
+            analyzers = cache(analyzer)
+            catalogue = await self._pool.run(Catalogue, settings, analyzers, encoder)
+            store = SegmentStore(
+                settings.home / "collections",
+                Recipe(analyzers, encoder, settings.embed_at_once),
+                catalogue.prepare,
+                Options(quotas=_quotas(settings), verify_bytes=settings.verify_bytes),
+            )
             await store.start()
+            self._web = await _web_sources(settings, self._pool, self._pages)
         except CannotStart as error:
             raise ServerStartError(str(error)) from None
         self._store = store
-        self._retriever.open(
-            RetrieverEngine(
-                store,
-                catalogue.retrievers,
-                catalogue.default,
-                self._pool,
-                Admission(settings.max_work, "texts"),
-            )
-        )
+        admission = Admission(settings.max_work, "texts")
+        engine = RetrieverEngine(store, catalogue.retrievers, catalogue.default, self._pool, admission)
+        self._retriever.open(engine, WebRetrieval(self._web, engine, admission))
         self._collections.open(store)
 
     async def stop(self) -> None:
         """Closes the collections."""
         if self._store is not None:
             await self._store.stop()
+        for source in self._web.values():
+            await source.close()
+        self._pages.close()
         self._pool.close()
+
+
+def _quotas(settings: RetrieverSettings) -> Quotas:
+    def limit(name: str) -> Limit:
+        return Limit(getattr(settings, name), variable(settings, name))
+
+    return Quotas(
+        limit("max_collection_passages"),
+        limit("max_collection_bytes"),
+        limit("max_tenant_passages"),
+        limit("max_tenant_bytes"),
+    )
 
 
 def _load_encoder(settings: RetrieverSettings) -> Encoder:
@@ -95,6 +118,27 @@ def _load_encoder(settings: RetrieverSettings) -> Encoder:
         threads=settings.encoder_threads,
         setting=variable(settings, "encoder"),
     )
+
+
+async def _web_sources(
+    settings: RetrieverSettings, pool: ComputePool, pages: ComputePool
+) -> dict[str, WebSource]:
+    if not settings.web_sources:
+        return {}
+    make = await pool.run(_load_web, settings)
+    return {name: make(name, one, pages) for name, one in settings.web_sources.items()}
+
+
+def _load_web(settings: RetrieverSettings) -> Callable[[str, WebSourceSettings, ComputePool], WebSource]:
+    # In a thread, and only where it is used: it brings a client of the web and a reader of its pages.
+    try:
+        from services.retriever.backends.web.source import SearxSource
+    except ModuleNotFoundError as error:
+        raise CannotStart(
+            f"{variable(settings, 'web_sources')} needs {error.name}, which is not installed: "
+            "pip install 'ragmesh[web]'"
+        ) from None
+    return SearxSource
 
 
 async def main() -> None:

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from math import inf
+from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,6 +14,9 @@ from numpy.typing import NDArray
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
 VectorArray = NDArray[np.float32]
+
+DEFAULT_TENANT: Final = "default"
+"""Whose collections those are that no tenant is named for."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,12 +36,10 @@ class Passage:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Scored:
-    """Rows of a list of passages with their scores, best first, equal scores by ascending row.
-
-    Rows follow ascending passage id, so ties break by ascending id.
+    """Rows of passages with their scores, best first, equal scores by ascending passage id.
 
     Attributes:
-        rows: zero-based rows, ``[m]``.
+        rows: zero-based rows of a snapshot or a list, ``[m]``.
         scores: finite scores in the retriever's unit, ``[m]``, descending.
     """
 
@@ -140,6 +142,8 @@ class Query:
     """Name of the request for its generator; empty for the query."""
     filter: Filter | None = None
     """Passages that may be found; None for all."""
+    tenant: str = DEFAULT_TENANT
+    """Whose collections are meant."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -154,6 +158,7 @@ class Retrieval:
         inclusion: exact probability of each of ``passages`` to be among the first k; None if not asked for.
         version: index version that answered; empty for candidates of the request.
         retriever: name of the retriever that answered.
+        note: what the name of the retriever does not say, such as vectors that are still to come.
     """
 
     passages: Sequence[Passage]
@@ -163,6 +168,7 @@ class Retrieval:
     inclusion: FloatArray | None
     version: str
     retriever: str
+    note: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,6 +186,18 @@ class RetrieverInfo:
 
 
 @dataclass(frozen=True, slots=True)
+class Lexical:
+    """How the text of a collection is indexed for BM25; fixed for as long as it exists."""
+
+    analyzer: str = "unicode"
+    """Name of the analyzer as it is given."""
+    k1: float | None = None
+    """BM25's k1, [0, 10]; None for that of the retriever."""
+    b: float | None = None
+    """BM25's b, [0, 1]; None for that of the retriever."""
+
+
+@dataclass(frozen=True, slots=True)
 class CollectionInfo:
     """A collection as it is served."""
 
@@ -192,6 +210,19 @@ class CollectionInfo:
     updated_at: datetime
     description: str
     analyzer: str
+    """Analyzer as recorded: the name with its version."""
+    lexical: Lexical = Lexical()
+    dense_kind: str = ""
+    """Kind of its largest dense index; empty without one."""
+    dense_recall: float | None = None
+    """Recall@100 of that index, [0, 1]."""
+    num_segments: int = 0
+    num_tombstones: int = 0
+    """Passages that are gone and still on disk."""
+    embedded: float = 0.0
+    """Share of its passages that have a vector, [0, 1]."""
+    warning: str = ""
+    """What is wrong with it; empty if nothing is."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Final
 
+import numpy as np
+
 from meshkit.admission import Admission
 from meshkit.compute import ComputePool
 from meshkit.errors import InvalidField, NotFound
-from services.retriever.domain import Passage, Query, Retrieval, RetrieverInfo, Scored
+from services.retriever.domain import Filter, Passage, Query, Retrieval, RetrieverInfo, Scored
 from services.retriever.ports import Retriever, Snapshot, Tenants
 from services.retriever.ranking import ranked
 
@@ -116,3 +118,16 @@ def _over_candidates(
         version="",
         retriever=retriever.info.name,
     )
+
+
+def _found(candidates: Sequence[Passage], where: Filter | None) -> Sequence[Passage]:
+    """Candidates that may be found."""
+    if where is None:
+        return candidates
+    for number, condition in enumerate(where.conditions):
+        if not any(condition.attribute in passage.attributes for passage in candidates):
+            raise InvalidField(
+                f"filter.conditions[{number}].attribute",
+                f"no candidate has an attribute {condition.attribute!r}",
+            )
+    return [passage for passage in candidates if where.allows(passage.attributes)]

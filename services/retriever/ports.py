@@ -9,7 +9,10 @@ from typing import Protocol
 from services.retriever.domain import (
     CollectionInfo,
     DeleteReport,
+    Filter,
     IngestReport,
+    IntArray,
+    Lexical,
     Passage,
     RetrieverInfo,
     Scored,
@@ -64,19 +67,27 @@ class Encoder(Protocol):
 class LexicalIndex(Protocol):
     """Passages by the terms in them."""
 
-    def search(self, tokens: Sequence[str], n: int) -> Scored:
-        """The best ``min(n, passages)`` for the tokens of a query; without a token in common a score is 0."""
+    def search(self, tokens: Sequence[str], n: int, where: Filter | None = None) -> Scored:
+        """The best ``n`` of the passages that may be found, or all of them, for the tokens of a query.
+
+        Raises:
+            InvalidField: no passage has an attribute of the filter.
+        """
 
 
 class VectorIndex(Protocol):
     """Passages by their vectors."""
 
-    def search(self, vector: VectorArray, n: int) -> Scored:
-        """The ``min(n, passages)`` of largest inner product with ``vector``, exactly."""
+    def search(self, vector: VectorArray, n: int, where: Filter | None = None) -> Scored:
+        """The best ``n`` of the passages that may be found, or all of them, by inner product with ``vector``.
+
+        Raises:
+            InvalidField: no passage has an attribute of the filter.
+        """
 
 
 class Snapshot(Protocol):
-    """One version of a collection; it never changes. Rows follow ascending passage id."""
+    """One version of a collection; it never changes. Its passages have rows, not all rows a passage."""
 
     @property
     def info(self) -> CollectionInfo:
@@ -87,6 +98,9 @@ class Snapshot(Protocol):
 
     def passages(self, rows: Iterable[int]) -> list[Passage]:
         """The passages of some rows."""
+
+    def by_id(self, rows: IntArray) -> IntArray:
+        """Some rows, by ascending passage id."""
 
 
 class Retriever(Protocol):
@@ -99,12 +113,22 @@ class Retriever(Protocol):
     def prepare(self, snapshot: Snapshot) -> None:
         """Builds what searching ``snapshot`` needs, before the first query pays for it."""
 
-    def search(self, snapshot: Snapshot, query: str, n: int) -> Scored:
-        """The best ``min(n, len(snapshot))`` passages of a collection.
+    def search(self, snapshot: Snapshot, query: str, n: int, where: Filter | None = None) -> Scored:
+        """The best ``n`` passages of a collection that may be found, or all of them.
+
+        Args:
+            snapshot: the collection.
+            query: the query.
+            n: from 1.
+            where: which passages may be found; None for all. Applied before ranking.
 
         Raises:
             FailedPrecondition: the snapshot lacks what this retriever needs.
+            InvalidField: no passage has an attribute of the filter.
         """
+
+    def note(self, snapshot: Snapshot) -> str:
+        """One line on what an answer from ``snapshot`` lacks or does otherwise; empty if nothing."""
 
     def rank(self, passages: Sequence[Passage], query: str) -> Scored:
         """All of the passages, ranked by what they say of the query and of each other.
@@ -115,8 +139,15 @@ class Retriever(Protocol):
         """
 
 
+class Tenants(Protocol):
+    """The collections of everyone."""
+
+    def of(self, tenant: str) -> CollectionStore:
+        """Those of one tenant; anyone may be one."""
+
+
 class CollectionStore(Protocol):
-    """Collections on whatever keeps them. Methods are called on the event loop."""
+    """A tenant's collections on whatever keeps them. Methods are called on the event loop."""
 
     def lease(self, name: str) -> AbstractContextManager[Snapshot]:
         """The version served now, kept for as long as the block runs.
@@ -131,14 +162,22 @@ class CollectionStore(Protocol):
     def list(self) -> list[CollectionInfo]:
         """All collections by ascending name."""
 
-    async def create(self, name: str, description: str) -> CollectionInfo:
-        """A new, empty collection. Raises AlreadyExists, field ``name``."""
+    async def create(self, name: str, description: str, lexical: Lexical) -> CollectionInfo:
+        """A new, empty collection.
+
+        Raises:
+            AlreadyExists: the name is taken, field ``name``.
+            InvalidField: no such analyzer.
+        """
 
     async def ingest(self, name: str, passages: Sequence[Passage], *, create: bool) -> IngestReport:
         """Adds or replaces passages, all or none; durable and served when it returns.
 
+        Vectors of many passages may follow: see ``CollectionInfo.embedded``.
+
         Raises:
             NotFound: no such collection and ``create`` is false, field ``collection``.
+            MeshError: RESOURCE_EXHAUSTED, more than the tenant may hold.
         """
 
     async def delete_passages(self, name: str, ids: Sequence[str]) -> DeleteReport:

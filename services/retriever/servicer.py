@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from contextlib import ExitStack
+from dataclasses import replace
 from typing import Any, Final
 
 import grpc
@@ -12,14 +13,16 @@ import grpc
 from meshkit import checks
 from meshkit.admission import Admission
 from meshkit.compute import ComputePool
-from meshkit.errors import InvalidField
+from meshkit.errors import MeshError
 from ragmesh.retriever.v1 import collection_service_pb2 as collections_pb
 from ragmesh.retriever.v1 import collection_service_pb2_grpc as collections_grpc
 from ragmesh.retriever.v1 import retriever_service_pb2 as retriever_pb
 from ragmesh.retriever.v1 import retriever_service_pb2_grpc as retriever_grpc
 from services.retriever.codec import collections, queries
+from services.retriever.domain import DEFAULT_TENANT
 from services.retriever.engine import RetrieverEngine
-from services.retriever.ports import CollectionStore
+from services.retriever.ports import CollectionStore, Tenants
+from services.retriever.web import WebRetrieval
 
 Context = grpc.aio.ServicerContext[Any, Any]
 
@@ -27,21 +30,28 @@ Context = grpc.aio.ServicerContext[Any, Any]
 _PASSAGES_ON_LOOP: Final = 100
 _INDICES_ON_LOOP: Final = 20_000
 
+TENANT_KEY: Final = "ragmesh-tenant"
+"""Metadata that names a tenant, where it is trusted."""
+
 
 class RetrieverServicer(retriever_grpc.RetrieverServiceServicer):
     """``ragmesh.retriever.v1.RetrieverService``; takes calls once it is open.
 
     Args:
         pool: threads for reading and writing large messages.
+        trust_tenant: whether metadata says whose collections are meant.
     """
 
-    def __init__(self, pool: ComputePool) -> None:
+    def __init__(self, pool: ComputePool, *, trust_tenant: bool) -> None:
         self._pool = pool
+        self._trust_tenant = trust_tenant
         self._engine: RetrieverEngine
+        self._web: WebRetrieval
 
-    def open(self, engine: RetrieverEngine) -> None:
-        """Gives it what answers queries."""
+    def open(self, engine: RetrieverEngine, web: WebRetrieval) -> None:
+        """Gives it what answers queries, and what answers those to the web."""
         self._engine = engine
+        self._web = web
 
     async def Retrieve(
         self, request: retriever_pb.RetrieveRequest, context: Context
@@ -51,7 +61,11 @@ class RetrieverServicer(retriever_grpc.RetrieverServiceServicer):
             query = await self._pool.run(queries.query_of, request)
         else:
             query = queries.query_of(request)
-        retrieval = await self._engine.retrieve(query)
+        query = replace(query, tenant=_tenant(context, trusted=self._trust_tenant))
+        if request.HasField("web"):
+            retrieval = await self._web.retrieve(request.web, query)
+        else:
+            retrieval = await self._engine.retrieve(query)
         if len(retrieval.passages) > _PASSAGES_ON_LOOP or retrieval.rankings.size > _INDICES_ON_LOOP:
             return await self._pool.run(queries.response_of, retrieval)
         return queries.response_of(retrieval)
@@ -69,8 +83,10 @@ class RetrieverServicer(retriever_grpc.RetrieverServiceServicer):
     async def ListSources(
         self, request: retriever_pb.ListSourcesRequest, context: Context
     ) -> retriever_pb.ListSourcesResponse:
-        """Lists the web-search sources: none yet."""
-        return retriever_pb.ListSourcesResponse()
+        """Lists the web-search sources by name."""
+        return retriever_pb.ListSourcesResponse(
+            sources=[queries.source_of(info) for info in self._web.list()]
+        )
 
 
 class CollectionServicer(collections_grpc.CollectionServiceServicer):
@@ -80,30 +96,40 @@ class CollectionServicer(collections_grpc.CollectionServiceServicer):
         pool: threads for reading large messages.
         admission: counts bytes of unfinished ingest streams.
         limit_setting: name of the setting of its capacity, for errors.
+        trust_tenant: whether metadata says whose collections are meant.
     """
 
-    def __init__(self, pool: ComputePool, admission: Admission, *, limit_setting: str) -> None:
+    def __init__(
+        self, pool: ComputePool, admission: Admission, *, limit_setting: str, trust_tenant: bool
+    ) -> None:
         self._pool = pool
         self._admission = admission
         self._limit_setting = limit_setting
-        self._store: CollectionStore
+        self._trust_tenant = trust_tenant
+        self._store: Tenants
 
-    def open(self, store: CollectionStore) -> None:
+    def open(self, store: Tenants) -> None:
         """Gives it the collections."""
         self._store = store
+
+    def _of(self, context: Context) -> CollectionStore:
+        return self._store.of(_tenant(context, trusted=self._trust_tenant))
 
     async def CreateCollection(
         self, request: collections_pb.CreateCollectionRequest, context: Context
     ) -> collections_pb.CreateCollectionResponse:
         """Creates an empty collection."""
         name = checks.name("name", request.name)
-        info = await self._store.create(name, collections.description_of(request.description))
+        info = await self._of(context).create(
+            name, collections.description_of(request.description), collections.lexical_of(request.lexical)
+        )
         return collections_pb.CreateCollectionResponse(collection=collections.collection_of(info))
 
     async def Ingest(
         self, request_iterator: AsyncIterator[collections_pb.IngestRequest], context: Context
     ) -> collections_pb.IngestResponse:
         """Adds or replaces the passages of a stream, all or none."""
+        store = self._of(context)
         reader = collections.IngestReader()
         held = 0
         with ExitStack() as admitted:
@@ -111,20 +137,22 @@ class CollectionServicer(collections_grpc.CollectionServiceServicer):
                 is_first = not reader.collection
                 reader.head(request)
                 if is_first and not reader.create:
-                    with self._store.lease(reader.collection):
+                    with store.lease(reader.collection):
                         pass  # there is one: known before the rest of the stream is sent
                 size = request.ByteSize()
                 held += size
                 if held > self._admission.capacity:
-                    raise InvalidField(
-                        "passages",
+                    raise MeshError(
+                        grpc.StatusCode.RESOURCE_EXHAUSTED,
+                        "REQUEST_TOO_LARGE",
                         f"the stream holds more than {self._admission.capacity} bytes: send it as several "
                         f"streams, or raise {self._limit_setting}",
+                        field="passages",
                     )
                 admitted.enter_context(self._admission.admit(size))
                 await self._pool.run(reader.body, request)
             reader.end()
-            report = await self._store.ingest(reader.collection, reader.passages, create=reader.create)
+            report = await store.ingest(reader.collection, reader.passages, create=reader.create)
         return collections_pb.IngestResponse(
             collection=collections.collection_of(report.collection),
             added=report.added,
@@ -138,7 +166,7 @@ class CollectionServicer(collections_grpc.CollectionServiceServicer):
         """Removes passages by id."""
         name = checks.name("collection", request.collection)
         ids = await self._pool.run(collections.ids_of, request.passage_ids)
-        report = await self._store.delete_passages(name, ids)
+        report = await self._of(context).delete_passages(name, ids)
         return collections_pb.DeletePassagesResponse(
             collection=collections.collection_of(report.collection),
             deleted=report.deleted,
@@ -149,7 +177,7 @@ class CollectionServicer(collections_grpc.CollectionServiceServicer):
         self, request: collections_pb.GetCollectionRequest, context: Context
     ) -> collections_pb.GetCollectionResponse:
         """Describes one collection."""
-        info = self._store.describe(checks.name("name", request.name))
+        info = self._of(context).describe(checks.name("name", request.name))
         return collections_pb.GetCollectionResponse(collection=collections.collection_of(info))
 
     async def ListCollections(
@@ -157,12 +185,28 @@ class CollectionServicer(collections_grpc.CollectionServiceServicer):
     ) -> collections_pb.ListCollectionsResponse:
         """Describes all collections, by name."""
         return collections_pb.ListCollectionsResponse(
-            collections=[collections.collection_of(info) for info in self._store.list()]
+            collections=[collections.collection_of(info) for info in self._of(context).list()]
         )
 
     async def DeleteCollection(
         self, request: collections_pb.DeleteCollectionRequest, context: Context
     ) -> collections_pb.DeleteCollectionResponse:
         """Removes a collection and its versions."""
-        await self._store.drop(checks.name("name", request.name))
+        await self._of(context).drop(checks.name("name", request.name))
         return collections_pb.DeleteCollectionResponse()
+
+
+def _tenant(context: Context, *, trusted: bool) -> str:
+    """Whose collections a call means.
+
+    Raises:
+        InvalidField: the metadata says so, may say so, and names none.
+    """
+    if not trusted:
+        return DEFAULT_TENANT
+    for key, value in context.invocation_metadata() or ():
+        if key == TENANT_KEY:
+            return checks.name(
+                TENANT_KEY, value if isinstance(value, str) else value.decode(errors="replace")
+            )
+    return DEFAULT_TENANT

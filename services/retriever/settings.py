@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import os
-from typing import Literal
+import re
+from typing import Final, Literal
 
 from pydantic import Field, ValidationInfo, field_validator
 from pydantic_settings import SettingsConfigDict
 
 from meshkit.settings import ServiceSettings
+from services.retriever.backends.web.settings import WebSourceSettings
+
+_SOURCE_NAME: Final = re.compile(r"[a-z0-9][a-z0-9_-]{0,63}")
 
 
 class RetrieverSettings(ServiceSettings):
@@ -24,6 +28,22 @@ class RetrieverSettings(ServiceSettings):
     """Most passage data that unfinished ingest streams may hold in memory, together. Bytes, [2^20, inf)."""
     threads: int = Field(default_factory=lambda: os.cpu_count() or 1, ge=1, le=256)
     """Queries computed at a time, [1, 256]; the number of processors by default."""
+
+    trust_tenant_header: bool = False
+    """Whether the metadata ``ragmesh-tenant`` says whose collections a call means, as behind a gateway that
+    sets it; otherwise all are one tenant's, ``default``."""
+    max_collection_passages: int = Field(default=0, ge=0)
+    """Most passages of a collection, [0, inf); 0 for no bound."""
+    max_collection_bytes: int = Field(default=0, ge=0)
+    """Most ids, titles, texts and attributes of a collection. Bytes, [0, inf); 0 for no bound."""
+    max_tenant_passages: int = Field(default=0, ge=0)
+    """Most passages of a tenant's collections together, [0, inf); 0 for no bound."""
+    max_tenant_bytes: int = Field(default=0, ge=0)
+    """Most ids, titles, texts and attributes of a tenant's collections together. Bytes, [0, inf); 0 for no
+    bound."""
+    verify_bytes: int = Field(default=256 * 2**20, ge=0)
+    """Files of a collection, the smallest first, that are checked before it is served; the others are checked
+    while it serves. Bytes, [0, inf)."""
 
     bm25_engine: Literal["csr", "rank_bm25"] = "csr"
     """Engine of ``bm25``: our sparse one, or the reference, which is hundreds of times slower."""
@@ -45,10 +65,28 @@ class RetrieverSettings(ServiceSettings):
     """Arithmetic of the encoder's matrix products; ``auto`` is bf16 where the processor has it."""
     encoder_threads: int = Field(default_factory=lambda: max(1, (os.cpu_count() or 1) // 2), ge=1, le=256)
     """Threads of one encoding, [1, 256]; half of the processors by default."""
+    embed_at_once: int = Field(default=5_000, ge=0)
+    """Passages of an ingest up to which it returns once they have vectors; more of them are found by bm25 at
+    once and get their vectors in the background, [0, inf)."""
     query_cache: int = Field(default=4096, ge=0)
     """Queries whose vectors are kept, [0, inf)."""
     default_retriever: Literal["", "bm25", "bm25-lucene", "dense", "hybrid"] = ""
     """Retriever of requests that name none; empty for ``hybrid``, or ``bm25-lucene`` without an encoder."""
+
+    web_sources: dict[str, WebSourceSettings] = Field(default_factory=dict, max_length=64)
+    """Web-search sources as JSON: by name, each with ``url`` of a SearxNG server. See docs/expressions.md."""
+    web_threads: int = Field(default=2, ge=1, le=64)
+    """Pages that are read at a time, apart from queries. Threads, [1, 64]."""
+
+    @field_validator("web_sources")
+    @classmethod
+    def _have_names(cls, value: dict[str, WebSourceSettings]) -> dict[str, WebSourceSettings]:
+        for name in value:
+            if not _SOURCE_NAME.fullmatch(name):
+                raise ValueError(
+                    f"source {name!r}: a name is 1 to 64 of a-z, 0-9, '-' and '_', first a letter or digit"
+                )
+        return value
 
     @field_validator("default_retriever")
     @classmethod

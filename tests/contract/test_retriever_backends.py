@@ -8,22 +8,34 @@ import json
 import math
 import os
 import shutil
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from meshkit.errors import FailedPrecondition
-from services.retriever.analyzer import UnicodeWordAnalyzer
+from meshkit.errors import FailedPrecondition, InvalidField
+from services.retriever.analyzer import analyzer
 from services.retriever.backends.catalogue import Catalogue
 from services.retriever.backends.dense.sentence_encoder import BUNDLED, SentenceEncoder
-from services.retriever.backends.local.build import Recipe
-from services.retriever.backends.local.store import LocalStore
-from services.retriever.domain import Passage, Scored
+from services.retriever.backends.segments.snapshot import SegmentSnapshot
+from services.retriever.backends.segments.store import SegmentStore, TenantCollections
+from services.retriever.backends.segments.writer import Recipe
+from services.retriever.domain import (
+    DEFAULT_TENANT,
+    AnyOf,
+    Condition,
+    Filter,
+    Lexical,
+    NumberRange,
+    Passage,
+    Scored,
+    TextRange,
+)
 from services.retriever.ports import CannotStart, Encoder, Retriever, Snapshot
 from services.retriever.settings import RetrieverSettings
 
@@ -54,7 +66,7 @@ class Setup:
     """One backend with a store that prepares collections for it."""
 
     retriever: Retriever
-    store: LocalStore
+    store: TenantCollections
 
     @contextmanager
     def over(self, collection: str) -> Iterator[Snapshot]:
@@ -69,6 +81,23 @@ class Setup:
             return [passage.id for passage in snapshot.passages(rows)]
 
 
+@asynccontextmanager
+async def opened(
+    root: Path,
+    encoder: Encoder | None,
+    prepare: Callable[[SegmentSnapshot], None],
+    *,
+    embed_at_once: int = 5_000,
+) -> AsyncIterator[TenantCollections]:
+    """The collections of a folder."""
+    store = SegmentStore(root, Recipe(cache(analyzer), encoder, embed_at_once), prepare)
+    await store.start()
+    try:
+        yield store.of(DEFAULT_TENANT)
+    finally:
+        await store.stop()
+
+
 @pytest.fixture(scope="session")
 def encoder() -> SentenceEncoder:
     """The real default model."""
@@ -81,11 +110,9 @@ def collections(encoder: SentenceEncoder, tmp_path_factory: pytest.TempPathFacto
     root = tmp_path_factory.mktemp("contract") / "collections"
 
     async def fill() -> None:
-        store = LocalStore(root, Recipe(UnicodeWordAnalyzer(), encoder), lambda _: None)
-        await store.start()
-        await store.ingest("c", PASSAGES, create=True)
-        await store.create("empty", "")
-        await store.stop()
+        async with opened(root, encoder, lambda _: None) as store:
+            await store.ingest("c", PASSAGES, create=True)
+            await store.create("empty", "", Lexical())
 
     asyncio.run(fill())
     return root
@@ -97,13 +124,10 @@ async def setup(
 ) -> AsyncIterator[Setup]:
     """One backend over those collections."""
     name, _, engine = request.param.partition(" by ")
-    analyzer = UnicodeWordAnalyzer()
-    catalogue = Catalogue(RetrieverSettings(bm25_engine=engine or "csr"), analyzer, encoder)
+    catalogue = Catalogue(RetrieverSettings(bm25_engine=engine or "csr"), cache(analyzer), encoder)
     root = shutil.copytree(collections, tmp_path / "collections")
-    store = LocalStore(root, Recipe(analyzer, encoder), catalogue.prepare)
-    await store.start()
-    yield Setup(catalogue.retrievers[name], store)
-    await store.stop()
+    async with opened(root, encoder, catalogue.prepare) as store:
+        yield Setup(catalogue.retrievers[name], store)
 
 
 def assert_well_formed(scored: Scored, size: int) -> None:
@@ -168,6 +192,36 @@ def test_candidates_are_ranked_as_a_collection_of_them_would_be(setup: Setup) ->
     ranked = setup.retriever.rank(by_id, "a squeaking chain at night")
     assert ranked.rows.tolist() == searched.rows.tolist()
     np.testing.assert_allclose(ranked.scores, searched.scores, rtol=0, atol=1e-6)
+
+
+async def test_filters_apply_before_ranking(setup: Setup) -> None:
+    tagged = [
+        Passage(p.id, p.title, p.text, {"group": "ab"[row % 2], "size": str(row * 10)})
+        for row, p in enumerate(sorted(PASSAGES, key=lambda passage: passage.id))
+    ]
+    await setup.store.ingest("c", tagged[:6], create=False)  # the twins have none
+
+    def found(n: int, *conditions: Condition) -> set[str]:
+        with setup.over("c") as snapshot:
+            scored = setup.retriever.search(snapshot, "brake pads squeal", n, Filter(conditions))
+            return {passage.id for passage in snapshot.passages(scored.rows.tolist())}
+
+    even, odd = {p.id for p in tagged[0:6:2]}, {p.id for p in tagged[1:6:2]}
+    assert found(100, Condition("group", AnyOf(frozenset("a")))) == even
+    assert found(100, Condition("group", AnyOf(frozenset("ab")))) == even | odd
+    assert found(2, Condition("group", AnyOf(frozenset("b")))) < odd
+    assert found(100, Condition("group", TextRange("b", None))) == odd
+    assert found(100, Condition("size", NumberRange(9, 30))) == {p.id for p in tagged[1:4]}
+    assert found(100, Condition("size", NumberRange(9, 30)), Condition("group", AnyOf(frozenset("b")))) == {
+        tagged[1].id,
+        tagged[3].id,
+    }
+    assert found(100, Condition("group", AnyOf(frozenset("z")))) == set()
+    with pytest.raises(
+        InvalidField, match="no passage of collection 'c' has an attribute 'colour'"
+    ) as missing:
+        found(1, Condition("group", AnyOf(frozenset("a"))), Condition("colour", AnyOf(frozenset("a"))))
+    assert missing.value.field == "filter.conditions[1].attribute"
 
 
 def test_an_empty_collection(setup: Setup) -> None:
@@ -251,26 +305,64 @@ def test_a_folder_that_is_no_model_is_named(tmp_path: Path) -> None:
     assert "\n" not in str(error.value)
 
 
-async def test_a_collection_of_another_encoder_is_embedded_anew_on_ingest(
+async def test_a_collection_without_vectors_gets_them_in_the_background(
     encoder: SentenceEncoder, tmp_path: Path
 ) -> None:
-    analyzer = UnicodeWordAnalyzer()
-    lexical = LocalStore(tmp_path, Recipe(analyzer, None), lambda _: None)
-    await lexical.start()
-    await lexical.ingest("c", PASSAGES, create=True)
-    await lexical.stop()
+    async with opened(tmp_path, None, lambda _: None) as lexical:
+        made = await lexical.ingest("c", PASSAGES, create=True)
+        assert (made.collection.encoder, made.collection.embedded) == ("", 0)
 
-    catalogue = Catalogue(RetrieverSettings(), analyzer, encoder)
-    store = LocalStore(tmp_path, Recipe(analyzer, encoder), catalogue.prepare)
+    catalogue = Catalogue(RetrieverSettings(), cache(analyzer), encoder)
+    store = SegmentStore(tmp_path, Recipe(cache(analyzer), encoder), catalogue.prepare)
     await store.start()
-    setup = Setup(catalogue.retrievers["dense"], store)
-    with pytest.raises(FailedPrecondition, match="has no dense index") as refused:
-        setup.found("brake pads", 1)
-    assert refused.value.reason == "ENCODER_MISMATCH"
-    assert Setup(catalogue.retrievers["bm25-lucene"], store).found("brake pads", 1) == ["brake"]
-    report = await store.ingest("c", PASSAGES[:1], create=False)
-    assert (report.unchanged, report.collection.encoder) == (1, BUNDLED)
-    assert setup.found("brake pads", 1) == ["brake"]
+    collections = store.of(DEFAULT_TENANT)
+    dense, hybrid, bm25 = (
+        Setup(catalogue.retrievers[name], collections) for name in ("dense", "hybrid", "bm25-lucene")
+    )
+    with collections.lease("c") as before:
+        await store.settled()
+        with pytest.raises(FailedPrecondition, match="has a vector of 'all-MiniLM-L6-v2' yet") as refused:
+            dense.retriever.search(before, "brake pads", 1)
+        assert refused.value.reason == "NOT_EMBEDDED"
+        assert hybrid.retriever.note(before) == "0.0% of the passages have a vector yet"
+        assert IDS[hybrid.retriever.search(before, "brake pads", 1).rows[0]] == "brake"
+    assert bm25.found("brake pads", 1) == dense.found("brake pads", 1) == ["brake"]
+    after = collections.describe("c")
+    assert (after.encoder, after.embedded, after.num_passages) == (BUNDLED, 1, 8)
+    assert after.version != made.collection.version
+    with collections.lease("c") as snapshot:
+        assert hybrid.retriever.note(snapshot) == ""
+    await store.stop()
+
+
+async def test_vectors_of_many_passages_follow_and_what_has_one_is_found(
+    encoder: SentenceEncoder, tmp_path: Path
+) -> None:
+    catalogue = Catalogue(RetrieverSettings(), cache(analyzer), encoder)
+    store = SegmentStore(tmp_path, Recipe(cache(analyzer), encoder, 5), catalogue.prepare)
+    await store.start()
+    collections = store.of(DEFAULT_TENANT)
+    await collections.ingest("c", PASSAGES[:4], create=True)
+    assert collections.describe("c").embedded == 1
+    dense = Setup(catalogue.retrievers["dense"], collections)
+    await collections.ingest(
+        "c", [*PASSAGES[4:], *(Passage(f"x{n}", "", f"thing {n}") for n in range(8))], create=False
+    )
+    with collections.lease("c") as snapshot:
+        assert snapshot.info.embedded == 4 / 16
+        assert dense.retriever.note(snapshot) == "25.0% of the passages have a vector yet"
+        found = dense.retriever.search(snapshot, "onions and pumpkin", 16)
+        assert sorted(p.id for p in snapshot.passages(found.rows.tolist())) == [
+            "brake",
+            "chain",
+            "light",
+            "tyre",
+        ]
+        hybrid = catalogue.retrievers["hybrid"].search(snapshot, "onions and pumpkin", 16)
+        assert "soup" in {p.id for p in snapshot.passages(hybrid.rows.tolist())}
+    await store.settled()
+    assert collections.describe("c").embedded == 1
+    assert dense.found("onions and pumpkin", 1) == ["soup"]
     await store.stop()
 
 
@@ -287,22 +379,26 @@ async def test_only_what_is_new_is_encoded(encoder: SentenceEncoder, tmp_path: P
             return encoder.encode_passages(texts, progress)  # type: ignore[arg-type]
 
     counting = Counting()
-    store = LocalStore(tmp_path, Recipe(UnicodeWordAnalyzer(), counting), lambda _: None)
-    await store.start()
-    await store.ingest("c", PASSAGES[:3], create=True)
-    counting.encoded = ()
-    moved = Passage("elsewhere", PASSAGES[0].title, PASSAGES[0].text)
-    tagged = Passage(PASSAGES[1].id, PASSAGES[1].title, PASSAGES[1].text, {"provider": "p"})
-    report = await store.ingest(
-        "c", [moved, tagged, PASSAGES[2], Passage("new", "", "new words")], create=False
-    )
-    assert (report.added, report.replaced, report.unchanged) == (2, 1, 1)
-    assert counting.encoded == ("new words",)
-    with store.lease("c") as snapshot:
-        assert snapshot.vectors is not None  # type: ignore[attr-defined]
-        kept = {p.id: v for p, v in zip(snapshot.passages(range(5)), snapshot.vectors, strict=True)}  # type: ignore[attr-defined]
-    np.testing.assert_array_equal(kept["elsewhere"], kept[PASSAGES[0].id])
-    await store.stop()
+    async with opened(tmp_path, counting, lambda _: None) as store:
+        await store.ingest("c", PASSAGES[:3], create=True)
+        counting.encoded = ()
+        moved = Passage("elsewhere", PASSAGES[0].title, PASSAGES[0].text)
+        tagged = Passage(PASSAGES[1].id, PASSAGES[1].title, PASSAGES[1].text, {"provider": "p"})
+        report = await store.ingest(
+            "c", [moved, tagged, PASSAGES[2], Passage("new", "", "new words")], create=False
+        )
+        assert (report.added, report.replaced, report.unchanged) == (2, 1, 1)
+        assert counting.encoded == ("new words",)
+        with store.lease("c") as snapshot:
+            assert isinstance(snapshot, SegmentSnapshot)
+            kept = {
+                view.segment.passage(row).id: view.dense.vectors[row]
+                for view in snapshot.views
+                if view.dense is not None
+                for row in view.rows.tolist()
+            }
+        np.testing.assert_array_equal(kept["elsewhere"], kept[PASSAGES[0].id])
+        assert len(kept) == 5
 
 
 # What it is all for.
@@ -333,17 +429,14 @@ async def test_cranfield_is_found_as_well_as_its_card_says(name: str, tmp_path: 
         Passage(str(row["id"]), str(row["title"]), str(row["text"]))
         for row in rows(folder / "documents.jsonl.gz")
     ]
-    analyzer = UnicodeWordAnalyzer()
-    catalogue = Catalogue(RetrieverSettings(encoder=""), analyzer, None)
-    store = LocalStore(tmp_path, Recipe(analyzer, None), catalogue.prepare)
-    await store.start()
-    await store.ingest("cranfield", passages, create=True)
-    setup = Setup(catalogue.retrievers[name], store)
+    catalogue = Catalogue(RetrieverSettings(encoder=""), cache(analyzer), None)
     gains = []
-    for query_id, wanted in relevant.items():
-        found = setup.found(queries[query_id], 10, "cranfield")
-        gain = sum(1 / math.log2(rank + 1) for rank, one in enumerate(found, start=1) if one in wanted)
-        ideal = sum(1 / math.log2(rank + 1) for rank in range(1, min(10, len(wanted)) + 1))
-        gains.append(gain / ideal)
-    await store.stop()
+    async with opened(tmp_path, None, catalogue.prepare) as store:
+        await store.ingest("cranfield", passages, create=True)
+        setup = Setup(catalogue.retrievers[name], store)
+        for query_id, wanted in relevant.items():
+            found = setup.found(queries[query_id], 10, "cranfield")
+            gain = sum(1 / math.log2(rank + 1) for rank, one in enumerate(found, start=1) if one in wanted)
+            ideal = sum(1 / math.log2(rank + 1) for rank in range(1, min(10, len(wanted)) + 1))
+            gains.append(gain / ideal)
     assert np.mean(gains) == pytest.approx(0.3536, abs=0.02)

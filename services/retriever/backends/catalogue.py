@@ -7,12 +7,12 @@ from functools import partial
 
 from services.retriever.backends.bm25.csr import CsrIndex
 from services.retriever.backends.bm25.kernel import Kernel, choose
-from services.retriever.backends.bm25.postings import Postings
 from services.retriever.backends.bm25.retriever import Bm25Retriever
-from services.retriever.backends.bm25.weighting import Lucene, Okapi, Weighting
+from services.retriever.backends.bm25.weighting import Lucene, Okapi
 from services.retriever.backends.hybrid import HybridRetriever
-from services.retriever.domain import RetrieverInfo
-from services.retriever.ports import Analyzer, Encoder, LexicalIndex, Retriever, Snapshot
+from services.retriever.backends.segments.lexical import index as lexical_index
+from services.retriever.domain import Lexical, RetrieverInfo
+from services.retriever.ports import Analyzer, Encoder, Retriever, Snapshot
 from services.retriever.settings import RetrieverSettings
 
 _CPU = "cpu"
@@ -23,11 +23,16 @@ class Catalogue:
 
     Args:
         settings: parameters and engines.
-        analyzer: makes the tokens of BM25.
+        analyzer: the analyzer of a name.
         encoder: makes the vectors of ``dense``; None leaves ``dense`` and ``hybrid`` out.
     """
 
-    def __init__(self, settings: RetrieverSettings, analyzer: Analyzer, encoder: Encoder | None) -> None:
+    def __init__(
+        self,
+        settings: RetrieverSettings,
+        analyzer: Callable[[str], Analyzer],
+        encoder: Encoder | None,
+    ) -> None:
         kernel = choose()
         lucene = _lucene(settings, analyzer, kernel)
         retrievers: list[Retriever] = [lucene, _okapi(settings, analyzer, kernel)]
@@ -53,53 +58,62 @@ class Catalogue:
             retriever.prepare(snapshot)
 
 
-def _lucene(settings: RetrieverSettings, analyzer: Analyzer, kernel: Kernel) -> Retriever:
-    weighting = Lucene(settings.lucene_k1, settings.lucene_b)
+def _lucene(settings: RetrieverSettings, analyzer: Callable[[str], Analyzer], kernel: Kernel) -> Retriever:
+    k1, b = settings.lucene_k1, settings.lucene_b
     info = RetrieverInfo(
         name="bm25-lucene",
         description=(
             "BM25 with Lucene's idf, which is never negative; the recommended BM25; "
-            f"k1={weighting.k1:g}, b={weighting.b:g}, analyzer {analyzer.name}, kernel {kernel.name}"
+            f"k1={k1:g}, b={b:g} where the collection has none of its own, kernel {kernel.name}"
         ),
         engine="csr",
         model="",
         device=_CPU,
     )
-    return Bm25Retriever(info, analyzer, *_csr(settings, weighting, kernel))
+    return Bm25Retriever(
+        info,
+        analyzer,
+        lambda lexical: Lucene(_or(lexical.k1, k1), _or(lexical.b, b)),
+        partial(lexical_index, kernel=kernel),
+        partial(CsrIndex, kernel=kernel),
+    )
 
 
-def _okapi(settings: RetrieverSettings, analyzer: Analyzer, kernel: Kernel) -> Retriever:
-    weighting = Okapi(settings.bm25_k1, settings.bm25_b)
+def _okapi(settings: RetrieverSettings, analyzer: Callable[[str], Analyzer], kernel: Kernel) -> Retriever:
+    k1, b = settings.bm25_k1, settings.bm25_b
     engine = settings.bm25_engine
     info = RetrieverInfo(
         name="bm25",
         description=(
             "BM25Okapi, with the scores of the rank_bm25 package: idf below 0 is a quarter of the mean; "
-            f"k1={weighting.k1:g}, b={weighting.b:g}, analyzer {analyzer.name}"
+            f"k1={k1:g}, b={b:g} where the collection has none of its own"
             + (f", kernel {kernel.name}" if engine == "csr" else "")
         ),
         engine=engine,
         model="",
         device=_CPU,
     )
+
+    def weighting(lexical: Lexical) -> Okapi:
+        return Okapi(_or(lexical.k1, k1), _or(lexical.b, b))
+
     if engine == "csr":
-        return Bm25Retriever(info, analyzer, *_csr(settings, weighting, kernel))
+        return Bm25Retriever(
+            info, analyzer, weighting, partial(lexical_index, kernel=kernel), partial(CsrIndex, kernel=kernel)
+        )
     from services.retriever.backends.bm25.reference import RankBm25Index
+    from services.retriever.backends.segments.reference import index as reference_index
 
-    make = partial(RankBm25Index, weighting=weighting)
-    return Bm25Retriever(info, analyzer, make, make)
+    return Bm25Retriever(info, analyzer, weighting, reference_index, RankBm25Index)
 
 
-def _csr(
-    settings: RetrieverSettings, weighting: Weighting, kernel: Kernel
-) -> tuple[Callable[[Postings], LexicalIndex], Callable[[Postings], LexicalIndex]]:
-    make = partial(CsrIndex, weighting=weighting, kernel=kernel)
-    return make, make
+def _or(own: float | None, setting: float) -> float:
+    return setting if own is None else own
 
 
 def _dense(settings: RetrieverSettings, encoder: Encoder) -> Retriever:
-    from services.retriever.backends.dense.flat import FlatIndex
     from services.retriever.backends.dense.retriever import DenseRetriever
+    from services.retriever.backends.segments.vectors import index as vector_index
 
     info = RetrieverInfo(
         name="dense",
@@ -108,7 +122,7 @@ def _dense(settings: RetrieverSettings, encoder: Encoder) -> Retriever:
         model=encoder.name,
         device=encoder.device,
     )
-    return DenseRetriever(info, encoder, FlatIndex, cache=settings.query_cache)
+    return DenseRetriever(info, encoder, vector_index, cache=settings.query_cache)
 
 
 def _hybrid(lexical: Retriever, dense: Retriever, encoder: Encoder) -> Retriever:

@@ -10,12 +10,14 @@ from google.protobuf.timestamp_pb2 import Timestamp
 from meshkit import checks
 from meshkit.errors import InvalidField
 from ragmesh.retriever.v1 import collection_service_pb2 as collections_pb
+from services.retriever.analyzer import ANALYZERS, DEFAULT
 from services.retriever.codec.passages import passage_of
-from services.retriever.domain import CollectionInfo, Passage
+from services.retriever.domain import CollectionInfo, Lexical, Passage
 
 MAX_INGEST_PASSAGES: Final = 1000
 MAX_DELETED_IDS: Final = 10_000
 MAX_DESCRIPTION_BYTES: Final = 1024
+MAX_K1: Final = 10
 
 
 def collection_of(info: CollectionInfo) -> collections_pb.Collection:
@@ -31,7 +33,30 @@ def collection_of(info: CollectionInfo) -> collections_pb.Collection:
         updated_at=updated_at,
         description=info.description,
         analyzer=info.analyzer,
+        lexical=collections_pb.LexicalIndexing(
+            analyzer=info.lexical.analyzer, k1=info.lexical.k1, b=info.lexical.b
+        ),
+        dense_kind=info.dense_kind,
+        dense_recall=info.dense_recall,
+        num_segments=info.num_segments,
+        num_tombstones=info.num_tombstones,
+        embedded=info.embedded,
+        warning=info.warning,
     )
+
+
+def lexical_of(message: collections_pb.LexicalIndexing) -> Lexical:
+    """Reads how text is to be indexed.
+
+    Raises:
+        InvalidField: no such analyzer, or a number outside its bounds.
+    """
+    name = message.analyzer or DEFAULT
+    if name not in ANALYZERS:
+        raise InvalidField("lexical.analyzer", f"must be one of {', '.join(ANALYZERS)}, got {name!r}")
+    k1 = checks.between("lexical.k1", message.k1, 0, MAX_K1) if message.HasField("k1") else None
+    b = checks.between("lexical.b", message.b, 0, 1) if message.HasField("b") else None
+    return Lexical(name, k1, b)
 
 
 class IngestReader:

@@ -3,43 +3,44 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Protocol, runtime_checkable
+from typing import Generic, Protocol, TypeVar
 from weakref import WeakKeyDictionary
 
 from meshkit.errors import FailedPrecondition
 from services.retriever.backends.bm25.postings import Postings, build
-from services.retriever.domain import Passage, RetrieverInfo, Scored
+from services.retriever.backends.bm25.weighting import Weighting
+from services.retriever.domain import Filter, Lexical, Passage, RetrieverInfo, Scored
 from services.retriever.ports import Analyzer, LexicalIndex, Snapshot
 
-
-@runtime_checkable
-class HasPostings(Protocol):
-    """A snapshot that keeps term counts, made by the analyzer its info names."""
-
-    @property
-    def postings(self) -> Postings:
-        """Term counts of its passages."""
+W = TypeVar("W", bound=Weighting)
 
 
-class Bm25Retriever:
+class _Searchable(Protocol):
+    def search(self, tokens: Sequence[str], n: int) -> Scored: ...
+
+
+class Bm25Retriever(Generic[W]):
     """BM25 of titles and texts.
 
     Args:
         info: what it is.
-        analyzer: makes tokens of queries, and of passages sent along.
-        index: makes the index of a collection.
+        analyzer: the analyzer of a name; raises InvalidField for an unknown one.
+        weighting: the formula, with the k1 and b of a collection if that has its own.
+        index: makes the index of a collection; None if that keeps no term counts.
         small_index: makes the index of passages sent along, used once.
     """
 
     def __init__(
         self,
         info: RetrieverInfo,
-        analyzer: Analyzer,
-        index: Callable[[Postings], LexicalIndex],
-        small_index: Callable[[Postings], LexicalIndex],
+        analyzer: Callable[[str], Analyzer],
+        weighting: Callable[[Lexical], W],
+        index: Callable[[Snapshot, W], LexicalIndex | None],
+        small_index: Callable[[Postings, W], _Searchable],
     ) -> None:
         self._info = info
         self._analyzer = analyzer
+        self._weighting = weighting
         self._index = index
         self._small_index = small_index
         self._indexes: WeakKeyDictionary[Snapshot, LexicalIndex] = WeakKeyDictionary()
@@ -51,26 +52,36 @@ class Bm25Retriever:
 
     def prepare(self, snapshot: Snapshot) -> None:
         """Makes the snapshot's index."""
-        if isinstance(snapshot, HasPostings) and snapshot.info.analyzer == self._analyzer.name:
-            self._indexes[snapshot] = self._index(snapshot.postings)
+        index = self._index(snapshot, self._weighting(snapshot.info.lexical))
+        if index is not None:
+            self._indexes[snapshot] = index
 
-    def search(self, snapshot: Snapshot, query: str, n: int) -> Scored:
-        """The best ``min(n, len(snapshot))`` passages; those without a term of the query score 0.
+    def search(self, snapshot: Snapshot, query: str, n: int, where: Filter | None = None) -> Scored:
+        """The best ``n`` passages that may be found; those without a term of the query score 0.
 
         Raises:
-            FailedPrecondition: the collection's terms were made by another analyzer.
+            FailedPrecondition: the collection keeps no term counts of its analyzer.
+            InvalidField: no passage has an attribute of the filter.
         """
         index = self._indexes.get(snapshot)
         if index is None:
             info = snapshot.info
             raise FailedPrecondition(
                 "ANALYZER_MISMATCH",
-                f"collection {info.name!r} was indexed by analyzer {info.analyzer!r} and this server runs "
-                f"{self._analyzer.name!r}: ingest its passages again",
+                f"collection {info.name!r} was indexed by another version of analyzer "
+                f"{info.lexical.analyzer!r} than this server's, {info.analyzer!r}: ingest its passages again",
             )
-        return index.search(self._analyzer.tokens(query), n)
+        return index.search(self._analyzer(snapshot.info.lexical.analyzer).tokens(query), n, where)
+
+    def note(self, snapshot: Snapshot) -> str:
+        """Nothing."""
+        return ""
 
     def rank(self, passages: Sequence[Passage], query: str) -> Scored:
         """All of the passages, with the statistics (idf, average length) of these passages alone."""
-        index = self._small_index(build(self._analyzer.tokens(passage.content) for passage in passages))
-        return index.search(self._analyzer.tokens(query), len(passages))
+        lexical = Lexical()
+        analyzer = self._analyzer(lexical.analyzer)
+        postings = build(analyzer.tokens(passage.content) for passage in passages)
+        return self._small_index(postings, self._weighting(lexical)).search(
+            analyzer.tokens(query), len(passages)
+        )

@@ -5,26 +5,12 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from threading import Lock
-from typing import Protocol, runtime_checkable
 from weakref import WeakKeyDictionary
 
 from meshkit.errors import FailedPrecondition
 from services.retriever.backends.dense import flat
-from services.retriever.domain import Passage, RetrieverInfo, Scored, VectorArray
+from services.retriever.domain import Filter, Passage, RetrieverInfo, Scored, VectorArray
 from services.retriever.ports import Encoder, Snapshot, VectorIndex
-
-
-@runtime_checkable
-class HasVectors(Protocol):
-    """A snapshot that keeps the vectors of its passages."""
-
-    @property
-    def encoder_fingerprint(self) -> str:
-        """The encoder that made them; empty where there are none."""
-
-    @property
-    def vectors(self) -> VectorArray | None:
-        """Vectors of length 1, ``[n, d]``."""
 
 
 class DenseRetriever:
@@ -33,7 +19,8 @@ class DenseRetriever:
     Args:
         info: what it is.
         encoder: makes the vectors of queries, and of passages sent along.
-        index: makes the index of a collection.
+        index: makes the index of a collection from the vectors of the encoder of that fingerprint; None if
+            there are none.
         cache: queries whose vectors are kept, [0, inf).
     """
 
@@ -41,7 +28,7 @@ class DenseRetriever:
         self,
         info: RetrieverInfo,
         encoder: Encoder,
-        index: Callable[[VectorArray], VectorIndex],
+        index: Callable[[Snapshot, str], VectorIndex | None],
         *,
         cache: int,
     ) -> None:
@@ -59,32 +46,31 @@ class DenseRetriever:
         return self._info
 
     def prepare(self, snapshot: Snapshot) -> None:
-        """Makes the snapshot's index, if this encoder made its vectors."""
-        if (
-            isinstance(snapshot, HasVectors)
-            and snapshot.vectors is not None
-            and snapshot.encoder_fingerprint == self._encoder.fingerprint
-        ):
-            self._indexes[snapshot] = self._index(snapshot.vectors)
+        """Makes the snapshot's index, if it has vectors by this encoder."""
+        index = self._index(snapshot, self._encoder.fingerprint)
+        if index is not None:
+            self._indexes[snapshot] = index
 
-    def search(self, snapshot: Snapshot, query: str, n: int) -> Scored:
-        """The best ``min(n, len(snapshot))`` passages.
+    def search(self, snapshot: Snapshot, query: str, n: int, where: Filter | None = None) -> Scored:
+        """The best ``n`` of the passages that may be found and have a vector.
 
         Raises:
-            FailedPrecondition: the collection has no vectors of this encoder.
+            FailedPrecondition: no passage has a vector by this encoder yet.
+            InvalidField: no passage has an attribute of the filter.
         """
         index = self._indexes.get(snapshot)
         if index is None:
-            info = snapshot.info
-            made = (
-                f"was embedded by another encoder, {info.encoder!r}" if info.encoder else "has no dense index"
-            )
             raise FailedPrecondition(
-                "ENCODER_MISMATCH",
-                f"collection {info.name!r} {made}, and this server runs {self._encoder.name!r}: ingest any "
-                "passage to embed it anew, or use a bm25 retriever",
+                "NOT_EMBEDDED",
+                f"no passage of collection {snapshot.info.name!r} has a vector of {self._encoder.name!r} "
+                "yet: they are being made, see GetCollection; until then use a bm25 retriever",
             )
-        return index.search(self._vector(query), n)
+        return index.search(self._vector(query), n, where)
+
+    def note(self, snapshot: Snapshot) -> str:
+        """How many passages have a vector, if not all have."""
+        embedded = snapshot.info.embedded
+        return "" if embedded >= 1 else f"{embedded:.1%} of the passages have a vector yet"
 
     def rank(self, passages: Sequence[Passage], query: str) -> Scored:
         """All of the passages, encoded now."""

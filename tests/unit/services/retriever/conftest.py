@@ -1,33 +1,40 @@
 """What the retriever's unit tests share."""
 
 from collections.abc import AsyncIterator, Awaitable, Callable
+from functools import cache
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import settings
 
-from services.retriever.analyzer import UnicodeWordAnalyzer
-from services.retriever.backends.local.build import Recipe
-from services.retriever.backends.local.snapshot import LocalSnapshot
-from services.retriever.backends.local.store import LocalStore
-from services.retriever.ports import Encoder
+from services.retriever.analyzer import analyzer
+from services.retriever.backends.segments.snapshot import SegmentSnapshot
+from services.retriever.backends.segments.store import Options, SegmentStore
+from services.retriever.backends.segments.writer import Recipe
+from services.retriever.ports import Analyzer, Encoder
 
 # How long an example takes says something about the machine, nothing about the code.
 settings.register_profile("untimed", deadline=None)
 settings.load_profile("untimed")
 
-OpenStore = Callable[..., Awaitable[LocalStore]]
+OpenStore = Callable[..., Awaitable[SegmentStore]]
 
 
 @pytest.fixture
 async def open_store(tmp_path: Path) -> AsyncIterator[OpenStore]:
     """Opens the store in the test's folder; whatever is still open at the end is closed."""
-    opened: list[LocalStore] = []
+    opened: list[SegmentStore] = []
 
     async def open_one(
-        encoder: Encoder | None = None, prepare: Callable[[LocalSnapshot], None] = lambda _: None
-    ) -> LocalStore:
-        store = LocalStore(tmp_path / "collections", Recipe(UnicodeWordAnalyzer(), encoder), prepare)
+        encoder: Encoder | None = None,
+        prepare: Callable[[SegmentSnapshot], None] = lambda _: None,
+        embed_at_once: int = 5_000,
+        analyzer: Callable[[str], Analyzer] = cache(analyzer),  # noqa: B008
+        **options: Any,
+    ) -> SegmentStore:
+        recipe = Recipe(analyzer, encoder, embed_at_once)
+        store = SegmentStore(tmp_path / "collections", recipe, prepare, Options(**options))
         await store.start()
         opened.append(store)
         return store

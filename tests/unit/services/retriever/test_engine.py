@@ -10,9 +10,9 @@ import pytest
 from meshkit.admission import Admission
 from meshkit.compute import ComputePool
 from meshkit.errors import InvalidField, NotFound, Overloaded
-from services.retriever.analyzer import UnicodeWordAnalyzer
+from services.retriever.analyzer import analyzer
 from services.retriever.backends.catalogue import Catalogue
-from services.retriever.domain import Draw, Passage, Query
+from services.retriever.domain import DEFAULT_TENANT, Draw, Passage, Query
 from services.retriever.engine import RetrieverEngine
 from services.retriever.settings import RetrieverSettings
 
@@ -26,10 +26,11 @@ DRAW = Draw(alpha=1.0, num_rankings=50, seed=3)
 
 @pytest.fixture
 async def engine(open_store) -> AsyncIterator[RetrieverEngine]:
-    catalogue = Catalogue(RetrieverSettings(encoder=""), UnicodeWordAnalyzer(), None)
+    catalogue = Catalogue(RetrieverSettings(encoder=""), analyzer, None)
     store = await open_store(prepare=catalogue.prepare)
-    await store.ingest("c", PASSAGES, create=True)
-    await store.create("empty", "")
+    mine = store.of(DEFAULT_TENANT)
+    await mine.ingest("c", PASSAGES, create=True)
+    await mine.create("empty", "")
     pool = ComputePool(2, "test")
     yield RetrieverEngine(store, catalogue.retrievers, catalogue.default, pool, Admission(21, "texts"))
     pool.close()

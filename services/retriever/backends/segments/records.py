@@ -1,14 +1,13 @@
-"""Passages on disk: the bytes of all of them in one file, and where each field ends in another."""
+"""Passages as they lie on disk: the bytes of all of them, one after the other, and where each field ends."""
 
 from __future__ import annotations
 
 import json
-import mmap
-from collections.abc import Iterable, Iterator, Sequence
-from pathlib import Path
-from typing import Final
+from collections.abc import Sequence
+from typing import Any, Final
 
 import numpy as np
+from numpy.typing import NDArray
 
 from services.retriever.domain import IntArray, Passage
 
@@ -29,7 +28,7 @@ def record_of(passage: Passage) -> Record:
     )
 
 
-class RecordFile:
+class Records:
     """Passages in row order, read from memory-mapped bytes.
 
     Args:
@@ -37,17 +36,9 @@ class RecordFile:
         bounds: where each field begins, and the end, ``[4 n + 1]``.
     """
 
-    def __init__(self, data: mmap.mmap | bytes, bounds: IntArray) -> None:
-        self._data = data
+    def __init__(self, data: NDArray[np.uint8], bounds: IntArray) -> None:
+        self._data = memoryview(data.data)
         self._bounds = bounds
-
-    @classmethod
-    def open(cls, path: Path, bounds: IntArray) -> RecordFile:
-        """Maps the file into memory."""
-        with path.open("rb") as file:
-            # An empty file cannot be mapped.
-            data = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) if path.stat().st_size else b""
-        return cls(data, bounds)
 
     def __len__(self) -> int:
         return (len(self._bounds) - 1) // _FIELDS
@@ -60,31 +51,37 @@ class RecordFile:
     def passage(self, row: int) -> Passage:
         """The passage of a row."""
         begin, title, text, attributes, end = self._bounds[_FIELDS * row : _FIELDS * row + 5].tolist()
-        data = self._data
+        data = bytes(self._data[begin:end])
         return Passage(
-            data[begin:title].decode(),
-            data[title:text].decode(),
-            data[text:attributes].decode(),
-            json.loads(data[attributes:end]) if end > attributes else {},
+            data[: title - begin].decode(),
+            data[title - begin : text - begin].decode(),
+            data[text - begin : attributes - begin].decode(),
+            json.loads(data[attributes - begin :]) if end > attributes else {},
         )
 
-    def raw(self, row: int) -> bytes:
-        """The stored form of a row, its fields joined."""
-        return self._data[int(self._bounds[_FIELDS * row]) : int(self._bounds[_FIELDS * (row + 1)])]
+    def id(self, row: int) -> bytes:
+        """The id of a row, in UTF-8: sorted as bytes, ids are sorted as text."""
+        begin, end = self._bounds[_FIELDS * row : _FIELDS * row + 2].tolist()
+        return bytes(self._data[begin:end])
 
-    def ids(self) -> list[str]:
-        """All ids, in row order."""
+    def ids(self) -> list[bytes]:
+        """All ids in row order, in UTF-8."""
         data = self._data
         begins, ends = self._bounds[:-1:_FIELDS].tolist(), self._bounds[1::_FIELDS].tolist()
-        return [data[begin:end].decode() for begin, end in zip(begins, ends, strict=True)]
+        return [bytes(data[begin:end]) for begin, end in zip(begins, ends, strict=True)]
+
+    def raw(self, row: int) -> memoryview:
+        """The stored form of a row, its fields joined; not copied."""
+        return self._data[int(self._bounds[_FIELDS * row]) : int(self._bounds[_FIELDS * (row + 1)])]
+
+    def raw_bytes(self, rows: IntArray) -> int:
+        """Bytes of some rows, together."""
+        return int((self._bounds[_FIELDS * (rows + 1)] - self._bounds[_FIELDS * rows]).sum())
 
     def holds(self, row: int, record: Record) -> bool:
         """Whether a row is this very passage."""
-        return self.sizes_of(row) == tuple(map(len, record)) and self.raw(row) == b"".join(record)
-
-    def sizes_of(self, row: int) -> tuple[int, ...]:
-        """Bytes of each field of a row."""
-        return tuple(np.diff(self._bounds[_FIELDS * row : _FIELDS * row + 5]).tolist())
+        sizes = tuple(np.diff(self._bounds[_FIELDS * row : _FIELDS * row + 5]).tolist())
+        return sizes == tuple(map(len, record)) and self.raw(row) == b"".join(record)
 
 
 def bounds_of(sizes: IntArray) -> IntArray:
@@ -97,11 +94,10 @@ def sizes_of(records: Sequence[Record]) -> IntArray:
     return np.array([tuple(map(len, record)) for record in records], dtype=np.int64).reshape(-1, _FIELDS)
 
 
-def joined(base: RecordFile | None, records: Sequence[Record], sources: Iterable[int]) -> Iterator[bytes]:
-    """The bytes of a new file: row ``s`` of ``base``, or, past its end, one of ``records``."""
-    size = 0 if base is None else len(base)
-    for source in sources:
-        if base is not None and source < size:
-            yield base.raw(source)
-        else:
-            yield b"".join(records[source - size])
+def arrays(records: Sequence[Record]) -> dict[str, NDArray[Any]]:
+    """What :class:`Records` reads."""
+    joined = b"".join(field for record in records for field in record)
+    return {
+        "passages.bytes": np.frombuffer(joined, dtype=np.uint8),
+        "passages.bounds": bounds_of(sizes_of(records)),
+    }

@@ -1,1 +1,0 @@
-"""Collections as immutable versioned folders on a local disk."""

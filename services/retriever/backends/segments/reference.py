@@ -1,0 +1,65 @@
+"""The reference engine over segments: ``rank_bm25`` knows of none, so it gets the passages as one list."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from services.retriever.backends.bm25.postings import Postings, build
+from services.retriever.backends.bm25.reference import RankBm25Index
+from services.retriever.backends.bm25.weighting import Okapi, Weighting
+from services.retriever.backends.segments.snapshot import SegmentSnapshot
+from services.retriever.backends.selection import best
+from services.retriever.domain import Filter, Scored
+from services.retriever.ports import Snapshot
+
+
+def index(snapshot: Snapshot, weighting: Weighting) -> ReferenceIndex | None:
+    """The index of a version; None if its terms are by another version of its analyzer, or not here."""
+    if not isinstance(snapshot, SegmentSnapshot) or not isinstance(weighting, Okapi):
+        return None
+    if any(view.segment.manifest.analyzer != snapshot.info.analyzer for view in snapshot.views):
+        return None
+    return ReferenceIndex(snapshot, weighting)
+
+
+class ReferenceIndex:
+    """``rank_bm25`` over the passages of one version.
+
+    Args:
+        snapshot: the version.
+        weighting: k1 and b.
+    """
+
+    def __init__(self, snapshot: SegmentSnapshot, weighting: Okapi) -> None:
+        self._snapshot = snapshot
+        self._rows = snapshot.rows()
+        places = np.searchsorted(snapshot.offsets, self._rows, side="right") - 1
+        names = [view.segment.terms.names() for view in snapshot.views]
+
+        def tokens(place: int, row: int) -> list[str]:
+            postings: Postings = snapshot.views[place].segment.postings
+            part = slice(int(postings.row_bounds[row]), int(postings.row_bounds[row + 1]))
+            counted = zip(postings.row_terms[part].tolist(), postings.row_counts[part].tolist(), strict=True)
+            return [names[place][number].decode() for number, count in counted for _ in range(count)]
+
+        local = self._rows - snapshot.offsets[places]
+        self._index = RankBm25Index(
+            build(tokens(place, row) for place, row in zip(places.tolist(), local.tolist(), strict=True)),
+            weighting,
+        )
+
+    def search(self, tokens: Sequence[str], n: int, where: Filter | None = None) -> Scored:
+        """The best ``n`` of the passages that may be found, or all of them.
+
+        Raises:
+            InvalidField: no passage has an attribute of the filter.
+        """
+        may = [
+            np.ones(len(view.segment), dtype=np.bool_) if mask is None else mask
+            for view, mask in zip(self._snapshot.views, self._snapshot.allowed(where), strict=True)
+        ]
+        allowed = np.flatnonzero(np.concatenate([np.empty(0, dtype=np.bool_), *may])[self._rows])
+        found = best(self._index.scores(tokens)[allowed], n)
+        return Scored(self._rows[allowed[found.rows]], found.scores)

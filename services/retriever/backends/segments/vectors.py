@@ -1,0 +1,58 @@
+"""Dense search over segments."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from services.retriever.backends.segments.selection import merged
+from services.retriever.backends.segments.snapshot import SegmentSnapshot
+from services.retriever.domain import Filter, Scored, VectorArray
+from services.retriever.ports import Snapshot
+
+if TYPE_CHECKING:
+    from services.retriever.backends.dense.build import DenseIndex
+
+
+def index(snapshot: Snapshot, fingerprint: str) -> SegmentedVectors | None:
+    """The index of a version's vectors by the encoder of that fingerprint; None if there are none."""
+    if not isinstance(snapshot, SegmentSnapshot):
+        return None
+    parts = [view.dense for view in snapshot.views]
+    indexes = [
+        part.index if part and part.manifest.encoder.fingerprint == fingerprint else None for part in parts
+    ]
+    if indexes and all(one is None for one in indexes):
+        return None
+    return SegmentedVectors(snapshot, indexes)
+
+
+class SegmentedVectors:
+    """The vectors of one version.
+
+    Args:
+        snapshot: the version.
+        indexes: of the vectors of each of its segments; None where they are still to be made.
+    """
+
+    def __init__(self, snapshot: SegmentSnapshot, indexes: Sequence[DenseIndex | None]) -> None:
+        self._snapshot = snapshot
+        self._indexes = indexes
+
+    def search(self, vector: VectorArray, n: int, where: Filter | None = None) -> Scored:
+        """The best ``n`` of the passages that may be found and have a vector; equal ones by ascending id.
+
+        Raises:
+            InvalidField: no passage has an attribute of the filter.
+        """
+        found = []
+        for index, mask in zip(self._indexes, self._snapshot.allowed(where), strict=True):
+            if index is None:
+                found.append(Scored(np.empty(0, dtype=np.int64), np.empty(0)))
+            else:
+                rows, scores = index.search(vector[None, :], n, allowed=mask)
+                there = rows[0] >= 0
+                found.append(Scored(rows[0][there], scores[0][there]))
+        return merged(found, self._snapshot.offsets, n, self._snapshot.id)

@@ -1,0 +1,317 @@
+"""Making the next version of a collection from the one before. Runs in threads; one write at a time."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Final
+
+import numpy as np
+
+from services.retriever.backends.segments import build, dense, embedding, faults, merge
+from services.retriever.backends.segments.dense import DensePart
+from services.retriever.backends.segments.manifest import (
+    DenseManifest,
+    LexicalEntry,
+    Name,
+    SegmentEntry,
+    SegmentManifest,
+    VersionManifest,
+)
+from services.retriever.backends.segments.merge import Plan
+from services.retriever.backends.segments.quotas import Usage
+from services.retriever.backends.segments.records import Record, record_of
+from services.retriever.backends.segments.segment import View
+from services.retriever.backends.segments.shelf import Shelf
+from services.retriever.backends.segments.snapshot import SegmentSnapshot
+from services.retriever.domain import CollectionInfo, Lexical, Passage
+from services.retriever.ports import Analyzer, Encoder
+
+_VECTORS: Final = "vectors"
+
+Checkpoint = Callable[[], None]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Recipe:
+    """How passages are indexed."""
+
+    analyzer: Callable[[str], Analyzer]
+    """The analyzer of a name; raises InvalidField for an unknown one."""
+    encoder: Encoder | None
+    """None for no vectors."""
+    embed_at_once: int = 5_000
+    """Passages of an ingest up to which their vectors are made before it returns, [0, inf)."""
+
+    @property
+    def fingerprint(self) -> str:
+        """Of the encoder; empty without one."""
+        return self.encoder.fingerprint if self.encoder else ""
+
+    def lacks_vectors(self, view: View) -> bool:
+        """Whether the vectors of a segment are to be made."""
+        return self.encoder is not None and (
+            view.dense is None or view.dense.manifest.encoder.fingerprint != self.encoder.fingerprint
+        )
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Written:
+    """What a write has made. Unit of the counts: passages."""
+
+    snapshot: SegmentSnapshot
+    added: int = 0
+    replaced: int = 0
+    unchanged: int = 0
+    deleted: int = 0
+    missing: int = 0
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Merged:
+    """A segment that is written and not yet part of a version."""
+
+    folder: Path
+    plan: Plan
+    manifest: SegmentManifest
+    vectors: DenseManifest | None
+
+
+class CollectionWriter:
+    """Writes versions of one collection.
+
+    Args:
+        shelf: where it lies.
+        recipe: how passages are indexed.
+    """
+
+    def __init__(self, shelf: Shelf, recipe: Recipe) -> None:
+        self.shelf = shelf
+        self._recipe = recipe
+
+    def begun(self, tenant: str, name: str, description: str, lexical: Lexical) -> SegmentSnapshot:
+        """A version of a collection to be: empty, and not published."""
+        manifest = VersionManifest(
+            tenant=tenant,
+            collection=name,
+            generation=1,
+            description=description,
+            created_at=datetime.now(UTC),
+            lexical=LexicalEntry(analyzer=lexical.analyzer, k1=lexical.k1, b=lexical.b),
+            segments=(),
+        )
+        return self.snapshot(manifest, ())
+
+    def snapshot(
+        self, manifest: VersionManifest, views: Sequence[View], warning: str = ""
+    ) -> SegmentSnapshot:
+        """A version open for reading."""
+        analyzer = self._recipe.analyzer(manifest.lexical.analyzer).name
+        passages = sum(view.num_passages for view in views)
+        parts = [view for view in views if view.dense is not None]
+        largest = max(
+            (view.dense for view in parts if view.dense), key=lambda one: len(one.vectors), default=None
+        )
+        embedded = sum(view.num_passages for view in parts if not self._recipe.lacks_vectors(view))
+        encoder = self._recipe.encoder
+        sizes = [view.segment.manifest.size_bytes for view in views]
+        sizes += [view.dense.manifest.size_bytes for view in parts if view.dense]
+        sizes += [entry.dead.bytes for entry in manifest.segments if entry.dead]
+        return SegmentSnapshot(
+            manifest,
+            views,
+            CollectionInfo(
+                name=manifest.collection,
+                version=str(manifest.name),
+                num_passages=passages,
+                size_bytes=sum(sizes) + len(manifest.serialized()),
+                encoder=encoder.name if encoder else largest.manifest.encoder.name if largest else "",
+                updated_at=manifest.created_at,
+                description=manifest.description,
+                analyzer=analyzer,
+                lexical=Lexical(manifest.lexical.analyzer, manifest.lexical.k1, manifest.lexical.b),
+                dense_kind=largest.manifest.kind if largest else "",
+                dense_recall=largest.manifest.recall if largest else None,
+                num_segments=len(views),
+                num_tombstones=sum(view.num_dead for view in views),
+                embedded=embedded / passages if passages else float(encoder is not None),
+                warning=warning,
+            ),
+        )
+
+    def publish(self, base: SegmentSnapshot, checkpoint: Checkpoint) -> SegmentSnapshot:
+        """Publishes the first version, which is empty."""
+        return self._published(base, base.manifest.generation, base.views, checkpoint)
+
+    def ingest(
+        self,
+        base: SegmentSnapshot,
+        passages: Sequence[Passage],
+        admit: Callable[[Usage], None],
+        checkpoint: Checkpoint,
+    ) -> Written:
+        """Adds or replaces passages by id; their ids are unique. Costs what the passages hold.
+
+        Args:
+            base: the version before.
+            passages: the passages.
+            admit: called with what the collection would hold; what it raises ends the write.
+            checkpoint: called now and then; what it raises ends the write.
+        """
+        stored = [record_of(passage) for passage in passages]
+        ids = [record[0] for record in stored]
+        changed = np.ones(len(passages), dtype=np.bool_)
+        replaced = 0
+        views = []
+        for view in base.views:
+            rows = view.rows_of(ids)
+            for place in np.flatnonzero(rows >= 0).tolist():
+                changed[place] = not view.segment.records.holds(int(rows[place]), stored[place])
+            gone = rows[(rows >= 0) & changed]
+            replaced += len(gone)
+            views.append(view.without(gone))
+        order = sorted(np.flatnonzero(changed).tolist(), key=ids.__getitem__)
+        unchanged = len(passages) - len(order)
+        if not order:
+            return Written(base, unchanged=unchanged)
+        new = [stored[place] for place in order]
+        admit(
+            Usage(
+                sum(view.num_passages for view in views) + len(new),
+                sum(view.passage_bytes for view in views) + sum(map(len, (f for r in new for f in r))),
+            )
+        )
+        generation = self.shelf.generation() + 1
+        views.append(self._built(base, generation, [passages[place] for place in order], new, checkpoint))
+        snapshot = self._published(base, generation, views, checkpoint)
+        return Written(snapshot, len(order) - replaced, replaced, unchanged)
+
+    def delete(self, base: SegmentSnapshot, ids: Sequence[str], checkpoint: Checkpoint) -> Written:
+        """Removes passages by id, which are unique; unknown ones are counted."""
+        wanted = [one.encode() for one in ids]
+        views = []
+        deleted = 0
+        for view in base.views:
+            rows = view.rows_of(wanted)
+            rows = rows[rows >= 0]
+            deleted += len(rows)
+            views.append(view.without(rows))
+        missing = len(ids) - deleted
+        if not deleted:
+            return Written(base, missing=missing)
+        snapshot = self._published(base, self.shelf.generation() + 1, views, checkpoint)
+        return Written(snapshot, deleted=deleted, missing=missing)
+
+    def merge(
+        self, base: SegmentSnapshot, names: Sequence[str], folder: Path, checkpoint: Checkpoint
+    ) -> Merged:
+        """Writes one segment from some of a version, into an empty folder; others may write meanwhile."""
+        plan = Plan.of([view for view in base.views if view.segment.name in names])
+        manifest = merge.write(folder, plan, checkpoint)
+        vectors = merge.write_vectors(folder / _VECTORS, plan, checkpoint)
+        if vectors is not None:
+            dense.publish(folder, folder / _VECTORS, vectors)
+        return Merged(folder, plan, manifest, vectors)
+
+    def exchange(self, base: SegmentSnapshot, merged: Merged, checkpoint: Checkpoint) -> SegmentSnapshot:
+        """Publishes a merged segment in place of those it was made from, less what has gone since."""
+        generation = self.shelf.generation() + 1
+        now = {view.segment.name: view for view in base.views}
+        gone = []
+        for old, new_rows in zip(merged.plan.views, merged.plan.new_rows, strict=True):
+            # A segment of which nothing is left is no longer in the version.
+            view = now.pop(old.segment.name, None)
+            there = new_rows if view is None else new_rows[~view.is_there]
+            gone.append(there[there >= 0].astype(np.int64))
+        views = list(now.values())
+        checkpoint()
+        segment = self.shelf.add(merged.folder, generation, merged.manifest)
+        faults.point("compaction.moved")
+        part = None
+        if merged.vectors is not None:
+            part = DensePart.open(
+                self.shelf.segment_folder(segment.name), str(Name.of(1, merged.vectors.serialized()))
+            )
+        views.append(View(segment, None, part).without(np.concatenate(gone)))
+        return self._published(base, generation, views, checkpoint)
+
+    def embed(
+        self, base: SegmentSnapshot, name: str, encoder: Encoder, progress: Callable[[int], None]
+    ) -> tuple[Path, DenseManifest]:
+        """Makes the vectors of a segment of a version; others may write meanwhile."""
+        view = next(view for view in base.views if view.segment.name == name)
+        return embedding.write_on(self.shelf.segment_folder(name), view, base.views, encoder, progress)
+
+    def attach(
+        self, base: SegmentSnapshot, name: str, folder: Path, vectors: DenseManifest, checkpoint: Checkpoint
+    ) -> SegmentSnapshot:
+        """Publishes the vectors of a segment, unless it has gone since."""
+        if not any(view.segment.name == name for view in base.views):
+            return base
+        checkpoint()
+        part = dense.publish(self.shelf.segment_folder(name), folder, vectors)
+        views = [
+            View(view.segment, view.tombstones, part) if view.segment.name == name else view
+            for view in base.views
+        ]
+        return self._published(base, self.shelf.generation() + 1, views, checkpoint)
+
+    def _built(
+        self,
+        base: SegmentSnapshot,
+        generation: int,
+        passages: Sequence[Passage],
+        stored: Sequence[Record],
+        checkpoint: Checkpoint,
+    ) -> View:
+        """A segment of new passages, with vectors if they are few."""
+        analyzer = self._recipe.analyzer(base.manifest.lexical.analyzer)
+        encoder = self._recipe.encoder
+        with self.shelf.scratch() as folder:
+            manifest = build.write(folder, passages, stored, analyzer, checkpoint)
+            vectors = None
+            if encoder is not None and len(passages) <= self._recipe.embed_at_once:
+                contents = [passage.content for passage in passages]
+                vectors = embedding.write(
+                    folder / _VECTORS, contents, base.views, encoder, lambda _: checkpoint()
+                )
+                dense.publish(folder, folder / _VECTORS, vectors)
+            checkpoint()
+            segment = self.shelf.add(folder, generation, manifest)
+        faults.point("ingest.moved")
+        if vectors is None:
+            return View(segment, None, None)
+        name = str(Name.of(1, vectors.serialized()))
+        return View(segment, None, DensePart.open(self.shelf.segment_folder(segment.name), name))
+
+    def _published(
+        self, base: SegmentSnapshot, generation: int, views: Sequence[View], checkpoint: Checkpoint
+    ) -> SegmentSnapshot:
+        views = [view for view in views if view.num_passages]
+        before: Mapping[str, SegmentEntry] = {entry.name: entry for entry in base.manifest.segments}
+        known = {view.segment.name: view for view in base.views}
+        entries = []
+        for view in views:
+            name = view.segment.name
+            same = name in known and known[name].tombstones is view.tombstones
+            entries.append(
+                SegmentEntry(
+                    name=name,
+                    num_passages=len(view.segment),
+                    dense=view.dense.name if view.dense else None,
+                    dead=before[name].dead if same else self.shelf.bury(generation, view),
+                )
+            )
+        manifest = base.manifest.model_copy(
+            update={
+                "generation": generation,
+                "created_at": datetime.now(UTC),
+                "segments": tuple(entries),
+            }
+        )
+        snapshot = self.snapshot(manifest, views)
+        checkpoint()
+        self.shelf.publish(manifest)
+        return snapshot
