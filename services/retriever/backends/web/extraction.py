@@ -30,14 +30,11 @@ def extract(page: Page, url: str) -> Text | None:
     Boilerplate removal is trafilatura's.
     """
     if page.kind == "text/plain":
-        try:
-            body = page.body.decode(page.encoding or "utf-8", errors="replace")
-        except LookupError:
-            body = page.body.decode("utf-8", errors="replace")
-        body = body.replace("\x00", "")
+        body = _decoded(page, page.encoding or "utf-8").replace("\x00", "")
         return Text("", body) if body.strip() else None
     document = trafilatura.bare_extraction(
-        page.body,
+        # Without a word from the server the page itself says how it is encoded, or it is guessed.
+        page.body if page.encoding is None else _decoded(page, page.encoding),
         url=url,
         fast=True,
         include_comments=False,
@@ -59,3 +56,10 @@ def extract(page: Page, url: str) -> Text | None:
         date=document.date or "",
         language=declared[1].decode().lower() if declared is not None else "",
     )
+
+
+def _decoded(page: Page, encoding: str) -> str:
+    try:
+        return page.body.decode(encoding, errors="replace")
+    except LookupError:
+        return page.body.decode("utf-8", errors="replace")

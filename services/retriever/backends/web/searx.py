@@ -9,7 +9,7 @@ from typing import Any, Final
 
 import httpx
 
-from meshkit.errors import DeadlineExceeded, FailedPrecondition, Overloaded, Unavailable
+from meshkit.errors import FailedPrecondition, Overloaded, Unavailable
 from services.retriever.backends.web.settings import WebSourceSettings
 
 MAX_RESULTS_BYTES: Final = 4 * 2**20
@@ -33,7 +33,7 @@ async def search(
     """The best results of a search, each page once.
 
     Args:
-        client: makes the call, within its own timeout.
+        client: makes the call; how long it may take is the caller's.
         name: of the source, for errors.
         settings: of the source.
         query: what to search for.
@@ -42,7 +42,6 @@ async def search(
         Unavailable: the server cannot be reached, fails, or says what cannot be understood.
         FailedPrecondition: it does not speak JSON, which its own settings must allow.
         Overloaded: it wants fewer requests.
-        DeadlineExceeded: it does not answer in time.
     """
     parameters = {"q": query, "format": "json"}
     if settings.language:
@@ -54,8 +53,6 @@ async def search(
         async with client.stream("GET", url, params=parameters) as response:
             _check(name, response)
             body = await _body(name, response)
-    except httpx.TimeoutException:
-        raise DeadlineExceeded(f"web source {name}: the search did not answer in time") from None
     except httpx.HTTPError:
         raise Unavailable("WEB_UNAVAILABLE", f"web source {name}: the search cannot be reached") from None
     try:

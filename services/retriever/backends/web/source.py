@@ -57,7 +57,11 @@ class SearxSource:
         self._settings = settings
         self._pool = pool
         # No proxy of the environment: it would look names up itself, behind our back.
-        self._search = httpx.AsyncClient(headers={"user-agent": _AGENT}, trust_env=False)
+        self._search = httpx.AsyncClient(
+            headers={"user-agent": _AGENT},
+            timeout=None,  # noqa: S113 - all of a search has a limit, and not each of its steps
+            trust_env=False,
+        )
         connections = httpx.AsyncHTTPTransport(
             trust_env=False, limits=httpx.Limits(max_connections=64, max_keepalive_connections=0)
         )
@@ -66,7 +70,7 @@ class SearxSource:
             headers={"user-agent": _AGENT, "accept-encoding": "identity"},
             follow_redirects=settings.redirects > 0,
             max_redirects=settings.redirects,
-            timeout=settings.page_timeout_s,
+            timeout=None,  # noqa: S113 - and so has all of a page
             trust_env=False,
         )
 
@@ -82,13 +86,12 @@ class SearxSource:
         A page that cannot be read in time is left out, or stands for itself with the search's snippet.
 
         Raises:
-            Unavailable, FailedPrecondition, Overloaded, DeadlineExceeded: as
-                :func:`services.retriever.backends.web.searx.search`.
+            DeadlineExceeded: the search does not answer in time.
+            MeshError: as :func:`services.retriever.backends.web.searx.search`.
         """
         settings = self._settings
         budget = deadline.current().budget(cap_s=settings.timeout_s, margin_s=_MARGIN_S)
         ends = Deadline.after(budget)
-        self._search.timeout = httpx.Timeout(budget)
         try:
             async with asyncio.timeout(budget):
                 results = await search(self._search, self._name, settings, query)

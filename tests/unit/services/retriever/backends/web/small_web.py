@@ -76,6 +76,15 @@ async def _plain(web: SmallWeb, headers: dict[str, str], writer: asyncio.StreamW
     await respond(writer, "Plain words\x00 of a café.".encode("latin-1"), kind="text/plain; charset=latin-1")
 
 
+async def _latin(web: SmallWeb, headers: dict[str, str], writer: asyncio.StreamWriter) -> None:
+    page = SHORT.replace("short and deep", "très profond")
+    await respond(writer, page.encode("latin-1"), kind="text/html; charset=ISO-8859-1")
+
+
+async def _unknown(web: SmallWeb, headers: dict[str, str], writer: asyncio.StreamWriter) -> None:
+    await respond(writer, SHORT.encode(), kind="text/html; charset=no-such-code")
+
+
 async def _slow(web: SmallWeb, headers: dict[str, str], writer: asyncio.StreamWriter) -> None:
     # Every byte is in time, and all of them never are.
     writer.write(b"HTTP/1.1 200 OK\r\ncontent-type: text/html\r\n\r\n<html>")
@@ -143,6 +152,8 @@ ROUTES: dict[str, Handler] = {
     "/river": _river,
     "/short": _short,
     "/plain": _plain,
+    "/latin": _latin,
+    "/unknown": _unknown,
     "/slow": _slow,
     "/silent": _silent,
     "/broken": _broken,

@@ -131,6 +131,27 @@ async def test_text_that_is_no_html(web: SmallWeb, source: Make) -> None:
     assert (passage.title, passage.text) == ("Title of /plain", "Plain words of a café.")
 
 
+async def test_encodings_are_what_the_server_says(web: SmallWeb, source: Make) -> None:
+    web.lists("/latin", "/unknown")
+    latin, unknown = await source().search("q")
+    assert "is très profond." in latin.text
+    assert "is short and deep." in unknown.text
+
+
+async def test_searches_at_once_do_not_share_their_time(web: SmallWeb, source: Make) -> None:
+    web.lists("/short")
+    made = source(timeout_s=30)
+
+    async def search(within_s: float) -> int:
+        deadline.enter(Deadline.after(within_s))
+        return len(await made.search("q"))
+
+    long, short = asyncio.create_task(search(30)), asyncio.create_task(search(0.001))
+    with pytest.raises(DeadlineExceeded):
+        await short
+    assert await long == 1
+
+
 async def test_redirects_are_followed(web: SmallWeb, source: Make) -> None:
     web.lists("/moved")
     passages = await source().search("q")
