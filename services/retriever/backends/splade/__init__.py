@@ -1,0 +1,1 @@
+"""Learned sparse retrieval: passages and queries as weights of vocabulary terms, in the engine of BM25."""

@@ -1,0 +1,119 @@
+"""Weights of terms by term: what BM25's counts are to counts, for weights a model has made."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final, NamedTuple, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy import sparse
+
+from services.retriever.backends.bm25.kernel import Asked, Impacts, Kernel
+from services.retriever.domain import FloatArray, IntArray, Scored, VectorArray
+
+_ARRAYS: Final = ("bounds", "rows", "impacts")
+
+N = TypeVar("N", bound=np.generic)
+
+
+class SparseVector(NamedTuple):
+    """The terms of a text that have a weight.
+
+    Attributes:
+        terms: numbers of vocabulary terms, ascending, ``[t]``.
+        weights: weight of each, above 0, ``[t]``.
+    """
+
+    terms: IntArray
+    weights: VectorArray
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ImpactPostings:
+    """Weights of ``n`` passages by term.
+
+    Attributes:
+        bounds: where each term's passages begin in the two arrays below, ``[vocabulary + 1]``.
+        rows: passages of each term, ascending.
+        impacts: weight of the term in each of them.
+        size: ``n``.
+    """
+
+    bounds: IntArray
+    rows: NDArray[np.int32]
+    impacts: VectorArray
+    size: int
+
+    @classmethod
+    def build(cls, vectors: Iterable[SparseVector], vocabulary: int) -> ImpactPostings:
+        """Postings of passages in row order, of a vocabulary of so many terms."""
+        terms: list[IntArray] = []
+        weights: list[VectorArray] = []
+        bounds = [0]
+        for vector in vectors:
+            terms.append(vector.terms)
+            weights.append(vector.weights)
+            bounds.append(bounds[-1] + len(vector.terms))
+        size = len(terms)
+        by_row = sparse.csr_array(
+            (
+                np.concatenate([np.empty(0, dtype=np.float32), *weights]),
+                np.concatenate([np.empty(0, dtype=np.int64), *terms]),
+                np.array(bounds),
+            ),
+            shape=(size, vocabulary),
+        )
+        by_term = by_row.tocsc()
+        return cls(
+            _fixed(by_term.indptr.astype(np.int64)),
+            _fixed(by_term.indices.astype(np.int32)),
+            _fixed(by_term.data.astype(np.float32)),
+            size,
+        )
+
+    def save(self, folder: Path) -> None:
+        """Writes the arrays into a folder that is there."""
+        for name in _ARRAYS:
+            np.save(folder / f"impacts.{name}.npy", getattr(self, name), allow_pickle=False)
+        np.save(folder / "impacts.size.npy", np.array(self.size), allow_pickle=False)
+
+    @classmethod
+    def open(cls, folder: Path) -> ImpactPostings:
+        """Maps the arrays of a folder into memory.
+
+        Raises:
+            OSError: a file is missing or cannot be read.
+            ValueError: a file is no array.
+        """
+        bounds, rows, impacts = (
+            np.asarray(np.load(folder / f"impacts.{name}.npy", mmap_mode="r", allow_pickle=False))
+            for name in _ARRAYS
+        )
+        return cls(bounds, rows, impacts, int(np.load(folder / "impacts.size.npy", allow_pickle=False)))
+
+    def search(
+        self, query: SparseVector, n: int, kernel: Kernel, allowed: NDArray[np.bool_] | None = None
+    ) -> Scored:
+        """The best ``n`` by inner product with a query, or all there are, equal ones by ascending row."""
+        return kernel.search(self._impacts, self._asked(query), n, allowed)
+
+    def scores(self, query: SparseVector, kernel: Kernel) -> FloatArray:
+        """Inner product of a query with each passage, in float64, summed by ascending term, ``[n]``."""
+        return kernel.scores(self._impacts, self._asked(query))
+
+    @property
+    def _impacts(self) -> Impacts:
+        return Impacts(self.rows, self.impacts, self.size)
+
+    def _asked(self, query: SparseVector) -> Asked:
+        terms = query.terms.astype(np.int64)
+        return Asked(self.bounds[terms], self.bounds[terms + 1], query.weights.astype(np.float64))
+
+
+def _fixed(array: NDArray[N]) -> NDArray[N]:
+    # As memory-mapped ones are; the compiled loops then know one type of array.
+    array.flags.writeable = False
+    return array

@@ -1,0 +1,127 @@
+"""SPLADE with a tiny random masked language model, built here."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from sentence_transformers import SparseEncoder
+from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processors
+from transformers import BertConfig, BertForMaskedLM, PreTrainedTokenizerFast
+
+from services.retriever.backends.bm25.kernel import NumbaKernel
+from services.retriever.backends.splade.postings import ImpactPostings
+from services.retriever.backends.splade.sparse_encoder import SpladeEncoder
+from services.retriever.ports import CannotStart
+
+TEXTS = [
+    "oil the chain",
+    "a red lamp at night",
+    "mend the tube",
+    "",
+    "oil the chain",
+    "the lamp is red " * 40,
+]
+WORDS = sorted({word for text in TEXTS for word in text.split()})
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A BERT of 2 layers of 16 that knows the words above."""
+    folder = tmp_path_factory.mktemp("splade")
+    special = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
+    vocabulary = {piece: number for number, piece in enumerate([*special, *WORDS])}
+    tokenizer = Tokenizer(models.WordPiece(vocabulary, unk_token="[UNK]"))  # noqa: S106 - a token
+    tokenizer.normalizer = normalizers.BertNormalizer()
+    tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+    tokenizer.post_processor = processors.TemplateProcessing(
+        single="[CLS] $A [SEP]", special_tokens=[("[CLS]", 2), ("[SEP]", 3)]
+    )
+    fast = PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer,
+        pad_token="[PAD]",  # noqa: S106
+        unk_token="[UNK]",  # noqa: S106
+        cls_token="[CLS]",  # noqa: S106
+        sep_token="[SEP]",  # noqa: S106
+        mask_token="[MASK]",  # noqa: S106
+        model_max_length=32,
+    )
+    torch.manual_seed(0)
+    model = BertForMaskedLM(
+        BertConfig(
+            vocab_size=len(vocabulary),
+            hidden_size=16,
+            num_hidden_layers=2,
+            num_attention_heads=2,
+            intermediate_size=32,
+            max_position_embeddings=32,
+        )
+    )
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.copy_(torch.randn(parameter.shape) * 0.5)
+    model.save_pretrained(folder)
+    fast.save_pretrained(folder)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def encoder(folder: Path) -> SpladeEncoder:
+    return SpladeEncoder(str(folder))
+
+
+def dense(folder: Path, texts: list[str]) -> np.ndarray:
+    model = SparseEncoder(str(folder), device="cpu")
+    return np.stack([model.encode(text, convert_to_sparse_tensor=False).cpu().numpy() for text in texts])
+
+
+def test_vectors_are_those_of_sentence_transformers(encoder: SpladeEncoder, folder: Path) -> None:
+    done: list[int] = []
+    vectors = encoder.encode_passages(TEXTS, done.append)
+    assert done == [5]  # distinct texts
+    for vector, expected in zip(vectors, dense(folder, TEXTS), strict=True):
+        found = np.zeros(encoder.vocabulary)
+        found[vector.terms] = vector.weights
+        np.testing.assert_allclose(found, expected, atol=1e-5)
+    assert encoder.vocabulary == 5 + len(WORDS)
+    assert 0 < len(vectors[0].terms) < encoder.vocabulary
+    assert vectors[0].weights.tolist() == vectors[4].weights.tolist()
+
+
+def test_scores_are_those_of_a_dense_product(encoder: SpladeEncoder, folder: Path) -> None:
+    postings = ImpactPostings.build(encoder.encode_passages(TEXTS, lambda _: None), encoder.vocabulary)
+    matrix = dense(folder, TEXTS).astype(np.float64)
+    for query in ("red lamp", "chain oil oil", "night"):
+        scores = postings.scores(encoder.encode_query(query), NumbaKernel())
+        np.testing.assert_allclose(scores, matrix @ matrix_of(folder, query), rtol=1e-4)
+        assert scores.max() > 0
+
+
+def matrix_of(folder: Path, query: str) -> np.ndarray:
+    vector: np.ndarray = dense(folder, [query])[0].astype(np.float64)
+    return vector
+
+
+def test_the_fingerprint_names_the_weights(encoder: SpladeEncoder, folder: Path, tmp_path: Path) -> None:
+    assert encoder.fingerprint == SpladeEncoder(str(folder)).fingerprint
+    assert encoder.name == folder.name
+    assert encoder.device == "cpu" or encoder.device.startswith("cuda")
+    other = BertForMaskedLM.from_pretrained(folder)
+    with torch.no_grad():
+        next(other.parameters()).add_(1.0)
+    other.save_pretrained(tmp_path)
+    PreTrainedTokenizerFast.from_pretrained(folder).save_pretrained(tmp_path)
+    assert SpladeEncoder(str(tmp_path)).fingerprint != encoder.fingerprint
+
+
+@pytest.mark.parametrize("model", ["/no/such/folder", "no-one/has-such-a-model"])
+def test_a_missing_model_is_one_line_that_names_the_setting(model: str) -> None:
+    with pytest.raises(CannotStart, match=rf"^S='{model}': no such folder") as error:
+        SpladeEncoder(model, setting="S")
+    assert "\n" not in str(error.value)
+
+
+def test_a_folder_that_is_no_model_is_named(tmp_path: Path) -> None:
+    with pytest.raises(CannotStart, match=r"^S='.*': is no sparse encoder: ") as error:
+        SpladeEncoder(str(tmp_path), setting="S")
+    assert "\n" not in str(error.value)
