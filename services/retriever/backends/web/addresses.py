@@ -66,10 +66,17 @@ class PublicOnly(httpx.AsyncBaseTransport):
         """
         host = request.url.host
         address = await self._public(request, host)
-        # The Host header is set already; certificates are checked for the name, not for the address.
-        request.extensions = {**request.extensions, "sni_hostname": host}
-        request.url = request.url.copy_with(host=str(address))
-        return await self._inner.handle_async_request(request)
+        # A request of its own: relative redirects follow from the name in the first. The Host header has it
+        # already, and certificates are checked for it, not for the address.
+        return await self._inner.handle_async_request(
+            httpx.Request(
+                request.method,
+                request.url.copy_with(host=str(address)),
+                headers=request.headers,
+                stream=request.stream,
+                extensions={**request.extensions, "sni_hostname": host},
+            )
+        )
 
     async def aclose(self) -> None:
         """Closes the connections."""

@@ -65,6 +65,8 @@ def _client(names: _Names, requests: list[httpx.Request]) -> httpx.AsyncClient:
         requests.append(request)
         if request.url.path == "/inwards":
             return httpx.Response(302, headers={"location": "http://inside.test/secret"})
+        if request.url.path == "/moved":
+            return httpx.Response(301, headers={"location": "/here"})
         return httpx.Response(200, text="here")
 
     return httpx.AsyncClient(transport=PublicOnly(httpx.MockTransport(answer), names), follow_redirects=True)
@@ -80,6 +82,16 @@ async def test_the_connection_is_made_to_the_address_that_was_checked() -> None:
     assert request.extensions["sni_hostname"] == "example.test"
     assert names.asked == [("example.test", 8443)]
     assert response.text == "here"
+
+
+async def test_a_relative_redirect_stays_with_the_name() -> None:
+    names, requests = _Names(example_test=["93.184.215.14"]), list[httpx.Request]()
+    async with _client(names, requests) as client:
+        response = await client.get("https://example.test/moved")
+    assert str(response.url) == "https://example.test/here"
+    assert [request.headers["host"] for request in requests] == ["example.test"] * 2
+    assert [request.extensions["sni_hostname"] for request in requests] == ["example.test"] * 2
+    assert names.asked == [("example.test", 443)] * 2
 
 
 @pytest.mark.parametrize(
