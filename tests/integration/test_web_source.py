@@ -20,7 +20,7 @@ import pytest_asyncio
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from meshkit.errors import from_rpc_error
-from ragmesh import Addresses, AsyncClient, Between, MeshError, Passage
+from ragmesh import Addresses, AsyncClient, Between, Lexical, MeshError, Passage
 from ragmesh.retriever.v1 import retriever_service_pb2 as pb
 from ragmesh.retriever.v1.retriever_service_pb2_grpc import RetrieverServiceStub
 from tests.unit.services.retriever.backends.web.small_web import ROUTES, SmallWeb, small_web
@@ -226,6 +226,22 @@ async def test_filters_hold_for_every_source(mesh: Mesh) -> None:
         grpc.StatusCode.INVALID_ARGUMENT,
         "filter.conditions[0].attribute",
     )
+
+
+async def test_a_collection_is_indexed_as_its_first_ingest_says(mesh: Mesh) -> None:
+    told = Lexical("english", k1=0.9, b=0.4)
+    done = await mesh.client.ingest(PASSAGES, "stemmed", lexical=told)
+    assert (done.added, done.collection.lexical) == (3, told)
+    reply = await mesh.retrieve(query="rivers", collection="stemmed", retriever="bm25-lucene", k=2)
+    assert {one.id for one in reply.passages} == {"w1", "w2"}
+    assert all(score > 0 for score in reply.scores)
+    assert (await mesh.client.ingest(PASSAGES, "stemmed", lexical=Lexical("english"))).unchanged == 3
+    with pytest.raises(MeshError, match="exists and is indexed with") as caught:
+        await mesh.client.ingest(PASSAGES, "stemmed", lexical=Lexical("unicode"))
+    assert caught.value.field == "lexical"
+    with pytest.raises(MeshError) as caught:
+        await mesh.client.create_collection("other", lexical=Lexical("klingon"))
+    assert (caught.value.code, caught.value.field) == (grpc.StatusCode.INVALID_ARGUMENT, "lexical.analyzer")
 
 
 async def test_web_sources_without_their_packages_stop_the_start_with_the_remedy(tmp_path: Path) -> None:

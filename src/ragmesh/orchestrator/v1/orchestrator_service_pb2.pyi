@@ -126,7 +126,9 @@ class AskRequest(_message.Message):
 
     @_builtins.property
     def sampling(self) -> _common_pb2.Sampling:
-        """Draw sampled rankings; unset means one deterministic ranking."""
+        """Draw sampled rankings; unset means one deterministic ranking. Of an expression only where it has one list
+        of scores: one source, or what is reranked as a whole.
+        """
 
     @_builtins.property
     def decoding(self) -> _generator_service_pb2.Decoding:
@@ -208,16 +210,18 @@ class Retrieved(_message.Message):
     RETRIEVER_FIELD_NUMBER: _builtins.int
     INDEX_VERSION_FIELD_NUMBER: _builtins.int
     retriever: _builtins.str
-    """The retriever that answered."""
+    """The retriever that answered; the expression where one was run."""
     index_version: _builtins.str
-    """Version of the index."""
+    """Version of the index; of the sources of an expression as `Wiki=v7,News=v2`, or the SHA-256 of that."""
     @_builtins.property
     def passages(self) -> _containers.RepeatedCompositeFieldContainer[_common_pb2.Passage]:
         """The pool, best first."""
 
     @_builtins.property
     def scores(self) -> _containers.RepeatedScalarFieldContainer[_builtins.float]:
-        """The retriever's score of each. Unit: the retriever's. Range: (-inf, inf)."""
+        """The retriever's score of each; of an expression that of the source that brought it first.
+        Unit: the retriever's. Range: (-inf, inf).
+        """
 
     def __init__(
         self,
