@@ -468,3 +468,59 @@ class DeleteCollectionResponse(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___DeleteCollectionResponse: _TypeAlias = DeleteCollectionResponse  # noqa: Y015
+
+@_typing.final
+class ListPassagesRequest(_message.Message):
+    """Names the collection."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    COLLECTION_FIELD_NUMBER: _builtins.int
+    collection: _builtins.str
+    """The collection."""
+    def __init__(
+        self,
+        *,
+        collection: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["collection", b"collection"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ListPassagesRequest: _TypeAlias = ListPassagesRequest  # noqa: Y015
+
+@_typing.final
+class ListPassagesResponse(_message.Message):
+    """Some of the passages."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    VERSION_FIELD_NUMBER: _builtins.int
+    PASSAGES_FIELD_NUMBER: _builtins.int
+    COLLECTION_FIELD_NUMBER: _builtins.int
+    version: _builtins.str
+    """Version they are of, the same in all messages of a stream."""
+    @_builtins.property
+    def passages(self) -> _containers.RepeatedCompositeFieldContainer[_common_pb2.Passage]:
+        """Passages; at most 1,000 a message."""
+
+    @_builtins.property
+    def collection(self) -> Global___Collection:
+        """The collection, in the first message."""
+
+    def __init__(
+        self,
+        *,
+        version: _builtins.str = ...,
+        passages: _abc.Iterable[_common_pb2.Passage] | None = ...,
+        collection: Global___Collection | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["collection", b"collection"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["collection", b"collection", "passages", b"passages", "version", b"version"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ListPassagesResponse: _TypeAlias = ListPassagesResponse  # noqa: Y015

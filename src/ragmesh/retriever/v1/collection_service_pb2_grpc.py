@@ -65,6 +65,11 @@ class CollectionServiceStub:
                 request_serializer=ragmesh_dot_retriever_dot_v1_dot_collection__service__pb2.DeleteCollectionRequest.SerializeToString,
                 response_deserializer=ragmesh_dot_retriever_dot_v1_dot_collection__service__pb2.DeleteCollectionResponse.FromString,
                 _registered_method=True)
+        self.ListPassages = channel.unary_stream(
+                '/ragmesh.retriever.v1.CollectionService/ListPassages',
+                request_serializer=ragmesh_dot_retriever_dot_v1_dot_collection__service__pb2.ListPassagesRequest.SerializeToString,
+                response_deserializer=ragmesh_dot_retriever_dot_v1_dot_collection__service__pb2.ListPassagesResponse.FromString,
+                _registered_method=True)
 
 
 class CollectionServiceServicer:
@@ -117,6 +122,13 @@ class CollectionServiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def ListPassages(self, request, context):
+        """Gives all passages of one version, by ascending id: for moving a collection elsewhere.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_CollectionServiceServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -149,6 +161,11 @@ def add_CollectionServiceServicer_to_server(servicer, server):
                     servicer.DeleteCollection,
                     request_deserializer=ragmesh_dot_retriever_dot_v1_dot_collection__service__pb2.DeleteCollectionRequest.FromString,
                     response_serializer=ragmesh_dot_retriever_dot_v1_dot_collection__service__pb2.DeleteCollectionResponse.SerializeToString,
+            ),
+            'ListPassages': grpc.unary_stream_rpc_method_handler(
+                    servicer.ListPassages,
+                    request_deserializer=ragmesh_dot_retriever_dot_v1_dot_collection__service__pb2.ListPassagesRequest.FromString,
+                    response_serializer=ragmesh_dot_retriever_dot_v1_dot_collection__service__pb2.ListPassagesResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -314,6 +331,33 @@ class CollectionService:
             '/ragmesh.retriever.v1.CollectionService/DeleteCollection',
             ragmesh_dot_retriever_dot_v1_dot_collection__service__pb2.DeleteCollectionRequest.SerializeToString,
             ragmesh_dot_retriever_dot_v1_dot_collection__service__pb2.DeleteCollectionResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ListPassages(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_stream(
+            request,
+            target,
+            '/ragmesh.retriever.v1.CollectionService/ListPassages',
+            ragmesh_dot_retriever_dot_v1_dot_collection__service__pb2.ListPassagesRequest.SerializeToString,
+            ragmesh_dot_retriever_dot_v1_dot_collection__service__pb2.ListPassagesResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -50,6 +50,8 @@ class CollectionServiceStub:
     """Describes all collections, by name."""
     DeleteCollection: _grpc.UnaryUnaryMultiCallable[_collection_service_pb2.DeleteCollectionRequest, _collection_service_pb2.DeleteCollectionResponse]
     """Removes a collection and its versions."""
+    ListPassages: _grpc.UnaryStreamMultiCallable[_collection_service_pb2.ListPassagesRequest, _collection_service_pb2.ListPassagesResponse]
+    """Gives all passages of one version, by ascending id: for moving a collection elsewhere."""
 
 @_typing.type_check_only
 class CollectionServiceAsyncStub(CollectionServiceStub):
@@ -73,6 +75,8 @@ class CollectionServiceAsyncStub(CollectionServiceStub):
     """Describes all collections, by name."""
     DeleteCollection: _aio.UnaryUnaryMultiCallable[_collection_service_pb2.DeleteCollectionRequest, _collection_service_pb2.DeleteCollectionResponse]  # type: ignore[assignment]
     """Removes a collection and its versions."""
+    ListPassages: _aio.UnaryStreamMultiCallable[_collection_service_pb2.ListPassagesRequest, _collection_service_pb2.ListPassagesResponse]  # type: ignore[assignment]
+    """Gives all passages of one version, by ascending id: for moving a collection elsewhere."""
 
 class CollectionServiceServicer(metaclass=_abc_1.ABCMeta):
     """Making, filling and removing collections."""
@@ -129,5 +133,13 @@ class CollectionServiceServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_collection_service_pb2.DeleteCollectionResponse, _abc.Awaitable[_collection_service_pb2.DeleteCollectionResponse]]:
         """Removes a collection and its versions."""
+
+    @_abc_1.abstractmethod
+    def ListPassages(
+        self,
+        request: _collection_service_pb2.ListPassagesRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_abc.Iterator[_collection_service_pb2.ListPassagesResponse], _abc.AsyncIterator[_collection_service_pb2.ListPassagesResponse]]:
+        """Gives all passages of one version, by ascending id: for moving a collection elsewhere."""
 
 def add_CollectionServiceServicer_to_server(servicer: CollectionServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...
