@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable
 from functools import cache
+from typing import TYPE_CHECKING
 
 from meshkit import logs
 from meshkit.admission import Admission
@@ -26,6 +27,9 @@ from services.retriever.ports import CannotStart, Encoder
 from services.retriever.servicer import CollectionServicer, RetrieverServicer
 from services.retriever.settings import RetrieverSettings
 from services.retriever.web import WebRetrieval, WebSource
+
+if TYPE_CHECKING:
+    from services.retriever.backends.splade.sparse_encoder import SparseTextEncoder
 
 RETRIEVER_NAME = retriever_service_pb2.DESCRIPTOR.services_by_name["RetrieverService"].full_name
 """Full name of the service that ranks."""
@@ -68,7 +72,8 @@ class RetrieverService:
         try:
             encoder = await self._pool.run(_load_encoder, settings) if settings.encoder else None
             analyzers = cache(analyzer)
-            catalogue = await self._pool.run(Catalogue, settings, analyzers, encoder)
+            sparse = await self._pool.run(_load_splade, settings) if settings.splade_model else None
+            catalogue = await self._pool.run(Catalogue, settings, analyzers, encoder, sparse)
             store = SegmentStore(
                 settings.home / "collections",
                 Recipe(analyzers, encoder, settings.embed_at_once),
@@ -116,7 +121,18 @@ def _load_encoder(settings: RetrieverSettings) -> Encoder:
         device=settings.encoder_device,
         precision=settings.encoder_precision,
         threads=settings.encoder_threads,
+        pooling=settings.encoder_pooling,
+        query_prefix=settings.encoder_query_prefix,
+        passage_prefix=settings.encoder_passage_prefix,
         setting=variable(settings, "encoder"),
+    )
+
+
+def _load_splade(settings: RetrieverSettings) -> SparseTextEncoder:
+    from services.retriever.backends.splade.sparse_encoder import SpladeEncoder
+
+    return SpladeEncoder(
+        settings.splade_model, device=settings.encoder_device, setting=variable(settings, "splade_model")
     )
 
 

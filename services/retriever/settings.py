@@ -12,6 +12,8 @@ from pydantic_settings import SettingsConfigDict
 from meshkit.settings import ServiceSettings
 from services.retriever.backends.web.settings import WebSourceSettings
 
+_COMPONENT: Final = "(bm25|bm25-lucene|bm25-l|dense|splade)"
+_COMPONENTS: Final = re.compile(rf"^{_COMPONENT}(\+{_COMPONENT})*$")
 _SOURCE_NAME: Final = re.compile(r"[a-z0-9][a-z0-9_-]{0,63}")
 
 
@@ -55,6 +57,10 @@ class RetrieverSettings(ServiceSettings):
     """k1 of ``bm25-lucene``, (0, 100]."""
     lucene_b: float = Field(default=0.75, ge=0, le=1)
     """b of ``bm25-lucene``, [0, 1]."""
+    plus_delta: float = Field(default=1.0, ge=0, le=10)
+    """delta of ``bm25-plus``, whose k1 and b are those of ``bm25``, [0, 10]."""
+    long_delta: float = Field(default=0.5, gt=0, le=10)
+    """delta of ``bm25-l``, whose k1 and b are those of ``bm25``, (0, 10]."""
 
     encoder: str = "all-MiniLM-L6-v2"
     """Model of ``dense``: the bundled ``all-MiniLM-L6-v2``, a folder, a name in the local Hugging Face cache,
@@ -65,12 +71,32 @@ class RetrieverSettings(ServiceSettings):
     """Arithmetic of the encoder's matrix products; ``auto`` is bf16 where the processor has it."""
     encoder_threads: int = Field(default_factory=lambda: max(1, (os.cpu_count() or 1) // 2), ge=1, le=256)
     """Threads of one encoding, [1, 256]; half of the processors by default."""
+    encoder_pooling: Literal["", "mean", "cls", "max", "lasttoken"] = ""
+    """How token vectors become one; empty for what the model's folder says, which is the mean if it says
+    nothing, as of Contriever and E5."""
+    encoder_query_prefix: str | None = Field(default=None, max_length=1024)
+    """What queries begin with, such as ``query: `` for E5; unset for what the model's folder says."""
+    encoder_passage_prefix: str | None = Field(default=None, max_length=1024)
+    """What passages begin with, such as ``passage: `` for E5; unset for what the model's folder says."""
     embed_at_once: int = Field(default=5_000, ge=0)
     """Passages of an ingest up to which it returns once they have vectors; more of them are found by bm25 at
     once and get their vectors in the background, [0, inf)."""
     query_cache: int = Field(default=4096, ge=0)
     """Queries whose vectors are kept, [0, inf)."""
-    default_retriever: Literal["", "bm25", "bm25-lucene", "dense", "hybrid"] = ""
+    splade_model: str = ""
+    """Model of ``splade``: a folder, a name in the local Hugging Face cache, or empty for none."""
+
+    hybrid: str = Field(default="bm25-lucene+dense", pattern=_COMPONENTS.pattern)
+    """Retrievers that ``hybrid`` fuses, joined by ``+``: of bm25, bm25-lucene, bm25-l, dense, splade."""
+    hybrid_fusion: Literal["rrf", "score"] = "rrf"
+    """``rrf`` adds up reciprocal ranks, ``score`` scores brought to [0, 1]."""
+    hybrid_k: float = Field(default=60, ge=0, le=10_000)
+    """How little the first ranks stand out in ``rrf``, [0, 10000]."""
+    hybrid_weights: str = Field(default="", pattern=r"^$|^\d+(\.\d+)?(,\d+(\.\d+)?)*$")
+    """Weight of each retriever that ``hybrid`` fuses, such as ``1,0.5``; empty for 1 each."""
+    default_retriever: Literal[
+        "", "bm25", "bm25-lucene", "bm25-plus", "bm25-l", "dense", "splade", "hybrid"
+    ] = ""
     """Retriever of requests that name none; empty for ``hybrid``, or ``bm25-lucene`` without an encoder."""
 
     web_sources: dict[str, WebSourceSettings] = Field(default_factory=dict, max_length=64)
@@ -88,9 +114,45 @@ class RetrieverSettings(ServiceSettings):
                 )
         return value
 
+    @property
+    def hybrid_components(self) -> tuple[str, ...]:
+        """Names of what ``hybrid`` fuses."""
+        return tuple(self.hybrid.split("+"))
+
+    @property
+    def hybrid_shares(self) -> tuple[float, ...]:
+        """Weight of each of them."""
+        if not self.hybrid_weights:
+            return (1.0,) * len(self.hybrid_components)
+        return tuple(float(weight) for weight in self.hybrid_weights.split(","))
+
+    @field_validator("hybrid")
+    @classmethod
+    def _each_once(cls, value: str, info: ValidationInfo) -> str:
+        names = value.split("+")
+        if len(set(names)) < len(names):
+            raise ValueError("names a retriever twice")
+        if "splade" in names and not info.data.get("splade_model"):
+            raise ValueError("needs a SPLADE model, and RAGMESH_RETRIEVER_SPLADE_MODEL is empty")
+        return value
+
+    @field_validator("hybrid_weights")
+    @classmethod
+    def _one_each(cls, value: str, info: ValidationInfo) -> str:
+        names = str(info.data.get("hybrid", "")).split("+")
+        weights = value.split(",") if value else []
+        if weights and len(weights) != len(names):
+            raise ValueError(f"has {len(weights)} weights for {len(names)} retrievers")
+        if weights and not any(map(float, weights)):
+            raise ValueError("has no weight above 0")
+        return value
+
     @field_validator("default_retriever")
     @classmethod
     def _exists(cls, value: str, info: ValidationInfo) -> str:
-        if value in ("dense", "hybrid") and not info.data.get("encoder"):
+        fused = str(info.data.get("hybrid", "")).split("+") if value == "hybrid" else [value]
+        if "dense" in fused and not info.data.get("encoder"):
             raise ValueError("needs an encoder, and RAGMESH_RETRIEVER_ENCODER is empty")
+        if "splade" in fused and not info.data.get("splade_model"):
+            raise ValueError("needs a SPLADE model, and RAGMESH_RETRIEVER_SPLADE_MODEL is empty")
         return value

@@ -39,7 +39,7 @@ from services.retriever.domain import (
 from services.retriever.ports import CannotStart, Encoder, Retriever, Snapshot
 from services.retriever.settings import RetrieverSettings
 
-BACKENDS = ["bm25", "bm25 by rank_bm25", "bm25-lucene", "dense", "hybrid"]
+BACKENDS = ["bm25", "bm25 by rank_bm25", "bm25-lucene", "bm25-plus", "bm25-l", "dense", "hybrid"]
 
 TEXTS = {
     "tyre": (

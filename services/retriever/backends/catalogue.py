@@ -4,16 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from functools import partial
+from typing import TYPE_CHECKING
 
+from meshkit.settings import variable
 from services.retriever.backends.bm25.csr import CsrIndex
 from services.retriever.backends.bm25.kernel import Kernel, choose
 from services.retriever.backends.bm25.retriever import Bm25Retriever
-from services.retriever.backends.bm25.weighting import Lucene, Okapi
-from services.retriever.backends.hybrid import HybridRetriever
+from services.retriever.backends.bm25.weighting import Long, Lucene, Okapi, Plus
+from services.retriever.backends.hybrid import Component, Fusion, HybridRetriever
 from services.retriever.backends.segments.lexical import index as lexical_index
 from services.retriever.domain import Lexical, RetrieverInfo
-from services.retriever.ports import Analyzer, Encoder, Retriever, Snapshot
+from services.retriever.ports import Analyzer, CannotStart, Encoder, Retriever, Snapshot
 from services.retriever.settings import RetrieverSettings
+
+if TYPE_CHECKING:
+    from services.retriever.backends.splade.sparse_encoder import SparseTextEncoder
 
 _CPU = "cpu"
 
@@ -24,7 +29,11 @@ class Catalogue:
     Args:
         settings: parameters and engines.
         analyzer: the analyzer of a name.
-        encoder: makes the vectors of ``dense``; None leaves ``dense`` and ``hybrid`` out.
+        encoder: makes the vectors of ``dense``; None leaves ``dense`` out.
+        sparse: makes the weights of ``splade``; None leaves ``splade`` out.
+
+    Raises:
+        CannotStart: a component of ``hybrid`` is not among the retrievers.
     """
 
     def __init__(
@@ -32,14 +41,22 @@ class Catalogue:
         settings: RetrieverSettings,
         analyzer: Callable[[str], Analyzer],
         encoder: Encoder | None,
+        sparse: SparseTextEncoder | None = None,
     ) -> None:
         kernel = choose()
-        lucene = _lucene(settings, analyzer, kernel)
-        retrievers: list[Retriever] = [lucene, _okapi(settings, analyzer, kernel)]
+        retrievers = [
+            _lucene(settings, analyzer, kernel),
+            _okapi(settings, analyzer, kernel),
+            _plus(settings, analyzer, kernel),
+            _long(settings, analyzer, kernel),
+        ]
         if encoder is not None:
-            dense = _dense(settings, encoder)
-            retrievers += [dense, _hybrid(lucene, dense, encoder)]
+            retrievers.append(_dense(settings, encoder))
+        if sparse is not None:
+            retrievers.append(_splade(settings, sparse, kernel))
         self._retrievers = {retriever.info.name: retriever for retriever in retrievers}
+        if encoder is not None or "dense" not in settings.hybrid_components:
+            self._retrievers["hybrid"] = _hybrid(settings, self._retrievers)
         self._default = settings.default_retriever or ("bm25-lucene" if encoder is None else "hybrid")
 
     @property
@@ -107,6 +124,50 @@ def _okapi(settings: RetrieverSettings, analyzer: Callable[[str], Analyzer], ker
     return Bm25Retriever(info, analyzer, weighting, reference_index, RankBm25Index)
 
 
+def _plus(settings: RetrieverSettings, analyzer: Callable[[str], Analyzer], kernel: Kernel) -> Retriever:
+    k1, b, delta = settings.bm25_k1, settings.bm25_b, settings.plus_delta
+    info = RetrieverInfo(
+        name="bm25-plus",
+        description=(
+            "BM25+, with the scores of the rank_bm25 package: a term that is there counts, however long the "
+            f"passage; k1={k1:g}, b={b:g} where the collection has none of its own, delta={delta:g}, "
+            f"kernel {kernel.name}"
+        ),
+        engine="csr",
+        model="",
+        device=_CPU,
+    )
+    return Bm25Retriever(
+        info,
+        analyzer,
+        lambda lexical: Plus(_or(lexical.k1, k1), _or(lexical.b, b), delta),
+        partial(lexical_index, kernel=kernel),
+        partial(CsrIndex, kernel=kernel),
+    )
+
+
+def _long(settings: RetrieverSettings, analyzer: Callable[[str], Analyzer], kernel: Kernel) -> Retriever:
+    k1, b, delta = settings.bm25_k1, settings.bm25_b, settings.long_delta
+    info = RetrieverInfo(
+        name="bm25-l",
+        description=(
+            "BM25L, with the scores of the rank_bm25 package, which multiplies by the count once more than "
+            f"the paper; k1={k1:g}, b={b:g} where the collection has none of its own, delta={delta:g}, "
+            f"kernel {kernel.name}"
+        ),
+        engine="csr",
+        model="",
+        device=_CPU,
+    )
+    return Bm25Retriever(
+        info,
+        analyzer,
+        lambda lexical: Long(_or(lexical.k1, k1), _or(lexical.b, b), delta),
+        partial(lexical_index, kernel=kernel),
+        partial(CsrIndex, kernel=kernel),
+    )
+
+
 def _or(own: float | None, setting: float) -> float:
     return setting if own is None else own
 
@@ -125,12 +186,42 @@ def _dense(settings: RetrieverSettings, encoder: Encoder) -> Retriever:
     return DenseRetriever(info, encoder, vector_index, cache=settings.query_cache)
 
 
-def _hybrid(lexical: Retriever, dense: Retriever, encoder: Encoder) -> Retriever:
+def _splade(settings: RetrieverSettings, encoder: SparseTextEncoder, kernel: Kernel) -> Retriever:
+    from services.retriever.backends.segments.impacts import ImpactShelf
+    from services.retriever.backends.splade.retriever import SpladeRetriever
+
     info = RetrieverInfo(
-        name="hybrid",
-        description=f"reciprocal rank fusion (k=60) of {lexical.info.name} and {dense.info.name}",
-        engine=f"{lexical.info.engine}+{dense.info.engine}",
+        name="splade",
+        description=f"inner product of term weights by {encoder.name}, exact, kernel {kernel.name}",
+        engine="impacts",
         model=encoder.name,
         device=encoder.device,
     )
-    return HybridRetriever(info, lexical, dense)
+    return SpladeRetriever(info, encoder, ImpactShelf(settings.home / "splade").index, kernel)
+
+
+def _hybrid(settings: RetrieverSettings, retrievers: Mapping[str, Retriever]) -> Retriever:
+    names = settings.hybrid_components
+    if missing := [name for name in names if name not in retrievers]:
+        raise CannotStart(
+            f"{variable(settings, 'hybrid')}={settings.hybrid!r}: there is no {missing[0]!r} on this server, "
+            f"which has {', '.join(retrievers)}"
+        )
+    components = [
+        Component(retrievers[name], weight, is_sparse=name != "dense")
+        for name, weight in zip(names, settings.hybrid_shares, strict=True)
+    ]
+    fusion = Fusion(settings.hybrid_fusion, settings.hybrid_k)
+    infos = [component.retriever.info for component in components]
+    weighted = " and ".join(
+        name if weight == 1 else f"{weight:g} × {name}"
+        for name, weight in zip(names, settings.hybrid_shares, strict=True)
+    )
+    info = RetrieverInfo(
+        name="hybrid",
+        description=f"{fusion.description} of {weighted}",
+        engine="+".join(one.engine for one in infos),
+        model=", ".join(dict.fromkeys(one.model for one in infos if one.model)),
+        device=next((one.device for one in infos if one.device != _CPU), _CPU),
+    )
+    return HybridRetriever(info, components, fusion)

@@ -1,13 +1,14 @@
-"""Two retrievers fused by rank."""
+"""Several retrievers fused: by rank, or by score."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Final
+from dataclasses import dataclass
+from typing import Final, Literal
 
 import numpy as np
 
-from ragcore.fusion import reciprocal_rank_fusion
+from ragcore.fusion import FusedItem, reciprocal_rank_fusion, weighted_score_fusion
 from services.retriever.domain import Filter, IntArray, Passage, RetrieverInfo, Scored
 from services.retriever.ports import Retriever, Snapshot
 
@@ -15,23 +16,63 @@ _POOL: Final = 100
 _NOTHING: Final = Scored(np.empty(0, dtype=np.int64), np.empty(0))
 
 
-class HybridRetriever:
-    """Reciprocal rank fusion of a lexical and a dense retriever (Cormack, Clarke and Buettcher 2009).
+@dataclass(frozen=True, slots=True)
+class Component:
+    """One retriever of several."""
 
-    Each side gives its best 100, or as many as are asked for if that is more. Passages that share no term
-    with the query have no rank on the lexical side, and passages without a vector, while vectors are being
-    made, none on the dense side.
+    retriever: Retriever
+    weight: float
+    """From 0."""
+    is_sparse: bool
+    """Whether a score of 0 or less means that a passage shares nothing with the query, and has no rank."""
+
+
+@dataclass(frozen=True, slots=True)
+class Fusion:
+    """How rankings become one."""
+
+    method: Literal["rrf", "score"] = "rrf"
+    """``rrf``: reciprocal rank fusion; ``score``: weighted sum of scores brought to [0, 1] by their least and
+    largest in the pool."""
+    k: float = 60
+    """How little the first ranks stand out in ``rrf``, from 0."""
+
+    @property
+    def description(self) -> str:
+        """For people."""
+        return f"reciprocal rank fusion (k={self.k:g})" if self.method == "rrf" else "min-max score fusion"
+
+    def fused(self, sides: Sequence[Scored], weights: Sequence[float], n: int) -> Scored:
+        """The best ``n`` of several rankings of the same rows; equal scores by ascending row."""
+        ranked: list[FusedItem[int]]
+        if self.method == "rrf":
+            ranked = reciprocal_rank_fusion([side.rows.tolist() for side in sides], k=self.k, weights=weights)
+        else:
+            ranked = weighted_score_fusion(
+                [dict(zip(side.rows.tolist(), side.scores.tolist(), strict=True)) for side in sides], weights
+            )
+        rows = np.array([entry.item for entry in ranked[:n]], dtype=np.int64)
+        return Scored(rows, np.array([entry.score for entry in ranked[:n]]))
+
+
+class HybridRetriever:
+    """Fusion of retrievers (Cormack, Clarke and Buettcher 2009; Fox and Shaw 1994).
+
+    Each gives its best 100, or as many as are asked for if that is more. Passages that share no term with the
+    query have no rank in a sparse one, and passages without a vector, while vectors are being made, none in a
+    dense one.
 
     Args:
         info: what it is.
-        lexical: scores above 0 where the query matches.
-        dense: scores every passage.
+        components: what is fused, 1 or more.
+        fusion: how.
     """
 
-    def __init__(self, info: RetrieverInfo, lexical: Retriever, dense: Retriever) -> None:
+    def __init__(self, info: RetrieverInfo, components: Sequence[Component], fusion: Fusion) -> None:
         self._info = info
-        self._lexical = lexical
-        self._dense = dense
+        self._components = components
+        self._weights = [component.weight for component in components]
+        self._fusion = fusion
 
     @property
     def info(self) -> RetrieverInfo:
@@ -39,41 +80,51 @@ class HybridRetriever:
         return self._info
 
     def prepare(self, snapshot: Snapshot) -> None:
-        """Leaves it to the two sides, which are retrievers of the server too."""
+        """Leaves it to the components, which are retrievers of the server too."""
 
     def search(self, snapshot: Snapshot, query: str, n: int, where: Filter | None = None) -> Scored:
         """The best ``n`` passages that may be found.
 
         Raises:
-            FailedPrecondition: the collection lacks what either side needs.
+            FailedPrecondition: the collection lacks what a component needs.
             InvalidField: no passage has an attribute of the filter.
         """
         pool = max(n, _POOL)
-        lexical = self._lexical.search(snapshot, query, pool, where)
-        dense = self._dense.search(snapshot, query, pool, where) if snapshot.info.embedded else _NOTHING
+        sides = [
+            _matching(component, component.retriever.search(snapshot, query, pool, where))
+            if component.is_sparse or snapshot.info.embedded
+            else _NOTHING
+            for component in self._components
+        ]
         # Fused under numbers that ascend with ids, by which equal scores are ordered.
-        by_id = snapshot.by_id(np.union1d(lexical.rows, dense.rows))
+        by_id = snapshot.by_id(np.unique(np.concatenate([side.rows for side in sides])))
         order = np.argsort(by_id)
-        fused = _fused(_renumbered(lexical, by_id, order), _renumbered(dense, by_id, order), n)
+        numbered = [_renumbered(side, by_id, order) for side in sides]
+        fused = self._fusion.fused(numbered, self._weights, n)
         return Scored(by_id[fused.rows], fused.scores)
 
     def note(self, snapshot: Snapshot) -> str:
-        """What either side has to say."""
-        return "; ".join(filter(None, (self._lexical.note(snapshot), self._dense.note(snapshot))))
+        """What the components have to say."""
+        notes = (component.retriever.note(snapshot) for component in self._components)
+        return "; ".join(dict.fromkeys(filter(None, notes)))
 
     def rank(self, passages: Sequence[Passage], query: str) -> Scored:
-        """All of the passages."""
-        return _fused(self._lexical.rank(passages, query), self._dense.rank(passages, query), len(passages))
+        """All of the passages; those that no component has a rank for come last, with a score of 0."""
+        sides = [_matching(one, one.retriever.rank(passages, query)) for one in self._components]
+        fused = self._fusion.fused(sides, self._weights, len(passages))
+        missing = np.setdiff1d(np.arange(len(passages)), fused.rows)
+        return Scored(
+            np.concatenate([fused.rows, missing]), np.concatenate([fused.scores, np.zeros(len(missing))])
+        )
+
+
+def _matching(component: Component, scored: Scored) -> Scored:
+    if not component.is_sparse:
+        return scored
+    matches = scored.scores > 0
+    return Scored(scored.rows[matches], scored.scores[matches])
 
 
 def _renumbered(scored: Scored, rows: IntArray, order: IntArray) -> Scored:
     """Places in ``rows``, which ``order`` sorts, instead of rows."""
     return Scored(order[np.searchsorted(rows, scored.rows, sorter=order)], scored.scores)
-
-
-def _fused(lexical: Scored, dense: Scored, n: int) -> Scored:
-    matching = lexical.rows[lexical.scores > 0]
-    fused = reciprocal_rank_fusion([matching.tolist(), dense.rows.tolist()])[:n]
-    return Scored(
-        np.array([entry.item for entry in fused], dtype=np.int64), np.array([entry.score for entry in fused])
-    )

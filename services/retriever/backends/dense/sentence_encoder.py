@@ -1,17 +1,24 @@
-"""Encoders through sentence-transformers: any of its models, and plain transformers with mean pooling."""
+"""Encoders through sentence-transformers: any of its models, and plain transformers with mean pooling.
+
+What a model's folder says of pooling and prompts holds, unless it is told otherwise. Folders of plain
+transformers say nothing: they get the mean of their token vectors, as Contriever was trained, and no prefix,
+except those of E5, whose folders do not tell theirs.
+"""
 
 from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from threading import Lock
+from types import MappingProxyType
 from typing import Any, Final, Literal
 
 import numpy as np
 import torch
 from sentence_transformers import SentenceTransformer
+from sentence_transformers.sentence_transformer.modules import Pooling as PoolingModule
 from transformers.utils import logging as transformers_logging
 
 from services.retriever.domain import VectorArray
@@ -25,7 +32,22 @@ _BATCH: Final = 16
 _QUERY_PROMPTS: Final = ("query",)
 _PASSAGE_PROMPTS: Final = ("document", "passage", "corpus")
 
+_E5: Final = ("query: ", "passage: ")
+_E5_SIZES: Final = ("small", "base", "large")
+KNOWN_PREFIXES: Final[Mapping[str, tuple[str, str]]] = MappingProxyType(
+    {
+        name.format(size): _E5
+        for name in ("e5-{}", "e5-{}-v2", "e5-{}-unsupervised", "multilingual-e5-{}")
+        for size in _E5_SIZES
+    }
+)
+"""What queries and passages begin with, by the last part of a model's name, where its folder does not say.
+
+Wang et al., "Text Embeddings by Weakly-Supervised Contrastive Pre-training", 2022, section 4.
+"""
+
 Precision = Literal["auto", "fp32", "bf16"]
+Pooling = Literal["", "mean", "cls", "max", "lasttoken"]
 
 
 class SentenceEncoder:
@@ -41,6 +63,10 @@ class SentenceEncoder:
         precision: ``bf16`` multiplies matrices in bfloat16 (cosine to fp32 above 0.999), ``auto`` does so
             where the processor has instructions for it.
         threads: threads of one encoding, [1, inf); for the whole process.
+        pooling: how token vectors become one; empty for what the model's folder says, else the mean.
+        query_prefix: what queries begin with; None for what the model's folder says, else
+            :data:`KNOWN_PREFIXES`.
+        passage_prefix: what passages begin with; None likewise.
         setting: name of the setting ``model`` comes from, for errors.
 
     Raises:
@@ -54,6 +80,9 @@ class SentenceEncoder:
         device: str = "auto",
         precision: Precision = "auto",
         threads: int = 1,
+        pooling: Pooling = "",
+        query_prefix: str | None = None,
+        passage_prefix: str | None = None,
         setting: str = "model",
     ) -> None:
         torch.set_num_threads(threads)
@@ -61,11 +90,19 @@ class SentenceEncoder:
         self._device = ("cuda:0" if torch.cuda.is_available() else "cpu") if device == "auto" else device
         self._model = _load(model, self._device, setting)
         self._bf16 = precision == "bf16" or (precision == "auto" and _multiplies_bf16(self._device))
-        self._query_prompt = _prompt(self._model, _QUERY_PROMPTS)
-        self._passage_prompt = _prompt(self._model, _PASSAGE_PROMPTS)
+        known = KNOWN_PREFIXES.get(self._name.rpartition("/")[2], ("", ""))
+        prefixes = (
+            _prompt(self._model, _QUERY_PROMPTS) or known[0] if query_prefix is None else query_prefix,
+            _prompt(self._model, _PASSAGE_PROMPTS) or known[1] if passage_prefix is None else passage_prefix,
+        )
+        self._query_prompt, self._passage_prompt = prefixes
+        if pooling:
+            _pool(self._model, pooling, setting)
         # A fast tokenizer must not be used by two threads at once; the model may.
         self._tokenizer = Lock()
-        self._fingerprint = _fingerprint(self._model)
+        self._fingerprint = _fingerprint(self._model, prefixes)
+        if self._bf16:
+            _narrow(self._model)
         self._dimension = len(self.encode_query("dimension"))
 
     @property
@@ -75,7 +112,7 @@ class SentenceEncoder:
 
     @property
     def fingerprint(self) -> str:
-        """Hash of the weights, the prompts and the length limit."""
+        """Hash of the weights, the pooling, the prefixes and the length limit."""
         return self._fingerprint
 
     @property
@@ -113,8 +150,7 @@ class SentenceEncoder:
     def _encode(self, texts: Sequence[str]) -> VectorArray:
         with self._tokenizer:
             features = self._model.preprocess(texts)
-        kind = torch.device(self._device).type
-        with torch.inference_mode(), torch.autocast(kind, dtype=torch.bfloat16, enabled=self._bf16):
+        with torch.inference_mode():
             features = {
                 key: value.to(self._device) if isinstance(value, torch.Tensor) else value
                 for key, value in features.items()
@@ -159,8 +195,35 @@ def _prompt(model: SentenceTransformer, names: Sequence[str]) -> str:
     return next((model.prompts[name] or "" for name in names if name in model.prompts), "")
 
 
-def _fingerprint(model: SentenceTransformer) -> str:
-    digest = hashlib.sha256(repr((model.max_seq_length, sorted(model.prompts.items()))).encode())
+def _pool(model: SentenceTransformer, pooling: Pooling, setting: str) -> None:
+    """Makes a model pool another way."""
+    for name, module in model.named_children():
+        if isinstance(module, PoolingModule):
+            dimension = module.embedding_dimension
+            model.add_module(name, PoolingModule(dimension, pooling_mode=pooling))
+            return
+    raise CannotStart(f"{setting}_pooling={pooling!r}: this model does not pool token vectors")
+
+
+def _narrow(model: SentenceTransformer) -> None:
+    """Keeps the transformer's weights in bfloat16; what it gives is pooled in float32.
+
+    Autocast would convert the weights for every query anew.
+    """
+
+    def widened(_module: torch.nn.Module, _arguments: Any, features: dict[str, Any]) -> dict[str, Any]:
+        return {
+            key: value.float() if isinstance(value, torch.Tensor) and value.is_floating_point() else value
+            for key, value in features.items()
+        }
+
+    transformer = next(iter(model))
+    transformer.to(torch.bfloat16).register_forward_hook(widened)
+
+
+def _fingerprint(model: SentenceTransformer, prefixes: tuple[str, str]) -> str:
+    pooling = [module.pooling_mode for module in model if isinstance(module, PoolingModule)]
+    digest = hashlib.sha256(repr((model.max_seq_length, prefixes, pooling)).encode())
     weights: dict[str, Any] = model.state_dict()
     for name, tensor in sorted(weights.items()):
         digest.update(f"{name} {tuple(tensor.shape)} {tensor.dtype}".encode())

@@ -136,7 +136,7 @@ async def test_refusals_name_the_field(
 
 
 async def test_an_unknown_retriever_is_told_the_known_ones(engine: RetrieverEngine) -> None:
-    with pytest.raises(NotFound, match=r"this server has bm25-lucene, bm25$"):
+    with pytest.raises(NotFound, match=r"this server has bm25-lucene, bm25, bm25-plus, bm25-l$"):
         await engine.retrieve(dataclasses.replace(QUERY, retriever="splade"))
 
 
@@ -153,4 +153,6 @@ async def test_the_default_is_listed_first(engine: RetrieverEngine) -> None:
     assert [(info.name, is_default) for info, is_default in engine.list()] == [
         ("bm25-lucene", True),
         ("bm25", False),
+        ("bm25-plus", False),
+        ("bm25-l", False),
     ]

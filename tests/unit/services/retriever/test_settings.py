@@ -41,3 +41,34 @@ def test_a_default_that_needs_an_encoder_needs_one(monkeypatch: pytest.MonkeyPat
     monkeypatch.setenv("RAGMESH_RETRIEVER_DEFAULT_RETRIEVER", "hybrid")
     with pytest.raises(SettingsError, match=r"RAGMESH_RETRIEVER_DEFAULT_RETRIEVER.*needs an encoder"):
         load(RetrieverSettings)
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ({"HYBRID": "bm25-plus+dense"}, r"HYBRID=bm25-plus\+dense: "),  # all its scores are above 0
+        ({"HYBRID": "dense+dense"}, "names a retriever twice"),
+        ({"HYBRID": "dense+splade"}, "needs a SPLADE model"),
+        ({"HYBRID_WEIGHTS": "1,2,3"}, "has 3 weights for 2 retrievers"),
+        ({"HYBRID_WEIGHTS": "0,0"}, "has no weight above 0"),
+        ({"HYBRID_WEIGHTS": "1;2"}, "HYBRID_WEIGHTS=1;2: "),
+        ({"DEFAULT_RETRIEVER": "splade"}, "needs a SPLADE model"),
+    ],
+)
+def test_what_hybrid_fuses_is_checked(
+    monkeypatch: pytest.MonkeyPatch, values: dict[str, str], message: str
+) -> None:
+    for name, value in values.items():
+        monkeypatch.setenv(f"RAGMESH_RETRIEVER_{name}", value)
+    with pytest.raises(SettingsError, match=message):
+        load(RetrieverSettings)
+
+
+def test_a_hybrid_without_dense_needs_no_encoder(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RAGMESH_RETRIEVER_ENCODER", "")
+    monkeypatch.setenv("RAGMESH_RETRIEVER_HYBRID", "bm25+bm25-l")
+    monkeypatch.setenv("RAGMESH_RETRIEVER_HYBRID_WEIGHTS", "1,0.5")
+    monkeypatch.setenv("RAGMESH_RETRIEVER_DEFAULT_RETRIEVER", "hybrid")
+    settings = load(RetrieverSettings)
+    assert settings.hybrid_components == ("bm25", "bm25-l")
+    assert settings.hybrid_shares == (1.0, 0.5)

@@ -1,0 +1,101 @@
+"""Learned sparse retrieval over segments: each has its weights in a folder, made once."""
+
+from __future__ import annotations
+
+import logging
+import os
+import shutil
+import tempfile
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Final
+
+from services.retriever.backends.bm25.kernel import Kernel
+from services.retriever.backends.segments import durable
+from services.retriever.backends.segments.segment import Segment
+from services.retriever.backends.segments.selection import merged
+from services.retriever.backends.segments.snapshot import SegmentSnapshot
+from services.retriever.backends.splade.postings import ImpactPostings, SparseVector
+from services.retriever.backends.splade.sparse_encoder import SparseTextEncoder
+from services.retriever.domain import Filter, Scored
+from services.retriever.ports import Snapshot
+
+_KEPT_S: Final = 30 * 24 * 3600
+_log = logging.getLogger("ragmesh.retriever.splade")
+
+
+class SegmentedImpacts:
+    """The weights of one version.
+
+    Args:
+        snapshot: the version.
+        postings: those of each of its segments.
+        kernel: what runs the loops.
+    """
+
+    def __init__(self, snapshot: SegmentSnapshot, postings: Sequence[ImpactPostings], kernel: Kernel) -> None:
+        self._snapshot = snapshot
+        self._postings = postings
+        self._kernel = kernel
+
+    def search(self, query: SparseVector, n: int, where: Filter | None = None) -> Scored:
+        """The best ``n`` of the passages that may be found, or all of them; equal ones by ascending id.
+
+        Raises:
+            InvalidField: no passage has an attribute of the filter.
+        """
+        masks = self._snapshot.allowed(where)
+        found = [
+            postings.search(query, n, self._kernel, mask)
+            for postings, mask in zip(self._postings, masks, strict=True)
+        ]
+        return merged(found, self._snapshot.offsets, n, self._snapshot.id)
+
+
+class ImpactShelf:
+    """Weights of segments on disk, by encoder and segment: a restart encodes nothing anew.
+
+    A segment's name holds the hash of all it consists of, so equal names have equal weights.
+
+    Args:
+        root: folder of the weights; made when there are some. What was not used for a month is removed.
+    """
+
+    def __init__(self, root: Path) -> None:
+        self._root = root
+        for folder in root.glob("*/*"):
+            if time.time() - folder.stat().st_mtime > _KEPT_S:
+                shutil.rmtree(folder, ignore_errors=True)
+
+    def index(
+        self, snapshot: Snapshot, encoder: SparseTextEncoder, kernel: Kernel
+    ) -> SegmentedImpacts | None:
+        """The index of a version; its segments without weights by this encoder are encoded now."""
+        if not isinstance(snapshot, SegmentSnapshot):
+            return None
+        postings = [self._postings(view.segment, encoder) for view in snapshot.views]
+        return SegmentedImpacts(snapshot, postings, kernel)
+
+    def _postings(self, segment: Segment, encoder: SparseTextEncoder) -> ImpactPostings:
+        folder = self._root / encoder.fingerprint / segment.name
+        if folder.is_dir():
+            try:
+                found = ImpactPostings.open(folder)
+            except (OSError, ValueError):
+                _log.warning("weights of a segment cannot be read, and are made anew")
+                shutil.rmtree(folder)
+            else:
+                os.utime(folder)
+                return found
+        contents = [segment.passage(row).content for row in range(len(segment))]
+        built = ImpactPostings.build(encoder.encode_passages(contents, lambda _: None), encoder.vocabulary)
+        beside = Path(tempfile.mkdtemp(prefix=".new-", dir=_made(folder.parent)))
+        built.save(beside)
+        durable.move_folder(beside, folder)
+        return ImpactPostings.open(folder)
+
+
+def _made(folder: Path) -> Path:
+    folder.mkdir(parents=True, exist_ok=True)
+    return folder
