@@ -19,7 +19,7 @@ MEASURED: Final[Mapping[str, tuple[float, float]]] = MappingProxyType(
         "ee_d": (0.0, math.inf),
         "ee_d_norm": (0.0, 1.0),
         "ee_r": (0.0, math.inf),
-        "ee_r_norm": (0.0, math.inf),
+        "ee_r_norm": (0.0, 1.0),
         "expected_utility": (0.0, 1.0),
         "vote_agreement": (0.0, 1.0),
         "retriever_error": (0.0, 1.0),

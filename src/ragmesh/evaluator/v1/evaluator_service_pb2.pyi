@@ -710,7 +710,7 @@ class EvaluateExposureResponse(_message.Message):
     ee_d_norm: _builtins.float
     """EE-D over its upper bound. Unit: fraction. Range: [0, 1]."""
     ee_r_norm: _builtins.float
-    """EE-R over its upper bound; unset when no item is useful. Unit: fraction. Range: [0, inf)."""
+    """EE-R over its upper bound; unset when no item is useful. Unit: fraction. Range: [0, 1]."""
     ee_d_bound: _builtins.float
     """EE-D of a deterministic ranking under the browsing model. Unit: squared attention. Range: [0, k]."""
     worst_group_ratio: _builtins.float

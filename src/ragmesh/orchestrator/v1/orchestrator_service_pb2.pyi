@@ -461,7 +461,7 @@ class ExposureReport(_message.Message):
     ee_d_norm: _builtins.float
     """EE-D over its bound. Unit: fraction. Range: [0, 1]."""
     ee_r_norm: _builtins.float
-    """EE-R over its bound; unset without labels. Unit: fraction. Range: [0, inf)."""
+    """EE-R over its bound; unset without labels. Unit: fraction. Range: [0, 1]."""
     expected_utility: _builtins.float
     """Expected utility over the answered samples; unset without references.
     Unit: utility. Range: [0, 1].
