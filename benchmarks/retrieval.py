@@ -232,9 +232,9 @@ def section(found: Sequence[Quality], minutes: float) -> str:
         > max(value[lexical, data.name].ndcg_at_10, value[dense, data.name].ndcg_at_10)
     ]
     table = "\n".join(f"| {' | '.join(cells)} |" for cells in rows)
-    return f"""nDCG@10 / recall@100, over the queries that have a relevant passage. Part of the cards' queries is held out
-in this copy of the data, so the card's recipe (k1 = 0.9, b = 0.4, a small stop list, no plural s) was run on
-the queries that are here: compare with that line. nfcorpus is judged on its dev queries (the card's are its
+    return f"""nDCG@10 / recall@100, over the queries that have a relevant passage. Part of the cards' queries is held
+out in this copy of the data, so the card's recipe (k1 = 0.9, b = 0.4, a small stop list, no plural s) was run
+on the queries that are here: compare with that line. nfcorpus is judged on its dev queries (the card's are its
 test queries), squad-open on {MOST_QUERIES:,} questions of dev over the passages of dev.
 
 `english` is the analyzer of the collection. All else is at its default, the same on every set:
@@ -243,8 +243,8 @@ weights, which were not chosen by these numbers.
 
 {table}
 
-Hybrid above both of its sides (english) on {len(above)} of {len(datasets)}: {", ".join(above)}. All of it took
-{minutes:.0f} minutes."""
+Hybrid above both of its sides (english) on {len(above)} of {len(datasets)}: {", ".join(above)}.
+All of it took {minutes:.0f} minutes."""
 
 
 def main() -> None:
