@@ -99,6 +99,9 @@ class Snapshot(Protocol):
     def passages(self, rows: Iterable[int]) -> list[Passage]:
         """The passages of some rows."""
 
+    def rows(self) -> IntArray:
+        """Rows of all passages, by ascending passage id."""
+
     def by_id(self, rows: IntArray) -> IntArray:
         """Some rows, by ascending passage id."""
 

@@ -195,6 +195,15 @@ class CollectionServicer(collections_grpc.CollectionServiceServicer):
         await self._of(context).drop(checks.name("name", request.name))
         return collections_pb.DeleteCollectionResponse()
 
+    async def ListPassages(
+        self, request: collections_pb.ListPassagesRequest, context: Context
+    ) -> AsyncIterator[collections_pb.ListPassagesResponse]:
+        """Gives all passages of the version that is served now, by ascending id."""
+        with self._of(context).lease(checks.name("collection", request.collection)) as snapshot:
+            pages = collections.pages_of(snapshot)
+            while (page := await self._pool.run(next, pages, None)) is not None:
+                yield page
+
 
 def _tenant(context: Context, *, trusted: bool) -> str:
     """Whose collections a call means.

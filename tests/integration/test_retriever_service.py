@@ -213,6 +213,8 @@ def test_retrievers_are_listed(service: Service) -> None:
     assert [(one.name, one.engine, one.is_default) for one in listed] == [
         ("bm25-lucene", "csr", True),
         ("bm25", "csr", False),
+        ("bm25-plus", "csr", False),
+        ("bm25-l", "csr", False),
     ]
 
 
@@ -440,6 +442,154 @@ def test_kill_9_in_the_middle_of_an_ingest(tmp_path: Path) -> None:
         assert [path.stem for path in (collection / "versions").iterdir()] == [acknowledged.version]
         assert len(list((collection / "segments").iterdir())) == 1
         assert service.ingest("c", [passage("new")]).added == 1
+
+
+def everything(service: Service, collection: str = "c") -> list[tuple[str, str]]:
+    """Ids and texts of all passages, which have the word fox."""
+    answer = service.ask(query="fox", collection=collection, k=1000, depth=1000)
+    return sorted((found.id, found.text) for found in answer.passages)
+
+
+@pytest.mark.parametrize(
+    "point",
+    ["ingest.half-written", "ingest.moved", "compaction.moved", "swap.version-written", "swap.done@3"],
+)
+def test_killed_at_a_fault_point_the_last_acknowledgement_holds(tmp_path: Path, point: str) -> None:
+    acknowledged: list[list[tuple[str, str]]] = [[]]
+    under_way: list[tuple[str, str]] = []
+    with running(tmp_path) as service:
+        service.ingest("c", [passage("p00", "fox 0")])
+        acknowledged.append(everything(service))
+    process = start(tmp_path, FAULT=point)
+    try:
+        service = connected(tmp_path, process)
+        with pytest.raises(grpc.RpcError) as fell, service.channel:
+            for number in range(1, 100):
+                batch = {f"p{(number * 2 + row) % 9:02}": f"fox {number} {row}" for row in range(3)}
+                under_way = sorted({**dict(acknowledged[-1]), **batch}.items())
+                service.ingest("c", [passage(one, text) for one, text in batch.items()])
+                acknowledged.append(under_way)
+        assert fell.value.code() == grpc.StatusCode.UNAVAILABLE
+        assert process.wait(60) == -signal.SIGKILL
+    finally:
+        process.kill()
+        process.wait()
+        assert process.stderr is not None
+        process.stderr.close()
+    with running(tmp_path) as service:
+        assert everything(service) in (acknowledged[-1], under_way)
+        service.ingest("c", [passage("new", "fox too")])
+        assert ("new", "fox too") in everything(service)
+
+
+def test_filters_over_the_wire(service: Service) -> None:
+    tagged = [
+        passage(f"t{number}", "fox", attributes={"provider": "xy"[number % 2], "year": str(2000 + number)})
+        for number in range(10)
+    ]
+    service.ingest("tagged", [*tagged, passage("bare", "fox")])
+
+    def found(*conditions: pb.Condition, **more: Any) -> list[str]:
+        where = pb.Filter(conditions=conditions)
+        answer = service.ask(query="fox", filter=where, k=11, **(more or {"collection": "tagged"}))
+        return [one.id for one in answer.passages]
+
+    of_x = pb.Condition(attribute="provider", any_of=pb.AnyOf(values=["x", "nobody"]))
+    since = pb.Condition(attribute="year", number_range=pb.NumberRange(**{"from": 2004}))
+    until = pb.Condition(attribute="year", text_range=pb.TextRange(to="2006"))
+    assert found(of_x) == ["t0", "t2", "t4", "t6", "t8"]
+    assert found(of_x, since, until) == ["t4", "t6"]
+    inline_of = {"candidates": pb.InlineCandidates(passages=[*tagged, passage("bare", "fox")])}
+    assert found(of_x, since, until, **inline_of) == ["t4", "t6"]
+    nowhere = pb.Condition(attribute="colour", any_of=pb.AnyOf(values=["red"]))
+    for source in ({"collection": "tagged"}, inline_of):
+        with pytest.raises(grpc.RpcError) as refused:
+            found(of_x, nowhere, **source)
+        error = from_rpc_error(refused.value)
+        assert (error.code, error.field) == (INVALID, "filter.conditions[1].attribute")
+        assert "'colour'" in error.message
+    service.collections.DeleteCollection(collections_pb.DeleteCollectionRequest(name="tagged"))
+
+
+def test_all_passages_are_listed_by_id(service: Service) -> None:
+    texts = {f"l{number:04}": "x" * (number % 50) * 100 + "y" for number in range(1500)}
+    filled = [passage(one, text, attributes={"provider": one}) for one, text in texts.items()]
+    service.ingest("listed", filled[1000:], filled[500:1000], filled[:500])
+    service.ingest("listed", [passage("l0700", "new text")])
+    texts["l0700"] = "new text"
+    pages = list(service.collections.ListPassages(collections_pb.ListPassagesRequest(collection="listed")))
+    assert len(pages) > 3
+    listed = [found for page in pages for found in page.passages]
+    assert [(found.id, found.text) for found in listed] == sorted(texts.items())
+    assert dict(listed[0].attributes) == {"provider": "l0000"}
+    assert {page.version for page in pages} == {pages[0].collection.version}
+    assert pages[0].collection.num_passages == 1500
+    assert not any(page.HasField("collection") for page in pages[1:])
+    assert max(page.ByteSize() for page in pages) < 2 * 2**20
+
+    service.collections.CreateCollection(collections_pb.CreateCollectionRequest(name="bare"))
+    pages = list(service.collections.ListPassages(collections_pb.ListPassagesRequest(collection="bare")))
+    assert [(page.collection.name, len(page.passages)) for page in pages] == [("bare", 0)]
+    with pytest.raises(grpc.RpcError) as unknown:
+        list(service.collections.ListPassages(collections_pb.ListPassagesRequest(collection="nowhere")))
+    assert from_rpc_error(unknown.value).field == "collection"
+    for name in ("listed", "bare"):
+        service.collections.DeleteCollection(collections_pb.DeleteCollectionRequest(name=name))
+
+
+def test_a_collection_says_how_it_is_indexed(service: Service) -> None:
+    lexical = collections_pb.LexicalIndexing(analyzer="english", k1=0.9, b=0.4)
+    made = service.collections.CreateCollection(
+        collections_pb.CreateCollectionRequest(name="stemmed", lexical=lexical)
+    ).collection
+    assert made.lexical == lexical
+    assert made.analyzer == "english-snowball-1"
+    filled = service.ingest("stemmed", [passage("a", "foxes running"), passage("b", "a dog ran")]).collection
+    assert (filled.num_segments, filled.num_tombstones, filled.embedded) == (1, 0, 0)
+    answer = service.ask(query="fox runs", collection="stemmed")
+    # Both stems are in one passage of two tokens; the mean length is (2 + 3) / 2.
+    idf = math.log(1 + (2 - 1 + 0.5) / (1 + 0.5))
+    assert answer.scores[0] == pytest.approx(2 * idf / (1 + 0.9 * (1 - 0.4 + 0.4 * 2 / 2.5)))
+    for bad, field in [
+        (collections_pb.LexicalIndexing(analyzer="latin"), "lexical.analyzer"),
+        (collections_pb.LexicalIndexing(k1=-1), "lexical.k1"),
+        (collections_pb.LexicalIndexing(b=1.5), "lexical.b"),
+    ]:
+        with pytest.raises(grpc.RpcError) as refused:
+            service.collections.CreateCollection(
+                collections_pb.CreateCollectionRequest(name="bad", lexical=bad)
+            )
+        error = from_rpc_error(refused.value)
+        assert (error.code, error.field) == (INVALID, field)
+    service.collections.DeleteCollection(collections_pb.DeleteCollectionRequest(name="stemmed"))
+
+
+def test_quotas_and_tenants(tmp_path: Path) -> None:
+    with running(tmp_path, TRUST_TENANT_HEADER="true", MAX_TENANT_PASSAGES="2") as service:
+
+        def ingest(tenant: str, *ids: str) -> None:
+            request = collections_pb.IngestRequest(
+                collection="c", passages=[passage(one) for one in ids], create_if_missing=True, last=True
+            )
+            service.collections.Ingest(iter([request]), metadata=[("ragmesh-tenant", tenant)])
+
+        ingest("one", "a", "b")
+        ingest("other", "x")
+        with pytest.raises(grpc.RpcError) as refused:
+            ingest("one", "c")
+        error = from_rpc_error(refused.value)
+        assert (error.code, error.reason) == (grpc.StatusCode.RESOURCE_EXHAUSTED, "QUOTA_EXCEEDED")
+        assert "RAGMESH_RETRIEVER_MAX_TENANT_PASSAGES" in error.message
+        mine = service.retriever.Retrieve(
+            pb.RetrieveRequest(query="some", collection="c"), metadata=[("ragmesh-tenant", "other")]
+        )
+        assert [found.id for found in mine.passages] == ["x"]
+        with pytest.raises(grpc.RpcError) as nobody:
+            service.ask(query="some", collection="c")  # of the tenant `default`
+        assert nobody.value.code() == NOT_FOUND
+        with pytest.raises(grpc.RpcError) as refused:
+            ingest("../one", "c")
+        assert from_rpc_error(refused.value).field == "ragmesh-tenant"
 
 
 def told_at_start(home: Path, **settings: str) -> str:

@@ -12,7 +12,10 @@ from services.retriever.backends.bm25.kernel import Kernel, choose
 from services.retriever.backends.bm25.retriever import Bm25Retriever
 from services.retriever.backends.bm25.weighting import Long, Lucene, Okapi, Plus
 from services.retriever.backends.hybrid import Component, Fusion, HybridRetriever
+from services.retriever.backends.segments.impacts import ImpactShelf
 from services.retriever.backends.segments.lexical import index as lexical_index
+from services.retriever.backends.segments.manifest import SegmentManifest
+from services.retriever.backends.segments.merge import Plan
 from services.retriever.domain import Lexical, RetrieverInfo
 from services.retriever.ports import Analyzer, CannotStart, Encoder, Retriever, Snapshot
 from services.retriever.settings import RetrieverSettings
@@ -52,8 +55,10 @@ class Catalogue:
         ]
         if encoder is not None:
             retrievers.append(_dense(settings, encoder))
+        self._impacts: ImpactShelf | None = None
         if sparse is not None:
-            retrievers.append(_splade(settings, sparse, kernel))
+            self._impacts = ImpactShelf(settings.home / "splade")
+            retrievers.append(_splade(sparse, self._impacts, kernel))
         self._retrievers = {retriever.info.name: retriever for retriever in retrievers}
         if encoder is not None or "dense" not in settings.hybrid_components:
             self._retrievers["hybrid"] = _hybrid(settings, self._retrievers)
@@ -73,6 +78,11 @@ class Catalogue:
         """Makes a snapshot ready for every retriever."""
         for retriever in self._retrievers.values():
             retriever.prepare(snapshot)
+
+    def carry(self, plan: Plan, manifest: SegmentManifest) -> None:
+        """Takes over what retrievers keep about passages whose segments have been merged into one."""
+        if self._impacts is not None:
+            self._impacts.carry(plan, manifest)
 
 
 def _lucene(settings: RetrieverSettings, analyzer: Callable[[str], Analyzer], kernel: Kernel) -> Retriever:
@@ -186,8 +196,7 @@ def _dense(settings: RetrieverSettings, encoder: Encoder) -> Retriever:
     return DenseRetriever(info, encoder, vector_index, cache=settings.query_cache)
 
 
-def _splade(settings: RetrieverSettings, encoder: SparseTextEncoder, kernel: Kernel) -> Retriever:
-    from services.retriever.backends.segments.impacts import ImpactShelf
+def _splade(encoder: SparseTextEncoder, impacts: ImpactShelf, kernel: Kernel) -> Retriever:
     from services.retriever.backends.splade.retriever import SpladeRetriever
 
     info = RetrieverInfo(
@@ -197,7 +206,7 @@ def _splade(settings: RetrieverSettings, encoder: SparseTextEncoder, kernel: Ker
         model=encoder.name,
         device=encoder.device,
     )
-    return SpladeRetriever(info, encoder, ImpactShelf(settings.home / "splade").index, kernel)
+    return SpladeRetriever(info, encoder, impacts.index, kernel)
 
 
 def _hybrid(settings: RetrieverSettings, retrievers: Mapping[str, Retriever]) -> Retriever:

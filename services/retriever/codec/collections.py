@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Final
 
 from google.protobuf.timestamp_pb2 import Timestamp
@@ -11,13 +11,17 @@ from meshkit import checks
 from meshkit.errors import InvalidField
 from ragmesh.retriever.v1 import collection_service_pb2 as collections_pb
 from services.retriever.analyzer import ANALYZERS, DEFAULT
-from services.retriever.codec.passages import passage_of
+from services.retriever.codec.passages import message_of, passage_of
 from services.retriever.domain import CollectionInfo, Lexical, Passage
+from services.retriever.ports import Snapshot
 
 MAX_INGEST_PASSAGES: Final = 1000
 MAX_DELETED_IDS: Final = 10_000
 MAX_DESCRIPTION_BYTES: Final = 1024
 MAX_K1: Final = 10
+PAGE_BYTES: Final = 2**20
+"""Passages of one message of a listing, about. Bytes."""
+_READ_AT_ONCE: Final = 100
 
 
 def collection_of(info: CollectionInfo) -> collections_pb.Collection:
@@ -57,6 +61,25 @@ def lexical_of(message: collections_pb.LexicalIndexing) -> Lexical:
     k1 = checks.between("lexical.k1", message.k1, 0, MAX_K1) if message.HasField("k1") else None
     b = checks.between("lexical.b", message.b, 0, 1) if message.HasField("b") else None
     return Lexical(name, k1, b)
+
+
+def pages_of(snapshot: Snapshot) -> Iterator[collections_pb.ListPassagesResponse]:
+    """Writes all passages of a version, by ascending id, in messages of moderate size; one at least."""
+    page = collections_pb.ListPassagesResponse(
+        version=snapshot.info.version, collection=collection_of(snapshot.info)
+    )
+    size = 0
+    rows = snapshot.rows()
+    for begin in range(0, len(rows), _READ_AT_ONCE):
+        for passage in snapshot.passages(rows[begin : begin + _READ_AT_ONCE].tolist()):
+            message = message_of(passage)
+            size += message.ByteSize()
+            if page.passages and (size > PAGE_BYTES or len(page.passages) == MAX_INGEST_PASSAGES):
+                yield page
+                page = collections_pb.ListPassagesResponse(version=snapshot.info.version)
+                size = message.ByteSize()
+            page.passages.append(message)
+    yield page
 
 
 class IngestReader:

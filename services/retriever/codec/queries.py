@@ -134,7 +134,10 @@ def _draw_of(sampling: common_pb2.Sampling) -> Draw:
 def response_of(retrieval: Retrieval) -> retriever_pb.RetrieveResponse:
     """Writes an answer."""
     response = retriever_pb.RetrieveResponse(
-        scores=retrieval.scores.tolist(), index_version=retrieval.version, retriever=retrieval.retriever
+        scores=retrieval.scores.tolist(),
+        index_version=retrieval.version,
+        retriever=retrieval.retriever,
+        note=retrieval.note,
     )
     add = response.passages.add
     for passage in retrieval.passages:

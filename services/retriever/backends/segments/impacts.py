@@ -9,17 +9,21 @@ import tempfile
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from services.retriever.backends.bm25.kernel import Kernel
 from services.retriever.backends.segments import durable
+from services.retriever.backends.segments.manifest import Name, SegmentManifest
+from services.retriever.backends.segments.merge import Plan
 from services.retriever.backends.segments.segment import Segment
 from services.retriever.backends.segments.selection import merged
 from services.retriever.backends.segments.snapshot import SegmentSnapshot
 from services.retriever.backends.splade.postings import ImpactPostings, SparseVector
-from services.retriever.backends.splade.sparse_encoder import SparseTextEncoder
 from services.retriever.domain import Filter, Scored
 from services.retriever.ports import Snapshot
+
+if TYPE_CHECKING:
+    from services.retriever.backends.splade.sparse_encoder import SparseTextEncoder
 
 _KEPT_S: Final = 30 * 24 * 3600
 _log = logging.getLogger("ragmesh.retriever.splade")
@@ -56,7 +60,7 @@ class SegmentedImpacts:
 class ImpactShelf:
     """Weights of segments on disk, by encoder and segment: a restart encodes nothing anew.
 
-    A segment's name holds the hash of all it consists of, so equal names have equal weights.
+    The hash of a segment's manifest stands for all it consists of, so equal hashes have equal weights.
 
     Args:
         root: folder of the weights; made when there are some. What was not used for a month is removed.
@@ -78,7 +82,7 @@ class ImpactShelf:
         return SegmentedImpacts(snapshot, postings, kernel)
 
     def _postings(self, segment: Segment, encoder: SparseTextEncoder) -> ImpactPostings:
-        folder = self._root / encoder.fingerprint / segment.name
+        folder = self._root / encoder.fingerprint / _digest(segment.manifest)
         if folder.is_dir():
             try:
                 found = ImpactPostings.open(folder)
@@ -90,10 +94,27 @@ class ImpactShelf:
                 return found
         contents = [segment.passage(row).content for row in range(len(segment))]
         built = ImpactPostings.build(encoder.encode_passages(contents, lambda _: None), encoder.vocabulary)
-        beside = Path(tempfile.mkdtemp(prefix=".new-", dir=_made(folder.parent)))
-        built.save(beside)
-        durable.move_folder(beside, folder)
+        _save(built, folder)
         return ImpactPostings.open(folder)
+
+    def carry(self, plan: Plan, manifest: SegmentManifest) -> None:
+        """Takes over the weights of segments that have been merged into one."""
+        for encoded in self._root.glob("[!.]*"):
+            folders = [encoded / _digest(view.segment.manifest) for view in plan.views]
+            if all(folder.is_dir() for folder in folders):
+                merged = ImpactPostings.merge(map(ImpactPostings.open, folders), plan.new_rows, len(plan))
+                _save(merged, encoded / _digest(manifest))
+
+
+def _digest(manifest: SegmentManifest) -> str:
+    return Name.of(0, manifest.serialized()).digest
+
+
+def _save(postings: ImpactPostings, folder: Path) -> None:
+    beside = Path(tempfile.mkdtemp(prefix=".new-", dir=_made(folder.parent)))
+    postings.save(beside)
+    shutil.rmtree(folder, ignore_errors=True)
+    durable.move_folder(beside, folder)
 
 
 def _made(folder: Path) -> Path:

@@ -271,8 +271,11 @@ class Shelf:
 @contextmanager
 def unborn(tenant: Path) -> Iterator[Path]:
     """A folder beside a tenant's collections for one to be; what is still there at the end is removed."""
+    if not tenant.exists():
+        tenant.mkdir(exist_ok=True)
+        durable.sync_folder(tenant.parent)
     path = tenant / f"{_NEW}{secrets.token_hex(6)}"
-    path.mkdir(parents=True)
+    path.mkdir()
     try:
         yield path
     finally:

@@ -137,7 +137,8 @@ class SegmentStore:
     Args:
         root: folder of the collections; made if it is not there.
         recipe: how passages are indexed.
-        prepare: called in a thread with each snapshot before it is served.
+        prepare: called in a thread with each version before it is published or served; what it raises ends
+            the write.
         options: what may be set.
     """
 
@@ -255,14 +256,14 @@ class SegmentStore:
                 key,
                 lambda c, admit, checkpoint: c.writer.ingest(c.served.snapshot, passages, admit, checkpoint),
             )
-        return IngestReport(self.describe(key), written.added, written.replaced, written.unchanged)
+        return IngestReport(written.snapshot.info, written.added, written.replaced, written.unchanged)
 
     async def delete_passages(self, key: Key, ids: Sequence[str]) -> DeleteReport:
         """Removes passages by id."""
         written = await self._written(
             key, lambda c, _, checkpoint: c.writer.delete(c.served.snapshot, ids, checkpoint)
         )
-        return DeleteReport(self.describe(key), written.deleted, written.missing)
+        return DeleteReport(written.snapshot.info, written.deleted, written.missing)
 
     async def drop(self, key: Key) -> None:
         """Removes a collection; its readers read on."""
@@ -310,7 +311,7 @@ class SegmentStore:
         """
         at = Shelf(self._folder(key))
         at.tidy(self._recipe.fingerprint)
-        writer = CollectionWriter(at, self._recipe)
+        writer = CollectionWriter(at, self._recipe, self._prepare)
         unread: list[tuple[Path, str]] = []
 
         def check(_: VersionManifest, views: Sequence[View]) -> None:
@@ -390,7 +391,7 @@ class SegmentStore:
             written = await self._pool.run(self._made, key, description, lexical, passages, checkpoint)
         finally:
             self._promised.pop(key, None)
-        writer = CollectionWriter(Shelf(self._folder(key)), self._recipe)
+        writer = CollectionWriter(Shelf(self._folder(key)), self._recipe, self._prepare)
         collection = _Collection(writer, _Version(written.snapshot), None)
         self._collections[key] = collection
         _log.info("collection %s created at version %s", key[1], written.snapshot.info.version)
@@ -409,7 +410,7 @@ class SegmentStore:
         with shelf.unborn(self._root / tenant) as folder:
             at = Shelf(folder)
             at.make()
-            writer = CollectionWriter(at, self._recipe)
+            writer = CollectionWriter(at, self._recipe, self._prepare)
             written = Written(writer.begun(tenant, name, description, lexical))
             if passages:
                 written = writer.ingest(
@@ -422,7 +423,7 @@ class SegmentStore:
         at = Shelf(self._folder(key))
         manifest = written.snapshot.manifest
         views = [at.view(entry, {}) for entry in manifest.segments]
-        snapshot = CollectionWriter(at, self._recipe).snapshot(manifest, views)
+        snapshot = CollectionWriter(at, self._recipe, self._prepare).snapshot(manifest, views)
         self._prepare(snapshot)
         return replace(written, snapshot=snapshot)
 
@@ -462,12 +463,10 @@ class SegmentStore:
     def _swapped(self, collection: _Collection, write: Callable[[], Written]) -> Written:
         """Runs a write in a thread; on an error what it has left is removed."""
         try:
-            written = write()
+            return write()
         except BaseException:
             collection.writer.shelf.sweep(collection.kept)
             raise
-        self._prepare(written.snapshot)
-        return written
 
     def _admit(self, key: Key, usage: Usage) -> None:
         """Checks quotas against what the tenant holds, and what others of its writes are about to add."""
@@ -635,7 +634,6 @@ class SegmentStore:
         """Serves what was made in the background. To be called by who has the turn."""
         if snapshot is collection.served.snapshot:
             return
-        await self._pool.run(self._prepare, snapshot)
         collection.serve(snapshot)
         await self._pool.run(collection.writer.shelf.sweep, collection.kept)
 

@@ -44,6 +44,9 @@ class Recipe:
     """None for no vectors."""
     embed_at_once: int = 5_000
     """Passages of an ingest up to which their vectors are made before it returns, [0, inf)."""
+    carry: Callable[[Plan, SegmentManifest], None] = lambda _, __: None
+    """Called when segments have been merged into one, before that is served: takes over what else is kept
+    about their passages."""
 
     @property
     def fingerprint(self) -> str:
@@ -85,11 +88,13 @@ class CollectionWriter:
     Args:
         shelf: where it lies.
         recipe: how passages are indexed.
+        prepare: called with each version before it is published; what it raises ends the write.
     """
 
-    def __init__(self, shelf: Shelf, recipe: Recipe) -> None:
+    def __init__(self, shelf: Shelf, recipe: Recipe, prepare: Callable[[SegmentSnapshot], None]) -> None:
         self.shelf = shelf
         self._recipe = recipe
+        self._prepare = prepare
 
     def begun(self, tenant: str, name: str, description: str, lexical: Lexical) -> SegmentSnapshot:
         """A version of a collection to be: empty, and not published."""
@@ -213,6 +218,7 @@ class CollectionWriter:
         vectors = merge.write_vectors(folder / _VECTORS, plan, checkpoint)
         if vectors is not None:
             dense.publish(folder, folder / _VECTORS, vectors)
+        self._recipe.carry(plan, manifest)
         return Merged(folder, plan, manifest, vectors)
 
     def exchange(self, base: SegmentSnapshot, merged: Merged, checkpoint: Checkpoint) -> SegmentSnapshot:
@@ -312,6 +318,7 @@ class CollectionWriter:
             }
         )
         snapshot = self.snapshot(manifest, views)
+        self._prepare(snapshot)
         checkpoint()
         self.shelf.publish(manifest)
         return snapshot

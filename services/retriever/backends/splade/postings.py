@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, NamedTuple, TypeVar
@@ -71,6 +71,36 @@ class ImpactPostings:
             _fixed(by_term.indptr.astype(np.int64)),
             _fixed(by_term.indices.astype(np.int32)),
             _fixed(by_term.data.astype(np.float32)),
+            size,
+        )
+
+    @classmethod
+    def merge(
+        cls, parts: Iterable[ImpactPostings], new_rows: Sequence[NDArray[np.int32]], size: int
+    ) -> ImpactPostings:
+        """Postings of the passages of several, each row under its new number; -1 leaves it out.
+
+        Args:
+            parts: of one vocabulary, 1 or more.
+            new_rows: for each of them the new row of each of its rows.
+            size: new rows.
+        """
+        terms, rows, impacts = [], [], []
+        vocabulary = 0
+        for part, renumbered in zip(parts, new_rows, strict=True):
+            vocabulary = len(part.bounds) - 1
+            new = renumbered[part.rows]
+            kept = new >= 0
+            terms.append(np.repeat(np.arange(vocabulary), np.diff(part.bounds))[kept])
+            rows.append(new[kept])
+            impacts.append(part.impacts[kept])
+        term = np.concatenate(terms)
+        order = np.lexsort((np.concatenate(rows), term))
+        bounds = np.concatenate([[0], np.cumsum(np.bincount(term, minlength=vocabulary))])
+        return cls(
+            _fixed(bounds.astype(np.int64)),
+            _fixed(np.concatenate(rows)[order]),
+            _fixed(np.concatenate(impacts)[order]),
             size,
         )
 

@@ -127,8 +127,10 @@ def test_the_answer_is_columns_and_indices() -> None:
             inclusion=np.array([1.0, 1.0]),
             version="000001-0123456789ab",
             retriever="bm25",
+            note="half of it",
         )
     )
+    assert response.note == "half of it"
     assert [passage.id for passage in response.passages] == ["a", "b"]
     assert dict(response.passages[0].attributes) == {"provider": "p"}
     assert list(response.scores) == [2.0, 1.0]

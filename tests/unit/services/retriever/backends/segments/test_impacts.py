@@ -1,0 +1,72 @@
+"""Learned sparse weights over segments: made once for each passage, whatever becomes of its segment."""
+
+from collections.abc import Callable, Sequence
+from functools import cache
+from pathlib import Path
+
+import numpy as np
+
+from services.retriever.analyzer import analyzer
+from services.retriever.backends.bm25.kernel import NumpyKernel
+from services.retriever.backends.segments.impacts import ImpactShelf
+from services.retriever.backends.segments.snapshot import SegmentSnapshot
+from services.retriever.backends.segments.store import SegmentStore
+from services.retriever.backends.segments.writer import Recipe
+from services.retriever.backends.splade.postings import SparseVector
+from services.retriever.domain import DEFAULT_TENANT, Passage, Scored
+
+
+class LetterEncoder:
+    """Weights without a model: how often each letter is in a text."""
+
+    name = fingerprint = "letters"
+    vocabulary = 26
+    device = "cpu"
+
+    def __init__(self) -> None:
+        self.encoded = 0
+
+    def encode_query(self, text: str) -> SparseVector:
+        counts = np.bincount([ord(one) - 97 for one in text if "a" <= one <= "z"], minlength=26)
+        terms = np.flatnonzero(counts)
+        return SparseVector(terms, counts[terms].astype(np.float32))
+
+    def encode_passages(self, texts: Sequence[str], progress: Callable[[int], None]) -> list[SparseVector]:
+        self.encoded += len(texts)
+        return [self.encode_query(text) for text in texts]
+
+
+async def test_merging_takes_weights_over(tmp_path: Path) -> None:
+    encoder, kernel = LetterEncoder(), NumpyKernel()
+    shelf = ImpactShelf(tmp_path / "splade")
+
+    def prepare(snapshot: SegmentSnapshot) -> None:
+        shelf.index(snapshot, encoder, kernel)
+
+    recipe = Recipe(cache(analyzer), None, carry=shelf.carry)
+    store = SegmentStore(tmp_path / "collections", recipe, prepare)
+    await store.start()
+    collections = store.of(DEFAULT_TENANT)
+    texts = ["fox", "dog", "xylophone", "oxen", "moose", "lynx", "ox", "zebra"]
+    for number, text in enumerate(texts):
+        await collections.ingest("c", [Passage(f"p{number}", "", text)], create=True)
+    await collections.delete_passages("c", ["p1"])
+    await store.settled()
+    assert collections.describe("c").num_segments < 4
+    assert encoder.encoded == len(texts)  # each once, though they have been merged since
+
+    def ranking(name: str) -> tuple[list[str], list[float]]:
+        with collections.lease(name) as snapshot:
+            index = shelf.index(snapshot, encoder, kernel)
+            assert index is not None
+            found: Scored = index.search(encoder.encode_query("fox"), 10)
+            return [p.id for p in snapshot.passages(found.rows.tolist())], found.scores.tolist()
+
+    await collections.ingest(
+        "fresh", [Passage(f"p{n}", "", text) for n, text in enumerate(texts) if n != 1], create=True
+    )
+    ids, scores = ranking("c")
+    assert (ids, scores) == ranking("fresh")
+    # f, o and x are each in fox once; xylophone has an x and two o.
+    assert (ids[:2], scores[:2]) == (["p0", "p2"], [1 + 1 + 1, 1 + 2])
+    await store.stop()
