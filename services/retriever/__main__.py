@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
 from functools import cache
 from typing import TYPE_CHECKING
 
@@ -21,15 +20,15 @@ from services.retriever.backends.catalogue import Catalogue
 from services.retriever.backends.segments.quotas import Limit, Quotas
 from services.retriever.backends.segments.store import Options, SegmentStore
 from services.retriever.backends.segments.writer import Recipe
-from services.retriever.backends.web.settings import WebSourceSettings
 from services.retriever.engine import RetrieverEngine
 from services.retriever.ports import CannotStart, Encoder
 from services.retriever.servicer import CollectionServicer, RetrieverServicer
 from services.retriever.settings import RetrieverSettings
-from services.retriever.web import WebRetrieval, WebSource
+from services.retriever.web import WebRetrieval
 
 if TYPE_CHECKING:
     from services.retriever.backends.splade.sparse_encoder import SparseTextEncoder
+    from services.retriever.backends.web.source import SearxSources
 
 RETRIEVER_NAME = retriever_service_pb2.DESCRIPTOR.services_by_name["RetrieverService"].full_name
 """Full name of the service that ranks."""
@@ -47,9 +46,8 @@ class RetrieverService:
     def __init__(self, settings: RetrieverSettings) -> None:
         self._settings = settings
         self._pool = ComputePool(settings.threads, "retriever")
-        self._pages = ComputePool(settings.web_threads, "pages")
         self._store: SegmentStore | None = None
-        self._web: dict[str, WebSource] = {}
+        self._web: SearxSources | None = None
         self._retriever = RetrieverServicer(self._pool, trust_tenant=settings.trust_tenant_header)
         self._collections = CollectionServicer(
             self._pool,
@@ -76,27 +74,30 @@ class RetrieverService:
             catalogue = await self._pool.run(Catalogue, settings, analyzers, encoder, sparse)
             store = SegmentStore(
                 settings.home / "collections",
-                Recipe(analyzers, encoder, settings.embed_at_once),
+                Recipe(analyzers, encoder, settings.embed_at_once, catalogue.carry),
                 catalogue.prepare,
                 Options(quotas=_quotas(settings), verify_bytes=settings.verify_bytes),
             )
             await store.start()
-            self._web = await _web_sources(settings, self._pool, self._pages)
+            if settings.web_sources:
+                self._web = (await self._pool.run(_web_class))(settings.web_sources, settings.web_readers)
+                await self._web.start()
         except CannotStart as error:
             raise ServerStartError(str(error)) from None
         self._store = store
         admission = Admission(settings.max_work, "texts")
         engine = RetrieverEngine(store, catalogue.retrievers, catalogue.default, self._pool, admission)
-        self._retriever.open(engine, WebRetrieval(self._web, engine, admission))
+        self._retriever.open(
+            engine, WebRetrieval(self._web.sources if self._web is not None else {}, engine, admission)
+        )
         self._collections.open(store)
 
     async def stop(self) -> None:
         """Closes the collections."""
         if self._store is not None:
             await self._store.stop()
-        for source in self._web.values():
-            await source.close()
-        self._pages.close()
+        if self._web is not None:
+            await self._web.close()
         self._pool.close()
 
 
@@ -136,25 +137,15 @@ def _load_splade(settings: RetrieverSettings) -> SparseTextEncoder:
     )
 
 
-async def _web_sources(
-    settings: RetrieverSettings, pool: ComputePool, pages: ComputePool
-) -> dict[str, WebSource]:
-    if not settings.web_sources:
-        return {}
-    make = await pool.run(_load_web, settings)
-    return {name: make(name, one, pages) for name, one in settings.web_sources.items()}
-
-
-def _load_web(settings: RetrieverSettings) -> Callable[[str, WebSourceSettings, ComputePool], WebSource]:
-    # In a thread, and only where it is used: it brings a client of the web and a reader of its pages.
+def _web_class() -> type[SearxSources]:
+    # In a thread, and only where it is used: it brings a client of the web.
     try:
-        from services.retriever.backends.web.source import SearxSource
+        from services.retriever.backends.web.source import SearxSources
     except ModuleNotFoundError as error:
         raise CannotStart(
-            f"{variable(settings, 'web_sources')} needs {error.name}, which is not installed: "
-            "pip install 'ragmesh[web]'"
+            f"web sources need {error.name}, which is not installed: pip install 'ragmesh[web]'"
         ) from None
-    return SearxSource
+    return SearxSources
 
 
 async def main() -> None:

@@ -101,8 +101,8 @@ class RetrieverSettings(ServiceSettings):
 
     web_sources: dict[str, WebSourceSettings] = Field(default_factory=dict, max_length=64)
     """Web-search sources as JSON: by name, each with ``url`` of a SearxNG server. See docs/expressions.md."""
-    web_threads: int = Field(default=2, ge=1, le=64)
-    """Pages that are read at a time, apart from queries. Threads, [1, 64]."""
+    web_readers: int = Field(default=2, ge=1, le=64)
+    """Processes that read pages of the web, where there are web sources. Processes, [1, 64]."""
 
     @field_validator("web_sources")
     @classmethod

@@ -40,9 +40,6 @@ class WebSource(Protocol):
             MeshError: the search failed; that of a single page is no error.
         """
 
-    async def close(self) -> None:
-        """Closes its connections."""
-
 
 class WebRetrieval:
     """Answers queries from web sources.

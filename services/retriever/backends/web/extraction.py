@@ -1,27 +1,16 @@
-"""What a page says: its main text, without what surrounds it. Computes; runs in a thread."""
+"""What a page says: its main text, without what surrounds it. Runs in a process of its own."""
 
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from typing import Final
 
 import trafilatura
 
-from services.retriever.backends.web.pages import Page
+from services.retriever.backends.web.page import Page, Text
 
 _LANGUAGE: Final = re.compile(rb"<html\b[^>]*?\blang\s*=\s*[\"']?([A-Za-z]{2,3})\b", re.IGNORECASE)
 _HEAD_BYTES: Final = 4_096
-
-
-@dataclass(frozen=True, slots=True)
-class Text:
-    """A page's text; ``date`` (ISO 8601) and ``language`` (as the page declares it) may be empty."""
-
-    title: str
-    body: str
-    date: str = ""
-    language: str = ""
 
 
 def extract(page: Page, url: str) -> Text | None:

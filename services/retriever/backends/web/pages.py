@@ -3,24 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-from dataclasses import dataclass
 from typing import Final
 
 import httpx
 
 from services.retriever.backends.web.addresses import PrivateAddress
+from services.retriever.backends.web.page import Page
 
 KINDS: Final = frozenset({"text/html", "application/xhtml+xml", "text/plain"})
 """Content types that are read."""
-
-
-@dataclass(frozen=True, slots=True)
-class Page:
-    """A page as it came: its bytes, perhaps cut, and the content type without parameters."""
-
-    body: bytes
-    kind: str
-    encoding: str | None
 
 
 class PageUnreadable(Exception):  # noqa: N818 - a state of affairs

@@ -6,19 +6,20 @@ import asyncio
 import hashlib
 import logging
 import re
+from collections.abc import Mapping
 from typing import Final
 
 import httpx
 
 from meshkit import deadline
 from meshkit.checks import MAX_ATTRIBUTE_BYTES, MAX_PASSAGE_BYTES
-from meshkit.compute import ComputePool
 from meshkit.deadline import Deadline
 from meshkit.errors import DeadlineExceeded
 from services.retriever.backends.web.addresses import PublicOnly
 from services.retriever.backends.web.chunks import chunks
-from services.retriever.backends.web.extraction import Text, extract
+from services.retriever.backends.web.page import Text
 from services.retriever.backends.web.pages import PageUnreadable, fetch
+from services.retriever.backends.web.readers import Readers
 from services.retriever.backends.web.searx import Result, search
 from services.retriever.backends.web.settings import WebSourceSettings
 from services.retriever.domain import Passage
@@ -31,15 +32,6 @@ _MAX_TITLE: Final = 512
 _MARGIN_S: Final = 0.05
 # Passages beside their text: a page's longest words cannot make one too large for the contract.
 _MAX_TEXT_BYTES: Final = MAX_PASSAGE_BYTES - 4 * _MAX_TITLE
-# What libraries that parse a stranger's page have been seen to raise over one: that page is left out.
-_READER_TRIPS: Final = (
-    ValueError,
-    TypeError,
-    AttributeError,
-    LookupError,
-    AssertionError,
-    RecursionError,
-)
 _CONTROL: Final = re.compile(r"[\x00-\x1f\x7f-\x9f]+")
 
 
@@ -49,13 +41,13 @@ class SearxSource:
     Args:
         name: of the source.
         settings: where it is, and how its results become passages.
-        pool: threads that read pages.
+        readers: processes that read pages.
     """
 
-    def __init__(self, name: str, settings: WebSourceSettings, pool: ComputePool) -> None:
+    def __init__(self, name: str, settings: WebSourceSettings, readers: Readers) -> None:
         self._name = name
         self._settings = settings
-        self._pool = pool
+        self._readers = readers
         # No proxy of the environment: it would look names up itself, behind our back.
         self._search = httpx.AsyncClient(
             headers={"user-agent": _AGENT},
@@ -126,14 +118,34 @@ class SearxSource:
             # Which page it was is a user's business: it says what was asked.
             _log.info("a page of web source %s was not read: %s", self._name, error)
             return None
+        timeout_s = min(settings.page_timeout_s, ends.remaining())
         try:
-            async with asyncio.timeout(ends.remaining()):
-                return await self._pool.run(extract, page, str(result.url))
+            return await self._readers.read(page, str(result.url), timeout_s=timeout_s)
         except TimeoutError:
-            _log.info("a page of web source %s was not read: no time was left", self._name)
-        except _READER_TRIPS as error:
-            _log.info("a page of web source %s was not read: %s", self._name, type(error).__name__)
-        return None
+            _log.info("a page of web source %s was not read: it takes too long to", self._name)
+            return None
+
+
+class SearxSources:
+    """The web sources of one process, and the readers they share. Made in a running event loop.
+
+    Args:
+        settings: of each source, by name.
+        readers: pages that are read at a time, [1, inf).
+    """
+
+    def __init__(self, settings: Mapping[str, WebSourceSettings], readers: int) -> None:
+        self._readers = Readers(readers)
+        self.sources = {name: SearxSource(name, one, self._readers) for name, one in settings.items()}
+
+    async def start(self) -> None:
+        """Starts the readers. Raises CannotStart when a package is missing."""
+        await self._readers.start()
+
+    async def close(self) -> None:
+        """Closes the connections and ends the readers."""
+        await asyncio.gather(*(source.close() for source in self.sources.values()))
+        await self._readers.close()
 
 
 def _cut(result: Result, text: Text, settings: WebSourceSettings) -> list[Passage]:

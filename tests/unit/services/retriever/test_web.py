@@ -43,9 +43,6 @@ class Search:
             raise self.error
         return list(self.found)
 
-    async def close(self) -> None:
-        """Nothing to close."""
-
 
 class ByName:
     """A retriever that likes later names better."""

@@ -119,6 +119,12 @@ async def _huge(web: SmallWeb, headers: dict[str, str], writer: asyncio.StreamWr
         await writer.drain()
 
 
+async def _endless(web: SmallWeb, headers: dict[str, str], writer: asyncio.StreamWriter) -> None:
+    # A tag of so many attributes keeps a parser busy for more than a minute.
+    attributes = " ".join(f"a{i}='>'" for i in range(80_000))
+    await respond(writer, f"<html><body><p {attributes}>x</p></body></html>".encode())
+
+
 async def _picture(web: SmallWeb, headers: dict[str, str], writer: asyncio.StreamWriter) -> None:
     await respond(writer, b"\x89PNG", kind="image/png")
 
@@ -159,6 +165,7 @@ ROUTES: dict[str, Handler] = {
     "/broken": _broken,
     "/garbage": _garbage,
     "/huge": _huge,
+    "/endless": _endless,
     "/picture": _picture,
     "/missing": _missing,
     "/empty": _empty,

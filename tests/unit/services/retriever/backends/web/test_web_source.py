@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack
 from typing import Any
 
@@ -13,9 +13,9 @@ import pytest
 import pytest_asyncio
 
 from meshkit import checks, deadline
-from meshkit.compute import ComputePool
 from meshkit.deadline import Deadline
 from meshkit.errors import DeadlineExceeded, FailedPrecondition, MeshError, Overloaded, Unavailable
+from services.retriever.backends.web.readers import Readers
 from services.retriever.backends.web.settings import WebSourceSettings
 from services.retriever.backends.web.source import SearxSource
 from tests.unit.services.retriever.backends.web.small_web import (
@@ -26,31 +26,34 @@ from tests.unit.services.retriever.backends.web.small_web import (
     small_web,
 )
 
+pytestmark = pytest.mark.asyncio(loop_scope="module")
 
-@pytest_asyncio.fixture
+
+@pytest_asyncio.fixture(loop_scope="module")
 async def web() -> AsyncIterator[SmallWeb]:
     async with small_web() as running:
         yield running
 
 
-@pytest.fixture
-def pool() -> Iterator[ComputePool]:
-    pool = ComputePool(2, "pages")
-    yield pool
-    pool.close()
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def readers() -> AsyncIterator[Readers]:
+    readers = Readers(2)
+    await readers.start()
+    yield readers
+    await readers.close()
 
 
 Make = Callable[..., SearxSource]
 
 
-@pytest_asyncio.fixture
-async def source(web: SmallWeb, pool: ComputePool) -> AsyncIterator[Make]:
+@pytest_asyncio.fixture(loop_scope="module")
+async def source(web: SmallWeb, readers: Readers) -> AsyncIterator[Make]:
     """Makes a source over the small web, which is at a private address."""
     async with AsyncExitStack() as stack:
 
         def make(**settings: Any) -> SearxSource:
             known = {"url": web.url, "allow_private": True} | settings
-            made = SearxSource("searx", WebSourceSettings(**known), pool)
+            made = SearxSource("searx", WebSourceSettings(**known), readers)
             stack.push_async_callback(made.close)
             return made
 
@@ -304,8 +307,20 @@ async def test_leaving_stops_the_pages(web: SmallWeb, source: Make) -> None:
         await searching
 
 
-def test_what_a_source_says_of_itself(pool: ComputePool) -> None:
-    known = SearxSource("searx", WebSourceSettings(url="http://searx:8080", results=3), pool).info
+async def test_a_page_that_keeps_its_reader_busy_does_not_keep_the_others(
+    web: SmallWeb, source: Make, readers: Readers
+) -> None:
+    web.lists("/endless", "/short")
+    made = source(page_timeout_s=1.0, snippets=False)
+    assert [one.title for one in await made.search("q")] == ["A short lake"]
+    # Its reader was ended, and another one reads on.
+    web.lists("/river", "/short")
+    titles = [one.title for one in await source(page_timeout_s=30, timeout_s=60).search("q")]
+    assert set(titles) == {"The long river", "A short lake"}
+
+
+async def test_what_a_source_says_of_itself(readers: Readers) -> None:
+    known = SearxSource("searx", WebSourceSettings(url="http://searx:8080", results=3), readers).info
     assert (known.name, known.description) == ("searx", "the pages of 3 results of a SearxNG search")
-    told = SearxSource("a", WebSourceSettings(url="http://searx:8080", description="News"), pool).info
+    told = SearxSource("a", WebSourceSettings(url="http://searx:8080", description="News"), readers).info
     assert told.description == "News"
