@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from array import array
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -99,15 +101,14 @@ def merge(base: Postings, documents: Iterable[Sequence[str]], sources: IntArray)
 
 def _count(documents: Iterable[Sequence[str]], terms: dict[str, int]) -> _ByPassage:
     """Counts terms passage by passage; unknown ones are added to ``terms``."""
-    lengths: list[int] = []
-    bounds = [0]
-    row_terms: list[int] = []
-    row_counts: list[int] = []
+    # Counted in C, in the order first seen, and kept as they are stored: lists would take thrice the memory.
+    lengths, bounds = array("i"), array("q", [0])
+    row_terms, row_counts = array("i"), array("H")
+    number = terms.setdefault
     for tokens in documents:
-        counts: dict[str, int] = {}
-        for token in tokens:
-            counts[token] = counts.get(token, 0) + 1
-        row_terms.extend([terms.setdefault(token, len(terms)) for token in counts])
+        counts = Counter(tokens)
+        row_terms.extend([number(token, len(terms)) for token in counts])
+        # A passage has at most 65,536 bytes, so no token comes more often than fits; array raises if it did.
         row_counts.extend(counts.values())
         lengths.append(len(tokens))
         bounds.append(len(row_terms))
@@ -115,7 +116,6 @@ def _count(documents: Iterable[Sequence[str]], terms: dict[str, int]) -> _ByPass
         np.array(lengths, dtype=np.int32),
         np.array(bounds, dtype=np.int64),
         np.array(row_terms, dtype=np.int32),
-        # A passage has at most 65,536 bytes, so no token comes more often than fits; NumPy raises if it did.
         np.array(row_counts, dtype=np.uint16),
     )
 
@@ -143,7 +143,7 @@ def _inverted(terms: Mapping[str, int], half: _ByPassage) -> Postings:
         by_term.indices.astype(np.int32),
         by_term.data,
     )
-    for array in arrays:
+    for one in arrays:
         # As memory-mapped ones are; the compiled scorer then knows one type of array.
-        array.flags.writeable = False
+        one.flags.writeable = False
     return Postings(terms, *arrays)

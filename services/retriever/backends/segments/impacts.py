@@ -86,7 +86,7 @@ class ImpactShelf:
         if folder.is_dir():
             try:
                 found = ImpactPostings.open(folder)
-            except (OSError, ValueError):
+            except (OSError, EOFError, ValueError):
                 _log.warning("weights of a segment cannot be read, and are made anew")
                 shutil.rmtree(folder)
             else:

@@ -116,7 +116,7 @@ class ImpactPostings:
 
         Raises:
             OSError: a file is missing or cannot be read.
-            ValueError: a file is no array.
+            ValueError, EOFError: a file is no array.
         """
         bounds, rows, impacts = (
             np.asarray(np.load(folder / f"impacts.{name}.npy", mmap_mode="r", allow_pickle=False))

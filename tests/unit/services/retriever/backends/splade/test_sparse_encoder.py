@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 import torch
 from sentence_transformers import SparseEncoder
-from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processors
-from transformers import BertConfig, BertForMaskedLM, PreTrainedTokenizerFast
+from transformers import BertForMaskedLM, PreTrainedTokenizerFast
 
 from services.retriever.backends.bm25.kernel import NumbaKernel
 from services.retriever.backends.splade.postings import ImpactPostings
@@ -22,52 +21,6 @@ TEXTS = [
     "oil the chain",
     "the lamp is red " * 40,
 ]
-WORDS = sorted({word for text in TEXTS for word in text.split()})
-
-
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A BERT of 2 layers of 16 that knows the words above."""
-    folder = tmp_path_factory.mktemp("splade")
-    special = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
-    vocabulary = {piece: number for number, piece in enumerate([*special, *WORDS])}
-    tokenizer = Tokenizer(models.WordPiece(vocabulary, unk_token="[UNK]"))  # noqa: S106 - a token
-    tokenizer.normalizer = normalizers.BertNormalizer()
-    tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
-    tokenizer.post_processor = processors.TemplateProcessing(
-        single="[CLS] $A [SEP]", special_tokens=[("[CLS]", 2), ("[SEP]", 3)]
-    )
-    fast = PreTrainedTokenizerFast(
-        tokenizer_object=tokenizer,
-        pad_token="[PAD]",  # noqa: S106
-        unk_token="[UNK]",  # noqa: S106
-        cls_token="[CLS]",  # noqa: S106
-        sep_token="[SEP]",  # noqa: S106
-        mask_token="[MASK]",  # noqa: S106
-        model_max_length=32,
-    )
-    torch.manual_seed(0)
-    model = BertForMaskedLM(
-        BertConfig(
-            vocab_size=len(vocabulary),
-            hidden_size=16,
-            num_hidden_layers=2,
-            num_attention_heads=2,
-            intermediate_size=32,
-            max_position_embeddings=32,
-        )
-    )
-    with torch.no_grad():
-        for parameter in model.parameters():
-            parameter.copy_(torch.randn(parameter.shape) * 0.5)
-    model.save_pretrained(folder)
-    fast.save_pretrained(folder)
-    return folder
-
-
-@pytest.fixture(scope="module")
-def encoder(folder: Path) -> SpladeEncoder:
-    return SpladeEncoder(str(folder))
 
 
 def dense(folder: Path, texts: list[str]) -> np.ndarray:
@@ -83,7 +36,7 @@ def test_vectors_are_those_of_sentence_transformers(encoder: SpladeEncoder, fold
         found = np.zeros(encoder.vocabulary)
         found[vector.terms] = vector.weights
         np.testing.assert_allclose(found, expected, atol=1e-5)
-    assert encoder.vocabulary == 5 + len(WORDS)
+    assert encoder.vocabulary == 5 + len({word for text in TEXTS for word in text.split()})
     assert 0 < len(vectors[0].terms) < encoder.vocabulary
     assert vectors[0].weights.tolist() == vectors[4].weights.tolist()
 
