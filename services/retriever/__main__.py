@@ -27,6 +27,8 @@ from services.retriever.settings import RetrieverSettings
 from services.retriever.web import WebRetrieval
 
 if TYPE_CHECKING:
+    from services.retriever.backends.milvus.opening import MilvusOpening
+    from services.retriever.backends.milvus.store import MilvusStore
     from services.retriever.backends.splade.sparse_encoder import SparseTextEncoder
     from services.retriever.backends.web.source import SearxSources
 
@@ -46,7 +48,7 @@ class RetrieverService:
     def __init__(self, settings: RetrieverSettings) -> None:
         self._settings = settings
         self._pool = ComputePool(settings.threads, "retriever")
-        self._store: SegmentStore | None = None
+        self._store: SegmentStore | MilvusStore | None = None
         self._web: SearxSources | None = None
         self._retriever = RetrieverServicer(self._pool, trust_tenant=settings.trust_tenant_header)
         self._collections = CollectionServicer(
@@ -71,20 +73,28 @@ class RetrieverService:
             encoder = await self._pool.run(_load_encoder, settings) if settings.encoder else None
             analyzers = cache(analyzer)
             sparse = await self._pool.run(_load_splade, settings) if settings.splade_model else None
-            catalogue = await self._pool.run(Catalogue, settings, analyzers, encoder, sparse)
-            store = SegmentStore(
-                settings.home / "collections",
-                Recipe(analyzers, encoder, settings.embed_at_once, catalogue.carry),
-                catalogue.prepare,
-                Options(quotas=_quotas(settings), verify_bytes=settings.verify_bytes),
-            )
-            await store.start()
+            store: SegmentStore | MilvusStore
+            if settings.store == "milvus":
+                opened = await self._pool.run(_load_milvus, settings, encoder, sparse)
+                self._store = store = opened.store
+                await store.start()
+                catalogue = await self._pool.run(
+                    Catalogue, settings, analyzers, encoder, sparse, opened.retrievers
+                )
+            else:
+                catalogue = await self._pool.run(Catalogue, settings, analyzers, encoder, sparse)
+                self._store = store = SegmentStore(
+                    settings.home / "collections",
+                    Recipe(analyzers, encoder, settings.embed_at_once, catalogue.carry),
+                    catalogue.prepare,
+                    Options(quotas=_quotas(settings), verify_bytes=settings.verify_bytes),
+                )
+                await store.start()
             if settings.web_sources:
                 self._web = (await self._pool.run(_web_class))(settings.web_sources, settings.web_readers)
                 await self._web.start()
         except CannotStart as error:
             raise ServerStartError(str(error)) from None
-        self._store = store
         admission = Admission(settings.max_work, "texts")
         engine = RetrieverEngine(store, catalogue.retrievers, catalogue.default, self._pool, admission)
         self._retriever.open(
@@ -135,6 +145,20 @@ def _load_splade(settings: RetrieverSettings) -> SparseTextEncoder:
     return SpladeEncoder(
         settings.splade_model, device=settings.encoder_device, setting=variable(settings, "splade_model")
     )
+
+
+def _load_milvus(
+    settings: RetrieverSettings, encoder: Encoder | None, sparse: SparseTextEncoder | None
+) -> MilvusOpening:
+    # In a thread, and only where it is used: importing its client takes a second.
+    try:
+        from services.retriever.backends.milvus.opening import MilvusOpening
+    except ModuleNotFoundError as error:
+        raise CannotStart(
+            f"{variable(settings, 'store')}='milvus' needs {error.name}, which is not installed: "
+            "pip install 'ragmesh[milvus]'"
+        ) from None
+    return MilvusOpening(settings, encoder, sparse, _quotas(settings))
 
 
 def _web_class() -> type[SearxSources]:

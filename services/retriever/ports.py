@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from services.retriever.domain import (
     CollectionInfo,
@@ -99,8 +99,12 @@ class Snapshot(Protocol):
     def passages(self, rows: Iterable[int]) -> list[Passage]:
         """The passages of some rows."""
 
-    def rows(self) -> IntArray:
-        """Rows of all passages, by ascending passage id."""
+    def pages(self, size: int) -> Iterator[Sequence[Passage]]:
+        """All passages by ascending id, at most ``size`` at a time.
+
+        Raises:
+            Unavailable: what keeps them has no versions to read from, and they were changed meanwhile.
+        """
 
     def by_id(self, rows: IntArray) -> IntArray:
         """Some rows, by ascending passage id."""
@@ -156,7 +160,8 @@ class CollectionStore(Protocol):
         """The version served now, kept for as long as the block runs.
 
         Raises:
-            NotFound: no such collection, field ``collection``.
+            NotFound: no such collection, field ``collection``; where it takes a call to elsewhere to know, it
+                is the first use of the snapshot that raises this.
         """
 
     def describe(self, name: str) -> CollectionInfo:
@@ -188,6 +193,14 @@ class CollectionStore(Protocol):
 
     async def drop(self, name: str) -> None:
         """Removes a collection. Raises NotFound, field ``name``."""
+
+
+@runtime_checkable
+class Shared(Protocol):
+    """A store whose collections other processes change too."""
+
+    async def refresh(self) -> None:
+        """Learns what there is now, so that it is described."""
 
 
 class CannotStart(Exception):  # noqa: N818 - a state of affairs, told to the operator

@@ -21,7 +21,7 @@ from ragmesh.retriever.v1 import retriever_service_pb2_grpc as retriever_grpc
 from services.retriever.codec import collections, queries
 from services.retriever.domain import DEFAULT_TENANT
 from services.retriever.engine import RetrieverEngine
-from services.retriever.ports import CollectionStore, Tenants
+from services.retriever.ports import CollectionStore, Shared, Tenants
 from services.retriever.web import WebRetrieval
 
 Context = grpc.aio.ServicerContext[Any, Any]
@@ -115,6 +115,12 @@ class CollectionServicer(collections_grpc.CollectionServiceServicer):
     def _of(self, context: Context) -> CollectionStore:
         return self._store.of(_tenant(context, trusted=self._trust_tenant))
 
+    async def _refreshed(self, context: Context) -> CollectionStore:
+        store = self._of(context)
+        if isinstance(store, Shared):
+            await store.refresh()
+        return store
+
     async def CreateCollection(
         self, request: collections_pb.CreateCollectionRequest, context: Context
     ) -> collections_pb.CreateCollectionResponse:
@@ -177,7 +183,8 @@ class CollectionServicer(collections_grpc.CollectionServiceServicer):
         self, request: collections_pb.GetCollectionRequest, context: Context
     ) -> collections_pb.GetCollectionResponse:
         """Describes one collection."""
-        info = self._of(context).describe(checks.name("name", request.name))
+        name = checks.name("name", request.name)
+        info = (await self._refreshed(context)).describe(name)
         return collections_pb.GetCollectionResponse(collection=collections.collection_of(info))
 
     async def ListCollections(
@@ -185,7 +192,7 @@ class CollectionServicer(collections_grpc.CollectionServiceServicer):
     ) -> collections_pb.ListCollectionsResponse:
         """Describes all collections, by name."""
         return collections_pb.ListCollectionsResponse(
-            collections=[collections.collection_of(info) for info in self._of(context).list()]
+            collections=[collections.collection_of(info) for info in (await self._refreshed(context)).list()]
         )
 
     async def DeleteCollection(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+from pathlib import Path
 from typing import Final, Literal
 
 from pydantic import Field, ValidationInfo, field_validator
@@ -46,6 +47,17 @@ class RetrieverSettings(ServiceSettings):
     verify_bytes: int = Field(default=256 * 2**20, ge=0)
     """Files of a collection, the smallest first, that are checked before it is served; the others are checked
     while it serves. Bytes, [0, inf)."""
+
+    store: Literal["segments", "milvus"] = "segments"
+    """Where collections are: on this machine's disk, or in Milvus. See docs/milvus.md."""
+    milvus_uri: str = Field(default="http://127.0.0.1:19530", pattern=r"^(https?|tcp|unix)://?[^\s]+$")
+    """Where Milvus is; with a path, a database of it."""
+    milvus_token_file: Path | None = None
+    """File with the token that Milvus asks for, ``user:password`` or a key."""
+    milvus_timeout_s: float = Field(default=10.0, gt=0, le=600)
+    """How long a call to Milvus may take. Seconds, (0, 600]."""
+    milvus_dense_index: Literal["FLAT", "HNSW", "AUTOINDEX"] = "FLAT"
+    """Dense index of collections that are new in Milvus; ``FLAT`` compares with every vector."""
 
     bm25_engine: Literal["csr", "rank_bm25"] = "csr"
     """Engine of ``bm25``: our sparse one, or the reference, which is hundreds of times slower."""

@@ -34,9 +34,11 @@ class Catalogue:
         analyzer: the analyzer of a name.
         encoder: makes the vectors of ``dense``; None leaves ``dense`` out.
         sparse: makes the weights of ``splade``; None leaves ``splade`` out.
+        elsewhere: makes of these retrievers, ``hybrid`` excepted, those for collections that are not on this
+            machine; None if they are.
 
     Raises:
-        CannotStart: a component of ``hybrid`` is not among the retrievers.
+        CannotStart: the default, or a component of ``hybrid``, is not among the retrievers.
     """
 
     def __init__(
@@ -45,6 +47,7 @@ class Catalogue:
         analyzer: Callable[[str], Analyzer],
         encoder: Encoder | None,
         sparse: SparseTextEncoder | None = None,
+        elsewhere: Callable[[Mapping[str, Retriever]], dict[str, Retriever]] | None = None,
     ) -> None:
         kernel = choose()
         retrievers = [
@@ -60,9 +63,16 @@ class Catalogue:
             self._impacts = ImpactShelf(settings.home / "splade")
             retrievers.append(_splade(sparse, self._impacts, kernel))
         self._retrievers = {retriever.info.name: retriever for retriever in retrievers}
+        if elsewhere is not None:
+            self._retrievers = elsewhere(self._retrievers)
         if encoder is not None or "dense" not in settings.hybrid_components:
             self._retrievers["hybrid"] = _hybrid(settings, self._retrievers)
         self._default = settings.default_retriever or ("bm25-lucene" if encoder is None else "hybrid")
+        if self._default not in self._retrievers:
+            raise CannotStart(
+                f"{variable(settings, 'default_retriever')}={self._default!r}: there is none on this server, "
+                f"which has {', '.join(self._retrievers)}"
+            )
 
     @property
     def retrievers(self) -> Mapping[str, Retriever]:

@@ -69,9 +69,8 @@ def pages_of(snapshot: Snapshot) -> Iterator[collections_pb.ListPassagesResponse
         version=snapshot.info.version, collection=collection_of(snapshot.info)
     )
     size = 0
-    rows = snapshot.rows()
-    for begin in range(0, len(rows), _READ_AT_ONCE):
-        for passage in snapshot.passages(rows[begin : begin + _READ_AT_ONCE].tolist()):
+    for passages in snapshot.pages(_READ_AT_ONCE):
+        for passage in passages:
             message = message_of(passage)
             size += message.ByteSize()
             if page.passages and (size > PAGE_BYTES or len(page.passages) == MAX_INGEST_PASSAGES):

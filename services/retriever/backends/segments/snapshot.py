@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from functools import cached_property
 from threading import Lock
 from typing import Final
@@ -99,6 +99,12 @@ class SegmentSnapshot:
         """Rows of all passages, by ascending id."""
         parts = [view.rows + offset for view, offset in zip(self.views, self.offsets.tolist(), strict=False)]
         return self.by_id(np.concatenate([np.empty(0, dtype=np.int64), *parts]))
+
+    def pages(self, size: int) -> Iterator[list[Passage]]:
+        """All passages by ascending id, ``size`` at a time."""
+        rows = self.rows()
+        for begin in range(0, len(rows), size):
+            yield self.passages(rows[begin : begin + size].tolist())
 
     def by_id(self, rows: IntArray) -> IntArray:
         """Some rows, by ascending passage id."""
