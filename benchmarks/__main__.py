@@ -8,10 +8,11 @@ from __future__ import annotations
 import argparse
 import asyncio
 import os
+import time
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
-from benchmarks import audit, bm25, mesh, observe, page, sampling
+from benchmarks import audit, bm25, collections, dense, mesh, observe, page, retrieval, sampling
 
 
 def _mesh() -> tuple[str, str]:
@@ -93,9 +94,96 @@ before it is acknowledged.
     )
 
 
+def _bm25_sizes() -> tuple[str, str]:
+    found = bm25.measure_sizes()
+    speed = "\n".join(
+        f"| {one.passages:,} | {one.ours_p50_ms:.3f} / {one.ours_p99_ms:.3f} | {one.okapi_p50_ms:.3f} | "
+        f"{one.bm25s_p50_ms:.3f} / {one.bm25s_p99_ms:.3f} | {one.ours_p50_ms / one.bm25s_p50_ms:.2f} | "
+        f"{one.bm25s_batched_ms / one.ours_batched_ms:.2f} | "
+        f"{'' if one.rank_bm25_p50_ms is None else f'{one.rank_bm25_p50_ms:.1f}'} | {one.overlap:.3f} |"
+        for one in found
+    )
+    size = "\n".join(
+        f"| {one.passages:,} | {one.build_s:.1f} s | {one.build_s / one.floor_s:.2f} | {one.bm25s_build_s:.1f} s | "
+        f"{one.ours_bytes / 2**20:.0f} MiB | {one.bm25s_bytes / 2**20:.0f} MiB |"
+        for one in found
+    )
+    return (
+        "BM25 by size, beside bm25s",
+        f"""Generated passages of about 60 words by Zipf's law, queries of 10 such words, top {bm25.TOP}, one thread. Milliseconds a query,
+p50 / p99, the engines in turn.
+
+| passages | bm25-lucene | bm25 (Okapi) | bm25s (numba) | ours / bm25s (≤ 1.5) | batched, bm25s / ours (≥ 0.7) | rank_bm25 | overlap@100 |
+|---|---|---|---|---|---|---|---|
+{speed}
+
+| passages | build from tokens | over the floor (≤ 2) | bm25s, from numbered tokens | our arrays | bm25s |
+|---|---|---|---|---|---|
+{size}
+
+The floor numbers every token and makes one SciPy matrix. Cost grows in step with the passages: past a few million, a
+collection belongs in several processes or in Milvus.""",
+    )
+
+
+def _dense() -> tuple[str, str]:
+    found = dense.measure()
+    speed = "\n".join(
+        f"| {one.vectors:,} | {one.kind} | {one.ours_p50_ms:.2f} / {one.ours_p99_ms:.2f} | {one.ours_batched_ms:.2f} | "
+        f"{one.flat_p50_ms:.2f} | {one.flat_batched_ms:.2f} | {one.faiss_p50_ms:.2f} | {one.faiss_batched_ms:.2f} | "
+        f"{one.numpy_batched_ms:.2f} |"
+        for one in found
+    )
+    kinds = "\n".join(
+        f"| {one.vectors:,} | {one.kind} | {', '.join(f'{k} {v}' for k, v in one.parameters.items())} | "
+        f"{one.measured_recall:.3f} | {one.recall:.3f} | {one.build_s:.0f} s | {one.index_bytes / 2**20:.0f} MiB | "
+        f"{one.vector_bytes / 2**20:.0f} MiB |"
+        for one in found
+    )
+    return (
+        "Dense search by size, beside FAISS and NumPy",
+        f"""384 dimensions, topics and noise, top {dense.TOP}, one thread. Milliseconds a query, p50 / p99; batches of {dense.BATCH}.
+
+| vectors | kind | ours | ours, batched | our flat | our flat, batched | FAISS flat | FAISS flat, batched | NumPy, batched |
+|---|---|---|---|---|---|---|---|---|
+{speed}
+
+| vectors | kind | built with | recall@100 in its manifest | of these queries | build | index | vectors |
+|---|---|---|---|---|---|---|---|
+{kinds}""",
+    )
+
+
+def _collections() -> tuple[str, str]:
+    rows = "\n".join(
+        f"| {one.passages:,} | {one.build_s:.0f} s | {one.disk / 2**20:.0f} MiB | {one.segments} | {1e3 * one.ingest_s:.0f} ms | "
+        f"{1e3 * one.delete_s:.0f} ms | {one.merge_s:.1f} s | {one.stall_ms:.0f} ms | {one.merge_resident / 2**20:.0f} MiB | "
+        f"{one.open_s:.2f} s | {one.opened_resident / 2**20:.0f} MiB | {one.query_ms:.2f} ms | {one.queried_resident / 2**20:.0f} MiB |"
+        for one in collections.measure()
+    )
+    return (
+        "Live collections by size",
+        f"""Generated passages of about 60 words, BM25 alone, one thread; every ingest durable and served when it ends.
+
+| passages | build | disk | segments | 1,000 more | 1,000 fewer | merge all | longest stall | memory of the merge | open and first answer | memory then | query, p50 | memory after 200 |
+|---|---|---|---|---|---|---|---|---|---|---|---|---|
+{rows}""",
+    )
+
+
+def _retrieval() -> tuple[str, str]:
+    began = time.perf_counter()
+    found = retrieval.measure()
+    return retrieval.HEADING, retrieval.section(found, (time.perf_counter() - began) / 60)
+
+
 SECTIONS = {
     "mesh": (_mesh, ("grpcio", "protobuf")),
     "bm25": (_bm25, ("numpy", "numba", "rank-bm25")),
+    "bm25-sizes": (_bm25_sizes, ("numpy", "numba", "bm25s", "rank-bm25")),
+    "dense": (_dense, ("numpy", "faiss-cpu")),
+    "collections": (_collections, ("numpy", "numba")),
+    "retrieval": (_retrieval, retrieval.PACKAGES),
     "sampling": (_sampling, ("numpy", "numba")),
     "audit": (_audit, ("numpy",)),
     "observe": (_observe, ("sqlalchemy", "aiosqlite")),

@@ -131,7 +131,7 @@ class Scale:
 
 
 def measure_sizes(sizes: Sequence[int] = SIZES, *, queries: int = 200, rounds: int = 3) -> list[Scale]:
-    """Times BM25 on generated passages: words by Zipf's law, about 60 of them, and queries of 10 such words."""
+    """Times BM25 on generated passages: about 60 words by Zipf's law, and queries of 10 such words."""
     return [_scale(size, queries, rounds) for size in sizes]
 
 

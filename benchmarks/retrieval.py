@@ -232,10 +232,10 @@ def section(found: Sequence[Quality], minutes: float) -> str:
         > max(value[lexical, data.name].ndcg_at_10, value[dense, data.name].ndcg_at_10)
     ]
     table = "\n".join(f"| {' | '.join(cells)} |" for cells in rows)
-    return f"""nDCG@10 / recall@100, over the queries that have a relevant passage. Part of the cards' queries is held
-out in this copy of the data, so the card's recipe (k1 = 0.9, b = 0.4, a small stop list, no plural s) was run
-on the queries that are here: compare with that line. nfcorpus is judged on its dev queries (the card's are its
-test queries), squad-open on {MOST_QUERIES:,} questions of dev over the passages of dev.
+    return f"""nDCG@10 / recall@100, over the queries that have a relevant passage. Part of the cards'
+queries is held out in this copy of the data, so the card's recipe (k1 = 0.9, b = 0.4, a small stop list, no
+plural s) was run on the queries that are here: compare with that line. nfcorpus is judged on its dev queries
+(the card's are its test queries), squad-open on {MOST_QUERIES:,} questions of dev over the passages of dev.
 
 `english` is the analyzer of the collection. All else is at its default, the same on every set:
 `all-MiniLM-L6-v2`, and for `hybrid` reciprocal rank fusion of `bm25-lucene` and `dense` with k = 60 and equal
