@@ -95,6 +95,9 @@ class RetrieverSettings(ServiceSettings):
     once and get their vectors in the background, [0, inf)."""
     query_cache: int = Field(default=4096, ge=0)
     """Queries whose vectors are kept, [0, inf)."""
+    dense_gpu_bytes: int = Field(default=8 * 2**30, ge=0)
+    """Memory of the first GPU for vectors, where ``faiss-gpu`` is installed and sees one. Bytes, [0, inf); 0
+    searches on the processor."""
     splade_model: str = ""
     """Model of ``splade``: a folder, a name in the local Hugging Face cache, or empty for none."""
 

@@ -193,17 +193,28 @@ def _or(own: float | None, setting: float) -> float:
 
 
 def _dense(settings: RetrieverSettings, encoder: Encoder) -> Retriever:
+    from services.retriever.backends.dense import gpu
+    from services.retriever.backends.dense.build import FLAT_UP_TO, HNSW_UP_TO, TARGET_RECALL
     from services.retriever.backends.dense.retriever import DenseRetriever
+    from services.retriever.backends.segments.vectors import GpuShelf
     from services.retriever.backends.segments.vectors import index as vector_index
 
+    why_not = gpu.why_not() if settings.dense_gpu_bytes else f"{variable(settings, 'dense_gpu_bytes')}=0"
+    owner = None if why_not else gpu.GpuOwner(max_bytes=settings.dense_gpu_bytes)
+    searched = f"searched on the processor ({why_not})" if owner is None else f"searched on {owner.device}"
     info = RetrieverInfo(
         name="dense",
-        description=f"cosine of {encoder.name} vectors, {encoder.precision}, exact search",
-        engine="faiss-flat",
+        description=(
+            f"cosine of {encoder.name} vectors, {encoder.precision}; segments up to {FLAT_UP_TO:,} passages "
+            f"exactly, to {HNSW_UP_TO:,} by HNSW, beyond by IVF-PQ, with a recall@100 of {TARGET_RECALL:g} or "
+            f"more as measured; {searched}"
+        ),
+        engine="faiss" if owner is None else "faiss-gpu",
         model=encoder.name,
         device=encoder.device,
     )
-    return DenseRetriever(info, encoder, vector_index, cache=settings.query_cache)
+    index = partial(vector_index, gpu=None if owner is None else GpuShelf(owner))
+    return DenseRetriever(info, encoder, index, cache=settings.query_cache)
 
 
 def _splade(encoder: SparseTextEncoder, impacts: ImpactShelf, kernel: Kernel) -> Retriever:

@@ -97,16 +97,13 @@ def build(
     return manifest
 
 
-def open(  # noqa: A001 - as one opens a file
-    folder: Path, vectors: VectorArray, *, threads: int = 1, gpu: GpuOwner | None = None
-) -> DenseIndex:
+def open(folder: Path, vectors: VectorArray, *, threads: int = 1) -> DenseIndex:  # noqa: A001 - as a file
     """The index of a folder, mapped into memory, over the vectors it was built of.
 
     Args:
         folder: what :func:`build` wrote.
-        vectors: ``[n, d]``; not copied, except to a GPU.
+        vectors: ``[n, d]``; not copied.
         threads: threads of a search, [1, inf).
-        gpu: where vectors that fit are compared, all of them, whatever was built.
 
     Raises:
         CorruptIndex: the manifest or the index is missing, unreadable or of other vectors.
@@ -117,12 +114,20 @@ def open(  # noqa: A001 - as one opens a file
             f"{folder} is of {manifest.num_vectors} vectors of {manifest.dimension} dimensions, "
             f"not of {vectors.shape[0]} of {vectors.shape[1]}"
         )
-    flat = FlatIndex(vectors, threads=threads)
-    if gpu is not None and gpu.fits(vectors):
-        return GpuFlatIndex(gpu, vectors, flat)
     if manifest.kind == "flat":
-        return flat
+        return FlatIndex(vectors, threads=threads)
     return ApproximateIndex.open(folder, vectors, manifest, threads=threads)
+
+
+def on_gpu(owner: GpuOwner, vectors: VectorArray) -> DenseIndex | None:
+    """All of the vectors, to be compared on a GPU; None if they do not fit there."""
+    if not owner.fits(vectors):
+        return None
+    try:
+        return GpuFlatIndex(owner, vectors, FlatIndex(vectors))
+    except RuntimeError:
+        _log.exception("vectors could not be copied to the GPU; the processor searches them")
+        return None
 
 
 def _kinds(size: int) -> tuple[Kind, ...]:

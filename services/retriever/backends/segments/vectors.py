@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
+from weakref import WeakKeyDictionary
 
 import numpy as np
 
@@ -14,19 +15,48 @@ from services.retriever.ports import Snapshot
 
 if TYPE_CHECKING:
     from services.retriever.backends.dense.build import DenseIndex
+    from services.retriever.backends.dense.gpu import GpuOwner
+    from services.retriever.backends.segments.dense import DensePart
 
 
-def index(snapshot: Snapshot, fingerprint: str) -> SegmentedVectors | None:
-    """The index of a version's vectors by the encoder of that fingerprint; None if there are none."""
+def index(snapshot: Snapshot, fingerprint: str, *, gpu: GpuShelf | None = None) -> SegmentedVectors | None:
+    """The index of a version's vectors by the encoder of that fingerprint; None if there are none.
+
+    With a GPU, what fits there is searched there.
+    """
     if not isinstance(snapshot, SegmentSnapshot):
         return None
     parts = [view.dense for view in snapshot.views]
     indexes = [
-        part.index if part and part.manifest.encoder.fingerprint == fingerprint else None for part in parts
+        (gpu.index(part) if gpu else part.index)
+        if part and part.manifest.encoder.fingerprint == fingerprint
+        else None
+        for part in parts
     ]
     if indexes and all(one is None for one in indexes):
         return None
     return SegmentedVectors(snapshot, indexes)
+
+
+class GpuShelf:
+    """The vectors of segments on a GPU, each copied there once for as long as the segment is open.
+
+    Args:
+        owner: the GPU.
+    """
+
+    def __init__(self, owner: GpuOwner) -> None:
+        self._owner = owner
+        self._there: WeakKeyDictionary[DensePart, DenseIndex] = WeakKeyDictionary()
+
+    def index(self, part: DensePart) -> DenseIndex:
+        """The index of some vectors: on the GPU if there is room, else what was built on the processor."""
+        found = self._there.get(part)
+        if found is None:
+            from services.retriever.backends.dense.build import on_gpu
+
+            found = self._there[part] = on_gpu(self._owner, part.vectors) or part.index
+        return found
 
 
 class SegmentedVectors:

@@ -8,6 +8,7 @@ import faiss
 import numpy as np
 import pytest
 
+from services.retriever.backends.dense.build import on_gpu
 from services.retriever.backends.dense.flat import FlatIndex
 from services.retriever.backends.dense.gpu import GpuFlatIndex, GpuOwner, why_not
 from services.retriever.domain import VectorArray
@@ -116,3 +117,17 @@ def test_on_a_real_gpu() -> None:
             assert one.tolist() == other.tolist()
     finally:
         owner.close()
+
+
+def test_what_does_not_fit_stays_on_the_processor(owner: GpuOwner) -> None:
+    assert isinstance(on_gpu(owner, unit(300)), GpuFlatIndex)
+    assert on_gpu(owner, unit(301)) is None
+
+    def full(vectors: VectorArray) -> Recording:
+        raise RuntimeError("out of memory on the device")
+
+    other = GpuOwner(resources=object(), to_device=full)
+    try:
+        assert on_gpu(other, unit(10)) is None
+    finally:
+        other.close()
