@@ -206,8 +206,8 @@ def _dense(settings: RetrieverSettings, encoder: Encoder) -> Retriever:
         name="dense",
         description=(
             f"cosine of {encoder.name} vectors, {encoder.precision}; segments up to {FLAT_UP_TO:,} passages "
-            f"exactly, to {HNSW_UP_TO:,} by HNSW, beyond by IVF-PQ, with a recall@100 of {TARGET_RECALL:g} or "
-            f"more as measured; {searched}"
+            f"exactly, to {HNSW_UP_TO:,} by HNSW, beyond by IVF-PQ, with a measured recall@100 of "
+            f"{TARGET_RECALL:g} or more; {searched}"
         ),
         engine="faiss" if owner is None else "faiss-gpu",
         model=encoder.name,
