@@ -55,13 +55,10 @@ class Connection:
 
     def create(self, place: str, schema: Any, indexes: Any) -> None:
         """Makes a collection and loads it, ready to be searched."""
-        self._call(
-            self._client.create_collection,
-            place,
-            schema=schema,
-            index_params=indexes,
-            consistency_level=_STRONG,
-        )
+        self._call(self._client.create_collection, place, schema=schema, consistency_level=_STRONG)
+        # There is nothing to index yet, and pymilvus would wait half a second for each index.
+        self._call(self._client.create_index, place, indexes, sync=False)
+        self._call(self._client.load_collection, place)
 
     def drop(self, place: str) -> None:
         """Removes a collection; one that is not there is gone already."""
