@@ -19,6 +19,8 @@ from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, Field
 
 _ALIGNMENT: Final = 64
+# A mapping holds a file descriptor, and there may be thousands of small segments.
+_MAPPED_FROM: Final = 2**18
 
 
 class ArrayEntry(BaseModel):
@@ -100,14 +102,17 @@ class ArrayWriter:
 
 
 def opened(path: Path, content: ArrayFile) -> Mapping[str, NDArray[Any]]:
-    """Maps a file's arrays into memory; none of it is read before it is used.
+    """Maps a file's arrays into memory; none of it is read before it is used. A small file is read.
 
     Raises:
         OSError: the file cannot be read.
         ValueError: it is shorter than its arrays.
     """
     with path.open("rb") as file:
-        data = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) if content.bytes else b""
+        if content.bytes < _MAPPED_FROM:
+            data: mmap.mmap | bytes = file.read()
+        else:
+            data = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
     return {
         name: np.frombuffer(
             data, dtype=entry.dtype, count=int(np.prod(entry.shape)), offset=entry.offset

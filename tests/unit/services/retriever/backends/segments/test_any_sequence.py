@@ -34,8 +34,9 @@ from services.retriever.domain import (
     TextRange,
 )
 
-IDS = [f"p{number}" for number in range(12)] + ["é", "中", "z\U0001f600"]
-WORDS = ["fox", "dog", "cat", "the", "a", "Straße", "ночь", "common"]
+IDS = [f"p{number}" for number in range(30)] + ["é", "中", "z\U0001f600"]
+# Few that most passages have, and many that one or none has.
+WORDS = ["fox", "the", "common"] * 4 + ["dog", "cat", "a", "Straße", "ночь", *(f"w{n}" for n in range(20))]
 texts = st.lists(st.sampled_from(WORDS), max_size=6).map(" ".join)
 attributes = st.fixed_dictionaries(
     {},
@@ -45,7 +46,7 @@ attributes = st.fixed_dictionaries(
     },
 )
 passages = st.builds(Passage, st.sampled_from(IDS), st.sampled_from(["", "the fox"]), texts, attributes)
-batches = st.lists(passages, min_size=1, max_size=6, unique_by=lambda passage: passage.id)
+batches = st.lists(passages, min_size=1, max_size=15, unique_by=lambda passage: passage.id)
 FILTERS = [
     None,
     Filter((Condition("lang", AnyOf(frozenset({"de", "en"}))),)),
@@ -57,6 +58,23 @@ WEIGHTINGS: list[Weighting] = [Okapi(), Lucene(), Plus(), Long()]
 analyzer = cache(analyzer_of)
 
 Ranking = tuple[list[Passage], list[float]]
+
+
+class PatientStore(SegmentStore):
+    """Merges when it is told to, so that segments and tombstones pile up in between."""
+
+    may_merge = False
+
+    def _tend(self, collection: Any) -> None:
+        if self.may_merge:
+            super()._tend(collection)
+
+    async def merged(self) -> None:
+        self.may_merge = True
+        for collection in self._collections.values():
+            self._tend(collection)
+        await self.settled()
+        self.may_merge = False
 
 
 class Collection(RuleBasedStateMachine):
@@ -83,7 +101,7 @@ class Collection(RuleBasedStateMachine):
         return self.store.of(DEFAULT_TENANT)
 
     async def opened(self) -> None:
-        self.store = SegmentStore(self.root, Recipe(analyzer, None), lambda _: None)
+        self.store = PatientStore(self.root, Recipe(analyzer, None), lambda _: None)
         await self.store.start()
 
     @initialize()
@@ -110,7 +128,7 @@ class Collection(RuleBasedStateMachine):
 
     @rule()
     def merge(self) -> None:
-        self.run(self.store.settled)
+        self.run(self.store.merged)
 
     @rule()
     def reopen(self) -> None:
@@ -141,6 +159,9 @@ class Collection(RuleBasedStateMachine):
                 continue
             assert ours is not None
             assert ours[0] == theirs[0]
+            allowed = [p for p in self.model.values() if where is None or where.allows(p.attributes)]
+            assert len(ours[0]) == min(n, len(allowed))
+            assert all(found in allowed for found in ours[0])
             np.testing.assert_allclose(ours[1], theirs[1], rtol=1e-9, atol=0)
         self.run(lambda: self.collections.drop(name))
 
@@ -157,5 +178,5 @@ class Collection(RuleBasedStateMachine):
             return snapshot.passages(found.rows.tolist()), found.scores.tolist()
 
 
-Collection.TestCase.settings = settings(max_examples=25, stateful_step_count=25, deadline=None)
+Collection.TestCase.settings = settings(max_examples=20, stateful_step_count=30, deadline=None)
 TestAnySequence = pytest.mark.timeout(600)(Collection.TestCase)
