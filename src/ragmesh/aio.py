@@ -14,7 +14,15 @@ from meshkit.channel import connect
 from meshkit.errors import MeshError
 from ragmesh import codec
 from ragmesh.addresses import Addresses
-from ragmesh.client import IDEMPOTENT, INGEST_TIMEOUT_S, PAGE_SIZE, STATUS_TIMEOUT_S, TIMEOUT_S, Client
+from ragmesh.client import (
+    IDEMPOTENT,
+    INGEST_TIMEOUT_S,
+    PAGE_SIZE,
+    STATUS_TIMEOUT_S,
+    TIMEOUT_S,
+    Client,
+    OnCollection,
+)
 from ragmesh.collection import Collection, Ingested, Lexical
 from ragmesh.evaluator.v1 import evaluator_service_pb2 as evaluator_pb2
 from ragmesh.evaluator.v1 import evaluator_service_pb2_grpc as evaluator_grpc
@@ -22,6 +30,7 @@ from ragmesh.events import AskResult, Event
 from ragmesh.ingest import OnProgress, Source
 from ragmesh.orchestrator.v1 import orchestrator_service_pb2 as orchestrator_pb2
 from ragmesh.orchestrator.v1 import orchestrator_service_pb2_grpc as orchestrator_grpc
+from ragmesh.passage import Passage
 from ragmesh.reports import Configuration, ConfigurationSummary, Measurement, Run, RunReport, Window
 from ragmesh.request import AskOptions, ask_request
 from ragmesh.retriever.v1 import collection_service_pb2 as collection_pb2
@@ -134,6 +143,13 @@ class AsyncClient:
         reply = await self._call("retriever", stub.ListCollections, request, timeout)
         return [codec.collection(one) for one in reply.collections]
 
+    def passages(
+        self, name: str, *, on_collection: OnCollection | None = None, timeout: float = INGEST_TIMEOUT_S
+    ) -> AsyncIterator[Passage]:
+        """All passages of one version of a collection; as :meth:`ragmesh.Client.passages`."""
+        request = collection_pb2.ListPassagesRequest(collection=text("collection", name))
+        return self._passages(request, on_collection, timeout)
+
     async def delete_collection(self, name: str, *, timeout: float | None = None) -> None:
         """Removes a collection and its versions."""
         stub = collection_grpc.CollectionServiceStub(self._channels["retriever"])
@@ -208,6 +224,25 @@ class AsyncClient:
                 yield codec.measurement(message)
         except grpc.RpcError as exc:
             raise self._error(exc, "evaluator") from exc
+        finally:
+            call.cancel()
+
+    async def _passages(
+        self,
+        request: collection_pb2.ListPassagesRequest,
+        on_collection: OnCollection | None,
+        timeout: float,
+    ) -> AsyncIterator[Passage]:
+        stub = collection_grpc.CollectionServiceStub(self._channels["retriever"])
+        call = stub.ListPassages(request, timeout=timeout)
+        try:
+            async for message in call:
+                if on_collection is not None and message.HasField("collection"):
+                    on_collection(codec.collection(message.collection))
+                for one in message.passages:
+                    yield codec.passage(one)
+        except grpc.RpcError as exc:
+            raise self._error(exc, "retriever") from exc
         finally:
             call.cancel()
 

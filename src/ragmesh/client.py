@@ -1,6 +1,6 @@
 """The client for programs without an event loop."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from types import TracebackType
 from typing import Any, Final, Self, TypeVar, Unpack
 
@@ -18,6 +18,7 @@ from ragmesh.events import AskResult, Event
 from ragmesh.ingest import IngestStream, OnProgress, Source, checked, requests
 from ragmesh.orchestrator.v1 import orchestrator_service_pb2 as orchestrator_pb2
 from ragmesh.orchestrator.v1 import orchestrator_service_pb2_grpc as orchestrator_grpc
+from ragmesh.passage import Passage
 from ragmesh.reports import Configuration, ConfigurationSummary, Measurement, Run, RunReport, Window
 from ragmesh.request import AskOptions, ask_request
 from ragmesh.retriever.v1 import collection_service_pb2 as collection_pb2
@@ -42,6 +43,9 @@ IDEMPOTENT: Final = {
     ),
 }
 """The gRPC service behind each address that is called, and its methods that may be sent again."""
+
+OnCollection = Callable[[Collection], None]
+"""Is told of the collection whose passages are coming."""
 
 _T = TypeVar("_T")
 
@@ -184,6 +188,22 @@ class Client:
         )
         return [codec.collection(one) for one in reply.collections]
 
+    def passages(
+        self, name: str, *, on_collection: OnCollection | None = None, timeout: float = INGEST_TIMEOUT_S
+    ) -> Iterator[Passage]:
+        """All passages of one version of a collection, by ascending id, as they arrive.
+
+        Closing the iterator ends the call.
+
+        Args:
+            name: the collection.
+            on_collection: is told of the collection at that version before the first passage comes.
+            timeout: seconds for all of it.
+        """
+        stub = collection_grpc.CollectionServiceStub(self._channels["retriever"])
+        request = collection_pb2.ListPassagesRequest(collection=text("collection", name))
+        return self._passages(stub, request, on_collection, timeout)
+
     def delete_collection(self, name: str, *, timeout: float | None = None) -> None:
         """Removes a collection and its versions."""
         stub = collection_grpc.CollectionServiceStub(self._channels["retriever"])
@@ -286,6 +306,25 @@ class Client:
                 yield codec.measurement(message)
         except grpc.RpcError as exc:
             raise self._error(exc, "evaluator") from exc
+        finally:
+            call.cancel()
+
+    def _passages(
+        self,
+        stub: "collection_grpc.CollectionServiceStub",
+        request: collection_pb2.ListPassagesRequest,
+        on_collection: OnCollection | None,
+        timeout: float,
+    ) -> Iterator[Passage]:
+        call = stub.ListPassages(request, timeout=timeout)
+        try:
+            for message in call:
+                if on_collection is not None and message.HasField("collection"):
+                    on_collection(codec.collection(message.collection))
+                for one in message.passages:
+                    yield codec.passage(one)
+        except grpc.RpcError as exc:
+            raise self._error(exc, "retriever") from exc
         finally:
             call.cancel()
 

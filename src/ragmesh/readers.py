@@ -1,10 +1,10 @@
-"""Readers of passage files: JSON lines of this project, and ``corpus.jsonl`` of BEIR; plain or gzip.
+"""Readers of passage files: JSON lines of this project, and ``corpus.jsonl`` of BEIR; plain or gzip; Parquet.
 
 A line of ours is ``{"id", "title", "text", "attributes"}``: ``id`` is required, ``title`` or ``text`` not
 empty, ``attributes`` a flat object of strings. A line of BEIR (Thakur et al., 2021) is ``{"_id", "title",
 "text", "metadata"}``; its metadata is free-form, so strings become attributes, numbers and booleans their
 JSON text, and lists, objects and nulls, which an attribute cannot hold, are left out. Other members of a line
-are ignored. Blank lines are skipped.
+are ignored. Blank lines are skipped. Parquet files are those of :mod:`ragmesh.parquet`.
 """
 
 import gzip
@@ -22,6 +22,7 @@ MAX_LINE_BYTES: Final = 1 << 20
 """Longest line that is read; more than ten times what the largest passage needs."""
 
 _GZIP_MAGIC: Final = b"\x1f\x8b"
+_PARQUET_MAGIC: Final = b"PAR1"
 _BYTE_ORDER_MARK: Final = b"\xef\xbb\xbf"
 
 
@@ -62,6 +63,32 @@ def read(path: Path) -> Iterator[Passage]:
     Raises:
         ReadError: at the first line that is not a passage, or repeats an id.
     """
+    return _parquet(path) if _is_parquet(path) else _lines(path)
+
+
+def _is_parquet(path: Path) -> bool:
+    try:
+        if not path.is_file():
+            return False
+        with path.open("rb") as stream:
+            return stream.read(len(_PARQUET_MAGIC)) == _PARQUET_MAGIC
+    except OSError as exc:
+        raise ReadError(path, None, exc.strerror or str(exc)) from exc
+
+
+def _parquet(path: Path) -> Iterator[Passage]:
+    try:
+        from ragmesh import parquet
+    except ModuleNotFoundError as exc:
+        raise ReadError(
+            path,
+            None,
+            f"is Parquet, which needs {exc.name}, which is not installed: pip install 'ragmesh[lab]'",
+        ) from exc
+    return parquet.read(path)
+
+
+def _lines(path: Path) -> Iterator[Passage]:
     seen: dict[str, int] = {}
     number = 0
     try:

@@ -14,6 +14,7 @@ from ragmesh.cli.doctor import doctor
 from ragmesh.cli.eval import evaluation
 from ragmesh.cli.failure import FAILED, USAGE, CommandError
 from ragmesh.cli.mesh import down, status, up
+from ragmesh.cli.moving import collection
 from ragmesh.cli.runs import report, runs
 from ragmesh.cli.screen import Screen
 
@@ -41,6 +42,7 @@ def application() -> typer.Typer:
     app.callback(invoke_without_command=True)(_start)
     for command in (demo, up, down, status, doctor, ask, ingest, collections, runs, report, version):
         app.command()(command)
+    app.add_typer(collection())
     app.add_typer(evaluation())
     return app
 

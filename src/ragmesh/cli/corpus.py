@@ -14,7 +14,9 @@ if TYPE_CHECKING:
 def ingest(
     file: Annotated[
         Path,
-        typer.Argument(help="JSON lines {id, title, text, attributes}, or corpus.jsonl of BEIR; .gz too."),
+        typer.Argument(
+            help="JSON lines {id, title, text, attributes}, or corpus.jsonl of BEIR, .gz too; or Parquet."
+        ),
     ],
     collection: Annotated[str, typer.Option("--collection", "-c", help="Collection to fill.")],
     analyzer: Annotated[

@@ -76,6 +76,52 @@ class IngestDisplay:
             self._bar.update(self._task, description=f"indexing {self._what}", total=None)
 
 
+class ExportDisplay:
+    """Shows passages arriving.
+
+    Args:
+        screen: where.
+        what: what they are of, in a word or two.
+    """
+
+    def __init__(self, screen: Screen, what: str) -> None:
+        self._screen = screen
+        self._what = what
+        self._bar: Progress | None = None
+        self._task = TaskID(0)
+
+    def __enter__(self) -> Self:
+        if self._screen.err.is_terminal:
+            self._bar = Progress(
+                SpinnerColumn(),
+                TextColumn("{task.description}"),
+                BarColumn(),
+                MofNCompleteColumn(),
+                TimeElapsedColumn(),
+                console=self._screen.err,
+                transient=True,
+            )
+            self._task = self._bar.add_task(f"exporting {self._what}", total=None)
+            self._bar.start()
+        else:
+            self._screen.note(f"exporting {self._what}")
+        return self
+
+    def __exit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        if self._bar is not None:
+            self._bar.stop()
+
+    def arrived(self, passages: int, total: int) -> None:
+        """So many of so many have come."""
+        if self._bar is not None:
+            self._bar.update(self._task, completed=passages, total=total)
+
+
 class StartDisplay:
     """Shows how the services come up.
 
