@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from services.retriever.backends.bm25.postings import CountArray, TermArray
-from services.retriever.backends.bm25.weighting import Weighting
+from services.retriever.backends.bm25.weighting import Lucene, Weighting
 from services.retriever.backends.selection import best, ordered
 from services.retriever.domain import FloatArray, IntArray, Scored, VectorArray
 
@@ -177,7 +177,7 @@ class NumpyKernel:
 class NumbaKernel:
     """The loops compiled by numba: several times as fast, and without the GIL.
 
-    The first call compiles, or loads what an earlier process compiled.
+    Making one compiles, which takes seconds, or loads what an earlier process compiled: no query waits.
 
     Raises:
         ImportError: numba is not there.
@@ -189,6 +189,7 @@ class NumbaKernel:
         from services.retriever.backends.bm25 import compiled
 
         self._loops: Any = compiled
+        self.search(_tiny(), Asked(np.zeros(1, np.int64), np.ones(1, np.int64), np.ones(1)), 1)
 
     def scores(self, postings: Counts | Impacts, asked: Asked) -> FloatArray:
         """See :class:`Kernel`."""
@@ -208,7 +209,9 @@ class NumbaKernel:
         wanted = min(n, len(postings))
         if not wanted:
             return Scored(np.empty(0, dtype=np.int64), np.empty(0))
-        may = _ALL if allowed is None else allowed
+        # Read-only, as all that is mapped: the loops are compiled for one type of array.
+        may = (_ALL if allowed is None else allowed).view()
+        may.flags.writeable = False
         terms = (asked.begins, asked.ends, asked.weights)
         if isinstance(postings, Impacts):
             found = self._loops.search_impacts(
@@ -217,6 +220,15 @@ class NumbaKernel:
         else:
             found = self._loops.search(*terms, *_fields(postings), may, wanted)
         return ordered(*found)
+
+
+def _tiny() -> Counts:
+    """One passage of one token."""
+    rows, counts = np.zeros(1, dtype=np.int32), np.ones(1, dtype=np.uint16)
+    lengths = np.ones(1, dtype=np.int32)
+    for one in (rows, counts, lengths):
+        one.flags.writeable = False
+    return Counts.of(rows, counts, lengths, Lucene(), 1.0)
 
 
 def _fields(postings: Counts) -> tuple[Any, ...]:
