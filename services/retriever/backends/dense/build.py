@@ -34,7 +34,7 @@ _EF_SEARCH: Final = (128, 256, 512, 1024, 2048)
 # Lists looked at, and candidates fetched for each that is wanted; the cheapest first.
 _PROBES: Final = (
     *((16, 4), (32, 4), (64, 4), (64, 8), (128, 8), (128, 16)),
-    *((256, 16), (256, 32), (512, 32), (1024, 32), (2048, 64)),
+    *((256, 16), (256, 32), (384, 32), (512, 32), (1024, 32), (2048, 64)),
 )
 _CODED_COMPONENTS: Final = 8
 _TRAINED_PER_LIST: Final = 40

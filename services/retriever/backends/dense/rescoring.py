@@ -6,6 +6,8 @@ import numpy as np
 
 from services.retriever.domain import FloatArray, IntArray, VectorArray
 
+ROUNDING = 2e-5
+"""More than two float32 sums of products of unit vectors are ever off together."""
 # Exact products that are worked out at a time; larger pools go in parts.
 _CELLS = 2**22
 
@@ -24,9 +26,17 @@ def products(vectors: VectorArray, vector: VectorArray) -> FloatArray:
 
 
 def best_of(vectors: VectorArray, rows: IntArray, vector: VectorArray, n: int) -> tuple[IntArray, FloatArray]:
-    """The best ``n`` of some rows by exact score, equal ones by ascending row; negative rows are none."""
+    """The best ``n`` of some rows by exact score, equal ones by ascending row; negative rows are none.
+
+    Vectors have length 1, or at most a few times that.
+    """
     there = rows[rows >= 0]
-    scores = products(vectors[there], vector)
+    near = vectors[there]
+    if len(there) > 2 * n:  # in float32 first: only what may be among the best is worked out exactly
+        rough = near @ vector
+        bar = np.partition(rough, len(rough) - n)[len(rough) - n] - ROUNDING
+        there, near = there[rough >= bar], near[rough >= bar]
+    scores = products(near, vector)
     order = np.lexsort((there, -scores))[:n]
     return there[order], scores[order]
 
