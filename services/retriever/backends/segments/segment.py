@@ -16,7 +16,7 @@ from services.retriever.backends.segments import manifest as manifests
 from services.retriever.backends.segments.arrays import opened
 from services.retriever.backends.segments.attributes import AttributeIndex
 from services.retriever.backends.segments.dense import DensePart
-from services.retriever.backends.segments.hashes import HashIndex, hashes_of
+from services.retriever.backends.segments.hashes import HashArray, HashIndex
 from services.retriever.backends.segments.manifest import MANIFEST, Corrupt, SegmentManifest
 from services.retriever.backends.segments.records import Records
 from services.retriever.backends.segments.terms import TermTable
@@ -73,10 +73,10 @@ class Segment:
     def __len__(self) -> int:
         return self.manifest.num_passages
 
-    def rows_of(self, ids: Sequence[bytes]) -> IntArray:
-        """The row of each id, ``[n]``; -1 where there is none."""
+    def rows_of(self, ids: Sequence[bytes], hashes: HashArray) -> IntArray:
+        """The row of each id, ``[n]``, by the ids' hashes; -1 where there is none."""
         rows = np.full(len(ids), -1, dtype=np.int64)
-        for position, row in self.ids.candidates(hashes_of(ids)):
+        for position, row in self.ids.candidates(hashes):
             if self.records.id(row) == ids[position]:
                 rows[position] = row
         return rows
@@ -183,9 +183,9 @@ class View:
         """Rows that are there, ascending."""
         return np.arange(len(self.segment)) if self.alive is None else np.flatnonzero(self.alive)
 
-    def rows_of(self, ids: Sequence[bytes]) -> IntArray:
-        """The row of each id, ``[n]``; -1 where there is none any more."""
-        rows = self.segment.rows_of(ids)
+    def rows_of(self, ids: Sequence[bytes], hashes: HashArray) -> IntArray:
+        """The row of each id, ``[n]``, by the ids' hashes; -1 where there is none any more."""
+        rows = self.segment.rows_of(ids, hashes)
         if self.tombstones is not None:
             rows[self.tombstones.dead[rows] & (rows >= 0)] = -1
         return rows

@@ -12,6 +12,7 @@ import numpy as np
 
 from services.retriever.backends.segments import build, dense, embedding, faults, merge
 from services.retriever.backends.segments.dense import DensePart
+from services.retriever.backends.segments.hashes import hashes_of
 from services.retriever.backends.segments.manifest import (
     DenseManifest,
     LexicalEntry,
@@ -167,11 +168,12 @@ class CollectionWriter:
         """
         stored = [record_of(passage) for passage in passages]
         ids = [record[0] for record in stored]
+        hashes = hashes_of(ids)
         changed = np.ones(len(passages), dtype=np.bool_)
         replaced = 0
         views = []
         for view in base.views:
-            rows = view.rows_of(ids)
+            rows = view.rows_of(ids, hashes)
             for place in np.flatnonzero(rows >= 0).tolist():
                 changed[place] = not view.segment.records.holds(int(rows[place]), stored[place])
             gone = rows[(rows >= 0) & changed]
@@ -196,10 +198,11 @@ class CollectionWriter:
     def delete(self, base: SegmentSnapshot, ids: Sequence[str], checkpoint: Checkpoint) -> Written:
         """Removes passages by id, which are unique; unknown ones are counted."""
         wanted = [one.encode() for one in ids]
+        hashes = hashes_of(wanted)
         views = []
         deleted = 0
         for view in base.views:
-            rows = view.rows_of(wanted)
+            rows = view.rows_of(wanted, hashes)
             rows = rows[rows >= 0]
             deleted += len(rows)
             views.append(view.without(rows))
