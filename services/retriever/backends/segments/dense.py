@@ -15,6 +15,7 @@ from services.retriever.backends.segments import durable, faults
 from services.retriever.backends.segments import manifest as manifests
 from services.retriever.backends.segments.manifest import (
     MANIFEST,
+    Corrupt,
     DenseManifest,
     EncoderEntry,
     Name,
@@ -48,10 +49,22 @@ class DensePart:
 
     @cached_property
     def index(self) -> DenseIndex:
-        """What searches them."""
-        from services.retriever.backends.dense import build as indexing  # FAISS, only where there are vectors
+        """What searches them.
 
-        return indexing.open(self.folder, self.vectors)
+        Raises:
+            Corrupt: the index cannot be read, or is of other vectors.
+        """
+        from services.retriever.backends.dense import build as indexing  # FAISS, only where there are vectors
+        from services.retriever.backends.dense.manifest import CorruptIndex
+
+        try:
+            return indexing.open(self.folder, self.vectors)
+        except CorruptIndex as error:
+            raise Corrupt(str(error)) from None
+
+    def check(self) -> None:
+        """Raises Corrupt unless the index can be opened."""
+        self.index  # noqa: B018 - it is kept once it is open
 
     @property
     def name(self) -> str:

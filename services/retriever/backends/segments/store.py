@@ -326,6 +326,9 @@ class SegmentStore:
                     unread.append((path, sha256))
                 else:
                     manifests.check_content(path, sha256)
+            for view in views:
+                if view.dense is not None and self._recipe.encoder is not None:
+                    view.dense.check()  # while there is an earlier version to fall back on
 
         try:
             manifest, views, warning = at.newest_sound(check)

@@ -105,3 +105,25 @@ async def test_an_encoder_that_fails_keeps_nothing_of_an_ingest(open_store) -> N
     with pytest.raises(RuntimeError):
         await collections.ingest("c", PASSAGES, create=True)
     assert collections.list() == []
+
+
+async def test_an_index_that_cannot_be_read_is_named_and_the_version_before_served(
+    open_store, caplog: pytest.LogCaptureFixture
+) -> None:
+    store = await open_store(encoder=CountingEncoder())
+    collections = store.of(DEFAULT_TENANT)
+    first = await collections.ingest("c", PASSAGES[:5], create=True)
+    await collections.ingest("c", PASSAGES[5:], create=True)
+    with collections.lease("c") as snapshot:
+        assert isinstance(snapshot, SegmentSnapshot)
+        newest = snapshot.views[-1].dense
+        assert newest is not None
+    await store.stop()
+    path = newest.folder / "dense.json"
+    path.write_text(path.read_text().replace("flat", "tree"))
+    # Nothing is read to be checked before it serves, but an index is opened.
+    store = await open_store(encoder=CountingEncoder(), verify_bytes=0)
+    described = store.of(DEFAULT_TENANT).describe("c")
+    assert described.version == first.collection.version
+    assert "dense.json is not the manifest of a dense index" in described.warning
+    assert "dense.json" in caplog.text
