@@ -19,6 +19,7 @@ MOST: Final = 16_384
 """Most rows that Milvus gives at a time."""
 
 _CONNECT_FAILED: Final = 2
+_NOT_LOADED: Final = 101
 _STRONG: Final = "Strong"
 T = TypeVar("T")
 Row = Mapping[str, Any]
@@ -75,7 +76,7 @@ class Connection:
     def query(self, place: str, where: str, fields: Sequence[str], most: int = MOST) -> list[Row]:
         """Up to ``most`` rows that meet a condition, in any order."""
         return list(
-            self._call(
+            self._read(
                 self._client.query,
                 place,
                 filter=where,
@@ -87,7 +88,7 @@ class Connection:
 
     def first(self, place: str, key: str, where: str, fields: Sequence[str], most: int) -> list[Row]:
         """The first ``most`` rows by ascending primary key ``key``."""
-        found = self._call(
+        found = self._read(
             self._client.query,
             place,
             filter=where,
@@ -119,7 +120,7 @@ class Connection:
         parameters: Mapping[str, Any],
     ) -> list[Row]:
         """Up to ``most`` rows that a vector or a text is near to, best first, each with ``distance``."""
-        (hits,) = self._call(
+        (hits,) = self._read(
             self._client.search,
             place,
             data=[query],
@@ -131,6 +132,16 @@ class Connection:
             consistency_level=_STRONG,
         )
         return [{**hit["entity"], "distance": hit["distance"]} for hit in hits]
+
+    def _read(self, method: Callable[..., T], place: str, **kwargs: Any) -> T:
+        try:
+            return self._call(method, place, **kwargs)
+        except MilvusException as error:
+            if error.code != _NOT_LOADED:
+                raise
+        # Milvus Lite has forgotten what was loaded when it starts again.
+        self._call(self._client.load_collection, place)
+        return self._call(method, place, **kwargs)
 
     def _call(self, method: Callable[..., T], *args: Any, **kwargs: Any) -> T:
         return self._told(lambda: method(*args, timeout=self._timeout_s, **kwargs))

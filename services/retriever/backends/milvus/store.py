@@ -378,6 +378,11 @@ class MilvusCollections:
         self._store = store
         self._tenant = tenant
 
+    @property
+    def tenant(self) -> str:
+        """Whose they are."""
+        return self._tenant
+
     async def refresh(self) -> None:
         """Learns what there is now."""
         await self._store.refresh()
