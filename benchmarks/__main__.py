@@ -1,6 +1,7 @@
 """``make bench``: measures, prints, and writes docs/benchmarks.md with machine, versions and date.
 
-``python -m benchmarks sampling mesh`` measures these sections alone and keeps the others.
+``python -m benchmarks sampling mesh`` measures these sections alone and keeps the others. Each imports what it
+measures itself: a process that one of them starts is not to hold the others' packages.
 """
 
 from __future__ import annotations
@@ -12,10 +13,12 @@ import time
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
-from benchmarks import audit, bm25, collections, dense, mesh, observe, page, retrieval, sampling
+from benchmarks import page
 
 
 def _mesh() -> tuple[str, str]:
+    from benchmarks import mesh
+
     found = mesh.measure(rounds=5)
     return (
         "The mesh beyond bare gRPC",
@@ -32,6 +35,8 @@ five processes on one machine; models of the mesh are replaced by ones that answ
 
 
 def _bm25() -> tuple[str, str]:
+    from benchmarks import bm25
+
     found = bm25.measure()
     return (
         "BM25 beside rank_bm25",
@@ -47,6 +52,8 @@ Largest difference of a score: {found.largest_difference:.1e} (bound 1e-5).""",
 
 
 def _sampling() -> tuple[str, str]:
+    from benchmarks import sampling
+
     rows = "\n".join(
         f"| {one.items:,} | {one.gumbel_ms:.2f} | {one.numpy_ms:.2f} | {one.numba_ms:.3f} | {one.ratio:.0f} × |"
         for one in sampling.measure()
@@ -63,6 +70,8 @@ The peer draws noise for every item of every ranking (in parts, so that it fits 
 
 
 def _audit() -> tuple[str, str]:
+    from benchmarks import audit
+
     found = audit.measure()
     return (
         "Exposure of a whole audit",
@@ -78,6 +87,8 @@ def _audit() -> tuple[str, str]:
 
 
 def _observe() -> tuple[str, str]:
+    from benchmarks import observe
+
     found = asyncio.run(observe.measure())
     return (
         "Observing",
@@ -95,6 +106,8 @@ before it is acknowledged.
 
 
 def _bm25_sizes() -> tuple[str, str]:
+    from benchmarks import bm25
+
     found = bm25.measure_sizes()
     speed = "\n".join(
         f"| {one.passages:,} | {one.ours_p50_ms:.3f} / {one.ours_p99_ms:.3f} | {one.okapi_p50_ms:.3f} | "
@@ -127,6 +140,8 @@ collection belongs in several processes or in Milvus.""",
 
 
 def _dense() -> tuple[str, str]:
+    from benchmarks import dense
+
     found = dense.measure()
     speed = "\n".join(
         f"| {one.vectors:,} | {one.kind} | {one.ours_p50_ms:.2f} / {one.ours_p99_ms:.2f} | {one.ours_batched_ms:.2f} | "
@@ -155,6 +170,8 @@ def _dense() -> tuple[str, str]:
 
 
 def _collections() -> tuple[str, str]:
+    from benchmarks import collections
+
     rows = "\n".join(
         f"| {one.passages:,} | {one.build_s:.0f} s | {one.disk / 2**20:.0f} MiB | {one.segments} | {1e3 * one.ingest_s:.0f} ms | "
         f"{1e3 * one.delete_s:.0f} ms | {one.merge_s:.1f} s | {one.stall_ms:.0f} ms | {one.merge_resident / 2**20:.0f} MiB | "
@@ -172,6 +189,8 @@ def _collections() -> tuple[str, str]:
 
 
 def _retrieval() -> tuple[str, str]:
+    from benchmarks import retrieval
+
     began = time.perf_counter()
     found = retrieval.measure()
     return retrieval.HEADING, retrieval.section(found, (time.perf_counter() - began) / 60)
@@ -183,7 +202,7 @@ SECTIONS = {
     "bm25-sizes": (_bm25_sizes, ("numpy", "numba", "bm25s", "rank-bm25")),
     "dense": (_dense, ("numpy", "faiss-cpu")),
     "collections": (_collections, ("numpy", "numba")),
-    "retrieval": (_retrieval, retrieval.PACKAGES),
+    "retrieval": (_retrieval, ("numpy", "faiss-cpu", "torch", "sentence-transformers", "ir-measures")),
     "sampling": (_sampling, ("numpy", "numba")),
     "audit": (_audit, ("numpy",)),
     "observe": (_observe, ("sqlalchemy", "aiosqlite")),

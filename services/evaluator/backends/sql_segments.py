@@ -21,7 +21,7 @@ from services.evaluator.backends.sql_tables import SEGMENTS
 from services.evaluator.domain import Window
 from services.evaluator.windows import Bucket, Span, begins_us, current, minute
 
-FAN: Final = 8
+FAN: Final = 16
 """Segments of a level and a bucket that become one of the next level."""
 
 _CHUNK: Final = 400  # keys per SELECT … IN, below every database's limit of parameters
