@@ -129,7 +129,7 @@ class SqlObservationStore:
         """See the port."""
         is_sqlite = self._url.get_backend_name() == "sqlite"
         arguments: dict[str, Any] = {"timeout": self._lock_timeout_s} if is_sqlite else {}
-        if is_sqlite and self._url.database:
+        if is_sqlite and self._url.database and not self._url.database.startswith("file:"):
             path = Path(self._url.database)
             try:
                 await asyncio.to_thread(path.parent.mkdir, parents=True, exist_ok=True)
