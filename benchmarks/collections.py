@@ -7,7 +7,7 @@ import multiprocessing
 import os
 import resource
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
@@ -106,7 +106,7 @@ def generated(size: int, *, seed: int = 0) -> Iterator[Passage]:
             )
 
 
-def _in_process(work: object, *arguments: object) -> tuple[Any, ...]:
+def _in_process(work: Callable[..., Coroutine[Any, Any, Any]], *arguments: object) -> tuple[Any, ...]:
     """Runs a function in a process of its own, so that its memory is its own."""
     context = multiprocessing.get_context("spawn")
     ours, theirs = context.Pipe()
@@ -120,8 +120,8 @@ def _in_process(work: object, *arguments: object) -> tuple[Any, ...]:
     return result
 
 
-def _run(connection: Connection, work: object, *arguments: object) -> None:
-    connection.send(asyncio.run(work(*arguments)))  # type: ignore[operator]
+def _run(connection: Connection, work: Callable[..., Coroutine[Any, Any, Any]], *arguments: object) -> None:
+    connection.send(asyncio.run(work(*arguments)))
 
 
 async def _opened(root: Path) -> tuple[SegmentStore, TenantCollections]:
@@ -160,9 +160,9 @@ async def _update(root: Path) -> tuple[Any, ...]:
     return median(ingests), median(deletions)
 
 
-async def _timed(work: object) -> float:
+async def _timed(work: Awaitable[object]) -> float:
     began = time.perf_counter()
-    await work  # type: ignore[misc]
+    await work
     return time.perf_counter() - began
 
 

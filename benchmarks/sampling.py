@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from statistics import median
+from typing import Literal
 
 import numpy as np
 
@@ -41,13 +42,13 @@ def _measured(items: int, rounds: int) -> Draws:
     rng = np.random.default_rng(items)
     weights = plackett_luce.log_weights(np.sort(rng.normal(size=items))[::-1], ALPHA)
 
-    def ours(engine: str) -> Callable[[], object]:
+    def ours(engine: Literal["numpy", "numba"]) -> Callable[[], object]:
         return lambda: plackett_luce.sample_rankings(
             weights,
             num_rankings=RANKINGS,
             k=DEPTH,
             rng=0,
-            engine=engine,  # type: ignore[arg-type]
+            engine=engine,
         )
 
     def peer() -> IntArray:
