@@ -17,6 +17,7 @@ from services.generator.domain import (
     ModelDescription,
     Normalization,
     Passage,
+    RelevanceRequest,
 )
 from services.generator.engine import Finished, Judged
 
@@ -88,10 +89,8 @@ def decode_batch(message: pb.GenerateBatchRequest) -> list[GenerationRequest | M
     return items
 
 
-def decode_judgement(
-    message: pb.ScoreRelevanceRequest,
-) -> tuple[str, tuple[Passage, ...], str, Normalization]:
-    """Question, passages, model and normalisation.
+def decode_judgement(message: pb.ScoreRelevanceRequest) -> tuple[RelevanceRequest, str]:
+    """What to judge, and the model's name.
 
     Raises:
         InvalidField: a field is out of its bounds.
@@ -102,7 +101,8 @@ def decode_judgement(
         normalization = _NORMALIZATIONS[message.normalization]
     except KeyError:
         raise InvalidField("normalization", f"no value {message.normalization}") from None
-    return question, decode_passages(message.passages), _name("model", message.model), normalization
+    request = RelevanceRequest(question, decode_passages(message.passages), normalization)
+    return request, _name("model", message.model)
 
 
 def decode_passages(messages: Sequence[common_pb2.Passage]) -> tuple[Passage, ...]:

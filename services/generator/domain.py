@@ -44,6 +44,14 @@ class Passage:
 
 
 @dataclass(frozen=True, slots=True)
+class Turn:
+    """An earlier turn of a conversation."""
+
+    question: str
+    answer: str
+
+
+@dataclass(frozen=True, slots=True)
 class Decoding:
     """How tokens are chosen.
 
@@ -62,7 +70,8 @@ class Decoding:
 class GenerationRequest:
     """A question, its passages (best first) and how to answer.
 
-    ``augmentation`` None and ``template`` "" leave the choice to the model.
+    ``augmentation`` None and ``template`` "" leave the choice to the model; ``turns``, oldest first, are for
+    templates that show them.
     """
 
     question: str
@@ -71,6 +80,36 @@ class GenerationRequest:
     augmentation: Augmentation | None = None
     template: str = ""
     decoding: Decoding = field(default_factory=Decoding)
+    turns: tuple[Turn, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class RelevanceRequest:
+    """A question and passages to judge; ``template`` "" leaves the prompt to the model."""
+
+    question: str
+    passages: tuple[Passage, ...]
+    normalization: Normalization = Normalization.TRUE_FALSE
+    template: str = ""
+    turns: tuple[Turn, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Cost:
+    """What an answer cost the model that wrote it.
+
+    Seconds from the request's arrival at the model, [0, inf): ``queue_s`` until it was taken up,
+    ``first_token_s`` until its first token, ``total_s`` until its last. Tokens of the prompt:
+    ``computed_tokens``, and ``reused_tokens`` whose encodings were there already. ``batch_rows``: most rows
+    (beams counted) computed together while it was written.
+    """
+
+    queue_s: float = 0.0
+    first_token_s: float = 0.0
+    total_s: float = 0.0
+    computed_tokens: int = 0
+    reused_tokens: int = 0
+    batch_rows: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +119,9 @@ class Answer:
     ``prompt_tokens`` and ``completion_tokens`` count what was read and written, the end token included;
     ``log_probability`` is the sum, in nats, over the written tokens, of the model's own distribution (before
     temperature, nucleus and forced tokens); ``dropped_passages`` did not fit and were left out, last ones
-    first.
+    first; ``cut_passages`` were shown, but cut at their end; ``dropped_turns`` were left out, oldest first;
+    ``model_version`` is that of the model that answered, empty where :class:`ModelDescription` tells it;
+    ``cost`` says nothing about the answer and does not take part in comparisons.
     """
 
     text: str
@@ -89,13 +130,18 @@ class Answer:
     completion_tokens: int
     log_probability: float
     dropped_passages: int = 0
+    cut_passages: int = 0
+    dropped_turns: int = 0
+    model_version: str = field(default="", compare=False)
+    cost: Cost = field(default_factory=Cost, compare=False)
 
 
 @dataclass(frozen=True, slots=True)
 class ModelDescription:
     """What a model is and can do.
 
-    ``engine``: `transformers`, `pointer` or `triton`; ``augmentations``: its default first;
+    ``engine``: `transformers`, `pointer`, `ctranslate2` or `triton`; ``runtime``: what runs under the latter,
+    empty elsewhere; ``augmentations``: its default first;
     ``max_input_tokens`` and ``max_new_tokens``: most tokens it reads and writes, [1, 2^31 - 1]. A model that
     reads and writes in one context (decoder-only) reads at most ``max_input_tokens`` less what it may write.
     """
@@ -110,3 +156,4 @@ class ModelDescription:
     max_input_tokens: int
     max_new_tokens: int
     augmentations: tuple[Augmentation, ...]
+    runtime: str = ""

@@ -13,8 +13,8 @@ from services.generator.domain import (
     Augmentation,
     GenerationRequest,
     ModelDescription,
-    Normalization,
     Passage,
+    RelevanceRequest,
 )
 from services.generator.ports import Cancellation, LanguageModel
 from services.generator.prompts import TemplateLibrary
@@ -110,18 +110,12 @@ class Generator:
                 outcomes |= zip(mine, answers, strict=True)
         return [plan if isinstance(plan, MeshError) else outcomes[plan] for plan in plans]
 
-    async def relevance(
-        self,
-        question: str,
-        passages: Sequence[Passage],
-        model: str,
-        normalization: Normalization,
-        cancel: Cancellation,
-    ) -> Judged:
+    async def relevance(self, request: RelevanceRequest, model: str, cancel: Cancellation) -> Judged:
         """P(True) of each passage (Yu et al., RankRAG, appendix D.1).
 
         Raises:
-            NotFound: no model of that name.
+            NotFound: no model or no template of that name.
+            InvalidField: the template is of another kind.
             FailedPrecondition: the model cannot judge relevance.
             MeshError: the model's own errors.
         """
@@ -129,7 +123,7 @@ class Generator:
         description = judge.describe()
         if not description.scores_relevance:
             raise FailedPrecondition("NO_RELEVANCE", f"{description.name} cannot judge relevance")
-        return Judged(await judge.score_relevance(question, passages, normalization, cancel), description)
+        return Judged(await judge.score_relevance(request, cancel), description)
 
     def _model(self, name: str) -> LanguageModel:
         try:

@@ -8,7 +8,7 @@ from typing import Protocol
 
 from meshkit.deadline import NEVER, Deadline
 from meshkit.errors import DeadlineExceeded, MeshError
-from services.generator.domain import Answer, GenerationRequest, ModelDescription, Normalization, Passage
+from services.generator.domain import Answer, GenerationRequest, ModelDescription, RelevanceRequest
 
 
 class Cancelled(Exception):  # noqa: N818 - not an error
@@ -77,9 +77,7 @@ class LanguageModel(Protocol):
         """One answer or one error per request, in order."""
         ...
 
-    async def score_relevance(
-        self, question: str, passages: Sequence[Passage], normalization: Normalization, cancel: Cancellation
-    ) -> list[float]:
+    async def score_relevance(self, request: RelevanceRequest, cancel: Cancellation) -> list[float]:
         """P(True) per passage, each in [0, 1], under RankRAG's context-ranking prompt (appendix D.1).
 
         Raises:

@@ -85,10 +85,10 @@ class GeneratorServicer(rpc.GeneratorServiceServicer):
         self, request: pb.ScoreRelevanceRequest, context: Context
     ) -> pb.ScoreRelevanceResponse:
         """P(True) of each passage."""
-        question, passages, model, normalization = await self._codec_pool.run(codec.decode_judgement, request)
+        judgement, model = await self._codec_pool.run(codec.decode_judgement, request)
         cancel = Cancellation(deadline.current())
-        with self._admission.admit(_reading(question, passages)):
-            judged = await self.engine.relevance(question, passages, model, normalization, cancel)
+        with self._admission.admit(_reading(judgement.question, judgement.passages)):
+            judged = await self.engine.relevance(judgement, model, cancel)
         return codec.encode_judgement(judged)
 
     async def ListModels(self, request: pb.ListModelsRequest, context: Context) -> pb.ListModelsResponse:

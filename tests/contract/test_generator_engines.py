@@ -17,9 +17,9 @@ from meshkit.deadline import Deadline
 from meshkit.errors import DeadlineExceeded, InvalidField, MeshError
 from meshkit.placement import Placement
 from services.generator.backends.in_process import ComputedModel, InProcessModel
-from services.generator.backends.loading import load
-from services.generator.backends.pointer import PointerModel
-from services.generator.backends.transformers import TransformersModel
+from services.generator.runtime.loading import load
+from services.generator.runtime.pointer import PointerModel
+from services.generator.runtime.transformers import TransformersModel
 from services.generator.domain import (
     Answer,
     Augmentation,

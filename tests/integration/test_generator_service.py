@@ -34,8 +34,8 @@ from ragmesh.generator.v1.generator_service_pb2_grpc import (
 )
 from services.generator.__main__ import GeneratorService
 from services.generator.backends.in_process import ComputedModel, InProcessModel
-from services.generator.backends.loading import load
-from services.generator.backends.transformers import TransformersModel
+from services.generator.runtime.loading import load
+from services.generator.runtime.transformers import TransformersModel
 from services.generator.engine import Generator
 from services.generator.prompts import TemplateLibrary
 from services.generator.servicer import NAME, GeneratorServicer

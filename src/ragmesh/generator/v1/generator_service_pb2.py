@@ -25,43 +25,49 @@ _sym_db = _symbol_database.Default()
 from ragmesh.common.v1 import common_pb2 as ragmesh_dot_common_dot_v1_dot_common__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n,ragmesh/generator/v1/generator_service.proto\x12\x14ragmesh.generator.v1\x1a\x1eragmesh/common/v1/common.proto\"\xc4\x01\n\x08\x44\x65\x63oding\x12\x16\n\tnum_beams\x18\x01 \x01(\rH\x00\x88\x01\x01\x12\x1b\n\x0emax_new_tokens\x18\x02 \x01(\rH\x01\x88\x01\x01\x12\x18\n\x0btemperature\x18\x03 \x01(\x01H\x02\x88\x01\x01\x12\x12\n\x05top_p\x18\x04 \x01(\x01H\x03\x88\x01\x01\x12\x11\n\x04seed\x18\x05 \x01(\x04H\x04\x88\x01\x01\x42\x0c\n\n_num_beamsB\x11\n\x0f_max_new_tokensB\x0e\n\x0c_temperatureB\x08\n\x06_top_pB\x07\n\x05_seed\"\xde\x01\n\x0fGenerateRequest\x12\x10\n\x08question\x18\x01 \x01(\t\x12,\n\x08passages\x18\x02 \x03(\x0b\x32\x1a.ragmesh.common.v1.Passage\x12\r\n\x05model\x18\x03 \x01(\t\x12\x38\n\x0c\x61ugmentation\x18\x04 \x01(\x0e\x32\".ragmesh.generator.v1.Augmentation\x12\x10\n\x08template\x18\x05 \x01(\t\x12\x30\n\x08\x64\x65\x63oding\x18\x06 \x01(\x0b\x32\x1e.ragmesh.generator.v1.Decoding\"\xd4\x02\n\x06\x41nswer\x12\x0c\n\x04text\x18\x01 \x01(\t\x12@\n\rfinish_reason\x18\x02 \x01(\x0e\x32).ragmesh.generator.v1.Answer.FinishReason\x12\x15\n\rprompt_tokens\x18\x03 \x01(\r\x12\x19\n\x11\x63ompletion_tokens\x18\x04 \x01(\r\x12\x17\n\x0flog_probability\x18\x05 \x01(\x01\x12\r\n\x05model\x18\x06 \x01(\t\x12\x15\n\rmodel_version\x18\x07 \x01(\t\x12\x0e\n\x06\x65ngine\x18\x08 \x01(\t\x12\x18\n\x10\x64ropped_passages\x18\t \x01(\r\"_\n\x0c\x46inishReason\x12\x1d\n\x19\x46INISH_REASON_UNSPECIFIED\x10\x00\x12\x16\n\x12\x46INISH_REASON_STOP\x10\x01\x12\x18\n\x14\x46INISH_REASON_LENGTH\x10\x02\"[\n\x10GenerateResponse\x12\x0f\n\x05\x64\x65lta\x18\x01 \x01(\tH\x00\x12.\n\x06\x61nswer\x18\x02 \x01(\x0b\x32\x1c.ragmesh.generator.v1.AnswerH\x00\x42\x06\n\x04part\"O\n\x14GenerateBatchRequest\x12\x37\n\x08requests\x18\x01 \x03(\x0b\x32%.ragmesh.generator.v1.GenerateRequest\"\x7f\n\x13GenerateBatchResult\x12.\n\x06\x61nswer\x18\x01 \x01(\x0b\x32\x1c.ragmesh.generator.v1.AnswerH\x00\x12-\n\x05\x65rror\x18\x02 \x01(\x0b\x32\x1c.ragmesh.common.v1.ItemErrorH\x00\x42\t\n\x07outcome\"S\n\x15GenerateBatchResponse\x12:\n\x07results\x18\x01 \x03(\x0b\x32).ragmesh.generator.v1.GenerateBatchResult\"\xa4\x02\n\x15ScoreRelevanceRequest\x12\x10\n\x08question\x18\x01 \x01(\t\x12,\n\x08passages\x18\x02 \x03(\x0b\x32\x1a.ragmesh.common.v1.Passage\x12\r\n\x05model\x18\x03 \x01(\t\x12P\n\rnormalization\x18\x04 \x01(\x0e\x32\x39.ragmesh.generator.v1.ScoreRelevanceRequest.Normalization\"j\n\rNormalization\x12\x1d\n\x19NORMALIZATION_UNSPECIFIED\x10\x00\x12\x1c\n\x18NORMALIZATION_TRUE_FALSE\x10\x01\x12\x1c\n\x18NORMALIZATION_VOCABULARY\x10\x02\"U\n\x16ScoreRelevanceResponse\x12\x15\n\rprobabilities\x18\x01 \x03(\x01\x12\r\n\x05model\x18\x02 \x01(\t\x12\x15\n\rmodel_version\x18\x03 \x01(\t\"\x13\n\x11ListModelsRequest\"\xee\x01\n\x05Model\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x0f\n\x07version\x18\x02 \x01(\t\x12\x0e\n\x06\x65ngine\x18\x03 \x01(\t\x12\x14\n\x0c\x61rchitecture\x18\x04 \x01(\t\x12\x0e\n\x06\x64\x65vice\x18\x05 \x01(\t\x12\r\n\x05\x64type\x18\x06 \x01(\t\x12\x12\n\nis_default\x18\x07 \x01(\x08\x12\x18\n\x10scores_relevance\x18\x08 \x01(\x08\x12\x18\n\x10max_input_tokens\x18\t \x01(\r\x12\x39\n\raugmentations\x18\n \x03(\x0e\x32\".ragmesh.generator.v1.Augmentation\"A\n\x12ListModelsResponse\x12+\n\x06models\x18\x01 \x03(\x0b\x32\x1b.ragmesh.generator.v1.Model*\xd2\x01\n\x0c\x41ugmentation\x12\x1c\n\x18\x41UGMENTATION_UNSPECIFIED\x10\x00\x12\x1a\n\x16\x41UGMENTATION_IN_PROMPT\x10\x01\x12\"\n\x1e\x41UGMENTATION_FUSION_IN_DECODER\x10\x02\x12\x1f\n\x1b\x41UGMENTATION_RETRIEVAL_FREE\x10\x03\x12%\n!AUGMENTATION_PARAMETRIC_KNOWLEDGE\x10\x04\x12\x1c\n\x18\x41UGMENTATION_COMPRESSION\x10\x05\x32\xa7\x03\n\x10GeneratorService\x12[\n\x08Generate\x12%.ragmesh.generator.v1.GenerateRequest\x1a&.ragmesh.generator.v1.GenerateResponse0\x01\x12h\n\rGenerateBatch\x12*.ragmesh.generator.v1.GenerateBatchRequest\x1a+.ragmesh.generator.v1.GenerateBatchResponse\x12k\n\x0eScoreRelevance\x12+.ragmesh.generator.v1.ScoreRelevanceRequest\x1a,.ragmesh.generator.v1.ScoreRelevanceResponse\x12_\n\nListModels\x12\'.ragmesh.generator.v1.ListModelsRequest\x1a(.ragmesh.generator.v1.ListModelsResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n,ragmesh/generator/v1/generator_service.proto\x12\x14ragmesh.generator.v1\x1a\x1eragmesh/common/v1/common.proto\"\xc4\x01\n\x08\x44\x65\x63oding\x12\x16\n\tnum_beams\x18\x01 \x01(\rH\x00\x88\x01\x01\x12\x1b\n\x0emax_new_tokens\x18\x02 \x01(\rH\x01\x88\x01\x01\x12\x18\n\x0btemperature\x18\x03 \x01(\x01H\x02\x88\x01\x01\x12\x12\n\x05top_p\x18\x04 \x01(\x01H\x03\x88\x01\x01\x12\x11\n\x04seed\x18\x05 \x01(\x04H\x04\x88\x01\x01\x42\x0c\n\n_num_beamsB\x11\n\x0f_max_new_tokensB\x0e\n\x0c_temperatureB\x08\n\x06_top_pB\x07\n\x05_seed\"(\n\x04Turn\x12\x10\n\x08question\x18\x01 \x01(\t\x12\x0e\n\x06\x61nswer\x18\x02 \x01(\t\"\x89\x02\n\x0fGenerateRequest\x12\x10\n\x08question\x18\x01 \x01(\t\x12,\n\x08passages\x18\x02 \x03(\x0b\x32\x1a.ragmesh.common.v1.Passage\x12\r\n\x05model\x18\x03 \x01(\t\x12\x38\n\x0c\x61ugmentation\x18\x04 \x01(\x0e\x32\".ragmesh.generator.v1.Augmentation\x12\x10\n\x08template\x18\x05 \x01(\t\x12\x30\n\x08\x64\x65\x63oding\x18\x06 \x01(\x0b\x32\x1e.ragmesh.generator.v1.Decoding\x12)\n\x05turns\x18\x07 \x03(\x0b\x32\x1a.ragmesh.generator.v1.Turn\"\x86\x01\n\x04\x43ost\x12\x10\n\x08queue_ms\x18\x01 \x01(\x01\x12\x16\n\x0e\x66irst_token_ms\x18\x02 \x01(\x01\x12\x10\n\x08total_ms\x18\x03 \x01(\x01\x12\x17\n\x0f\x63omputed_tokens\x18\x04 \x01(\r\x12\x15\n\rreused_tokens\x18\x05 \x01(\r\x12\x12\n\nbatch_rows\x18\x06 \x01(\r\"\xab\x03\n\x06\x41nswer\x12\x0c\n\x04text\x18\x01 \x01(\t\x12@\n\rfinish_reason\x18\x02 \x01(\x0e\x32).ragmesh.generator.v1.Answer.FinishReason\x12\x15\n\rprompt_tokens\x18\x03 \x01(\r\x12\x19\n\x11\x63ompletion_tokens\x18\x04 \x01(\r\x12\x17\n\x0flog_probability\x18\x05 \x01(\x01\x12\r\n\x05model\x18\x06 \x01(\t\x12\x15\n\rmodel_version\x18\x07 \x01(\t\x12\x0e\n\x06\x65ngine\x18\x08 \x01(\t\x12\x18\n\x10\x64ropped_passages\x18\t \x01(\r\x12\x14\n\x0c\x63ut_passages\x18\n \x01(\r\x12(\n\x04\x63ost\x18\x0b \x01(\x0b\x32\x1a.ragmesh.generator.v1.Cost\x12\x15\n\rdropped_turns\x18\x0c \x01(\r\"_\n\x0c\x46inishReason\x12\x1d\n\x19\x46INISH_REASON_UNSPECIFIED\x10\x00\x12\x16\n\x12\x46INISH_REASON_STOP\x10\x01\x12\x18\n\x14\x46INISH_REASON_LENGTH\x10\x02\"[\n\x10GenerateResponse\x12\x0f\n\x05\x64\x65lta\x18\x01 \x01(\tH\x00\x12.\n\x06\x61nswer\x18\x02 \x01(\x0b\x32\x1c.ragmesh.generator.v1.AnswerH\x00\x42\x06\n\x04part\"O\n\x14GenerateBatchRequest\x12\x37\n\x08requests\x18\x01 \x03(\x0b\x32%.ragmesh.generator.v1.GenerateRequest\"\x7f\n\x13GenerateBatchResult\x12.\n\x06\x61nswer\x18\x01 \x01(\x0b\x32\x1c.ragmesh.generator.v1.AnswerH\x00\x12-\n\x05\x65rror\x18\x02 \x01(\x0b\x32\x1c.ragmesh.common.v1.ItemErrorH\x00\x42\t\n\x07outcome\"\x85\x01\n\tBatchCost\x12\x18\n\x10\x63omputed_answers\x18\x01 \x01(\r\x12\x16\n\x0ereused_answers\x18\x02 \x01(\r\x12\x17\n\x0f\x63omputed_tokens\x18\x03 \x01(\x04\x12\x15\n\rreused_tokens\x18\x04 \x01(\x04\x12\x16\n\x0ewritten_tokens\x18\x05 \x01(\x04\"\x82\x01\n\x15GenerateBatchResponse\x12:\n\x07results\x18\x01 \x03(\x0b\x32).ragmesh.generator.v1.GenerateBatchResult\x12-\n\x04\x63ost\x18\x02 \x01(\x0b\x32\x1f.ragmesh.generator.v1.BatchCost\"\xe1\x02\n\x15ScoreRelevanceRequest\x12\x10\n\x08question\x18\x01 \x01(\t\x12,\n\x08passages\x18\x02 \x03(\x0b\x32\x1a.ragmesh.common.v1.Passage\x12\r\n\x05model\x18\x03 \x01(\t\x12P\n\rnormalization\x18\x04 \x01(\x0e\x32\x39.ragmesh.generator.v1.ScoreRelevanceRequest.Normalization\x12\x10\n\x08template\x18\x05 \x01(\t\x12)\n\x05turns\x18\x06 \x03(\x0b\x32\x1a.ragmesh.generator.v1.Turn\"j\n\rNormalization\x12\x1d\n\x19NORMALIZATION_UNSPECIFIED\x10\x00\x12\x1c\n\x18NORMALIZATION_TRUE_FALSE\x10\x01\x12\x1c\n\x18NORMALIZATION_VOCABULARY\x10\x02\"U\n\x16ScoreRelevanceResponse\x12\x15\n\rprobabilities\x18\x01 \x03(\x01\x12\r\n\x05model\x18\x02 \x01(\t\x12\x15\n\rmodel_version\x18\x03 \x01(\t\"\x13\n\x11ListModelsRequest\"\x97\x02\n\x05Model\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x0f\n\x07version\x18\x02 \x01(\t\x12\x0e\n\x06\x65ngine\x18\x03 \x01(\t\x12\x14\n\x0c\x61rchitecture\x18\x04 \x01(\t\x12\x0e\n\x06\x64\x65vice\x18\x05 \x01(\t\x12\r\n\x05\x64type\x18\x06 \x01(\t\x12\x12\n\nis_default\x18\x07 \x01(\x08\x12\x18\n\x10scores_relevance\x18\x08 \x01(\x08\x12\x18\n\x10max_input_tokens\x18\t \x01(\r\x12\x39\n\raugmentations\x18\n \x03(\x0e\x32\".ragmesh.generator.v1.Augmentation\x12\x16\n\x0emax_new_tokens\x18\x0b \x01(\r\x12\x0f\n\x07runtime\x18\x0c \x01(\t\"A\n\x12ListModelsResponse\x12+\n\x06models\x18\x01 \x03(\x0b\x32\x1b.ragmesh.generator.v1.Model*\xd2\x01\n\x0c\x41ugmentation\x12\x1c\n\x18\x41UGMENTATION_UNSPECIFIED\x10\x00\x12\x1a\n\x16\x41UGMENTATION_IN_PROMPT\x10\x01\x12\"\n\x1e\x41UGMENTATION_FUSION_IN_DECODER\x10\x02\x12\x1f\n\x1b\x41UGMENTATION_RETRIEVAL_FREE\x10\x03\x12%\n!AUGMENTATION_PARAMETRIC_KNOWLEDGE\x10\x04\x12\x1c\n\x18\x41UGMENTATION_COMPRESSION\x10\x05\x32\xa7\x03\n\x10GeneratorService\x12[\n\x08Generate\x12%.ragmesh.generator.v1.GenerateRequest\x1a&.ragmesh.generator.v1.GenerateResponse0\x01\x12h\n\rGenerateBatch\x12*.ragmesh.generator.v1.GenerateBatchRequest\x1a+.ragmesh.generator.v1.GenerateBatchResponse\x12k\n\x0eScoreRelevance\x12+.ragmesh.generator.v1.ScoreRelevanceRequest\x1a,.ragmesh.generator.v1.ScoreRelevanceResponse\x12_\n\nListModels\x12\'.ragmesh.generator.v1.ListModelsRequest\x1a(.ragmesh.generator.v1.ListModelsResponseb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'ragmesh.generator.v1.generator_service_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_AUGMENTATION']._serialized_start=1969
-  _globals['_AUGMENTATION']._serialized_end=2179
+  _globals['_AUGMENTATION']._serialized_start=2564
+  _globals['_AUGMENTATION']._serialized_end=2774
   _globals['_DECODING']._serialized_start=103
   _globals['_DECODING']._serialized_end=299
-  _globals['_GENERATEREQUEST']._serialized_start=302
-  _globals['_GENERATEREQUEST']._serialized_end=524
-  _globals['_ANSWER']._serialized_start=527
-  _globals['_ANSWER']._serialized_end=867
-  _globals['_ANSWER_FINISHREASON']._serialized_start=772
-  _globals['_ANSWER_FINISHREASON']._serialized_end=867
-  _globals['_GENERATERESPONSE']._serialized_start=869
-  _globals['_GENERATERESPONSE']._serialized_end=960
-  _globals['_GENERATEBATCHREQUEST']._serialized_start=962
-  _globals['_GENERATEBATCHREQUEST']._serialized_end=1041
-  _globals['_GENERATEBATCHRESULT']._serialized_start=1043
-  _globals['_GENERATEBATCHRESULT']._serialized_end=1170
-  _globals['_GENERATEBATCHRESPONSE']._serialized_start=1172
-  _globals['_GENERATEBATCHRESPONSE']._serialized_end=1255
-  _globals['_SCORERELEVANCEREQUEST']._serialized_start=1258
-  _globals['_SCORERELEVANCEREQUEST']._serialized_end=1550
-  _globals['_SCORERELEVANCEREQUEST_NORMALIZATION']._serialized_start=1444
-  _globals['_SCORERELEVANCEREQUEST_NORMALIZATION']._serialized_end=1550
-  _globals['_SCORERELEVANCERESPONSE']._serialized_start=1552
-  _globals['_SCORERELEVANCERESPONSE']._serialized_end=1637
-  _globals['_LISTMODELSREQUEST']._serialized_start=1639
-  _globals['_LISTMODELSREQUEST']._serialized_end=1658
-  _globals['_MODEL']._serialized_start=1661
-  _globals['_MODEL']._serialized_end=1899
-  _globals['_LISTMODELSRESPONSE']._serialized_start=1901
-  _globals['_LISTMODELSRESPONSE']._serialized_end=1966
-  _globals['_GENERATORSERVICE']._serialized_start=2182
-  _globals['_GENERATORSERVICE']._serialized_end=2605
+  _globals['_TURN']._serialized_start=301
+  _globals['_TURN']._serialized_end=341
+  _globals['_GENERATEREQUEST']._serialized_start=344
+  _globals['_GENERATEREQUEST']._serialized_end=609
+  _globals['_COST']._serialized_start=612
+  _globals['_COST']._serialized_end=746
+  _globals['_ANSWER']._serialized_start=749
+  _globals['_ANSWER']._serialized_end=1176
+  _globals['_ANSWER_FINISHREASON']._serialized_start=1081
+  _globals['_ANSWER_FINISHREASON']._serialized_end=1176
+  _globals['_GENERATERESPONSE']._serialized_start=1178
+  _globals['_GENERATERESPONSE']._serialized_end=1269
+  _globals['_GENERATEBATCHREQUEST']._serialized_start=1271
+  _globals['_GENERATEBATCHREQUEST']._serialized_end=1350
+  _globals['_GENERATEBATCHRESULT']._serialized_start=1352
+  _globals['_GENERATEBATCHRESULT']._serialized_end=1479
+  _globals['_BATCHCOST']._serialized_start=1482
+  _globals['_BATCHCOST']._serialized_end=1615
+  _globals['_GENERATEBATCHRESPONSE']._serialized_start=1618
+  _globals['_GENERATEBATCHRESPONSE']._serialized_end=1748
+  _globals['_SCORERELEVANCEREQUEST']._serialized_start=1751
+  _globals['_SCORERELEVANCEREQUEST']._serialized_end=2104
+  _globals['_SCORERELEVANCEREQUEST_NORMALIZATION']._serialized_start=1998
+  _globals['_SCORERELEVANCEREQUEST_NORMALIZATION']._serialized_end=2104
+  _globals['_SCORERELEVANCERESPONSE']._serialized_start=2106
+  _globals['_SCORERELEVANCERESPONSE']._serialized_end=2191
+  _globals['_LISTMODELSREQUEST']._serialized_start=2193
+  _globals['_LISTMODELSREQUEST']._serialized_end=2212
+  _globals['_MODEL']._serialized_start=2215
+  _globals['_MODEL']._serialized_end=2494
+  _globals['_LISTMODELSRESPONSE']._serialized_start=2496
+  _globals['_LISTMODELSRESPONSE']._serialized_end=2561
+  _globals['_GENERATORSERVICE']._serialized_start=2777
+  _globals['_GENERATORSERVICE']._serialized_end=3200
 # @@protoc_insertion_point(module_scope)

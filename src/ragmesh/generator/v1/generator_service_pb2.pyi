@@ -118,6 +118,32 @@ class Decoding(_message.Message):
 Global___Decoding: _TypeAlias = Decoding  # noqa: Y015
 
 @_typing.final
+class Turn(_message.Message):
+    """An earlier turn of a conversation."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    QUESTION_FIELD_NUMBER: _builtins.int
+    ANSWER_FIELD_NUMBER: _builtins.int
+    question: _builtins.str
+    """What was asked; 1 to 8,192 bytes, not only white space."""
+    answer: _builtins.str
+    """What was answered; at most 65,536 bytes."""
+    def __init__(
+        self,
+        *,
+        question: _builtins.str = ...,
+        answer: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["answer", b"answer", "question", b"question"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Turn: _TypeAlias = Turn  # noqa: Y015
+
+@_typing.final
 class GenerateRequest(_message.Message):
     """A question, its passages and how to answer."""
 
@@ -129,6 +155,7 @@ class GenerateRequest(_message.Message):
     AUGMENTATION_FIELD_NUMBER: _builtins.int
     TEMPLATE_FIELD_NUMBER: _builtins.int
     DECODING_FIELD_NUMBER: _builtins.int
+    TURNS_FIELD_NUMBER: _builtins.int
     question: _builtins.str
     """The question; 1 to 8,192 bytes, not only white space."""
     model: _builtins.str
@@ -145,6 +172,12 @@ class GenerateRequest(_message.Message):
     def decoding(self) -> Global___Decoding:
         """How tokens are chosen."""
 
+    @_builtins.property
+    def turns(self) -> _containers.RepeatedCompositeFieldContainer[Global___Turn]:
+        """Earlier turns of the conversation, oldest first; at most 100. Only with a template that shows them, such
+        as `rankrag-answer-conversation`; empty means a question of its own.
+        """
+
     def __init__(
         self,
         *,
@@ -154,14 +187,61 @@ class GenerateRequest(_message.Message):
         augmentation: Global___Augmentation.ValueType = ...,
         template: _builtins.str = ...,
         decoding: Global___Decoding | None = ...,
+        turns: _abc.Iterable[Global___Turn] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["decoding", b"decoding"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["augmentation", b"augmentation", "decoding", b"decoding", "model", b"model", "passages", b"passages", "question", b"question", "template", b"template"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["augmentation", b"augmentation", "decoding", b"decoding", "model", b"model", "passages", b"passages", "question", b"question", "template", b"template", "turns", b"turns"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___GenerateRequest: _TypeAlias = GenerateRequest  # noqa: Y015
+
+@_typing.final
+class Cost(_message.Message):
+    """What an answer cost the model that wrote it."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    QUEUE_MS_FIELD_NUMBER: _builtins.int
+    FIRST_TOKEN_MS_FIELD_NUMBER: _builtins.int
+    TOTAL_MS_FIELD_NUMBER: _builtins.int
+    COMPUTED_TOKENS_FIELD_NUMBER: _builtins.int
+    REUSED_TOKENS_FIELD_NUMBER: _builtins.int
+    BATCH_ROWS_FIELD_NUMBER: _builtins.int
+    queue_ms: _builtins.float
+    """Waited until the model took the request up. Unit: milliseconds. Range: [0, inf)."""
+    first_token_ms: _builtins.float
+    """From the request's arrival to its first token. Unit: milliseconds. Range: [0, inf)."""
+    total_ms: _builtins.float
+    """From the request's arrival to its last token. Unit: milliseconds. Range: [0, inf)."""
+    computed_tokens: _builtins.int
+    """Tokens of the prompt that were computed. Unit: tokens. Range: [0, 2^31 - 1]."""
+    reused_tokens: _builtins.int
+    """Tokens of the prompt whose encodings were there already: a passage read before with the same question
+    (Fusion-in-Decoder), or the same beginning of a prompt. Unit: tokens. Range: [0, 2^31 - 1].
+    """
+    batch_rows: _builtins.int
+    """Most rows (beams counted) the model computed together while it wrote this answer.
+    Unit: rows. Range: [0, 2^31 - 1].
+    """
+    def __init__(
+        self,
+        *,
+        queue_ms: _builtins.float = ...,
+        first_token_ms: _builtins.float = ...,
+        total_ms: _builtins.float = ...,
+        computed_tokens: _builtins.int = ...,
+        reused_tokens: _builtins.int = ...,
+        batch_rows: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["batch_rows", b"batch_rows", "computed_tokens", b"computed_tokens", "first_token_ms", b"first_token_ms", "queue_ms", b"queue_ms", "reused_tokens", b"reused_tokens", "total_ms", b"total_ms"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Cost: _TypeAlias = Cost  # noqa: Y015
 
 @_typing.final
 class Answer(_message.Message):
@@ -201,6 +281,9 @@ class Answer(_message.Message):
     MODEL_VERSION_FIELD_NUMBER: _builtins.int
     ENGINE_FIELD_NUMBER: _builtins.int
     DROPPED_PASSAGES_FIELD_NUMBER: _builtins.int
+    CUT_PASSAGES_FIELD_NUMBER: _builtins.int
+    COST_FIELD_NUMBER: _builtins.int
+    DROPPED_TURNS_FIELD_NUMBER: _builtins.int
     text: _builtins.str
     """The text; equals the concatenation of the stream's deltas."""
     finish_reason: Global___Answer.FinishReason.ValueType
@@ -216,11 +299,19 @@ class Answer(_message.Message):
     model_version: _builtins.str
     """Version of the model that answered."""
     engine: _builtins.str
-    """Engine that ran it: `transformers`, `pointer` or `triton`."""
+    """Engine that ran it: `transformers`, `pointer`, `ctranslate2` or `triton`."""
     dropped_passages: _builtins.int
     """Passages that did not fit and were left out, last ones first.
     Unit: passages. Range: [0, 100].
     """
+    cut_passages: _builtins.int
+    """Passages that were shown but cut at their end. Unit: passages. Range: [0, 100]."""
+    dropped_turns: _builtins.int
+    """Earlier turns that did not fit and were left out, oldest first. Unit: turns. Range: [0, 100]."""
+    @_builtins.property
+    def cost(self) -> Global___Cost:
+        """What the answer cost."""
+
     def __init__(
         self,
         *,
@@ -233,10 +324,13 @@ class Answer(_message.Message):
         model_version: _builtins.str = ...,
         engine: _builtins.str = ...,
         dropped_passages: _builtins.int = ...,
+        cut_passages: _builtins.int = ...,
+        cost: Global___Cost | None = ...,
+        dropped_turns: _builtins.int = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["cost", b"cost"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["completion_tokens", b"completion_tokens", "dropped_passages", b"dropped_passages", "engine", b"engine", "finish_reason", b"finish_reason", "log_probability", b"log_probability", "model", b"model", "model_version", b"model_version", "prompt_tokens", b"prompt_tokens", "text", b"text"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["completion_tokens", b"completion_tokens", "cost", b"cost", "cut_passages", b"cut_passages", "dropped_passages", b"dropped_passages", "dropped_turns", b"dropped_turns", "engine", b"engine", "finish_reason", b"finish_reason", "log_probability", b"log_probability", "model", b"model", "model_version", b"model_version", "prompt_tokens", b"prompt_tokens", "text", b"text"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -329,24 +423,70 @@ class GenerateBatchResult(_message.Message):
 Global___GenerateBatchResult: _TypeAlias = GenerateBatchResult  # noqa: Y015
 
 @_typing.final
+class BatchCost(_message.Message):
+    """What a batch cost, and what it was spared."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    COMPUTED_ANSWERS_FIELD_NUMBER: _builtins.int
+    REUSED_ANSWERS_FIELD_NUMBER: _builtins.int
+    COMPUTED_TOKENS_FIELD_NUMBER: _builtins.int
+    REUSED_TOKENS_FIELD_NUMBER: _builtins.int
+    WRITTEN_TOKENS_FIELD_NUMBER: _builtins.int
+    computed_answers: _builtins.int
+    """Answers that were computed. Unit: answers. Range: [0, 256]."""
+    reused_answers: _builtins.int
+    """Answers of requests that were the same as another one of the batch. Unit: answers. Range: [0, 255]."""
+    computed_tokens: _builtins.int
+    """Prompt tokens that were computed. Unit: tokens. Range: [0, 2^63 - 1]."""
+    reused_tokens: _builtins.int
+    """Prompt tokens whose encodings were there already, those of reused answers counted.
+    Unit: tokens. Range: [0, 2^63 - 1].
+    """
+    written_tokens: _builtins.int
+    """Tokens that were written, reused answers not counted. Unit: tokens. Range: [0, 2^63 - 1]."""
+    def __init__(
+        self,
+        *,
+        computed_answers: _builtins.int = ...,
+        reused_answers: _builtins.int = ...,
+        computed_tokens: _builtins.int = ...,
+        reused_tokens: _builtins.int = ...,
+        written_tokens: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["computed_answers", b"computed_answers", "computed_tokens", b"computed_tokens", "reused_answers", b"reused_answers", "reused_tokens", b"reused_tokens", "written_tokens", b"written_tokens"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___BatchCost: _TypeAlias = BatchCost  # noqa: Y015
+
+@_typing.final
 class GenerateBatchResponse(_message.Message):
     """One outcome per request, in order."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
     RESULTS_FIELD_NUMBER: _builtins.int
+    COST_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def results(self) -> _containers.RepeatedCompositeFieldContainer[Global___GenerateBatchResult]:
         """The outcomes."""
+
+    @_builtins.property
+    def cost(self) -> Global___BatchCost:
+        """What the batch cost."""
 
     def __init__(
         self,
         *,
         results: _abc.Iterable[Global___GenerateBatchResult] | None = ...,
+        cost: Global___BatchCost | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["cost", b"cost"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["results", b"results"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["cost", b"cost", "results", b"results"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -385,15 +525,25 @@ class ScoreRelevanceRequest(_message.Message):
     PASSAGES_FIELD_NUMBER: _builtins.int
     MODEL_FIELD_NUMBER: _builtins.int
     NORMALIZATION_FIELD_NUMBER: _builtins.int
+    TEMPLATE_FIELD_NUMBER: _builtins.int
+    TURNS_FIELD_NUMBER: _builtins.int
     question: _builtins.str
     """The question; 1 to 8,192 bytes, not only white space."""
     model: _builtins.str
     """Model by name; empty means the server's default."""
     normalization: Global___ScoreRelevanceRequest.Normalization.ValueType
     """Over which tokens P(True) is normalised."""
+    template: _builtins.str
+    """Prompt template of one passage by name, such as `rankrag-context-ranking-claim`; empty means the model's
+    default.
+    """
     @_builtins.property
     def passages(self) -> _containers.RepeatedCompositeFieldContainer[_common_pb2.Passage]:
         """The passages; 1 to 1,000, ids unique."""
+
+    @_builtins.property
+    def turns(self) -> _containers.RepeatedCompositeFieldContainer[Global___Turn]:
+        """Earlier turns of the conversation, oldest first; at most 100. Only with a template that shows them."""
 
     def __init__(
         self,
@@ -402,10 +552,12 @@ class ScoreRelevanceRequest(_message.Message):
         passages: _abc.Iterable[_common_pb2.Passage] | None = ...,
         model: _builtins.str = ...,
         normalization: Global___ScoreRelevanceRequest.Normalization.ValueType = ...,
+        template: _builtins.str = ...,
+        turns: _abc.Iterable[Global___Turn] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["model", b"model", "normalization", b"normalization", "passages", b"passages", "question", b"question"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["model", b"model", "normalization", b"normalization", "passages", b"passages", "question", b"question", "template", b"template", "turns", b"turns"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -476,6 +628,8 @@ class Model(_message.Message):
     SCORES_RELEVANCE_FIELD_NUMBER: _builtins.int
     MAX_INPUT_TOKENS_FIELD_NUMBER: _builtins.int
     AUGMENTATIONS_FIELD_NUMBER: _builtins.int
+    MAX_NEW_TOKENS_FIELD_NUMBER: _builtins.int
+    RUNTIME_FIELD_NUMBER: _builtins.int
     name: _builtins.str
     """Name to give in requests."""
     version: _builtins.str
@@ -494,6 +648,12 @@ class Model(_message.Message):
     """Whether it can score relevance."""
     max_input_tokens: _builtins.int
     """Longest input. Unit: tokens. Range: [1, 2^31 - 1]."""
+    max_new_tokens: _builtins.int
+    """Longest answer. Unit: tokens. Range: [1, 4096]."""
+    runtime: _builtins.str
+    """What runs under the engine, such as `pointer` or `transformers` on a Triton server; empty where the engine
+    says it all.
+    """
     @_builtins.property
     def augmentations(self) -> _containers.RepeatedScalarFieldContainer[Global___Augmentation.ValueType]:
         """Augmentations it can run, its default first."""
@@ -511,10 +671,12 @@ class Model(_message.Message):
         scores_relevance: _builtins.bool = ...,
         max_input_tokens: _builtins.int = ...,
         augmentations: _abc.Iterable[Global___Augmentation.ValueType] | None = ...,
+        max_new_tokens: _builtins.int = ...,
+        runtime: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["architecture", b"architecture", "augmentations", b"augmentations", "device", b"device", "dtype", b"dtype", "engine", b"engine", "is_default", b"is_default", "max_input_tokens", b"max_input_tokens", "name", b"name", "scores_relevance", b"scores_relevance", "version", b"version"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["architecture", b"architecture", "augmentations", b"augmentations", "device", b"device", "dtype", b"dtype", "engine", b"engine", "is_default", b"is_default", "max_input_tokens", b"max_input_tokens", "max_new_tokens", b"max_new_tokens", "name", b"name", "runtime", b"runtime", "scores_relevance", b"scores_relevance", "version", b"version"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

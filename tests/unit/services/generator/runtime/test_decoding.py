@@ -14,7 +14,7 @@ from scipy.stats import chisquare
 from meshkit.deadline import Deadline
 from meshkit.errors import DeadlineExceeded
 from services.generator.backends import decoding
-from services.generator.backends.decoding import Decoder, Sampler, Written
+from services.generator.runtime.decoding import Decoder, Sampler, Written
 from services.generator.domain import Decoding
 from services.generator.ports import Cancellation, Cancelled
 from tests.tiny_models import SENTENCES, plain

@@ -11,8 +11,8 @@ import torch
 
 from meshkit.errors import FailedPrecondition, InvalidField, MeshError
 from meshkit.placement import Placement
-from services.generator.backends.loading import load
-from services.generator.backends.transformers import TransformersModel
+from services.generator.runtime.loading import load
+from services.generator.runtime.transformers import TransformersModel
 from services.generator.domain import (
     Answer,
     Augmentation,

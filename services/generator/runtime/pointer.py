@@ -10,8 +10,6 @@ import torch
 from meshkit.errors import InvalidField, MeshError
 from meshkit.lengths import by_length
 from meshkit.models import ModelError, one_line
-from services.generator.backends.decoding import Decoder
-from services.generator.backends.in_process import Emit
 from services.generator.domain import (
     Answer,
     Augmentation,
@@ -28,6 +26,8 @@ from services.generator.pointer.grounding import Grounder
 from services.generator.pointer.reader import Encodings, PointerReader
 from services.generator.pointer.tokenization import MAX_QUESTION
 from services.generator.ports import Cancellation
+from services.generator.runtime.computed import Emit
+from services.generator.runtime.decoding import Decoder
 
 _PASSAGES_BETWEEN_LOOKS = 64
 """Passages read or judged between two looks at whether somebody still waits."""
@@ -37,7 +37,7 @@ _BATCH_ROWS = 8
 
 
 class PointerModel:
-    """A :class:`~services.generator.backends.in_process.ComputedModel` around the pointer reader.
+    """A :class:`~services.generator.runtime.computed.ComputedModel` around the pointer reader.
 
     Each passage is read with the question, cut at its end where the pair is too long; answers come in the
     passages' own letters.

@@ -11,7 +11,7 @@ import torch
 
 from meshkit.errors import InvalidField, MeshError
 from meshkit.models import ModelError
-from services.generator.backends.pointer import PointerModel
+from services.generator.runtime.pointer import PointerModel
 from services.generator.domain import (
     Answer,
     Augmentation,

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
 
-from services.generator.backends.detokenizer import IncrementalDetokenizer
+from services.generator.runtime.detokenizer import IncrementalDetokenizer
 
 CORPUS = (
     "The quick brown fox doesn't jump over the lazy dog, does it?",

@@ -14,9 +14,6 @@ from transformers.modeling_outputs import BaseModelOutput
 
 from meshkit.errors import FailedPrecondition, InvalidField, MeshError
 from meshkit.lengths import by_length
-from services.generator.backends.decoding import Decoder, Written
-from services.generator.backends.detokenizer import IncrementalDetokenizer
-from services.generator.backends.in_process import Emit
 from services.generator.domain import (
     Answer,
     Augmentation,
@@ -28,6 +25,9 @@ from services.generator.domain import (
 )
 from services.generator.ports import Cancellation
 from services.generator.prompts import TemplateLibrary, cut_to_fit, most_passages
+from services.generator.runtime.computed import Emit
+from services.generator.runtime.decoding import Decoder, Written
+from services.generator.runtime.detokenizer import IncrementalDetokenizer
 
 RANKING_TEMPLATE = "rankrag-context-ranking"
 """The prompt whose P(True) is the relevance (Yu et al., RankRAG, appendix D.1)."""
@@ -62,7 +62,7 @@ class Verdicts:
 
 
 class TransformersModel:
-    """A :class:`~services.generator.backends.in_process.ComputedModel` around one transformers model.
+    """A :class:`~services.generator.runtime.computed.ComputedModel` around one transformers model.
 
     Passages go into the prompt, or (encoder–decoders) each is encoded with the question and the decoder
     attends to all of them side by side. Prompts that do not fit lose whole passages from the end; when not

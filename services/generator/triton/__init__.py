@@ -1,0 +1,1 @@
+"""A Triton server: its runtime on this machine, its model repository, its process."""
