@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from ragcore.arrays import FloatArray, IntArray, float_array, rankings_array
-from ragcore.plackett_luce.mass import build_frames
+from ragcore.plackett_luce.mass import Frames, build_frames
 
 
 def log_probability(log_weights: ArrayLike, rankings: ArrayLike) -> FloatArray:
@@ -31,12 +31,27 @@ def log_probability(log_weights: ArrayLike, rankings: ArrayLike) -> FloatArray:
     """
     weights = float_array("log_weights", log_weights)
     matrix = rankings_array("rankings", rankings, len(weights))
+    frames = build_frames(weights, min(matrix.shape[1] + 1, len(weights)))
+    return of_positions(frames, frames.positions(matrix), weights[matrix])
+
+
+def of_positions(frames: Frames, positions: IntArray, log_weights: FloatArray) -> FloatArray:
+    """Give the log-probability of rankings whose places among all items are known.
+
+    Args:
+        frames: those of the policy, for one draw more than the rankings are long, or n.
+        positions: int matrix [N, L] of the items' positions in the ascending order.
+        log_weights: matrix [N, L] of the items' log-weights.
+
+    Returns:
+        Vector [N], as :func:`log_probability` has it.
+    """
     # What is left is kept as exp(top + rest): `top` its heaviest log-weight, `rest` its log-mass relative to
     # that. One number could not hold both log-weights of 1e30 and the log 2 between one item and two.
-    top, rest = _beyond(weights, matrix)
-    total = np.zeros(len(matrix))
+    top, rest = _beyond(frames, positions)
+    total = np.zeros(len(positions))
     with np.errstate(over="ignore"):
-        for item in weights[matrix[:, ::-1]].T:
+        for item in log_weights[:, ::-1].T:
             heavier = np.maximum(top, item)
             rest = np.logaddexp(rest + (top - heavier), item - heavier)
             top = heavier
@@ -44,18 +59,17 @@ def log_probability(log_weights: ArrayLike, rankings: ArrayLike) -> FloatArray:
     return np.minimum(total, 0.0)
 
 
-def _beyond(weights: FloatArray, rankings: IntArray) -> tuple[FloatArray, FloatArray]:
+def _beyond(frames: Frames, positions: IntArray) -> tuple[FloatArray, FloatArray]:
     """Mass of the items that each ranking leaves out, as (top, rest); both −inf where it leaves out none."""
-    rows, length = rankings.shape
-    n = len(weights)
+    rows, length = positions.shape
+    n = frames.n_items
     top = np.full(rows, -np.inf)
     rest = np.full(rows, -np.inf)
     if length == n:
         return top, rest
-    frames = build_frames(weights, length + 1)
     bounds = np.empty((rows, length + 2), dtype=np.int64)
     bounds[:, 0], bounds[:, -1] = -1, n
-    bounds[:, 1:-1] = np.sort(frames.positions(rankings), axis=1)
+    bounds[:, 1:-1] = np.sort(positions, axis=1)
     active = frames.active(bounds)
     for index in np.unique(active):
         here = np.flatnonzero(active == index)

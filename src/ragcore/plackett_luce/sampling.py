@@ -2,15 +2,28 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike
 
 from ragcore.arrays import FloatArray, IntArray, count, float_array
 from ragcore.errors import InvalidInput
+from ragcore.plackett_luce.likelihood import of_positions
 from ragcore.plackett_luce.mass import Frames, build_frames
 from ragcore.seeds import Seed, generator
+
+
+class Draws(NamedTuple):
+    """Rankings and how likely each was.
+
+    Attributes:
+        rankings: int matrix [N, min(k, n)] of item indices, best first.
+        log_probabilities: vector [N], 0 or less.
+    """
+
+    rankings: IntArray
+    log_probabilities: FloatArray
 
 
 def sample_rankings(
@@ -52,15 +65,43 @@ def sample_rankings(
     depth = min(count("k", k), len(weights))
     uniforms = generator(rng).random((rows, depth))
     frames = build_frames(weights, depth)
+    return frames.items(_positions(frames, uniforms, engine))
+
+
+def draw_rankings(
+    log_weights: ArrayLike,
+    *,
+    num_rankings: int,
+    k: int,
+    rng: Seed,
+    engine: Literal["numpy", "numba"] = "numpy",
+) -> Draws:
+    """Draw rankings and give the log-probability of each, ordering and adding up the weights only once.
+
+    The same as :func:`sample_rankings` followed by :func:`ragcore.plackett_luce.log_probability`, to the
+    last bit, at half the cost where the collection is large. Arguments and errors are those of
+    :func:`sample_rankings`.
+
+    Source: fair-rag §3.2, equations 1 and 2.
+    """
+    weights = float_array("log_weights", log_weights)
+    rows = count("num_rankings", num_rankings)
+    depth = min(count("k", k), len(weights))
+    uniforms = generator(rng).random((rows, depth))
+    frames = build_frames(weights, min(depth + 1, len(weights)))
+    positions = _positions(frames, uniforms, engine)
+    rankings = frames.items(positions)
+    return Draws(rankings, of_positions(frames, positions, weights[rankings]))
+
+
+def _positions(frames: Frames, uniforms: FloatArray, engine: str) -> IntArray:
     if engine == "numpy":
-        positions = _draw(frames, uniforms)
-    elif engine == "numba":
+        return _draw(frames, uniforms)
+    if engine == "numba":
         from ragcore.plackett_luce.compiled import draw
 
-        positions = draw(frames, uniforms)
-    else:
-        raise InvalidInput("engine", engine, "'numpy' or 'numba'")
-    return frames.items(positions)
+        return draw(frames, uniforms)
+    raise InvalidInput("engine", engine, "'numpy' or 'numba'")
 
 
 def _draw(frames: Frames, uniforms: FloatArray) -> IntArray:

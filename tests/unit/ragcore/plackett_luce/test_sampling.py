@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from ragcore.errors import InvalidInput
-from ragcore.plackett_luce import log_weights, sample_rankings
+from ragcore.plackett_luce import draw_rankings, log_probability, log_weights, sample_rankings
 
 property_test = settings(derandomize=True, deadline=None, max_examples=50)
 engines = pytest.mark.parametrize("engine", ["numpy", "numba"])
@@ -218,3 +218,13 @@ def test_bad_input_is_refused(arguments, complaint):
     good = {"log_weights": [1.0, 2.0], "num_rankings": 1, "k": 1, "rng": 0}
     with pytest.raises(InvalidInput, match=complaint):
         sample_rankings(**(good | arguments))
+
+
+@engines
+@property_test
+@given(policies, st.integers(1, 45))
+def test_draws_come_with_their_log_probabilities(engine, weights, k) -> None:
+    draws = draw_rankings(weights, num_rankings=7, k=k, rng=3, engine=engine)
+    rankings = draw(weights, num_rankings=7, k=k, rng=3, engine=engine)
+    np.testing.assert_array_equal(draws.rankings, rankings)
+    np.testing.assert_array_equal(draws.log_probabilities, log_probability(weights, rankings))
