@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Protocol
 
 from meshkit.deadline import NEVER, Deadline
@@ -24,10 +25,39 @@ class Cancellation:
     def __init__(self, deadline: Deadline = NEVER) -> None:
         self._deadline = deadline
         self._gone = threading.Event()
+        self._to_tell: set[Callable[[], object]] = set()
+        self._lock = threading.Lock()
+
+    @property
+    def deadline(self) -> Deadline:
+        """Until when somebody waits."""
+        return self._deadline
 
     def cancel(self) -> None:
         """The caller has gone."""
-        self._gone.set()
+        with self._lock:
+            self._gone.set()
+            to_tell, self._to_tell = self._to_tell, set()
+        for callback in to_tell:
+            callback()
+
+    @contextmanager
+    def telling(self, callback: Callable[[], object]) -> Iterator[None]:
+        """Calls ``callback`` once, from whatever thread, if the caller goes before the block ends.
+
+        For work that happens elsewhere and cannot be asked between tokens. A passing deadline is not told.
+        """
+        with self._lock:
+            gone = self._gone.is_set()
+            if not gone:
+                self._to_tell.add(callback)
+        if gone:
+            callback()
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._to_tell.discard(callback)
 
     @property
     def cancelled(self) -> bool:

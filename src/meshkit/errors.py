@@ -185,7 +185,7 @@ def to_mesh_error(exc: BaseException) -> MeshError:
         if _status_of(exc) is not None:
             return from_rpc_error(exc)
         if code in _FOREIGN:
-            return _restored(*_FOREIGN[code])
+            return restored(*_FOREIGN[code])
     incident = secrets.token_hex(8)
     _log.error("incident %s: %s", incident, type(exc).__name__, exc_info=exc, extra={"incident": incident})
     return Internal(incident)
@@ -207,7 +207,7 @@ def from_rpc_error(exc: grpc.RpcError) -> MeshError:
     if status is None:
         text = str(cast(Any, exc).details() or "")
         stands_for = grpc.StatusCode.UNAVAILABLE if code is grpc.StatusCode.CANCELLED else code
-        return _restored(stands_for, code.name, text)
+        return restored(stands_for, code.name, text)
     reason, text = code.name, status.message
     field: str | None = None
     retry_after_s: float | None = None
@@ -220,7 +220,7 @@ def from_rpc_error(exc: grpc.RpcError) -> MeshError:
                 text = detail.field_violations[0].description
             case error_details_pb2.RetryInfo():
                 retry_after_s = detail.retry_delay.ToTimedelta().total_seconds()
-    return _restored(code, reason, text, field, retry_after_s)
+    return restored(code, reason, text, field, retry_after_s)
 
 
 def item_error(exc: BaseException) -> common_pb2.ItemError:
@@ -234,7 +234,7 @@ def item_error(exc: BaseException) -> common_pb2.ItemError:
 def from_item_error(e: common_pb2.ItemError) -> MeshError:
     """Reads one item's error back; a code this version does not know is UNKNOWN."""
     code = grpc.StatusCode.__members__.get(e.code, grpc.StatusCode.UNKNOWN)
-    return _restored(code, e.reason, e.message, e.field or None)
+    return restored(code, e.reason, e.message, e.field or None)
 
 
 async def abort(context: grpc.aio.ServicerContext[Any, Any], exc: BaseException) -> NoReturn:
@@ -258,15 +258,20 @@ def _to_status(error: MeshError) -> status_pb2.Status:
     return status
 
 
-def _restored(
+def restored(
     code: grpc.StatusCode,
     reason: str,
     text: str,
     field: str | None = None,
     retry_after_s: float | None = None,
 ) -> MeshError:
-    """An error of the class its code stands for, without running that class's own constructor."""
-    cls = Overloaded if retry_after_s is not None else _CLASS_OF_CODE.get(code, MeshError)
+    """An error of the class its code stands for, as it was raised elsewhere.
+
+    RESOURCE_EXHAUSTED is :class:`Overloaded` only with a retry delay.
+    """
+    overloaded = code is grpc.StatusCode.RESOURCE_EXHAUSTED and retry_after_s is not None
+    # Without running the class's own constructor, which knows fewer fields.
+    cls = Overloaded if overloaded else _CLASS_OF_CODE.get(code, MeshError)
     error = cls.__new__(cls)
     MeshError.__init__(error, code, reason, text, field=field, retry_after_s=retry_after_s)
     return error

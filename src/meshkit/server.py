@@ -23,6 +23,7 @@ from grpc_reflection.v1alpha import reflection
 
 from meshkit import parent
 from meshkit.guard import Guard
+from meshkit.readiness import Readiness
 from meshkit.settings import ServiceSettings, SettingsError, variable
 from meshkit.telemetry import Telemetry
 from meshkit.watchers import Watchers
@@ -68,7 +69,8 @@ class MeshServer:
 
     Health answers from :meth:`start` on, NOT_SERVING until the lifecycle's ``start`` has returned; other
     calls are refused with UNAVAILABLE until then. Use it as an async context manager, or through
-    :func:`serve` in a process of its own.
+    :func:`serve` in a process of its own. With a ``readiness``, health is NOT_SERVING also while that says
+    so; calls are let in all the same.
     """
 
     def __init__(
@@ -79,11 +81,14 @@ class MeshServer:
         lifecycle: Lifecycle,
         *,
         telemetry: Telemetry,
+        readiness: Readiness | None = None,
     ) -> None:
         self._name = name
         self._settings = settings
         self._names = [registration.name for registration in registrations]
         self._lifecycle = lifecycle
+        self._readiness = Readiness() if readiness is None else readiness
+        self._following: asyncio.Task[None] | None = None
         self._started = False
         self._stopping: asyncio.Task[None] | None = None
         self._end_by = math.inf
@@ -147,7 +152,8 @@ class MeshServer:
             raise
         self._started = True
         self._guard.open()
-        await self._set_health(_SERVING)
+        await self._set_health(_SERVING if self._readiness.ready else _NOT_SERVING)
+        self._following = asyncio.create_task(self._follow())
         _log.info(
             "serving",
             extra={"address": self.address, "max_message_bytes": self._settings.max_message_bytes},
@@ -166,6 +172,8 @@ class MeshServer:
         await asyncio.shield(self._stopping)
 
     async def _stop(self) -> None:
+        if self._following is not None:
+            self._following.cancel()
         await self._health.enter_graceful_shutdown()
         self._guard.close()
         if self._started:
@@ -205,6 +213,12 @@ class MeshServer:
 
     async def __aexit__(self, *exc: object) -> None:
         await self.stop()
+
+    async def _follow(self) -> None:
+        """Shows in health whether the service can answer."""
+        async with contextlib.aclosing(self._readiness.changes()) as changes:
+            async for ready in changes:
+                await self._set_health(_SERVING if ready else _NOT_SERVING)
 
     async def _set_health(self, status: health_pb2.HealthCheckResponse.ServingStatus) -> None:
         for name in ("", *self._names):
@@ -263,6 +277,7 @@ async def serve(
     lifecycle: Lifecycle,
     *,
     telemetry: Telemetry,
+    readiness: Readiness | None = None,
 ) -> None:
     """Runs a service until SIGTERM or SIGINT, or, if so set, until its parent is gone.
 
@@ -284,7 +299,7 @@ async def serve(
     if settings.exit_with_parent:
         parent.stop_with_parent()
         waits.append(asyncio.create_task(parent.gone(settings.parent_pid or os.getppid())))
-    server = MeshServer(name, settings, registrations, lifecycle, telemetry=telemetry)
+    server = MeshServer(name, settings, registrations, lifecycle, telemetry=telemetry, readiness=readiness)
     starting = asyncio.create_task(server.start())
     try:
         await asyncio.wait((starting, *waits), return_when=asyncio.FIRST_COMPLETED)

@@ -198,3 +198,10 @@ def test_an_items_unforeseen_error_is_opaque() -> None:
 def test_an_items_unknown_code_is_unknown() -> None:
     item = common_pb2.ItemError(code="FROM_THE_FUTURE", reason="X", message="m")
     assert errors.from_item_error(item).code == grpc.StatusCode.UNKNOWN
+
+
+def test_an_error_with_a_retry_delay_keeps_the_class_of_its_code() -> None:
+    away = errors.restored(grpc.StatusCode.UNAVAILABLE, "TRITON_UNAVAILABLE", "gone", retry_after_s=2.0)
+    assert (type(away), away.retry_after_s) == (errors.Unavailable, 2.0)
+    full = errors.restored(grpc.StatusCode.RESOURCE_EXHAUSTED, "OVERLOADED", "full", retry_after_s=2.0)
+    assert type(full) is errors.Overloaded
