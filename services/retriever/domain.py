@@ -47,6 +47,19 @@ class Scored:
     scores: FloatArray
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class Unranked:
+    """Every passage that may be found, with its score.
+
+    Attributes:
+        rows: zero-based rows of a snapshot, in an order that is the same each time, ``[m]``.
+        scores: finite scores in the retriever's unit, ``[m]``.
+    """
+
+    rows: IntArray
+    scores: FloatArray
+
+
 @dataclass(frozen=True, slots=True)
 class AnyOf:
     """One of these values."""
@@ -144,6 +157,8 @@ class Query:
     """Passages that may be found; None for all."""
     tenant: str = DEFAULT_TENANT
     """Whose collections are meant."""
+    whole: bool = False
+    """Whether rankings are drawn from all of the collection instead of from a pool."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -151,7 +166,8 @@ class Retrieval:
     """The answer to a :class:`Query`.
 
     Attributes:
-        passages: the pool, best first; only the first k of it when that is all the rankings can show.
+        passages: the pool, best first; only the first k of it when that is all the rankings can show, and
+            only what the rankings show when they are drawn from all of the collection.
         scores: score of each of ``passages``, in the retriever's unit.
         rankings: indices into ``passages``, ``[rankings, k]``.
         log_probabilities: natural logarithm of each sampled ranking's probability; None when deterministic.

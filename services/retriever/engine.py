@@ -10,9 +10,9 @@ import numpy as np
 from meshkit.admission import Admission
 from meshkit.compute import ComputePool
 from meshkit.errors import InvalidField, NotFound
-from services.retriever.domain import Filter, Passage, Query, Retrieval, RetrieverInfo, Scored
+from services.retriever.domain import Draw, Filter, Passage, Query, Retrieval, RetrieverInfo, Scored
 from services.retriever.ports import Retriever, Snapshot, Tenants
-from services.retriever.ranking import ranked
+from services.retriever.ranking import drawn_from_all, ranked
 
 DEFAULT_DEPTH: Final = 100
 """Pool of a request that names none, over a collection. Unit: passages."""
@@ -56,7 +56,8 @@ class RetrieverEngine:
 
         Raises:
             NotFound: no such retriever or collection.
-            FailedPrecondition: the collection lacks what the retriever needs.
+            FailedPrecondition: the collection lacks what the retriever needs, or is to be drawn from as a
+                whole and is kept where not every passage can be scored.
             InvalidField: ``k`` above ``depth`` or the number of candidates, or a filter on an attribute that
                 no passage has.
             Overloaded: too much work is in flight.
@@ -71,6 +72,9 @@ class RetrieverEngine:
             if query.candidates is not None:
                 depth, k = _sizes(query, len(query.candidates))
                 return await self._pool.run(_over_candidates, retriever, query, query.candidates, depth, k)
+            if query.whole and query.draw is not None:
+                with self._store.of(query.tenant).lease(query.collection) as snapshot:
+                    return await self._pool.run(_over_everything, retriever, query, query.draw, snapshot)
             depth, k = _sizes(query, None)
             with self._store.of(query.tenant).lease(query.collection) as snapshot:
                 return await self._pool.run(_over_collection, retriever, query, snapshot, depth, k)
@@ -93,6 +97,23 @@ def _over_collection(retriever: Retriever, query: Query, snapshot: Snapshot, dep
     return Retrieval(
         passages=snapshot.passages(pool.rows[:shown].tolist()),
         scores=pool.scores[:shown],
+        rankings=rankings,
+        log_probabilities=log_probabilities,
+        inclusion=inclusion,
+        version=snapshot.info.version,
+        retriever=retriever.info.name,
+        note=retriever.note(snapshot),
+    )
+
+
+def _over_everything(retriever: Retriever, query: Query, draw: Draw, snapshot: Snapshot) -> Retrieval:
+    found = retriever.scores(snapshot, query.text, query.filter)
+    shown, rankings, log_probabilities, inclusion = drawn_from_all(
+        query, draw, found, query.k or DEFAULT_K, snapshot.places
+    )
+    return Retrieval(
+        passages=snapshot.passages(shown.rows.tolist()),
+        scores=shown.scores,
         rankings=rankings,
         log_probabilities=log_probabilities,
         inclusion=inclusion,

@@ -16,6 +16,7 @@ from services.retriever.domain import (
     Passage,
     RetrieverInfo,
     Scored,
+    Unranked,
     VectorArray,
 )
 
@@ -74,6 +75,9 @@ class LexicalIndex(Protocol):
             InvalidField: no passage has an attribute of the filter.
         """
 
+    def scores(self, tokens: Sequence[str], where: Filter | None = None) -> Unranked:
+        """All of the passages that may be found, for the tokens of a query; raises as :meth:`search`."""
+
 
 class VectorIndex(Protocol):
     """Passages by their vectors."""
@@ -84,6 +88,9 @@ class VectorIndex(Protocol):
         Raises:
             InvalidField: no passage has an attribute of the filter.
         """
+
+    def scores(self, vector: VectorArray, where: Filter | None = None) -> Unranked:
+        """All of the passages that may be found, none left out by an index; raises as :meth:`search`."""
 
 
 class Snapshot(Protocol):
@@ -109,6 +116,9 @@ class Snapshot(Protocol):
     def by_id(self, rows: IntArray) -> IntArray:
         """Some rows, by ascending passage id."""
 
+    def places(self, rows: IntArray) -> IntArray:
+        """Numbers of some rows that ascend as their passage ids do, ``[len(rows)]``."""
+
 
 class Retriever(Protocol):
     """A way to score passages for a query. Its methods compute: they run in threads, several at once."""
@@ -131,6 +141,17 @@ class Retriever(Protocol):
 
         Raises:
             FailedPrecondition: the snapshot lacks what this retriever needs.
+            InvalidField: no passage has an attribute of the filter.
+        """
+
+    def scores(self, snapshot: Snapshot, query: str, where: Filter | None = None) -> Unranked:
+        """Every passage of a collection that may be found: those of :meth:`search`, and their scores.
+
+        Takes a few numbers for each passage of memory, and time in step with the collection.
+
+        Raises:
+            FailedPrecondition: the snapshot lacks what this retriever needs, or is kept where not every
+                passage can be scored.
             InvalidField: no passage has an attribute of the filter.
         """
 

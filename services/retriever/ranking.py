@@ -1,13 +1,14 @@
-"""Rankings of a pool: one, best first, or as many as a request draws."""
+"""Rankings: one, best first, or as many as a request draws, from a pool or from a whole collection."""
 
 from __future__ import annotations
 
 import zlib
+from collections.abc import Callable
 
 import numpy as np
 
-from ragcore.plackett_luce import inclusion_probabilities, log_probability, log_weights, sample_rankings
-from services.retriever.domain import FloatArray, IntArray, Query, Scored
+from ragcore.plackett_luce import Draws, draw_rankings, inclusion_probabilities, log_weights
+from services.retriever.domain import Draw, FloatArray, IntArray, Query, Scored, Unranked
 
 
 def ranked(query: Query, pool: Scored, k: int) -> tuple[int, IntArray, FloatArray | None, FloatArray | None]:
@@ -35,7 +36,50 @@ def ranked(query: Query, pool: Scored, k: int) -> tuple[int, IntArray, FloatArra
         empty = np.empty((draw.num_rankings, 0), dtype=np.int64)
         return 0, empty, np.zeros(draw.num_rankings), nothing if query.with_inclusion else None
     weights = log_weights(pool.scores, draw.alpha)
-    rng = np.random.default_rng([draw.seed, zlib.crc32((query.stream_id or query.text).encode())])
-    rankings = sample_rankings(weights, num_rankings=draw.num_rankings, k=length, rng=rng)
+    drawn = _drawn(query, draw, weights, length)
     inclusion = inclusion_probabilities(weights, k=length) if query.with_inclusion else None
-    return size, rankings, log_probability(weights, rankings), inclusion
+    return size, drawn.rankings, drawn.log_probabilities, inclusion
+
+
+def drawn_from_all(
+    query: Query, draw: Draw, found: Unranked, k: int, places: Callable[[IntArray], IntArray]
+) -> tuple[Scored, IntArray, FloatArray, FloatArray | None]:
+    """Rankings of everything that may be found, and the part of it that is in them.
+
+    Takes a few numbers for each passage of memory, however many rankings there are.
+
+    Args:
+        query: what of the rankings is wanted.
+        draw: how they are drawn.
+        found: every passage that may be found.
+        k: positions of a ranking; what there is may be less.
+        places: numbers for rows that ascend as passage ids do.
+
+    Returns:
+        The passages that some ranking has, best score first, equal scores by ascending id; rankings, indices
+        into those, ``[rankings, k]``; their log-probabilities; and each of those passages' inclusion
+        probability, or None.
+    """
+    length = min(k, len(found.rows))
+    if not length:
+        empty = np.empty((draw.num_rankings, 0), dtype=np.int64)
+        nothing = np.empty(0)
+        shown = Scored(np.empty(0, dtype=np.int64), nothing)
+        return shown, empty, np.zeros(draw.num_rankings), nothing if query.with_inclusion else None
+    weights = log_weights(found.scores, draw.alpha)
+    drawn = _drawn(query, draw, weights, length)
+    there, numbers = np.unique(drawn.rankings, return_inverse=True)
+    rows, scores = found.rows[there], found.scores[there]
+    order = np.lexsort((places(rows), -scores))
+    new = np.empty(len(order), dtype=np.int64)
+    new[order] = np.arange(len(order))
+    inclusion = None
+    if query.with_inclusion:
+        inclusion = inclusion_probabilities(weights, k=length)[there[order]]
+    rankings = new[numbers].reshape(drawn.rankings.shape)
+    return Scored(rows[order], scores[order]), rankings, drawn.log_probabilities, inclusion
+
+
+def _drawn(query: Query, draw: Draw, weights: FloatArray, k: int) -> Draws:
+    rng = np.random.default_rng([draw.seed, zlib.crc32((query.stream_id or query.text).encode())])
+    return draw_rankings(weights, num_rankings=draw.num_rankings, k=k, rng=rng)

@@ -278,6 +278,37 @@ def test_an_empty_collection(setup: Setup) -> None:
         assert_well_formed(setup.retriever.search(snapshot, "anything", 5), 0)
 
 
+@pytest.mark.parametrize("query", ["squealing brake pads", "?!", "the the the"])
+async def test_all_scores_are_those_of_a_search_for_all(setup: Setup, query: str) -> None:
+    # Several segments, some passages gone from them, and a filter.
+    tagged = [Passage(p.id, p.title, p.text, {"group": "ab"[row % 2]}) for row, p in enumerate(PASSAGES)]
+    await setup.store.ingest("c", tagged[2:5], create=False)
+    await setup.store.ingest("c", [Passage("pads", "", "brake pads, brake pads")], create=False)
+    await setup.store.delete_passages("c", ["soup"])
+    for where in (None, Filter((Condition("group", AnyOf(frozenset("a"))),))):
+        with setup.over("c") as snapshot:
+            if setup.in_milvus:
+                with pytest.raises(FailedPrecondition, match="no score of all of them") as refused:
+                    setup.retriever.scores(snapshot, query, where)
+                assert refused.value.reason == "NOT_SCORED_WHOLE"
+                continue
+            everything = setup.retriever.scores(snapshot, query, where)
+            scored = dict(zip(everything.rows.tolist(), everything.scores.tolist(), strict=True))
+            found = setup.retriever.search(snapshot, query, 100, where)
+            assert len(scored) == len(everything.rows) == (8 if where is None else 2)
+            for row, score in zip(found.rows.tolist(), found.scores.tolist(), strict=True):
+                assert scored.pop(row) == pytest.approx(score, abs=1e-12)
+            # A search leaves out what no part of a fusion has a rank for.
+            assert set(scored.values()) <= {0.0}
+
+
+def test_all_scores_of_an_empty_collection(setup: Setup) -> None:
+    if setup.in_milvus:
+        pytest.skip("collections in Milvus are not scored whole")
+    with setup.over("empty") as snapshot:
+        assert len(setup.retriever.scores(snapshot, "anything").rows) == 0
+
+
 async def test_a_new_version_is_searched_once_it_is_served(setup: Setup) -> None:
     with setup.over("c") as before:
         await setup.store.ingest("c", [Passage("pump", "", "pressure of the pump in bar")], create=False)

@@ -9,7 +9,15 @@ from typing import Final, Literal
 import numpy as np
 
 from ragcore.fusion import FusedItem, reciprocal_rank_fusion, weighted_score_fusion
-from services.retriever.domain import Filter, IntArray, Passage, RetrieverInfo, Scored
+from services.retriever.domain import (
+    Filter,
+    FloatArray,
+    IntArray,
+    Passage,
+    RetrieverInfo,
+    Scored,
+    Unranked,
+)
 from services.retriever.ports import Retriever, Snapshot
 
 _POOL: Final = 100
@@ -53,6 +61,21 @@ class Fusion:
             )
         rows = np.array([entry.item for entry in ranked[:n]], dtype=np.int64)
         return Scored(rows, np.array([entry.score for entry in ranked[:n]]))
+
+    def shares(self, scores: FloatArray, places: IntArray) -> FloatArray:
+        """What passages get from one retriever that has scored them all, before its weight, ``[n]``.
+
+        Args:
+            scores: its scores, ``[n]``.
+            places: numbers by which equal scores are ordered, ``[n]``.
+        """
+        if self.method == "rrf":
+            ranks = np.empty(len(scores))
+            ranks[np.lexsort((places, -scores))] = np.arange(1, len(scores) + 1)
+            return 1 / (self.k + ranks)
+        low, high = scores.min(initial=np.inf), scores.max(initial=-np.inf)
+        brought: FloatArray = (scores - low) / (high - low) if high > low else np.ones(len(scores))
+        return brought
 
 
 class HybridRetriever:
@@ -102,6 +125,32 @@ class HybridRetriever:
         numbered = [_renumbered(side, by_id, order) for side in sides]
         fused = self._fusion.fused(numbered, self._weights, n)
         return Scored(by_id[fused.rows], fused.scores)
+
+    def scores(self, snapshot: Snapshot, query: str, where: Filter | None = None) -> Unranked:
+        """All passages that may be found, as :meth:`search` would score them were all of them asked for.
+
+        A passage that no component has a rank for scores 0. Ranking the whole collection sorts it once for
+        each component.
+
+        Raises:
+            FailedPrecondition: the collection lacks what a component needs, or is kept where not every
+                passage can be scored.
+            InvalidField: no passage has an attribute of the filter.
+        """
+        sides = [
+            component.retriever.scores(snapshot, query, where)
+            if component.is_sparse or snapshot.info.embedded
+            else Unranked(_NOTHING.rows, _NOTHING.scores)
+            for component in self._components
+        ]
+        rows = np.unique(np.concatenate([side.rows for side in sides]))
+        total = np.zeros(len(rows))
+        for component, side in zip(self._components, sides, strict=True):
+            ranked = side.scores > 0 if component.is_sparse else np.ones(len(side.rows), dtype=np.bool_)
+            there = side.rows[ranked]
+            shares = self._fusion.shares(side.scores[ranked], snapshot.places(there))
+            total[np.searchsorted(rows, there)] += component.weight * shares
+        return Unranked(rows, total)
 
     def note(self, snapshot: Snapshot) -> str:
         """What the components have to say."""

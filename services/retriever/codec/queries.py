@@ -23,11 +23,14 @@ from services.retriever.domain import (
     RetrieverInfo,
     TextRange,
 )
+from services.retriever.engine import DEFAULT_K
 from services.retriever.web import WebSourceInfo
 
 MAX_DEPTH: Final = 1000
 MAX_RANKINGS: Final = 1000
 MAX_SEED: Final = 2**63 - 1
+MAX_WHOLE_POSITIONS: Final = 10_000
+"""Positions of all rankings of a whole collection together: each may bring a passage of its own."""
 MAX_CONDITIONS: Final = 16
 MAX_VALUES: Final = 1000
 
@@ -52,6 +55,9 @@ def query_of(request: retriever_pb.RetrieveRequest) -> Query:
             raise InvalidField("collection", "a collection, candidates or a web source must be given")
     depth = checks.between("depth", request.depth, 1, MAX_DEPTH) if request.HasField("depth") else None
     k = checks.between("k", request.k, 1, MAX_DEPTH) if request.HasField("k") else None
+    draw = _draw_of(request.sampling) if request.HasField("sampling") else None
+    if request.whole_collection:
+        _check_whole(request, draw, k)
     return Query(
         text=request.query,
         collection=request.collection,
@@ -59,11 +65,28 @@ def query_of(request: retriever_pb.RetrieveRequest) -> Query:
         retriever=request.retriever,
         depth=depth,
         k=k,
-        draw=_draw_of(request.sampling) if request.HasField("sampling") else None,
+        draw=draw,
         with_inclusion=request.include_inclusion_probabilities,
         stream_id=request.stream_id,
         filter=_filter_of(request.filter) if request.HasField("filter") else None,
+        whole=request.whole_collection,
     )
+
+
+def _check_whole(request: retriever_pb.RetrieveRequest, draw: Draw | None, k: int | None) -> None:
+    if request.WhichOneof("source") != "collection":
+        raise InvalidField("whole_collection", "must be false unless a collection is asked")
+    if draw is None:
+        raise InvalidField("whole_collection", "must be false without sampling: there is nothing to draw")
+    if request.HasField("depth"):
+        raise InvalidField("depth", "must be unset with whole_collection: there is no pool")
+    positions = draw.num_rankings * (k or DEFAULT_K)
+    if positions > MAX_WHOLE_POSITIONS:
+        raise InvalidField(
+            "sampling.num_rankings",
+            f"must be at most {MAX_WHOLE_POSITIONS} / k with whole_collection, which is "
+            f"{MAX_WHOLE_POSITIONS // (k or DEFAULT_K)}, got {draw.num_rankings}",
+        )
 
 
 def _filter_of(message: retriever_pb.Filter) -> Filter | None:

@@ -9,7 +9,7 @@ from weakref import WeakKeyDictionary
 from meshkit.errors import FailedPrecondition
 from services.retriever.backends.bm25.postings import Postings, build
 from services.retriever.backends.bm25.weighting import Weighting
-from services.retriever.domain import Filter, Lexical, Passage, RetrieverInfo, Scored
+from services.retriever.domain import Filter, Lexical, Passage, RetrieverInfo, Scored, Unranked
 from services.retriever.ports import Analyzer, LexicalIndex, Snapshot
 
 W = TypeVar("W", bound=Weighting)
@@ -63,15 +63,11 @@ class Bm25Retriever(Generic[W]):
             FailedPrecondition: the collection keeps no term counts of its analyzer.
             InvalidField: no passage has an attribute of the filter.
         """
-        index = self._indexes.get(snapshot)
-        if index is None:
-            info = snapshot.info
-            raise FailedPrecondition(
-                "ANALYZER_MISMATCH",
-                f"collection {info.name!r} was indexed by another version of analyzer "
-                f"{info.lexical.analyzer!r} than this server's, {info.analyzer!r}: ingest its passages again",
-            )
-        return index.search(self._analyzer(snapshot.info.lexical.analyzer).tokens(query), n, where)
+        return self._prepared(snapshot).search(self._tokens(snapshot, query), n, where)
+
+    def scores(self, snapshot: Snapshot, query: str, where: Filter | None = None) -> Unranked:
+        """All passages that may be found; raises as :meth:`search`."""
+        return self._prepared(snapshot).scores(self._tokens(snapshot, query), where)
 
     def note(self, snapshot: Snapshot) -> str:
         """Nothing."""
@@ -85,3 +81,17 @@ class Bm25Retriever(Generic[W]):
         return self._small_index(postings, self._weighting(lexical)).search(
             analyzer.tokens(query), len(passages)
         )
+
+    def _tokens(self, snapshot: Snapshot, query: str) -> Sequence[str]:
+        return self._analyzer(snapshot.info.lexical.analyzer).tokens(query)
+
+    def _prepared(self, snapshot: Snapshot) -> LexicalIndex:
+        index = self._indexes.get(snapshot)
+        if index is None:
+            info = snapshot.info
+            raise FailedPrecondition(
+                "ANALYZER_MISMATCH",
+                f"collection {info.name!r} was indexed by another version of analyzer "
+                f"{info.lexical.analyzer!r} than this server's, {info.analyzer!r}: ingest its passages again",
+            )
+        return index

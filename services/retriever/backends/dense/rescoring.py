@@ -8,8 +8,8 @@ from services.retriever.domain import FloatArray, IntArray, VectorArray
 
 ROUNDING = 2e-5
 """More than two float32 sums of products of unit vectors are ever off together."""
-# Exact products that are worked out at a time; larger pools go in parts.
-_CELLS = 2**22
+# Numbers in float64 that are worked on at a time: as many as stay near the processor.
+_CELLS = 2**18
 
 
 def products(vectors: VectorArray, vector: VectorArray) -> FloatArray:
@@ -17,12 +17,17 @@ def products(vectors: VectorArray, vector: VectorArray) -> FloatArray:
 
     So a score depends on nothing but the two vectors, and equal vectors have equal scores.
     """
-    wide = vector.astype(np.float64)
-    rows = max(1, _CELLS // max(1, len(vector)))
-    parts = [
-        np.multiply(vectors[begin : begin + rows], wide).sum(axis=1) for begin in range(0, len(vectors), rows)
-    ]
-    return np.concatenate(parts) if parts else np.empty(0)
+    query = vector.astype(np.float64)
+    size = len(vectors)
+    found = np.empty(size)
+    rows = min(size, max(1, _CELLS // max(1, len(vector))))
+    wide = np.empty((rows, len(vector)))
+    for begin in range(0, size, max(1, rows)):
+        end = min(begin + rows, size)
+        part = wide[: end - begin]
+        part[:] = vectors[begin:end]
+        np.einsum("ij,j->i", part, query, out=found[begin:end])
+    return found
 
 
 def best_of(vectors: VectorArray, rows: IntArray, vector: VectorArray, n: int) -> tuple[IntArray, FloatArray]:

@@ -9,7 +9,7 @@ from weakref import WeakKeyDictionary
 
 from meshkit.errors import FailedPrecondition
 from services.retriever.backends.dense import flat
-from services.retriever.domain import Filter, Passage, RetrieverInfo, Scored, VectorArray
+from services.retriever.domain import Filter, Passage, RetrieverInfo, Scored, Unranked, VectorArray
 from services.retriever.ports import Encoder, Snapshot, VectorIndex
 
 
@@ -58,14 +58,14 @@ class DenseRetriever:
             FailedPrecondition: no passage has a vector by this encoder yet.
             InvalidField: no passage has an attribute of the filter.
         """
-        index = self._indexes.get(snapshot)
-        if index is None:
-            raise FailedPrecondition(
-                "NOT_EMBEDDED",
-                f"no passage of collection {snapshot.info.name!r} has a vector of {self._encoder.name!r} "
-                "yet: they are being made, see GetCollection; until then use a bm25 retriever",
-            )
-        return index.search(self._vector(query), n, where)
+        return self._prepared(snapshot).search(self._vector(query), n, where)
+
+    def scores(self, snapshot: Snapshot, query: str, where: Filter | None = None) -> Unranked:
+        """All passages that may be found and have a vector; raises as :meth:`search`.
+
+        Every vector is read and compared, whatever index there is.
+        """
+        return self._prepared(snapshot).scores(self._vector(query), where)
 
     def note(self, snapshot: Snapshot) -> str:
         """How many passages have a vector, if not all have."""
@@ -76,6 +76,16 @@ class DenseRetriever:
         """All of the passages, encoded now."""
         vectors = self._encoder.encode_passages([passage.content for passage in passages], lambda _: None)
         return flat.rank(vectors, self._vector(query))
+
+    def _prepared(self, snapshot: Snapshot) -> VectorIndex:
+        index = self._indexes.get(snapshot)
+        if index is None:
+            raise FailedPrecondition(
+                "NOT_EMBEDDED",
+                f"no passage of collection {snapshot.info.name!r} has a vector of {self._encoder.name!r} "
+                "yet: they are being made, see GetCollection; until then use a bm25 retriever",
+            )
+        return index
 
     def _vector(self, query: str) -> VectorArray:
         with self._guard:

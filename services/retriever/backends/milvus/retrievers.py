@@ -14,7 +14,15 @@ from services.retriever.backends.dense.rescoring import products
 from services.retriever.backends.milvus.connection import Row
 from services.retriever.backends.milvus.rows import DENSE, IMPACTS, LEXICAL
 from services.retriever.backends.milvus.snapshot import MilvusSnapshot, Question
-from services.retriever.domain import Filter, FloatArray, Passage, RetrieverInfo, Scored, VectorArray
+from services.retriever.domain import (
+    Filter,
+    FloatArray,
+    Passage,
+    RetrieverInfo,
+    Scored,
+    Unranked,
+    VectorArray,
+)
 from services.retriever.ports import Encoder, Retriever, Snapshot
 
 if TYPE_CHECKING:
@@ -69,6 +77,18 @@ class MilvusRetriever:
         """
         there = _milvus(snapshot)
         return there.find(self._asking.question(there, query), n, where, fill=self._asking.fill)
+
+    def scores(self, snapshot: Snapshot, query: str, where: Filter | None = None) -> Unranked:
+        """Nothing: Milvus gives no more than its best.
+
+        Raises:
+            FailedPrecondition: always.
+        """
+        raise FailedPrecondition(
+            "NOT_SCORED_WHOLE",
+            f"{self._info.name!r} of a collection in Milvus gives its best passages and no score of all of "
+            "them: draw from a pool (depth) instead of whole_collection",
+        )
 
     def note(self, snapshot: Snapshot) -> str:
         """How it differs from the retriever of this name without Milvus."""

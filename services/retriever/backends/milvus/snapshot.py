@@ -90,6 +90,14 @@ class MilvusSnapshot:
         """Some rows that were found, by ascending passage id."""
         return np.array(sorted(rows.tolist(), key=lambda row: self._passages[row].id), dtype=np.int64)
 
+    def places(self, rows: IntArray) -> IntArray:
+        """Numbers of some rows that were found that ascend as their passage ids do."""
+        places = np.empty(len(rows), dtype=np.int64)
+        places[np.argsort([self._passages[row].id for row in rows.tolist()], kind="stable")] = np.arange(
+            len(rows)
+        )
+        return places
+
     def pages(self, size: int) -> Iterator[list[Passage]]:
         """All passages by ascending id, ``size`` at a time, none of which this keeps.
 

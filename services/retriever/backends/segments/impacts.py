@@ -16,10 +16,10 @@ from services.retriever.backends.segments import durable
 from services.retriever.backends.segments.manifest import Name, SegmentManifest
 from services.retriever.backends.segments.merge import Plan
 from services.retriever.backends.segments.segment import Segment
-from services.retriever.backends.segments.selection import merged
+from services.retriever.backends.segments.selection import gathered, merged
 from services.retriever.backends.segments.snapshot import SegmentSnapshot
 from services.retriever.backends.splade.postings import ImpactPostings, SparseVector
-from services.retriever.domain import Filter, Scored
+from services.retriever.domain import Filter, Scored, Unranked
 from services.retriever.ports import Snapshot
 
 if TYPE_CHECKING:
@@ -55,6 +55,12 @@ class SegmentedImpacts:
             for postings, mask in zip(self._postings, masks, strict=True)
         ]
         return merged(found, self._snapshot.offsets, n, self._snapshot.id)
+
+    def scores(self, query: SparseVector, where: Filter | None = None) -> Unranked:
+        """All of the passages that may be found; raises as :meth:`search`."""
+        masks = self._snapshot.allowed(where)
+        scores = [postings.scores(query, self._kernel) for postings in self._postings]
+        return gathered(scores, masks, self._snapshot.offsets)
 
 
 class ImpactShelf:

@@ -9,9 +9,9 @@ import numpy as np
 
 from services.retriever.backends.bm25.kernel import Asked, Counts, Kernel
 from services.retriever.backends.bm25.weighting import Okapi, Weighting, average_length
-from services.retriever.backends.segments.selection import merged
+from services.retriever.backends.segments.selection import gathered, merged
 from services.retriever.backends.segments.snapshot import SegmentSnapshot
-from services.retriever.domain import Filter, IntArray, Scored
+from services.retriever.domain import Filter, IntArray, Scored, Unranked
 from services.retriever.ports import Snapshot
 
 
@@ -48,7 +48,25 @@ class SegmentedIndex:
             InvalidField: no passage has an attribute of the filter.
         """
         snapshot = self._snapshot
-        allowed = snapshot.allowed(where)
+        found = [
+            self._kernel.search(counts, asked, n, mask)
+            for counts, mask, asked in zip(
+                self._counts, snapshot.allowed(where), self._asked(tokens), strict=True
+            )
+        ]
+        return merged(found, snapshot.offsets, n, snapshot.id)
+
+    def scores(self, tokens: Sequence[str], where: Filter | None = None) -> Unranked:
+        """All of the passages that may be found; raises as :meth:`search`."""
+        scores = [
+            self._kernel.scores(counts, asked)
+            for counts, asked in zip(self._counts, self._asked(tokens), strict=True)
+        ]
+        return gathered(scores, self._snapshot.allowed(where), self._snapshot.offsets)
+
+    def _asked(self, tokens: Sequence[str]) -> list[Asked]:
+        """The tokens of a query in each segment, with the weights that the whole collection gives them."""
+        snapshot = self._snapshot
         distinct = list(dict.fromkeys(tokens))
         place = {token: number for number, token in enumerate(distinct)}
         frequencies = np.zeros(len(distinct), dtype=np.int64)
@@ -65,18 +83,14 @@ class SegmentedIndex:
         some = frequencies > 0
         if some.any():
             weights[some] = self._weighting.idf(frequencies[some], len(snapshot), self._mean_idf)
-        results = []
-        for view, counts, mask, (places, numbers) in zip(
-            snapshot.views, self._counts, allowed, known, strict=True
-        ):
+        by_view = []
+        for view, (places, numbers) in zip(snapshot.views, known, strict=True):
             bounds = view.segment.postings.bounds
             begins = np.zeros(len(distinct), dtype=np.int64)
             ends = np.zeros(len(distinct), dtype=np.int64)
             begins[places], ends[places] = bounds[numbers], bounds[numbers + 1]
-            results.append(
-                self._kernel.search(counts, Asked(begins[asked], ends[asked], weights[asked]), n, mask)
-            )
-        return merged(results, snapshot.offsets, n, snapshot.id)
+            by_view.append(Asked(begins[asked], ends[asked], weights[asked]))
+        return by_view
 
     @cached_property
     def _mean_idf(self) -> float:

@@ -11,7 +11,7 @@ from services.retriever.backends.bm25.reference import RankBm25Index
 from services.retriever.backends.bm25.weighting import Okapi, Weighting
 from services.retriever.backends.segments.snapshot import SegmentSnapshot
 from services.retriever.backends.selection import best
-from services.retriever.domain import Filter, Scored
+from services.retriever.domain import Filter, Scored, Unranked
 from services.retriever.ports import Snapshot
 
 
@@ -56,10 +56,15 @@ class ReferenceIndex:
         Raises:
             InvalidField: no passage has an attribute of the filter.
         """
+        found = self.scores(tokens, where)
+        ranked = best(found.scores, n)
+        return Scored(found.rows[ranked.rows], ranked.scores)
+
+    def scores(self, tokens: Sequence[str], where: Filter | None = None) -> Unranked:
+        """All of the passages that may be found, by ascending id; raises as :meth:`search`."""
         may = [
             np.ones(len(view.segment), dtype=np.bool_) if mask is None else mask
             for view, mask in zip(self._snapshot.views, self._snapshot.allowed(where), strict=True)
         ]
         allowed = np.flatnonzero(np.concatenate([np.empty(0, dtype=np.bool_), *may])[self._rows])
-        found = best(self._index.scores(tokens)[allowed], n)
-        return Scored(self._rows[allowed[found.rows]], found.scores)
+        return Unranked(self._rows[allowed], self._index.scores(tokens)[allowed])

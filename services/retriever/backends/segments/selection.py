@@ -7,8 +7,9 @@ from collections.abc import Callable, Sequence
 from itertools import islice
 
 import numpy as np
+from numpy.typing import NDArray
 
-from services.retriever.domain import IntArray, Scored
+from services.retriever.domain import FloatArray, IntArray, Scored, Unranked
 
 
 def merged(found: Sequence[Scored], offsets: IntArray, n: int, id_of: Callable[[int], bytes]) -> Scored:
@@ -47,3 +48,23 @@ def merged(found: Sequence[Scored], offsets: IntArray, n: int, id_of: Callable[[
                 islice(heapq.merge(*(run.tolist() for run in runs), key=id_of), min(end, n) - begin)
             )
     return Scored(kept, scores[:n])
+
+
+def gathered(
+    scores: Sequence[FloatArray | None], allowed: Sequence[NDArray[np.bool_] | None], offsets: IntArray
+) -> Unranked:
+    """What may be found of all segments.
+
+    Args:
+        scores: by segment, of each of its rows; None for a segment that has none.
+        allowed: by segment, whether each of its rows may be found; None if all may.
+        offsets: where each segment's rows begin.
+    """
+    rows, kept = [np.empty(0, dtype=np.int64)], [np.empty(0)]
+    for one, mask, offset in zip(scores, allowed, offsets.tolist(), strict=False):
+        if one is None:
+            continue
+        there = np.arange(len(one)) if mask is None else np.flatnonzero(mask)
+        rows.append(there + offset)
+        kept.append(one if mask is None else one[there])
+    return Unranked(np.concatenate(rows), np.concatenate(kept))

@@ -8,9 +8,9 @@ from weakref import WeakKeyDictionary
 
 import numpy as np
 
-from services.retriever.backends.segments.selection import merged
+from services.retriever.backends.segments.selection import gathered, merged
 from services.retriever.backends.segments.snapshot import SegmentSnapshot
-from services.retriever.domain import Filter, Scored, VectorArray
+from services.retriever.domain import Filter, Scored, Unranked, VectorArray
 from services.retriever.ports import Snapshot
 
 if TYPE_CHECKING:
@@ -86,3 +86,17 @@ class SegmentedVectors:
                 there = rows[0] >= 0
                 found.append(Scored(rows[0][there], scores[0][there]))
         return merged(found, self._snapshot.offsets, n, self._snapshot.id)
+
+    def scores(self, vector: VectorArray, where: Filter | None = None) -> Unranked:
+        """All of the passages that may be found and have a vector, from the vectors themselves.
+
+        Raises:
+            InvalidField: no passage has an attribute of the filter.
+        """
+        from services.retriever.backends.dense.rescoring import products
+
+        scores = [
+            products(view.dense.vectors, vector) if index is not None and view.dense is not None else None
+            for view, index in zip(self._snapshot.views, self._indexes, strict=True)
+        ]
+        return gathered(scores, self._snapshot.allowed(where), self._snapshot.offsets)

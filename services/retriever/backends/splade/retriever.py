@@ -10,7 +10,7 @@ from meshkit.errors import FailedPrecondition
 from services.retriever.backends.bm25.kernel import Kernel
 from services.retriever.backends.splade.postings import ImpactPostings, SparseVector
 from services.retriever.backends.splade.sparse_encoder import SparseTextEncoder
-from services.retriever.domain import Filter, Passage, RetrieverInfo, Scored
+from services.retriever.domain import Filter, Passage, RetrieverInfo, Scored, Unranked
 from services.retriever.ports import Snapshot
 
 
@@ -19,6 +19,9 @@ class ImpactIndex(Protocol):
 
     def search(self, query: SparseVector, n: int, where: Filter | None = None) -> Scored:
         """The best ``n`` of the passages that may be found, or all of them."""
+
+    def scores(self, query: SparseVector, where: Filter | None = None) -> Unranked:
+        """All of the passages that may be found."""
 
 
 class SpladeRetriever:
@@ -62,12 +65,11 @@ class SpladeRetriever:
             FailedPrecondition: the collection is kept where its passages cannot be encoded.
             InvalidField: no passage has an attribute of the filter.
         """
-        index = self._indexes.get(snapshot)
-        if index is None:
-            raise FailedPrecondition(
-                "NOT_ENCODED", f"collection {snapshot.info.name!r} has no weights of {self._encoder.name!r}"
-            )
-        return index.search(self._encoder.encode_query(query), n, where)
+        return self._prepared(snapshot).search(self._encoder.encode_query(query), n, where)
+
+    def scores(self, snapshot: Snapshot, query: str, where: Filter | None = None) -> Unranked:
+        """All passages that may be found; raises as :meth:`search`."""
+        return self._prepared(snapshot).scores(self._encoder.encode_query(query), where)
 
     def note(self, snapshot: Snapshot) -> str:
         """Nothing."""
@@ -78,3 +80,11 @@ class SpladeRetriever:
         vectors = self._encoder.encode_passages([passage.content for passage in passages], lambda _: None)
         postings = ImpactPostings.build(vectors, self._encoder.vocabulary)
         return postings.search(self._encoder.encode_query(query), len(passages), self._kernel)
+
+    def _prepared(self, snapshot: Snapshot) -> ImpactIndex:
+        index = self._indexes.get(snapshot)
+        if index is None:
+            raise FailedPrecondition(
+                "NOT_ENCODED", f"collection {snapshot.info.name!r} has no weights of {self._encoder.name!r}"
+            )
+        return index

@@ -25,7 +25,7 @@ _sym_db = _symbol_database.Default()
 from ragmesh.common.v1 import common_pb2 as ragmesh_dot_common_dot_v1_dot_common__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n,ragmesh/retriever/v1/retriever_service.proto\x12\x14ragmesh.retriever.v1\x1a\x1eragmesh/common/v1/common.proto\"@\n\x10InlineCandidates\x12,\n\x08passages\x18\x01 \x03(\x0b\x32\x1a.ragmesh.common.v1.Passage\"\xed\x02\n\x0fRetrieveRequest\x12\r\n\x05query\x18\x01 \x01(\t\x12\x14\n\ncollection\x18\x02 \x01(\tH\x00\x12<\n\ncandidates\x18\x03 \x01(\x0b\x32&.ragmesh.retriever.v1.InlineCandidatesH\x00\x12\r\n\x03web\x18\n \x01(\tH\x00\x12\x11\n\tretriever\x18\x04 \x01(\t\x12\x12\n\x05\x64\x65pth\x18\x05 \x01(\rH\x01\x88\x01\x01\x12\x0e\n\x01k\x18\x06 \x01(\rH\x02\x88\x01\x01\x12-\n\x08sampling\x18\x07 \x01(\x0b\x32\x1b.ragmesh.common.v1.Sampling\x12\'\n\x1finclude_inclusion_probabilities\x18\x08 \x01(\x08\x12\x11\n\tstream_id\x18\t \x01(\t\x12,\n\x06\x66ilter\x18\x0b \x01(\x0b\x32\x1c.ragmesh.retriever.v1.FilterB\x08\n\x06sourceB\x08\n\x06_depthB\x04\n\x02_k\"=\n\x06\x46ilter\x12\x33\n\nconditions\x18\x01 \x03(\x0b\x32\x1f.ragmesh.retriever.v1.Condition\"\xca\x01\n\tCondition\x12\x11\n\tattribute\x18\x01 \x01(\t\x12-\n\x06\x61ny_of\x18\x02 \x01(\x0b\x32\x1b.ragmesh.retriever.v1.AnyOfH\x00\x12\x35\n\ntext_range\x18\x03 \x01(\x0b\x32\x1f.ragmesh.retriever.v1.TextRangeH\x00\x12\x39\n\x0cnumber_range\x18\x04 \x01(\x0b\x32!.ragmesh.retriever.v1.NumberRangeH\x00\x42\t\n\x07\x61llowed\"\x17\n\x05\x41nyOf\x12\x0e\n\x06values\x18\x01 \x03(\t\"?\n\tTextRange\x12\x11\n\x04\x66rom\x18\x01 \x01(\tH\x00\x88\x01\x01\x12\x0f\n\x02to\x18\x02 \x01(\tH\x01\x88\x01\x01\x42\x07\n\x05_fromB\x05\n\x03_to\"A\n\x0bNumberRange\x12\x11\n\x04\x66rom\x18\x01 \x01(\x01H\x00\x88\x01\x01\x12\x0f\n\x02to\x18\x02 \x01(\x01H\x01\x88\x01\x01\x42\x07\n\x05_fromB\x05\n\x03_to\"\xd8\x01\n\x10RetrieveResponse\x12,\n\x08passages\x18\x01 \x03(\x0b\x32\x1a.ragmesh.common.v1.Passage\x12\x0e\n\x06scores\x18\x02 \x03(\x01\x12-\n\x08rankings\x18\x03 \x01(\x0b\x32\x1b.ragmesh.common.v1.Rankings\x12\x15\n\rindex_version\x18\x04 \x01(\t\x12\x11\n\tretriever\x18\x05 \x01(\t\x12\x1f\n\x17inclusion_probabilities\x18\x06 \x03(\x01\x12\x0c\n\x04note\x18\x07 \x01(\t\"\x17\n\x15ListRetrieversRequest\"q\n\tRetriever\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x13\n\x0b\x64\x65scription\x18\x02 \x01(\t\x12\x0e\n\x06\x65ngine\x18\x03 \x01(\t\x12\r\n\x05model\x18\x04 \x01(\t\x12\x0e\n\x06\x64\x65vice\x18\x05 \x01(\t\x12\x12\n\nis_default\x18\x06 \x01(\x08\"M\n\x16ListRetrieversResponse\x12\x33\n\nretrievers\x18\x01 \x03(\x0b\x32\x1f.ragmesh.retriever.v1.Retriever\"\x14\n\x12ListSourcesRequest\"+\n\x06Source\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x13\n\x0b\x64\x65scription\x18\x02 \x01(\t\"D\n\x13ListSourcesResponse\x12-\n\x07sources\x18\x01 \x03(\x0b\x32\x1c.ragmesh.retriever.v1.Source2\xbe\x02\n\x10RetrieverService\x12Y\n\x08Retrieve\x12%.ragmesh.retriever.v1.RetrieveRequest\x1a&.ragmesh.retriever.v1.RetrieveResponse\x12k\n\x0eListRetrievers\x12+.ragmesh.retriever.v1.ListRetrieversRequest\x1a,.ragmesh.retriever.v1.ListRetrieversResponse\x12\x62\n\x0bListSources\x12(.ragmesh.retriever.v1.ListSourcesRequest\x1a).ragmesh.retriever.v1.ListSourcesResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n,ragmesh/retriever/v1/retriever_service.proto\x12\x14ragmesh.retriever.v1\x1a\x1eragmesh/common/v1/common.proto\"@\n\x10InlineCandidates\x12,\n\x08passages\x18\x01 \x03(\x0b\x32\x1a.ragmesh.common.v1.Passage\"\x87\x03\n\x0fRetrieveRequest\x12\r\n\x05query\x18\x01 \x01(\t\x12\x14\n\ncollection\x18\x02 \x01(\tH\x00\x12<\n\ncandidates\x18\x03 \x01(\x0b\x32&.ragmesh.retriever.v1.InlineCandidatesH\x00\x12\r\n\x03web\x18\n \x01(\tH\x00\x12\x11\n\tretriever\x18\x04 \x01(\t\x12\x12\n\x05\x64\x65pth\x18\x05 \x01(\rH\x01\x88\x01\x01\x12\x0e\n\x01k\x18\x06 \x01(\rH\x02\x88\x01\x01\x12-\n\x08sampling\x18\x07 \x01(\x0b\x32\x1b.ragmesh.common.v1.Sampling\x12\'\n\x1finclude_inclusion_probabilities\x18\x08 \x01(\x08\x12\x11\n\tstream_id\x18\t \x01(\t\x12,\n\x06\x66ilter\x18\x0b \x01(\x0b\x32\x1c.ragmesh.retriever.v1.Filter\x12\x18\n\x10whole_collection\x18\x0c \x01(\x08\x42\x08\n\x06sourceB\x08\n\x06_depthB\x04\n\x02_k\"=\n\x06\x46ilter\x12\x33\n\nconditions\x18\x01 \x03(\x0b\x32\x1f.ragmesh.retriever.v1.Condition\"\xca\x01\n\tCondition\x12\x11\n\tattribute\x18\x01 \x01(\t\x12-\n\x06\x61ny_of\x18\x02 \x01(\x0b\x32\x1b.ragmesh.retriever.v1.AnyOfH\x00\x12\x35\n\ntext_range\x18\x03 \x01(\x0b\x32\x1f.ragmesh.retriever.v1.TextRangeH\x00\x12\x39\n\x0cnumber_range\x18\x04 \x01(\x0b\x32!.ragmesh.retriever.v1.NumberRangeH\x00\x42\t\n\x07\x61llowed\"\x17\n\x05\x41nyOf\x12\x0e\n\x06values\x18\x01 \x03(\t\"?\n\tTextRange\x12\x11\n\x04\x66rom\x18\x01 \x01(\tH\x00\x88\x01\x01\x12\x0f\n\x02to\x18\x02 \x01(\tH\x01\x88\x01\x01\x42\x07\n\x05_fromB\x05\n\x03_to\"A\n\x0bNumberRange\x12\x11\n\x04\x66rom\x18\x01 \x01(\x01H\x00\x88\x01\x01\x12\x0f\n\x02to\x18\x02 \x01(\x01H\x01\x88\x01\x01\x42\x07\n\x05_fromB\x05\n\x03_to\"\xd8\x01\n\x10RetrieveResponse\x12,\n\x08passages\x18\x01 \x03(\x0b\x32\x1a.ragmesh.common.v1.Passage\x12\x0e\n\x06scores\x18\x02 \x03(\x01\x12-\n\x08rankings\x18\x03 \x01(\x0b\x32\x1b.ragmesh.common.v1.Rankings\x12\x15\n\rindex_version\x18\x04 \x01(\t\x12\x11\n\tretriever\x18\x05 \x01(\t\x12\x1f\n\x17inclusion_probabilities\x18\x06 \x03(\x01\x12\x0c\n\x04note\x18\x07 \x01(\t\"\x17\n\x15ListRetrieversRequest\"q\n\tRetriever\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x13\n\x0b\x64\x65scription\x18\x02 \x01(\t\x12\x0e\n\x06\x65ngine\x18\x03 \x01(\t\x12\r\n\x05model\x18\x04 \x01(\t\x12\x0e\n\x06\x64\x65vice\x18\x05 \x01(\t\x12\x12\n\nis_default\x18\x06 \x01(\x08\"M\n\x16ListRetrieversResponse\x12\x33\n\nretrievers\x18\x01 \x03(\x0b\x32\x1f.ragmesh.retriever.v1.Retriever\"\x14\n\x12ListSourcesRequest\"+\n\x06Source\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x13\n\x0b\x64\x65scription\x18\x02 \x01(\t\"D\n\x13ListSourcesResponse\x12-\n\x07sources\x18\x01 \x03(\x0b\x32\x1c.ragmesh.retriever.v1.Source2\xbe\x02\n\x10RetrieverService\x12Y\n\x08Retrieve\x12%.ragmesh.retriever.v1.RetrieveRequest\x1a&.ragmesh.retriever.v1.RetrieveResponse\x12k\n\x0eListRetrievers\x12+.ragmesh.retriever.v1.ListRetrieversRequest\x1a,.ragmesh.retriever.v1.ListRetrieversResponse\x12\x62\n\x0bListSources\x12(.ragmesh.retriever.v1.ListSourcesRequest\x1a).ragmesh.retriever.v1.ListSourcesResponseb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -35,31 +35,31 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_INLINECANDIDATES']._serialized_start=102
   _globals['_INLINECANDIDATES']._serialized_end=166
   _globals['_RETRIEVEREQUEST']._serialized_start=169
-  _globals['_RETRIEVEREQUEST']._serialized_end=534
-  _globals['_FILTER']._serialized_start=536
-  _globals['_FILTER']._serialized_end=597
-  _globals['_CONDITION']._serialized_start=600
-  _globals['_CONDITION']._serialized_end=802
-  _globals['_ANYOF']._serialized_start=804
-  _globals['_ANYOF']._serialized_end=827
-  _globals['_TEXTRANGE']._serialized_start=829
-  _globals['_TEXTRANGE']._serialized_end=892
-  _globals['_NUMBERRANGE']._serialized_start=894
-  _globals['_NUMBERRANGE']._serialized_end=959
-  _globals['_RETRIEVERESPONSE']._serialized_start=962
-  _globals['_RETRIEVERESPONSE']._serialized_end=1178
-  _globals['_LISTRETRIEVERSREQUEST']._serialized_start=1180
-  _globals['_LISTRETRIEVERSREQUEST']._serialized_end=1203
-  _globals['_RETRIEVER']._serialized_start=1205
-  _globals['_RETRIEVER']._serialized_end=1318
-  _globals['_LISTRETRIEVERSRESPONSE']._serialized_start=1320
-  _globals['_LISTRETRIEVERSRESPONSE']._serialized_end=1397
-  _globals['_LISTSOURCESREQUEST']._serialized_start=1399
-  _globals['_LISTSOURCESREQUEST']._serialized_end=1419
-  _globals['_SOURCE']._serialized_start=1421
-  _globals['_SOURCE']._serialized_end=1464
-  _globals['_LISTSOURCESRESPONSE']._serialized_start=1466
-  _globals['_LISTSOURCESRESPONSE']._serialized_end=1534
-  _globals['_RETRIEVERSERVICE']._serialized_start=1537
-  _globals['_RETRIEVERSERVICE']._serialized_end=1855
+  _globals['_RETRIEVEREQUEST']._serialized_end=560
+  _globals['_FILTER']._serialized_start=562
+  _globals['_FILTER']._serialized_end=623
+  _globals['_CONDITION']._serialized_start=626
+  _globals['_CONDITION']._serialized_end=828
+  _globals['_ANYOF']._serialized_start=830
+  _globals['_ANYOF']._serialized_end=853
+  _globals['_TEXTRANGE']._serialized_start=855
+  _globals['_TEXTRANGE']._serialized_end=918
+  _globals['_NUMBERRANGE']._serialized_start=920
+  _globals['_NUMBERRANGE']._serialized_end=985
+  _globals['_RETRIEVERESPONSE']._serialized_start=988
+  _globals['_RETRIEVERESPONSE']._serialized_end=1204
+  _globals['_LISTRETRIEVERSREQUEST']._serialized_start=1206
+  _globals['_LISTRETRIEVERSREQUEST']._serialized_end=1229
+  _globals['_RETRIEVER']._serialized_start=1231
+  _globals['_RETRIEVER']._serialized_end=1344
+  _globals['_LISTRETRIEVERSRESPONSE']._serialized_start=1346
+  _globals['_LISTRETRIEVERSRESPONSE']._serialized_end=1423
+  _globals['_LISTSOURCESREQUEST']._serialized_start=1425
+  _globals['_LISTSOURCESREQUEST']._serialized_end=1445
+  _globals['_SOURCE']._serialized_start=1447
+  _globals['_SOURCE']._serialized_end=1490
+  _globals['_LISTSOURCESRESPONSE']._serialized_start=1492
+  _globals['_LISTSOURCESRESPONSE']._serialized_end=1560
+  _globals['_RETRIEVERSERVICE']._serialized_start=1563
+  _globals['_RETRIEVERSERVICE']._serialized_end=1881
 # @@protoc_insertion_point(module_scope)

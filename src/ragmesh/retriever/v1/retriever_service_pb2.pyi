@@ -60,6 +60,7 @@ class RetrieveRequest(_message.Message):
     INCLUDE_INCLUSION_PROBABILITIES_FIELD_NUMBER: _builtins.int
     STREAM_ID_FIELD_NUMBER: _builtins.int
     FILTER_FIELD_NUMBER: _builtins.int
+    WHOLE_COLLECTION_FIELD_NUMBER: _builtins.int
     query: _builtins.str
     """The query; 1 to 8,192 bytes, not only white space."""
     collection: _builtins.str
@@ -73,7 +74,8 @@ class RetrieveRequest(_message.Message):
     Unit: passages. Range: [1, 1000]. Default: 100, or the number of inline candidates.
     """
     k: _builtins.int
-    """Positions per ranking; at most `depth`, and at most the number of inline candidates.
+    """Positions per ranking; at most `depth`, and at most the number of inline candidates; 1,000 of a whole
+    collection.
     Unit: passages. Range: [1, depth]. Default: the smaller of 5 and the pool.
     """
     include_inclusion_probabilities: _builtins.bool
@@ -81,6 +83,12 @@ class RetrieveRequest(_message.Message):
     stream_id: _builtins.str
     """Name of this request for its random generator; requests with equal seed and stream id draw alike.
     Empty means the query itself.
+    """
+    whole_collection: _builtins.bool
+    """Draw the rankings from every passage of the collection that may be found instead of from a pool. The reply
+    then has only the passages that some ranking has. Needs `collection` and `sampling`, and neither `depth`
+    nor candidates nor a web source; `num_rankings` times `k` is at most 10,000. Costs time in step with the
+    collection. FAILED_PRECONDITION (`NOT_SCORED_WHOLE`) where not every passage can be scored, as in Milvus.
     """
     @_builtins.property
     def candidates(self) -> Global___InlineCandidates:
@@ -108,10 +116,11 @@ class RetrieveRequest(_message.Message):
         include_inclusion_probabilities: _builtins.bool = ...,
         stream_id: _builtins.str = ...,
         filter: Global___Filter | None = ...,
+        whole_collection: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_depth", b"_depth", "_k", b"_k", "candidates", b"candidates", "collection", b"collection", "depth", b"depth", "filter", b"filter", "k", b"k", "sampling", b"sampling", "source", b"source", "web", b"web"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_depth", b"_depth", "_k", b"_k", "candidates", b"candidates", "collection", b"collection", "depth", b"depth", "filter", b"filter", "include_inclusion_probabilities", b"include_inclusion_probabilities", "k", b"k", "query", b"query", "retriever", b"retriever", "sampling", b"sampling", "source", b"source", "stream_id", b"stream_id", "web", b"web"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_depth", b"_depth", "_k", b"_k", "candidates", b"candidates", "collection", b"collection", "depth", b"depth", "filter", b"filter", "include_inclusion_probabilities", b"include_inclusion_probabilities", "k", b"k", "query", b"query", "retriever", b"retriever", "sampling", b"sampling", "source", b"source", "stream_id", b"stream_id", "web", b"web", "whole_collection", b"whole_collection"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__depth: _TypeAlias = _typing.Literal["depth"]  # noqa: Y015
     _WhichOneofArgType__depth: _TypeAlias = _typing.Literal["_depth", b"_depth"]  # noqa: Y015
@@ -300,7 +309,8 @@ class RetrieveResponse(_message.Message):
     @_builtins.property
     def passages(self) -> _containers.RepeatedCompositeFieldContainer[_common_pb2.Passage]:
         """The candidate pool, best score first, ties by ascending id. All of the pool when sampled or when
-        inclusion probabilities are asked for, otherwise only the first k.
+        inclusion probabilities are asked for, otherwise only the first k; when sampled from the whole collection
+        the passages that some ranking has.
         """
 
     @_builtins.property

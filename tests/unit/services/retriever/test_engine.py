@@ -6,10 +6,12 @@ from collections.abc import AsyncIterator
 
 import numpy as np
 import pytest
+from scipy import stats
 
 from meshkit.admission import Admission
 from meshkit.compute import ComputePool
 from meshkit.errors import InvalidField, NotFound, Overloaded
+from ragcore.plackett_luce import log_probability, log_weights
 from services.retriever.analyzer import analyzer
 from services.retriever.backends.catalogue import Catalogue
 from services.retriever.domain import DEFAULT_TENANT, Draw, Passage, Query
@@ -80,6 +82,54 @@ async def test_a_draw_is_named_by_seed_and_stream(engine: RetrieverEngine) -> No
     assert (await draw(draw=dataclasses.replace(DRAW, num_rankings=10))) == plain[:10]
 
 
+WHOLE = dataclasses.replace(QUERY, draw=DRAW, whole=True)
+
+
+async def test_a_whole_collection_is_drawn_from_as_a_pool_of_all_of_it(engine: RetrieverEngine) -> None:
+    draw = Draw(alpha=2.0, num_rankings=1000, seed=1)
+    asked = {"k": 2, "draw": draw, "with_inclusion": True}
+    pool = await engine.retrieve(dataclasses.replace(QUERY, depth=1000, **asked))
+    whole = await engine.retrieve(dataclasses.replace(WHOLE, **asked))
+    assert whole.inclusion is not None
+    assert pool.inclusion is not None
+    assert whole.log_probabilities is not None
+
+    # All 20 are drawn at some time, so that both show the same passages.
+    assert ids(whole.passages) == ids(pool.passages)
+    np.testing.assert_array_equal(whole.scores, pool.scores)
+    np.testing.assert_allclose(whole.inclusion, pool.inclusion, atol=1e-12)
+    policy = log_weights(pool.scores, 2.0)
+    np.testing.assert_allclose(whole.log_probabilities, log_probability(policy, whole.rankings), rtol=1e-12)
+    times = np.bincount(whole.rankings.ravel(), minlength=20)
+    assert stats.chisquare(times, pool.inclusion * 1000).pvalue > 1e-4
+
+
+async def test_a_draw_from_a_whole_collection_is_named_by_seed_and_stream(engine: RetrieverEngine) -> None:
+    async def drawn(**changes: object) -> list[list[str]]:
+        answer = await engine.retrieve(dataclasses.replace(WHOLE, **changes))
+        return [[answer.passages[one].id for one in ranking] for ranking in answer.rankings.tolist()]
+
+    plain = await drawn()
+    assert await drawn() == plain
+    assert await drawn(stream_id="other") != plain
+    assert await drawn(draw=dataclasses.replace(DRAW, seed=4)) != plain
+    assert await drawn(draw=dataclasses.replace(DRAW, num_rankings=10)) == plain[:10]
+
+
+async def test_only_what_was_drawn_from_a_whole_collection_is_shown(engine: RetrieverEngine) -> None:
+    answer = await engine.retrieve(dataclasses.replace(WHOLE, k=2, draw=Draw(1.0, 3, 0), with_inclusion=True))
+    assert sorted(set(answer.rankings.ravel().tolist())) == list(range(len(answer.passages)))
+    assert len(answer.passages) == len(answer.scores) <= 6
+    assert answer.scores.tolist() == sorted(answer.scores.tolist(), reverse=True)
+    assert answer.inclusion is not None
+    assert 0 < answer.inclusion.sum() < 2  # what was not drawn has the rest
+
+
+async def test_a_whole_collection_may_have_less_than_k(engine: RetrieverEngine) -> None:
+    answer = await engine.retrieve(dataclasses.replace(WHOLE, k=900, draw=Draw(1.0, 2, 0)))
+    assert answer.rankings.shape == (2, 20)
+
+
 async def test_alpha_is_the_fairness_dial(engine: RetrieverEngine) -> None:
     async def times_on_top(alpha: float) -> Counter[int]:
         draw = Draw(alpha=alpha, num_rankings=1000, seed=1)
@@ -105,13 +155,13 @@ async def test_a_pool_may_be_smaller_than_asked_for(engine: RetrieverEngine) -> 
     assert answer.rankings.shape == (1, 20)
 
 
-@pytest.mark.parametrize("draw", [None, DRAW])
-async def test_an_empty_collection_gives_empty_rankings(engine: RetrieverEngine, draw: Draw | None) -> None:
-    answer = await engine.retrieve(
-        dataclasses.replace(QUERY, collection="empty", draw=draw, with_inclusion=True)
-    )
+@pytest.mark.parametrize(
+    "query", [QUERY, dataclasses.replace(QUERY, draw=DRAW), WHOLE], ids=["one", "sampled", "whole"]
+)
+async def test_an_empty_collection_gives_empty_rankings(engine: RetrieverEngine, query: Query) -> None:
+    answer = await engine.retrieve(dataclasses.replace(query, collection="empty", with_inclusion=True))
     assert len(answer.passages) == len(answer.scores) == 0
-    assert answer.rankings.shape == (1 if draw is None else 50, 0)
+    assert answer.rankings.shape == (1 if query.draw is None else 50, 0)
     assert answer.inclusion is not None
     assert answer.inclusion.shape == (0,)
 

@@ -52,6 +52,16 @@ def test_a_query_with_all_its_fields() -> None:
     )
 
 
+def test_rankings_of_a_whole_collection_are_as_many_as_passages_fit() -> None:
+    query = queries.query_of(
+        RetrieveRequest(
+            query="q", collection="c", k=10, sampling=Sampling(num_rankings=1000), whole_collection=True
+        )
+    )
+    assert (query.whole, query.depth, query.k) == (True, None, 10)
+    assert not queries.query_of(RetrieveRequest(query="q", collection="c")).whole
+
+
 def test_unset_is_not_zero() -> None:
     query = queries.query_of(RetrieveRequest(query="q", collection="c", sampling=Sampling()))
     assert (query.depth, query.k, query.draw) == (None, None, Draw(1.0, 1, 0))
@@ -107,6 +117,27 @@ BAD_QUERIES = [
         RetrieveRequest(query="q", collection="c", sampling=Sampling(num_rankings=1001)),
     ),
     ("sampling.seed", RetrieveRequest(query="q", collection="c", sampling=Sampling(seed=2**63))),
+    ("whole_collection", RetrieveRequest(query="q", collection="c", whole_collection=True)),
+    ("whole_collection", RetrieveRequest(query="q", web="w", sampling=Sampling(), whole_collection=True)),
+    (
+        "whole_collection",
+        RetrieveRequest(
+            query="q",
+            candidates=candidates(PassageProto(id="a", text="x")),
+            sampling=Sampling(),
+            whole_collection=True,
+        ),
+    ),
+    (
+        "depth",
+        RetrieveRequest(query="q", collection="c", sampling=Sampling(), depth=9, whole_collection=True),
+    ),
+    (
+        "sampling.num_rankings",
+        RetrieveRequest(
+            query="q", collection="c", sampling=Sampling(num_rankings=1000), k=11, whole_collection=True
+        ),
+    ),
 ]
 
 
