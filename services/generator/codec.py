@@ -11,6 +11,7 @@ from ragmesh.common.v1 import common_pb2
 from ragmesh.generator.v1 import generator_service_pb2 as pb
 from services.generator.domain import (
     Augmentation,
+    Cost,
     Decoding,
     FinishReason,
     GenerationRequest,
@@ -18,8 +19,9 @@ from services.generator.domain import (
     Normalization,
     Passage,
     RelevanceRequest,
+    Turn,
 )
-from services.generator.engine import Finished, Judged
+from services.generator.engine import Finished, Judged, batch_cost
 
 MAX_PASSAGES: Final = 100
 """Most passages of one answer."""
@@ -29,6 +31,10 @@ MAX_REQUESTS: Final = 256
 """Most requests in a batch."""
 MAX_NAME_BYTES: Final = 256
 """Longest name of a model or template. Bytes."""
+MAX_TURNS: Final = 100
+"""Most earlier turns of a conversation."""
+MAX_REPLY_BYTES: Final = 65_536
+"""Longest answer of an earlier turn. Bytes."""
 
 _AUGMENTATIONS: Final = {
     pb.AUGMENTATION_UNSPECIFIED: None,
@@ -69,6 +75,7 @@ def decode_request(message: pb.GenerateRequest, *, default_beams: int) -> Genera
         augmentation=augmentation,
         template=_name("template", message.template),
         decoding=_decoding(message.decoding, default_beams),
+        turns=_turns(message.turns),
     )
 
 
@@ -101,7 +108,13 @@ def decode_judgement(message: pb.ScoreRelevanceRequest) -> tuple[RelevanceReques
         normalization = _NORMALIZATIONS[message.normalization]
     except KeyError:
         raise InvalidField("normalization", f"no value {message.normalization}") from None
-    request = RelevanceRequest(question, decode_passages(message.passages), normalization)
+    request = RelevanceRequest(
+        question,
+        decode_passages(message.passages),
+        normalization,
+        template=_name("template", message.template),
+        turns=_turns(message.turns),
+    )
     return request, _name("model", message.model)
 
 
@@ -120,21 +133,32 @@ def encode_answer(finished: Finished) -> pb.Answer:
         completion_tokens=answer.completion_tokens,
         log_probability=answer.log_probability,
         model=model.name,
-        model_version=model.version,
+        model_version=answer.model_version or model.version,
         engine=model.engine,
         dropped_passages=answer.dropped_passages,
+        cut_passages=answer.cut_passages,
+        cost=_cost(answer.cost),
+        dropped_turns=answer.dropped_turns,
     )
 
 
 def encode_results(outcomes: Sequence[Finished | MeshError]) -> pb.GenerateBatchResponse:
-    """One outcome per item."""
+    """One outcome per item, and what all of them cost."""
+    cost = batch_cost(outcomes)
     return pb.GenerateBatchResponse(
         results=[
             pb.GenerateBatchResult(error=item_error(outcome))
             if isinstance(outcome, MeshError)
             else pb.GenerateBatchResult(answer=encode_answer(outcome))
             for outcome in outcomes
-        ]
+        ],
+        cost=pb.BatchCost(
+            computed_answers=cost.computed_answers,
+            reused_answers=cost.reused_answers,
+            computed_tokens=cost.computed_tokens,
+            reused_tokens=cost.reused_tokens,
+            written_tokens=cost.written_tokens,
+        ),
     )
 
 
@@ -160,9 +184,34 @@ def encode_models(models: Sequence[ModelDescription]) -> pb.ListModelsResponse:
                 scores_relevance=model.scores_relevance,
                 max_input_tokens=model.max_input_tokens,
                 augmentations=[_AUGMENTATION_CODES[one] for one in model.augmentations],
+                max_new_tokens=model.max_new_tokens,
+                runtime=model.runtime,
             )
             for at, model in enumerate(models)
         ]
+    )
+
+
+def _turns(messages: Sequence[pb.Turn]) -> tuple[Turn, ...]:
+    if len(messages) > MAX_TURNS:
+        raise InvalidField("turns", f"must be at most {MAX_TURNS} turns, has {len(messages)}")
+    turns = []
+    for at, one in enumerate(messages):
+        size = len(one.answer.encode())
+        if size > MAX_REPLY_BYTES:
+            raise InvalidField(f"turns[{at}].answer", f"must be at most {MAX_REPLY_BYTES} bytes, has {size}")
+        turns.append(Turn(checks.text(f"turns[{at}].question", one.question), one.answer))
+    return tuple(turns)
+
+
+def _cost(cost: Cost) -> pb.Cost:
+    return pb.Cost(
+        queue_ms=cost.queue_s * 1e3,
+        first_token_ms=cost.first_token_s * 1e3,
+        total_ms=cost.total_s * 1e3,
+        computed_tokens=cost.computed_tokens,
+        reused_tokens=cost.reused_tokens,
+        batch_rows=cost.batch_rows,
     )
 
 

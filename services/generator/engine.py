@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Final
 
-from meshkit.errors import FailedPrecondition, InvalidField, MeshError, NotFound
+from meshkit.errors import DeadlineExceeded, FailedPrecondition, InvalidField, MeshError, NotFound
 from services.generator.domain import (
     Answer,
     Augmentation,
+    Cost,
     GenerationRequest,
     ModelDescription,
     Passage,
@@ -36,10 +37,44 @@ _IN_TWO_STEPS: Final[dict[Augmentation | None, tuple[Augmentation, str]]] = {
 
 @dataclass(frozen=True, slots=True)
 class Finished:
-    """An answer and the model that wrote it."""
+    """An answer and the model that wrote it.
+
+    ``reused``: whether it was computed for another request of the batch, and is here again;
+    ``written_tokens``: tokens that were written for it, those of the document it was drafted from counted.
+    """
 
     answer: Answer
     model: ModelDescription
+    reused: bool = field(default=False, compare=False)
+    written_tokens: int = field(default=0, compare=False)
+
+
+@dataclass(frozen=True, slots=True)
+class BatchCost:
+    """What a batch cost, and what it was spared; counts of answers and of tokens, [0, inf).
+
+    ``reused_answers`` were the same as another one of the batch; ``computed_tokens`` and ``reused_tokens``
+    are of prompts, those of reused answers among the latter; ``written_tokens`` leaves reused answers out.
+    """
+
+    computed_answers: int = 0
+    reused_answers: int = 0
+    computed_tokens: int = 0
+    reused_tokens: int = 0
+    written_tokens: int = 0
+
+
+def batch_cost(outcomes: Sequence[Finished | MeshError]) -> BatchCost:
+    """What the answers of one batch cost together; errors cost nothing."""
+    finished = [outcome for outcome in outcomes if isinstance(outcome, Finished)]
+    reused = sum(one.reused for one in finished)
+    return BatchCost(
+        computed_answers=len(finished) - reused,
+        reused_answers=reused,
+        computed_tokens=sum(one.answer.cost.computed_tokens for one in finished),
+        reused_tokens=sum(one.answer.cost.reused_tokens for one in finished),
+        written_tokens=sum(one.written_tokens for one in finished),
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +103,11 @@ class Generator:
         """Every model, the default first."""
         return [model.describe() for model in self._models.values()]
 
+    def name_of(self, model: str) -> str:
+        """Name of the model that a request means by ``model``; empty if there is no such model."""
+        name = model or self._default
+        return name if name in self._models else ""
+
     async def stream(
         self, request: GenerationRequest, cancel: Cancellation
     ) -> AsyncGenerator[str | Finished, None]:
@@ -79,43 +119,47 @@ class Generator:
             MeshError: the model's own errors.
         """
         model, request = self._resolve(request)
-        draft: Answer | None = None
+        draft: _Written | None = None
         if request.augmentation in _IN_TWO_STEPS:
-            (outcome,) = await model.generate_batch([_draft_request(request, model)], cancel)
+            (outcome,) = await _write(model, [_draft_request(request, model)], cancel)
             if isinstance(outcome, MeshError):
                 raise outcome
             request, draft = _with_draft(request, outcome), outcome
         async with aclosing(model.generate_stream(request, cancel)) as parts:
             async for part in parts:
-                yield part if isinstance(part, str) else _finished(part, draft, model)
+                yield part if isinstance(part, str) else _finished(_Written(part), draft, model)
 
     async def batch(
         self, requests: Sequence[GenerationRequest], cancel: Cancellation
     ) -> list[Finished | MeshError]:
-        """One answer or one error per request, in order; what is asked twice is computed once."""
-        plans: list[_Plan | MeshError] = []
-        for request in requests:
+        """One answer or one error per request, in order.
+
+        What is asked twice is computed once, whatever its passages are called; long prompts go first, so that
+        prompts of like length run together.
+
+        Raises:
+            DeadlineExceeded: no time is left for the batch.
+        """
+        outcomes: dict[int, Finished | MeshError] = {}
+        wanted: dict[str, dict[int, GenerationRequest]] = {}
+        for at, request in enumerate(requests):
             try:
                 model, resolved = self._resolve(request)
             except MeshError as error:
-                plans.append(error)
+                outcomes[at] = error
             else:
-                plans.append(_Plan(model.describe().name, _without_ids(resolved)))
-        wanted = dict.fromkeys(plan for plan in plans if isinstance(plan, _Plan))
-        outcomes: dict[_Plan, Finished | MeshError] = {}
-        for name, model in self._models.items():
-            mine = [plan for plan in wanted if plan.model == name]
-            if mine:
-                answers = await _answer_all(model, [plan.request for plan in mine], cancel)
-                outcomes |= zip(mine, answers, strict=True)
-        return [plan if isinstance(plan, MeshError) else outcomes[plan] for plan in plans]
+                wanted.setdefault(model.describe().name, {})[at] = _without_ids(resolved)
+        for name, mine in wanted.items():
+            answers = await _answer_all(self._models[name], list(mine.values()), cancel)
+            outcomes |= zip(mine, answers, strict=True)
+        return [outcomes[at] for at in range(len(requests))]
 
     async def relevance(self, request: RelevanceRequest, model: str, cancel: Cancellation) -> Judged:
         """P(True) of each passage (Yu et al., RankRAG, appendix D.1).
 
         Raises:
             NotFound: no model or no template of that name.
-            InvalidField: the template is of another kind.
+            InvalidField: the template is of another kind, or does not show the turns.
             FailedPrecondition: the model cannot judge relevance.
             MeshError: the model's own errors.
         """
@@ -123,6 +167,9 @@ class Generator:
         description = judge.describe()
         if not description.scores_relevance:
             raise FailedPrecondition("NO_RELEVANCE", f"{description.name} cannot judge relevance")
+        _check_turns(request)
+        if request.template:
+            self._templates.judging(request.template, turns=bool(request.turns))
         return Judged(await judge.score_relevance(request, cancel), description)
 
     def _model(self, name: str) -> LanguageModel:
@@ -147,9 +194,10 @@ class Generator:
         if takes_passages != bool(request.passages):
             need = "needs at least one passage" if takes_passages else "takes no passages"
             raise InvalidField("passages", f"{augmentation.value} {need}")
+        _check_turns(request)
         if request.template:
             last = Augmentation.IN_PROMPT if augmentation in _IN_TWO_STEPS else augmentation
-            self._templates.suiting(request.template, last)
+            self._templates.suiting(request.template, last, turns=bool(request.turns))
         most = description.max_new_tokens
         if request.decoding.max_new_tokens > most:
             raise InvalidField("decoding.max_new_tokens", f"must be at most {most} for {description.name}")
@@ -157,11 +205,11 @@ class Generator:
 
 
 @dataclass(frozen=True, slots=True)
-class _Plan:
-    """A request and the model that runs it; equal plans have equal answers."""
+class _Written:
+    """What a model wrote, and whether it was for another request first."""
 
-    model: str
-    request: GenerationRequest
+    answer: Answer
+    reused: bool = False
 
 
 async def _answer_all(
@@ -169,23 +217,60 @@ async def _answer_all(
 ) -> list[Finished | MeshError]:
     """Answers of one model; what it answers from is drafted first where that is asked for."""
     own = [at for at, one in enumerate(requests) if one.augmentation in _IN_TWO_STEPS]
-    failed: dict[int, MeshError] = {}
-    read: dict[int, Answer] = {}
+    outcomes: dict[int, Finished | MeshError] = {}
+    drafts: dict[int, _Written] = {}
     final = dict(enumerate(requests))
-    if own:
-        drafts = await model.generate_batch([_draft_request(requests[at], model) for at in own], cancel)
-        for at, draft in zip(own, drafts, strict=True):
-            if isinstance(draft, MeshError):
-                failed[at] = draft
-                del final[at]
-            else:
-                final[at] = _with_draft(requests[at], draft)
-                read[at] = draft
-    answers = await model.generate_batch(list(final.values()), cancel) if final else []
-    outcomes: dict[int, Finished | MeshError] = dict(failed)
-    for at, answer in zip(final, answers, strict=True):
-        outcomes[at] = answer if isinstance(answer, MeshError) else _finished(answer, read.get(at), model)
+    written = await _write(model, [_draft_request(requests[at], model) for at in own], cancel)
+    for at, draft in zip(own, written, strict=True):
+        if isinstance(draft, MeshError):
+            outcomes[at] = draft
+            del final[at]
+        else:
+            final[at] = _with_draft(requests[at], draft)
+            drafts[at] = draft
+    written = await _write(model, list(final.values()), cancel)
+    for at, one in zip(final, written, strict=True):
+        outcomes[at] = one if isinstance(one, MeshError) else _finished(one, drafts.get(at), model)
     return [outcomes[at] for at in range(len(requests))]
+
+
+async def _write(
+    model: LanguageModel, requests: Sequence[GenerationRequest], cancel: Cancellation
+) -> list[_Written | MeshError]:
+    """One outcome per request, in order; equal requests are written once, long ones first."""
+    distinct = sorted(dict.fromkeys(requests), key=_length, reverse=True)
+    if not distinct:
+        return []
+    try:
+        answers = await model.generate_batch(distinct, cancel)
+    except DeadlineExceeded:
+        raise
+    except MeshError as error:  # of this model alone: the batch may hold requests of others
+        answers = [error] * len(distinct)
+    first = dict(zip(distinct, answers, strict=True))
+    outcomes: list[_Written | MeshError] = []
+    seen: set[GenerationRequest] = set()
+    for request in requests:
+        answer = first[request]
+        if isinstance(answer, MeshError):
+            outcomes.append(answer)
+        else:
+            outcomes.append(_Written(_again(answer), reused=True) if request in seen else _Written(answer))
+            seen.add(request)
+    return outcomes
+
+
+def _length(request: GenerationRequest) -> int:
+    """Characters that the model reads; the question goes with each passage where each is read alone."""
+    turns = sum(len(one.question) + len(one.answer) for one in request.turns)
+    passages = sum(len(one.title) + len(one.text) for one in request.passages)
+    alone = request.augmentation is Augmentation.FUSION_IN_DECODER
+    return turns + passages + len(request.question) * (len(request.passages) if alone else 1)
+
+
+def _again(answer: Answer) -> Answer:
+    """The answer for one more request: nothing of its prompt is computed again."""
+    return replace(answer, cost=replace(answer.cost, computed_tokens=0, reused_tokens=answer.prompt_tokens))
 
 
 def _draft_request(request: GenerationRequest, model: LanguageModel) -> GenerationRequest:
@@ -197,12 +282,13 @@ def _draft_request(request: GenerationRequest, model: LanguageModel) -> Generati
         augmentation=augmentation,
         template=template,
         decoding=replace(request.decoding, max_new_tokens=most),
+        turns=(),  # the prompts of the papers have no place for them
     )
 
 
-def _with_draft(request: GenerationRequest, draft: Answer) -> GenerationRequest:
+def _with_draft(request: GenerationRequest, draft: _Written) -> GenerationRequest:
     """Asks the question with what the model wrote as the only passage."""
-    written = Passage("draft", "", draft.text)
+    written = Passage("draft", "", draft.answer.text)
     return replace(request, augmentation=Augmentation.IN_PROMPT, passages=(written,))
 
 
@@ -211,12 +297,34 @@ def _without_ids(request: GenerationRequest) -> GenerationRequest:
     return replace(request, model="", passages=tuple(replace(one, id="") for one in request.passages))
 
 
-def _finished(answer: Answer, draft: Answer | None, model: LanguageModel) -> Finished:
-    """The answer with what was read, and what was left out, while its document was drafted."""
+def _finished(written: _Written, draft: _Written | None, model: LanguageModel) -> Finished:
+    """The answer with what was read, left out and spent while its document was drafted."""
+    answer = written.answer
+    tokens = 0 if written.reused else answer.completion_tokens
     if draft is not None:
+        tokens += 0 if draft.reused else draft.answer.completion_tokens
         answer = replace(
             answer,
-            prompt_tokens=answer.prompt_tokens + draft.prompt_tokens,
-            dropped_passages=draft.dropped_passages,
+            prompt_tokens=answer.prompt_tokens + draft.answer.prompt_tokens,
+            dropped_passages=draft.answer.dropped_passages,
+            cut_passages=draft.answer.cut_passages,
+            cost=_one_after_the_other(draft.answer.cost, answer.cost),
         )
-    return Finished(answer, model.describe())
+    return Finished(answer, model.describe(), written.reused, tokens)
+
+
+def _one_after_the_other(draft: Cost, answer: Cost) -> Cost:
+    """What both steps cost together; the first token that anybody sees is the second step's."""
+    return Cost(
+        queue_s=draft.queue_s + answer.queue_s,
+        first_token_s=draft.total_s + answer.first_token_s,
+        total_s=draft.total_s + answer.total_s,
+        computed_tokens=draft.computed_tokens + answer.computed_tokens,
+        reused_tokens=draft.reused_tokens + answer.reused_tokens,
+        batch_rows=max(draft.batch_rows, answer.batch_rows),
+    )
+
+
+def _check_turns(request: GenerationRequest | RelevanceRequest) -> None:
+    if request.turns and not request.template:
+        raise InvalidField("turns", "need a template that shows them; name one, see docs/prompts.md")

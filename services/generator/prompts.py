@@ -3,7 +3,8 @@
 A template may use ``question``, ``turns`` (earlier ``question``/``answer`` pairs of a conversation), and
 either ``documents`` (all passages in one prompt) or ``document`` (one prompt per passage); a document prints
 as its title and text joined by a space, as "the document title is concatenated with each passage" (Salemi and
-Zamani, iterative utility maximisation, section 5.1), and has ``title`` and ``text``.
+Zamani, iterative utility maximisation, section 5.1), and has ``title`` and ``text``. docs/prompts.md lists
+those of the papers and says how to write one's own.
 """
 
 from __future__ import annotations
@@ -14,14 +15,16 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib import resources
 from importlib.resources.abc import Traversable
+from pathlib import Path
 from typing import Self
 
 import jinja2
 from jinja2 import meta
 
 from meshkit.errors import InvalidField, NotFound
-from services.generator.domain import Augmentation, Passage
+from services.generator.domain import Augmentation, Passage, Turn
 
+_SUFFIX = ".txt"
 _FILE = re.compile(r"(?P<name>[a-z0-9][a-z0-9-]*)\.v(?P<version>[0-9]+)\.txt")
 
 
@@ -41,12 +44,8 @@ SCOPE_OF = {
 """What a prompt of each augmentation holds."""
 
 
-@dataclass(frozen=True, slots=True)
-class Turn:
-    """An earlier turn of a conversation."""
-
-    question: str
-    answer: str
+class TemplateError(ValueError):
+    """A template cannot be used; the message is one line that names its file."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,12 +63,14 @@ class Document:
 class Template:
     """A prompt with places for the question and for passages.
 
-    ``name`` without and ``version`` as in its file's name, ``ra-x.v1.txt``.
+    ``name`` without and ``version`` as in its file's name, ``ra-x.v1.txt``; ``shows_turns``: whether earlier
+    turns of a conversation have a place in it.
     """
 
     name: str
     version: int
     scope: Scope
+    shows_turns: bool
     _template: jinja2.Template
 
     def render(self, question: str, passages: Sequence[Passage] = (), turns: Sequence[Turn] = ()) -> str:
@@ -93,7 +94,7 @@ class TemplateLibrary:
         sources: text of each template by file name, such as ``ra-x.v1.txt``.
 
     Raises:
-        ValueError: a name or a template is malformed.
+        TemplateError: a name or a template is malformed.
     """
 
     def __init__(self, sources: Mapping[str, str]) -> None:
@@ -106,38 +107,43 @@ class TemplateLibrary:
         )
         self._templates: dict[str, Template] = {}
         for file_name, text in sources.items():
-            match = _FILE.fullmatch(file_name)
-            if match is None:
-                raise ValueError(f"{file_name}: a template's name is like ra-x.v1.txt")
-            try:
-                used = meta.find_undeclared_variables(environment.parse(text))
-                compiled = environment.from_string(text)
-            except jinja2.TemplateSyntaxError as error:
-                raise ValueError(f"{file_name}: {error}") from None
-            unknown = used - {"question", "turns", "documents", "document"}
-            if unknown or {"documents", "document"} <= used:
-                raise ValueError(f"{file_name}: {sorted(unknown) or 'document and documents'} cannot be used")
-            scope = (
-                Scope.ALL_PASSAGES
-                if "documents" in used
-                else Scope.ONE_PASSAGE
-                if "document" in used
-                else Scope.NO_PASSAGE
-            )
-            name, version = match["name"], int(match["version"])
-            template = Template(name, version, scope, compiled)
-            self._templates[f"{name}.v{version}"] = template
-            newest = self._templates.get(name)
-            if newest is None or newest.version < version:
-                self._templates[name] = template
+            template = _compiled(environment, file_name, text)
+            self._templates[f"{template.name}.v{template.version}"] = template
+            newest = self._templates.get(template.name)
+            if newest is None or newest.version < template.version:
+                self._templates[template.name] = template
 
     @classmethod
     def bundled(cls) -> Self:
         """The papers' templates, from this package."""
-        folder: Traversable = resources.files("services.generator") / "templates"
-        return cls(
-            {f.name: f.read_text(encoding="utf-8") for f in folder.iterdir() if f.name.endswith(".txt")}
-        )
+        return cls(_bundled_sources())
+
+    @classmethod
+    def with_folder(cls, folder: Path) -> Self:
+        """The papers' templates and every ``*.txt`` of a folder.
+
+        A higher version of one of the papers' names is what the name without version means from then on, also
+        where a model uses it by default.
+
+        Raises:
+            TemplateError: the folder cannot be read, a file is no template, or is a version that the papers'
+                already are.
+        """
+        sources = _bundled_sources()
+        try:
+            files = sorted(path for path in folder.iterdir() if path.suffix == _SUFFIX)
+        except OSError as error:
+            raise TemplateError(f"{folder}: {error.strerror}") from None
+        for path in files:
+            if path.name in sources:
+                raise TemplateError(f"{path}: there is a {path.name} already; raise the version in its name")
+            try:
+                sources[path.name] = path.read_text(encoding="utf-8")
+            except OSError as error:
+                raise TemplateError(f"{path}: {error.strerror}") from None
+            except UnicodeDecodeError as error:
+                raise TemplateError(f"{path}: not UTF-8 at byte {error.start}") from None
+        return cls(sources)
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -155,21 +161,65 @@ class TemplateLibrary:
         except KeyError:
             raise NotFound("template", f"no template {name!r}; there are {', '.join(self.names)}") from None
 
-    def suiting(self, name: str, augmentation: Augmentation) -> Template:
-        """The template of that name, if it can be used for ``augmentation``.
+    def suiting(self, name: str, augmentation: Augmentation, *, turns: bool = False) -> Template:
+        """The template of that name, if it can be used for ``augmentation``, and ``turns`` if there are any.
 
         Raises:
             NotFound: there is none.
-            InvalidField: field ``template``; it holds other than what the augmentation hands over.
+            InvalidField: field ``template`` if it holds other than what the augmentation hands over; field
+                ``turns`` if it has no place for them.
         """
+        return self._checked(name, SCOPE_OF[augmentation], augmentation.value, turns)
+
+    def judging(self, name: str, *, turns: bool = False) -> Template:
+        """The template of that name, if passages can be judged with it, and ``turns`` if there are any.
+
+        Raises:
+            NotFound: there is none.
+            InvalidField: field ``template`` if it does not hold one passage; field ``turns`` if it has no
+                place for them.
+        """
+        return self._checked(name, Scope.ONE_PASSAGE, "a judgement", turns)
+
+    def _checked(self, name: str, wanted: Scope, purpose: str, turns: bool) -> Template:
         template = self.get(name)
-        wanted = SCOPE_OF[augmentation]
         if template.scope is not wanted:
             raise InvalidField(
-                "template",
-                f"{name!r} holds {template.scope.value}; {augmentation.value} needs {wanted.value}",
+                "template", f"{name!r} holds {template.scope.value}; {purpose} needs {wanted.value}"
             )
+        if turns and not template.shows_turns:
+            raise InvalidField("turns", f"template {name!r} has no place for earlier turns")
         return template
+
+
+def _bundled_sources() -> dict[str, str]:
+    folder: Traversable = resources.files("services.generator") / "templates"
+    return {f.name: f.read_text(encoding="utf-8") for f in folder.iterdir() if f.name.endswith(_SUFFIX)}
+
+
+def _compiled(environment: jinja2.Environment, file_name: str, text: str) -> Template:
+    match = _FILE.fullmatch(file_name)
+    if match is None:
+        raise TemplateError(f"{file_name}: a template's name is like ra-x.v1.txt")
+    try:
+        used = meta.find_undeclared_variables(environment.parse(text))
+        compiled = environment.from_string(text)
+    except jinja2.TemplateSyntaxError as error:
+        raise TemplateError(f"{file_name}: line {error.lineno}: {error}") from None
+    unknown = used - {"question", "turns", "documents", "document"}
+    if unknown or {"documents", "document"} <= used:
+        raise TemplateError(f"{file_name}: {sorted(unknown) or 'document and documents'} cannot be used")
+    scope = Scope.NO_PASSAGE
+    if "documents" in used:
+        scope = Scope.ALL_PASSAGES
+    elif "document" in used:
+        scope = Scope.ONE_PASSAGE
+    template = Template(match["name"], int(match["version"]), scope, "turns" in used, compiled)
+    try:
+        template.render("question", [Passage("", "title", "text")], [Turn("question", "answer")])
+    except Exception as error:  # a template is a program, and may fail like one
+        raise TemplateError(f"{file_name}: {error}") from error
+    return template
 
 
 def most_passages(passages: Sequence[Passage], fits: Callable[[Sequence[Passage]], bool]) -> int:

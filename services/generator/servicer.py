@@ -3,7 +3,8 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Sequence
+import time
+from collections.abc import AsyncIterator
 from contextlib import aclosing
 from typing import Any, Final
 
@@ -13,11 +14,13 @@ from meshkit import deadline
 from meshkit.admission import Admission
 from meshkit.compute import ComputePool
 from meshkit.errors import MeshError
+from meshkit.telemetry import Telemetry
 from ragmesh.generator.v1 import generator_service_pb2 as pb
 from ragmesh.generator.v1 import generator_service_pb2_grpc as rpc
 from services.generator import codec
-from services.generator.domain import GenerationRequest, Passage
+from services.generator.domain import GenerationRequest, Passage, RelevanceRequest
 from services.generator.engine import Finished, Generator
+from services.generator.metrics import SCORE_RELEVANCE, TEXT_COMPLETION, GeneratorMetrics
 from services.generator.ports import Cancellation
 
 NAME: Final = "ragmesh.generator.v1.GeneratorService"
@@ -35,11 +38,15 @@ class GeneratorServicer(rpc.GeneratorServiceServicer):
     Args:
         admission: counts tokens to read and to write, beams counted.
         codec_pool: where large requests are checked and converted.
+        metrics: told what answers cost; None records nothing.
     """
 
-    def __init__(self, admission: Admission, codec_pool: ComputePool) -> None:
+    def __init__(
+        self, admission: Admission, codec_pool: ComputePool, metrics: GeneratorMetrics | None = None
+    ) -> None:
         self._admission = admission
         self._codec_pool = codec_pool
+        self._metrics = metrics or GeneratorMetrics(Telemetry.disabled())
         self._engine: Generator | None = None
 
     def open(self, engine: Generator) -> None:
@@ -59,12 +66,14 @@ class GeneratorServicer(rpc.GeneratorServiceServicer):
         """Writes one answer: text deltas, then the final answer."""
         decoded = codec.decode_request(request, default_beams=1)
         cancel = Cancellation(deadline.current())
-        with self._admission.admit(_work(decoded)):
+        failures = self._metrics.failures(TEXT_COMPLETION, self.engine.name_of(decoded.model))
+        with failures, self._admission.admit(_work(decoded)):
             async with aclosing(self.engine.stream(decoded, cancel)) as parts:
                 async for part in parts:
                     if isinstance(part, str):
                         yield pb.GenerateResponse(delta=part)
                     else:
+                        self._metrics.answered(part)
                         yield pb.GenerateResponse(answer=codec.encode_answer(part))
 
     async def GenerateBatch(
@@ -74,10 +83,13 @@ class GeneratorServicer(rpc.GeneratorServiceServicer):
         items = await self._codec_pool.run(codec.decode_batch, request)
         good = [item for item in items if not isinstance(item, MeshError)]
         cancel = Cancellation(deadline.current())
+        began = time.perf_counter()
         with self._admission.admit(sum(map(_work, good))):
-            answers = iter(await self.engine.batch(good, cancel))
+            answers = await self.engine.batch(good, cancel)
+        self._record(good, answers, time.perf_counter() - began)
+        rest = iter(answers)
         outcomes: list[Finished | MeshError] = [
-            item if isinstance(item, MeshError) else next(answers) for item in items
+            item if isinstance(item, MeshError) else next(rest) for item in items
         ]
         return codec.encode_results(outcomes)
 
@@ -87,23 +99,40 @@ class GeneratorServicer(rpc.GeneratorServiceServicer):
         """P(True) of each passage."""
         judgement, model = await self._codec_pool.run(codec.decode_judgement, request)
         cancel = Cancellation(deadline.current())
-        with self._admission.admit(_reading(judgement.question, judgement.passages)):
+        failures = self._metrics.failures(SCORE_RELEVANCE, self.engine.name_of(model))
+        began = time.perf_counter()
+        with failures, self._admission.admit(_reading(judgement)):
             judged = await self.engine.relevance(judgement, model, cancel)
+        self._metrics.judged(judged, time.perf_counter() - began)
         return codec.encode_judgement(judged)
 
     async def ListModels(self, request: pb.ListModelsRequest, context: Context) -> pb.ListModelsResponse:
         """Lists the models."""
         return codec.encode_models(self.engine.models())
 
+    def _record(
+        self,
+        requests: list[GenerationRequest],
+        outcomes: list[Finished | MeshError],
+        duration_s: float,
+    ) -> None:
+        for request, outcome in zip(requests, outcomes, strict=True):
+            if isinstance(outcome, Finished):
+                self._metrics.answered(outcome)
+            else:
+                name = self.engine.name_of(request.model)
+                self._metrics.failed(TEXT_COMPLETION, name, outcome, duration_s)
+
 
 def _work(request: GenerationRequest) -> int:
     """Tokens to read and to write."""
     decoding = request.decoding
-    written = decoding.max_new_tokens * decoding.num_beams
-    return written + _reading(request.question, request.passages or (Passage("", "", ""),))
+    return decoding.max_new_tokens * decoding.num_beams + _reading(request)
 
 
-def _reading(question: str, passages: Sequence[Passage]) -> int:
-    """Tokens to read when the question goes with each passage, about."""
-    characters = sum(len(question) + len(one.title) + len(one.text) for one in passages)
+def _reading(request: GenerationRequest | RelevanceRequest) -> int:
+    """Tokens to read when the question, and what was said before it, goes with each passage, about."""
+    once = len(request.question) + sum(len(one.question) + len(one.answer) for one in request.turns)
+    passages = request.passages or (Passage("", "", ""),)
+    characters = sum(once + len(one.title) + len(one.text) for one in passages)
     return 1 + characters // _BYTES_PER_TOKEN

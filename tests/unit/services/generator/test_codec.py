@@ -13,12 +13,15 @@ from services.generator import codec
 from services.generator.domain import (
     Answer,
     Augmentation,
+    Cost,
     Decoding,
     FinishReason,
     GenerationRequest,
     ModelDescription,
     Normalization,
     Passage,
+    RelevanceRequest,
+    Turn,
 )
 from services.generator.engine import Finished, Judged
 
@@ -33,7 +36,14 @@ MODEL = ModelDescription(
     512,
     100,
     (Augmentation.FUSION_IN_DECODER, Augmentation.IN_PROMPT),
+    runtime="r",
 )
+TURNS_OUT_OF_BOUNDS: list[tuple[dict[str, object], str]] = [
+    ({"turns": [pb.Turn(question="q")] * 101}, "turns"),
+    ({"turns": [pb.Turn(question="q"), pb.Turn(question=" ")]}, "turns[1].question"),
+    ({"turns": [pb.Turn(question="x" * 8193)]}, "turns[0].question"),
+    ({"turns": [pb.Turn(question="q", answer="x" * 65_537)]}, "turns[0].answer"),
+]
 
 
 def _passage(id_: str = "a", text: str = "text") -> common_pb2.Passage:
@@ -61,6 +71,7 @@ def test_a_full_request() -> None:
         augmentation=pb.AUGMENTATION_FUSION_IN_DECODER,
         template="ra-x",
         decoding=pb.Decoding(num_beams=16, max_new_tokens=4096, top_p=0.5, seed=2**63 - 1),
+        turns=[pb.Turn(question="q1", answer="a1"), pb.Turn(question="q2")],
     ) == GenerationRequest(
         "q",
         (Passage("a", "t", "x"),),
@@ -68,7 +79,13 @@ def test_a_full_request() -> None:
         Augmentation.FUSION_IN_DECODER,
         "ra-x",
         Decoding(16, 4096, 0.0, 0.5, 2**63 - 1),
+        (Turn("q1", "a1"), Turn("q2", "")),
     )
+
+
+def test_as_many_and_as_long_turns_as_there_may_be() -> None:
+    turns = [pb.Turn(question="x" * 8192, answer="x" * 65_536), *[pb.Turn(question="q")] * 99]
+    assert len(_decode(turns=turns).turns) == 100
 
 
 def test_sampling_has_one_beam_whatever_the_default() -> None:
@@ -110,6 +127,7 @@ def test_every_augmentation_has_a_meaning(name: str) -> None:
         ({"decoding": pb.Decoding(top_p=math.nan)}, "decoding.top_p"),
         ({"decoding": pb.Decoding(seed=2**63)}, "decoding.seed"),
         ({"decoding": pb.Decoding(num_beams=2, temperature=1.0)}, "decoding.num_beams"),
+        *TURNS_OUT_OF_BOUNDS,
     ],
 )
 def test_out_of_bounds(fields: dict[str, object], field: str) -> None:
@@ -132,14 +150,14 @@ def test_size_of_a_batch(count: int) -> None:
 
 def test_judgements() -> None:
     message = pb.ScoreRelevanceRequest(question="q", passages=[_passage()], model="m")
-    assert codec.decode_judgement(message) == (
-        "q",
-        (Passage("a", "", "text"),),
-        "m",
-        Normalization.TRUE_FALSE,
-    )
+    wanted = RelevanceRequest("q", (Passage("a", "", "text"),), Normalization.TRUE_FALSE)
+    assert codec.decode_judgement(message) == (wanted, "m")
     message.normalization = pb.ScoreRelevanceRequest.NORMALIZATION_VOCABULARY
-    assert codec.decode_judgement(message)[3] is Normalization.VOCABULARY
+    message.template = "rankrag-context-ranking-conversation"
+    message.turns.add(question="q1", answer="a1")
+    request, _ = codec.decode_judgement(message)
+    assert request.normalization is Normalization.VOCABULARY
+    assert (request.template, request.turns) == ("rankrag-context-ranking-conversation", (Turn("q1", "a1"),))
 
 
 @pytest.mark.parametrize(
@@ -151,6 +169,8 @@ def test_judgements() -> None:
         ({"passages": [_passage("a"), _passage("b"), _passage("a")]}, "passages[2].id"),
         ({"normalization": 99}, "normalization"),
         ({"model": "x" * 257}, "model"),
+        ({"template": "x" * 257}, "template"),
+        *TURNS_OUT_OF_BOUNDS,
     ],
 )
 def test_judgements_out_of_bounds(fields: dict[str, object], field: str) -> None:
@@ -161,7 +181,8 @@ def test_judgements_out_of_bounds(fields: dict[str, object], field: str) -> None
 
 
 def test_answers_on_the_wire() -> None:
-    answer = Answer("text", FinishReason.LENGTH, 12, 3, -4.5, 2)
+    cost = Cost(0.001, 0.25, 1.5, 8, 4, 16)
+    answer = Answer("text", FinishReason.LENGTH, 12, 3, -4.5, 2, 1, 5, cost=cost)
     assert codec.encode_answer(Finished(answer, MODEL)) == pb.Answer(
         text="text",
         finish_reason=pb.Answer.FINISH_REASON_LENGTH,
@@ -172,17 +193,42 @@ def test_answers_on_the_wire() -> None:
         model_version="v1",
         engine="e",
         dropped_passages=2,
+        cut_passages=1,
+        dropped_turns=5,
+        cost=pb.Cost(
+            queue_ms=0.001 * 1e3,
+            first_token_ms=0.25 * 1e3,
+            total_ms=1.5 * 1e3,
+            computed_tokens=8,
+            reused_tokens=4,
+            batch_rows=16,
+        ),
     )
+
+
+def test_the_version_that_answered_wins_over_the_one_described() -> None:
+    answer = Answer("text", FinishReason.STOP, 12, 3, -4.5, model_version="v2")
+    assert codec.encode_answer(Finished(answer, MODEL)).model_version == "v2"
 
 
 def test_results_on_the_wire() -> None:
     outcomes: list[Finished | MeshError] = [
         Unavailable("GONE", "away"),
-        Finished(Answer("t", FinishReason.STOP, 1, 1, -1.0), MODEL),
+        Finished(
+            Answer("t", FinishReason.STOP, 9, 1, -1.0, cost=Cost(computed_tokens=7, reused_tokens=2)),
+            MODEL,
+            written_tokens=1,
+        ),
+        Finished(Answer("t", FinishReason.STOP, 9, 1, -1.0, cost=Cost(reused_tokens=9)), MODEL, reused=True),
     ]
-    first, second = codec.encode_results(outcomes).results
+    response = codec.encode_results(outcomes)
+    first, second, third = response.results
     assert (first.error.code, first.error.reason, first.error.message) == ("UNAVAILABLE", "GONE", "away")
     assert second.answer.finish_reason == pb.Answer.FINISH_REASON_STOP
+    assert third.answer.text == "t"
+    assert response.cost == pb.BatchCost(
+        computed_answers=1, reused_answers=1, computed_tokens=7, reused_tokens=2 + 9, written_tokens=1
+    )
 
 
 def test_judgements_on_the_wire() -> None:
@@ -198,3 +244,4 @@ def test_models_on_the_wire() -> None:
         pb.AUGMENTATION_IN_PROMPT,
     ]
     assert (response.models[0].max_input_tokens, response.models[0].scores_relevance) == (512, True)
+    assert (response.models[0].max_new_tokens, response.models[0].runtime) == (100, "r")

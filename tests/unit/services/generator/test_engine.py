@@ -7,18 +7,27 @@ from dataclasses import replace
 
 import pytest
 
-from meshkit.errors import FailedPrecondition, InvalidField, MeshError, NotFound, Unavailable
+from meshkit.errors import (
+    DeadlineExceeded,
+    FailedPrecondition,
+    InvalidField,
+    MeshError,
+    NotFound,
+    Unavailable,
+)
 from services.generator.domain import (
     Answer,
     Augmentation,
+    Cost,
     Decoding,
     FinishReason,
     GenerationRequest,
     ModelDescription,
-    Normalization,
     Passage,
+    RelevanceRequest,
+    Turn,
 )
-from services.generator.engine import Finished, Generator
+from services.generator.engine import BatchCost, Finished, Generator, batch_cost
 from services.generator.ports import Cancellation
 from services.generator.prompts import TemplateLibrary
 
@@ -29,6 +38,7 @@ ALL = (
     Augmentation.PARAMETRIC_KNOWLEDGE,
     Augmentation.COMPRESSION,
 )
+COST = Cost(queue_s=0.5, first_token_s=1.0, total_s=4.0, computed_tokens=7, reused_tokens=3, batch_rows=2)
 A, B = Passage("a", "Title", "text of a"), Passage("b", "", "text of b")
 
 
@@ -41,6 +51,7 @@ class Scribe:
         self.name = name
         self.augmentations = augmentations
         self.judges = judges
+        self.away: MeshError | None = None
         self.batches: list[list[GenerationRequest]] = []
 
     def describe(self) -> ModelDescription:
@@ -52,7 +63,7 @@ class Scribe:
         shown = "|".join(passage.text for passage in request.passages)
         assert request.augmentation is not None
         text = f"{request.augmentation.value}:{request.template}:{request.question}:{shown}"
-        return Answer(text, FinishReason.STOP, 10, 5, -1.0)
+        return Answer(text, FinishReason.STOP, 10, 5, -1.0, cut_passages=1, cost=COST)
 
     async def generate_stream(
         self, request: GenerationRequest, cancel: Cancellation
@@ -65,15 +76,15 @@ class Scribe:
         self, requests: Sequence[GenerationRequest], cancel: Cancellation
     ) -> list[Answer | MeshError]:
         self.batches.append(list(requests))
+        if self.away is not None:
+            raise self.away
         return [
             Unavailable("GONE", "away") if request.question == "fail" else self.answer(request)
             for request in requests
         ]
 
-    async def score_relevance(
-        self, question: str, passages: Sequence[Passage], normalization: Normalization, cancel: Cancellation
-    ) -> list[float]:
-        return [1.0 / (1 + at) for at in range(len(passages))]
+    async def score_relevance(self, request: RelevanceRequest, cancel: Cancellation) -> list[float]:
+        return [1.0 / (1 + at) for at in range(len(request.passages))]
 
 
 @pytest.fixture
@@ -158,6 +169,18 @@ async def test_unspecified_augmentation_is_the_models_default(generator: Generat
             "decoding.max_new_tokens",
             "must be at most 100 for first",
         ),
+        (
+            GenerationRequest("q", (A,), turns=(Turn("q", "a"),)),
+            InvalidField,
+            "turns",
+            "need a template that shows them",
+        ),
+        (
+            GenerationRequest("q", (A,), template="ra-x", turns=(Turn("q", "a"),)),
+            InvalidField,
+            "turns",
+            "'ra-x' has no place for earlier turns",
+        ),
     ],
 )
 async def test_what_a_model_cannot_do(
@@ -169,6 +192,16 @@ async def test_what_a_model_cannot_do(
     (outcome,) = await generator.batch([request_], Cancellation())
     assert isinstance(outcome, kind)
     assert outcome.field == field
+
+
+async def test_turns_go_to_the_answer_and_not_to_the_draft(generator: Generator, first: Scribe) -> None:
+    turns = (Turn("before", "yes"),)
+    request = GenerationRequest("q", (A,), template="rankrag-answer-conversation", turns=turns)
+    await _stream(generator, replace(request, augmentation=Augmentation.COMPRESSION))
+    await generator.batch([request], Cancellation())
+    draft, plain = (batch[0] for batch in first.batches)
+    assert (draft.template, draft.turns) == ("eor-compression", ())
+    assert plain.turns == turns
 
 
 async def test_a_model_writes_its_own_background_and_answers_from_it(
@@ -183,8 +216,17 @@ async def test_a_model_writes_its_own_background_and_answers_from_it(
     background = "retrieval-free:eor-parametric-knowledge:q:"
     finished = await _stream(generator, request)
     assert finished.answer.text == f"in-prompt:ra-x:q:{background}"
-    assert finished.answer.prompt_tokens == 20, "of both steps"
+    assert finished.answer.prompt_tokens == 10 + 10, "of both steps"
     assert finished.answer.completion_tokens == 5, "of the answer"
+    assert finished.written_tokens == 5 + 5, "of both steps"
+    assert finished.answer.cost == Cost(
+        queue_s=0.5 + 0.5,
+        first_token_s=4.0 + 1.0,
+        total_s=4.0 + 4.0,
+        computed_tokens=7 + 7,
+        reused_tokens=3 + 3,
+        batch_rows=2,
+    )
     assert first.batches[0][0].decoding.max_new_tokens == 100, "as many as the model can"
     (outcome,) = await generator.batch([request], Cancellation())
     assert outcome == finished
@@ -243,13 +285,107 @@ async def test_one_outcome_per_item_in_order(generator: Generator, second: Scrib
     assert len(second.batches) == 1
 
 
+async def test_what_a_batch_cost_and_was_spared(generator: Generator) -> None:
+    request = GenerationRequest("q", (A,))
+    sampled = replace(request, decoding=Decoding(temperature=1.0))
+    outcomes = await generator.batch(
+        [request, request, sampled, request, GenerationRequest("fail", (A,))], Cancellation()
+    )
+    assert [isinstance(one, Finished) and one.reused for one in outcomes] == [False, True, False, True, False]
+    assert isinstance(outcomes[1], Finished)
+    assert outcomes[1].answer.cost == replace(COST, computed_tokens=0, reused_tokens=10)
+    assert batch_cost(outcomes) == BatchCost(
+        computed_answers=2,
+        reused_answers=2,
+        computed_tokens=2 * 7,
+        reused_tokens=2 * 3 + 2 * 10,
+        written_tokens=2 * 5,
+    )
+
+
+async def test_one_summary_serves_every_answer_from_the_same_passages(
+    generator: Generator, first: Scribe
+) -> None:
+    request = GenerationRequest("q", (A, B), augmentation=Augmentation.COMPRESSION)
+    outcomes = await generator.batch([request, replace(request, template="ra-x"), request], Cancellation())
+    drafts, answers = first.batches
+    assert (len(drafts), len(answers)) == (1, 2)
+    assert batch_cost(outcomes) == BatchCost(
+        computed_answers=2,
+        reused_answers=1,
+        computed_tokens=(1 + 2) * 7,
+        reused_tokens=(1 + 2) * 3 + (2 + 1) * 10,
+        written_tokens=(1 + 2) * 5,
+    )
+
+
+async def test_long_prompts_go_first_and_outcomes_stay_in_order(generator: Generator, first: Scribe) -> None:
+    requests = [GenerationRequest("q" * size) for size in (3, 1, 4, 1, 5, 9, 2, 6)]
+    outcomes = await generator.batch(requests, Cancellation())
+    (ran,) = first.batches
+    assert [len(one.question) for one in ran] == [9, 6, 5, 4, 3, 2, 1]
+    texts = [one.answer.text for one in outcomes if isinstance(one, Finished)]
+    assert texts == [f"retrieval-free::{one.question}:" for one in requests]
+
+
+async def test_passages_read_alone_are_as_long_as_with_their_questions(
+    generator: Generator, first: Scribe
+) -> None:
+    alone = GenerationRequest("q" * 40, (A, B), augmentation=Augmentation.FUSION_IN_DECODER)
+    together = replace(alone, question="q" * 41, augmentation=Augmentation.IN_PROMPT)
+    await generator.batch([together, alone], Cancellation())
+    (ran,) = first.batches
+    assert [one.augmentation for one in ran] == [Augmentation.FUSION_IN_DECODER, Augmentation.IN_PROMPT]
+
+
+async def test_a_model_that_is_away_fails_its_own_requests(
+    generator: Generator, first: Scribe, second: Scribe
+) -> None:
+    second.away = Unavailable("GONE", "away")
+    requests = [GenerationRequest("q", (A,), model=name) for name in ("second", "first", "second")]
+    outcomes = await generator.batch(requests, Cancellation())
+    assert [type(outcome) for outcome in outcomes] == [Unavailable, Finished, Unavailable]
+    first.away = DeadlineExceeded("no time")
+    with pytest.raises(DeadlineExceeded):
+        await generator.batch(requests, Cancellation())
+
+
 async def test_relevance(generator: Generator) -> None:
-    judged = await generator.relevance("q", (A, B), "", Normalization.TRUE_FALSE, Cancellation())
+    judged = await generator.relevance(RelevanceRequest("q", (A, B)), "", Cancellation())
     assert (judged.probabilities, judged.model.name) == ([1.0, 0.5], "first")
     with pytest.raises(FailedPrecondition, match="second cannot judge relevance"):
-        await generator.relevance("q", (A,), "second", Normalization.TRUE_FALSE, Cancellation())
+        await generator.relevance(RelevanceRequest("q", (A,)), "second", Cancellation())
     with pytest.raises(NotFound):
-        await generator.relevance("q", (A,), "third", Normalization.TRUE_FALSE, Cancellation())
+        await generator.relevance(RelevanceRequest("q", (A,)), "third", Cancellation())
+
+
+@pytest.mark.parametrize(
+    ("template", "turns", "kind", "words"),
+    [
+        ("nope", (), NotFound, "no template 'nope'"),
+        ("ra-x", (), InvalidField, "'ra-x' holds all passages; a judgement needs one passage"),
+        ("", (Turn("q", "a"),), InvalidField, "turns: need a template that shows them"),
+        (
+            "rankrag-context-ranking",
+            (Turn("q", "a"),),
+            InvalidField,
+            "'rankrag-context-ranking' has no place for earlier turns",
+        ),
+    ],
+)
+async def test_prompts_that_judge_nothing(
+    generator: Generator, template: str, turns: tuple[Turn, ...], kind: type[MeshError], words: str
+) -> None:
+    with pytest.raises(kind, match=words):
+        await generator.relevance(
+            RelevanceRequest("q", (A,), template=template, turns=turns), "", Cancellation()
+        )
+    suiting = RelevanceRequest("q", (A,), template="rankrag-context-ranking-conversation", turns=turns)
+    assert (await generator.relevance(suiting, "", Cancellation())).probabilities == [1.0]
+
+
+def test_names_of_models(generator: Generator) -> None:
+    assert [generator.name_of(name) for name in ("", "second", "third")] == ["first", "second", ""]
 
 
 def test_models_of_one_name_are_refused(first: Scribe) -> None:
