@@ -29,7 +29,7 @@ class ApproximateIndex:
     """Candidates from a FAISS index, exact scores from the vectors.
 
     Args:
-        index: an ``IndexHNSW`` or ``IndexIVFPQ`` over the vectors, in their order.
+        index: an ``IndexHNSW`` or ``IndexIVFPQFastScan`` over the vectors, in their order.
         vectors: ``[n, d]``; not copied.
         manifest: how far to look.
         threads: threads of a search, [1, inf).

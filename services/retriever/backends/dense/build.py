@@ -33,10 +33,13 @@ _EF_CONSTRUCTION: Final = 80
 _EF_SEARCH: Final = (128, 256, 512, 1024, 2048)
 # Lists looked at, and candidates fetched for each that is wanted; the cheapest first.
 _PROBES: Final = (
-    *((16, 4), (32, 4), (64, 4), (64, 8), (128, 8), (128, 16)),
-    *((256, 16), (256, 32), (384, 32), (512, 32), (1024, 32), (2048, 64)),
+    *((16, 4), (32, 4), (64, 4), (64, 8), (128, 8), (256, 8), (256, 16)),
+    *((320, 8), (384, 8), (384, 16), (512, 16), (512, 32), (1024, 32), (2048, 64)),
 )
-_CODED_COMPONENTS: Final = 8
+# Components that share a code of 4 bits, and bits of a code. FAISS compares 32 such codes at a time: of the
+# same size on disk as codes of 8 bits for 8 components, four to seven times as fast, and as good a recall.
+_CODED_COMPONENTS: Final = 4
+_CODE_BITS: Final = 4
 _TRAINED_PER_LIST: Final = 40
 
 _log = logging.getLogger("ragmesh.retriever.dense")
@@ -157,8 +160,8 @@ def _ivf_pq(vectors: VectorArray, progress: Callable[[int], None]) -> tuple[Any,
     size, dimension = vectors.shape
     lists = min(2 ** round(math.log2(2 * math.sqrt(size))), max(1, size // _TRAINED_PER_LIST))
     codes = next(m for m in range(max(1, dimension // _CODED_COMPONENTS), 0, -1) if dimension % m == 0)
-    index = faiss.IndexIVFPQ(
-        faiss.IndexFlatIP(dimension), dimension, lists, codes, 8, faiss.METRIC_INNER_PRODUCT
+    index = faiss.IndexIVFPQFastScan(
+        faiss.IndexFlatIP(dimension), dimension, lists, codes, _CODE_BITS, faiss.METRIC_INNER_PRODUCT
     )
     index.cp.min_points_per_centroid = 1
     index.cp.niter = 10

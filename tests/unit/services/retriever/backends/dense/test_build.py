@@ -152,6 +152,29 @@ def test_building_can_be_stopped(vectors: VectorArray, tmp_path: Path) -> None:
         dense.build(vectors, tmp_path, kinds=["ivf-pq"], progress=stop)
 
 
+def test_inverted_lists_with_codes_of_8_bits_as_earlier_versions_built_them_are_searched(
+    vectors: VectorArray, queries: VectorArray, tmp_path: Path
+) -> None:
+    quantizer = faiss.IndexFlatIP(DIMENSION)
+    index = faiss.IndexIVFPQ(quantizer, DIMENSION, 64, 4, 8, faiss.METRIC_INNER_PRODUCT)
+    index.train(vectors)
+    index.add(vectors)
+    faiss.write_index(index, str(tmp_path / INDEX_NAME))
+    DenseManifest(
+        kind="ivf-pq",
+        num_vectors=SIZE,
+        dimension=DIMENSION,
+        recall_at_100=0.99,
+        parameters={"lists": 64, "codes": 4, "nprobe": 32, "fetched": 16},
+    ).write(tmp_path)
+    exact, _ = FlatIndex(vectors).search(queries, 100)
+    allowed = np.arange(SIZE) % 12 != 0
+    found, _ = dense.open(tmp_path, vectors).search(queries, 100)
+    filtered, _ = dense.open(tmp_path, vectors).search(queries, 100, allowed=allowed)
+    assert recall(found, exact) > 0.9
+    assert allowed[filtered].all()
+
+
 @pytest.mark.parametrize("kind", ["flat", "ivf-pq"])
 def test_what_is_not_the_index_of_the_vectors_is_refused_by_name(
     kind: Kind, vectors: VectorArray, tmp_path: Path
