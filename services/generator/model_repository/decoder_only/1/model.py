@@ -1,0 +1,37 @@
+"""Decoder-only models (the Llama family), streamed; all is in services.generator."""
+
+from __future__ import annotations
+
+import json
+import site
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import triton_python_backend_utils as pb_utils
+
+if TYPE_CHECKING:
+    from services.generator.triton.backend import BackendRequest
+    from services.generator.triton.generating import GeneratingModel
+
+
+class TritonPythonModel:
+    """What Triton's Python backend calls."""
+
+    _model: GeneratingModel
+
+    def initialize(self, args: dict[str, str]) -> None:
+        """Loads the model."""
+        parameters = json.loads(args["model_config"])["parameters"]
+        if packages := parameters.get("packages", {}).get("string_value"):
+            site.addsitedir(packages)  # behind the backend's own: its NumPy stays the first
+        from services.generator.triton.generating import GeneratingModel
+
+        self._model = GeneratingModel(pb_utils, args)
+
+    def execute(self, requests: Sequence[BackendRequest]) -> None:
+        """Takes requests; their responses come later."""
+        self._model.execute(requests)
+
+    def finalize(self) -> None:
+        """Ends what runs."""
+        self._model.close()

@@ -1,0 +1,196 @@
+"""A Triton server as a child process: started, asked whether it serves, watched, stopped."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+from collections.abc import Mapping
+from contextlib import AsyncExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final, Self
+
+import grpc
+import psutil
+from tritonclient.grpc.aio import InferenceServerClient
+from tritonclient.utils import InferenceServerException
+
+from meshkit import parent
+from services.generator.triton.environment import TritonRuntime
+
+STUB: Final = "triton_python_backend_stub"
+"""Name of the process of a Python model, cut to 15 letters where Linux shows it."""
+
+_CHECK_S: Final = 2.0
+_POLL_S: Final = 0.05
+_MARGIN_S: Final = 2.0
+
+
+class WrongServerError(Exception):
+    """Another server answers on the port."""
+
+
+@dataclass(frozen=True, slots=True)
+class Launch:
+    """How a server is started.
+
+    Attributes:
+        id: what it calls itself.
+        repository: its model repository.
+        host: address to listen on.
+        grpc_port: port of gRPC.
+        http_port: port of HTTP; None: none.
+        metrics_port: port of metrics; None: none.
+        control: ``none``, ``poll`` or ``explicit``: who decides what is loaded.
+        region_prefix: prefix of its regions of shared memory.
+        exit_timeout_s: seconds that running requests get when it stops.
+    """
+
+    id: str
+    repository: Path
+    host: str
+    grpc_port: int
+    http_port: int | None
+    metrics_port: int | None
+    control: str
+    region_prefix: str
+    exit_timeout_s: int
+
+    def command(self, runtime: TritonRuntime) -> list[str]:
+        """The command line."""
+        options = {
+            "id": self.id,
+            "model-repository": self.repository,
+            "backend-directory": runtime.backends,
+            "grpc-address": self.host,
+            "grpc-port": self.grpc_port,
+            # Our channels ask every 30 s whether the connection still is; by default that is too often.
+            "grpc-http2-min-recv-ping-interval-without-data": 10_000,
+            "grpc-keepalive-permit-without-calls": 1,
+            "allow-http": _switch(self.http_port is not None),
+            "http-address": self.host,
+            "http-port": self.http_port,
+            "allow-metrics": _switch(self.metrics_port is not None),
+            "metrics-address": self.host,
+            "metrics-port": self.metrics_port,
+            "allow-gpu-metrics": "false",
+            "pinned-memory-pool-byte-size": 0,
+            "model-control-mode": self.control,
+            "exit-timeout-secs": self.exit_timeout_s,
+            "backend-config": f"python,shm-region-prefix-name={self.region_prefix}",
+        }
+        if self.control == "poll":
+            options["repository-poll-secs"] = 1
+        if self.control == "explicit":
+            options["load-model"] = "*"
+        flags = [f"--{name}={value}" for name, value in options.items() if value is not None]
+        return [str(runtime.server), *flags, "--disable-auto-complete-config"]
+
+
+class TritonProcess:
+    """A running server.
+
+    Use :meth:`start` to make one.
+    """
+
+    def __init__(self, launch: Launch, process: asyncio.subprocess.Process) -> None:
+        self._launch = launch
+        self._process = process
+
+    @classmethod
+    async def start(cls, launch: Launch, runtime: TritonRuntime, base: Mapping[str, str]) -> Self:
+        """Starts it with the environment ``base`` and what its runtime needs; it ends with this process."""
+        environment = {name: value for name, value in base.items() if not name.startswith("PYTHON")}
+        process = await asyncio.create_subprocess_exec(
+            *launch.command(runtime),
+            stdin=asyncio.subprocess.DEVNULL,
+            env={**environment, **runtime.variables},
+            preexec_fn=parent.stop_with_parent,  # this process has no other threads yet
+        )
+        return cls(launch, process)
+
+    @property
+    def pid(self) -> int:
+        """Its process id."""
+        return self._process.pid
+
+    async def ended(self) -> int:
+        """Waits for its end; the exit status, negative for a signal."""
+        return await self._process.wait()
+
+    async def ready(self) -> None:
+        """Waits until it and every model of its serve; forever if they never do.
+
+        Raises:
+            WrongServerError: another server has the port.
+        """
+        async with AsyncExitStack() as stack:
+            client = InferenceServerClient(f"{self._launch.host}:{self._launch.grpc_port}")
+            stack.push_async_callback(client.close)
+            while True:
+                try:
+                    if await client.is_server_ready(client_timeout=_CHECK_S):
+                        name = (await client.get_server_metadata(client_timeout=_CHECK_S)).name
+                        if name != self._launch.id:
+                            raise WrongServerError(f"the server {name!r} has port {self._launch.grpc_port}")
+                        return
+                except (InferenceServerException, grpc.RpcError):
+                    pass
+                await asyncio.sleep(_POLL_S)
+
+    async def model_died(self, interval_s: float) -> None:
+        """Returns when a model that should serve has no process any more: Triton calls it ready all the same.
+
+        Args:
+            interval_s: seconds between two looks.
+        """
+        async with AsyncExitStack() as stack:
+            client = InferenceServerClient(f"{self._launch.host}:{self._launch.grpc_port}")
+            stack.push_async_callback(client.close)
+            before = stubs(self.pid)
+            suspicious = 0
+            while suspicious < 2:
+                await asyncio.sleep(interval_s)
+                now = stubs(self.pid)
+                if not before - now and not suspicious:
+                    before = now
+                    continue
+                # Gone, or unloaded: then the repository has one model less that serves, or another process.
+                try:
+                    index = await client.get_model_repository_index(client_timeout=_CHECK_S)
+                except (InferenceServerException, grpc.RpcError):
+                    continue
+                serving = sum(one.state == "READY" for one in index.models)
+                suspicious = suspicious + 1 if len(now) < serving else 0
+                before = now
+
+    async def stop(self, grace_s: float) -> int:
+        """Asks it to end, waits ``grace_s`` and a little, then ends it; the exit status."""
+        if self._process.returncode is None:
+            self._process.send_signal(signal.SIGTERM)
+            try:
+                async with asyncio.timeout(grace_s + _MARGIN_S):
+                    await self._process.wait()
+            except TimeoutError:
+                self._process.kill()
+        return await self._process.wait()
+
+
+def stubs(server: int) -> set[int]:
+    """Ids of the live processes of the Python models of a server."""
+    found: set[int] = set()
+    try:
+        children = psutil.Process(server).children(recursive=True)
+    except psutil.NoSuchProcess:
+        return found
+    for child in children:
+        try:
+            if child.name().startswith(STUB[:15]) and child.status() != psutil.STATUS_ZOMBIE:
+                found.add(child.pid)
+        except psutil.NoSuchProcess:
+            continue
+    return found
+
+
+def _switch(on: bool) -> str:
+    return "true" if on else "false"
