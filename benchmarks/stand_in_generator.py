@@ -20,8 +20,7 @@ from services.generator.domain import (
     FinishReason,
     GenerationRequest,
     ModelDescription,
-    Normalization,
-    Passage,
+    RelevanceRequest,
 )
 from services.generator.engine import Generator
 from services.generator.ports import Cancellation
@@ -61,10 +60,8 @@ class StandIn:
     ) -> list[Answer | MeshError]:
         return [_ANSWER for _ in requests]
 
-    async def score_relevance(
-        self, question: str, passages: Sequence[Passage], normalization: Normalization, cancel: Cancellation
-    ) -> list[float]:
-        return [1 / (1 + at) for at in range(len(passages))]
+    async def score_relevance(self, request: RelevanceRequest, cancel: Cancellation) -> list[float]:
+        return [1 / (1 + at) for at in range(len(request.passages))]
 
 
 class _Service:

@@ -74,6 +74,8 @@ class RerankerService:
             self._settings.generator_target,
             model=self._settings.rankrag_model,
             model_setting=variable(self._settings, "rankrag_model"),
+            template=self._settings.rankrag_template,
+            template_setting=variable(self._settings, "rankrag_template"),
             max_message_bytes=self._settings.max_message_bytes,
             telemetry=self._telemetry,
         )

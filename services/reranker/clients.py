@@ -28,6 +28,8 @@ class GeneratorClient:
         target: gRPC target of the generator.
         model: model that judges; empty: the generator's default.
         model_setting: environment variable that names the model, for errors.
+        template: prompt of one passage; empty: the model's default.
+        template_setting: environment variable that names the template, for errors.
         max_message_bytes: largest message either way. Bytes.
     """
 
@@ -37,6 +39,8 @@ class GeneratorClient:
         *,
         model: str,
         model_setting: str,
+        template: str = "",
+        template_setting: str = "",
         max_message_bytes: int,
         telemetry: Telemetry | None = None,
     ) -> None:
@@ -50,6 +54,8 @@ class GeneratorClient:
         self._stub = GeneratorServiceStub(self._channel)
         self._model = model
         self._model_setting = model_setting
+        self._template = template
+        self._template_setting = template_setting
 
     async def score_relevance(self, query: str, passages: Sequence[Passage]) -> Scores:
         """P(True) per passage under RankRAG's context-ranking prompt (appendix D.1).
@@ -57,13 +63,15 @@ class GeneratorClient:
         Raises:
             Unavailable: the generator is away.
             DeadlineExceeded: no time is left.
-            FailedPrecondition: the generator's model cannot judge, or there is none of the name set.
+            FailedPrecondition: the generator's model cannot judge, there is none of the name set, or the
+                template set is none to judge with.
             InvalidField: the query or a passage does not suit the model.
         """
         request = pb.ScoreRelevanceRequest(
             question=query,
             passages=[common_pb2.Passage(id=one.id, title=one.title, text=one.text) for one in passages],
             model=self._model,
+            template=self._template,
         )
         try:
             response = await self._stub.ScoreRelevance(request, timeout=deadline.current().budget())
@@ -83,7 +91,9 @@ class GeneratorClient:
             )
         if isinstance(error, InvalidField) and error.field == "question":
             return InvalidField("query", error.message)
+        # The caller named no template and no model: the settings did.
+        if isinstance(error, NotFound | InvalidField) and error.field == "template":
+            return FailedPrecondition("NO_TEMPLATE", f"{self._template_setting}: {error.message}")
         if isinstance(error, NotFound):
-            # The caller named no model: the setting did.
             return FailedPrecondition("NO_MODEL", f"{self._model_setting}: {error.message}")
         return error

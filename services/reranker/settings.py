@@ -24,6 +24,8 @@ class RerankerSettings(ServiceSettings):
     """The generator, which `rankrag` asks."""
     rankrag_model: str = ""
     """Model of the generator that judges for `rankrag`; empty: its default."""
+    rankrag_template: str = ""
+    """Prompt by which it judges, such as `rankrag-context-ranking-claim`; empty: the model's default."""
     cross_encoder: str = ""
     """Model of `cross-encoder`: a folder or a hub repository; empty: there is none."""
     allow_download: bool = False

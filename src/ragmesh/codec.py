@@ -15,6 +15,7 @@ from ragmesh.evaluator.v1 import evaluator_service_pb2 as evaluator_pb2
 from ragmesh.events import (
     Answer,
     Citation,
+    Cost,
     Degraded,
     Delta,
     Done,
@@ -284,6 +285,20 @@ def _answer(message: orchestrator_pb2.AnswerEvent) -> Answer:
         model_version=answer.model_version,
         engine=answer.engine,
         dropped_passages=answer.dropped_passages,
+        cut_passages=answer.cut_passages,
+        dropped_turns=answer.dropped_turns,
+        cost=_cost(answer.cost),
+    )
+
+
+def _cost(message: generator_pb2.Cost) -> Cost:
+    return Cost(
+        queue_ms=message.queue_ms,
+        first_token_ms=message.first_token_ms,
+        total_ms=message.total_ms,
+        computed_tokens=message.computed_tokens,
+        reused_tokens=message.reused_tokens,
+        batch_rows=message.batch_rows,
     )
 
 

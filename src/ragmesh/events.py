@@ -69,6 +69,27 @@ class Citation:
 
 
 @dataclass(frozen=True, slots=True)
+class Cost:
+    """What an answer cost the model that wrote it.
+
+    Attributes:
+        queue_ms: waited until the model took the request up. Milliseconds.
+        first_token_ms: from the request's arrival at the model to its first token. Milliseconds.
+        total_ms: from the request's arrival at the model to its last token. Milliseconds.
+        computed_tokens: tokens of the prompt that were computed.
+        reused_tokens: tokens of the prompt whose encodings were there already.
+        batch_rows: most rows (beams counted) computed together while it was written.
+    """
+
+    queue_ms: float
+    first_token_ms: float
+    total_ms: float
+    computed_tokens: int
+    reused_tokens: int
+    batch_rows: int
+
+
+@dataclass(frozen=True, slots=True)
 class Answer:
     """A finished answer.
 
@@ -82,8 +103,11 @@ class Answer:
         log_probability: of the written tokens, in nats.
         model: name of the model that answered.
         model_version: its version.
-        engine: what ran it: ``transformers``, ``pointer`` or ``triton``.
+        engine: what ran it: ``transformers``, ``pointer``, ``ctranslate2`` or ``triton``.
         dropped_passages: passages that did not fit and were left out, last ones first.
+        cut_passages: passages that were shown but cut at their end.
+        dropped_turns: earlier turns of a conversation that did not fit and were left out, oldest first.
+        cost: what it cost.
     """
 
     text: str
@@ -97,6 +121,9 @@ class Answer:
     model_version: str
     engine: str
     dropped_passages: int
+    cut_passages: int
+    dropped_turns: int
+    cost: Cost
 
 
 @dataclass(frozen=True, slots=True)

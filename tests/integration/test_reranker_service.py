@@ -36,8 +36,7 @@ from services.generator.domain import (
     Augmentation,
     GenerationRequest,
     ModelDescription,
-    Normalization,
-    Passage,
+    RelevanceRequest,
 )
 from services.generator.engine import Generator
 from services.generator.ports import Cancellation
@@ -63,6 +62,7 @@ class Judge:
         self.began = asyncio.Event()
         self.cancelled = asyncio.Event()
         self.seconds_left: list[float] = []
+        self.templates: list[str] = []
         self.error: MeshError | None = None
 
     def describe(self) -> ModelDescription:
@@ -81,9 +81,8 @@ class Judge:
     ) -> list[Answer | MeshError]:
         raise AssertionError("nobody asks for answers here")
 
-    async def score_relevance(
-        self, question: str, passages: Sequence[Passage], normalization: Normalization, cancel: Cancellation
-    ) -> list[float]:
+    async def score_relevance(self, request: RelevanceRequest, cancel: Cancellation) -> list[float]:
+        self.templates.append(request.template)
         self.seconds_left.append(current().remaining())
         self.began.set()
         if self.error is not None:
@@ -93,7 +92,8 @@ class Judge:
         except asyncio.CancelledError:
             self.cancelled.set()
             raise
-        return [(1 + at) / (1 + len(passages)) for at in range(len(passages))]
+        count = len(request.passages)
+        return [(1 + at) / (1 + count) for at in range(count)]
 
 
 class _Idle:
@@ -268,6 +268,27 @@ async def test_a_model_of_the_settings_that_is_not_there(generator: Generators, 
     server, _ = generator
     channel = await serve(generator_target=server.address, rankrag_model="nope")
     with pytest.raises(grpc.aio.AioRpcError, match="RAGMESH_RERANKER_RANKRAG_MODEL") as caught:
+        await _rerank(channel)
+    assert caught.value.code() is grpc.StatusCode.FAILED_PRECONDITION
+
+
+async def test_a_template_of_the_settings_is_the_prompt_that_judges(
+    generator: Generators, serve: Serve
+) -> None:
+    server, judge = generator
+    await _rerank(await serve(generator_target=server.address))
+    claims = "rankrag-context-ranking-claim"
+    await _rerank(await serve(generator_target=server.address, rankrag_template=claims))
+    assert judge.templates == ["", claims]
+
+
+@pytest.mark.parametrize("template", ["nope", "ra-x"])
+async def test_a_template_of_the_settings_that_judges_nothing(
+    generator: Generators, serve: Serve, template: str
+) -> None:
+    server, _ = generator
+    channel = await serve(generator_target=server.address, rankrag_template=template)
+    with pytest.raises(grpc.aio.AioRpcError, match="RAGMESH_RERANKER_RANKRAG_TEMPLATE") as caught:
         await _rerank(channel)
     assert caught.value.code() is grpc.StatusCode.FAILED_PRECONDITION
 

@@ -115,7 +115,7 @@ def show_result(
     if result.report is not None:
         screen.line()
         show_exposure(screen, result.report, heading=_heading(samples, alpha))
-    for line in _failures(result.failures):
+    for line in (*_left_out(result.answers), *_failures(result.failures)):
         _warn(screen, line)
     for degraded in result.degradations:
         _warn(screen, _degradation(degraded))
@@ -243,6 +243,19 @@ def _cells(estimate: Estimate, pattern: str) -> tuple[str, str, str]:
     if estimate.low is not None and estimate.high is not None:
         interval = f"{pattern.format(estimate.low)} to {pattern.format(estimate.high)}"
     return mean, interval, f"{estimate.count:,}"
+
+
+def _left_out(answers: Sequence[Answer]) -> list[str]:
+    """What was ranked, but not read by the model: it did not fit."""
+    lines = []
+    for count, what in (
+        (sum(answer.dropped_passages for answer in answers), "left out"),
+        (sum(answer.cut_passages for answer in answers), "cut at the end"),
+    ):
+        if count:
+            where = f" of {len(answers)} contexts" if len(answers) > 1 else ""
+            lines.append(f"too long for the model: {count} passage{'s' if count > 1 else ''}{where} {what}")
+    return lines
 
 
 def _failures(failures: Sequence[Failed]) -> list[str]:

@@ -23,7 +23,9 @@ from ragmesh.retriever.v1 import collection_service_pb2_grpc as collection_grpc
 Ask = orchestrator_pb2.AskResponse
 
 
-def answered(text: str = "every 200 kilometres", samples: tuple[int, ...] = (0,)) -> Ask:
+def answered(
+    text: str = "every 200 kilometres", samples: tuple[int, ...] = (0,), *, dropped: int = 0, cut: int = 0
+) -> Ask:
     """A finished answer that cites the first passage."""
     return Ask(
         answer=orchestrator_pb2.AnswerEvent(
@@ -36,6 +38,16 @@ def answered(text: str = "every 200 kilometres", samples: tuple[int, ...] = (0,)
                 model="pointer",
                 model_version="v1",
                 engine="pointer",
+                dropped_passages=dropped,
+                cut_passages=cut,
+                cost=generator_pb2.Cost(
+                    queue_ms=0.5,
+                    first_token_ms=4,
+                    total_ms=9,
+                    computed_tokens=60,
+                    reused_tokens=30,
+                    batch_rows=2,
+                ),
             ),
             samples=samples,
             citations=[orchestrator_pb2.Citation(passage_id="p1", provider="Co-op", rank=1, start=3, end=9)],

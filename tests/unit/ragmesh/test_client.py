@@ -15,6 +15,7 @@ from ragmesh import (
     Between,
     Citation,
     Client,
+    Cost,
     Decoding,
     Degraded,
     Delta,
@@ -60,6 +61,8 @@ def test_an_ask_yields_typed_events_in_order(client: Client) -> None:
     assert isinstance(answer, Answer)
     assert answer.citations == (Citation("p1", "Co-op", 1, 3, 9),)
     assert (answer.finish_reason, answer.engine, answer.samples) == ("stop", "pointer", (0,))
+    assert (answer.dropped_passages, answer.cut_passages, answer.dropped_turns) == (0, 0, 0)
+    assert answer.cost == Cost(0.5, 4.0, 9.0, computed_tokens=60, reused_tokens=30, batch_rows=2)
     assert degraded == Degraded("rerank", "retriever_order", "UPSTREAM_UNAVAILABLE", "the reranker is away")
     assert isinstance(report, Report)
     assert (report.ee_r_norm, report.expected_utility, report.run) == (None, 0.75, None)

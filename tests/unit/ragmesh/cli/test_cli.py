@@ -85,6 +85,7 @@ def test_ask_as_json_is_an_event_a_line(mesh: ScriptedMesh, capsys: Output) -> N
     ]  # fmt: skip
     assert events[0]["passages"][0]["attributes"] == {"provider": "Co-op"}
     assert events[4]["citations"][0]["passage_id"] == "p1"
+    assert events[4]["cost"]["reused_tokens"] == 30
     assert events[-1]["stage_ms"] == {"retrieve": 12.5}
 
 
@@ -94,6 +95,30 @@ def test_an_answer_without_deltas_is_shown_once(mesh: ScriptedMesh, capsys: Outp
     assert main(["ask", "How often?"]) == 0
 
     assert lines(capsys.readouterr().out)[0] == "every 200 kilometres"
+
+
+@pytest.mark.parametrize(
+    ("answers", "said"),
+    [
+        ([answered(dropped=2, cut=1)], ["2 passages left out", "1 passage cut at the end"]),
+        (
+            [answered(dropped=2), answered("often", (1,), dropped=1)],
+            ["3 passages of 2 contexts left out"],
+        ),
+        ([answered()], []),
+    ],
+)
+def test_what_the_model_did_not_read_is_said(
+    mesh: ScriptedMesh, capsys: Output, answers: list[Ask], said: list[str]
+) -> None:
+    mesh.orchestrator.events = [*answers, *script()[-1:]]
+
+    assert main(["ask", "How often?"]) == 0
+
+    out = lines(capsys.readouterr().out)
+    assert [line for line in out if line.startswith("!")] == [
+        f"! too long for the model: {one}" for one in said
+    ]
 
 
 def test_no_answer_is_said_and_is_a_failure(mesh: ScriptedMesh, capsys: Output) -> None:

@@ -132,7 +132,6 @@ def test_names_are_those_of_the_conventions() -> None:
         attributes.GEN_AI_REQUEST_MODEL,
         attributes.GEN_AI_RESPONSE_MODEL,
     }
-    assert attributes.GEN_AI_TOKEN_TYPE == "gen_ai.token.type"
     assert TEXT_COMPLETION in {one.value for one in attributes.GenAiOperationNameValues}
     assert {"input", "output"} <= {one.value for one in attributes.GenAiTokenTypeValues}
     assert errors.ERROR_TYPE == "error.type"
