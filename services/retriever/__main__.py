@@ -85,7 +85,7 @@ class RetrieverService:
                 catalogue = await self._pool.run(Catalogue, settings, analyzers, encoder, sparse)
                 self._store = store = SegmentStore(
                     settings.home / "collections",
-                    Recipe(analyzers, encoder, settings.embed_at_once, catalogue.carry),
+                    Recipe(analyzers, encoder, settings.embed_at_once, catalogue.carry, catalogue.ahead),
                     catalogue.prepare,
                     Options(quotas=_quotas(settings), verify_bytes=settings.verify_bytes),
                 )

@@ -205,8 +205,8 @@ class RetrieverInfo:
 class Lexical:
     """How the text of a collection is indexed for BM25; fixed for as long as it exists."""
 
-    analyzer: str = "unicode"
-    """Name of the analyzer as it is given."""
+    analyzer: str = ""
+    """Name of the analyzer as it is given; empty for the default of what keeps the collection."""
     k1: float | None = None
     """BM25's k1, [0, 10]; None for that of the retriever."""
     b: float | None = None

@@ -44,7 +44,7 @@ class RetrieverSettings(ServiceSettings):
     max_tenant_bytes: int = Field(default=0, ge=0)
     """Most ids, titles, texts and attributes of a tenant's collections together. Bytes, [0, inf); 0 for no
     bound."""
-    verify_bytes: int = Field(default=256 * 2**20, ge=0)
+    verify_bytes: int = Field(default=32 * 2**20, ge=0)
     """Files of a collection, the smallest first, that are checked before it is served; the others are checked
     while it serves. Bytes, [0, inf)."""
 

@@ -505,7 +505,7 @@ def rows(path: Path) -> list[dict[str, object]]:
 
 
 @pytest.mark.parametrize("name", ["bm25", "bm25-lucene"])
-async def test_cranfield_is_found_as_well_as_its_card_says(name: str, tmp_path: Path) -> None:
+async def test_cranfield_is_found_better_than_its_card_says(name: str, tmp_path: Path) -> None:
     folder = shared("cranfield")
     relevant: dict[str, set[str]] = {}
     for row in rows(folder / "qrels.jsonl.gz"):
@@ -526,4 +526,4 @@ async def test_cranfield_is_found_as_well_as_its_card_says(name: str, tmp_path: 
             gain = sum(1 / math.log2(rank + 1) for rank, one in enumerate(found, start=1) if one in wanted)
             ideal = sum(1 / math.log2(rank + 1) for rank in range(1, min(10, len(wanted)) + 1))
             gains.append(gain / ideal)
-    assert np.mean(gains) == pytest.approx(0.3536, abs=0.02)
+    assert np.mean(gains) > 0.3536  # what the card's own recipe, which stems plurals alone, gets

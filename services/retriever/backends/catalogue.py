@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -59,6 +60,7 @@ class Catalogue:
         if encoder is not None:
             retrievers.append(_dense(settings, encoder))
         self._impacts: ImpactShelf | None = None
+        self._sparse = sparse
         if sparse is not None:
             self._impacts = ImpactShelf(settings.home / "splade")
             retrievers.append(_splade(sparse, self._impacts, kernel))
@@ -88,6 +90,13 @@ class Catalogue:
         """Makes a snapshot ready for every retriever."""
         for retriever in self._retrievers.values():
             retriever.prepare(snapshot)
+
+    @property
+    def ahead(self) -> Callable[[], AbstractContextManager[Callable[[Sequence[str]], None]]] | None:
+        """Makes what retrievers keep of passages before a write takes its turn; None if that is nothing."""
+        if self._impacts is None or self._sparse is None:
+            return None
+        return partial(self._impacts.ahead, self._sparse)
 
     def carry(self, plan: Plan, manifest: SegmentManifest) -> None:
         """Takes over what retrievers keep about passages whose segments have been merged into one."""

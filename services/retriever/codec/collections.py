@@ -10,7 +10,7 @@ from google.protobuf.timestamp_pb2 import Timestamp
 from meshkit import checks
 from meshkit.errors import InvalidField
 from ragmesh.retriever.v1 import collection_service_pb2 as collections_pb
-from services.retriever.analyzer import ANALYZERS, DEFAULT
+from services.retriever.analyzer import ANALYZERS
 from services.retriever.codec.passages import message_of, passage_of
 from services.retriever.domain import CollectionInfo, Lexical, Passage
 from services.retriever.ports import Snapshot
@@ -55,8 +55,8 @@ def lexical_of(message: collections_pb.LexicalIndexing) -> Lexical:
     Raises:
         InvalidField: no such analyzer, or a number outside its bounds.
     """
-    name = message.analyzer or DEFAULT
-    if name not in ANALYZERS:
+    name = message.analyzer
+    if name and name not in ANALYZERS:
         raise InvalidField("lexical.analyzer", f"must be one of {', '.join(ANALYZERS)}, got {name!r}")
     k1 = checks.between("lexical.k1", message.k1, 0, MAX_K1) if message.HasField("k1") else None
     b = checks.between("lexical.b", message.b, 0, 1) if message.HasField("b") else None

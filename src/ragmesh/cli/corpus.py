@@ -20,7 +20,7 @@ def ingest(
     ],
     collection: Annotated[str, typer.Option("--collection", "-c", help="Collection to fill.")],
     analyzer: Annotated[
-        str | None, typer.Option(help="Of a new collection: unicode (default), whitespace or english.")
+        str | None, typer.Option(help="Of a new collection: english (default), unicode or whitespace.")
     ] = None,
     k1: Annotated[float | None, typer.Option("--k1", help="Of a new collection: BM25's k1, 0 to 10.")] = None,
     b: Annotated[float | None, typer.Option("--b", help="Of a new collection: BM25's b, 0 to 1.")] = None,

@@ -9,7 +9,6 @@ from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy import sparse
 
 from services.retriever.domain import IntArray
 
@@ -132,6 +131,8 @@ def _as_first_seen(row_terms: TermArray, num_terms: int) -> tuple[TermArray, Int
 
 
 def _inverted(terms: Mapping[str, int], half: _ByPassage) -> Postings:
+    from scipy import sparse  # a sixth of what a start imports, and only needed to build
+
     shape = (len(half.lengths), len(terms))
     by_term = sparse.csr_array((half.row_counts, half.row_terms, half.row_bounds), shape=shape).tocsc()
     arrays = (

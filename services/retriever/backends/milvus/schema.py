@@ -31,6 +31,8 @@ ANALYZERS: Final[Mapping[str, Mapping[str, Any]]] = MappingProxyType(
     }
 )
 """Milvus's analyzer that is nearest to each of ours."""
+ALWAYS_THERE: Final = "unicode"
+"""The one of them that Milvus Lite has too."""
 
 
 def passages(analyzer: str, dimension: int | None, *, sparse: bool) -> Any:

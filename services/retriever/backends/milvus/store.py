@@ -5,13 +5,14 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from pymilvus.exceptions import MilvusException
 
 from meshkit.compute import ComputePool
 from meshkit.errors import AlreadyExists, FailedPrecondition, InvalidField, MeshError, NotFound, Unavailable
+from services.retriever.analyzer import DEFAULT
 from services.retriever.backends.milvus import rows as rows_of
 from services.retriever.backends.milvus import schema
 from services.retriever.backends.milvus.connection import Connection
@@ -187,6 +188,17 @@ class MilvusStore:
 
     def _made(self, key: Key, description: str, lexical: Lexical) -> Record:
         """Makes the collection; there is one only once its record is written."""
+        if lexical.analyzer:
+            return self._made_with(key, description, lexical)
+        try:
+            return self._made_with(key, description, replace(lexical, analyzer=DEFAULT))
+        except InvalidField as error:
+            if error.field != "lexical.analyzer":
+                raise
+            # Milvus Lite has this one only.
+            return self._made_with(key, description, replace(lexical, analyzer=schema.ALWAYS_THERE))
+
+    def _made_with(self, key: Key, description: str, lexical: Lexical) -> Record:
         if lexical.analyzer not in schema.ANALYZERS:
             raise InvalidField("lexical.analyzer", f"must be one of {', '.join(schema.ANALYZERS)}")
         if lexical.k1 is not None and not 0 < lexical.k1 <= _MAX_K1:

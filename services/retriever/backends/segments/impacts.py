@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import hashlib
 import logging
 import os
 import shutil
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -74,6 +76,8 @@ class ImpactShelf:
 
     def __init__(self, root: Path) -> None:
         self._root = root
+        # Of texts of ingests that are under way; few at a time.
+        self._ahead: list[dict[bytes, SparseVector]] = []
         for folder in root.glob("*/*"):
             if time.time() - folder.stat().st_mtime > _KEPT_S:
                 shutil.rmtree(folder, ignore_errors=True)
@@ -87,6 +91,34 @@ class ImpactShelf:
         postings = [self._postings(view.segment, encoder) for view in snapshot.views]
         return SegmentedImpacts(snapshot, postings, kernel)
 
+    @contextmanager
+    def ahead(self, encoder: SparseTextEncoder) -> Iterator[Callable[[Sequence[str]], None]]:
+        """Encodes texts before the segments that will hold them are made, and keeps that for the block.
+
+        So the long part of an ingest is over before it takes its turn to write. What is called with texts
+        runs in a thread.
+        """
+        known: dict[bytes, SparseVector] = {}
+
+        def encode(contents: Sequence[str]) -> None:
+            vectors = encoder.encode_passages(contents, lambda _: None)
+            known.update(zip(map(_text_digest, contents), vectors, strict=True))
+
+        self._ahead.append(known)
+        try:
+            yield encode
+        finally:
+            # Not by value: two that are empty are equal.
+            self._ahead = [one for one in self._ahead if one is not known]
+
+    def _vectors(self, contents: Sequence[str], encoder: SparseTextEncoder) -> list[SparseVector]:
+        """The weights of texts: those of texts that were encoded ahead, and the others' now."""
+        digests = [_text_digest(content) for content in contents]
+        known = {digest: part[digest] for part in list(self._ahead) for digest in digests if digest in part}
+        missing = [content for content, one in zip(contents, digests, strict=True) if one not in known]
+        made = iter(encoder.encode_passages(missing, lambda _: None) if missing else ())
+        return [known[one] if one in known else next(made) for one in digests]
+
     def _postings(self, segment: Segment, encoder: SparseTextEncoder) -> ImpactPostings:
         folder = self._root / encoder.fingerprint / _digest(segment.manifest)
         if folder.is_dir():
@@ -99,7 +131,7 @@ class ImpactShelf:
                 os.utime(folder)
                 return found
         contents = [segment.passage(row).content for row in range(len(segment))]
-        built = ImpactPostings.build(encoder.encode_passages(contents, lambda _: None), encoder.vocabulary)
+        built = ImpactPostings.build(self._vectors(contents, encoder), encoder.vocabulary)
         _save(built, folder)
         return ImpactPostings.open(folder)
 
@@ -110,6 +142,10 @@ class ImpactShelf:
             if all(folder.is_dir() for folder in folders):
                 merged = ImpactPostings.merge(map(ImpactPostings.open, folders), plan.new_rows, len(plan))
                 _save(merged, encoded / _digest(manifest))
+
+
+def _text_digest(content: str) -> bytes:
+    return hashlib.blake2b(content.encode(), digest_size=16).digest()
 
 
 def _digest(manifest: SegmentManifest) -> str:

@@ -38,6 +38,8 @@ from services.retriever.domain import (
 from services.retriever.ports import CannotStart, Encoder, Snapshot
 
 _FULL: Final = (errno.ENOSPC, errno.EDQUOT)
+# Passages of an ingest that are encoded at a time before its turn: others come in between.
+_AHEAD: Final = 256
 _log = logging.getLogger("ragmesh.retriever.store")
 T = TypeVar("T")
 Checkpoint = Callable[[], None]
@@ -54,7 +56,7 @@ class Options:
     """What may be set about the store."""
 
     quotas: Quotas = field(default_factory=Quotas)
-    verify_bytes: int = 256 * 2**20
+    verify_bytes: int = 32 * 2**20
     """Files of a collection that are read and checked before it is served, in all; larger ones are checked
     while it serves. Bytes, [0, inf)."""
     max_segment_passages: int = 8_000_000
@@ -156,6 +158,7 @@ class SegmentStore:
         self._pool = ComputePool(options.write_threads, "retriever-write")
         self._merging = ComputePool(options.merge_threads, "retriever-merge")
         self._embedding = ComputePool(1, "retriever-embed")
+        self._encoding = ComputePool(options.write_threads, "retriever-encode")
         self._checking = ComputePool(1, "retriever-check")
         self._collections: dict[Key, _Collection] = {}
         self._corrupt: dict[Key, str] = {}
@@ -195,7 +198,7 @@ class SegmentStore:
         self._closing.set()
         while self._tasks:
             await asyncio.wait(self._tasks)
-        for pool in (self._pool, self._merging, self._embedding, self._checking):
+        for pool in (self._pool, self._merging, self._embedding, self._encoding, self._checking):
             pool.close()
         self._collections.clear()
         if self._lock is not None:
@@ -242,7 +245,24 @@ class SegmentStore:
 
     async def ingest(self, key: Key, passages: Sequence[Passage], *, create: bool) -> IngestReport:
         """Adds or replaces passages; what is there already, equal in every field, changes nothing."""
+        if self._recipe.ahead is None:
+            return await self._ingest(key, passages, create=create)
+        collection = self._collections.get(key)
+        if collection is not None:
+            passages_ahead = await self._encoding.run(
+                collection.writer.changed, collection.served.snapshot, passages
+            )
+        else:
+            passages_ahead = list(passages)
+        with self._recipe.ahead() as make:
+            for begin in range(0, len(passages_ahead), _AHEAD):
+                if self._closing.is_set():
+                    raise _shutting_down()
+                contents = [passage.content for passage in passages_ahead[begin : begin + _AHEAD]]
+                await self._encoding.run(make, contents)
+            return await self._ingest(key, passages, create=create)
 
+    async def _ingest(self, key: Key, passages: Sequence[Passage], *, create: bool) -> IngestReport:
         async def make(checkpoint: Checkpoint) -> Written | None:
             if self._is_taken(key):
                 return None
@@ -509,7 +529,7 @@ class SegmentStore:
             abandoned.set()
             raise
         except _Abandoned:
-            raise Unavailable("SHUTTING_DOWN", "the service is shutting down; nothing was kept") from None
+            raise _shutting_down() from None
         except OSError as error:
             if error.errno not in _FULL:
                 raise
@@ -663,6 +683,10 @@ class SegmentStore:
         if not isinstance(error, MeshError | _Abandoned):
             # Whoever waits gets it too; if no one does any more, this is all that tells.
             _log.warning("work on a collection failed with %s", type(error).__name__, exc_info=error)
+
+
+def _shutting_down() -> Unavailable:
+    return Unavailable("SHUTTING_DOWN", "the service is shutting down; nothing was kept")
 
 
 class TenantCollections:

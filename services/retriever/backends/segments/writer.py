@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -10,6 +11,7 @@ from typing import Final
 
 import numpy as np
 
+from services.retriever.analyzer import DEFAULT
 from services.retriever.backends.segments import build, dense, embedding, faults, merge
 from services.retriever.backends.segments.dense import DensePart
 from services.retriever.backends.segments.hashes import hashes_of
@@ -48,6 +50,9 @@ class Recipe:
     carry: Callable[[Plan, SegmentManifest], None] = lambda _, __: None
     """Called when segments have been merged into one, before that is served: takes over what else is kept
     about their passages."""
+    ahead: Callable[[], AbstractContextManager[Callable[[Sequence[str]], None]]] | None = None
+    """What else is to be made of passages' contents, and takes long: the block gives what makes it, in a
+    thread, before an ingest takes its turn to write. None if there is nothing."""
 
     @property
     def fingerprint(self) -> str:
@@ -105,7 +110,7 @@ class CollectionWriter:
             generation=1,
             description=description,
             created_at=datetime.now(UTC),
-            lexical=LexicalEntry(analyzer=lexical.analyzer, k1=lexical.k1, b=lexical.b),
+            lexical=LexicalEntry(analyzer=lexical.analyzer or DEFAULT, k1=lexical.k1, b=lexical.b),
             segments=(),
         )
         return self.snapshot(manifest, ())
@@ -150,6 +155,17 @@ class CollectionWriter:
     def publish(self, base: SegmentSnapshot, checkpoint: Checkpoint) -> SegmentSnapshot:
         """Publishes the first version, which is empty."""
         return self._published(base, base.manifest.generation, base.views, checkpoint)
+
+    def changed(self, base: SegmentSnapshot, passages: Sequence[Passage]) -> list[Passage]:
+        """Those of some passages that a version does not have, equal in every field."""
+        stored = [record_of(passage) for passage in passages]
+        hashes = hashes_of(record[0] for record in stored)
+        changed = np.ones(len(passages), dtype=np.bool_)
+        for view in base.views:
+            rows = view.rows_of([record[0] for record in stored], hashes)
+            for place in np.flatnonzero(rows >= 0).tolist():
+                changed[place] = not view.segment.records.holds(int(rows[place]), stored[place])
+        return [passages[place] for place in np.flatnonzero(changed).tolist()]
 
     def ingest(
         self,

@@ -9,7 +9,6 @@ from typing import Final, NamedTuple, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy import sparse
 
 from services.retriever.backends.bm25.kernel import Asked, Impacts, Kernel
 from services.retriever.domain import FloatArray, IntArray, Scored, VectorArray
@@ -58,6 +57,8 @@ class ImpactPostings:
             weights.append(vector.weights)
             bounds.append(bounds[-1] + len(vector.terms))
         size = len(terms)
+        from scipy import sparse  # takes long to import, and is only needed to build
+
         by_row = sparse.csr_array(
             (
                 np.concatenate([np.empty(0, dtype=np.float32), *weights]),

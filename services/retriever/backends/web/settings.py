@@ -30,6 +30,9 @@ class WebSourceSettings(BaseModel):
     snippets: bool = True
     """Whether the server's own few words stand in for a page that cannot be read."""
 
+    keep_s: float = Field(default=30.0, ge=0, le=3600)
+    """How long what a query found is given again to who asks the same, as the retrievers of one ensemble do.
+    Seconds, [0, 3600]; 0 searches every time."""
     timeout_s: float = Field(default=10.0, gt=0, le=120)
     """Longest wait for search and pages together. Seconds, (0, 120]."""
     page_timeout_s: float = Field(default=5.0, gt=0, le=120)

@@ -22,8 +22,9 @@ from services.retriever.backends.web.pages import PageUnreadable, fetch
 from services.retriever.backends.web.readers import Readers
 from services.retriever.backends.web.searx import Result, search
 from services.retriever.backends.web.settings import WebSourceSettings
+from services.retriever.backends.web.shared import SharedSearches
 from services.retriever.domain import Passage
-from services.retriever.web import WebSourceInfo
+from services.retriever.web import WebSource, WebSourceInfo
 
 _log = logging.getLogger("ragmesh.retriever.web")
 
@@ -136,7 +137,11 @@ class SearxSources:
 
     def __init__(self, settings: Mapping[str, WebSourceSettings], readers: int) -> None:
         self._readers = Readers(readers)
-        self.sources = {name: SearxSource(name, one, self._readers) for name, one in settings.items()}
+        self._own = {name: SearxSource(name, one, self._readers) for name, one in settings.items()}
+        self.sources: Mapping[str, WebSource] = {
+            name: SharedSearches(own, keep_s=settings[name].keep_s) if settings[name].keep_s else own
+            for name, own in self._own.items()
+        }
 
     async def start(self) -> None:
         """Starts the readers. Raises CannotStart when a package is missing."""
@@ -144,7 +149,7 @@ class SearxSources:
 
     async def close(self) -> None:
         """Closes the connections and ends the readers."""
-        await asyncio.gather(*(source.close() for source in self.sources.values()))
+        await asyncio.gather(*(source.close() for source in self._own.values()))
         await self._readers.close()
 
 

@@ -124,7 +124,9 @@ class LexicalIndexing(_message.Message):
     K1_FIELD_NUMBER: _builtins.int
     B_FIELD_NUMBER: _builtins.int
     analyzer: _builtins.str
-    """Analyzer by name: `unicode`, `whitespace` or `english`; empty means `unicode`."""
+    """Analyzer by name: `unicode`, `whitespace` or `english`; empty means `english`, or `unicode` in a Milvus
+    that has no other. Of a collection that exists it is never empty.
+    """
     k1: _builtins.float
     """BM25's k1. Unit: none. Range: [0, 10]. Default: 1.5."""
     b: _builtins.float

@@ -1,8 +1,10 @@
 """Learned sparse weights over segments: made once for each passage, whatever becomes of its segment."""
 
+import asyncio
 from collections.abc import Callable, Sequence
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
+from threading import Event
 
 import numpy as np
 
@@ -70,3 +72,49 @@ async def test_merging_takes_weights_over(tmp_path: Path) -> None:
     # f, o and x are each in fox once; xylophone has an x and two o.
     assert (ids[:2], scores[:2]) == (["p0", "p2"], [1 + 1 + 1, 1 + 2])
     await store.stop()
+
+
+async def test_encoding_keeps_no_other_writer_waiting(tmp_path: Path) -> None:
+    class Halting(LetterEncoder):
+        """Stands still at a text until it may go on."""
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.reached, self.go_on = Event(), Event()
+
+        def encode_passages(
+            self, texts: Sequence[str], progress: Callable[[int], None]
+        ) -> list[SparseVector]:
+            if "slow" in texts:
+                self.reached.set()
+                assert self.go_on.wait(30)
+            return super().encode_passages(texts, progress)
+
+    encoder, kernel = Halting(), NumpyKernel()
+    shelf = ImpactShelf(tmp_path / "splade")
+    recipe = Recipe(cache(analyzer), None, carry=shelf.carry, ahead=partial(shelf.ahead, encoder))
+    store = SegmentStore(
+        tmp_path / "collections", recipe, lambda snapshot: void(shelf.index(snapshot, encoder, kernel))
+    )
+    await store.start()
+    collections = store.of(DEFAULT_TENANT)
+    await collections.ingest("c", [Passage("a", "", "ox"), Passage("b", "", "cow")], create=True)
+    slow = asyncio.create_task(
+        collections.ingest("c", [Passage("a", "", "ox"), Passage("s", "", "slow")], create=False)
+    )
+    await asyncio.to_thread(encoder.reached.wait, 30)
+    await collections.ingest("c", [Passage("d", "", "dog")], create=False)
+    await collections.delete_passages("c", ["b"])
+    assert collections.describe("c").num_passages == 2
+    assert not slow.done()
+    encoder.go_on.set()
+    done = await slow
+    assert (done.added, done.unchanged, done.collection.num_passages) == (1, 1, 3)
+    # ox, cow, dog and slow, each once: what is unchanged is not encoded again.
+    assert encoder.encoded == 4
+    assert shelf._ahead == []
+    await store.stop()
+
+
+def void(_: object) -> None:
+    """Takes what is not wanted."""
