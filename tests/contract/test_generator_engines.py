@@ -4,22 +4,17 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterator
-from contextlib import aclosing
+from contextlib import AbstractContextManager, aclosing, contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 
 from meshkit.compute import ComputePool
 from meshkit.deadline import Deadline
 from meshkit.errors import DeadlineExceeded, InvalidField, MeshError
-from meshkit.placement import Placement
-from services.generator.backends.in_process import ComputedModel, InProcessModel
-from services.generator.runtime.loading import load
-from services.generator.runtime.pointer import PointerModel
-from services.generator.runtime.transformers import TransformersModel
+from services.generator.backends.in_process import InProcessModel
 from services.generator.domain import (
     Answer,
     Augmentation,
@@ -28,39 +23,42 @@ from services.generator.domain import (
     GenerationRequest,
     Normalization,
     Passage,
+    RelevanceRequest,
 )
 from services.generator.ports import Cancellation, LanguageModel
-from services.generator.prompts import TemplateLibrary
-from tests import tiny_models
+from services.generator.runtime.engine import LanguageEngine
+from tests import tiny_engines, tiny_models
 from tests.tiny_models import SENTENCES
 
 PASSAGES = tuple(Passage(str(at), f"Title {at}", text) for at, text in enumerate(SENTENCES[1:5]))
-CPU = Placement(torch.device("cpu"), torch.float32)
 
 
-def _transformers(folder: Path) -> ComputedModel:
-    return TransformersModel("tiny", "v1", *load(folder, CPU), TemplateLibrary.bundled())
+@contextmanager
+def _in_process(engine: LanguageEngine) -> Iterator[LanguageModel]:
+    pool = ComputePool(2, "engine")
+    yield InProcessModel(engine, pool, interval_s=0)
+    pool.close()
+    engine.close()
 
 
-ENGINES: dict[str, Callable[[Path], ComputedModel]] = {
-    "pointer": lambda _: PointerModel(
-        "tiny", "v1", tiny_models.pointer(), dtype="float32", batch_tokens=4096
+ENGINES: dict[str, Callable[[Path], AbstractContextManager[LanguageModel]]] = {
+    "pointer": lambda _: _in_process(tiny_engines.pointer()),
+    "transformers-t5": lambda folder: _in_process(tiny_engines.transformers(tiny_models.t5(folder))),
+    "transformers-bart": lambda folder: _in_process(tiny_engines.transformers(tiny_models.bart(folder))),
+    "transformers-llama": lambda folder: _in_process(tiny_engines.transformers(tiny_models.llama(folder))),
+    "transformers-llama-chat": lambda folder: _in_process(
+        tiny_engines.transformers(tiny_models.llama(folder, chat=True))
     ),
-    "transformers-t5": lambda folder: _transformers(tiny_models.t5(folder)),
-    "transformers-bart": lambda folder: _transformers(tiny_models.bart(folder)),
-    "transformers-llama": lambda folder: _transformers(tiny_models.llama(folder)),
-    "transformers-llama-chat": lambda folder: _transformers(tiny_models.llama(folder, chat=True)),
 }
+"""Every backend with every kind of model: what builds one in an empty folder."""
 
 
 @pytest.fixture(scope="module", params=ENGINES)
 def model(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[LanguageModel]:
-    pool = ComputePool(2, "engine")
-    computed = ENGINES[request.param](tmp_path_factory.mktemp(request.param))
-    yield InProcessModel(computed, pool, interval_s=0)
-    pool.close()
+    with ENGINES[request.param](tmp_path_factory.mktemp(request.param)) as served:
+        yield served
 
 
 def _request(model: LanguageModel, **fields: Any) -> GenerationRequest:
@@ -85,6 +83,12 @@ async def _stream(model: LanguageModel, request: GenerationRequest) -> tuple[lis
                 deltas.append(part)
     assert answer is not None
     return deltas, answer
+
+
+def _check_alike(one: Answer, other: Answer) -> None:
+    """Equal; sums over other batches may round otherwise."""
+    assert replace(one, log_probability=0.0) == replace(other, log_probability=0.0)
+    assert one.log_probability == pytest.approx(other.log_probability, abs=1e-3)
 
 
 DECODINGS = {
@@ -112,7 +116,7 @@ async def test_the_same_request_has_the_same_answer(model: LanguageModel, decodi
     request = _request(model, decoding=decoding)
     _, first = await _stream(model, request)
     _, second = await _stream(model, request)
-    assert first == second
+    _check_alike(first, second)
 
 
 async def test_answers_depend_on_question_and_passages(model: LanguageModel) -> None:
@@ -132,15 +136,14 @@ async def test_a_batch_answers_as_streams_do(model: LanguageModel) -> None:
     for request, outcome in zip(requests, outcomes, strict=True):
         _, alone = await _stream(model, request)
         assert isinstance(outcome, Answer)
-        assert replace(outcome, log_probability=0.0) == replace(alone, log_probability=0.0)
-        assert outcome.log_probability == pytest.approx(alone.log_probability, abs=1e-3)
+        _check_alike(outcome, alone)
 
 
 async def test_streams_at_the_same_time_answer_as_alone(model: LanguageModel) -> None:
     requests = [_request(model, question=question) for question in SENTENCES[:6]]
     together = await asyncio.gather(*(_stream(model, request) for request in requests))
     for request, (_, answer) in zip(requests, together, strict=True):
-        assert answer == (await _stream(model, request))[1]
+        _check_alike(answer, (await _stream(model, request))[1])
 
 
 async def test_every_augmentation_it_names_works(model: LanguageModel) -> None:
@@ -178,14 +181,19 @@ async def test_relevance_is_a_probability_of_the_passage_alone(
     model: LanguageModel, normalization: Normalization
 ) -> None:
     assert model.describe().scores_relevance
-    passages = [*PASSAGES, Passage("long", "", " ".join(SENTENCES))]
-    scores = await model.score_relevance(SENTENCES[0], passages, normalization, Cancellation())
+    passages = (*PASSAGES, Passage("long", "", " ".join(SENTENCES)))
+
+    async def judged(shown: tuple[Passage, ...]) -> list[float]:
+        return await model.score_relevance(
+            RelevanceRequest(SENTENCES[0], shown, normalization), Cancellation()
+        )
+
+    scores = await judged(passages)
     assert len(scores) == len(passages)
     assert all(0.0 <= score <= 1.0 for score in scores)
     assert len(set(scores)) == len(scores)
-    backwards = await model.score_relevance(SENTENCES[0], passages[::-1], normalization, Cancellation())
-    assert backwards[::-1] == pytest.approx(scores, rel=1e-3, abs=1e-9)
-    (alone,) = await model.score_relevance(SENTENCES[0], passages[2:3], normalization, Cancellation())
+    assert (await judged(passages[::-1]))[::-1] == pytest.approx(scores, rel=1e-3, abs=1e-9)
+    (alone,) = await judged(passages[2:3])
     assert alone == pytest.approx(scores[2], rel=1e-3, abs=1e-9)
 
 
@@ -196,7 +204,7 @@ async def test_a_deadline_that_passed_is_said_so(model: LanguageModel) -> None:
     with pytest.raises(DeadlineExceeded):
         await anext(model.generate_stream(_request(model), Cancellation(over)))
     with pytest.raises(DeadlineExceeded):
-        await model.score_relevance(SENTENCES[0], PASSAGES, Normalization.TRUE_FALSE, Cancellation(over))
+        await model.score_relevance(RelevanceRequest(SENTENCES[0], PASSAGES), Cancellation(over))
 
 
 async def test_a_stream_that_is_left_frees_its_thread(model: LanguageModel) -> None:

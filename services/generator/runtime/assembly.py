@@ -3,17 +3,48 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, cast
+
+import torch
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from meshkit import models
+from meshkit.models import ModelError, one_line
 from meshkit.placement import Placement
-from services.generator.domain import Augmentation
+from services.generator.domain import Augmentation, ModelDescription
+from services.generator.pointer import artifact, base
+from services.generator.pointer.artifact import ArtifactError
+from services.generator.pointer.base import BaseModelError
 from services.generator.pointer.configuration import PointerConfig
+from services.generator.pointer.modeling import PointerForConditionalGeneration
+from services.generator.pointer.tokenization import PairTokenizer
 from services.generator.prompts import TemplateLibrary
 from services.generator.runtime import loading
-from services.generator.runtime.computed import ComputedModel
+from services.generator.runtime.attention import ATTENTION
+from services.generator.runtime.causal import CausalNetwork
+from services.generator.runtime.cohorts import CausalCohorts, Seq2SeqCohorts
 from services.generator.runtime.engine import LanguageEngine
-from services.generator.runtime.pointer import PointerModel
-from services.generator.runtime.transformers import TransformersModel
+from services.generator.runtime.loop import DecodingLoop, Limits
+from services.generator.runtime.midway import joins_midway, windowed
+from services.generator.runtime.networks import Network
+from services.generator.runtime.pairs import PairPrompter
+from services.generator.runtime.pointer import PointerNetwork
+from services.generator.runtime.prompting import TextPrompter
+from services.generator.runtime.rules import Rules
+from services.generator.runtime.seq2seq import Seq2SeqNetwork
+
+_UNBOUNDED_INPUT = 2048
+"""Tokens read by a model whose configuration names no limit. Tokens."""
+
+_MOST_NEW_TOKENS = 4096
+"""Longest answer of a model whose decoder has no limit of its own. Tokens."""
+
+_LONGEST_PAIR = 256
+"""Longest pair of the pointer model, which was trained on no longer ones. Tokens."""
+
+_STATE_BYTES = 2**30
+"""Room for the batch of a model on the CPU. Bytes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,10 +58,13 @@ class EngineOptions:
         device: ``auto``, ``cpu``, ``cuda`` or ``cuda:<n>``.
         dtype: ``auto``, ``float32``, ``bfloat16`` or ``float16``.
         max_input_tokens: reads at most so many tokens; None: what its configuration says.
-        batch_tokens: most padded tokens of a batch, [1, inf).
+        batch_tokens: most padded tokens of a pass over prompts, [1, inf).
         max_rows: most rows (beams counted) of the running batch, [1, inf).
         cache_bytes: room for encodings of passages and prompts. Bytes, [0, inf); 0 keeps none.
-        workers: requests computed at the same time by an engine without a running batch, [1, inf).
+        state_bytes: room for what the running batch has read and written. Bytes, [1, inf); None: 1 GiB on the
+            CPU, a third of what is free on a GPU.
+        chunk_tokens: most prompt tokens computed between two steps of running answers, [1, inf).
+        workers: threads that make prompts, [1, inf).
         allow_download: whether the hub may be asked for it.
     """
 
@@ -43,6 +77,8 @@ class EngineOptions:
     batch_tokens: int = 8192
     max_rows: int = 64
     cache_bytes: int = 256 * 2**20
+    state_bytes: int | None = None
+    chunk_tokens: int = 1024
     workers: int = 1
     allow_download: bool = False
 
@@ -59,25 +95,156 @@ def assemble(name: str, options: EngineOptions, templates: TemplateLibrary) -> L
         ModelError: the model cannot be had.
         NotFound, InvalidField: ``template`` is no template, or one of another kind.
     """
-    return LanguageEngine(_model(name, options, templates), workers=options.workers)
-
-
-def _model(name: str, options: EngineOptions, templates: TemplateLibrary) -> ComputedModel:
     folder = models.locate(options.path, allow_download=options.allow_download) if options.path else None
+    placement = Placement.choose(options.device, options.dtype)
     if folder is None or loading.model_type(folder) == PointerConfig.model_type:
-        dtype = Placement.choose("cpu", options.dtype).dtype
-        return PointerModel.from_folder(name, folder, dtype=dtype, batch_tokens=options.batch_tokens)
+        return pointer_engine(name, _pointer(folder), PairTokenizer(base.folder()), placement, options)
     if options.template:
         templates.suiting(options.template, Augmentation.IN_PROMPT)
-    model, tokenizer = loading.load(folder, Placement.choose(options.device, options.dtype))
-    return TransformersModel(
+    model, tokenizer = loading.load(folder, placement)
+    return transformers_engine(name, models.version(folder), model, tokenizer, templates, options)
+
+
+def pointer_engine(
+    name: str,
+    model: PointerForConditionalGeneration,
+    tokenizer: PairTokenizer,
+    placement: Placement,
+    options: EngineOptions,
+) -> LanguageEngine:
+    """The engine of a pointer model, in float32 weights, whatever the type it computes in."""
+    config = cast(PointerConfig, model.config)
+    model.to(placement.device).train(False)  # type: ignore[arg-type]
+    network = PointerNetwork(
+        model, dtype=placement.dtype, batch_tokens=options.batch_tokens, cache_bytes=options.cache_bytes
+    )
+    rules = Rules(model, pad=config.pad_token_id or 0, ends=_ids(config.eos_token_id))
+    description = ModelDescription(
+        name=name,
+        version=str(config.weights_sha256)[:16],
+        engine="pointer",
+        architecture=type(model).__name__,
+        device=str(placement.device),
+        dtype=placement.dtype_name,
+        scores_relevance=True,
+        max_input_tokens=config.max_position_embeddings,
+        max_new_tokens=config.max_position_embeddings - 1,
+        augmentations=(Augmentation.FUSION_IN_DECODER, Augmentation.RETRIEVAL_FREE),
+    )
+    limits = _limits(options, placement.device)
+    loop = DecodingLoop(name, network, rules, limits, midway=True)
+    prompter = PairPrompter(name, tokenizer, config, limit=_LONGEST_PAIR)
+    return LanguageEngine(description, prompter, loop, workers=options.workers)
+
+
+def transformers_engine(
+    name: str,
+    version: str,
+    model: PreTrainedModel,
+    tokenizer: PreTrainedTokenizerBase,
+    templates: TemplateLibrary,
+    options: EngineOptions,
+) -> LanguageEngine:
+    """The engine of a transformers model.
+
+    Whether its rows may join a running batch is tried out; a model that does not stand it runs in cohorts.
+    """
+    settings: Any = model.generation_config
+    encodes = bool(model.config.is_encoder_decoder)
+    ends = _ids(settings.eos_token_id) or _ids(tokenizer.eos_token_id)
+    pads = _ids(tokenizer.pad_token_id) or _ids(settings.pad_token_id) or ends or (0,)
+    starts = _ids(settings.decoder_start_token_id) or _ids(settings.bos_token_id)
+    start = starts[0] if encodes and starts else None
+    most_input = _most_input(model, tokenizer, options.max_input_tokens)
+    rules = Rules(model, pad=pads[0], ends=ends)
+    prompter = TextPrompter(
         name,
-        models.version(folder),
-        model,
         tokenizer,
         templates,
-        instruction=options.instruction,
+        encodes=encodes,
+        start=start,
         template=options.template,
-        max_input_tokens=options.max_input_tokens,
-        batch_tokens=options.batch_tokens,
+        most_input=most_input,
     )
+    network, midway = _network(model, pads[0], start, most_input, options)
+    description = ModelDescription(
+        name=name,
+        version=version,
+        engine="transformers",
+        architecture=type(model).__name__,
+        device=str(model.device),
+        dtype=str(model.dtype).removeprefix("torch."),
+        scores_relevance=prompter.verdicts is not None,
+        max_input_tokens=most_input,
+        max_new_tokens=_most_new(model, most_input),
+        augmentations=_augmentations(
+            encodes, prompter.chats if options.instruction is None else options.instruction
+        ),
+    )
+    loop = DecodingLoop(name, network, rules, _limits(options, model.device), midway=midway)
+    return LanguageEngine(description, prompter, loop, workers=options.workers)
+
+
+def _network(
+    model: PreTrainedModel, pad: int, start: int | None, most_input: int, options: EngineOptions
+) -> tuple[Network, bool]:
+    """The network, and whether its rows may join midway."""
+    kept = {"batch_tokens": options.batch_tokens, "cache_bytes": options.cache_bytes}
+    encodes = bool(model.config.is_encoder_decoder)
+    usual = model.config._attn_implementation
+    if not windowed(model.config, most_input) and usual == "sdpa":
+        model.set_attn_implementation(ATTENTION)
+        network = Seq2SeqNetwork(model, pad=pad, **kept) if encodes else CausalNetwork(model, pad=pad, **kept)
+        if joins_midway(network, model, start):
+            network.forget()
+            return network, True
+        model.set_attn_implementation(usual)
+    if encodes:
+        return Seq2SeqCohorts(model, pad=pad, **kept), False
+    return CausalCohorts(model, pad=pad), False
+
+
+def _pointer(folder: Path | None) -> PointerForConditionalGeneration:
+    try:
+        return artifact.load(folder)
+    except (ArtifactError, BaseModelError) as error:
+        raise ModelError(one_line(error)) from None
+
+
+def _limits(options: EngineOptions, device: torch.device) -> Limits:
+    room = options.state_bytes
+    if room is None:
+        room = torch.cuda.mem_get_info(device)[0] // 3 if device.type == "cuda" else _STATE_BYTES
+    return Limits(options.max_rows, room, options.batch_tokens, options.chunk_tokens)
+
+
+def _augmentations(encodes: bool, instruction: bool) -> tuple[Augmentation, ...]:
+    can = [Augmentation.IN_PROMPT]
+    if encodes:
+        can.append(Augmentation.FUSION_IN_DECODER)
+    can.append(Augmentation.RETRIEVAL_FREE)
+    if instruction:
+        can += [Augmentation.PARAMETRIC_KNOWLEDGE, Augmentation.COMPRESSION]
+    return tuple(can)
+
+
+def _most_input(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, setting: int | None) -> int:
+    config = model.config.get_text_config()
+    most = setting
+    if most is None:
+        named = (getattr(config, "n_positions", None), tokenizer.model_max_length)
+        # A tokenizer without a limit says so with a huge number.
+        most = min((limit for limit in named if limit and limit < 2**31), default=_UNBOUNDED_INPUT)
+    positions = getattr(config, "max_position_embeddings", None)
+    return int(min(most, positions) if positions else most)
+
+
+def _most_new(model: PreTrainedModel, most_input: int) -> int:
+    if not model.config.is_encoder_decoder:
+        return min(_MOST_NEW_TOKENS, most_input - 1)
+    positions = getattr(model.config.get_text_config(), "max_position_embeddings", None)
+    return min(_MOST_NEW_TOKENS, positions - 1) if positions else _MOST_NEW_TOKENS
+
+
+def _ids(value: int | list[int] | None) -> tuple[int, ...]:
+    return () if value is None else (value,) if isinstance(value, int) else tuple(value)

@@ -2,70 +2,113 @@
 
 from __future__ import annotations
 
+import math
+import threading
 from concurrent.futures import ThreadPoolExecutor
-from typing import Protocol
+from concurrent.futures import TimeoutError as FutureTimeoutError
 
-from meshkit.errors import MeshError, to_mesh_error
-from services.generator.domain import Answer, GenerationRequest, ModelDescription, RelevanceRequest
-from services.generator.ports import Cancellation, Cancelled
-from services.generator.runtime.computed import ComputedModel
+from meshkit.errors import FailedPrecondition, MeshError, Unavailable, to_mesh_error
+from services.generator.domain import GenerationRequest, ModelDescription, Normalization, RelevanceRequest
+from services.generator.ports import Cancellation
+from services.generator.runtime.loop import DecodingLoop
+from services.generator.runtime.outcomes import Listener, Outcome
+from services.generator.runtime.prompting import Prompter
 from services.generator.runtime.statistics import EngineStatistics
+from services.generator.runtime.tasks import Judgement, Task
 
-Outcome = Answer | MeshError | Cancelled
-"""How a request ends."""
+__all__ = ["LanguageEngine", "Listener", "Outcome"]
 
-
-class Listener(Protocol):
-    """Whom the engine tells of one request. Called on the engine's own thread: must return at once."""
-
-    def on_delta(self, text: str) -> None:
-        """More text; never empty."""
-        ...
-
-    def on_end(self, outcome: Outcome) -> None:
-        """The last call: the answer, whose text is all deltas joined, or why there is none."""
-        ...
+_LOOK_S = 0.05
+"""How often one who waits for a judgement looks whether the engine still runs."""
 
 
 class LanguageEngine:
-    """Runs the requests of one model. Every method may be called from any thread."""
+    """Runs the requests of one model. Every method may be called from any thread.
 
-    def __init__(self, model: ComputedModel, *, workers: int = 1) -> None:
-        self._model = model
-        self._pool = ThreadPoolExecutor(workers, thread_name_prefix="engine")
+    Args:
+        prompter: makes prompts, on threads of its own.
+        loop: computes.
+        workers: threads that make prompts, [1, inf).
+    """
+
+    def __init__(
+        self, description: ModelDescription, prompter: Prompter, loop: DecodingLoop, *, workers: int = 1
+    ) -> None:
+        self._description = description
+        self._prompter = prompter
+        self._loop = loop
+        self._preparing = 0
+        self._lock = threading.Lock()
+        self._pool = ThreadPoolExecutor(workers, thread_name_prefix="engine-prompts")
 
     def describe(self) -> ModelDescription:
         """What the model is and can do."""
-        return self._model.describe()
+        return self._description
 
     def submit(self, request: GenerationRequest, cancel: Cancellation, listener: Listener) -> None:
         """Takes a request and returns at once; the listener hears of it, its end exactly once."""
-        self._pool.submit(self._run, request, cancel, listener)
+        task = Task(request, cancel, listener)
+        with self._lock:
+            self._preparing += 1
+        try:
+            self._pool.submit(self._prepare, task)
+        except RuntimeError:  # the pool is shut down
+            with self._lock:
+                self._preparing -= 1
+            self._loop.end(task, Unavailable("STOPPED", "the model is being unloaded"))
 
     def judge(self, request: RelevanceRequest, cancel: Cancellation) -> list[float]:
         """P(True) per passage, each in [0, 1]; waits for the result.
 
         Raises:
             FailedPrecondition: the model cannot judge relevance.
-            InvalidField: the question does not fit.
+            InvalidField: the question does not fit, or the template is none for judging.
             Cancelled, DeadlineExceeded: nobody waits any more.
         """
-        return self._model.relevance(request.question, request.passages, request.normalization, cancel)
+        cancel.check()
+        prompts = self._prompter.judgements(request)
+        verdicts = self._prompter.verdicts
+        if verdicts is None:
+            raise FailedPrecondition("NO_RELEVANCE", f"{self._description.name} cannot judge relevance")
+        if not prompts:
+            return []
+        judgement = Judgement(prompts, verdicts.true, verdicts.false, cancel)
+        self._loop.put(judgement)
+        while True:
+            try:
+                scores = judgement.result.result(_LOOK_S)
+            except FutureTimeoutError:
+                cancel.check()
+                continue
+            over_both = request.normalization is Normalization.TRUE_FALSE
+            return [
+                1.0 / (1.0 + math.exp(min(false - true, 700.0))) if over_both else min(math.exp(true), 1.0)
+                for true, false in scores
+            ]
 
     def statistics(self) -> EngineStatistics:
         """What was done so far."""
-        return EngineStatistics()
+        return self._loop.statistics(self._preparing)
 
     def close(self) -> None:
         """Ends the engine's threads; what still waits ends with UNAVAILABLE."""
-        self._pool.shutdown(wait=True, cancel_futures=True)
+        self._pool.shutdown(wait=True)
+        self._loop.close()
 
-    def _run(self, request: GenerationRequest, cancel: Cancellation, listener: Listener) -> None:
-        outcome: Outcome
+    def _prepare(self, task: Task) -> None:
+        """Makes a request's prompt and hands it to the loop."""
+        outcome: Outcome | None = None
         try:
-            outcome = self._model.stream(request, cancel, listener.on_delta)
-        except (MeshError, Cancelled) as error:
+            if not task.cancel.cancelled:
+                task.prompt = self._prompter.prompt(task.request)
+                task.transcript = self._prompter.transcript(task.request)
+        except MeshError as error:
             outcome = error
         except Exception as error:  # noqa: BLE001 - told to who asked
             outcome = to_mesh_error(error)
-        listener.on_end(outcome)
+        with self._lock:
+            self._preparing -= 1
+        if outcome is None:
+            self._loop.put(task)
+        else:
+            self._loop.end(task, outcome)

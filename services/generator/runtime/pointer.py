@@ -1,251 +1,320 @@
-"""The bundled pointer model."""
+"""The pointer model in the running batch.
+
+The same arithmetic as :mod:`services.generator.pointer.modeling`, one token at a time and for many requests
+together: what depends on the source alone (cross-attention keys and values, copy keys, each token's share in
+the gate) is computed once per passage and kept; beams read one source; and the mixture touches only those
+entries of the vocabulary that the source holds.
+
+Shapes: N rows, R requests of w rows on a shelf, S source tokens, H hidden, A heads, D head size,
+V vocabulary.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from pathlib import Path
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, cast
 
 import torch
+from torch import Tensor
+from torch.nn import functional
 
-from meshkit.errors import InvalidField, MeshError
 from meshkit.lengths import by_length
-from meshkit.models import ModelError, one_line
-from services.generator.domain import (
-    Answer,
-    Augmentation,
-    FinishReason,
-    GenerationRequest,
-    ModelDescription,
-    Normalization,
-    Passage,
-)
-from services.generator.pointer import reader as pointer
-from services.generator.pointer.artifact import ArtifactError
-from services.generator.pointer.base import BaseModelError
-from services.generator.pointer.grounding import Grounder
-from services.generator.pointer.reader import Encodings, PointerReader
-from services.generator.pointer.tokenization import MAX_QUESTION
-from services.generator.ports import Cancellation
-from services.generator.runtime.computed import Emit
-from services.generator.runtime.decoding import Decoder
+from services.generator.pointer.modeling import PointerForConditionalGeneration
+from services.generator.pointer.tokenization import PAD
+from services.generator.runtime.encodings import EncodingStore, content_key
+from services.generator.runtime.networks import Begun, Footprint, Prompt, Reading
+from services.generator.runtime.passes import EncodedReading, hand_out, next_rows
+from services.generator.runtime.sources import STATES, Part, Shelf, Sources
+from services.generator.runtime.timeline import Timeline
 
-_PASSAGES_BETWEEN_LOOKS = 64
-"""Passages read or judged between two looks at whether somebody still waits."""
-
-_BATCH_ROWS = 8
-"""Answers written together. The beams of so many keep their scores of every step: 31 MB a step of 8 beams."""
+_COPY, _GATE, _IDS = "copy", "gate", "ids"
+_TINY = torch.finfo(torch.float32).tiny
 
 
-class PointerModel:
-    """A :class:`~services.generator.runtime.computed.ComputedModel` around the pointer reader.
+@dataclass(frozen=True)
+class _Linear:
+    """A projection in the type it is computed in."""
 
-    Each passage is read with the question, cut at its end where the pair is too long; answers come in the
-    passages' own letters.
-
-    Args:
-        batch_tokens: most source tokens in a batch, beams counted. Tokens, [1, inf).
-    """
-
-    def __init__(
-        self, name: str, version: str, reader: PointerReader, *, dtype: str, batch_tokens: int
-    ) -> None:
-        self._reader = reader
-        self._batch_tokens = batch_tokens
-        config = reader.model.config
-        self._ends = (config.eos_token_id,)
-        self._decoder = Decoder(reader.model, pad=config.pad_token_id, ends=self._ends)
-        self._description = ModelDescription(
-            name=name,
-            version=version,
-            engine="pointer",
-            architecture=type(reader.model).__name__,
-            device="cpu",
-            dtype=dtype,
-            scores_relevance=True,
-            max_input_tokens=config.max_position_embeddings,
-            max_new_tokens=config.max_position_embeddings - 1,
-            augmentations=(Augmentation.FUSION_IN_DECODER, Augmentation.RETRIEVAL_FREE),
-        )
+    weight: Tensor
+    bias: Tensor
 
     @classmethod
-    def from_folder(
-        cls, name: str, folder: Path | None, *, dtype: torch.dtype, batch_tokens: int
-    ) -> PointerModel:
-        """The model in ``folder``, or the bundled one.
-
-        Raises:
-            ModelError: a file is missing or damaged, or the base package is.
-        """
-        try:
-            reader = PointerReader.from_folder(folder, bfloat16=dtype is torch.bfloat16)
-        except (ArtifactError, BaseModelError) as error:
-            raise ModelError(one_line(error)) from None
-        version = str(reader.model.config.weights_sha256)[:16]
-        return cls(name, version, reader, dtype=str(dtype).removeprefix("torch."), batch_tokens=batch_tokens)
-
-    def describe(self) -> ModelDescription:
-        """What the model is and can do."""
-        return self._description
-
-    def stream(self, request: GenerationRequest, cancel: Cancellation, emit: Emit) -> Answer:
-        """Writes one answer; greedy and sampled text as it comes, beam search's at the end.
-
-        Raises:
-            InvalidField: the question is too long, or a template is asked for.
-            Cancelled, DeadlineExceeded: nobody waits any more.
-        """
-        self._check(request)
-        cancel.check()
-        (encodings,) = self._encode([request], cancel)
-        decoding = request.decoding
-        if decoding.num_beams > 1:
-            (answer,) = self._search([request], [encodings], cancel)
-            if answer.text:
-                emit(answer.text)
-            return answer
-        if decoding.temperature > 0:
-            return self._sample(request, encodings, cancel, emit)
-        pieces: list[str] = []
-        for part in self._reader.answer_stream(
-            encodings, max_new_tokens=decoding.max_new_tokens, cancelled=lambda: cancel.cancelled
-        ):
-            if isinstance(part, pointer.Token):
-                if part.text:
-                    pieces.append(part.text)
-                    emit(part.text)
-                continue
-            cancel.check()
-            return _answer(encodings, "".join(pieces), part.log_prob, part.tokens, part.finish)
-        raise RuntimeError("the reader ended without an answer")
-
-    def batch(self, requests: Sequence[GenerationRequest], cancel: Cancellation) -> list[Answer | MeshError]:
-        """One answer or one error per request; like decodings and lengths run together."""
-        outcomes: list[Answer | MeshError | None] = [None] * len(requests)
-        groups: dict[tuple[int, int], list[int]] = {}
-        for index, request in enumerate(requests):
-            try:
-                self._check(request)
-            except MeshError as error:
-                outcomes[index] = error
-                continue
-            groups.setdefault((request.decoding.num_beams, request.decoding.max_new_tokens), []).append(index)
-        for (num_beams, max_new_tokens), indices in groups.items():
-            encodings = dict(
-                zip(indices, self._encode([requests[index] for index in indices], cancel), strict=True)
-            )
-            drawn = [index for index in indices if requests[index].decoding.temperature > 0]
-            for index in drawn:
-                outcomes[index] = self._sample(requests[index], encodings[index], cancel, lambda _: None)
-            searched = [index for index in indices if requests[index].decoding.temperature == 0]
-            costs = [(encodings[index].tokens + max_new_tokens) * num_beams for index in searched]
-            for chosen in by_length(costs, self._batch_tokens, size=_BATCH_ROWS):
-                rows = [searched[at] for at in chosen]
-                answers = self._search(
-                    [requests[index] for index in rows], [encodings[index] for index in rows], cancel
-                )
-                for index, answer in zip(rows, answers, strict=True):
-                    outcomes[index] = answer
-        return [outcome for outcome in outcomes if outcome is not None]
-
-    def relevance(
-        self, question: str, passages: Sequence[Passage], normalization: Normalization, cancel: Cancellation
-    ) -> list[float]:
-        """P(True) per passage from the relevance head.
-
-        Raises:
-            InvalidField: the question is too long.
-            Cancelled, DeadlineExceeded: nobody waits any more.
-        """
-        self._check_question(question)
-        order = sorted(range(len(passages)), key=lambda at: len(passages[at].text))
-        probabilities = [0.0] * len(passages)
-        for begin in range(0, len(order), _PASSAGES_BETWEEN_LOOKS):
-            cancel.check()
-            chosen = order[begin : begin + _PASSAGES_BETWEEN_LOOKS]
-            values = self._reader.relevance(
-                question,
-                [(passages[at].title, passages[at].text) for at in chosen],
-                over_vocabulary=normalization is Normalization.VOCABULARY,
-            )
-            for at, value in zip(chosen, values, strict=True):
-                probabilities[at] = min(max(value, 0.0), 1.0)
-        return probabilities
-
-    def _check(self, request: GenerationRequest) -> None:
-        if request.template:
-            raise InvalidField(
-                "template",
-                f"{self._description.name} reads passages in a form of its own and takes no template",
-            )
-        self._check_question(request.question)
-
-    def _check_question(self, question: str) -> None:
-        length = len(self._reader.tokenizer.ids(question))
-        if length > MAX_QUESTION:
-            raise InvalidField(
-                "question", f"has {length} tokens; {self._description.name} reads at most {MAX_QUESTION}"
-            )
-
-    def _encode(self, requests: Sequence[GenerationRequest], cancel: Cancellation) -> list[Encodings]:
-        encoded: list[Encodings] = []
-        waiting: list[tuple[str, list[tuple[str, str]]]] = []
-        passages = 0
-        for request in requests:
-            waiting.append(
-                (request.question, [(passage.title, passage.text) for passage in request.passages])
-            )
-            passages += len(request.passages)
-            if passages >= _PASSAGES_BETWEEN_LOOKS:
-                cancel.check()
-                encoded += self._reader.encode_many(waiting)
-                waiting, passages = [], 0
-        cancel.check()
-        return encoded + (self._reader.encode_many(waiting) if waiting else [])
-
-    def _search(
-        self, requests: Sequence[GenerationRequest], encodings: Sequence[Encodings], cancel: Cancellation
-    ) -> list[Answer]:
-        """Greedy answers or those of beam search."""
-        decoding = requests[0].decoding
-        answers = self._reader.answer_many(
-            encodings,
-            num_beams=decoding.num_beams,
-            max_new_tokens=decoding.max_new_tokens,
-            cancelled=lambda: cancel.cancelled,
+    def of(cls, dtype: torch.dtype, *modules: Any) -> _Linear:
+        """One projection of several side by side."""
+        return cls(
+            torch.cat([one.weight.detach() for one in modules]).to(dtype),
+            torch.cat([one.bias.detach() for one in modules]).to(dtype),
         )
-        cancel.check()
+
+    def __call__(self, hidden: Tensor) -> Tensor:
+        return functional.linear(hidden, self.weight, self.bias)
+
+
+@dataclass(frozen=True)
+class _Norm:
+    """A layer normalisation."""
+
+    weight: Tensor
+    bias: Tensor
+    eps: float
+
+    @classmethod
+    def of(cls, dtype: torch.dtype, module: Any) -> _Norm:
+        return cls(module.weight.detach().to(dtype), module.bias.detach().to(dtype), module.eps)
+
+    def __call__(self, hidden: Tensor) -> Tensor:
+        return functional.layer_norm(hidden, self.weight.shape, self.weight, self.bias, self.eps)
+
+
+class _Layer:
+    """One decoder layer's weights."""
+
+    def __init__(self, layer: Any, dtype: torch.dtype) -> None:
+        own, cross = layer.attention, layer.crossattention
+        self.projected = _Linear.of(dtype, own.self.query, own.self.key, own.self.value)
+        self.own_out = _Linear.of(dtype, own.output.dense)
+        self.own_norm = _Norm.of(dtype, own.output.LayerNorm)
+        self.query = _Linear.of(dtype, cross.self.query)
+        self.cross_out = _Linear.of(dtype, cross.output.dense)
+        self.cross_norm = _Norm.of(dtype, cross.output.LayerNorm)
+        self.inner = _Linear.of(dtype, layer.intermediate.dense)
+        self.outer = _Linear.of(dtype, layer.output.dense)
+        self.norm = _Norm.of(dtype, layer.output.LayerNorm)
+
+
+class PointerNetwork:
+    """A :class:`~services.generator.runtime.networks.Network` of the pointer model.
+
+    Args:
+        model: in float32, where it shall compute.
+        dtype: type of the arithmetic; bfloat16 encodes under autocast.
+        batch_tokens: most padded tokens of a pass.
+        cache_bytes: room for encoded passages.
+    """
+
+    normalised = True
+
+    def __init__(
+        self,
+        model: PointerForConditionalGeneration,
+        *,
+        dtype: torch.dtype,
+        batch_tokens: int,
+        cache_bytes: int,
+    ) -> None:
+        self.model = model
+        self.dtype = dtype
+        self._batch_tokens = batch_tokens
+        self._store: EncodingStore[Part] = EncodingStore(
+            cache_bytes, lambda part: sum(value.nbytes for value in part.values())
+        )
+        config = model.config
+        self.heads = config.num_attention_heads
+        self.size = config.hidden_size // config.num_attention_heads
+        self.layers = [_Layer(layer, dtype) for layer in model.decoder.layers]
+        embeddings: Any = model.encoder.embeddings
+        self.words = embeddings.word_embeddings.weight.detach()
+        self.projection = _Linear(self.words.to(dtype), model.head.vocab_bias.detach().float())
+        self.positions = embeddings.position_embeddings.weight.detach()
+        self.type = embeddings.token_type_embeddings.weight.detach()[0]
+        self.tasks = model.decoder.task_embeddings.weight.detach()
+        self.starts = (config.answer_token_id, config.relevance_token_id)
+        self.norm = _Norm.of(torch.float32, model.decoder.norm)
+        self.transform = _Linear.of(dtype, model.head.transform)
+        self.head_norm = _Norm.of(dtype, model.head.norm)
+        exact = torch.float32  # as in the model: copying and the gate are never rounded
+        self.copying = _Linear.of(exact, model.head.copy_query, model.head.successor)
+        gate = model.head.gate
+        self.gate_state = _Linear(
+            gate.weight.detach()[:, : config.hidden_size].float(), gate.bias.detach().float()
+        )
+        self.gate_context = gate.weight.detach()[0, config.hidden_size :].float()
+        size = torch.empty(0, dtype=dtype).element_size()
+        own = 2 * len(self.layers) * config.hidden_size * size
+        self.footprint = Footprint(own, own + config.hidden_size * size + 12)
+
+    @property
+    def device(self) -> torch.device:
+        """Where it computes."""
+        return self.model.device
+
+    def read(self, prompt: Prompt) -> EncodedReading[Part]:
+        """Begins to read."""
+        keys = [content_key((head, *row)) for head, row in zip(prompt.heads, prompt.rows, strict=True)]
+        return EncodedReading(prompt, keys)
+
+    def advance(self, readings: Sequence[Reading], most_tokens: int) -> None:
+        """Encodes missing rows."""
+        wanted = next_rows(cast("Sequence[EncodedReading[Part]]", readings), self._store, most_tokens)
+        keys = list(wanted)
+        rows = [row for row, _ in wanted.values()]
+        heads = [waiting[0].prompt.heads[waiting[0].row(key)] for key, (_, waiting) in wanted.items()]
+        for chosen in by_length([len(row) for row in rows], self._batch_tokens):
+            parts = self._encode([rows[at] for at in chosen], [heads[at] for at in chosen])
+            for at, part in zip(chosen, parts, strict=True):
+                self._store.put(keys[at], part)
+                hand_out(keys[at], part, wanted[keys[at]][1])
+
+    def begin(self, readings: Sequence[Reading]) -> list[Begun]:
+        """Nothing is computed: the first token is chosen in the next step of all."""
+        empty = torch.empty(
+            (len(self.layers), 2, self.heads, 0, self.size), dtype=self.dtype, device=self.device
+        )
+        return [Begun(None, empty, one.parts()) for one in cast("Sequence[EncodedReading[Part]]", readings)]
+
+    def judge(self, readings: Sequence[Reading]) -> Tensor:
+        """Log-probabilities [B, V] of the first token."""
+        rows = self.rows()
+        for owner, begun in enumerate(self.begin(readings)):
+            rows.join(owner, begun, 1)
+        starts = [one.prompt.start[0] for one in readings]
+        return rows.step(torch.tensor(starts, device=self.device))
+
+    def rows(self) -> PointerRows:
+        """An empty batch."""
+        return PointerRows(self)
+
+    def counts(self) -> tuple[int, int, int]:
+        """Bytes of encodings kept, encodings found, encodings not found."""
+        return self._store.size, self._store.hits, self._store.misses
+
+    def _encode(self, rows: Sequence[tuple[int, ...]], heads: Sequence[int]) -> list[Part]:
+        lengths = torch.tensor([len(row) for row in rows])[:, None]
+        longest = int(lengths.max())
+        ids = torch.tensor([[*row, *[PAD] * (longest - len(row))] for row in rows])
+        at = torch.arange(longest)
+        mask = at < lengths
+        types = ((at >= torch.tensor(heads)[:, None]) & mask).long()
+        device = self.device
+        with torch.autocast(device.type, torch.bfloat16, enabled=self.dtype is torch.bfloat16):
+            source = self.model.encoder(ids.to(device), mask.to(device), types.to(device))
+            projected = self.model.decoder.project(source.last_hidden_state)
+        states = torch.stack([torch.stack(pair) for pair in projected]).to(self.dtype)
+        gate = source.last_hidden_state.float() @ self.gate_context
         return [
-            _answer(encoding, answer.text, answer.log_prob, answer.tokens, answer.finish)
-            for encoding, answer in zip(encodings, answers, strict=True)
+            {
+                STATES: states[:, :, place, :, : len(row)].clone(),
+                _COPY: source.copy_keys[place, : len(row)].clone(),
+                _GATE: gate[place, : len(row)].clone(),
+                _IDS: source.source_ids[place, : len(row)].clone(),
+            }
+            for place, row in enumerate(rows)
         ]
 
-    def _sample(
-        self, request: GenerationRequest, encodings: Encodings, cancel: Cancellation, emit: Emit
-    ) -> Answer:
-        grounder = Grounder(encodings.passages, encodings.texts, self._reader.tokenizer)
 
-        def on_token(token: int) -> None:
-            if piece := grounder.feed(token):
-                emit(piece)
+class PointerRows:
+    """The running batch of the pointer model."""
 
-        source = encodings.source()
-        inputs = {
-            "encoder_outputs": source,
-            "attention_mask": source["source_mask"].long(),
-            "decoder_input_ids": torch.tensor([[self._reader.model.config.answer_token_id]]),
-        }
-        (written,) = self._decoder.write(inputs, [request.decoding], [request.question], cancel, on_token)
-        finish = pointer.Finish.STOP if written.ended else pointer.Finish.LENGTH
-        return _answer(encodings, grounder.text, written.log_probability, written.tokens, finish)
+    def __init__(self, network: PointerNetwork) -> None:
+        self._network = network
+        self._timeline = Timeline()
+        self._sources = Sources()
+        self._rows: dict[int, list[int]] = {}
+        self._copied = torch.zeros(0)
 
+    def join(self, owner: int, begun: Begun, width: int) -> None:
+        """Adds a request's rows."""
+        at = len(self._timeline)
+        self._timeline.insert(begun.kept, width)
+        self._sources.add(owner, width, begun.parts)
+        self._rows[owner] = list(range(at, at + width))
+        self._sources.place(self._rows, self._network.device)
 
-def _answer(
-    encodings: Encodings, text: str, log_probability: float, tokens: int, finish: pointer.Finish
-) -> Answer:
-    return Answer(
-        text=text,
-        finish_reason=FinishReason.STOP if finish is pointer.Finish.STOP else FinishReason.LENGTH,
-        prompt_tokens=encodings.tokens,
-        completion_tokens=tokens,
-        log_probability=min(log_probability, 0.0),
-    )
+    def settle(
+        self, sources: Sequence[int], rows: Mapping[int, Sequence[int]], left: Mapping[int, int]
+    ) -> None:
+        """Rearranges rows."""
+        self._timeline.rearrange(sources)
+        self._rows = {owner: list(mine) for owner, mine in rows.items()}
+        for owner, width in left.items():
+            self._sources.remove(owner, width)
+        if self._rows:
+            self._sources.place(self._rows, self._network.device)
+
+    @property
+    def bytes(self) -> int:
+        """Size of what is held."""
+        return self._timeline.bytes + self._sources.bytes
+
+    def step(self, tokens: Tensor) -> Tensor:
+        """Log-probabilities [N, V] of the mixture after every row's token."""
+        net = self._network
+        timeline = self._timeline
+        timeline.reserve()
+        positions = torch.tensor(timeline.lengths, device=net.device)
+        hidden = net.words[tokens] + net.positions[positions] + net.type
+        for task, start in enumerate(net.starts):
+            hidden = hidden + (tokens == start).unsqueeze(-1) * net.tasks[task]
+        hidden = net.norm(hidden).to(net.dtype)
+        mask = timeline.mask(net.dtype)
+        scale = net.size**-0.5
+        rows = len(tokens)
+        for index, layer in enumerate(net.layers):
+            query, key, value = layer.projected(hidden).view(rows, 3, net.heads, 1, net.size).unbind(1)
+            keys, values = timeline.write(index, key, value)
+            own = functional.scaled_dot_product_attention(query, keys, values, attn_mask=mask, scale=scale)
+            hidden = layer.own_norm(layer.own_out(own.reshape(rows, -1)) + hidden)
+            query = layer.query(hidden).view(rows, net.heads, 1, net.size)
+            read = self._sources.attend(index, query, scale)
+            hidden = layer.cross_norm(layer.cross_out(read.reshape(rows, -1)) + hidden)
+            hidden = layer.norm(layer.outer(functional.gelu(layer.inner(hidden))) + hidden)
+        timeline.advance()
+        return self._mixture(hidden, tokens)
+
+    def _mixture(self, hidden: Tensor, tokens: Tensor) -> Tensor:
+        net = self._network
+        transformed = net.head_norm(functional.gelu(net.transform(hidden)))
+        logits = functional.linear(transformed, net.projection.weight).float().add_(net.projection.bias)
+        states = hidden.float()
+        copying = net.copying(states)
+        query, favour = copying[:, :-1] * states.shape[-1] ** -0.5, copying[:, -1]
+        gate = net.gate_state(states)[:, 0]
+        if self._copied.shape != logits.shape:
+            self._copied = torch.zeros_like(logits)
+        normaliser = logits.logsumexp(-1)
+        for shelf in self._sources.shelves:
+            self._mix(shelf, logits, normaliser, query, favour, gate, tokens)
+        return logits
+
+    def _mix(
+        self,
+        shelf: Shelf,
+        logits: Tensor,
+        normaliser: Tensor,
+        query: Tensor,
+        favour: Tensor,
+        gate: Tensor,
+        tokens: Tensor,
+    ) -> None:
+        """Turns the shelf's rows of ``logits`` into log-probabilities of the mixture."""
+        index = shelf.index
+        if index is not None:
+            query, favour, gate = query[index], favour[index], gate[index]
+            tokens, normaliser = tokens[index], normaliser[index]
+        width, rows = shelf.width, len(tokens)
+        ids = shelf.field(_IDS)
+        scores = query.view(-1, width, query.shape[-1]) @ shelf.field(_COPY).float().transpose(1, 2)
+        before = functional.pad(ids[:, :-1], (1, 0), value=-1)
+        follows = before[:, None, :] == tokens.view(-1, width, 1)
+        scores = scores + favour.view(-1, width, 1) * follows
+        visible = shelf.visible
+        if visible is not None:
+            scores = scores.masked_fill(~visible[:, None, :], float("-inf"))
+        probs = scores.softmax(-1)
+        gate = gate.view(-1, width) + (probs @ shelf.field(_GATE)[:, :, None])[:, :, 0]
+        spread = ids[:, None, :].expand(-1, width, -1).reshape(rows, -1)
+        flat = probs.reshape(rows, -1)
+        # A vocabulary of zeros is kept at hand, and swept where it was used.
+        copied = self._copied[:rows]
+        share = copied.scatter_add_(1, spread, flat).gather(1, spread)
+        copied.scatter_(1, spread, 0.0)
+        gate = gate.reshape(rows, 1)
+        offset = functional.logsigmoid(-gate) - normaliser[:, None]
+        mine = logits if index is None else logits[index]
+        mine += offset
+        there = mine.gather(1, spread)
+        mixed = torch.logaddexp(there, functional.logsigmoid(gate) + share.clamp_min(_TINY).log())
+        mine.scatter_(1, spread, mixed)
+        if index is not None:
+            logits[index] = mine

@@ -1,0 +1,236 @@
+"""Decoder-only models of the transformers library in the running batch."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Mapping, Sequence
+from typing import Any, cast
+
+import torch
+from torch import Tensor
+from transformers import DynamicCache, PreTrainedModel
+
+from services.generator.runtime.attention import own_cache, step_mask
+from services.generator.runtime.encodings import EncodingStore, content_key
+from services.generator.runtime.networks import Begun, Footprint, Prompt, Reading
+from services.generator.runtime.seq2seq import stacked
+from services.generator.runtime.timeline import Timeline
+
+BLOCK = 32
+"""Tokens of a prompt kept together; a prefix is reused in whole blocks."""
+
+_ROWS = 16
+"""Most prompts of a pass."""
+
+
+class PrefixReading:
+    """A prompt read from left to right, in chunks; what another prompt began with is not read again."""
+
+    def __init__(self, prompt: Prompt) -> None:
+        (self.ids,) = prompt.rows
+        self.prompt = prompt
+        self.computed = 0
+        self.reused = 0
+        self.kept: Tensor | None = None
+        """Keys and values [K, 2, A, L, D] of what was read."""
+        self.logits: Tensor | None = None
+        self.keys: list[bytes] = []
+        """Chained hash of every whole block, so that a key stands for all up to its block."""
+        for begin in range(0, len(self.ids) - BLOCK + 1, BLOCK):
+            before = self.keys[-1] if self.keys else b""
+            self.keys.append(content_key(self.ids[begin : begin + BLOCK], after=before))
+
+    @property
+    def read(self) -> int:
+        """Tokens read so far."""
+        return 0 if self.kept is None else int(self.kept.shape[3])
+
+    @property
+    def done(self) -> bool:
+        """Whether all was read."""
+        return self.logits is not None
+
+
+class CausalNetwork:
+    """A :class:`~services.generator.runtime.networks.Network` that reuses prefixes of prompts.
+
+    Args:
+        pad: token that fills rows.
+        batch_tokens: most padded tokens of a pass.
+        cache_bytes: room for keys and values of prefixes.
+    """
+
+    normalised = False
+
+    def __init__(self, model: PreTrainedModel, *, pad: int, batch_tokens: int, cache_bytes: int) -> None:
+        self._model: Any = model
+        self._pad = pad
+        self._batch_tokens = batch_tokens
+        self._store: EncodingStore[Tensor] = EncodingStore(cache_bytes, lambda block: block.nbytes)
+        accepted = inspect.signature(model.forward).parameters
+        self._last = {"logits_to_keep": 1} if "logits_to_keep" in accepted else {}
+        self._positions = "position_ids" in accepted
+        config: Any = model.config.get_text_config()
+        heads = int(getattr(config, "num_key_value_heads", None) or config.num_attention_heads)
+        head = int(getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads)
+        self.layers = int(config.num_hidden_layers)
+        size = torch.empty(0, dtype=model.dtype).element_size()
+        self.footprint = Footprint(2 * self.layers * heads * head * size, 0)
+
+    @property
+    def device(self) -> torch.device:
+        """Where it computes."""
+        return cast(torch.device, self._model.device)
+
+    def read(self, prompt: Prompt) -> PrefixReading:
+        """Begins to read."""
+        return PrefixReading(prompt)
+
+    def advance(self, readings: Sequence[Reading], most_tokens: int) -> None:
+        """Reads on: prompts that have come equally far, together."""
+        waiting = [one for one in cast("Sequence[PrefixReading]", readings) if not one.done]
+        for reading in waiting:
+            if reading.kept is None:
+                self._find(reading)
+        group: list[PrefixReading] = []
+        longest = 0
+        coming: set[bytes] = set()
+        for reading in waiting:
+            left = min(len(reading.ids) - reading.read, most_tokens)
+            if group and (reading.read != group[0].read or len(group) >= _ROWS):
+                continue
+            longest_then = max(longest, left)
+            if group and longest_then * (len(group) + 1) > min(most_tokens, self._batch_tokens):
+                continue
+            block = reading.read // BLOCK
+            next_key = reading.keys[block] if block < len(reading.keys) else None
+            if next_key is not None and self._store.most_bytes and next_key in coming:
+                continue  # the same is being read by another: it will be there at the next pass
+            if next_key is not None:
+                coming.add(next_key)
+            group.append(reading)
+            longest = longest_then
+        if group:
+            self._read_on(group, most_tokens)
+
+    def begin(self, readings: Sequence[Reading]) -> list[Begun]:
+        """What was found at the end of each prompt."""
+        found = []
+        for reading in cast("Sequence[PrefixReading]", readings):
+            assert reading.logits is not None and reading.kept is not None, "read to its end"  # noqa: S101, PT018
+            found.append(Begun(reading.logits, reading.kept))
+        return found
+
+    def judge(self, readings: Sequence[Reading]) -> Tensor:
+        """Scores [B, V] of the first token."""
+        return torch.stack([one.logits for one in self.begin(readings) if one.logits is not None])
+
+    def rows(self) -> CausalRows:
+        """An empty batch."""
+        return CausalRows(self._model, self.layers, positions=self._positions)
+
+    def forget(self) -> None:
+        """Forgets what is kept, and how often it was asked for."""
+        self._store.clear()
+        self._store.hits = self._store.misses = 0
+
+    def counts(self) -> tuple[int, int, int]:
+        """Bytes of encodings kept, encodings found, encodings not found."""
+        return self._store.size, self._store.hits, self._store.misses
+
+    def _find(self, reading: PrefixReading) -> None:
+        """Takes what is kept of the longest known prefix; the last token is always computed."""
+        blocks: list[Tensor] = []
+        for at, key in enumerate(reading.keys):
+            if (at + 1) * BLOCK >= len(reading.ids):
+                break
+            block = self._store.get(key)
+            if block is None:
+                break
+            blocks.append(block)
+        if blocks:
+            reading.kept = torch.cat(blocks, 3)
+            reading.reused = reading.read
+
+    def _read_on(self, group: Sequence[PrefixReading], most_tokens: int) -> None:
+        before = group[0].read
+        chunks = [one.ids[before : before + most_tokens] for one in group]
+        longest = max(map(len, chunks))
+        device = self.device
+        ids = torch.tensor([[self._pad] * (longest - len(chunk)) + list(chunk) for chunk in chunks])
+        blank = torch.tensor([longest - len(chunk) for chunk in chunks])[:, None]
+        cache = DynamicCache()
+        if before:
+            past = torch.stack([one.kept for one in group if one.kept is not None], 2)
+            for layer in range(self.layers):
+                cache.update(past[layer, 0], past[layer, 1], layer)
+        more: dict[str, Any] = {}
+        if bool(blank.any()):
+            new = torch.arange(longest) >= blank
+            mask = torch.cat([torch.ones((len(group), before), dtype=torch.bool), new], 1)
+            more["attention_mask"] = mask.long().to(device)
+        if self._positions:
+            positions = before + (torch.arange(longest) - blank).clamp_min(0)
+            more["position_ids"] = positions.to(device)
+        logits = self._model(
+            input_ids=ids.to(device), past_key_values=cache, use_cache=True, **more, **self._last
+        ).logits[:, -1]
+        whole = stacked(cache)
+        for at, (reading, chunk) in enumerate(zip(group, chunks, strict=True)):
+            fresh = whole[:, :, at, :, whole.shape[4] - len(chunk) :]
+            reading.kept = fresh.clone() if reading.kept is None else torch.cat([reading.kept, fresh], 3)
+            reading.computed += len(chunk)
+            self._keep(reading, before)
+            if reading.read == len(reading.ids):
+                reading.logits = logits[at]
+
+    def _keep(self, reading: PrefixReading, before: int) -> None:
+        kept = reading.kept
+        assert kept is not None, "something was read"  # noqa: S101
+        if not self._store.most_bytes:
+            return
+        for at in range(before // BLOCK, reading.read // BLOCK):
+            if reading.keys[at] not in self._store:
+                self._store.put(reading.keys[at], kept[:, :, :, at * BLOCK : (at + 1) * BLOCK].clone())
+
+
+class CausalRows:
+    """The running batch of a decoder-only model."""
+
+    def __init__(self, model: Any, layers: int, *, positions: bool) -> None:
+        self._model = model
+        self._positions = positions
+        self._timeline = Timeline()
+        self._cache = own_cache(self._timeline, layers)
+
+    def join(self, owner: int, begun: Begun, width: int) -> None:
+        """Adds a request's rows."""
+        self._timeline.insert(begun.kept, width)
+
+    def step(self, tokens: Tensor) -> Tensor:
+        """Scores after every row's token."""
+        self._timeline.reserve()
+        model = self._model
+        more = {}
+        if self._positions:
+            more["position_ids"] = torch.tensor(self._timeline.lengths, device=model.device)[:, None]
+        logits: Tensor = model(
+            input_ids=tokens[:, None],
+            attention_mask=step_mask(self._timeline, model.dtype, model.device),
+            past_key_values=self._cache,
+            use_cache=True,
+            **more,
+        ).logits[:, -1]
+        self._timeline.advance()
+        return logits
+
+    def settle(
+        self, sources: Sequence[int], rows: Mapping[int, Sequence[int]], left: Mapping[int, int]
+    ) -> None:
+        """Rearranges rows."""
+        self._timeline.rearrange(sources)
+
+    @property
+    def bytes(self) -> int:
+        """Size of what is held."""
+        return self._timeline.bytes

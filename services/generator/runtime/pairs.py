@@ -1,0 +1,83 @@
+"""What the pointer model reads and writes: pairs of the question and a passage; answers in their letters."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+
+from meshkit.errors import InvalidField
+from services.generator.domain import GenerationRequest, Passage, RelevanceRequest
+from services.generator.pointer.configuration import PointerConfig
+from services.generator.pointer.grounding import Grounder
+from services.generator.pointer.tokenization import MAX_QUESTION, Pair, PairTokenizer, Text, pair, room
+from services.generator.runtime.networks import Prompt
+from services.generator.runtime.prompting import Verdicts
+from services.generator.runtime.transcript import Grounded, Transcript
+
+_TEXTS = 4096
+"""Passages whose tokens are remembered: rankings of one query show the same ones again and again."""
+
+
+class PairPrompter:
+    """Each passage is read with the question, cut at its end where the pair is too long.
+
+    Args:
+        name: what errors call the model.
+        limit: longest pair. Tokens.
+    """
+
+    def __init__(self, name: str, tokenizer: PairTokenizer, config: PointerConfig, *, limit: int) -> None:
+        self._name = name
+        self._tokenizer = tokenizer
+        self._limit = limit
+        self._answer = config.answer_token_id
+        self._relevance = config.relevance_token_id
+        self._verdicts = Verdicts((), config.true_token_id, config.false_token_id)
+        self._text = lru_cache(_TEXTS)(tokenizer.text)
+
+    @property
+    def verdicts(self) -> Verdicts | None:
+        """How the model says True and False."""
+        return self._verdicts
+
+    def prompt(self, request: GenerationRequest) -> Prompt:
+        """One row per passage, or the question alone."""
+        question = self._question(request.question, request.template)
+        made = [self._pair(question, passage) for passage in request.passages]
+        if not made:
+            made = [(pair(question, (), (), limit=self._limit), False)]
+        return Prompt(
+            tuple(one.ids for one, _ in made),
+            (self._answer,),
+            tuple(one.boundary for one, _ in made),
+            cut_passages=sum(cut for _, cut in made),
+            dropped_turns=len(request.turns),
+        )
+
+    def transcript(self, request: GenerationRequest) -> Transcript:
+        """Turns the answer's tokens into the passages' own letters."""
+        texts = [passage.text for passage in request.passages]
+        return Grounded(Grounder(texts, [self._text(text) for text in texts], self._tokenizer))
+
+    def judgements(self, request: RelevanceRequest) -> list[Prompt]:
+        """One pair per passage."""
+        question = self._question(request.question, request.template)
+        made = [self._pair(question, passage)[0] for passage in request.passages]
+        return [Prompt((one.ids,), (self._relevance,), (one.boundary,)) for one in made]
+
+    def _question(self, question: str, template: str) -> tuple[int, ...]:
+        if template:
+            raise InvalidField(
+                "template", f"{self._name} reads passages in a form of its own and takes no template"
+            )
+        ids = self._tokenizer.ids(question)
+        if len(ids) > MAX_QUESTION:
+            raise InvalidField(
+                "question", f"has {len(ids)} tokens; {self._name} reads at most {MAX_QUESTION}"
+            )
+        return ids
+
+    def _pair(self, question: tuple[int, ...], passage: Passage) -> tuple[Pair, bool]:
+        title = self._tokenizer.title_ids(passage.title)
+        text: Text = self._text(passage.text)
+        made = pair(question, title, text.ids, limit=self._limit)
+        return made, len(text.ids) > room(question, title, self._limit)

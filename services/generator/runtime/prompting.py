@@ -1,0 +1,280 @@
+"""What a transformers model reads and writes: prompts that fit, the text of answers, verdicts."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from threading import Lock
+from typing import Protocol
+
+from transformers import PreTrainedTokenizerBase
+
+from meshkit.errors import FailedPrecondition, InvalidField
+from services.generator.domain import Augmentation, GenerationRequest, Passage, RelevanceRequest, Turn
+from services.generator.prompts import Scope, Template, TemplateLibrary, cut_to_fit, most_passages
+from services.generator.runtime.networks import Prompt
+from services.generator.runtime.transcript import Detokenized, Transcript
+
+RANKING_TEMPLATE = "rankrag-context-ranking"
+"""The prompt whose P(True) is the relevance (Yu et al., RankRAG, appendix D.1)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Verdicts:
+    """Tokens that tell "True" from "False": after ``prefix``, ``true`` or ``false`` comes."""
+
+    prefix: tuple[int, ...]
+    true: int
+    false: int
+
+
+class Prompter(Protocol):
+    """Turns requests into what a network reads. Used from several threads at once."""
+
+    @property
+    def verdicts(self) -> Verdicts | None:
+        """How the model says True and False; None if it cannot."""
+        ...
+
+    def prompt(self, request: GenerationRequest) -> Prompt:
+        """What the model reads to answer.
+
+        Raises:
+            InvalidField: the question does not fit, or the template is none for this model.
+        """
+        ...
+
+    def transcript(self, request: GenerationRequest) -> Transcript:
+        """Turns the answer's tokens into text."""
+        ...
+
+    def judgements(self, request: RelevanceRequest) -> list[Prompt]:
+        """What the model reads to judge, one prompt per passage.
+
+        Raises:
+            FailedPrecondition: the model cannot judge.
+            InvalidField: the question does not fit, or the template is none for judging one passage.
+        """
+        ...
+
+
+class TextPrompter:
+    """Prompts of templates, tokenized.
+
+    Passages go into the prompt, or (Fusion-in-Decoder) each makes a row of its own with the question. A
+    prompt that does not fit loses turns, the oldest first, then whole passages from the end, then the end of
+    its only passage; the question is never cut.
+
+    Args:
+        name: what errors call the model.
+        encodes: whether it is an encoder–decoder.
+        start: what a decoder beside an encoder begins with.
+        template: of in-prompt augmentation when a request names none; empty: chosen by architecture.
+        most_input: tokens it reads; without an encoder, together with those it may write.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        tokenizer: PreTrainedTokenizerBase,
+        templates: TemplateLibrary,
+        *,
+        encodes: bool,
+        start: int | None,
+        template: str,
+        most_input: int,
+    ) -> None:
+        self._name = name
+        self._tokenizer = tokenizer
+        # A fast tokenizer sets its truncation in place and must not be used by two threads at once.
+        self._lock = Lock()
+        self._templates = templates
+        self._encodes = encodes
+        self._start = () if start is None or not encodes else (start,)
+        self._most_input = most_input
+        self.chats = not encodes and bool(tokenizer.chat_template)
+        self._defaults = {
+            Augmentation.IN_PROMPT: template or self._default_template(),
+            Augmentation.FUSION_IN_DECODER: "fusion-in-decoder",
+            Augmentation.RETRIEVAL_FREE: "question" if encodes else "eor-retrieval-free-llama2-chat",
+        }
+        self._verdicts = self._find_verdicts()
+
+    @property
+    def verdicts(self) -> Verdicts | None:
+        """How the model says True and False."""
+        return self._verdicts
+
+    def prompt(self, request: GenerationRequest) -> Prompt:
+        """What the model reads to answer."""
+        augmentation = request.augmentation or Augmentation.IN_PROMPT
+        template = self._templates.suiting(request.template or self._defaults[augmentation], augmentation)
+        limit = self._most_input - (0 if self._encodes else request.decoding.max_new_tokens)
+        page = _Page(self, template, request.question, limit, self._prompt_tokens)
+        if augmentation is Augmentation.FUSION_IN_DECODER:
+            turns = page.turns_that_fit(request.turns, [[passage] for passage in request.passages])
+            made = [page.row_of(passage, turns) for passage in request.passages]
+            return Prompt(
+                tuple(row for row, _ in made),
+                self._start,
+                cut_passages=sum(cut for _, cut in made),
+                dropped_turns=len(request.turns) - len(turns),
+            )
+        turns = page.turns_that_fit(request.turns, [request.passages])
+        kept = most_passages(request.passages, lambda shown: page.fits(shown, turns))
+        cut = False
+        if request.passages and not kept:
+            row, cut = page.row_of(request.passages[0], turns)
+            kept = 1
+        else:
+            row = page.row(request.passages[:kept], turns)
+        page.check(row)
+        return Prompt(
+            (row,),
+            self._start,
+            dropped_passages=len(request.passages) - kept,
+            cut_passages=int(cut),
+            dropped_turns=len(request.turns) - len(turns),
+        )
+
+    def transcript(self, request: GenerationRequest) -> Transcript:
+        """Turns the answer's tokens into text."""
+        return Detokenized(self._text)
+
+    def judgements(self, request: RelevanceRequest) -> list[Prompt]:
+        """What the model reads to judge; a passage that does not fit is cut at its end."""
+        verdicts = self._verdicts
+        if verdicts is None:
+            raise FailedPrecondition(
+                "NO_RELEVANCE", f"the tokenizer of {self._name} does not tell True from False"
+            )
+        name = request.template or RANKING_TEMPLATE
+        template = self._templates.get(name)
+        if template.scope is not Scope.ONE_PASSAGE:
+            raise InvalidField(
+                "template", f"{name!r} holds {template.scope.value}; judging needs {Scope.ONE_PASSAGE.value}"
+            )
+        behind = () if self._encodes else verdicts.prefix
+        limit = self._most_input - len(behind) - (0 if self._encodes else 1)
+        page = _Page(self, template, request.question, limit, self.tokens)
+        turns = page.turns_that_fit(request.turns, [[passage] for passage in request.passages])
+        start = (*self._start, *verdicts.prefix) if self._encodes else ()
+        texts = [template.render(request.question, [passage], turns) for passage in request.passages]
+        rows = self.many_tokens(texts)
+        return [
+            Prompt(((*(row if len(row) <= limit else page.row_of(passage, turns)[0]), *behind),), start)
+            for passage, row in zip(request.passages, rows, strict=True)
+        ]
+
+    def tokens(self, text: str) -> tuple[int, ...]:
+        """Tokens of a text, with the special ones."""
+        return self.many_tokens([text])[0]
+
+    def many_tokens(self, texts: list[str]) -> list[tuple[int, ...]]:
+        """Tokens of texts, with the special ones."""
+        if not texts:
+            return []
+        # The limit is ours to keep, by whole passages; the tokenizer's own would cut the end of the prompt.
+        with self._lock:
+            rows = self._tokenizer(texts, truncation=False, verbose=False).input_ids
+        return [tuple(row) for row in rows]
+
+    def too_long(self, length: int, limit: int) -> InvalidField:
+        """The error of a question that does not fit."""
+        return InvalidField(
+            "question", f"makes a prompt of {length} tokens; {self._name} reads at most {limit}"
+        )
+
+    def _prompt_tokens(self, text: str) -> tuple[int, ...]:
+        if not self.chats:
+            return self.tokens(text)
+        chat = self._tokenizer.apply_chat_template(
+            [{"role": "user", "content": text}], add_generation_prompt=True, tokenize=False
+        )
+        with self._lock:
+            return tuple(self._tokenizer(chat, add_special_tokens=False, verbose=False).input_ids)
+
+    def _text(self, ids: Sequence[int]) -> str:
+        return str(self._tokenizer.decode(list(ids), skip_special_tokens=True))
+
+    def _default_template(self) -> str:
+        if self._encodes:
+            return "ra-x"
+        return "eor-retrieval-augmented-llama2-chat" if self.chats else "rankrag-answer"
+
+    def _find_verdicts(self) -> Verdicts | None:
+        if self._encodes:
+            true, false = (
+                tuple(self._tokenizer(text_target=word, verbose=False).input_ids)
+                for word in ("True", "False")
+            )
+        else:
+            # As the word stands behind the prompt: with the space, and whatever the tokenizer makes of it.
+            prompt, true, false = self.many_tokens(["Assistant:", "Assistant: True", "Assistant: False"])
+            shared = _shared(_shared(prompt, true), false)
+            true, false = true[len(shared) :], false[len(shared) :]
+        prefix = _shared(true, false)
+        if len(prefix) >= min(len(true), len(false)):
+            return None
+        pair = Verdicts(prefix, true[len(prefix)], false[len(prefix)])
+        unknown = self._tokenizer.unk_token_id
+        return None if unknown is not None and unknown in (pair.true, pair.false) else pair
+
+
+@dataclass(frozen=True, slots=True)
+class _Page:
+    """A template with a question, and room for so many tokens."""
+
+    prompter: TextPrompter
+    template: Template
+    question: str
+    limit: int
+    tokens: Callable[[str], tuple[int, ...]]
+
+    def row(self, passages: Sequence[Passage], turns: Sequence[Turn]) -> tuple[int, ...]:
+        """The prompt's tokens."""
+        return self.tokens(self.template.render(self.question, passages, turns))
+
+    def fits(self, passages: Sequence[Passage], turns: Sequence[Turn]) -> bool:
+        """Whether it is short enough."""
+        return len(self.row(passages, turns)) <= self.limit
+
+    def check(self, row: Sequence[int]) -> None:
+        """Raises InvalidField where the question is what is too long."""
+        if len(row) > self.limit:
+            raise self.prompter.too_long(len(row), self.limit)
+
+    def turns_that_fit(self, turns: Sequence[Turn], shown: Sequence[Sequence[Passage]]) -> Sequence[Turn]:
+        """The newest turns with which each of ``shown`` fits; all if the template shows none."""
+        if not turns or not shown:
+            return turns
+        first = self.template.render(self.question, shown[0], turns)
+        if first == self.template.render(self.question, shown[0], ()):
+            return turns
+        low, high = 0, len(turns)  # dropping `high` oldest is always possible
+        while low < high:
+            middle = (low + high) // 2
+            if all(self.fits(passages, turns[middle:]) for passages in shown):
+                high = middle
+            else:
+                low = middle + 1
+        return turns[low:]
+
+    def row_of(self, passage: Passage, turns: Sequence[Turn]) -> tuple[tuple[int, ...], bool]:
+        """The prompt of one passage, cut to what fits beside the question, and whether it was cut."""
+        row = self.row([passage], turns)
+        if len(row) <= self.limit:
+            return row, False
+        cut = cut_to_fit(passage, lambda shown: self.fits([shown], turns))
+        # Where not one word fits the title alone may, or the question is what is too long.
+        row = self.row([Passage(passage.id, passage.title, "") if cut is None else cut], turns)
+        self.check(row)
+        return row, True
+
+
+def _shared(one: tuple[int, ...], other: tuple[int, ...]) -> tuple[int, ...]:
+    """The tokens with which both begin."""
+    length = 0
+    while length < min(len(one), len(other)) and one[length] == other[length]:
+        length += 1
+    return one[:length]
