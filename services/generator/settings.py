@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import json
+import re
 from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, field_validator
 from pydantic_settings import NoDecode, SettingsConfigDict
 
 from meshkit.settings import ServiceSettings
+
+_TARGET = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._-]+):[0-9]{1,5}")
 
 BUNDLED = "ragmesh-pointer"
 """Name of the bundled model."""
@@ -19,13 +22,14 @@ class ModelSource(BaseModel):
 
     ``name`` is what requests call it; ``path`` a local folder or a hub repository; ``template`` its in-prompt
     template where a request names none; ``instruction`` whether it follows instructions, and so can write its
-    own background documents (default: if its tokenizer has a chat template).
+    own background documents (default: if its tokenizer has a chat template). A generator in front of Triton
+    needs the name alone: the rest is the business of the server's model repository.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     name: str = Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$")
-    path: str = Field(min_length=1)
+    path: str = ""
     template: str = ""
     instruction: bool | None = None
 
@@ -38,10 +42,13 @@ class GeneratorSettings(ServiceSettings):
     port: int = Field(default=7073, ge=0, le=65535)
     max_work: int = Field(default=400_000, ge=1)
     """Admission capacity: tokens to read and to write, beams counted. Tokens, [1, inf)."""
+    engine: Literal["in-process", "triton"] = "in-process"
+    """What runs the models: this process, or a Triton server."""
     bundled: bool = True
     """Whether the bundled model is served."""
     models: Annotated[tuple[ModelSource, ...], NoDecode] = ()
-    """Models besides the bundled one: ``name=path,…`` or a JSON list of :class:`ModelSource` objects."""
+    """Models besides the bundled one: ``name=path,…`` or a JSON list of :class:`ModelSource` objects; with
+    Triton ``name`` alone will do."""
     default_model: str = Field(default="", validate_default=True)
     """Model of requests that name none; empty: the bundled one, or the first."""
     allow_download: bool = False
@@ -54,16 +61,32 @@ class GeneratorSettings(ServiceSettings):
     """Longest input of transformers models; unset: what their configuration says. Tokens, [16, 2^31 - 1]."""
     batch_tokens: int = Field(default=8192, ge=1)
     """Most padded tokens in a batch. Tokens, [1, inf)."""
+    max_rows: int = Field(default=64, ge=1, le=4096)
+    """Most rows, beams counted, of a model's running batch. Rows, [1, 4096]."""
+    cache_bytes: int = Field(default=256 * 2**20, ge=0)
+    """Room, per model, for encodings of passages and prompts; 0 keeps none. Bytes, [0, inf)."""
     workers: int = Field(default=2, ge=1, le=256)
-    """Requests computed at the same time. Threads, [1, 256]."""
+    """Requests judged, or computed without a running batch, at the same time. Threads, [1, 256]."""
     threads: int | None = Field(default=None, ge=1, le=1024)
     """Threads of one matrix product; unset: the processor's cores divided among the workers. [1, 1024]."""
     delta_interval_ms: float = Field(default=20.0, ge=0, le=1000)
     """Least time between two deltas of a stream. Milliseconds, [0, 1000]."""
+    triton_target: str = Field(default="", validate_default=True)
+    """``host:port`` of the Triton server's gRPC endpoint."""
+    triton_in_flight: int = Field(default=64, ge=1, le=65536)
+    """Most requests at the Triton server at a time; more wait within their deadlines. [1, 65536]."""
+    triton_start_s: float = Field(default=120.0, gt=0, le=3600)
+    """How long the server and its models are waited for at the start. Seconds, (0, 3600]."""
+    triton_probe_interval_s: float = Field(default=5.0, gt=0, le=3600)
+    """Time between two looks at whether a model answers. Seconds, (0, 3600]."""
+    triton_probe_s: float = Field(default=10.0, gt=0, le=3600)
+    """Longest that a model may take for one token when asked whether it is there. Seconds, (0, 3600]."""
+    triton_stuck_s: float = Field(default=120.0, gt=0, le=86_400)
+    """A model that answers nothing for so long is loaded anew. Seconds, (0, 86400]."""
 
     @field_validator("models", mode="before")
     @classmethod
-    def _parse_models(cls, value: Any) -> Any:
+    def _parse_models(cls, value: Any, info: ValidationInfo) -> Any:
         if not isinstance(value, str):
             return value
         text = value.strip()
@@ -75,14 +98,19 @@ class GeneratorSettings(ServiceSettings):
         sources = []
         for entry in filter(None, (part.strip() for part in text.split(","))):
             name, equals, path = entry.partition("=")
-            if not equals:
+            if not equals and not _by_triton(info):
                 raise ValueError(f"{entry!r} is not name=path")
             sources.append({"name": name.strip(), "path": path.strip()})
         return sources
 
     @field_validator("models")
     @classmethod
-    def _unique_names(cls, value: tuple[ModelSource, ...]) -> tuple[ModelSource, ...]:
+    def _names_and_paths(
+        cls, value: tuple[ModelSource, ...], info: ValidationInfo
+    ) -> tuple[ModelSource, ...]:
+        for source in value:
+            if not source.path and not _by_triton(info):
+                raise ValueError(f"the model {source.name!r} has no path, which only Triton can do without")
         names = [source.name for source in value]
         for name in names:
             if name == BUNDLED or names.count(name) > 1:
@@ -99,12 +127,25 @@ class GeneratorSettings(ServiceSettings):
             raise ValueError(f"must be one of {', '.join(names)}")
         return value
 
+    @field_validator("triton_target")
+    @classmethod
+    def _target_of_triton(cls, value: str, info: ValidationInfo) -> str:
+        if _by_triton(info) and not value:
+            raise ValueError("must be host:port of the Triton server that RAGMESH_GENERATOR_ENGINE asks for")
+        if value and not _TARGET.fullmatch(value):
+            raise ValueError("must be host:port")
+        return value
+
     @property
     def names(self) -> tuple[str, ...]:
         """Names of all models, the default first."""
         names = _names(self.bundled, self.models)
         first = self.default_model or names[0]
         return (first, *(name for name in names if name != first))
+
+
+def _by_triton(info: ValidationInfo) -> bool:
+    return info.data.get("engine") == "triton"
 
 
 def _names(bundled: bool, models: tuple[ModelSource, ...]) -> tuple[str, ...]:

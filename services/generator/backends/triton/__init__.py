@@ -1,0 +1,1 @@
+"""Models served by NVIDIA Triton, over ``tritonclient.grpc.aio``."""

@@ -1,0 +1,204 @@
+"""One connection to a Triton server, shared by all models of a generator."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import grpc
+from opentelemetry import context as otel_context
+from tritonclient.grpc.aio import InferenceServerClient
+from tritonclient.utils import InferenceServerException
+
+from meshkit.channel import with_scheme
+from meshkit.errors import DeadlineExceeded
+from meshkit.recorder import injected
+from services.generator.backends.triton.errors import ServerGone, from_triton, words_of
+from services.generator.backends.triton.wire import decode, encode
+from services.generator.triton.tensors import Tensor
+
+READY: Final = "READY"
+"""State of a model version that answers."""
+
+LOADING: Final = "LOADING"
+"""State of one that soon will."""
+
+
+class LoadError(Exception):
+    """Triton would not load or unload a model; its words in one line, for operators."""
+
+
+@dataclass(frozen=True, slots=True)
+class VersionState:
+    """A version of a model in the server's repository.
+
+    Attributes:
+        version: its folder; empty for a model that was never loaded.
+        state: ``READY``, ``LOADING``, ``UNLOADING``, ``UNAVAILABLE``, or empty if it was never loaded.
+        reason: why it is not ready, in Triton's words.
+    """
+
+    version: str
+    state: str
+    reason: str
+
+
+class TritonClient:
+    """Calls a Triton server; every error is a :class:`~meshkit.errors.MeshError`. For one event loop.
+
+    Args:
+        target: ``host:port`` of the server's gRPC endpoint.
+        max_message_bytes: largest message either way. Bytes.
+    """
+
+    def __init__(self, target: str, *, max_message_bytes: int) -> None:
+        self.target = target
+        self._client = InferenceServerClient(
+            with_scheme(target),
+            channel_args=[
+                ("grpc.max_send_message_length", max_message_bytes),
+                ("grpc.max_receive_message_length", max_message_bytes),
+                # Triton counts pings of a quiet connection as abuse unless they are five minutes apart, so
+                # gRPC's own limit of pings without data stays; probes send data all the time.
+                ("grpc.keepalive_time_ms", 30_000),
+                ("grpc.keepalive_timeout_ms", 10_000),
+                # A server that was restarted is found again within a second.
+                ("grpc.initial_reconnect_backoff_ms", 100),
+                ("grpc.min_reconnect_backoff_ms", 1_000),
+                ("grpc.max_reconnect_backoff_ms", 500),
+            ],
+        )
+
+    async def close(self) -> None:
+        """Ends the connection and every call on it."""
+        await self._client.close()
+
+    async def stream(
+        self, model: str, inputs: Mapping[str, Tensor], *, timeout_s: float
+    ) -> AsyncGenerator[dict[str, Tensor], None]:
+        """Outputs of each response to a request of a decoupled model; closing it ends the call.
+
+        Raises:
+            MeshError: see :mod:`services.generator.backends.triton.errors`.
+            MalformedReplyError: what came are no tensors.
+        """
+        encoded = encode(inputs)
+
+        async def one_request() -> AsyncIterator[dict[str, Any]]:
+            yield {"model_name": model, "inputs": encoded, "request_id": _request_id()}
+
+        responses = self._client.stream_infer(one_request(), stream_timeout=timeout_s, headers=_headers())
+        try:
+            async for result, error in responses:
+                if error is not None:
+                    raise from_triton(error, model)
+                yield decode(result)
+        except grpc.RpcError as error:
+            raise from_triton(error, model) from None
+        finally:
+            responses.cancel()
+
+    async def infer(self, model: str, inputs: Mapping[str, Tensor], *, timeout_s: float) -> dict[str, Tensor]:
+        """Outputs of the one response to a request.
+
+        Raises:
+            MeshError: see :mod:`services.generator.backends.triton.errors`.
+            MalformedReplyError: what came are no tensors.
+        """
+        encoded = encode(inputs)
+        try:
+            result = await self._client.infer(
+                model, encoded, request_id=_request_id(), client_timeout=timeout_s, headers=_headers()
+            )
+            return decode(result)
+        except InferenceServerException as error:
+            raise from_triton(error, model) from None
+
+    async def check_live(self, *, timeout_s: float) -> None:
+        """Returns if the server answers.
+
+        Raises:
+            ServerGone: it does not.
+            DeadlineExceeded: not in time.
+        """
+        try:
+            live = await self._client.is_server_live(client_timeout=timeout_s)
+        except InferenceServerException as error:
+            mapped = from_triton(error, "the server")
+            if isinstance(mapped, DeadlineExceeded):
+                raise mapped from None
+            raise ServerGone("the Triton server cannot be reached") from None
+        if not live:
+            raise ServerGone("the Triton server says that it is not alive")
+
+    async def server_name(self, *, timeout_s: float) -> str:
+        """What the server calls itself (``--id``).
+
+        Raises:
+            MeshError: it does not say.
+        """
+        try:
+            return str((await self._client.get_server_metadata(client_timeout=timeout_s)).name)
+        except InferenceServerException as error:
+            raise from_triton(error, "the server") from None
+
+    async def repository(self, *, timeout_s: float) -> Mapping[str, Sequence[VersionState]]:
+        """Every model of the server's repository with its versions.
+
+        Raises:
+            MeshError: the server does not say.
+        """
+        try:
+            index = await self._client.get_model_repository_index(client_timeout=timeout_s)
+        except InferenceServerException as error:
+            raise from_triton(error, "the repository") from None
+        found: dict[str, list[VersionState]] = {}
+        for one in index.models:
+            reason = " ".join(one.reason.split())
+            found.setdefault(one.name, []).append(VersionState(one.version, one.state, reason))
+        return found
+
+    async def max_batch_size(self, model: str, *, timeout_s: float) -> int:
+        """Most rows of one request, [1, inf).
+
+        Raises:
+            MeshError: the model is not there.
+        """
+        try:
+            answer = await self._client.get_model_config(model, client_timeout=timeout_s)
+        except InferenceServerException as error:
+            raise from_triton(error, model) from None
+        return max(1, int(answer.config.max_batch_size))
+
+    async def load(self, model: str, *, timeout_s: float) -> None:
+        """Loads a model, or what is new of it; nothing happens to one that is loaded and unchanged.
+
+        Raises:
+            LoadError: the server will not, or cannot.
+        """
+        try:
+            await self._client.load_model(model, client_timeout=timeout_s)
+        except InferenceServerException as error:
+            raise LoadError(words_of(error)) from None
+
+    async def unload(self, model: str, *, timeout_s: float) -> None:
+        """Takes a model away; what it is computing goes on.
+
+        Raises:
+            LoadError: the server will not, or cannot.
+        """
+        try:
+            await self._client.unload_model(model, client_timeout=timeout_s)
+        except InferenceServerException as error:
+            raise LoadError(words_of(error)) from None
+
+
+def _request_id() -> str:
+    return secrets.token_hex(8)
+
+
+def _headers() -> dict[str, str] | None:
+    """The trace context, for a server that traces."""
+    return dict(injected(otel_context.get_current())) or None

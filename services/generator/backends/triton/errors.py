@@ -1,0 +1,129 @@
+"""What goes wrong at a Triton server, in this mesh's terms.
+
+A model's own errors come as the JSON object that its process made of a :class:`~meshkit.errors.MeshError`.
+Everything else is Triton's or gRPC's: its words go to the log, and only what they mean leaves this service.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+from typing import Final
+
+import grpc
+from tritonclient.utils import InferenceServerException
+
+from meshkit.errors import (
+    DeadlineExceeded,
+    MeshError,
+    NotFound,
+    Overloaded,
+    Unavailable,
+    restored,
+    to_mesh_error,
+)
+from services.generator.triton.tensors import read_error
+
+REASON: Final = "TRITON_UNAVAILABLE"
+"""Reason of every UNAVAILABLE of this backend."""
+
+RETRY_S: Final = 1.0
+"""Delay told with what comes back by itself. Seconds."""
+
+_log = logging.getLogger("ragmesh.generator.triton")
+
+_QUEUE_FULL: Final = re.compile(r"exceeds maximum queue size|maximum queue size", re.IGNORECASE)
+_OUT_OF_MEMORY: Final = re.compile(r"out of memory|memoryerror|bad_alloc|failed to allocate", re.IGNORECASE)
+_NOT_HEALTHY: Final = re.compile(r"stub process .*not healthy|failed to (?:send|get).*stub", re.IGNORECASE)
+_NOT_LOADED: Final = re.compile(r"not at ready state|has no available versions|not ready", re.IGNORECASE)
+_STOPPING: Final = re.compile(r"server is (?:stopping|exiting)|stopped accepting", re.IGNORECASE)
+_UNKNOWN: Final = re.compile(r"unknown model.*not found", re.IGNORECASE)
+
+
+class ModelProcessGone(Unavailable):
+    """UNAVAILABLE: the process that runs the model is dead, though Triton calls the model ready."""
+
+    def __init__(self, model: str) -> None:
+        super().__init__(REASON, f"the process of {model} at the Triton server has died")
+        self.retry_after_s = RETRY_S
+
+
+class ServerGone(Unavailable):
+    """UNAVAILABLE: the Triton server cannot be reached, or goes."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(REASON, message)
+        self.retry_after_s = RETRY_S
+
+
+class ModelAway(Unavailable):
+    """UNAVAILABLE: the server does not offer the model now."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(REASON, message)
+        self.retry_after_s = RETRY_S
+
+
+class TritonFault(Exception):  # noqa: N818 - never leaves this service
+    """What Triton said and this backend has no better name for; leaves the service as an incident."""
+
+
+def from_triton(error: InferenceServerException | grpc.RpcError, model: str) -> MeshError:
+    """The error of a call as this mesh tells it; Triton's words are logged.
+
+    Args:
+        model: Triton's name of the model that was asked.
+    """
+    code, text = _code_and_text(error)
+    own = read_error(text)
+    if own is not None:
+        return own
+    mapped = _mapped(code, text, model)
+    if mapped is None:
+        return to_mesh_error(TritonFault(f"{model}: {code.name if code else 'no status'}: {text}"))
+    _log.warning("triton failed a call", extra={"model": model, "reason": mapped.reason, "said": text[:500]})
+    return mapped
+
+
+def words_of(error: InferenceServerException | grpc.RpcError) -> str:
+    """What the server said, in one line, for operators."""
+    return " ".join(_code_and_text(error)[1].split())[:500]
+
+
+def _mapped(code: grpc.StatusCode | None, text: str, model: str) -> MeshError | None:
+    # A stream reports Triton's errors as text, without their code.
+    if _NOT_HEALTHY.search(text):
+        return ModelProcessGone(model)
+    if _QUEUE_FULL.search(text):
+        return Overloaded(f"the queue of {model} at the Triton server is full", RETRY_S)
+    if _OUT_OF_MEMORY.search(text):
+        return restored(
+            grpc.StatusCode.RESOURCE_EXHAUSTED,
+            "OUT_OF_MEMORY",
+            f"{model} ran out of memory at the Triton server; a smaller request may fit",
+        )
+    if _UNKNOWN.search(text):
+        return NotFound("model", f"the Triton server has no model {model}")
+    if _NOT_LOADED.search(text) or _STOPPING.search(text):
+        return ModelAway(f"{model} is not loaded at the Triton server")
+    match code:
+        case grpc.StatusCode.UNAVAILABLE:
+            return ServerGone("the Triton server cannot be reached")
+        case grpc.StatusCode.CANCELLED:
+            return ServerGone("the Triton server ended the call")
+        case grpc.StatusCode.DEADLINE_EXCEEDED:
+            return DeadlineExceeded(f"{model} did not answer in time")
+        case grpc.StatusCode.RESOURCE_EXHAUSTED:
+            return restored(code, "MESSAGE_TOO_LARGE", f"a message to or from {model} is over the size limit")
+        case grpc.StatusCode.NOT_FOUND:
+            return NotFound("model", f"the Triton server has no model {model}")
+    return None
+
+
+def _code_and_text(error: InferenceServerException | grpc.RpcError) -> tuple[grpc.StatusCode | None, str]:
+    if isinstance(error, InferenceServerException):
+        status = (error.status() or "").removeprefix("StatusCode.")
+        return grpc.StatusCode.__members__.get(status), error.message() or ""
+    code = getattr(error, "code", None)
+    details = getattr(error, "details", None)
+    return (code() if callable(code) else None), str((details() if callable(details) else "") or "")

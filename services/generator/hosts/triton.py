@@ -1,0 +1,131 @@
+"""Models that a Triton server runs. Needs ``tritonclient``; loads neither torch nor transformers."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Mapping, Sequence
+from typing import Final
+
+from meshkit.deadline import Deadline
+from meshkit.errors import DeadlineExceeded, MeshError, Unavailable
+from meshkit.readiness import Readiness
+from meshkit.settings import SettingsError, variable
+from services.generator.backends.triton.caretaker import Care
+from services.generator.backends.triton.client import LOADING, READY, LoadError, TritonClient, VersionState
+from services.generator.backends.triton.model import TritonModel
+from services.generator.hosts.host import HostedModel
+from services.generator.settings import BUNDLED, GeneratorSettings
+from services.generator.triton.tensors import RELEVANCE_SUFFIX
+
+_POLL_S: Final = 0.2
+_CALL_S: Final = 5.0
+_log = logging.getLogger("ragmesh.generator.triton")
+
+
+class TritonHost:
+    """A :class:`~services.generator.hosts.host.Host`: finds every model at a Triton server.
+
+    Args:
+        readiness: told whether the default model can answer.
+    """
+
+    def __init__(self, settings: GeneratorSettings, readiness: Readiness) -> None:
+        self._settings = settings
+        self._readiness = readiness
+        self._client: TritonClient | None = None
+        self._models: list[TritonModel] = []
+
+    async def start(self) -> Sequence[HostedModel]:
+        """Waits for the server and its models, and begins to look after them.
+
+        Raises:
+            SettingsError: the server, or a model, is not there in time; one line that names the setting.
+        """
+        settings = self._settings
+        deadline = Deadline.after(settings.triton_start_s)
+        client = TritonClient(settings.triton_target, max_message_bytes=settings.max_message_bytes)
+        self._client = client
+        try:
+            await self._wait_for_server(client, deadline)
+            slots = asyncio.Semaphore(settings.triton_in_flight)
+            care = Care(settings.triton_probe_interval_s, settings.triton_probe_s, settings.triton_stuck_s)
+            for name in settings.names:
+                repository = await self._wait_for_model(client, name, deadline)
+                model = TritonModel(
+                    client,
+                    name,
+                    slots=slots,
+                    care=care,
+                    interval_s=settings.delta_interval_ms / 1000,
+                    judges=name + RELEVANCE_SUFFIX in repository,
+                )
+                self._models.append(model)
+                try:
+                    await model.open(self._show)
+                except MeshError as error:
+                    raise SettingsError(f"{self._where(name)}: {error}") from None
+        except BaseException:
+            await self.stop()
+            raise
+        return [HostedModel(model, model.statistics) for model in self._models]
+
+    async def stop(self) -> None:
+        """Looks after the models no longer, and ends the connection."""
+        for model in self._models:
+            await model.close()
+        if self._client is not None:
+            await self._client.close()
+
+    def _show(self) -> None:
+        self._readiness.ready = self._models[0].up
+
+    async def _wait_for_server(self, client: TritonClient, deadline: Deadline) -> None:
+        why = "nobody answers"
+        while not deadline.expired:
+            try:
+                await client.check_live(timeout_s=min(_CALL_S, deadline.budget()))
+                name = await client.server_name(timeout_s=min(_CALL_S, deadline.budget()))
+            except (Unavailable, DeadlineExceeded) as error:
+                why = error.message
+            else:
+                _log.info("triton server found", extra={"target": client.target, "server": name})
+                return
+            await asyncio.sleep(_POLL_S)
+        target = variable(self._settings, "triton_target")
+        raise SettingsError(
+            f"{target}={client.target}: no Triton server within {self._settings.triton_start_s:g} s: {why}"
+        )
+
+    async def _wait_for_model(
+        self, client: TritonClient, name: str, deadline: Deadline
+    ) -> Mapping[str, Sequence[VersionState]]:
+        """Returns the server's repository once it has the model; has it loaded if it is not."""
+        asked = False
+        while True:
+            try:
+                repository = await client.repository(timeout_s=min(_CALL_S, deadline.budget()))
+            except DeadlineExceeded:
+                raise SettingsError(f"{self._where(name)} is not loaded in time") from None
+            except MeshError as error:
+                raise SettingsError(f"{self._where(name)}: {error}") from None
+            if name not in repository:
+                offered = ", ".join(sorted(repository)) or "nothing"
+                raise SettingsError(f"{self._where(name)} is not in its repository, which has {offered}")
+            states = {version.state for version in repository[name]}
+            if READY in states:
+                return repository
+            if LOADING not in states and not asked:
+                asked = True
+                try:
+                    await client.load(name, timeout_s=deadline.budget())
+                except (LoadError, DeadlineExceeded) as error:
+                    raise SettingsError(f"{self._where(name)} cannot be loaded: {error}") from None
+                continue
+            if deadline.expired:
+                raise SettingsError(f"{self._where(name)} is not loaded in time")
+            await asyncio.sleep(_POLL_S)
+
+    def _where(self, name: str) -> str:
+        setting = variable(self._settings, "bundled" if name == BUNDLED else "models")
+        return f"{setting}: model {name!r} of the Triton server at {self._settings.triton_target}"
