@@ -92,6 +92,12 @@ class Configuration:
         """What answers call the model."""
         return self.text("model_name", self.model)
 
+    @property
+    def place(self) -> str:
+        """The device: the parameter's, or where Triton placed the instance if that is ``auto``."""
+        told = self.text("device", "auto")
+        return self.device if told == "auto" else told
+
     def engine_options(self) -> EngineOptions:
         """How the model is loaded and run; ``device`` auto means where Triton placed the instance.
 
@@ -102,12 +108,11 @@ class Configuration:
 
         longest = self.text("max_input_tokens")
         given = EngineOptions()
-        device = self.text("device", "auto")
         return EngineOptions(
             path=self.text("model_path"),
             template=self.text("template"),
             instruction=self.switch("instruction"),
-            device=self.device if device == "auto" else device,
+            device=self.place,
             dtype=self.text("dtype", "auto"),
             max_input_tokens=self.integer("max_input_tokens", 0) if longest else None,
             batch_tokens=self.integer("batch_tokens", given.batch_tokens),

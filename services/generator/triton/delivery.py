@@ -35,12 +35,22 @@ _CODES: Final = {
 }
 
 
+def told(error: BaseException) -> MeshError:
+    """The error as it is told, without the stack it came from.
+
+    A stack holds the requests of its frames, and what holds a request when the process ends hangs it: the
+    backend's memory is gone by then.
+    """
+    found = to_mesh_error(error)
+    found.__traceback__ = found.__context__ = found.__cause__ = None
+    return found
+
+
 def triton_error(backend: Backend, error: BaseException) -> object:
     """An error as Triton sends it, all of it in its message."""
-    told = to_mesh_error(error)
-    return backend.TritonError(
-        error_text(told), getattr(backend.TritonError, _CODES.get(told.code, "UNKNOWN"))
-    )
+    found = told(error)
+    code = getattr(backend.TritonError, _CODES.get(found.code, "UNKNOWN"))
+    return backend.TritonError(error_text(found), code)
 
 
 class Delivery:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Final
@@ -9,14 +10,13 @@ from typing import Final
 import numpy as np
 import torch
 
-from meshkit.errors import to_mesh_error
 from services.generator.domain import Normalization, RelevanceRequest
 from services.generator.ports import Cancelled
 from services.generator.prompts import TemplateLibrary
 from services.generator.runtime.assembly import assemble
 from services.generator.triton.backend import Backend, BackendRequest, read_inputs
 from services.generator.triton.configuration import Configuration, check_numpy
-from services.generator.triton.delivery import Delivery, Postman, Watch
+from services.generator.triton.delivery import Delivery, Postman, Watch, told
 from services.generator.triton.tensors import description_tensors, flag, read_request, texts
 
 _WATCH_S: Final = 0.01
@@ -53,7 +53,7 @@ class GeneratingModel:
             try:
                 self._take(request, delivery)
             except Exception as error:  # noqa: BLE001 - told to who asked
-                delivery.end(to_mesh_error(error))
+                delivery.end(told(error))
 
     def close(self) -> None:
         """Ends the engine; what still runs ends with UNAVAILABLE."""
@@ -61,6 +61,7 @@ class GeneratingModel:
         self._judges.shutdown(wait=True, cancel_futures=True)
         self._watch.close()
         self._postman.close()
+        gc.collect()  # see delivery.told
 
     def _take(self, request: BackendRequest, delivery: Delivery) -> None:
         inputs = read_inputs(request)
@@ -79,10 +80,10 @@ class GeneratingModel:
     def _judge(self, request: RelevanceRequest, delivery: Delivery) -> None:
         try:
             scores = self._engine.judge(request, delivery.cancel)
-        except Cancelled as gone:
-            delivery.end(gone)
+        except Cancelled:
+            delivery.end(Cancelled())
         except Exception as error:  # noqa: BLE001 - told to who asked
-            delivery.end(to_mesh_error(error))
+            delivery.end(told(error))
         else:
             version = texts([self._engine.describe().version])
             delivery.end({"probability": np.array(scores, dtype=np.float64), "model_version": version})

@@ -6,16 +6,17 @@ dynamic batching hands them over, and asks it.
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
-from meshkit.errors import InvalidField, MeshError, to_mesh_error
+from meshkit.errors import InvalidField, MeshError
 from services.generator.triton.backend import Backend, BackendRequest, read_inputs, response
 from services.generator.triton.configuration import Configuration, check_numpy
-from services.generator.triton.delivery import triton_error
+from services.generator.triton.delivery import told, triton_error
 from services.generator.triton.tensors import Tensor, read_error, read_texts, texts
 
 
@@ -67,7 +68,7 @@ class JudgingModel:
             try:
                 pairs = _pairs(read_inputs(request))
             except Exception as error:  # noqa: BLE001 - told to who asked
-                outcomes.append(to_mesh_error(error))
+                outcomes.append(told(error))
                 continue
             outcomes.append([0.0] * len(pairs))
             for row, pair in enumerate(pairs):
@@ -80,13 +81,17 @@ class JudgingModel:
                 scores, version = self._judge(group.pairs)
             except Exception as error:  # noqa: BLE001 - told to who asked
                 for at, _ in group.places:
-                    outcomes[at] = to_mesh_error(error)
+                    outcomes[at] = told(error)
                 continue
             for (at, row), score in zip(group.places, scores, strict=True):
                 outcome = outcomes[at]
                 if not isinstance(outcome, MeshError):
                     outcome[row] = score
         return [self._response(outcome, version) for outcome in outcomes]
+
+    def close(self) -> None:
+        """Lets go of every request."""
+        gc.collect()  # see delivery.told
 
     def _judge(self, pairs: Sequence[_Pair]) -> tuple[list[float], str]:
         question, template, over_vocabulary = pairs[0].alike
@@ -107,8 +112,8 @@ class JudgingModel:
         found: dict[str, Tensor] = {}
         for part in asked.exec(decoupled=True):
             if part.has_error():
-                told = part.error().message()
-                raise read_error(told) or RuntimeError(told)
+                said = part.error().message()
+                raise read_error(said) or RuntimeError(said)
             found |= {tensor.name(): tensor.as_numpy() for tensor in part.output_tensors()}
         return found["probability"].tolist(), read_texts(found["model_version"], "model_version")[0]
 

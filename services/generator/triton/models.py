@@ -35,7 +35,8 @@ def served_models(triton: TritonSettings, generator: GeneratorSettings, packages
         served.append(ServedModel(name, template, parameters))
         served.append(judge(name, packages))
     for name, path in triton.embedders.items():
-        served.append(embedder(name, path, packages=packages, device=generator.device, dtype=generator.dtype))
+        encoder = {key: common[key] for key in ("packages", "device", "dtype", "threads")}
+        served.append(embedder(name, path, **encoder))
     return served
 
 

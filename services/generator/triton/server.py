@@ -11,15 +11,12 @@ from pathlib import Path
 from typing import Final, Self
 
 import grpc
-import psutil
 from tritonclient.grpc.aio import InferenceServerClient
 from tritonclient.utils import InferenceServerException
 
 from meshkit import parent
+from services.generator.triton import stubs
 from services.generator.triton.environment import TritonRuntime
-
-STUB: Final = "triton_python_backend_stub"
-"""Name of the process of a Python model, cut to 15 letters where Linux shows it."""
 
 _CHECK_S: Final = 2.0
 _POLL_S: Final = 0.05
@@ -147,11 +144,11 @@ class TritonProcess:
         async with AsyncExitStack() as stack:
             client = InferenceServerClient(f"{self._launch.host}:{self._launch.grpc_port}")
             stack.push_async_callback(client.close)
-            before = stubs(self.pid)
+            before = stubs.of_server(self.pid)
             suspicious = 0
             while suspicious < 2:
                 await asyncio.sleep(interval_s)
-                now = stubs(self.pid)
+                now = stubs.of_server(self.pid)
                 if not before - now and not suspicious:
                     before = now
                     continue
@@ -165,7 +162,14 @@ class TritonProcess:
                 before = now
 
     async def stop(self, grace_s: float) -> int:
-        """Asks it to end, waits ``grace_s`` and a little, then ends it; the exit status."""
+        """Asks it to end, waits ``grace_s`` and a little, then ends it and its models; the exit status."""
+        models = stubs.of_server(self.pid)
+        try:
+            return await self._stop(grace_s)
+        finally:
+            stubs.kill(models)
+
+    async def _stop(self, grace_s: float) -> int:
         if self._process.returncode is None:
             self._process.send_signal(signal.SIGTERM)
             try:
@@ -174,22 +178,6 @@ class TritonProcess:
             except TimeoutError:
                 self._process.kill()
         return await self._process.wait()
-
-
-def stubs(server: int) -> set[int]:
-    """Ids of the live processes of the Python models of a server."""
-    found: set[int] = set()
-    try:
-        children = psutil.Process(server).children(recursive=True)
-    except psutil.NoSuchProcess:
-        return found
-    for child in children:
-        try:
-            if child.name().startswith(STUB[:15]) and child.status() != psutil.STATUS_ZOMBIE:
-                found.add(child.pid)
-        except psutil.NoSuchProcess:
-            continue
-    return found
 
 
 def _switch(on: bool) -> str:

@@ -1,4 +1,4 @@
-"""What Triton's Python backend keeps in ``/dev/shm``, and what killed servers leave there."""
+"""What Triton's Python backend keeps in ``/dev/shm``, and what killed servers leave behind."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ import os
 import re
 from pathlib import Path
 from typing import Final
+
+from services.generator.triton import stubs
 
 FOLDER: Final = Path("/dev/shm")  # noqa: S108 - where POSIX shared memory is on Linux
 _NAME: Final = re.compile(r"ragmesh-triton-(\d+)-")
@@ -17,18 +19,23 @@ def prefix() -> str:
 
 
 def sweep(folder: Path = FOLDER) -> list[str]:
-    """Removes what servers left whose process is gone; the names of what was removed."""
-    swept = []
-    for path in folder.glob("ragmesh-triton-*"):
-        match = _NAME.match(path.name)
-        if match is not None and not _lives(int(match[1])):
-            swept += _remove(path)
-    return swept
+    """Ends processes of models whose server's owner is gone, and removes regions those owners left.
+
+    Returns:
+        The names of the regions removed.
+    """
+    stubs.kill(stubs.of_regions(_is_left))
+    return [name for path in folder.glob("ragmesh-triton-*") if _is_left(path.name) for name in _remove(path)]
 
 
 def sweep_own(folder: Path = FOLDER) -> list[str]:
     """Removes what the server of this process left; only after its end."""
     return [name for path in folder.glob(f"{prefix()}*") for name in _remove(path)]
+
+
+def _is_left(region: str) -> bool:
+    match = _NAME.match(region)
+    return match is not None and not _lives(int(match[1]))
 
 
 def _lives(pid: int) -> bool:

