@@ -238,25 +238,30 @@ async def _write(
     model: LanguageModel, requests: Sequence[GenerationRequest], cancel: Cancellation
 ) -> list[_Written | MeshError]:
     """One outcome per request, in order; equal requests are written once, long ones first."""
-    distinct = sorted(dict.fromkeys(requests), key=_length, reverse=True)
-    if not distinct:
+    if not requests:
         return []
+    places: dict[GenerationRequest, int] = {}
+    # A request is hashed once: a hundred passages take a while.
+    place_of = [places.setdefault(request, len(places)) for request in requests]
+    distinct = list(places)
+    order = sorted(range(len(distinct)), key=lambda at: _length(distinct[at]), reverse=True)
+    answers: Sequence[Answer | MeshError]
     try:
-        answers = await model.generate_batch(distinct, cancel)
+        answers = await model.generate_batch([distinct[at] for at in order], cancel)
     except DeadlineExceeded:
         raise
     except MeshError as error:  # of this model alone: the batch may hold requests of others
-        answers = [error] * len(distinct)
-    first = dict(zip(distinct, answers, strict=True))
+        answers = [error] * len(order)
+    written = dict(zip(order, answers, strict=True))
     outcomes: list[_Written | MeshError] = []
-    seen: set[GenerationRequest] = set()
-    for request in requests:
-        answer = first[request]
+    seen: set[int] = set()
+    for place in place_of:
+        answer = written[place]
         if isinstance(answer, MeshError):
             outcomes.append(answer)
         else:
-            outcomes.append(_Written(_again(answer), reused=True) if request in seen else _Written(answer))
-            seen.add(request)
+            outcomes.append(_Written(_again(answer), reused=True) if place in seen else _Written(answer))
+            seen.add(place)
     return outcomes
 
 
@@ -294,7 +299,9 @@ def _with_draft(request: GenerationRequest, draft: _Written) -> GenerationReques
 
 def _without_ids(request: GenerationRequest) -> GenerationRequest:
     """The request as the model sees it: contexts of the same texts are the same."""
-    return replace(request, model="", passages=tuple(replace(one, id="") for one in request.passages))
+    return replace(
+        request, model="", passages=tuple(Passage("", one.title, one.text) for one in request.passages)
+    )
 
 
 def _finished(written: _Written, draft: _Written | None, model: LanguageModel) -> Finished:

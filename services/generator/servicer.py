@@ -84,7 +84,8 @@ class GeneratorServicer(rpc.GeneratorServiceServicer):
         good = [item for item in items if not isinstance(item, MeshError)]
         cancel = Cancellation(deadline.current())
         began = time.perf_counter()
-        with self._admission.admit(sum(map(_work, good))):
+        # Fails as a whole for want of room or time, whatever models its requests name.
+        with self._metrics.failures(TEXT_COMPLETION, ""), self._admission.admit(sum(map(_work, good))):
             answers = await self.engine.batch(good, cancel)
         self._record(good, answers, time.perf_counter() - began)
         rest = iter(answers)

@@ -207,10 +207,15 @@ async def test_a_failure_is_recorded_by_its_reason(
 async def test_a_refusal_at_the_door_is_a_failure_too(
     telemetry: InMemoryTelemetry, servicer: GeneratorServicer, admission: Admission
 ) -> None:
-    with admission.admit(CAPACITY), pytest.raises(Overloaded):
-        [part async for part in servicer.Generate(pb.GenerateRequest(question="q"), cast(Any, None))]
-    (recorded,) = points(telemetry, "gen_ai.server.request.duration")
-    assert dict(recorded)["error.type"] == "OVERLOADED"
+    request = pb.GenerateRequest(question="q")
+    with admission.admit(CAPACITY):
+        with pytest.raises(Overloaded):
+            [part async for part in servicer.Generate(request, cast(Any, None))]
+        with pytest.raises(Overloaded):
+            await servicer.GenerateBatch(pb.GenerateBatchRequest(requests=[request]), cast(Any, None))
+    stream, batch = (dict(one) for one in points(telemetry, "gen_ai.server.request.duration"))
+    assert stream == BASE | {"gen_ai.operation.name": "text_completion", "error.type": "OVERLOADED"}
+    assert batch == {key: value for key, value in stream.items() if key != "gen_ai.request.model"}
 
 
 async def test_a_caller_that_leaves_is_a_failure_of_its_own(
