@@ -3,7 +3,7 @@
 SHELL := bash
 .SHELLFLAGS := -eu -o pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help venv install demo up down test lint drift breaking bench proto clean train-pointer
+.PHONY: help venv install demo up triton down test lint drift breaking bench proto clean train-pointer
 
 # Python 3.11 or newer; PYTHON=... names one.
 PYTHON ?= $(shell for p in python3.11 python3.12 python3.13 python3; do command -v $$p && break; done)
@@ -38,6 +38,9 @@ demo: install ## Start a mesh, ask it, see who gets shown, stop it
 up: install ## Start a mesh in the background and keep it running
 	@$(BIN)/ragmesh up --detach
 
+triton: install ## Make the runtime of the Triton server now instead of at its first start
+	$(BIN)/python -m services.generator.triton runtime
+
 down: install ## Stop it
 	@$(BIN)/ragmesh down
 
@@ -48,6 +51,9 @@ lint: install drift breaking ## ruff, mypy --strict, import-linter, buf, stub dr
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+	@for model in services/generator/model_repository/*/1/model.py; do \
+	  echo "mypy $$model"; $(BIN)/mypy --no-namespace-packages --no-explicit-package-bases "$$model"; \
+	done
 	$(BIN)/lint-imports
 	$(BIN)/buf lint protos
 	$(BIN)/buf format --diff --exit-code protos

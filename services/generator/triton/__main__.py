@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 
 from meshkit import logs
 from meshkit.models import ModelError, locate
-from meshkit.settings import SettingsError, load
+from meshkit.settings import SettingsError, load, variable
 from services.generator.settings import GeneratorSettings
 from services.generator.triton import environment
 from services.generator.triton.environment import RuntimeUnavailableError
@@ -66,6 +67,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         match told.command:
             case "serve":
+                os.environ.pop(variable(GeneratorSettings, "engine"), None)  # here they are computed
                 settings, generator = load(TritonSettings), load(GeneratorSettings)
                 logs.configure("triton", settings)
                 with Serving(settings, generator) as serving:

@@ -2,7 +2,7 @@
 
 import asyncio
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import typer
 
@@ -27,15 +27,26 @@ def up(
             min=0, max=65_531, help="The orchestrator's port, the others follow; 0 picks free ones."
         ),
     ] = 7070,
+    generator: Annotated[
+        Literal["in-process", "triton"],
+        typer.Option(
+            envvar="RAGMESH_GENERATOR_ENGINE",
+            help="What computes answers: the generator itself, or a Triton server beside it.",
+        ),
+    ] = "in-process",
     no_demo: Annotated[bool, typer.Option("--no-demo", help="Do not ingest the demo corpus.")] = False,
     home: Home = None,
 ) -> None:
-    """Start the five services, and restart what crashes."""
+    """Start the services, and restart what crashes."""
     from ragmesh.cli.running import run_attached, run_detached
     from ragmesh.home import home as default_home
-    from ragmesh.mesh import MeshSettings
+    from ragmesh.mesh import GeneratorEngine, MeshSettings, services_with
 
-    settings = MeshSettings(home=home.expanduser().absolute() if home else default_home(), port=port)
+    settings = MeshSettings(
+        home=home.expanduser().absolute() if home else default_home(),
+        port=port,
+        services=services_with(GeneratorEngine(generator)),
+    )
     screen = Screen()
     if detach:
         run_detached(screen, settings, demo=not no_demo)
@@ -66,6 +77,7 @@ def status(
     from ragmesh.client import Client
     from ragmesh.home import home as default_home
     from ragmesh.mesh import read_running
+    from ragmesh.mesh.health import inner_services
     from ragmesh.status import Health
 
     screen = Screen()
@@ -73,6 +85,8 @@ def status(
     running = read_running(where)
     with Client(Addresses.find(where)) as client:
         found = client.status()
+    if running is not None:
+        found += asyncio.run(inner_services(running))
     serving = all(one.health is Health.SERVING for one in found)
     if as_json:
         services: list[dict[str, Any]] = []

@@ -14,6 +14,7 @@ from ragmesh.cli.failure import CommandError
 from ragmesh.cli.progress import IngestDisplay, StartDisplay
 from ragmesh.cli.screen import Screen
 from ragmesh.mesh import Mesh, MeshSettings, MeshState, Phase, Progress, launch
+from ragmesh.mesh.health import inner_services
 from ragmesh.mesh.signals import StopSignals
 from ragmesh.status import Health, ServiceStatus
 
@@ -115,7 +116,7 @@ class Announcer:
 async def _welcome(screen: Screen, state: MeshState, *, demo: bool) -> None:
     addresses = Addresses(**state.addresses)
     async with AsyncClient(addresses) as client:
-        show_services(screen, await client.status(), state)
+        show_services(screen, [*await client.status(), *await inner_services(state)], state)
     if demo:
         try:
             await ensure_demo(screen, addresses)

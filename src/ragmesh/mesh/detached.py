@@ -109,7 +109,13 @@ def load(text: str) -> MeshSettings:
     """The settings from :func:`dump`."""
     record: dict[str, Any] = json.loads(text)
     services = tuple(
-        Service(**{**one, **{name: tuple(one[name]) for name in ("needs", "thread_settings")}})
+        Service(
+            **{
+                **one,
+                **{name: tuple(one[name]) for name in ("needs", "thread_settings", "arguments")},
+                "settings": tuple((name, value) for name, value in one["settings"]),
+            }
+        )
         for one in record.pop("services")
     )
     return MeshSettings(home=Path(record.pop("home")), services=services, **record)

@@ -43,6 +43,7 @@ class ServiceProcess:
                 "-P",  # the caller's folder may have packages of its own called like ours
                 "-m",
                 service.module,
+                *service.arguments,
                 stdin=asyncio.subprocess.DEVNULL,
                 stdout=descriptor,
                 stderr=descriptor,

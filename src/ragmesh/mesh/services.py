@@ -1,7 +1,15 @@
-"""The five services: what each is called, which module runs it, and what it needs of the others."""
+"""The services: what each is called, which module runs it, and what it needs of the others."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from enum import StrEnum
 from typing import Final
+
+
+class GeneratorEngine(StrEnum):
+    """What computes the generator's answers: its own process, or a Triton server beside it."""
+
+    IN_PROCESS = "in-process"
+    TRITON = "triton"
 
 
 @dataclass(frozen=True, slots=True)
@@ -14,6 +22,8 @@ class Service:
         offset: its port, counted from the orchestrator's.
         needs: the services it calls.
         thread_settings: its settings that say how many threads a model computes with; none without one.
+        arguments: what follows the module on the command line.
+        settings: settings of it that are fixed: name and value.
     """
 
     name: str
@@ -21,6 +31,8 @@ class Service:
     offset: int
     needs: tuple[str, ...] = ()
     thread_settings: tuple[str, ...] = ()
+    arguments: tuple[str, ...] = ()
+    settings: tuple[tuple[str, str], ...] = ()
 
     @property
     def prefix(self) -> str:
@@ -42,5 +54,21 @@ SERVICES: Final = (
 )
 """In the order they are started: first what others need, of those first what takes longest."""
 
-STOP_ORDER: Final = (("orchestrator",), ("reranker",), ("generator", "retriever", "evaluator"))
+TRITON: Final = Service(
+    "triton", "services.generator.triton", offset=5, thread_settings=("threads",), arguments=("serve",)
+)
+"""The Triton server of the generator's models; only the generator calls it."""
+
+STOP_ORDER: Final = (("orchestrator",), ("reranker",), ("generator", "retriever", "evaluator"), ("triton",))
 """Who calls stops before who is called, so that what is in flight can end; a group stops together."""
+
+
+def services_with(engine: GeneratorEngine) -> tuple[Service, ...]:
+    """The services of a mesh whose answers ``engine`` computes, in the order they are started."""
+    settings = (("engine", engine.value),)
+    needs = ("triton",) if engine is GeneratorEngine.TRITON else ()
+    five = tuple(
+        replace(service, needs=needs, settings=settings) if service.name == "generator" else service
+        for service in SERVICES
+    )
+    return (TRITON, *five) if engine is GeneratorEngine.TRITON else five

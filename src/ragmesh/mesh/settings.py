@@ -103,4 +103,5 @@ def service_environment(
         f"{service.prefix}{needed.upper()}_TARGET": f"dns:///{HOST}:{ports[needed]}"
         for needed in service.needs
     }
+    environment |= {f"{service.prefix}{name.upper()}": value for name, value in service.settings}
     return {**environment, **settings.environment}

@@ -15,6 +15,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Final, Self
 
+from ragmesh.addresses import VARIABLES
+
 _LOOKERS_S: Final = 0.2
 _RETRY_S: Final = 0.02
 
@@ -44,8 +46,8 @@ class MeshState:
 
     @property
     def addresses(self) -> dict[str, str]:
-        """Address by service."""
-        return {name: service.address for name, service in self.services.items()}
+        """Address by service, of those that clients call."""
+        return {name: service.address for name, service in self.services.items() if name in VARIABLES}
 
 
 class LockHeldError(Exception):

@@ -1,4 +1,4 @@
-"""The supervisor: starts the five services, keeps them running, stops them."""
+"""The supervisor: starts the services, keeps them running, stops them."""
 
 import asyncio
 import os
