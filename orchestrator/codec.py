@@ -334,14 +334,21 @@ def event(value: Event) -> pb.AskResponse:
         case Failed(samples, error):
             return pb.AskResponse(failed=pb.AnswerFailed(samples=samples, error=item_error(error)))
         case Reported(exposure, run):
-            return pb.AskResponse(report=_report(exposure, run))
+            return pb.AskResponse(report=exposure_report(exposure, run))
         case Degraded():
-            return pb.AskResponse(degraded=_degradation(value))
-        case Finished(ask_id, run_id, stage_ms, total_ms):
-            done = pb.Done(
-                ask_id=ask_id, run_id=run_id, stage_times=_stage_times(stage_ms), total_ms=total_ms
-            )
-            return pb.AskResponse(done=done)
+            return pb.AskResponse(degraded=degradation(value))
+        case Finished():
+            return pb.AskResponse(done=done(value))
+
+
+def done(value: Finished) -> pb.Done:
+    """Writes the end."""
+    return pb.Done(
+        ask_id=value.ask_id,
+        run_id=value.run_id,
+        stage_times=_stage_times(value.stage_ms),
+        total_ms=value.total_ms,
+    )
 
 
 def observation(value: Observation, *, with_text: bool) -> bytes:
@@ -382,7 +389,7 @@ def observation(value: Observation, *, with_text: bool) -> bytes:
             metric=_METRICS_BACK[labels.metric],
         ),
         stage_times=_stage_times(value.stage_ms),
-        degradations=[_degradation(one) for one in value.degradations],
+        degradations=[degradation(one) for one in value.degradations],
     )
     add = message.candidates.add
     told = set(value.ranked.contexts.rows.ravel().tolist()) if with_text and labels.references else set()
@@ -413,9 +420,12 @@ def _answered(value: Answered) -> pb.AskResponse:
     return response
 
 
-def _report(exposure: Exposure, run: object | None) -> pb.ExposureReport:
+def exposure_report(exposure: Exposure, run: object | None) -> pb.ExposureReport:
+    """Writes the exposure of an ask."""
     report = pb.ExposureReport(
         exposure=exposure.per_passage,
+        ee_d=exposure.ee_d,
+        ee_r=exposure.ee_r,
         ee_d_norm=exposure.ee_d_norm,
         ee_r_norm=exposure.ee_r_norm,
         expected_utility=exposure.expected_utility,
@@ -431,7 +441,8 @@ def _report(exposure: Exposure, run: object | None) -> pb.ExposureReport:
     return report
 
 
-def _degradation(value: Degraded) -> common_pb2.Degradation:
+def degradation(value: Degraded) -> common_pb2.Degradation:
+    """Writes a degradation."""
     return common_pb2.Degradation(
         stage=_STAGES[value.stage], action=_ACTIONS[value.action], reason=value.reason, message=value.message
     )

@@ -245,6 +245,8 @@ class Exposure:
     """Expected exposure [n] of the pool and what follows from it; None where it is undefined."""
 
     per_passage: FloatArray
+    ee_d: float
+    ee_r: float | None
     ee_d_norm: float
     ee_r_norm: float | None
     expected_utility: float | None
@@ -319,7 +321,81 @@ class Finished:
     total_ms: float
 
 
+class Policy(Enum):
+    """What made the rankings of an audit: draws at a fairness dial, no draw at all, or an oracle."""
+
+    SAMPLED = "sampled"
+    DETERMINISTIC = "deterministic"
+    ORACLE = "oracle"
+
+
+@dataclass(frozen=True, slots=True)
+class Audit:
+    """A labelled query to sample rankings of, checked and with every default filled in.
+
+    ``ask`` and ``sampling`` have an alpha that means nothing, and the labels know what is useful. ``alphas``
+    are 1 to 16 different ones in [0, 100]; ``num_oracle`` is in [0, 1000]; ``until_width`` is in (0, 1), None
+    to draw all; ``level`` in (0, 1).
+    """
+
+    ask: Ask
+    sampling: Sampling
+    alphas: tuple[float, ...]
+    num_oracle: int
+    until_width: float | None
+    level: float
+
+    @property
+    def num_rankings(self) -> int:
+        """Most rankings that are drawn, the deterministic one counted."""
+        return 1 + len(self.alphas) * self.sampling.num_rankings + self.num_oracle
+
+
+@dataclass(frozen=True, slots=True)
+class Settled:
+    """What is audited is settled."""
+
+    pool: Pool
+    reranker: str
+    model_version: str
+    num_contexts: int
+
+
+@dataclass(frozen=True, slots=True)
+class Sampled:
+    """What one ranking of an audit did; ``error`` says why it has no answer where one was wanted."""
+
+    policy: Policy
+    alpha: float | None
+    sample: int
+    passage_ids: tuple[str, ...]
+    log_probability: float | None
+    answer: Answer | None
+    error: MeshError | None
+    utility: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class LevelReported:
+    """What the rankings of one policy and fairness dial did together; None where it is undefined."""
+
+    policy: Policy
+    alpha: float | None
+    exposure: Exposure
+    num_rankings: int
+    num_answered: int
+    u_max: float | None
+    normalized_expected_utility: float | None
+    expected_utility_interval: tuple[float, float] | None
+    stopped_early: bool
+    exact_ee_d_norm: float | None
+    exact_ee_r_norm: float | None
+
+
 Event: TypeAlias = Retrieved | Ranked | Delta | Answered | Failed | Reported | Degraded | Finished
+
+
+AuditEvent: TypeAlias = Settled | Sampled | LevelReported | Degraded | Finished
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,6 +7,8 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Final, Protocol
 
+import numpy as np
+
 from orchestrator.domain import Answered, Contexts, Exposure, Labels, Pool, ProviderShare, UtilityMetric
 from ragcore import text_metrics
 from ragcore.arrays import FloatArray
@@ -40,25 +42,47 @@ def measure(pool: Pool, contexts: Contexts, answers: Sequence[Answered], labels:
     utility = _expected_utility(answers, labels)
     n, k = len(pool.passages), contexts.rows.shape[1]
     if not n or not k:
-        return Exposure(pool.scores[:0], 0.0, None, utility, ())
-    useful = labels.useful or frozenset()
-    mask = [passage.id in useful for passage in pool.passages]
-    missed = len(useful) - sum(mask)
-    metrics = exposure_metrics(contexts.rows, mask + [True] * missed, k=k)
+        return Exposure(pool.scores[:0], 0.0, None, 0.0, None, utility, ())
+    metrics = exposure_metrics(contexts.rows, usefulness(pool, labels), k=k)
     return Exposure(
         per_passage=metrics.exposure[:n],
+        ee_d=metrics.ee_d,
+        ee_r=_defined(metrics.ee_r),
         ee_d_norm=metrics.ee_d_norm,
-        ee_r_norm=None if math.isnan(metrics.ee_r_norm) else metrics.ee_r_norm,
+        ee_r_norm=_defined(metrics.ee_r_norm),
         expected_utility=utility,
         providers=_providers(pool, metrics.exposure, metrics.target if labels.useful is not None else None),
     )
 
 
+def measure_exactly(pool: Pool, inclusion: FloatArray, k: int, labels: Labels) -> tuple[float, float | None]:
+    """EE-D and EE-R, each over its bound, of a policy whose inclusion probabilities [n] are known."""
+    useful = usefulness(pool, labels)
+    exposure = np.concatenate([inclusion, np.zeros(len(useful) - len(inclusion))])
+    metrics = exposure_metrics(None, useful, k=k, exposure=exposure)
+    return metrics.ee_d_norm, _defined(metrics.ee_r_norm)
+
+
+def usefulness(pool: Pool, labels: Labels) -> list[bool]:
+    """Whether each passage of the pool is useful; then True for each useful one that the retriever missed."""
+    useful = labels.useful or frozenset()
+    mask = [passage.id in useful for passage in pool.passages]
+    return mask + [True] * (len(useful) - sum(mask))
+
+
+def utility(text: str, labels: Labels) -> float:
+    """How good an answer is against the references, of which there must be some; [0, 1]."""
+    return float(_SCORES[labels.metric](text, labels.references))
+
+
+def _defined(value: float) -> float | None:
+    return None if math.isnan(value) else value
+
+
 def _expected_utility(answers: Sequence[Answered], labels: Labels) -> float | None:
     if not labels.references or not answers:
         return None
-    score = _SCORES[labels.metric]
-    scores = {text: score(text, labels.references) for text in {answered.answer.text for answered in answers}}
+    scores = {text: utility(text, labels) for text in {answered.answer.text for answered in answers}}
     utilities = [scores[answered.answer.text] for answered in answers for _ in answered.samples]
     return expected_utility(utilities)
 

@@ -20,8 +20,9 @@ import numpy as np
 
 from meshkit.compute import ComputePool
 from meshkit.deadline import Deadline
-from meshkit.errors import DeadlineExceeded, MeshError
+from meshkit.errors import MeshError
 from orchestrator import contexts as rankings
+from orchestrator.audits.auditor import Auditor
 from orchestrator.budgets import Clock, Plan, Setback, attempt, setback_of
 from orchestrator.citations import citations
 from orchestrator.domain import (
@@ -29,6 +30,8 @@ from orchestrator.domain import (
     Answer,
     Answered,
     Ask,
+    Audit,
+    AuditEvent,
     Augmentation,
     Contexts,
     Degraded,
@@ -52,6 +55,8 @@ from orchestrator.exposure import measure
 from orchestrator.expressions.running import ExpressionStages, Gathered
 from orchestrator.policy import INSTEAD, Step
 from orchestrator.ports import Generator, Observer, Receipt, Reranker, Retriever
+from orchestrator.posts import Posts
+from orchestrator.search import Search
 from ragcore.arrays import IntArray
 
 T = TypeVar("T")
@@ -66,7 +71,7 @@ _INLINE_CHARACTERS: Final = 10_000
 
 
 class Pipeline:
-    """Runs asks.
+    """Runs asks and audits.
 
     Args:
         retriever: finds candidates.
@@ -87,16 +92,24 @@ class Pipeline:
         plan: Plan,
         pool: ComputePool,
     ) -> None:
-        self._retriever = retriever
         self._reranker = reranker
         self._generator = generator
-        self._observer = observer
         self._plan = plan
         self._pool = pool
         self._expressions = ExpressionStages(
             retriever=retriever, reranker=reranker, generator=generator, pool=pool
         )
-        self._posts: set[asyncio.Task[Receipt]] = set()
+        self._search = Search(retriever, self._expressions)
+        self._posts = Posts(observer, plan)
+        self._auditor = Auditor(
+            search=self._search,
+            expressions=self._expressions,
+            reranker=reranker,
+            generator=generator,
+            posts=self._posts,
+            plan=plan,
+            pool=pool,
+        )
 
     async def ask(self, ask: Ask, deadline: Deadline) -> AsyncGenerator[Event, None]:
         """Answers one ask; events as they happen, ``Finished`` last. Close it early to cancel everything.
@@ -109,7 +122,7 @@ class Pipeline:
         found, gathered = _NOTHING, None
         if ask.augmentation.reads_passages:
             began = time.perf_counter()
-            found, gathered = await self._retrieve(ask, clock)
+            found, gathered = await self._search.find(ask, clock)
             clock.took(Stage.RETRIEVE, began)
         elif ask.recipe is not None:
             found = replace(_NOTHING, retriever=ask.recipe.text)
@@ -153,27 +166,13 @@ class Pipeline:
             async for event in events:
                 yield event
 
+    def audit(self, audit: Audit, deadline: Deadline) -> AsyncGenerator[AuditEvent, None]:
+        """Runs one audit, see :meth:`orchestrator.auditing.Auditor.run`."""
+        return self._auditor.run(audit, deadline)
+
     async def settle(self) -> None:
         """Waits until every observation that was begun to be kept is kept, or given up."""
-        while self._posts:
-            await asyncio.wait(self._posts)
-
-    async def _retrieve(self, ask: Ask, clock: Clock) -> tuple[Pool, Gathered | None]:
-        """The pool; with an expression also what each of its sources has in it."""
-        if ask.recipe is not None:
-            gathered = await self._expressions.gather(ask, ask.recipe, clock)
-            return gathered.pool, gathered
-        sampling, k = None, ask.depth
-        if ask.sampling is not None and ask.sampling_stage is SamplingStage.RETRIEVER:
-            sampling, k = ask.sampling, ask.k if ask.reranker == "none" else ask.rerank_depth
-        outcome = await attempt(
-            clock,
-            Step.RETRIEVE,
-            lambda budget: self._retriever.retrieve(ask, k=k, sampling=sampling, timeout_s=budget),
-        )
-        if isinstance(outcome, Setback):
-            raise outcome.error
-        return outcome, None
+        await self._posts.settle()
 
     async def _rank(
         self, ask: Ask, found: Pool, gathered: Gathered | None, clock: Clock
@@ -360,56 +359,21 @@ class Pipeline:
                 tuple(degradations),
                 observed_at_us=time.time_ns() // 1000,
             )
-            post = asyncio.create_task(self._observer.post(observation))
-            # It outlives an ask that is cancelled now: what was shown was shown.
-            self._posts.add(post)
-            post.add_done_callback(self._posts.discard)
+            post = self._posts.begin(observation)
         exposure = await self._measure(ask, found, ranked.contexts, answers)
         degraded: list[Degraded] = []
         run: object | None = None
         if post is not None and ask.want_report:
-            run, degraded = await self._posted(post, clock)
+            run, degraded = await self._posts.outcome(post, clock)
             post = None
         yield Reported(exposure, run)
         if post is not None:
-            _, degraded = await self._posted(post, clock)
+            _, degraded = await self._posts.outcome(post, clock)
         if ask.observe:
             clock.took(Stage.OBSERVE, began)
         for one in degraded:
             yield one
         yield Finished(ask.id, ask.run_id, clock.stage_ms, clock.total_ms)
-
-    async def _posted(
-        self, post: asyncio.Task[Receipt], clock: Clock
-    ) -> tuple[object | None, list[Degraded]]:
-        """Waits until an observation is kept and, where it is wanted, for the run's report."""
-        try:
-            async with asyncio.timeout(clock.closing_budget()):
-                receipt = await asyncio.shield(post)
-        except (TimeoutError, DeadlineExceeded):
-            # Not lost as far as anyone knows: the write goes on, it is only not waited for any longer.
-            return None, [_observing(Action.OBSERVATION_QUEUED, "OUTBOX_SLOW", "the outbox is slow")]
-        except MeshError as error:
-            return None, [_observing(Action.OBSERVATION_DROPPED, error.reason, error.message)]
-        if receipt.report is None:
-            if receipt.waits is None:
-                return None, []
-            return None, [
-                _observing(
-                    Action.OBSERVATION_QUEUED, receipt.waits, "the evaluator takes no observations now"
-                )
-            ]
-        try:
-            async with asyncio.timeout(clock.closing_budget(cap_s=self._plan.report_wait_s)):
-                return await receipt.report, []
-        except (TimeoutError, DeadlineExceeded):
-            return None, [
-                _observing(
-                    Action.OBSERVATION_QUEUED, "BUDGET_EXCEEDED", "the run's report did not come in time"
-                )
-            ]
-        except MeshError as error:
-            return None, [setback_of(Step.SEND_OBSERVATION, error).degraded]
 
     async def _measure(
         self, ask: Ask, found: Pool, contexts: Contexts, answers: Sequence[Answered]
@@ -427,10 +391,6 @@ class Pipeline:
     async def _run(self, size: int, compute: Callable[[], T]) -> T:
         """Computes here if it is quick, in a thread if it might hold up the event loop."""
         return compute() if size <= _INLINE_PLACES else await self._pool.run(compute)
-
-
-def _observing(action: Action, reason: str, why: str) -> Degraded:
-    return Degraded(Stage.OBSERVE, action, reason, f"{why}: {INSTEAD[action]}")
 
 
 def _passages(found: Pool, row: IntArray) -> list[Passage]:

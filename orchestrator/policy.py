@@ -8,6 +8,8 @@
 - first answer, before its first word: the ask fails; nothing useful was said yet.
 - first answer, after its first word: no answer for its samples; the ask goes on.
 - other answers, any failure: no answer for their samples; the ask goes on.
+- answers of an audit, refused as a whole, or before any other was there: the audit fails.
+- answers of an audit, any other failure: no answer for their samples; the audit goes on.
 - keep the observation, any failure: the observation is dropped.
 - send the observation, any failure: it stays in the outbox and is sent later.
 
@@ -38,6 +40,7 @@ class Step(Enum):
     FIRST_WORD = (Stage.GENERATE, "the generator")
     FIRST_ANSWER = (Stage.GENERATE, "the generator, in the middle of the first answer,")
     OTHER_ANSWERS = (Stage.GENERATE, "the generator, for other contexts than the first,")
+    AUDIT_ANSWERS = (Stage.GENERATE, "the generator, for some contexts of the audit,")
     KEEP_OBSERVATION = (Stage.OBSERVE, "the outbox")
     SEND_OBSERVATION = (Stage.OBSERVE, "the evaluator")
 
@@ -81,6 +84,8 @@ POLICY: Final[dict[tuple[Step, Failure], Action]] = {
     **{(Step.FIRST_WORD, failure): Action.FAIL for failure in Failure},
     **{(Step.FIRST_ANSWER, failure): Action.NO_ANSWER for failure in Failure},
     **{(Step.OTHER_ANSWERS, failure): Action.NO_ANSWER for failure in Failure},
+    **{(Step.AUDIT_ANSWERS, failure): Action.NO_ANSWER for failure in Failure},
+    (Step.AUDIT_ANSWERS, Failure.REFUSED): Action.FAIL,
     **{(Step.KEEP_OBSERVATION, failure): Action.OBSERVATION_DROPPED for failure in Failure},
     **{(Step.SEND_OBSERVATION, failure): Action.OBSERVATION_QUEUED for failure in Failure},
 }

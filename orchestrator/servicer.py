@@ -6,21 +6,25 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import aclosing
-from typing import Any, Final
+from functools import partial
+from typing import Any, Final, TypeVar
 
 import grpc
 
 from meshkit import deadline
 from meshkit.admission import Admission
 from meshkit.compute import ComputePool
-from meshkit.errors import Unimplemented
+from meshkit.errors import MeshError, Unimplemented
 from orchestrator import codec, domain
+from orchestrator.audits import codec as audit_codec
 from orchestrator.expressions.sources import Catalogue
 from orchestrator.pipeline import Pipeline
 from ragmesh.orchestrator.v1 import orchestrator_service_pb2 as pb
 from ragmesh.orchestrator.v1 import orchestrator_service_pb2_grpc as pb_grpc
 
 Context = grpc.aio.ServicerContext[Any, Any]
+
+E = TypeVar("E")
 
 _INLINE_CANDIDATES: Final = 64
 
@@ -31,7 +35,7 @@ class OrchestratorServicer(pb_grpc.OrchestratorServiceServicer):
     Args:
         pipeline: runs asks.
         pool: threads that check asks which bring many candidates.
-        admission: counts answers wanted by the asks in flight.
+        admission: counts answers wanted by the asks and audits in flight.
         default_collection: collection of asks that name none.
         default_reranker: reranker of asks that name none.
         sources: what expressions can name.
@@ -65,11 +69,24 @@ class OrchestratorServicer(pb_grpc.OrchestratorServiceServicer):
                 async for event in events:
                     yield codec.event(event)
 
-    def Audit(self, request: pb.AuditRequest, context: Context) -> AsyncIterator[pb.AuditResponse]:
-        """Not in this version."""
-        raise Unimplemented(
-            "Audit is not in this version of ragmesh yet; Ask with sampling and labels reports on one dial"
+    async def Audit(self, request: pb.AuditRequest, context: Context) -> AsyncIterator[pb.AuditResponse]:
+        """Samples rankings of one labelled query and streams what each did, ``done`` last."""
+        audit = await self._pool.run(
+            partial(
+                audit_codec.audit,
+                request,
+                default_collection=self._default_collection,
+                default_reranker=self._default_reranker,
+                sources=self._sources,
+            )
         )
+        with self._admission.admit(audit.num_rankings if audit.ask.num_answers else 1):
+            try:
+                async with aclosing(_ahead(self._pipeline.audit(audit, deadline.current()))) as events:
+                    async for event in events:
+                        yield audit_codec.event(event)
+            except MeshError as error:
+                raise audit_codec.of_ask(error) from error
 
     def Converse(
         self, request_iterator: AsyncIterator[pb.ConverseRequest], context: Context
@@ -88,12 +105,12 @@ class OrchestratorServicer(pb_grpc.OrchestratorServiceServicer):
         )
 
 
-async def _ahead(events: AsyncGenerator[domain.Event, None]) -> AsyncGenerator[domain.Event, None]:
+async def _ahead(events: AsyncGenerator[E, None]) -> AsyncGenerator[E, None]:
     """Lets the pipeline go on with the next stage while an event is on its way to the caller.
 
-    What may wait here is bounded by the ask: a pool, as many answers as were admitted, and their words.
+    What may wait here is bounded by the call: a pool, as many answers as were admitted, and their words.
     """
-    waiting: asyncio.Queue[domain.Event | None] = asyncio.Queue()
+    waiting: asyncio.Queue[E | None] = asyncio.Queue()
 
     async def run() -> None:
         try:

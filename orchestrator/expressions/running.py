@@ -54,6 +54,25 @@ class Gathered:
 
 
 @dataclass(frozen=True, slots=True)
+class Scored:
+    """A list that rankings can be drawn from.
+
+    Attributes:
+        rows: indices into the pool, best first, [m].
+        scores: of them, [m].
+        k: positions of a ranking, at most m.
+        reranker: what scored them; ``none`` for the source's own scores.
+        model_version: version of the reranker's model.
+    """
+
+    rows: IntArray
+    scores: FloatArray
+    k: int
+    reranker: str
+    model_version: str
+
+
+@dataclass(frozen=True, slots=True)
 class _Items:
     """A list: indices into the pool, and their scores where they are of one kind."""
 
@@ -122,20 +141,35 @@ class ExpressionStages:
             clock.took(Stage.RERANK, began)
         return Ranked(contexts, run.reranker, run.model_version), run.degradations
 
+    async def scored(
+        self, ask: Ask, recipe: Recipe, gathered: Gathered, clock: Clock
+    ) -> tuple[Scored, list[Degraded]]:
+        """The one list of an expression that rankings can be drawn from, see :attr:`Recipe.sampled_part`.
+
+        Raises:
+            MeshError: the ask named a reranker, which refused.
+            ValueError: the expression has no such list.
+        """
+        part = recipe.sampled_part
+        if part is None:
+            raise ValueError(f"{recipe.text} has no one list of scores")
+        run = _Arrangement(self._reranker, ask, gathered, clock)
+        began = time.perf_counter()
+        found = await _scored(run, part)
+        if recipe.reranks:
+            clock.took(Stage.RERANK, began)
+        return found, run.degradations
+
     async def _contexts(self, run: _Arrangement, ask: Ask, recipe: Recipe) -> Contexts:
         part = recipe.sampled_part
         if ask.sampling is None or part is None:
             lists = await _together([run.cut(one) for one in recipe.expression.parts])
             return Contexts(_concatenated([one.rows for one in lists])[None, :], None)
-        items = await run.items(part)
-        size = len(items.rows)
-        if not size:
+        found = await _scored(run, part)
+        if not len(found.rows):
             return Contexts(np.empty((1, 0), dtype=np.int64), None)
-        # Where a reranker of several sources failed there is but their order to sample from.
-        scores = items.scores if items.scores is not None else np.arange(size, 0, -1, dtype=np.float64)
-        k = min(part.keep or size, size)
-        drawn = await self._pool.run(sampled, scores, ask.question, ask.sampling, k)
-        return Contexts(items.rows[drawn.rows], drawn.log_probabilities)
+        drawn = await self._pool.run(sampled, found.scores, ask.question, ask.sampling, found.k)
+        return Contexts(found.rows[drawn.rows], drawn.log_probabilities)
 
     async def _found(self, ask: Ask, place: Place, clock: Clock) -> Pool | Setback:
         asked = replace(
@@ -229,6 +263,14 @@ class _Arrangement:
         scores = outcome.scores
         order = sorted(range(len(passages)), key=lambda place: (-scores[place], passages[place].id))
         return _Items(items.rows[order], scores[order])
+
+
+async def _scored(run: _Arrangement, part: Selection) -> Scored:
+    items = await run.items(part)
+    size = len(items.rows)
+    # Where a reranker of several sources failed there is but their order to sample from.
+    scores = items.scores if items.scores is not None else np.arange(size, 0, -1, dtype=np.float64)
+    return Scored(items.rows, scores, min(part.keep or size, size), run.reranker, run.model_version)
 
 
 def _gathered(recipe: Recipe, found: Mapping[str, Pool], lost: Sequence[Degraded]) -> Gathered:

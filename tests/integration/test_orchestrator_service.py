@@ -15,13 +15,15 @@ import subprocess
 import sys
 import time
 import uuid
-from collections.abc import AsyncIterator, Callable
+import zlib
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import grpc
+import numpy as np
 import pytest
 import pytest_asyncio
 from google.protobuf.message import Message
@@ -40,6 +42,10 @@ from meshkit.errors import (
 from meshkit.server import MeshServer, Registration
 from meshkit.settings import ServiceSettings
 from meshkit.telemetry import Telemetry
+from ragcore.confidence_sequences import empirical_bernstein_sequence
+from ragcore.exposure import exposure_metrics
+from ragcore.plackett_luce import log_weights, sample_rankings
+from ragcore.text_metrics import token_f1
 from ragmesh.common.v1 import common_pb2
 from ragmesh.evaluator.v1 import evaluator_service_pb2 as evaluator_pb
 from ragmesh.evaluator.v1 import evaluator_service_pb2_grpc as evaluator_grpc
@@ -176,7 +182,11 @@ class ScriptedGenerator(Script, generator_grpc.GeneratorServiceServicer):
         self, request: generator_pb.GenerateBatchRequest, context: Any
     ) -> generator_pb.GenerateBatchResponse:
         self.asked.append(request)
-        await asyncio.sleep(self.delay_s)
+        try:
+            await asyncio.sleep(self.delay_s)
+        except asyncio.CancelledError:
+            self.cancelled += 1
+            raise
         return generator_pb.GenerateBatchResponse(
             results=[generator_pb.GenerateBatchResult(answer=self._answer(one)) for one in request.requests]
         )
@@ -389,7 +399,7 @@ def _only(events: list[pb.AskResponse], kind: str) -> Any:
     return found
 
 
-def _all(events: list[pb.AskResponse], kind: str) -> list[Any]:
+def _all(events: Sequence[pb.AskResponse | pb.AuditResponse], kind: str) -> list[Any]:
     return [getattr(event, kind) for event in events if event.WhichOneof("event") == kind]
 
 
@@ -549,12 +559,134 @@ async def test_upstream_refusals_reach_the_caller_under_the_asks_own_names(mesh:
 
 async def test_what_is_not_built_yet_says_so(mesh: Mesh) -> None:
     with pytest.raises(grpc.aio.AioRpcError) as caught:
-        await mesh.stub.Audit(pb.AuditRequest(), timeout=30).read()
-    assert caught.value.code() is grpc.StatusCode.UNIMPLEMENTED
-    assert "not in this version" in (caught.value.details() or "")
-    with pytest.raises(grpc.aio.AioRpcError) as caught:
         await mesh.stub.Converse(iter([pb.ConverseRequest()]), timeout=30).read()
     assert caught.value.code() is grpc.StatusCode.UNIMPLEMENTED
+    assert "not in this version" in (caught.value.details() or "")
+
+
+def _audit(mesh: Mesh, **request: Any) -> pb.AuditRequest:
+    """An audit of six passages, of which the first and the last are useful."""
+    asked = {
+        "question": "Which river?",
+        "run_id": mesh.run_id,
+        "query_id": "q1",
+        "reranker": "none",
+        "k": 2,
+        "sampling": {"num_rankings": 30, "seed": 7},
+        "labels": {
+            "has_useful": True,
+            "useful_passage_ids": ["p0", "p5"],
+            "references": ["river0", "river5"],
+        },
+    } | request.pop("ask", {})
+    return pb.AuditRequest(ask=asked, **({"alphas": [1, 4], "num_oracle": 10} | request))
+
+
+async def _audited(mesh: Mesh, *, seconds: float = 60, **request: Any) -> list[pb.AuditResponse]:
+    return [event async for event in mesh.stub.Audit(_audit(mesh, **request), timeout=seconds)]
+
+
+def _level(events: list[pb.AuditResponse], policy: int, alpha: float = 0.0) -> list[pb.AuditSample]:
+    samples = [event.sample for event in events if event.HasField("sample")]
+    return [one for one in samples if one.policy == policy and one.alpha == alpha]
+
+
+async def test_an_audit_is_an_offline_loop_over_the_same_samples(mesh: Mesh) -> None:
+    events = await _audited(mesh)
+
+    scores, names = np.arange(6, 0, -1.0), [f"p{i}" for i in range(6)]
+    useful = [name in ("p0", "p5") for name in names]
+
+    def utility(row: Sequence[int]) -> float:
+        return token_f1(f"river{row[0]}.", ["river0", "river5"])
+
+    rows = {(pb.AUDIT_POLICY_DETERMINISTIC, 0.0): [[0, 1]]}
+    for alpha in (1.0, 4.0):
+        drawn = sample_rankings(
+            log_weights(scores, alpha),
+            num_rankings=30,
+            k=2,
+            rng=np.random.default_rng([7, zlib.crc32(b"Which river?")]),
+        )
+        rows[pb.AUDIT_POLICY_SAMPLED, alpha] = drawn.tolist()
+    for (policy, alpha), level in rows.items():
+        assert [
+            (one.sample, list(one.passage_ids), one.answer, one.utility)
+            for one in _level(events, policy, alpha)
+        ] == [
+            (sample, [names[item] for item in row], f"river{row[0]}.", utility(row))
+            for sample, row in enumerate(level)
+        ]
+    oracle = _level(events, pb.AUDIT_POLICY_ORACLE)
+    assert [set(one.passage_ids) for one in oracle] == [{"p0", "p5"}] * 10
+
+    reports = {(one.audit.policy, one.audit.alpha): one for one in _all(events, "report")}
+    for key, level in rows.items():
+        metrics = exposure_metrics(level, useful, k=2)
+        report, mean = reports[key], sum(map(utility, level)) / len(level)
+        assert list(report.exposure) == metrics.exposure.tolist()
+        assert (report.ee_d, report.ee_r) == (metrics.ee_d, metrics.ee_r)
+        assert (report.ee_d_norm, report.ee_r_norm) == (metrics.ee_d_norm, metrics.ee_r_norm)
+        assert (report.audit.u_max, report.expected_utility) == (1.0, pytest.approx(mean))
+        assert report.audit.normalized_expected_utility == pytest.approx(mean)
+
+    # Every context was sent once, and the evaluator was told of every level.
+    asked = [
+        [passage.id for passage in one.passages] for batch in mesh.generator.asked for one in batch.requests
+    ]
+    settled = next(event.settled for event in events if event.HasField("settled"))
+    assert len(asked) == len(set(map(tuple, asked))) == settled.num_contexts
+    report = await mesh.observed(4)
+    assert (report.num_rankings, report.num_unanswered) == (1 + 30 + 30 + 10, 0)
+    await _audited(mesh)
+    assert (await mesh.report()).num_observations == 4
+
+
+async def test_an_audit_that_cannot_be_run_is_refused_under_its_own_names(mesh: Mesh) -> None:
+    for request, field_ in (
+        ({"ask": {"labels": {}}}, "ask.labels.has_useful"),
+        ({"ask": {"question": " "}}, "ask.question"),
+        ({"alphas": [200]}, "alphas[0]"),
+    ):
+        with pytest.raises(grpc.aio.AioRpcError) as caught:
+            await _audited(mesh, **request)
+        assert caught.value.code() is grpc.StatusCode.INVALID_ARGUMENT
+        assert from_rpc_error(caught.value).field == field_
+    mesh.retriever.error = NotFound("retriever", "there is no 'x'")
+    with pytest.raises(grpc.aio.AioRpcError) as caught:
+        await _audited(mesh, ask={"retriever": "x"})
+    assert from_rpc_error(caught.value).field == "ask.retriever"
+    assert mesh.generator.asked == []
+
+
+async def test_cancelling_an_audit_stops_the_model(mesh: Mesh) -> None:
+    mesh.generator.delay_s = 120
+    call = mesh.stub.Audit(_audit(mesh), timeout=240)
+    assert (await call.read()).HasField("settled")  # type: ignore[union-attr]
+    async with asyncio.timeout(PATIENCE_S):
+        while not mesh.generator.asked:
+            await asyncio.sleep(0.01)
+    call.cancel()
+    async with asyncio.timeout(PATIENCE_S):
+        while mesh.generator.cancelled < len(mesh.generator.asked):
+            await asyncio.sleep(0.01)
+    assert (await mesh.report()).num_observations == 0
+
+
+async def test_an_audit_names_what_degraded(mesh: Mesh) -> None:
+    mesh.reranker.error = RuntimeError("secret")
+    events = await _audited(mesh, ask={"reranker": "rankrag", "rerank_depth": 6})
+    (degraded,) = [event.degraded for event in events if event.HasField("degraded")]
+    assert (degraded.stage, degraded.action) == (common_pb2.STAGE_RERANK, Degradation.ACTION_RETRIEVER_ORDER)
+    assert list(_level(events, pb.AUDIT_POLICY_DETERMINISTIC)[0].passage_ids) == ["p0", "p1"]
+
+
+async def test_an_audit_stops_where_its_interval_is_narrow_enough(mesh: Mesh) -> None:
+    labels = {"has_useful": True, "useful_passage_ids": ["p0"], "references": [f"river{i}" for i in range(6)]}
+    events = await _audited(mesh, ask={"labels": labels, "sampling": {"num_rankings": 200}}, until_width=0.3)
+    needed = empirical_bernstein_sequence(np.ones(200)).first_within(0.3)
+    for alpha in (1.0, 4.0):
+        assert len(_level(events, pb.AUDIT_POLICY_SAMPLED, alpha)) == needed
 
 
 async def test_a_slow_reranker_is_cut_and_told_to_stop(mesh: Mesh) -> None:

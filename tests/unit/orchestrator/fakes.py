@@ -13,11 +13,14 @@ from meshkit.compute import ComputePool
 from meshkit.deadline import Deadline
 from meshkit.errors import MeshError
 from orchestrator import codec
+from orchestrator.audits import codec as audit_codec
 from orchestrator.budgets import Plan, StageSpec
 from orchestrator.domain import (
     Agent,
     Answer,
     Ask,
+    Audit,
+    AuditEvent,
     Event,
     Observation,
     Passage,
@@ -69,6 +72,26 @@ def ask_expression(expression: str, **changes: Any) -> Ask:
     """An ask with an expression over :data:`SOURCES`."""
     request = pb.AskRequest(question="Which river?", expression=expression, **changes)
     return codec.ask(request, default_collection="demo", default_reranker="rankrag", sources=SOURCES)
+
+
+def audit(*, alphas: Sequence[float] = (1.0, 4.0), rankings: int = 20, **changes: Any) -> Audit:
+    """An audit as it would be read: any field of its ask may be given, and of it those that no ask has."""
+    own = {name: changes.pop(name) for name in ("num_oracle", "until_width", "level") if name in changes}
+    asked = pb.AskRequest(question="Which river?", run_id="run", query_id="q1")
+    if "expression" not in changes:
+        asked.reranker = "none"
+        asked.k = 2
+    asked.sampling.num_rankings = rankings
+    asked.labels.has_useful = True
+    asked.labels.useful_passage_ids.extend(["c", "e"])
+    asked.labels.references.append("a b")
+    asked.MergeFrom(pb.AskRequest(**changes))
+    return audit_codec.audit(
+        pb.AuditRequest(ask=asked, alphas=alphas, **own),
+        default_collection="demo",
+        default_reranker="rankrag",
+        sources=SOURCES,
+    )
 
 
 @dataclass
@@ -259,6 +282,10 @@ class Mesh:
             plan=self.plan,
             pool=self.pool,
         )
+
+    async def audit(self, audit: Audit, *, seconds: float = 60) -> list[AuditEvent]:
+        """All events of an audit."""
+        return [event async for event in self.pipeline().audit(audit, Deadline.after(seconds))]
 
     async def run(self, ask: Ask, *, seconds: float = 60) -> list[Event]:
         """All events of an ask."""

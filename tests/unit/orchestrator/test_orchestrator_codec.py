@@ -283,9 +283,12 @@ CONTEXTS = Contexts(np.array([[0], [0]]), np.array([-0.5, -0.5]))
             'samples: 1 error { code: "UNAVAILABLE" reason: "X" message: "gone" }',
         ),
         (
-            Reported(Exposure(np.array([1.0]), 1.0, None, 0.5, [ProviderShare("P", 1.0, 1.0, None)]), None),
+            Reported(
+                Exposure(np.array([1.0]), 1.0, None, 1.0, None, 0.5, [ProviderShare("P", 1.0, 1.0, None)]),
+                None,
+            ),
             "report",
-            'exposure: 1 ee_d_norm: 1 expected_utility: 0.5 providers { name: "P" exposure: 1 share: 1 }',
+            'exposure: 1 ee_d_norm: 1 expected_utility: 0.5 providers { name: "P" exposure: 1 share: 1 } ee_d: 1',
         ),
         (
             Degraded(Stage.RERANK, Action.RETRIEVER_ORDER, "BUDGET_EXCEEDED", "slow"),

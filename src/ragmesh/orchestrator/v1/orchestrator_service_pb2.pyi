@@ -47,6 +47,38 @@ SAMPLING_STAGE_RERANKER: SamplingStage.ValueType  # 2
 """The reranker's scores over the retriever's pool."""
 Global___SamplingStage: _TypeAlias = SamplingStage  # noqa: Y015
 
+class _AuditPolicy:
+    ValueType = _typing.NewType("ValueType", _builtins.int)
+    V: _TypeAlias = ValueType  # noqa: Y015
+
+class _AuditPolicyEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_AuditPolicy.ValueType], _builtins.type):
+    DESCRIPTOR: _descriptor.EnumDescriptor
+    AUDIT_POLICY_UNSPECIFIED: _AuditPolicy.ValueType  # 0
+    """Not set: sampled."""
+    AUDIT_POLICY_SAMPLED: _AuditPolicy.ValueType  # 1
+    """Drawn at a fairness dial."""
+    AUDIT_POLICY_DETERMINISTIC: _AuditPolicy.ValueType  # 2
+    """The one ranking without sampling: what fairness is held against."""
+    AUDIT_POLICY_ORACLE: _AuditPolicy.ValueType  # 3
+    """Drawn by an oracle over the same pool: useful passages above all others, both in random order (Kim and
+    Diaz, section 3.3.3). They count towards the largest utility.
+    """
+
+class AuditPolicy(_AuditPolicy, metaclass=_AuditPolicyEnumTypeWrapper):
+    """Which rankings of an audit are meant."""
+
+AUDIT_POLICY_UNSPECIFIED: AuditPolicy.ValueType  # 0
+"""Not set: sampled."""
+AUDIT_POLICY_SAMPLED: AuditPolicy.ValueType  # 1
+"""Drawn at a fairness dial."""
+AUDIT_POLICY_DETERMINISTIC: AuditPolicy.ValueType  # 2
+"""The one ranking without sampling: what fairness is held against."""
+AUDIT_POLICY_ORACLE: AuditPolicy.ValueType  # 3
+"""Drawn by an oracle over the same pool: useful passages above all others, both in random order (Kim and
+Diaz, section 3.3.3). They count towards the largest utility.
+"""
+Global___AuditPolicy: _TypeAlias = AuditPolicy  # noqa: Y015
+
 @_typing.final
 class AskRequest(_message.Message):
     """A question and how to answer it."""
@@ -458,6 +490,9 @@ class ExposureReport(_message.Message):
     EXPECTED_UTILITY_FIELD_NUMBER: _builtins.int
     PROVIDERS_FIELD_NUMBER: _builtins.int
     RUN_FIELD_NUMBER: _builtins.int
+    EE_D_FIELD_NUMBER: _builtins.int
+    EE_R_FIELD_NUMBER: _builtins.int
+    AUDIT_FIELD_NUMBER: _builtins.int
     ee_d_norm: _builtins.float
     """EE-D over its bound. Unit: fraction. Range: [0, 1]."""
     ee_r_norm: _builtins.float
@@ -465,6 +500,12 @@ class ExposureReport(_message.Message):
     expected_utility: _builtins.float
     """Expected utility over the answered samples; unset without references.
     Unit: utility. Range: [0, 1].
+    """
+    ee_d: _builtins.float
+    """EE-D, disparity. Unit: squared attention. Range: [0, k]."""
+    ee_r: _builtins.float
+    """EE-R, relevance; unset without labels, or where no passage is useful.
+    Unit: squared attention. Range: [0, k].
     """
     @_builtins.property
     def exposure(self) -> _containers.RepeatedScalarFieldContainer[_builtins.float]:
@@ -478,6 +519,10 @@ class ExposureReport(_message.Message):
     def run(self) -> _evaluator_service_pb2.RunReport:
         """The run's report so far, if asked for and the evaluator answered."""
 
+    @_builtins.property
+    def audit(self) -> Global___AuditLevel:
+        """What an audit adds; unset in an ask."""
+
     def __init__(
         self,
         *,
@@ -487,15 +532,22 @@ class ExposureReport(_message.Message):
         expected_utility: _builtins.float | None = ...,
         providers: _abc.Iterable[_evaluator_service_pb2.ExposureShare] | None = ...,
         run: _evaluator_service_pb2.RunReport | None = ...,
+        ee_d: _builtins.float = ...,
+        ee_r: _builtins.float | None = ...,
+        audit: Global___AuditLevel | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_ee_r_norm", b"_ee_r_norm", "_expected_utility", b"_expected_utility", "ee_r_norm", b"ee_r_norm", "expected_utility", b"expected_utility", "run", b"run"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_ee_r", b"_ee_r", "_ee_r_norm", b"_ee_r_norm", "_expected_utility", b"_expected_utility", "audit", b"audit", "ee_r", b"ee_r", "ee_r_norm", b"ee_r_norm", "expected_utility", b"expected_utility", "run", b"run"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_ee_r_norm", b"_ee_r_norm", "_expected_utility", b"_expected_utility", "ee_d_norm", b"ee_d_norm", "ee_r_norm", b"ee_r_norm", "expected_utility", b"expected_utility", "exposure", b"exposure", "providers", b"providers", "run", b"run"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_ee_r", b"_ee_r", "_ee_r_norm", b"_ee_r_norm", "_expected_utility", b"_expected_utility", "audit", b"audit", "ee_d", b"ee_d", "ee_d_norm", b"ee_d_norm", "ee_r", b"ee_r", "ee_r_norm", b"ee_r_norm", "expected_utility", b"expected_utility", "exposure", b"exposure", "providers", b"providers", "run", b"run"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__ee_r: _TypeAlias = _typing.Literal["ee_r"]  # noqa: Y015
+    _WhichOneofArgType__ee_r: _TypeAlias = _typing.Literal["_ee_r", b"_ee_r"]  # noqa: Y015
     _WhichOneofReturnType__ee_r_norm: _TypeAlias = _typing.Literal["ee_r_norm"]  # noqa: Y015
     _WhichOneofArgType__ee_r_norm: _TypeAlias = _typing.Literal["_ee_r_norm", b"_ee_r_norm"]  # noqa: Y015
     _WhichOneofReturnType__expected_utility: _TypeAlias = _typing.Literal["expected_utility"]  # noqa: Y015
     _WhichOneofArgType__expected_utility: _TypeAlias = _typing.Literal["_expected_utility", b"_expected_utility"]  # noqa: Y015
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__ee_r) -> _WhichOneofReturnType__ee_r | None: ...
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__ee_r_norm) -> _WhichOneofReturnType__ee_r_norm | None: ...
     @_typing.overload
@@ -621,27 +673,117 @@ class AuditRequest(_message.Message):
 
     ASK_FIELD_NUMBER: _builtins.int
     ALPHAS_FIELD_NUMBER: _builtins.int
+    NUM_ORACLE_FIELD_NUMBER: _builtins.int
+    UNTIL_WIDTH_FIELD_NUMBER: _builtins.int
+    LEVEL_FIELD_NUMBER: _builtins.int
+    num_oracle: _builtins.int
+    """Oracle rankings; none are drawn where the pool has no useful passage.
+    Unit: rankings. Range: [0, 1000]. Default: `ask.sampling.num_rankings`.
+    """
+    until_width: _builtins.float
+    """Stop sampling at a fairness dial after the first sample at which the interval of its expected utility is
+    at most so wide; unset draws all. Needs references. The interval is of an empirical-Bernstein confidence
+    sequence: it covers the expected utility with probability `level` although it is looked at after every
+    sample. Unit: utility. Range: (0, 1).
+    """
+    level: _builtins.float
+    """Probability with which the interval of a fairness dial covers its expected utility, for each dial alone.
+    Unit: probability. Range: (0, 1). Default: 0.95.
+    """
     @_builtins.property
     def ask(self) -> Global___AskRequest:
-        """The question and how to answer it; labels are required."""
+        """The question and how to answer it. `labels.has_useful` is required; `sampling` has no alpha, and its
+        `num_rankings` is 100 unless set; `num_answers` are the rankings of each fairness dial that are answered,
+        0 for exposure alone, without oracle; rankings are those of an ask with the same sampling. `want_report`
+        and an augmentation that reads no passages are refused. Decoded as a batch, by beams unless told
+        otherwise.
+        """
 
     @_builtins.property
     def alphas(self) -> _containers.RepeatedScalarFieldContainer[_builtins.float]:
-        """Fairness dials to sample at. Unit: none (exponent). Range: [0, 100]."""
+        """Fairness dials to sample at, each once; at most 16. Unit: none (exponent). Range: [0, 100].
+        Default: 1, 2, 4, 8.
+        """
 
     def __init__(
         self,
         *,
         ask: Global___AskRequest | None = ...,
         alphas: _abc.Iterable[_builtins.float] | None = ...,
+        num_oracle: _builtins.int | None = ...,
+        until_width: _builtins.float | None = ...,
+        level: _builtins.float | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["ask", b"ask"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_level", b"_level", "_num_oracle", b"_num_oracle", "_until_width", b"_until_width", "ask", b"ask", "level", b"level", "num_oracle", b"num_oracle", "until_width", b"until_width"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["alphas", b"alphas", "ask", b"ask"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_level", b"_level", "_num_oracle", b"_num_oracle", "_until_width", b"_until_width", "alphas", b"alphas", "ask", b"ask", "level", b"level", "num_oracle", b"num_oracle", "until_width", b"until_width"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__level: _TypeAlias = _typing.Literal["level"]  # noqa: Y015
+    _WhichOneofArgType__level: _TypeAlias = _typing.Literal["_level", b"_level"]  # noqa: Y015
+    _WhichOneofReturnType__num_oracle: _TypeAlias = _typing.Literal["num_oracle"]  # noqa: Y015
+    _WhichOneofArgType__num_oracle: _TypeAlias = _typing.Literal["_num_oracle", b"_num_oracle"]  # noqa: Y015
+    _WhichOneofReturnType__until_width: _TypeAlias = _typing.Literal["until_width"]  # noqa: Y015
+    _WhichOneofArgType__until_width: _TypeAlias = _typing.Literal["_until_width", b"_until_width"]  # noqa: Y015
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__level) -> _WhichOneofReturnType__level | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__num_oracle) -> _WhichOneofReturnType__num_oracle | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__until_width) -> _WhichOneofReturnType__until_width | None: ...
+
+Global___AuditRequest: _TypeAlias = AuditRequest  # noqa: Y015
+
+@_typing.final
+class AuditSettled(_message.Message):
+    """What is audited is settled."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    PASSAGE_IDS_FIELD_NUMBER: _builtins.int
+    PROVIDERS_FIELD_NUMBER: _builtins.int
+    RETRIEVER_FIELD_NUMBER: _builtins.int
+    INDEX_VERSION_FIELD_NUMBER: _builtins.int
+    RERANKER_FIELD_NUMBER: _builtins.int
+    RERANKER_VERSION_FIELD_NUMBER: _builtins.int
+    NUM_CONTEXTS_FIELD_NUMBER: _builtins.int
+    retriever: _builtins.str
+    """The retriever that answered; the expression where one was run."""
+    index_version: _builtins.str
+    """Version of the index, as in an ask."""
+    reranker: _builtins.str
+    """The reranker that ordered them; `none` if none did."""
+    reranker_version: _builtins.str
+    """Version of the reranker's model."""
+    num_contexts: _builtins.int
+    """Distinct contexts among all rankings, which are what is answered unless sampling stops early.
+    Unit: contexts. Range: [1, 2^31 - 1].
+    """
+    @_builtins.property
+    def passage_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """The pool as passage ids, best first; at most 1,000."""
+
+    @_builtins.property
+    def providers(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """Provider of each; empty where unknown."""
+
+    def __init__(
+        self,
+        *,
+        passage_ids: _abc.Iterable[_builtins.str] | None = ...,
+        providers: _abc.Iterable[_builtins.str] | None = ...,
+        retriever: _builtins.str = ...,
+        index_version: _builtins.str = ...,
+        reranker: _builtins.str = ...,
+        reranker_version: _builtins.str = ...,
+        num_contexts: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["index_version", b"index_version", "num_contexts", b"num_contexts", "passage_ids", b"passage_ids", "providers", b"providers", "reranker", b"reranker", "reranker_version", b"reranker_version", "retriever", b"retriever"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
-Global___AuditRequest: _TypeAlias = AuditRequest  # noqa: Y015
+Global___AuditSettled: _TypeAlias = AuditSettled  # noqa: Y015
 
 @_typing.final
 class AuditSample(_message.Message):
@@ -654,17 +796,39 @@ class AuditSample(_message.Message):
     PASSAGE_IDS_FIELD_NUMBER: _builtins.int
     ANSWER_FIELD_NUMBER: _builtins.int
     UTILITY_FIELD_NUMBER: _builtins.int
+    POLICY_FIELD_NUMBER: _builtins.int
+    LOG_PROBABILITY_FIELD_NUMBER: _builtins.int
+    ANSWERED_FIELD_NUMBER: _builtins.int
+    ERROR_FIELD_NUMBER: _builtins.int
+    MODEL_FIELD_NUMBER: _builtins.int
+    MODEL_VERSION_FIELD_NUMBER: _builtins.int
     alpha: _builtins.float
-    """Fairness dial. Unit: none (exponent). Range: [0, 100]."""
+    """Fairness dial; 0 and meaningless unless `policy` is sampled. Unit: none (exponent). Range: [0, 100]."""
     sample: _builtins.int
     """Which sample. Unit: zero-based index. Range: [0, num_rankings - 1]."""
     answer: _builtins.str
-    """The answer."""
+    """The answer; empty where there is none."""
     utility: _builtins.float
-    """Its utility; unset without references. Unit: utility. Range: [0, 1]."""
+    """Its utility; unset without references or answer. Unit: utility. Range: [0, 1]."""
+    policy: Global___AuditPolicy.ValueType
+    """What made the ranking."""
+    log_probability: _builtins.float
+    """Natural logarithm of the sampled ranking's probability; unset where it was not sampled.
+    Unit: nat. Range: (-inf, 0].
+    """
+    answered: _builtins.bool
+    """Whether there is an answer."""
+    model: _builtins.str
+    """Name of the model that answered; empty without an answer."""
+    model_version: _builtins.str
+    """Version of the model that answered."""
     @_builtins.property
     def passage_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """Context as passage ids."""
+
+    @_builtins.property
+    def error(self) -> _common_pb2.ItemError:
+        """Why there is no answer; unset where there is one, and where none was asked for."""
 
     def __init__(
         self,
@@ -674,16 +838,124 @@ class AuditSample(_message.Message):
         passage_ids: _abc.Iterable[_builtins.str] | None = ...,
         answer: _builtins.str = ...,
         utility: _builtins.float | None = ...,
+        policy: Global___AuditPolicy.ValueType = ...,
+        log_probability: _builtins.float | None = ...,
+        answered: _builtins.bool = ...,
+        error: _common_pb2.ItemError | None = ...,
+        model: _builtins.str = ...,
+        model_version: _builtins.str = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_utility", b"_utility", "utility", b"utility"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_log_probability", b"_log_probability", "_utility", b"_utility", "error", b"error", "log_probability", b"log_probability", "utility", b"utility"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_utility", b"_utility", "alpha", b"alpha", "answer", b"answer", "passage_ids", b"passage_ids", "sample", b"sample", "utility", b"utility"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_log_probability", b"_log_probability", "_utility", b"_utility", "alpha", b"alpha", "answer", b"answer", "answered", b"answered", "error", b"error", "log_probability", b"log_probability", "model", b"model", "model_version", b"model_version", "passage_ids", b"passage_ids", "policy", b"policy", "sample", b"sample", "utility", b"utility"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__log_probability: _TypeAlias = _typing.Literal["log_probability"]  # noqa: Y015
+    _WhichOneofArgType__log_probability: _TypeAlias = _typing.Literal["_log_probability", b"_log_probability"]  # noqa: Y015
     _WhichOneofReturnType__utility: _TypeAlias = _typing.Literal["utility"]  # noqa: Y015
     _WhichOneofArgType__utility: _TypeAlias = _typing.Literal["_utility", b"_utility"]  # noqa: Y015
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__log_probability) -> _WhichOneofReturnType__log_probability | None: ...
+    @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__utility) -> _WhichOneofReturnType__utility | None: ...
 
 Global___AuditSample: _TypeAlias = AuditSample  # noqa: Y015
+
+@_typing.final
+class AuditLevel(_message.Message):
+    """What the rankings of one policy, at one fairness dial, did together."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    POLICY_FIELD_NUMBER: _builtins.int
+    ALPHA_FIELD_NUMBER: _builtins.int
+    NUM_RANKINGS_FIELD_NUMBER: _builtins.int
+    NUM_ANSWERED_FIELD_NUMBER: _builtins.int
+    U_MAX_FIELD_NUMBER: _builtins.int
+    NORMALIZED_EXPECTED_UTILITY_FIELD_NUMBER: _builtins.int
+    EXPECTED_UTILITY_LOW_FIELD_NUMBER: _builtins.int
+    EXPECTED_UTILITY_HIGH_FIELD_NUMBER: _builtins.int
+    STOPPED_EARLY_FIELD_NUMBER: _builtins.int
+    EXACT_EE_D_NORM_FIELD_NUMBER: _builtins.int
+    EXACT_EE_R_NORM_FIELD_NUMBER: _builtins.int
+    policy: Global___AuditPolicy.ValueType
+    """What made the rankings."""
+    alpha: _builtins.float
+    """Fairness dial; unset unless `policy` is sampled. Unit: none (exponent). Range: [0, 100]."""
+    num_rankings: _builtins.int
+    """Rankings drawn and measured. Unit: rankings. Range: [1, 1000]."""
+    num_answered: _builtins.int
+    """Rankings that were answered. Unit: rankings. Range: [0, num_rankings]."""
+    u_max: _builtins.float
+    """Largest utility of any ranking of this audit, the oracle's among them; unset without references or
+    answers. Unit: utility. Range: [0, 1].
+    """
+    normalized_expected_utility: _builtins.float
+    """Expected utility over `u_max`; unset where that is unset or 0. Unit: fraction. Range: [0, 1]."""
+    expected_utility_low: _builtins.float
+    """Lower end of the interval of the expected utility; unset unless it is sampled and has one.
+    Unit: utility. Range: [0, 1].
+    """
+    expected_utility_high: _builtins.float
+    """Upper end of the interval of the expected utility. Unit: utility. Range: [0, 1]."""
+    stopped_early: _builtins.bool
+    """Whether sampling stopped early, at `until_width`."""
+    exact_ee_d_norm: _builtins.float
+    """EE-D over its bound from exact inclusion probabilities, free of sampling noise; unset where they are not
+    known: what was sampled was reordered by a reranker. Unit: fraction. Range: [0, 1].
+    """
+    exact_ee_r_norm: _builtins.float
+    """EE-R over its bound from exact inclusion probabilities; unset likewise, and where no passage is useful.
+    Unit: fraction. Range: [0, 1].
+    """
+    def __init__(
+        self,
+        *,
+        policy: Global___AuditPolicy.ValueType = ...,
+        alpha: _builtins.float | None = ...,
+        num_rankings: _builtins.int = ...,
+        num_answered: _builtins.int = ...,
+        u_max: _builtins.float | None = ...,
+        normalized_expected_utility: _builtins.float | None = ...,
+        expected_utility_low: _builtins.float | None = ...,
+        expected_utility_high: _builtins.float | None = ...,
+        stopped_early: _builtins.bool = ...,
+        exact_ee_d_norm: _builtins.float | None = ...,
+        exact_ee_r_norm: _builtins.float | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_alpha", b"_alpha", "_exact_ee_d_norm", b"_exact_ee_d_norm", "_exact_ee_r_norm", b"_exact_ee_r_norm", "_expected_utility_high", b"_expected_utility_high", "_expected_utility_low", b"_expected_utility_low", "_normalized_expected_utility", b"_normalized_expected_utility", "_u_max", b"_u_max", "alpha", b"alpha", "exact_ee_d_norm", b"exact_ee_d_norm", "exact_ee_r_norm", b"exact_ee_r_norm", "expected_utility_high", b"expected_utility_high", "expected_utility_low", b"expected_utility_low", "normalized_expected_utility", b"normalized_expected_utility", "u_max", b"u_max"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_alpha", b"_alpha", "_exact_ee_d_norm", b"_exact_ee_d_norm", "_exact_ee_r_norm", b"_exact_ee_r_norm", "_expected_utility_high", b"_expected_utility_high", "_expected_utility_low", b"_expected_utility_low", "_normalized_expected_utility", b"_normalized_expected_utility", "_u_max", b"_u_max", "alpha", b"alpha", "exact_ee_d_norm", b"exact_ee_d_norm", "exact_ee_r_norm", b"exact_ee_r_norm", "expected_utility_high", b"expected_utility_high", "expected_utility_low", b"expected_utility_low", "normalized_expected_utility", b"normalized_expected_utility", "num_answered", b"num_answered", "num_rankings", b"num_rankings", "policy", b"policy", "stopped_early", b"stopped_early", "u_max", b"u_max"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__alpha: _TypeAlias = _typing.Literal["alpha"]  # noqa: Y015
+    _WhichOneofArgType__alpha: _TypeAlias = _typing.Literal["_alpha", b"_alpha"]  # noqa: Y015
+    _WhichOneofReturnType__exact_ee_d_norm: _TypeAlias = _typing.Literal["exact_ee_d_norm"]  # noqa: Y015
+    _WhichOneofArgType__exact_ee_d_norm: _TypeAlias = _typing.Literal["_exact_ee_d_norm", b"_exact_ee_d_norm"]  # noqa: Y015
+    _WhichOneofReturnType__exact_ee_r_norm: _TypeAlias = _typing.Literal["exact_ee_r_norm"]  # noqa: Y015
+    _WhichOneofArgType__exact_ee_r_norm: _TypeAlias = _typing.Literal["_exact_ee_r_norm", b"_exact_ee_r_norm"]  # noqa: Y015
+    _WhichOneofReturnType__expected_utility_high: _TypeAlias = _typing.Literal["expected_utility_high"]  # noqa: Y015
+    _WhichOneofArgType__expected_utility_high: _TypeAlias = _typing.Literal["_expected_utility_high", b"_expected_utility_high"]  # noqa: Y015
+    _WhichOneofReturnType__expected_utility_low: _TypeAlias = _typing.Literal["expected_utility_low"]  # noqa: Y015
+    _WhichOneofArgType__expected_utility_low: _TypeAlias = _typing.Literal["_expected_utility_low", b"_expected_utility_low"]  # noqa: Y015
+    _WhichOneofReturnType__normalized_expected_utility: _TypeAlias = _typing.Literal["normalized_expected_utility"]  # noqa: Y015
+    _WhichOneofArgType__normalized_expected_utility: _TypeAlias = _typing.Literal["_normalized_expected_utility", b"_normalized_expected_utility"]  # noqa: Y015
+    _WhichOneofReturnType__u_max: _TypeAlias = _typing.Literal["u_max"]  # noqa: Y015
+    _WhichOneofArgType__u_max: _TypeAlias = _typing.Literal["_u_max", b"_u_max"]  # noqa: Y015
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__alpha) -> _WhichOneofReturnType__alpha | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__exact_ee_d_norm) -> _WhichOneofReturnType__exact_ee_d_norm | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__exact_ee_r_norm) -> _WhichOneofReturnType__exact_ee_r_norm | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__expected_utility_high) -> _WhichOneofReturnType__expected_utility_high | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__expected_utility_low) -> _WhichOneofReturnType__expected_utility_low | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__normalized_expected_utility) -> _WhichOneofReturnType__normalized_expected_utility | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__u_max) -> _WhichOneofReturnType__u_max | None: ...
+
+Global___AuditLevel: _TypeAlias = AuditLevel  # noqa: Y015
 
 @_typing.final
 class AuditResponse(_message.Message):
@@ -695,13 +967,14 @@ class AuditResponse(_message.Message):
     REPORT_FIELD_NUMBER: _builtins.int
     DEGRADED_FIELD_NUMBER: _builtins.int
     DONE_FIELD_NUMBER: _builtins.int
+    SETTLED_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def sample(self) -> Global___AuditSample:
         """What one sampled ranking did."""
 
     @_builtins.property
     def report(self) -> Global___ExposureReport:
-        """Exposure and utility at one fairness dial."""
+        """Exposure and utility of one policy, at one fairness dial."""
 
     @_builtins.property
     def degraded(self) -> _common_pb2.Degradation:
@@ -711,6 +984,10 @@ class AuditResponse(_message.Message):
     def done(self) -> Global___Done:
         """The end."""
 
+    @_builtins.property
+    def settled(self) -> Global___AuditSettled:
+        """What is audited is settled."""
+
     def __init__(
         self,
         *,
@@ -718,12 +995,13 @@ class AuditResponse(_message.Message):
         report: Global___ExposureReport | None = ...,
         degraded: _common_pb2.Degradation | None = ...,
         done: Global___Done | None = ...,
+        settled: Global___AuditSettled | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["degraded", b"degraded", "done", b"done", "event", b"event", "report", b"report", "sample", b"sample"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["degraded", b"degraded", "done", b"done", "event", b"event", "report", b"report", "sample", b"sample", "settled", b"settled"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["degraded", b"degraded", "done", b"done", "event", b"event", "report", b"report", "sample", b"sample"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["degraded", b"degraded", "done", b"done", "event", b"event", "report", b"report", "sample", b"sample", "settled", b"settled"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_event: _TypeAlias = _typing.Literal["sample", "report", "degraded", "done"]  # noqa: Y015
+    _WhichOneofReturnType_event: _TypeAlias = _typing.Literal["sample", "report", "degraded", "done", "settled"]  # noqa: Y015
     _WhichOneofArgType_event: _TypeAlias = _typing.Literal["event", b"event"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_event) -> _WhichOneofReturnType_event | None: ...
 

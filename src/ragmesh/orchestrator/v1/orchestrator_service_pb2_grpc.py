@@ -64,7 +64,9 @@ class OrchestratorServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def Audit(self, request, context):
-        """Samples rankings of one labelled query and streams what each did.
+        """Samples rankings of one labelled query and streams what each did: `settled` first, then every sample (the
+        deterministic ranking, each fairness dial in the order asked for, the oracle), then a report of each of
+        these, `done` last. Identical contexts are answered once, whichever samples they come from.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -36,7 +36,10 @@ class OrchestratorServiceStub:
     Ask: _grpc.UnaryStreamMultiCallable[_orchestrator_service_pb2.AskRequest, _orchestrator_service_pb2.AskResponse]
     """Answers one question; events as they happen, `done` last."""
     Audit: _grpc.UnaryStreamMultiCallable[_orchestrator_service_pb2.AuditRequest, _orchestrator_service_pb2.AuditResponse]
-    """Samples rankings of one labelled query and streams what each did."""
+    """Samples rankings of one labelled query and streams what each did: `settled` first, then every sample (the
+    deterministic ranking, each fairness dial in the order asked for, the oracle), then a report of each of
+    these, `done` last. Identical contexts are answered once, whichever samples they come from.
+    """
     Converse: _grpc.StreamStreamMultiCallable[_orchestrator_service_pb2.ConverseRequest, _orchestrator_service_pb2.ConverseResponse]
     """A conversation: one user turn in, events of the system turn out, as often as wanted."""
 
@@ -48,7 +51,10 @@ class OrchestratorServiceAsyncStub(OrchestratorServiceStub):
     Ask: _aio.UnaryStreamMultiCallable[_orchestrator_service_pb2.AskRequest, _orchestrator_service_pb2.AskResponse]  # type: ignore[assignment]
     """Answers one question; events as they happen, `done` last."""
     Audit: _aio.UnaryStreamMultiCallable[_orchestrator_service_pb2.AuditRequest, _orchestrator_service_pb2.AuditResponse]  # type: ignore[assignment]
-    """Samples rankings of one labelled query and streams what each did."""
+    """Samples rankings of one labelled query and streams what each did: `settled` first, then every sample (the
+    deterministic ranking, each fairness dial in the order asked for, the oracle), then a report of each of
+    these, `done` last. Identical contexts are answered once, whichever samples they come from.
+    """
     Converse: _aio.StreamStreamMultiCallable[_orchestrator_service_pb2.ConverseRequest, _orchestrator_service_pb2.ConverseResponse]  # type: ignore[assignment]
     """A conversation: one user turn in, events of the system turn out, as often as wanted."""
 
@@ -69,7 +75,10 @@ class OrchestratorServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _orchestrator_service_pb2.AuditRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_abc.Iterator[_orchestrator_service_pb2.AuditResponse], _abc.AsyncIterator[_orchestrator_service_pb2.AuditResponse]]:
-        """Samples rankings of one labelled query and streams what each did."""
+        """Samples rankings of one labelled query and streams what each did: `settled` first, then every sample (the
+        deterministic ranking, each fairness dial in the order asked for, the oracle), then a report of each of
+        these, `done` last. Identical contexts are answered once, whichever samples they come from.
+        """
 
     @_abc_1.abstractmethod
     def Converse(

@@ -1,0 +1,122 @@
+"""AuditRequest: every bound of the contract, with the field named; and the events as they are written."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import grpc
+import pytest
+
+from meshkit.errors import MeshError, NotFound
+from orchestrator.audits import codec
+from orchestrator.domain import Action, Audit, Degraded, Policy, Sampled, Stage
+from orchestrator.expressions.sources import Catalogue, SourceDefinition
+from ragmesh.orchestrator.v1 import orchestrator_service_pb2 as pb
+from tests.unit.orchestrator.fakes import Mesh, answer
+from tests.unit.orchestrator.fakes import audit as made
+
+SOURCES = Catalogue({"Wiki": SourceDefinition(collection="wiki")})
+LABELS = {"has_useful": True, "useful_passage_ids": ["p1"]}
+
+
+def _read(ask: dict[str, Any] | None = None, **request: Any) -> Audit:
+    asked = {"question": "Which river?", "labels": LABELS} | (ask or {})
+    return codec.audit(
+        pb.AuditRequest(ask=asked, **request),
+        default_collection="demo",
+        default_reranker="none",
+        sources=SOURCES,
+    )
+
+
+def test_defaults_are_the_papers() -> None:
+    audit = _read()
+    assert audit.alphas == (1.0, 2.0, 4.0, 8.0)
+    assert (audit.sampling.num_rankings, audit.num_oracle, audit.ask.num_answers) == (100, 100, 100)
+    assert (audit.until_width, audit.level) == (None, 0.95)
+    assert audit.num_rankings == 1 + 4 * 100 + 100
+
+
+def test_what_is_given_is_read() -> None:
+    audit = _read(
+        {"sampling": {"num_rankings": 7, "seed": 3}, "labels": LABELS | {"references": ["x"]}},
+        alphas=[0, 100],
+        num_oracle=0,
+        until_width=0.25,
+        level=0.5,
+    )
+    assert (audit.alphas, audit.num_oracle, audit.until_width, audit.level) == ((0.0, 100.0), 0, 0.25, 0.5)
+    assert (audit.sampling.num_rankings, audit.sampling.seed) == (7, 3)
+
+
+@pytest.mark.parametrize(
+    ("ask", "request_", "field"),
+    [
+        ({"question": ""}, {}, "ask.question"),
+        ({"labels": {}}, {}, "ask.labels.has_useful"),
+        ({"sampling": {"alpha": 2}}, {}, "ask.sampling.alpha"),
+        ({"sampling": {"num_rankings": 1001}}, {}, "ask.sampling.num_rankings"),
+        ({"want_report": True}, {}, "ask.want_report"),
+        ({"expression": "ReFree"}, {}, "ask.sampling"),
+        ({"expression": "Nowhere@3"}, {}, "ask.expression"),
+        ({"augmentation": 3}, {}, "ask.augmentation"),
+        ({"num_answers": 101}, {}, "ask.num_answers"),
+        ({}, {"alphas": [1, 101]}, "alphas[1]"),
+        ({}, {"alphas": [1, 2, 1]}, "alphas[2]"),
+        ({}, {"alphas": range(17)}, "alphas"),
+        ({}, {"num_oracle": 1001}, "num_oracle"),
+        ({}, {"until_width": 0.1}, "until_width"),
+        ({"labels": LABELS | {"references": ["x"]}}, {"until_width": 1.0}, "until_width"),
+        ({}, {"level": 0.0}, "level"),
+    ],
+)
+def test_bad_input_names_the_field(ask: dict[str, Any], request_: dict[str, Any], field: str) -> None:
+    with pytest.raises(MeshError) as caught:
+        _read(ask, **request_)
+    assert caught.value.code is grpc.StatusCode.INVALID_ARGUMENT
+    assert caught.value.field == field
+
+
+def test_errors_of_the_ask_keep_what_they_are() -> None:
+    renamed = codec.of_ask(NotFound("retriever", "there is no 'x'"))
+    assert (renamed.field, renamed.code, renamed.reason) == (
+        "ask.retriever",
+        NotFound("retriever", "").code,
+        NotFound("retriever", "").reason,
+    )
+    bare = MeshError(renamed.code, "X", "words")
+    assert codec.of_ask(bare) is bare
+
+
+async def test_events_are_written(mesh: Mesh) -> None:
+    written = [codec.event(event) for event in await mesh.audit(made(rankings=2, alphas=[4]))]
+    kinds = [one.WhichOneof("event") for one in written]
+    assert kinds == ["settled", *["sample"] * (1 + 2 + 2), *["report"] * 3, "done"]
+    assert list(written[0].settled.passage_ids) == list("abcdef")
+    first = written[1].sample
+    assert (first.policy, first.answered, first.answer) == (pb.AUDIT_POLICY_DETERMINISTIC, True, "a b")
+    assert not first.HasField("log_probability")
+    assert written[2].sample.HasField("log_probability")
+    assert (first.model, first.model_version, first.utility) == ("pointer", "1", 1.0)
+    report = written[7].report
+    assert (report.audit.policy, report.audit.alpha, report.audit.num_rankings) == (
+        pb.AUDIT_POLICY_SAMPLED,
+        4.0,
+        2,
+    )
+    assert report.audit.HasField("exact_ee_d_norm")
+    assert report.ee_d == pytest.approx(report.ee_d_norm * 2)
+
+
+def test_a_sample_without_answer_says_why() -> None:
+    error = NotFound("model", "there is no 'x'")
+    sample = codec.event(Sampled(Policy.ORACLE, None, 3, ("a",), None, None, error, None)).sample
+    assert (sample.answered, sample.answer, sample.error.code) == (False, "", "NOT_FOUND")
+    assert not sample.HasField("utility")
+    fine = codec.event(Sampled(Policy.SAMPLED, 2.0, 0, ("a",), -1.5, answer("x"), None, 0.0)).sample
+    assert (fine.HasField("error"), fine.utility, fine.alpha) == (False, 0.0, 2.0)
+
+
+def test_degradations_are_those_of_asks() -> None:
+    written = codec.event(Degraded(Stage.RERANK, Action.RETRIEVER_ORDER, "X", "words"))
+    assert (written.degraded.reason, written.degraded.message) == ("X", "words")
