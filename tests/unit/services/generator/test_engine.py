@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncGenerator, Sequence
 from dataclasses import replace
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from meshkit.errors import (
     DeadlineExceeded,
@@ -39,6 +42,7 @@ ALL = (
     Augmentation.COMPRESSION,
 )
 COST = Cost(queue_s=0.5, first_token_s=1.0, total_s=4.0, computed_tokens=7, reused_tokens=3, batch_rows=2)
+TEMPLATES = TemplateLibrary.bundled()
 A, B = Passage("a", "Title", "text of a"), Passage("b", "", "text of b")
 
 
@@ -99,7 +103,7 @@ def second() -> Scribe:
 
 @pytest.fixture
 def generator(first: Scribe, second: Scribe) -> Generator:
-    return Generator([first, second], TemplateLibrary.bundled())
+    return Generator([first, second], TEMPLATES)
 
 
 async def _stream(generator: Generator, request: GenerationRequest) -> Finished:
@@ -266,6 +270,43 @@ async def test_what_is_asked_twice_is_computed_once(generator: Generator, first:
     assert texts[1] == "in-prompt::q:text of b|text of a"
 
 
+@given(
+    st.lists(
+        st.builds(
+            GenerationRequest,
+            st.sampled_from(["q", "a longer question", "fail"]),
+            st.permutations([A, B]).map(tuple),
+            template=st.sampled_from(["", "ra-x"]),
+            augmentation=st.sampled_from([None, Augmentation.COMPRESSION]),
+        ),
+        min_size=1,
+        max_size=12,
+    )
+)
+def test_a_batch_answers_as_its_requests_alone_would_and_accounts_for_every_token(
+    requests: list[GenerationRequest],
+) -> None:
+    generator = Generator([Scribe("first")], TEMPLATES)
+
+    async def ask() -> tuple[list[Finished | MeshError], list[Finished | MeshError]]:
+        together = await generator.batch(requests, Cancellation())
+        alone = [(await generator.batch([one], Cancellation()))[0] for one in requests]
+        return together, alone
+
+    together, alone = asyncio.run(ask())
+    for one, other in zip(together, alone, strict=True):
+        assert type(one) is type(other)
+        assert one == other or isinstance(one, MeshError)
+    finished = [one for one in together if isinstance(one, Finished)]
+    cost = batch_cost(together)
+    assert cost.computed_answers == len({one.answer.text for one in finished})
+    assert cost.computed_answers + cost.reused_answers == len(finished)
+    assert cost.computed_tokens + cost.reused_tokens == sum(one.answer.prompt_tokens for one in finished)
+    separate = batch_cost(alone)
+    assert cost.computed_tokens <= separate.computed_tokens
+    assert cost.written_tokens <= separate.written_tokens
+
+
 async def test_one_outcome_per_item_in_order(generator: Generator, second: Scribe) -> None:
     own = Augmentation.PARAMETRIC_KNOWLEDGE
     outcomes = await generator.batch(
@@ -390,6 +431,6 @@ def test_names_of_models(generator: Generator) -> None:
 
 def test_models_of_one_name_are_refused(first: Scribe) -> None:
     with pytest.raises(ValueError, match="different names"):
-        Generator([first, Scribe("first")], TemplateLibrary.bundled())
+        Generator([first, Scribe("first")], TEMPLATES)
     with pytest.raises(ValueError, match="at least one model"):
-        Generator([], TemplateLibrary.bundled())
+        Generator([], TEMPLATES)
