@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from meshkit.errors import MeshError
     from ragmesh.addresses import Addresses
     from ragmesh.aio import AsyncClient
+    from ragmesh.audit import AuditReport, AuditSample, AuditSettled
     from ragmesh.client import Client
     from ragmesh.collection import Collection, Ingested, Lexical
     from ragmesh.events import (
@@ -52,6 +53,7 @@ _HOME_OF = {
     "meshkit.errors": ("MeshError",),
     "ragmesh.addresses": ("Addresses",),
     "ragmesh.aio": ("AsyncClient",),
+    "ragmesh.audit": ("AuditReport", "AuditSample", "AuditSettled"),
     "ragmesh.client": ("Client",),
     "ragmesh.collection": ("Collection", "Ingested", "Lexical"),
     "ragmesh.events": (
@@ -94,6 +96,9 @@ __all__ = [
     "AskOptions",
     "AskResult",
     "AsyncClient",
+    "AuditReport",
+    "AuditSample",
+    "AuditSettled",
     "Between",
     "Citation",
     "Client",

@@ -3,7 +3,7 @@
 # ruff: noqa: ASYNC109 - a timeout is gRPC's deadline here, sent along with the call
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from types import TracebackType
 from typing import Any, Self, TypeVar, Unpack
 
@@ -12,8 +12,9 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from meshkit.channel import connect
 from meshkit.errors import MeshError
-from ragmesh import codec
+from ragmesh import audit_codec, codec
 from ragmesh.addresses import Addresses
+from ragmesh.audit import AuditEvent, audit_request
 from ragmesh.client import (
     IDEMPOTENT,
     INGEST_TIMEOUT_S,
@@ -86,6 +87,23 @@ class AsyncClient:
         return AskResult.of(
             question, [event async for event in self.ask(question, timeout=timeout, **options)]
         )
+
+    def audit(
+        self,
+        question: str,
+        *,
+        alphas: Sequence[float] = (),
+        oracle: int | None = None,
+        until_width: float | None = None,
+        level: float | None = None,
+        timeout: float | None = None,
+        **options: Unpack[AskOptions],
+    ) -> AsyncIterator[AuditEvent]:
+        """Audits one labelled query; as :meth:`ragmesh.Client.audit`."""
+        request = audit_request(
+            question, options, alphas=alphas, oracle=oracle, until_width=until_width, level=level
+        )
+        return self._audit_events(request, timeout or self._timeout)
 
     async def ingest(
         self,
@@ -243,6 +261,20 @@ class AsyncClient:
                     yield codec.passage(one)
         except grpc.RpcError as exc:
             raise self._error(exc, "retriever") from exc
+        finally:
+            call.cancel()
+
+    async def _audit_events(
+        self, request: orchestrator_pb2.AuditRequest, timeout: float
+    ) -> AsyncIterator[AuditEvent]:
+        stub = orchestrator_grpc.OrchestratorServiceStub(self._channels["orchestrator"])
+        call = stub.Audit(request, timeout=timeout)
+        try:
+            async for message in call:
+                if (event := audit_codec.event(message)) is not None:
+                    yield event
+        except grpc.RpcError as exc:
+            raise self._error(exc, "orchestrator") from exc
         finally:
             call.cancel()
 

@@ -1,6 +1,6 @@
 """The client for programs without an event loop."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from types import TracebackType
 from typing import Any, Final, Self, TypeVar, Unpack
 
@@ -9,8 +9,9 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from meshkit.channel import connect_sync
 from meshkit.errors import AlreadyExists, InvalidField, MeshError
-from ragmesh import codec
+from ragmesh import audit_codec, codec
 from ragmesh.addresses import Addresses
+from ragmesh.audit import AuditEvent, audit_request
 from ragmesh.collection import Collection, Ingested, Lexical
 from ragmesh.evaluator.v1 import evaluator_service_pb2 as evaluator_pb2
 from ragmesh.evaluator.v1 import evaluator_service_pb2_grpc as evaluator_grpc
@@ -108,6 +109,40 @@ class Client:
     ) -> AskResult:
         """Asks one question and waits for the whole result; arguments and errors as :meth:`ask`."""
         return AskResult.of(question, self.ask(question, timeout=timeout, **options))
+
+    def audit(
+        self,
+        question: str,
+        *,
+        alphas: Sequence[float] = (),
+        oracle: int | None = None,
+        until_width: float | None = None,
+        level: float | None = None,
+        timeout: float | None = None,
+        **options: Unpack[AskOptions],
+    ) -> Iterator[AuditEvent]:
+        """Samples rankings of one labelled query at several fairness dials and yields what each did.
+
+        The deterministic ranking first, then every dial, then an oracle; reports after all samples,
+        :class:`ragmesh.Done` last. Closing the iterator cancels the audit.
+
+        Args:
+            question: 1 to 8,192 bytes, not only white space.
+            alphas: fairness dials, 0 to 100; 1, 2, 4 and 8 without any.
+            oracle: rankings of the oracle, 0 to 1,000; as many as ``samples`` without it.
+            until_width: stop sampling at a dial once the interval of its expected utility is at most so wide.
+            level: probability with which that interval holds, 0.95 without it.
+            timeout: seconds for all of it.
+            options: how to answer, see :class:`ragmesh.AskOptions`: ``useful`` is required, ``samples`` are
+                the rankings of each dial (100 without it), and ``alpha`` is not for audits.
+
+        Raises:
+            MeshError: while iterating, if the audit fails as a whole; at once, if an option makes no sense.
+        """
+        request = audit_request(
+            question, options, alphas=alphas, oracle=oracle, until_width=until_width, level=level
+        )
+        return self._audit_events(request, timeout or self._timeout)
 
     def ingest(
         self,
@@ -340,6 +375,20 @@ class Client:
         there = self.collection(name, timeout=timeout).lexical
         if not lexical.agrees_with(there):
             raise InvalidField("lexical", f"collection {name!r} exists and is indexed with {there}, for good")
+
+    def _audit_events(
+        self, request: orchestrator_pb2.AuditRequest, timeout: float
+    ) -> Iterator[AuditEvent]:
+        stub = orchestrator_grpc.OrchestratorServiceStub(self._channels["orchestrator"])
+        call = stub.Audit(request, timeout=timeout)
+        try:
+            for message in call:
+                if (event := audit_codec.event(message)) is not None:
+                    yield event
+        except grpc.RpcError as exc:
+            raise self._error(exc, "orchestrator") from exc
+        finally:
+            call.cancel()
 
     def _events(self, request: orchestrator_pb2.AskRequest, timeout: float) -> Iterator[Event]:
         stub = orchestrator_grpc.OrchestratorServiceStub(self._channels["orchestrator"])

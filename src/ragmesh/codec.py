@@ -68,11 +68,11 @@ def event(message: orchestrator_pb2.AskResponse) -> Event | None:
             vote = message.vote
             return Vote(vote.answer, vote.num_answers, vote.num_missing, vote.may_change)
         case "report":
-            return _report(message.report)
+            return report(message.report)
         case "degraded":
-            return _degraded(message.degraded)
+            return degraded(message.degraded)
         case "done":
-            return _done(message.done)
+            return done(message.done)
         case _:
             return None
 
@@ -317,7 +317,8 @@ def _failed(message: orchestrator_pb2.AnswerFailed) -> Failed:
     return Failed(tuple(message.samples), failure.code, failure.reason, failure.message, failure.field)
 
 
-def _report(message: orchestrator_pb2.ExposureReport) -> Report:
+def report(message: orchestrator_pb2.ExposureReport) -> Report:
+    """Exposure of an ask."""
     return Report(
         exposure=tuple(message.exposure),
         ee_d_norm=message.ee_d_norm,
@@ -328,7 +329,8 @@ def _report(message: orchestrator_pb2.ExposureReport) -> Report:
     )
 
 
-def _degraded(message: common_pb2.Degradation) -> Degraded:
+def degraded(message: common_pb2.Degradation) -> Degraded:
+    """A stage that degraded."""
     return Degraded(
         stage=_stage(message.stage),
         action=_word(common_pb2.Degradation.Action.DESCRIPTOR, message.action, _ACTION_PREFIX),
@@ -337,7 +339,8 @@ def _degraded(message: common_pb2.Degradation) -> Degraded:
     )
 
 
-def _done(message: orchestrator_pb2.Done) -> Done:
+def done(message: orchestrator_pb2.Done) -> Done:
+    """The end of a call."""
     return Done(
         ask_id=message.ask_id,
         run_id=message.run_id,
