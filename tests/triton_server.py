@@ -71,7 +71,6 @@ class TritonServer:
             "RAGMESH_TRITON_PORT_FILE": str(self._port_file),
             "RAGMESH_TRITON_EXIT_WITH_PARENT": "true",
             "RAGMESH_TRITON_PARENT_PID": str(os.getpid()),
-            "RAGMESH_TRITON_CHECK_S": "0.25",
             "RAGMESH_GENERATOR_BUNDLED": str(bundled).lower(),
             "RAGMESH_GENERATOR_MODELS": ",".join(f"{name}={path}" for name, path in models.items()),
             "RAGMESH_GENERATOR_DTYPE": "float32",

@@ -9,7 +9,8 @@ from __future__ import annotations
 import queue
 import threading
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 import grpc
@@ -57,14 +58,31 @@ class Delivery:
     """One request's answer on its way. A :class:`~services.generator.runtime.engine.Listener`.
 
     Text that comes while an earlier piece is being sent leaves in one piece; the first goes at once.
+
+    Args:
+        sender: the request's.
+        postman: who sends.
+        version: of the model, for answers that do not name it.
+        on_answer: hears of the answer, if there is one.
     """
 
-    def __init__(self, backend: Backend, sender: ResponseSender, postman: Postman) -> None:
+    def __init__(
+        self,
+        backend: Backend,
+        sender: ResponseSender,
+        postman: Postman,
+        *,
+        version: str = "",
+        on_answer: Callable[[Answer], object] = lambda _: None,
+    ) -> None:
         self._backend = backend
+        self._version = version
+        self._on_answer = on_answer
         self._sender = sender
         self._postman = postman
         self._pieces: deque[str] = deque()
         self._lock = threading.Lock()
+        self._sending = threading.Lock()
         self._waits = False
         self._outcome: Outcome | Mapping[str, Tensor] | None = None
         self.cancel = Cancellation()
@@ -77,6 +95,9 @@ class Delivery:
 
     def on_end(self, outcome: Outcome) -> None:
         """The answer, or why there is none."""
+        if isinstance(outcome, Answer):
+            outcome = replace(outcome, model_version=outcome.model_version or self._version)
+            self._on_answer(outcome)
         self.end(outcome)
 
     def end(self, outcome: Outcome | Mapping[str, Tensor]) -> None:
@@ -86,7 +107,9 @@ class Delivery:
 
     def is_cancelled(self) -> bool:
         """Whether the caller has gone; a round trip to the server."""
-        return self._sender.is_cancelled()
+        # The server crashes when asked after the last response, which frees what it would look at.
+        with self._sending:
+            return not self.over and self._sender.is_cancelled()
 
     def send(self) -> None:
         """Sends what there is."""
@@ -97,9 +120,10 @@ class Delivery:
         if text and not self.cancel.cancelled:
             self._sender.send(response(self._backend, {"delta": texts([text])}))
         if outcome is not None:
-            self.over = True
             final = self._backend.TRITONSERVER_RESPONSE_COMPLETE_FINAL
-            self._sender.send(self._last(outcome), flags=final)
+            with self._sending:
+                self.over = True
+                self._sender.send(self._last(outcome), flags=final)
 
     def _last(self, outcome: Outcome | Mapping[str, Tensor]) -> object:
         match outcome:

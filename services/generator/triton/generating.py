@@ -17,6 +17,7 @@ from services.generator.runtime.assembly import assemble
 from services.generator.triton.backend import Backend, BackendRequest, read_inputs
 from services.generator.triton.configuration import Configuration, check_numpy
 from services.generator.triton.delivery import Delivery, Postman, Watch, told
+from services.generator.triton.metrics import EngineMetrics
 from services.generator.triton.tensors import description_tensors, flag, read_request, texts
 
 _WATCH_S: Final = 0.01
@@ -45,11 +46,18 @@ class GeneratingModel:
         self._judges = ThreadPoolExecutor(1, thread_name_prefix="judge")
         self._postman = Postman(backend)
         self._watch = Watch(backend, _WATCH_S)
+        self._metrics = EngineMetrics(backend, configuration.model, self._engine.statistics)
 
     def execute(self, requests: Sequence[BackendRequest]) -> None:
         """Takes requests; their responses come from other threads."""
         for request in requests:
-            delivery = Delivery(self._backend, request.get_response_sender(), self._postman)
+            delivery = Delivery(
+                self._backend,
+                request.get_response_sender(),
+                self._postman,
+                version=self._engine.describe().version,
+                on_answer=self._metrics.observe,
+            )
             try:
                 self._take(request, delivery)
             except Exception as error:  # noqa: BLE001 - told to who asked
@@ -59,6 +67,7 @@ class GeneratingModel:
         """Ends the engine; what still runs ends with UNAVAILABLE."""
         self._engine.close()
         self._judges.shutdown(wait=True, cancel_futures=True)
+        self._metrics.close()
         self._watch.close()
         self._postman.close()
         gc.collect()  # see delivery.told

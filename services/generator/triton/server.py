@@ -19,6 +19,7 @@ from services.generator.triton import stubs
 from services.generator.triton.environment import TritonRuntime
 
 _CHECK_S: Final = 2.0
+_LOOKS: Final = 3
 _POLL_S: Final = 0.05
 _MARGIN_S: Final = 2.0
 
@@ -136,7 +137,9 @@ class TritonProcess:
                 await asyncio.sleep(_POLL_S)
 
     async def model_died(self, interval_s: float) -> None:
-        """Returns when a model that should serve has no process any more: Triton calls it ready all the same.
+        """Returns when a model that Triton calls ready has no process, and goes on having none.
+
+        Triton does not notice. Callers may, and load the model anew; for that they have some looks' time.
 
         Args:
             interval_s: seconds between two looks.
@@ -144,22 +147,15 @@ class TritonProcess:
         async with AsyncExitStack() as stack:
             client = InferenceServerClient(f"{self._launch.host}:{self._launch.grpc_port}")
             stack.push_async_callback(client.close)
-            before = stubs.of_server(self.pid)
-            suspicious = 0
-            while suspicious < 2:
+            missing = 0
+            while missing < _LOOKS:
                 await asyncio.sleep(interval_s)
-                now = stubs.of_server(self.pid)
-                if not before - now and not suspicious:
-                    before = now
-                    continue
-                # Gone, or unloaded: then the repository has one model less that serves, or another process.
                 try:
                     index = await client.get_model_repository_index(client_timeout=_CHECK_S)
                 except (InferenceServerException, grpc.RpcError):
                     continue
-                serving = sum(one.state == "READY" for one in index.models)
-                suspicious = suspicious + 1 if len(now) < serving else 0
-                before = now
+                ready = sum(one.state == "READY" for one in index.models)
+                missing = missing + 1 if len(stubs.of_server(self.pid)) < ready else 0
 
     async def stop(self, grace_s: float) -> int:
         """Asks it to end, waits ``grace_s`` and a little, then ends it and its models; the exit status."""

@@ -34,16 +34,18 @@ class TritonSettings(ServiceSettings):
     ``server``, those its Python has already."""
     repository: Path | None = None
     """A model repository to serve as it is; unset: one of the generator's models."""
-    model_control: Literal["none", "poll", "explicit"] = "none"
-    """Who decides what is loaded: nobody after the start, changes of the repository, or callers."""
+    model_control: Literal["none", "poll", "explicit"] = "explicit"
+    """Who decides what is loaded: callers, who may load a model anew whose process has died (at first all
+    are loaded), changes of the repository, or nobody after the start."""
     threads: int | None = Field(default=None, ge=1, le=1024)
     """Threads of one matrix product; unset: the generator's setting, or half of the cores. [1, 1024]."""
     embedders: Annotated[dict[str, str], NoDecode] = Field(default_factory=dict)
     """Encoders served besides: ``name=path,…``; an empty path is the bundled encoder."""
     exit_timeout_s: int = Field(default=5, ge=0, le=3600)
     """Time that running requests get when the server stops. Seconds, [0, 3600]."""
-    check_s: float = Field(default=1.0, gt=0, le=3600)
-    """Time between two looks at whether a model's process has died. Seconds, (0, 3600]."""
+    check_s: float = Field(default=10.0, gt=0, le=3600)
+    """Time between two looks at whether a model's process has died; when one is dead for three looks, and
+    nobody has loaded its model anew, the server ends. Seconds, (0, 3600]."""
 
     @field_validator("embedders", mode="before")
     @classmethod
