@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from meshkit.errors import MeshError
     from ragmesh.addresses import Addresses
-    from ragmesh.aio import AsyncClient
     from ragmesh.audit import AuditReport, AuditSample, AuditSettled
+    from ragmesh.aio import AsyncClient
     from ragmesh.client import Client
     from ragmesh.collection import Collection, Ingested, Lexical
     from ragmesh.events import (
@@ -47,6 +47,7 @@ if TYPE_CHECKING:
         RunReport,
     )
     from ragmesh.request import Agent, AskOptions, Decoding
+    from ragmesh.retrieval import Retrieval, RetrieveOptions, Source
     from ragmesh.status import Health, ServiceStatus
 
 _HOME_OF = {
@@ -85,6 +86,7 @@ _HOME_OF = {
         "RunReport",
     ),
     "ragmesh.request": ("Agent", "AskOptions", "Decoding"),
+    "ragmesh.retrieval": ("Retrieval", "RetrieveOptions", "Source"),
     "ragmesh.status": ("Health", "ServiceStatus"),
 }
 _MODULE_OF = {name: module for module, names in _HOME_OF.items() for name in names}
@@ -125,10 +127,13 @@ __all__ = [
     "Ranked",
     "ReadError",
     "Report",
+    "Retrieval",
+    "RetrieveOptions",
     "Retrieved",
     "Run",
     "RunReport",
     "ServiceStatus",
+    "Source",
     "Vote",
 ]
 

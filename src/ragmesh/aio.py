@@ -3,6 +3,7 @@
 # ruff: noqa: ASYNC109 - a timeout is gRPC's deadline here, sent along with the call
 
 import asyncio
+import time
 from collections.abc import AsyncIterator, Sequence
 from types import TracebackType
 from typing import Any, Self, TypeVar, Unpack
@@ -16,13 +17,18 @@ from ragmesh import audit_codec, codec
 from ragmesh.addresses import Addresses
 from ragmesh.audit import AuditEvent, audit_request
 from ragmesh.client import (
+    EMBEDDED_EVERY_S,
     IDEMPOTENT,
     INGEST_TIMEOUT_S,
     PAGE_SIZE,
+    RETRIEVAL,
     STATUS_TIMEOUT_S,
     TIMEOUT_S,
     Client,
     OnCollection,
+    OnEmbedded,
+    lacks_vectors,
+    not_embedded,
 )
 from ragmesh.collection import Collection, Ingested, Lexical
 from ragmesh.evaluator.v1 import evaluator_service_pb2 as evaluator_pb2
@@ -34,8 +40,12 @@ from ragmesh.orchestrator.v1 import orchestrator_service_pb2_grpc as orchestrato
 from ragmesh.passage import Passage
 from ragmesh.reports import Configuration, ConfigurationSummary, Measurement, Run, RunReport, Window
 from ragmesh.request import AskOptions, ask_request
+from ragmesh.retrieval import Retrieval, RetrieveOptions, retrieve_request
+from ragmesh.retrieval import Source as WebSource
 from ragmesh.retriever.v1 import collection_service_pb2 as collection_pb2
 from ragmesh.retriever.v1 import collection_service_pb2_grpc as collection_grpc
+from ragmesh.retriever.v1 import retriever_service_pb2 as retriever_pb2
+from ragmesh.retriever.v1 import retriever_service_pb2_grpc as retriever_grpc
 from ragmesh.status import Health, ServiceStatus
 from ragmesh.texts import text
 
@@ -58,6 +68,8 @@ class AsyncClient:
             service: connect(getattr(self.addresses, service), service=name, idempotent=methods)
             for service, (name, methods) in IDEMPOTENT.items()
         }
+        name, methods = RETRIEVAL
+        self._channels["retrieval"] = connect(self.addresses.retriever, service=name, idempotent=methods)
 
     async def __aenter__(self) -> Self:
         return self
@@ -87,6 +99,21 @@ class AsyncClient:
         return AskResult.of(
             question, [event async for event in self.ask(question, timeout=timeout, **options)]
         )
+
+    async def retrieve(
+        self, query: str, *, timeout: float | None = None, **options: Unpack[RetrieveOptions]
+    ) -> Retrieval:
+        """Asks the retriever alone; as :meth:`ragmesh.Client.retrieve`."""
+        stub = retriever_grpc.RetrieverServiceStub(self._channels["retrieval"])
+        request = retrieve_request(query, options)
+        return codec.retrieval(await self._call("retriever", stub.Retrieve, request, timeout))
+
+    async def sources(self, *, timeout: float | None = None) -> list[WebSource]:
+        """The web-search sources there are, by name."""
+        stub = retriever_grpc.RetrieverServiceStub(self._channels["retrieval"])
+        request = retriever_pb2.ListSourcesRequest()
+        reply = await self._call("retriever", stub.ListSources, request, timeout)
+        return [codec.source(one) for one in reply.sources]
 
     def audit(
         self,
@@ -153,6 +180,19 @@ class AsyncClient:
         return codec.collection(
             (await self._call("retriever", stub.GetCollection, request, timeout)).collection
         )
+
+    async def until_embedded(
+        self, name: str, *, on_progress: OnEmbedded | None = None, timeout: float = INGEST_TIMEOUT_S
+    ) -> Collection:
+        """Waits until all passages have vectors; as :meth:`ragmesh.Client.until_embedded`."""
+        ends = time.monotonic() + timeout
+        while lacks_vectors(found := await self.collection(name)):
+            if on_progress is not None:
+                on_progress(found.embedded)
+            if time.monotonic() > ends:
+                raise not_embedded(found)
+            await asyncio.sleep(EMBEDDED_EVERY_S)
+        return found
 
     async def collections(self, *, timeout: float | None = None) -> list[Collection]:
         """The collections there are, by name."""

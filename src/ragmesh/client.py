@@ -1,5 +1,6 @@
 """The client for programs without an event loop."""
 
+import time
 from collections.abc import Callable, Iterator, Sequence
 from types import TracebackType
 from typing import Any, Final, Self, TypeVar, Unpack
@@ -8,7 +9,7 @@ import grpc
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from meshkit.channel import connect_sync
-from meshkit.errors import AlreadyExists, InvalidField, MeshError
+from meshkit.errors import AlreadyExists, DeadlineExceeded, InvalidField, MeshError
 from ragmesh import audit_codec, codec
 from ragmesh.addresses import Addresses
 from ragmesh.audit import AuditEvent, audit_request
@@ -22,8 +23,12 @@ from ragmesh.orchestrator.v1 import orchestrator_service_pb2_grpc as orchestrato
 from ragmesh.passage import Passage
 from ragmesh.reports import Configuration, ConfigurationSummary, Measurement, Run, RunReport, Window
 from ragmesh.request import AskOptions, ask_request
+from ragmesh.retrieval import Retrieval, RetrieveOptions, retrieve_request
+from ragmesh.retrieval import Source as WebSource
 from ragmesh.retriever.v1 import collection_service_pb2 as collection_pb2
 from ragmesh.retriever.v1 import collection_service_pb2_grpc as collection_grpc
+from ragmesh.retriever.v1 import retriever_service_pb2 as retriever_pb2
+from ragmesh.retriever.v1 import retriever_service_pb2_grpc as retriever_grpc
 from ragmesh.status import Health, ServiceStatus
 from ragmesh.texts import text
 
@@ -44,6 +49,14 @@ IDEMPOTENT: Final = {
     ),
 }
 """The gRPC service behind each address that is called, and its methods that may be sent again."""
+
+RETRIEVAL: Final = ("ragmesh.retriever.v1.RetrieverService", ("Retrieve", "ListSources"))
+"""The other one behind the retriever's."""
+
+EMBEDDED_EVERY_S: Final = 0.5
+
+OnEmbedded = Callable[[float], None]
+"""Is told which share of a collection's passages has vectors."""
 
 OnCollection = Callable[[Collection], None]
 """Is told of the collection whose passages are coming."""
@@ -70,6 +83,8 @@ class Client:
             service: connect_sync(getattr(self.addresses, service), service=name, idempotent=methods)
             for service, (name, methods) in IDEMPOTENT.items()
         }
+        name, methods = RETRIEVAL
+        self._channels["retrieval"] = connect_sync(self.addresses.retriever, service=name, idempotent=methods)
 
     def __enter__(self) -> Self:
         return self
@@ -109,6 +124,26 @@ class Client:
     ) -> AskResult:
         """Asks one question and waits for the whole result; arguments and errors as :meth:`ask`."""
         return AskResult.of(question, self.ask(question, timeout=timeout, **options))
+
+    def retrieve(
+        self, query: str, *, timeout: float | None = None, **options: Unpack[RetrieveOptions]
+    ) -> Retrieval:
+        """Asks the retriever alone: scored passages, and one ranking or several drawn ones.
+
+        Args:
+            query: 1 to 8,192 bytes, not only white space.
+            timeout: seconds the call may take.
+            options: what to retrieve from and how, see :class:`ragmesh.RetrieveOptions`.
+        """
+        stub = retriever_grpc.RetrieverServiceStub(self._channels["retrieval"])
+        request = retrieve_request(query, options)
+        return codec.retrieval(self._call("retriever", stub.Retrieve, request, timeout))
+
+    def sources(self, *, timeout: float | None = None) -> list[WebSource]:
+        """The web-search sources there are, by name."""
+        stub = retriever_grpc.RetrieverServiceStub(self._channels["retrieval"])
+        reply = self._call("retriever", stub.ListSources, retriever_pb2.ListSourcesRequest(), timeout)
+        return [codec.source(one) for one in reply.sources]
 
     def audit(
         self,
@@ -214,6 +249,28 @@ class Client:
         stub = collection_grpc.CollectionServiceStub(self._channels["retriever"])
         request = collection_pb2.GetCollectionRequest(name=text("name", name))
         return codec.collection(self._call("retriever", stub.GetCollection, request, timeout).collection)
+
+    def until_embedded(
+        self, name: str, *, on_progress: OnEmbedded | None = None, timeout: float = INGEST_TIMEOUT_S
+    ) -> Collection:
+        """Waits until all passages of a collection have vectors; at once where the server makes none.
+
+        Args:
+            name: the collection.
+            on_progress: is told the share that has, twice a second.
+            timeout: seconds to wait.
+
+        Raises:
+            DeadlineExceeded: some lack vectors still; they are being made all the same.
+        """
+        ends = time.monotonic() + timeout
+        while lacks_vectors(found := self.collection(name)):
+            if on_progress is not None:
+                on_progress(found.embedded)
+            if time.monotonic() > ends:
+                raise not_embedded(found)
+            time.sleep(EMBEDDED_EVERY_S)
+        return found
 
     def collections(self, *, timeout: float | None = None) -> list[Collection]:
         """The collections there are, by name."""
@@ -416,6 +473,19 @@ class Client:
 
     def _error(self, exc: grpc.RpcError, service: str) -> MeshError:
         return codec.error(exc, service=service, address=getattr(self.addresses, service))
+
+
+def lacks_vectors(collection: Collection) -> bool:
+    """Whether vectors of a collection are still to come."""
+    return bool(collection.encoder) and collection.embedded < 1
+
+
+def not_embedded(collection: Collection) -> DeadlineExceeded:
+    """The error of who does not want to wait longer for vectors."""
+    return DeadlineExceeded(
+        f"{collection.embedded:.1%} of the passages of {collection.name!r} have vectors by now; "
+        "the rest follows"
+    )
 
 
 def _health(call: "grpc.Future[health_pb2.HealthCheckResponse]") -> Health:

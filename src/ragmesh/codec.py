@@ -41,7 +41,9 @@ from ragmesh.reports import (
     RunReport,
     Window,
 )
+from ragmesh.retrieval import Retrieval, Source
 from ragmesh.retriever.v1 import collection_service_pb2 as collection_pb2
+from ragmesh.retriever.v1 import retriever_service_pb2 as retriever_pb2
 from ragmesh.status import Health
 from ragmesh.texts import text
 
@@ -104,6 +106,27 @@ def collection(message: collection_pb2.Collection) -> Collection:
         num_tombstones=message.num_tombstones,
         embedded=message.embedded,
     )
+
+
+def retrieval(message: retriever_pb2.RetrieveResponse) -> Retrieval:
+    """What a retriever gave."""
+    k, indices = message.rankings.depth, message.rankings.indices
+    rankings = [tuple(indices[begin : begin + k]) for begin in range(0, len(indices), k)] if k else [()]
+    return Retrieval(
+        passages=tuple(passage(one) for one in message.passages),
+        scores=tuple(message.scores),
+        rankings=tuple(rankings),
+        log_probabilities=tuple(message.rankings.log_probabilities),
+        inclusion_probabilities=tuple(message.inclusion_probabilities),
+        retriever=message.retriever,
+        index_version=message.index_version,
+        note=message.note,
+    )
+
+
+def source(message: retriever_pb2.Source) -> Source:
+    """A web-search source."""
+    return Source(message.name, message.description)
 
 
 def create_request(

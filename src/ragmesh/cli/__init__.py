@@ -15,6 +15,7 @@ from ragmesh.cli.eval import evaluation
 from ragmesh.cli.failure import FAILED, USAGE, CommandError
 from ragmesh.cli.mesh import down, status, up
 from ragmesh.cli.moving import collection
+from ragmesh.cli.retrieval import retrieve, sources
 from ragmesh.cli.runs import report, runs
 from ragmesh.cli.screen import Screen
 
@@ -40,7 +41,21 @@ def application() -> typer.Typer:
         context_settings={"help_option_names": ["-h", "--help"]},
     )
     app.callback(invoke_without_command=True)(_start)
-    for command in (demo, up, down, status, doctor, ask, ingest, collections, runs, report, version):
+    for command in (
+        demo,
+        up,
+        down,
+        status,
+        doctor,
+        ask,
+        retrieve,
+        ingest,
+        collections,
+        sources,
+        runs,
+        report,
+        version,
+    ):
         app.command()(command)
     app.add_typer(collection())
     app.add_typer(evaluation())

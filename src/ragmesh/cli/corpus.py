@@ -24,22 +24,34 @@ def ingest(
     ] = None,
     k1: Annotated[float | None, typer.Option("--k1", help="Of a new collection: BM25's k1, 0 to 10.")] = None,
     b: Annotated[float | None, typer.Option("--b", help="Of a new collection: BM25's b, 0 to 1.")] = None,
+    wait: Annotated[
+        bool, typer.Option("--wait/--no-wait", help="Wait until all passages have vectors. Default: wait.")
+    ] = True,
     as_json: Annotated[bool, typer.Option("--json", help="Print what was done as JSON.")] = False,
 ) -> None:
     """Add a file of passages to a collection.
 
-    Passages of equal id are replaced. All of the file is taken, or none of it.
+    Passages of equal id are replaced. All of the file is taken, or none of it. Vectors of a large file are
+    made after it is taken; meanwhile its passages are found by their words.
     """
+    from dataclasses import replace
+
     from ragmesh import readers
-    from ragmesh.cli.progress import IngestDisplay
-    from ragmesh.client import Client
+    from ragmesh.cli.progress import EmbeddingDisplay, IngestDisplay
+    from ragmesh.client import Client, lacks_vectors
     from ragmesh.collection import Lexical
 
     screen = Screen()
     told_how = analyzer is not None or k1 is not None or b is not None
     lexical = Lexical(analyzer or "", k1, b) if told_how else None
-    with Client() as mesh, IngestDisplay(screen, file.name, total=readers.check(file)) as display:
-        done = mesh.ingest(file, collection, lexical=lexical, on_progress=display.sent)
+    with Client() as mesh:
+        with IngestDisplay(screen, file.name, total=readers.check(file)) as display:
+            done = mesh.ingest(file, collection, lexical=lexical, on_progress=display.sent)
+        if wait and lacks_vectors(done.collection):
+            with EmbeddingDisplay(screen, collection) as embedding:
+                done = replace(
+                    done, collection=mesh.until_embedded(collection, on_progress=embedding.embedded)
+                )
     if as_json:
         screen.json(done)
     else:
@@ -93,7 +105,10 @@ def told(done: "Ingested") -> str:
         if count
     ]
     name, total = done.collection.name, done.collection.num_passages
-    return f"{name}: {', '.join(parts) or 'nothing to add'}; {total:,} passages now"
+    lacking = ""
+    if done.collection.encoder and done.collection.embedded < 1:
+        lacking = f", {done.collection.embedded:.0%} of them with vectors, the rest follows"
+    return f"{name}: {', '.join(parts) or 'nothing to add'}; {total:,} passages now{lacking}"
 
 
 def size(num_bytes: int) -> str:

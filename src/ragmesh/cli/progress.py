@@ -11,6 +11,7 @@ from rich.progress import (
     Progress,
     SpinnerColumn,
     TaskID,
+    TaskProgressColumn,
     TextColumn,
     TimeElapsedColumn,
 )
@@ -74,6 +75,52 @@ class IngestDisplay:
         else:
             # How far the index has come is not told; the bar only shows that it is being made.
             self._bar.update(self._task, description=f"indexing {self._what}", total=None)
+
+
+class EmbeddingDisplay:
+    """Shows vectors being made.
+
+    Args:
+        screen: where.
+        what: what they are of, in a word or two.
+    """
+
+    def __init__(self, screen: Screen, what: str) -> None:
+        self._screen = screen
+        self._what = what
+        self._bar: Progress | None = None
+        self._task = TaskID(0)
+
+    def __enter__(self) -> Self:
+        if self._screen.err.is_terminal:
+            self._bar = Progress(
+                SpinnerColumn(),
+                TextColumn("{task.description}"),
+                BarColumn(),
+                TaskProgressColumn(),
+                TimeElapsedColumn(),
+                console=self._screen.err,
+                transient=True,
+            )
+            self._task = self._bar.add_task(f"making vectors of {self._what}", total=1.0)
+            self._bar.start()
+        else:
+            self._screen.note(f"making vectors of {self._what}; it can be asked meanwhile")
+        return self
+
+    def __exit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        if self._bar is not None:
+            self._bar.stop()
+
+    def embedded(self, share: float) -> None:
+        """So large a share of the passages has vectors."""
+        if self._bar is not None:
+            self._bar.update(self._task, completed=share)
 
 
 class ExportDisplay:

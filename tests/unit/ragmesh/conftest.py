@@ -14,13 +14,22 @@ from ragmesh import Addresses
 from ragmesh.evaluator.v1 import evaluator_service_pb2_grpc as evaluator_grpc
 from ragmesh.orchestrator.v1 import orchestrator_service_pb2_grpc as orchestrator_grpc
 from ragmesh.retriever.v1 import collection_service_pb2_grpc as collection_grpc
-from tests.unit.ragmesh.scripted import Collections, Evaluator, Nothing, Orchestrator, ScriptedMesh
+from ragmesh.retriever.v1 import retriever_service_pb2_grpc as retriever_grpc
+from tests.unit.ragmesh.scripted import (
+    Collections,
+    Evaluator,
+    Nothing,
+    Orchestrator,
+    Retriever,
+    ScriptedMesh,
+)
 
 
 @pytest.fixture
 def scripted(tmp_path: Path) -> Iterator[ScriptedMesh]:
     """A running server with scripted services; its loop is in a thread of its own."""
     orchestrator, collections, evaluator = Orchestrator(), Collections(), Evaluator()
+    retriever = Retriever()
     registrations = [
         Registration(
             orchestrator_grpc.add_OrchestratorServiceServicer_to_server,
@@ -31,6 +40,11 @@ def scripted(tmp_path: Path) -> Iterator[ScriptedMesh]:
             collection_grpc.add_CollectionServiceServicer_to_server,
             collections,
             "ragmesh.retriever.v1.CollectionService",
+        ),
+        Registration(
+            retriever_grpc.add_RetrieverServiceServicer_to_server,
+            retriever,
+            "ragmesh.retriever.v1.RetrieverService",
         ),
         Registration(
             evaluator_grpc.add_EvaluatorServiceServicer_to_server,
@@ -57,7 +71,11 @@ def scripted(tmp_path: Path) -> Iterator[ScriptedMesh]:
     address = server.address
     try:
         yield ScriptedMesh(
-            Addresses(address, address, address, address, address), orchestrator, collections, evaluator
+            Addresses(address, address, address, address, address),
+            orchestrator,
+            collections,
+            evaluator,
+            retriever,
         )
     finally:
         asyncio.run_coroutine_threadsafe(server.stop(0), loop).result()

@@ -19,6 +19,8 @@ from ragmesh.orchestrator.v1 import orchestrator_service_pb2 as orchestrator_pb2
 from ragmesh.orchestrator.v1 import orchestrator_service_pb2_grpc as orchestrator_grpc
 from ragmesh.retriever.v1 import collection_service_pb2 as collection_pb2
 from ragmesh.retriever.v1 import collection_service_pb2_grpc as collection_grpc
+from ragmesh.retriever.v1 import retriever_service_pb2 as retriever_pb2
+from ragmesh.retriever.v1 import retriever_service_pb2_grpc as retriever_grpc
 
 Ask = orchestrator_pb2.AskResponse
 
@@ -142,6 +144,8 @@ class Collections(collection_grpc.CollectionServiceServicer):
     kept: dict[str, list[common_pb2.Passage]] = field(default_factory=dict)
     parts: int = 0
     lexical: dict[str, collection_pb2.LexicalIndexing] = field(default_factory=dict)
+    shares: list[float] = field(default_factory=list)
+    """What of a collection has vectors: after an ingest the first, then the next each time it is asked."""
 
     async def CreateCollection(  # type: ignore[override]
         self,
@@ -166,7 +170,13 @@ class Collections(collection_grpc.CollectionServiceServicer):
         there = self.lexical.get(request.name, collection_pb2.LexicalIndexing(analyzer="unicode"))
         return collection_pb2.GetCollectionResponse(
             collection=collection_pb2.Collection(
-                name=request.name, lexical=there, num_segments=3, dense_recall=0.5, embedded=1.0
+                name=request.name,
+                lexical=there,
+                num_segments=3,
+                dense_recall=0.5,
+                embedded=self.shares.pop(0) if self.shares else 1.0,
+                encoder="minilm",
+                num_passages=len(self.kept[request.name]),
             )
         )
 
@@ -190,7 +200,13 @@ class Collections(collection_grpc.CollectionServiceServicer):
             raise InvalidField("last", "must be set in the last message")
         self.kept[name] = taken
         return collection_pb2.IngestResponse(
-            collection=collection_pb2.Collection(name=name, version="v1", num_passages=len(taken)),
+            collection=collection_pb2.Collection(
+                name=name,
+                version="v1",
+                num_passages=len(taken),
+                encoder="minilm" if self.shares else "",
+                embedded=self.shares.pop(0) if self.shares else 0.0,
+            ),
             added=len(taken),
         )
 
@@ -217,6 +233,46 @@ class Collections(collection_grpc.CollectionServiceServicer):
             raise NotFound("name", f"there is no collection {request.name!r}")
         del self.kept[request.name]
         return collection_pb2.DeleteCollectionResponse()
+
+
+@dataclass
+class Retriever(retriever_grpc.RetrieverServiceServicer):
+    """Finds the same three passages; two rankings of them if any are drawn."""
+
+    requests: list[retriever_pb2.RetrieveRequest] = field(default_factory=list)
+    sources: list[retriever_pb2.Source] = field(default_factory=list)
+
+    async def Retrieve(  # type: ignore[override]
+        self, request: retriever_pb2.RetrieveRequest, context: grpc.aio.ServicerContext[object, object]
+    ) -> retriever_pb2.RetrieveResponse:
+        self.requests.append(request)
+        if request.whole_collection and not request.HasField("sampling"):
+            raise InvalidField("whole_collection", "must be false without sampling")
+        if request.query == "nothing":
+            return retriever_pb2.RetrieveResponse(retriever="bm25", rankings=common_pb2.Rankings(depth=0))
+        drawn = request.HasField("sampling")
+        return retriever_pb2.RetrieveResponse(
+            passages=[
+                common_pb2.Passage(id="p1", title="Oil it", text="Oil every 200 kilometres " * 9),
+                common_pb2.Passage(id="p2", text="Wipe\x1b[2J it"),
+                common_pb2.Passage(id="p3", text="Wax it", attributes={"provider": "Club"}),
+            ],
+            scores=[2.5, 1.0, 0.0],
+            rankings=common_pb2.Rankings(
+                depth=2,
+                indices=[0, 1, 2, 0] if drawn else [0, 1],
+                log_probabilities=[-0.5, -1.5] if drawn else [],
+            ),
+            index_version="v7",
+            retriever="bm25",
+            inclusion_probabilities=[0.9, 0.6, 0.5] if request.include_inclusion_probabilities else [],
+            note="half of it",
+        )
+
+    async def ListSources(  # type: ignore[override]
+        self, request: retriever_pb2.ListSourcesRequest, context: grpc.aio.ServicerContext[object, object]
+    ) -> retriever_pb2.ListSourcesResponse:
+        return retriever_pb2.ListSourcesResponse(sources=self.sources)
 
 
 @dataclass
@@ -321,3 +377,4 @@ class ScriptedMesh:
     orchestrator: Orchestrator
     collections: Collections
     evaluator: Evaluator
+    retriever: Retriever

@@ -9,6 +9,7 @@ import pytest
 from ragmesh import Passage
 from ragmesh.addresses import VARIABLES
 from ragmesh.cli import application, main
+from ragmesh.retriever.v1 import retriever_service_pb2 as retriever_pb2
 from tests.unit.ragmesh.scripted import Ask, ScriptedMesh, answered, script
 
 Output = pytest.CaptureFixture[str]
@@ -210,6 +211,75 @@ def test_ingest_says_what_it_did(mesh: ScriptedMesh, capsys: Output, tmp_path: P
     assert first == "mine: 1 added; 1 passages now"
     assert json.loads(second)["added"] == 1
     assert [passage.id for passage in mesh.collections.kept["mine"]] == ["a"]
+
+
+def test_ingest_waits_for_vectors_unless_told_not_to(
+    mesh: ScriptedMesh, capsys: Output, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("ragmesh.client.EMBEDDED_EVERY_S", 0.001)
+    path = tmp_path / "p.jsonl"
+    path.write_text('{"id": "a", "text": "x"}\n', encoding="utf-8")
+
+    mesh.collections.shares = [0.0, 0.4, 0.8]
+    assert main(["ingest", str(path), "--collection", "mine"]) == 0
+    assert mesh.collections.shares == []
+    mesh.collections.shares = [0.2, 0.4]
+    assert main(["ingest", str(path), "--collection", "mine", "--no-wait"]) == 0
+    assert mesh.collections.shares == [0.4]
+
+    out, err = capsys.readouterr()
+    assert out.splitlines() == [
+        "mine: 1 added; 1 passages now",
+        "mine: 1 added; 1 passages now, 20% of them with vectors, the rest follows",
+    ]
+    assert "making vectors of mine; it can be asked meanwhile" in err
+
+
+def test_retrieve_shows_passages_and_how_often_they_are_drawn(mesh: ScriptedMesh, capsys: Output) -> None:
+    assert main(["retrieve", "oil", "-c", "c"]) == 0
+    assert (
+        main(["retrieve", "oil", "-c", "c", "--alpha", "1", "-n", "2", "--whole-collection", "--inclusion"])
+        == 0
+    )
+    assert main(["retrieve", "oil", "--web", "SE", "--json"]) == 0
+    assert main(["retrieve", "nothing", "-c", "c"]) == 0
+
+    out, err = capsys.readouterr()
+    assert lines(out)[:9] == [
+        "passage  score  text",
+        "p1         2.5  Oil it: " + ("Oil every 200 kilometres " * 9)[:63] + "…",
+        "p2           1  Wipe�[2J it",
+        "p3           0  Wax it",
+        "passage  score  shown in  inclusion  text",
+        "p1         2.5      100%      0.900  Oil it: " + ("Oil every 200 kilometres " * 9)[:63] + "…",
+        "p2           1       50%      0.600  Wipe�[2J it",
+        "p3           0       50%      0.500  Wax it",
+        lines(out)[8],
+    ]
+    assert json.loads(lines(out)[8])["rankings"] == [[0, 1]]
+    assert lines(out)[9:] == ["Nothing is found."]
+    assert err.splitlines() == ["bm25, version v7; half of it"] * 2
+    assert mesh.retriever.requests[1].whole_collection
+
+
+def test_retrieve_needs_one_place_to_look(mesh: ScriptedMesh, capsys: Output) -> None:
+    assert main(["retrieve", "oil"]) == 2
+    assert main(["retrieve", "oil", "-c", "c", "--web", "SE"]) == 2
+    assert capsys.readouterr().err.count("give one of --collection NAME and --web NAME") == 2
+    assert mesh.retriever.requests == []
+
+
+def test_sources_are_listed(mesh: ScriptedMesh, capsys: Output) -> None:
+    assert main(["sources"]) == 0
+    mesh.retriever.sources = [retriever_pb2.Source(name="SE", description="the \x1bweb")]
+    assert main(["sources"]) == 0
+    assert main(["sources", "--json"]) == 0
+
+    none, head, row, as_json = lines(capsys.readouterr().out)
+    assert none.startswith("No web-search sources; RAGMESH_RETRIEVER_WEB_SOURCES adds some")
+    assert head == "source  what it searches"
+    assert row == "SE      the �web"
+    assert json.loads(as_json) == [{"name": "SE", "description": "the \x1bweb"}]
 
 
 def test_ask_with_an_expression_and_filters(mesh: ScriptedMesh, capsys: Output) -> None:
