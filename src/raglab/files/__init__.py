@@ -1,15 +1,17 @@
-"""Readers of what studies look at; each names file and line of what is wrong with it.
+"""Readers of what studies look at, and the journal of what a long run writes.
 
-TREC runs and judgements, JSON lines and Parquet, annotated conversations; plain or gzip.
-``docs/eval.md`` shows every format.
+Each names file and line of what is wrong with it. TREC runs and judgements, JSON lines and Parquet, annotated
+conversations; plain or gzip. ``docs/eval.md`` shows every format.
 """
 
 from raglab.files.audits import QueryAudit, Sampling, read_audits
 from raglab.files.conversations import read_attributes, read_conversations, uniform_attributes
 from raglab.files.ensembles import Ensemble, EnsembleAnswer, EnsembleQuestion, read_ensemble
 from raglab.files.failure import FileError
+from raglab.files.journal import Journal
 from raglab.files.labels import Labels, read_attribute, read_labels
-from raglab.files.records import AuditRecord, EnsembleRecord, LabelRecord
+from raglab.files.queries import Queries, Query, read_queries
+from raglab.files.records import AuditRecord, EnsembleRecord, LabelRecord, PassageRecord, QueryRecord
 
 __all__ = [
     "AuditRecord",
@@ -18,9 +20,14 @@ __all__ = [
     "EnsembleQuestion",
     "EnsembleRecord",
     "FileError",
+    "Journal",
     "LabelRecord",
     "Labels",
+    "PassageRecord",
+    "Queries",
+    "Query",
     "QueryAudit",
+    "QueryRecord",
     "Sampling",
     "read_attribute",
     "read_attributes",
@@ -28,5 +35,6 @@ __all__ = [
     "read_conversations",
     "read_ensemble",
     "read_labels",
+    "read_queries",
     "uniform_attributes",
 ]

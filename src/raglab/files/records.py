@@ -76,6 +76,28 @@ class EnsembleRecord(Record):
     """Which of the samples it is, where a question was asked several times."""
 
 
+class PassageRecord(Record):
+    """A passage that comes with a query, as an item of a user's profile does."""
+
+    id: Id
+    text: str
+    title: str = ""
+    attributes: dict[str, str] = Field(default_factory=dict)
+
+
+class QueryRecord(Record):
+    """A question, and what is known of it."""
+
+    query_id: Annotated[str, Field(min_length=1, validation_alias=AliasChoices("query_id", "id"))]
+    question: Annotated[str, Field(min_length=1)]
+    references: Annotated[list[str] | None, Field(validation_alias=AliasChoices("references", "answers"))] = (
+        None
+    )
+    """Right answers."""
+    passages: Annotated[list[PassageRecord] | None, Field(min_length=1)] = None
+    """What it is to be answered from, instead of a collection."""
+
+
 R = TypeVar("R", bound=Record)
 
 
@@ -95,10 +117,19 @@ def read(path: Path, kind: type[R]) -> Iterator[tuple[int, R]]:
                 raise FileError(path, number, f"(row) {_told(exc, kind)}") from exc
         return
     for number, raw in raw_lines(path):
-        try:
-            yield number, kind.model_validate_json(decoded(path, number, raw))
-        except ValidationError as exc:
-            raise FileError(path, number, _told(exc, kind)) from exc
+        yield number, parsed(path, number, decoded(path, number, raw), kind)
+
+
+def parsed(path: Path, number: int, line: str, kind: type[R]) -> R:
+    """The record of one line.
+
+    Raises:
+        FileError: it is none.
+    """
+    try:
+        return kind.model_validate_json(line)
+    except ValidationError as exc:
+        raise FileError(path, number, _told(exc, kind)) from exc
 
 
 def query_ids(path: Path) -> Iterator[bytes | str | None]:

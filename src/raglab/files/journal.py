@@ -1,0 +1,153 @@
+"""Results that are written once, piece by piece, so that a run that was killed goes on where it was.
+
+A *piece* is what one unit of work wrote: whole lines of one file. It is on the disk before the journal says
+so, and what the journal does not say is cut off when the run goes on: no line is missing, none is there twice,
+and none is half. Pieces that are added in the same order give the same bytes, however often a run was killed.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Final, Self
+
+from raglab.files.failure import FileError
+
+VERSION: Final = 1
+"""Of the journal's format."""
+
+
+class Journal:
+    """What a run has written so far. To be used in a ``with`` block, which holds it against other processes.
+
+    Args:
+        path: the journal; the files of results lie beside it. Made, with its folder, if it is not there.
+        settings: what decides the results; a journal of other settings cannot go on.
+    """
+
+    def __init__(self, path: Path, settings: Mapping[str, Any]) -> None:
+        self.path = path
+        self._settings = json.loads(json.dumps(settings))
+        self._ends: dict[str, int] = {}
+        self._done: dict[str, None] = {}
+        self._handle = -1
+
+    def __enter__(self) -> Self:
+        """Opens the journal and cuts off what it does not know of.
+
+        Raises:
+            FileError: another process has it; it is of other settings, which the message names; it is
+                damaged, or a file it names was changed.
+        """
+        import fcntl  # not on Windows, where the readers of this package work all the same
+
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        self._handle = os.open(self.path, os.O_RDWR | os.O_CREAT, 0o644)
+        try:
+            try:
+                fcntl.flock(self._handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                raise FileError(self.path, None, "another process works on it") from None
+            self._resume()
+        except BaseException:
+            os.close(self._handle)
+            raise
+        return self
+
+    def __exit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        os.close(self._handle)
+
+    @property
+    def done(self) -> Sequence[str]:
+        """Names of the pieces that are there, in the order they were added."""
+        return tuple(self._done)
+
+    def add(self, piece: str, file: str, lines: Sequence[str]) -> None:
+        """Writes a piece for good: durable when this returns, and not there at all if it is killed before.
+
+        Args:
+            piece: its name, new to the journal.
+            file: name of the file beside the journal that it goes to.
+            lines: without ends.
+
+        Raises:
+            ValueError: there is such a piece already.
+        """
+        if piece in self._done:
+            raise ValueError(f"piece {piece!r} is there already")
+        if lines:
+            target = os.open(self.path.with_name(file), os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+            try:
+                data = "".join(f"{line}\n" for line in lines).encode()
+                _write(target, data)
+                os.fsync(target)
+                self._ends[file] = os.fstat(target).st_size
+            finally:
+                os.close(target)
+        self._note({"piece": piece, "file": file, "end": self._ends.get(file, 0)})
+        self._done[piece] = None
+
+    def _resume(self) -> None:
+        size = os.fstat(self._handle).st_size
+        text = os.pread(self._handle, size, 0)
+        whole = text[: text.rfind(b"\n") + 1]
+        for number, line in enumerate(whole.splitlines(), start=1):
+            self._read(number, line)
+        os.ftruncate(self._handle, len(whole))
+        os.lseek(self._handle, 0, os.SEEK_END)
+        if not whole:
+            self._note({"version": VERSION, "settings": self._settings})
+            _sync_folder(self.path.parent)
+        for file, end in self._ends.items():
+            target = self.path.with_name(file)
+            there = target.stat().st_size if target.exists() else 0
+            if there < end:
+                raise FileError(target, None, f"has {there:,} bytes, {end:,} were written: it was changed")
+            if there > end:
+                os.truncate(target, end)
+
+    def _read(self, number: int, line: bytes) -> None:
+        try:
+            entry = json.loads(line)
+            if number == 1:
+                version, settings = entry["version"], entry["settings"]
+            else:
+                self._done[entry["piece"]] = None
+                self._ends[entry["file"]] = int(entry["end"])
+                return
+        except (ValueError, KeyError, TypeError) as exc:
+            raise FileError(self.path, number, "is no line of a journal") from exc
+        if version != VERSION:
+            raise FileError(self.path, number, f"is of version {version}; this program writes {VERSION}")
+        other = [
+            f"{name} {settings.get(name)!r} there, {self._settings.get(name)!r} now"
+            for name in (*self._settings, *(settings.keys() - self._settings.keys()))
+            if settings.get(name) != self._settings.get(name)
+        ]
+        if other:
+            raise FileError(self.path, None, f"is of other settings: {'; '.join(other)}")
+
+    def _note(self, entry: Mapping[str, Any]) -> None:
+        _write(self._handle, (json.dumps(entry, ensure_ascii=False) + "\n").encode())
+        os.fsync(self._handle)
+
+
+def _write(handle: int, data: bytes) -> None:
+    while data:
+        data = data[os.write(handle, data) :]
+
+
+def _sync_folder(folder: Path) -> None:
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
