@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, aclosing, contextmanager
+from collections.abc import AsyncIterator, Callable
+from contextlib import AbstractAsyncContextManager, aclosing, asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+import pytest_asyncio
 
 from meshkit.compute import ComputePool
 from meshkit.deadline import Deadline
@@ -27,37 +28,60 @@ from services.generator.domain import (
 )
 from services.generator.ports import Cancellation, LanguageModel
 from services.generator.runtime.engine import LanguageEngine
-from tests import tiny_engines, tiny_models
+from tests import tiny_engines, tiny_models, triton_models
 from tests.tiny_models import SENTENCES
+from tests.triton_server import TritonServer
+
+pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 PASSAGES = tuple(Passage(str(at), f"Title {at}", text) for at, text in enumerate(SENTENCES[1:5]))
 
 
-@contextmanager
-def _in_process(engine: LanguageEngine) -> Iterator[LanguageModel]:
+@asynccontextmanager
+async def _in_process(engine: LanguageEngine) -> AsyncIterator[LanguageModel]:
     pool = ComputePool(2, "engine")
     yield InProcessModel(engine, pool, interval_s=0)
     pool.close()
     engine.close()
 
 
-ENGINES: dict[str, Callable[[Path], AbstractContextManager[LanguageModel]]] = {
-    "pointer": lambda _: _in_process(tiny_engines.pointer()),
-    "transformers-t5": lambda folder: _in_process(tiny_engines.transformers(tiny_models.t5(folder))),
-    "transformers-bart": lambda folder: _in_process(tiny_engines.transformers(tiny_models.bart(folder))),
-    "transformers-llama": lambda folder: _in_process(tiny_engines.transformers(tiny_models.llama(folder))),
-    "transformers-llama-chat": lambda folder: _in_process(
-        tiny_engines.transformers(tiny_models.llama(folder, chat=True))
+@asynccontextmanager
+async def _in_process_transformers(folder: Path) -> AsyncIterator[LanguageModel]:
+    async with _in_process(tiny_engines.transformers(folder)) as model:
+        yield model
+
+
+@asynccontextmanager
+async def _at_triton(request: pytest.FixtureRequest, name: str) -> AsyncIterator[LanguageModel]:
+    server: TritonServer = request.getfixturevalue("triton")
+    async with triton_models.opened(server.target, name) as (model,):
+        yield model
+
+
+Make = Callable[[pytest.FixtureRequest, Path], AbstractAsyncContextManager[LanguageModel]]
+
+ENGINES: dict[str, Make] = {
+    "pointer": lambda *_: _in_process(tiny_engines.pointer()),
+    "transformers-t5": lambda _, folder: _in_process_transformers(tiny_models.t5(folder)),
+    "transformers-bart": lambda _, folder: _in_process_transformers(tiny_models.bart(folder)),
+    "transformers-llama": lambda _, folder: _in_process_transformers(tiny_models.llama(folder)),
+    "transformers-llama-chat": lambda _, folder: _in_process_transformers(
+        tiny_models.llama(folder, chat=True)
     ),
+    "triton-pointer": lambda request, _: _at_triton(request, "ragmesh-pointer"),
+    "triton-t5": lambda request, _: _at_triton(request, "t5"),
+    "triton-bart": lambda request, _: _at_triton(request, "bart"),
+    "triton-llama": lambda request, _: _at_triton(request, "llama"),
+    "triton-llama-chat": lambda request, _: _at_triton(request, "llama-chat"),
 }
 """Every backend with every kind of model: what builds one in an empty folder."""
 
 
-@pytest.fixture(scope="module", params=ENGINES)
-def model(
+@pytest_asyncio.fixture(scope="module", loop_scope="module", params=ENGINES)
+async def model(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[LanguageModel]:
-    with ENGINES[request.param](tmp_path_factory.mktemp(request.param)) as served:
+) -> AsyncIterator[LanguageModel]:
+    async with ENGINES[request.param](request, tmp_path_factory.mktemp(request.param)) as served:
         yield served
 
 
