@@ -3,28 +3,45 @@
 from __future__ import annotations
 
 import sys
-from typing import Protocol
+import time
+from collections.abc import Awaitable, Callable
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Final
 
 from meshkit import logs, models
 from meshkit.admission import Admission
 from meshkit.compute import ComputePool
-from meshkit.server import Registration, run, serve
+from meshkit.errors import FailedPrecondition, Unavailable
+from meshkit.server import Registration, ServerStartError, run, serve
 from meshkit.settings import SettingsError, load, variable
 from meshkit.telemetry import Telemetry
 from ragmesh.reranker.v1.feedback_service_pb2_grpc import add_FeedbackServiceServicer_to_server
 from ragmesh.reranker.v1.reranker_service_pb2_grpc import add_RerankerServiceServicer_to_server
+from services.reranker.backends.cross_encoder import CrossEncoderReranker
 from services.reranker.backends.rankrag import RankRag
-from services.reranker.backends.unconfigured import Unconfigured
+from services.reranker.backends.sql.agents import SqlAgentRegistry
+from services.reranker.backends.sql.database import Database
+from services.reranker.backends.sql.feedback import SqlFeedbackStore, now_us
+from services.reranker.backends.sql.served import SqlServedStore
+from services.reranker.backends.sql.trainings import SqlTrainingLog
 from services.reranker.backends.unranked import Unranked
 from services.reranker.clients import GeneratorClient
 from services.reranker.engine import Reranking
-from services.reranker.ports import Reranker
-from services.reranker.servicer import FEEDBACK, RERANKER, FeedbackServicer, RerankerServicer
+from services.reranker.feedback.domain import Limits
+from services.reranker.feedback.intake import FeedbackIntake
+from services.reranker.feedback.quality import Rules
+from services.reranker.feedback.retention import Retention
+from services.reranker.feedback.served import ServedRankings
+from services.reranker.feedback.servicer import NAME as FEEDBACK
+from services.reranker.feedback.servicer import FeedbackServicer, FeedbackServices
+from services.reranker.models.governor import Governor
+from services.reranker.models.store import ModelStore
+from services.reranker.ports import LoadedModel, ModelLoader, Reranker
+from services.reranker.servicer import RERANKER, RerankerServicer
 from services.reranker.settings import RerankerSettings
 
-
-class _Closable(Protocol):
-    async def close(self) -> None: ...
+_MB: Final = 10**6
 
 
 class RerankerService:
@@ -40,70 +57,170 @@ class RerankerService:
         self._telemetry = telemetry
         self._pool = ComputePool(2, "reranker")
         self._codec_pool = ComputePool(1, "reranker-codec")
+        self._loading_pool = ComputePool(2, "reranker-loading")
+        self._closing: list[Callable[[], Awaitable[None]]] = []
+        self._database = Database(settings.database(), lock_timeout_s=settings.lock_timeout_s)
+        self._agents = SqlAgentRegistry(self._database)
+        served_store = SqlServedStore(self._database)
+        limits = Limits(
+            settings.feedback_per_day,
+            settings.feedback_total,
+            settings.feedback_agents,
+            settings.feedback_registered_only,
+        )
+        rules = Rules(constant_run=settings.feedback_constant_run)
+        store = SqlFeedbackStore(self._database, limits=limits, rules=rules)
+        self._served = (
+            ServedRankings(served_store, capacity=settings.served_memory, clock=now_us)
+            if settings.feedback_served_only
+            else None
+        )
+        self._intake = FeedbackIntake(
+            store,
+            limits=limits,
+            commit_size=settings.feedback_commit_size,
+            max_in_flight=settings.feedback_in_flight,
+            served=self._served,
+            clock=time.monotonic,
+        )
+        self._retention = Retention(
+            store,
+            feedback_days=settings.feedback_retention_days,
+            served=served_store,
+            served_days=settings.served_retention_days,
+            clock=now_us,
+        )
+        self._governor = Governor(
+            ModelStore(settings.home / "reranker" / "models"),
+            loader=self._loader,
+            pool=self._loading_pool,
+            memory_bytes=settings.agent_memory_mb * _MB,
+            registered=self._agents.registered,
+            no_model=(
+                f"the reranker 'cross-encoder' has no model: set {variable(settings, 'cross_encoder')} to a "
+                "model's folder or hub name, or promote a version"
+            ),
+            poll_s=settings.model_poll_s,
+        )
         self._servicer = RerankerServicer(Admission(settings.max_work, "pairs"), self._codec_pool)
-        self._closables: list[_Closable] = []
-        feedback = FeedbackServicer(self._servicer)
+        services = FeedbackServices(
+            self._intake,
+            store,
+            self._agents,
+            SqlTrainingLog(self._database),
+            self._governor,
+            settings.max_registered_agents,
+        )
+        feedback = FeedbackServicer(services, self._codec_pool, clock=now_us)
         self.registrations = [
             Registration(add_RerankerServiceServicer_to_server, self._servicer, RERANKER),
             Registration(add_FeedbackServiceServicer_to_server, feedback, FEEDBACK),
         ]
 
     async def start(self) -> None:
-        """Loads the cross-encoder, if one is set, and opens the channel to the generator.
+        """Opens the database, loads what is served, and opens the channel to the generator.
 
         Raises:
             SettingsError: the cross-encoder cannot be had; one line that names the setting.
+            ServerStartError: the database cannot be used.
         """
+        try:
+            await self._start()
+        except BaseException:
+            await self.stop()
+            raise
+
+    async def _start(self) -> None:
         settings = self._settings
-        rerankers: dict[str, Reranker] = {
-            "cross-encoder": await self._cross_encoder(),
-            "rankrag": RankRag(self._connect()),
-            "none": Unranked(),
-        }
-        self._servicer.open(Reranking(rerankers, settings.default_reranker))
-
-    async def stop(self) -> None:
-        """Closes the channel and ends the threads."""
-        for one in self._closables:
-            await one.close()
-        self._pool.close()
-        self._codec_pool.close()
-
-    def _connect(self) -> GeneratorClient:
-        client = GeneratorClient(
-            self._settings.generator_target,
-            model=self._settings.rankrag_model,
-            model_setting=variable(self._settings, "rankrag_model"),
-            template=self._settings.rankrag_template,
-            template_setting=variable(self._settings, "rankrag_template"),
-            max_message_bytes=self._settings.max_message_bytes,
+        await self._open_database()
+        self._closing.append(self._database.close)
+        await self._governor.start(await self._origin())
+        self._closing.append(self._governor.close)
+        if settings.default_reranker == "cross-encoder" and not self._governor.has_model:
+            needs = f"{variable(settings, 'cross_encoder')} or a version that was promoted"
+            raise SettingsError(f"{variable(settings, 'default_reranker')}=cross-encoder needs {needs}")
+        self._closing.append(self._intake.close)
+        if self._served is not None:
+            self._served.start()
+            self._closing.append(self._served.close)
+        self._retention.start()
+        self._closing.append(self._retention.close)
+        generator = GeneratorClient(
+            settings.generator_target,
+            model=settings.rankrag_model,
+            model_setting=variable(settings, "rankrag_model"),
+            max_message_bytes=settings.max_message_bytes,
             telemetry=self._telemetry,
         )
-        self._closables.append(client)
-        return client
+        self._closing.append(generator.close)
+        cross_encoder = CrossEncoderReranker(
+            self._governor,
+            pool=self._pool,
+            batch_size=settings.batch_size,
+            batch_tokens=settings.batch_tokens,
+            max_delay_s=settings.batch_delay_ms / 1000,
+        )
+        self._closing.append(cross_encoder.close)
+        rerankers: dict[str, Reranker] = {
+            "cross-encoder": cross_encoder,
+            "rankrag": RankRag(generator),
+            "none": Unranked(),
+        }
+        self._servicer.open(Reranking(rerankers, settings.default_reranker), self._served)
 
-    async def _cross_encoder(self) -> Reranker:
-        settings = self._settings
-        setting = variable(settings, "cross_encoder")
-        if not settings.cross_encoder:
-            if settings.default_reranker == "cross-encoder":
-                raise SettingsError(f"{variable(settings, 'default_reranker')}=cross-encoder needs {setting}")
-            return Unconfigured("cross-encoder", setting)
+    async def stop(self) -> None:
+        """Stores what waits, closes what is open, the last opened first, and ends the threads."""
+        while self._closing:
+            await self._closing.pop()()
+        for pool in (self._pool, self._codec_pool, self._loading_pool):
+            pool.close()
+
+    async def _open_database(self) -> None:
+        try:
+            await self._database.open()
+        except Unavailable as error:
+            name = variable(self._settings, "database_url" if self._settings.database_url else "home")
+            raise ServerStartError(f"{error.message}: set {name} to a place that can be written") from error
+
+    async def _loader(self) -> ModelLoader:
         # Only a server with a cross-encoder pays for importing torch and sentence-transformers.
         from meshkit.placement import DeviceError
-        from services.reranker.backends.cross_encoder import CrossEncoderReranker, from_settings
+        from services.reranker.backends.encoder import EncoderLoader
 
+        settings = self._settings
         try:
-            cross_encoder: CrossEncoderReranker = await self._pool.run(from_settings, settings, self._pool)
+            return await self._loading_pool.run(EncoderLoader.from_settings, settings)
         except DeviceError as error:
-            raise SettingsError(f"{variable(settings, 'device')}={settings.device!r}: {error}") from None
+            said = f"{variable(settings, 'device')}={settings.device!r}: {error}"
+            raise FailedPrecondition("NO_DEVICE", said) from None
+
+    async def _origin(self) -> LoadedModel | None:
+        """The cross-encoder that the settings name."""
+        settings = self._settings
+        if not settings.cross_encoder:
+            return None
+        setting = variable(settings, "cross_encoder")
+        try:
+            loader = await self._loader()
+            origin: LoadedModel = await self._loading_pool.run(_load_origin, loader, settings)
+        except FailedPrecondition as error:
+            raise SettingsError(error.message) from None
         except models.DownloadsOffError as error:
             allow = variable(settings, "allow_download")
             raise SettingsError(f"{setting}: {error}; {allow}=true fetches it") from None
         except models.ModelError as error:
             raise SettingsError(f"{setting}: {error}") from None
-        self._closables.append(cross_encoder)
-        return cross_encoder
+        return origin
+
+
+def _load_origin(loader: ModelLoader, settings: RerankerSettings) -> LoadedModel:
+    folder = models.locate(settings.cross_encoder, allow_download=settings.allow_download)
+    weights = list(folder.glob("*.safetensors"))
+    if not weights:
+        raise models.ModelError(f"{folder} has no *.safetensors weights; other formats are not loaded")
+    written_at = datetime.fromtimestamp(max(path.stat().st_mtime for path in weights), UTC)
+    provenance = f"loaded from {Path(settings.cross_encoder).name}"
+    return loader.full(folder, models.version(folder), provenance=provenance, created_at=written_at)
 
 
 async def main() -> None:

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
 from meshkit import checks
 from meshkit.errors import InvalidField
 from ragmesh.common.v1 import common_pb2
-from ragmesh.reranker.v1 import feedback_service_pb2 as feedback_pb
 from ragmesh.reranker.v1 import reranker_service_pb2 as pb
-from services.reranker.domain import Agent, LearnedModel, Passage, Ranking
+from services.reranker.domain import Agent, Passage, Ranking
 
 MAX_PASSAGES: Final = 1000
 """Most passages of one request."""
@@ -47,7 +45,7 @@ def decode_request(message: pb.RerankRequest) -> RerankCall:
     return RerankCall(
         query=query,
         passages=tuple(Passage(one.id, one.title, one.text) for one in message.passages),
-        agent=_agent("agent", message.agent),
+        agent=decode_agent("agent", message.agent),
         top_k=top_k,
         reranker=_at_most("reranker", message.reranker, MAX_NAME_BYTES),
     )
@@ -63,16 +61,12 @@ def encode_ranking(ranking: Ranking) -> pb.RerankResponse:
     )
 
 
-def encode_models(models: Sequence[LearnedModel]) -> feedback_pb.ListModelsResponse:
-    """The learned models."""
-    response = feedback_pb.ListModelsResponse()
-    for model in models:
-        entry = response.models.add(version=model.version, serving=model.serving, provenance=model.provenance)
-        entry.created_at.FromDatetime(model.created_at)
-    return response
+def decode_agent(field: str, message: common_pb2.Agent) -> Agent:
+    """An agent.
 
-
-def _agent(field: str, message: common_pb2.Agent) -> Agent:
+    Raises:
+        InvalidField: an id is too long.
+    """
     return Agent(
         _at_most(f"{field}.task_id", message.task_id, MAX_AGENT_BYTES),
         _at_most(f"{field}.model_id", message.model_id, MAX_AGENT_BYTES),

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 
 from meshkit.errors import NotFound
 from ragcore import ranking
-from services.reranker.domain import Agent, LearnedModel, Passage, Ranking
+from services.reranker.domain import Agent, Passage, Ranking
 from services.reranker.ports import Reranker
 
 
@@ -47,8 +47,3 @@ class Reranking:
             raise RuntimeError(f"{name} gave {len(scores.values)} scores for {count} passages, or no numbers")
         order = ranking.top_k(scores.values, [passage.id for passage in passages], top_k)
         return Ranking(scores.values, tuple(order.tolist()), scores.model_version, name)
-
-    def models(self) -> list[LearnedModel]:
-        """Learned models of all rerankers, served ones first, then newest first."""
-        models = [model for reranker in self._rerankers.values() for model in reranker.models()]
-        return sorted(models, key=lambda model: (not model.serving, -model.created_at.timestamp()))

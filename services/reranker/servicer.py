@@ -3,24 +3,20 @@
 
 from __future__ import annotations
 
-from typing import Any, Final, NoReturn
+from typing import Any, Final
 
 import grpc
 
 from meshkit.admission import Admission
 from meshkit.compute import ComputePool
-from meshkit.errors import Unimplemented
-from ragmesh.reranker.v1 import feedback_service_pb2 as feedback_pb
-from ragmesh.reranker.v1 import feedback_service_pb2_grpc as feedback_rpc
 from ragmesh.reranker.v1 import reranker_service_pb2 as pb
 from ragmesh.reranker.v1 import reranker_service_pb2_grpc as rpc
 from services.reranker import codec
 from services.reranker.engine import Reranking
+from services.reranker.feedback.served import ServedRankings
 
 RERANKER: Final = "ragmesh.reranker.v1.RerankerService"
 """Full name of the reranker service."""
-FEEDBACK: Final = "ragmesh.reranker.v1.FeedbackService"
-"""Full name of the feedback service."""
 
 Context = grpc.aio.ServicerContext[Any, Any]
 
@@ -38,10 +34,12 @@ class RerankerServicer(rpc.RerankerServiceServicer):
         self._admission = admission
         self._codec_pool = codec_pool
         self._engine: Reranking | None = None
+        self._served: ServedRankings | None = None
 
-    def open(self, engine: Reranking) -> None:
-        """Begins to answer, with ``engine``."""
+    def open(self, engine: Reranking, served: ServedRankings | None = None) -> None:
+        """Begins to answer, with ``engine``, and to remember what it serves in ``served``."""
         self._engine = engine
+        self._served = served
 
     @property
     def engine(self) -> Reranking:
@@ -57,48 +55,7 @@ class RerankerServicer(rpc.RerankerServiceServicer):
             ranking = await self.engine.rerank(
                 call.query, call.passages, call.agent, top_k=call.top_k, reranker=call.reranker
             )
+        if self._served is not None:
+            ids = [passage.id for passage in call.passages]
+            self._served.remember(call.query, call.agent, ranking.model_version, ids)
         return codec.encode_ranking(ranking)
-
-
-class FeedbackServicer(feedback_rpc.FeedbackServiceServicer):
-    """The feedback service on the wire: it says what is served; learning is yet to come."""
-
-    def __init__(self, reranker: RerankerServicer) -> None:
-        self._reranker = reranker
-
-    async def RecordFeedback(
-        self, request: feedback_pb.RecordFeedbackRequest, context: Context
-    ) -> feedback_pb.RecordFeedbackResponse:
-        """Refuses: nothing is stored."""
-        _not_yet("RecordFeedback", "no feedback is stored")
-
-    async def ListModels(
-        self, request: feedback_pb.ListModelsRequest, context: Context
-    ) -> feedback_pb.ListModelsResponse:
-        """The learned model that is served, if there is one."""
-        return codec.encode_models(self._reranker.engine.models())
-
-    async def PromoteModel(
-        self, request: feedback_pb.PromoteModelRequest, context: Context
-    ) -> feedback_pb.PromoteModelResponse:
-        """Refuses: the served model is the one of the settings."""
-        _not_yet("PromoteModel", "the served model is the one it was started with")
-
-    async def RollbackModel(
-        self, request: feedback_pb.RollbackModelRequest, context: Context
-    ) -> feedback_pb.RollbackModelResponse:
-        """Refuses: there is no earlier model."""
-        _not_yet("RollbackModel", "the served model is the one it was started with")
-
-    async def GetTrainingStatus(
-        self, request: feedback_pb.GetTrainingStatusRequest, context: Context
-    ) -> feedback_pb.GetTrainingStatusResponse:
-        """Refuses: nothing is trained."""
-        _not_yet("GetTrainingStatus", "nothing is trained")
-
-
-def _not_yet(method: str, instead: str) -> NoReturn:
-    raise Unimplemented(
-        f"FeedbackService.{method} is not in this version of ragmesh yet; {instead}: the reranker does not "
-        "learn from feedback so far"
-    )

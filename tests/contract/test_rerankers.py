@@ -14,14 +14,13 @@ from meshkit.server import MeshServer
 from meshkit.telemetry import Telemetry
 from services.generator.__main__ import GeneratorService
 from services.generator.settings import GeneratorSettings, ModelSource
-from services.reranker.backends.cross_encoder import from_settings
+from services.reranker.backends.cross_encoder import CrossEncoderReranker
 from services.reranker.backends.rankrag import RankRag
 from services.reranker.backends.unranked import Unranked
 from services.reranker.clients import GeneratorClient
 from services.reranker.domain import Agent, Passage
-from services.reranker.ports import Reranker
-from services.reranker.settings import RerankerSettings
-from tests import tiny_models
+from services.reranker.ports import Assigned, LoadedModel, Reranker
+from tests import tiny_encoders, tiny_models
 from tests.tiny_models import SENTENCES
 
 QUERY = SENTENCES[0]
@@ -31,6 +30,16 @@ MODELS: dict[str, Callable[[Path], Path] | None] = {
     "rankrag": tiny_models.t5,
     "none": None,
 }
+
+
+class OneForAll:
+    """One model, whoever asks."""
+
+    def __init__(self, model: LoadedModel) -> None:
+        self._assigned = Assigned(model)
+
+    async def model_for(self, agent: Agent) -> Assigned:
+        return self._assigned
 
 
 @pytest.fixture(scope="module")
@@ -48,10 +57,10 @@ async def reranker(
         elif request.param == "cross-encoder":
             pool = ComputePool(2, "test")
             stack.callback(pool.close)
-            settings = RerankerSettings(
-                cross_encoder=str(folders["cross-encoder"]), dtype="float32", device="cpu", home=tmp_path
+            model = tiny_encoders.encoder(folders["cross-encoder"], version="v1")
+            cross_encoder = CrossEncoderReranker(
+                OneForAll(model), pool=pool, batch_size=16, batch_tokens=4096, max_delay_s=0.002
             )
-            cross_encoder = from_settings(settings, pool)
             stack.push_async_callback(cross_encoder.close)
             yield cross_encoder
         else:
@@ -117,4 +126,3 @@ async def test_an_agent_it_was_not_trained_for_is_an_unknown_one(reranker: Reran
 async def test_it_names_the_version_that_scored(reranker: Reranker) -> None:
     version = (await reranker.score(QUERY, PASSAGES, Agent())).model_version
     assert bool(version) is not isinstance(reranker, Unranked)
-    assert {model.version for model in reranker.models()} <= {version}

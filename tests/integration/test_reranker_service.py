@@ -44,7 +44,8 @@ from services.generator.prompts import TemplateLibrary
 from services.generator.servicer import NAME, GeneratorServicer
 from services.generator.settings import GeneratorSettings
 from services.reranker.__main__ import RerankerService
-from services.reranker.servicer import FEEDBACK, RERANKER
+from services.reranker.feedback.servicer import NAME as FEEDBACK
+from services.reranker.servicer import RERANKER
 from services.reranker.settings import RerankerSettings
 from tests import tiny_models
 from tests.tiny_models import SENTENCES
@@ -190,22 +191,6 @@ async def test_a_cross_encoder(serve: Serve, tmp_path: Path) -> None:
     ).models
     assert (model.version, model.serving) == (response.model_version, True)
     assert "cross" in model.provenance
-
-
-async def test_feedback_says_what_is_not_there_yet(serve: Serve) -> None:
-    stub = FeedbackServiceStub(await serve())
-    assert not (await stub.ListModels(feedback_pb.ListModelsRequest(), timeout=TIMEOUT)).models
-    feedback = feedback_pb.RecordFeedbackRequest(feedback=[feedback_pb.Feedback(id="a")])
-    calls = [
-        (stub.RecordFeedback, feedback),
-        (stub.PromoteModel, feedback_pb.PromoteModelRequest(version="v")),
-        (stub.RollbackModel, feedback_pb.RollbackModelRequest()),
-        (stub.GetTrainingStatus, feedback_pb.GetTrainingStatusRequest()),
-    ]
-    for call, request in calls:
-        with pytest.raises(grpc.aio.AioRpcError, match="not in this version of ragmesh yet") as caught:
-            await call(request, timeout=TIMEOUT)
-        assert caught.value.code() is grpc.StatusCode.UNIMPLEMENTED
 
 
 async def test_bad_requests_name_their_field(serve: Serve) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Protocol
 
-from services.reranker.domain import Agent, LearnedModel, Passage, Scores
+from services.reranker.domain import Agent, Passage, Scores
 
 
 class RelevanceJudge(Protocol):
@@ -29,7 +29,3 @@ class RankRag:
     async def score(self, query: str, passages: Sequence[Passage], agent: Agent) -> Scores:
         """P(True) of each passage."""
         return await self._judge.score_relevance(query, passages)
-
-    def models(self) -> list[LearnedModel]:
-        """None: the model is the generator's, and is not governed here."""
-        return []

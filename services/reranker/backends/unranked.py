@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from services.reranker.domain import Agent, LearnedModel, Passage, Scores
+from services.reranker.domain import Agent, Passage, Scores
 
 
 class Unranked:
@@ -13,7 +13,3 @@ class Unranked:
     async def score(self, query: str, passages: Sequence[Passage], agent: Agent) -> Scores:
         """Reciprocal ranks."""
         return Scores(tuple(1.0 / rank for rank in range(1, len(passages) + 1)), "")
-
-    def models(self) -> list[LearnedModel]:
-        """None: nothing is learned here."""
-        return []

@@ -26,41 +26,67 @@ from google.protobuf import timestamp_pb2 as google_dot_protobuf_dot_timestamp__
 from ragmesh.common.v1 import common_pb2 as ragmesh_dot_common_dot_v1_dot_common__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n*ragmesh/reranker/v1/feedback_service.proto\x12\x13ragmesh.reranker.v1\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x1eragmesh/common/v1/common.proto\"\xb2\x01\n\x08\x46\x65\x65\x64\x62\x61\x63k\x12\n\n\x02id\x18\x01 \x01(\t\x12\r\n\x05query\x18\x02 \x01(\t\x12\x12\n\npassage_id\x18\x03 \x01(\t\x12\'\n\x05\x61gent\x18\x04 \x01(\x0b\x32\x18.ragmesh.common.v1.Agent\x12\x12\n\nusefulness\x18\x05 \x01(\x01\x12\x15\n\rmodel_version\x18\x06 \x01(\t\x12\x12\n\ncollection\x18\x07 \x01(\t\x12\x0f\n\x07ranking\x18\x08 \x03(\t\"H\n\x15RecordFeedbackRequest\x12/\n\x08\x66\x65\x65\x64\x62\x61\x63k\x18\x01 \x03(\x0b\x32\x1d.ragmesh.reranker.v1.Feedback\"\\\n\x0e\x46\x65\x65\x64\x62\x61\x63kResult\x12\n\n\x02id\x18\x01 \x01(\t\x12+\n\x05\x65rror\x18\x02 \x01(\x0b\x32\x1c.ragmesh.common.v1.ItemError\x12\x11\n\tduplicate\x18\x03 \x01(\x08\"N\n\x16RecordFeedbackResponse\x12\x34\n\x07results\x18\x01 \x03(\x0b\x32#.ragmesh.reranker.v1.FeedbackResult\"u\n\rRerankerModel\x12\x0f\n\x07version\x18\x01 \x01(\t\x12\x0f\n\x07serving\x18\x02 \x01(\x08\x12.\n\ncreated_at\x18\x03 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x12\n\nprovenance\x18\x04 \x01(\t\"\x13\n\x11ListModelsRequest\"H\n\x12ListModelsResponse\x12\x32\n\x06models\x18\x01 \x03(\x0b\x32\".ragmesh.reranker.v1.RerankerModel\"&\n\x13PromoteModelRequest\x12\x0f\n\x07version\x18\x01 \x01(\t\"I\n\x14PromoteModelResponse\x12\x31\n\x05model\x18\x01 \x01(\x0b\x32\".ragmesh.reranker.v1.RerankerModel\"\x16\n\x14RollbackModelRequest\"J\n\x15RollbackModelResponse\x12\x31\n\x05model\x18\x01 \x01(\x0b\x32\".ragmesh.reranker.v1.RerankerModel\"\x1a\n\x18GetTrainingStatusRequest\"\xf2\x01\n\x19GetTrainingStatusResponse\x12\x43\n\x05state\x18\x01 \x01(\x0e\x32\x34.ragmesh.reranker.v1.GetTrainingStatusResponse.State\x12\x18\n\x10pending_feedback\x18\x02 \x01(\x04\x12\x10\n\x08progress\x18\x03 \x01(\x01\x12\x0f\n\x07message\x18\x04 \x01(\t\"S\n\x05State\x12\x15\n\x11STATE_UNSPECIFIED\x10\x00\x12\x0e\n\nSTATE_IDLE\x10\x01\x12\x11\n\rSTATE_RUNNING\x10\x02\x12\x10\n\x0cSTATE_FAILED\x10\x03\x32\x9c\x04\n\x0f\x46\x65\x65\x64\x62\x61\x63kService\x12i\n\x0eRecordFeedback\x12*.ragmesh.reranker.v1.RecordFeedbackRequest\x1a+.ragmesh.reranker.v1.RecordFeedbackResponse\x12]\n\nListModels\x12&.ragmesh.reranker.v1.ListModelsRequest\x1a\'.ragmesh.reranker.v1.ListModelsResponse\x12\x63\n\x0cPromoteModel\x12(.ragmesh.reranker.v1.PromoteModelRequest\x1a).ragmesh.reranker.v1.PromoteModelResponse\x12\x66\n\rRollbackModel\x12).ragmesh.reranker.v1.RollbackModelRequest\x1a*.ragmesh.reranker.v1.RollbackModelResponse\x12r\n\x11GetTrainingStatus\x12-.ragmesh.reranker.v1.GetTrainingStatusRequest\x1a..ragmesh.reranker.v1.GetTrainingStatusResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n*ragmesh/reranker/v1/feedback_service.proto\x12\x13ragmesh.reranker.v1\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x1eragmesh/common/v1/common.proto\"\xb2\x01\n\x08\x46\x65\x65\x64\x62\x61\x63k\x12\n\n\x02id\x18\x01 \x01(\t\x12\r\n\x05query\x18\x02 \x01(\t\x12\x12\n\npassage_id\x18\x03 \x01(\t\x12\'\n\x05\x61gent\x18\x04 \x01(\x0b\x32\x18.ragmesh.common.v1.Agent\x12\x12\n\nusefulness\x18\x05 \x01(\x01\x12\x15\n\rmodel_version\x18\x06 \x01(\t\x12\x12\n\ncollection\x18\x07 \x01(\t\x12\x0f\n\x07ranking\x18\x08 \x03(\t\"H\n\x15RecordFeedbackRequest\x12/\n\x08\x66\x65\x65\x64\x62\x61\x63k\x18\x01 \x03(\x0b\x32\x1d.ragmesh.reranker.v1.Feedback\"m\n\x0e\x46\x65\x65\x64\x62\x61\x63kResult\x12\n\n\x02id\x18\x01 \x01(\t\x12+\n\x05\x65rror\x18\x02 \x01(\x0b\x32\x1c.ragmesh.common.v1.ItemError\x12\x11\n\tduplicate\x18\x03 \x01(\x08\x12\x0f\n\x07\x66lagged\x18\x04 \x01(\x08\"N\n\x16RecordFeedbackResponse\x12\x34\n\x07results\x18\x01 \x03(\x0b\x32#.ragmesh.reranker.v1.FeedbackResult\"\x84\x01\n\x15\x45xportFeedbackRequest\x12\'\n\x05\x61gent\x18\x01 \x01(\x0b\x32\x18.ragmesh.common.v1.Agent\x12)\n\x05since\x18\x02 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x17\n\x0finclude_flagged\x18\x03 \x01(\x08\"\xb5\x01\n\x0eStoredFeedback\x12/\n\x08\x66\x65\x65\x64\x62\x61\x63k\x18\x01 \x01(\x0b\x32\x1d.ragmesh.reranker.v1.Feedback\x12/\n\x0brecorded_at\x18\x02 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12/\n\x04\x66lag\x18\x03 \x01(\x0e\x32!.ragmesh.reranker.v1.FeedbackFlag\x12\x10\n\x08sequence\x18\x04 \x01(\x04\"O\n\x16\x45xportFeedbackResponse\x12\x35\n\x08\x66\x65\x65\x64\x62\x61\x63k\x18\x01 \x03(\x0b\x32#.ragmesh.reranker.v1.StoredFeedback\"T\n\x14RegisterAgentRequest\x12\'\n\x05\x61gent\x18\x01 \x01(\x0b\x32\x18.ragmesh.common.v1.Agent\x12\x13\n\x0b\x64\x65scription\x18\x02 \x01(\t\"I\n\x15RegisterAgentResponse\x12\x30\n\x05\x61gent\x18\x01 \x01(\x0b\x32!.ragmesh.reranker.v1.AgentSummary\"\xbd\x02\n\x0c\x41gentSummary\x12\'\n\x05\x61gent\x18\x01 \x01(\x0b\x32\x18.ragmesh.common.v1.Agent\x12\x31\n\rregistered_at\x18\x02 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x13\n\x0b\x64\x65scription\x18\x03 \x01(\t\x12\x16\n\x0eknown_to_model\x18\x04 \x01(\x08\x12\x14\n\x0cnum_feedback\x18\x05 \x01(\x04\x12\x13\n\x0bnum_flagged\x18\x06 \x01(\x04\x12\x11\n\tnum_today\x18\x07 \x01(\x04\x12\x1c\n\x0fmean_usefulness\x18\x08 \x01(\x01H\x00\x88\x01\x01\x12\x34\n\x10last_feedback_at\x18\t \x01(\x0b\x32\x1a.google.protobuf.TimestampB\x12\n\x10_mean_usefulness\":\n\x11ListAgentsRequest\x12\x11\n\tpage_size\x18\x01 \x01(\r\x12\x12\n\npage_token\x18\x02 \x01(\t\"`\n\x12ListAgentsResponse\x12\x31\n\x06\x61gents\x18\x01 \x03(\x0b\x32!.ragmesh.reranker.v1.AgentSummary\x12\x17\n\x0fnext_page_token\x18\x02 \x01(\t\"\xde\x03\n\rRerankerModel\x12\x0f\n\x07version\x18\x01 \x01(\t\x12\x0f\n\x07serving\x18\x02 \x01(\x08\x12.\n\ncreated_at\x18\x03 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x12\n\nprovenance\x18\x04 \x01(\t\x12\x16\n\x0eparent_version\x18\x05 \x01(\t\x12@\n\x07metrics\x18\x06 \x03(\x0b\x32/.ragmesh.reranker.v1.RerankerModel.MetricsEntry\x12\'\n\x05\x61gent\x18\x07 \x01(\x0b\x32\x18.ragmesh.common.v1.Agent\x12\x35\n\x04kind\x18\x08 \x01(\x0e\x32\'.ragmesh.reranker.v1.RerankerModel.Kind\x12\x14\n\x0c\x62\x61se_version\x18\t \x01(\t\x12\x12\n\nsize_bytes\x18\n \x01(\x04\x12\x14\n\x0c\x61gent_tokens\x18\x0b \x03(\t\x1a.\n\x0cMetricsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x01:\x02\x38\x01\"=\n\x04Kind\x12\x14\n\x10KIND_UNSPECIFIED\x10\x00\x12\r\n\tKIND_FULL\x10\x01\x12\x10\n\x0cKIND_ADAPTER\x10\x02\"<\n\x11ListModelsRequest\x12\'\n\x05\x61gent\x18\x01 \x01(\x0b\x32\x18.ragmesh.common.v1.Agent\"H\n\x12ListModelsResponse\x12\x32\n\x06models\x18\x01 \x03(\x0b\x32\".ragmesh.reranker.v1.RerankerModel\"B\n\x13PromoteModelRequest\x12\x0f\n\x07version\x18\x01 \x01(\t\x12\x1a\n\x12merge_agent_tokens\x18\x02 \x01(\x08\"I\n\x14PromoteModelResponse\x12\x31\n\x05model\x18\x01 \x01(\x0b\x32\".ragmesh.reranker.v1.RerankerModel\"?\n\x14RollbackModelRequest\x12\'\n\x05\x61gent\x18\x01 \x01(\x0b\x32\x18.ragmesh.common.v1.Agent\"J\n\x15RollbackModelResponse\x12\x31\n\x05model\x18\x01 \x01(\x0b\x32\".ragmesh.reranker.v1.RerankerModel\"C\n\x18GetTrainingStatusRequest\x12\'\n\x05\x61gent\x18\x01 \x01(\x0b\x32\x18.ragmesh.common.v1.Agent\"\xa4\x02\n\x19GetTrainingStatusResponse\x12\x43\n\x05state\x18\x01 \x01(\x0e\x32\x34.ragmesh.reranker.v1.GetTrainingStatusResponse.State\x12\x18\n\x10pending_feedback\x18\x02 \x01(\x04\x12\x10\n\x08progress\x18\x03 \x01(\x01\x12\x0f\n\x07message\x18\x04 \x01(\t\x12\x30\n\ttrainings\x18\x05 \x03(\x0b\x32\x1d.ragmesh.reranker.v1.Training\"S\n\x05State\x12\x15\n\x11STATE_UNSPECIFIED\x10\x00\x12\x0e\n\nSTATE_IDLE\x10\x01\x12\x11\n\rSTATE_RUNNING\x10\x02\x12\x10\n\x0cSTATE_FAILED\x10\x03\"\x99\x02\n\x08Training\x12\'\n\x05\x61gent\x18\x01 \x01(\x0b\x32\x18.ragmesh.common.v1.Agent\x12\x43\n\x05state\x18\x02 \x01(\x0e\x32\x34.ragmesh.reranker.v1.GetTrainingStatusResponse.State\x12\x10\n\x08progress\x18\x03 \x01(\x01\x12\x0f\n\x07message\x18\x04 \x01(\t\x12\x18\n\x10pending_feedback\x18\x05 \x01(\x04\x12\x17\n\x0fpending_queries\x18\x06 \x01(\x04\x12\x19\n\x11\x63\x61ndidate_version\x18\x07 \x01(\t\x12.\n\nupdated_at\x18\x08 \x01(\x0b\x32\x1a.google.protobuf.Timestamp*\x8a\x01\n\x0c\x46\x65\x65\x64\x62\x61\x63kFlag\x12\x1d\n\x19\x46\x45\x45\x44\x42\x41\x43K_FLAG_UNSPECIFIED\x10\x00\x12\x1f\n\x1b\x46\x45\x45\x44\x42\x41\x43K_FLAG_CONTRADICTION\x10\x01\x12\x1e\n\x1a\x46\x45\x45\x44\x42\x41\x43K_FLAG_INCONSISTENT\x10\x02\x12\x1a\n\x16\x46\x45\x45\x44\x42\x41\x43K_FLAG_CONSTANT\x10\x03\x32\xd0\x06\n\x0f\x46\x65\x65\x64\x62\x61\x63kService\x12i\n\x0eRecordFeedback\x12*.ragmesh.reranker.v1.RecordFeedbackRequest\x1a+.ragmesh.reranker.v1.RecordFeedbackResponse\x12k\n\x0e\x45xportFeedback\x12*.ragmesh.reranker.v1.ExportFeedbackRequest\x1a+.ragmesh.reranker.v1.ExportFeedbackResponse0\x01\x12\x66\n\rRegisterAgent\x12).ragmesh.reranker.v1.RegisterAgentRequest\x1a*.ragmesh.reranker.v1.RegisterAgentResponse\x12]\n\nListAgents\x12&.ragmesh.reranker.v1.ListAgentsRequest\x1a\'.ragmesh.reranker.v1.ListAgentsResponse\x12]\n\nListModels\x12&.ragmesh.reranker.v1.ListModelsRequest\x1a\'.ragmesh.reranker.v1.ListModelsResponse\x12\x63\n\x0cPromoteModel\x12(.ragmesh.reranker.v1.PromoteModelRequest\x1a).ragmesh.reranker.v1.PromoteModelResponse\x12\x66\n\rRollbackModel\x12).ragmesh.reranker.v1.RollbackModelRequest\x1a*.ragmesh.reranker.v1.RollbackModelResponse\x12r\n\x11GetTrainingStatus\x12-.ragmesh.reranker.v1.GetTrainingStatusRequest\x1a..ragmesh.reranker.v1.GetTrainingStatusResponseb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'ragmesh.reranker.v1.feedback_service_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
+  _globals['_RERANKERMODEL_METRICSENTRY']._loaded_options = None
+  _globals['_RERANKERMODEL_METRICSENTRY']._serialized_options = b'8\001'
+  _globals['_FEEDBACKFLAG']._serialized_start=3167
+  _globals['_FEEDBACKFLAG']._serialized_end=3305
   _globals['_FEEDBACK']._serialized_start=133
   _globals['_FEEDBACK']._serialized_end=311
   _globals['_RECORDFEEDBACKREQUEST']._serialized_start=313
   _globals['_RECORDFEEDBACKREQUEST']._serialized_end=385
   _globals['_FEEDBACKRESULT']._serialized_start=387
-  _globals['_FEEDBACKRESULT']._serialized_end=479
-  _globals['_RECORDFEEDBACKRESPONSE']._serialized_start=481
-  _globals['_RECORDFEEDBACKRESPONSE']._serialized_end=559
-  _globals['_RERANKERMODEL']._serialized_start=561
-  _globals['_RERANKERMODEL']._serialized_end=678
-  _globals['_LISTMODELSREQUEST']._serialized_start=680
-  _globals['_LISTMODELSREQUEST']._serialized_end=699
-  _globals['_LISTMODELSRESPONSE']._serialized_start=701
-  _globals['_LISTMODELSRESPONSE']._serialized_end=773
-  _globals['_PROMOTEMODELREQUEST']._serialized_start=775
-  _globals['_PROMOTEMODELREQUEST']._serialized_end=813
-  _globals['_PROMOTEMODELRESPONSE']._serialized_start=815
-  _globals['_PROMOTEMODELRESPONSE']._serialized_end=888
-  _globals['_ROLLBACKMODELREQUEST']._serialized_start=890
-  _globals['_ROLLBACKMODELREQUEST']._serialized_end=912
-  _globals['_ROLLBACKMODELRESPONSE']._serialized_start=914
-  _globals['_ROLLBACKMODELRESPONSE']._serialized_end=988
-  _globals['_GETTRAININGSTATUSREQUEST']._serialized_start=990
-  _globals['_GETTRAININGSTATUSREQUEST']._serialized_end=1016
-  _globals['_GETTRAININGSTATUSRESPONSE']._serialized_start=1019
-  _globals['_GETTRAININGSTATUSRESPONSE']._serialized_end=1261
-  _globals['_GETTRAININGSTATUSRESPONSE_STATE']._serialized_start=1178
-  _globals['_GETTRAININGSTATUSRESPONSE_STATE']._serialized_end=1261
-  _globals['_FEEDBACKSERVICE']._serialized_start=1264
-  _globals['_FEEDBACKSERVICE']._serialized_end=1804
+  _globals['_FEEDBACKRESULT']._serialized_end=496
+  _globals['_RECORDFEEDBACKRESPONSE']._serialized_start=498
+  _globals['_RECORDFEEDBACKRESPONSE']._serialized_end=576
+  _globals['_EXPORTFEEDBACKREQUEST']._serialized_start=579
+  _globals['_EXPORTFEEDBACKREQUEST']._serialized_end=711
+  _globals['_STOREDFEEDBACK']._serialized_start=714
+  _globals['_STOREDFEEDBACK']._serialized_end=895
+  _globals['_EXPORTFEEDBACKRESPONSE']._serialized_start=897
+  _globals['_EXPORTFEEDBACKRESPONSE']._serialized_end=976
+  _globals['_REGISTERAGENTREQUEST']._serialized_start=978
+  _globals['_REGISTERAGENTREQUEST']._serialized_end=1062
+  _globals['_REGISTERAGENTRESPONSE']._serialized_start=1064
+  _globals['_REGISTERAGENTRESPONSE']._serialized_end=1137
+  _globals['_AGENTSUMMARY']._serialized_start=1140
+  _globals['_AGENTSUMMARY']._serialized_end=1457
+  _globals['_LISTAGENTSREQUEST']._serialized_start=1459
+  _globals['_LISTAGENTSREQUEST']._serialized_end=1517
+  _globals['_LISTAGENTSRESPONSE']._serialized_start=1519
+  _globals['_LISTAGENTSRESPONSE']._serialized_end=1615
+  _globals['_RERANKERMODEL']._serialized_start=1618
+  _globals['_RERANKERMODEL']._serialized_end=2096
+  _globals['_RERANKERMODEL_METRICSENTRY']._serialized_start=1987
+  _globals['_RERANKERMODEL_METRICSENTRY']._serialized_end=2033
+  _globals['_RERANKERMODEL_KIND']._serialized_start=2035
+  _globals['_RERANKERMODEL_KIND']._serialized_end=2096
+  _globals['_LISTMODELSREQUEST']._serialized_start=2098
+  _globals['_LISTMODELSREQUEST']._serialized_end=2158
+  _globals['_LISTMODELSRESPONSE']._serialized_start=2160
+  _globals['_LISTMODELSRESPONSE']._serialized_end=2232
+  _globals['_PROMOTEMODELREQUEST']._serialized_start=2234
+  _globals['_PROMOTEMODELREQUEST']._serialized_end=2300
+  _globals['_PROMOTEMODELRESPONSE']._serialized_start=2302
+  _globals['_PROMOTEMODELRESPONSE']._serialized_end=2375
+  _globals['_ROLLBACKMODELREQUEST']._serialized_start=2377
+  _globals['_ROLLBACKMODELREQUEST']._serialized_end=2440
+  _globals['_ROLLBACKMODELRESPONSE']._serialized_start=2442
+  _globals['_ROLLBACKMODELRESPONSE']._serialized_end=2516
+  _globals['_GETTRAININGSTATUSREQUEST']._serialized_start=2518
+  _globals['_GETTRAININGSTATUSREQUEST']._serialized_end=2585
+  _globals['_GETTRAININGSTATUSRESPONSE']._serialized_start=2588
+  _globals['_GETTRAININGSTATUSRESPONSE']._serialized_end=2880
+  _globals['_GETTRAININGSTATUSRESPONSE_STATE']._serialized_start=2797
+  _globals['_GETTRAININGSTATUSRESPONSE_STATE']._serialized_end=2880
+  _globals['_TRAINING']._serialized_start=2883
+  _globals['_TRAINING']._serialized_end=3164
+  _globals['_FEEDBACKSERVICE']._serialized_start=3308
+  _globals['_FEEDBACKSERVICE']._serialized_end=4156
 # @@protoc_insertion_point(module_scope)

@@ -21,6 +21,34 @@ else:
 
 DESCRIPTOR: _descriptor.FileDescriptor
 
+class _FeedbackFlag:
+    ValueType = _typing.NewType("ValueType", _builtins.int)
+    V: _TypeAlias = ValueType  # noqa: Y015
+
+class _FeedbackFlagEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_FeedbackFlag.ValueType], _builtins.type):
+    DESCRIPTOR: _descriptor.EnumDescriptor
+    FEEDBACK_FLAG_UNSPECIFIED: _FeedbackFlag.ValueType  # 0
+    """Not set: it is used."""
+    FEEDBACK_FLAG_CONTRADICTION: _FeedbackFlag.ValueType  # 1
+    """The agent judged the same passage for the same query otherwise, more than half the range apart."""
+    FEEDBACK_FLAG_INCONSISTENT: _FeedbackFlag.ValueType  # 2
+    """The agent contradicts itself too often for any of it to be believed."""
+    FEEDBACK_FLAG_CONSTANT: _FeedbackFlag.ValueType  # 3
+    """The agent says the same of everything."""
+
+class FeedbackFlag(_FeedbackFlag, metaclass=_FeedbackFlagEnumTypeWrapper):
+    """Why feedback is kept out of training."""
+
+FEEDBACK_FLAG_UNSPECIFIED: FeedbackFlag.ValueType  # 0
+"""Not set: it is used."""
+FEEDBACK_FLAG_CONTRADICTION: FeedbackFlag.ValueType  # 1
+"""The agent judged the same passage for the same query otherwise, more than half the range apart."""
+FEEDBACK_FLAG_INCONSISTENT: FeedbackFlag.ValueType  # 2
+"""The agent contradicts itself too often for any of it to be believed."""
+FEEDBACK_FLAG_CONSTANT: FeedbackFlag.ValueType  # 3
+"""The agent says the same of everything."""
+Global___FeedbackFlag: _TypeAlias = FeedbackFlag  # noqa: Y015
+
 @_typing.final
 class Feedback(_message.Message):
     """How useful one passage was to one agent."""
@@ -36,24 +64,28 @@ class Feedback(_message.Message):
     COLLECTION_FIELD_NUMBER: _builtins.int
     RANKING_FIELD_NUMBER: _builtins.int
     id: _builtins.str
-    """Idempotency id chosen by the sender; 1 to 128 bytes."""
+    """Idempotency id chosen by the sender, one for each item of an agent; 1 to 128 bytes, no control characters."""
     query: _builtins.str
-    """The query that was ranked for; 1 to 8,192 bytes."""
+    """The query that was ranked for; 1 to 8,192 bytes, not only white space, no NUL."""
     passage_id: _builtins.str
-    """The passage the agent was given alone."""
+    """The passage the agent was given alone; 1 to 256 bytes, no control characters."""
     usefulness: _builtins.float
     """The agent's utility with this passage. Unit: utility. Range: [0, 1]."""
     model_version: _builtins.str
-    """Version of the model that served the ranking."""
+    """Version of the model that served the ranking, as the reply named it; at most 128 bytes, no control
+    characters. Empty if none did.
+    """
     collection: _builtins.str
-    """Collection the passage is from."""
+    """Collection the passage is from, by name; empty if from none."""
     @_builtins.property
     def agent(self) -> _common_pb2.Agent:
-        """The agent."""
+        """The agent; not both ids empty, no control characters."""
 
     @_builtins.property
     def ranking(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
-        """Passage ids of the ranking that was served, best first."""
+        """Passage ids of the ranking that was served, best first; at most 1,000, unique, the passage among them.
+        Empty if it is not told, which a server that checks what it served refuses.
+        """
 
     def __init__(
         self,
@@ -108,10 +140,15 @@ class FeedbackResult(_message.Message):
     ID_FIELD_NUMBER: _builtins.int
     ERROR_FIELD_NUMBER: _builtins.int
     DUPLICATE_FIELD_NUMBER: _builtins.int
+    FLAGGED_FIELD_NUMBER: _builtins.int
     id: _builtins.str
     """The item's id."""
     duplicate: _builtins.bool
-    """The same id was stored before; nothing was changed."""
+    """The same id was stored before with the same content; nothing was changed."""
+    flagged: _builtins.bool
+    """Stored, but kept out of training: it contradicts what the agent said before, or the agent's feedback as a
+    whole tells nothing. Why is in the agent's counts and in exports.
+    """
     @_builtins.property
     def error(self) -> _common_pb2.ItemError:
         """Set when the item was refused."""
@@ -122,10 +159,11 @@ class FeedbackResult(_message.Message):
         id: _builtins.str = ...,
         error: _common_pb2.ItemError | None = ...,
         duplicate: _builtins.bool = ...,
+        flagged: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["error", b"error"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["duplicate", b"duplicate", "error", b"error", "id", b"id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["duplicate", b"duplicate", "error", b"error", "flagged", b"flagged", "id", b"id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -156,24 +194,364 @@ class RecordFeedbackResponse(_message.Message):
 Global___RecordFeedbackResponse: _TypeAlias = RecordFeedbackResponse  # noqa: Y015
 
 @_typing.final
+class ExportFeedbackRequest(_message.Message):
+    """Which feedback to stream."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    AGENT_FIELD_NUMBER: _builtins.int
+    SINCE_FIELD_NUMBER: _builtins.int
+    INCLUDE_FLAGGED_FIELD_NUMBER: _builtins.int
+    include_flagged: _builtins.bool
+    """Also what is kept out of training."""
+    @_builtins.property
+    def agent(self) -> _common_pb2.Agent:
+        """Only that of this agent; unset means all."""
+
+    @_builtins.property
+    def since(self) -> _timestamp_pb2.Timestamp:
+        """Only what was stored at this time or later; unset means from the first."""
+
+    def __init__(
+        self,
+        *,
+        agent: _common_pb2.Agent | None = ...,
+        since: _timestamp_pb2.Timestamp | None = ...,
+        include_flagged: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["agent", b"agent", "since", b"since"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["agent", b"agent", "include_flagged", b"include_flagged", "since", b"since"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ExportFeedbackRequest: _TypeAlias = ExportFeedbackRequest  # noqa: Y015
+
+@_typing.final
+class StoredFeedback(_message.Message):
+    """Feedback as it is stored."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    FEEDBACK_FIELD_NUMBER: _builtins.int
+    RECORDED_AT_FIELD_NUMBER: _builtins.int
+    FLAG_FIELD_NUMBER: _builtins.int
+    SEQUENCE_FIELD_NUMBER: _builtins.int
+    flag: Global___FeedbackFlag.ValueType
+    """Why it is kept out of training; not set if it is not."""
+    sequence: _builtins.int
+    """Its place in the order of storing; grows. Unit: none. Range: [1, 2^63 - 1]."""
+    @_builtins.property
+    def feedback(self) -> Global___Feedback:
+        """The item."""
+
+    @_builtins.property
+    def recorded_at(self) -> _timestamp_pb2.Timestamp:
+        """When it was stored."""
+
+    def __init__(
+        self,
+        *,
+        feedback: Global___Feedback | None = ...,
+        recorded_at: _timestamp_pb2.Timestamp | None = ...,
+        flag: Global___FeedbackFlag.ValueType = ...,
+        sequence: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["feedback", b"feedback", "recorded_at", b"recorded_at"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["feedback", b"feedback", "flag", b"flag", "recorded_at", b"recorded_at", "sequence", b"sequence"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___StoredFeedback: _TypeAlias = StoredFeedback  # noqa: Y015
+
+@_typing.final
+class ExportFeedbackResponse(_message.Message):
+    """Part of an export."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    FEEDBACK_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def feedback(self) -> _containers.RepeatedCompositeFieldContainer[Global___StoredFeedback]:
+        """At most 1,000 items, in the order they were stored."""
+
+    def __init__(
+        self,
+        *,
+        feedback: _abc.Iterable[Global___StoredFeedback] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["feedback", b"feedback"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ExportFeedbackResponse: _TypeAlias = ExportFeedbackResponse  # noqa: Y015
+
+@_typing.final
+class RegisterAgentRequest(_message.Message):
+    """Names an agent to register."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    AGENT_FIELD_NUMBER: _builtins.int
+    DESCRIPTION_FIELD_NUMBER: _builtins.int
+    description: _builtins.str
+    """Free text; at most 1,024 bytes, no NUL."""
+    @_builtins.property
+    def agent(self) -> _common_pb2.Agent:
+        """The agent; both ids 1 to 128 bytes, no control characters."""
+
+    def __init__(
+        self,
+        *,
+        agent: _common_pb2.Agent | None = ...,
+        description: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["agent", b"agent"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["agent", b"agent", "description", b"description"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___RegisterAgentRequest: _TypeAlias = RegisterAgentRequest  # noqa: Y015
+
+@_typing.final
+class RegisterAgentResponse(_message.Message):
+    """An agent that is registered."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    AGENT_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def agent(self) -> Global___AgentSummary:
+        """The agent."""
+
+    def __init__(
+        self,
+        *,
+        agent: Global___AgentSummary | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["agent", b"agent"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["agent", b"agent"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___RegisterAgentResponse: _TypeAlias = RegisterAgentResponse  # noqa: Y015
+
+@_typing.final
+class AgentSummary(_message.Message):
+    """An agent and how much feedback it gave."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    AGENT_FIELD_NUMBER: _builtins.int
+    REGISTERED_AT_FIELD_NUMBER: _builtins.int
+    DESCRIPTION_FIELD_NUMBER: _builtins.int
+    KNOWN_TO_MODEL_FIELD_NUMBER: _builtins.int
+    NUM_FEEDBACK_FIELD_NUMBER: _builtins.int
+    NUM_FLAGGED_FIELD_NUMBER: _builtins.int
+    NUM_TODAY_FIELD_NUMBER: _builtins.int
+    MEAN_USEFULNESS_FIELD_NUMBER: _builtins.int
+    LAST_FEEDBACK_AT_FIELD_NUMBER: _builtins.int
+    description: _builtins.str
+    """Free text."""
+    known_to_model: _builtins.bool
+    """Whether the served model has tokens of its task and its model; otherwise it is ranked for as an unknown
+    one.
+    """
+    num_feedback: _builtins.int
+    """Feedback items stored now. Unit: items. Range: [0, 2^63 - 1]."""
+    num_flagged: _builtins.int
+    """Of them kept out of training. Unit: items. Range: [0, num_feedback]."""
+    num_today: _builtins.int
+    """Items stored since midnight UTC; what counts against the quota of a day.
+    Unit: items. Range: [0, 2^63 - 1].
+    """
+    mean_usefulness: _builtins.float
+    """Mean usefulness of the items stored now; unset without any. Unit: utility. Range: [0, 1]."""
+    @_builtins.property
+    def agent(self) -> _common_pb2.Agent:
+        """The agent."""
+
+    @_builtins.property
+    def registered_at(self) -> _timestamp_pb2.Timestamp:
+        """When it was registered; unset if it only gave feedback."""
+
+    @_builtins.property
+    def last_feedback_at(self) -> _timestamp_pb2.Timestamp:
+        """When its last item was stored; unset if none was."""
+
+    def __init__(
+        self,
+        *,
+        agent: _common_pb2.Agent | None = ...,
+        registered_at: _timestamp_pb2.Timestamp | None = ...,
+        description: _builtins.str = ...,
+        known_to_model: _builtins.bool = ...,
+        num_feedback: _builtins.int = ...,
+        num_flagged: _builtins.int = ...,
+        num_today: _builtins.int = ...,
+        mean_usefulness: _builtins.float | None = ...,
+        last_feedback_at: _timestamp_pb2.Timestamp | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_mean_usefulness", b"_mean_usefulness", "agent", b"agent", "last_feedback_at", b"last_feedback_at", "mean_usefulness", b"mean_usefulness", "registered_at", b"registered_at"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_mean_usefulness", b"_mean_usefulness", "agent", b"agent", "description", b"description", "known_to_model", b"known_to_model", "last_feedback_at", b"last_feedback_at", "mean_usefulness", b"mean_usefulness", "num_feedback", b"num_feedback", "num_flagged", b"num_flagged", "num_today", b"num_today", "registered_at", b"registered_at"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__mean_usefulness: _TypeAlias = _typing.Literal["mean_usefulness"]  # noqa: Y015
+    _WhichOneofArgType__mean_usefulness: _TypeAlias = _typing.Literal["_mean_usefulness", b"_mean_usefulness"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__mean_usefulness) -> _WhichOneofReturnType__mean_usefulness | None: ...
+
+Global___AgentSummary: _TypeAlias = AgentSummary  # noqa: Y015
+
+@_typing.final
+class ListAgentsRequest(_message.Message):
+    """Asks for a page of agents."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    PAGE_SIZE_FIELD_NUMBER: _builtins.int
+    PAGE_TOKEN_FIELD_NUMBER: _builtins.int
+    page_size: _builtins.int
+    """Most agents in the page. Unit: agents. Range: [0, 1000]. Default: 100, which 0 means too."""
+    page_token: _builtins.str
+    """Where the page begins, from the page before; empty for the first."""
+    def __init__(
+        self,
+        *,
+        page_size: _builtins.int = ...,
+        page_token: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["page_size", b"page_size", "page_token", b"page_token"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ListAgentsRequest: _TypeAlias = ListAgentsRequest  # noqa: Y015
+
+@_typing.final
+class ListAgentsResponse(_message.Message):
+    """A page of agents."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    AGENTS_FIELD_NUMBER: _builtins.int
+    NEXT_PAGE_TOKEN_FIELD_NUMBER: _builtins.int
+    next_page_token: _builtins.str
+    """Where the next page begins; empty if this is the last."""
+    @_builtins.property
+    def agents(self) -> _containers.RepeatedCompositeFieldContainer[Global___AgentSummary]:
+        """The agents, in the order they were first heard of."""
+
+    def __init__(
+        self,
+        *,
+        agents: _abc.Iterable[Global___AgentSummary] | None = ...,
+        next_page_token: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["agents", b"agents", "next_page_token", b"next_page_token"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ListAgentsResponse: _TypeAlias = ListAgentsResponse  # noqa: Y015
+
+@_typing.final
 class RerankerModel(_message.Message):
     """A learned model."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
+    class _Kind:
+        ValueType = _typing.NewType("ValueType", _builtins.int)
+        V: _TypeAlias = ValueType  # noqa: Y015
+
+    class _KindEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[RerankerModel._Kind.ValueType], _builtins.type):
+        DESCRIPTOR: _descriptor.EnumDescriptor
+        KIND_UNSPECIFIED: RerankerModel._Kind.ValueType  # 0
+        """Not set."""
+        KIND_FULL: RerankerModel._Kind.ValueType  # 1
+        """All parameters."""
+        KIND_ADAPTER: RerankerModel._Kind.ValueType  # 2
+        """Low-rank changes to the parameters of `base_version`."""
+
+    class Kind(_Kind, metaclass=_KindEnumTypeWrapper):
+        """What a version consists of."""
+
+    KIND_UNSPECIFIED: RerankerModel.Kind.ValueType  # 0
+    """Not set."""
+    KIND_FULL: RerankerModel.Kind.ValueType  # 1
+    """All parameters."""
+    KIND_ADAPTER: RerankerModel.Kind.ValueType  # 2
+    """Low-rank changes to the parameters of `base_version`."""
+
+    @_typing.final
+    class MetricsEntry(_message.Message):
+        DESCRIPTOR: _descriptor.Descriptor
+
+        KEY_FIELD_NUMBER: _builtins.int
+        VALUE_FIELD_NUMBER: _builtins.int
+        key: _builtins.str
+        value: _builtins.float
+        def __init__(
+            self,
+            *,
+            key: _builtins.str = ...,
+            value: _builtins.float = ...,
+        ) -> None: ...
+        _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+        def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+        _ClearFieldArgType: _TypeAlias = _typing.Literal["key", b"key", "value", b"value"]  # noqa: Y015
+        def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+        def WhichOneof(self, oneof_group: _Never) -> None: ...
+
     VERSION_FIELD_NUMBER: _builtins.int
     SERVING_FIELD_NUMBER: _builtins.int
     CREATED_AT_FIELD_NUMBER: _builtins.int
     PROVENANCE_FIELD_NUMBER: _builtins.int
+    PARENT_VERSION_FIELD_NUMBER: _builtins.int
+    METRICS_FIELD_NUMBER: _builtins.int
+    AGENT_FIELD_NUMBER: _builtins.int
+    KIND_FIELD_NUMBER: _builtins.int
+    BASE_VERSION_FIELD_NUMBER: _builtins.int
+    SIZE_BYTES_FIELD_NUMBER: _builtins.int
+    AGENT_TOKENS_FIELD_NUMBER: _builtins.int
     version: _builtins.str
     """Version."""
     serving: _builtins.bool
     """Whether it is served now."""
     provenance: _builtins.str
     """What it was trained by, such as `offline-ium round 3`."""
+    parent_version: _builtins.str
+    """Version it was trained from; empty if it is the first."""
+    kind: Global___RerankerModel.Kind.ValueType
+    """What it consists of."""
+    base_version: _builtins.str
+    """Of an adapter, the version it changes; it is used while that one is served. Empty otherwise."""
+    size_bytes: _builtins.int
+    """Its size on disk. Unit: bytes. Range: [0, 2^63 - 1]."""
     @_builtins.property
     def created_at(self) -> _timestamp_pb2.Timestamp:
         """When it was made."""
+
+    @_builtins.property
+    def metrics(self) -> _containers.ScalarMap[_builtins.str, _builtins.float]:
+        """What was measured of it, by name, such as `validation-utility`; in the measure's own unit.
+        Unit: that of the measure. Range: finite.
+        """
+
+    @_builtins.property
+    def agent(self) -> _common_pb2.Agent:
+        """The agent whose own it is; unset if it serves all agents."""
+
+    @_builtins.property
+    def agent_tokens(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """Tokens of tasks and models it has, such as `[task:qa-open]`; none if it ranks alike for all agents."""
 
     def __init__(
         self,
@@ -182,10 +560,17 @@ class RerankerModel(_message.Message):
         serving: _builtins.bool = ...,
         created_at: _timestamp_pb2.Timestamp | None = ...,
         provenance: _builtins.str = ...,
+        parent_version: _builtins.str = ...,
+        metrics: _abc.Mapping[_builtins.str, _builtins.float] | None = ...,
+        agent: _common_pb2.Agent | None = ...,
+        kind: Global___RerankerModel.Kind.ValueType = ...,
+        base_version: _builtins.str = ...,
+        size_bytes: _builtins.int = ...,
+        agent_tokens: _abc.Iterable[_builtins.str] | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["created_at", b"created_at"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["agent", b"agent", "created_at", b"created_at"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["created_at", b"created_at", "provenance", b"provenance", "serving", b"serving", "version", b"version"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["agent", b"agent", "agent_tokens", b"agent_tokens", "base_version", b"base_version", "created_at", b"created_at", "kind", b"kind", "metrics", b"metrics", "parent_version", b"parent_version", "provenance", b"provenance", "serving", b"serving", "size_bytes", b"size_bytes", "version", b"version"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -193,16 +578,23 @@ Global___RerankerModel: _TypeAlias = RerankerModel  # noqa: Y015
 
 @_typing.final
 class ListModelsRequest(_message.Message):
-    """Asks for all model versions; has no fields."""
+    """Asks for model versions."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
+    AGENT_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def agent(self) -> _common_pb2.Agent:
+        """Only this agent's own versions; unset means all versions."""
+
     def __init__(
         self,
+        *,
+        agent: _common_pb2.Agent | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["agent", b"agent"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["agent", b"agent"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -217,7 +609,7 @@ class ListModelsResponse(_message.Message):
     MODELS_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def models(self) -> _containers.RepeatedCompositeFieldContainer[Global___RerankerModel]:
-        """The served one first, then newest first."""
+        """The served ones first, that for all agents before agents' own; then newest first."""
 
     def __init__(
         self,
@@ -239,16 +631,22 @@ class PromoteModelRequest(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     VERSION_FIELD_NUMBER: _builtins.int
+    MERGE_AGENT_TOKENS_FIELD_NUMBER: _builtins.int
     version: _builtins.str
-    """Version, see ListModels."""
+    """Version, see ListModels; 1 to 128 bytes."""
+    merge_agent_tokens: _builtins.bool
+    """Of a version for all agents: first give it the agents' tokens that the served version has and it lacks,
+    with their embeddings. What is served is then a new version, a child of the one that is named.
+    """
     def __init__(
         self,
         *,
         version: _builtins.str = ...,
+        merge_agent_tokens: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["version", b"version"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["merge_agent_tokens", b"merge_agent_tokens", "version", b"version"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -280,16 +678,25 @@ Global___PromoteModelResponse: _TypeAlias = PromoteModelResponse  # noqa: Y015
 
 @_typing.final
 class RollbackModelRequest(_message.Message):
-    """Asks for the previous version; has no fields."""
+    """Asks for the previous version."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
+    AGENT_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def agent(self) -> _common_pb2.Agent:
+        """Whose version; unset means the one for all agents. An agent without an earlier version of its own gets
+        the one for all agents.
+        """
+
     def __init__(
         self,
+        *,
+        agent: _common_pb2.Agent | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["agent", b"agent"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["agent", b"agent"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -321,16 +728,23 @@ Global___RollbackModelResponse: _TypeAlias = RollbackModelResponse  # noqa: Y015
 
 @_typing.final
 class GetTrainingStatusRequest(_message.Message):
-    """Asks for the state of training; has no fields."""
+    """Asks for the state of training."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
+    AGENT_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def agent(self) -> _common_pb2.Agent:
+        """Only this agent's training; unset means all of it."""
+
     def __init__(
         self,
+        *,
+        agent: _common_pb2.Agent | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["agent", b"agent"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["agent", b"agent"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -373,14 +787,21 @@ class GetTrainingStatusResponse(_message.Message):
     PENDING_FEEDBACK_FIELD_NUMBER: _builtins.int
     PROGRESS_FIELD_NUMBER: _builtins.int
     MESSAGE_FIELD_NUMBER: _builtins.int
+    TRAININGS_FIELD_NUMBER: _builtins.int
     state: Global___GetTrainingStatusResponse.State.ValueType
     """What the trainer is doing."""
     pending_feedback: _builtins.int
-    """Feedback items not yet trained on. Unit: items. Range: [0, 2^63 - 1]."""
+    """Feedback items not yet trained on, those kept out of training aside. Unit: items. Range: [0, 2^63 - 1]."""
     progress: _builtins.float
     """Share of the running training that is done. Unit: fraction. Range: [0, 1]."""
     message: _builtins.str
     """One line for a person."""
+    @_builtins.property
+    def trainings(self) -> _containers.RepeatedCompositeFieldContainer[Global___Training]:
+        """Every training that was ever told of, and every agent with feedback that waits; at most 1,000, those that
+        run first, then by how much waits.
+        """
+
     def __init__(
         self,
         *,
@@ -388,11 +809,68 @@ class GetTrainingStatusResponse(_message.Message):
         pending_feedback: _builtins.int = ...,
         progress: _builtins.float = ...,
         message: _builtins.str = ...,
+        trainings: _abc.Iterable[Global___Training] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["message", b"message", "pending_feedback", b"pending_feedback", "progress", b"progress", "state", b"state"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["message", b"message", "pending_feedback", b"pending_feedback", "progress", b"progress", "state", b"state", "trainings", b"trainings"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___GetTrainingStatusResponse: _TypeAlias = GetTrainingStatusResponse  # noqa: Y015
+
+@_typing.final
+class Training(_message.Message):
+    """One training: that for all agents, or one agent's own."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    AGENT_FIELD_NUMBER: _builtins.int
+    STATE_FIELD_NUMBER: _builtins.int
+    PROGRESS_FIELD_NUMBER: _builtins.int
+    MESSAGE_FIELD_NUMBER: _builtins.int
+    PENDING_FEEDBACK_FIELD_NUMBER: _builtins.int
+    PENDING_QUERIES_FIELD_NUMBER: _builtins.int
+    CANDIDATE_VERSION_FIELD_NUMBER: _builtins.int
+    UPDATED_AT_FIELD_NUMBER: _builtins.int
+    state: Global___GetTrainingStatusResponse.State.ValueType
+    """What its trainer is doing, as far as it says so. One that runs and has not been heard of for a minute has
+    failed.
+    """
+    progress: _builtins.float
+    """Share of it that is done. Unit: fraction. Range: [0, 1]."""
+    message: _builtins.str
+    """One line for a person."""
+    pending_feedback: _builtins.int
+    """Feedback items not yet trained on, those kept out of training aside. Unit: items. Range: [0, 2^63 - 1]."""
+    pending_queries: _builtins.int
+    """Distinct queries among them. Unit: queries. Range: [0, pending_feedback]."""
+    candidate_version: _builtins.str
+    """The last version it made that was not promoted; empty if there is none."""
+    @_builtins.property
+    def agent(self) -> _common_pb2.Agent:
+        """The agent whose own parameters are trained; unset for the model that serves all agents."""
+
+    @_builtins.property
+    def updated_at(self) -> _timestamp_pb2.Timestamp:
+        """When its trainer was last heard of; unset if never."""
+
+    def __init__(
+        self,
+        *,
+        agent: _common_pb2.Agent | None = ...,
+        state: Global___GetTrainingStatusResponse.State.ValueType = ...,
+        progress: _builtins.float = ...,
+        message: _builtins.str = ...,
+        pending_feedback: _builtins.int = ...,
+        pending_queries: _builtins.int = ...,
+        candidate_version: _builtins.str = ...,
+        updated_at: _timestamp_pb2.Timestamp | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["agent", b"agent", "updated_at", b"updated_at"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["agent", b"agent", "candidate_version", b"candidate_version", "message", b"message", "pending_feedback", b"pending_feedback", "pending_queries", b"pending_queries", "progress", b"progress", "state", b"state", "updated_at", b"updated_at"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Training: _TypeAlias = Training  # noqa: Y015

@@ -40,6 +40,21 @@ class FeedbackServiceStub:
                 request_serializer=ragmesh_dot_reranker_dot_v1_dot_feedback__service__pb2.RecordFeedbackRequest.SerializeToString,
                 response_deserializer=ragmesh_dot_reranker_dot_v1_dot_feedback__service__pb2.RecordFeedbackResponse.FromString,
                 _registered_method=True)
+        self.ExportFeedback = channel.unary_stream(
+                '/ragmesh.reranker.v1.FeedbackService/ExportFeedback',
+                request_serializer=ragmesh_dot_reranker_dot_v1_dot_feedback__service__pb2.ExportFeedbackRequest.SerializeToString,
+                response_deserializer=ragmesh_dot_reranker_dot_v1_dot_feedback__service__pb2.ExportFeedbackResponse.FromString,
+                _registered_method=True)
+        self.RegisterAgent = channel.unary_unary(
+                '/ragmesh.reranker.v1.FeedbackService/RegisterAgent',
+                request_serializer=ragmesh_dot_reranker_dot_v1_dot_feedback__service__pb2.RegisterAgentRequest.SerializeToString,
+                response_deserializer=ragmesh_dot_reranker_dot_v1_dot_feedback__service__pb2.RegisterAgentResponse.FromString,
+                _registered_method=True)
+        self.ListAgents = channel.unary_unary(
+                '/ragmesh.reranker.v1.FeedbackService/ListAgents',
+                request_serializer=ragmesh_dot_reranker_dot_v1_dot_feedback__service__pb2.ListAgentsRequest.SerializeToString,
+                response_deserializer=ragmesh_dot_reranker_dot_v1_dot_feedback__service__pb2.ListAgentsResponse.FromString,
+                _registered_method=True)
         self.ListModels = channel.unary_unary(
                 '/ragmesh.reranker.v1.FeedbackService/ListModels',
                 request_serializer=ragmesh_dot_reranker_dot_v1_dot_feedback__service__pb2.ListModelsRequest.SerializeToString,
@@ -67,21 +82,46 @@ class FeedbackServiceServicer:
     """
 
     def RecordFeedback(self, request, context):
-        """Stores a batch of feedback; acknowledged only when durable, idempotent by id.
+        """Stores a batch of feedback; acknowledged only when durable, idempotent by agent and id. An item that is
+        refused has an error of its own and leaves the others alone.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ExportFeedback(self, request, context):
+        """Streams stored feedback in the order it was stored.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def RegisterAgent(self, request, context):
+        """Registers an agent: learned models get tokens of its own for its task and its model. Registering it again
+        changes its description.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ListAgents(self, request, context):
+        """Lists agents that are registered or gave feedback, with how much they gave.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def ListModels(self, request, context):
-        """Lists model versions, the served one first.
+        """Lists model versions, the served ones first.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def PromoteModel(self, request, context):
-        """Serves a model version from the next request on.
+        """Serves a model version from the next request on: for all agents, or for its agent if it is an agent's own.
+        The version is checked and loaded first while the one before keeps serving; one that is damaged is
+        refused.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -108,6 +148,21 @@ def add_FeedbackServiceServicer_to_server(servicer, server):
                     servicer.RecordFeedback,
                     request_deserializer=ragmesh_dot_reranker_dot_v1_dot_feedback__service__pb2.RecordFeedbackRequest.FromString,
                     response_serializer=ragmesh_dot_reranker_dot_v1_dot_feedback__service__pb2.RecordFeedbackResponse.SerializeToString,
+            ),
+            'ExportFeedback': grpc.unary_stream_rpc_method_handler(
+                    servicer.ExportFeedback,
+                    request_deserializer=ragmesh_dot_reranker_dot_v1_dot_feedback__service__pb2.ExportFeedbackRequest.FromString,
+                    response_serializer=ragmesh_dot_reranker_dot_v1_dot_feedback__service__pb2.ExportFeedbackResponse.SerializeToString,
+            ),
+            'RegisterAgent': grpc.unary_unary_rpc_method_handler(
+                    servicer.RegisterAgent,
+                    request_deserializer=ragmesh_dot_reranker_dot_v1_dot_feedback__service__pb2.RegisterAgentRequest.FromString,
+                    response_serializer=ragmesh_dot_reranker_dot_v1_dot_feedback__service__pb2.RegisterAgentResponse.SerializeToString,
+            ),
+            'ListAgents': grpc.unary_unary_rpc_method_handler(
+                    servicer.ListAgents,
+                    request_deserializer=ragmesh_dot_reranker_dot_v1_dot_feedback__service__pb2.ListAgentsRequest.FromString,
+                    response_serializer=ragmesh_dot_reranker_dot_v1_dot_feedback__service__pb2.ListAgentsResponse.SerializeToString,
             ),
             'ListModels': grpc.unary_unary_rpc_method_handler(
                     servicer.ListModels,
@@ -158,6 +213,87 @@ class FeedbackService:
             '/ragmesh.reranker.v1.FeedbackService/RecordFeedback',
             ragmesh_dot_reranker_dot_v1_dot_feedback__service__pb2.RecordFeedbackRequest.SerializeToString,
             ragmesh_dot_reranker_dot_v1_dot_feedback__service__pb2.RecordFeedbackResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ExportFeedback(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_stream(
+            request,
+            target,
+            '/ragmesh.reranker.v1.FeedbackService/ExportFeedback',
+            ragmesh_dot_reranker_dot_v1_dot_feedback__service__pb2.ExportFeedbackRequest.SerializeToString,
+            ragmesh_dot_reranker_dot_v1_dot_feedback__service__pb2.ExportFeedbackResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def RegisterAgent(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/ragmesh.reranker.v1.FeedbackService/RegisterAgent',
+            ragmesh_dot_reranker_dot_v1_dot_feedback__service__pb2.RegisterAgentRequest.SerializeToString,
+            ragmesh_dot_reranker_dot_v1_dot_feedback__service__pb2.RegisterAgentResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ListAgents(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/ragmesh.reranker.v1.FeedbackService/ListAgents',
+            ragmesh_dot_reranker_dot_v1_dot_feedback__service__pb2.ListAgentsRequest.SerializeToString,
+            ragmesh_dot_reranker_dot_v1_dot_feedback__service__pb2.ListAgentsResponse.FromString,
             options,
             channel_credentials,
             insecure,

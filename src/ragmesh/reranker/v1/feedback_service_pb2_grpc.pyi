@@ -34,11 +34,24 @@ class FeedbackServiceStub:
     @_typing.overload
     def __new__(cls, channel: _aio.Channel) -> FeedbackServiceAsyncStub: ...
     RecordFeedback: _grpc.UnaryUnaryMultiCallable[_feedback_service_pb2.RecordFeedbackRequest, _feedback_service_pb2.RecordFeedbackResponse]
-    """Stores a batch of feedback; acknowledged only when durable, idempotent by id."""
+    """Stores a batch of feedback; acknowledged only when durable, idempotent by agent and id. An item that is
+    refused has an error of its own and leaves the others alone.
+    """
+    ExportFeedback: _grpc.UnaryStreamMultiCallable[_feedback_service_pb2.ExportFeedbackRequest, _feedback_service_pb2.ExportFeedbackResponse]
+    """Streams stored feedback in the order it was stored."""
+    RegisterAgent: _grpc.UnaryUnaryMultiCallable[_feedback_service_pb2.RegisterAgentRequest, _feedback_service_pb2.RegisterAgentResponse]
+    """Registers an agent: learned models get tokens of its own for its task and its model. Registering it again
+    changes its description.
+    """
+    ListAgents: _grpc.UnaryUnaryMultiCallable[_feedback_service_pb2.ListAgentsRequest, _feedback_service_pb2.ListAgentsResponse]
+    """Lists agents that are registered or gave feedback, with how much they gave."""
     ListModels: _grpc.UnaryUnaryMultiCallable[_feedback_service_pb2.ListModelsRequest, _feedback_service_pb2.ListModelsResponse]
-    """Lists model versions, the served one first."""
+    """Lists model versions, the served ones first."""
     PromoteModel: _grpc.UnaryUnaryMultiCallable[_feedback_service_pb2.PromoteModelRequest, _feedback_service_pb2.PromoteModelResponse]
-    """Serves a model version from the next request on."""
+    """Serves a model version from the next request on: for all agents, or for its agent if it is an agent's own.
+    The version is checked and loaded first while the one before keeps serving; one that is damaged is
+    refused.
+    """
     RollbackModel: _grpc.UnaryUnaryMultiCallable[_feedback_service_pb2.RollbackModelRequest, _feedback_service_pb2.RollbackModelResponse]
     """Serves the version that was served before the current one."""
     GetTrainingStatus: _grpc.UnaryUnaryMultiCallable[_feedback_service_pb2.GetTrainingStatusRequest, _feedback_service_pb2.GetTrainingStatusResponse]
@@ -50,11 +63,24 @@ class FeedbackServiceAsyncStub(FeedbackServiceStub):
 
     def __init__(self, channel: _aio.Channel) -> None: ...
     RecordFeedback: _aio.UnaryUnaryMultiCallable[_feedback_service_pb2.RecordFeedbackRequest, _feedback_service_pb2.RecordFeedbackResponse]  # type: ignore[assignment]
-    """Stores a batch of feedback; acknowledged only when durable, idempotent by id."""
+    """Stores a batch of feedback; acknowledged only when durable, idempotent by agent and id. An item that is
+    refused has an error of its own and leaves the others alone.
+    """
+    ExportFeedback: _aio.UnaryStreamMultiCallable[_feedback_service_pb2.ExportFeedbackRequest, _feedback_service_pb2.ExportFeedbackResponse]  # type: ignore[assignment]
+    """Streams stored feedback in the order it was stored."""
+    RegisterAgent: _aio.UnaryUnaryMultiCallable[_feedback_service_pb2.RegisterAgentRequest, _feedback_service_pb2.RegisterAgentResponse]  # type: ignore[assignment]
+    """Registers an agent: learned models get tokens of its own for its task and its model. Registering it again
+    changes its description.
+    """
+    ListAgents: _aio.UnaryUnaryMultiCallable[_feedback_service_pb2.ListAgentsRequest, _feedback_service_pb2.ListAgentsResponse]  # type: ignore[assignment]
+    """Lists agents that are registered or gave feedback, with how much they gave."""
     ListModels: _aio.UnaryUnaryMultiCallable[_feedback_service_pb2.ListModelsRequest, _feedback_service_pb2.ListModelsResponse]  # type: ignore[assignment]
-    """Lists model versions, the served one first."""
+    """Lists model versions, the served ones first."""
     PromoteModel: _aio.UnaryUnaryMultiCallable[_feedback_service_pb2.PromoteModelRequest, _feedback_service_pb2.PromoteModelResponse]  # type: ignore[assignment]
-    """Serves a model version from the next request on."""
+    """Serves a model version from the next request on: for all agents, or for its agent if it is an agent's own.
+    The version is checked and loaded first while the one before keeps serving; one that is damaged is
+    refused.
+    """
     RollbackModel: _aio.UnaryUnaryMultiCallable[_feedback_service_pb2.RollbackModelRequest, _feedback_service_pb2.RollbackModelResponse]  # type: ignore[assignment]
     """Serves the version that was served before the current one."""
     GetTrainingStatus: _aio.UnaryUnaryMultiCallable[_feedback_service_pb2.GetTrainingStatusRequest, _feedback_service_pb2.GetTrainingStatusResponse]  # type: ignore[assignment]
@@ -69,7 +95,35 @@ class FeedbackServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _feedback_service_pb2.RecordFeedbackRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_feedback_service_pb2.RecordFeedbackResponse, _abc.Awaitable[_feedback_service_pb2.RecordFeedbackResponse]]:
-        """Stores a batch of feedback; acknowledged only when durable, idempotent by id."""
+        """Stores a batch of feedback; acknowledged only when durable, idempotent by agent and id. An item that is
+        refused has an error of its own and leaves the others alone.
+        """
+
+    @_abc_1.abstractmethod
+    def ExportFeedback(
+        self,
+        request: _feedback_service_pb2.ExportFeedbackRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_abc.Iterator[_feedback_service_pb2.ExportFeedbackResponse], _abc.AsyncIterator[_feedback_service_pb2.ExportFeedbackResponse]]:
+        """Streams stored feedback in the order it was stored."""
+
+    @_abc_1.abstractmethod
+    def RegisterAgent(
+        self,
+        request: _feedback_service_pb2.RegisterAgentRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_feedback_service_pb2.RegisterAgentResponse, _abc.Awaitable[_feedback_service_pb2.RegisterAgentResponse]]:
+        """Registers an agent: learned models get tokens of its own for its task and its model. Registering it again
+        changes its description.
+        """
+
+    @_abc_1.abstractmethod
+    def ListAgents(
+        self,
+        request: _feedback_service_pb2.ListAgentsRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_feedback_service_pb2.ListAgentsResponse, _abc.Awaitable[_feedback_service_pb2.ListAgentsResponse]]:
+        """Lists agents that are registered or gave feedback, with how much they gave."""
 
     @_abc_1.abstractmethod
     def ListModels(
@@ -77,7 +131,7 @@ class FeedbackServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _feedback_service_pb2.ListModelsRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_feedback_service_pb2.ListModelsResponse, _abc.Awaitable[_feedback_service_pb2.ListModelsResponse]]:
-        """Lists model versions, the served one first."""
+        """Lists model versions, the served ones first."""
 
     @_abc_1.abstractmethod
     def PromoteModel(
@@ -85,7 +139,10 @@ class FeedbackServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _feedback_service_pb2.PromoteModelRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_feedback_service_pb2.PromoteModelResponse, _abc.Awaitable[_feedback_service_pb2.PromoteModelResponse]]:
-        """Serves a model version from the next request on."""
+        """Serves a model version from the next request on: for all agents, or for its agent if it is an agent's own.
+        The version is checked and loaded first while the one before keeps serving; one that is damaged is
+        refused.
+        """
 
     @_abc_1.abstractmethod
     def RollbackModel(

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
-
 import pytest
 
 from meshkit.errors import InvalidField
 from ragmesh.common.v1 import common_pb2
 from ragmesh.reranker.v1 import reranker_service_pb2 as pb
 from services.reranker import codec
-from services.reranker.domain import Agent, LearnedModel, Passage, Ranking
+from services.reranker.domain import Agent, Passage, Ranking
 
 
 def _passages(count: int) -> list[common_pb2.Passage]:
@@ -61,10 +59,3 @@ def test_a_ranking_on_the_wire() -> None:
     assert codec.encode_ranking(Ranking((0.25, 0.75), (1, 0), "v", "rankrag")) == pb.RerankResponse(
         scores=[0.25, 0.75], order=[1, 0], model_version="v", reranker="rankrag"
     )
-
-
-def test_models_on_the_wire() -> None:
-    made = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
-    (model,) = codec.encode_models([LearnedModel("v", True, made, "loaded from x")]).models
-    assert (model.version, model.serving, model.provenance) == ("v", True, "loaded from x")
-    assert model.created_at.ToDatetime(UTC) == made

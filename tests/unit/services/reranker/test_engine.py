@@ -3,33 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from datetime import UTC, datetime
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from meshkit.errors import FailedPrecondition, NotFound
-from services.reranker.backends.unconfigured import Unconfigured
+from meshkit.errors import NotFound
 from services.reranker.backends.unranked import Unranked
-from services.reranker.domain import Agent, LearnedModel, Passage, Scores
+from services.reranker.domain import Agent, Passage, Scores
 from services.reranker.engine import Reranking
 
 
 class Fixed:
     """Gives the scores it was made with, and remembers for whom."""
 
-    def __init__(self, scores: Sequence[float], day: int = 1, *, serving: bool = True) -> None:
+    def __init__(self, scores: Sequence[float]) -> None:
         self.scores = tuple(scores)
         self.agents: list[Agent] = []
-        self.model = LearnedModel(f"v{day}", serving, datetime(2026, 1, day, tzinfo=UTC), "by hand")
 
     async def score(self, query: str, passages: Sequence[Passage], agent: Agent) -> Scores:
         self.agents.append(agent)
-        return Scores(self.scores, self.model.version)
-
-    def models(self) -> list[LearnedModel]:
-        return [self.model]
+        return Scores(self.scores, "v1")
 
 
 def _passages(*ids: str) -> list[Passage]:
@@ -70,30 +64,10 @@ async def test_the_agent_reaches_the_reranker() -> None:
     assert fixed.agents == [agent]
 
 
-async def test_without_a_model_the_setting_is_named() -> None:
-    engine = Reranking(
-        {"cross-encoder": Unconfigured("cross-encoder", "RAGMESH_X"), "none": Unranked()}, "none"
-    )
-    with pytest.raises(FailedPrecondition, match="'cross-encoder' has no model: set RAGMESH_X") as caught:
-        await engine.rerank("q", _passages("x"), Agent(), top_k=1, reranker="cross-encoder")
-    assert caught.value.reason == "NOT_CONFIGURED"
-    assert engine.models() == []
-
-
 @pytest.mark.parametrize("scores", [[0.5, 0.5], [float("nan")]])
 async def test_a_broken_reranker_is_no_fault_of_the_caller(scores: list[float]) -> None:
     with pytest.raises(RuntimeError, match="scores for 1 passages"):
         await Reranking({"f": Fixed(scores)}, "f").rerank("q", _passages("x"), Agent(), top_k=1)
-
-
-def test_served_models_come_first_then_newest_first() -> None:
-    rerankers = {
-        "a": Fixed([], 1, serving=False),
-        "b": Fixed([], 3, serving=False),
-        "c": Fixed([], 2),
-        "d": Unranked(),
-    }
-    assert [model.version for model in Reranking(rerankers, "a").models()] == ["v2", "v3", "v1"]
 
 
 def test_an_unknown_default_is_refused() -> None:

@@ -17,10 +17,11 @@ from transformers import BertConfig, BertForSequenceClassification
 from meshkit.compute import ComputePool
 from meshkit.models import ModelError
 from meshkit.placement import Placement
-from services.reranker.backends.cross_encoder import CrossEncoderReranker, from_settings, load
+from services.reranker.backends.cross_encoder import CrossEncoderReranker
+from services.reranker.backends.encoder import Encoder, load
 from services.reranker.domain import Agent, Passage
-from services.reranker.settings import RerankerSettings
-from tests import tiny_models
+from services.reranker.ports import Assigned
+from tests import tiny_encoders, tiny_models
 from tests.tiny_models import SENTENCES
 
 QUERY = SENTENCES[0]
@@ -33,15 +34,40 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tiny_models.cross_encoder(tmp_path_factory.mktemp("cross-encoder"))
 
 
+class OneForAll:
+    """One model, whoever asks."""
+
+    def __init__(self, model: Encoder) -> None:
+        self.model = model
+
+    async def model_for(self, agent: Agent) -> Assigned:
+        return Assigned(self.model)
+
+
 @pytest.fixture
-async def make(folder: Path, tmp_path: Path) -> AsyncIterator[Make]:
-    """Makes rerankers from settings."""
+async def make(folder: Path) -> AsyncIterator[Make]:
+    """Makes rerankers."""
     pool = ComputePool(2, "test")
     made: list[CrossEncoderReranker] = []
 
-    def make(**settings: Any) -> CrossEncoderReranker:
-        defaults = {"cross_encoder": str(folder), "dtype": "float32", "device": "cpu", "home": tmp_path}
-        made.append(from_settings(RerankerSettings(**(defaults | settings)), pool))
+    def make(
+        *,
+        cross_encoder: Path = folder,
+        dtype: str = "float32",
+        max_length: int | None = None,
+        batch_tokens: int = 4096,
+        batch_delay_ms: float = 2,
+    ) -> CrossEncoderReranker:
+        model = tiny_encoders.encoder(cross_encoder, version="v1", dtype=dtype, max_length=max_length)
+        made.append(
+            CrossEncoderReranker(
+                OneForAll(model),
+                pool=pool,
+                batch_size=16,
+                batch_tokens=batch_tokens,
+                max_delay_s=batch_delay_ms / 1000,
+            )
+        )
         return made[-1]
 
     yield make
@@ -57,6 +83,12 @@ def _passages(count: int, seed: int = 0) -> list[Passage]:
         Passage(str(at), "Title" if at % 2 else "", " ".join(rng.choices(words, k=rng.randint(1, 60))))
         for at in range(count)
     ]
+
+
+def _network(reranker: CrossEncoderReranker) -> Any:
+    models = reranker._models
+    assert isinstance(models, OneForAll)
+    return models.model.encoder
 
 
 async def _score(reranker: CrossEncoderReranker, passages: list[Passage], query: str = QUERY) -> list[float]:
@@ -89,7 +121,7 @@ async def test_scores_do_not_depend_on_company_or_order(make: Make) -> None:
 async def test_concurrent_requests_share_batches(make: Make) -> None:
     reranker = make(batch_delay_ms=200)
     batches: list[int] = []
-    hook = reranker._encoder.register_forward_pre_hook(
+    hook = _network(reranker).register_forward_pre_hook(
         lambda _, args: batches.append(len(args[0]["input_ids"]))
     )
     try:
@@ -113,7 +145,7 @@ async def test_a_small_request_gets_between_the_chunks_of_a_large_one(make: Make
     def tell(*_: Any) -> None:
         loop.call_soon_threadsafe(began.set)
 
-    hook = reranker._encoder.register_forward_pre_hook(tell)
+    hook = _network(reranker).register_forward_pre_hook(tell)
     large = asyncio.ensure_future(run("large", 1000))
     await asyncio.wait_for(began.wait(), 60)
     hook.remove()
@@ -130,7 +162,7 @@ async def test_little_is_padded(make: Make) -> None:
         computed += args[0]["attention_mask"].numel()
         useful += int(args[0]["attention_mask"].sum())
 
-    hook = reranker._encoder.register_forward_pre_hook(count)
+    hook = _network(reranker).register_forward_pre_hook(count)
     await _score(reranker, _passages(200))
     hook.remove()
     assert computed / useful < 1.25
@@ -157,7 +189,7 @@ async def test_bfloat16_keeps_scores_close(make: Make) -> None:
 async def test_callers_who_left_are_not_computed_for(make: Make) -> None:
     reranker = make(batch_delay_ms=500)
     batches: list[int] = []
-    hook = reranker._encoder.register_forward_pre_hook(
+    hook = _network(reranker).register_forward_pre_hook(
         lambda _, args: batches.append(len(args[0]["input_ids"]))
     )
     leaving = asyncio.ensure_future(_score(reranker, _passages(5, 1)))
@@ -176,14 +208,6 @@ async def test_agents_it_does_not_know_are_unknown_ones(make: Make) -> None:
     assert some == await reranker.score(QUERY, passages, Agent())
 
 
-async def test_it_says_which_model_it_serves(make: Make, folder: Path) -> None:
-    reranker = make()
-    (model,) = reranker.models()
-    assert model.serving
-    assert model.version == (await reranker.score(QUERY, _passages(1), Agent())).model_version
-    assert model.provenance == f"loaded from {folder.name}"
-
-
 def _relabelled(folder: Path, target: Path, labels: int) -> Path:
     shutil.copytree(folder, target)
     config = BertConfig.from_pretrained(folder, num_labels=labels)
@@ -195,7 +219,7 @@ def _relabelled(folder: Path, target: Path, labels: int) -> Path:
 async def test_two_classes_score_by_the_second(make: Make, folder: Path, tmp_path: Path) -> None:
     target = _relabelled(folder, tmp_path / "two", 2)
     passages = _passages(5)
-    got = await _score(make(cross_encoder=str(target)), passages)
+    got = await _score(make(cross_encoder=target), passages)
     reference = CrossEncoder(str(target), device="cpu")
     pairs = [(QUERY, f"{one.title} {one.text}" if one.title else one.text) for one in passages]
     expected = reference.predict(pairs, apply_softmax=True)[:, 1]

@@ -1,0 +1,85 @@
+"""Agents in SQL."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from sqlalchemy import func, select, update
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from services.reranker.backends.sql.database import Database, agent_id
+from services.reranker.backends.sql.feedback import DAY_US, now_us
+from services.reranker.backends.sql.tables import AGENTS
+from services.reranker.domain import Agent
+from services.reranker.feedback.domain import AgentSummary
+
+
+class SqlAgentRegistry:
+    """A :class:`services.reranker.feedback.ports.AgentRegistry`.
+
+    Args:
+        database: where.
+        clock: what time it is. Microseconds since 1970.
+    """
+
+    def __init__(self, database: Database, *, clock: Callable[[], int] = now_us) -> None:
+        self._database = database
+        self._clock = clock
+
+    async def register(self, agent: Agent, description: str, *, most: int) -> AgentSummary | None:
+        """See the port."""
+        now = self._clock()
+        async with self._database.write() as connection:
+            number = await agent_id(connection, agent.task_id, agent.model_id)
+            known = number is not None and await self._is_registered(connection, number)
+            if not known:
+                registered = select(func.count(AGENTS.c.registered_at_us))
+                if (await connection.scalar(registered) or 0) >= most:
+                    return None
+            if number is None:
+                await connection.execute(
+                    AGENTS.insert().values(task_id=agent.task_id, model_id=agent.model_id)
+                )
+                number = await agent_id(connection, agent.task_id, agent.model_id)
+            changes: dict[str, Any] = {"description": description}
+            if not known:
+                changes["registered_at_us"] = now
+            here = AGENTS.c.id == number
+            await connection.execute(update(AGENTS).where(here).values(**changes))
+            return _summary((await connection.execute(select(AGENTS).where(here))).one(), now)
+
+    async def registered(self) -> Sequence[Agent]:
+        """See the port."""
+        query = (
+            select(AGENTS.c.task_id, AGENTS.c.model_id)
+            .where(AGENTS.c.registered_at_us.is_not(None))
+            .order_by(AGENTS.c.id)
+        )
+        async with self._database.read() as connection:
+            return [Agent(task_id, model_id) for task_id, model_id in await connection.execute(query)]
+
+    async def agents(self, *, after: int = 0, limit: int = 1000) -> Sequence[AgentSummary]:
+        """See the port."""
+        now = self._clock()
+        query = select(AGENTS).where(AGENTS.c.id > after).order_by(AGENTS.c.id).limit(limit)
+        async with self._database.read() as connection:
+            return [_summary(row, now) for row in await connection.execute(query)]
+
+    async def _is_registered(self, connection: AsyncConnection, number: int) -> bool:
+        query = select(AGENTS.c.registered_at_us).where(AGENTS.c.id == number)
+        return await connection.scalar(query) is not None
+
+
+def _summary(row: Any, now: int) -> AgentSummary:
+    return AgentSummary(
+        sequence=row.id,
+        agent=Agent(row.task_id, row.model_id),
+        description=row.description,
+        registered_at_us=row.registered_at_us,
+        stored=row.stored,
+        flagged=row.flagged,
+        today=row.today if row.day == now // DAY_US else 0,
+        mean_usefulness=min(1.0, max(0.0, row.usefulness / row.stored)) if row.stored else None,
+        last_feedback_at_us=row.last_feedback_at_us,
+    )

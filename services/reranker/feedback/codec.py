@@ -1,0 +1,306 @@
+"""Between the wire and the domain of feedback; every bound of the proto's comments is checked here."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import grpc
+from google.protobuf.timestamp_pb2 import Timestamp
+from google.protobuf.unknown_fields import UnknownFieldSet
+
+from meshkit import checks
+from meshkit.errors import InvalidField, MeshError, item_error
+from ragmesh.common.v1 import common_pb2
+from ragmesh.reranker.v1 import feedback_service_pb2 as pb
+from services.reranker.codec import MAX_AGENT_BYTES, decode_agent
+from services.reranker.domain import Agent, LearnedModel
+from services.reranker.feedback.domain import (
+    AgentSummary,
+    Fate,
+    Feedback,
+    Flag,
+    Outcome,
+    StoredFeedback,
+)
+from services.reranker.feedback.training import State, Training
+
+MAX_ITEMS: Final = 1000
+"""Most items of a batch, and of a part of an export."""
+MAX_RANKING: Final = 1000
+"""Most passages of a ranking."""
+MAX_ID_BYTES: Final = 128
+"""Largest idempotency id, and name of a version. Bytes."""
+MAX_DESCRIPTION_BYTES: Final = 1024
+"""Longest description of an agent. Bytes."""
+MAX_TRAININGS: Final = 1000
+"""Most trainings told of at once."""
+
+_DEFAULT_PAGE: Final = 100
+_CONTROL: Final = re.compile(r"[\x00-\x1f\x7f-\x9f]")
+_FLAGS: Final = {
+    Flag.NONE: pb.FEEDBACK_FLAG_UNSPECIFIED,
+    Flag.CONTRADICTION: pb.FEEDBACK_FLAG_CONTRADICTION,
+    Flag.INCONSISTENT: pb.FEEDBACK_FLAG_INCONSISTENT,
+    Flag.CONSTANT: pb.FEEDBACK_FLAG_CONSTANT,
+}
+_STATES: Final = {
+    State.IDLE: pb.GetTrainingStatusResponse.STATE_IDLE,
+    State.RUNNING: pb.GetTrainingStatusResponse.STATE_RUNNING,
+    State.FAILED: pb.GetTrainingStatusResponse.STATE_FAILED,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Export:
+    """Which feedback to stream."""
+
+    agent: Agent | None
+    since_us: int
+    include_flagged: bool
+
+
+def decode_batch(message: pb.RecordFeedbackRequest) -> list[Feedback | MeshError]:
+    """The items of a batch, each by itself or as what is wrong with it.
+
+    Raises:
+        InvalidField: the number of items is out of its bounds.
+    """
+    count = len(message.feedback)
+    if not 1 <= count <= MAX_ITEMS:
+        raise InvalidField("feedback", f"must be 1 to {MAX_ITEMS} items, has {count}")
+    return [_item(one) for one in message.feedback]
+
+
+def encode_outcomes(
+    message: pb.RecordFeedbackRequest, outcomes: Sequence[Outcome | MeshError]
+) -> pb.RecordFeedbackResponse:
+    """One result per item, in order."""
+    response = pb.RecordFeedbackResponse()
+    for one, outcome in zip(message.feedback, outcomes, strict=True):
+        result = response.results.add(id=one.id[: 2 * MAX_ID_BYTES])
+        if isinstance(outcome, MeshError):
+            result.error.CopyFrom(item_error(outcome))
+        else:
+            result.duplicate = outcome.fate is Fate.DUPLICATE
+            result.flagged = outcome.flag is not Flag.NONE
+    return response
+
+
+def decode_export(message: pb.ExportFeedbackRequest) -> Export:
+    """Which feedback to stream."""
+    since_us = message.since.ToMicroseconds() if message.HasField("since") else 0
+    return Export(optional_agent(message), max(0, since_us), message.include_flagged)
+
+
+def encode_export(page: Sequence[StoredFeedback]) -> pb.ExportFeedbackResponse:
+    """A part of an export."""
+    response = pb.ExportFeedbackResponse()
+    for stored in page:
+        one = stored.feedback
+        response.feedback.add(
+            feedback=pb.Feedback(
+                id=one.id,
+                query=one.query,
+                passage_id=one.passage_id,
+                agent=_agent(one.agent),
+                usefulness=one.usefulness,
+                model_version=one.model_version,
+                collection=one.collection,
+                ranking=one.ranking,
+            ),
+            recorded_at=_timestamp(stored.recorded_at_us),
+            flag=_FLAGS[stored.flag],
+            sequence=stored.sequence,
+        )
+    return response
+
+
+def optional_agent(
+    message: pb.ExportFeedbackRequest
+    | pb.ListModelsRequest
+    | pb.RollbackModelRequest
+    | pb.GetTrainingStatusRequest,
+) -> Agent | None:
+    """The agent of a request that may be about one.
+
+    Raises:
+        InvalidField: an id is too long.
+    """
+    return decode_agent("agent", message.agent) if message.HasField("agent") else None
+
+
+def decode_registration(message: pb.RegisterAgentRequest) -> tuple[Agent, str]:
+    """The agent to register and its description.
+
+    Raises:
+        InvalidField: a field is out of its bounds.
+    """
+    agent = message.agent
+    task_id = _plain("agent.task_id", agent.task_id, MAX_AGENT_BYTES)
+    model_id = _plain("agent.model_id", agent.model_id, MAX_AGENT_BYTES)
+    if "\x00" in message.description:
+        raise InvalidField("description", "must hold no NUL")
+    size = len(message.description.encode())
+    if size > MAX_DESCRIPTION_BYTES:
+        raise InvalidField("description", f"must be at most {MAX_DESCRIPTION_BYTES} bytes, has {size}")
+    return Agent(task_id, model_id), message.description
+
+
+def encode_agent(summary: AgentSummary, *, known: bool) -> pb.AgentSummary:
+    """An agent and how much it gave."""
+    message = pb.AgentSummary(
+        agent=_agent(summary.agent),
+        description=summary.description,
+        known_to_model=known,
+        num_feedback=summary.stored,
+        num_flagged=summary.flagged,
+        num_today=summary.today,
+        mean_usefulness=summary.mean_usefulness,
+    )
+    if summary.registered_at_us is not None:
+        message.registered_at.FromMicroseconds(summary.registered_at_us)
+    if summary.last_feedback_at_us is not None:
+        message.last_feedback_at.FromMicroseconds(summary.last_feedback_at_us)
+    return message
+
+
+def decode_page(message: pb.ListAgentsRequest) -> tuple[int, int]:
+    """After which agent the page begins, and how many it has at most.
+
+    Raises:
+        InvalidField: a field is out of its bounds.
+    """
+    size = checks.between("page_size", message.page_size, 0, 1000) or _DEFAULT_PAGE
+    token = message.page_token
+    if token and not re.fullmatch(r"[0-9]{1,18}", token):
+        raise InvalidField("page_token", "must be the next_page_token of the page before, or empty")
+    return int(token or 0), size
+
+
+def decode_version(value: str) -> str:
+    """The name of a version.
+
+    Raises:
+        InvalidField: it is out of its bounds.
+    """
+    return _plain("version", value, MAX_ID_BYTES)
+
+
+def encode_model(model: LearnedModel) -> pb.RerankerModel:
+    """A model version."""
+    message = pb.RerankerModel(
+        version=model.version,
+        serving=model.serving,
+        provenance=model.provenance,
+        parent_version=model.parent_version,
+        metrics=model.metrics,
+        agent=None if model.agent is None else _agent(model.agent),
+        kind=pb.RerankerModel.KIND_ADAPTER if model.base_version else pb.RerankerModel.KIND_FULL,
+        base_version=model.base_version,
+        size_bytes=model.size_bytes,
+        agent_tokens=model.agent_tokens,
+    )
+    message.created_at.FromDatetime(model.created_at)
+    return message
+
+
+def encode_trainings(trainings: Sequence[Training], now_us: int) -> pb.GetTrainingStatusResponse:
+    """The state of training: of all of it, and one by one."""
+    order = {State.RUNNING: 0, State.FAILED: 1, State.IDLE: 2}
+    told = [(one, *one.state(now_us)) for one in trainings]
+    told.sort(key=lambda one: (order[one[1]], -one[0].pending))
+    first, state, message = told[0]
+    for_all = [one for one in trainings if one.report.agent is None] or [first]
+    waiting = for_all[0].pending
+    if state is State.IDLE:
+        message = f"no trainer runs; {waiting} items of feedback wait for one"
+    elif first.report.agent is not None:
+        message = f"{first.report.agent.task_id}/{first.report.agent.model_id}: {message}"
+    response = pb.GetTrainingStatusResponse(
+        state=_STATES[state],
+        pending_feedback=waiting,
+        progress=first.report.progress if state is State.RUNNING else 0.0,
+        message=message,
+    )
+    for one, its_state, its_message in told[:MAX_TRAININGS]:
+        report = one.report
+        entry = response.trainings.add(
+            agent=None if report.agent is None else _agent(report.agent),
+            state=_STATES[its_state],
+            progress=report.progress if its_state is State.RUNNING else 0.0,
+            message=its_message,
+            pending_feedback=one.pending,
+            pending_queries=one.pending_queries,
+            candidate_version=report.candidate_version,
+        )
+        if one.updated_at_us is not None:
+            entry.updated_at.FromMicroseconds(one.updated_at_us)
+    return response
+
+
+def _item(message: pb.Feedback) -> Feedback | MeshError:
+    try:
+        if len(UnknownFieldSet(message)) or len(UnknownFieldSet(message.agent)):
+            # Kept without them it would not be what was sent; a later sender must know.
+            raise MeshError(
+                grpc.StatusCode.INVALID_ARGUMENT,
+                "UNKNOWN_FIELD",
+                "has fields that this version does not know",
+            )
+        agent = Agent(
+            _plain("agent.task_id", message.agent.task_id, MAX_AGENT_BYTES, empty=True),
+            _plain("agent.model_id", message.agent.model_id, MAX_AGENT_BYTES, empty=True),
+        )
+        if agent == Agent():
+            raise InvalidField("agent", "must have a task or a model: feedback of nobody cannot be used")
+        query = checks.text("query", message.query)
+        if "\x00" in query:
+            raise InvalidField("query", "must hold no NUL")
+        passage_id = _plain("passage_id", message.passage_id, checks.MAX_ID_BYTES)
+        return Feedback(
+            id=_plain("id", message.id, MAX_ID_BYTES),
+            query=query,
+            passage_id=passage_id,
+            agent=agent,
+            usefulness=checks.between("usefulness", message.usefulness, 0.0, 1.0),
+            model_version=_plain("model_version", message.model_version, MAX_ID_BYTES, empty=True),
+            collection=checks.name("collection", message.collection) if message.collection else "",
+            ranking=_ranking(message.ranking, passage_id),
+        )
+    except MeshError as error:
+        return error
+
+
+def _ranking(ids: Sequence[str], passage_id: str) -> tuple[str, ...]:
+    if len(ids) > MAX_RANKING:
+        raise InvalidField("ranking", f"must be at most {MAX_RANKING} passages, has {len(ids)}")
+    for at, one in enumerate(ids):
+        _plain(f"ranking[{at}]", one, checks.MAX_ID_BYTES)
+    if len(set(ids)) < len(ids):
+        raise InvalidField("ranking", "must not have a passage twice")
+    if ids and passage_id not in ids:
+        raise InvalidField("passage_id", "must be one of the ranking's")
+    return tuple(ids)
+
+
+def _plain(field: str, value: str, max_bytes: int, *, empty: bool = False) -> str:
+    """Checks for text of at most so many bytes without control characters."""
+    size = len(value.encode())
+    if size > max_bytes or not (size or empty):
+        raise InvalidField(field, f"must be {0 if empty else 1} to {max_bytes} bytes, has {size}")
+    if _CONTROL.search(value):
+        raise InvalidField(field, "must hold no control characters")
+    return value
+
+
+def _agent(agent: Agent) -> common_pb2.Agent:
+    return common_pb2.Agent(task_id=agent.task_id, model_id=agent.model_id)
+
+
+def _timestamp(us: int) -> Timestamp:
+    message = Timestamp()
+    message.FromMicroseconds(us)
+    return message

@@ -1,0 +1,1 @@
+"""Versions of learned models: kept as immutable folders, promoted and rolled back while serving."""

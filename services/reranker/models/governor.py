@@ -1,0 +1,393 @@
+"""Which model serves whom: promoted, rolled back and found again after a crash, while serving goes on."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import math
+import re
+import time
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Final, cast
+
+from meshkit.compute import ComputePool
+from meshkit.errors import FailedPrecondition, MeshError, NotFound
+from meshkit.models import ModelError
+from services.reranker.domain import Agent, LearnedModel
+from services.reranker.models.cache import LoadingCache
+from services.reranker.models.manifest import Kind, Lineage, Manifest, ManifestError
+from services.reranker.models.store import ModelStore, Pointer
+from services.reranker.ports import Adapter, Assigned, LoadedModel, ModelLoader
+
+_RETRY_S: Final = 60.0
+"""How long a damaged version of an agent is not tried again. Seconds."""
+
+_log = logging.getLogger("ragmesh.reranker.models")
+
+
+class Governor:
+    """Serves versions of a model store, or the model of the settings where none was promoted.
+
+    Promoting checks and loads a version first, in a thread, while the one before serves; then the pointer
+    file is replaced, then the version is served. So after a crash at any point, what is served next was once
+    loaded whole. Versions for all agents stay in memory; agents' own are loaded when their agent comes.
+
+    Args:
+        store: the versions.
+        loader: makes what brings models into memory; called when the first is wanted, as a server without
+            a model should not pay for importing what computes one.
+        pool: threads for loading.
+        memory_bytes: most memory of agents' own models and adapters. Bytes.
+        registered: tells which agents are registered; models loaded get tokens for those they lack.
+        no_model: what to do if there is no model at all, for callers.
+        poll_s: how often the pointers are looked at, which other processes may change. Seconds, (0, inf).
+    """
+
+    def __init__(
+        self,
+        store: ModelStore,
+        *,
+        loader: Callable[[], Awaitable[ModelLoader]],
+        pool: ComputePool,
+        memory_bytes: int,
+        registered: Callable[[], Awaitable[Sequence[Agent]]],
+        no_model: str,
+        poll_s: float,
+    ) -> None:
+        self._store = store
+        self._make_loader = loader
+        self._loader: ModelLoader | None = None
+        self._pool = pool
+        self._registered = registered
+        self._no_model = no_model
+        self._poll_s = poll_s
+        self._origin: LoadedModel | None = None
+        self._model: LoadedModel | None = None
+        self._all = Pointer()
+        self._own: dict[Agent, Pointer] = {}
+        self._manifests: dict[str, Manifest] = {}
+        self._cache: LoadingCache[LoadedModel | Adapter] = LoadingCache(memory_bytes)
+        self._refused_until: dict[str, float] = {}
+        self._changing = asyncio.Lock()
+        self._polling: asyncio.Task[None] | None = None
+
+    async def start(self, origin: LoadedModel | None) -> None:
+        """Loads what was served last; from now on looks for what other processes promote.
+
+        Of a version that is damaged, the latest before it that is not is served, and the log says so.
+
+        Args:
+            origin: the model of the settings, if there is one.
+        """
+        self._origin = self._model = origin
+        await self._pool.run(self._store.tidy)
+        await self.refresh()
+        if origin is not None:
+            await self._pool.run(origin.add_agents, await self._registered())
+        await self._follow_pointers()
+        self._polling = asyncio.create_task(self._poll())
+
+    async def close(self) -> None:
+        """Looks no more."""
+        if self._polling is not None:
+            self._polling.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await self._polling
+
+    @property
+    def has_model(self) -> bool:
+        """Whether there is a model for all agents."""
+        return self._model is not None
+
+    async def model_for(self, agent: Agent) -> Assigned:
+        """See :class:`services.reranker.ports.ModelsOfAgents`.
+
+        An agent's own version that is damaged, or an adapter to a model that is no longer served, gives way
+        to what all agents get.
+        """
+        own = self._own.get(agent)
+        if own is not None and own.serving is not None:
+            assigned = await self._own_model(own.serving)
+            if assigned is not None:
+                return assigned
+        if self._model is None:
+            raise FailedPrecondition("NOT_CONFIGURED", self._no_model)
+        return Assigned(self._model)
+
+    def knows(self, agent: Agent) -> bool:
+        """Whether the served model has tokens of the agent's task and model."""
+        return self._model is not None and self._model.knows(agent)
+
+    async def register(self, agent: Agent) -> None:
+        """Gives the served model tokens for an agent; what it scores does not change by that."""
+        async with self._changing:
+            for model in {id(one): one for one in (self._model, self._origin) if one is not None}.values():
+                await self._pool.run(model.add_agents, [agent])
+
+    async def refresh(self) -> None:
+        """Reads which versions there are."""
+        self._manifests = await self._pool.run(self._store.manifests, self._manifests)
+
+    def models(self, agent: Agent | None = None) -> list[LearnedModel]:
+        """All versions, or those of an agent: that for all first, then what else is served, then by age."""
+        found = [self._told(one) for one in self._manifests.values()]
+        if self._origin is not None and self._origin.version not in self._manifests:
+            found.append(self._told_of_origin(self._origin))
+        if agent is not None:
+            found = [one for one in found if one.agent == agent]
+        found.sort(key=lambda one: (-one.created_at.timestamp(), one.version))
+        return sorted(found, key=lambda one: (not one.serving, one.serving and one.agent is not None))
+
+    async def promote(self, version: str, *, merge_agent_tokens: bool = False) -> LearnedModel:
+        """Serves a version, to its agent or to all; returns when the next request is scored by it.
+
+        Args:
+            version: its name.
+            merge_agent_tokens: of a version for all, make one of it first that has the tokens of agents that
+                the served one has and it lacks, and serve that.
+
+        Raises:
+            NotFound: there is no such version.
+            FailedPrecondition: it is damaged, or cannot be loaded, or changes a model that is not served.
+        """
+        async with self._changing:
+            await self.refresh()
+            if not self._store.has(version):
+                if self._origin is None or version != self._origin.version:
+                    raise NotFound(
+                        "version", f"there is no version {version!r}; ListModels tells which there are"
+                    )
+                await self._serve_all(self._all.promoted(None))
+                return self._told_of_origin(self._origin)
+            manifest = await self._manifest(version)
+            agent = manifest.lineage.agent
+            if agent is None:
+                if merge_agent_tokens and self._model is not None:
+                    version = await self._merged(self._model, version)
+                await self._serve_all(self._all.promoted(version))
+            else:
+                await self._serve_own(agent, self._own.get(agent, Pointer()).promoted(version))
+            return self._told(self._manifests[version])
+
+    async def rollback(self, agent: Agent | None) -> LearnedModel:
+        """Serves what was served before, to all or to an agent; versions that are damaged are passed over.
+
+        Raises:
+            FailedPrecondition: there was nothing before, or nothing of it can be served.
+        """
+        async with self._changing:
+            await self.refresh()
+            pointer = (self._all if agent is None else self._own.get(agent, Pointer())).rolled_back()
+            while pointer is not None:
+                try:
+                    if agent is None:
+                        await self._serve_all(pointer)
+                    else:
+                        await self._serve_own(agent, pointer)
+                    assigned = await self.model_for(agent or Agent())
+                except FailedPrecondition as error:
+                    _log.error("a version is passed over: %s", error.message)
+                    pointer = pointer.rolled_back()
+                    continue
+                found = self._manifests.get(assigned.version)
+                return self._told_of_origin(assigned.model) if found is None else self._told(found)
+            raise FailedPrecondition("NO_EARLIER_MODEL", "nothing that can be served was served before")
+
+    async def _serve_all(self, pointer: Pointer) -> None:
+        """Loads what a pointer is at, makes it durable, and serves it."""
+        model = self._model
+        if pointer.serving is None:
+            model = self._origin
+        elif model is None or model.version != pointer.serving:
+            model = await self._load(pointer.serving)
+        if model is None:
+            raise FailedPrecondition("NOT_CONFIGURED", self._no_model)
+        await self._pool.run(self._store.set_pointer, None, pointer)
+        self._all, self._model = pointer, model
+        _log.info("another model serves all agents", extra={"version": model.version})
+
+    async def _serve_own(self, agent: Agent, pointer: Pointer) -> None:
+        """The same for an agent's own."""
+        if pointer.serving is not None:
+            manifest = await self._manifest(pointer.serving)
+            base = manifest.lineage.base
+            if base and (self._model is None or self._model.version != base):
+                raise FailedPrecondition(
+                    "BASE_NOT_SERVED",
+                    f"version {pointer.serving} changes version {base}, which does not serve all agents now",
+                )
+            await self._load_own(manifest)
+            self._refused_until.pop(pointer.serving, None)
+        await self._pool.run(self._store.set_pointer, agent, pointer)
+        self._own = {**self._own, agent: pointer}
+
+    async def _own_model(self, version: str) -> Assigned | None:
+        """What scores for an agent with a version of its own; None if that cannot be used now."""
+        if self._refused_until.get(version, 0.0) > time.monotonic():
+            return None
+        try:
+            return await self._load_own(await self._manifest(version))
+        except FailedPrecondition as error:
+            _log.error("an agent gets what all get: %s", error.message, extra={"version": version})
+            self._refused_until[version] = time.monotonic() + _RETRY_S
+            return None
+
+    async def _load_own(self, manifest: Manifest) -> Assigned | None:
+        base, version = self._model, manifest.version
+        if manifest.lineage.kind is Kind.FULL:
+            return Assigned(cast(LoadedModel, await self._cache.get(version, lambda: self._load(version))))
+        if base is None or base.version != manifest.lineage.base:
+            return None
+        adapter = await self._cache.get(version, lambda: self._load_adapter(version, base))
+        return Assigned(base, adapter)
+
+    async def _load(self, version: str) -> LoadedModel:
+        loader = await self._loaded_loader()
+        agents = await self._registered()
+        model: LoadedModel = await self._pool.run(self._load_now, loader, version, agents)
+        return model
+
+    def _load_now(self, loader: ModelLoader, version: str, agents: Sequence[Agent]) -> LoadedModel:
+        with _refused(version):
+            folder, manifest = self._store.verified(version)
+            if manifest.lineage.kind is not Kind.FULL:
+                raise ManifestError("it is an adapter")
+            model = loader.full(
+                folder, version, provenance=manifest.lineage.provenance, created_at=manifest.created_at
+            )
+            _probe(model)
+            model.add_agents(agents)
+            return model
+
+    async def _load_adapter(self, version: str, base: LoadedModel) -> Adapter:
+        loader = await self._loaded_loader()
+        adapter: Adapter = await self._pool.run(self._load_adapter_now, loader, version, base)
+        return adapter
+
+    def _load_adapter_now(self, loader: ModelLoader, version: str, base: LoadedModel) -> Adapter:
+        with _refused(version):
+            folder, _ = self._store.verified(version)
+            return loader.adapter(folder, version, base)
+
+    async def _merged(self, served: LoadedModel, version: str) -> str:
+        """A version with the tokens that the served one has and it lacks; itself if it lacks none."""
+        loader = await self._loaded_loader()
+        merged: str = await self._pool.run(self._merge_now, loader, served, version)
+        await self.refresh()
+        return merged
+
+    def _merge_now(self, loader: ModelLoader, served: LoadedModel, version: str) -> str:
+        with _refused(version):
+            folder, manifest = self._store.verified(version)
+            provenance = f"{version} with agents' tokens of {served.version}"
+            with (
+                contextlib.suppress(_NothingLackingError),
+                self._store.write(
+                    Lineage(provenance, parent=version, metrics=manifest.lineage.metrics)
+                ) as draft,
+            ):
+                draft.tokens = loader.merge_tokens(served, folder, draft.folder)
+                if not draft.tokens:
+                    raise _NothingLackingError
+            return draft.version or version
+
+    async def _loaded_loader(self) -> ModelLoader:
+        if self._loader is None:
+            self._loader = await self._make_loader()
+        return self._loader
+
+    async def _manifest(self, version: str) -> Manifest:
+        if version not in self._manifests:
+            with _refused(version):
+                self._manifests[version] = await self._pool.run(self._store.manifest, version)
+        return self._manifests[version]
+
+    async def _poll(self) -> None:
+        changed = await self._pool.run(self._store.pointers_changed_ns)
+        while True:
+            await asyncio.sleep(self._poll_s)
+            async with self._changing:
+                now = await self._pool.run(self._store.pointers_changed_ns)
+                if now != changed:
+                    changed = now
+                    await self._follow_pointers()
+
+    async def _follow_pointers(self) -> None:
+        """Serves what the pointer files say; whoever wrote them made sure that it can be."""
+        self._own = await self._pool.run(self._store.agents)
+        try:
+            pointer = await self._pool.run(self._store.pointer, None)
+        except ManifestError as error:
+            _log.error("what served all agents is not known: %s", error)
+            return
+        if pointer == self._all:
+            return
+        self._all = pointer
+        for version in (pointer.serving, *pointer.history):
+            try:
+                if version is None:
+                    self._model = self._origin or self._model
+                elif self._model is None or self._model.version != version:
+                    self._model = await self._load(version)
+            except MeshError as error:
+                _log.error("an earlier version is served: %s", error.message, extra={"version": version})
+                continue
+            if self._model is not None:
+                return
+
+    def _told(self, manifest: Manifest) -> LearnedModel:
+        lineage = manifest.lineage
+        served = self._model is not None and self._model.version
+        if lineage.agent is None:
+            serving = manifest.version == served
+        else:
+            own = self._own.get(lineage.agent, Pointer()).serving == manifest.version
+            serving = own and (lineage.kind is Kind.FULL or lineage.base == served)
+        return LearnedModel(
+            version=manifest.version,
+            serving=serving,
+            created_at=manifest.created_at,
+            provenance=lineage.provenance,
+            parent_version=lineage.parent,
+            metrics={name: value for name, value in lineage.metrics.items() if value is not None},
+            agent=lineage.agent,
+            base_version=lineage.base,
+            size_bytes=manifest.size,
+            agent_tokens=manifest.tokens,
+        )
+
+    def _told_of_origin(self, origin: LoadedModel) -> LearnedModel:
+        return LearnedModel(
+            version=origin.version,
+            serving=origin is self._model,
+            created_at=origin.created_at,
+            provenance=origin.provenance,
+            size_bytes=origin.size,
+            agent_tokens=origin.agent_tokens,
+        )
+
+
+class _NothingLackingError(Exception):
+    """A version has all tokens already."""
+
+
+def _probe(model: LoadedModel) -> None:
+    """That it computes numbers, before anyone waits for them."""
+    score = model.probabilities(model.rows("a", ["b"], Agent()), [None])[0]
+    if not math.isfinite(score):
+        raise ManifestError("its scores are no numbers")
+
+
+@contextmanager
+def _refused(version: str) -> Iterator[None]:
+    """Says of which version it is that it cannot be served."""
+    try:
+        yield
+    except ManifestError as error:
+        raise FailedPrecondition("DAMAGED_MODEL", f"version {version} cannot be served: {error}") from error
+    except ModelError as error:
+        # What a loader says names the folder, which is nobody's business.
+        said = re.sub(r"\S*/\S*", "it", str(error))
+        raise FailedPrecondition("DAMAGED_MODEL", f"version {version} cannot be served: {said}") from error

@@ -1,0 +1,219 @@
+"""Model versions on disk, and which of them is served.
+
+::
+
+    versions/<version>/          a folder that never changes: manifest.json and what it lists
+    serving/all.json             what serves all agents, and what did before
+    serving/<digest>.json        the same for one agent's own
+    incoming/<random>/           being written
+
+A version is written into ``incoming`` and renamed into ``versions`` when all of it is on the disk; a pointer
+file is replaced by rename. So whoever dies at any point leaves what was served before, or what was to be, and
+never half of it. Any process may write versions: a trainer does, and asks the reranker to promote them.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+import secrets
+import shutil
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Final
+
+from services.reranker.domain import Agent
+from services.reranker.models import durable
+from services.reranker.models.manifest import Lineage, Manifest, ManifestError
+
+_VERSION: Final = re.compile(r"[0-9a-f]{16}")
+_HISTORY: Final = 100
+_ABANDONED_S: Final = 24 * 3600.0
+
+
+@dataclass(frozen=True, slots=True)
+class Pointer:
+    """What is served to all agents or to one.
+
+    Attributes:
+        serving: the version. None: for all agents, the model of the settings; for one, what all get.
+        history: what was served before it, the latest first.
+    """
+
+    serving: str | None = None
+    history: tuple[str | None, ...] = ()
+
+    def promoted(self, version: str | None) -> Pointer:
+        """With another version served; the same is no change."""
+        if version == self.serving:
+            return self
+        return Pointer(version, (self.serving, *self.history)[:_HISTORY])
+
+    def rolled_back(self) -> Pointer | None:
+        """With the version before served; None if there was none."""
+        return Pointer(self.history[0], self.history[1:]) if self.history else None
+
+
+class Draft:
+    """A version that is being written.
+
+    Attributes:
+        folder: where its files go.
+        tokens: tokens of agents that its tokenizer has; to be set by who writes it.
+        version: its name, once it is kept.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.tokens: tuple[str, ...] = ()
+        self.version = ""
+
+
+class ModelStore:
+    """Versions under a folder. Its methods read and write files: call them in a thread.
+
+    Args:
+        folder: where; made when first written.
+        clock: what time it is.
+    """
+
+    def __init__(self, folder: Path, *, clock: Callable[[], datetime] = lambda: datetime.now(UTC)) -> None:
+        self._folder = folder
+        self._versions = folder / "versions"
+        self._serving = folder / "serving"
+        self._incoming = folder / "incoming"
+        self._clock = clock
+
+    @contextmanager
+    def write(self, lineage: Lineage) -> Iterator[Draft]:
+        """Makes a new version of what the block writes into the draft's folder; nothing if it raises.
+
+        Args:
+            lineage: where the version comes from.
+
+        Raises:
+            ManifestError: nothing was written, or the lineage contradicts itself.
+            OSError: the disk.
+        """
+        for folder in (self._versions, self._serving, self._incoming):
+            folder.mkdir(parents=True, exist_ok=True)
+        draft = Draft(self._incoming / secrets.token_hex(8))
+        draft.folder.mkdir()
+        try:
+            yield draft
+            manifest = Manifest.of(draft.folder, lineage, tuple(sorted(draft.tokens)), self._clock())
+            manifest.write(draft.folder)
+            durable.sync_files(draft.folder)
+            target = self._versions / manifest.version
+            if not target.exists():
+                draft.folder.rename(target)
+                durable.sync_folder(self._versions)
+            draft.version = manifest.version
+        finally:
+            shutil.rmtree(draft.folder, ignore_errors=True)
+
+    def manifests(self, known: Mapping[str, Manifest]) -> dict[str, Manifest]:
+        """All versions whose manifest can be read; those known before are not read again."""
+        found = {}
+        for name in self._names():
+            try:
+                found[name] = known[name] if name in known else self.manifest(name)
+            except ManifestError:  # said by name to who wants it
+                continue
+        return found
+
+    def has(self, version: str) -> bool:
+        """Whether there is a version of that name, whole or not."""
+        return bool(_VERSION.fullmatch(version)) and (self._versions / version).is_dir()
+
+    def manifest(self, version: str) -> Manifest:
+        """What a version says of itself.
+
+        Raises:
+            ManifestError: it cannot be read, or is of another version.
+        """
+        found = Manifest.read(self._versions / version)
+        if found.version != version:
+            raise ManifestError(f"its manifest is of version {found.version}")
+        return found
+
+    def verified(self, version: str) -> tuple[Path, Manifest]:
+        """A version's folder, each file of which was compared with the manifest.
+
+        Raises:
+            ManifestError: it is not whole.
+        """
+        folder = self._versions / version
+        manifest = self.manifest(version)
+        manifest.verify(folder)
+        return folder, manifest
+
+    def pointer(self, agent: Agent | None) -> Pointer:
+        """What is served to all agents, or to one.
+
+        Raises:
+            ManifestError: the pointer file cannot be understood.
+        """
+        path = self._pointer_path(agent)
+        try:
+            told = json.loads(path.read_bytes())
+            history = tuple(None if one is None else str(one) for one in told["history"])
+            return Pointer(None if told["serving"] is None else str(told["serving"]), history)
+        except FileNotFoundError:
+            return Pointer()
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            raise ManifestError(f"{path.name} cannot be understood: {type(error).__name__}") from None
+
+    def set_pointer(self, agent: Agent | None, pointer: Pointer) -> None:
+        """Makes a pointer what is served; durable when it returns.
+
+        Raises:
+            OSError: the disk.
+        """
+        self._serving.mkdir(parents=True, exist_ok=True)
+        told = {
+            "agent": None if agent is None else {"task_id": agent.task_id, "model_id": agent.model_id},
+            "serving": pointer.serving,
+            "history": pointer.history,
+        }
+        durable.replace(self._pointer_path(agent), json.dumps(told).encode())
+
+    def agents(self) -> dict[Agent, Pointer]:
+        """Every agent that has, or had, a version of its own, and what is served to it."""
+        found = {}
+        for path in sorted(self._serving.glob("*.json")) if self._serving.is_dir() else ():
+            if path.name == "all.json":
+                continue
+            try:
+                told = json.loads(path.read_bytes())["agent"]
+                agent = Agent(told["task_id"], told["model_id"])
+                found[agent] = self.pointer(agent)
+            except (OSError, ValueError, KeyError, TypeError, ManifestError):
+                continue  # it gets what all get
+        return found
+
+    def pointers_changed_ns(self) -> int:
+        """When a pointer was last replaced. Nanoseconds since 1970; 0 if none ever was."""
+        return self._serving.stat().st_mtime_ns if self._serving.is_dir() else 0
+
+    def tidy(self) -> None:
+        """Removes what was being written when its writer died: what is a day old."""
+        for path in self._incoming.iterdir() if self._incoming.is_dir() else ():
+            if time.time() - path.stat().st_mtime > _ABANDONED_S:
+                shutil.rmtree(path, ignore_errors=True)
+
+    def _names(self) -> list[str]:
+        if not self._versions.is_dir():
+            return []
+        return [path.name for path in self._versions.iterdir() if _VERSION.fullmatch(path.name)]
+
+    def _pointer_path(self, agent: Agent | None) -> Path:
+        if agent is None:
+            return self._serving / "all.json"
+        ids = json.dumps([agent.task_id, agent.model_id]).encode()
+        return self._serving / f"{hashlib.sha256(ids).hexdigest()[:32]}.json"

@@ -1,0 +1,368 @@
+"""The contract of what keeps feedback, run against every database there is here."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from sqlalchemy import URL, make_url, text
+from sqlalchemy.ext.asyncio import create_async_engine
+
+from meshkit.errors import Unavailable
+from services.reranker.backends.sql.agents import SqlAgentRegistry
+from services.reranker.backends.sql.database import Database
+from services.reranker.backends.sql.feedback import DAY_US, SqlFeedbackStore
+from services.reranker.backends.sql.served import SqlServedStore
+from services.reranker.backends.sql.trainings import SqlTrainingLog
+from services.reranker.domain import Agent
+from services.reranker.feedback.domain import (
+    Fate,
+    Feedback,
+    Flag,
+    Limits,
+    Outcome,
+    Served,
+    passage_keys,
+    served_key,
+)
+from services.reranker.feedback.ports import FeedbackStore
+from services.reranker.feedback.quality import Rules
+from services.reranker.feedback.served import ServedRankings
+from services.reranker.feedback.training import SILENT_US, State, TrainingReport
+from tests.postgres import Postgres
+
+NOON_US = 20_000 * DAY_US + DAY_US // 2
+ANN, BOB = Agent("qa", "ann"), Agent("qa", "bob")
+STORED, DUPLICATE, CONFLICT = Outcome(Fate.STORED), Outcome(Fate.DUPLICATE), Outcome(Fate.CONFLICT)
+
+
+class Clock:
+    """A clock that tests move."""
+
+    def __init__(self) -> None:
+        self.now_us = NOON_US
+
+    def __call__(self) -> int:
+        return self.now_us
+
+
+@pytest.fixture(scope="module")
+def postgres() -> Iterator[Postgres]:
+    server = Postgres()
+    try:
+        server.start()
+        yield server
+    finally:
+        server.end()
+
+
+@pytest.fixture(params=["sqlite", "postgresql"])
+def url(request: pytest.FixtureRequest, tmp_path: Path) -> URL:
+    """A database of the kind, empty."""
+    if request.param == "sqlite":
+        return URL.create("sqlite+aiosqlite", database=str(tmp_path / "deep" / "feedback.db"))
+    server: Postgres = request.getfixturevalue("postgres")
+    server.empty()
+    return make_url(server.url)
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+@pytest.fixture
+async def database(url: URL) -> AsyncIterator[Database]:
+    database = Database(url)
+    await database.open()
+    yield database
+    await database.close()
+
+
+Make = Callable[..., FeedbackStore]
+
+
+@pytest.fixture
+def make(database: Database, clock: Clock) -> Make:
+    """Makes stores over the one database."""
+
+    def make(**options: Any) -> FeedbackStore:
+        return SqlFeedbackStore(database, clock=clock, **options)
+
+    return make
+
+
+@pytest.fixture
+def store(make: Make) -> FeedbackStore:
+    return make()
+
+
+def item(id_: str, usefulness: float = 1.0, *, agent: Agent = ANN, **fields: Any) -> Feedback:
+    given: dict[str, Any] = {"query": f"query of {id_}", "passage_id": "p", **fields}
+    return Feedback(id=id_, usefulness=usefulness, agent=agent, **given)
+
+
+async def _ids(store: FeedbackStore, **options: Any) -> list[str]:
+    return [one.feedback.id for one in await store.page(**options)]
+
+
+async def test_all_of_an_item_is_kept(store: FeedbackStore, clock: Clock) -> None:
+    one = Feedback("1", "Wie weit?\n½", "p/1", ANN, 0.25, "v7", "bikes", ("p/0", "p/1", 'ü"'))
+    assert await store.record([one]) == [STORED]
+    (stored,) = await store.page()
+    assert (stored.feedback, stored.flag, stored.recorded_at_us) == (one, Flag.NONE, clock.now_us)
+
+
+async def test_an_id_is_stored_once_and_never_changed(store: FeedbackStore) -> None:
+    first, second = item("1"), item("2", 0.5)
+    assert await store.record([first, second, first]) == [STORED, STORED, DUPLICATE]
+    others = [
+        replace(first, usefulness=0.5),
+        replace(first, query="another"),
+        replace(first, passage_id="another"),
+        replace(first, collection="another"),
+        replace(first, model_version="another"),
+        replace(first, ranking=("p", "q")),
+    ]
+    assert await store.record([*others, item("3"), item("3", 0.5)]) == [CONFLICT] * 6 + [STORED, CONFLICT]
+    assert await store.record([second]) == [DUPLICATE]
+    assert [one.feedback for one in await store.page()] == [first, second, item("3")]
+    assert await store.find([first, others[0], item("9"), item("1", agent=BOB)]) == [
+        DUPLICATE,
+        CONFLICT,
+        None,
+        None,
+    ]
+
+
+async def test_the_same_id_of_another_agent_is_another_item(store: FeedbackStore) -> None:
+    assert await store.record([item("1"), item("1", 0.0, agent=BOB)]) == [STORED, STORED]
+    assert [one.feedback.agent for one in await store.page()] == [ANN, BOB]
+    assert await _ids(store, agent=BOB) == ["1"]
+    assert await _ids(store, agent=Agent("no", "body")) == []
+
+
+async def test_writers_at_the_same_time_store_each_item_once(
+    url: URL, store: FeedbackStore, clock: Clock
+) -> None:
+    # Two processes on one database, eight writers, all with the same items in different orders.
+    second = Database(url, lock_timeout_s=30)
+    await second.open()
+    other = SqlFeedbackStore(second, clock=clock)
+
+    async def write(writer: int) -> int:
+        target = store if writer % 2 else other
+        fates = []
+        for start in range(0, 40, 5):
+            ids = [(7 * writer + start + step) % 40 for step in range(5)]
+            fates += [one.fate for one in await target.record([item(str(at)) for at in ids])]
+        return fates.count(Fate.STORED)
+
+    try:
+        assert sum(await asyncio.gather(*map(write, range(8)))) == 40
+        assert sorted(map(int, await _ids(other))) == list(range(40))
+    finally:
+        await second.close()
+
+
+async def test_pages_go_on_where_the_last_ended(store: FeedbackStore, clock: Clock) -> None:
+    for at in range(5):
+        clock.now_us = NOON_US + at
+        await store.record([item(str(at), agent=ANN if at % 2 else BOB)])
+    first = await store.page(limit=2)
+    assert [one.feedback.id for one in first] == ["0", "1"]
+    assert await _ids(store, after=first[-1].sequence, limit=10) == ["2", "3", "4"]
+    assert await _ids(store, since_us=NOON_US + 3) == ["3", "4"]
+    assert await _ids(store, agent=ANN) == ["1", "3"]
+
+
+async def test_a_batch_is_stored_whole_or_not_at_all(store: FeedbackStore) -> None:
+    impossible: Any = None  # no database takes a feedback without usefulness
+    with pytest.raises((Unavailable, TypeError)):
+        await store.record([item("1"), replace(item("2"), usefulness=impossible)])
+    assert await store.page() == []
+    assert await store.record([item("1")]) == [STORED]
+
+
+async def test_a_quota_of_a_day_and_a_quota_in_all(make: Make, clock: Clock) -> None:
+    store = make(limits=Limits(per_day=3, total=5))
+    batch = [item(str(at)) for at in range(4)] + [item("b", agent=BOB)]
+    fates = [one.fate for one in await store.record(batch)]
+    assert fates == [Fate.STORED] * 3 + [Fate.OVER_DAY, Fate.STORED]
+    # What is stored is still told as such, and takes no room.
+    assert [one.fate for one in await store.record([item("0"), item("9")])] == [Fate.DUPLICATE, Fate.OVER_DAY]
+    clock.now_us += DAY_US // 2  # midnight
+    fates = [one.fate for one in await store.record([item(str(at)) for at in range(4, 8)])]
+    assert fates == [Fate.STORED] * 2 + [Fate.OVER_TOTAL] * 2
+    assert len(await store.page()) == 6
+
+
+async def test_no_more_agents_than_there_may_be(make: Make) -> None:
+    store = make(limits=Limits(agents=2))
+    agents = [Agent("t", str(at)) for at in range(3)]
+    fates = [one.fate for one in await store.record([item("1", agent=one) for one in agents])]
+    assert fates == [Fate.STORED, Fate.STORED, Fate.TOO_MANY_AGENTS]
+    assert [one.fate for one in await store.record([item("2", agent=agents[0])])] == [Fate.STORED]
+
+
+async def test_only_registered_agents_if_so_set(make: Make, database: Database) -> None:
+    store = make(limits=Limits(registered_only=True))
+    await SqlAgentRegistry(database).register(ANN, "", most=9)
+    fates = [one.fate for one in await store.record([item("1"), item("1", agent=BOB)])]
+    assert fates == [Fate.STORED, Fate.UNREGISTERED]
+
+
+async def test_what_contradicts_itself_is_flagged_on_both_sides(store: FeedbackStore) -> None:
+    same = {"query": "q", "passage_id": "x"}
+    await store.record([item("1", 1.0, **same), item("2", 0.9, **same), item("3")])
+    # Another agent's judgement is no contradiction, and neither is one of another passage or collection.
+    calm = [
+        item("1", 0.0, agent=BOB, **same),
+        item("4", 0.0, query="q", passage_id="y"),
+        item("5", 0.0, collection="c", **same),
+    ]
+    assert await store.record(calm) == [STORED] * 3
+    assert await store.record([item("6", 0.0, **same)]) == [Outcome(Fate.STORED, Flag.CONTRADICTION)]
+    assert await _ids(store, agent=ANN) == ["3", "4", "5"]
+    flags = {one.feedback.id: one.flag for one in await store.page(agent=ANN, include_flagged=True)}
+    assert {id_ for id_, flag in flags.items() if flag is Flag.CONTRADICTION} == {"1", "2", "6"}
+    # Also within a batch.
+    outcomes = await store.record([item("7", 0.0), item("8", 1.0, query="query of 7")])
+    assert [one.flag for one in outcomes] == [Flag.NONE, Flag.CONTRADICTION]
+    assert await _ids(store, agent=ANN) == ["3", "4", "5"]
+
+
+async def test_an_agent_that_always_says_the_same_tells_nothing(make: Make) -> None:
+    store = make(rules=Rules(constant_run=4))
+    await store.record([item("0", 0.0), item("1", 1.0), item("2", 1.0)])
+    await store.record([item("3", 1.0), item("b", 1.0, agent=BOB)])
+    assert await _ids(store) == ["0", "1", "2", "3", "b"]
+    outcomes = await store.record([item("4", 1.0), item("5", 1.0)])
+    assert [one.flag for one in outcomes] == [Flag.CONSTANT] * 2
+    # The run is flagged from its first item on; what was before it is not.
+    assert await _ids(store) == ["0", "b"]
+    assert (await store.record([item("6", 0.0)]))[0].flag is Flag.NONE
+    assert await _ids(store) == ["0", "b", "6"]
+
+
+async def test_an_agent_that_contradicts_itself_often_is_not_believed(make: Make) -> None:
+    store = make(rules=Rules(fewest_judged_again=4))
+    for at in range(4):
+        await store.record([item(f"a{at}", 1.0, query=str(at)), item(f"b{at}", 0.0, query=str(at))])
+    (outcome,) = await store.record([item("new", 1.0)])
+    assert outcome == Outcome(Fate.STORED, Flag.INCONSISTENT)
+    assert await _ids(store) == []
+    assert (await store.record([item("new", 1.0, agent=BOB)])) == [STORED]
+
+
+async def test_the_oldest_is_deleted_a_little_at_a_time(
+    store: FeedbackStore, database: Database, clock: Clock
+) -> None:
+    for at in range(10):
+        clock.now_us = NOON_US + at
+        await store.record([item(str(at), at / 10)])
+    assert await store.delete_before(NOON_US + 7, limit=5) == 5
+    assert await _ids(store) == [str(at) for at in range(5, 10)]
+    assert await store.delete_before(NOON_US + 7, limit=5) == 2
+    assert await store.delete_before(NOON_US + 7, limit=5) == 0
+    (agent,) = await SqlAgentRegistry(database, clock=clock).agents()
+    assert (agent.stored, agent.today) == (3, 10)
+    assert agent.mean_usefulness == pytest.approx((0.7 + 0.8 + 0.9) / 3)
+
+
+async def test_numbers_are_never_given_again(store: FeedbackStore, clock: Clock) -> None:
+    await store.record([item("1"), item("2")])
+    last = (await store.page())[-1].sequence
+    clock.now_us += 1
+    assert await store.delete_before(clock.now_us, limit=10) == 2
+    await store.record([item("3")])
+    assert (await store.page())[0].sequence > last
+
+
+async def test_agents_are_registered_once_and_counted(
+    store: FeedbackStore, database: Database, clock: Clock
+) -> None:
+    registry = SqlAgentRegistry(database, clock=clock)
+    await store.record([item("1", 1.0), item("2", 0.5)])
+    first = await registry.register(BOB, "answers", most=2)
+    assert first is not None
+    assert (first.agent, first.description, first.registered_at_us) == (BOB, "answers", NOON_US)
+    clock.now_us += DAY_US
+    again = await registry.register(BOB, "answers well", most=2)
+    assert again == replace(first, description="answers well")
+    ann = await registry.register(ANN, "", most=2)
+    assert ann is not None
+    assert (ann.stored, ann.today, ann.mean_usefulness) == (2, 0, 0.75)
+    assert await registry.register(Agent("t", "c"), "", most=2) is None
+    assert await registry.registered() == [ANN, BOB]
+    listed = await registry.agents()
+    assert [one.agent for one in listed] == [ANN, BOB]
+    assert [one.agent for one in await registry.agents(after=listed[0].sequence)] == [BOB]
+
+
+async def test_what_was_served_is_recalled_newest_first(database: Database) -> None:
+    store = SqlServedStore(database)
+    key = served_key("q", ANN, "v")
+    await store.remember([Served(key, b"".join(passage_keys(["a"])), 1), Served(b"x" * 16, b"", 2)])
+    await store.remember([Served(key, b"".join(passage_keys(["b", "a"])), 3)])
+    assert [len(one) for one in await store.recall(key)] == [16, 8]
+    assert await store.forget_before(3, limit=10) == 2
+    assert [len(one) for one in await store.recall(key)] == [16]
+
+
+async def test_what_was_served_survives_a_restart(database: Database, clock: Clock) -> None:
+    before = ServedRankings(SqlServedStore(database), capacity=2, clock=clock)
+    for at in range(3):
+        before.remember(f"q{at}", ANN, "v", ["a", "b", "c"])
+    await before.close()
+    after = ServedRankings(SqlServedStore(database), capacity=2, clock=clock)
+    assert await after.was_served("q2", ANN, "v", ["c", "a"])
+    assert not await after.was_served("q2", ANN, "v", ["a", "d"])
+    assert not await after.was_served("q2", BOB, "v", ["a"])
+    assert not await after.was_served("q2", ANN, "w", ["a"])
+
+
+async def test_what_waits_for_training(store: FeedbackStore, database: Database, clock: Clock) -> None:
+    log = SqlTrainingLog(database, clock=clock)
+    nothing = await log.trainings()
+    assert [(one.report.agent, one.pending, one.updated_at_us) for one in nothing] == [(None, 0, None)]
+    await store.record([item("1", query="q"), item("2", query="q", passage_id="x"), item("3")])
+    await store.record([item("4", agent=BOB), item("5", 0.0, query="query of 3")])
+    upto = (await store.page(agent=ANN))[-1].sequence
+    found = {one.report.agent: (one.pending, one.pending_queries) for one in await log.trainings()}
+    # 3 and 5 contradict each other and wait for nothing.
+    assert found == {None: (3, 2), ANN: (2, 1), BOB: (1, 1)}
+    report = TrainingReport(ANN, State.RUNNING, 0.5, "epoch 1 of 2", upto, "v8")
+    await log.report(report)
+    (training,) = await log.trainings(ANN)
+    assert (training.report, training.pending, training.updated_at_us) == (report, 0, NOON_US)
+    await log.report(TrainingReport(None, State.FAILED, 0.0, "out of memory", 1))
+    found = {one.report.agent: (one.pending, one.pending_queries) for one in await log.trainings()}
+    assert found == {None: (2, 2), ANN: (0, 0), BOB: (1, 1)}
+    assert training.state(NOON_US + SILENT_US) == (State.RUNNING, "epoch 1 of 2")
+    assert training.state(NOON_US + SILENT_US + 1)[0] is State.FAILED
+
+
+async def test_a_database_of_a_later_version_is_refused(url: URL, database: Database) -> None:
+    engine = create_async_engine(url)
+    async with engine.begin() as connection:
+        await connection.execute(text("UPDATE schema_version SET version = 9"))
+    await engine.dispose()
+    with pytest.raises(Unavailable, match="is of version 9") as caught:
+        await Database(url).open()
+    assert caught.value.reason == "STORE_VERSION"
+
+
+async def test_a_closed_database_is_unavailable(url: URL) -> None:
+    with pytest.raises(Unavailable, match="not open"):
+        await SqlFeedbackStore(Database(url)).record([item("1")])
+
+
+async def test_a_folder_that_cannot_be_made_says_so(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("in the way")
+    with pytest.raises(Unavailable, match="cannot make the folder"):
+        await Database(URL.create("sqlite+aiosqlite", database=str(tmp_path / "file" / "x.db"))).open()

@@ -1,0 +1,93 @@
+"""A PostgreSQL server of a test's own, from the installed binaries; it can be killed and started again."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+
+class Postgres:
+    """A server on a free port of this machine.
+
+    Args:
+        durable: whether commits wait for the disk, as they must where the server is killed.
+    """
+
+    def __init__(self, *, durable: bool = False) -> None:
+        initdb, server = shutil.which("initdb"), shutil.which("postgres")
+        if initdb is None or server is None:
+            pytest.skip("PostgreSQL is not on the path")
+        if importlib.util.find_spec("asyncpg") is None:
+            pytest.skip("asyncpg is not installed")
+        # PostgreSQL refuses to run as root.
+        self._who: dict[str, Any] = {"user": "nobody", "group": "nogroup"} if os.geteuid() == 0 else {}
+        self._folder = Path(tempfile.mkdtemp(prefix="ragmesh-postgres-"))
+        if self._who:
+            shutil.chown(self._folder, "nobody", "nogroup")
+        with socket.socket() as probe:
+            probe.bind(("127.0.0.1", 0))
+            self._port = probe.getsockname()[1]
+        self._data = self._folder / "data"
+        subprocess.run(
+            [initdb, "-D", self._data, "-U", "ragmesh", "--auth=trust", "--no-sync"],
+            check=True,
+            capture_output=True,
+            cwd=self._folder,
+            **self._who,
+        )
+        self._command = [server, "-D", self._data, "-p", str(self._port), "-h", "127.0.0.1"]
+        self._command += ["-k", self._folder, *([] if durable else ["-c", "fsync=off"])]
+        self._process: subprocess.Popen[bytes] | None = None
+
+    @property
+    def url(self) -> str:
+        """Its URL for SQLAlchemy."""
+        return f"postgresql+asyncpg://ragmesh@127.0.0.1:{self._port}/postgres"
+
+    def start(self) -> None:
+        """Starts it and waits until it answers."""
+        self._process = subprocess.Popen(
+            self._command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, cwd=self._folder, **self._who
+        )
+        ends = time.monotonic() + 60
+        while not self._answers():
+            assert self._process.poll() is None, "PostgreSQL did not start"
+            assert time.monotonic() < ends, "PostgreSQL does not answer"
+            time.sleep(0.05)
+
+    def kill(self) -> None:
+        """``kill -9`` of the server; its backends see that it is gone and end."""
+        assert self._process is not None
+        self._process.send_signal(signal.SIGKILL)
+        self._process.wait(30)
+
+    def end(self) -> None:
+        """Ends it at once and removes what is left of it."""
+        if self._process is not None and self._process.poll() is None:
+            self._process.send_signal(signal.SIGQUIT)
+            self._process.wait(30)
+        shutil.rmtree(self._folder, ignore_errors=True)
+
+    def empty(self) -> None:
+        """Drops all tables."""
+        self._psql("DROP SCHEMA public CASCADE; CREATE SCHEMA public")
+
+    def _answers(self) -> bool:
+        return self._psql("SELECT 1", check=False) == 0
+
+    def _psql(self, statement: str, *, check: bool = True) -> int:
+        psql = shutil.which("psql")
+        if psql is None:
+            pytest.skip("psql is not on the path")
+        command = [psql, "-h", "127.0.0.1", "-p", str(self._port), "-U", "ragmesh", "-d", "postgres", "-q"]
+        return subprocess.run([*command, "-c", statement], check=check, capture_output=True).returncode
