@@ -125,6 +125,8 @@ def _quotas(settings: RetrieverSettings) -> Quotas:
 
 def _load_encoder(settings: RetrieverSettings) -> Encoder:
     # In a thread of its own: importing PyTorch takes seconds, in which health must answer.
+    if settings.encoder.startswith("triton://"):
+        return _triton_encoder(settings)
     from services.retriever.backends.dense.sentence_encoder import SentenceEncoder
 
     return SentenceEncoder(
@@ -136,6 +138,28 @@ def _load_encoder(settings: RetrieverSettings) -> Encoder:
         query_prefix=settings.encoder_query_prefix,
         passage_prefix=settings.encoder_passage_prefix,
         setting=variable(settings, "encoder"),
+    )
+
+
+def _triton_encoder(settings: RetrieverSettings) -> Encoder:
+    name = variable(settings, "encoder")
+    try:
+        from services.retriever.backends.dense.triton_encoder import TritonEncoder
+    except ModuleNotFoundError as error:
+        raise CannotStart(
+            f"{name}={settings.encoder!r} needs {error.name}, which is not installed: "
+            "pip install 'tritonclient[grpc]'"
+        ) from None
+    if settings.encoder_pooling:
+        raise CannotStart(
+            f"{variable(settings, 'encoder_pooling')} must be empty where {name} is a Triton server's: there "
+            "the model's parameter `pooling` says it"
+        )
+    return TritonEncoder(
+        settings.encoder,
+        query_prefix=settings.encoder_query_prefix or "",
+        passage_prefix=settings.encoder_passage_prefix or "",
+        setting=name,
     )
 
 

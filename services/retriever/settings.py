@@ -76,7 +76,7 @@ class RetrieverSettings(ServiceSettings):
 
     encoder: str = "all-MiniLM-L6-v2"
     """Model of ``dense``: the bundled ``all-MiniLM-L6-v2``, a folder, a name in the local Hugging Face cache,
-    or empty for none."""
+    ``triton://host:port/model`` for one that a Triton server runs, or empty for none."""
     encoder_device: str = Field(default="auto", pattern=r"^(auto|cpu|cuda(:\d+)?)$")
     """``auto``, ``cpu`` or ``cuda:0``."""
     encoder_precision: Literal["auto", "fp32", "bf16"] = "auto"

@@ -65,6 +65,8 @@ class Options:
     """Collections that may be written at a time, [1, inf)."""
     merge_threads: int = 2
     """Merges at a time, [1, inf)."""
+    retry_s: float = 10.0
+    """Wait before vectors are made again for which an encoder elsewhere was away. Seconds, (0, inf)."""
 
 
 class _Version:
@@ -644,6 +646,11 @@ class SegmentStore:
         except (OSError, Corrupt) as error:
             if not collection.gone.is_set():
                 _log.warning("passages of %s were not embedded: %s", version.snapshot.info.name, error)
+            return
+        except MeshError as error:
+            # An encoder elsewhere that is away; what was made so far is kept.
+            _log.warning("passages of %s are not embedded yet: %s", version.snapshot.info.name, error)
+            asyncio.get_running_loop().call_later(self._options.retry_s, self._tend, collection)
             return
         except _Abandoned:
             return

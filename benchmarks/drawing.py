@@ -1,0 +1,203 @@
+"""What sampling adds to a query: the same query with and without it, side by side, by size."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from functools import cache
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import numpy as np
+
+from benchmarks.collections import generated as passages_of
+from benchmarks.dense import DIMENSION
+from benchmarks.dense import generated as vectors_of
+from meshkit.admission import Admission
+from meshkit.compute import ComputePool
+from services.retriever.analyzer import analyzer
+from services.retriever.backends.catalogue import Catalogue
+from services.retriever.backends.segments.store import SegmentStore
+from services.retriever.backends.segments.writer import Recipe
+from services.retriever.codec import queries
+from services.retriever.domain import DEFAULT_TENANT, Draw, FloatArray, Query, VectorArray
+from services.retriever.engine import RetrieverEngine
+from services.retriever.settings import RetrieverSettings
+
+SIZES = (20_000, 200_000, 1_000_000)
+RANKINGS, K, DEPTH, ALPHA = 100, 5, 100, 2.0
+_NAME = "bench"
+_BATCH = 50_000
+_DRAW = Draw(ALPHA, RANKINGS, 1)
+
+
+@dataclass(frozen=True)
+class Added:
+    """One retriever at one size; p50 of a query in milliseconds, from the engine to the finished message.
+
+    Attributes:
+        passages: passages of the collection.
+        retriever: what finds them; ``dense`` without encoding the query, which takes as long at any size.
+        search_ms: finding the best 100 alone, without an answer.
+        short_ms: one ranking of the best 5, and these 5 in the reply.
+        plain_ms: one ranking of the best 100, and all of them in the reply.
+        pool_ms: the same 100 in the reply, and 100 rankings of 5 drawn from them, with log-probabilities.
+        pool_added_ms: median over queries of what the latter took more.
+        whole_ms: 100 rankings of 5 drawn from every passage of the collection.
+        whole_memory: most memory that these took at a time beyond what was held before. Bytes.
+    """
+
+    passages: int
+    retriever: str
+    search_ms: float
+    short_ms: float
+    plain_ms: float
+    pool_ms: float
+    pool_added_ms: float
+    whole_ms: float
+    whole_memory: int
+
+    @property
+    def share(self) -> float:
+        """What drawing from the pool adds to a query, as a share of it."""
+        return self.pool_added_ms / self.plain_ms
+
+
+class _Known:
+    """An encoder whose vectors are there already: those of numbered passages, and of numbered queries."""
+
+    name = fingerprint = "known"
+    dimension = DIMENSION
+    device, precision = "cpu", "fp32"
+
+    def __init__(self, vectors: VectorArray, asked: VectorArray) -> None:
+        self._vectors = vectors
+        self._asked = asked
+        self._next = 0
+
+    def encode_query(self, text: str) -> VectorArray:
+        vector: VectorArray = self._asked[int(text.rsplit("#", 1)[1])]
+        return vector
+
+    def encode_passages(self, texts: Sequence[str], progress: Callable[[int], None]) -> VectorArray:
+        vectors = self._vectors[self._next : self._next + len(texts)]
+        self._next += len(texts)
+        progress(len(texts))
+        return vectors
+
+
+def measure(sizes: Sequence[int] = SIZES, *, asked: int = 50, rounds: int = 5) -> list[Added]:
+    """Measures BM25 and dense at each size."""
+    return [one for size in sizes for one in asyncio.run(_measured(size, asked, rounds))]
+
+
+async def _measured(size: int, asked: int, rounds: int) -> list[Added]:
+    vectors, query_vectors = vectors_of(size, asked)
+    encoder = _Known(vectors, query_vectors)
+    catalogue = Catalogue(RetrieverSettings(encoder="known", query_cache=0), cache(analyzer), encoder)
+    with TemporaryDirectory(prefix="ragmesh-bench-") as folder:
+        store = SegmentStore(
+            Path(folder) / "collections", Recipe(cache(analyzer), encoder, size), catalogue.prepare
+        )
+        await store.start()
+        batch = []
+        for passage in passages_of(size):
+            batch.append(passage)
+            if len(batch) == _BATCH:
+                await store.of(DEFAULT_TENANT).ingest(_NAME, batch, create=True)
+                batch = []
+        if batch:
+            await store.of(DEFAULT_TENANT).ingest(_NAME, batch, create=True)
+        await store.settled()
+        del vectors
+        pool = ComputePool(1, "bench")
+        engine = RetrieverEngine(
+            store, catalogue.retrievers, catalogue.default, pool, Admission(100, "texts")
+        )
+        texts = [
+            f"{' '.join(one.text.split()[:10])} #{number}"
+            for number, one in enumerate(passages_of(asked, seed=99))
+        ]
+        found = [
+            await _added(engine, store, catalogue, name, size, texts, rounds)
+            for name in ("bm25-lucene", "dense")
+        ]
+        pool.close()
+        await store.stop()
+    return found
+
+
+async def _added(
+    engine: RetrieverEngine,
+    store: SegmentStore,
+    catalogue: Catalogue,
+    name: str,
+    size: int,
+    texts: Sequence[str],
+    rounds: int,
+) -> Added:
+    plain = Query("", _NAME, None, name, DEPTH, DEPTH, None, with_inclusion=False, stream_id="")
+    drawn = replace(plain, k=K, draw=_DRAW)
+    whole = replace(drawn, depth=None, whole=True)
+
+    async def times(query: Query, asked: Sequence[str]) -> FloatArray:
+        taken = []
+        for text in asked:
+            began = time.perf_counter()
+            queries.response_of(await engine.retrieve(replace(query, text=text)))
+            taken.append(1e3 * (time.perf_counter() - began))
+        return np.array(taken)
+
+    def searches() -> FloatArray:
+        taken = []
+        with store.of(DEFAULT_TENANT).lease(_NAME) as snapshot:
+            for text in texts:
+                began = time.perf_counter()
+                catalogue.retrievers[name].search(snapshot, text, DEPTH)
+                taken.append(1e3 * (time.perf_counter() - began))
+        return np.array(taken)
+
+    few = texts[: max(5, len(texts) // 5)]
+    for query in (plain, drawn):
+        await times(query, texts)  # pages and passages that a running service has read before
+    await times(whole, few[:2])
+    found: dict[str, list[FloatArray]] = {key: [] for key in ("search", "short", "plain", "pool", "whole")}
+    for _ in range(rounds):
+        # One after the other for each query: what disturbs the machine disturbs both.
+        pairs = [(await times(plain, [text]), await times(drawn, [text])) for text in texts]
+        found["plain"].append(np.array([one[0] for one, _ in pairs]))
+        found["pool"].append(np.array([other[0] for _, other in pairs]))
+        found["search"].append(searches())
+        found["short"].append(await times(replace(plain, k=K), texts))
+        found["whole"].append(await times(whole, few))
+    best = {key: np.min(np.stack(rows), axis=0) for key, rows in found.items()}
+    with _peak() as peak:
+        await times(whole, few[:2])
+    return Added(
+        passages=size,
+        retriever=name,
+        short_ms=float(np.median(best["short"])),
+        search_ms=float(np.median(best["search"])),
+        plain_ms=float(np.median(best["plain"])),
+        pool_ms=float(np.median(best["pool"])),
+        pool_added_ms=float(np.median(best["pool"] - best["plain"])),
+        whole_ms=float(np.median(best["whole"])),
+        whole_memory=peak[0],
+    )
+
+
+@contextmanager
+def _peak() -> Iterator[list[int]]:
+    """The most that Python and NumPy held at a time within the block, beyond what they held before. Bytes."""
+    import tracemalloc
+
+    peak = [0]
+    tracemalloc.start()
+    try:
+        yield peak
+        peak[0] = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
