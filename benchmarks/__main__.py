@@ -69,6 +69,28 @@ The peer draws noise for every item of every ranking (in parts, so that it fits 
     )
 
 
+def _drawing() -> tuple[str, str]:
+    from benchmarks import drawing
+
+    rows = "\n".join(
+        f"| {one.passages:,} | {one.retriever} | {one.search_ms:.2f} | {one.short_ms:.2f} | {one.plain_ms:.2f} | "
+        f"{one.pool_ms:.2f} | {one.pool_added_ms:.3f} | {100 * one.share:.0f} % | {one.whole_ms:.1f} | "
+        f"{one.whole_memory / 2**20:.0f} MiB |"
+        for one in drawing.measure()
+    )
+    return (
+        "What sampling adds to a query",
+        f"""{drawing.RANKINGS} rankings of {drawing.K} at α = {drawing.ALPHA:g}, with log-probabilities, beside one ranking; from the engine to the
+finished message, one thread, p50 in milliseconds, the two in turn for each query. The pool is the best {drawing.DEPTH}, and all of it
+is in both replies; a reply of {drawing.K} is beside them. `dense` is without encoding the query. From the whole collection every
+passage is scored, and the passages that are drawn, some hundreds, are in the reply.
+
+| passages | retriever | search alone | one ranking, {drawing.K} in the reply | one ranking, {drawing.DEPTH} in the reply | {drawing.RANKINGS} drawn from the pool | added | share (< 15 %) | drawn from the whole collection | memory of that |
+|---|---|---|---|---|---|---|---|---|---|
+{rows}""",
+    )
+
+
 def _audit() -> tuple[str, str]:
     from benchmarks import audit
 
@@ -204,6 +226,7 @@ SECTIONS = {
     "collections": (_collections, ("numpy", "numba")),
     "retrieval": (_retrieval, ("numpy", "faiss-cpu", "torch", "sentence-transformers", "ir-measures")),
     "sampling": (_sampling, ("numpy", "numba")),
+    "drawing": (_drawing, ("numpy", "numba", "faiss-cpu", "grpcio", "protobuf")),
     "audit": (_audit, ("numpy",)),
     "observe": (_observe, ("sqlalchemy", "aiosqlite")),
 }
