@@ -237,9 +237,9 @@ queries is held out in this copy of the data, so the card's recipe (k1 = 0.9, b 
 plural s) was run on the queries that are here: compare with that line. nfcorpus is judged on its dev queries
 (the card's are its test queries), squad-open on {MOST_QUERIES:,} questions of dev over the passages of dev.
 
-Everything is at its default, the same on every set, except that rows of `unicode` have that analyzer instead of
-`english`: `all-MiniLM-L6-v2`, and for `hybrid` reciprocal rank fusion of `bm25-lucene` and `dense` with k = 60 and equal
-weights, which were not chosen by these numbers.
+Everything is at its default, the same on every set, except that rows of `unicode` have that analyzer instead
+of `english`: `all-MiniLM-L6-v2`, and for `hybrid` reciprocal rank fusion of `bm25-lucene` and `dense` with
+k = 60 and equal weights, which were not chosen by these numbers.
 
 {table}
 
