@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, cast
 
@@ -53,6 +53,7 @@ class EngineOptions:
 
     Attributes:
         path: folder or hub repository of the model; empty for the bundled one.
+        engine: ``auto`` (what suits the model), or ``ctranslate2`` for T5 and Llama shapes.
         template: template of in-prompt augmentation when a request names none; empty: by architecture.
         instruction: whether the model follows instructions; None: if its tokenizer has a chat template.
         device: ``auto``, ``cpu``, ``cuda`` or ``cuda:<n>``.
@@ -69,6 +70,7 @@ class EngineOptions:
     """
 
     path: str = ""
+    engine: str = "auto"
     template: str = ""
     instruction: bool | None = None
     device: str = "auto"
@@ -101,6 +103,8 @@ def assemble(name: str, options: EngineOptions, templates: TemplateLibrary) -> L
         return pointer_engine(name, _pointer(folder), PairTokenizer(base.folder()), placement, options)
     if options.template:
         templates.suiting(options.template, Augmentation.IN_PROMPT)
+    if options.engine == "ctranslate2":
+        return converted_engine(name, folder, placement.device, templates, options)
     model, tokenizer = loading.load(folder, placement)
     return transformers_engine(name, models.version(folder), model, tokenizer, templates, options)
 
@@ -149,6 +153,67 @@ def transformers_engine(
 
     Whether its rows may join a running batch is tried out; a model that does not stand it runs in cohorts.
     """
+    rules, prompter, start, description = _understood(name, version, model, tokenizer, templates, options)
+    network, midway = _network(model, rules.pad, start, description.max_input_tokens, options)
+    loop = DecodingLoop(name, network, rules, _limits(options, model.device), midway=midway)
+    return LanguageEngine(description, prompter, loop, workers=options.workers)
+
+
+def converted_engine(
+    name: str, folder: Path, device: torch.device, templates: TemplateLibrary, options: EngineOptions
+) -> LanguageEngine:
+    """The engine of a transformers model that CTranslate2 runs.
+
+    Raises:
+        ModelError: CTranslate2 is not installed, or cannot run the model as its settings say.
+    """
+    try:
+        # Only who asks for it has it installed.
+        from services.generator.runtime.converted import ConvertedModel
+        from services.generator.runtime.converted_loop import ConvertedLoop
+    except ImportError:
+        raise ModelError("CTranslate2 is not installed: pip install 'ragmesh[ctranslate2]'") from None
+    model, tokenizer = loading.shape(folder)
+    version = models.version(folder)
+    rules, prompter, _, description = _understood(name, version, model, tokenizer, templates, options)
+    if rules.any:
+        raise ModelError(
+            f"CTranslate2 does not follow the generation settings of {folder}: use another engine"
+        )
+    encodes = bool(model.config.is_encoder_decoder)
+    converted = ConvertedModel(
+        folder,
+        version,
+        tokenizer,
+        encodes=encodes,
+        dtype=options.dtype,
+        device=device.type,
+        threads=torch.get_num_threads(),
+        length_penalty=rules.length_penalty,
+    )
+    description = replace(
+        description,
+        engine="ctranslate2",
+        device=str(device),
+        dtype=converted.dtype,
+        # It reads one row a question: there is no place to put passages side by side.
+        augmentations=tuple(
+            one for one in description.augmentations if one is not Augmentation.FUSION_IN_DECODER
+        ),
+    )
+    loop = ConvertedLoop(name, converted, rules, rows=options.max_rows, batch_tokens=options.batch_tokens)
+    return LanguageEngine(description, prompter, loop, workers=options.workers)
+
+
+def _understood(
+    name: str,
+    version: str,
+    model: PreTrainedModel,
+    tokenizer: PreTrainedTokenizerBase,
+    templates: TemplateLibrary,
+    options: EngineOptions,
+) -> tuple[Rules, TextPrompter, int | None, ModelDescription]:
+    """What a model's configuration says: its rules, its prompts, its decoder's start, its description."""
     settings: Any = model.generation_config
     encodes = bool(model.config.is_encoder_decoder)
     ends = _ids(settings.eos_token_id) or _ids(tokenizer.eos_token_id)
@@ -156,7 +221,6 @@ def transformers_engine(
     starts = _ids(settings.decoder_start_token_id) or _ids(settings.bos_token_id)
     start = starts[0] if encodes and starts else None
     most_input = _most_input(model, tokenizer, options.max_input_tokens)
-    rules = Rules(model, pad=pads[0], ends=ends)
     prompter = TextPrompter(
         name,
         tokenizer,
@@ -166,7 +230,6 @@ def transformers_engine(
         template=options.template,
         most_input=most_input,
     )
-    network, midway = _network(model, pads[0], start, most_input, options)
     description = ModelDescription(
         name=name,
         version=version,
@@ -181,8 +244,7 @@ def transformers_engine(
             encodes, prompter.chats if options.instruction is None else options.instruction
         ),
     )
-    loop = DecodingLoop(name, network, rules, _limits(options, model.device), midway=midway)
-    return LanguageEngine(description, prompter, loop, workers=options.workers)
+    return Rules(model, pad=pads[0], ends=ends), prompter, start, description
 
 
 def _network(

@@ -10,9 +10,9 @@ from concurrent.futures import TimeoutError as FutureTimeoutError
 from meshkit.errors import FailedPrecondition, MeshError, Unavailable, to_mesh_error
 from services.generator.domain import GenerationRequest, ModelDescription, Normalization, RelevanceRequest
 from services.generator.ports import Cancellation
-from services.generator.runtime.loop import DecodingLoop
 from services.generator.runtime.outcomes import Listener, Outcome
 from services.generator.runtime.prompting import Prompter
+from services.generator.runtime.runner import Runner
 from services.generator.runtime.statistics import EngineStatistics
 from services.generator.runtime.tasks import Judgement, Task
 
@@ -32,7 +32,7 @@ class LanguageEngine:
     """
 
     def __init__(
-        self, description: ModelDescription, prompter: Prompter, loop: DecodingLoop, *, workers: int = 1
+        self, description: ModelDescription, prompter: Prompter, loop: Runner, *, workers: int = 1
     ) -> None:
         self._description = description
         self._prompter = prompter

@@ -6,12 +6,14 @@ import json
 from pathlib import Path
 from typing import Any
 
+import torch
 from safetensors import SafetensorError
 from transformers import (
     AutoConfig,
     AutoModelForCausalLM,
     AutoModelForSeq2SeqLM,
     AutoTokenizer,
+    GenerationConfig,
     PreTrainedModel,
     PreTrainedTokenizerBase,
 )
@@ -56,3 +58,22 @@ def load(folder: Path, placement: Placement) -> tuple[PreTrainedModel, PreTraine
     except (OSError, ValueError, KeyError, RuntimeError, ImportError, SafetensorError) as error:
         raise ModelError(f"{folder} cannot be loaded: {one_line(error)}") from None
     return model.to(placement.device).eval(), tokenizer
+
+
+def shape(folder: Path) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
+    """The model without its weights, with its generation settings, and its tokenizer.
+
+    Raises:
+        ModelError: as :func:`load`.
+    """
+    try:
+        config = AutoConfig.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
+        auto: Any = AutoModelForSeq2SeqLM if config.is_encoder_decoder else AutoModelForCausalLM
+        tokenizer = AutoTokenizer.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
+        with torch.device("meta"):
+            model = auto.from_config(config)
+        if (folder / "generation_config.json").is_file():
+            model.generation_config = GenerationConfig.from_pretrained(folder, local_files_only=True)
+    except (OSError, ValueError, KeyError, RuntimeError, ImportError) as error:
+        raise ModelError(f"{folder} cannot be loaded: {one_line(error)}") from None
+    return model, tokenizer

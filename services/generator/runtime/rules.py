@@ -32,7 +32,7 @@ class Rules:
         self.length_penalty = float(1.0 if settings.length_penalty is None else settings.length_penalty)
         self.early_stopping: bool | str = settings.early_stopping or False
         self.forces_end = settings.forced_eos_token_id is not None
-        self._any = bool(self._made(1, 1, 1, (0,)))
+        self.any = bool(self._made(1, 1, 1, (0,)))
 
     def processors(
         self, prompt: int, most_tokens: int, rows: int, source: Sequence[int]
@@ -45,13 +45,14 @@ class Rules:
             rows: beams.
             source: what the encoder read.
         """
-        return self._made(prompt, most_tokens, rows, source) if self._any else None
+        return self._made(prompt, most_tokens, rows, source) if self.any else None
 
     def _made(self, prompt: int, most_tokens: int, rows: int, source: Sequence[int]) -> LogitsProcessorList:
         settings, _ = self._model._prepare_generation_config(
             None, max_new_tokens=most_tokens, num_beams=rows, do_sample=False, pad_token_id=self.pad
         )
-        device = self._model.device
+        # A model without weights has its rules all the same.
+        device = torch.device("cpu") if self._model.device.type == "meta" else self._model.device
         self._model._prepare_special_tokens(settings, True, device=device)
         settings.max_length = prompt + most_tokens
         if settings.min_new_tokens is not None:
