@@ -4,22 +4,27 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Iterator, Sequence
+from pathlib import Path
 from secrets import token_hex
 
 import numpy as np
 import pytest
+from pymilvus import MilvusClient
 
 from meshkit.errors import FailedPrecondition, InvalidField, MeshError, Unavailable
 from services.retriever.analyzer import analyzer
 from services.retriever.backends.catalogue import Catalogue
 from services.retriever.backends.milvus.connection import Connection, Row
-from services.retriever.backends.milvus.registry import Registry
+from services.retriever.backends.milvus.opening import MilvusOpening
+from services.retriever.backends.milvus.registry import DenseKind, Registry
 from services.retriever.backends.milvus.retrievers import over_milvus
+from services.retriever.backends.milvus.rows import DENSE
 from services.retriever.backends.milvus.snapshot import MilvusSnapshot
 from services.retriever.backends.milvus.store import MilvusCollections, MilvusStore, Recipe
 from services.retriever.backends.segments.quotas import Limit, Quotas
 from services.retriever.backends.splade.postings import SparseVector
 from services.retriever.domain import AnyOf, Condition, Filter, Lexical, Passage, TextRange
+from services.retriever.ports import CannotStart
 from services.retriever.settings import RetrieverSettings
 from tests.milvus_lite_process import MilvusLite, serving
 
@@ -201,3 +206,60 @@ def test_a_snapshot_of_nothing_says_so(milvus: MilvusLite) -> None:
     with pytest.raises(MeshError, match="there is no collection 'nowhere'"):
         len(MilvusSnapshot(connection, Registry(connection), ("default", "nowhere")))
     connection.close()
+
+
+class _Directions:
+    """Vectors without a model: a direction for each number in a text, of length 1."""
+
+    name = fingerprint = "directions"
+    dimension = 8
+    device, precision = "cpu", "fp32"
+
+    def encode_query(self, text: str) -> np.ndarray:
+        angles = np.arange(1, 5) * sum(int(word) for word in text.split() if word.isdigit())
+        return np.concatenate([np.cos(angles), np.sin(angles)]).astype(np.float32) / 2
+
+    def encode_passages(self, texts: Sequence[str], progress: object) -> np.ndarray:
+        return np.array([self.encode_query(text) for text in texts], dtype=np.float32)
+
+
+@pytest.mark.parametrize("kind", ["FLAT", "HNSW", "AUTOINDEX"])
+async def test_dense_indexes_by_kind_find_the_same(milvus: MilvusLite, kind: DenseKind) -> None:
+    encoder = _Directions()
+    held = Held(milvus.uri, Recipe(encoder, None, kind))
+    await held.store.start()
+    retrievers = over_milvus(
+        Catalogue(RetrieverSettings(), analyzer, encoder).retrievers,
+        encoder,
+        None,
+        version=held.store.version,
+        cache=10,
+    )
+    await held.collections.ingest("c", PLAIN, create=True)
+    exact = np.array([encoder.encode_query(p.text) @ encoder.encode_query("number 40") for p in PLAIN])
+    with held.collections.lease("c") as snapshot:
+        found = retrievers["dense"].search(snapshot, "number 40", 5)
+        ids = [passage.id for passage in snapshot.passages(found.rows.tolist())]
+        assert isinstance(snapshot, MilvusSnapshot)
+        described = MilvusClient(milvus.uri).describe_index(snapshot.record.place, DENSE)
+    assert ids == [PLAIN[row].id for row in np.argsort(-exact, kind="stable")[:5]]
+    assert found.scores.tolist() == pytest.approx(np.sort(exact)[::-1][:5].tolist(), abs=1e-6)
+    assert described["index_type"] == kind
+    await held.store.stop()
+
+
+async def test_a_token_is_read_from_its_file(milvus: MilvusLite, tmp_path: Path) -> None:
+    # Milvus Lite takes any: that the right one is sent, and a wrong one refused, only a cluster can show.
+    token = tmp_path / "token"
+    token.write_text("root:Milvus\n")
+    settings = RetrieverSettings(
+        store="milvus", milvus_uri=milvus.uri, milvus_token_file=token, encoder="", milvus_timeout_s=5
+    )
+    opening = MilvusOpening(settings, None, None, Quotas())
+    await opening.store.start()
+    mine = opening.store.of(f"t-{token_hex(8)}")
+    assert (await mine.ingest("c", PLAIN, create=True)).added == 20
+    await opening.store.stop()
+    token.unlink()
+    with pytest.raises(CannotStart, match="RAGMESH_RETRIEVER_MILVUS_TOKEN_FILE"):
+        await MilvusOpening(settings, None, None, Quotas()).store.start()
