@@ -37,11 +37,7 @@ _CODES: Final = {
 
 
 def told(error: BaseException) -> MeshError:
-    """The error as it is told, without the stack it came from.
-
-    A stack holds the requests of its frames, and what holds a request when the process ends hangs it: the
-    backend's memory is gone by then.
-    """
+    """The error as it is told, without the stack it came from, whose frames hold requests."""
     found = to_mesh_error(error)
     found.__traceback__ = found.__context__ = found.__cause__ = None
     return found

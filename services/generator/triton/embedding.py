@@ -15,6 +15,7 @@ from meshkit.placement import Placement
 from services.generator.triton.backend import Backend, BackendRequest, read_inputs, response
 from services.generator.triton.configuration import Configuration, ConfigurationError, check_numpy
 from services.generator.triton.delivery import told, triton_error
+from services.generator.triton.ending import end_soon
 from services.generator.triton.tensors import read_texts
 
 _BATCH: Final = 32
@@ -79,6 +80,10 @@ class EmbeddingModel:
             else:
                 responses.append(outcome)
         return responses
+
+    def close(self) -> None:
+        """Ends the process."""
+        end_soon()
 
     def _failed(self, error: Exception) -> object:
         return self._backend.InferenceResponse(error=triton_error(self._backend, told(error)))

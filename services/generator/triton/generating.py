@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Final
@@ -17,6 +16,7 @@ from services.generator.runtime.assembly import assemble
 from services.generator.triton.backend import Backend, BackendRequest, read_inputs
 from services.generator.triton.configuration import Configuration, check_numpy
 from services.generator.triton.delivery import Delivery, Postman, Watch, told
+from services.generator.triton.ending import end_soon
 from services.generator.triton.metrics import EngineMetrics
 from services.generator.triton.tensors import description_tensors, flag, read_request, texts
 
@@ -70,7 +70,7 @@ class GeneratingModel:
         self._metrics.close()
         self._watch.close()
         self._postman.close()
-        gc.collect()  # see delivery.told
+        end_soon()
 
     def _take(self, request: BackendRequest, delivery: Delivery) -> None:
         inputs = read_inputs(request)

@@ -6,7 +6,6 @@ dynamic batching hands them over, and asks it.
 
 from __future__ import annotations
 
-import gc
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -17,6 +16,7 @@ from meshkit.errors import InvalidField, MeshError
 from services.generator.triton.backend import Backend, BackendRequest, read_inputs, response
 from services.generator.triton.configuration import Configuration, check_numpy
 from services.generator.triton.delivery import told, triton_error
+from services.generator.triton.ending import end_soon
 from services.generator.triton.tensors import Tensor, read_error, read_texts, texts
 
 
@@ -90,8 +90,8 @@ class JudgingModel:
         return [self._response(outcome, version) for outcome in outcomes]
 
     def close(self) -> None:
-        """Lets go of every request."""
-        gc.collect()  # see delivery.told
+        """Ends the process."""
+        end_soon()
 
     def _judge(self, pairs: Sequence[_Pair]) -> tuple[list[float], str]:
         question, template, over_vocabulary = pairs[0].alike

@@ -24,6 +24,7 @@ class Service:
         thread_settings: its settings that say how many threads a model computes with; none without one.
         arguments: what follows the module on the command line.
         settings: settings of it that are fixed: name and value.
+        scheme: what callers are told before its address.
     """
 
     name: str
@@ -33,6 +34,7 @@ class Service:
     thread_settings: tuple[str, ...] = ()
     arguments: tuple[str, ...] = ()
     settings: tuple[tuple[str, str], ...] = ()
+    scheme: str = "dns:///"
 
     @property
     def prefix(self) -> str:
@@ -55,7 +57,12 @@ SERVICES: Final = (
 """In the order they are started: first what others need, of those first what takes longest."""
 
 TRITON: Final = Service(
-    "triton", "services.generator.triton", offset=5, thread_settings=("threads",), arguments=("serve",)
+    "triton",
+    "services.generator.triton",
+    offset=5,
+    thread_settings=("threads",),
+    arguments=("serve",),
+    scheme="",
 )
 """The Triton server of the generator's models; only the generator calls it."""
 

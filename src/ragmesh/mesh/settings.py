@@ -99,8 +99,9 @@ def service_environment(
         f"{service.prefix}EXIT_WITH_PARENT": "true",
         f"{service.prefix}PARENT_PID": str(supervisor_pid),
     }
+    schemes = {one.name: one.scheme for one in settings.services}
     environment |= {
-        f"{service.prefix}{needed.upper()}_TARGET": f"dns:///{HOST}:{ports[needed]}"
+        f"{service.prefix}{needed.upper()}_TARGET": f"{schemes[needed]}{HOST}:{ports[needed]}"
         for needed in service.needs
     }
     environment |= {f"{service.prefix}{name.upper()}": value for name, value in service.settings}

@@ -31,3 +31,7 @@ class TritonPythonModel:
     def execute(self, requests: Sequence[BackendRequest]) -> list[object]:
         """One response for each request."""
         return self._model.execute(requests)
+
+    def finalize(self) -> None:
+        """Ends what runs."""
+        self._model.close()

@@ -33,5 +33,5 @@ class TritonPythonModel:
         return self._model.execute(requests)
 
     def finalize(self) -> None:
-        """Lets go of what it holds."""
+        """Ends what runs."""
         self._model.close()
