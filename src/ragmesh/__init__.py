@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from meshkit.errors import MeshError
     from ragmesh.addresses import Addresses
-    from ragmesh.audit import AuditReport, AuditSample, AuditSettled
     from ragmesh.aio import AsyncClient
+    from ragmesh.audit import AuditReport, AuditSample, AuditSettled
     from ragmesh.client import Client
     from ragmesh.collection import Collection, Ingested, Lexical
     from ragmesh.events import (
@@ -32,6 +32,16 @@ if TYPE_CHECKING:
         Report,
         Retrieved,
         Vote,
+    )
+    from ragmesh.feedback import (
+        AgentSummary,
+        Feedback,
+        FeedbackResult,
+        ModelVersion,
+        Recorded,
+        StoredFeedback,
+        Training,
+        TrainingStatus,
     )
     from ragmesh.filters import Between, Filter
     from ragmesh.passage import Passage
@@ -72,6 +82,16 @@ _HOME_OF = {
         "Retrieved",
         "Vote",
     ),
+    "ragmesh.feedback": (
+        "AgentSummary",
+        "Feedback",
+        "FeedbackResult",
+        "ModelVersion",
+        "Recorded",
+        "StoredFeedback",
+        "Training",
+        "TrainingStatus",
+    ),
     "ragmesh.filters": ("Between", "Filter"),
     "ragmesh.passage": ("Passage",),
     "ragmesh.readers": ("ReadError",),
@@ -94,6 +114,7 @@ _MODULE_OF = {name: module for module, names in _HOME_OF.items() for name in nam
 __all__ = [
     "Addresses",
     "Agent",
+    "AgentSummary",
     "Answer",
     "AskOptions",
     "AskResult",
@@ -117,15 +138,19 @@ __all__ = [
     "Event",
     "ExposureShare",
     "Failed",
+    "Feedback",
+    "FeedbackResult",
     "Filter",
     "Health",
     "Ingested",
     "Lexical",
     "Measurement",
     "MeshError",
+    "ModelVersion",
     "Passage",
     "Ranked",
     "ReadError",
+    "Recorded",
     "Report",
     "Retrieval",
     "RetrieveOptions",
@@ -134,6 +159,9 @@ __all__ = [
     "RunReport",
     "ServiceStatus",
     "Source",
+    "StoredFeedback",
+    "Training",
+    "TrainingStatus",
     "Vote",
 ]
 

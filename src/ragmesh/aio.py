@@ -6,14 +6,14 @@ import asyncio
 import time
 from collections.abc import AsyncIterator, Sequence
 from types import TracebackType
-from typing import Any, Self, TypeVar, Unpack
+from typing import Self, TypeVar, Unpack
 
 import grpc
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from meshkit.channel import connect
 from meshkit.errors import MeshError
-from ragmesh import audit_codec, codec
+from ragmesh import audit_codec, codec, learning
 from ragmesh.addresses import Addresses
 from ragmesh.audit import AuditEvent, audit_request
 from ragmesh.client import (
@@ -52,7 +52,7 @@ from ragmesh.texts import text
 _T = TypeVar("_T")
 
 
-class AsyncClient:
+class AsyncClient(learning.AsyncLearningCalls):
     """:class:`ragmesh.Client` for an event loop: the same methods, awaited; make and use it in one loop.
 
     Args:
@@ -329,18 +329,6 @@ class AsyncClient:
             raise self._error(exc, "orchestrator") from exc
         finally:
             call.cancel()
-
-    async def _call(
-        self,
-        service: str,
-        method: "grpc.aio.UnaryUnaryMultiCallable[Any, _T]",
-        request: object,
-        timeout: float | None,
-    ) -> _T:
-        try:
-            return await method(request, timeout=timeout or self._timeout)
-        except grpc.RpcError as exc:
-            raise self._error(exc, service) from exc
 
     def _error(self, exc: grpc.RpcError, service: str) -> MeshError:
         return codec.error(exc, service=service, address=getattr(self.addresses, service))

@@ -3,14 +3,14 @@
 import time
 from collections.abc import Callable, Iterator, Sequence
 from types import TracebackType
-from typing import Any, Final, Self, TypeVar, Unpack
+from typing import Final, Self, TypeVar, Unpack
 
 import grpc
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from meshkit.channel import connect_sync
 from meshkit.errors import AlreadyExists, DeadlineExceeded, InvalidField, MeshError
-from ragmesh import audit_codec, codec
+from ragmesh import audit_codec, codec, learning
 from ragmesh.addresses import Addresses
 from ragmesh.audit import AuditEvent, audit_request
 from ragmesh.collection import Collection, Ingested, Lexical
@@ -43,6 +43,7 @@ IDEMPOTENT: Final = {
         "ragmesh.retriever.v1.CollectionService",
         ("ListCollections", "GetCollection", "DeleteCollection"),
     ),
+    "reranker": ("ragmesh.reranker.v1.FeedbackService", learning.IDEMPOTENT),
     "evaluator": (
         "ragmesh.evaluator.v1.EvaluatorService",
         ("ListRuns", "GetReport", "ListConfigurations", "ListMeasurements"),
@@ -64,7 +65,7 @@ OnCollection = Callable[[Collection], None]
 _T = TypeVar("_T")
 
 
-class Client:
+class Client(learning.LearningCalls):
     """Asks questions of a mesh and looks after its collections; safe to share between threads.
 
     Every method raises :class:`ragmesh.MeshError` when a call fails: ``reason`` for programs, the ``field``
@@ -433,9 +434,7 @@ class Client:
         if not lexical.agrees_with(there):
             raise InvalidField("lexical", f"collection {name!r} exists and is indexed with {there}, for good")
 
-    def _audit_events(
-        self, request: orchestrator_pb2.AuditRequest, timeout: float
-    ) -> Iterator[AuditEvent]:
+    def _audit_events(self, request: orchestrator_pb2.AuditRequest, timeout: float) -> Iterator[AuditEvent]:
         stub = orchestrator_grpc.OrchestratorServiceStub(self._channels["orchestrator"])
         call = stub.Audit(request, timeout=timeout)
         try:
@@ -458,18 +457,6 @@ class Client:
             raise self._error(exc, "orchestrator") from exc
         finally:
             call.cancel()
-
-    def _call(
-        self,
-        service: str,
-        method: "grpc.UnaryUnaryMultiCallable[Any, _T]",
-        request: object,
-        timeout: float | None,
-    ) -> _T:
-        try:
-            return method(request, timeout=timeout or self._timeout)
-        except grpc.RpcError as exc:
-            raise self._error(exc, service) from exc
 
     def _error(self, exc: grpc.RpcError, service: str) -> MeshError:
         return codec.error(exc, service=service, address=getattr(self.addresses, service))

@@ -13,7 +13,9 @@ from ragmesh.cli.demo import demo
 from ragmesh.cli.doctor import doctor
 from ragmesh.cli.eval import evaluation
 from ragmesh.cli.failure import FAILED, USAGE, CommandError
+from ragmesh.cli.feedback import agents, feedback
 from ragmesh.cli.mesh import down, status, up
+from ragmesh.cli.models import models
 from ragmesh.cli.moving import collection
 from ragmesh.cli.retrieval import retrieve, sources
 from ragmesh.cli.runs import report, runs
@@ -59,6 +61,8 @@ def application() -> typer.Typer:
         app.command()(command)
     app.add_typer(collection())
     app.add_typer(evaluation())
+    for group in (feedback, agents, models):
+        app.add_typer(group())
     return app
 
 

@@ -1,0 +1,145 @@
+"""``ragmesh models``: versions of the learned reranker, which of them is served, and what training does."""
+
+import sys
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from ragmesh.cli.feedback import Model, Task, named
+from ragmesh.cli.screen import Screen
+
+if TYPE_CHECKING:
+    from ragmesh.feedback import ModelVersion
+    from ragmesh.request import Agent
+
+
+def models() -> typer.Typer:
+    """The commands of ``ragmesh models``."""
+    app = typer.Typer(
+        name="models",
+        help="List versions of the learned reranker, and choose which is served.",
+        rich_markup_mode=None,
+        context_settings={"help_option_names": ["-h", "--help"]},
+    )
+    app.callback(invoke_without_command=True)(_start)
+    app.command("list")(list_)
+    app.command("promote")(promote)
+    app.command("rollback")(rollback)
+    app.command("training")(training)
+    return app
+
+
+def list_(
+    task: Task = None,
+    model: Model = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print them as JSON.")] = False,
+) -> None:
+    """List the versions, the served ones first."""
+    from ragmesh.client import Client
+
+    screen = Screen()
+    with Client() as mesh:
+        found = mesh.models(agent=named(task, model))
+    if as_json:
+        screen.json(found)
+    elif found:
+        _table(screen, found)
+    else:
+        screen.line("No learned models; RAGMESH_RERANKER_CROSS_ENCODER names one to begin with")
+
+
+def promote(
+    version: Annotated[str, typer.Argument(help="The version, see `ragmesh models list`.")],
+    merge_agent_tokens: Annotated[
+        bool,
+        typer.Option("--merge-agent-tokens", help="Keep what the served version knows of agents."),
+    ] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print it as JSON.")] = False,
+) -> None:
+    """Serve a version, to its agent or to all, without a restart."""
+    from ragmesh.client import Client
+
+    screen = Screen()
+    with Client() as mesh:
+        done = mesh.promote_model(version, merge_agent_tokens=merge_agent_tokens)
+    _told(screen, done, as_json=as_json)
+
+
+def rollback(
+    task: Task = None,
+    model: Model = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print it as JSON.")] = False,
+) -> None:
+    """Serve the version that was served before, to all or to one agent."""
+    from ragmesh.client import Client
+
+    screen = Screen()
+    with Client() as mesh:
+        done = mesh.rollback_model(agent=named(task, model))
+    _told(screen, done, as_json=as_json)
+
+
+def training(
+    task: Task = None,
+    model: Model = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print it as JSON.")] = False,
+) -> None:
+    """Show what trainers are doing and what waits for them."""
+    from ragmesh.client import Client
+
+    screen = Screen()
+    with Client() as mesh:
+        found = mesh.training_status(agent=named(task, model))
+    if as_json:
+        screen.json(found)
+        return
+    screen.line(f"{found.state}: {found.message or 'nothing was said'}")
+    numbers = ("done", "items wait", "queries wait")
+    table = screen.table("of", "state", *numbers, "candidate", right=numbers)
+    for one in found.trainings:
+        table.add_row(
+            _whose(one.agent),
+            one.state,
+            f"{one.progress:.0%}" if one.state == "running" else "–",
+            f"{one.pending_feedback:,}",
+            f"{one.pending_queries:,}",
+            one.candidate_version or "–",
+        )
+    screen.out.print(table)
+
+
+def _table(screen: Screen, found: "list[ModelVersion]") -> None:
+    from ragmesh.cli.corpus import size
+    from ragmesh.cli.views import moment
+
+    table = screen.table("version", "served", "of", "made", "by", "from", "size", "measured", right=("size",))
+    for one in found:
+        measured = " ".join(f"{name}={value:g}" for name, value in sorted(one.metrics.items()))
+        made = f"{one.provenance} (changes {one.base_version})" if one.base_version else one.provenance
+        table.add_row(
+            one.version,
+            "yes" if one.serving else "–",
+            _whose(one.agent),
+            moment(one.created_at),
+            made,
+            one.parent_version or "–",
+            size(one.size_bytes),
+            measured or "–",
+        )
+    screen.out.print(table)
+
+
+def _told(screen: Screen, done: "ModelVersion", *, as_json: bool) -> None:
+    if as_json:
+        screen.json(done)
+    else:
+        screen.line(f"{done.version} serves {_whose(done.agent)}: {done.provenance}")
+
+
+def _whose(agent: "Agent | None") -> str:
+    return "all agents" if agent is None else f"{agent.task_id or '–'} / {agent.model_id or '–'}"
+
+
+def _start(context: typer.Context) -> None:
+    if context.invoked_subcommand is None:
+        sys.stdout.write(context.get_help() + "\n")

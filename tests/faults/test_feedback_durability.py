@@ -1,0 +1,206 @@
+"""``kill -9`` of the reranker and of PostgreSQL while feedback is recorded and models are promoted.
+
+What must hold: every item that was acknowledged is stored, and stored once; nothing is stored that was not
+sent; and after a promotion that was killed at any point a version serves that was whole before or after it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import random
+import signal
+import socket
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+
+import grpc
+import pytest
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+from sqlalchemy import make_url, select
+
+from meshkit.channel import connect
+from ragmesh.common.v1 import common_pb2
+from ragmesh.reranker.v1 import feedback_service_pb2 as pb
+from ragmesh.reranker.v1 import reranker_service_pb2 as reranker_pb
+from ragmesh.reranker.v1.feedback_service_pb2_grpc import FeedbackServiceStub
+from ragmesh.reranker.v1.reranker_service_pb2_grpc import RerankerServiceStub
+from services.reranker.backends.sql.database import Database
+from services.reranker.backends.sql.tables import AGENTS, FEEDBACK
+from services.reranker.feedback.servicer import NAME
+from services.reranker.models.manifest import Lineage
+from services.reranker.models.store import ModelStore
+from services.reranker.settings import RerankerSettings
+from tests import tiny_models
+from tests.postgres import Postgres
+
+pytestmark = [pytest.mark.faults, pytest.mark.timeout(900)]
+
+CLIENTS = 16
+ITEMS = 10_000
+BATCH = 25
+KILLS = 4
+ALLOWED_CODES = {grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED}
+
+
+class Process:
+    """A reranker on a port of its own, which it keeps when it is started again."""
+
+    def __init__(self, home: Path, **settings: str) -> None:
+        with socket.socket() as probe:
+            probe.bind(("127.0.0.1", 0))
+            port = probe.getsockname()[1]
+        self.address = f"127.0.0.1:{port}"
+        given = {"PORT": str(port), "DEVICE": "cpu", "DTYPE": "float32", "THREADS": "1", **settings}
+        self._environment = dict(os.environ) | {"RAGMESH_HOME": str(home), "HF_HUB_OFFLINE": "1"}
+        self._environment |= {f"RAGMESH_RERANKER_{name}": value for name, value in given.items()}
+        self._running: subprocess.Popen[bytes] | None = None
+
+    async def start(self) -> None:
+        """Starts it and waits until it serves."""
+        command = [sys.executable, "-m", "services.reranker"]
+        self._running = await asyncio.to_thread(
+            subprocess.Popen, command, env=self._environment, stderr=subprocess.DEVNULL
+        )
+        async with connect(self.address, service=NAME) as channel, asyncio.timeout(300):
+            health = health_pb2_grpc.HealthStub(channel)
+            while True:
+                assert self._running.poll() is None, "the reranker ended"
+                try:
+                    reply = await health.Check(health_pb2.HealthCheckRequest(service=NAME), timeout=5)
+                    if reply.status == health_pb2.HealthCheckResponse.SERVING:
+                        return
+                except grpc.aio.AioRpcError:
+                    await asyncio.sleep(0.1)
+
+    def kill(self) -> None:
+        """``kill -9``."""
+        if self._running is not None and self._running.poll() is None:
+            self._running.send_signal(signal.SIGKILL)
+            self._running.wait(30)
+
+
+@pytest.fixture
+def postgres() -> Iterator[Postgres]:
+    server = Postgres(durable=True)
+    try:
+        server.start()
+        yield server
+    finally:
+        server.end()
+
+
+async def _give(client: int, address: str, acknowledged: Counter[tuple[str, str]]) -> int:
+    """Sends a client's items, each batch until it is acknowledged; says how often that failed."""
+    failures = 0
+    agent = common_pb2.Agent(task_id="qa", model_id=f"agent-{client % 4}")
+    async with connect(address, service=NAME) as channel:
+        stub = FeedbackServiceStub(channel)
+        for begin in range(0, ITEMS // CLIENTS, BATCH):
+            batch = [
+                pb.Feedback(
+                    id=f"{client}-{at}",
+                    query=f"query {at} of {client}",
+                    passage_id="p",
+                    agent=agent,
+                    usefulness=at % 2,
+                )
+                for at in range(begin, begin + BATCH)
+            ]
+            while True:
+                try:
+                    request = pb.RecordFeedbackRequest(feedback=batch)
+                    results = (await stub.RecordFeedback(request, timeout=20)).results
+                except grpc.aio.AioRpcError as error:
+                    if error.code() not in ALLOWED_CODES:
+                        raise
+                    failures += 1
+                    await asyncio.sleep(0.2)
+                    continue
+                assert not any(one.HasField("error") for one in results)
+                acknowledged.update((agent.model_id, one.id) for one in results)
+                break
+            await asyncio.sleep(0.3)  # so that all of it takes as long as the killing
+    return failures
+
+
+@pytest.mark.parametrize("kind", ["sqlite", "postgresql"])
+async def test_what_was_acknowledged_is_stored_once(
+    kind: str, request: pytest.FixtureRequest, tmp_path: Path
+) -> None:
+    server: Postgres | None = None
+    settings = {}
+    if kind == "postgresql":
+        server = request.getfixturevalue("postgres")
+        settings["DATABASE_URL"] = server.url.replace("+asyncpg", "")
+    process = Process(tmp_path, **settings)
+    rng = random.Random(7)
+    acknowledged: Counter[tuple[str, str]] = Counter()
+    try:
+        await process.start()
+        giving = [
+            asyncio.create_task(_give(client, process.address, acknowledged)) for client in range(CLIENTS)
+        ]
+        for turn in range(KILLS):
+            await asyncio.sleep(rng.uniform(0.2, 1.5))
+            if server is not None and turn % 2:
+                server.kill()
+                await asyncio.to_thread(server.start)
+            else:
+                process.kill()
+                await process.start()
+        failures = sum(await asyncio.gather(*giving))
+    finally:
+        process.kill()
+    assert failures, "nobody noticed: the test shows nothing"
+    assert len(acknowledged) == ITEMS
+
+    url = RerankerSettings(home=tmp_path).database() if server is None else make_url(server.url)
+    database = Database(url)
+    await database.open()
+    async with database.read() as connection:
+        query = select(AGENTS.c.model_id, FEEDBACK.c.id).join(AGENTS, AGENTS.c.id == FEEDBACK.c.agent_id)
+        stored = Counter((model_id, id_) for model_id, id_ in await connection.execute(query))
+        counted = sum(await connection.scalars(select(AGENTS.c.stored)))
+    await database.close()
+    assert set(stored) == set(acknowledged)
+    assert max(stored.values()) == 1
+    assert counted == ITEMS
+
+
+async def test_a_promotion_that_was_killed_leaves_what_can_be_served(tmp_path: Path) -> None:
+    store = ModelStore(tmp_path / "reranker" / "models")
+    folder = tiny_models.cross_encoder(tmp_path / "model")
+    versions = []
+    for provenance in ("one", "two"):
+        with store.write(Lineage(provenance)) as draft:
+            for path in folder.iterdir():
+                (draft.folder / path.name).write_bytes(path.read_bytes())
+        versions.append(draft.version)
+    process = Process(tmp_path)
+    passages = [common_pb2.Passage(id="p", text="water")]
+    wanted = reranker_pb.RerankRequest(query="q", passages=passages, reranker="cross-encoder")
+    rng = random.Random(3)
+    served = ""
+    try:
+        for turn in range(4):
+            await process.start()
+            async with connect(process.address, service=NAME) as channel:
+                stub = FeedbackServiceStub(channel)
+                if served:
+                    reply = await RerankerServiceStub(channel).Rerank(wanted, timeout=60)
+                    assert reply.model_version in (served, versions[turn % 2 - 1])
+                else:
+                    await stub.PromoteModel(pb.PromoteModelRequest(version=versions[-1]), timeout=120)
+                served = store.pointer(None).serving or ""
+                assert served in versions
+                promoting = stub.PromoteModel(pb.PromoteModelRequest(version=versions[turn % 2]), timeout=120)
+                promoting_task = asyncio.ensure_future(promoting)
+                await asyncio.sleep(rng.uniform(0.0, 0.3))
+                process.kill()
+                await asyncio.gather(promoting_task, return_exceptions=True)
+    finally:
+        process.kill()
