@@ -33,6 +33,7 @@ class Journal:
         self._settings = json.loads(json.dumps(settings))
         self._ends: dict[str, int] = {}
         self._done: dict[str, None] = {}
+        self._facts: dict[str, str] = {}
         self._handle = -1
 
     def __enter__(self) -> Self:
@@ -70,19 +71,38 @@ class Journal:
         """Names of the pieces that are there, in the order they were added."""
         return tuple(self._done)
 
-    def add(self, piece: str, file: str, lines: Sequence[str]) -> None:
+    @property
+    def facts(self) -> Mapping[str, str]:
+        """What the pieces were made with, such as versions, by name."""
+        return self._facts
+
+    def add(
+        self, piece: str, file: str, lines: Sequence[str], facts: Mapping[str, str] | None = None
+    ) -> None:
         """Writes a piece for good: durable when this returns, and not there at all if it is killed before.
 
         Args:
             piece: its name, new to the journal.
             file: name of the file beside the journal that it goes to.
             lines: without ends.
+            facts: what it was made with, by name.
 
         Raises:
+            FileError: it was made with something else than the pieces before.
             ValueError: there is such a piece already.
         """
         if piece in self._done:
             raise ValueError(f"piece {piece!r} is there already")
+        new = {name: value for name, value in (facts or {}).items() if name not in self._facts}
+        for name, value in (facts or {}).items():
+            before = self._facts.get(name, value)
+            if before != value:
+                raise FileError(
+                    self.path,
+                    None,
+                    f"{name} was {before!r} and is {value!r} now: results of both do not go together; "
+                    "begin again in another folder",
+                )
         if lines:
             target = os.open(self.path.with_name(file), os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
             try:
@@ -92,7 +112,9 @@ class Journal:
                 self._ends[file] = os.fstat(target).st_size
             finally:
                 os.close(target)
-        self._note({"piece": piece, "file": file, "end": self._ends.get(file, 0)})
+        entry: dict[str, Any] = {"piece": piece, "file": file, "end": self._ends.get(file, 0)}
+        self._note(entry | ({"facts": new} if new else {}))
+        self._facts |= new
         self._done[piece] = None
 
     def _resume(self) -> None:
@@ -122,6 +144,7 @@ class Journal:
             else:
                 self._done[entry["piece"]] = None
                 self._ends[entry["file"]] = int(entry["end"])
+                self._facts |= entry.get("facts", {})
                 return
         except (ValueError, KeyError, TypeError) as exc:
             raise FileError(self.path, number, "is no line of a journal") from exc

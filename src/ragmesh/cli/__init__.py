@@ -8,6 +8,7 @@ from typing import Annotated, Final
 import typer
 
 from ragmesh.cli.ask import ask
+from ragmesh.cli.audit import audit
 from ragmesh.cli.corpus import collections, ingest
 from ragmesh.cli.demo import demo
 from ragmesh.cli.doctor import doctor
@@ -50,6 +51,7 @@ def application() -> typer.Typer:
         status,
         doctor,
         ask,
+        audit,
         retrieve,
         ingest,
         collections,

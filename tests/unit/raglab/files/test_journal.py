@@ -89,6 +89,18 @@ def test_what_is_no_journal_is_refused(tmp_path: Path) -> None:
         pass
 
 
+def test_pieces_made_with_something_else_are_refused(tmp_path: Path) -> None:
+    with _journal(tmp_path) as journal:
+        journal.add("q1", "m.jsonl", ["one"], {"index": "v1"})
+    with _journal(tmp_path) as journal:
+        assert journal.facts == {"index": "v1"}
+        journal.add("q2", "m.jsonl", ["two"], {"index": "v1", "model": "m1"})
+        with pytest.raises(FileError, match="index was 'v1' and is 'v2' now"):
+            journal.add("q3", "m.jsonl", ["three"], {"index": "v2"})
+        assert journal.facts == {"index": "v1", "model": "m1"}
+    assert (tmp_path / "run" / "m.jsonl").read_text() == "one\ntwo\n"
+
+
 def test_one_process_at_a_time(tmp_path: Path) -> None:
     with _journal(tmp_path), pytest.raises(FileError, match="another process"), _journal(tmp_path):
         pass

@@ -1,0 +1,35 @@
+"""What a mesh has to offer, by name."""
+
+from typing import Final
+
+import grpc
+
+from meshkit.channel import connect_sync
+from ragmesh import codec
+from ragmesh.addresses import Addresses
+from ragmesh.generator.v1 import generator_service_pb2 as generator_pb2
+from ragmesh.generator.v1 import generator_service_pb2_grpc as generator_grpc
+
+_GENERATOR: Final = "ragmesh.generator.v1.GeneratorService"
+
+
+def models(addresses: Addresses, *, timeout: float = 30.0) -> list[str]:
+    """Names of the generator's models, the default first.
+
+    Args:
+        addresses: where the services are.
+        timeout: seconds the call may take.
+
+    Raises:
+        MeshError: it does not tell.
+    """
+    channel = connect_sync(addresses.generator, service=_GENERATOR, idempotent=("ListModels",))
+    try:
+        reply = generator_grpc.GeneratorServiceStub(channel).ListModels(
+            generator_pb2.ListModelsRequest(), timeout=timeout
+        )
+    except grpc.RpcError as exc:
+        raise codec.error(exc, service="generator", address=addresses.generator) from exc
+    finally:
+        channel.close()
+    return [model.name for model in reply.models]
