@@ -161,6 +161,55 @@ collection belongs in several processes or in Milvus.""",
     )
 
 
+def _generation() -> tuple[str, str]:
+    from benchmarks import generation
+
+    found = asyncio.run(generation.measure())
+    streams = "\n".join(
+        f"| {one.model} | {one.engine} | {one.streams} | {one.first_ms:.0f} | "
+        f"{one.between_ms:.1f} | {one.tokens_per_s:.0f} |"
+        for one in sorted(
+            found.streams, key=lambda one: (one.model, one.engine != "plain", one.engine, one.streams)
+        )
+    )
+    batches = "\n".join(
+        f"| {one.model} | {'greedy' if one.beams == 1 else f'beam {one.beams}'} | {one.plain_s * 1e3:.0f} ms | "
+        f"{one.plain_s / one.ours_alone_s:.2f} | {one.ratio:.2f} | {one.ours_alone_s / one.ours_s:.2f} | {one.identical} of {one.rows} |"
+        for one in found.batches
+    )
+    audits = "\n".join(
+        f"| {one.alpha:g} | {one.samples} | {one.distinct} | {one.read_tokens / max(one.computed_tokens, 1):.1f} | "
+        f"{one.seconds:.2f} s | {one.generations:.0f} | {one.identical} of {one.compared} |"
+        for one in found.audits
+    )
+    whole = sum(one.generations for one in found.audits)
+    return (
+        "Generation",
+        f"""One thread of matrix products. `ragmesh-pointer` is the bundled model, with {generation.K} passages of SQuAD; `{generation.SHAPED}` has random
+weights, reads about {generation.READ} tokens and writes {generation.WRITTEN}. Plain is `transformers` in float32, one by one; ours is as it comes,
+in bfloat16 where the processor has it. Milliseconds, medians; a plain answer is seen at its end.
+
+| model | engine | streams | first text | between tokens | tokens/s |
+|---|---|---|---|---|---|
+{streams}
+
+Batches in this process, no encodings kept: how many times as many answers a second as plain, one by one and {found.batches[0].rows} at once,
+and what the batch itself gains. Identical: the same text as plain when ours computes in float32 too.
+
+| model | | plain, an answer | ours, one by one | ours, together | together / one by one | identical |
+|---|---|---|---|---|---|---|
+{batches}
+
+An audit of one query: {generation.SAMPLES} rankings of {generation.K} from {generation.POOL} passages at each α, beam {generation.BEAMS}; what is asked twice is asked once, and
+encodings of passages are kept. A generation is a question not seen before, alone: {found.generation_s * 1e3:.0f} ms. Together: the time of
+{whole:.0f} generations for {sum(one.samples for one in found.audits)} answers (target ≤ 80).
+
+| α | rankings | distinct | tokens read / computed | time | in generations | identical to separate calls |
+|---|---|---|---|---|---|---|
+{audits}""",
+    )
+
+
 def _dense() -> tuple[str, str]:
     from benchmarks import dense
 
@@ -229,6 +278,7 @@ SECTIONS = {
     "drawing": (_drawing, ("numpy", "numba", "faiss-cpu", "grpcio", "protobuf")),
     "audit": (_audit, ("numpy",)),
     "observe": (_observe, ("sqlalchemy", "aiosqlite")),
+    "generation": (_generation, ("torch", "transformers", "ctranslate2", "tritonclient")),
 }
 
 

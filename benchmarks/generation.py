@@ -1,0 +1,443 @@
+"""Generation beside plain ``transformers``, which answers one by one in float32.
+
+Streams, batches and audits, in this process and on a Triton server.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import os
+import random
+import sys
+import tempfile
+import time
+from collections.abc import AsyncIterator, Iterator, Sequence
+from contextlib import aclosing, asynccontextmanager, contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import torch
+from transformers import AutoModelForSeq2SeqLM, AutoTokenizer, T5Config, T5ForConditionalGeneration
+
+from benchmarks.shared_data import folder, rows
+from meshkit.compute import ComputePool
+from meshkit.readiness import Readiness
+from ragcore import plackett_luce
+from ragcore.arrays import FloatArray
+from services.generator.backends.in_process import InProcessModel
+from services.generator.domain import Answer, Augmentation, Decoding, GenerationRequest, Passage
+from services.generator.hosts.triton import TritonHost
+from services.generator.pointer.reader import PointerReader
+from services.generator.ports import Cancellation, LanguageModel
+from services.generator.prompts import TemplateLibrary
+from services.generator.runtime.assembly import EngineOptions, assemble
+from services.generator.settings import GeneratorSettings, ModelSource
+
+BUNDLED = "ragmesh-pointer"
+SHAPED = "t5-small-shaped"
+STREAMS = (1, 4, 16)
+REQUESTS = 16
+READ, WRITTEN = 500, 32
+"""About so many tokens of a prompt, and so many of an answer, of the T5-small-shaped model."""
+BEAMS = 4
+ALPHAS = (1.0, 2.0, 4.0, 8.0)
+POOL, SAMPLES, K = 100, 100, 5
+COMPARED = 20
+"""Answers of an audit that are compared with separate calls."""
+START_S = 300.0
+
+
+@dataclass(frozen=True)
+class Streams:
+    """``streams`` callers, each with one request after the other: medians over the requests.
+
+    ``first_ms`` until the first piece of text, ``between_ms`` between two tokens, milliseconds.
+    """
+
+    model: str
+    engine: str
+    streams: int
+    first_ms: float
+    between_ms: float
+    tokens_per_s: float
+
+
+async def stream(model: LanguageModel, requests: Sequence[GenerationRequest], callers: int) -> Streams:
+    """Every request once, ``callers`` at a time."""
+    waiting = iter(requests)
+    first: list[float] = []
+    between: list[float] = []
+    tokens = 0
+
+    async def call() -> None:
+        nonlocal tokens
+        for request in waiting:
+            began, seen = time.perf_counter(), 0.0
+            async with aclosing(model.generate_stream(request, Cancellation())) as parts:
+                async for part in parts:
+                    if not seen:
+                        seen = time.perf_counter()
+                        first.append(seen - began)
+                    if isinstance(part, Answer):
+                        tokens += part.completion_tokens
+                        if part.completion_tokens > 1:
+                            between.append((time.perf_counter() - seen) / (part.completion_tokens - 1))
+
+    began = time.perf_counter()
+    await asyncio.gather(*(call() for _ in range(callers)))
+    took = time.perf_counter() - began
+    described = model.describe()
+    return Streams(
+        described.name,
+        f"triton ({described.runtime})" if described.engine == "triton" else described.engine,
+        callers,
+        median(first) * 1e3,
+        median(between) * 1e3 if between else 0.0,
+        tokens / took,
+    )
+
+
+@dataclass(frozen=True)
+class Batches:
+    """Seconds an answer: plain ``transformers`` one by one, and ours with ``rows`` requests at once.
+
+    ``identical``: of ours in float32, those with the text of plain.
+    """
+
+    model: str
+    beams: int
+    rows: int
+    plain_s: float
+    ours_alone_s: float
+    ours_s: float
+    identical: int
+
+    @property
+    def ratio(self) -> float:
+        """How many times as many answers a second as one by one."""
+        return self.plain_s / self.ours_s
+
+
+async def batched(model: LanguageModel, requests: Sequence[GenerationRequest]) -> tuple[float, list[Answer]]:
+    """Seconds for all of them at once, and the answers."""
+    began = time.perf_counter()
+    outcomes = await model.generate_batch(requests, Cancellation())
+    took = time.perf_counter() - began
+    answers = [outcome for outcome in outcomes if isinstance(outcome, Answer)]
+    if len(answers) < len(requests):
+        raise RuntimeError(f"{len(requests) - len(answers)} of {len(requests)} requests failed")
+    return took, answers
+
+
+@dataclass(frozen=True)
+class Audit:
+    """One question at one α: ``samples`` rankings, of which ``distinct`` differ.
+
+    ``read_tokens`` as often as they were shown, ``computed_tokens`` of them computed; ``generations``: the
+    time in generations of a question not seen before; ``identical`` of ``compared`` answers that equal those
+    of separate calls.
+    """
+
+    alpha: float
+    samples: int
+    distinct: int
+    read_tokens: int
+    computed_tokens: int
+    seconds: float
+    generations: float
+    identical: int
+    compared: int
+
+
+def squad(questions: int, pool: int) -> list[Asked]:
+    """Dev questions of squad-open with the ``pool`` passages that BM25 finds best for each."""
+    from services.retriever.analyzer import analyzer
+    from services.retriever.backends.bm25.csr import CsrIndex
+    from services.retriever.backends.bm25.kernel import choose
+    from services.retriever.backends.bm25.postings import build
+    from services.retriever.backends.bm25.weighting import Lucene
+
+    data = folder("squad-open")
+    passages = [Passage(row["id"], row["title"], row["text"]) for row in rows(data / "passages.dev.jsonl.gz")]
+    asked = [row["question"] for row in rows(data / "questions.dev.jsonl.gz")]
+    words = analyzer("english")
+    index = CsrIndex(build(words.tokens(f"{one.title} {one.text}") for one in passages), Lucene(), choose())
+    found = []
+    for question in random.Random(7).sample(asked, questions):
+        best = index.search(words.tokens(question), pool)
+        found.append(Asked(question, [passages[row] for row in best.rows.tolist()], best.scores))
+    return found
+
+
+@dataclass(frozen=True)
+class Asked:
+    """A question and the passages found for it, best first, with their scores."""
+
+    question: str
+    passages: list[Passage]
+    scores: FloatArray
+
+
+def sampled(asked: Asked, alpha: float, samples: int, k: int, decoding: Decoding) -> list[GenerationRequest]:
+    """The question with the ``k`` passages of each of ``samples`` rankings, as an audit asks it."""
+    weights = plackett_luce.log_weights(asked.scores, alpha)
+    rankings = plackett_luce.sample_rankings(weights, num_rankings=samples, k=k, rng=0)
+    return [
+        GenerationRequest(
+            asked.question,
+            tuple(asked.passages[item] for item in ranking),
+            augmentation=Augmentation.FUSION_IN_DECODER,
+            decoding=decoding,
+        )
+        for ranking in rankings.tolist()
+    ]
+
+
+class Plain:
+    """A model as any user of transformers runs it: float32, one request at a time.
+
+    Args:
+        path: folder of the model; None for the bundled one.
+    """
+
+    def __init__(self, path: Path | None) -> None:
+        self._reader = PointerReader.from_folder() if path is None else None
+        if path is not None:
+            self._model: Any = AutoModelForSeq2SeqLM.from_pretrained(path, dtype=torch.float32).eval()
+            self._tokenizer: Any = AutoTokenizer.from_pretrained(path)
+            self._template = TemplateLibrary.bundled().get("ra-x")
+
+    def answer(self, request: GenerationRequest) -> tuple[str, int]:
+        """Text and tokens of an answer."""
+        decoding = request.decoding
+        if self._reader is not None:
+            encodings = self._reader.encode(request.question, [(p.title, p.text) for p in request.passages])
+            found = self._reader.answer(
+                encodings, num_beams=decoding.num_beams, max_new_tokens=decoding.max_new_tokens
+            )
+            return found.text, found.tokens
+        text = self._template.render(request.question, request.passages)
+        with torch.inference_mode():
+            ids = self._model.generate(
+                **self._tokenizer(text, return_tensors="pt"),
+                num_beams=decoding.num_beams,
+                max_new_tokens=decoding.max_new_tokens,
+                do_sample=False,
+            )[0, 1:]
+        return self._tokenizer.decode(ids, skip_special_tokens=True), len(ids)
+
+    def streams(self, name: str, requests: Sequence[GenerationRequest]) -> Streams:
+        """All of them, one by one: nothing is seen before the end."""
+        tokens, seconds = 0, []
+        for request in requests:
+            began = time.perf_counter()
+            tokens += self.answer(request)[1]
+            seconds.append(time.perf_counter() - began)
+        return Streams(name, "plain", 1, median(seconds) * 1e3, 0.0, tokens / sum(seconds))
+
+
+def shaped(path: Path) -> Path:
+    """A model of T5-small's shape with random weights that make its answers vary."""
+    from tests import tiny_models
+
+    tiny_models.t5(path / "tiny")
+    tokenizer = AutoTokenizer.from_pretrained(path / "tiny")
+    config = T5Config(
+        vocab_size=32_128,
+        d_model=512,
+        d_kv=64,
+        d_ff=2048,
+        num_layers=6,
+        num_heads=8,
+        dropout_rate=0.0,
+        pad_token_id=0,
+        eos_token_id=1,
+        decoder_start_token_id=0,
+    )
+    torch.manual_seed(0)
+    model: Any = T5ForConditionalGeneration(config)
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            if parameter.dim() > 1:
+                parameter.normal_(0.0, 0.3 if "shared" in name else 0.1 if "EncDec" in name else 0.04)
+        # Only tokens that the tokenizer has.
+        model.shared.weight[len(tokenizer) :] = 0.0
+    model.save_pretrained(path / SHAPED)
+    tokenizer.save_pretrained(path / SHAPED)
+    return path / SHAPED
+
+
+@contextmanager
+def in_process(name: str, path: Path | None, **options: Any) -> Iterator[LanguageModel]:
+    """A model in this process."""
+    pool = ComputePool(1, "bench")
+    made = EngineOptions(path=str(path or ""), device="cpu", **options)
+    engine = assemble(name, made, TemplateLibrary.bundled())
+    try:
+        yield InProcessModel(engine, pool, interval_s=0)
+    finally:
+        engine.close()
+        pool.close()
+
+
+@asynccontextmanager
+async def on_triton(home: Path, path: Path) -> AsyncIterator[dict[str, LanguageModel]]:
+    """The bundled model and the one in ``path`` on a Triton server, by name."""
+    port = home / "port"
+    variables = {
+        "RAGMESH_HOME": str(home),
+        "RAGMESH_TRITON_PORT": "0",
+        "RAGMESH_TRITON_PORT_FILE": str(port),
+        "RAGMESH_TRITON_EXIT_WITH_PARENT": "true",
+        "RAGMESH_TRITON_PARENT_PID": str(os.getpid()),
+        "RAGMESH_GENERATOR_MODELS": f"{SHAPED}={path}",
+        "RAGMESH_GENERATOR_THREADS": "1",
+        "RAGMESH_GENERATOR_DEVICE": "cpu",
+        "RAGMESH_GENERATOR_CACHE_BYTES": "0",
+    }
+    command = [sys.executable, "-m", "services.generator.triton", "serve"]
+    with (home / "triton.log").open("wb") as log:
+        server = await asyncio.create_subprocess_exec(
+            *command, env={**os.environ, **variables}, stdout=log, stderr=log
+        )
+    try:
+        ends = time.monotonic() + START_S
+        while not port.exists():
+            if server.returncode is not None or time.monotonic() > ends:
+                raise RuntimeError(f"Triton does not serve: {(home / 'triton.log').read_text()[-2000:]}")
+            await asyncio.sleep(0.1)
+        settings = GeneratorSettings(
+            engine="triton",
+            triton_target=port.read_text(),
+            models=(ModelSource(name=SHAPED),),
+            delta_interval_ms=0,
+        )
+        host = TritonHost(settings, Readiness())
+        hosted = await host.start()
+        try:
+            yield {one.model.describe().name: one.model for one in hosted}
+        finally:
+            await host.stop()
+    finally:
+        if server.returncode is None:
+            server.terminate()
+        await server.wait()
+
+
+@dataclass(frozen=True)
+class Found:
+    """Everything measured."""
+
+    streams: list[Streams]
+    batches: list[Batches]
+    audits: list[Audit]
+    generation_s: float
+
+
+async def measure() -> Found:
+    """Measures one after the other, the peers in turn."""
+    torch.set_num_threads(1)
+    with tempfile.TemporaryDirectory() as made:
+        home = Path(made)
+        path = shaped(home)
+        asked = squad(REQUESTS, POOL)
+        requests = {BUNDLED: [_shown(one) for one in asked], SHAPED: [_long(one) for one in asked]}
+        plain = {BUNDLED: Plain(None), SHAPED: Plain(path)}
+        streams = [plain[name].streams(name, requests[name]) for name in requests]
+        with in_process(SHAPED, path, engine="ctranslate2") as model:
+            streams += await _streams(model, requests[SHAPED])
+        async with on_triton(home, path) as served:
+            for name, model in served.items():
+                streams += await _streams(model, requests[name])
+        batches, audits, generation_s = [], [], 0.0
+        for name, source in ((BUNDLED, None), (SHAPED, path)):
+            # The same requests come again and again: no encodings are kept from one to the next.
+            with (
+                in_process(name, source, cache_bytes=0) as model,
+                in_process(name, source, cache_bytes=0, dtype="float32") as exact,
+            ):
+                streams += await _streams(model, requests[name])
+                for beams in (1, BEAMS):
+                    batches.append(await _batches(model, exact, plain[name], requests[name][:8], beams))
+        with in_process(BUNDLED, None) as model:
+            generation_s = await _generation(model, asked[1:9])
+            audits = [await _audit(model, asked[0], alpha, generation_s) for alpha in ALPHAS]
+    return Found(streams, batches, audits, generation_s)
+
+
+def _shown(asked: Asked, **decoding: Any) -> GenerationRequest:
+    return GenerationRequest(
+        asked.question,
+        tuple(asked.passages[:K]),
+        augmentation=Augmentation.FUSION_IN_DECODER,
+        decoding=Decoding(**{"max_new_tokens": WRITTEN, **decoding}),
+    )
+
+
+def _long(asked: Asked) -> GenerationRequest:
+    """A prompt of about ``READ`` tokens; the tokenizer knows few words, so most letters are tokens."""
+    text = " ".join(passage.text for passage in asked.passages[:K])[: READ - 60]
+    return GenerationRequest(
+        asked.question[:60],
+        (Passage("p", "", text),),
+        augmentation=Augmentation.IN_PROMPT,
+        decoding=Decoding(max_new_tokens=WRITTEN),
+    )
+
+
+async def _streams(model: LanguageModel, requests: Sequence[GenerationRequest]) -> list[Streams]:
+    await stream(model, requests[:2], 1)  # warm
+    return [await stream(model, [*requests, *requests][: max(REQUESTS, one)], one) for one in STREAMS]
+
+
+async def _batches(
+    model: LanguageModel,
+    exact: LanguageModel,
+    plain: Plain,
+    requests: Sequence[GenerationRequest],
+    beams: int,
+) -> Batches:
+    chosen = [replace(one, decoding=replace(one.decoding, num_beams=beams)) for one in requests]
+    began = time.perf_counter()
+    texts = [plain.answer(one)[0] for one in chosen]
+    plain_s = (time.perf_counter() - began) / len(chosen)
+    alone_s = 0.0
+    for one in chosen:
+        alone_s += (await batched(model, [one]))[0] / len(chosen)
+    took, _ = await batched(model, chosen)
+    _, answers = await batched(exact, chosen)
+    same = sum(answer.text == text for answer, text in zip(answers, texts, strict=True))
+    return Batches(model.describe().name, beams, len(chosen), plain_s, alone_s, took / len(chosen), same)
+
+
+async def _generation(model: LanguageModel, asked: Sequence[Asked]) -> float:
+    """Seconds of one generation of an audit, of a question not seen before."""
+    return median([(await batched(model, [_shown(one, num_beams=BEAMS)]))[0] for one in asked])
+
+
+async def _audit(model: LanguageModel, asked: Asked, alpha: float, generation_s: float) -> Audit:
+    """As the generator's engine does it: what is asked twice is asked once."""
+    wanted = sampled(asked, alpha, SAMPLES, K, Decoding(num_beams=BEAMS, max_new_tokens=WRITTEN))
+    distinct = list(dict.fromkeys(wanted))
+    took, answers = await batched(model, distinct)
+    found = dict(zip(distinct, answers, strict=True))
+    compared = list(itertools.islice(found, COMPARED))
+    same = 0
+    with in_process(BUNDLED, None, cache_bytes=0) as fresh:
+        for request in compared:
+            _, (alone,) = await batched(fresh, [request])
+            same += alone.text == found[request].text
+    return Audit(
+        alpha,
+        len(wanted),
+        len(distinct),
+        sum(found[one].prompt_tokens for one in wanted),
+        sum(answer.cost.computed_tokens for answer in answers),
+        took,
+        took / generation_s,
+        same,
+        len(compared),
+    )
