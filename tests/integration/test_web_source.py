@@ -183,13 +183,15 @@ async def test_failures_are_typed(mesh: Mesh) -> None:
     assert caught.value.code() is grpc.StatusCode.NOT_FOUND
     error = from_rpc_error(caught.value)
     assert (error.field, error.message) == ("web", "there is no web source 'none'; there are guarded, searx")
-    mesh.web.search_handler = ROUTES["/broken"]
+    mesh.web.search_handler = ROUTES[
+        "/broken"
+    ]  # a query of its own: what was found a moment ago is given again
     with pytest.raises(grpc.aio.AioRpcError) as caught:
-        await mesh.retrieve(query="river", web="searx")
+        await mesh.retrieve(query="canal", web="searx")
     assert caught.value.code() is grpc.StatusCode.UNAVAILABLE
     mesh.web.search_handler = ROUTES["/silent"]
     with pytest.raises(grpc.aio.AioRpcError) as caught:
-        await mesh.retriever.Retrieve(pb.RetrieveRequest(query="river", web="searx"), timeout=0.5)
+        await mesh.retriever.Retrieve(pb.RetrieveRequest(query="canal", web="searx"), timeout=0.5)
     assert caught.value.code() is grpc.StatusCode.DEADLINE_EXCEEDED
 
 
@@ -204,7 +206,7 @@ async def test_expressions_over_a_collection_and_the_web(mesh: Mesh) -> None:
 async def test_what_fails_is_left_out_by_name(mesh: Mesh) -> None:
     mesh.web.search_handler = ROUTES["/broken"]
     result = await mesh.client.answer(
-        "Which river is long?", expression="SE@2&Gone@1&Wiki@1", num_answers=0, observe=False
+        "Which canal is long?", expression="SE@2&Gone@1&Wiki@1", num_answers=0, observe=False
     )
     assert [(one.action, one.message) for one in result.degradations] == [
         ("source_left_out", "source SE is unavailable: it is left out"),
