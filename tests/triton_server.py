@@ -47,6 +47,7 @@ class TritonServer:
     Attributes:
         target: ``host:port`` of gRPC; the same after :meth:`restart`.
         id: what the server calls itself.
+        models: folder by name of the model.
         repository: its model repository.
     """
 
@@ -60,6 +61,7 @@ class TritonServer:
     ) -> None:
         self.id = f"test-{secrets.token_hex(6)}"
         self.folder = folder
+        self.models = dict(models)
         self.log = folder / "triton.log"
         self.repository = folder / "triton" / "repository"
         self._port_file = folder / "port"

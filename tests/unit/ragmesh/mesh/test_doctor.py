@@ -58,6 +58,24 @@ def test_a_home_in_a_file_and_a_missing_package_fail(tmp_path: Path, monkeypatch
     assert findings["packages"].detail == "missing: no-such"
 
 
+def test_whether_triton_can_run_is_said_and_why_not(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from services.generator.triton import environment
+
+    monkeypatch.setattr(environment, "refusal", lambda: "the moon is not full")
+    assert "it cannot run here: the moon is not full" in found(MeshSettings(home=tmp_path))["triton"].detail
+
+    monkeypatch.setattr(environment, "refusal", lambda: None)
+    monkeypatch.setenv("RAGMESH_TRITON_HOME", str(tmp_path))
+    assert "first start fetches" in found(MeshSettings(home=tmp_path))["triton"].detail
+
+    there = environment.folder_of_runtime(tmp_path)
+    there.mkdir()
+    (there / "runtime.json").touch()
+    finding = found(MeshSettings(home=tmp_path))["triton"]
+    assert finding.level is Level.OK
+    assert str(there) in finding.detail
+
+
 def test_little_memory_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     levels = []
     for free in (1_000_000_000, 2_000_000_000, 9_000_000_000):

@@ -2,7 +2,7 @@ from pathlib import Path
 
 import pytest
 
-from ragmesh.mesh import SERVICES, MeshSettings
+from ragmesh.mesh import SERVICES, GeneratorEngine, MeshSettings, services_with
 from ragmesh.mesh import settings as mesh_settings
 from ragmesh.mesh.settings import service_environment
 
@@ -63,3 +63,35 @@ def test_what_the_user_sets_wins() -> None:
     settings = {"RAGMESH_GENERATOR_GRACE_S": "1"}
     assert environment("generator", environment=settings)["RAGMESH_GENERATOR_GRACE_S"] == "1"
     assert environment("generator", {"RAGMESH_RETRIEVER_ENCODER": "e"})["RAGMESH_RETRIEVER_ENCODER"] == "e"
+
+
+def test_a_mesh_with_triton_runs_it_for_the_generator_alone() -> None:
+    services = services_with(GeneratorEngine.TRITON)
+    settings = MeshSettings(home=Path("/home/mesh"), services=services)
+    ports = {service.name: at for at, service in enumerate(services, 1)}
+    assert set(ports) == {*PORTS, "triton"}
+    assert len({service.offset for service in services}) == 6
+
+    def told(name: str, base: dict[str, str]) -> dict[str, str]:
+        (service,) = (one for one in services if one.name == name)
+        return service_environment(service, settings, ports, base=base, supervisor_pid=99)
+
+    generator = told("generator", {"RAGMESH_GENERATOR_ENGINE": "in-process"})
+    assert generator["RAGMESH_GENERATOR_ENGINE"] == "triton", "the mesh decides"
+    assert generator["RAGMESH_GENERATOR_TRITON_TARGET"] == f"127.0.0.1:{ports['triton']}"
+    triton = told("triton", {"OMP_NUM_THREADS": "3"})
+    assert triton["RAGMESH_TRITON_PORT"] == str(ports["triton"])
+    assert triton["RAGMESH_TRITON_THREADS"] == "3"
+    assert not any("TRITON_TARGET" in name for name in told("orchestrator", {}))
+
+
+def test_a_mesh_without_triton_says_so_to_its_generator() -> None:
+    services = services_with(GeneratorEngine.IN_PROCESS)
+    settings = MeshSettings(home=Path("/home/mesh"), services=services)
+    assert [service.name for service in services] == [service.name for service in SERVICES]
+    generator = next(service for service in services if service.name == "generator")
+    told = service_environment(
+        generator, settings, PORTS, base={"RAGMESH_GENERATOR_ENGINE": "triton"}, supervisor_pid=99
+    )
+    assert told["RAGMESH_GENERATOR_ENGINE"] == "in-process"
+    assert "RAGMESH_GENERATOR_TRITON_TARGET" not in told

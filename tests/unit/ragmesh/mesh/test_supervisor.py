@@ -12,6 +12,7 @@ import pytest
 
 from ragmesh import Addresses, AsyncClient, Health
 from ragmesh.mesh import (
+    GeneratorEngine,
     Mesh,
     MeshSettings,
     MeshStartError,
@@ -20,6 +21,7 @@ from ragmesh.mesh import (
     Progress,
     launch,
     read_running,
+    services_with,
     stop,
 )
 from ragmesh.mesh.detached import dump
@@ -272,3 +274,5 @@ def test_settings_travel_to_the_supervisor(stand_in_settings: MakeSettings) -> N
 
     assert load(dump(settings)) == replace(settings, environment={})
     assert load(dump(MeshSettings(home=Path("/x")))) == MeshSettings(home=Path("/x"))
+    triton = MeshSettings(home=Path("/x"), services=services_with(GeneratorEngine.TRITON))
+    assert load(dump(triton)) == triton

@@ -1,0 +1,151 @@
+"""How a Triton server starts, ends and is kept, as ``python -m services.generator.triton serve`` does it."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import time
+from importlib import resources
+from pathlib import Path
+
+import psutil
+import pytest
+import tritonclient.grpc
+from tritonclient.grpc import InferInput
+
+from services.generator.triton import environment, shared_memory, stubs
+from services.generator.triton.tensors import texts
+from tests import tiny_models
+from tests.triton_server import TritonServer, skip_where_impossible
+
+pytestmark = pytest.mark.timeout(900)
+
+
+@pytest.fixture
+def small(tmp_path: Path) -> TritonServer:
+    """A server with one small model, not started."""
+    skip_where_impossible()
+    home = tmp_path / "home"
+    home.mkdir()
+    model = tiny_models.llama(tmp_path / "llama")
+    return TritonServer(home, {"llama": model}, settings={"RAGMESH_TRITON_CHECK_S": "0.2"})
+
+
+def regions(owner: int) -> list[str]:
+    return [path.name for path in shared_memory.FOLDER.glob(f"ragmesh-triton-{owner}-*")]
+
+
+def gone(pids: list[int]) -> bool:
+    deadline = time.monotonic() + 30
+    while any(psutil.pid_exists(pid) and _alive(pid) for pid in pids):
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(0.05)
+    return True
+
+
+def _alive(pid: int) -> bool:
+    try:
+        return str(psutil.Process(pid).status()) != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
+
+
+def test_a_stopped_server_leaves_nothing_and_starts_on_the_same_ports(small: TritonServer) -> None:
+    with small:
+        target, owner, server = small.target, small.pid, small.server_pid
+        models = stubs.of_server(server)
+        assert len(models) == 2
+        assert len(regions(owner)) == 2
+        small.stop()
+        assert gone([owner, server, *models])
+        assert regions(owner) == []
+        small.start()
+        assert small.target == target
+
+
+def test_a_killed_owner_takes_its_server_along_and_the_next_sweeps(small: TritonServer) -> None:
+    with small:
+        owner, server = small.pid, small.server_pid
+        models = stubs.of_server(server)
+        os.kill(server, signal.SIGSTOP)  # so that it cannot end in order
+        os.kill(owner, signal.SIGKILL)
+        os.kill(server, signal.SIGKILL)
+        assert gone([owner, server])
+        left = shared_memory.FOLDER / f"ragmesh-triton-{owner}-left-by-a-test"
+        left.touch()
+        small.stop()
+        small.start()
+        assert gone(list(models))
+        assert regions(owner) == []
+
+
+def test_a_model_whose_process_died_ends_the_server_unless_somebody_loads_it_anew(
+    small: TritonServer,
+) -> None:
+    with small:
+        os.kill(small.stub_pid("llama"), signal.SIGKILL)
+        deadline = time.monotonic() + 60
+        while small.running:
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
+        assert "a process of Triton's Python backend has ended" in small.log.read_text()
+
+
+def test_a_model_loaded_anew_answers_again(small: TritonServer) -> None:
+    with small, tritonclient.grpc.InferenceServerClient(small.target) as client:
+        before = small.stub_pid("llama")
+        client.unload_model("llama")
+        client.load_model("llama")
+        deadline = time.monotonic() + 60
+        while not client.is_model_ready("llama"):
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
+        assert small.stub_pid("llama") != before
+        assert small.running
+
+
+def test_the_templates_are_a_repository_themselves(tmp_path: Path) -> None:
+    skip_where_impossible()
+    repository = tmp_path / "repository"
+    templates = Path(str(resources.files("services.generator") / "model_repository"))
+    shutil.copytree(templates, repository, ignore=shutil.ignore_patterns("__pycache__"))
+    # Without a folder of its own, the bundled model; without vLLM's backend and a Llama, not those.
+    for name in ("decoder_only", "decoder_only_vllm"):
+        shutil.rmtree(repository / name)
+    for config in repository.glob("*/config.pbtxt"):
+        packages = f'key: "packages" value: {{ string_value: "{environment.prepare().packages}" }}'
+        text = config.read_text().replace('key: "packages" value: { string_value: "" }', packages)
+        config.write_text(text)
+    home = tmp_path / "home"
+    home.mkdir()
+    server = TritonServer(home, {}, bundled=True, settings={"RAGMESH_TRITON_REPOSITORY": str(repository)})
+    with server, tritonclient.grpc.InferenceServerClient(server.target) as client:
+        ready = {model.name: model.state for model in client.get_model_repository_index().models}
+        assert ready == dict.fromkeys(("encoder_decoder", "score_relevance", "embed"), "READY")
+        pair = {"question": "Who wrote Hamlet?", "title": "Hamlet", "text": "Shakespeare wrote Hamlet."}
+        rows = [InferInput(name, [1, 1], "BYTES") for name in pair]
+        for row, value in zip(rows, pair.values(), strict=True):
+            row.set_data_from_numpy(texts([value])[:, None])
+        judged = client.infer("score_relevance", rows)
+        assert 0 <= judged.as_numpy("probability")[0, 0] <= 1
+
+
+def test_what_keeps_a_server_from_starting_is_told_in_a_line(tmp_path: Path) -> None:
+    skip_where_impossible()
+    (tmp_path / "home").mkdir()
+    server = TritonServer(tmp_path / "home", {"llama": tmp_path / "nothing"})
+    with pytest.raises(AssertionError, match="RAGMESH_GENERATOR_MODELS: model 'llama'"):
+        server.start()
+    assert [line for line in server.log.read_text().splitlines() if not _is_json(line)][-1].startswith(
+        "RAGMESH_"
+    )
+
+
+def _is_json(line: str) -> bool:
+    try:
+        return isinstance(json.loads(line), dict)
+    except ValueError:
+        return False
