@@ -44,7 +44,7 @@ class TritonHost:
         """
         settings = self._settings
         deadline = Deadline.after(settings.triton_start_s)
-        client = TritonClient(settings.triton_target, max_message_bytes=settings.max_message_bytes)
+        client = TritonClient(settings.triton_target)
         self._client = client
         try:
             await self._wait_for_server(client, deadline)

@@ -114,6 +114,7 @@ class Backend:
                 raise
             raise running.ended_with from None
         except (ModelProcessGone, ServerGone, ModelAway) as error:
+            self._running.discard(running)
             # The others of a dead process would wait for nothing until their deadlines.
             self.gone(error, for_good=isinstance(error, ModelProcessGone))
             self.on_trouble()

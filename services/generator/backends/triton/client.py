@@ -9,6 +9,7 @@ from typing import Any, Final
 
 import grpc
 from opentelemetry import context as otel_context
+from tritonclient.grpc import MAX_GRPC_MESSAGE_SIZE
 from tritonclient.grpc.aio import InferenceServerClient
 from tritonclient.utils import InferenceServerException
 
@@ -50,16 +51,16 @@ class TritonClient:
 
     Args:
         target: ``host:port`` of the server's gRPC endpoint.
-        max_message_bytes: largest message either way. Bytes.
     """
 
-    def __init__(self, target: str, *, max_message_bytes: int) -> None:
+    def __init__(self, target: str) -> None:
         self.target = target
         self._client = InferenceServerClient(
             with_scheme(target),
             channel_args=[
-                ("grpc.max_send_message_length", max_message_bytes),
-                ("grpc.max_receive_message_length", max_message_bytes),
+                # What came in through the service has been limited there, and models limit what they write.
+                ("grpc.max_send_message_length", MAX_GRPC_MESSAGE_SIZE),
+                ("grpc.max_receive_message_length", MAX_GRPC_MESSAGE_SIZE),
                 # Triton counts pings of a quiet connection as abuse unless they are five minutes apart, so
                 # gRPC's own limit of pings without data stays; probes send data all the time.
                 ("grpc.keepalive_time_ms", 30_000),

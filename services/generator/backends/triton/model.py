@@ -28,7 +28,7 @@ from services.generator.domain import (
 )
 from services.generator.ports import Cancellation
 from services.generator.runtime.statistics import EngineStatistics
-from services.generator.triton.tensors import RELEVANCE_SUFFIX, Tensor, request_tensors
+from services.generator.triton.tensors import RELEVANCE_SUFFIX, Tensor
 
 T = TypeVar("T")
 
@@ -83,7 +83,7 @@ class TritonModel:
         Raises:
             MeshError: the model does not answer.
         """
-        await self._describe(self._care.probe_s)
+        await self.look()
         if self._judge is not None:
             self._rows = await self._client.max_batch_size(self._judge.name, timeout_s=self._care.probe_s)
         self._writer.on_change = on_change
@@ -105,6 +105,14 @@ class TritonModel:
     def in_flight(self) -> int:
         """Requests under way or waiting for a place, judgements included."""
         return self._writer.in_flight + (self._judge.in_flight if self._judge is not None else 0)
+
+    async def look(self) -> None:
+        """Asks the model's process now what it is and what it has done.
+
+        Raises:
+            MeshError: it does not say.
+        """
+        await self._describe(self._care.probe_s)
 
     def statistics(self) -> EngineStatistics:
         """What the model's process had done when it was last looked at."""
@@ -172,7 +180,7 @@ class TritonModel:
     async def _write(
         self, request: GenerationRequest, on_delta: Callable[[str], object], timeout_s: float
     ) -> Answer:
-        answer = await self._generate(request_tensors(request), on_delta, timeout_s)
+        answer = await self._generate(wire.generation_tensors(request), on_delta, timeout_s)
         known = self.describe().version
         if not answer.model_version:
             return replace(answer, model_version=known)
@@ -252,7 +260,7 @@ class TritonModel:
             augmentation=augmentation,
             decoding=Decoding(max_new_tokens=1),
         )
-        await self._generate(request_tensors(request), lambda _: None, timeout_s)
+        await self._generate(wire.generation_tensors(request), lambda _: None, timeout_s)
 
     async def _probe_judge(self, timeout_s: float) -> None:
         """Has one passage judged, unless some just were."""

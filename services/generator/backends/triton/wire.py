@@ -14,9 +14,23 @@ from tritonclient.grpc import InferInput, InferResult
 from tritonclient.utils import np_to_triton_dtype
 
 from meshkit.errors import InvalidField
-from services.generator.domain import Answer, ModelDescription, Normalization, Passage, RelevanceRequest
+from services.generator.domain import (
+    Answer,
+    GenerationRequest,
+    ModelDescription,
+    Normalization,
+    Passage,
+    RelevanceRequest,
+)
 from services.generator.runtime.statistics import EngineStatistics
-from services.generator.triton.tensors import Tensor, read_answer, read_description, read_texts, texts
+from services.generator.triton.tensors import (
+    Tensor,
+    read_answer,
+    read_description,
+    read_texts,
+    request_tensors,
+    texts,
+)
 
 ENGINE: Final = "triton"
 """What answers and descriptions name as their engine."""
@@ -41,6 +55,18 @@ class Described:
 
 DESCRIBE: Final[Mapping[str, Tensor]] = {"question": texts([""]), "describe": np.array([True])}
 """Asks a generating model to describe itself."""
+
+
+def generation_tensors(request: GenerationRequest) -> dict[str, Tensor]:
+    """Inputs by which an answer is asked for; decoding is spelled out, as models may have other defaults."""
+    decoding = request.decoding
+    return request_tensors(request) | {
+        "num_beams": np.array([decoding.num_beams], dtype=np.int32),
+        "max_new_tokens": np.array([decoding.max_new_tokens], dtype=np.int32),
+        "temperature": np.array([decoding.temperature], dtype=np.float64),
+        "top_p": np.array([decoding.top_p], dtype=np.float64),
+        "seed": np.array([decoding.seed], dtype=np.int64),
+    }
 
 
 def judgement_tensors(request: RelevanceRequest, passages: Sequence[Passage]) -> dict[str, Tensor]:

@@ -42,6 +42,24 @@ def test_a_json_list(monkeypatch: pytest.MonkeyPatch) -> None:
     assert settings.names == ("flan",)
 
 
+def test_with_triton_names_will_do(monkeypatch: pytest.MonkeyPatch) -> None:
+    settings = _load(
+        monkeypatch,
+        ENGINE="triton",
+        TRITON_TARGET="triton.mesh:8001",
+        MODELS="flan,local=/models/x",
+        BUNDLED="false",
+    )
+    assert settings.models == (ModelSource(name="flan"), ModelSource(name="local", path="/models/x"))
+    assert (settings.engine, settings.triton_target) == ("triton", "triton.mesh:8001")
+    assert settings.names == ("flan", "local")
+
+
+def test_a_target_without_triton_is_kept_for_later(monkeypatch: pytest.MonkeyPatch) -> None:
+    settings = _load(monkeypatch, TRITON_TARGET="[::1]:8001")
+    assert (settings.engine, settings.triton_target) == ("in-process", "[::1]:8001")
+
+
 def test_the_default_comes_first(monkeypatch: pytest.MonkeyPatch) -> None:
     assert _load(monkeypatch, MODELS="a=x,b=y", DEFAULT_MODEL="b").names == ("b", "ragmesh-pointer", "a")
 
@@ -56,6 +74,14 @@ def test_the_default_comes_first(monkeypatch: pytest.MonkeyPatch) -> None:
         ({"MODELS": "a b=x"}, "MODELS[0][name]", "pattern"),
         ({"DEFAULT_MODEL": "z"}, "DEFAULT_MODEL", "must be one of ragmesh-pointer"),
         ({"BUNDLED": "false"}, "DEFAULT_MODEL", "RAGMESH_GENERATOR_MODELS must name one"),
+        ({"MODELS": '[{"name": "a"}]'}, "MODELS", "'a' has no path, which only Triton can do without"),
+        ({"ENGINE": "vllm"}, "ENGINE", "'in-process' or 'triton'"),
+        ({"ENGINE": "triton"}, "TRITON_TARGET", "host:port"),
+        ({"ENGINE": "triton", "TRITON_TARGET": "triton"}, "TRITON_TARGET", "host:port"),
+        ({"TRITON_IN_FLIGHT": "0"}, "TRITON_IN_FLIGHT", "1"),
+        ({"TRITON_PROBE_INTERVAL_S": "0"}, "TRITON_PROBE_INTERVAL_S", "0"),
+        ({"MAX_ROWS": "0"}, "MAX_ROWS", "1"),
+        ({"CACHE_BYTES": "-1"}, "CACHE_BYTES", "0"),
         ({"DTYPE": "int4"}, "DTYPE", "bfloat16"),
         ({"WORKERS": "0"}, "WORKERS", "1"),
         ({"DELTA_INTERVAL_MS": "-1"}, "DELTA_INTERVAL_MS", "0"),
