@@ -289,7 +289,8 @@ class DecodingLoop:
         processors = self._rules.processors(len(behind), decoding.max_new_tokens, task.width, source)
 
         def emit(text: str) -> None:
-            _notify(task, lambda: task.listener.on_delta(text))
+            if not task.lost:
+                _notify(task, lambda: task.listener.on_delta(text))
 
         if decoding.num_beams > 1:
             return BeamWriting(decoding, self._rules, processors, behind, transcript, emit)
