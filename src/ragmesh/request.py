@@ -120,13 +120,14 @@ _METRICS: Final[dict[str, "evaluator_pb2.UtilityMetric.ValueType"]] = {
     "rouge_l": evaluator_pb2.UTILITY_METRIC_ROUGE_L,
     "accuracy": evaluator_pb2.UTILITY_METRIC_ACCURACY,
 }
-_AUGMENTATIONS: Final[dict[str, "generator_pb2.Augmentation.ValueType"]] = {
+AUGMENTATIONS: Final[dict[str, "generator_pb2.Augmentation.ValueType"]] = {
     "in_prompt": generator_pb2.AUGMENTATION_IN_PROMPT,
     "fusion_in_decoder": generator_pb2.AUGMENTATION_FUSION_IN_DECODER,
     "retrieval_free": generator_pb2.AUGMENTATION_RETRIEVAL_FREE,
     "parametric_knowledge": generator_pb2.AUGMENTATION_PARAMETRIC_KNOWLEDGE,
     "compression": generator_pb2.AUGMENTATION_COMPRESSION,
 }
+"""What each way is called on the wire."""
 _STAGES: Final[dict[str, "orchestrator_pb2.SamplingStage.ValueType"]] = {
     "retriever": orchestrator_pb2.SAMPLING_STAGE_RETRIEVER,
     "reranker": orchestrator_pb2.SAMPLING_STAGE_RERANKER,
@@ -170,7 +171,7 @@ def ask_request(question: str, options: AskOptions) -> orchestrator_pb2.AskReque
         request.candidates.SetInParent()
         request.candidates.passages.extend(passage_message(passage) for passage in passages)
     if (augmentation := options.get("augmentation")) is not None:
-        request.augmentation = _choice("augmentation", augmentation, _AUGMENTATIONS)
+        request.augmentation = _choice("augmentation", augmentation, AUGMENTATIONS)
     if (stage := options.get("sampling_stage")) is not None:
         request.sampling_stage = _choice("sampling_stage", stage, _STAGES)
     _set_sampling(request, options)

@@ -8,10 +8,18 @@ from raglab.files.audits import QueryAudit, Sampling, read_audits
 from raglab.files.conversations import read_attributes, read_conversations, uniform_attributes
 from raglab.files.ensembles import Ensemble, EnsembleAnswer, EnsembleQuestion, read_ensemble
 from raglab.files.failure import FileError
+from raglab.files.gains import blank_ids, read_gains, write_labels, write_qrels
 from raglab.files.journal import Journal
 from raglab.files.labels import Labels, read_attribute, read_labels
 from raglab.files.queries import Queries, Query, read_queries
-from raglab.files.records import AuditRecord, EnsembleRecord, LabelRecord, PassageRecord, QueryRecord
+from raglab.files.records import (
+    AuditRecord,
+    EnsembleRecord,
+    GainRecord,
+    LabelRecord,
+    PassageRecord,
+    QueryRecord,
+)
 
 __all__ = [
     "AuditRecord",
@@ -20,6 +28,7 @@ __all__ = [
     "EnsembleQuestion",
     "EnsembleRecord",
     "FileError",
+    "GainRecord",
     "Journal",
     "LabelRecord",
     "Labels",
@@ -29,12 +38,16 @@ __all__ = [
     "QueryAudit",
     "QueryRecord",
     "Sampling",
+    "blank_ids",
     "read_attribute",
     "read_attributes",
     "read_audits",
     "read_conversations",
     "read_ensemble",
+    "read_gains",
     "read_labels",
     "read_queries",
     "uniform_attributes",
+    "write_labels",
+    "write_qrels",
 ]

@@ -1,8 +1,8 @@
 """Results that are written once, piece by piece, so that a run that was killed goes on where it was.
 
 A *piece* is what one unit of work wrote: whole lines of one file. It is on the disk before the journal says
-so, and what the journal does not say is cut off when the run goes on: no line is missing, none is there twice,
-and none is half. Pieces that are added in the same order give the same bytes, however often a run was killed.
+so, and what the journal does not say is cut off when the run goes on: no line is missing, none is there
+twice, and none is half. Pieces added in the same order give the same bytes, however often it was killed.
 """
 
 from __future__ import annotations

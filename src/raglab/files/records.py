@@ -59,6 +59,25 @@ class LabelRecord(Record):
     group: str | None = None
 
 
+class GainRecord(Record):
+    """What one passage alone did for the answer to one query (fair-rag, algorithm 1)."""
+
+    query_id: Id
+    passage_id: Id
+    baseline: Annotated[float, Field(ge=0)]
+    """Utility of the answer without any passage."""
+    utility: Annotated[float | None, Field(ge=0)] = None
+    """Utility of the answer with this passage alone; None where there is none."""
+    answer: str | None = None
+    """That answer."""
+    provider: str | None = None
+
+    @property
+    def useful(self) -> bool | None:
+        """Whether the passage gains anything, δ > 0; None where that is not known."""
+        return None if self.utility is None else self.utility > self.baseline
+
+
 class EnsembleRecord(Record):
     """The answer one retriever led to."""
 

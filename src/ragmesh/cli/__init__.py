@@ -15,6 +15,7 @@ from ragmesh.cli.doctor import doctor
 from ragmesh.cli.eval import evaluation
 from ragmesh.cli.failure import FAILED, USAGE, CommandError
 from ragmesh.cli.feedback import agents, feedback
+from ragmesh.cli.label import label
 from ragmesh.cli.mesh import down, status, up
 from ragmesh.cli.models import models
 from ragmesh.cli.moving import collection
@@ -52,6 +53,7 @@ def application() -> typer.Typer:
         doctor,
         ask,
         audit,
+        label,
         retrieve,
         ingest,
         collections,

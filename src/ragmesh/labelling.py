@@ -1,0 +1,282 @@
+"""Utility labels by algorithm 1 of fair-rag: every passage alone, against the answer without any.
+
+Source: Kim and Diaz, "Towards Fair RAG", section 3.1 and appendix B.
+"""
+
+import asyncio
+import hashlib
+import json
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, Protocol
+
+from meshkit.errors import MeshError, Unavailable
+from raglab.files import GainRecord, Journal, Queries, Query
+from raglab.studies.utility import METRICS
+from ragmesh.aio import AsyncClient
+from ragmesh.audits.plan import identifier
+from ragmesh.client import Client
+from ragmesh.events import Failed
+from ragmesh.generation import Generation, WrittenAnswer
+from ragmesh.inventory import models
+from ragmesh.passage import Passage
+from ragmesh.patience import PASSING, Waits, in_order, patiently
+from ragmesh.request import AskOptions, Augmentation
+
+_REFUSALS: Final = frozenset({"INVALID_ARGUMENT", "NOT_FOUND", "FAILED_PRECONDITION", "OUT_OF_RANGE"})
+_AT_ONCE: Final = 2
+
+
+@dataclass(frozen=True, slots=True)
+class Unit:
+    """One query and the model it is labelled for."""
+
+    query: Query
+    model: str
+
+    @property
+    def name(self) -> str:
+        """Its name in the journal."""
+        return json.dumps([self.query.query_id, self.model], ensure_ascii=False)
+
+
+@dataclass(frozen=True, slots=True)
+class LabelPlan:
+    """What is to be labelled.
+
+    Attributes:
+        queries: what is asked; those that bring no passages of their own have the pool of the retrievers.
+        models: for whom; labels are of a task and a model.
+        retrievers: whose pools are labelled, together.
+        collection: where the pools come from; None for the mesh's own.
+        depth: size of each pool, 1 to 1,000.
+        metric: how answers are scored, a name of :data:`raglab.studies.utility.METRICS`.
+        augmentation: how a passage is handed over; None for the model's default.
+        batch: answers of one call, 1 to 256.
+        timeout: seconds a call may take.
+    """
+
+    queries: Queries
+    models: Sequence[str]
+    retrievers: Sequence[str] = ("bm25",)
+    collection: str | None = None
+    depth: int = 100
+    metric: str = "token_f1"
+    augmentation: Augmentation | None = None
+    batch: int = 32
+    timeout: float = 600.0
+
+    def units(self) -> Iterator[Unit]:
+        """Every query for every model."""
+        for query in self.queries.queries:
+            for model in self.models:
+                yield Unit(query, model)
+
+    def settings(self) -> dict[str, Any]:
+        """What decides the labels, as JSON can say it."""
+        return {
+            "queries": hashlib.sha256(self.queries.path.read_bytes()).hexdigest(),
+            "models": list(self.models),
+            "retrievers": list(self.retrievers),
+            "collection": self.collection or "",
+            "depth": self.depth,
+            "metric": self.metric,
+            "augmentation": self.augmentation,
+        }
+
+    def search(self, query: Query, retriever: str) -> AskOptions:
+        """How the pool of a query is asked for: nothing is answered, and nobody told."""
+        return {
+            "collection": self.collection,
+            "retriever": retriever,
+            "reranker": "none",
+            "depth": self.depth,
+            "k": 1,
+            "num_answers": 0,
+            "observe": False,
+            "query_id": identifier(query.query_id),
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class Labelled:
+    """A unit is labelled: passages judged, useful ones among them, and those that could not be answered."""
+
+    unit: Unit
+    passages: int
+    useful: int
+    unknown: int
+
+
+class Watcher(Waits, Protocol):
+    """Who is told how the run goes."""
+
+    def labelled(self, what: Labelled) -> None:
+        """A unit is written."""
+
+
+def problems(plan: LabelPlan, client: Client) -> list[str]:
+    """Everything that is wrong with a plan, a line each, before anything is generated.
+
+    Raises:
+        MeshError: the mesh does not answer.
+    """
+    queries = plan.queries
+    found = [str(problem) for problem in queries.problems]
+    if not queries.queries and not found:
+        found.append(f"{queries.path}: has no queries")
+    without = [query.query_id for query in queries.queries if not query.references]
+    if without:
+        more = f" and {len(without) - 10:,} more" if len(without) > 10 else ""
+        found.append(
+            f"{queries.path}: these queries have no references to score answers against: "
+            f"{', '.join(without[:10])}{more}"
+        )
+    if plan.metric not in METRICS:
+        found.append(f"--metric {plan.metric}: allowed: {', '.join(METRICS)}")
+    there = models(client.addresses)
+    found.extend(
+        f"--model {model}: there is no such model; there are {', '.join(there)}"
+        for model in plan.models
+        if model not in there
+    )
+    searched = [query for query in queries.queries if not query.passages]
+    if searched and not found:
+        for retriever in plan.retrievers:
+            try:
+                client.answer(searched[0].question, timeout=120, **plan.search(searched[0], retriever))
+            except MeshError as error:
+                if error.code.name not in _REFUSALS:
+                    raise
+                found.append(f"{retriever}: {error}")
+    return found
+
+
+async def run(
+    client: AsyncClient,
+    generation: Generation,
+    plan: LabelPlan,
+    journal: Journal,
+    file_of: Callable[[str], str],
+    watcher: Watcher,
+    *,
+    in_flight: int = 2,
+    patience_s: float = 600.0,
+) -> None:
+    """Labels what is not labelled yet; units are written in their order.
+
+    Args:
+        client: finds the pools.
+        generation: writes the answers.
+        plan: what is labelled.
+        journal: where it is written.
+        file_of: the file of a model's gains.
+        watcher: is told how it goes.
+        in_flight: units at a time, from 1.
+        patience_s: how long the mesh may fail one unit before the run gives up. Seconds.
+
+    Raises:
+        MeshError: the mesh refuses a unit, or fails it for longer than that.
+        FileError: what the mesh runs on changed since the run began.
+    """
+    done = set(journal.done)
+
+    async def labelled(unit: Unit) -> tuple[list[GainRecord], dict[str, str]]:
+        what = f"{unit.query.query_id!r} for {unit.model}"
+        return await patiently(
+            lambda: _labelled(client, generation, plan, unit), what, watcher, patience_s=patience_s
+        )
+
+    async def write(unit: Unit, found: tuple[list[GainRecord], dict[str, str]]) -> None:
+        gains, facts = found
+        lines = [one.model_dump_json(exclude_none=True) for one in gains]
+        await asyncio.to_thread(journal.add, unit.name, file_of(unit.model), lines, facts)
+        useful = sum(one.useful is True for one in gains)
+        watcher.labelled(Labelled(unit, len(gains), useful, sum(one.useful is None for one in gains)))
+
+    todo = [unit for unit in plan.units() if unit.name not in done]
+    await in_order(todo, labelled, write, in_flight=in_flight)
+
+
+async def _labelled(
+    client: AsyncClient, generation: Generation, plan: LabelPlan, unit: Unit
+) -> tuple[list[GainRecord], dict[str, str]]:
+    """The gains of one query, and the versions they were made with."""
+    facts: dict[str, str] = {}
+    passages = await _pool(client, plan, unit.query, facts)
+    contexts: list[list[Passage]] = [[], *([passage] for passage in passages)]
+    gate = asyncio.Semaphore(_AT_ONCE)
+
+    async def answers(start: int) -> list[WrittenAnswer | Failed]:
+        async with gate:
+            return await generation.answers(
+                unit.query.question,
+                contexts[start : start + plan.batch],
+                model=unit.model,
+                augmentation=plan.augmentation,
+                timeout=plan.timeout,
+            )
+
+    calls = [asyncio.create_task(answers(start)) for start in range(0, len(contexts), plan.batch)]
+    try:
+        outcomes = [one for call in calls for one in await call]
+    finally:
+        for call in calls:
+            call.cancel()
+        await asyncio.gather(*calls, return_exceptions=True)
+    for outcome in outcomes:
+        if isinstance(outcome, Failed) and outcome.code in PASSING:
+            raise Unavailable("NO_ANSWER", outcome.message)
+    if len(outcomes) != len(contexts):
+        raise Unavailable("CUT_OFF", "the generator did not answer everything")
+    return _gains(plan, unit, passages, outcomes, facts), facts
+
+
+def _gains(
+    plan: LabelPlan,
+    unit: Unit,
+    passages: Sequence[Passage],
+    outcomes: Sequence[WrittenAnswer | Failed],
+    facts: dict[str, str],
+) -> list[GainRecord]:
+    """Algorithm 1 for one query: δ of every passage."""
+    without, *alone = outcomes
+    if isinstance(without, Failed):
+        raise MeshError(*_refused(without), field=without.field or None)
+    facts[f"version of {without.model}"] = without.model_version
+    metric, references = METRICS[plan.metric], unit.query.references
+    scores: dict[str, float] = {}
+    for outcome in outcomes:
+        if isinstance(outcome, WrittenAnswer) and outcome.text not in scores:
+            scores[outcome.text] = float(metric(outcome.text, references))
+    return [
+        GainRecord(
+            query_id=unit.query.query_id,
+            passage_id=passage.id,
+            baseline=scores[without.text],
+            utility=scores[outcome.text] if isinstance(outcome, WrittenAnswer) else None,
+            answer=outcome.text if isinstance(outcome, WrittenAnswer) else None,
+            provider=passage.provider or None,
+        )
+        for passage, outcome in zip(passages, alone, strict=True)
+    ]
+
+
+def _refused(failure: Failed) -> tuple[Any, str, str]:
+    import grpc
+
+    return grpc.StatusCode[failure.code], failure.reason, f"without passages: {failure.message}"
+
+
+async def _pool(client: AsyncClient, plan: LabelPlan, query: Query, facts: dict[str, str]) -> list[Passage]:
+    """What is labelled for a query: its own passages, or those that the retrievers find, each once."""
+    if query.passages:
+        return [Passage(one.id, one.text, one.title, one.attributes) for one in query.passages]
+    found: dict[str, Passage] = {}
+    for retriever in plan.retrievers:
+        result = await client.answer(query.question, timeout=plan.timeout, **plan.search(query, retriever))
+        if result.retrieved is not None:
+            facts[f"index of {retriever}"] = result.retrieved.index_version
+            for passage in result.retrieved.passages:
+                found.setdefault(passage.id, passage)
+    return list(found.values())

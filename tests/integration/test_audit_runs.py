@@ -1,0 +1,302 @@
+"""`ragmesh audit` over the real mesh: exact, refused in time, and the same whatever was killed meanwhile."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+import zlib
+from pathlib import Path
+from random import Random
+
+import numpy as np
+import psutil
+import pytest
+
+from ragcore.exposure import exposure_metrics
+from ragcore.plackett_luce import log_weights, sample_rankings
+from ragcore.text_metrics import token_f1
+from raglab.files import read_audits
+from ragmesh import AuditReport, AuditSample, AuditSettled, Client, demo
+from tests.integration.conftest import DEMO, RunningMesh
+
+pytestmark = [pytest.mark.mesh, pytest.mark.timeout(1800)]
+
+QUESTIONS = demo.questions()[:3]
+OPTIONS = ("-c", DEMO, "-r", "bm25", "-r", "dense", "-n", "3", "-k", "1", "--alpha", "1,4", "--oracle", "2")
+PATIENCE_S = 600.0
+
+
+def questions(folder: Path) -> tuple[Path, Path]:
+    """A few questions of the demo, and their labels."""
+    queries, labels = folder / "queries.jsonl", folder / "labels.qrels"
+    queries.write_text(
+        "".join(
+            json.dumps({"query_id": one.id, "question": one.question, "references": list(one.answers)}) + "\n"
+            for one in QUESTIONS
+        )
+    )
+    labels.write_text(
+        "".join(f"{one.id} 0 {passage} 1\n" for one in QUESTIONS for passage in one.useful_passage_ids)
+    )
+    return queries, labels
+
+
+@pytest.fixture
+def files(tmp_path: Path) -> tuple[Path, Path]:
+    """Questions and labels of a test."""
+    return questions(tmp_path)
+
+
+def command(mesh: RunningMesh, files: tuple[Path, Path], out: Path, *options: str) -> "subprocess.Popen[str]":
+    """Starts the command."""
+    queries, labels = files
+    arguments = ("audit", str(queries), "-l", str(labels), "-o", str(out), *OPTIONS, *options)
+    return subprocess.Popen(
+        [sys.executable, "-m", "ragmesh", *arguments],
+        env=os.environ | {"RAGMESH_HOME": str(mesh.home)},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+
+
+def finish(process: "subprocess.Popen[str]") -> str:
+    """What a command that must succeed said."""
+    said, _ = process.communicate(timeout=PATIENCE_S)
+    assert process.returncode == 0, said
+    return said
+
+
+def written(out: Path) -> dict[str, bytes]:
+    """Everything a run keeps, but the report."""
+    return {path.name: path.read_bytes() for path in sorted(out.iterdir()) if path.is_file()}
+
+
+@pytest.fixture(scope="module")
+def undisturbed(mesh: RunningMesh, tmp_path_factory: pytest.TempPathFactory) -> tuple[dict[str, bytes], Path]:
+    """What a run writes that nobody disturbs, and where."""
+    folder = tmp_path_factory.mktemp("undisturbed")
+    finish(command(mesh, questions(folder), folder / "out"))
+    return written(folder / "out"), folder / "out"
+
+
+def test_an_audit_of_the_real_mesh_is_an_offline_loop(client: Client) -> None:
+    one = QUESTIONS[0]
+    events = list(
+        client.audit(
+            one.question,
+            alphas=[1, 4],
+            oracle=2,
+            samples=3,
+            k=1,
+            seed=5,
+            collection=DEMO,
+            retriever="bm25",
+            reranker="none",
+            useful=one.useful_passage_ids,
+            references=one.answers,
+        )
+    )
+    (settled,) = [event for event in events if isinstance(event, AuditSettled)]
+    full = client.answer(
+        one.question,
+        collection=DEMO,
+        retriever="bm25",
+        reranker="none",
+        k=1,
+        alpha=1,
+        samples=1,
+        num_answers=0,
+    )
+    assert full.retrieved is not None
+    pool = [passage.id for passage in full.retrieved.passages]
+    assert list(settled.passage_ids) == pool
+    useful = [name in one.useful_passage_ids for name in pool]
+    useful += [True] * (len(one.useful_passage_ids) - sum(useful))
+
+    samples = [event for event in events if isinstance(event, AuditSample)]
+    reports = {
+        event.alpha: event for event in events if isinstance(event, AuditReport) and event.policy == "sampled"
+    }
+    u_max = max(sample.utility or 0.0 for sample in samples)
+    for alpha in (1.0, 4.0):
+        rows = sample_rankings(
+            log_weights(full.retrieved.scores, alpha),
+            num_rankings=3,
+            k=1,
+            rng=np.random.default_rng([5, zlib.crc32(one.question.encode())]),
+        )
+        mine = [sample for sample in samples if sample.alpha == alpha]
+        assert [list(sample.passage_ids) for sample in mine] == [[pool[item] for item in row] for row in rows]
+        values = [token_f1(sample.answer or "", one.answers) for sample in mine]
+        assert [sample.utility for sample in mine] == values
+        metrics, report = exposure_metrics(rows, useful, k=1), reports[alpha]
+        assert (report.ee_d, report.ee_r) == (metrics.ee_d, metrics.ee_r)
+        assert report.expected_utility == pytest.approx(sum(values) / 3)
+        assert report.u_max == u_max
+    # The same question, seed and dial in an ask shows the same contexts.
+    sampled = client.answer(
+        one.question,
+        collection=DEMO,
+        retriever="bm25",
+        reranker="none",
+        k=1,
+        alpha=4,
+        samples=3,
+        seed=5,
+        num_answers=0,
+    )
+    assert sampled.ranked is not None
+    assert [[pool[index] for index in context] for context in sampled.ranked.contexts] == [
+        list(sample.passage_ids) for sample in samples if sample.alpha == 4
+    ]
+
+
+def test_records_are_whole_and_reports_read_them(undisturbed: tuple[dict[str, bytes], Path]) -> None:
+    files_, out = undisturbed
+    assert set(files_) == {"audit.journal", "ragmesh-pointer.jsonl"}
+    queries = list(read_audits([out / "ragmesh-pointer.jsonl"]))
+    assert [query.query_id for query in queries] == [one.id for one in QUESTIONS]
+    for query, one in zip(queries, QUESTIONS, strict=True):
+        assert query.references == one.answers
+        assert {(level.system, level.alpha): len(level.rankings) for level in query.samplings} == {
+            **{(system, None): 1 for system in ("bm25", "dense")},
+            **{(system, alpha): 3 for system in ("bm25", "dense") for alpha in (1.0, 4.0)},
+            **{(f"{system}/oracle", None): 2 for system in ("bm25", "dense")},
+        }
+        for level in query.samplings:
+            assert None not in level.answers
+            assert None not in level.utilities
+    report = out / "report"
+    page = (report / "report.html").read_text()
+    assert "ragmesh-pointer" in page
+    assert "seed 0" in page
+    names = {path.name for path in report.iterdir()}
+    assert {
+        "ragmesh-pointer-exposure.csv",
+        "ragmesh-pointer-utility-summary.csv",
+        "ragmesh-pointer-utility-disparity-utility.svg",
+        "ragmesh-pointer-exposure-disparity-quality.png",
+    } <= names
+
+
+def test_kills_change_nothing(
+    mesh: RunningMesh, files: tuple[Path, Path], undisturbed: tuple[dict[str, bytes], Path], tmp_path: Path
+) -> None:
+    random, out = Random(1), tmp_path / "out"
+    journal = out / "audit.journal"
+    for goal in (1, 3, 5):
+        process = command(mesh, files, out)
+        ends = time.monotonic() + PATIENCE_S
+        while process.poll() is None and time.monotonic() < ends:
+            if journal.exists() and len(journal.read_bytes().splitlines()) >= goal:
+                break
+            time.sleep(0.01)
+        time.sleep(random.uniform(0, 1.0))
+        process.kill()
+        process.communicate(timeout=60)
+    finish(command(mesh, files, out))
+    assert written(out) == undisturbed[0]
+
+
+def test_a_killed_generator_changes_nothing(
+    mesh: RunningMesh, files: tuple[Path, Path], undisturbed: tuple[dict[str, bytes], Path], tmp_path: Path
+) -> None:
+    from ragmesh.mesh import read_running
+
+    out = tmp_path / "out"
+    process = command(mesh, files, out)
+    ends = time.monotonic() + PATIENCE_S
+    journal = out / "audit.journal"
+    while not (journal.exists() and len(journal.read_bytes().splitlines()) >= 2):
+        assert process.poll() is None, process.communicate()[0]
+        assert time.monotonic() < ends
+        time.sleep(0.01)
+    state = read_running(mesh.home)
+    assert state is not None
+    pid = state.services["generator"].pid
+    assert pid is not None
+    psutil.Process(pid).send_signal(signal.SIGKILL)
+    said = finish(process)
+    assert "asking again" in said
+    assert written(out) == undisturbed[0]
+
+
+def test_shards_make_the_whole(
+    mesh: RunningMesh, files: tuple[Path, Path], undisturbed: tuple[dict[str, bytes], Path], tmp_path: Path
+) -> None:
+    out = tmp_path / "out"
+    first = finish(command(mesh, files, out, "--shard", "0/2"))
+    assert "other shards are missing" in first
+    finish(command(mesh, files, out, "--shard", "1/2"))
+    lines = [
+        line
+        for place in range(2)
+        for line in (out / f"ragmesh-pointer-{place}-of-2.jsonl").read_bytes().splitlines()
+    ]
+    assert sorted(lines) == sorted(undisturbed[0]["ragmesh-pointer.jsonl"].splitlines())
+    whole = (undisturbed[1] / "report" / "ragmesh-pointer-utility-summary.csv").read_text()
+    assert (out / "report" / "ragmesh-pointer-utility-summary.csv").read_text().splitlines()[
+        0
+    ] == whole.splitlines()[0]
+
+
+def test_everything_wrong_is_told_before_anything_is_generated(
+    mesh: RunningMesh, client: Client, tmp_path: Path
+) -> None:
+    queries, labels, out = tmp_path / "queries.jsonl", tmp_path / "labels.qrels", tmp_path / "out"
+    queries.write_text(
+        '{"query_id": "q1", "question": "Who?", "references": ["I"]}\n'
+        '{"query_id": "q1", "question": "Who again?", "references": ["I"]}\n'
+        '{"query_id": "q2", "question": "What?"}\n'
+        "nonsense\n"
+    )
+    labels.write_text("q1 0 bike-0001 1\n")
+    process = command(mesh, (queries, labels), out, "--model", "none-such", "--alpha", "1,1,200")
+    said, _ = process.communicate(timeout=PATIENCE_S)
+    assert process.returncode == 2
+    for words in (
+        "queries.jsonl:2: repeats the query 'q1' of line 1",
+        "queries.jsonl:4: is not JSON",
+        "labels.qrels knows nothing: q2",
+        "no references to score answers against: q2",
+        "--alpha 1: is there twice",
+        "--alpha 200: allowed: 0 to 100",
+        "--model none-such: there is no such model",
+    ):
+        assert words in said, said
+    assert not out.exists()
+
+    queries.write_text('{"query_id": "q1", "question": "Who?", "references": ["I"]}\n')
+    process = command(mesh, (queries, labels), out, "-r", "none-such")
+    said, _ = process.communicate(timeout=PATIENCE_S)
+    assert (process.returncode, "none-such" in said) == (2, True)
+
+    labels.write_text("q1 0 bike-0001 1\nq1 0 nowhere-1 1\nq1 0 nowhere-2 0\n")
+    process = command(mesh, (queries, labels), out)
+    said, _ = process.communicate(timeout=PATIENCE_S)
+    assert process.returncode == 2
+    assert "judges passages that the collection 'demo' does not have: nowhere-1, nowhere-2" in said
+    assert not out.exists()
+
+
+def test_exposure_alone_needs_no_answers(mesh: RunningMesh, files: tuple[Path, Path], tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    said = finish(command(mesh, files, out, "--exposure-only"))
+    (records,) = [path for path in out.iterdir() if path.suffix == ".jsonl"]
+    assert '"answer"' not in records.read_text()
+    assert "Expected exposure in the first 1" in said
+    assert "Expected utility" not in said
+
+
+def test_sampling_stops_at_a_width(mesh: RunningMesh, files: tuple[Path, Path], tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    finish(command(mesh, files, out, "--alpha", "100", "-n", "200", "--until-width", "0.3"))
+    (records,) = [path for path in out.iterdir() if path.suffix == ".jsonl"]
+    for query in read_audits([records]):
+        for level in query.samplings:
+            if level.alpha is not None:
+                # At α = 100 the same context comes each time: its utility is known soon.
+                assert 10 < len(level.rankings) < 200

@@ -1,0 +1,179 @@
+"""Utility labels over scripted answers: algorithm 1, pools, patience, and a run that goes on."""
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from meshkit.errors import MeshError, Unavailable
+from raglab.files import Journal, read_gains, read_labels, read_queries, write_labels, write_qrels
+from ragmesh import AskResult, Passage, Retrieved, labelling, patience
+from ragmesh.events import Failed
+from ragmesh.generation import WrittenAnswer
+from ragmesh.labelling import LabelPlan
+
+
+@dataclass
+class FakeMesh:
+    """Finds passages and answers with the text of the only one; from memory with ``memory``."""
+
+    memory: str = "wrong"
+    asked: list[tuple[str, tuple[str, ...]]] = field(default_factory=list)
+    searched: list[str] = field(default_factory=list)
+    failing: list[MeshError | Failed] = field(default_factory=list)
+    refuses: str = ""
+
+    async def answer(self, question: str, **options: Any) -> AskResult:
+        self.searched.append(options["retriever"])
+        names = {"bm25": "abc", "dense": "cd"}[options["retriever"]]
+        passages = tuple(
+            Passage(name, f"text {name}", attributes={"provider": name.upper()}) for name in names
+        )
+        return AskResult(question, retrieved=Retrieved(passages, (1.0,) * len(names), "x", "v1"))
+
+    async def answers(
+        self, question: str, contexts: Sequence[Sequence[Passage]], **options: Any
+    ) -> list[WrittenAnswer | Failed]:
+        if self.failing and isinstance(self.failing[0], MeshError):
+            raise self.failing.pop(0)
+        found: list[WrittenAnswer | Failed] = []
+        for place, passages in enumerate(contexts):
+            self.asked.append((question, tuple(one.id for one in passages)))
+            if self.failing and isinstance(self.failing[0], Failed):
+                found.append(self.failing.pop(0))  # type: ignore[arg-type]
+            elif passages and passages[0].id == self.refuses:
+                found.append(Failed((place,), "INVALID_ARGUMENT", "TOO_LONG", "too long", ""))
+            else:
+                text = passages[0].text if passages else self.memory
+                found.append(WrittenAnswer(text, "m1", "7"))
+        return found
+
+
+class Watcher:
+    def __init__(self) -> None:
+        self.seen: list[object] = []
+
+    def labelled(self, what: labelling.Labelled) -> None:
+        self.seen.append((what.unit.query.query_id, what.passages, what.useful, what.unknown))
+
+    def waits(self, why: MeshError, pause_s: float) -> None:
+        self.seen.append(why.reason)
+
+
+@pytest.fixture(autouse=True)
+def _impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(patience, "_FIRST_PAUSE_S", 0.001)
+
+
+@pytest.fixture
+def plan(tmp_path: Path) -> LabelPlan:
+    queries = tmp_path / "q.jsonl"
+    own = [{"id": "own1", "text": "right"}, {"id": "own2", "text": "no"}]
+    lines = [
+        {"query_id": "q1", "question": "Which?", "references": ["text b", "text d"]},
+        {"query_id": "q2", "question": "Own?", "references": ["right"], "passages": own},
+    ]
+    queries.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    return LabelPlan(
+        read_queries(queries), ["m1"], retrievers=["bm25", "dense"], metric="exact_match", batch=2
+    )
+
+
+async def _run(mesh: FakeMesh, plan: LabelPlan, folder: Path, patience_s: float = 30.0) -> list[object]:
+    watcher = Watcher()
+    with Journal(folder / "label.journal", plan.settings()) as journal:
+        await labelling.run(
+            mesh,  # type: ignore[arg-type]
+            mesh,  # type: ignore[arg-type]
+            plan,
+            journal,
+            lambda model: f"{model}.gains.jsonl",
+            watcher,
+            patience_s=patience_s,
+        )
+    return watcher.seen
+
+
+async def test_useful_is_what_makes_the_answer_better(plan: LabelPlan, tmp_path: Path) -> None:
+    mesh = FakeMesh()
+    seen = await _run(mesh, plan, tmp_path / "out")
+
+    assert seen == [("q1", 4, 2, 0), ("q2", 2, 1, 0)]
+    gains = read_gains(tmp_path / "out" / "m1.gains.jsonl")
+    assert [(one.query_id, one.passage_id, one.baseline, one.utility, one.useful) for one in gains] == [
+        ("q1", "a", 0.0, 0.0, False),
+        ("q1", "b", 0.0, 1.0, True),
+        ("q1", "c", 0.0, 0.0, False),
+        ("q1", "d", 0.0, 1.0, True),
+        ("q2", "own1", 0.0, 1.0, True),
+        ("q2", "own2", 0.0, 0.0, False),
+    ]
+    assert gains[0].provider == "A"
+    # Once without passages, and once with each alone.
+    assert sorted(ids for question, ids in mesh.asked if question == "Which?") == [
+        (),
+        ("a",),
+        ("b",),
+        ("c",),
+        ("d",),
+    ]
+    assert sorted(mesh.searched) == ["bm25", "dense"]
+
+
+async def test_nothing_gains_where_memory_is_right(plan: LabelPlan, tmp_path: Path) -> None:
+    await _run(FakeMesh(memory="text b"), plan, tmp_path / "out")
+    gains = read_gains(tmp_path / "out" / "m1.gains.jsonl")
+    assert [one.useful for one in gains if one.query_id == "q1"] == [False] * 4
+    assert {one.baseline for one in gains if one.query_id == "q1"} == {1.0}
+
+
+@pytest.mark.parametrize(
+    ("failure", "reason"),
+    [
+        (Unavailable("AWAY", "away"), "AWAY"),
+        (Failed((0,), "RESOURCE_EXHAUSTED", "OVERLOADED", "full", ""), "NO_ANSWER"),
+    ],
+    ids=["call", "item"],
+)
+async def test_what_passes_is_waited_for_and_nothing_half_is_written(
+    plan: LabelPlan, tmp_path: Path, failure: MeshError | Failed, reason: str
+) -> None:
+    seen = await _run(FakeMesh(failing=[failure]), plan, tmp_path / "out")
+    assert [one for one in seen if isinstance(one, tuple)] == [("q1", 4, 2, 0), ("q2", 2, 1, 0)]
+    assert [one for one in seen if isinstance(one, str)] == [reason]
+    assert len(read_gains(tmp_path / "out" / "m1.gains.jsonl")) == 6
+
+
+async def test_what_is_refused_for_good_has_no_label(plan: LabelPlan, tmp_path: Path) -> None:
+    seen = await _run(FakeMesh(refuses="b"), plan, tmp_path / "out")
+    assert seen[0] == ("q1", 4, 1, 1)
+    gains = read_gains(tmp_path / "out" / "m1.gains.jsonl")
+    assert [one.useful for one in gains][:4] == [False, None, False, True]
+    write_qrels(gains, tmp_path / "l.qrels")
+    write_labels(gains, tmp_path / "l.parquet")
+    for path in (tmp_path / "l.qrels", tmp_path / "l.parquet"):
+        assert read_labels(path).grades == {
+            "q1": {"a": 0.0, "c": 0.0, "d": 1.0},
+            "q2": {"own1": 1.0, "own2": 0.0},
+        }
+    assert read_labels(tmp_path / "l.parquet").attributes["provider"]["a"] == "A"
+
+
+async def test_what_is_labelled_is_not_asked_again(plan: LabelPlan, tmp_path: Path) -> None:
+    class Dies(FakeMesh):
+        async def answers(self, question: str, contexts: Any, **options: Any) -> list[WrittenAnswer | Failed]:
+            if question == "Own?":
+                raise MeshError(Unavailable("X", "x").code, "X", "dies")
+            return await super().answers(question, contexts, **options)
+
+    with pytest.raises(MeshError, match="'q2' for m1"):
+        await _run(Dies(), plan, tmp_path / "out", patience_s=0.0)
+    mesh = FakeMesh()
+    assert await _run(mesh, plan, tmp_path / "out") == [("q2", 2, 1, 0)]
+    assert {question for question, _ in mesh.asked} == {"Own?"}
+    await _run(FakeMesh(), plan, tmp_path / "whole")
+    for name in ("label.journal", "m1.gains.jsonl"):
+        assert (tmp_path / "out" / name).read_bytes() == (tmp_path / "whole" / name).read_bytes()
