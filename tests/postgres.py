@@ -11,7 +11,6 @@ import subprocess
 import tempfile
 import time
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -29,23 +28,26 @@ class Postgres:
             pytest.skip("PostgreSQL is not on the path")
         if importlib.util.find_spec("asyncpg") is None:
             pytest.skip("asyncpg is not installed")
-        # PostgreSQL refuses to run as root.
-        self._who: dict[str, Any] = {"user": "nobody", "group": "nogroup"} if os.geteuid() == 0 else {}
         self._folder = Path(tempfile.mkdtemp(prefix="ragmesh-postgres-"))
-        if self._who:
+        self._as: list[str] = []
+        if os.geteuid() == 0:  # as which PostgreSQL refuses to run
+            setpriv = shutil.which("setpriv")
+            if setpriv is None:
+                pytest.skip("setpriv is not on the path")
+            # Not subprocess's own way: that forks, which gRPC's threads do not survive.
+            self._as = [setpriv, "--reuid=nobody", "--regid=nogroup", "--clear-groups"]
             shutil.chown(self._folder, "nobody", "nogroup")
         with socket.socket() as probe:
             probe.bind(("127.0.0.1", 0))
             self._port = probe.getsockname()[1]
         self._data = self._folder / "data"
         subprocess.run(
-            [initdb, "-D", self._data, "-U", "ragmesh", "--auth=trust", "--no-sync"],
+            [*self._as, initdb, "-D", self._data, "-U", "ragmesh", "--auth=trust", "--no-sync"],
             check=True,
             capture_output=True,
             cwd=self._folder,
-            **self._who,
         )
-        self._command = [server, "-D", self._data, "-p", str(self._port), "-h", "127.0.0.1"]
+        self._command = [*self._as, server, "-D", self._data, "-p", str(self._port), "-h", "127.0.0.1"]
         self._command += ["-k", self._folder, *([] if durable else ["-c", "fsync=off"])]
         self._process: subprocess.Popen[bytes] | None = None
 
@@ -57,7 +59,7 @@ class Postgres:
     def start(self) -> None:
         """Starts it and waits until it answers."""
         self._process = subprocess.Popen(
-            self._command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, cwd=self._folder, **self._who
+            self._command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, cwd=self._folder
         )
         ends = time.monotonic() + 60
         while not self._answers():

@@ -57,14 +57,16 @@ class Process:
         given = {"PORT": str(port), "DEVICE": "cpu", "DTYPE": "float32", "THREADS": "1", **settings}
         self._environment = dict(os.environ) | {"RAGMESH_HOME": str(home), "HF_HUB_OFFLINE": "1"}
         self._environment |= {f"RAGMESH_RERANKER_{name}": value for name, value in given.items()}
+        self._log = home / "reranker.log"
         self._running: subprocess.Popen[bytes] | None = None
 
     async def start(self) -> None:
         """Starts it and waits until it serves."""
         command = [sys.executable, "-m", "services.reranker"]
-        self._running = await asyncio.to_thread(
-            subprocess.Popen, command, env=self._environment, stderr=subprocess.DEVNULL
-        )
+        with self._log.open("ab") as log:  # to be read where a test fails
+            self._running = await asyncio.to_thread(
+                subprocess.Popen, command, env=self._environment, stderr=log
+            )
         async with connect(self.address, service=NAME) as channel, asyncio.timeout(300):
             health = health_pb2_grpc.HealthStub(channel)
             while True:

@@ -70,9 +70,13 @@ class FeedbackIntake:
         by_agent: dict[Agent, list[int]] = defaultdict(list)
         for at, one in enumerate(batch):
             by_agent[one.agent].append(at)
-        async with asyncio.TaskGroup() as group:
-            for agent, places in by_agent.items():
-                group.create_task(self._record_of(agent, batch, places, results))
+        done = await asyncio.gather(
+            *(self._record_of(agent, batch, places, results) for agent, places in by_agent.items()),
+            return_exceptions=True,
+        )
+        for error in done:
+            if error is not None:
+                raise error
         return [one for one in results if one is not None]
 
     async def close(self) -> None:
