@@ -15,6 +15,7 @@ from meshkit.telemetry import Telemetry
 from ragmesh.retriever.v1 import collection_service_pb2, retriever_service_pb2
 from ragmesh.retriever.v1.collection_service_pb2_grpc import add_CollectionServiceServicer_to_server
 from ragmesh.retriever.v1.retriever_service_pb2_grpc import add_RetrieverServiceServicer_to_server
+from services.retriever import ranking
 from services.retriever.analyzer import analyzer
 from services.retriever.backends.catalogue import Catalogue
 from services.retriever.backends.segments.quotas import Limit, Quotas
@@ -95,6 +96,7 @@ class RetrieverService:
                 await self._web.start()
         except CannotStart as error:
             raise ServerStartError(str(error)) from None
+        await self._pool.run(ranking.warm)
         admission = Admission(settings.max_work, "texts")
         engine = RetrieverEngine(store, catalogue.retrievers, catalogue.default, self._pool, admission)
         self._retriever.open(

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import importlib.util
 import zlib
 from collections.abc import Callable
+from functools import cache
+from typing import Literal
 
 import numpy as np
 
@@ -80,6 +83,19 @@ def drawn_from_all(
     return Scored(rows[order], scores[order]), rankings, drawn.log_probabilities, inclusion
 
 
+def warm() -> None:
+    """Has draws compiled, or loads what an earlier process compiled, so that no request waits for it."""
+    weights = np.array([2.0, 1.0])
+    for some in (weights, weights[::-1].copy()):
+        draw_rankings(some, num_rankings=1, k=1, rng=0, engine=_engine())
+
+
 def _drawn(query: Query, draw: Draw, weights: FloatArray, k: int) -> Draws:
     rng = np.random.default_rng([draw.seed, zlib.crc32((query.stream_id or query.text).encode())])
-    return draw_rankings(weights, num_rankings=draw.num_rankings, k=k, rng=rng)
+    return draw_rankings(weights, num_rankings=draw.num_rankings, k=k, rng=rng, engine=_engine())
+
+
+@cache
+def _engine() -> Literal["numpy", "numba"]:
+    """The compiled one where it is installed: the same rankings, in a third of the time."""
+    return "numpy" if importlib.util.find_spec("numba") is None else "numba"
