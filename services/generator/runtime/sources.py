@@ -45,10 +45,11 @@ class Shelf:
                 slots = max(4 if self.width == 1 else 2, 2 * at)
                 shape = [slots, *example.shape]
                 shape[axis + 1] = -(-longest // 64) * 64
-                fresh = example.new_zeros(shape)
+                fresh = example.new_empty(shape)  # a request's padding is zeroed with it
                 if field is not None and at:
                     room = min(field.shape[axis + 1], shape[axis + 1])
                     fresh[:at].narrow(axis + 1, 0, room).copy_(field[:at].narrow(axis + 1, 0, room))
+                    fresh[:at].narrow(axis + 1, room, shape[axis + 1] - room).zero_()
                 self._fields[name] = field = fresh
             row = field[at]
             begin = 0

@@ -6,23 +6,25 @@ import asyncio
 import threading
 import time
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import aclosing
 
 import pytest
 
 from meshkit.compute import ComputePool
 from meshkit.errors import MeshError, Unavailable
-from services.generator.backends.in_process import DeltaQueue, Emit, InProcessModel
+from services.generator.backends.deltas import DeltaQueue
+from services.generator.backends.in_process import InProcessModel
 from services.generator.domain import (
     Answer,
     Augmentation,
     FinishReason,
     GenerationRequest,
     ModelDescription,
-    Normalization,
-    Passage,
+    RelevanceRequest,
 )
 from services.generator.ports import Cancellation, Cancelled
+from services.generator.runtime.engine import LanguageEngine, Listener, Outcome
 
 REQUEST = GenerationRequest("?")
 
@@ -31,44 +33,44 @@ def _answer(text: str) -> Answer:
     return Answer(text, FinishReason.STOP, 1, 1, -1.0)
 
 
-class Paced:
-    """A model that writes ``words``, and before each calls ``before`` with the number written so far."""
+class Paced(LanguageEngine):
+    """An engine that writes ``words`` on one thread, and before each calls ``before`` with their number so far.
+
+    Without words it computes until nobody waits.
+    """
 
     def __init__(self, words: Sequence[str], before: Callable[[int], None] = lambda _: None) -> None:
         self.words = words
         self.before = before
         self.steps = 0
         self.stopped = threading.Event()
+        self.thread = ThreadPoolExecutor(1)
 
     def describe(self) -> ModelDescription:
         return ModelDescription("m", "v", "e", "a", "cpu", "float32", True, 9, 9, (Augmentation.IN_PROMPT,))
 
-    def stream(self, request: GenerationRequest, cancel: Cancellation, emit: Emit) -> Answer:
+    def submit(self, request: GenerationRequest, cancel: Cancellation, listener: Listener) -> None:
+        self.thread.submit(self._write, cancel, listener)
+
+    def judge(self, request: RelevanceRequest, cancel: Cancellation) -> list[float]:
+        raise Unavailable("GONE", "the model is away")
+
+    def _write(self, cancel: Cancellation, listener: Listener) -> None:
+        outcome: Outcome = _answer("".join(self.words))
         try:
             for at, word in enumerate(self.words):
                 cancel.check()
                 self.before(at)
                 self.steps += 1
-                emit(word)
-            return _answer("".join(self.words))
-        finally:
-            self.stopped.set()
-
-    def batch(self, requests: Sequence[GenerationRequest], cancel: Cancellation) -> list[Answer | MeshError]:
-        try:
-            until = time.monotonic() + 10
-            while time.monotonic() < until:
+                listener.on_delta(word)
+            while not self.words:
                 cancel.check()
                 self.steps += 1
                 time.sleep(0.001)  # a step of computing
-            raise AssertionError("nobody stopped the batch")
-        finally:
-            self.stopped.set()
-
-    def relevance(
-        self, question: str, passages: Sequence[Passage], normalization: Normalization, cancel: Cancellation
-    ) -> list[float]:
-        raise Unavailable("GONE", "the model is away")
+        except (MeshError, Cancelled) as error:
+            outcome = error
+        self.stopped.set()
+        listener.on_end(outcome)
 
 
 @pytest.fixture
@@ -183,24 +185,21 @@ async def test_errors_of_the_model_reach_the_caller(pool: ComputePool) -> None:
             seen += part
     assert seen == "ab"
     with pytest.raises(Unavailable):
-        await model.score_relevance("q", [], Normalization.TRUE_FALSE, Cancellation())
+        await model.score_relevance(RelevanceRequest("q", ()), Cancellation())
 
 
-async def test_a_stream_that_waits_for_a_thread_and_is_left_never_runs() -> None:
-    pool = ComputePool(1, "test")
-    release = threading.Event()
-    blocker = asyncio.ensure_future(pool.run(release.wait, 10))
+async def test_a_stream_that_waits_and_is_left_never_runs(pool: ComputePool) -> None:
     paced = Paced("abc")
-    model = InProcessModel(paced, pool, interval_s=0)
-    cancel = Cancellation()
-    task = asyncio.ensure_future(_collect(model, cancel))
+    release = threading.Event()
+    paced.thread.submit(release.wait, 10)
+    task = asyncio.ensure_future(_collect(InProcessModel(paced, pool, interval_s=0), Cancellation()))
     await asyncio.sleep(0.01)
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
         await task
     release.set()
-    await blocker
-    assert await pool.run(lambda: paced.steps) == 0
+    assert await asyncio.to_thread(paced.stopped.wait, 10)
+    assert paced.steps == 0
 
 
 def test_a_cancellation_says_why() -> None:
