@@ -188,7 +188,7 @@ async def test_a_promotion_that_was_killed_leaves_what_can_be_served(tmp_path: P
     rng = random.Random(3)
     served = ""
     try:
-        for turn in range(4):
+        for turn in range(3):
             await process.start()
             async with connect(process.address, service=NAME) as channel:
                 stub = FeedbackServiceStub(channel)

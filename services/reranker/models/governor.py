@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from typing import Final, cast
 
 from meshkit.compute import ComputePool
-from meshkit.errors import FailedPrecondition, MeshError, NotFound
+from meshkit.errors import FailedPrecondition, MeshError, NotFound, Unavailable
 from meshkit.models import ModelError
 from services.reranker.domain import Agent, LearnedModel
 from services.reranker.models.cache import LoadingCache
@@ -70,6 +70,7 @@ class Governor:
         self._manifests: dict[str, Manifest] = {}
         self._cache: LoadingCache[LoadedModel | Adapter] = LoadingCache(memory_bytes)
         self._refused_until: dict[str, float] = {}
+        self._known_agents: Sequence[Agent] = ()
         self._changing = asyncio.Lock()
         self._polling: asyncio.Task[None] | None = None
 
@@ -85,7 +86,7 @@ class Governor:
         await self._pool.run(self._store.tidy)
         await self.refresh()
         if origin is not None:
-            await self._pool.run(origin.add_agents, await self._registered())
+            await self._pool.run(origin.add_agents, await self._agents())
         await self._follow_pointers()
         self._polling = asyncio.create_task(self._poll())
 
@@ -245,7 +246,7 @@ class Governor:
 
     async def _load(self, version: str) -> LoadedModel:
         loader = await self._loaded_loader()
-        agents = await self._registered()
+        agents = await self._agents()
         model: LoadedModel = await self._pool.run(self._load_now, loader, version, agents)
         return model
 
@@ -292,6 +293,12 @@ class Governor:
                 if not draft.tokens:
                     raise _NothingLackingError
             return draft.version or version
+
+    async def _agents(self) -> Sequence[Agent]:
+        """The registered agents; as last known while the registry is away, so that serving goes on."""
+        with contextlib.suppress(Unavailable):
+            self._known_agents = await self._registered()
+        return self._known_agents
 
     async def _loaded_loader(self) -> ModelLoader:
         if self._loader is None:

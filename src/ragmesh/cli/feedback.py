@@ -22,7 +22,7 @@ Model = Annotated[str | None, typer.Option("--model", help="Only of the agent wi
 
 def feedback() -> typer.Typer:
     """The commands of ``ragmesh feedback``."""
-    app = _group("feedback", "Tell the reranker how useful passages were, and see what it was told.")
+    app = _group("feedback", "Say how useful passages were; see what was said.")
     app.command("record")(record)
     app.command("stats")(stats)
     app.command("export")(export)
@@ -81,7 +81,7 @@ def record(
 def stats(
     as_json: Annotated[bool, typer.Option("--json", help="Print it as JSON.")] = False,
 ) -> None:
-    """Show how much feedback each agent gave, and what waits for training."""
+    """Show what each agent gave, and what waits for training."""
     from ragmesh.client import Client
 
     screen = Screen()
@@ -107,7 +107,7 @@ def export(
     flagged: Annotated[bool, typer.Option("--flagged", help="Also what is kept out of training.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print what was written as JSON.")] = False,
 ) -> None:
-    """Write the feedback that is stored to a Parquet file, in the order it was stored."""
+    """Write what is stored to a Parquet file, oldest first."""
     from ragmesh.client import Client
 
     try:

@@ -17,7 +17,7 @@ def models() -> typer.Typer:
     """The commands of ``ragmesh models``."""
     app = typer.Typer(
         name="models",
-        help="List versions of the learned reranker, and choose which is served.",
+        help="List versions of the learned reranker; choose one.",
         rich_markup_mode=None,
         context_settings={"help_option_names": ["-h", "--help"]},
     )
@@ -70,7 +70,7 @@ def rollback(
     model: Model = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print it as JSON.")] = False,
 ) -> None:
-    """Serve the version that was served before, to all or to one agent."""
+    """Serve what was served before, to all or to one agent."""
     from ragmesh.client import Client
 
     screen = Screen()

@@ -1,0 +1,200 @@
+"""Who is served by what, with stand-ins for the models: what goes wrong while they are loaded."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+from datetime import datetime
+from pathlib import Path
+
+import pytest
+
+from meshkit.compute import ComputePool
+from meshkit.errors import FailedPrecondition, Unavailable
+from meshkit.models import ModelError
+from services.reranker.domain import Agent
+from services.reranker.models.governor import Governor
+from services.reranker.models.manifest import Lineage
+from services.reranker.models.store import ModelStore, Pointer
+from services.reranker.ports import Adapter, LoadedModel, Row
+
+ANN = Agent("qa", "ann")
+
+
+class Model:
+    """Scores every row by the number in its file."""
+
+    def __init__(self, version: str, provenance: str, created_at: datetime, score: float) -> None:
+        self.version = version
+        self.provenance = provenance
+        self.created_at = created_at
+        self.size = 100
+        self.score = score
+        self.agents: list[Agent] = []
+
+    @property
+    def agent_tokens(self) -> tuple[str, ...]:
+        return tuple(sorted(f"[task:{agent.task_id}]" for agent in self.agents))
+
+    def knows(self, agent: Agent) -> bool:
+        return agent in self.agents
+
+    def rows(self, query: str, texts: Sequence[str], agent: Agent) -> list[Row]:
+        return [Row((1,), None) for _ in texts]
+
+    def probabilities(self, rows: Sequence[Row], adapters: Sequence[Adapter | None]) -> list[float]:
+        return [self.score] * len(rows)
+
+    def add_agents(self, agents: Sequence[Agent]) -> None:
+        self.agents.extend(agents)
+
+
+class Loader:
+    """Reads the number in a version's file."""
+
+    def __init__(self) -> None:
+        self.loaded: list[str] = []
+
+    def full(self, folder: Path, version: str, *, provenance: str, created_at: datetime) -> LoadedModel:
+        self.loaded.append(version)
+        text = (folder / "score").read_text()
+        if text == "broken":
+            raise ModelError(f"{folder} cannot be loaded: no such layer")
+        return Model(version, provenance, created_at, float(text))
+
+    def adapter(self, folder: Path, version: str, base: LoadedModel) -> Adapter:
+        raise AssertionError("there are no adapters here")
+
+    def merge_tokens(self, source: LoadedModel, folder: Path, target: Path) -> tuple[str, ...]:
+        return ()
+
+
+class World:
+    """A governor over a store, and a registry that can be away."""
+
+    def __init__(self, folder: Path) -> None:
+        self.store = ModelStore(folder)
+        self.loader = Loader()
+        self.pool = ComputePool(1, "test")
+        self.registry_away = False
+        self.governor = self.another()
+
+    def another(self) -> Governor:
+        async def loader() -> Loader:
+            return self.loader
+
+        async def registered() -> Sequence[Agent]:
+            if self.registry_away:
+                raise Unavailable("STORE_UNAVAILABLE", "away")
+            return [ANN]
+
+        return Governor(
+            self.store,
+            loader=loader,
+            pool=self.pool,
+            memory_bytes=150,
+            registered=registered,
+            no_model="set something",
+            poll_s=0.01,
+        )
+
+    def keep(self, score: str, agent: Agent | None = None) -> str:
+        with self.store.write(Lineage(f"score {score}", agent=agent)) as draft:
+            (draft.folder / "score").write_text(score)
+        return draft.version
+
+
+@pytest.fixture
+async def world(tmp_path: Path) -> AsyncIterator[World]:
+    world = World(tmp_path)
+    await world.governor.start(None)
+    yield world
+    await world.governor.close()
+    world.pool.close()
+
+
+async def test_without_a_model_it_says_what_to_do(world: World) -> None:
+    with pytest.raises(FailedPrecondition, match="set something"):
+        await world.governor.model_for(ANN)
+    with pytest.raises(FailedPrecondition, match="nothing that can be served"):
+        await world.governor.rollback(None)
+
+
+@pytest.mark.parametrize(
+    ("score", "said"),
+    [("nan", "its scores are no numbers"), ("broken", "it cannot be loaded: no such layer")],
+)
+async def test_what_cannot_score_is_refused(world: World, score: str, said: str) -> None:
+    good, bad = world.keep("0.5"), world.keep(score)
+    await world.governor.promote(good)
+    with pytest.raises(FailedPrecondition, match=f"version {bad} cannot be served: {said}"):
+        await world.governor.promote(bad)
+    assert (await world.governor.model_for(ANN)).version == good
+    assert world.store.pointer(None) == Pointer(good, (None,))
+
+
+async def test_models_know_registered_agents_also_while_the_registry_is_away(world: World) -> None:
+    one, two = world.keep("0.1"), world.keep("0.2")
+    await world.governor.promote(one)
+    assert world.governor.knows(ANN)
+    world.registry_away = True
+    await world.governor.promote(two)
+    assert world.governor.knows(ANN)
+
+
+async def test_agents_own_models_come_and_go(world: World) -> None:
+    await world.governor.promote(world.keep("0.1"))
+    agents = [Agent("qa", str(at)) for at in range(3)]
+    own = [world.keep(f"0.{at + 2}", agent) for at, agent in enumerate(agents)]
+    for version in own:
+        await world.governor.promote(version)
+    world.loader.loaded.clear()
+    together = await asyncio.gather(*(world.governor.model_for(agent) for agent in agents * 2))
+    assert [one.version for one in together] == own * 2
+    # One of 100 bytes fits into 150; who asks together loads once.
+    assert len(world.loader.loaded) <= 4
+    assert (await world.governor.model_for(ANN)).model.version not in own
+
+
+async def test_an_agents_version_that_broke_gives_way_and_is_not_tried_at_each_request(world: World) -> None:
+    everyones = world.keep("0.1")
+    await world.governor.promote(everyones)
+    broken = world.keep("broken", ANN)
+    world.store.set_pointer(ANN, Pointer(broken))
+    later = world.another()
+    await later.start(None)
+    world.loader.loaded.clear()
+    for _ in range(3):
+        assert (await later.model_for(ANN)).version == everyones
+    assert world.loader.loaded == [broken]
+    await later.close()
+
+
+async def test_what_another_process_promotes_is_followed(world: World) -> None:
+    one, own = world.keep("0.1"), world.keep("0.2", ANN)
+    other = world.another()
+    await other.start(None)
+    await other.promote(one)
+    await other.promote(own)
+    async with asyncio.timeout(30):
+        while {model.version for model in world.governor.models() if model.serving} != {one, own}:
+            await world.governor.refresh()
+            await asyncio.sleep(0.01)
+    assert (await world.governor.model_for(ANN)).version == own
+    assert (await world.governor.model_for(Agent())).version == one
+    await other.close()
+
+
+async def test_a_pointer_that_cannot_be_read_leaves_what_serves(world: World, tmp_path: Path) -> None:
+    version = world.keep("0.1")
+    await world.governor.promote(version)
+    (tmp_path / "serving" / "all.json").write_text("{")
+    (tmp_path / "serving" / "touch").write_text("")
+    await asyncio.sleep(0.1)
+    assert (await world.governor.model_for(ANN)).version == version
+    later = world.another()
+    await later.start(None)
+    with pytest.raises(FailedPrecondition):
+        await later.model_for(ANN)
+    assert (await later.promote(version)).serving
+    await later.close()
