@@ -10,16 +10,26 @@ from ragcore.arrays import FloatArray, IntArray
 from ragcore.plackett_luce.mass import Frames
 
 
-def draw(frames: Frames, uniforms: FloatArray) -> IntArray:
-    """Turn uniforms [N, k] into rankings [N, k] of positions in the ascending order."""
-    edges, offsets, lows, cores, _ = _packed(frames)
-    positions: IntArray = _compiled(edges, offsets, lows, cores, frames.n_items, uniforms)
-    return positions
+def draw(frames: Frames, uniforms: FloatArray) -> tuple[IntArray, FloatArray, FloatArray]:
+    """Turn uniforms [N, k] into rankings [N, k] of positions in the ascending order.
+
+    Returns:
+        Those; and for :func:`likelihood` the heaviest log-weight [N] of what each ranking leaves out, and its
+        log-mass [N] relative to that: −inf where it leaves out nothing, and of no use unless the frames are
+        those of one draw more.
+    """
+    rows = len(uniforms)
+    tops, rests = np.full(rows, -np.inf), np.full(rows, -np.inf)
+    positions: IntArray = _compiled(*_packed(frames), frames.n_items, uniforms, tops, rests)
+    return positions, tops, rests
 
 
-def likelihood(frames: Frames, positions: IntArray, log_weights: FloatArray) -> FloatArray:
-    """Give the log-probability [N] of rankings, as :func:`ragcore.plackett_luce.likelihood.of_positions`."""
-    found: FloatArray = _compiled_likelihood(*_packed(frames), frames.n_items, positions, log_weights)
+def likelihood(tops: FloatArray, rests: FloatArray, log_weights: FloatArray) -> FloatArray:
+    """Give the log-probability [N] of rankings, from what they leave out and the log-weights [N, k] in them.
+
+    The arithmetic of :func:`ragcore.plackett_luce.likelihood.of_positions`.
+    """
+    found: FloatArray = _compiled_likelihood(tops, rests, log_weights)
     return found
 
 
@@ -41,8 +51,11 @@ def _draw(
     offsets: IntArray,
     lows: IntArray,
     cores: IntArray,
+    references: FloatArray,
     n_items: int,
     uniforms: FloatArray,
+    tops: FloatArray,
+    rests: FloatArray,
 ) -> IntArray:
     rows, depth = uniforms.shape
     positions = np.empty((rows, depth), np.int64)
@@ -88,29 +101,7 @@ def _draw(
             for i in range(step + 2, run + 1, -1):
                 bounds[i] = bounds[i - 1]
             bounds[run + 1] = left + shift
-    return positions
-
-
-def _likelihood(
-    all_edges: FloatArray,
-    offsets: IntArray,
-    lows: IntArray,
-    cores: IntArray,
-    references: FloatArray,
-    n_items: int,
-    positions: IntArray,
-    log_weights: FloatArray,
-) -> FloatArray:
-    rows, depth = positions.shape
-    found = np.empty(rows, np.float64)
-    bounds = np.empty(depth + 2, np.int64)
-    for row in range(rows):
-        top, rest = -np.inf, -np.inf
         if depth < n_items:
-            bounds[0] = -1
-            bounds[depth + 1] = n_items
-            bounds[1 : depth + 1] = np.sort(positions[row])
-            active = 0
             while active < len(cores) - 1:
                 passed = 0
                 for i in range(1, depth + 1):
@@ -126,7 +117,15 @@ def _likelihood(
             for run in range(depth + 1):
                 start = edges[min(max(bounds[run] - shift, 0), last) + 1]
                 mass += edges[min(max(bounds[run + 1] - shift, 0), last)] - start
-            top, rest = references[active], np.log(mass)
+            tops[row], rests[row] = references[active], np.log(mass) if mass > 0.0 else -np.inf
+    return positions
+
+
+def _likelihood(tops: FloatArray, rests: FloatArray, log_weights: FloatArray) -> FloatArray:
+    rows, depth = log_weights.shape
+    found = np.empty(rows, np.float64)
+    for row in range(rows):
+        top, rest = tops[row], rests[row]
         total = 0.0
         for step in range(depth - 1, -1, -1):
             item = log_weights[row, step]

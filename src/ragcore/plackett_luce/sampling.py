@@ -89,12 +89,14 @@ def draw_rankings(
     depth = min(count("k", k), len(weights))
     uniforms = generator(rng).random((rows, depth))
     frames = build_frames(weights, min(depth + 1, len(weights)))
+    if engine == "numba":
+        from ragcore.plackett_luce.compiled import draw, likelihood
+
+        positions, tops, rests = draw(frames, uniforms)
+        rankings = frames.items(positions)
+        return Draws(rankings, likelihood(tops, rests, weights[rankings]))
     positions = _positions(frames, uniforms, engine)
     rankings = frames.items(positions)
-    if engine == "numba":
-        from ragcore.plackett_luce.compiled import likelihood
-
-        return Draws(rankings, likelihood(frames, positions, weights[rankings]))
     return Draws(rankings, of_positions(frames, positions, weights[rankings]))
 
 
@@ -104,7 +106,7 @@ def _positions(frames: Frames, uniforms: FloatArray, engine: str) -> IntArray:
     if engine == "numba":
         from ragcore.plackett_luce.compiled import draw
 
-        return draw(frames, uniforms)
+        return draw(frames, uniforms)[0]
     raise InvalidInput("engine", engine, "'numpy' or 'numba'")
 
 
