@@ -149,6 +149,8 @@ class RerankerService:
             settings.generator_target,
             model=settings.rankrag_model,
             model_setting=variable(settings, "rankrag_model"),
+            template=settings.rankrag_template,
+            template_setting=variable(settings, "rankrag_template"),
             max_message_bytes=settings.max_message_bytes,
             telemetry=self._telemetry,
         )
