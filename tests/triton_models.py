@@ -2,14 +2,29 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
+from pathlib import Path
 from typing import Any
 
 from meshkit.readiness import Readiness
 from services.generator.backends.triton.model import TritonModel
 from services.generator.hosts.triton import TritonHost
 from services.generator.settings import BUNDLED, GeneratorSettings, ModelSource
+from tests import tiny_models
+
+ENDLESS_QUESTION = tiny_models.SENTENCES[5]
+"""What :func:`endless` answers, greedily and with the passages after the first sentence, without an end."""
+
+
+def endless(folder: Path) -> Path:
+    """The tiny T5 with an end token that it does not write."""
+    tiny_models.t5(folder)
+    for name in ("config.json", "generation_config.json"):
+        path = folder / name
+        path.write_text(json.dumps(json.loads(path.read_text()) | {"eos_token_id": 0}))
+    return folder
 
 
 def settings(target: str, names: Sequence[str], **fields: Any) -> GeneratorSettings:

@@ -41,10 +41,10 @@ _UNKNOWN: Final = re.compile(r"unknown model.*not found", re.IGNORECASE)
 
 
 class ModelProcessGone(Unavailable):
-    """UNAVAILABLE: the process that runs the model is dead, though Triton calls the model ready."""
+    """UNAVAILABLE: the model's process is dead or stopped, though Triton calls the model ready."""
 
     def __init__(self, model: str) -> None:
-        super().__init__(REASON, f"the process of {model} at the Triton server has died")
+        super().__init__(REASON, f"the process of {model} at the Triton server is dead or stopped")
         self.retry_after_s = RETRY_S
 
 

@@ -1,0 +1,323 @@
+"""A Triton server that breaks in every way it can, under a generator that goes on.
+
+Whatever breaks: requests end within their deadlines with errors that have names, the generator's health says
+that it cannot answer, and both come back by themselves, without a restart of the generator.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import grpc
+import psutil
+import pytest
+import pytest_asyncio
+from google.protobuf import text_format
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+from grpc_status import rpc_status
+from tritonclient.grpc.aio import InferenceServerClient
+from tritonclient.utils import InferenceServerException
+
+from meshkit.channel import connect
+from meshkit.deadline import Deadline
+from meshkit.errors import MeshError, Overloaded, from_rpc_error
+from meshkit.server import MeshServer
+from meshkit.telemetry import Telemetry
+from ragmesh.common.v1 import common_pb2
+from ragmesh.generator.v1 import generator_service_pb2 as pb
+from ragmesh.generator.v1.generator_service_pb2_grpc import GeneratorServiceStub
+from services.generator.__main__ import GeneratorService
+from services.generator.domain import Passage, RelevanceRequest
+from services.generator.ports import Cancellation
+from services.generator.servicer import NAME
+from services.generator.triton import environment
+from services.generator.triton.models import language_model
+from services.generator.triton.repository import read_config, write_model
+from tests import tiny_models, triton_models
+from tests.tiny_models import SENTENCES
+from tests.triton_server import TritonServer, skip_where_impossible
+
+pytestmark = [pytest.mark.asyncio(loop_scope="module"), pytest.mark.faults, pytest.mark.timeout(900)]
+
+PASSAGES = [common_pb2.Passage(id=str(at), title="t", text=text) for at, text in enumerate(SENTENCES[1:5])]
+RECOVERY_S = 240.0
+AWAY_S = 60.0
+REQUEST_S = 10.0
+SERVING = health_pb2.HealthCheckResponse.SERVING
+NOT_SERVING = health_pb2.HealthCheckResponse.NOT_SERVING
+
+_AWAY = (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED)
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TritonServer]:
+    """A server of one tiny T5 that nobody but the generator looks after."""
+    skip_where_impossible()
+    folder = tiny_models.t5(tmp_path_factory.mktemp("t5"))
+    settings = {"RAGMESH_TRITON_CHECK_S": "3600", "RAGMESH_TRITON_EXIT_TIMEOUT_S": "1"}
+    with TritonServer(tmp_path_factory.mktemp("server"), {"t5": folder}, settings=settings) as server:
+        yield server
+
+
+@dataclass
+class Front:
+    """The generator's service, over a real connection."""
+
+    stub: Any
+    health: Any
+
+    async def status(self) -> int:
+        """What its health says."""
+        reply = await self.health.Check(health_pb2.HealthCheckRequest(service=NAME), timeout=30)
+        return int(reply.status)
+
+    async def becomes(self, status: int, within_s: float) -> None:
+        """Waits until its health says so."""
+        async with asyncio.timeout(within_s):
+            while await self.status() != status:
+                await asyncio.sleep(0.05)
+
+    async def answer(self, **fields: Any) -> pb.Answer:
+        """One answer."""
+        request = pb.GenerateRequest(question=SENTENCES[0], passages=PASSAGES, **fields)
+        parts = [part async for part in self.stub.Generate(request, timeout=REQUEST_S)]
+        return parts[-1].answer
+
+    async def error(self, **fields: Any) -> MeshError:
+        """Why there is no answer; in time, and with nothing of the inside."""
+        deadline = Deadline.after(REQUEST_S)
+        with pytest.raises(grpc.aio.AioRpcError) as caught:
+            await self.answer(**fields)
+        assert deadline.remaining() > -5
+        error = from_rpc_error(caught.value)
+        assert "Traceback" not in error.message
+        assert error.code is grpc.StatusCode.DEADLINE_EXCEEDED or rpc_status.from_call(caught.value)
+        return error
+
+    async def answers_again(self) -> pb.Answer:
+        """The first answer there is."""
+        async with asyncio.timeout(RECOVERY_S):
+            while True:
+                try:
+                    return await self.answer()
+                except grpc.aio.AioRpcError as error:
+                    if error.code() not in _AWAY:
+                        raise
+                    await asyncio.sleep(0.1)
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def front(server: TritonServer, tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Front]:
+    """One generator for all faults: it is never restarted."""
+    settings = triton_models.settings(
+        server.target, ["t5"], home=tmp_path_factory.mktemp("generator"), triton_probe_s=5.0
+    )
+    service = GeneratorService(settings)
+    async with MeshServer(
+        "generator",
+        settings,
+        service.registrations,
+        service,
+        telemetry=Telemetry.disabled(),
+        readiness=service.readiness,
+    ) as mesh_server:
+        channel = connect(mesh_server.address, service=NAME)
+        yield Front(GeneratorServiceStub(channel), health_pb2_grpc.HealthStub(channel))
+        await channel.close()
+
+
+@asynccontextmanager
+async def _under_way(front: Front, count: int = 3) -> AsyncIterator[list[asyncio.Task[MeshError]]]:
+    """Long answers that have begun; they come to the errors they end with."""
+
+    async def write(begun: asyncio.Event, seed: int) -> MeshError:
+        decoding = pb.Decoding(max_new_tokens=4000, temperature=5, seed=seed)
+        request = pb.GenerateRequest(question=SENTENCES[0], passages=PASSAGES, decoding=decoding)
+        try:
+            async for _ in front.stub.Generate(request, timeout=RECOVERY_S):
+                begun.set()
+        except grpc.aio.AioRpcError as error:
+            return from_rpc_error(error)
+        raise AssertionError("the answer ended by itself")
+
+    events = [asyncio.Event() for _ in range(count)]
+    tasks = [asyncio.create_task(write(event, seed)) for seed, event in enumerate(events)]
+    for event in events:
+        await event.wait()
+    try:
+        yield tasks
+    finally:
+        for task in tasks:
+            task.cancel()
+
+
+async def _errors(tasks: list[asyncio.Task[MeshError]]) -> set[str]:
+    async with asyncio.timeout(AWAY_S):
+        return {(await task).reason for task in tasks}
+
+
+async def test_the_models_process_is_killed(front: Front, server: TritonServer) -> None:
+    before = await front.answer()
+    async with _under_way(front) as tasks:
+        os.kill(await _only_stub(server, "t5"), signal.SIGKILL)
+        await front.becomes(NOT_SERVING, AWAY_S)
+        assert await _errors(tasks) == {"TRITON_UNAVAILABLE"}
+    await front.becomes(SERVING, RECOVERY_S)
+    after = await front.answer()
+    assert (after.text, after.model_version) == (before.text, before.model_version)
+
+
+async def test_the_server_is_killed(front: Front, server: TritonServer) -> None:
+    async with _under_way(front) as tasks:
+        os.kill(server.server_pid, signal.SIGKILL)
+        assert await _errors(tasks) == {"TRITON_UNAVAILABLE"}
+    await front.becomes(NOT_SERVING, AWAY_S)
+    error = await front.error()
+    assert (error.code, error.reason) == (grpc.StatusCode.UNAVAILABLE, "TRITON_UNAVAILABLE")
+    assert error.message == "the Triton server cannot be reached"
+    assert error.retry_after_s
+    await asyncio.to_thread(server.restart)
+    await front.becomes(SERVING, RECOVERY_S)
+    assert (await front.answer()).engine == "triton"
+
+
+async def test_the_server_is_stopped_and_goes_on(front: Front, server: TritonServer) -> None:
+    process = psutil.Process(server.server_pid)
+    process.suspend()
+    try:
+        error = await front.error()
+        assert error.reason in ("TRITON_UNAVAILABLE", "DEADLINE_EXCEEDED")
+        await front.becomes(NOT_SERVING, AWAY_S)
+        error = await front.error()
+        assert (error.reason, error.message) == ("TRITON_UNAVAILABLE", "the Triton server does not answer")
+    finally:
+        process.resume()
+    await front.becomes(SERVING, RECOVERY_S)
+    assert (await front.answer()).engine == "triton"
+
+
+async def test_the_models_process_is_stopped(front: Front, server: TritonServer) -> None:
+    """Triton takes it for dead, and so does the generator, which has the model loaded into a new one."""
+    process = psutil.Process(await _only_stub(server, "t5"))
+    process.suspend()
+    try:
+        error = await front.error()
+        assert error.reason in ("TRITON_UNAVAILABLE", "DEADLINE_EXCEEDED")
+        await front.becomes(SERVING, RECOVERY_S)
+        assert (await front.answers_again()).engine == "triton"
+    finally:
+        process.kill()
+    assert (await front.answers_again()).engine == "triton"
+
+
+async def test_versions_are_replaced_and_broken_ones_do_no_harm(
+    front: Front, server: TritonServer, tmp_path: Path
+) -> None:
+    before = await front.answer()
+    admin = InferenceServerClient(server.target)
+    packages = environment.prepare().packages
+
+    def write(version: int, folder: Path) -> None:
+        model = language_model("t5", folder, packages=packages, device="cpu", dtype="float32", threads="1")
+        model = type(model)(model.name, model.template, model.parameters, version)
+        write_model(model, server.repository)
+
+    broken = tiny_models.t5(tmp_path / "broken")
+    (broken / "model.safetensors").write_bytes(b"nothing of the kind")
+    write(2, broken)
+    with pytest.raises(InferenceServerException):
+        await admin.load_model("t5", client_timeout=RECOVERY_S)
+    assert (await front.answer()).model_version == before.model_version
+    assert await front.status() == SERVING
+
+    other = tiny_models.bart(tmp_path / "other")
+    write(3, other)
+    await admin.load_model("t5", client_timeout=RECOVERY_S)
+    after = await front.answer()
+    assert after.model_version != before.model_version
+    async with asyncio.timeout(AWAY_S):
+        while (listed := await _listed(front)).version != after.model_version:
+            await asyncio.sleep(0.05)
+    assert listed.architecture == "BartForConditionalGeneration"
+    await admin.close()
+
+
+async def test_a_broken_version_keeps_a_dead_model_away_until_it_is_mended(
+    front: Front, server: TritonServer, tmp_path: Path
+) -> None:
+    model = tiny_models.t5(tmp_path / "t5")
+    weights = (model / "model.safetensors").read_bytes()
+    (model / "model.safetensors").write_bytes(b"nothing of the kind")
+    packages = environment.prepare().packages
+    served = language_model("t5", model, packages=packages, device="cpu", dtype="float32", threads="1")
+    write_model(type(served)(served.name, served.template, served.parameters, 4), server.repository)
+    os.kill(await _only_stub(server, "t5"), signal.SIGKILL)
+    await front.becomes(NOT_SERVING, AWAY_S)
+    async with asyncio.timeout(RECOVERY_S):
+        while (error := await front.error()).message != (
+            "t5 cannot be loaded at the Triton server; its log says why"
+        ):
+            assert error.reason == "TRITON_UNAVAILABLE"
+            await asyncio.sleep(0.2)
+    (model / "model.safetensors").write_bytes(weights)
+    await front.becomes(SERVING, RECOVERY_S)
+    assert (await front.answer()).engine == "triton"
+
+
+async def _listed(front: Front) -> Any:
+    (model,) = (await front.stub.ListModels(pb.ListModelsRequest(), timeout=REQUEST_S)).models
+    return model
+
+
+async def _only_stub(server: TritonServer, model: str) -> int:
+    """The model's process, once the one it had before it was loaded anew is gone."""
+    async with asyncio.timeout(AWAY_S):
+        while True:
+            try:
+                return server.stub_pid(model)
+            except ValueError:
+                await asyncio.sleep(0.1)
+
+
+async def test_a_full_queue_is_refused_with_a_delay(tmp_path: Path) -> None:
+    """The queue of what judges holds two requests, and its process is stopped."""
+    skip_where_impossible()
+    folder = tiny_models.t5(tmp_path / "t5")
+    settings = {"RAGMESH_TRITON_CHECK_S": "3600", "RAGMESH_TRITON_EXIT_TIMEOUT_S": "1"}
+    home = tmp_path / "server"
+    home.mkdir()
+    with TritonServer(home, {"t5": folder}, settings=settings) as server:
+        path = server.repository / "t5.score_relevance" / "config.pbtxt"
+        config = read_config(path)
+        config.max_batch_size = 1
+        config.dynamic_batching.default_queue_policy.max_queue_size = 2
+        path.write_text(text_format.MessageToString(config))
+        admin = InferenceServerClient(server.target)
+        await admin.load_model("t5.score_relevance", client_timeout=RECOVERY_S)
+        await admin.close()
+        async with triton_models.opened(server.target, "t5", triton_probe_interval_s=600) as (model,):
+            passages = tuple(Passage(str(at), "t", text) for at, text in enumerate(SENTENCES * 2))
+            request = RelevanceRequest(SENTENCES[0], passages)
+            await model.score_relevance(
+                RelevanceRequest(SENTENCES[0], passages[:1]), Cancellation(Deadline.after(60))
+            )
+            process = psutil.Process(await _only_stub(server, "t5.score_relevance"))
+            process.suspend()
+            try:
+                with pytest.raises(Overloaded) as caught:
+                    await model.score_relevance(request, Cancellation(Deadline.after(60)))
+                assert caught.value.retry_after_s
+                assert model.in_flight == 0
+            finally:
+                process.resume()
+            judged = await model.score_relevance(
+                RelevanceRequest(SENTENCES[0], passages[:2]), Cancellation(Deadline.after(60))
+            )
+            assert len(judged) == 2
