@@ -85,8 +85,12 @@ def _source(source: ModelSource | None, generator: GeneratorSettings) -> tuple[s
     return served.template, {**served.parameters, "template": source.template, "instruction": instruction}
 
 
+def threads_of(triton: TritonSettings, generator: GeneratorSettings) -> int:
+    """Threads of one matrix product, [1, inf): as set, or half of the cores, as every model is a process."""
+    return triton.threads or generator.threads or max(1, (os.cpu_count() or 1) // 2)
+
+
 def _common(triton: TritonSettings, generator: GeneratorSettings) -> dict[str, str]:
-    threads = triton.threads or generator.threads or max(1, (os.cpu_count() or 1) // 2)
     longest = generator.max_input_tokens
     return {
         "device": generator.device,
@@ -94,5 +98,5 @@ def _common(triton: TritonSettings, generator: GeneratorSettings) -> dict[str, s
         "max_input_tokens": "" if longest is None else str(longest),
         "batch_tokens": str(generator.batch_tokens),
         "workers": str(generator.workers),
-        "threads": str(threads),
+        "threads": str(threads_of(triton, generator)),
     }

@@ -16,7 +16,7 @@ from meshkit import parent
 from services.generator.settings import GeneratorSettings
 from services.generator.triton import environment, shared_memory
 from services.generator.triton.environment import TritonRuntime
-from services.generator.triton.models import served_models
+from services.generator.triton.models import served_models, threads_of
 from services.generator.triton.repository import write_repository
 from services.generator.triton.server import Launch, TritonProcess
 from services.generator.triton.settings import TritonSettings
@@ -90,7 +90,8 @@ class Serving:
             loop.add_signal_handler(number, asked.set)
         if settings.exit_with_parent:
             parent.stop_with_parent()
-        base = dict(os.environ) | {"TOKENIZERS_PARALLELISM": "false"}
+        threads = str(threads_of(settings, self._generator))
+        base = {"OMP_NUM_THREADS": threads, **os.environ, "TOKENIZERS_PARALLELISM": "false"}
         process = await TritonProcess.start(self._launch, self._runtime, base)
         try:
             await self._watch(process, asked)
