@@ -81,7 +81,11 @@ def from_triton(error: InferenceServerException | grpc.RpcError, model: str) -> 
     mapped = _mapped(code, text, model)
     if mapped is None:
         return to_mesh_error(TritonFault(f"{model}: {code.name if code else 'no status'}: {text}"))
-    _log.warning("triton failed a call", extra={"model": model, "reason": mapped.reason, "said": text[:500]})
+    # An outage is told once, by who looks after the model; here is one line for each call that meets it.
+    level = logging.DEBUG if isinstance(mapped, Unavailable) else logging.WARNING
+    _log.log(
+        level, "triton failed a call", extra={"model": model, "reason": mapped.reason, "said": text[:500]}
+    )
     return mapped
 
 
