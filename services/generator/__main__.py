@@ -9,13 +9,13 @@ from meshkit.admission import Admission
 from meshkit.compute import ComputePool
 from meshkit.readiness import Readiness
 from meshkit.server import Registration, run, serve
-from meshkit.settings import load
+from meshkit.settings import SettingsError, load, variable
 from meshkit.telemetry import Telemetry
 from ragmesh.generator.v1.generator_service_pb2_grpc import add_GeneratorServiceServicer_to_server
 from services.generator.engine import Generator
 from services.generator.hosts.host import Host
 from services.generator.metrics import GeneratorMetrics
-from services.generator.prompts import TemplateLibrary
+from services.generator.prompts import TemplateError, TemplateLibrary
 from services.generator.servicer import NAME, GeneratorServicer
 from services.generator.settings import GeneratorSettings
 
@@ -33,7 +33,7 @@ class GeneratorService:
     """
 
     def __init__(self, settings: GeneratorSettings, telemetry: Telemetry | None = None) -> None:
-        self._templates = TemplateLibrary.bundled()
+        self._templates = _templates(settings)
         self.readiness = Readiness()
         self._host = _host(settings, self._templates, self.readiness)
         self._codec_pool = ComputePool(1, "generator-codec")
@@ -57,6 +57,15 @@ class GeneratorService:
         """Lets go of the models and ends the threads."""
         await self._host.stop()
         self._codec_pool.close()
+
+
+def _templates(settings: GeneratorSettings) -> TemplateLibrary:
+    if settings.templates is None:
+        return TemplateLibrary.bundled()
+    try:
+        return TemplateLibrary.with_folder(settings.templates)
+    except TemplateError as error:
+        raise SettingsError(f"{variable(settings, 'templates')}: {error}") from None
 
 
 def _host(settings: GeneratorSettings, templates: TemplateLibrary, readiness: Readiness) -> Host:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, field_validator
@@ -22,7 +23,8 @@ class ModelSource(BaseModel):
 
     ``name`` is what requests call it; ``path`` a local folder or a hub repository; ``template`` its in-prompt
     template where a request names none; ``instruction`` whether it follows instructions, and so can write its
-    own background documents (default: if its tokenizer has a chat template). A generator in front of Triton
+    own background documents (default: if its tokenizer has a chat template); ``engine`` ``ctranslate2`` runs
+    models of T5's and Llama's shape with eight-bit weights. A generator in front of Triton
     needs the name alone: the rest is the business of the server's model repository.
     """
 
@@ -32,6 +34,7 @@ class ModelSource(BaseModel):
     path: str = ""
     template: str = ""
     instruction: bool | None = None
+    engine: Literal["auto", "ctranslate2"] = "auto"
 
 
 class GeneratorSettings(ServiceSettings):
@@ -51,6 +54,8 @@ class GeneratorSettings(ServiceSettings):
     Triton ``name`` alone will do."""
     default_model: str = Field(default="", validate_default=True)
     """Model of requests that name none; empty: the bundled one, or the first."""
+    templates: Path | None = None
+    """Folder of prompt templates besides the papers', ``NAME.vVERSION.txt``."""
     allow_download: bool = False
     """Whether models that are not here may be fetched from the hub."""
     device: str = Field(default="auto", min_length=1)

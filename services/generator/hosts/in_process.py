@@ -74,7 +74,11 @@ class InProcessHost:
         settings = self._settings
         where = f"{variable(settings, 'models')}: model {source.name!r}"
         options = replace(
-            self._options(), path=source.path, template=source.template, instruction=source.instruction
+            self._options(),
+            path=source.path,
+            engine=source.engine,
+            template=source.template,
+            instruction=source.instruction,
         )
         try:
             return assemble(source.name, options, self._templates)

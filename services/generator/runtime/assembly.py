@@ -34,6 +34,9 @@ from services.generator.runtime.prompting import TextPrompter
 from services.generator.runtime.rules import Rules
 from services.generator.runtime.seq2seq import Seq2SeqNetwork
 
+ENGINES = ("auto", "ctranslate2")
+"""What may run a transformers model."""
+
 _UNBOUNDED_INPUT = 2048
 """Tokens read by a model whose configuration names no limit. Tokens."""
 
@@ -103,6 +106,8 @@ def assemble(name: str, options: EngineOptions, templates: TemplateLibrary) -> L
         return pointer_engine(name, _pointer(folder), PairTokenizer(base.folder()), placement, options)
     if options.template:
         templates.suiting(options.template, Augmentation.IN_PROMPT)
+    if options.engine not in ENGINES:
+        raise ModelError(f"no engine {options.engine!r}; there are {', '.join(ENGINES)}")
     if options.engine == "ctranslate2":
         return converted_engine(name, folder, placement.device, templates, options)
     model, tokenizer = loading.load(folder, placement)

@@ -110,6 +110,7 @@ class Configuration:
         given = EngineOptions()
         return EngineOptions(
             path=self.text("model_path"),
+            engine=self.text("engine", "auto"),
             template=self.text("template"),
             instruction=self.switch("instruction"),
             device=self.place,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Final
 
 import numpy as np
@@ -40,9 +41,9 @@ class GeneratingModel:
         torch.set_num_threads(configuration.integer("threads", torch.get_num_threads()))
         self._backend = backend
         self._decoding = configuration.decoding()
-        self._engine = assemble(
-            configuration.served_name, configuration.engine_options(), TemplateLibrary.bundled()
-        )
+        folder = configuration.text("templates")
+        templates = TemplateLibrary.with_folder(Path(folder)) if folder else TemplateLibrary.bundled()
+        self._engine = assemble(configuration.served_name, configuration.engine_options(), templates)
         self._judges = ThreadPoolExecutor(1, thread_name_prefix="judge")
         self._postman = Postman(backend)
         self._watch = Watch(backend, _WATCH_S)

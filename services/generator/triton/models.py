@@ -82,7 +82,8 @@ def _source(source: ModelSource | None, generator: GeneratorSettings) -> tuple[s
     except model_files.ModelError as error:
         raise SettingsError(f"{where}: {error}") from None
     instruction = "" if source.instruction is None else str(source.instruction).lower()
-    return served.template, {**served.parameters, "template": source.template, "instruction": instruction}
+    told = {"engine": source.engine, "template": source.template, "instruction": instruction}
+    return served.template, {**served.parameters, **told}
 
 
 def threads_of(triton: TritonSettings, generator: GeneratorSettings) -> int:
@@ -97,6 +98,9 @@ def _common(triton: TritonSettings, generator: GeneratorSettings) -> dict[str, s
         "dtype": generator.dtype,
         "max_input_tokens": "" if longest is None else str(longest),
         "batch_tokens": str(generator.batch_tokens),
+        "max_rows": str(generator.max_rows),
+        "cache_bytes": str(generator.cache_bytes),
+        "templates": "" if generator.templates is None else str(generator.templates.absolute()),
         "workers": str(generator.workers),
         "threads": str(threads_of(triton, generator)),
     }

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from meshkit.settings import SettingsError, load
+from services.generator.__main__ import GeneratorService
 from services.generator.settings import GeneratorSettings, ModelSource
 
 PREFIX = "RAGMESH_GENERATOR_"
@@ -96,3 +99,21 @@ def test_wrong_values_name_their_variable(
     assert line.startswith(f"{PREFIX}{wrong}=")
     assert words in line
     assert "\n" not in line
+
+
+def test_a_model_may_run_on_ctranslate2(monkeypatch: pytest.MonkeyPatch) -> None:
+    settings = _load(monkeypatch, MODELS='[{"name": "t5", "path": "/models/t5", "engine": "ctranslate2"}]')
+    assert settings.models[0].engine == "ctranslate2"
+    with pytest.raises(SettingsError, match="engine"):
+        _load(monkeypatch, MODELS='[{"name": "t5", "path": "/models/t5", "engine": "onnx"}]')
+
+
+def test_templates_of_ones_own_are_looked_at_before_anything_is_loaded(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    (tmp_path / "mine.txt").write_text("{{ question }}", encoding="utf-8")
+    settings = _load(monkeypatch, TEMPLATES=str(tmp_path))
+    with pytest.raises(SettingsError, match=r"RAGMESH_GENERATOR_TEMPLATES: .*mine\.txt"):
+        GeneratorService(settings)
+    (tmp_path / "mine.txt").rename(tmp_path / "mine.v1.txt")
+    GeneratorService(settings)
