@@ -78,6 +78,7 @@ class Orchestrator:
             observer=self._courier,
             plan=plan(settings),
             pool=self._pool,
+            votes=EvaluatorClient(evaluator),
         )
         servicer = OrchestratorServicer(
             self._pipeline,
@@ -86,6 +87,7 @@ class Orchestrator:
             default_collection=settings.default_collection,
             default_reranker=settings.default_reranker,
             sources=settings.catalogue(),
+            ensembles=settings.rosters(),
         )
         self.registrations = [Registration(pb_grpc.add_OrchestratorServiceServicer_to_server, servicer, NAME)]
 

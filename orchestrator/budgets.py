@@ -87,6 +87,11 @@ class Clock:
         self.stage_ms[stage] = 1000 * (time.perf_counter() - began)
 
     @property
+    def left_s(self) -> float:
+        """Seconds left of the whole, at most a day."""
+        return min(self._deadline.remaining(), LONGEST_BUDGET_S)
+
+    @property
     def total_ms(self) -> float:
         """Milliseconds since the ask began."""
         return 1000 * (time.perf_counter() - self._began)

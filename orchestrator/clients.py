@@ -16,6 +16,8 @@ from meshkit.telemetry import Telemetry
 from orchestrator import codec
 from orchestrator.courier import Delivered, Line, Outcome, Refused, RunReported
 from orchestrator.domain import Agent, Answer, Ask, Passage, Pool, Prompt, Relevance, Sampling
+from orchestrator.ensembles.definitions import Voting
+from orchestrator.ports import Ballot, Standing
 from ragmesh.evaluator.v1 import evaluator_service_pb2 as evaluator_pb
 from ragmesh.evaluator.v1 import evaluator_service_pb2_grpc as evaluator_grpc
 from ragmesh.generator.v1 import generator_service_pb2 as generator_pb
@@ -198,6 +200,10 @@ class EvaluatorClient:
         """See the port."""
         return _ObserveLine(self._stub.Observe(timeout=_LINE_TIMEOUT_S))
 
+    def open(self, question: str, voting: Voting, *, timeout_s: float) -> Ballot:
+        """A vote, as :class:`orchestrator.ports.Votes` has it."""
+        return _EvaluatorBallot(self._stub.VoteAnytime(timeout=timeout_s), codec.vote_start(question, voting))
+
     async def watch(self, on_change: Callable[[bool], None]) -> None:
         """See the port."""
         reachable: bool | None = None
@@ -214,6 +220,34 @@ class EvaluatorClient:
                 reachable = now
                 on_change(now)
             await self._channel.wait_for_state_change(state)
+
+
+class _EvaluatorBallot:
+    """One VoteAnytime stream."""
+
+    def __init__(
+        self, call: grpc.aio.StreamStreamCall[Any, Any], start: evaluator_pb.VoteAnytimeRequest
+    ) -> None:
+        self._call = call
+        self._start: evaluator_pb.VoteAnytimeRequest | None = start
+
+    async def cast(self, member: int, answer: str | None) -> Standing:
+        try:
+            if self._start is not None:
+                await self._call.write(self._start)
+                self._start = None
+            await self._call.write(codec.vote_answer(member, answer))
+            response: Any = await self._call.read()
+        except (grpc.aio.UsageError, asyncio.InvalidStateError) as error:  # the call is over
+            raise Unavailable("UPSTREAM_UNAVAILABLE", "the evaluator ended the vote") from error
+        except grpc.RpcError as error:
+            raise _translated(error, "evaluator", {}) from error
+        if response is grpc.aio.EOF:
+            raise Unavailable("UPSTREAM_UNAVAILABLE", "the evaluator ended the vote")
+        return Standing(response.winner if response.HasField("winner") else None, response.decided)
+
+    def close(self) -> None:
+        self._call.cancel()
 
 
 class _ObserveLine:

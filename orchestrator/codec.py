@@ -25,6 +25,7 @@ from orchestrator.domain import (
     Decoding,
     Degraded,
     Delta,
+    EnsembleAsk,
     Event,
     Exposure,
     Failed,
@@ -41,6 +42,15 @@ from orchestrator.domain import (
     SamplingStage,
     Stage,
     UtilityMetric,
+    Voted,
+)
+from orchestrator.ensembles.definitions import (
+    MAX_MEMBERS,
+    MIN_MEMBERS,
+    Ensembles,
+    Roster,
+    Voting,
+    equal,
 )
 from orchestrator.expressions.notation import PARAMETRIC_KNOWLEDGE
 from orchestrator.expressions.parser import ExpressionError
@@ -112,6 +122,12 @@ _AUGMENTATIONS_BACK: Final = {
 _SAID_BY_EXPRESSIONS: Final = frozenset(
     {Augmentation.RETRIEVAL_FREE, Augmentation.PARAMETRIC_KNOWLEDGE, Augmentation.COMPRESSION}
 )
+_POOLINGS: Final = {
+    "mean": evaluator_pb.VoteRequest.POOLING_MEAN,
+    "max": evaluator_pb.VoteRequest.POOLING_MAX,
+    "majority": evaluator_pb.VoteRequest.POOLING_MAJORITY,
+    "plurality": evaluator_pb.VoteRequest.POOLING_PLURALITY,
+}
 _STAGES: Final = {
     Stage.RETRIEVE: common_pb2.STAGE_RETRIEVE,
     Stage.RERANK: common_pb2.STAGE_RERANK,
@@ -120,6 +136,7 @@ _STAGES: Final = {
 }
 _ACTIONS: Final = {
     Action.FAIL: common_pb2.Degradation.ACTION_UNSPECIFIED,
+    Action.LOCAL_VOTE: common_pb2.Degradation.ACTION_UNSPECIFIED,
     Action.RETRIEVER_ORDER: common_pb2.Degradation.ACTION_RETRIEVER_ORDER,
     Action.NO_CONTEXT: common_pb2.Degradation.ACTION_NO_CONTEXT,
     Action.SOURCE_LEFT_OUT: common_pb2.Degradation.ACTION_SOURCE_LEFT_OUT,
@@ -318,6 +335,72 @@ def knowledge(answer: generator_pb.Answer, *, most: int) -> Pool:
     )
 
 
+def ensemble(
+    request: pb.AskRequest,
+    *,
+    default_collection: str,
+    default_reranker: str,
+    sources: Catalogue,
+    ensembles: Ensembles,
+) -> EnsembleAsk:
+    """Reads an ask of an ensemble: every member as an ask of its own. Arguments as :func:`ask`.
+
+    Raises:
+        InvalidField: a bound of the contract is broken, or what is asked does not go together.
+    """
+    others = {
+        "sampling": request.HasField("sampling"),
+        "num_answers": request.HasField("num_answers"),
+        "expression": bool(request.expression),
+    }
+    for field, given in others.items():
+        if given:
+            raise InvalidField(field, "cannot be given with an ensemble")
+    if request.augmentation != generator_pb.AUGMENTATION_UNSPECIFIED:
+        raise InvalidField("augmentation", "cannot be given with an ensemble, whose expressions say it")
+    roster = _roster_of(request, ensembles)
+    members = []
+    for place, member in enumerate(roster.members):
+        one = pb.AskRequest()
+        one.CopyFrom(request)
+        one.ClearField("ensemble")
+        one.expression = member
+        try:
+            if not sources.read(member).reranks:
+                one.reranker = ""
+        except ExpressionError as error:
+            raise InvalidField(f"ensemble.expressions[{place}]", str(error)) from None
+        of_member = ask(
+            one, default_collection=default_collection, default_reranker=default_reranker, sources=sources
+        )
+        members.append(of_member)
+    return EnsembleAsk(members[0], tuple(members), roster.voting(request.agent.task_id))
+
+
+def vote_start(question: str, voting: Voting) -> evaluator_pb.VoteAnytimeRequest:
+    """Writes how answers are to vote."""
+    vote = evaluator_pb.VoteRequest(
+        question=question,
+        retriever_weights=voting.member_weights,
+        similarities=list(voting.similarities),
+        similarity_weights=list(voting.similarities.values()),
+        pooling=_POOLINGS[voting.pooling],
+        threshold=voting.threshold,
+        retriever_filter=voting.retriever_filter,
+        drop_filtered=voting.drop_filtered,
+    )
+    return evaluator_pb.VoteAnytimeRequest(
+        start=evaluator_pb.VoteAnytimeRequest.Start(vote=vote, num_answers=len(voting.member_weights))
+    )
+
+
+def vote_answer(member: int, answer: str | None) -> evaluator_pb.VoteAnytimeRequest:
+    """Writes the answer of a member, or that there will be none."""
+    return evaluator_pb.VoteAnytimeRequest(
+        answer=evaluator_pb.VoteAnytimeRequest.Answer(index=member, text=answer or "", missing=answer is None)
+    )
+
+
 def event(value: Event) -> pb.AskResponse:
     """Writes one event of an ask."""
     match value:
@@ -325,14 +408,26 @@ def event(value: Event) -> pb.AskResponse:
             return pb.AskResponse(delta=pb.Delta(text=text))
         case Retrieved(found):
             return _retrieved(found)
-        case Ranked(contexts, reranker, model_version):
-            return pb.AskResponse(
-                ranked=pb.Ranked(contexts=_rankings(contexts), reranker=reranker, model_version=model_version)
-            )
+        case Ranked(contexts, reranker, model_version, member):
+            ranked = pb.Ranked(reranker=reranker, model_version=model_version, member=member)
+            ranked.contexts.CopyFrom(_rankings(contexts))
+            return pb.AskResponse(ranked=ranked)
         case Answered():
             return _answered(value)
-        case Failed(samples, error):
-            return pb.AskResponse(failed=pb.AnswerFailed(samples=samples, error=item_error(error)))
+        case Failed(samples, error, member):
+            failed = pb.AnswerFailed(samples=samples, error=item_error(error), member=member)
+            return pb.AskResponse(failed=failed)
+        case Voted():
+            vote = pb.VoteEvent(
+                answer=value.answer,
+                member=value.member,
+                num_answers=value.num_answers,
+                num_missing=len(value.missing),
+                missing=value.missing,
+                may_change=value.may_change,
+                final=value.final,
+            )
+            return pb.AskResponse(vote=vote)
         case Reported(exposure, run):
             return pb.AskResponse(report=exposure_report(exposure, run))
         case Degraded():
@@ -413,6 +508,7 @@ def _answered(value: Answered) -> pb.AskResponse:
     response = pb.AskResponse()
     response.answer.answer.CopyFrom(cast(generator_pb.Answer, value.answer))
     response.answer.samples.extend(value.samples)
+    response.answer.member = value.member
     for one in value.citations:
         response.answer.citations.add(
             passage_id=one.passage_id, provider=one.provider, rank=one.rank, start=one.start, end=one.end
@@ -516,6 +612,25 @@ def _recipe(request: pb.AskRequest, sources: Catalogue) -> Recipe:
             "filter", f"cannot hold for {recipe.text}: what a model knows by itself has no attributes"
         )
     return recipe
+
+
+def _roster_of(request: pb.AskRequest, ensembles: Ensembles) -> Roster:
+    """The members and how they vote."""
+    asked = request.ensemble
+    if bool(asked.name) == bool(asked.expressions):
+        raise InvalidField("ensemble", "must have either a name or expressions")
+    if asked.name:
+        roster = ensembles.get(_name("ensemble.name", asked.name))
+        if roster is None:
+            there = f"there are {', '.join(ensembles.names)}" if ensembles.names else "there are none"
+            raise InvalidField("ensemble.name", f"there is no {asked.name!r}; {there}")
+        return roster
+    members = tuple(asked.expressions)
+    checks.between("ensemble.expressions", len(members), MIN_MEMBERS, MAX_MEMBERS)
+    for place, member in enumerate(members):
+        if member in members[:place]:
+            raise InvalidField(f"ensemble.expressions[{place}]", f"is there already: {member}")
+    return equal(members)
 
 
 def _reranker_of(recipe: Recipe, request: pb.AskRequest, reranker: str) -> str:

@@ -8,6 +8,7 @@ from enum import Enum, StrEnum
 from typing import Protocol, TypeAlias
 
 from meshkit.errors import MeshError
+from orchestrator.ensembles.definitions import Voting
 from orchestrator.expressions.sources import Recipe
 from ragcore.arrays import FloatArray, IntArray
 
@@ -59,6 +60,7 @@ class Action(StrEnum):
     NO_CONTEXT = "no-context"
     NO_ANSWER = "no-answer"
     SOURCE_LEFT_OUT = "source-left-out"
+    LOCAL_VOTE = "local-vote"
     OBSERVATION_QUEUED = "observation-queued"
     OBSERVATION_DROPPED = "observation-dropped"
 
@@ -267,6 +269,8 @@ class Ranked:
     contexts: Contexts
     reranker: str
     model_version: str
+    member: str = ""
+    """The expression it is of, in an ensemble; so of the next two."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -283,6 +287,7 @@ class Answered:
     answer: Answer
     samples: tuple[int, ...]
     citations: Sequence[Citation]
+    member: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -291,6 +296,19 @@ class Failed:
 
     samples: tuple[int, ...]
     error: MeshError
+    member: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Voted:
+    """How an ensemble votes so far: who leads, who is without an answer, and whether that could change it."""
+
+    answer: str
+    member: str
+    num_answers: int
+    missing: tuple[str, ...]
+    may_change: bool
+    final: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -319,6 +337,15 @@ class Finished:
     run_id: str
     stage_ms: Mapping[Stage, float]
     total_ms: float
+
+
+@dataclass(frozen=True, slots=True)
+class EnsembleAsk:
+    """One question for several expressions, each as an ask of its own; ``voting`` has a weight for each."""
+
+    ask: Ask
+    members: tuple[Ask, ...]
+    voting: Voting
 
 
 class Policy(Enum):
@@ -392,7 +419,7 @@ class LevelReported:
     exact_ee_r_norm: float | None
 
 
-Event: TypeAlias = Retrieved | Ranked | Delta | Answered | Failed | Reported | Degraded | Finished
+Event: TypeAlias = Retrieved | Ranked | Delta | Answered | Failed | Voted | Reported | Degraded | Finished
 
 
 AuditEvent: TypeAlias = Settled | Sampled | LevelReported | Degraded | Finished

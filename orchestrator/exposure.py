@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Final, Protocol
 
@@ -12,7 +13,7 @@ import numpy as np
 from orchestrator.domain import Answered, Contexts, Exposure, Labels, Pool, ProviderShare, UtilityMetric
 from ragcore import text_metrics
 from ragcore.arrays import FloatArray
-from ragcore.exposure import exposure_metrics
+from ragcore.exposure import exposure_metrics, target_exposure, top_k
 from ragcore.utility import expected_utility
 
 
@@ -52,6 +53,40 @@ def measure(pool: Pool, contexts: Contexts, answers: Sequence[Answered], labels:
         ee_r_norm=_defined(metrics.ee_r_norm),
         expected_utility=utility,
         providers=_providers(pool, metrics.exposure, metrics.target if labels.useful is not None else None),
+    )
+
+
+def measure_shown(
+    pool: Pool, shown: Sequence[Sequence[int]], answers: Sequence[Answered], labels: Labels
+) -> Exposure:
+    """Measures contexts of several lengths, one for each member of an ensemble, as :func:`measure` does.
+
+    Args:
+        pool: what the members found together.
+        shown: indices into it, what each member was given; k is the longest.
+        answers: theirs.
+        labels: what is known to be right.
+    """
+    by_member = [replace(one, samples=(0,)) for one in answers]
+    value = _expected_utility(by_member, labels)
+    n, k = len(pool.passages), max(map(len, shown), default=0)
+    if not n or not k:
+        return Exposure(pool.scores[:0], 0.0, None, 0.0, None, value, ())
+    useful = usefulness(pool, labels)
+    exposure = np.zeros(len(useful))
+    for places in shown:
+        exposure[list(places)] += 1 / len(shown)
+    target = target_exposure(useful, top_k(k))
+    ee_d, bound = float(exposure @ exposure), float(min(k, len(useful)))
+    ee_r = float(exposure @ target) if any(useful) else None
+    return Exposure(
+        per_passage=exposure[:n],
+        ee_d=ee_d,
+        ee_r=ee_r,
+        ee_d_norm=ee_d / bound,
+        ee_r_norm=None if ee_r is None else ee_r / float(target @ target),
+        expected_utility=value,
+        providers=_providers(pool, exposure, target if labels.useful is not None else None),
     )
 
 

@@ -36,6 +36,7 @@ from orchestrator.domain import (
     Contexts,
     Degraded,
     Delta,
+    EnsembleAsk,
     Event,
     Exposure,
     Failed,
@@ -51,10 +52,11 @@ from orchestrator.domain import (
     Stage,
     UtilityMetric,
 )
+from orchestrator.ensembles.chorus import Chorus
 from orchestrator.exposure import measure
 from orchestrator.expressions.running import ExpressionStages, Gathered
 from orchestrator.policy import INSTEAD, Step
-from orchestrator.ports import Generator, Observer, Receipt, Reranker, Retriever
+from orchestrator.ports import Generator, Observer, Receipt, Reranker, Retriever, Votes
 from orchestrator.posts import Posts
 from orchestrator.search import Search
 from ragcore.arrays import IntArray
@@ -80,6 +82,7 @@ class Pipeline:
         observer: sees to it that the evaluator hears of every ask.
         plan: budgets and sizes.
         pool: threads for what is too large to compute on the event loop.
+        votes: lets the answers of ensembles vote.
     """
 
     def __init__(
@@ -91,6 +94,7 @@ class Pipeline:
         observer: Observer,
         plan: Plan,
         pool: ComputePool,
+        votes: Votes,
     ) -> None:
         self._reranker = reranker
         self._generator = generator
@@ -101,6 +105,15 @@ class Pipeline:
         )
         self._search = Search(retriever, self._expressions)
         self._posts = Posts(observer, plan)
+        self._chorus = Chorus(
+            retriever=retriever,
+            reranker=reranker,
+            generator=generator,
+            votes=votes,
+            posts=self._posts,
+            plan=plan,
+            pool=pool,
+        )
         self._auditor = Auditor(
             search=self._search,
             expressions=self._expressions,
@@ -165,6 +178,10 @@ class Pipeline:
         async with aclosing(self._close(ask, found, ranked, answers, degradations, clock)) as events:
             async for event in events:
                 yield event
+
+    def ensemble(self, ensemble: EnsembleAsk, deadline: Deadline) -> AsyncGenerator[Event, None]:
+        """Runs one ensemble, see :meth:`orchestrator.ensembles.chorus.Chorus.run`."""
+        return self._chorus.run(ensemble, deadline)
 
     def audit(self, audit: Audit, deadline: Deadline) -> AsyncGenerator[AuditEvent, None]:
         """Runs one audit, see :meth:`orchestrator.auditing.Auditor.run`."""

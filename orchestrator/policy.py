@@ -10,6 +10,7 @@
 - other answers, any failure: no answer for their samples; the ask goes on.
 - answers of an audit, refused as a whole, or before any other was there: the audit fails.
 - answers of an audit, any other failure: no answer for their samples; the audit goes on.
+- vote of an ensemble, any failure: the answers vote here, by token F1.
 - keep the observation, any failure: the observation is dropped.
 - send the observation, any failure: it stays in the outbox and is sent later.
 
@@ -41,6 +42,7 @@ class Step(Enum):
     FIRST_ANSWER = (Stage.GENERATE, "the generator, in the middle of the first answer,")
     OTHER_ANSWERS = (Stage.GENERATE, "the generator, for other contexts than the first,")
     AUDIT_ANSWERS = (Stage.GENERATE, "the generator, for some contexts of the audit,")
+    VOTE = (Stage.OBSERVE, "the evaluator, for the vote,")
     KEEP_OBSERVATION = (Stage.OBSERVE, "the outbox")
     SEND_OBSERVATION = (Stage.OBSERVE, "the evaluator")
 
@@ -86,6 +88,7 @@ POLICY: Final[dict[tuple[Step, Failure], Action]] = {
     **{(Step.OTHER_ANSWERS, failure): Action.NO_ANSWER for failure in Failure},
     **{(Step.AUDIT_ANSWERS, failure): Action.NO_ANSWER for failure in Failure},
     (Step.AUDIT_ANSWERS, Failure.REFUSED): Action.FAIL,
+    **{(Step.VOTE, failure): Action.LOCAL_VOTE for failure in Failure},
     **{(Step.KEEP_OBSERVATION, failure): Action.OBSERVATION_DROPPED for failure in Failure},
     **{(Step.SEND_OBSERVATION, failure): Action.OBSERVATION_QUEUED for failure in Failure},
 }
@@ -96,6 +99,7 @@ INSTEAD: Final = {
     Action.NO_CONTEXT: "the question is answered without passages",
     Action.SOURCE_LEFT_OUT: "it is left out",
     Action.NO_ANSWER: "the answer is left out",
+    Action.LOCAL_VOTE: "the answers vote without it, by token F1",
     Action.OBSERVATION_QUEUED: "the observation is kept and sent later",
     Action.OBSERVATION_DROPPED: "the observation is lost",
 }

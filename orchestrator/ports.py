@@ -8,6 +8,7 @@ from typing import Protocol
 
 from meshkit.errors import MeshError
 from orchestrator.domain import Agent, Answer, Ask, Observation, Passage, Pool, Prompt, Relevance, Sampling
+from orchestrator.ensembles.definitions import Voting
 
 
 class Retriever(Protocol):
@@ -43,6 +44,31 @@ class Generator(Protocol):
 
         Ids begin with ``PK/``.
         """
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """How a vote stands: the member that leads, None while none does, and whether that can still change."""
+
+    winner: int | None
+    decided: bool
+
+
+class Ballot(Protocol):
+    """One vote."""
+
+    async def cast(self, member: int, answer: str | None) -> Standing:
+        """Counts the answer of a member, once for each; None where there will be none."""
+
+    def close(self) -> None:
+        """Ends it."""
+
+
+class Votes(Protocol):
+    """Lets answers vote."""
+
+    def open(self, question: str, voting: Voting, *, timeout_s: float) -> Ballot:
+        """A vote of as many members as have weights; whether anybody counts shows when it is used."""
 
 
 @dataclass(frozen=True, slots=True)

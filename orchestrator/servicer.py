@@ -17,6 +17,7 @@ from meshkit.compute import ComputePool
 from meshkit.errors import MeshError, Unimplemented
 from orchestrator import codec, domain
 from orchestrator.audits import codec as audit_codec
+from orchestrator.ensembles.definitions import Ensembles
 from orchestrator.expressions.sources import Catalogue
 from orchestrator.pipeline import Pipeline
 from ragmesh.orchestrator.v1 import orchestrator_service_pb2 as pb
@@ -39,6 +40,7 @@ class OrchestratorServicer(pb_grpc.OrchestratorServiceServicer):
         default_collection: collection of asks that name none.
         default_reranker: reranker of asks that name none.
         sources: what expressions can name.
+        ensembles: what asks can name.
     """
 
     def __init__(
@@ -50,6 +52,7 @@ class OrchestratorServicer(pb_grpc.OrchestratorServiceServicer):
         default_collection: str,
         default_reranker: str,
         sources: Catalogue,
+        ensembles: Ensembles,
     ) -> None:
         self._pipeline = pipeline
         self._pool = pool
@@ -57,15 +60,27 @@ class OrchestratorServicer(pb_grpc.OrchestratorServiceServicer):
         self._default_collection = default_collection
         self._default_reranker = default_reranker
         self._sources = sources
+        self._ensembles = ensembles
 
     async def Ask(self, request: pb.AskRequest, context: Context) -> AsyncIterator[pb.AskResponse]:
         """Answers one question; events as they happen, ``done`` last."""
-        if len(request.candidates.passages) > _INLINE_CANDIDATES:
-            ask = await self._pool.run(self._decode, request)
+        if request.HasField("ensemble"):
+            ensemble = codec.ensemble(
+                request,
+                default_collection=self._default_collection,
+                default_reranker=self._default_reranker,
+                sources=self._sources,
+                ensembles=self._ensembles,
+            )
+            work, run = len(ensemble.members), self._pipeline.ensemble(ensemble, deadline.current())
         else:
-            ask = self._decode(request)
-        with self._admission.admit(max(1, ask.num_answers)):
-            async with aclosing(_ahead(self._pipeline.ask(ask, deadline.current()))) as events:
+            if len(request.candidates.passages) > _INLINE_CANDIDATES:
+                ask = await self._pool.run(self._decode, request)
+            else:
+                ask = self._decode(request)
+            work, run = max(1, ask.num_answers), self._pipeline.ask(ask, deadline.current())
+        with self._admission.admit(work):
+            async with aclosing(_ahead(run)) as events:
                 async for event in events:
                     yield codec.event(event)
 

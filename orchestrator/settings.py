@@ -9,6 +9,7 @@ from pydantic import Field, field_validator, model_validator
 from pydantic_settings import SettingsConfigDict
 
 from meshkit.settings import ServiceSettings
+from orchestrator.ensembles.definitions import EnsembleDefinition, Ensembles
 from orchestrator.expressions.sources import Catalogue, SourceDefinition
 
 
@@ -45,6 +46,10 @@ class OrchestratorSettings(ServiceSettings):
     sources: dict[str, SourceDefinition] = Field(default_factory=dict, max_length=256)
     """Sources that expressions can name, as JSON: by name, each with ``collection`` or ``web`` (and perhaps
     ``retriever`` and ``depth``), or with ``all``, parts to concatenate. See docs/expressions.md."""
+
+    ensembles: dict[str, EnsembleDefinition] = Field(default_factory=dict, max_length=64)
+    """Ensembles that asks can name, as JSON: by name, each with ``members``, expressions over the sources,
+    and perhaps how they vote. See docs/ensembles.md."""
 
     retrieve_share: float = Field(default=0.25, gt=0, lt=1)
     """Largest part of an ask's time that retrieval may take. Fraction, (0, 1)."""
@@ -84,6 +89,15 @@ class OrchestratorSettings(ServiceSettings):
     def _sources_can_be_used(cls, value: dict[str, SourceDefinition]) -> dict[str, SourceDefinition]:
         Catalogue(value)
         return value
+
+    @model_validator(mode="after")
+    def _ensembles_can_be_used(self) -> Self:
+        Ensembles(self.ensembles, Catalogue(self.sources))
+        return self
+
+    def rosters(self) -> Ensembles:
+        """The ensembles there are."""
+        return Ensembles(self.ensembles, self.catalogue())
 
     def catalogue(self) -> Catalogue:
         """What expressions can name."""

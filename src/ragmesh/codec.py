@@ -68,7 +68,15 @@ def event(message: orchestrator_pb2.AskResponse) -> Event | None:
             return _failed(message.failed)
         case "vote":
             vote = message.vote
-            return Vote(vote.answer, vote.num_answers, vote.num_missing, vote.may_change)
+            return Vote(
+                vote.answer,
+                vote.num_answers,
+                vote.num_missing,
+                vote.may_change,
+                member=vote.member,
+                missing=tuple(vote.missing),
+                final=vote.final,
+            )
         case "report":
             return report(message.report)
         case "degraded":
@@ -289,6 +297,7 @@ def _ranked(message: orchestrator_pb2.Ranked) -> Ranked:
         log_probabilities=tuple(message.contexts.log_probabilities),
         reranker=message.reranker,
         model_version=message.model_version,
+        member=message.member,
     )
 
 
@@ -297,6 +306,7 @@ def _answer(message: orchestrator_pb2.AnswerEvent) -> Answer:
     return Answer(
         text=answer.text,
         samples=tuple(message.samples),
+        member=message.member,
         citations=tuple(_citation(one) for one in message.citations),
         finish_reason=_word(
             generator_pb2.Answer.FinishReason.DESCRIPTOR, answer.finish_reason, _FINISH_PREFIX
@@ -337,7 +347,14 @@ def _citation(message: orchestrator_pb2.Citation) -> Citation:
 
 def _failed(message: orchestrator_pb2.AnswerFailed) -> Failed:
     failure = message.error
-    return Failed(tuple(message.samples), failure.code, failure.reason, failure.message, failure.field)
+    return Failed(
+        tuple(message.samples),
+        failure.code,
+        failure.reason,
+        failure.message,
+        failure.field,
+        message.member,
+    )
 
 
 def report(message: orchestrator_pb2.ExposureReport) -> Report:

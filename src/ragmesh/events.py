@@ -34,12 +34,14 @@ class Ranked:
         log_probabilities: of each sampled ranking, in nats; empty for a deterministic ranking.
         reranker: the reranker that ordered them; ``none`` if none did.
         model_version: version of the reranker's model.
+        member: the expression it is of, in an ensemble; empty otherwise.
     """
 
     contexts: tuple[tuple[int, ...], ...]
     log_probabilities: tuple[float, ...]
     reranker: str
     model_version: str
+    member: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,6 +106,7 @@ class Answer:
         model: name of the model that answered.
         model_version: its version.
         engine: what ran it: ``transformers``, ``pointer``, ``ctranslate2`` or ``triton``.
+        member: the expression that led to it, in an ensemble; empty otherwise.
         dropped_passages: passages that did not fit and were left out, last ones first.
         cut_passages: passages that were shown but cut at their end.
         dropped_turns: earlier turns of a conversation that did not fit and were left out, oldest first.
@@ -124,6 +127,7 @@ class Answer:
     cut_passages: int
     dropped_turns: int
     cost: Cost
+    member: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,6 +140,7 @@ class Failed:
         reason: machine-readable reason.
         message: one line for a person.
         field: the field at fault; empty when there is none.
+        member: the expression it concerns, in an ensemble; empty otherwise.
     """
 
     samples: tuple[int, ...]
@@ -143,16 +148,30 @@ class Failed:
     reason: str
     message: str
     field: str
+    member: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class Vote:
-    """The running vote of an ensemble: who leads, how many answers are in and missing, and if they matter."""
+    """The running vote of an ensemble.
+
+    Attributes:
+        answer: the one that leads; empty while none does.
+        num_answers: answers that are in.
+        num_missing: answers that are not.
+        may_change: whether those could still change the winner.
+        member: the expression that led to the answer.
+        missing: expressions without an answer: waited for, or in the final vote too late.
+        final: whether the ask ends with it.
+    """
 
     answer: str
     num_answers: int
     num_missing: int
     may_change: bool
+    member: str = ""
+    missing: tuple[str, ...] = ()
+    final: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -226,6 +245,7 @@ class AskResult:
         ranked: the contexts; None if there were none.
         report: exposure of this ask; None if it could not be measured.
         degradations: stages that degraded.
+        vote: how the answers of an ensemble voted at last; None without one.
         done: ids and times; None only if the stream ended early.
     """
 
@@ -237,31 +257,38 @@ class AskResult:
     report: Report | None = None
     degradations: tuple[Degraded, ...] = ()
     done: Done | None = None
+    vote: Vote | None = None
 
     @classmethod
     def of(cls, question: str, events: Iterable[Event]) -> "AskResult":
         """Gathers the events of one ask."""
-        kept = [event for event in events if not isinstance(event, Delta | Vote)]
+        kept = [event for event in events if not isinstance(event, Delta)]
         return cls(
             question=question,
             answers=tuple(event for event in kept if isinstance(event, Answer)),
             failures=tuple(event for event in kept if isinstance(event, Failed)),
-            retrieved=_last(kept, Retrieved),
+            retrieved=_together([event for event in kept if isinstance(event, Retrieved)]),
             ranked=_last(kept, Ranked),
             report=_last(kept, Report),
             degradations=tuple(event for event in kept if isinstance(event, Degraded)),
             done=_last(kept, Done),
+            vote=_last(kept, Vote),
         )
 
     @property
     def text(self) -> str:
-        """The first answer's text; empty if there is no answer."""
+        """The answer's text: of an ensemble that of the vote, otherwise the first; empty if there is none."""
+        if self.vote is not None:
+            return self.vote.answer
         return self.answers[0].text if self.answers else ""
 
     @property
     def citations(self) -> tuple[Citation, ...]:
-        """The first answer's citations."""
-        return self.answers[0].citations if self.answers else ()
+        """That answer's citations."""
+        mine = self.answers
+        if self.vote is not None:
+            mine = tuple(one for one in self.answers if one.member == self.vote.member)
+        return mine[0].citations if mine else ()
 
     def samples_by_answer(self) -> dict[str, int]:
         """How many samples gave which answer, most frequent first, then as they came."""
@@ -271,7 +298,7 @@ class AskResult:
         return dict(sorted(counts.items(), key=lambda item: -item[1]))
 
 
-_E = TypeVar("_E", Retrieved, Ranked, Report, Done)
+_E = TypeVar("_E", Ranked, Report, Done, Vote)
 
 
 def _last(events: Iterable[Event], kind: type[_E]) -> _E | None:
@@ -280,3 +307,15 @@ def _last(events: Iterable[Event], kind: type[_E]) -> _E | None:
         if isinstance(event, kind):
             found = event
     return found
+
+
+def _together(found: list[Retrieved]) -> Retrieved | None:
+    """One pool of all that was told of: an ensemble tells of what each member adds."""
+    if len(found) < 2:
+        return found[0] if found else None
+    return Retrieved(
+        passages=tuple(passage for one in found for passage in one.passages),
+        scores=tuple(score for one in found for score in one.scores),
+        retriever=", ".join(dict.fromkeys(one.retriever for one in found)),
+        index_version=", ".join(dict.fromkeys(one.index_version for one in found if one.index_version)),
+    )

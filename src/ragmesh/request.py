@@ -60,6 +60,8 @@ class AskOptions(TypedDict, total=False):
         passages: candidates to use instead of a collection, 1 to 1,000.
         expression: sources of the mesh in the notation of docs/expressions.md, such as ``SE@RR@5&Wiki@5``,
             instead of ``collection``, ``passages``, ``retriever``, ``k`` and ``rerank_depth``.
+        ensemble: name of an ensemble that the mesh is configured with, or 2 to 20 expressions whose answers
+            vote; instead of one expression, and of ``alpha`` and ``samples``.
         filter: what attributes of passages that may be found are, see :data:`ragmesh.Filter`.
         alpha: fairness dial, 0 (uniform) to 100 (follows the scores); sampled rankings if given.
         samples: rankings to draw, 1 to 1,000; sampled rankings if given.
@@ -88,6 +90,7 @@ class AskOptions(TypedDict, total=False):
     collection: str | None
     passages: Iterable[PassageLike] | None
     expression: str | None
+    ensemble: str | Sequence[str] | None
     filter: Filter | None
     alpha: float | None
     samples: int | None
@@ -160,6 +163,11 @@ def ask_request(question: str, options: AskOptions) -> orchestrator_pb2.AskReque
         want_report=options.get("run_report", False),
         expression=text("expression", options.get("expression")),
     )
+    if (ensemble := options.get("ensemble")) is not None:
+        if isinstance(ensemble, str):
+            request.ensemble.name = text("ensemble.name", ensemble)
+        else:
+            request.ensemble.expressions.extend(text("ensemble.expressions", one) for one in ensemble)
     if (wanted := options.get("filter")) is not None:
         request.filter.CopyFrom(filter_message(wanted))
     collection, passages = options.get("collection"), options.get("passages")

@@ -63,6 +63,7 @@ pytestmark = pytest.mark.asyncio(loop_scope="module")
 ROOT = Path(__file__).parents[2]
 PATIENCE_S = 90.0
 Degradation = common_pb2.Degradation
+ENSEMBLES = json.dumps({"hub": {"members": ["Wiki@2", "SE@1", "Wiki@RR@2", "PK", "ReFree"]}})
 SOURCES = json.dumps(
     {
         "Wiki": {"collection": "wiki", "retriever": "dense"},
@@ -371,7 +372,7 @@ async def _mesh(home: Path, *, with_evaluator: bool = True, **settings: str) -> 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def shared(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Mesh]:
     """A mesh that the tests of this file share."""
-    async with _mesh(tmp_path_factory.mktemp("home"), SOURCES=SOURCES) as mesh:
+    async with _mesh(tmp_path_factory.mktemp("home"), SOURCES=SOURCES, ENSEMBLES=ENSEMBLES) as mesh:
         yield mesh
 
 
@@ -976,3 +977,93 @@ async def test_the_orchestrator_imports_no_model_library() -> None:
         check=True,
     )
     assert ended.stdout.strip() == "[]"
+
+
+async def test_an_ensemble_from_end_to_end(mesh: Mesh) -> None:
+    events = await mesh.ask(ensemble={"name": "hub"}, reranker="rankrag")
+
+    answers = {one.member: one.answer.text for one in _all(events, "answer")}
+    # Two members show p0 first, the reranked one p5; a search, and two from memory.
+    assert answers == {
+        "Wiki@2": "river0.",
+        "SE@1": "river0.",
+        "Wiki@RR@2": "river5.",
+        "PK": "memory",
+        "ReFree": "memory",
+    }
+    ranked = {one.member: one.contexts.depth for one in _all(events, "ranked")}
+    assert ranked == {"Wiki@2": 2, "SE@1": 1, "Wiki@RR@2": 2, "PK": 0, "ReFree": 0}
+    votes = _all(events, "vote")
+    assert [one.num_answers for one in votes] == [1, 2, 3, 4, 5, 5]
+    assert votes[-1].final
+    assert (list(votes[-1].missing), votes[-1].num_missing, votes[-1].may_change) == ([], 0, False)
+    # The evaluator's own vote over the same answers, in the order of the members.
+    async with grpc.aio.insecure_channel(mesh.evaluator.address) as channel:
+        said = [answers[name] for name in ("Wiki@2", "SE@1", "Wiki@RR@2", "PK", "ReFree")]
+        request = evaluator_pb.VoteRequest(question="Which river?", answers=said)
+        vote = await evaluator_grpc.EvaluatorServiceStub(channel).Vote(request, timeout=30)
+    assert votes[-1].answer == said[vote.winner]
+    assert _kinds(events)[-2:] == ["report", "done"]
+
+    # The collection and the search are asked once each, and its list is reranked once.
+    assert sorted(one.web or one.collection for one in mesh.retriever.asked) == ["searx", "wiki"]
+    assert len(mesh.reranker.asked) == 1
+    report = await mesh.observed(5)
+    assert (report.num_observations, report.num_unanswered) == (5, 0)
+
+
+async def test_a_late_member_of_an_ensemble_is_missing_in_the_vote(mesh: Mesh) -> None:
+    mesh.retriever.away = "searx"
+    events = await mesh.ask(ensemble={"expressions": ["Wiki@2", "SE@1", "ReFree"]})
+    (failed,) = _all(events, "failed")
+    assert failed.member == "SE@1"
+    final = _all(events, "vote")[-1]
+    assert (final.final, list(final.missing), final.num_answers) == (True, ["SE@1"], 2)
+
+    mesh.retriever.away, mesh.reranker.delay_s = "", 120
+    mesh.reranker.error = FailedPrecondition("NEVER", "not reached")
+    events = await mesh.ask(seconds=6, ensemble={"expressions": ["Wiki@2", "Wiki@RR@2"]}, reranker="rankrag")
+    # Reranking is cut at its share of the time, and the member goes on in the order of its source.
+    assert _all(events, "vote")[-1].num_answers == 2
+    assert "Wiki@RR@2: " in _all(events, "degraded")[0].message
+
+
+async def test_an_ensemble_votes_without_the_evaluator(tmp_path: Path) -> None:
+    async with _mesh(tmp_path, with_evaluator=False, SOURCES=SOURCES) as mesh:
+        events = await mesh.ask(ensemble={"expressions": ["Wiki@2", "SE@1", "ReFree"]})
+        reasons = {one.reason for one in _all(events, "degraded")}
+        assert "UPSTREAM_UNAVAILABLE" in reasons
+        final = _all(events, "vote")[-1]
+        assert (final.final, final.answer, final.num_answers) == (True, "river0.", 3)
+
+
+async def test_ensembles_that_cannot_be_run_are_refused(mesh: Mesh) -> None:
+    for ensemble, field_ in (
+        ({"name": "none"}, "ensemble.name"),
+        ({"expressions": ["Wiki"]}, "ensemble.expressions"),
+        ({"expressions": ["Wiki", "Nowhere"]}, "ensemble.expressions[1]"),
+    ):
+        code, error = await mesh.refused(ensemble=ensemble)
+        assert (code, error.field) == (grpc.StatusCode.INVALID_ARGUMENT, field_)
+    assert mesh.retriever.asked == []
+
+
+async def test_a_wrong_ensemble_stops_the_start(tmp_path: Path) -> None:
+    wrong = json.dumps({"hub": {"members": ["Wiki@2", "Nowhere@3"]}})
+    environment = os.environ | {
+        "PYTHONPATH": os.pathsep.join([str(ROOT / "src"), str(ROOT)]),
+        "RAGMESH_HOME": str(tmp_path),
+        "RAGMESH_ORCHESTRATOR_SOURCES": SOURCES,
+        "RAGMESH_ORCHESTRATOR_ENSEMBLES": wrong,
+    }
+    process = await asyncio.to_thread(
+        subprocess.run,
+        [sys.executable, "-m", "orchestrator"],
+        cwd=ROOT,
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE_S,
+    )
+    assert process.returncode != 0
+    assert "ensemble hub: 'Nowhere@3': column 1: there is no source 'Nowhere'" in process.stderr

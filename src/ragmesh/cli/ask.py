@@ -26,6 +26,14 @@ def ask(
             "--expression", "-e", help="Sources of the mesh, such as SE@RR@5&Wiki@5; instead of a collection."
         ),
     ] = None,
+    ensemble: Annotated[
+        str | None,
+        typer.Option(
+            "--ensemble",
+            metavar="NAME|A,B,…",
+            help="Let the answers of an ensemble vote: one of the mesh by name, or expressions with commas.",
+        ),
+    ] = None,
     filter_: Annotated[list[str] | None, typer.Option("--filter", help=FILTER_HELP)] = None,
     alpha: Annotated[
         float | None,
@@ -52,6 +60,9 @@ def ask(
     useful: Annotated[
         list[str] | None, typer.Option(help="Id of a useful passage, for EE-R. May be repeated.")
     ] = None,
+    task: Annotated[
+        str | None, typer.Option(help="Task of the agent asking, such as qa; an ensemble has its weights.")
+    ] = None,
     run: Annotated[str | None, typer.Option(help="Run to file it under. Default: one per day.")] = None,
     timeout: Annotated[float, typer.Option(min=0.001, help="Seconds for all of it.")] = 60.0,
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object per event, a line each.")] = False,
@@ -62,11 +73,14 @@ def ask(
     Then: the passages it cites, and which providers were shown to the model.
     """
     from ragmesh.client import Client
+    from ragmesh.request import Agent
 
     screen = Screen()
     options: Any = {
         "collection": collection,
         "expression": expression,
+        "ensemble": _ensemble(ensemble),
+        "agent": None if task is None else Agent(task_id=task),
         "filter": filter_of(filter_ or []),
         "alpha": alpha,
         "samples": samples,
@@ -96,6 +110,13 @@ def ask(
             result = view.finish(question)
     if not result.answers and answers != 0:
         raise typer.Exit(1)
+
+
+def _ensemble(given: str | None) -> str | list[str] | None:
+    """A name, or expressions: no name of an ensemble has a comma."""
+    if given is None or "," not in given:
+        return given
+    return [part.strip() for part in given.split(",")]
 
 
 def _fields(event: Any) -> dict[str, Any]:

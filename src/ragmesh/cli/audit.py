@@ -89,8 +89,9 @@ def audit(
     observe: Annotated[bool, typer.Option("--observe/--no-observe", help="Tell the evaluator.")] = True,
     target: Target = None,
 ) -> None:
-    """Audit retrievers and models: rankings sampled at several α, answered, measured.
+    """Audit who is shown, and what fairness costs.
 
+    Rankings are sampled at several α, answered by each model, and measured.
     A run that was stopped or killed goes on where it was with the same command.
     """
     from ragmesh.audits.plan import AuditPlan, System

@@ -54,8 +54,9 @@ def label(
     ] = 600.0,
     target: Target = None,
 ) -> None:
-    """Label passages by their utility: useful is what makes a model's answer better (fair-rag, algorithm 1).
+    """Label passages by their utility to a model.
 
+    Useful is what makes the model's answer better (fair-rag, algorithm 1).
     Writes TREC qrels and Parquet for each model. A run that was stopped or killed goes on where it was.
     """
     import asyncio

@@ -19,6 +19,7 @@ from ragmesh.events import (
     Ranked,
     Report,
     Retrieved,
+    Vote,
 )
 from ragmesh.reports import Estimate, ExposureShare, RunReport
 
@@ -64,8 +65,13 @@ class AskView:
                 self._now("writing" if len(contexts) < 2 else f"writing from {len(contexts)} rankings")
             case Delta(text=text):
                 self._write(text)
-            case Answer(text=text) if not self._writing and self._first_answer():
+            case Answer(member="", text=text) if not self._writing and self._first_answer():
                 self._write(text)
+            case Vote() if event.final:
+                self._write(event.answer)
+            case Vote():
+                left = f", {event.num_missing} to come" if event.num_missing else ""
+                self._now(f"{event.num_answers} answers{left}; {event.member} leads: {event.answer}")
             case _:
                 pass
 
@@ -104,9 +110,11 @@ def show_result(
     if not result.answers:
         screen.line("No answer.", style="bold yellow")
     show_citations(screen, result.citations, result.retrieved)
+    if result.vote is not None:
+        show_vote(screen, result)
     counts = result.samples_by_answer()
     total = sum(counts.values())
-    if total > 1:
+    if total > 1 and result.vote is None:
         screen.line()
         table = screen.table("samples", "answer", right=("samples",), title=f"Answers of {total} samples")
         for text, count in counts.items():
@@ -140,6 +148,20 @@ def show_citations(screen: Screen, citations: Sequence[Citation], retrieved: Ret
         if title != citation.passage_id:
             line += Text(f"  {clean(citation.passage_id)}", style="dim")
         screen.out.print(line, soft_wrap=True)
+
+
+def show_vote(screen: Screen, result: AskResult) -> None:
+    """Shows what each member of an ensemble answered, and who is missing."""
+    if result.vote is None:
+        return
+    screen.line()
+    table = screen.table("", "member", "answer", title=f"Votes of {result.vote.num_answers} answers")
+    for answer in result.answers:
+        won = "*" if answer.member == result.vote.member else ""
+        table.add_row(won, clean(answer.member), Text(clean(answer.text)))
+    screen.out.print(table)
+    if result.vote.missing:
+        screen.line(f"missing: {', '.join(result.vote.missing)}", style="yellow")
 
 
 def show_exposure(screen: Screen, report: Report, *, heading: str) -> None:

@@ -21,6 +21,7 @@ from orchestrator.domain import (
     Ask,
     Audit,
     AuditEvent,
+    EnsembleAsk,
     Event,
     Observation,
     Passage,
@@ -30,9 +31,11 @@ from orchestrator.domain import (
     Sampling,
     Stage,
 )
+from orchestrator.ensembles.ballots import LocalBallot
+from orchestrator.ensembles.definitions import Ensembles, Voting
 from orchestrator.expressions.sources import Catalogue, SourceDefinition
 from orchestrator.pipeline import Pipeline
-from orchestrator.ports import Receipt
+from orchestrator.ports import Ballot, Receipt, Standing
 from ragmesh.common.v1 import common_pb2
 from ragmesh.generator.v1 import generator_service_pb2 as generator_pb
 from ragmesh.orchestrator.v1 import orchestrator_service_pb2 as pb
@@ -91,6 +94,19 @@ def audit(*, alphas: Sequence[float] = (1.0, 4.0), rankings: int = 20, **changes
         default_collection="demo",
         default_reranker="rankrag",
         sources=SOURCES,
+    )
+
+
+def ensemble(*expressions: str, **changes: Any) -> EnsembleAsk:
+    """An ask of an ensemble over :data:`SOURCES`, as it would be read."""
+    request = pb.AskRequest(question="Which river?", run_id="run", query_id="q1", **changes)
+    request.ensemble.expressions.extend(expressions)
+    return codec.ensemble(
+        request,
+        default_collection="demo",
+        default_reranker="rankrag",
+        sources=SOURCES,
+        ensembles=Ensembles(),
     )
 
 
@@ -250,6 +266,38 @@ class FakeObserver:
 
 
 @dataclass
+class FakeVotes:
+    """Lets answers vote by token F1, as the real one does by default; hangs or fails where it is told to."""
+
+    error: MeshError | None = None
+    fails_after: int = 0
+    delay_s: float = 0.0
+    casts: list[tuple[int, str | None]] = field(default_factory=list)
+    opened: list[Voting] = field(default_factory=list)
+    closed: int = 0
+
+    def open(self, question: str, voting: Voting, *, timeout_s: float) -> Ballot:
+        self.opened.append(voting)
+        return _FakeBallot(self, LocalBallot(voting))
+
+
+@dataclass
+class _FakeBallot:
+    votes: FakeVotes
+    local: LocalBallot
+
+    async def cast(self, member: int, answer: str | None) -> Standing:
+        await asyncio.sleep(self.votes.delay_s)
+        if self.votes.error is not None and len(self.votes.casts) >= self.votes.fails_after:
+            raise self.votes.error
+        self.votes.casts.append((member, answer))
+        return await self.local.cast(member, answer)
+
+    def close(self) -> None:
+        self.votes.closed += 1
+
+
+@dataclass
 class Mesh:
     """A pipeline with its upstreams."""
 
@@ -258,6 +306,7 @@ class Mesh:
     generator: FakeGenerator
     observer: FakeObserver
     pool: ComputePool
+    votes: FakeVotes = field(default_factory=FakeVotes)
     plan: Plan = field(
         default_factory=lambda: Plan(
             stages=(
@@ -281,7 +330,12 @@ class Mesh:
             observer=self.observer,
             plan=self.plan,
             pool=self.pool,
+            votes=self.votes,
         )
+
+    async def ensemble(self, ensemble: EnsembleAsk, *, seconds: float = 60) -> list[Event]:
+        """All events of an ensemble."""
+        return [event async for event in self.pipeline().ensemble(ensemble, Deadline.after(seconds))]
 
     async def audit(self, audit: Audit, *, seconds: float = 60) -> list[AuditEvent]:
         """All events of an audit."""

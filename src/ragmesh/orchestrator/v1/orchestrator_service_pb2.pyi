@@ -107,6 +107,7 @@ class AskRequest(_message.Message):
     WANT_REPORT_FIELD_NUMBER: _builtins.int
     FILTER_FIELD_NUMBER: _builtins.int
     EXPRESSION_FIELD_NUMBER: _builtins.int
+    ENSEMBLE_FIELD_NUMBER: _builtins.int
     question: _builtins.str
     """The question; 1 to 8,192 bytes, not only white space."""
     collection: _builtins.str
@@ -178,6 +179,10 @@ class AskRequest(_message.Message):
     def filter(self) -> _retriever_service_pb2.Filter:
         """Passages that may be shown."""
 
+    @_builtins.property
+    def ensemble(self) -> Global___Ensemble:
+        """Several expressions whose answers vote, instead of one, of a collection, and of `sampling`."""
+
     def __init__(
         self,
         *,
@@ -203,10 +208,11 @@ class AskRequest(_message.Message):
         want_report: _builtins.bool = ...,
         filter: _retriever_service_pb2.Filter | None = ...,
         expression: _builtins.str = ...,
+        ensemble: Global___Ensemble | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_depth", b"_depth", "_k", b"_k", "_num_answers", b"_num_answers", "_rerank_depth", b"_rerank_depth", "agent", b"agent", "candidates", b"candidates", "collection", b"collection", "decoding", b"decoding", "depth", b"depth", "filter", b"filter", "k", b"k", "labels", b"labels", "num_answers", b"num_answers", "rerank_depth", b"rerank_depth", "sampling", b"sampling", "source", b"source"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_depth", b"_depth", "_k", b"_k", "_num_answers", b"_num_answers", "_rerank_depth", b"_rerank_depth", "agent", b"agent", "candidates", b"candidates", "collection", b"collection", "decoding", b"decoding", "depth", b"depth", "ensemble", b"ensemble", "filter", b"filter", "k", b"k", "labels", b"labels", "num_answers", b"num_answers", "rerank_depth", b"rerank_depth", "sampling", b"sampling", "source", b"source"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_depth", b"_depth", "_k", b"_k", "_num_answers", b"_num_answers", "_rerank_depth", b"_rerank_depth", "agent", b"agent", "augmentation", b"augmentation", "candidates", b"candidates", "collection", b"collection", "decoding", b"decoding", "depth", b"depth", "expression", b"expression", "filter", b"filter", "k", b"k", "labels", b"labels", "model", b"model", "num_answers", b"num_answers", "query_id", b"query_id", "question", b"question", "rerank_depth", b"rerank_depth", "reranker", b"reranker", "retriever", b"retriever", "run_id", b"run_id", "sampling", b"sampling", "sampling_stage", b"sampling_stage", "skip_observation", b"skip_observation", "source", b"source", "want_report", b"want_report"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_depth", b"_depth", "_k", b"_k", "_num_answers", b"_num_answers", "_rerank_depth", b"_rerank_depth", "agent", b"agent", "augmentation", b"augmentation", "candidates", b"candidates", "collection", b"collection", "decoding", b"decoding", "depth", b"depth", "ensemble", b"ensemble", "expression", b"expression", "filter", b"filter", "k", b"k", "labels", b"labels", "model", b"model", "num_answers", b"num_answers", "query_id", b"query_id", "question", b"question", "rerank_depth", b"rerank_depth", "reranker", b"reranker", "retriever", b"retriever", "run_id", b"run_id", "sampling", b"sampling", "sampling_stage", b"sampling_stage", "skip_observation", b"skip_observation", "source", b"source", "want_report", b"want_report"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__depth: _TypeAlias = _typing.Literal["depth"]  # noqa: Y015
     _WhichOneofArgType__depth: _TypeAlias = _typing.Literal["_depth", b"_depth"]  # noqa: Y015
@@ -230,6 +236,36 @@ class AskRequest(_message.Message):
     def WhichOneof(self, oneof_group: _WhichOneofArgType_source) -> _WhichOneofReturnType_source | None: ...
 
 Global___AskRequest: _TypeAlias = AskRequest  # noqa: Y015
+
+@_typing.final
+class Ensemble(_message.Message):
+    """An ensemble of retrievers (Li et al., section 4): each expression leads to an answer, and the answers vote."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NAME_FIELD_NUMBER: _builtins.int
+    EXPRESSIONS_FIELD_NUMBER: _builtins.int
+    name: _builtins.str
+    """Name of an ensemble that the orchestrator is configured with; its weights are those of `agent.task_id`.
+    Either this or `expressions`.
+    """
+    @_builtins.property
+    def expressions(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """The expressions, as in `AskRequest.expression`; 2 to 20 different ones, alike in the vote."""
+
+    def __init__(
+        self,
+        *,
+        name: _builtins.str = ...,
+        expressions: _abc.Iterable[_builtins.str] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["expressions", b"expressions", "name", b"name"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Ensemble: _TypeAlias = Ensemble  # noqa: Y015
 
 @_typing.final
 class Retrieved(_message.Message):
@@ -280,10 +316,13 @@ class Ranked(_message.Message):
     CONTEXTS_FIELD_NUMBER: _builtins.int
     RERANKER_FIELD_NUMBER: _builtins.int
     MODEL_VERSION_FIELD_NUMBER: _builtins.int
+    MEMBER_FIELD_NUMBER: _builtins.int
     reranker: _builtins.str
     """The reranker that ordered them; `none` if none did."""
     model_version: _builtins.str
     """Version of the reranker's model."""
+    member: _builtins.str
+    """The expression whose context it is, in an ensemble, which has one such event for each; empty otherwise."""
     @_builtins.property
     def contexts(self) -> _common_pb2.Rankings:
         """Contexts as indices into the retrieved passages; one per sample."""
@@ -294,10 +333,11 @@ class Ranked(_message.Message):
         contexts: _common_pb2.Rankings | None = ...,
         reranker: _builtins.str = ...,
         model_version: _builtins.str = ...,
+        member: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["contexts", b"contexts"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["contexts", b"contexts", "model_version", b"model_version", "reranker", b"reranker"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["contexts", b"contexts", "member", b"member", "model_version", b"model_version", "reranker", b"reranker"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -383,6 +423,9 @@ class AnswerEvent(_message.Message):
     ANSWER_FIELD_NUMBER: _builtins.int
     SAMPLES_FIELD_NUMBER: _builtins.int
     CITATIONS_FIELD_NUMBER: _builtins.int
+    MEMBER_FIELD_NUMBER: _builtins.int
+    member: _builtins.str
+    """The expression that led to it, in an ensemble, where `samples` is empty; empty otherwise."""
     @_builtins.property
     def answer(self) -> _generator_service_pb2.Answer:
         """The answer."""
@@ -403,10 +446,11 @@ class AnswerEvent(_message.Message):
         answer: _generator_service_pb2.Answer | None = ...,
         samples: _abc.Iterable[_builtins.int] | None = ...,
         citations: _abc.Iterable[Global___Citation] | None = ...,
+        member: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["answer", b"answer"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["answer", b"answer", "citations", b"citations", "samples", b"samples"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["answer", b"answer", "citations", b"citations", "member", b"member", "samples", b"samples"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -420,6 +464,9 @@ class AnswerFailed(_message.Message):
 
     SAMPLES_FIELD_NUMBER: _builtins.int
     ERROR_FIELD_NUMBER: _builtins.int
+    MEMBER_FIELD_NUMBER: _builtins.int
+    member: _builtins.str
+    """The expression that led to no answer, in an ensemble; empty otherwise."""
     @_builtins.property
     def samples(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
         """Rankings that gave this context.
@@ -435,10 +482,11 @@ class AnswerFailed(_message.Message):
         *,
         samples: _abc.Iterable[_builtins.int] | None = ...,
         error: _common_pb2.ItemError | None = ...,
+        member: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["error", b"error"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["error", b"error", "samples", b"samples"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["error", b"error", "member", b"member", "samples", b"samples"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -446,7 +494,7 @@ Global___AnswerFailed: _TypeAlias = AnswerFailed  # noqa: Y015
 
 @_typing.final
 class VoteEvent(_message.Message):
-    """The running vote of an ensemble."""
+    """The running vote of an ensemble: one after every answer, the last one final."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -454,14 +502,25 @@ class VoteEvent(_message.Message):
     NUM_ANSWERS_FIELD_NUMBER: _builtins.int
     NUM_MISSING_FIELD_NUMBER: _builtins.int
     MAY_CHANGE_FIELD_NUMBER: _builtins.int
+    MEMBER_FIELD_NUMBER: _builtins.int
+    MISSING_FIELD_NUMBER: _builtins.int
+    FINAL_FIELD_NUMBER: _builtins.int
     answer: _builtins.str
-    """Answer that leads."""
+    """Answer that leads; empty while none does."""
     num_answers: _builtins.int
     """Answers in. Unit: answers. Range: [0, 1000]."""
     num_missing: _builtins.int
     """Answers still missing. Unit: answers. Range: [0, 1000]."""
     may_change: _builtins.bool
     """Whether what is missing could still change the winner."""
+    member: _builtins.str
+    """The expression that led to the answer; empty while none leads."""
+    final: _builtins.bool
+    """The vote with which the ask ends."""
+    @_builtins.property
+    def missing(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """Expressions without an answer: waited for, or in the final vote those that brought none in time."""
+
     def __init__(
         self,
         *,
@@ -469,10 +528,13 @@ class VoteEvent(_message.Message):
         num_answers: _builtins.int = ...,
         num_missing: _builtins.int = ...,
         may_change: _builtins.bool = ...,
+        member: _builtins.str = ...,
+        missing: _abc.Iterable[_builtins.str] | None = ...,
+        final: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["answer", b"answer", "may_change", b"may_change", "num_answers", b"num_answers", "num_missing", b"num_missing"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["answer", b"answer", "final", b"final", "may_change", b"may_change", "member", b"member", "missing", b"missing", "num_answers", b"num_answers", "num_missing", b"num_missing"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

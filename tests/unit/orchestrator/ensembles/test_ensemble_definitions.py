@@ -1,0 +1,178 @@
+"""Ensembles of the settings, their files of weights, and the asks that name them."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from meshkit.errors import InvalidField
+from orchestrator import codec
+from orchestrator.domain import Augmentation
+from orchestrator.ensembles.ballots import LocalBallot
+from orchestrator.ensembles.definitions import EnsembleDefinition, Ensembles, Voting
+from orchestrator.ports import Standing
+from ragcore.ensemble import vote
+from ragcore.text_metrics import token_f1
+from ragmesh.evaluator.v1 import evaluator_service_pb2 as evaluator_pb
+from ragmesh.orchestrator.v1 import orchestrator_service_pb2 as pb
+from tests.unit.orchestrator.fakes import SOURCES
+
+MEMBERS = ("Wiki@10", "SE@RR@5&Wiki@5@CP", "PK", "ReFree")
+
+
+def _weights(folder: Path, **changes: Any) -> Path:
+    """What `ragmesh eval vote --tune` writes, with more than is looked at."""
+    path = folder / "weights.json"
+    written = {
+        "study": "vote",
+        "retrievers": list(reversed(MEMBERS)),
+        "retriever_weights": [0.1, 0.2, 0.3, 0.4],
+        "similarities": ["token_f1", "containment_em"],
+        "similarity_weights": [0.6, 0.2],
+        "rows": [],
+    }
+    path.write_text(json.dumps(written | changes))
+    return path
+
+
+def _ensembles(**definition: Any) -> Ensembles:
+    return Ensembles({"hub": EnsembleDefinition(members=MEMBERS, **definition)}, SOURCES)
+
+
+def _read(ensembles: Ensembles | None = None, **request: Any) -> Any:
+    asked = {"question": "Which river?"} | request
+    return codec.ensemble(
+        pb.AskRequest(**asked),
+        default_collection="demo",
+        default_reranker="rankrag",
+        sources=SOURCES,
+        ensembles=ensembles or Ensembles(),
+    )
+
+
+def test_weights_are_of_the_task(tmp_path: Path) -> None:
+    roster = _ensembles(weights={"qa": _weights(tmp_path)}, pooling="max").get("hub")
+    assert roster is not None
+    assert roster.voting("other").member_weights == (1.0,) * 4
+    voting = roster.voting("qa")
+    # The file has the members in another order.
+    assert voting.member_weights == (0.4, 0.3, 0.2, 0.1)
+    assert (voting.similarities, voting.pooling) == ({"token_f1": 0.6, "containment_em": 0.2}, "max")
+
+
+def test_weights_for_any_task_hold_where_a_task_has_none(tmp_path: Path) -> None:
+    roster = _ensembles(weights={"*": _weights(tmp_path)}).get("hub")
+    assert roster is not None
+    assert roster.voting("whatever").member_weights == (0.4, 0.3, 0.2, 0.1)
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"retrievers": ["Wiki@10", "PK", "ReFree", "SE"]}, "has weights of Wiki@10, PK, ReFree, SE"),
+        ({"retriever_weights": [0.1]}, "4 names and 1 weights"),
+        ({"retriever_weights": [0.1, 0.1, 0.05, 0]}, "nobody can win"),
+        ({"retriever_weights": [0.1, 2.0, 0.05, 0]}, "outside"),
+        ({"similarities": "x"}, "similarities"),
+    ],
+)
+def test_a_wrong_file_of_weights_is_refused_by_name(
+    tmp_path: Path, changes: dict[str, Any], words: str
+) -> None:
+    with pytest.raises(ValueError, match="ensemble hub: ") as caught:
+        _ensembles(weights={"qa": _weights(tmp_path, **changes)})
+    assert words in str(caught.value)
+
+
+def test_a_file_that_is_not_there_or_not_json_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="No such file"):
+        _ensembles(weights={"qa": tmp_path / "none.json"})
+    (tmp_path / "bad.json").write_text("{")
+    with pytest.raises(ValueError, match="is not JSON"):
+        _ensembles(weights={"qa": tmp_path / "bad.json"})
+
+
+@pytest.mark.parametrize(
+    ("members", "words"),
+    [
+        (["Wiki@10"], "at least 2"),
+        (["Wiki@10", "Wiki@10"], "twice"),
+        (["Wiki@10", "Nowhere@3"], "there is no source 'Nowhere'"),
+        (["Wiki@10", "Wiki@@3"], "column"),
+    ],
+)
+def test_members_that_cannot_be_run_are_refused(members: list[str], words: str) -> None:
+    with pytest.raises(ValueError, match=words):
+        Ensembles({"hub": EnsembleDefinition(members=members)}, SOURCES)
+
+
+def test_an_ask_names_an_ensemble(tmp_path: Path) -> None:
+    ensembles = _ensembles(weights={"qa": _weights(tmp_path)})
+    found = _read(ensembles, ensemble={"name": "hub"}, agent={"task_id": "qa"}, reranker="rankrag")
+    assert [ask.recipe.text for ask in found.members] == list(MEMBERS)
+    assert [ask.augmentation for ask in found.members] == [
+        Augmentation.DEFAULT,
+        Augmentation.COMPRESSION,
+        Augmentation.PARAMETRIC_KNOWLEDGE,
+        Augmentation.RETRIEVAL_FREE,
+    ]
+    assert [ask.reranker for ask in found.members] == ["none", "rankrag", "none", "none"]
+    assert found.voting.member_weights == (0.4, 0.3, 0.2, 0.1)
+
+
+@pytest.mark.parametrize(
+    ("request_", "field"),
+    [
+        ({"ensemble": {}}, "ensemble"),
+        ({"ensemble": {"name": "hub", "expressions": ["Wiki", "SE"]}}, "ensemble"),
+        ({"ensemble": {"name": "none"}}, "ensemble.name"),
+        ({"ensemble": {"expressions": ["Wiki"]}}, "ensemble.expressions"),
+        ({"ensemble": {"expressions": ["Wiki"] * 21}}, "ensemble.expressions"),
+        ({"ensemble": {"expressions": ["Wiki", "Wiki"]}}, "ensemble.expressions[1]"),
+        ({"ensemble": {"expressions": ["Wiki", "Nowhere"]}}, "ensemble.expressions[1]"),
+        ({"ensemble": {"expressions": ["Wiki", "SE"]}, "sampling": {}}, "sampling"),
+        ({"ensemble": {"expressions": ["Wiki", "SE"]}, "expression": "SE"}, "expression"),
+        ({"ensemble": {"expressions": ["Wiki", "SE"]}, "num_answers": 0}, "num_answers"),
+        ({"ensemble": {"expressions": ["Wiki", "SE"]}, "augmentation": 1}, "augmentation"),
+        ({"ensemble": {"expressions": ["Wiki", "SE"]}, "k": 3}, "k"),
+        ({"ensemble": {"expressions": ["Wiki", "SE"]}, "question": " "}, "question"),
+    ],
+)
+def test_bad_input_names_the_field(request_: dict[str, Any], field: str) -> None:
+    with pytest.raises(InvalidField) as caught:
+        _read(_ensembles(), **request_)
+    assert caught.value.field == field
+
+
+def test_the_vote_is_written_for_the_evaluator() -> None:
+    voting = Voting({"token_f1": 0.6, "nli": 0.2}, (0.5, 0.25), "plurality", 0.7, 0.2, True)
+    start = codec.vote_start("Which?", voting).start
+    assert (start.num_answers, list(start.vote.retriever_weights)) == (2, [0.5, 0.25])
+    assert (list(start.vote.similarities), list(start.vote.similarity_weights)) == (
+        ["token_f1", "nli"],
+        [0.6, 0.2],
+    )
+    assert start.vote.pooling == evaluator_pb.VoteRequest.POOLING_PLURALITY
+    assert (start.vote.threshold, start.vote.retriever_filter, start.vote.drop_filtered) == (0.7, 0.2, True)
+    assert codec.vote_answer(1, None).answer.missing
+    assert codec.vote_answer(1, "x").answer.text == "x"
+
+
+async def test_a_vote_here_is_the_papers_vote() -> None:
+    answers, weights = ["the Rhine", "Rhine river", "Elbe"], (0.3, 0.6, 0.5)
+    ballot = LocalBallot(Voting({"nli": 1.0}, weights))
+    standing = Standing(None, decided=False)
+    for place, answer in enumerate(answers):
+        standing = await ballot.cast(place, answer)
+    similarity = [[token_f1(one, other) for other in answers] for one in answers]
+    assert standing == Standing(vote([similarity], [1.0], weights).winner, decided=True)
+
+
+async def test_who_is_missing_neither_wins_nor_votes() -> None:
+    ballot = LocalBallot(Voting({"token_f1": 1.0}, (1.0, 1.0, 1.0)))
+    assert await ballot.cast(0, None) == Standing(None, decided=False)
+    assert (await ballot.cast(2, "b")).winner == 2
+    assert await ballot.cast(1, "b") == Standing(1, decided=True)
