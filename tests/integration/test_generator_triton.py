@@ -376,12 +376,13 @@ async def test_as_a_process_it_needs_neither_torch_nor_transformers(
     assert await asyncio.to_thread(running.wait, 60) == 0
 
 
-def test_its_modules_load_neither_torch_nor_transformers() -> None:
+async def test_its_modules_load_neither_torch_nor_transformers() -> None:
     code = (
         "import sys, services.generator.__main__, services.generator.hosts.triton;"
         "print([name for name in ('torch', 'transformers', 'tokenizers') if name in sys.modules])"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    command = [sys.executable, "-c", code]
+    done = await asyncio.to_thread(subprocess.run, command, capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
 
 
