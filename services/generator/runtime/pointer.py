@@ -32,6 +32,24 @@ _COPY, _GATE, _IDS = "copy", "gate", "ids"
 _TINY = torch.finfo(torch.float32).tiny
 
 
+_ROWS_AT_ONCE = 8
+"""Rows of the vocabulary that fit a core's own cache: a megabyte at 30,000 words."""
+
+
+@dataclass(frozen=True)
+class _Copy:
+    """What some rows copy.
+
+    ``rows`` [M] of the batch; ``spread`` [M, S] the source's tokens, ``probs`` [M, S] their probabilities;
+    ``gate`` [M], whose sigmoid is the weight of copying.
+    """
+
+    rows: Tensor
+    spread: Tensor
+    probs: Tensor
+    gate: Tensor
+
+
 @dataclass(frozen=True)
 class _Linear:
     """A projection in the type it is computed in."""
@@ -265,34 +283,34 @@ class PointerRows:
     def _mixture(self, hidden: Tensor, tokens: Tensor) -> Tensor:
         net = self._network
         transformed = net.head_norm(functional.gelu(net.transform(hidden)))
-        logits = functional.linear(transformed, net.projection.weight).float().add_(net.projection.bias)
+        logits = functional.linear(transformed, net.projection.weight)
         states = hidden.float()
         copying = net.copying(states)
         query, favour = copying[:, :-1] * states.shape[-1] ** -0.5, copying[:, -1]
         gate = net.gate_state(states)[:, 0]
-        if self._copied.shape != logits.shape:
-            self._copied = torch.zeros_like(logits)
-        normaliser = logits.logsumexp(-1)
-        for shelf in self._sources.shelves:
-            self._mix(shelf, logits, normaliser, query, favour, gate, tokens)
-        return logits
+        copies = [self._copy(shelf, query, favour, gate, tokens) for shelf in self._sources.shelves]
+        generating = torch.empty_like(gate)
+        for copy in copies:
+            generating[copy.rows] = functional.logsigmoid(-copy.gate)
+        mixed = torch.empty(logits.shape, dtype=torch.float32, device=logits.device)
+        for begin in range(0, len(logits), _ROWS_AT_ONCE):
+            some = mixed[begin : begin + _ROWS_AT_ONCE]
+            some.copy_(logits[begin : begin + _ROWS_AT_ONCE]).add_(net.projection.bias)
+            some.add_((generating[begin : begin + _ROWS_AT_ONCE] - some.logsumexp(-1))[:, None])
+        if self._copied.shape != mixed.shape:
+            self._copied = torch.zeros_like(mixed)
+        for copy in copies:
+            self._mix(copy, mixed)
+        return mixed
 
-    def _mix(
-        self,
-        shelf: Shelf,
-        logits: Tensor,
-        normaliser: Tensor,
-        query: Tensor,
-        favour: Tensor,
-        gate: Tensor,
-        tokens: Tensor,
-    ) -> None:
-        """Turns the shelf's rows of ``logits`` into log-probabilities of the mixture."""
-        index = shelf.index
-        if index is not None:
-            query, favour, gate = query[index], favour[index], gate[index]
-            tokens, normaliser = tokens[index], normaliser[index]
-        width, rows = shelf.width, len(tokens)
+    def _copy(self, shelf: Shelf, query: Tensor, favour: Tensor, gate: Tensor, tokens: Tensor) -> _Copy:
+        """What the rows of a shelf copy."""
+        rows = shelf.index
+        if rows is None:
+            rows = torch.arange(len(tokens), device=tokens.device)
+        else:
+            query, favour, gate, tokens = query[rows], favour[rows], gate[rows], tokens[rows]
+        width = shelf.width
         ids = shelf.field(_IDS)
         scores = query.view(-1, width, query.shape[-1]) @ shelf.field(_COPY).float().transpose(1, 2)
         before = functional.pad(ids[:, :-1], (1, 0), value=-1)
@@ -303,18 +321,16 @@ class PointerRows:
             scores = scores.masked_fill(~visible[:, None, :], float("-inf"))
         probs = scores.softmax(-1)
         gate = gate.view(-1, width) + (probs @ shelf.field(_GATE)[:, :, None])[:, :, 0]
-        spread = ids[:, None, :].expand(-1, width, -1).reshape(rows, -1)
-        flat = probs.reshape(rows, -1)
+        spread = ids[:, None, :].expand(-1, width, -1).reshape(len(rows), -1)
+        return _Copy(rows, spread, probs.reshape(len(rows), -1), gate.reshape(-1))
+
+    def _mix(self, copy: _Copy, mixed: Tensor) -> None:
+        """Adds what is copied to ``mixed``, where only generating counts so far."""
+        places = (copy.rows[:, None] * mixed.shape[1] + copy.spread).reshape(-1)
         # A vocabulary of zeros is kept at hand, and swept where it was used.
-        copied = self._copied[:rows]
-        share = copied.scatter_add_(1, spread, flat).gather(1, spread)
-        copied.scatter_(1, spread, 0.0)
-        gate = gate.reshape(rows, 1)
-        offset = functional.logsigmoid(-gate) - normaliser[:, None]
-        mine = logits if index is None else logits[index]
-        mine += offset
-        there = mine.gather(1, spread)
-        mixed = torch.logaddexp(there, functional.logsigmoid(gate) + share.clamp_min(_TINY).log())
-        mine.scatter_(1, spread, mixed)
-        if index is not None:
-            logits[index] = mine
+        copied, flat = self._copied.view(-1), mixed.view(-1)
+        share = copied.scatter_add_(0, places, copy.probs.reshape(-1)).gather(0, places)
+        copied.scatter_(0, places, 0.0)
+        copying = functional.logsigmoid(copy.gate)[:, None].expand_as(copy.probs).reshape(-1)
+        together = torch.logaddexp(flat.gather(0, places), copying + share.clamp_min(_TINY).log())
+        flat.scatter_(0, places, together)
