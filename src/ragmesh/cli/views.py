@@ -281,12 +281,16 @@ def _left_out(answers: Sequence[Answer]) -> list[str]:
 
 
 def _failures(failures: Sequence[Failed]) -> list[str]:
-    """A line per reason, with the samples it left without an answer."""
+    """A line per reason, with the samples it left without an answer, or per member of an ensemble."""
     samples: dict[str, int] = {}
+    members = []
     for failure in failures:
         why = f"{failure.message} ({failure.reason})"
-        samples[why] = samples.get(why, 0) + max(1, len(failure.samples))
-    return [
+        if failure.member:
+            members.append(f"no answer of {failure.member}: {why}")
+        else:
+            samples[why] = samples.get(why, 0) + max(1, len(failure.samples))
+    return members + [
         f"no answer for {count} sample{'s' if count > 1 else ''}: {why}" for why, count in samples.items()
     ]
 

@@ -98,6 +98,7 @@ def test_ask_shows_the_vote_and_who_is_missing(
     assert "Votes of 2 answers" in lines
     assert "*  News    the Rhine" in lines
     assert "missing: SE" in lines
+    assert "! no answer of SE: source SE: away (AWAY)" in lines
     (request,) = scripted.orchestrator.requests
     assert list(request.ensemble.expressions) == ["Wiki@1", "SE", "News"]
     assert request.agent.task_id == "qa"
