@@ -33,11 +33,12 @@ from ragmesh.generator.v1.generator_service_pb2_grpc import (
     add_GeneratorServiceServicer_to_server,
 )
 from services.generator.__main__ import GeneratorService
-from services.generator.backends.in_process import ComputedModel, InProcessModel
-from services.generator.runtime.loading import load
-from services.generator.runtime.transformers import TransformersModel
+from services.generator.backends.in_process import InProcessModel
 from services.generator.engine import Generator
 from services.generator.prompts import TemplateLibrary
+from services.generator.runtime.assembly import EngineOptions, transformers_engine
+from services.generator.runtime.engine import LanguageEngine
+from services.generator.runtime.loading import load
 from services.generator.servicer import NAME, GeneratorServicer
 from services.generator.settings import GeneratorSettings, ModelSource
 from tests import tiny_models
@@ -167,7 +168,12 @@ async def test_a_batch_has_one_outcome_per_item(stub: Any) -> None:
     results = (await stub.GenerateBatch(pb.GenerateBatchRequest(requests=requests), timeout=TIMEOUT)).results
     kinds = [result.WhichOneof("outcome") for result in results]
     assert kinds == ["answer", "error", "error", "answer", "answer", "error"]
-    assert results[0].answer == results[3].answer
+    first, again = results[0].answer, results[3].answer
+    assert (first.cost.reused_tokens, again.cost.computed_tokens) == (0, 0)
+    assert first.cost.computed_tokens == again.cost.reused_tokens == first.prompt_tokens
+    for answer in (first, again):
+        answer.ClearField("cost")
+    assert first == again
     assert results[4].answer.model == "chat"
     assert [(results[at].error.code, results[at].error.field) for at in (1, 2, 5)] == [
         ("INVALID_ARGUMENT", "question"),
@@ -305,8 +311,9 @@ async def serve(tmp_path: Path) -> AsyncIterator[Serve]:
     """Serves one model and gives its stub and its admission."""
     async with AsyncExitStack() as stack:
 
-        async def start(model: ComputedModel, capacity: int = 10**6) -> tuple[Any, Admission]:
+        async def start(model: LanguageEngine, capacity: int = 10**6) -> tuple[Any, Admission]:
             pool, codec_pool = ComputePool(1, "engine"), ComputePool(1, "codec")
+            stack.callback(model.close)
             stack.callback(pool.close)
             stack.callback(codec_pool.close)
             admission = Admission(capacity, "tokens")
@@ -341,7 +348,7 @@ async def test_a_caller_that_leaves_stops_the_model_at_the_next_token(
 ) -> None:
     """The step that runs when the server learns of it is the last one."""
     model, tokenizer = load(folders["t5"], CPU)
-    subject = TransformersModel("t5", "v", model, tokenizer, TemplateLibrary.bundled())
+    subject = transformers_engine("t5", "v", model, tokenizer, TemplateLibrary.bundled(), EngineOptions())
     stub, admission = await serve(subject)
     decoding = pb.Decoding(max_new_tokens=40, num_beams=num_beams)
     requests = [_request(question=text, decoding=decoding) for text in SENTENCES]
@@ -359,7 +366,7 @@ async def test_a_caller_that_leaves_stops_the_model_at_the_next_token(
     gate.permits.release(500)
     reading.cancel()
     call.cancel()
-    _, answer = await _stream(stub, _request())  # the only thread is free again
+    _, answer = await _stream(stub, _request())  # the batch has room again
     gate.open()
     steps_of_it = answer.completion_tokens  # one each, greedily
     assert gate.steps - steps_of_it in (3, 4), "three, and the one that had begun, of more than ten"
@@ -367,7 +374,7 @@ async def test_a_caller_that_leaves_stops_the_model_at_the_next_token(
 
 async def test_too_much_work_is_refused_at_once(folders: dict[str, Path], serve: Serve) -> None:
     model, tokenizer = load(folders["t5"], CPU)
-    subject = TransformersModel("t5", "v", model, tokenizer, TemplateLibrary.bundled())
+    subject = transformers_engine("t5", "v", model, tokenizer, TemplateLibrary.bundled(), EngineOptions())
     stub, admission = await serve(subject, 500)
     gate = Gate(model)
     first = asyncio.ensure_future(_stream(stub, _request(decoding=pb.Decoding(max_new_tokens=300))))
