@@ -25,7 +25,9 @@ from services.generator.domain import (
     Normalization,
     Passage,
     RelevanceRequest,
+    Turn,
 )
+from services.generator.pointer.modeling import PointerForConditionalGeneration
 from services.generator.ports import Cancellation, LanguageModel
 from services.generator.runtime.engine import LanguageEngine
 from tests import tiny_engines, tiny_models, triton_models
@@ -219,6 +221,29 @@ async def test_relevance_is_a_probability_of_the_passage_alone(
     assert (await judged(passages[::-1]))[::-1] == pytest.approx(scores, rel=1e-3, abs=1e-9)
     (alone,) = await judged(passages[2:3])
     assert alone == pytest.approx(scores[2], rel=1e-3, abs=1e-9)
+
+
+async def test_passages_are_judged_within_a_conversation(model: LanguageModel) -> None:
+    """Where templates show earlier turns; the pointer model takes no template."""
+    passages, turns = PASSAGES[:2], (Turn(SENTENCES[2], SENTENCES[3]),)
+    template = "rankrag-context-ranking-conversation"
+
+    async def judged(**fields: Any) -> list[float]:
+        return await model.score_relevance(
+            RelevanceRequest(SENTENCES[0], passages, template=template, **fields), Cancellation()
+        )
+
+    if PointerForConditionalGeneration.__name__ == model.describe().architecture:
+        with pytest.raises(InvalidField) as caught:
+            await judged(turns=turns)
+        assert caught.value.field == "template"
+        return
+    alone, within = await judged(), await judged(turns=turns)
+    assert len(within) == len(passages)
+    assert within != pytest.approx(alone, rel=1e-6), "what was said before is read"
+    with pytest.raises(InvalidField) as caught:
+        await model.score_relevance(RelevanceRequest(SENTENCES[0], passages, turns=turns), Cancellation())
+    assert caught.value.field == "turns"
 
 
 async def test_a_deadline_that_passed_is_said_so(model: LanguageModel) -> None:

@@ -11,7 +11,7 @@ from transformers import PreTrainedTokenizerBase
 
 from meshkit.errors import FailedPrecondition, InvalidField
 from services.generator.domain import Augmentation, GenerationRequest, Passage, RelevanceRequest, Turn
-from services.generator.prompts import Scope, Template, TemplateLibrary, cut_to_fit, most_passages
+from services.generator.prompts import Template, TemplateLibrary, cut_to_fit, most_passages
 from services.generator.runtime.networks import Prompt
 from services.generator.runtime.transcript import Detokenized, Transcript
 
@@ -108,7 +108,8 @@ class TextPrompter:
     def prompt(self, request: GenerationRequest) -> Prompt:
         """What the model reads to answer."""
         augmentation = request.augmentation or Augmentation.IN_PROMPT
-        template = self._templates.suiting(request.template or self._defaults[augmentation], augmentation)
+        name = request.template or self._defaults[augmentation]
+        template = self._templates.suiting(name, augmentation, turns=bool(request.turns))
         limit = self._most_input - (0 if self._encodes else request.decoding.max_new_tokens)
         page = _Page(self, template, request.question, limit, self._prompt_tokens)
         if augmentation is Augmentation.FUSION_IN_DECODER:
@@ -149,11 +150,7 @@ class TextPrompter:
                 "NO_RELEVANCE", f"the tokenizer of {self._name} does not tell True from False"
             )
         name = request.template or RANKING_TEMPLATE
-        template = self._templates.get(name)
-        if template.scope is not Scope.ONE_PASSAGE:
-            raise InvalidField(
-                "template", f"{name!r} holds {template.scope.value}; judging needs {Scope.ONE_PASSAGE.value}"
-            )
+        template = self._templates.judging(name, turns=bool(request.turns))
         behind = () if self._encodes else verdicts.prefix
         limit = self._most_input - len(behind) - (0 if self._encodes else 1)
         page = _Page(self, template, request.question, limit, self.tokens)
@@ -245,11 +242,8 @@ class _Page:
             raise self.prompter.too_long(len(row), self.limit)
 
     def turns_that_fit(self, turns: Sequence[Turn], shown: Sequence[Sequence[Passage]]) -> Sequence[Turn]:
-        """The newest turns with which each of ``shown`` fits; all if the template shows none."""
+        """The newest turns with which each of ``shown`` fits."""
         if not turns or not shown:
-            return turns
-        first = self.template.render(self.question, shown[0], turns)
-        if first == self.template.render(self.question, shown[0], ()):
             return turns
         low, high = 0, len(turns)  # dropping `high` oldest is always possible
         while low < high:

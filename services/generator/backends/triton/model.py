@@ -152,6 +152,9 @@ class TritonModel:
         if self._judge is None:
             raise FailedPrecondition("NO_RELEVANCE", f"{self._name} cannot judge relevance")
         cancel.check()
+        if request.turns:
+            # Rows of different numbers of turns make no batch: the model that writes is asked itself.
+            return await self._writer.run(partial(self._judge_with_turns, request), cancel)
         rows = self._rows
         chunks = [request.passages[at : at + rows] for at in range(0, len(request.passages), rows)]
         tasks = [
@@ -223,6 +226,18 @@ class TritonModel:
             outputs = await self._client.infer(judge.name, rows, timeout_s=timeout_s)
             judge.heard()
             return wire.probabilities(outputs, len(passages))
+        except MalformedReplyError as error:
+            raise to_mesh_error(error) from None
+
+    async def _judge_with_turns(self, request: RelevanceRequest, timeout_s: float) -> list[float]:
+        found: dict[str, Tensor] = {}
+        try:
+            stream = self._client.stream(self._name, wire.judgement_with_turns(request), timeout_s=timeout_s)
+            async with aclosing(stream) as responses:
+                async for outputs in responses:
+                    self._writer.heard()
+                    found |= outputs
+            return wire.probabilities(found, len(request.passages))
         except MalformedReplyError as error:
             raise to_mesh_error(error) from None
 

@@ -84,6 +84,18 @@ def judgement_tensors(request: RelevanceRequest, passages: Sequence[Passage]) ->
     return {name: tensor.reshape(rows, 1) for name, tensor in tensors.items()}
 
 
+def judgement_with_turns(request: RelevanceRequest) -> dict[str, Tensor]:
+    """Inputs by which a generating model judges all of a request's passages itself."""
+    asked = GenerationRequest(
+        request.question, request.passages, template=request.template, turns=request.turns
+    )
+    over_vocabulary = request.normalization is Normalization.VOCABULARY
+    return request_tensors(asked) | {
+        "judge": np.array([True]),
+        "over_vocabulary": np.array([over_vocabulary]),
+    }
+
+
 def encode(tensors: Mapping[str, Tensor]) -> list[InferInput]:
     """Inputs of a request."""
     inputs = []
