@@ -1,0 +1,110 @@
+"""What a model is trained on: one example of one of RankRAG's five kinds, before any tokenizer."""
+
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Final
+
+ABSTENTION: Final = "not in the passages"
+"""What a model says when nothing in the passages answers the question."""
+
+NONE_RELEVANT: Final = "None"
+"""Target of retrieval-augmented ranking where no passage is relevant; the paper names no text for it."""
+
+
+class Kind(StrEnum):
+    """The five kinds of stage-II examples (rankrag section 4.2); stage I uses the first alone."""
+
+    SFT = "sft"
+    CONTEXT_RICH_QA = "context-rich-qa"
+    RETRIEVAL_AUGMENTED_QA = "retrieval-augmented-qa"
+    CONTEXT_RANKING = "context-ranking"
+    RETRIEVAL_AUGMENTED_RANKING = "retrieval-augmented-ranking"
+
+
+class Form(StrEnum):
+    """How a question is put, which decides the prompt's wording."""
+
+    SHORT = "short"
+    LONG = "long"
+    CLAIM = "claim"
+
+
+@dataclass(frozen=True, slots=True)
+class Passage:
+    """A passage of a corpus."""
+
+    id: str
+    title: str
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """An earlier turn of a conversation."""
+
+    question: str
+    answer: str
+
+
+@dataclass(frozen=True, slots=True)
+class Shown:
+    """A passage as an example shows it.
+
+    ``gold``: annotated (or labelled by 4-gram recall) as the one that answers; ``holds``: it holds an
+    accepted answer's words. A passage that holds them without being gold may or may not answer.
+    ``altered``: the sentences with the answer were cut out of it.
+    """
+
+    passage: Passage
+    gold: bool
+    holds: bool
+    altered: bool = False
+
+    @property
+    def irrelevant(self) -> bool:
+        """Neither gold nor holding the answer: surely of no use."""
+        return not self.gold and not self.holds
+
+
+@dataclass(frozen=True, slots=True)
+class Example:
+    """One training example (x, c, y) in the paper's terms.
+
+    ``answer`` is the text to say, :data:`ABSTENTION` where nothing shown answers; the ranking kinds are
+    judged by ``shown`` and keep it for what else can be learnt from the same passages. ``answers`` are
+    all accepted ones.
+    """
+
+    kind: Kind
+    source: str
+    id: str
+    question: str
+    turns: tuple[Turn, ...]
+    shown: tuple[Shown, ...]
+    answer: str
+    answers: tuple[str, ...]
+    form: Form
+
+    @property
+    def answerable(self) -> bool:
+        """Whether a passage shown answers, or none needs to."""
+        return self.kind is Kind.SFT or any(one.gold or one.holds for one in self.shown)
+
+    @property
+    def target(self) -> str:
+        """What a text model writes: the answer, ``True`` or ``False``, or the relevant passages' numbers."""
+        match self.kind:
+            case Kind.CONTEXT_RANKING:
+                return str(self.shown[0].gold)
+            case Kind.RETRIEVAL_AUGMENTED_RANKING:
+                relevant = [
+                    str(number) for number, one in enumerate(self.shown, start=1) if one.gold or one.holds
+                ]
+                return ", ".join(relevant) or NONE_RELEVANT
+            case _:
+                return self.answer
+
+
+def is_abstention(text: str) -> bool:
+    """Whether ``text`` says :data:`ABSTENTION`, whatever its case and final stop."""
+    return " ".join(text.lower().split()).rstrip(".") == ABSTENTION

@@ -1,0 +1,203 @@
+"""``ragmesh train``: train models of one's own to rank and to answer."""
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from ragmesh.cli.failure import USAGE, CommandError
+from ragmesh.cli.screen import Screen
+
+if TYPE_CHECKING:
+    from services.generator.training.blend import Blend
+
+
+def train() -> typer.Typer:
+    """The commands of ``ragmesh train``."""
+    app = typer.Typer(
+        name="train",
+        help="Train a model that ranks and answers, from local files.",
+        rich_markup_mode=None,
+        context_settings={"help_option_names": ["-h", "--help"]},
+    )
+    app.callback(invoke_without_command=True)(_start)
+    app.command()(rankrag)
+    app.command()(export)
+    return app
+
+
+def rankrag(
+    recipe: Annotated[
+        str, typer.Option(help="TOML file, or a preset: bundled, gpu, laptop, paper.")
+    ] = "laptop",
+    stage: Annotated[int, typer.Option(min=1, max=2, help="1: follow instructions; 2: rank and answer.")] = 2,
+    model: Annotated[
+        str,
+        typer.Option(
+            metavar="NAME_OR_PATH",
+            help="Language model to start from; bundled: the one that ships; pointer: a new one of its kind.",
+        ),
+    ] = "bundled",
+    output: Annotated[
+        Path | None, typer.Option(help="Folder for checkpoints, logs and the model; empty or new.")
+    ] = None,
+    data: Annotated[
+        Path | None, typer.Option(help="Folder of the data sets; RAGMESH_SHARED_DATA by default.")
+    ] = None,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Only show what goes into the blend, and check it.")
+    ] = False,
+    resume: Annotated[bool, typer.Option("--resume", help="Go on from the checkpoint in --output.")] = False,
+    lora: Annotated[
+        bool | None,
+        typer.Option("--lora/--full", help="Train adapters or all weights, instead of the recipe's."),
+    ] = None,
+    steps: Annotated[
+        int | None, typer.Option(min=1, help="Optimiser steps, instead of the recipe's.")
+    ] = None,
+    bf16: Annotated[
+        bool | None, typer.Option("--bf16/--float32", help="Precision, instead of the recipe's.")
+    ] = None,
+    frozen_layers: Annotated[
+        int | None,
+        typer.Option(min=0, help="Pointer models: lowest encoder layers to leave as they are."),
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the blend or the result as JSON.")] = False,
+) -> None:
+    """Train a model by RankRAG's recipe, or show what would go in.
+
+    On several GPUs or processes: torchrun --nproc-per-node N --no-python ragmesh train rankrag ...
+    """
+    with_training()
+    from services.generator.training import recipe as recipes
+    from services.generator.training import session
+    from services.generator.training.blend import Blend
+    from services.generator.training.datasets import default_data
+
+    screen = Screen()
+    folder = data or default_data()
+    try:
+        chosen = recipes.load(recipe)
+        if dry_run:
+            blend = Blend(chosen, folder, stage=stage)
+            if as_json:
+                screen.json(_rows(blend))
+            else:
+                show(screen, blend)
+            return
+        if output is None:
+            raise CommandError("--output is missing: name a folder for the checkpoints and the model", USAGE)
+        options = session.Options(
+            model=model,
+            stage=stage,
+            output=output,
+            data=folder,
+            resume=resume,
+            lora=lora,
+            steps=steps,
+            bf16=bf16,
+            frozen_layers=frozen_layers,
+        )
+        trainer = session.prepare(chosen, options)
+    except recipes.RecipeError as error:
+        raise CommandError(str(error)) from None
+    done = trainer.run()
+    if not trainer.speaks:
+        return
+    if as_json:
+        screen.json(done)
+    elif done.complete:
+        screen.line(f"{done.step:,} steps done; the model is in {output / 'model'}")
+    else:
+        screen.line(f"stopped after {done.step:,} steps; go on with the same command and --resume")
+
+
+def export(
+    run: Annotated[Path, typer.Argument(help="Folder that a training run writes to.")],
+    output: Annotated[Path, typer.Option(help="Folder for the model.")],
+) -> None:
+    """Write the model of a run's last checkpoint, finished or not, with its averaged weights."""
+    with_training()
+    from services.generator.training import session
+    from services.generator.training.recipe import RecipeError
+
+    try:
+        step = session.export(run, output)
+    except RecipeError as error:
+        raise CommandError(str(error)) from None
+    Screen().line(f"the model after {step:,} steps is in {output}")
+
+
+def with_training() -> None:
+    """Check that what training needs is installed.
+
+    Raises:
+        CommandError: it is not.
+    """
+    from importlib.util import find_spec
+
+    missing = [
+        name
+        for name in ("torch", "transformers", "accelerate", "peft", "bm25s", "tensorboard")
+        if not find_spec(name)
+    ]
+    if missing:
+        raise CommandError(f"training needs {', '.join(missing)}: pip install 'ragmesh[train]'")
+
+
+def show(screen: Screen, blend: "Blend") -> None:
+    """What goes into a blend: a line per source, then what is missing and what was removed."""
+    from services.generator.training.blend import summary
+
+    numbers = ("questions", "recipe", "share", "leaked", "unusable")
+    table = screen.table("source", "data set", "kind", "split", "licence", *numbers, right=numbers)
+    for row in blend.rows:
+        table.add_row(
+            row.source.name,
+            row.source.dataset,
+            str(row.source.kind),
+            row.split,
+            row.licence,
+            f"{row.items:,}",
+            f"for {row.source.instead_of}" if row.source.instead_of else f"{100 * row.wanted:.1f} %",
+            f"{100 * row.share:.1f} %" if row.missing is None else "missing",
+            f"{row.leaked.questions + row.leaked.orphans:,}",
+            f"{row.unusable:,}",
+        )
+    screen.out.print(table)
+    for heading, lines in summary(blend).items():
+        if lines:
+            screen.line(f"{heading}: {'; '.join(lines)}")
+
+
+def _rows(blend: "Blend") -> dict[str, object]:
+    from services.generator.training.blend import summary
+
+    return {
+        "recipe": blend.recipe.name,
+        "sources": [
+            {
+                "source": row.source.name,
+                "dataset": row.source.dataset,
+                "kind": str(row.source.kind),
+                "split": row.split,
+                "licence": row.licence,
+                "questions": row.items,
+                "wanted": row.wanted,
+                "share": row.share,
+                "leaked_questions": row.leaked.questions,
+                "leaked_gold": row.leaked.orphans,
+                "leaked_passages": row.leaked.passages,
+                "unusable": row.unusable,
+                "missing": row.missing,
+            }
+            for row in blend.rows
+        ],
+        "notes": {heading: list(lines) for heading, lines in summary(blend).items()},
+    }
+
+
+def _start(context: typer.Context) -> None:
+    if context.invoked_subcommand is None:
+        sys.stdout.write(context.get_help() + "\n")
