@@ -136,7 +136,7 @@ _STAGES: Final = {
 }
 _ACTIONS: Final = {
     Action.FAIL: common_pb2.Degradation.ACTION_UNSPECIFIED,
-    Action.LOCAL_VOTE: common_pb2.Degradation.ACTION_UNSPECIFIED,
+    Action.LOCAL_VOTE: common_pb2.Degradation.ACTION_LOCAL_VOTE,
     Action.RETRIEVER_ORDER: common_pb2.Degradation.ACTION_RETRIEVER_ORDER,
     Action.NO_CONTEXT: common_pb2.Degradation.ACTION_NO_CONTEXT,
     Action.SOURCE_LEFT_OUT: common_pb2.Degradation.ACTION_SOURCE_LEFT_OUT,

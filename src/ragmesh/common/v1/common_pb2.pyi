@@ -272,6 +272,8 @@ class Degradation(_message.Message):
         """The question was answered without passages."""
         ACTION_SOURCE_LEFT_OUT: Degradation._Action.ValueType  # 6
         """One of several sources was left out; the message names it."""
+        ACTION_LOCAL_VOTE: Degradation._Action.ValueType  # 7
+        """The orchestrator counted the vote itself, alike by token F1."""
 
     class Action(_Action, metaclass=_ActionEnumTypeWrapper):
         """What was done instead."""
@@ -290,6 +292,8 @@ class Degradation(_message.Message):
     """The question was answered without passages."""
     ACTION_SOURCE_LEFT_OUT: Degradation.Action.ValueType  # 6
     """One of several sources was left out; the message names it."""
+    ACTION_LOCAL_VOTE: Degradation.Action.ValueType  # 7
+    """The orchestrator counted the vote itself, alike by token F1."""
 
     STAGE_FIELD_NUMBER: _builtins.int
     ACTION_FIELD_NUMBER: _builtins.int
