@@ -22,6 +22,7 @@ from ragmesh.cli.moving import collection
 from ragmesh.cli.retrieval import retrieve, sources
 from ragmesh.cli.runs import report, runs
 from ragmesh.cli.screen import Screen
+from ragmesh.cli.train import train
 
 # Modules of commands import what is heavy (gRPC, the mesh) inside the command, so that --help comes at once.
 
@@ -67,6 +68,7 @@ def application() -> typer.Typer:
     app.add_typer(evaluation())
     for group in (feedback, agents, models):
         app.add_typer(group())
+    app.add_typer(train())
     return app
 
 
