@@ -220,7 +220,7 @@ def test_batches_have_like_costs_and_every_example_once(squad: Path, recipe: Rec
 SCRIPT = """
 import sys
 from pathlib import Path
-from services.generator.training import loop
+from services.generator.training import evaluation, loop
 from services.generator.training.blend import Blend
 from services.generator.training.pointer_learner import PointerLearner
 from services.generator.training.recipe import load
@@ -232,7 +232,7 @@ reader = tiny_models.pointer()
 stage = made.stage(2)
 trainer = loop.Trainer(
     PointerLearner(reader.model, reader.tokenizer, stage), Blend(made, root), stage, output,
-    seed=3, samples={}, identity={}, progress_bar=False,
+    seed=3, samples=evaluation.samples(made, root, 3), identity={}, progress_bar=False,
 )
 print("done", trainer.run().step, "speaks", trainer.speaks)
 """
@@ -244,7 +244,7 @@ def test_two_processes_train_as_one(squad: Path, recipe: Recipe, tmp_path: Path)
     described.write_text(
         'name = "two"\n[[source]]\nname = "rich"\ndataset = "squad-open"\nkind = "context-rich-qa"\nratio = 1\n'
         "[stage2]\nsteps = 3\nbatch_size = 4\nmicro_batch = 2\nlearning_rate = 1e-3\nbf16 = false\n"
-        "max_length = 100\nmax_target = 12\n"
+        'max_length = 100\nmax_target = 12\n[[evaluation]]\ndataset = "squad-open"\n'
     )
     environment = os.environ | {
         "PYTHONPATH": os.pathsep.join([str(Path.cwd()), str(Path.cwd() / "src")]),
@@ -266,6 +266,11 @@ def test_two_processes_train_as_one(squad: Path, recipe: Recipe, tmp_path: Path)
     left, right = ([float(row["loss"]) for row in log(out)] for out in (one, two))
     assert left == pytest.approx(right, rel=1e-4)
     assert len(left) == 3
+    # the held-out samples were split over the processes and put together again
+    told = [(out / loop.EVALUATIONS).read_text().splitlines()[-1].split(",") for out in (one, two)]
+    assert [float(value) for value in told[0]] == pytest.approx(
+        [float(value) for value in told[1]], nan_ok=True, abs=1e-3
+    )
     other = weights(two)
     for name, value in weights(one).items():
         # a key's bias moves no attention: its gradient is rounding, which Adam blows up to full steps
