@@ -215,7 +215,8 @@ class _OpenTranscript:
 def _numbered(text: str, source: str) -> Iterator[tuple[str, str]]:
     if not isinstance(text, str):
         raise InvalidInput(source, text, "a text")
-    for place, line in enumerate(text.splitlines(), start=1):
+    # Not splitlines, which also ends lines at characters that names in JSON may hold.
+    for place, line in enumerate(text.split("\n"), start=1):
         if line.strip():
             yield f"{source}:{place}", line.strip()
 

@@ -106,6 +106,8 @@ class Journal:
         if lines:
             target = os.open(self.path.with_name(file), os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
             try:
+                # What a killed run wrote into a file that the journal does not know of yet.
+                os.ftruncate(target, self._ends.get(file, 0))
                 data = "".join(f"{line}\n" for line in lines).encode()
                 _write(target, data)
                 os.fsync(target)

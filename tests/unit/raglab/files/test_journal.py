@@ -137,3 +137,13 @@ def test_kills_at_any_moment_lose_and_repeat_nothing(tmp_path: Path) -> None:
             break
     for name in ("a.journal", "file0.jsonl", "file1.jsonl", "file2.jsonl"):
         assert (tmp_path / "killed" / name).read_bytes() == (tmp_path / "whole" / name).read_bytes()
+
+
+def test_what_a_killed_run_left_in_a_file_of_its_first_piece_goes(tmp_path: Path) -> None:
+    with _journal(tmp_path):
+        (tmp_path / "run" / "m.jsonl").write_text(
+            "half of the first pie"
+        )  # killed before the journal said so
+    with _journal(tmp_path) as journal:
+        journal.add("q1", "m.jsonl", ["one"])
+    assert (tmp_path / "run" / "m.jsonl").read_text() == "one\n"

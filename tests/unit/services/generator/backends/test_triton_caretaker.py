@@ -80,7 +80,7 @@ class Scene:
         """Whether that request has been ended."""
         assert self.under_way is not None
         done, _ = await asyncio.wait((self.under_way,), timeout=0.02)
-        return bool(done)
+        return bool(done) and self.under_way.exception() is not None
 
     def why(self) -> str:
         """Why requests are refused."""

@@ -11,7 +11,7 @@ import torch
 
 from meshkit.models import ModelError
 from meshkit.placement import Placement
-from services.generator.backends import loading
+from services.generator.runtime import loading
 
 
 @pytest.fixture

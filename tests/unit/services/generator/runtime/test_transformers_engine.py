@@ -415,7 +415,7 @@ def test_judging_by_another_template(models: dict[str, LanguageEngine]) -> None:
     assert _judge(models["t5"], QUESTION, PASSAGES, template="fusion-in-decoder") != pytest.approx(
         usual, rel=1e-2
     )
-    with pytest.raises(InvalidField, match="judging needs one passage") as caught:
+    with pytest.raises(InvalidField, match="a judgement needs one passage") as caught:
         _judge(models["t5"], QUESTION, PASSAGES, template="ra-x")
     assert caught.value.field == "template"
     with pytest.raises(NotFound):
@@ -485,10 +485,7 @@ def test_fusion_drops_turns_until_every_row_fits(folders: dict[str, Path]) -> No
     assert len(prompt.rows[0]) < len(prompt.rows[1])
 
 
-def test_turns_a_template_does_not_show_are_not_dropped(folders: dict[str, Path]) -> None:
-    prompter = _prompter(folders["t5"])
-    long = Passage("a", "", " ".join(SENTENCES * 10))
-    prompt = prompter.prompt(
-        _request(turns=TURNS, passages=(long,), augmentation=Augmentation.FUSION_IN_DECODER)
-    )
-    assert (prompt.dropped_turns, prompt.cut_passages) == (0, 1)
+def test_turns_a_template_does_not_show_are_refused(folders: dict[str, Path]) -> None:
+    with pytest.raises(InvalidField, match="no place for earlier turns") as caught:
+        _prompter(folders["t5"]).prompt(_request(turns=TURNS, augmentation=Augmentation.FUSION_IN_DECODER))
+    assert caught.value.field == "turns"
