@@ -161,6 +161,10 @@ collection belongs in several processes or in Milvus.""",
     )
 
 
+def _reuse(read: int, computed: int) -> str:
+    return f"{read / computed:.1f}" if computed else "none computed"
+
+
 def _generation() -> tuple[str, str]:
     from benchmarks import generation
 
@@ -178,7 +182,7 @@ def _generation() -> tuple[str, str]:
         for one in found.batches
     )
     audits = "\n".join(
-        f"| {one.alpha:g} | {one.samples} | {one.distinct} | {one.read_tokens / max(one.computed_tokens, 1):.1f} | "
+        f"| {one.alpha:g} | {one.samples} | {one.distinct} | {_reuse(one.read_tokens, one.computed_tokens)} | "
         f"{one.seconds:.2f} s | {one.generations:.0f} | {one.identical} of {one.compared} |"
         for one in found.audits
     )
