@@ -166,10 +166,16 @@ async def _added(
     await times(whole, few[:2])
     found: dict[str, list[FloatArray]] = {key: [] for key in ("search", "short", "plain", "pool", "whole")}
     for _ in range(rounds):
-        # One after the other for each query: what disturbs the machine disturbs both.
-        pairs = [(await times(plain, [text]), await times(drawn, [text])) for text in texts]
-        found["plain"].append(np.array([one[0] for one, _ in pairs]))
-        found["pool"].append(np.array([other[0] for _, other in pairs]))
+        # Side by side for each query: what disturbs the machine disturbs both. Neither is the first to read
+        # what the query reads.
+        taken: dict[str, list[float]] = {"plain": [], "pool": []}
+        for at, text in enumerate(texts):
+            await times(plain, [text])
+            sides = [("plain", plain), ("pool", drawn)]
+            for key, query in sides if at % 2 else sides[::-1]:
+                taken[key].append(float((await times(query, [text]))[0]))
+        for key, values in taken.items():
+            found[key].append(np.array(values))
         found["search"].append(searches())
         found["short"].append(await times(replace(plain, k=K), texts))
         found["whole"].append(await times(whole, few))
