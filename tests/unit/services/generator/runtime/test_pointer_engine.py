@@ -241,3 +241,20 @@ def test_the_bundled_model_answers_and_judges() -> None:
         scores = _judge(bundled, question, passages)
         assert scores[relevant] > 0.5 > scores[1 - relevant]
     bundled.close()
+
+
+@pytest.mark.skipif(not artifact.bundled().is_dir(), reason="no bundled weights in this checkout")
+@pytest.mark.parametrize("num_beams", [1, 4])
+def test_the_bundled_models_answers_are_those_of_plain_generate(num_beams: int) -> None:
+    plain = PointerReader.from_folder()
+    bundled = assemble("ragmesh-pointer", EngineOptions(dtype="float32", device="cpu"), TEMPLATES)
+    decoding = Decoding(num_beams=num_beams, max_new_tokens=16)
+    asked = [_request(question=text, decoding=decoding) for text in SENTENCES[:5]]
+    ears = [submit(bundled, request) for request in asked]
+    for request, ear in zip(asked, ears, strict=True):
+        outcome = ear.outcome()
+        assert isinstance(outcome, Answer)
+        found = plain.answer(plain.encode(request.question, PAIRS), num_beams=num_beams, max_new_tokens=16)
+        assert (outcome.text, outcome.completion_tokens) == (found.text, found.tokens)
+        assert outcome.log_probability == pytest.approx(found.log_prob, abs=1e-3)
+    bundled.close()
