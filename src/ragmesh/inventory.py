@@ -1,5 +1,6 @@
 """What a mesh has to offer, by name."""
 
+from dataclasses import dataclass
 from typing import Final
 
 import grpc
@@ -13,8 +14,16 @@ from ragmesh.generator.v1 import generator_service_pb2_grpc as generator_grpc
 _GENERATOR: Final = "ragmesh.generator.v1.GeneratorService"
 
 
-def models(addresses: Addresses, *, timeout: float = 30.0) -> list[str]:
-    """Names of the generator's models, the default first.
+@dataclass(frozen=True, slots=True)
+class GeneratorModel:
+    """A model that answers: its name, and the number type it computes in, such as ``bfloat16``."""
+
+    name: str
+    dtype: str
+
+
+def models(addresses: Addresses, *, timeout: float = 30.0) -> list[GeneratorModel]:
+    """The generator's models, the default first.
 
     Args:
         addresses: where the services are.
@@ -32,4 +41,4 @@ def models(addresses: Addresses, *, timeout: float = 30.0) -> list[str]:
         raise codec.error(exc, service="generator", address=addresses.generator) from exc
     finally:
         channel.close()
-    return [model.name for model in reply.models]
+    return [GeneratorModel(model.name, model.dtype) for model in reply.models]

@@ -134,7 +134,7 @@ def problems(plan: LabelPlan, client: Client) -> list[str]:
         )
     if plan.metric not in METRICS:
         found.append(f"--metric {plan.metric}: allowed: {', '.join(METRICS)}")
-    there = models(client.addresses)
+    there = [model.name for model in models(client.addresses)]
     found.extend(
         f"--model {model}: there is no such model; there are {', '.join(there)}"
         for model in plan.models

@@ -7,9 +7,11 @@ from typing import Final
 from meshkit.errors import MeshError
 from ragmesh.audits.plan import AuditPlan, System
 from ragmesh.client import Client
-from ragmesh.inventory import models
+from ragmesh.inventory import GeneratorModel, models
 
 _MOST: Final = 10
+_ROUNDS: Final = frozenset({"bfloat16", "float16"})
+"""Number types in which the order of a sum decides between close tokens."""
 _REFUSALS: Final = frozenset({"INVALID_ARGUMENT", "NOT_FOUND", "FAILED_PRECONDITION", "OUT_OF_RANGE"})
 
 
@@ -31,8 +33,14 @@ def check(plan: AuditPlan, client: Client) -> Findings:
     Raises:
         MeshError: the mesh does not answer.
     """
-    problems = [*_queries(plan), *_numbers(plan), *_unknown_models(plan, client)]
-    notes: list[str] = []
+    there = models(client.addresses) if plan.answers else []
+    problems = [*_queries(plan), *_numbers(plan), *_unknown_models(plan, there)]
+    notes = [
+        f"{model.name} computes in {model.dtype}: another batch may round to another token, so a run that is "
+        "resumed or repeated may differ in an answer; with RAGMESH_GENERATOR_DTYPE=float32 it does not"
+        for model in there
+        if model.name in plan.models and model.dtype in _ROUNDS
+    ]
     asked = {query.query_id for query in plan.queries.queries}
     others = len(plan.labels.grades.keys() - asked)
     if others:
@@ -97,13 +105,13 @@ def _numbers(plan: AuditPlan) -> Iterator[str]:
     yield from _listed("these models are there twice", sorted(again))
 
 
-def _unknown_models(plan: AuditPlan, client: Client) -> Iterator[str]:
+def _unknown_models(plan: AuditPlan, there: Sequence[GeneratorModel]) -> Iterator[str]:
     if not plan.answers:
         return
-    there = models(client.addresses)
+    names = [model.name for model in there]
     for model in plan.models:
-        if model not in there:
-            yield f"--model {model}: there is no such model; there are {', '.join(there)}"
+        if model not in names:
+            yield f"--model {model}: there is no such model; there are {', '.join(names)}"
 
 
 def _probe(plan: AuditPlan, system: System, client: Client) -> Iterator[str]:

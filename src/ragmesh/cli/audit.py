@@ -110,7 +110,7 @@ def audit(
                 queries=read_queries(queries),
                 labels=read_labels(labels),
                 systems=_systems(retriever, expression, reranker, System),
-                models=[""] if exposure_only else model or models(client.addresses)[:1],
+                models=[""] if exposure_only else model or [models(client.addresses)[0].name],
                 alphas=_alphas(alpha),
                 samples=samples,
                 seed=seed,

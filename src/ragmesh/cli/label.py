@@ -80,7 +80,7 @@ def label(
         with Client(target) as client:
             plan = labelling.LabelPlan(
                 queries=read_queries(queries),
-                models=model or models(client.addresses)[:1],
+                models=model or [models(client.addresses)[0].name],
                 retrievers=retriever or ["bm25"],
                 collection=collection,
                 depth=depth,
