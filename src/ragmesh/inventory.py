@@ -1,7 +1,7 @@
 """What a mesh has to offer, by name."""
 
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, cast
 
 import grpc
 
@@ -10,16 +10,20 @@ from ragmesh import codec
 from ragmesh.addresses import Addresses
 from ragmesh.generator.v1 import generator_service_pb2 as generator_pb2
 from ragmesh.generator.v1 import generator_service_pb2_grpc as generator_grpc
+from ragmesh.request import AUGMENTATIONS, Augmentation
 
 _GENERATOR: Final = "ragmesh.generator.v1.GeneratorService"
+_NAMES: Final = {number: cast("Augmentation", name) for name, number in AUGMENTATIONS.items()}
 
 
 @dataclass(frozen=True, slots=True)
 class GeneratorModel:
-    """A model that answers: its name, and the number type it computes in, such as ``bfloat16``."""
+    """A model that answers: its name, the number type it computes in, such as ``bfloat16``, and the ways that
+    it can be handed passages, its default first."""
 
     name: str
     dtype: str
+    augmentations: tuple[Augmentation, ...] = ()
 
 
 def models(addresses: Addresses, *, timeout: float = 30.0) -> list[GeneratorModel]:
@@ -41,4 +45,9 @@ def models(addresses: Addresses, *, timeout: float = 30.0) -> list[GeneratorMode
         raise codec.error(exc, service="generator", address=addresses.generator) from exc
     finally:
         channel.close()
-    return [GeneratorModel(model.name, model.dtype) for model in reply.models]
+    return [
+        GeneratorModel(
+            model.name, model.dtype, tuple(_NAMES[one] for one in model.augmentations if one in _NAMES)
+        )
+        for model in reply.models
+    ]
