@@ -204,6 +204,15 @@ class EvaluatorClient:
         """A vote, as :class:`orchestrator.ports.Votes` has it."""
         return _EvaluatorBallot(self._stub.VoteAnytime(timeout=timeout_s), codec.vote_start(question, voting))
 
+    async def evaluate(
+        self, request: evaluator_pb.EvaluateConversationRequest, *, timeout_s: float
+    ) -> evaluator_pb.EvaluateConversationResponse:
+        """A conversation measured, as :class:`orchestrator.conversations.talk.Measures` has it."""
+        try:
+            return await self._stub.EvaluateConversation(request, timeout=timeout_s)
+        except grpc.RpcError as error:
+            raise _translated(error, "evaluator", {}) from error
+
     async def watch(self, on_change: Callable[[bool], None]) -> None:
         """See the port."""
         reachable: bool | None = None

@@ -143,6 +143,8 @@ _ACTIONS: Final = {
     Action.NO_ANSWER: common_pb2.Degradation.ACTION_NO_ANSWER,
     Action.OBSERVATION_QUEUED: common_pb2.Degradation.ACTION_OBSERVATION_QUEUED,
     Action.OBSERVATION_DROPPED: common_pb2.Degradation.ACTION_OBSERVATION_DROPPED,
+    Action.NO_REPORT: common_pb2.Degradation.ACTION_NO_REPORT,
+    Action.HISTORY_WORDS: common_pb2.Degradation.ACTION_HISTORY_WORDS,
 }
 
 
@@ -233,7 +235,7 @@ def ask(
 def retrieve_request(ask: Ask, *, k: int, sampling: Sampling | None) -> retriever_pb.RetrieveRequest:
     """Writes what the retriever is asked."""
     request = retriever_pb.RetrieveRequest(
-        query=ask.question, retriever=ask.retriever, depth=ask.depth, k=min(k, ask.depth)
+        query=ask.wording, retriever=ask.retriever, depth=ask.depth, k=min(k, ask.depth)
     )
     if ask.candidates is not None:
         request.candidates.passages.extend(_messages(ask.candidates))
@@ -295,6 +297,9 @@ def generate_request(prompt: Prompt) -> generator_pb.GenerateRequest:
         ),
     )
     request.passages.extend(_messages(prompt.passages))
+    request.template = prompt.template
+    for turn in prompt.turns:
+        request.turns.add(question=turn.question, answer=turn.answer)
     return request
 
 
@@ -492,6 +497,8 @@ def observation(value: Observation, *, with_text: bool) -> bytes:
         text = f"{passage.title} {passage.text}".strip() if index in told else ""
         add(passage_id=passage.id, provider=passage.attributes.get("provider", ""), text=text)
     message.observed_at.FromMicroseconds(value.observed_at_us)
+    if value.conversation is not None:
+        message.conversation.CopyFrom(cast(evaluator_pb.ObservedConversation, value.conversation))
     return message.SerializeToString()
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum, StrEnum
 from typing import Protocol, TypeAlias
@@ -63,6 +63,8 @@ class Action(StrEnum):
     LOCAL_VOTE = "local-vote"
     OBSERVATION_QUEUED = "observation-queued"
     OBSERVATION_DROPPED = "observation-dropped"
+    NO_REPORT = "no-report"
+    HISTORY_WORDS = "history-words"
 
 
 class SamplingStage(Enum):
@@ -137,6 +139,14 @@ class Labels:
 
 
 @dataclass(frozen=True, slots=True)
+class Exchange:
+    """An earlier turn of a conversation: what was asked, and what was answered."""
+
+    question: str
+    answer: str
+
+
+@dataclass(frozen=True, slots=True)
 class Ask:
     """A question and how to answer it, checked and with every default filled in.
 
@@ -173,6 +183,18 @@ class Ask:
     web: str = ""
     id_prefix: str = ""
     """What is put before the ids of the passages that are found."""
+    looked_for: str = ""
+    """What passages are found and ranked for, where that is not the question itself."""
+    turns: tuple[Exchange, ...] = ()
+    """Earlier turns for the model, oldest first; only with a template that shows them."""
+    template: str = ""
+    judge: Callable[[Pool, Sequence[Answered]], object] | None = None
+    """Makes of what was found and said the conversation so far, for the observation; carried, never read."""
+
+    @property
+    def wording(self) -> str:
+        """What passages are found and ranked for."""
+        return self.looked_for or self.question
 
 
 @dataclass(frozen=True, slots=True)
@@ -219,6 +241,8 @@ class Prompt:
     model: str
     augmentation: Augmentation
     decoding: Decoding
+    turns: tuple[Exchange, ...] = ()
+    template: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -436,3 +460,4 @@ class Observation:
     stage_ms: Mapping[Stage, float]
     degradations: Sequence[Degraded] = ()
     observed_at_us: int = field(default=0)
+    conversation: object | None = None

@@ -155,7 +155,7 @@ class Pipeline:
             )
             yield degradations[-1]
             # What takes passages refuses to go without; the model's own way of doing so is its default.
-            ask = replace(ask, augmentation=Augmentation.DEFAULT)
+            ask = replace(ask, augmentation=Augmentation.DEFAULT, template="", turns=())
 
         ranked, setbacks = await self._rank(ask, found, gathered, clock)
         for degraded in setbacks:
@@ -208,7 +208,7 @@ class Pipeline:
             clock,
             Step.RERANK if ask.names_reranker else Step.DEFAULT_RERANK,
             lambda budget: self._reranker.rerank(
-                ask.question,
+                ask.wording,
                 [found.passages[index] for index in scored],
                 agent=ask.agent,
                 reranker=ask.reranker,
@@ -258,7 +258,7 @@ class Pipeline:
     ) -> AsyncGenerator[Event, None]:
         """Streams the answer to the first context. Deltas that come while one is written leave together."""
         passages = _passages(found, row)
-        prompt = Prompt(ask.question, passages, ask.model, ask.augmentation, ask.decoding)
+        prompt = _prompt(ask, passages)
         parts: deque[str | Answer] = deque()
         news = asyncio.Event()
 
@@ -321,9 +321,7 @@ class Pipeline:
         async def answer(
             contexts: Sequence[Sequence[Passage]],
         ) -> Sequence[Answer | MeshError] | Setback:
-            prompts = [
-                Prompt(ask.question, passages, ask.model, ask.augmentation, decoding) for passages in contexts
-            ]
+            prompts = [replace(_prompt(ask, passages), decoding=decoding) for passages in contexts]
             async with gate:
                 return await attempt(
                     clock,
@@ -375,6 +373,7 @@ class Pipeline:
                 dict(clock.stage_ms),
                 tuple(degradations),
                 observed_at_us=time.time_ns() // 1000,
+                conversation=None if ask.judge is None else ask.judge(found, answers),
             )
             post = self._posts.begin(observation)
         exposure = await self._measure(ask, found, ranked.contexts, answers)
@@ -408,6 +407,10 @@ class Pipeline:
     async def _run(self, size: int, compute: Callable[[], T]) -> T:
         """Computes here if it is quick, in a thread if it might hold up the event loop."""
         return compute() if size <= _INLINE_PLACES else await self._pool.run(compute)
+
+
+def _prompt(ask: Ask, passages: Sequence[Passage]) -> Prompt:
+    return Prompt(ask.question, passages, ask.model, ask.augmentation, ask.decoding, ask.turns, ask.template)
 
 
 def _passages(found: Pool, row: IntArray) -> list[Passage]:

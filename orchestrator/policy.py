@@ -11,6 +11,8 @@
 - answers of an audit, refused as a whole, or before any other was there: the audit fails.
 - answers of an audit, any other failure: no answer for their samples; the audit goes on.
 - vote of an ensemble, any failure: the answers vote here, by token F1.
+- rewrite a turn of a conversation, any failure: words of earlier turns are looked for.
+- judge a conversation, any failure: no report after this turn; later ones count it.
 - keep the observation, any failure: the observation is dropped.
 - send the observation, any failure: it stays in the outbox and is sent later.
 
@@ -43,6 +45,8 @@ class Step(Enum):
     OTHER_ANSWERS = (Stage.GENERATE, "the generator, for other contexts than the first,")
     AUDIT_ANSWERS = (Stage.GENERATE, "the generator, for some contexts of the audit,")
     VOTE = (Stage.OBSERVE, "the evaluator, for the vote,")
+    REWRITE = (Stage.RETRIEVE, "the generator, for a question that stands alone,")
+    JUDGE = (Stage.OBSERVE, "the evaluator, for the conversation,")
     KEEP_OBSERVATION = (Stage.OBSERVE, "the outbox")
     SEND_OBSERVATION = (Stage.OBSERVE, "the evaluator")
 
@@ -89,6 +93,8 @@ POLICY: Final[dict[tuple[Step, Failure], Action]] = {
     **{(Step.AUDIT_ANSWERS, failure): Action.NO_ANSWER for failure in Failure},
     (Step.AUDIT_ANSWERS, Failure.REFUSED): Action.FAIL,
     **{(Step.VOTE, failure): Action.LOCAL_VOTE for failure in Failure},
+    **{(Step.REWRITE, failure): Action.HISTORY_WORDS for failure in Failure},
+    **{(Step.JUDGE, failure): Action.NO_REPORT for failure in Failure},
     **{(Step.KEEP_OBSERVATION, failure): Action.OBSERVATION_DROPPED for failure in Failure},
     **{(Step.SEND_OBSERVATION, failure): Action.OBSERVATION_QUEUED for failure in Failure},
 }
@@ -100,6 +106,8 @@ INSTEAD: Final = {
     Action.SOURCE_LEFT_OUT: "it is left out",
     Action.NO_ANSWER: "the answer is left out",
     Action.LOCAL_VOTE: "the answers vote without it, by token F1",
+    Action.NO_REPORT: "its relevance and fairness are told after a later turn",
+    Action.HISTORY_WORDS: "passages are looked for with words of earlier turns",
     Action.OBSERVATION_QUEUED: "the observation is kept and sent later",
     Action.OBSERVATION_DROPPED: "the observation is lost",
 }

@@ -251,7 +251,7 @@ class _Arrangement:
             self._clock,
             Step.RERANK if ask.names_reranker else Step.DEFAULT_RERANK,
             lambda budget: self._reranker.rerank(
-                ask.question, passages, agent=ask.agent, reranker=ask.reranker, timeout_s=budget
+                ask.wording, passages, agent=ask.agent, reranker=ask.reranker, timeout_s=budget
             ),
             who=f"the reranker, for {selection},",
             until=self._until,

@@ -274,6 +274,10 @@ class Degradation(_message.Message):
         """One of several sources was left out; the message names it."""
         ACTION_LOCAL_VOTE: Degradation._Action.ValueType  # 7
         """The orchestrator counted the vote itself, alike by token F1."""
+        ACTION_NO_REPORT: Degradation._Action.ValueType  # 8
+        """The conversation's relevance and fairness are not told after this turn; later reports count it."""
+        ACTION_HISTORY_WORDS: Degradation._Action.ValueType  # 9
+        """Earlier turns reached retrieval as words, not as a question the model wrote."""
 
     class Action(_Action, metaclass=_ActionEnumTypeWrapper):
         """What was done instead."""
@@ -294,6 +298,10 @@ class Degradation(_message.Message):
     """One of several sources was left out; the message names it."""
     ACTION_LOCAL_VOTE: Degradation.Action.ValueType  # 7
     """The orchestrator counted the vote itself, alike by token F1."""
+    ACTION_NO_REPORT: Degradation.Action.ValueType  # 8
+    """The conversation's relevance and fairness are not told after this turn; later reports count it."""
+    ACTION_HISTORY_WORDS: Degradation.Action.ValueType  # 9
+    """Earlier turns reached retrieval as words, not as a question the model wrote."""
 
     STAGE_FIELD_NUMBER: _builtins.int
     ACTION_FIELD_NUMBER: _builtins.int

@@ -1070,32 +1070,357 @@ class AuditResponse(_message.Message):
 Global___AuditResponse: _TypeAlias = AuditResponse  # noqa: Y015
 
 @_typing.final
+class GroupTarget(_message.Message):
+    """What is fair for one attribute of the passages that a conversation cites."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    ATTRIBUTE_FIELD_NUMBER: _builtins.int
+    GROUPS_FIELD_NUMBER: _builtins.int
+    SHARES_FIELD_NUMBER: _builtins.int
+    DIVERGENCE_FIELD_NUMBER: _builtins.int
+    attribute: _builtins.str
+    """Name of the attribute, such as `provider`; 1 to 128 bytes of letters, digits and `_`, each once."""
+    divergence: _evaluator_service_pb2.AttributeTarget.Divergence.ValueType
+    """How the achieved distribution is compared with it. Default: Jensen-Shannon divergence."""
+    @_builtins.property
+    def groups(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """The groups: values of the attribute, in their order where they have one; 2 to 1,000 different ones of 1 to
+        1,024 bytes. A value that is none of them, but several with `;` between, belongs to these in equal parts.
+        A passage without a group of these belongs to all alike, and is counted.
+        """
+
+    @_builtins.property
+    def shares(self) -> _containers.RepeatedScalarFieldContainer[_builtins.float]:
+        """Share of each group that is wanted; sums to 1. Empty means the same share for each.
+        Unit: probability. Range: [0, 1].
+        """
+
+    def __init__(
+        self,
+        *,
+        attribute: _builtins.str = ...,
+        groups: _abc.Iterable[_builtins.str] | None = ...,
+        shares: _abc.Iterable[_builtins.float] | None = ...,
+        divergence: _evaluator_service_pb2.AttributeTarget.Divergence.ValueType = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["attribute", b"attribute", "divergence", b"divergence", "groups", b"groups", "shares", b"shares"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___GroupTarget: _TypeAlias = GroupTarget  # noqa: Y015
+
+@_typing.final
+class ConversationOptions(_message.Message):
+    """How a conversation goes, beside how its turns are answered."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    class _History:
+        ValueType = _typing.NewType("ValueType", _builtins.int)
+        V: _TypeAlias = ValueType  # noqa: Y015
+
+    class _HistoryEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[ConversationOptions._History.ValueType], _builtins.type):
+        DESCRIPTOR: _descriptor.EnumDescriptor
+        HISTORY_UNSPECIFIED: ConversationOptions._History.ValueType  # 0
+        """Not set: words."""
+        HISTORY_NONE: ConversationOptions._History.ValueType  # 1
+        """The turn alone."""
+        HISTORY_WORDS: ConversationOptions._History.ValueType  # 2
+        """The turn, and the words of earlier user turns that it lacks, the newest turn's first, without function
+        words.
+        """
+        HISTORY_REWRITE: ConversationOptions._History.ValueType  # 3
+        """A question that stands alone, which the generator's model writes of the turns; where the model cannot,
+        as the bundled one, words take its place and the turn says so.
+        """
+
+    class History(_History, metaclass=_HistoryEnumTypeWrapper):
+        """What passages are looked for with, in a turn that has turns before it."""
+
+    HISTORY_UNSPECIFIED: ConversationOptions.History.ValueType  # 0
+    """Not set: words."""
+    HISTORY_NONE: ConversationOptions.History.ValueType  # 1
+    """The turn alone."""
+    HISTORY_WORDS: ConversationOptions.History.ValueType  # 2
+    """The turn, and the words of earlier user turns that it lacks, the newest turn's first, without function
+    words.
+    """
+    HISTORY_REWRITE: ConversationOptions.History.ValueType  # 3
+    """A question that stands alone, which the generator's model writes of the turns; where the model cannot,
+    as the bundled one, words take its place and the turn says so.
+    """
+
+    HISTORY_FIELD_NUMBER: _builtins.int
+    HISTORY_TURNS_FIELD_NUMBER: _builtins.int
+    TEMPLATE_FIELD_NUMBER: _builtins.int
+    TARGETS_FIELD_NUMBER: _builtins.int
+    PATIENCE_FIELD_NUMBER: _builtins.int
+    RELEVANCE_WEIGHT_FIELD_NUMBER: _builtins.int
+    METHOD_FIELD_NUMBER: _builtins.int
+    IRRELEVANT_TURNS_FIELD_NUMBER: _builtins.int
+    ENTITY_ATTRIBUTE_FIELD_NUMBER: _builtins.int
+    history: Global___ConversationOptions.History.ValueType
+    """What passages are looked for with."""
+    history_turns: _builtins.int
+    """Earlier turns that it is made of, the newest ones. Unit: turns. Range: [1, 100]. Default: 10."""
+    template: _builtins.str
+    """Prompt template that shows the model earlier turns, such as `rankrag-answer-conversation`; empty means
+    that the model is given each question alone, in its own form, as in an ask.
+    """
+    patience: _builtins.int
+    """Words a user reads before giving up. Unit: words. Range: [1, 1000000]. Default: 1250."""
+    relevance_weight: _builtins.float
+    """Weight of relevance in the combined value. Unit: fraction. Range: [0, 1]. Default: 0.5."""
+    method: _evaluator_service_pb2.EvaluateConversationRequest.Method.ValueType
+    """Which nuggets a turn's distribution is taken from."""
+    irrelevant_turns: _evaluator_service_pb2.EvaluateConversationRequest.IrrelevantTurns.ValueType
+    """What becomes of turns without relevant nuggets."""
+    entity_attribute: _builtins.str
+    """Attribute that tells what a passage is about, such as `document`: passages of the same value are one
+    entity, and passages without it one each. Empty means that each passage is its own.
+    """
+    @_builtins.property
+    def targets(self) -> _containers.RepeatedCompositeFieldContainer[Global___GroupTarget]:
+        """What is fair; at most 16. Without any there are no reports."""
+
+    def __init__(
+        self,
+        *,
+        history: Global___ConversationOptions.History.ValueType = ...,
+        history_turns: _builtins.int | None = ...,
+        template: _builtins.str = ...,
+        targets: _abc.Iterable[Global___GroupTarget] | None = ...,
+        patience: _builtins.int | None = ...,
+        relevance_weight: _builtins.float | None = ...,
+        method: _evaluator_service_pb2.EvaluateConversationRequest.Method.ValueType = ...,
+        irrelevant_turns: _evaluator_service_pb2.EvaluateConversationRequest.IrrelevantTurns.ValueType = ...,
+        entity_attribute: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_history_turns", b"_history_turns", "_patience", b"_patience", "_relevance_weight", b"_relevance_weight", "history_turns", b"history_turns", "patience", b"patience", "relevance_weight", b"relevance_weight"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_history_turns", b"_history_turns", "_patience", b"_patience", "_relevance_weight", b"_relevance_weight", "entity_attribute", b"entity_attribute", "history", b"history", "history_turns", b"history_turns", "irrelevant_turns", b"irrelevant_turns", "method", b"method", "patience", b"patience", "relevance_weight", b"relevance_weight", "targets", b"targets", "template", b"template"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__history_turns: _TypeAlias = _typing.Literal["history_turns"]  # noqa: Y015
+    _WhichOneofArgType__history_turns: _TypeAlias = _typing.Literal["_history_turns", b"_history_turns"]  # noqa: Y015
+    _WhichOneofReturnType__patience: _TypeAlias = _typing.Literal["patience"]  # noqa: Y015
+    _WhichOneofArgType__patience: _TypeAlias = _typing.Literal["_patience", b"_patience"]  # noqa: Y015
+    _WhichOneofReturnType__relevance_weight: _TypeAlias = _typing.Literal["relevance_weight"]  # noqa: Y015
+    _WhichOneofArgType__relevance_weight: _TypeAlias = _typing.Literal["_relevance_weight", b"_relevance_weight"]  # noqa: Y015
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__history_turns) -> _WhichOneofReturnType__history_turns | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__patience) -> _WhichOneofReturnType__patience | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__relevance_weight) -> _WhichOneofReturnType__relevance_weight | None: ...
+
+Global___ConversationOptions: _TypeAlias = ConversationOptions  # noqa: Y015
+
+@_typing.final
 class ConverseRequest(_message.Message):
-    """One user turn."""
+    """One user turn, or the end of the one under way."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
     ASK_FIELD_NUMBER: _builtins.int
     CONVERSATION_ID_FIELD_NUMBER: _builtins.int
+    OPTIONS_FIELD_NUMBER: _builtins.int
+    TIMEOUT_MS_FIELD_NUMBER: _builtins.int
+    CANCEL_FIELD_NUMBER: _builtins.int
     conversation_id: _builtins.str
-    """Conversation to continue; empty in the first turn makes a new one."""
+    """Conversation to continue; empty in the first turn makes a new one. In later turns of a stream empty, or
+    the same again.
+    """
+    timeout_ms: _builtins.int
+    """Time for this turn. Unit: milliseconds. Range: [1, 3600000].
+    Default: the server's, 60,000 unless set otherwise. The stream's deadline holds too.
+    """
+    cancel: _builtins.bool
+    """End the turn under way, which fails with the reason `TURN_CANCELLED`; nothing else of this message is
+    read. Turns that wait are taken up after it.
+    """
     @_builtins.property
     def ask(self) -> Global___AskRequest:
-        """The turn: how to answer it is set with the first and kept until set again."""
+        """The turn: how to answer it is set with the first and kept until set again: an ask that has more than
+        `question`, `labels`, `query_id` and `want_report` takes the place of what was kept, as a whole. The run
+        stays that of the first turn. Ensembles are not for conversations; of several rankings the first one's
+        answer is the turn's.
+        """
+
+    @_builtins.property
+    def options(self) -> Global___ConversationOptions:
+        """How the conversation goes; unset keeps what was set, at first the defaults."""
 
     def __init__(
         self,
         *,
         ask: Global___AskRequest | None = ...,
         conversation_id: _builtins.str = ...,
+        options: Global___ConversationOptions | None = ...,
+        timeout_ms: _builtins.int | None = ...,
+        cancel: _builtins.bool = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["ask", b"ask"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_timeout_ms", b"_timeout_ms", "ask", b"ask", "options", b"options", "timeout_ms", b"timeout_ms"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["ask", b"ask", "conversation_id", b"conversation_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_timeout_ms", b"_timeout_ms", "ask", b"ask", "cancel", b"cancel", "conversation_id", b"conversation_id", "options", b"options", "timeout_ms", b"timeout_ms"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__timeout_ms: _TypeAlias = _typing.Literal["timeout_ms"]  # noqa: Y015
+    _WhichOneofArgType__timeout_ms: _TypeAlias = _typing.Literal["_timeout_ms", b"_timeout_ms"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__timeout_ms) -> _WhichOneofReturnType__timeout_ms | None: ...
+
+Global___ConverseRequest: _TypeAlias = ConverseRequest  # noqa: Y015
+
+@_typing.final
+class TurnFailed(_message.Message):
+    """A turn has no answer, and the conversation goes on as if it had not been."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    ERROR_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def error(self) -> _common_pb2.ItemError:
+        """Why."""
+
+    def __init__(
+        self,
+        *,
+        error: _common_pb2.ItemError | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["error", b"error"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["error", b"error"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
-Global___ConverseRequest: _TypeAlias = ConverseRequest  # noqa: Y015
+Global___TurnFailed: _TypeAlias = TurnFailed  # noqa: Y015
+
+@_typing.final
+class CitedEntity(_message.Message):
+    """A source of an answer, as the system turn names it to its reader: an entity of GFRC."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    @_typing.final
+    class MembershipEntry(_message.Message):
+        DESCRIPTOR: _descriptor.Descriptor
+
+        KEY_FIELD_NUMBER: _builtins.int
+        VALUE_FIELD_NUMBER: _builtins.int
+        key: _builtins.str
+        @_builtins.property
+        def value(self) -> _evaluator_service_pb2.Distribution: ...
+        def __init__(
+            self,
+            *,
+            key: _builtins.str = ...,
+            value: _evaluator_service_pb2.Distribution | None = ...,
+        ) -> None: ...
+        _HasFieldArgType: _TypeAlias = _typing.Literal["value", b"value"]  # noqa: Y015
+        def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+        _ClearFieldArgType: _TypeAlias = _typing.Literal["key", b"key", "value", b"value"]  # noqa: Y015
+        def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+        def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+    PASSAGE_ID_FIELD_NUMBER: _builtins.int
+    ENTITY_FIELD_NUMBER: _builtins.int
+    LEVEL_FIELD_NUMBER: _builtins.int
+    REPEATED_FIELD_NUMBER: _builtins.int
+    WORD_COUNT_FIELD_NUMBER: _builtins.int
+    MEMBERSHIP_FIELD_NUMBER: _builtins.int
+    passage_id: _builtins.str
+    """The passage."""
+    entity: _builtins.str
+    """What it is told apart by, an address such as `ragmesh://demo/p7`."""
+    level: _builtins.int
+    """Relevance level: 2 where it is useful by the ask's labels, or the ask has none; 0 where it is not.
+    Unit: level. Range: [0, 2].
+    """
+    repeated: _builtins.bool
+    """It was cited before in this conversation, and is not relevant again."""
+    word_count: _builtins.int
+    """Position of its last word, counted over user and system words from the start.
+    Unit: words. Range: [1, 2^31 - 1].
+    """
+    @_builtins.property
+    def membership(self) -> _containers.MessageMap[_builtins.str, _evaluator_service_pb2.Distribution]:
+        """Membership per attribute."""
+
+    def __init__(
+        self,
+        *,
+        passage_id: _builtins.str = ...,
+        entity: _builtins.str = ...,
+        level: _builtins.int = ...,
+        repeated: _builtins.bool = ...,
+        word_count: _builtins.int = ...,
+        membership: _abc.Mapping[_builtins.str, _evaluator_service_pb2.Distribution] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["entity", b"entity", "level", b"level", "membership", b"membership", "passage_id", b"passage_id", "repeated", b"repeated", "word_count", b"word_count"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___CitedEntity: _TypeAlias = CitedEntity  # noqa: Y015
+
+@_typing.final
+class ConversationReport(_message.Message):
+    """Relevance and group fairness of a conversation so far (GFRC), after a turn and before its `done`."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    SO_FAR_FIELD_NUMBER: _builtins.int
+    TURN_RELEVANCE_FIELD_NUMBER: _builtins.int
+    TURN_GROUP_FAIRNESS_FIELD_NUMBER: _builtins.int
+    ENTITIES_FIELD_NUMBER: _builtins.int
+    NUM_UNGROUPED_FIELD_NUMBER: _builtins.int
+    NUM_WORDS_FIELD_NUMBER: _builtins.int
+    turn_relevance: _builtins.float
+    """What this turn adds to R; unset where the report before it is missing. Unit: gain. Range: [0, inf)."""
+    turn_group_fairness: _builtins.float
+    """Mean similarity of this turn to the targets; unset where the turn is left out.
+    Unit: similarity. Range: [0, 1].
+    """
+    num_ungrouped: _builtins.int
+    """Cited passages so far that have no group of some target, and count as of all alike.
+    Unit: passages. Range: [0, 2^31 - 1].
+    """
+    num_words: _builtins.int
+    """Words so far, the user's too. Unit: words. Range: [1, 2^31 - 1]."""
+    @_builtins.property
+    def so_far(self) -> _evaluator_service_pb2.EvaluateConversationResponse:
+        """The whole conversation so far."""
+
+    @_builtins.property
+    def entities(self) -> _containers.RepeatedCompositeFieldContainer[Global___CitedEntity]:
+        """The sources that this turn cites, in the order of the text."""
+
+    def __init__(
+        self,
+        *,
+        so_far: _evaluator_service_pb2.EvaluateConversationResponse | None = ...,
+        turn_relevance: _builtins.float | None = ...,
+        turn_group_fairness: _builtins.float | None = ...,
+        entities: _abc.Iterable[Global___CitedEntity] | None = ...,
+        num_ungrouped: _builtins.int = ...,
+        num_words: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_turn_group_fairness", b"_turn_group_fairness", "_turn_relevance", b"_turn_relevance", "so_far", b"so_far", "turn_group_fairness", b"turn_group_fairness", "turn_relevance", b"turn_relevance"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_turn_group_fairness", b"_turn_group_fairness", "_turn_relevance", b"_turn_relevance", "entities", b"entities", "num_ungrouped", b"num_ungrouped", "num_words", b"num_words", "so_far", b"so_far", "turn_group_fairness", b"turn_group_fairness", "turn_relevance", b"turn_relevance"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__turn_group_fairness: _TypeAlias = _typing.Literal["turn_group_fairness"]  # noqa: Y015
+    _WhichOneofArgType__turn_group_fairness: _TypeAlias = _typing.Literal["_turn_group_fairness", b"_turn_group_fairness"]  # noqa: Y015
+    _WhichOneofReturnType__turn_relevance: _TypeAlias = _typing.Literal["turn_relevance"]  # noqa: Y015
+    _WhichOneofArgType__turn_relevance: _TypeAlias = _typing.Literal["_turn_relevance", b"_turn_relevance"]  # noqa: Y015
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__turn_group_fairness) -> _WhichOneofReturnType__turn_group_fairness | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__turn_relevance) -> _WhichOneofReturnType__turn_relevance | None: ...
+
+Global___ConversationReport: _TypeAlias = ConversationReport  # noqa: Y015
 
 @_typing.final
 class ConverseResponse(_message.Message):
@@ -1106,13 +1431,31 @@ class ConverseResponse(_message.Message):
     CONVERSATION_ID_FIELD_NUMBER: _builtins.int
     TURN_FIELD_NUMBER: _builtins.int
     EVENT_FIELD_NUMBER: _builtins.int
+    FAILED_FIELD_NUMBER: _builtins.int
+    REPORT_FIELD_NUMBER: _builtins.int
+    LOOKED_FOR_FIELD_NUMBER: _builtins.int
+    TRANSCRIPT_FIELD_NUMBER: _builtins.int
     conversation_id: _builtins.str
     """The conversation."""
     turn: _builtins.int
-    """Which turn. Unit: one-based turn. Range: [1, 2^31 - 1]."""
+    """Which turn, turns that failed not counted. Unit: one-based turn. Range: [1, 2^31 - 1]."""
+    looked_for: _builtins.str
+    """What passages are looked for with; comes first, where that is not the question itself."""
+    transcript: _builtins.str
+    """The turn as it is measured and saved, in the format of GFRC's figure 5: user turn, system turn, and an
+    annotation of each source; comes with `done`.
+    """
     @_builtins.property
     def event(self) -> Global___AskResponse:
-        """The event."""
+        """The event. After `done` comes the next turn."""
+
+    @_builtins.property
+    def failed(self) -> Global___TurnFailed:
+        """The turn failed, and is over; either this, `event`, `report` or `looked_for`."""
+
+    @_builtins.property
+    def report(self) -> Global___ConversationReport:
+        """How relevant and fair the conversation is so far; comes before `done` where there are targets."""
 
     def __init__(
         self,
@@ -1120,10 +1463,14 @@ class ConverseResponse(_message.Message):
         conversation_id: _builtins.str = ...,
         turn: _builtins.int = ...,
         event: Global___AskResponse | None = ...,
+        failed: Global___TurnFailed | None = ...,
+        report: Global___ConversationReport | None = ...,
+        looked_for: _builtins.str = ...,
+        transcript: _builtins.str = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["event", b"event"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["event", b"event", "failed", b"failed", "report", b"report"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["conversation_id", b"conversation_id", "event", b"event", "turn", b"turn"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["conversation_id", b"conversation_id", "event", b"event", "failed", b"failed", "looked_for", b"looked_for", "report", b"report", "transcript", b"transcript", "turn", b"turn"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

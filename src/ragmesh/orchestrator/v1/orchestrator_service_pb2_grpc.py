@@ -73,7 +73,10 @@ class OrchestratorServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def Converse(self, request_iterator, context):
-        """A conversation: one user turn in, events of the system turn out, as often as wanted.
+        """A conversation: one user turn in, events of the system turn out, as often as wanted. Turns are taken one
+        after another; one that fails is told of by `failed`, and the conversation goes on without it. A
+        conversation outlives its stream: another one goes on with it by its id, within its lifetime and on the
+        same server.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

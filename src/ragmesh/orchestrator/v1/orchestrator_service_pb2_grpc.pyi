@@ -41,7 +41,11 @@ class OrchestratorServiceStub:
     these, `done` last. Identical contexts are answered once, whichever samples they come from.
     """
     Converse: _grpc.StreamStreamMultiCallable[_orchestrator_service_pb2.ConverseRequest, _orchestrator_service_pb2.ConverseResponse]
-    """A conversation: one user turn in, events of the system turn out, as often as wanted."""
+    """A conversation: one user turn in, events of the system turn out, as often as wanted. Turns are taken one
+    after another; one that fails is told of by `failed`, and the conversation goes on without it. A
+    conversation outlives its stream: another one goes on with it by its id, within its lifetime and on the
+    same server.
+    """
 
 @_typing.type_check_only
 class OrchestratorServiceAsyncStub(OrchestratorServiceStub):
@@ -56,7 +60,11 @@ class OrchestratorServiceAsyncStub(OrchestratorServiceStub):
     these, `done` last. Identical contexts are answered once, whichever samples they come from.
     """
     Converse: _aio.StreamStreamMultiCallable[_orchestrator_service_pb2.ConverseRequest, _orchestrator_service_pb2.ConverseResponse]  # type: ignore[assignment]
-    """A conversation: one user turn in, events of the system turn out, as often as wanted."""
+    """A conversation: one user turn in, events of the system turn out, as often as wanted. Turns are taken one
+    after another; one that fails is told of by `failed`, and the conversation goes on without it. A
+    conversation outlives its stream: another one goes on with it by its id, within its lifetime and on the
+    same server.
+    """
 
 class OrchestratorServiceServicer(metaclass=_abc_1.ABCMeta):
     """Runs retrieve, rerank, generate and observe, and streams what happens."""
@@ -86,6 +94,10 @@ class OrchestratorServiceServicer(metaclass=_abc_1.ABCMeta):
         request_iterator: _MaybeAsyncIterator[_orchestrator_service_pb2.ConverseRequest],
         context: _ServicerContext,
     ) -> _typing.Union[_abc.Iterator[_orchestrator_service_pb2.ConverseResponse], _abc.AsyncIterator[_orchestrator_service_pb2.ConverseResponse]]:
-        """A conversation: one user turn in, events of the system turn out, as often as wanted."""
+        """A conversation: one user turn in, events of the system turn out, as often as wanted. Turns are taken one
+        after another; one that fails is told of by `failed`, and the conversation goes on without it. A
+        conversation outlives its stream: another one goes on with it by its id, within its lifetime and on the
+        same server.
+        """
 
 def add_OrchestratorServiceServicer_to_server(servicer: OrchestratorServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...
