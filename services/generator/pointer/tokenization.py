@@ -90,3 +90,13 @@ def pair(
     window = tuple(text_ids[start : start + room(question_ids, title_ids, limit)])
     head = (CLS, *question, SEP)
     return Pair((*head, *title_ids, *window, SEP), len(head), len(head) + len(title_ids), start)
+
+
+def in_one_text(passages: Sequence[tuple[str, str]]) -> str:
+    """Titles and texts of passages, best first, as one text.
+
+    ``context 1: {doc1} … context k: {dock}``, a document being its title and text: what follows the input in
+    in-prompt augmentation (iterative utility maximisation, section 5.1).
+    """
+    documents = (" ".join(filter(None, one)) for one in passages)
+    return " ".join(f"context {place}: {document}" for place, document in enumerate(documents, start=1))

@@ -138,7 +138,11 @@ def pointer_engine(
         scores_relevance=True,
         max_input_tokens=config.max_position_embeddings,
         max_new_tokens=config.max_position_embeddings - 1,
-        augmentations=(Augmentation.FUSION_IN_DECODER, Augmentation.RETRIEVAL_FREE),
+        augmentations=(
+            Augmentation.FUSION_IN_DECODER,
+            Augmentation.IN_PROMPT,
+            Augmentation.RETRIEVAL_FREE,
+        ),
     )
     limits = _limits(options, placement.device)
     loop = DecodingLoop(name, network, rules, limits, midway=True)

@@ -1,14 +1,24 @@
-"""What the pointer model reads and writes: pairs of the question and a passage; answers in their letters."""
+"""What the pointer model reads and writes: pairs of the question and passages; answers in their letters."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import lru_cache
 
 from meshkit.errors import InvalidField
-from services.generator.domain import GenerationRequest, Passage, RelevanceRequest
+from services.generator.domain import Augmentation, GenerationRequest, Passage, RelevanceRequest
 from services.generator.pointer.configuration import PointerConfig
 from services.generator.pointer.grounding import Grounder
-from services.generator.pointer.tokenization import MAX_QUESTION, Pair, PairTokenizer, Text, pair, room
+from services.generator.pointer.tokenization import (
+    MAX_QUESTION,
+    Pair,
+    PairTokenizer,
+    Text,
+    in_one_text,
+    pair,
+    room,
+)
+from services.generator.prompts import most_passages
 from services.generator.runtime.networks import Prompt
 from services.generator.runtime.prompting import Verdicts
 from services.generator.runtime.transcript import Grounded, Transcript
@@ -20,15 +30,18 @@ _TEXTS = 4096
 class PairPrompter:
     """Each passage is read with the question, cut at its end where the pair is too long.
 
+    In-prompt, all passages make one pair with the question, as far as they fit: the last are left out first.
+
     Args:
         name: what errors call the model.
-        limit: longest pair. Tokens.
+        limit: longest pair of a question and one passage. Tokens.
     """
 
     def __init__(self, name: str, tokenizer: PairTokenizer, config: PointerConfig, *, limit: int) -> None:
         self._name = name
         self._tokenizer = tokenizer
         self._limit = limit
+        self._most = config.max_position_embeddings
         self._answer = config.answer_token_id
         self._relevance = config.relevance_token_id
         self._verdicts = Verdicts((), config.true_token_id, config.false_token_id)
@@ -40,8 +53,10 @@ class PairPrompter:
         return self._verdicts
 
     def prompt(self, request: GenerationRequest) -> Prompt:
-        """One row per passage, or the question alone."""
+        """One row per passage, one for all of them (in-prompt), or the question alone."""
         question = self._question(request.question, request.template)
+        if request.augmentation is Augmentation.IN_PROMPT and request.passages:
+            return self._together(question, request)
         made = [self._pair(question, passage) for passage in request.passages]
         if not made:
             made = [(pair(question, (), (), limit=self._limit), False)]
@@ -75,6 +90,24 @@ class PairPrompter:
                 "question", f"has {len(ids)} tokens; {self._name} reads at most {MAX_QUESTION}"
             )
         return ids
+
+    def _together(self, question: tuple[int, ...], request: GenerationRequest) -> Prompt:
+        space = room(question, (), self._most)
+
+        def tokens(passages: Sequence[Passage]) -> tuple[int, ...]:
+            return self._tokenizer.ids(in_one_text([(one.title, one.text) for one in passages]))
+
+        kept = max(1, most_passages(request.passages, lambda shown: len(tokens(shown)) <= space))
+        shown = tokens(request.passages[:kept])
+        made = pair(question, (), shown, limit=self._most)
+        return Prompt(
+            (made.ids,),
+            (self._answer,),
+            (made.boundary,),
+            dropped_passages=len(request.passages) - kept,
+            cut_passages=int(len(shown) > space),
+            dropped_turns=len(request.turns),
+        )
 
     def _pair(self, question: tuple[int, ...], passage: Passage) -> tuple[Pair, bool]:
         title = self._tokenizer.title_ids(passage.title)

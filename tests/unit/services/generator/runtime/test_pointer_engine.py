@@ -84,6 +84,30 @@ def test_answers_are_the_readers(model: LanguageEngine, reader: PointerReader, n
     assert len(texts) > 1, "the comparison would be vacuous"
 
 
+def test_in_prompt_reads_all_passages_as_one(model: LanguageEngine, reader: PointerReader) -> None:
+    answer, _ = write(model, _request(augmentation=Augmentation.IN_PROMPT))
+    together = " ".join(f"context {at}: Title {at - 1} {text}" for at, text in enumerate(SENTENCES[1:5], 1))
+    encodings = reader.encode(QUESTION, [("", together)])
+    assert answer.text == reader.answer(encodings, max_new_tokens=10).text
+    assert answer.prompt_tokens == encodings.tokens
+    assert (answer.dropped_passages, answer.cut_passages) == (0, 0)
+
+
+def test_in_prompt_leaves_out_the_last_passages_that_do_not_fit(model: LanguageEngine) -> None:
+    long = tuple(Passage(str(at), "", " ".join([SENTENCES[1]] * 12)) for at in range(9))
+    request = _request(augmentation=Augmentation.IN_PROMPT, passages=long)
+    answer, _ = write(model, request)
+    kept = len(long) - answer.dropped_passages
+    assert 0 < kept < len(long)
+    assert answer.cut_passages == 0
+    assert answer.prompt_tokens <= model.describe().max_input_tokens
+    alone, _ = write(model, replace(request, passages=long[:kept]))
+    assert (alone.text, alone.prompt_tokens) == (answer.text, answer.prompt_tokens)
+    endless, _ = write(model, replace(request, passages=(Passage("a", "", "word " * 900),)))
+    assert (endless.dropped_passages, endless.cut_passages) == (0, 1)
+    assert endless.prompt_tokens == model.describe().max_input_tokens
+
+
 def test_retrieval_free(model: LanguageEngine, reader: PointerReader) -> None:
     answer, _ = write(model, _request(passages=(), augmentation=Augmentation.RETRIEVAL_FREE))
     assert answer.text == reader.answer(reader.encode(QUESTION, []), max_new_tokens=10).text
@@ -211,7 +235,11 @@ def test_running_out_of_length(model: LanguageEngine) -> None:
 def test_description(model: LanguageEngine) -> None:
     description = model.describe()
     assert (description.engine, description.architecture) == ("pointer", "PointerForConditionalGeneration")
-    assert description.augmentations == (Augmentation.FUSION_IN_DECODER, Augmentation.RETRIEVAL_FREE)
+    assert description.augmentations == (
+        Augmentation.FUSION_IN_DECODER,
+        Augmentation.IN_PROMPT,
+        Augmentation.RETRIEVAL_FREE,
+    )
     assert description.scores_relevance
     assert (description.max_input_tokens, description.max_new_tokens) == (512, 511)
 
