@@ -73,20 +73,21 @@ def _drawing() -> tuple[str, str]:
     from benchmarks import drawing
 
     rows = "\n".join(
-        f"| {one.passages:,} | {one.retriever} | {one.search_ms:.2f} | {one.short_ms:.2f} | {one.plain_ms:.2f} | "
-        f"{one.pool_ms:.2f} | {one.pool_added_ms:.3f} | {100 * one.share:.0f} % | {one.whole_ms:.1f} | "
-        f"{one.whole_memory / 2**20:.0f} MiB |"
+        f"| {one.passages:,} | {one.retriever} | {one.served_ms:.2f} | {one.served_added_ms:.3f} | {100 * one.share:.0f} % | "
+        f"{one.search_ms:.2f} | {one.short_ms:.2f} | {one.plain_ms:.2f} | {one.pool_added_ms:.3f} | "
+        f"{100 * one.engine_share:.0f} % | {one.whole_ms:.1f} | {one.whole_memory / 2**20:.0f} MiB |"
         for one in drawing.measure()
     )
     return (
         "What sampling adds to a query",
-        f"""{drawing.RANKINGS} rankings of {drawing.K} at α = {drawing.ALPHA:g}, with log-probabilities, beside one ranking; from the engine to the
-finished message, one thread, p50 in milliseconds, the two in turn for each query. The pool is the best {drawing.DEPTH}, and all of it
-is in both replies; a reply of {drawing.K} is beside them. `dense` is without encoding the query. From the whole collection every
-passage is scored, and the passages that are drawn, some hundreds, are in the reply.
+        f"""{drawing.RANKINGS} rankings of {drawing.K} at α = {drawing.ALPHA:g}, with log-probabilities, beside one ranking; one thread, p50 in milliseconds,
+the two in turn for each query. The pool is the best {drawing.DEPTH}, and all of it is in both replies. First a query as a client sees it,
+a process of its own over gRPC; then the same from the engine to the finished message, without the wire, where a search
+alone and a reply of {drawing.K} are beside it. `dense` is without encoding the query, which takes milliseconds more. From the whole
+collection every passage is scored, and the passages that are drawn, some hundreds, are in the reply (without the wire).
 
-| passages | retriever | search alone | one ranking, {drawing.K} in the reply | one ranking, {drawing.DEPTH} in the reply | {drawing.RANKINGS} drawn from the pool | added | share (< 15 %) | drawn from the whole collection | memory of that |
-|---|---|---|---|---|---|---|---|---|---|
+| passages | retriever | a query | {drawing.RANKINGS} rankings add | share (< 15 %) | search alone | one ranking, {drawing.K} in the reply | {drawing.DEPTH} in the reply | {drawing.RANKINGS} rankings add | share | drawn from the whole collection | memory of that |
+|---|---|---|---|---|---|---|---|---|---|---|---|
 {rows}""",
     )
 

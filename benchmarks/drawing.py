@@ -1,13 +1,18 @@
-"""What sampling adds to a query: the same query with and without it, side by side, by size."""
+"""What sampling adds to a query: the same query with and without it, side by side, by size.
+
+Once as a client of the service sees it, over gRPC on this machine, and once from the engine to the message.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, replace
 from functools import cache
+from multiprocessing import get_context
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -18,6 +23,10 @@ from benchmarks.dense import DIMENSION
 from benchmarks.dense import generated as vectors_of
 from meshkit.admission import Admission
 from meshkit.compute import ComputePool
+from meshkit.server import MeshServer, Registration
+from meshkit.telemetry import Telemetry
+from ragmesh.retriever.v1 import retriever_service_pb2 as retriever_pb
+from ragmesh.retriever.v1 import retriever_service_pb2_grpc as retriever_grpc
 from services.retriever.analyzer import analyzer
 from services.retriever.backends.catalogue import Catalogue
 from services.retriever.backends.segments.store import SegmentStore
@@ -25,11 +34,14 @@ from services.retriever.backends.segments.writer import Recipe
 from services.retriever.codec import queries
 from services.retriever.domain import DEFAULT_TENANT, Draw, FloatArray, Query, VectorArray
 from services.retriever.engine import RetrieverEngine
+from services.retriever.servicer import RetrieverServicer
 from services.retriever.settings import RetrieverSettings
+from services.retriever.web import WebRetrieval
 
 SIZES = (20_000, 200_000, 1_000_000)
 RANKINGS, K, DEPTH, ALPHA = 100, 5, 100, 2.0
 _NAME = "bench"
+_SERVICE = "ragmesh.retriever.v1.RetrieverService"
 _BATCH = 50_000
 _DRAW = Draw(ALPHA, RANKINGS, 1)
 
@@ -46,6 +58,8 @@ class Added:
         plain_ms: one ranking of the best 100, and all of them in the reply.
         pool_ms: the same 100 in the reply, and 100 rankings of 5 drawn from them, with log-probabilities.
         pool_added_ms: median over queries of what the latter took more.
+        served_ms: the former as a client of the service sees it, over gRPC from a process of its own.
+        served_added_ms: median over queries of what the latter took more for such a client.
         whole_ms: 100 rankings of 5 drawn from every passage of the collection.
         whole_memory: most memory that these took at a time beyond what was held before. Bytes.
     """
@@ -57,12 +71,19 @@ class Added:
     plain_ms: float
     pool_ms: float
     pool_added_ms: float
+    served_ms: float
+    served_added_ms: float
     whole_ms: float
     whole_memory: int
 
     @property
     def share(self) -> float:
         """What drawing from the pool adds to a query, as a share of it."""
+        return self.served_added_ms / self.served_ms
+
+    @property
+    def engine_share(self) -> float:
+        """The same without the wire."""
         return self.pool_added_ms / self.plain_ms
 
 
@@ -121,10 +142,11 @@ async def _measured(size: int, asked: int, rounds: int) -> list[Added]:
             f"{' '.join(one.text.split()[:10])} #{number}"
             for number, one in enumerate(passages_of(asked, seed=99))
         ]
-        found = [
-            await _added(engine, store, catalogue, name, size, texts, rounds)
-            for name in ("bm25-lucene", "dense")
-        ]
+        found = []
+        async with _served(engine, pool) as address:
+            for name in ("bm25-lucene", "dense"):
+                served = await asyncio.to_thread(_asked, address, name, texts, rounds)
+                found.append(await _added(engine, store, catalogue, name, size, texts, rounds, served))
         pool.close()
         await store.stop()
     return found
@@ -138,6 +160,7 @@ async def _added(
     size: int,
     texts: Sequence[str],
     rounds: int,
+    served: tuple[float, float],
 ) -> Added:
     plain = Query("", _NAME, None, name, DEPTH, DEPTH, None, with_inclusion=False, stream_id="")
     drawn = replace(plain, k=K, draw=_DRAW)
@@ -190,9 +213,69 @@ async def _added(
         plain_ms=float(np.median(best["plain"])),
         pool_ms=float(np.median(best["pool"])),
         pool_added_ms=float(np.median(best["pool"] - best["plain"])),
+        served_ms=served[0],
+        served_added_ms=served[1],
         whole_ms=float(np.median(best["whole"])),
         whole_memory=peak[0],
     )
+
+
+@asynccontextmanager
+async def _served(engine: RetrieverEngine, pool: ComputePool) -> AsyncIterator[str]:
+    """The service around the engine, as its process runs it; its address."""
+    settings = RetrieverSettings(encoder="known", host="127.0.0.1", port=0)
+    telemetry = Telemetry.from_settings("retriever", settings)
+    servicer = RetrieverServicer(pool, trust_tenant=False)
+    servicer.open(engine, WebRetrieval({}, engine, Admission(1, "queries")))
+    add = retriever_grpc.add_RetrieverServiceServicer_to_server
+    registration = Registration(add, servicer, _SERVICE)
+    async with MeshServer("retriever", settings, [registration], _Ready(), telemetry=telemetry) as server:
+        yield server.address
+
+
+class _Ready:
+    """A lifecycle with nothing to do: the engine is there."""
+
+    async def start(self) -> None: ...
+
+    async def stop(self) -> None: ...
+
+
+def _asked(address: str, retriever: str, texts: Sequence[str], rounds: int) -> tuple[float, float]:
+    """p50 of the best 100 for a client, and median of what drawing from them takes more. Milliseconds."""
+    with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as client:
+        return client.submit(_ask, address, retriever, list(texts), rounds).result()
+
+
+def _ask(address: str, retriever: str, texts: Sequence[str], rounds: int) -> tuple[float, float]:
+    from meshkit.channel import connect_sync
+
+    channel = connect_sync(address, service=_SERVICE, idempotent=("Retrieve",))
+    stub = retriever_grpc.RetrieverServiceStub(channel)
+    plain = retriever_pb.RetrieveRequest(collection=_NAME, retriever=retriever, depth=DEPTH, k=DEPTH)
+    drawn = retriever_pb.RetrieveRequest(collection=_NAME, retriever=retriever, depth=DEPTH, k=K)
+    drawn.sampling.alpha, drawn.sampling.num_rankings, drawn.sampling.seed = ALPHA, RANKINGS, 1
+
+    def ms(request: retriever_pb.RetrieveRequest, text: str) -> float:
+        request.query = text
+        began = time.perf_counter()
+        stub.Retrieve(request, timeout=60)
+        return 1e3 * (time.perf_counter() - began)
+
+    taken: dict[str, list[list[float]]] = {"plain": [], "drawn": []}
+    for turn in range(rounds + 1):
+        row: dict[str, list[float]] = {"plain": [], "drawn": []}
+        for at, text in enumerate(texts):
+            ms(plain, text)
+            sides = [("plain", plain), ("drawn", drawn)]
+            for key, request in sides if at % 2 else sides[::-1]:
+                row[key].append(ms(request, text))
+        if turn:  # the first reads what a running service has read before
+            for key, values in row.items():
+                taken[key].append(values)
+    channel.close()
+    best = {key: np.min(np.array(rows), axis=0) for key, rows in taken.items()}
+    return float(np.median(best["plain"])), float(np.median(best["drawn"] - best["plain"]))
 
 
 @contextmanager

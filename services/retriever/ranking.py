@@ -10,7 +10,7 @@ from typing import Literal
 
 import numpy as np
 
-from ragcore.plackett_luce import Draws, draw_rankings, inclusion_probabilities, log_weights
+from ragcore.plackett_luce import Draws, draw_from_scores, inclusion_probabilities, log_weights
 from services.retriever.domain import Draw, FloatArray, IntArray, Query, Scored, Unranked
 
 
@@ -38,9 +38,10 @@ def ranked(query: Query, pool: Scored, k: int) -> tuple[int, IntArray, FloatArra
         nothing = np.empty(0)
         empty = np.empty((draw.num_rankings, 0), dtype=np.int64)
         return 0, empty, np.zeros(draw.num_rankings), nothing if query.with_inclusion else None
-    weights = log_weights(pool.scores, draw.alpha)
-    drawn = _drawn(query, draw, weights, length)
-    inclusion = inclusion_probabilities(weights, k=length) if query.with_inclusion else None
+    drawn = _drawn(query, draw, pool.scores, length)
+    inclusion = None
+    if query.with_inclusion:
+        inclusion = inclusion_probabilities(log_weights(pool.scores, draw.alpha), k=length)
     return size, drawn.rankings, drawn.log_probabilities, inclusion
 
 
@@ -69,8 +70,7 @@ def drawn_from_all(
         nothing = np.empty(0)
         shown = Scored(np.empty(0, dtype=np.int64), nothing)
         return shown, empty, np.zeros(draw.num_rankings), nothing if query.with_inclusion else None
-    weights = log_weights(found.scores, draw.alpha)
-    drawn = _drawn(query, draw, weights, length)
+    drawn = _drawn(query, draw, found.scores, length)
     there, numbers = np.unique(drawn.rankings, return_inverse=True)
     rows, scores = found.rows[there], found.scores[there]
     order = np.lexsort((places(rows), -scores))
@@ -78,6 +78,7 @@ def drawn_from_all(
     new[order] = np.arange(len(order))
     inclusion = None
     if query.with_inclusion:
+        weights = log_weights(found.scores, draw.alpha)
         inclusion = inclusion_probabilities(weights, k=length)[there[order]]
     rankings = new[numbers].reshape(drawn.rankings.shape)
     return Scored(rows[order], scores[order]), rankings, drawn.log_probabilities, inclusion
@@ -85,14 +86,16 @@ def drawn_from_all(
 
 def warm() -> None:
     """Has draws compiled, or loads what an earlier process compiled, so that no request waits for it."""
-    weights = np.array([2.0, 1.0])
-    for some in (weights, weights[::-1].copy()):
-        draw_rankings(some, num_rankings=1, k=1, rng=0, engine=_engine())
+    scores = np.array([2.0, 1.0])
+    for some in (scores, scores[::-1].copy()):
+        draw_from_scores(some, 1.0, num_rankings=1, k=1, rng=0, engine=_engine())
 
 
-def _drawn(query: Query, draw: Draw, weights: FloatArray, k: int) -> Draws:
+def _drawn(query: Query, draw: Draw, scores: FloatArray, k: int) -> Draws:
     rng = np.random.default_rng([draw.seed, zlib.crc32((query.stream_id or query.text).encode())])
-    return draw_rankings(weights, num_rankings=draw.num_rankings, k=k, rng=rng, engine=_engine())
+    return draw_from_scores(
+        scores, draw.alpha, num_rankings=draw.num_rankings, k=k, rng=rng, engine=_engine()
+    )
 
 
 @cache

@@ -6,11 +6,12 @@ A ranking is drawn item by item, each with probability proportional to its weigh
 from ragcore.plackett_luce.inclusion import inclusion_probabilities
 from ragcore.plackett_luce.likelihood import log_probability
 from ragcore.plackett_luce.policy import MAX_ALPHA, log_weights, normalize_scores
-from ragcore.plackett_luce.sampling import Draws, draw_rankings, sample_rankings
+from ragcore.plackett_luce.sampling import Draws, draw_from_scores, draw_rankings, sample_rankings
 
 __all__ = [
     "MAX_ALPHA",
     "Draws",
+    "draw_from_scores",
     "draw_rankings",
     "inclusion_probabilities",
     "log_probability",

@@ -20,7 +20,8 @@ import numpy as np
 
 from ragcore.arrays import FloatArray, IntArray
 
-_CORE = 300.0
+CORE = 300.0
+"""Log of the factor that the weights of a frame's core span, (0, inf)."""
 _WINDOW = 700.0  # exp(-700) is still a normal float64
 
 
@@ -132,9 +133,9 @@ def build_frames(log_weights: FloatArray, depth: int) -> Frames:
         reference = float(ordered[high - 1])
         core = low = 0
         if (
-            ordered[0] < reference - _CORE
+            ordered[0] < reference - CORE
         ):  # else all is core, and `ordered` perhaps no more than nearly sorted
-            core = int(np.searchsorted(ordered[:high], reference - _CORE))
+            core = int(np.searchsorted(ordered[:high], reference - CORE))
             low = int(np.searchsorted(ordered[:high], reference - _WINDOW))
         edges = np.empty(high - low + 3)
         edges[:2] = 0.0
@@ -162,7 +163,7 @@ def _ascending(log_weights: FloatArray) -> tuple[IntArray | None, FloatArray]:
     lightest = log_weights.min()
     with np.errstate(over="ignore"):
         span = log_weights.max() - lightest
-    if span > _CORE:
+    if span > CORE:
         order = np.argsort(log_weights, kind="stable")
     else:
         level = (log_weights - lightest) / span * np.iinfo(np.uint16).max

@@ -54,10 +54,19 @@ def log_weights(scores: ArrayLike, alpha: float) -> FloatArray:
     Raises:
         InvalidInput: scores as in :func:`normalize_scores`; alpha not finite, negative or above 100.
     """
+    exponent = temperature(alpha)
+    weights: FloatArray = normalize_scores(scores) ** exponent
+    return weights
+
+
+def temperature(alpha: float) -> float:
+    """The dial as a number that a policy may have.
+
+    Raises:
+        InvalidInput: not finite, negative or above 100.
+    """
     try:
-        exponent = number("alpha", alpha, low=0.0, high=MAX_ALPHA)
+        return number("alpha", alpha, low=0.0, high=MAX_ALPHA)
     except InvalidInput as error:
         allowed = "0 (uniform) to 100; above that the ranking is deterministic: rank by score instead"
         raise InvalidInput("alpha", alpha, allowed) from error
-    weights: FloatArray = normalize_scores(scores) ** exponent
-    return weights

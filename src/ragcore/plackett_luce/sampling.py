@@ -11,6 +11,8 @@ from ragcore.arrays import FloatArray, IntArray, count, float_array
 from ragcore.errors import InvalidInput
 from ragcore.plackett_luce.likelihood import of_positions
 from ragcore.plackett_luce.mass import Frames, build_frames
+from ragcore.plackett_luce.policy import log_weights as weights_of
+from ragcore.plackett_luce.policy import temperature
 from ragcore.seeds import Seed, generator
 
 
@@ -61,10 +63,8 @@ def sample_rankings(
             seed, or an unknown engine.
     """
     weights = float_array("log_weights", log_weights)
-    rows = count("num_rankings", num_rankings)
-    depth = min(count("k", k), len(weights))
-    uniforms = generator(rng).random((rows, depth))
-    frames = build_frames(weights, depth)
+    uniforms = _uniforms(len(weights), num_rankings, k, rng)
+    frames = build_frames(weights, uniforms.shape[1])
     return frames.items(_positions(frames, uniforms, engine))
 
 
@@ -85,10 +85,53 @@ def draw_rankings(
     Source: fair-rag §3.2, equations 1 and 2.
     """
     weights = float_array("log_weights", log_weights)
+    return _drawn(weights, _uniforms(len(weights), num_rankings, k, rng), engine)
+
+
+def draw_from_scores(
+    scores: ArrayLike,
+    alpha: float,
+    *,
+    num_rankings: int,
+    k: int,
+    rng: Seed,
+    engine: Literal["numpy", "numba"] = "numpy",
+) -> Draws:
+    """Rankings of the policy of some scores, with their log-probabilities.
+
+    The same as :func:`ragcore.plackett_luce.log_weights` followed by :func:`draw_rankings`: to the last bit
+    with NumPy, and with numba as far as its ``exp`` and power agree with NumPy's, in a fraction of the time
+    where scores descend.
+
+    Args:
+        scores: vector [n] of finite retrieval scores of any sign; descending is fastest.
+        alpha: sharpness of the policy, [0, 100].
+        num_rankings, k, rng, engine: as for :func:`draw_rankings`.
+
+    Source: fair-rag §3.2, equations 1 and 2.
+
+    Raises:
+        InvalidInput: as :func:`ragcore.plackett_luce.log_weights` and :func:`draw_rankings` do.
+    """
+    values = float_array("scores", scores)
+    exponent = temperature(alpha)
+    uniforms = _uniforms(len(values), num_rankings, k, rng)
+    if engine == "numba":
+        from ragcore.plackett_luce import compiled
+
+        drawn = compiled.draw_from_scores(values, exponent, uniforms)
+        if drawn is not None:
+            return Draws(*drawn)
+    return _drawn(weights_of(values, exponent), uniforms, engine)
+
+
+def _uniforms(n_items: int, num_rankings: int, k: int, rng: Seed) -> FloatArray:
     rows = count("num_rankings", num_rankings)
-    depth = min(count("k", k), len(weights))
-    uniforms = generator(rng).random((rows, depth))
-    frames = build_frames(weights, min(depth + 1, len(weights)))
+    return generator(rng).random((rows, min(count("k", k), n_items)))
+
+
+def _drawn(weights: FloatArray, uniforms: FloatArray, engine: str) -> Draws:
+    frames = build_frames(weights, min(uniforms.shape[1] + 1, len(weights)))
     if engine == "numba":
         from ragcore.plackett_luce.compiled import draw, likelihood
 

@@ -8,7 +8,13 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from ragcore.errors import InvalidInput
-from ragcore.plackett_luce import draw_rankings, log_probability, log_weights, sample_rankings
+from ragcore.plackett_luce import (
+    draw_from_scores,
+    draw_rankings,
+    log_probability,
+    log_weights,
+    sample_rankings,
+)
 
 property_test = settings(derandomize=True, deadline=None, max_examples=50)
 engines = pytest.mark.parametrize("engine", ["numpy", "numba"])
@@ -232,3 +238,41 @@ def test_draws_come_with_their_log_probabilities(engine, weights, k) -> None:
         np.testing.assert_array_equal(draws.log_probabilities, expected)
     else:
         np.testing.assert_allclose(draws.log_probabilities, expected, rtol=1e-12, atol=1e-12)
+
+
+@engines
+@property_test
+@given(
+    policies.map(lambda scores: np.clip(scores, -1e15, 1e15)), st.sampled_from([0.0, 0.5, 1.0, 8.0, 100.0])
+)
+def test_a_draw_from_scores_is_the_draw_from_their_weights(engine, scores, alpha) -> None:
+    draws = draw_from_scores(scores, alpha, num_rankings=7, k=5, rng=3, engine=engine)
+    expected = draw_rankings(log_weights(scores, alpha), num_rankings=7, k=5, rng=3, engine=engine)
+    np.testing.assert_array_equal(draws.rankings, expected.rankings)
+    np.testing.assert_allclose(draws.log_probabilities, expected.log_probabilities, rtol=1e-9, atol=1e-9)
+
+
+@engines
+def test_a_draw_from_scores_advances_a_generator_by_its_uniforms(engine) -> None:
+    for scores in ([3.0, 2.0, 1.0], [1.0, 3.0, 2.0]):
+        rng, alone = np.random.default_rng(5), np.random.default_rng(5)
+        draw_from_scores(scores, 1.0, num_rankings=4, k=2, rng=rng, engine=engine)
+        alone.random((4, 2))
+        assert rng.random() == alone.random()
+
+
+@engines
+@pytest.mark.parametrize(
+    ("scores", "alpha", "complaint"),
+    [
+        ([], 1.0, "scores"),
+        ([1.0, math.nan], 1.0, "scores"),
+        ([math.inf, 1.0], 1.0, "scores"),
+        ([2.0, 1.0], -0.1, "alpha"),
+        ([2.0, 1.0], math.nan, "alpha"),
+        ([2.0, 1.0], 100.5, "alpha"),
+    ],
+)
+def test_scores_and_dials_that_make_no_policy_are_refused(engine, scores, alpha, complaint) -> None:
+    with pytest.raises(InvalidInput, match=complaint):
+        draw_from_scores(scores, alpha, num_rankings=1, k=1, rng=0, engine=engine)
