@@ -4,6 +4,12 @@ Each names file and line of what is wrong with it. TREC runs and judgements, JSO
 conversations; plain or gzip. ``docs/eval.md`` shows every format.
 """
 
+from raglab.files.agent_runs import (
+    AgentRunRecord,
+    agent_run_line,
+    read_agent_runs,
+    write_agent_runs,
+)
 from raglab.files.audits import QueryAudit, Sampling, read_audits
 from raglab.files.conversations import read_attributes, read_conversations, uniform_attributes
 from raglab.files.ensembles import Ensemble, EnsembleAnswer, EnsembleQuestion, read_ensemble
@@ -22,6 +28,7 @@ from raglab.files.records import (
 )
 
 __all__ = [
+    "AgentRunRecord",
     "AuditRecord",
     "Ensemble",
     "EnsembleAnswer",
@@ -38,7 +45,9 @@ __all__ = [
     "QueryAudit",
     "QueryRecord",
     "Sampling",
+    "agent_run_line",
     "blank_ids",
+    "read_agent_runs",
     "read_attribute",
     "read_attributes",
     "read_audits",
@@ -48,6 +57,7 @@ __all__ = [
     "read_labels",
     "read_queries",
     "uniform_attributes",
+    "write_agent_runs",
     "write_labels",
     "write_qrels",
 ]
