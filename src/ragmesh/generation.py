@@ -2,6 +2,7 @@
 
 # ruff: noqa: ASYNC109 - a timeout is gRPC's deadline here, sent along with the call
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from types import TracebackType
@@ -16,7 +17,7 @@ from ragmesh.events import Failed
 from ragmesh.generator.v1 import generator_service_pb2 as generator_pb2
 from ragmesh.generator.v1 import generator_service_pb2_grpc as generator_grpc
 from ragmesh.passage import Passage
-from ragmesh.request import AUGMENTATIONS, Augmentation, passage_message
+from ragmesh.request import AUGMENTATIONS, Augmentation, Decoding, decoding_message, passage_message
 from ragmesh.texts import text
 
 LARGEST_BATCH: Final = 256
@@ -27,11 +28,12 @@ _SERVICE: Final = "ragmesh.generator.v1.GeneratorService"
 
 @dataclass(frozen=True, slots=True)
 class WrittenAnswer:
-    """An answer: its text, and the model that wrote it."""
+    """An answer: its text, the model that wrote it, and how long that took it from the request's arrival."""
 
     text: str
     model: str
     model_version: str
+    total_ms: float = math.nan
 
 
 class Generation:
@@ -63,15 +65,19 @@ class Generation:
         *,
         model: str,
         augmentation: Augmentation | None = None,
+        template: str | None = None,
+        decoding: Decoding | None = None,
         timeout: float,
     ) -> list[WrittenAnswer | Failed]:
-        """One answer for each context, or why there is none; beams, as studies decode.
+        """One answer for each context, or why there is none; four beams unless told otherwise.
 
         Args:
             question: what is asked.
             contexts: passages to answer from; none means to answer from memory. At most 256.
             model: by name.
             augmentation: how passages are handed over; None for the model's default.
+            template: prompt by name, of contexts that have passages; None for the model's default.
+            decoding: how tokens are chosen.
             timeout: seconds the call may take.
 
         Raises:
@@ -84,6 +90,10 @@ class Generation:
                 one.augmentation = generator_pb2.AUGMENTATION_RETRIEVAL_FREE
             elif augmentation is not None:
                 one.augmentation = AUGMENTATIONS[augmentation]
+            if passages and template is not None:
+                one.template = text("template", template)
+            if decoding is not None:
+                one.decoding.CopyFrom(decoding_message(decoding))
             one.passages.extend(passage_message(passage) for passage in passages)
         stub = generator_grpc.GeneratorServiceStub(self._channel)
         try:
@@ -95,6 +105,8 @@ class Generation:
 
 def _outcome(place: int, result: generator_pb2.GenerateBatchResult) -> WrittenAnswer | Failed:
     if result.HasField("answer"):
-        return WrittenAnswer(result.answer.text, result.answer.model, result.answer.model_version)
+        answer = result.answer
+        taken = answer.cost.total_ms if answer.HasField("cost") else math.nan
+        return WrittenAnswer(answer.text, answer.model, answer.model_version, taken)
     error = result.error
     return Failed((place,), error.code, error.reason, error.message, error.field)

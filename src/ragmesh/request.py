@@ -185,19 +185,26 @@ def ask_request(question: str, options: AskOptions) -> orchestrator_pb2.AskReque
     _set_sampling(request, options)
     _set_labels(request, options)
     if (decoding := options.get("decoding")) is not None:
-        request.decoding.CopyFrom(
-            generator_pb2.Decoding(
-                num_beams=whole("decoding.num_beams", decoding.num_beams),
-                max_new_tokens=whole("decoding.max_new_tokens", decoding.max_new_tokens),
-                temperature=decoding.temperature,
-                top_p=decoding.top_p,
-                seed=whole("decoding.seed", decoding.seed, bits=64),
-            )
-        )
+        request.decoding.CopyFrom(decoding_message(decoding))
     if (agent := options.get("agent")) is not None:
         request.agent.task_id = text("agent.task_id", agent.task_id)
         request.agent.model_id = text("agent.model_id", agent.model_id)
     return request
+
+
+def decoding_message(decoding: Decoding) -> generator_pb2.Decoding:
+    """The wire form of a decoding.
+
+    Raises:
+        InvalidField: a number that does not fit its field.
+    """
+    return generator_pb2.Decoding(
+        num_beams=whole("decoding.num_beams", decoding.num_beams),
+        max_new_tokens=whole("decoding.max_new_tokens", decoding.max_new_tokens),
+        temperature=decoding.temperature,
+        top_p=decoding.top_p,
+        seed=whole("decoding.seed", decoding.seed, bits=64),
+    )
 
 
 def passage_message(passage: PassageLike) -> common_pb2.Passage:
