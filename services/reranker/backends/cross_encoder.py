@@ -10,7 +10,8 @@ from dataclasses import dataclass
 from meshkit.batching import MicroBatcher
 from meshkit.compute import ComputePool
 from meshkit.lengths import by_length
-from services.reranker.domain import Agent, Passage, Scores
+from services.reranker.domain import Agent, Best, Passage, Scores
+from services.reranker.models.pairs import passage_text
 from services.reranker.ports import Adapter, Assigned, LoadedModel, ModelsOfAgents, Row
 
 _CHUNK = 32
@@ -66,7 +67,9 @@ class CrossEncoderReranker:
             max_cost=batch_tokens,
         )
 
-    async def score(self, query: str, passages: Sequence[Passage], agent: Agent) -> Scores:
+    async def score(
+        self, query: str, passages: Sequence[Passage], agent: Agent, *, best: Best | None = None
+    ) -> Scores:
         """The probability of each passage, by the agent's own version if it has one."""
         assigned = await self._models.model_for(agent)
         chunks, order = await self._pool.run(_chunks, query, passages, agent, assigned)
@@ -118,13 +121,9 @@ def _chunks(
     query: str, passages: Sequence[Passage], agent: Agent, assigned: Assigned
 ) -> tuple[list[_Chunk], list[int]]:
     """The request's pairs, longest first, in chunks; and the place of each in the request."""
-    rows = assigned.model.rows(query, [_text(passage) for passage in passages], agent)
+    rows = assigned.model.rows(
+        query, [passage_text(passage.title, passage.text) for passage in passages], agent
+    )
     order = sorted(range(len(rows)), key=lambda at: -len(rows[at].ids))
     parts = (order[begin : begin + _CHUNK] for begin in range(0, len(order), _CHUNK))
     return [_Chunk(tuple(rows[at] for at in part), assigned) for part in parts], order
-
-
-def _text(passage: Passage) -> str:
-    return (
-        f"{passage.title} {passage.text}" if passage.title and passage.text else passage.title or passage.text
-    )

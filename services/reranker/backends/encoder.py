@@ -20,7 +20,7 @@ from meshkit import models
 from meshkit.placement import Placement
 from services.reranker.backends.adapters import LowRankAdapter, applied
 from services.reranker.domain import Agent
-from services.reranker.models import tokens
+from services.reranker.models import pairs, tokens
 from services.reranker.ports import Adapter, LoadedModel, Row
 from services.reranker.settings import RerankerSettings
 
@@ -98,25 +98,21 @@ class Encoder:
 
     def rows(self, query: str, texts: Sequence[str], agent: Agent) -> list[Row]:
         """See the port. Nothing in query or texts is read as a special token."""
-        longest = self.encoder.max_seq_length
         with self._tokenizer_lock:
-            tokenizer: Any = self.encoder.tokenizer
-            prefix = tokens.ids(tokenizer, agent) if tokens.is_personal(tokenizer) else ()
-            encoded: Any = tokenizer(
+            return pairs.rows(
+                self.encoder.tokenizer,
                 [query] * len(texts),
-                list(texts),
-                truncation="longest_first" if longest is not None else False,
-                max_length=None if longest is None else longest - len(prefix),
-                return_attention_mask=False,
-                split_special_tokens=True,
+                texts,
+                [agent] * len(texts),
+                self.encoder.max_seq_length,
             )
-        types = encoded.get("token_type_ids") or [None] * len(texts)
-        return [_row(ids, kinds, prefix) for ids, kinds in zip(encoded["input_ids"], types, strict=True)]
 
     def probabilities(self, rows: Sequence[Row], adapters: Sequence[Adapter | None]) -> list[float]:
         """See the port."""
         device, dtype = self._placement.device, self._placement.dtype
-        features = {name: value.to(device) for name, value in self._padded(rows).items()}
+        features = {
+            name: value.to(device) for name, value in pairs.padded(self.encoder.tokenizer, rows).items()
+        }
         narrow = dtype is not torch.float32
         low_rank = cast("Sequence[LowRankAdapter | None]", adapters)
         with (
@@ -130,22 +126,6 @@ class Encoder:
         if logits.shape[1] == 1:
             return [float(value) for value in logits[:, 0].sigmoid()]
         return [float(value) for value in logits.softmax(1)[:, 1]]
-
-    def _padded(self, rows: Sequence[Row]) -> dict[str, Tensor]:
-        tokenizer: Any = self.encoder.tokenizer
-        width = max(len(row.ids) for row in rows)
-        left = tokenizer.padding_side == "left"
-        ids = torch.full((len(rows), width), tokenizer.pad_token_id or 0, dtype=torch.long)
-        mask = torch.zeros((len(rows), width), dtype=torch.long)
-        types = torch.full((len(rows), width), tokenizer.pad_token_type_id, dtype=torch.long)
-        for at, row in enumerate(rows):
-            place = slice(width - len(row.ids), width) if left else slice(0, len(row.ids))
-            ids[at, place] = torch.tensor(row.ids)
-            mask[at, place] = 1
-            if row.types is not None:
-                types[at, place] = torch.tensor(row.types)
-        features = {"input_ids": ids, "attention_mask": mask}
-        return features if rows[0].types is None else {**features, "token_type_ids": types}
 
 
 class EncoderLoader:
@@ -223,9 +203,3 @@ def load(folder: Path, placement: Placement, *, max_length: int | None = None) -
         encoder.max_seq_length = min(max_length, encoder.max_seq_length or max_length)
     encoder.eval()
     return encoder
-
-
-def _row(ids: list[int], types: list[int] | None, prefix: tuple[int, ...]) -> Row:
-    # After the first token, which is the template's [CLS] or <s>, and in its segment.
-    kinds = None if types is None else (*types[:1], *types[:1] * len(prefix), *types[1:])
-    return Row((*ids[:1], *prefix, *ids[1:]), kinds)
