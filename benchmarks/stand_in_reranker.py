@@ -12,7 +12,7 @@ from meshkit.server import Registration, run, serve
 from meshkit.settings import load
 from meshkit.telemetry import Telemetry
 from ragmesh.reranker.v1.reranker_service_pb2_grpc import add_RerankerServiceServicer_to_server
-from services.reranker.domain import Agent, LearnedModel, Passage, Scores
+from services.reranker.domain import Agent, Best, LearnedModel, Passage, Scores
 from services.reranker.engine import Reranking
 from services.reranker.servicer import RERANKER, RerankerServicer
 from services.reranker.settings import RerankerSettings
@@ -21,7 +21,9 @@ from services.reranker.settings import RerankerSettings
 class StandIn:
     """A scorer of no cost: the order that came in."""
 
-    async def score(self, query: str, passages: Sequence[Passage], agent: Agent) -> Scores:
+    async def score(
+        self, query: str, passages: Sequence[Passage], agent: Agent, *, best: Best | None = None
+    ) -> Scores:
         return Scores(tuple(1 / rank for rank in range(1, len(passages) + 1)), "v1")
 
     def models(self) -> list[LearnedModel]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Final
 
@@ -9,8 +10,10 @@ from meshkit import checks
 from meshkit.errors import InvalidField, MeshError, item_error
 from ragmesh.common.v1 import common_pb2
 from ragmesh.generator.v1 import generator_service_pb2 as pb
+from services.generator import relevance
 from services.generator.domain import (
     Augmentation,
+    Best,
     Cost,
     Decoding,
     FinishReason,
@@ -96,8 +99,8 @@ def decode_batch(message: pb.GenerateBatchRequest) -> list[GenerationRequest | M
     return items
 
 
-def decode_judgement(message: pb.ScoreRelevanceRequest) -> tuple[RelevanceRequest, str]:
-    """What to judge, and the model's name.
+def decode_judgement(message: pb.ScoreRelevanceRequest) -> tuple[RelevanceRequest, str, Best | None]:
+    """What to judge, the model's name, and how many of the best are wanted; None: every passage is judged.
 
     Raises:
         InvalidField: a field is out of its bounds.
@@ -115,7 +118,7 @@ def decode_judgement(message: pb.ScoreRelevanceRequest) -> tuple[RelevanceReques
         template=_name("template", message.template),
         turns=_turns(message.turns),
     )
-    return request, _name("model", message.model)
+    return request, _name("model", message.model), _best(message)
 
 
 def decode_passages(messages: Sequence[common_pb2.Passage]) -> tuple[Passage, ...]:
@@ -164,8 +167,13 @@ def encode_results(outcomes: Sequence[Finished | MeshError]) -> pb.GenerateBatch
 
 def encode_judgement(judged: Judged) -> pb.ScoreRelevanceResponse:
     """P(True) per passage with the model that judged."""
+    count = len(judged.probabilities)
     return pb.ScoreRelevanceResponse(
-        probabilities=judged.probabilities, model=judged.model.name, model_version=judged.model.version
+        probabilities=[*judged.probabilities, *[math.nan] * judged.unjudged],
+        model=judged.model.name,
+        model_version=judged.model.version,
+        unjudged=range(count, count + judged.unjudged),
+        unjudged_at_most=relevance.AT_MOST if judged.unjudged else None,
     )
 
 
@@ -189,6 +197,17 @@ def encode_models(models: Sequence[ModelDescription]) -> pb.ListModelsResponse:
             )
             for at, model in enumerate(models)
         ]
+    )
+
+
+def _best(message: pb.ScoreRelevanceRequest) -> Best | None:
+    if not message.HasField("top_k"):
+        if message.HasField("tolerance"):
+            raise InvalidField("tolerance", "goes with top_k, which is not set")
+        return None
+    return Best(
+        checks.between("top_k", message.top_k, 1, len(message.passages)),
+        checks.between("tolerance", message.tolerance, 0.0, 1.0),
     )
 
 

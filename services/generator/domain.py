@@ -95,6 +95,18 @@ class RelevanceRequest:
 
 
 @dataclass(frozen=True, slots=True)
+class Best:
+    """How many of the best passages are wanted, and how sure it must be that they are the best.
+
+    ``count`` [1, number of passages]; ``tolerance`` [0, 1]: by how much a passage that is left out may be
+    more relevant than one of them.
+    """
+
+    count: int
+    tolerance: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
 class Cost:
     """What an answer cost the model that wrote it.
 

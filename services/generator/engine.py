@@ -8,9 +8,11 @@ from dataclasses import dataclass, field, replace
 from typing import Final
 
 from meshkit.errors import DeadlineExceeded, FailedPrecondition, InvalidField, MeshError, NotFound
+from services.generator import relevance
 from services.generator.domain import (
     Answer,
     Augmentation,
+    Best,
     Cost,
     GenerationRequest,
     ModelDescription,
@@ -79,10 +81,14 @@ def batch_cost(outcomes: Sequence[Finished | MeshError]) -> BatchCost:
 
 @dataclass(frozen=True, slots=True)
 class Judged:
-    """P(True) per passage, each in [0, 1], and the model that judged."""
+    """P(True) per passage, each in [0, 1], and the model that judged.
+
+    ``unjudged``: so many passages, the last ones, were not judged.
+    """
 
     probabilities: list[float]
     model: ModelDescription
+    unjudged: int = 0
 
 
 class Generator:
@@ -154,8 +160,12 @@ class Generator:
             outcomes |= zip(mine, answers, strict=True)
         return [outcomes[at] for at in range(len(requests))]
 
-    async def relevance(self, request: RelevanceRequest, model: str, cancel: Cancellation) -> Judged:
+    async def relevance(
+        self, request: RelevanceRequest, model: str, cancel: Cancellation, best: Best | None = None
+    ) -> Judged:
         """P(True) of each passage (Yu et al., RankRAG, appendix D.1).
+
+        Where only the ``best`` are wanted, passages are judged in their order until those are known.
 
         Raises:
             NotFound: no model or no template of that name.
@@ -170,7 +180,14 @@ class Generator:
         _check_turns(request)
         if request.template:
             self._templates.judging(request.template, turns=bool(request.turns))
-        return Judged(await judge.score_relevance(request, cancel), description)
+        ids = [passage.id for passage in request.passages]
+        judged: list[float] = []
+        for some in relevance.rounds(len(ids), None if best is None else best.count):
+            part = replace(request, passages=request.passages[some])
+            judged += await judge.score_relevance(part, cancel)
+            if best and relevance.settled(judged, ids, best.count, best.tolerance):
+                break
+        return Judged(judged, description, len(ids) - len(judged))
 
     def _model(self, name: str) -> LanguageModel:
         try:

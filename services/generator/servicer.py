@@ -97,13 +97,13 @@ class GeneratorServicer(rpc.GeneratorServiceServicer):
     async def ScoreRelevance(
         self, request: pb.ScoreRelevanceRequest, context: Context
     ) -> pb.ScoreRelevanceResponse:
-        """P(True) of each passage."""
-        judgement, model = await self._codec_pool.run(codec.decode_judgement, request)
+        """P(True) of each passage, or of as many as are needed to know the best."""
+        judgement, model, best = await self._codec_pool.run(codec.decode_judgement, request)
         cancel = Cancellation(deadline.current())
         failures = self._metrics.failures(SCORE_RELEVANCE, self.engine.name_of(model))
         began = time.perf_counter()
         with failures, self._admission.admit(_reading(judgement)):
-            judged = await self.engine.relevance(judgement, model, cancel)
+            judged = await self.engine.relevance(judgement, model, cancel, best)
         self._metrics.judged(judged, time.perf_counter() - began)
         return codec.encode_judgement(judged)
 

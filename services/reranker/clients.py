@@ -14,7 +14,7 @@ from meshkit.telemetry import Telemetry
 from ragmesh.common.v1 import common_pb2
 from ragmesh.generator.v1 import generator_service_pb2 as pb
 from ragmesh.generator.v1.generator_service_pb2_grpc import GeneratorServiceStub
-from services.reranker.domain import Passage, Scores
+from services.reranker.domain import Best, Passage, Scores
 
 _SERVICE: Final = "ragmesh.generator.v1.GeneratorService"
 
@@ -57,8 +57,12 @@ class GeneratorClient:
         self._template = template
         self._template_setting = template_setting
 
-    async def score_relevance(self, query: str, passages: Sequence[Passage]) -> Scores:
+    async def score_relevance(
+        self, query: str, passages: Sequence[Passage], best: Best | None = None
+    ) -> Scores:
         """P(True) per passage under RankRAG's context-ranking prompt (appendix D.1).
+
+        Where only the ``best`` are wanted, the generator judges in order until it knows them.
 
         Raises:
             Unavailable: the generator is away.
@@ -72,12 +76,18 @@ class GeneratorClient:
             passages=[common_pb2.Passage(id=one.id, title=one.title, text=one.text) for one in passages],
             model=self._model,
             template=self._template,
+            top_k=None if best is None else best.count,
+            tolerance=None if best is None else best.tolerance,
         )
         try:
             response = await self._stub.ScoreRelevance(request, timeout=deadline.current().budget())
         except grpc.RpcError as error:
             raise self._told(from_rpc_error(error)) from error
-        return Scores(tuple(response.probabilities), f"{response.model}@{response.model_version}")
+        return Scores(
+            tuple(response.probabilities),
+            f"{response.model}@{response.model_version}",
+            response.unjudged_at_most if response.unjudged else None,
+        )
 
     async def close(self) -> None:
         """Closes the channel."""
@@ -91,6 +101,9 @@ class GeneratorClient:
             )
         if isinstance(error, InvalidField) and error.field == "question":
             return InvalidField("query", error.message)
+        if error.reason == "NO_RELEVANCE":
+            which = self._model_setting
+            return FailedPrecondition(error.reason, f"{error.message}; {which} names a model that can")
         # The caller named no template and no model: the settings did.
         if isinstance(error, NotFound | InvalidField) and error.field == "template":
             return FailedPrecondition("NO_TEMPLATE", f"{self._template_setting}: {error.message}")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Final
 
@@ -28,6 +29,7 @@ class RerankCall:
     agent: Agent
     top_k: int
     reranker: str
+    tolerance: float | None = None
 
 
 def decode_request(message: pb.RerankRequest) -> RerankCall:
@@ -48,6 +50,9 @@ def decode_request(message: pb.RerankRequest) -> RerankCall:
         agent=decode_agent("agent", message.agent),
         top_k=top_k,
         reranker=_at_most("reranker", message.reranker, MAX_NAME_BYTES),
+        tolerance=checks.between("tolerance", message.tolerance, 0.0, 1.0)
+        if message.HasField("tolerance")
+        else None,
     )
 
 
@@ -58,6 +63,8 @@ def encode_ranking(ranking: Ranking) -> pb.RerankResponse:
         order=ranking.order,
         model_version=ranking.model_version,
         reranker=ranking.reranker,
+        unscored=[place for place, score in enumerate(ranking.scores) if math.isnan(score)],
+        unscored_at_most=ranking.unscored_at_most,
     )
 
 

@@ -25,21 +25,51 @@ class Agent:
 
 
 @dataclass(frozen=True, slots=True)
+class Best:
+    """How many of the best passages are wanted, and how sure it must be that they are the best.
+
+    Attributes:
+        count: [1, number of passages].
+        tolerance: by how much the score of a passage that is left out may be higher than that of one of them,
+            [0, 1].
+    """
+
+    count: int
+    tolerance: float
+
+
+@dataclass(frozen=True, slots=True)
 class Scores:
-    """Probability that each passage is useful, [0, 1], in request order, and the version that says so."""
+    """How useful passages are, and the version that says so.
+
+    Attributes:
+        values: probability that each passage is useful, [0, 1], in request order; NaN where it has no score.
+        model_version: what scored.
+        unscored_at_most: what the score of a passage without one is at most; None if all have one.
+    """
 
     values: tuple[float, ...]
     model_version: str
+    unscored_at_most: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Ranking:
-    """Scores in request order and the best passages' indices, best first."""
+    """Scores in request order and the best passages' indices, best first.
+
+    Attributes:
+        scores: as those of :class:`Scores`.
+        order: the best passages; all of them have a score.
+        model_version: what scored.
+        reranker: its name.
+        unscored_at_most: as that of :class:`Scores`.
+    """
 
     scores: tuple[float, ...]
     order: tuple[int, ...]
     model_version: str
     reranker: str
+    unscored_at_most: float | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,16 +8,19 @@ from datetime import datetime
 from pathlib import Path
 from typing import Protocol
 
-from services.reranker.domain import Agent, Passage, Scores
+from services.reranker.domain import Agent, Best, Passage, Scores
 
 
 class Reranker(Protocol):
     """Scores passages for a query. Used from one event loop, by many callers at once."""
 
-    async def score(self, query: str, passages: Sequence[Passage], agent: Agent) -> Scores:
+    async def score(
+        self, query: str, passages: Sequence[Passage], agent: Agent, *, best: Best | None = None
+    ) -> Scores:
         """One score per passage, in order; it depends on the query, the passage and the agent alone.
 
-        An agent the model was not trained for is scored for as an unknown one.
+        An agent the model was not trained for is scored for as an unknown one. Where only the ``best`` are
+        wanted, passages may be left without a score that cannot be among them.
 
         Raises:
             FailedPrecondition: it is not configured.

@@ -53,7 +53,12 @@ class RerankerServicer(rpc.RerankerServiceServicer):
         call = await self._codec_pool.run(codec.decode_request, request)
         with self._admission.admit(len(call.passages)):
             ranking = await self.engine.rerank(
-                call.query, call.passages, call.agent, top_k=call.top_k, reranker=call.reranker
+                call.query,
+                call.passages,
+                call.agent,
+                top_k=call.top_k,
+                reranker=call.reranker,
+                tolerance=call.tolerance,
             )
         if self._served is not None:
             ids = [passage.id for passage in call.passages]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import os
 import signal
 import subprocess
@@ -65,10 +66,12 @@ class Judge:
         self.seconds_left: list[float] = []
         self.templates: list[str] = []
         self.error: MeshError | None = None
+        self.judges = True
 
     def describe(self) -> ModelDescription:
+        kinds = (Augmentation.IN_PROMPT,)
         return ModelDescription(
-            "judge", "v9", "stand-in", "Judge", "cpu", "float32", True, 512, 64, (Augmentation.IN_PROMPT,)
+            "judge", "v9", "stand-in", "Judge", "cpu", "float32", self.judges, 512, 64, kinds
         )
 
     async def generate_stream(
@@ -165,6 +168,33 @@ async def test_rankrag_is_the_default_and_asks_the_generator(generator: Generato
     assert (response.reranker, response.model_version) == ("rankrag", "judge@v9")
 
 
+async def test_rankrag_stops_when_the_best_are_as_good_as_is_asked_for(
+    generator: Generators, serve: Serve
+) -> None:
+    channel = await serve(generator_target=generator[0].address)
+    passages = [common_pb2.Passage(id=f"p{at:02}", text="text") for at in range(40)]
+    # Of the 16 that are judged first the last has 16 / 17.
+    response = await _rerank(channel, passages=passages, top_k=1, tolerance=0.1)
+    assert (list(response.order), list(response.unscored)) == ([15], list(range(16, 40)))
+    assert response.scores[15] == pytest.approx(16 / 17)
+    assert response.unscored_at_most == 1.0
+    for fields in ({"top_k": 1, "tolerance": 0.0}, {"top_k": 1}):
+        response = await _rerank(channel, passages=passages, **fields)
+        assert (len(response.scores), list(response.unscored)) == (40, [])
+        assert not any(map(math.isnan, response.scores))
+
+
+async def test_a_generator_that_cannot_judge_is_said_with_its_setting(
+    generator: Generators, serve: Serve
+) -> None:
+    server, judge = generator
+    judge.judges = False
+    with pytest.raises(
+        grpc.aio.AioRpcError, match="judge cannot judge relevance; RAGMESH_RERANKER_RANKRAG_MODEL"
+    ):
+        await _rerank(await serve(generator_target=server.address))
+
+
 async def test_none_keeps_the_order_and_needs_no_generator(serve: Serve) -> None:
     channel = await serve(generator_target="127.0.0.1:1")
     response = await _rerank(channel, reranker="none")
@@ -205,6 +235,7 @@ async def test_bad_requests_name_their_field(serve: Serve) -> None:
         ({"passages": [common_pb2.Passage(id=str(at), text="x") for at in range(1001)]}, "passages"),
         ({"top_k": 0}, "top_k"),
         ({"top_k": 5}, "top_k"),
+        ({"tolerance": 2.0}, "tolerance"),
         ({"agent": common_pb2.Agent(task_id="x" * 129)}, "agent.task_id"),
         ({"agent": common_pb2.Agent(model_id="x" * 129)}, "agent.model_id"),
     ]

@@ -5,14 +5,18 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Protocol
 
-from services.reranker.domain import Agent, Passage, Scores
+from services.reranker.domain import Agent, Best, Passage, Scores
 
 
 class RelevanceJudge(Protocol):
     """Says how likely passages are relevant."""
 
-    async def score_relevance(self, query: str, passages: Sequence[Passage]) -> Scores:
+    async def score_relevance(
+        self, query: str, passages: Sequence[Passage], best: Best | None = None
+    ) -> Scores:
         """P(True) per passage under RankRAG's context-ranking prompt.
+
+        Where only the ``best`` are wanted, passages are judged in their order until those are known.
 
         Raises:
             MeshError: as the judge says.
@@ -26,6 +30,8 @@ class RankRag:
     def __init__(self, judge: RelevanceJudge) -> None:
         self._judge = judge
 
-    async def score(self, query: str, passages: Sequence[Passage], agent: Agent) -> Scores:
-        """P(True) of each passage."""
-        return await self._judge.score_relevance(query, passages)
+    async def score(
+        self, query: str, passages: Sequence[Passage], agent: Agent, *, best: Best | None = None
+    ) -> Scores:
+        """P(True) of each passage, or of as many as are needed to know the best."""
+        return await self._judge.score_relevance(query, passages, best)

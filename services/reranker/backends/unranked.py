@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from services.reranker.domain import Agent, Passage, Scores
+from services.reranker.domain import Agent, Best, Passage, Scores
 
 
 class Unranked:
     """Scores a passage by the reciprocal of its rank: 1, 1/2, 1/3, …"""
 
-    async def score(self, query: str, passages: Sequence[Passage], agent: Agent) -> Scores:
+    async def score(
+        self, query: str, passages: Sequence[Passage], agent: Agent, *, best: Best | None = None
+    ) -> Scores:
         """Reciprocal ranks."""
         return Scores(tuple(1.0 / rank for rank in range(1, len(passages) + 1)), "")

@@ -527,6 +527,8 @@ class ScoreRelevanceRequest(_message.Message):
     NORMALIZATION_FIELD_NUMBER: _builtins.int
     TEMPLATE_FIELD_NUMBER: _builtins.int
     TURNS_FIELD_NUMBER: _builtins.int
+    TOP_K_FIELD_NUMBER: _builtins.int
+    TOLERANCE_FIELD_NUMBER: _builtins.int
     question: _builtins.str
     """The question; 1 to 8,192 bytes, not only white space."""
     model: _builtins.str
@@ -536,6 +538,16 @@ class ScoreRelevanceRequest(_message.Message):
     template: _builtins.str
     """Prompt template of one passage by name, such as `rankrag-context-ranking-claim`; empty means the model's
     default.
+    """
+    top_k: _builtins.int
+    """How many of the best passages are wanted. Judging, in request order, then stops as soon as those, best first
+    and ties by ascending id, can no longer change (see `tolerance`); what was not judged is in `unjudged`.
+    Unit: passages. Range: [1, number of passages]. Default: every passage is judged.
+    """
+    tolerance: _builtins.float
+    """By how much a passage that is left out may be more relevant than one of the best that are wanted, at most.
+    Only with `top_k`. Unit: probability. Range: [0, 1]. Default: 0, the best are those that judging every
+    passage finds.
     """
     @_builtins.property
     def passages(self) -> _containers.RepeatedCompositeFieldContainer[_common_pb2.Passage]:
@@ -554,12 +566,21 @@ class ScoreRelevanceRequest(_message.Message):
         normalization: Global___ScoreRelevanceRequest.Normalization.ValueType = ...,
         template: _builtins.str = ...,
         turns: _abc.Iterable[Global___Turn] | None = ...,
+        top_k: _builtins.int | None = ...,
+        tolerance: _builtins.float | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_tolerance", b"_tolerance", "_top_k", b"_top_k", "tolerance", b"tolerance", "top_k", b"top_k"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["model", b"model", "normalization", b"normalization", "passages", b"passages", "question", b"question", "template", b"template", "turns", b"turns"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_tolerance", b"_tolerance", "_top_k", b"_top_k", "model", b"model", "normalization", b"normalization", "passages", b"passages", "question", b"question", "template", b"template", "tolerance", b"tolerance", "top_k", b"top_k", "turns", b"turns"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
+    _WhichOneofReturnType__tolerance: _TypeAlias = _typing.Literal["tolerance"]  # noqa: Y015
+    _WhichOneofArgType__tolerance: _TypeAlias = _typing.Literal["_tolerance", b"_tolerance"]  # noqa: Y015
+    _WhichOneofReturnType__top_k: _TypeAlias = _typing.Literal["top_k"]  # noqa: Y015
+    _WhichOneofArgType__top_k: _TypeAlias = _typing.Literal["_top_k", b"_top_k"]  # noqa: Y015
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__tolerance) -> _WhichOneofReturnType__tolerance | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__top_k) -> _WhichOneofReturnType__top_k | None: ...
 
 Global___ScoreRelevanceRequest: _TypeAlias = ScoreRelevanceRequest  # noqa: Y015
 
@@ -572,13 +593,23 @@ class ScoreRelevanceResponse(_message.Message):
     PROBABILITIES_FIELD_NUMBER: _builtins.int
     MODEL_FIELD_NUMBER: _builtins.int
     MODEL_VERSION_FIELD_NUMBER: _builtins.int
+    UNJUDGED_FIELD_NUMBER: _builtins.int
+    UNJUDGED_AT_MOST_FIELD_NUMBER: _builtins.int
     model: _builtins.str
     """Name of the model that judged."""
     model_version: _builtins.str
     """Version of the model that judged."""
+    unjudged_at_most: _builtins.float
+    """What the relevance of an unjudged passage is at most. Unit: probability. Range: [0, 1]."""
     @_builtins.property
     def probabilities(self) -> _containers.RepeatedScalarFieldContainer[_builtins.float]:
-        """Relevance in request order. Unit: probability. Range: [0, 1]."""
+        """Relevance in request order; NaN for passages in `unjudged`. Unit: probability. Range: [0, 1]."""
+
+    @_builtins.property
+    def unjudged(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """Passages that were not judged as the best `top_k` could no longer change, ascending; empty without `top_k`.
+        Unit: zero-based index into the request's passages. Range: [0, number of passages - 1].
+        """
 
     def __init__(
         self,
@@ -586,12 +617,16 @@ class ScoreRelevanceResponse(_message.Message):
         probabilities: _abc.Iterable[_builtins.float] | None = ...,
         model: _builtins.str = ...,
         model_version: _builtins.str = ...,
+        unjudged: _abc.Iterable[_builtins.int] | None = ...,
+        unjudged_at_most: _builtins.float | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_unjudged_at_most", b"_unjudged_at_most", "unjudged_at_most", b"unjudged_at_most"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["model", b"model", "model_version", b"model_version", "probabilities", b"probabilities"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_unjudged_at_most", b"_unjudged_at_most", "model", b"model", "model_version", b"model_version", "probabilities", b"probabilities", "unjudged", b"unjudged", "unjudged_at_most", b"unjudged_at_most"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
+    _WhichOneofReturnType__unjudged_at_most: _TypeAlias = _typing.Literal["unjudged_at_most"]  # noqa: Y015
+    _WhichOneofArgType__unjudged_at_most: _TypeAlias = _typing.Literal["_unjudged_at_most", b"_unjudged_at_most"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__unjudged_at_most) -> _WhichOneofReturnType__unjudged_at_most | None: ...
 
 Global___ScoreRelevanceResponse: _TypeAlias = ScoreRelevanceResponse  # noqa: Y015
 

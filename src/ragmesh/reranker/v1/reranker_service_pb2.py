@@ -25,7 +25,7 @@ _sym_db = _symbol_database.Default()
 from ragmesh.common.v1 import common_pb2 as ragmesh_dot_common_dot_v1_dot_common__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n*ragmesh/reranker/v1/reranker_service.proto\x12\x13ragmesh.reranker.v1\x1a\x1eragmesh/common/v1/common.proto\"\xa5\x01\n\rRerankRequest\x12\r\n\x05query\x18\x01 \x01(\t\x12,\n\x08passages\x18\x02 \x03(\x0b\x32\x1a.ragmesh.common.v1.Passage\x12\'\n\x05\x61gent\x18\x03 \x01(\x0b\x32\x18.ragmesh.common.v1.Agent\x12\x12\n\x05top_k\x18\x04 \x01(\rH\x00\x88\x01\x01\x12\x10\n\x08reranker\x18\x05 \x01(\tB\x08\n\x06_top_k\"X\n\x0eRerankResponse\x12\x0e\n\x06scores\x18\x01 \x03(\x01\x12\r\n\x05order\x18\x02 \x03(\r\x12\x15\n\rmodel_version\x18\x03 \x01(\t\x12\x10\n\x08reranker\x18\x04 \x01(\t2d\n\x0fRerankerService\x12Q\n\x06Rerank\x12\".ragmesh.reranker.v1.RerankRequest\x1a#.ragmesh.reranker.v1.RerankResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n*ragmesh/reranker/v1/reranker_service.proto\x12\x13ragmesh.reranker.v1\x1a\x1eragmesh/common/v1/common.proto\"\xcb\x01\n\rRerankRequest\x12\r\n\x05query\x18\x01 \x01(\t\x12,\n\x08passages\x18\x02 \x03(\x0b\x32\x1a.ragmesh.common.v1.Passage\x12\'\n\x05\x61gent\x18\x03 \x01(\x0b\x32\x18.ragmesh.common.v1.Agent\x12\x12\n\x05top_k\x18\x04 \x01(\rH\x00\x88\x01\x01\x12\x10\n\x08reranker\x18\x05 \x01(\t\x12\x16\n\ttolerance\x18\x06 \x01(\x01H\x01\x88\x01\x01\x42\x08\n\x06_top_kB\x0c\n\n_tolerance\"\x9e\x01\n\x0eRerankResponse\x12\x0e\n\x06scores\x18\x01 \x03(\x01\x12\r\n\x05order\x18\x02 \x03(\r\x12\x15\n\rmodel_version\x18\x03 \x01(\t\x12\x10\n\x08reranker\x18\x04 \x01(\t\x12\x10\n\x08unscored\x18\x05 \x03(\r\x12\x1d\n\x10unscored_at_most\x18\x06 \x01(\x01H\x00\x88\x01\x01\x42\x13\n\x11_unscored_at_most2d\n\x0fRerankerService\x12Q\n\x06Rerank\x12\".ragmesh.reranker.v1.RerankRequest\x1a#.ragmesh.reranker.v1.RerankResponseb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -33,9 +33,9 @@ _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'ragmesh.reranker.v1.reranke
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
   _globals['_RERANKREQUEST']._serialized_start=100
-  _globals['_RERANKREQUEST']._serialized_end=265
-  _globals['_RERANKRESPONSE']._serialized_start=267
-  _globals['_RERANKRESPONSE']._serialized_end=355
-  _globals['_RERANKERSERVICE']._serialized_start=357
-  _globals['_RERANKERSERVICE']._serialized_end=457
+  _globals['_RERANKREQUEST']._serialized_end=303
+  _globals['_RERANKRESPONSE']._serialized_start=306
+  _globals['_RERANKRESPONSE']._serialized_end=464
+  _globals['_RERANKERSERVICE']._serialized_start=466
+  _globals['_RERANKERSERVICE']._serialized_end=566
 # @@protoc_insertion_point(module_scope)

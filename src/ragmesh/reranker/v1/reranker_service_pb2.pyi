@@ -12,10 +12,10 @@ import builtins as _builtins
 import sys
 import typing as _typing
 
-if sys.version_info >= (3, 11):
-    from typing import TypeAlias as _TypeAlias, Never as _Never
+if sys.version_info >= (3, 10):
+    from typing import TypeAlias as _TypeAlias
 else:
-    from typing_extensions import TypeAlias as _TypeAlias, Never as _Never
+    from typing_extensions import TypeAlias as _TypeAlias
 
 DESCRIPTOR: _descriptor.FileDescriptor
 
@@ -30,6 +30,7 @@ class RerankRequest(_message.Message):
     AGENT_FIELD_NUMBER: _builtins.int
     TOP_K_FIELD_NUMBER: _builtins.int
     RERANKER_FIELD_NUMBER: _builtins.int
+    TOLERANCE_FIELD_NUMBER: _builtins.int
     query: _builtins.str
     """The query; 1 to 8,192 bytes, not only white space."""
     top_k: _builtins.int
@@ -38,6 +39,11 @@ class RerankRequest(_message.Message):
     """
     reranker: _builtins.str
     """Reranker by name: `cross-encoder`, `rankrag` or `none`; empty means the server's default."""
+    tolerance: _builtins.float
+    """Lets the reranker leave passages unscored once the best `top_k` can no longer change, or only such that a
+    passage left out has a score higher by at most so much than one that is kept. `rankrag` makes use of it, the
+    others score every passage. Unit: probability. Range: [0, 1]. Default: every passage is scored.
+    """
     @_builtins.property
     def passages(self) -> _containers.RepeatedCompositeFieldContainer[_common_pb2.Passage]:
         """The passages; 1 to 1,000, ids unique."""
@@ -54,13 +60,19 @@ class RerankRequest(_message.Message):
         agent: _common_pb2.Agent | None = ...,
         top_k: _builtins.int | None = ...,
         reranker: _builtins.str = ...,
+        tolerance: _builtins.float | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_top_k", b"_top_k", "agent", b"agent", "top_k", b"top_k"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_tolerance", b"_tolerance", "_top_k", b"_top_k", "agent", b"agent", "tolerance", b"tolerance", "top_k", b"top_k"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_top_k", b"_top_k", "agent", b"agent", "passages", b"passages", "query", b"query", "reranker", b"reranker", "top_k", b"top_k"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_tolerance", b"_tolerance", "_top_k", b"_top_k", "agent", b"agent", "passages", b"passages", "query", b"query", "reranker", b"reranker", "tolerance", b"tolerance", "top_k", b"top_k"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__tolerance: _TypeAlias = _typing.Literal["tolerance"]  # noqa: Y015
+    _WhichOneofArgType__tolerance: _TypeAlias = _typing.Literal["_tolerance", b"_tolerance"]  # noqa: Y015
     _WhichOneofReturnType__top_k: _TypeAlias = _typing.Literal["top_k"]  # noqa: Y015
     _WhichOneofArgType__top_k: _TypeAlias = _typing.Literal["_top_k", b"_top_k"]  # noqa: Y015
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__tolerance) -> _WhichOneofReturnType__tolerance | None: ...
+    @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__top_k) -> _WhichOneofReturnType__top_k | None: ...
 
 Global___RerankRequest: _TypeAlias = RerankRequest  # noqa: Y015
@@ -75,19 +87,29 @@ class RerankResponse(_message.Message):
     ORDER_FIELD_NUMBER: _builtins.int
     MODEL_VERSION_FIELD_NUMBER: _builtins.int
     RERANKER_FIELD_NUMBER: _builtins.int
+    UNSCORED_FIELD_NUMBER: _builtins.int
+    UNSCORED_AT_MOST_FIELD_NUMBER: _builtins.int
     model_version: _builtins.str
     """Version of the model that scored."""
     reranker: _builtins.str
     """The reranker that answered."""
+    unscored_at_most: _builtins.float
+    """What the score of an unscored passage is at most. Unit: probability. Range: [0, 1]."""
     @_builtins.property
     def scores(self) -> _containers.RepeatedScalarFieldContainer[_builtins.float]:
-        """Probability that each passage, in request order, is useful. For `none` the reciprocal of its rank.
-        Unit: probability. Range: [0, 1].
+        """Probability that each passage, in request order, is useful. For `none` the reciprocal of its rank. NaN for
+        passages in `unscored`. Unit: probability. Range: [0, 1].
         """
 
     @_builtins.property
     def order(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
         """The best `top_k` passages, best first, ties by ascending id.
+        Unit: zero-based index into the request's passages. Range: [0, number of passages - 1].
+        """
+
+    @_builtins.property
+    def unscored(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """Passages without a score, ascending; empty unless the request has a `tolerance`. They are not in `order`.
         Unit: zero-based index into the request's passages. Range: [0, number of passages - 1].
         """
 
@@ -98,11 +120,15 @@ class RerankResponse(_message.Message):
         order: _abc.Iterable[_builtins.int] | None = ...,
         model_version: _builtins.str = ...,
         reranker: _builtins.str = ...,
+        unscored: _abc.Iterable[_builtins.int] | None = ...,
+        unscored_at_most: _builtins.float | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_unscored_at_most", b"_unscored_at_most", "unscored_at_most", b"unscored_at_most"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["model_version", b"model_version", "order", b"order", "reranker", b"reranker", "scores", b"scores"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_unscored_at_most", b"_unscored_at_most", "model_version", b"model_version", "order", b"order", "reranker", b"reranker", "scores", b"scores", "unscored", b"unscored", "unscored_at_most", b"unscored_at_most"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
+    _WhichOneofReturnType__unscored_at_most: _TypeAlias = _typing.Literal["unscored_at_most"]  # noqa: Y015
+    _WhichOneofArgType__unscored_at_most: _TypeAlias = _typing.Literal["_unscored_at_most", b"_unscored_at_most"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__unscored_at_most) -> _WhichOneofReturnType__unscored_at_most | None: ...
 
 Global___RerankResponse: _TypeAlias = RerankResponse  # noqa: Y015

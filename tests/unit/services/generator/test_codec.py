@@ -13,6 +13,7 @@ from services.generator import codec
 from services.generator.domain import (
     Answer,
     Augmentation,
+    Best,
     Cost,
     Decoding,
     FinishReason,
@@ -151,11 +152,15 @@ def test_size_of_a_batch(count: int) -> None:
 def test_judgements() -> None:
     message = pb.ScoreRelevanceRequest(question="q", passages=[_passage()], model="m")
     wanted = RelevanceRequest("q", (Passage("a", "", "text"),), Normalization.TRUE_FALSE)
-    assert codec.decode_judgement(message) == (wanted, "m")
+    assert codec.decode_judgement(message) == (wanted, "m", None)
     message.normalization = pb.ScoreRelevanceRequest.NORMALIZATION_VOCABULARY
     message.template = "rankrag-context-ranking-conversation"
     message.turns.add(question="q1", answer="a1")
-    request, _ = codec.decode_judgement(message)
+    message.top_k = 1
+    request, _, best = codec.decode_judgement(message)
+    assert best == Best(1, 0.0)
+    message.tolerance = 1.0
+    assert codec.decode_judgement(message)[2] == Best(1, 1.0)
     assert request.normalization is Normalization.VOCABULARY
     assert (request.template, request.turns) == ("rankrag-context-ranking-conversation", (Turn("q1", "a1"),))
 
@@ -168,6 +173,11 @@ def test_judgements() -> None:
         ({"passages": [_passage(str(at)) for at in range(1001)]}, "passages"),
         ({"passages": [_passage("a"), _passage("b"), _passage("a")]}, "passages[2].id"),
         ({"normalization": 99}, "normalization"),
+        ({"top_k": 0}, "top_k"),
+        ({"top_k": 2}, "top_k"),
+        ({"tolerance": 0.0}, "tolerance"),
+        ({"top_k": 1, "tolerance": 1.5}, "tolerance"),
+        ({"top_k": 1, "tolerance": math.nan}, "tolerance"),
         ({"model": "x" * 257}, "model"),
         ({"template": "x" * 257}, "template"),
         *TURNS_OUT_OF_BOUNDS,
@@ -234,6 +244,15 @@ def test_results_on_the_wire() -> None:
 def test_judgements_on_the_wire() -> None:
     response = codec.encode_judgement(Judged([0.25, 1.0], MODEL))
     assert (list(response.probabilities), response.model, response.model_version) == ([0.25, 1.0], "m", "v1")
+    assert not response.unjudged
+    assert not response.HasField("unjudged_at_most")
+
+
+def test_judgements_of_some_on_the_wire() -> None:
+    response = codec.encode_judgement(Judged([0.25, 1.0], MODEL, 2))
+    assert list(response.probabilities[:2]) == [0.25, 1.0]
+    assert all(map(math.isnan, response.probabilities[2:]))
+    assert (list(response.unjudged), response.unjudged_at_most) == ([2, 3], 1.0)
 
 
 def test_models_on_the_wire() -> None:

@@ -18,9 +18,11 @@ from meshkit.errors import (
     NotFound,
     Unavailable,
 )
+from services.generator import relevance
 from services.generator.domain import (
     Answer,
     Augmentation,
+    Best,
     Cost,
     Decoding,
     FinishReason,
@@ -56,6 +58,8 @@ class Scribe:
         self.augmentations = augmentations
         self.judges = judges
         self.away: MeshError | None = None
+        self.relevance: dict[str, float] = {}
+        self.judged = 0
         self.batches: list[list[GenerationRequest]] = []
 
     def describe(self) -> ModelDescription:
@@ -88,6 +92,9 @@ class Scribe:
         ]
 
     async def score_relevance(self, request: RelevanceRequest, cancel: Cancellation) -> list[float]:
+        self.judged += len(request.passages)
+        if self.relevance:
+            return [self.relevance[passage.id] for passage in request.passages]
         return [1.0 / (1 + at) for at in range(len(request.passages))]
 
 
@@ -423,6 +430,66 @@ async def test_prompts_that_judge_nothing(
         )
     suiting = RelevanceRequest("q", (A,), template="rankrag-context-ranking-conversation", turns=turns)
     assert (await generator.relevance(suiting, "", Cancellation())).probabilities == [1.0]
+
+
+GRID = st.sampled_from([0.0, 0.25, 0.5, 0.75, 1.0])
+
+
+@given(st.lists(GRID, min_size=1, max_size=90), st.data())
+async def test_stopping_early_is_exact(scores: list[float], data: st.DataObject) -> None:
+    """The best are those of judging every passage, or as near to them as is tolerated."""
+    count = len(scores)
+    ids = [f"{at:02}" for at in data.draw(st.permutations(range(count)))]
+    best = Best(data.draw(st.integers(1, count)), data.draw(GRID))
+    scribe = Scribe("m")
+    scribe.relevance = dict(zip(ids, scores, strict=True))
+    passages = tuple(Passage(one, "", "text") for one in ids)
+    judged = await Generator([scribe], TEMPLATES).relevance(
+        RelevanceRequest("q", passages), "", Cancellation(), best
+    )
+    known = len(judged.probabilities)
+    assert (judged.probabilities, judged.unjudged) == (scores[:known], count - known)
+    assert scribe.judged == known
+    full = sorted(range(count), key=lambda at: (-scores[at], ids[at]))[: best.count]
+    found = sorted(range(known), key=lambda at: (-scores[at], ids[at]))[: best.count]
+    assert len(found) == best.count
+    if best.tolerance == 0:
+        assert found == full
+    assert max(scores[known:], default=0.0) - scores[found[-1]] <= best.tolerance
+
+
+async def test_it_stops_when_the_best_are_certain(first: Scribe, generator: Generator) -> None:
+    ids = [f"{at:02}" for at in range(100)]
+    first.relevance = dict.fromkeys(ids, 0.0) | {"03": 1.0, "05": 0.9}
+    request = RelevanceRequest("q", tuple(Passage(one, "", "text") for one in ids))
+
+    async def judged(count: int, tolerance: float) -> int:
+        found = await generator.relevance(request, "", Cancellation(), Best(count, tolerance))
+        return len(found.probabilities)
+
+    # No probability is over 1, and of equal ones the id decides, which no later one of these passages wins.
+    assert await judged(1, 0.0) == 16
+    # 0.9 may be beaten; each round is as long as all before it.
+    assert await judged(2, 0.0) == 100
+    assert await judged(2, 0.1) == 16
+    assert await judged(40, 1.0) == 40
+    first.relevance = {one: first.relevance[ids[-1 - at]] for at, one in enumerate(ids)}
+    # Now "96" has the 1: it comes at last.
+    assert await judged(1, 0.0) == 100
+    first.relevance["15"] = 1.0
+    assert await judged(1, 0.0) == 16
+    ids.reverse()
+    request = replace(request, passages=tuple(Passage(one, "", "text") for one in ids))
+    # "96" is at the fourth place, but one of those after it may tie, and comes before it by its id: "15" does.
+    assert await judged(1, 0.0) == 100
+
+
+def test_rounds_are_as_long_as_all_before_them() -> None:
+    assert [(one.start, one.stop) for one in relevance.rounds(100, 5)] == [
+        (0, 16), (16, 32), (32, 64), (64, 100)
+    ]  # fmt: skip
+    assert [one.stop for one in relevance.rounds(100, 30)] == [30, 60, 100]
+    assert list(relevance.rounds(100, None)) == [slice(0, 100)]
 
 
 def test_names_of_models(generator: Generator) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 
 from meshkit.errors import InvalidField
@@ -29,6 +31,7 @@ def test_all_fields() -> None:
     agent = common_pb2.Agent(task_id="t" * 128, model_id="m")
     call = _decode(agent=agent, top_k=2, reranker="none", passages=_passages(1000))
     assert (call.agent, call.top_k, call.reranker) == (Agent("t" * 128, "m"), 2, "none")
+    assert [_decode(tolerance=tolerance).tolerance for tolerance in (0.0, 1.0)] == [0.0, 1.0]
 
 
 @pytest.mark.parametrize(
@@ -47,6 +50,9 @@ def test_all_fields() -> None:
         ({"agent": common_pb2.Agent(task_id="x" * 129)}, "agent.task_id"),
         ({"agent": common_pb2.Agent(model_id="é" * 65)}, "agent.model_id"),
         ({"reranker": "x" * 257}, "reranker"),
+        ({"tolerance": -0.1}, "tolerance"),
+        ({"tolerance": 1.1}, "tolerance"),
+        ({"tolerance": math.nan}, "tolerance"),
     ],
 )
 def test_out_of_bounds(fields: dict[str, object], field: str) -> None:
@@ -59,3 +65,10 @@ def test_a_ranking_on_the_wire() -> None:
     assert codec.encode_ranking(Ranking((0.25, 0.75), (1, 0), "v", "rankrag")) == pb.RerankResponse(
         scores=[0.25, 0.75], order=[1, 0], model_version="v", reranker="rankrag"
     )
+
+
+def test_passages_without_a_score_are_named() -> None:
+    response = codec.encode_ranking(Ranking((0.25, math.nan, 1.0), (2,), "v", "rankrag", 0.5))
+    assert (response.scores[0], response.scores[2]) == (0.25, 1.0)
+    assert math.isnan(response.scores[1])
+    assert (list(response.unscored), response.unscored_at_most, list(response.order)) == ([1], 0.5, [2])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 import pytest
@@ -10,7 +11,7 @@ from hypothesis import strategies as st
 
 from meshkit.errors import NotFound
 from services.reranker.backends.unranked import Unranked
-from services.reranker.domain import Agent, Passage, Scores
+from services.reranker.domain import Agent, Best, Passage, Scores
 from services.reranker.engine import Reranking
 
 
@@ -21,9 +22,12 @@ class Fixed:
         self.scores = tuple(scores)
         self.agents: list[Agent] = []
 
-    async def score(self, query: str, passages: Sequence[Passage], agent: Agent) -> Scores:
+    async def score(
+        self, query: str, passages: Sequence[Passage], agent: Agent, *, best: Best | None = None
+    ) -> Scores:
         self.agents.append(agent)
-        return Scores(self.scores, "v1")
+        at_most = 1.0 if best is not None and any(map(math.isnan, self.scores)) else None
+        return Scores(self.scores, "v1", at_most)
 
 
 def _passages(*ids: str) -> list[Passage]:
@@ -68,6 +72,17 @@ async def test_the_agent_reaches_the_reranker() -> None:
 async def test_a_broken_reranker_is_no_fault_of_the_caller(scores: list[float]) -> None:
     with pytest.raises(RuntimeError, match="scores for 1 passages"):
         await Reranking({"f": Fixed(scores)}, "f").rerank("q", _passages("x"), Agent(), top_k=1)
+
+
+async def test_what_has_no_score_is_not_among_the_best() -> None:
+    nan = float("nan")
+    engine = Reranking({"fixed": Fixed([0.5, nan, 0.9, nan])}, "fixed")
+    ranking = await engine.rerank("q", _passages("b", "a", "c", "d"), Agent(), top_k=2, tolerance=0.0)
+    assert (ranking.order, ranking.unscored_at_most) == ((2, 0), 1.0)
+    with pytest.raises(RuntimeError, match="4 scores for 4 passages, or no numbers"):
+        await engine.rerank("q", _passages("b", "a", "c", "d"), Agent(), top_k=3, tolerance=0.0)
+    with pytest.raises(RuntimeError, match="or no numbers"):
+        await engine.rerank("q", _passages("b", "a", "c", "d"), Agent(), top_k=2)
 
 
 def test_an_unknown_default_is_refused() -> None:
