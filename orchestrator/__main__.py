@@ -16,6 +16,9 @@ from meshkit.telemetry import Telemetry
 from orchestrator import codec
 from orchestrator.budgets import Plan, StageSpec
 from orchestrator.clients import EvaluatorClient, GeneratorClient, RerankerClient, RetrieverClient
+from orchestrator.conversations.codec import EvaluatorMeasures
+from orchestrator.conversations.shelf import Shelf
+from orchestrator.conversations.talk import Talk
 from orchestrator.courier import Courier
 from orchestrator.domain import Stage
 from orchestrator.outbox import Outbox
@@ -88,6 +91,14 @@ class Orchestrator:
             default_reranker=settings.default_reranker,
             sources=settings.catalogue(),
             ensembles=settings.rosters(),
+            talk=Talk(
+                pipeline=self._pipeline,
+                generator=GeneratorClient(generator),
+                measures=EvaluatorMeasures(EvaluatorClient(evaluator)),
+                plan=plan(settings),
+            ),
+            shelf=Shelf(settings.conversation_limits()),
+            turn_timeout_s=settings.turn_timeout_s,
         )
         self.registrations = [Registration(pb_grpc.add_OrchestratorServiceServicer_to_server, servicer, NAME)]
 

@@ -14,9 +14,13 @@ import grpc
 from meshkit import deadline
 from meshkit.admission import Admission
 from meshkit.compute import ComputePool
-from meshkit.errors import MeshError, Unimplemented
+from meshkit.errors import InvalidField, MeshError
 from orchestrator import codec, domain
 from orchestrator.audits import codec as audit_codec
+from orchestrator.conversations import codec as conversation_codec
+from orchestrator.conversations.shelf import Conversation, Shelf
+from orchestrator.conversations.stream import Inbox
+from orchestrator.conversations.talk import Kept, Talk, TurnEvent
 from orchestrator.ensembles.definitions import Ensembles
 from orchestrator.expressions.sources import Catalogue
 from orchestrator.pipeline import Pipeline
@@ -41,6 +45,9 @@ class OrchestratorServicer(pb_grpc.OrchestratorServiceServicer):
         default_reranker: reranker of asks that name none.
         sources: what expressions can name.
         ensembles: what asks can name.
+        talk: takes the turns of conversations.
+        shelf: keeps conversations.
+        turn_timeout_s: what a turn may take that says nothing of it. Seconds.
     """
 
     def __init__(
@@ -53,6 +60,9 @@ class OrchestratorServicer(pb_grpc.OrchestratorServiceServicer):
         default_reranker: str,
         sources: Catalogue,
         ensembles: Ensembles,
+        talk: Talk,
+        shelf: Shelf,
+        turn_timeout_s: float,
     ) -> None:
         self._pipeline = pipeline
         self._pool = pool
@@ -61,6 +71,9 @@ class OrchestratorServicer(pb_grpc.OrchestratorServiceServicer):
         self._default_reranker = default_reranker
         self._sources = sources
         self._ensembles = ensembles
+        self._talk = talk
+        self._shelf = shelf
+        self._turn_timeout_s = turn_timeout_s
 
     async def Ask(self, request: pb.AskRequest, context: Context) -> AsyncIterator[pb.AskResponse]:
         """Answers one question; events as they happen, ``done`` last."""
@@ -103,13 +116,58 @@ class OrchestratorServicer(pb_grpc.OrchestratorServiceServicer):
             except MeshError as error:
                 raise audit_codec.of_ask(error) from error
 
-    def Converse(
+    async def Converse(
         self, request_iterator: AsyncIterator[pb.ConverseRequest], context: Context
     ) -> AsyncIterator[pb.ConverseResponse]:
-        """Not in this version."""
-        raise Unimplemented(
-            "Converse is not in this version of ragmesh yet; Ask answers one question at a time"
+        """Takes the turns of one conversation; a turn that fails is told of, and the next one is taken."""
+        inbox = Inbox()
+        reader = asyncio.create_task(inbox.fill(request_iterator))
+        conversation: Conversation | None = None
+        try:
+            while (request := await inbox.next()) is not None:
+                if conversation is None:
+                    conversation = self._shelf.take(request.conversation_id)
+                try:
+                    async with aclosing(self._turn(conversation, request, inbox)) as events:
+                        async for event in events:
+                            response = conversation_codec.response(conversation, event)
+                            if isinstance(event, Kept):
+                                conversation.keep(event.told)
+                                conversation.relevance = event.relevance
+                            yield response
+                except MeshError as error:
+                    yield conversation_codec.failed(conversation, error)
+        finally:
+            if conversation is not None:
+                self._shelf.put_back(conversation)
+            reader.cancel()
+            await asyncio.gather(reader, return_exceptions=True)
+
+    async def _turn(
+        self, conversation: Conversation, request: pb.ConverseRequest, inbox: Inbox
+    ) -> AsyncGenerator[TurnEvent, None]:
+        if request.conversation_id not in ("", conversation.id):
+            raise InvalidField(
+                "conversation_id", "is not this stream's; use one stream for each conversation"
+            )
+        if request.HasField("options"):
+            conversation.set_options(conversation_codec.options(request.options))
+        ask, conversation.kept = conversation_codec.ask(
+            request.ask,
+            conversation,
+            default_collection=self._default_collection,
+            default_reranker=self._default_reranker,
+            sources=self._sources,
         )
+        conversation.check_room(ask.question)
+        conversation.run_id = ask.run_id
+        timeout_s = conversation_codec.timeout_s(request, self._turn_timeout_s)
+        limit = deadline.Deadline.after(min(timeout_s, deadline.current().remaining()))
+        with self._admission.admit(max(1, ask.num_answers)):
+            turn = _ahead(self._talk.turn(conversation, ask, limit))
+            async with aclosing(turn), aclosing(inbox.until_cancelled(turn)) as events:
+                async for event in events:
+                    yield event
 
     def _decode(self, request: pb.AskRequest) -> domain.Ask:
         return codec.ask(

@@ -9,6 +9,7 @@ from pydantic import Field, field_validator, model_validator
 from pydantic_settings import SettingsConfigDict
 
 from meshkit.settings import ServiceSettings
+from orchestrator.conversations.shelf import Limits
 from orchestrator.ensembles.definitions import EnsembleDefinition, Ensembles
 from orchestrator.expressions.sources import Catalogue, SourceDefinition
 
@@ -50,6 +51,17 @@ class OrchestratorSettings(ServiceSettings):
     ensembles: dict[str, EnsembleDefinition] = Field(default_factory=dict, max_length=64)
     """Ensembles that asks can name, as JSON: by name, each with ``members``, expressions over the sources,
     and perhaps how they vote. See docs/ensembles.md."""
+
+    conversation_turns: int = Field(default=100, ge=1, le=100)
+    """Most turns of a conversation. Turns, [1, 100]."""
+    conversation_words: int = Field(default=20_000, ge=1)
+    """Most words of a conversation, the user's and the system's. Words, [1, inf)."""
+    conversation_lifetime_s: float = Field(default=3_600.0, gt=0)
+    """How long a conversation can be gone on with after its stream has ended. Seconds, (0, inf)."""
+    conversations: int = Field(default=1_000, ge=1)
+    """Conversations in memory at a time; beyond, the one unused for the longest is given up. [1, inf)."""
+    turn_timeout_s: float = Field(default=60.0, gt=0, le=3_600)
+    """Time for a turn of a conversation that asks for none. Seconds, (0, 3600]."""
 
     retrieve_share: float = Field(default=0.25, gt=0, lt=1)
     """Largest part of an ask's time that retrieval may take. Fraction, (0, 1)."""
@@ -102,6 +114,15 @@ class OrchestratorSettings(ServiceSettings):
     def catalogue(self) -> Catalogue:
         """What expressions can name."""
         return Catalogue(self.sources)
+
+    def conversation_limits(self) -> Limits:
+        """What conversations may take."""
+        return Limits(
+            turns=self.conversation_turns,
+            words=self.conversation_words,
+            lifetime_s=self.conversation_lifetime_s,
+            conversations=self.conversations,
+        )
 
     def outbox_file(self) -> Path:
         """Where observations wait for the evaluator."""

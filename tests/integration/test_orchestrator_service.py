@@ -558,13 +558,6 @@ async def test_upstream_refusals_reach_the_caller_under_the_asks_own_names(mesh:
     assert (told, read.retry_after_s) == (grpc.StatusCode.RESOURCE_EXHAUSTED, 1.5)
 
 
-async def test_what_is_not_built_yet_says_so(mesh: Mesh) -> None:
-    with pytest.raises(grpc.aio.AioRpcError) as caught:
-        await mesh.stub.Converse(iter([pb.ConverseRequest()]), timeout=30).read()
-    assert caught.value.code() is grpc.StatusCode.UNIMPLEMENTED
-    assert "not in this version" in (caught.value.details() or "")
-
-
 def _audit(mesh: Mesh, **request: Any) -> pb.AuditRequest:
     """An audit of six passages, of which the first and the last are useful."""
     asked = {
