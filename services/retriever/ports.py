@@ -113,6 +113,9 @@ class Snapshot(Protocol):
             Unavailable: what keeps them has no versions to read from, and they were changed meanwhile.
         """
 
+    def passages_of(self, ids: Sequence[str]) -> list[Passage]:
+        """The passages of some ids, in no particular order; what is not there is left out."""
+
     def by_id(self, rows: IntArray) -> IntArray:
         """Some rows, by ascending passage id."""
 

@@ -211,6 +211,17 @@ class CollectionServicer(collections_grpc.CollectionServiceServicer):
             while (page := await self._pool.run(next, pages, None)) is not None:
                 yield page
 
+    async def GetPassages(
+        self, request: collections_pb.GetPassagesRequest, context: Context
+    ) -> AsyncIterator[collections_pb.GetPassagesResponse]:
+        """Gives passages of the version that is served now by id."""
+        name = checks.name("collection", request.collection)
+        ids = await self._pool.run(collections.ids_of, request.passage_ids)
+        with self._of(context).lease(name) as snapshot:
+            pages = collections.named_of(snapshot, ids)
+            while (page := await self._pool.run(next, pages, None)) is not None:
+                yield page
+
 
 def _tenant(context: Context, *, trusted: bool) -> str:
     """Whose collections a call means.

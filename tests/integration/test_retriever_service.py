@@ -537,6 +537,34 @@ def test_all_passages_are_listed_by_id(service: Service) -> None:
         service.collections.DeleteCollection(collections_pb.DeleteCollectionRequest(name=name))
 
 
+def test_passages_are_given_by_id(service: Service) -> None:
+    def given(*ids: str, collection: str = "given") -> list[collections_pb.GetPassagesResponse]:
+        request = collections_pb.GetPassagesRequest(collection=collection, passage_ids=ids)
+        return list(service.collections.GetPassages(request))
+
+    service.ingest("given", [passage(f"g{number}", "x" * 2000) for number in range(1000)])
+    service.ingest("given", [passage("g1", "newer", title="title")])
+    service.collections.DeletePassages(
+        collections_pb.DeletePassagesRequest(collection="given", passage_ids=["g2"])
+    )
+    [page] = given("g3", "g1", "g2", "g1", "nobody")
+    assert {(one.id, one.title, one.text) for one in page.passages} == {
+        ("g1", "title", "newer"),
+        ("g3", "", "x" * 2000),
+    }
+    pages = given(*(f"g{number}" for number in range(1000)))
+    assert len(pages) > 1
+    assert sorted(one.id for page in pages for one in page.passages) == sorted(
+        f"g{number}" for number in range(1000) if number != 2
+    )
+    assert [len(page.passages) for page in given("nobody")] == [0]
+    for ids, collection, field in (((), "given", "passage_ids"), (("g1",), "nowhere", "collection")):
+        with pytest.raises(grpc.RpcError) as refused:
+            given(*ids, collection=collection)
+        assert from_rpc_error(refused.value).field == field
+    service.collections.DeleteCollection(collections_pb.DeleteCollectionRequest(name="given"))
+
+
 def test_a_collection_says_how_it_is_indexed(service: Service) -> None:
     lexical = collections_pb.LexicalIndexing(analyzer="english", k1=0.9, b=0.4)
     made = service.collections.CreateCollection(

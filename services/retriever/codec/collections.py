@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Final
 
 from google.protobuf.timestamp_pb2 import Timestamp
@@ -16,7 +16,7 @@ from services.retriever.domain import CollectionInfo, Lexical, Passage
 from services.retriever.ports import Snapshot
 
 MAX_INGEST_PASSAGES: Final = 1000
-MAX_DELETED_IDS: Final = 10_000
+MAX_IDS: Final = 10_000
 MAX_DESCRIPTION_BYTES: Final = 1024
 MAX_K1: Final = 10
 PAGE_BYTES: Final = 2**20
@@ -76,6 +76,22 @@ def pages_of(snapshot: Snapshot) -> Iterator[collections_pb.ListPassagesResponse
             if page.passages and (size > PAGE_BYTES or len(page.passages) == MAX_INGEST_PASSAGES):
                 yield page
                 page = collections_pb.ListPassagesResponse(version=snapshot.info.version)
+                size = message.ByteSize()
+            page.passages.append(message)
+    yield page
+
+
+def named_of(snapshot: Snapshot, ids: Sequence[str]) -> Iterator[collections_pb.GetPassagesResponse]:
+    """Writes the passages of some ids, in messages of moderate size; one at least."""
+    page = collections_pb.GetPassagesResponse(version=snapshot.info.version)
+    size = 0
+    for begin in range(0, len(ids), _READ_AT_ONCE):
+        for passage in snapshot.passages_of(ids[begin : begin + _READ_AT_ONCE]):
+            message = message_of(passage)
+            size += message.ByteSize()
+            if page.passages and (size > PAGE_BYTES or len(page.passages) == MAX_INGEST_PASSAGES):
+                yield page
+                page = collections_pb.GetPassagesResponse(version=snapshot.info.version)
                 size = message.ByteSize()
             page.passages.append(message)
     yield page
@@ -146,14 +162,14 @@ class IngestReader:
 
 
 def ids_of(ids: Iterable[str]) -> list[str]:
-    """Reads the ids of passages to remove, each once.
+    """Reads the ids of passages to remove or to give, each once.
 
     Raises:
         InvalidField: none or too many, or one that cannot be an id.
     """
     given = list(ids)
-    if not 1 <= len(given) <= MAX_DELETED_IDS:
-        raise InvalidField("passage_ids", f"must be 1 to {MAX_DELETED_IDS} ids, has {len(given)}")
+    if not 1 <= len(given) <= MAX_IDS:
+        raise InvalidField("passage_ids", f"must be 1 to {MAX_IDS} ids, has {len(given)}")
     for index, one in enumerate(given):
         checks.text(f"passage_ids[{index}]", one, max_bytes=checks.MAX_ID_BYTES)
     return list(dict.fromkeys(given))

@@ -11,10 +11,11 @@ import numpy as np
 from meshkit.errors import InvalidField, NotFound, Unavailable
 from services.retriever.backends.milvus import rows as rows_of
 from services.retriever.backends.milvus.connection import MOST, Connection, Row
-from services.retriever.backends.milvus.expressions import allowing, has
+from services.retriever.backends.milvus.expressions import allowing, has, one_of
 from services.retriever.backends.milvus.registry import Key, Record, Registry
 from services.retriever.domain import CollectionInfo, Filter, FloatArray, IntArray, Passage, Scored
 
+_IDS_AT_ONCE: Final = 500
 _MARGIN: Final = 16
 # More than float32 sums are ever off, for scores in the tens.
 _ROUNDING: Final = 1e-4
@@ -85,6 +86,17 @@ class MilvusSnapshot:
     def passages(self, rows: Iterable[int]) -> list[Passage]:
         """The passages of some rows that were found."""
         return [self._passages[row] for row in rows]
+
+    def passages_of(self, ids: Sequence[str]) -> list[Passage]:
+        """The passages of some ids, each given once; what is not there is left out."""
+        found = []
+        for begin in range(0, len(ids), _IDS_AT_ONCE):
+            some = one_of(rows_of.ID, ids[begin : begin + _IDS_AT_ONCE])
+            found += [
+                rows_of.passage_of(row)
+                for row in self._connection.query(self.record.place, some, rows_of.FIELDS)
+            ]
+        return found
 
     def by_id(self, rows: IntArray) -> IntArray:
         """Some rows that were found, by ascending passage id."""

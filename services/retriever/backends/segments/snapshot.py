@@ -11,6 +11,7 @@ from typing import Final
 import numpy as np
 
 from meshkit.errors import InvalidField
+from services.retriever.backends.segments.hashes import hashes_of
 from services.retriever.backends.segments.manifest import VersionManifest
 from services.retriever.backends.segments.segment import BoolArray, View
 from services.retriever.domain import CollectionInfo, Filter, IntArray, Passage
@@ -89,6 +90,16 @@ class SegmentSnapshot:
             self.views[place].segment.passage(row - offsets[place])
             for place, row in zip(places, wanted, strict=True)
         ]
+
+    def passages_of(self, ids: Sequence[str]) -> list[Passage]:
+        """The passages of some ids, each given once; what is not there is left out."""
+        keys = [one.encode() for one in ids]
+        hashes = hashes_of(keys)
+        found = []
+        for view in self.views:
+            rows = view.rows_of(keys, hashes)
+            found += [view.segment.passage(row) for row in rows[rows >= 0].tolist()]
+        return found
 
     def id(self, row: int) -> bytes:
         """The id of a row, in UTF-8; as bytes ids sort as they do as text."""

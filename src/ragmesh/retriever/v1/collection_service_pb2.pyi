@@ -526,3 +526,59 @@ class ListPassagesResponse(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___ListPassagesResponse: _TypeAlias = ListPassagesResponse  # noqa: Y015
+
+@_typing.final
+class GetPassagesRequest(_message.Message):
+    """Names passages."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    COLLECTION_FIELD_NUMBER: _builtins.int
+    PASSAGE_IDS_FIELD_NUMBER: _builtins.int
+    collection: _builtins.str
+    """The collection."""
+    @_builtins.property
+    def passage_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """Their ids; 1 to 10,000. What is named twice is given once."""
+
+    def __init__(
+        self,
+        *,
+        collection: _builtins.str = ...,
+        passage_ids: _abc.Iterable[_builtins.str] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["collection", b"collection", "passage_ids", b"passage_ids"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___GetPassagesRequest: _TypeAlias = GetPassagesRequest  # noqa: Y015
+
+@_typing.final
+class GetPassagesResponse(_message.Message):
+    """Some of the passages that were named."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    VERSION_FIELD_NUMBER: _builtins.int
+    PASSAGES_FIELD_NUMBER: _builtins.int
+    version: _builtins.str
+    """Version they are of, the same in all messages of a stream."""
+    @_builtins.property
+    def passages(self) -> _containers.RepeatedCompositeFieldContainer[_common_pb2.Passage]:
+        """Passages, in no particular order; at most 1,000 a message. None if none of them is there."""
+
+    def __init__(
+        self,
+        *,
+        version: _builtins.str = ...,
+        passages: _abc.Iterable[_common_pb2.Passage] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["passages", b"passages", "version", b"version"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___GetPassagesResponse: _TypeAlias = GetPassagesResponse  # noqa: Y015

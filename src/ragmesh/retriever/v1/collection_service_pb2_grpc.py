@@ -70,6 +70,11 @@ class CollectionServiceStub:
                 request_serializer=ragmesh_dot_retriever_dot_v1_dot_collection__service__pb2.ListPassagesRequest.SerializeToString,
                 response_deserializer=ragmesh_dot_retriever_dot_v1_dot_collection__service__pb2.ListPassagesResponse.FromString,
                 _registered_method=True)
+        self.GetPassages = channel.unary_stream(
+                '/ragmesh.retriever.v1.CollectionService/GetPassages',
+                request_serializer=ragmesh_dot_retriever_dot_v1_dot_collection__service__pb2.GetPassagesRequest.SerializeToString,
+                response_deserializer=ragmesh_dot_retriever_dot_v1_dot_collection__service__pb2.GetPassagesResponse.FromString,
+                _registered_method=True)
 
 
 class CollectionServiceServicer:
@@ -129,6 +134,13 @@ class CollectionServiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def GetPassages(self, request, context):
+        """Gives passages by id, of one version where the store keeps versions; ids that are not there are left out.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_CollectionServiceServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -166,6 +178,11 @@ def add_CollectionServiceServicer_to_server(servicer, server):
                     servicer.ListPassages,
                     request_deserializer=ragmesh_dot_retriever_dot_v1_dot_collection__service__pb2.ListPassagesRequest.FromString,
                     response_serializer=ragmesh_dot_retriever_dot_v1_dot_collection__service__pb2.ListPassagesResponse.SerializeToString,
+            ),
+            'GetPassages': grpc.unary_stream_rpc_method_handler(
+                    servicer.GetPassages,
+                    request_deserializer=ragmesh_dot_retriever_dot_v1_dot_collection__service__pb2.GetPassagesRequest.FromString,
+                    response_serializer=ragmesh_dot_retriever_dot_v1_dot_collection__service__pb2.GetPassagesResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -358,6 +375,33 @@ class CollectionService:
             '/ragmesh.retriever.v1.CollectionService/ListPassages',
             ragmesh_dot_retriever_dot_v1_dot_collection__service__pb2.ListPassagesRequest.SerializeToString,
             ragmesh_dot_retriever_dot_v1_dot_collection__service__pb2.ListPassagesResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def GetPassages(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_stream(
+            request,
+            target,
+            '/ragmesh.retriever.v1.CollectionService/GetPassages',
+            ragmesh_dot_retriever_dot_v1_dot_collection__service__pb2.GetPassagesRequest.SerializeToString,
+            ragmesh_dot_retriever_dot_v1_dot_collection__service__pb2.GetPassagesResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -52,6 +52,8 @@ class CollectionServiceStub:
     """Removes a collection and its versions."""
     ListPassages: _grpc.UnaryStreamMultiCallable[_collection_service_pb2.ListPassagesRequest, _collection_service_pb2.ListPassagesResponse]
     """Gives all passages of one version, by ascending id: for moving a collection elsewhere."""
+    GetPassages: _grpc.UnaryStreamMultiCallable[_collection_service_pb2.GetPassagesRequest, _collection_service_pb2.GetPassagesResponse]
+    """Gives passages by id, of one version where the store keeps versions; ids that are not there are left out."""
 
 @_typing.type_check_only
 class CollectionServiceAsyncStub(CollectionServiceStub):
@@ -77,6 +79,8 @@ class CollectionServiceAsyncStub(CollectionServiceStub):
     """Removes a collection and its versions."""
     ListPassages: _aio.UnaryStreamMultiCallable[_collection_service_pb2.ListPassagesRequest, _collection_service_pb2.ListPassagesResponse]  # type: ignore[assignment]
     """Gives all passages of one version, by ascending id: for moving a collection elsewhere."""
+    GetPassages: _aio.UnaryStreamMultiCallable[_collection_service_pb2.GetPassagesRequest, _collection_service_pb2.GetPassagesResponse]  # type: ignore[assignment]
+    """Gives passages by id, of one version where the store keeps versions; ids that are not there are left out."""
 
 class CollectionServiceServicer(metaclass=_abc_1.ABCMeta):
     """Making, filling and removing collections."""
@@ -141,5 +145,13 @@ class CollectionServiceServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_abc.Iterator[_collection_service_pb2.ListPassagesResponse], _abc.AsyncIterator[_collection_service_pb2.ListPassagesResponse]]:
         """Gives all passages of one version, by ascending id: for moving a collection elsewhere."""
+
+    @_abc_1.abstractmethod
+    def GetPassages(
+        self,
+        request: _collection_service_pb2.GetPassagesRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_abc.Iterator[_collection_service_pb2.GetPassagesResponse], _abc.AsyncIterator[_collection_service_pb2.GetPassagesResponse]]:
+        """Gives passages by id, of one version where the store keeps versions; ids that are not there are left out."""
 
 def add_CollectionServiceServicer_to_server(servicer: CollectionServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

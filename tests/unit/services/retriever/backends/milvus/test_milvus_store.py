@@ -76,6 +76,12 @@ async def held(milvus: MilvusLite) -> AsyncIterator[Held]:
     await held.store.stop()
 
 
+async def test_passages_are_given_by_id(held: Held) -> None:
+    await held.collections.ingest("c", PLAIN, create=True)
+    with held.collections.lease("c") as snapshot:
+        assert snapshot.passages_of([PLAIN[1].id, "nobody"]) == [PLAIN[1]]
+
+
 async def test_what_is_ingested_is_listed_and_repeats_change_nothing(held: Held) -> None:
     made = await held.collections.ingest("c", [*PLAIN, *ODD], create=True)
     assert (made.added, made.replaced, made.unchanged, made.collection.num_passages) == (23, 0, 0, 23)
