@@ -18,6 +18,16 @@ if TYPE_CHECKING:
     from ragmesh.audit import AuditReport, AuditSample, AuditSettled
     from ragmesh.client import Client
     from ragmesh.collection import Collection, Ingested, Lexical
+    from ragmesh.conversation import (
+        CitedEntity,
+        ConversationOptions,
+        ConversationReport,
+        GroupFairness,
+        GroupTarget,
+        LookedFor,
+        TurnResult,
+    )
+    from ragmesh.conversation_calls import AsyncConversation, Conversation
     from ragmesh.events import (
         Answer,
         AskResult,
@@ -67,6 +77,16 @@ _HOME_OF = {
     "ragmesh.audit": ("AuditReport", "AuditSample", "AuditSettled"),
     "ragmesh.client": ("Client",),
     "ragmesh.collection": ("Collection", "Ingested", "Lexical"),
+    "ragmesh.conversation": (
+        "CitedEntity",
+        "ConversationOptions",
+        "ConversationReport",
+        "GroupFairness",
+        "GroupTarget",
+        "LookedFor",
+        "TurnResult",
+    ),
+    "ragmesh.conversation_calls": ("AsyncConversation", "Conversation"),
     "ragmesh.events": (
         "Answer",
         "AskResult",
@@ -119,15 +139,20 @@ __all__ = [
     "AskOptions",
     "AskResult",
     "AsyncClient",
+    "AsyncConversation",
     "AuditReport",
     "AuditSample",
     "AuditSettled",
     "Between",
     "Citation",
+    "CitedEntity",
     "Client",
     "Collection",
     "Configuration",
     "ConfigurationSummary",
+    "Conversation",
+    "ConversationOptions",
+    "ConversationReport",
     "Cost",
     "Decoding",
     "DegradationCount",
@@ -141,9 +166,12 @@ __all__ = [
     "Feedback",
     "FeedbackResult",
     "Filter",
+    "GroupFairness",
+    "GroupTarget",
     "Health",
     "Ingested",
     "Lexical",
+    "LookedFor",
     "Measurement",
     "MeshError",
     "ModelVersion",
@@ -162,6 +190,7 @@ __all__ = [
     "StoredFeedback",
     "Training",
     "TrainingStatus",
+    "TurnResult",
     "Vote",
 ]
 

@@ -31,6 +31,8 @@ from ragmesh.client import (
     not_embedded,
 )
 from ragmesh.collection import Collection, Ingested, Lexical
+from ragmesh.conversation import ConversationOptions
+from ragmesh.conversation_calls import AsyncConversation
 from ragmesh.evaluator.v1 import evaluator_service_pb2 as evaluator_pb2
 from ragmesh.evaluator.v1 import evaluator_service_pb2_grpc as evaluator_grpc
 from ragmesh.events import AskResult, Event
@@ -98,6 +100,24 @@ class AsyncClient(learning.AsyncLearningCalls):
         """Asks one question and waits for the whole result; arguments and errors as :meth:`ask`."""
         return AskResult.of(
             question, [event async for event in self.ask(question, timeout=timeout, **options)]
+        )
+
+    def converse(
+        self,
+        *,
+        conversation: ConversationOptions | None = None,
+        conversation_id: str = "",
+        timeout: float | None = None,
+        **options: Unpack[AskOptions],
+    ) -> AsyncConversation:
+        """A conversation; as :meth:`ragmesh.Client.converse`."""
+        return AsyncConversation(
+            orchestrator_grpc.OrchestratorServiceStub(self._channels["orchestrator"]),
+            lambda exc: self._error(exc, "orchestrator"),
+            options,
+            conversation or {},
+            timeout=timeout or self._timeout,
+            conversation_id=text("conversation_id", conversation_id),
         )
 
     async def retrieve(

@@ -14,6 +14,8 @@ from ragmesh import audit_codec, codec, learning
 from ragmesh.addresses import Addresses
 from ragmesh.audit import AuditEvent, audit_request
 from ragmesh.collection import Collection, Ingested, Lexical
+from ragmesh.conversation import ConversationOptions
+from ragmesh.conversation_calls import Conversation
 from ragmesh.evaluator.v1 import evaluator_service_pb2 as evaluator_pb2
 from ragmesh.evaluator.v1 import evaluator_service_pb2_grpc as evaluator_grpc
 from ragmesh.events import AskResult, Event
@@ -125,6 +127,37 @@ class Client(learning.LearningCalls):
     ) -> AskResult:
         """Asks one question and waits for the whole result; arguments and errors as :meth:`ask`."""
         return AskResult.of(question, self.ask(question, timeout=timeout, **options))
+
+    def converse(
+        self,
+        *,
+        conversation: ConversationOptions | None = None,
+        conversation_id: str = "",
+        timeout: float | None = None,
+        **options: Unpack[AskOptions],
+    ) -> Conversation:
+        """A conversation: turns that know of each other, and how relevant and fair they are together.
+
+        Nothing is sent before the first turn. Use it in a ``with`` block, or close it.
+
+        Args:
+            conversation: how it goes, see :class:`ragmesh.ConversationOptions`.
+            conversation_id: go on with this one, as it was asked and measured before where nothing is given.
+            timeout: seconds for each turn.
+            options: how turns are answered, see :class:`ragmesh.AskOptions`; ``ensemble`` is not for
+                conversations.
+
+        Raises:
+            MeshError: an option makes no sense.
+        """
+        return Conversation(
+            orchestrator_grpc.OrchestratorServiceStub(self._channels["orchestrator"]),
+            lambda exc: self._error(exc, "orchestrator"),
+            options,
+            conversation or {},
+            timeout=timeout or self._timeout,
+            conversation_id=text("conversation_id", conversation_id),
+        )
 
     def retrieve(
         self, query: str, *, timeout: float | None = None, **options: Unpack[RetrieveOptions]

@@ -179,9 +179,9 @@ def ask_request(question: str, options: AskOptions) -> orchestrator_pb2.AskReque
         request.candidates.SetInParent()
         request.candidates.passages.extend(passage_message(passage) for passage in passages)
     if (augmentation := options.get("augmentation")) is not None:
-        request.augmentation = _choice("augmentation", augmentation, AUGMENTATIONS)
+        request.augmentation = choice("augmentation", augmentation, AUGMENTATIONS)
     if (stage := options.get("sampling_stage")) is not None:
-        request.sampling_stage = _choice("sampling_stage", stage, _STAGES)
+        request.sampling_stage = choice("sampling_stage", stage, _STAGES)
     _set_sampling(request, options)
     _set_labels(request, options)
     if (decoding := options.get("decoding")) is not None:
@@ -259,13 +259,13 @@ def _set_labels(request: orchestrator_pb2.AskRequest, options: AskOptions) -> No
     if references is not None:
         request.labels.references.extend(text("labels.references", one) for one in references)
     if (metric := options.get("metric")) is not None:
-        request.labels.metric = _choice("metric", metric, _METRICS)
+        request.labels.metric = choice("metric", metric, _METRICS)
 
 
 _V = TypeVar("_V", bound=int)
 
 
-def _choice(field: str, value: str, choices: dict[str, _V]) -> _V:
+def choice(field: str, value: str, choices: dict[str, _V]) -> _V:
     if value not in choices:
         raise InvalidField(field, f"must be one of {', '.join(choices)}, not {value!r}")
     return choices[value]
