@@ -3,24 +3,71 @@
 :func:`of` gives the figures of any study by name, :func:`save` writes one.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from typing import Final
 
 from matplotlib.figure import Figure
 
 from raglab.figures.bars import chosen, draw_exposure
+from raglab.figures.boxes import draw_boxes
 from raglab.figures.curves import draw_curves
+from raglab.figures.ensembles import draw_accuracies, draw_upper_bounds, eor_figures
 from raglab.figures.matrices import draw_win_ratios
 from raglab.figures.scatter import draw_conversations
-from raglab.figures.style import save, to_bytes
-from raglab.studies import ConversationStudy, ExposureStudy, InconsistencyStudy, Study, UtilityStudy
+from raglab.figures.style import save, state, to_bytes
+from raglab.figures.weights import draw_weights
+from raglab.studies import (
+    ConversationStudy,
+    EorStudy,
+    ExposureStudy,
+    InconsistencyStudy,
+    Study,
+    UtilityStudy,
+    statement,
+)
 from raglab.studies.curves import Curve
+from raglab.studies.exposure import ExposureRow
 from raglab.studies.inconsistency import KIND_LABELS
+from raglab.studies.tables import by_configuration
+from raglab.studies.utility import UtilityRow
 
-__all__ = ["draw_conversations", "draw_curves", "draw_exposure", "draw_win_ratios", "of", "save", "to_bytes"]
+__all__ = [
+    "draw_accuracies",
+    "draw_boxes",
+    "draw_conversations",
+    "draw_curves",
+    "draw_exposure",
+    "draw_upper_bounds",
+    "draw_weights",
+    "draw_win_ratios",
+    "of",
+    "save",
+    "state",
+    "to_bytes",
+]
+
+DIALS: Final = {
+    "ee_d_norm": ("disparity", "disparity: EE-D, of its bound"),
+    "ee_r_norm": ("quality", "quality: EE-R, of its bound"),
+    "eu_norm": ("utility", "utility: EU, of its maximum"),
+}
+"""What of a measure's name goes into that of its figure by α, and the label of its axis."""
 
 
-def of(study: Study) -> Mapping[str, Figure]:
-    """The figures of a study by name, the most telling first; empty where it has nothing to draw."""
+def of(study: Study, *, stated: str = "") -> Mapping[str, Figure]:
+    """The figures of a study by name, the most telling first; empty where it has nothing to draw.
+
+    Below each stands what its numbers stand on: queries, samples, how intervals are computed.
+
+    Args:
+        study: what was found.
+        stated: what more is to be said there: models, versions, seeds.
+    """
+    text = "; ".join(part for part in (statement(study), stated) if part)
+    return {name: state(figure, text) for name, figure in _drawn(study).items()}
+
+
+def _drawn(study: Study) -> Mapping[str, Figure]:
     match study:
         case ExposureStudy():
             found = dict(_curves(study.curves))
@@ -32,9 +79,9 @@ def of(study: Study) -> Mapping[str, Figure]:
                 drawn = draw_exposure(bars, num_queries=max(queries, 1))
                 if drawn is not None:
                     found[name] = drawn
-            return found
+            return found | _dials(study.rows, ("ee_d_norm", "ee_r_norm"))
         case UtilityStudy():
-            return _curves(study.curves)
+            return _curves(study.curves) | _dials(study.rows, ("eu_norm",))
         case ConversationStudy():
             return {"relevance-fairness": draw_conversations(study.rows)}
         case InconsistencyStudy():
@@ -46,8 +93,26 @@ def of(study: Study) -> Mapping[str, Figure]:
                         matrix, study.retrievers, error=KIND_LABELS[kind]
                     )
             return found
+        case EorStudy():
+            return eor_figures(study)
         case _:
             return {}
+
+
+def _dials(rows: Sequence[ExposureRow] | Sequence[UtilityRow], measures: Sequence[str]) -> dict[str, Figure]:
+    """How each measure is spread over queries at each α, where there are several."""
+    order = by_configuration([(row.system, row.alpha) for row in rows])
+    if len({alpha for _, alpha in order if alpha is not None}) < 2:
+        return {}
+    found = {}
+    for measure in measures:
+        boxes: dict[str, dict[str, list[float]]] = {}
+        for system, alpha in order:
+            dial = "deterministic" if alpha is None else f"{alpha:g}"
+            values = [getattr(row, measure) for row in rows if (row.system, row.alpha) == (system, alpha)]
+            boxes.setdefault(system, {})[dial] = values
+        found[f"dial-{DIALS[measure][0]}"] = draw_boxes(boxes, x_label="α", y_label=DIALS[measure][1])
+    return found
 
 
 def _curves(curves: tuple[Curve, ...]) -> dict[str, Figure]:

@@ -6,6 +6,7 @@ No state of :mod:`matplotlib.pyplot` is touched; equal figures give equal bytes.
 from __future__ import annotations
 
 import io
+import textwrap
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -30,6 +31,9 @@ COLOURS: Final = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e
 MARKERS: Final = ("o", "s", "^", "D", "v", "P", "X")
 """A second sign beside the colour."""
 PNG_DPI: Final = 300
+_STATED_POINTS: Final = 5.0
+_STATED_INCHES: Final = 0.088
+_CHARACTERS_PER_INCH: Final = 27
 
 _SETTINGS: Final[Any] = {
     "font.family": "sans-serif",
@@ -111,6 +115,38 @@ def save(made: Figure, path: Path) -> None:
     if kind is None:
         raise ValueError(f"{path}: figures are .png, .svg or .pdf")
     path.write_bytes(to_bytes(made, kind))
+
+
+def state(made: Figure, text: str) -> Figure:
+    """Writes what a figure's numbers stand on into a strip below it, which is added to its height: how many
+    queries, seeds, models, versions, intervals. Call it last.
+
+    Returns:
+        The figure.
+    """
+    width, height = made.get_size_inches()
+    lines = textwrap.wrap(text, max(int(width * _CHARACTERS_PER_INCH), 20))
+    engine = made.get_layout_engine()
+    if not lines or engine is None:
+        return made
+    strip = _STATED_INCHES * len(lines) + 0.06
+    share = strip / (height + strip)
+    made.set_size_inches(width, height + strip)
+    engine.set(rect=(0, share, 1, 1 - share))  # type: ignore[call-arg]
+    for legend in made.legends:
+        legend.set_bbox_to_anchor((0, share, 1, 1 - share), transform=made.transFigure)
+    made.text(
+        0.06 / width,
+        0.04 / (height + strip),
+        "\n".join(lines),
+        fontsize=_STATED_POINTS,
+        color=SECOND,
+        ha="left",
+        va="bottom",
+        linespacing=1.25,
+        in_layout=False,
+    )
+    return made
 
 
 def series(place: int) -> tuple[str, str]:

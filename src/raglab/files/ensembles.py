@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from raglab.files.failure import FileError
@@ -45,6 +45,24 @@ class Ensemble:
     retrievers: tuple[str, ...]
     """M names, in the order of the files, or as asked for."""
     questions: tuple[EnsembleQuestion, ...]
+
+    def with_questions(self, wanted: Callable[[EnsembleQuestion], bool]) -> Ensemble:
+        """The same retrievers over some of the questions."""
+        return replace(self, questions=tuple(one for one in self.questions if wanted(one)))
+
+    def with_retrievers(self, names: Sequence[str]) -> Ensemble:
+        """The same questions with some of the retrievers, in the order given.
+
+        Raises:
+            ValueError: one that is not there.
+        """
+        places = [self.retrievers.index(name) for name in names]
+        return Ensemble(
+            tuple(names),
+            tuple(
+                replace(one, answers=tuple(one.answers[place] for place in places)) for one in self.questions
+            ),
+        )
 
 
 def read_ensemble(paths: Sequence[Path], *, retrievers: Sequence[str] | None = None) -> Ensemble:

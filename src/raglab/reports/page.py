@@ -24,10 +24,22 @@ CAPTIONS: Final[Mapping[str, str]] = {
     "intervals.",
     "quality-utility": "Ranking quality against the utility of answers: the means of each α, with their "
     "intervals.",
+    "answers": "Mean of each measure of the answers, with its interval.",
+    "answer-recall": "How often one of the first passages holds a right answer, with intervals; dashed "
+    "without reranking.",
+    "answers-time": "Right answers against the time that ranking and generating take together.",
     "exposure-groups": "Exposure of each group; the black mark is its target.",
     "exposure-passages": "Exposure of the most exposed passages; the black mark is its target.",
     "exposure-providers": "Exposure of each provider; the black mark is its target.",
     "relevance-fairness": "Relevance against group fairness of conversations; a cross is a system's mean.",
+    "dial-disparity": "How EE-D of queries is spread at each α.",
+    "dial-quality": "How EE-R of queries is spread at each α.",
+    "dial-utility": "How the utility of queries' answers is spread at each α.",
+    "lose-ratios": "How often another retriever is right where one is wrong: each box is of all retrievers.",
+    "accuracy": "Accuracy of each retriever and of the ensemble, with intervals.",
+    "upper-bounds": "Accuracy of votes that find the right answer whenever one retriever has it: each box is "
+    "of all pools of that size.",
+    "weights": "Learned weights: larger and darker circles weigh more; a cross cannot win.",
     "win-ratios": "How often the row's retriever is right where the column's is wrong.",
     "win-ratios-retriever-error": "How often the row's retriever finds what the column's does not.",
     "win-ratios-hallucination-error": "How often the row avoids a hallucination of the column.",
@@ -84,7 +96,7 @@ def page(report: Report) -> str:
                 "figures": [
                     {
                         "name": name,
-                        "caption": CAPTIONS.get(name, name),
+                        "caption": caption(name),
                         "svg": svg(figure, f"s{place}-{name}-"),
                     }
                     for name, figure in section.figures.items()
@@ -93,6 +105,16 @@ def page(report: Report) -> str:
             for place, section in enumerate(report.sections)
         ],
     )
+
+
+def caption(name: str) -> str:
+    """What a figure shows, by its name; of ``NAME-PART`` that of the whole, and the part's name."""
+    if name in CAPTIONS:
+        return CAPTIONS[name]
+    for known in sorted(CAPTIONS, key=len, reverse=True):
+        if name.startswith(f"{known}-"):
+            return f"{name.removeprefix(f'{known}-')}: {CAPTIONS[known]}"
+    return name
 
 
 def svg(figure: Figure, prefix: str) -> str:

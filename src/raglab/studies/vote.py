@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from ragcore.arrays import FloatArray
-from ragcore.ensemble import Pooling, agreement, search_weights, vote
+from ragcore.ensemble import Pooling, Vote, agreement, search_weights, vote
 from ragcore.errors import InvalidInput
 from ragcore.intervals import BootstrapInterval
 from raglab.files.ensembles import Ensemble
@@ -37,6 +37,8 @@ class Voting:
     threshold: float = 0.8
     retriever_filter: float = 0.1
     drop_filtered: bool = False
+    max_weight: float = 0.6
+    """Upper bound of every weight that is searched for."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +67,9 @@ class Tuned:
     correctness: float
     """Mean correctness of the winners on the training questions."""
     num_questions: int
+    trace: tuple[tuple[int, float], ...]
+    """How the search went: the evaluations, from 1, at which the best correctness so far rose, and it."""
+    num_evaluations: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,15 +136,7 @@ def measure(
     for place, (question, square) in enumerate(
         zip(ensemble.questions, _squares(ensemble, voting), strict=True)
     ):
-        outcome = vote(
-            square,
-            metric_weights,
-            retriever_weights,
-            pooling=voting.pooling,
-            threshold=voting.threshold,
-            retriever_filter=voting.retriever_filter,
-            drop_filtered=voting.drop_filtered,
-        )
+        outcome = _vote(square, metric_weights, retriever_weights, voting)
         combined = np.tensordot(shares, square, axes=1) if shares is not None else square[0]
         winners.append(outcome.winner)
         rows.append(
@@ -179,6 +176,27 @@ def measure(
     )
 
 
+def outcomes(ensemble: Ensemble, voting: Voting, *, judge: str = "exact_match") -> list[float]:
+    """How correct the winning answer to each question is.
+
+    Args:
+        ensemble: the questions and their answers.
+        voting: how answers vote.
+        judge: as :func:`measure`.
+
+    Raises:
+        FileError: a question that cannot be judged.
+        InvalidInput: weights that do not match, or an option out of range.
+    """
+    metric_weights = _weights("similarity_weights", voting.similarity_weights, len(voting.similarities))
+    retriever_weights = _weights("retriever_weights", voting.retriever_weights, len(ensemble.retrievers))
+    correct = correctness(ensemble, judge)
+    return [
+        float(correct[place, _vote(square, metric_weights, retriever_weights, voting).winner])
+        for place, square in enumerate(_squares(ensemble, voting))
+    ]
+
+
 def tune(training: Ensemble, voting: Voting, *, judge: str = "exact_match") -> Tuned:
     """Searches the weights with which the winners are right most often.
 
@@ -198,12 +216,15 @@ def tune(training: Ensemble, voting: Voting, *, judge: str = "exact_match") -> T
         threshold=voting.threshold,
         retriever_filter=voting.retriever_filter,
         drop_filtered=voting.drop_filtered,
+        max_weight=voting.max_weight,
     )
     return Tuned(
         tuple(found.metric_weights.tolist()),
         tuple(found.retriever_weights.tolist()),
         found.correctness,
         len(training.questions),
+        _rises(found.trace),
+        len(found.trace),
     )
 
 
@@ -214,11 +235,33 @@ def bootstrap_mean(
     return bootstrap.mean(label, list(by_query(queries, values).values()))
 
 
+def _rises(trace: FloatArray) -> tuple[tuple[int, float], ...]:
+    rises = np.flatnonzero(np.diff(trace, prepend=-1.0) > 0)
+    return tuple((int(place) + 1, float(trace[place])) for place in rises)
+
+
 def _squares(ensemble: Ensemble, voting: Voting) -> Iterable[FloatArray]:
     """The similarities [K, M, M] of the answers to each question."""
     for question in ensemble.questions:
         answers = [one.answer for one in question.answers]
         yield np.stack([one.matrix(answers, question=question.question) for one in voting.similarities])
+
+
+def _vote(
+    square: FloatArray,
+    metric_weights: tuple[float, ...],
+    retriever_weights: tuple[float, ...],
+    voting: Voting,
+) -> Vote:
+    return vote(
+        square,
+        metric_weights,
+        retriever_weights,
+        pooling=voting.pooling,
+        threshold=voting.threshold,
+        retriever_filter=voting.retriever_filter,
+        drop_filtered=voting.drop_filtered,
+    )
 
 
 def _weights(name: str, given: tuple[float, ...] | None, wanted: int) -> tuple[float, ...]:

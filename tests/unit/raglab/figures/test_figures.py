@@ -30,8 +30,14 @@ def studies(examples):
 
 def test_every_study_has_its_figures(studies):
     assert {name: list(figures.of(study)) for name, study in studies.items()} == {
-        "exposure": ["disparity-quality", "exposure-groups", "exposure-passages"],
-        "utility": ["disparity-utility", "quality-utility", "disparity-quality"],
+        "exposure": [
+            "disparity-quality",
+            "exposure-groups",
+            "exposure-passages",
+            "dial-disparity",
+            "dial-quality",
+        ],
+        "utility": ["disparity-utility", "quality-utility", "disparity-quality", "dial-utility"],
         "conversation": ["relevance-fairness"],
         "inconsistency": [
             "win-ratios",

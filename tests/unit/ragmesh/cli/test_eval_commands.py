@@ -34,7 +34,8 @@ def test_exposure_shows_tables_and_writes_files(capsys: Output, tmp_path: Path) 
     assert "Exposure by provider" in out
     assert "not shown: most exposed passages (60 rows); --csv FILE writes them" in err
     assert sorted(path.name for path in tmp_path.iterdir()) == [
-        "out-curves.csv", "out-disparity-quality.svg", "out-exposure-groups.svg", "out-exposure-passages.svg",
+        "out-curves.csv", "out-dial-disparity.svg", "out-dial-quality.svg", "out-disparity-quality.svg",
+        "out-exposure-groups.svg", "out-exposure-passages.svg",
         "out-groups.csv", "out-passages.csv", "out-summary.csv", "out.csv", "out.html", "out.json",
     ]  # fmt: skip
     rows = list(csv.DictReader((tmp_path / "out.csv").open(encoding="utf-8", newline="")))

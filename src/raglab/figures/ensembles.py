@@ -1,0 +1,123 @@
+"""Figures of the EoR study: where retrievers disagree, and what an ensemble makes of it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+
+import numpy as np
+from matplotlib.figure import Figure
+
+from raglab.figures.boxes import Level, draw_boxes
+from raglab.figures.matrices import draw_win_ratios
+from raglab.figures.style import (
+    COLUMN_INCHES,
+    INK,
+    figure,
+    legend_below,
+    plain_numbers,
+    series,
+    shortened,
+    styled,
+)
+from raglab.figures.weights import draw_weights
+from raglab.studies.eor import EOR, EorStudy, SettingFindings
+from raglab.studies.inconsistency import KIND_LABELS, InconsistencyStudy
+
+
+def eor_figures(study: EorStudy) -> Mapping[str, Figure]:
+    """Figures 1 to 6 of the paper by name; those of one setting with its name, where there are several."""
+    found: dict[str, Figure] = {}
+    for one in study.settings:
+        ending = "" if len(study.settings) == 1 else f"-{_stem(one.name)}"
+        found[f"win-ratios{ending}"] = _map(one.retrievers, one.retrievers.win_ratios.matrix)
+    found["lose-ratios"] = draw_boxes(
+        {"": {one.name: one.retrievers.win_ratios.mrlr for one in study.settings}},
+        x_label="",
+        y_label="mean lose ratio of retrievers",
+    )
+    found["accuracy"] = draw_accuracies(study)
+    for one in study.settings:
+        ending = "" if len(study.settings) == 1 else f"-{_stem(one.name)}"
+        if one.errors is not None and one.errors.error_win_ratios is not None:
+            for kind in one.errors.errors:
+                matrix = getattr(one.errors.error_win_ratios, kind)
+                name = f"win-ratios-{kind.replace('_', '-')}{ending}"
+                found[name] = _map(one.errors, matrix, KIND_LABELS[kind])
+    for one in study.settings:
+        ending = "" if len(study.settings) == 1 else f"-{_stem(one.name)}"
+        drawn = draw_upper_bounds(one)
+        if drawn is not None:
+            found[f"upper-bounds{ending}"] = drawn
+    found["weights"] = draw_weights(
+        {one.name: one.vote.retriever_weights for one in study.settings},
+        study.settings[0].vote.retrievers,
+        floor=study.retriever_filter,
+    )
+    return found
+
+
+def draw_accuracies(study: EorStudy) -> Figure:
+    """Accuracy of each retriever and of the ensemble on the test questions, with intervals: a line for each
+    setting, retrievers in the order of the first one's accuracy."""
+    first = study.settings[0]
+    names = first.vote.retrievers
+    order = np.argsort([-one.value for one in first.accuracies], kind="stable").tolist()
+    with styled():
+        made, axes = figure(max(COLUMN_INCHES, 1.0 + 0.27 * (len(names) + 1)), 2.6)
+        for index, one in enumerate(study.settings):
+            colour, marker = series(index)
+            intervals = [one.accuracies[place] for place in order]
+            values = np.array([interval.value for interval in intervals])
+            axes.plot(values, marker, linestyle="-", color=colour, label=shortened(one.name, 34), zorder=3)
+            if one.vote.accuracy is not None:
+                intervals.append(one.vote.accuracy)
+                axes.plot(len(names), one.vote.accuracy.value, marker, color=colour, markersize=6, zorder=3)
+            for place, interval in enumerate(intervals):
+                axes.plot(
+                    [place, place],
+                    [interval.low, interval.high],
+                    color=colour,
+                    linewidth=0.7,
+                    alpha=0.7,
+                )
+        axes.axvline(len(names) - 0.5, color=INK, linewidth=0.5)
+        axes.set_xticks(range(len(names) + 1), [*(shortened(names[place], 20) for place in order), EOR])
+        for tick in axes.get_xticklabels():
+            tick.set(rotation=40, ha="right", rotation_mode="anchor")
+        axes.set_ylabel("accuracy")
+        axes.yaxis.grid(visible=True)
+        axes.yaxis.set_major_formatter(plain_numbers())
+        legend_below(made, axes, columns=2)
+    return made
+
+
+def draw_upper_bounds(one: SettingFindings) -> Figure | None:
+    """What a perfect vote of each number of retrievers reaches, over all pools of that size; None where the
+    pools are too many to list."""
+    bounds = one.retrievers.upper_bounds
+    if bounds is None:
+        return None
+    levels = [Level(f"best single: {one.vote.retrievers[one.best]}", one.accuracies[one.best].value)]
+    if one.vote.accuracy is not None:
+        levels.append(Level(EOR, one.vote.accuracy.value, dashed=False))
+    return draw_boxes(
+        {"": {str(size): pools for size, pools in enumerate(bounds.by_size, start=1)}},
+        x_label="retrievers in the pool",
+        y_label="accuracy of a perfect vote",
+        levels=levels,
+    )
+
+
+def _map(
+    study: InconsistencyStudy, matrix: np.ndarray[tuple[int, int], np.dtype[np.float64]], error: str = ""
+) -> Figure:
+    """A heat map, the most accurate retriever first."""
+    order = np.argsort([-one.accuracy.value for one in study.summaries], kind="stable")
+    names = [study.retrievers[place] for place in order]
+    return draw_win_ratios(matrix[np.ix_(order, order)], names, error=error)
+
+
+def _stem(name: str) -> str:
+    """A part of a file's name."""
+    return re.sub(r"[^A-Za-z0-9._]+", "-", name).strip("-.")
