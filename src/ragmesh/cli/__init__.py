@@ -12,6 +12,7 @@ from ragmesh.cli.audit import audit
 from ragmesh.cli.corpus import collections, ingest
 from ragmesh.cli.demo import demo
 from ragmesh.cli.doctor import doctor
+from ragmesh.cli.eor import eor
 from ragmesh.cli.eval import evaluation
 from ragmesh.cli.failure import FAILED, USAGE, CommandError
 from ragmesh.cli.feedback import agents, feedback
@@ -54,6 +55,7 @@ def application() -> typer.Typer:
         doctor,
         ask,
         audit,
+        eor,
         label,
         retrieve,
         ingest,

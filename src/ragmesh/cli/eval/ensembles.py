@@ -20,7 +20,7 @@ Retrievers = Annotated[
     str | None,
     typer.Option(metavar="A,B,…", help="Retrievers to look at, in which order ties break. Default: all."),
 ]
-_MODELS: Final = {
+MODEL_OPTIONS: Final = {
     "embedding": "--embedding-model",
     "bert_score": "--bert-score-model",
     "nli": "--nli-model",
@@ -90,7 +90,7 @@ def vote(
             bert_score=bert_score_model,
             nli=nli_model,
             answer_equivalence=answer_equivalence_model,
-            called=_MODELS,
+            called=MODEL_OPTIONS,
             download=download,
         )
         known = Similarities(models)
