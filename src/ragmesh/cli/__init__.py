@@ -9,6 +9,7 @@ import typer
 
 from ragmesh.cli.ask import ask
 from ragmesh.cli.audit import audit
+from ragmesh.cli.chat import chat
 from ragmesh.cli.corpus import collections, ingest
 from ragmesh.cli.demo import demo
 from ragmesh.cli.doctor import doctor
@@ -54,6 +55,7 @@ def application() -> typer.Typer:
         status,
         doctor,
         ask,
+        chat,
         audit,
         eor,
         label,

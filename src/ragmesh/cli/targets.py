@@ -1,0 +1,77 @@
+"""What a conversation is held against, as the command line says it."""
+
+import json
+import re
+from typing import TYPE_CHECKING, Final
+
+from ragmesh.cli.failure import USAGE, CommandError
+
+if TYPE_CHECKING:
+    from ragmesh.client import Client
+    from ragmesh.conversation import GroupTarget
+
+HELP: Final = (
+    "What is fair: ATTRIBUTE (all its groups alike), ATTRIBUTE=collection (as the collection has them), or "
+    "ATTRIBUTE=A:2,B:1 (shares; also as JSON). Add @rnod or @nmd where groups have an order. May be repeated."
+)
+_SPEC: Final = re.compile(r"(?s)(\w+)(?:=(.*?))?(?:@(jsd|rnod|nmd))?")
+
+
+def read_target(text: str, client: "Client", collection: str | None) -> "GroupTarget":
+    """Reads a target; of a collection's groups its passages are looked at, all of them.
+
+    Raises:
+        CommandError: it is none, or the collection has not two groups.
+        MeshError: the collection cannot be read.
+    """
+    from ragmesh.conversation import GroupTarget
+
+    found = _SPEC.fullmatch(text.strip())
+    if found is None:
+        raise CommandError(f"{text!r} is no target; allowed: {HELP}", USAGE)
+    attribute, said, divergence = found[1], (found[2] or "").strip(), found[3] or "jsd"
+    if said in ("", "uniform", "collection"):
+        if collection is None:
+            raise CommandError(
+                f"{text!r} needs --collection, whose groups are looked up; or name them: {attribute}=A:1,B:1",
+                USAGE,
+            )
+        return _of_collection(client, collection, attribute, own=said == "collection", divergence=divergence)
+    weights = _weights(text, said)
+    total = sum(weights.values())
+    if len(weights) < 2 or total <= 0 or min(weights.values()) < 0:
+        raise CommandError(f"{text!r}: allowed are at least two groups with shares from 0", USAGE)
+    return GroupTarget(
+        attribute,
+        tuple(weights),
+        tuple(weight / total for weight in weights.values()),
+        divergence,  # type: ignore[arg-type]  # as the pattern has it
+    )
+
+
+def _of_collection(
+    client: "Client", collection: str, attribute: str, *, own: bool, divergence: str
+) -> "GroupTarget":
+    from ragmesh.conversation import group_target
+
+    values = [passage.attributes.get(attribute, "") for passage in client.passages(collection)]
+    target = group_target(values, attribute, own=own, divergence=divergence)  # type: ignore[arg-type]
+    if target is None:
+        raise CommandError(
+            f"the passages of {collection!r} have fewer than two groups in {attribute!r}", USAGE
+        )
+    return target
+
+
+def _weights(text: str, said: str) -> dict[str, float]:
+    try:
+        if said.startswith("{"):
+            return {str(name): float(weight) for name, weight in json.loads(said).items()}
+        pairs = [part.rpartition(":") for part in said.split(",")]
+        if all(name.strip() for name, _, _ in pairs) and len({name.strip() for name, _, _ in pairs}) == len(
+            pairs
+        ):
+            return {name.strip(): float(weight) for name, _, weight in pairs}
+    except (ValueError, TypeError, AttributeError) as exc:
+        raise CommandError(f"{text!r} is no target: {exc}; allowed: {HELP}", USAGE) from exc
+    raise CommandError(f"{text!r} is no target; allowed: {HELP}", USAGE)
