@@ -12,7 +12,7 @@ from ragmesh.cli.failure import FAILED, USAGE, CommandError
 from ragmesh.cli.filters import FILTER_HELP, filter_of
 from ragmesh.cli.screen import Screen
 from ragmesh.cli.targets import HELP as TARGET_HELP
-from ragmesh.cli.targets import read_target
+from ragmesh.cli.targets import attributes_json, read_target
 
 if TYPE_CHECKING:
     from ragmesh.client import Client
@@ -65,7 +65,7 @@ def chat(
     model: Annotated[str | None, typer.Option(help="The generator's model by name.")] = None,
     save: Annotated[
         Path | None,
-        typer.Option(metavar="FILE", help="Write it, annotated, after each turn."),
+        typer.Option(metavar="FILE", help="Write it, annotated, after each turn, and its targets beside it."),
     ] = None,
     topic: Annotated[str, typer.Option(help="What the saved conversation is called.")] = "chat",
     run: Annotated[str | None, typer.Option(help="Run to file it under. Default: one per day.")] = None,
@@ -102,14 +102,15 @@ def chat(
     }
     with Client(target) as mesh:
         targets = [read_target(one, mesh, collection) for one in fair or ()]
+        how: Any = {
+            "targets": targets,
+            "history": history,
+            "history_turns": history_turns,
+            "template": template,
+            "entity_attribute": entity,
+        }
         conversation = mesh.converse(
-            conversation={
-                "targets": targets,
-                "history": history,
-                "history_turns": history_turns,
-                "template": template,
-                "entity_attribute": entity,
-            },
+            conversation=how,
             timeout=timeout,
             **options,
         )
@@ -262,6 +263,10 @@ class _Session:
     def _write(self) -> None:
         if self._save is not None:
             self._save.write_text("".join([*self._earlier, self._text()]), encoding="utf-8")
+            targets = self._conversation.conversation.get("targets")
+            if targets:
+                beside = self._save.with_suffix(".attributes.json")
+                beside.write_text(attributes_json(targets) + "\n", encoding="utf-8")
 
 
 class _TurnView:

@@ -2,6 +2,7 @@
 
 import json
 import re
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
 
 from ragmesh.cli.failure import USAGE, CommandError
@@ -49,6 +50,20 @@ def read_target(text: str, client: "Client", collection: str | None) -> "GroupTa
     )
 
 
+def attributes_json(targets: "Sequence[GroupTarget]") -> str:
+    """Targets as `ragmesh eval conversation --attributes` reads them."""
+    return json.dumps(
+        {
+            one.attribute: {
+                "weights": list(one.shares or (1.0,) * len(one.groups)),
+                "divergence": one.divergence,
+            }
+            for one in targets
+        },
+        indent=2,
+    )
+
+
 def _of_collection(
     client: "Client", collection: str, attribute: str, *, own: bool, divergence: str
 ) -> "GroupTarget":
@@ -68,10 +83,9 @@ def _weights(text: str, said: str) -> dict[str, float]:
         if said.startswith("{"):
             return {str(name): float(weight) for name, weight in json.loads(said).items()}
         pairs = [part.rpartition(":") for part in said.split(",")]
-        if all(name.strip() for name, _, _ in pairs) and len({name.strip() for name, _, _ in pairs}) == len(
-            pairs
-        ):
-            return {name.strip(): float(weight) for name, _, weight in pairs}
+        weights = {name.strip(): float(weight) for name, _, weight in pairs}
+        if all(weights) and len(weights) == len(pairs):
+            return weights
     except (ValueError, TypeError, AttributeError) as exc:
         raise CommandError(f"{text!r} is no target: {exc}; allowed: {HELP}", USAGE) from exc
     raise CommandError(f"{text!r} is no target; allowed: {HELP}", USAGE)
