@@ -87,8 +87,9 @@ breaking: install # The contract of main still holds
 bench: install ## Measure against the floors, side by side, and write docs/benchmarks.md
 	$(BIN)/python -m benchmarks
 
-train-pointer: install ## Train the bundled model (hours on two cores)
-	$(BIN)/python -m services.generator.pointer.train
+train-pointer: install ## Train the bundled model further, into build/pointer (hours on two cores; interrupted, it goes on)
+	$(BIN)/ragmesh train rankrag --recipe bundled --model bundled --output build/pointer \
+	  $$(test -f build/pointer/checkpoint.pt && echo --resume)
 
 clean: ## Remove caches and build outputs; .venv stays
 	rm -rf $(STAMPS) build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache .benchmarks

@@ -41,6 +41,13 @@ def save(model: PointerForConditionalGeneration, folder: Path) -> None:
     (folder / CONFIG).write_text(text, encoding="utf-8")
 
 
+def lean(folder: Path, bias: float) -> None:
+    """Set the bias towards abstaining of the model in ``folder``; see :class:`PointerConfig`."""
+    path = folder / CONFIG
+    settings = json.loads(path.read_text(encoding="utf-8")) | {"abstention_bias": round(bias, 4)}
+    path.write_text(json.dumps(settings, indent=2, sort_keys=True) + "\n", encoding="utf-8")
+
+
 def load(folder: Path | None = None, *, base_weights: Path | None = None) -> PointerForConditionalGeneration:
     """The model in ``folder`` (default: the bundled one), float32, ready to answer.
 

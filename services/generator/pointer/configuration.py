@@ -19,6 +19,12 @@ class PointerConfig(PreTrainedConfig):  # type: ignore[no-untyped-call]
     Hex SHA-256 of files, None where unknown: ``base_sha256`` of the base package's weights, from
     which what is frozen is read; ``tokenizer_sha256`` of its tokenizer; ``weights_sha256`` of the
     trained weights beside this configuration.
+
+    ``abstention_bias``: nats added to the log-probability of saying "not in the passages", on its first
+    token (``abstention_token_id``, "not") and where an answer begins, before all is normalised again; 0
+    leaves the model as it was trained, a negative one abstains less often. It is no weight: it was chosen
+    for the shipped model by ``python -m services.generator.pointer.evaluate --choose-abstention``, on
+    questions that are not evaluated on.
     """
 
     model_type = "ragmesh-pointer"
@@ -41,6 +47,8 @@ class PointerConfig(PreTrainedConfig):  # type: ignore[no-untyped-call]
     relevance_token_id: int = 2
     true_token_id: int = 2995
     false_token_id: int = 6270
+    abstention_token_id: int = 2025
+    abstention_bias: float = 0.0
     is_encoder_decoder: bool = True
     tie_word_embeddings: bool = False  # the output projection reads the embedding itself: nothing to tie
     use_cache: bool = True

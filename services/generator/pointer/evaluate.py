@@ -1,11 +1,11 @@
-"""Evaluates the pointer model on squad-open dev: ``python -m services.generator.pointer.evaluate``."""
+"""Evaluates the pointer model on held-out questions: ``python -m services.generator.pointer.evaluate``."""
 
 import argparse
 import json
 import re
 import time
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import numpy as np
@@ -13,13 +13,16 @@ import torch
 from rank_bm25 import BM25Okapi
 from tqdm import tqdm
 
-from ragcore.text_metrics import exact_match, normalize_answer, token_f1
+from ragcore.text_metrics import exact_match, token_f1
 from services.generator.pointer import artifact, card
+from services.generator.pointer.abstention import choose_bias, for_development, is_abstention
 from services.generator.pointer.card import Evaluation, Measure
-from services.generator.pointer.examples import Passage, Question, default_data, read_passages, read_questions
-from services.generator.pointer.modeling import PointerForConditionalGeneration
 from services.generator.pointer.reader import Encodings, PointerReader
-from services.generator.pointer.tokenization import PairTokenizer
+from services.generator.training import record
+from services.generator.training.datasets import Dataset, Item, Request, Split, default_data
+from services.generator.training.datasets import reader as data_set
+from services.generator.training.examples import Kind, Passage
+from services.generator.training.recipe import Context
 
 _WORDS = re.compile(r"[a-z0-9]+")
 
@@ -34,17 +37,10 @@ def interval(values: Sequence[float], *, seed: int = 0, resamples: int = 2000) -
 
 
 def measure(name: str, values: Sequence[float]) -> Measure:
-    """The mean of per-question ``values`` with its interval."""
+    """The mean of per-question ``values`` with its interval; undefined (None) where there are none."""
+    if not values:
+        return Measure(name, None, None, None, 0)
     return Measure(name, float(np.mean(values)), *interval(values), len(values))
-
-
-Corpus = Mapping[str, Passage]
-"""Passages by id, in the corpus's order."""
-
-
-def read_corpus(path: Path) -> Corpus:
-    """The corpus in ``path``."""
-    return {passage.id: passage for passage in read_passages(path)}
 
 
 def parts(passage: Passage) -> tuple[str, str]:
@@ -52,28 +48,53 @@ def parts(passage: Passage) -> tuple[str, str]:
     return passage.title, passage.text
 
 
-def answer_gold(
-    reader: PointerReader,
-    corpus: Corpus,
-    questions: Sequence[Question],
-    *,
-    num_beams: int = 1,
-    batch_size: int = 32,
-) -> tuple[list[float], list[float]]:
-    """Exact match and F1 of every question, answered from its gold passage."""
-    order = sorted(range(len(questions)), key=lambda i: len(corpus[questions[i].gold].text))
-    exact, overlap = [0.0] * len(questions), [0.0] * len(questions)
-    for begin in tqdm(
-        range(0, len(order), batch_size), desc=f"gold, {num_beams} beam", leave=False, disable=None
-    ):
-        rows = order[begin : begin + batch_size]
-        encodings = reader.encode_many(
-            [(questions[i].question, [parts(corpus[questions[i].gold])]) for i in rows]
-        )
-        for row, found in zip(rows, reader.answer_many(encodings, num_beams=num_beams), strict=True):
-            exact[row] = exact_match(found.text, questions[row].answers)
-            overlap[row] = token_f1(found.text, questions[row].answers)
-    return exact, overlap
+def held_out(data: Path, name: str) -> Dataset:
+    """The held-out questions of a data set with their passages.
+
+    Raises:
+        MissingDataError: a file is not there.
+    """
+    return data_set(name).read(Request(data, Split.HELD_OUT, Kind.CONTEXT_RICH_QA, Context()))
+
+
+@dataclass(frozen=True)
+class Asked:
+    """A question with the one passage it is answered from."""
+
+    item: Item
+    passage: Passage
+
+
+def _batches(asked: Sequence[Asked], size: int, name: str) -> Iterator[list[int]]:
+    """Indices of questions whose passages are of like length."""
+    order = sorted(range(len(asked)), key=lambda at: len(asked[at].passage.text))
+    for begin in tqdm(range(0, len(order), size), desc=name, leave=False, disable=None):
+        yield order[begin : begin + size]
+
+
+def _encoded(reader: PointerReader, asked: Sequence[Asked]) -> list[Encodings]:
+    return reader.encode_many([(one.item.question, [parts(one.passage)]) for one in asked])
+
+
+def evaluate_gold(
+    reader: PointerReader, dataset: Dataset, items: Sequence[Item], *, batch_size: int = 32
+) -> list[Measure]:
+    """Answers from the gold passage."""
+    asked = [Asked(item, dataset.passages[item.gold[0]]) for item in items]
+    exact, overlap = [0.0] * len(asked), [0.0] * len(asked)
+    abstained = [0.0] * len(asked)
+    for rows in _batches(asked, batch_size, "gold"):
+        answers = reader.answer_many(_encoded(reader, [asked[row] for row in rows]))
+        for row, found in zip(rows, answers, strict=True):
+            accepted = asked[row].item.answers
+            exact[row] = exact_match(found.text, accepted)
+            overlap[row] = token_f1(found.text, accepted)
+            abstained[row] = float(is_abstention(found.text))
+    return [
+        measure(card.GOLD_EXACT, exact),
+        measure("F1, gold passage", overlap),
+        measure("abstains wrongly, gold passage", abstained),
+    ]
 
 
 def words(text: str) -> list[str]:
@@ -83,120 +104,119 @@ def words(text: str) -> list[str]:
 
 def evaluate_retrieved(
     reader: PointerReader,
-    corpus: Corpus,
-    questions: Sequence[Question],
+    dataset: Dataset,
+    items: Sequence[Item],
     *,
     depth: int = 20,
     keep: int = 5,
     batch_size: int = 16,
 ) -> list[Measure]:
     """BM25's best ``depth`` passages, ranked by the model; answers from the best ``keep`` of either order."""
-    everything = list(corpus.values())
-    index = BM25Okapi([words(f"{p.title} {p.text}") for p in everything])
+    index = BM25Okapi([words(f"{p.title} {p.text}") for p in dataset.passages])
     names = {"before": "BM25's order", "after": "the model's order"}
     recall: dict[str, list[float]] = {way: [] for way in names}
     exact: dict[str, list[float]] = {way: [] for way in names}
     overlap: dict[str, list[float]] = {way: [] for way in names}
+    abstained: list[float] = []
     ceiling: list[float] = []
-    for begin in tqdm(range(0, len(questions), batch_size), desc="retrieved", leave=False, disable=None):
-        asked = questions[begin : begin + batch_size]
-        found = []
-        for question in asked:
-            scores = index.get_scores(words(question.question))
-            found.append([everything[int(i)] for i in np.argsort(-scores, kind="stable")[:depth]])
+    for begin in tqdm(range(0, len(items), batch_size), desc="retrieved", leave=False, disable=None):
+        asked = items[begin : begin + batch_size]
+        found = [
+            np.argsort(-index.get_scores(words(item.question)), kind="stable")[:depth].tolist()
+            for item in asked
+        ]
         encodings = reader.encode_many(
-            [(q.question, [parts(p) for p in passages]) for q, passages in zip(asked, found, strict=True)]
+            [
+                (item.question, [parts(dataset.passages[at]) for at in places])
+                for item, places in zip(asked, found, strict=True)
+            ]
         )
         contexts: dict[str, list[Encodings]] = {way: [] for way in names}
         verdicts = reader.verdicts(encodings)
-        for question, passages, encoding, values in zip(asked, found, encodings, verdicts, strict=True):
+        for item, places, encoding, values in zip(asked, found, encodings, verdicts, strict=True):
             best = {
                 "before": list(range(keep)),
-                "after": [int(i) for i in np.argsort(-np.asarray(values), kind="stable")[:keep]],
+                "after": np.argsort(-np.asarray(values), kind="stable")[:keep].tolist(),
             }
-            ceiling.append(float(any(p.id == question.gold for p in passages)))
+            ceiling.append(float(item.gold[0] in places))
             for way, rows in best.items():
-                recall[way].append(float(any(passages[i].id == question.gold for i in rows)))
+                recall[way].append(float(any(places[row] == item.gold[0] for row in rows)))
                 contexts[way].append(encoding.pick(rows))
         for way, context in contexts.items():
-            for question, answer in zip(asked, reader.answer_many(context), strict=True):
-                exact[way].append(exact_match(answer.text, question.answers))
-                overlap[way].append(token_f1(answer.text, question.answers))
-    measures = [measure(f"recall@{depth} of BM25 (ceiling)", ceiling)]
-    for way, name in names.items():
-        measures.append(measure(f"recall@{keep}, {name}", recall[way]))
-    for way, name in names.items():
-        measures.append(measure(f"exact match, best {keep} in {name}", exact[way]))
-        measures.append(measure(f"F1, best {keep} in {name}", overlap[way]))
-    return measures
+            answers = reader.answer_many(context)
+            for item, answer in zip(asked, answers, strict=True):
+                exact[way].append(exact_match(answer.text, item.answers))
+                overlap[way].append(token_f1(answer.text, item.answers))
+                if way == "after":
+                    abstained.append(float(is_abstention(answer.text)))
+    shown = [value for value, gold in zip(abstained, recall["after"], strict=True) if gold]
+    return [
+        measure(f"recall@{depth} of BM25 (ceiling)", ceiling),
+        measure(card.RECALL_BEFORE, recall["before"]),
+        measure(card.RECALL_AFTER, recall["after"]),
+        measure("exact match, best 5 in BM25's order", exact["before"]),
+        measure("F1, best 5 in BM25's order", overlap["before"]),
+        measure(card.FIVE_EXACT, exact["after"]),
+        measure("F1, best 5 in the model's order", overlap["after"]),
+        measure("abstains wrongly, best 5 in the model's order with the gold passage", shown),
+    ]
 
 
-class QuickEvaluation:
-    """A small fixed evaluation to follow training: gold-passage answers, balanced relevance pairs.
+def abstention_questions(dataset: Dataset, *, development: bool) -> list[Asked]:
+    """The half of CLAP NQ on which the bias is chosen, or the one that is evaluated; the passage shown."""
+    return [
+        Asked(item, dataset.passages[(item.gold or item.irrelevant)[0]])
+        for item in dataset.items
+        if for_development(item.id) is development
+    ]
 
-    Negatives are other passages of the same article without the answer, the one of ten that shares
-    most words with the question.
-    """
 
-    def __init__(
-        self,
-        passages: Sequence[Passage],
-        questions: Sequence[Question],
-        tokenizer: PairTokenizer,
-        *,
-        answers: int = 300,
-        pairs: int = 200,
-        seed: int = 0,
-    ) -> None:
-        rng = np.random.default_rng(seed)
-        self._tokenizer = tokenizer
-        self._corpus: Corpus = {p.id: p for p in passages}
-        self._questions = [questions[int(i)] for i in rng.permutation(len(questions))[:answers]]
-        article: dict[str, list[Passage]] = {}
-        for passage in passages:
-            article.setdefault(passage.title, []).append(passage)
-        self._judged: list[tuple[str, Passage, Passage]] = []
-        for question in self._questions[: pairs // 2]:
-            gold = self._corpus[question.gold]
-            wanted = set(normalize_answer(question.question).split())
-            others = [
-                p
-                for p in article[gold.title]
-                if p.id != gold.id and not any(a.lower() in p.text.lower() for a in question.answers)
-            ]
-            if others:
-                sample = [others[int(i)] for i in rng.permutation(len(others))[:10]]
-                hardest = max(sample, key=lambda p: len(wanted & set(normalize_answer(p.text).split())))
-                self._judged.append((question.question, gold, hardest))
+def evaluate_abstention(
+    reader: PointerReader, asked: Sequence[Asked], *, batch_size: int = 32
+) -> list[Measure]:
+    """Whether the model says that a passage does not answer, where it does not."""
+    abstained: list[bool] = [False] * len(asked)
+    for rows in _batches(asked, batch_size, "abstention"):
+        answers = reader.answer_many(_encoded(reader, [asked[row] for row in rows]))
+        for row, found in zip(rows, answers, strict=True):
+            abstained[row] = is_abstention(found.text)
+    told = list(zip((not one.item.gold for one in asked), abstained, strict=True))
+    return [
+        measure(card.UNANSWERABLE, [float(right) for right, _ in told]),
+        measure(card.ABSTENTION_PRECISION, [float(right) for right, said in told if said]),
+        measure("abstention recall", [float(said) for right, said in told if right]),
+        measure("abstains wrongly, answerable questions", [float(said) for right, said in told if not right]),
+    ]
 
-    def run(self, model: PointerForConditionalGeneration) -> dict[str, float]:
-        """Exact match and F1 of greedy answers, accuracy of verdicts, all in [0, 1]; sets eval mode."""
-        reader = PointerReader(model, self._tokenizer)
-        exact, overlap = answer_gold(reader, self._corpus, self._questions)
-        right: list[bool] = []
-        for question, gold, other in self._judged:
-            true, false = reader.relevance(question, [parts(gold), parts(other)])
-            right += [true > 0.5, false <= 0.5]
-        return {
-            "exact_match": float(np.mean(exact)),
-            "f1": float(np.mean(overlap)),
-            "relevance": float(np.mean(right)),
-        }
+
+def chosen_bias(reader: PointerReader, asked: Sequence[Asked], *, batch_size: int = 32) -> float:
+    """The bias towards abstaining that is precise enough on ``asked``; see :func:`choose_bias`."""
+    reader.model.config.abstention_bias = 0.0
+    margins = [0.0] * len(asked)
+    for rows in _batches(asked, batch_size, "abstention bias"):
+        found = reader.margins(_encoded(reader, [asked[row] for row in rows]))
+        for row, margin in zip(rows, found, strict=True):
+            margins[row] = margin
+    return choose_bias(margins, [not one.item.gold for one in asked])
 
 
 def parser() -> argparse.ArgumentParser:
     """The command line."""
     out = argparse.ArgumentParser(description=__doc__)
-    out.add_argument("--data", type=Path, default=default_data(), help="folder that holds squad-open/")
+    out.add_argument(
+        "--data", type=Path, default=default_data(), help="folder that holds squad-open/ and nq-passages/"
+    )
     out.add_argument("--artifact", type=Path, default=artifact.bundled(), help="folder of the model")
     out.add_argument(
-        "--gold", type=int, default=10570, metavar="N", help="questions answered from the gold passage"
-    )
-    out.add_argument(
-        "--beams", type=int, default=1000, metavar="N", help="of those, answered with 4 beams too"
+        "--gold", type=int, default=2000, metavar="N", help="questions answered from the gold passage"
     )
     out.add_argument(
         "--retrieved", type=int, default=1000, metavar="N", help="questions answered from retrieval"
+    )
+    out.add_argument(
+        "--choose-abstention",
+        action="store_true",
+        help="first choose the bias towards abstaining, on questions that are not evaluated on",
     )
     out.add_argument("--seed", type=int, default=7, help="of the sample of questions")
     out.add_argument("--bfloat16", action="store_true", help="compute in bfloat16")
@@ -209,36 +229,32 @@ def main(arguments: list[str] | None = None) -> None:
     options = parser().parse_args(arguments)
     if options.threads:
         torch.set_num_threads(options.threads)
-    data = options.data / "squad-open"
-    corpus = read_corpus(data / "passages.dev.jsonl.gz")
-    questions = read_questions(data / "questions.dev.jsonl.gz")
-    order = np.random.default_rng(options.seed).permutation(len(questions))
-    sample = [questions[int(i)] for i in order]
+    squad, clapnq = held_out(options.data, "squad-open"), held_out(options.data, "clapnq")
+    order = np.random.default_rng(options.seed).permutation(len(squad.items))
+    sample = [squad.items[int(at)] for at in order]
     reader = PointerReader.from_folder(options.artifact, bfloat16=options.bfloat16)
     began = time.monotonic()
-    measures = []
+    if options.choose_abstention:
+        artifact.lean(options.artifact, chosen_bias(reader, abstention_questions(clapnq, development=True)))
+        reader = PointerReader.from_folder(options.artifact, bfloat16=options.bfloat16)
+    measures = evaluate_abstention(reader, abstention_questions(clapnq, development=False))
     if options.gold:
-        exact, overlap = answer_gold(reader, corpus, sample[: options.gold])
-        measures += [measure("exact match, gold passage", exact), measure("F1, gold passage", overlap)]
-    if options.beams:
-        exact, overlap = answer_gold(reader, corpus, sample[: options.beams], num_beams=4)
-        measures += [
-            measure("exact match, gold passage, 4 beams", exact),
-            measure("F1, gold passage, 4 beams", overlap),
-        ]
+        measures += evaluate_gold(reader, squad, sample[: options.gold])
     if options.retrieved:
-        measures += evaluate_retrieved(reader, corpus, sample[: options.retrieved])
+        measures += evaluate_retrieved(reader, squad, sample[: options.retrieved])
     evaluation = Evaluation(
         weights_sha256=str(reader.model.config.weights_sha256),
+        abstention_bias=reader.model.config.abstention_bias,
         precision="bfloat16" if options.bfloat16 else "float32",
         seed=options.seed,
-        passages=len(corpus),
+        passages=len(squad.passages),
         seconds=round(time.monotonic() - began, 1),
         measures=tuple(measures),
     )
     text = json.dumps(asdict(evaluation), indent=2) + "\n"
     (options.artifact / card.EVALUATION).write_text(text, encoding="utf-8")
-    card.write(options.artifact)
+    if (options.artifact / record.TRAINING).is_file():
+        card.write(options.artifact)
 
 
 if __name__ == "__main__":

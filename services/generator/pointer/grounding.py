@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from services.generator.pointer.abstention import ABSTENTION
 from services.generator.pointer.tokenization import PairTokenizer, Text
 
 _NO_SPACE_BEFORE = frozenset(".,;:!?%)]}'’")
@@ -23,7 +24,8 @@ class Grounder:
 
     The model writes lower-case word pieces. While what it wrote stands in a passage, the text is that
     passage's; where it leaves all passages, the text goes on from a place that has the next token, or
-    with the bare word piece. The pieces returned by :meth:`feed` concatenate to :attr:`text`.
+    with the bare word piece; an abstention stands for itself, whatever the passages' words look like. The
+    pieces returned by :meth:`feed` concatenate to :attr:`text`.
     """
 
     def __init__(self, passages: Sequence[str], texts: Sequence[Text], tokenizer: PairTokenizer) -> None:
@@ -31,10 +33,16 @@ class Grounder:
         self._texts = texts
         self._tokenizer = tokenizer
         self._alive: list[tuple[int, int]] = []  # (passage, index of the last token matched)
+        self._abstaining = tokenizer.ids(ABSTENTION)
+        self._fed: list[int] = []
         self.text = ""
 
     def feed(self, token: int) -> str:
         """The text that ``token`` adds; may be empty for a token that stands for no letters."""
+        self._fed.append(token)
+        if tuple(self._fed) == self._abstaining[: len(self._fed)]:
+            piece = self._tokenizer.piece(token)
+            return self._add(f" {piece}" if self.text else piece)
         going_on = [
             (passage, at + 1)
             for passage, at in self._alive
@@ -63,6 +71,9 @@ class Grounder:
             if spaced and self.text[-1] not in _NO_SPACE_AFTER:
                 piece = " " + piece
         self._alive = going_on
+        return self._add(piece)
+
+    def _add(self, piece: str) -> str:
         self.text += piece
         return piece
 

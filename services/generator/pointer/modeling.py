@@ -8,6 +8,7 @@ Shapes: B batch, P passages, L tokens of a pair, S = P·L source tokens, T decod
 H hidden size, V vocabulary.
 """
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, cast
@@ -15,7 +16,14 @@ from typing import Any, cast
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
-from transformers import AttentionInterface, BertConfig, DynamicCache, EncoderDecoderCache, PreTrainedModel
+from transformers import (
+    AttentionInterface,
+    BertConfig,
+    DynamicCache,
+    EncoderDecoderCache,
+    PreTrainedConfig,
+    PreTrainedModel,
+)
 from transformers.generation.utils import GenerationMixin
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.modeling_outputs import Seq2SeqLMOutput
@@ -95,6 +103,22 @@ class Mixture:
         return torch.logaddexp(
             functional.logsigmoid(-gate_logit) + log_vocab, functional.logsigmoid(gate_logit) + log_copied
         )
+
+
+def lean(log_probs: Tensor, token_ids: Tensor, config: PreTrainedConfig) -> Tensor:
+    """``log_probs`` [..., V] with the configuration's leaning towards abstention, normalised again.
+
+    Only where an answer begins: where ``token_ids`` [...], the tokens before, are its start token.
+    """
+    if not config.abstention_bias:
+        return log_probs
+    begins = token_ids == config.answer_token_id
+    abstains = log_probs[..., config.abstention_token_id]
+    # p + (1 - p) was 1; with p·exp(bias) in p's place it is 1 + p·(exp(bias) - 1)
+    total = torch.log1p(abstains.exp() * math.expm1(config.abstention_bias))
+    leaning = log_probs - (begins * total).unsqueeze(-1)
+    leaning[..., config.abstention_token_id] += begins * config.abstention_bias
+    return cast("Tensor", leaning)
 
 
 def _layers(bert: BertConfig) -> nn.ModuleList:
@@ -318,8 +342,9 @@ class PointerForConditionalGeneration(PreTrainedModel, GenerationMixin):  # type
     ) -> Tensor:
         """log P(target) of every target that is not negative, row by row, as one flat tensor.
 
-        ``token_ids`` and ``targets`` [B, T]: decoder inputs and what should follow each; a negative
-        target (padding) costs no vocabulary projection.
+        Without the leaning of :func:`lean`: what is learnt is not bent. ``token_ids`` and ``targets``
+        [B, T]: decoder inputs and what should follow each; a negative target (padding) costs no vocabulary
+        projection.
         """
         states = self.decoder(token_ids, self.encoder.embeddings, source, cache)
         copy_probs, gate_logit = self.head.copy(states, token_ids, source)
@@ -339,7 +364,7 @@ class PointerForConditionalGeneration(PreTrainedModel, GenerationMixin):  # type
         use_cache: bool | None = None,
         **_: Any,
     ) -> Seq2SeqLMOutput:
-        """Log-probabilities [B, T, V] of what follows each of ``decoder_input_ids`` [B, T].
+        """Log-probabilities [B, T, V] of what follows each of ``decoder_input_ids`` [B, T], as answers need.
 
         Either ``input_ids`` ([B, L] or [B, P, L]) or ``encoder_outputs`` from :meth:`get_encoder`.
 
@@ -360,7 +385,7 @@ class PointerForConditionalGeneration(PreTrainedModel, GenerationMixin):  # type
         states = self.decoder(decoder_input_ids, self.encoder.embeddings, source, past_key_values)
         mixture = self.head(states, decoder_input_ids, source, self.get_input_embeddings().weight)
         return Seq2SeqLMOutput(
-            logits=mixture.log_probs(source.source_ids[:, None, :]),
+            logits=lean(mixture.log_probs(source.source_ids[:, None, :]), decoder_input_ids, self.config),
             past_key_values=past_key_values,
             encoder_last_hidden_state=source.last_hidden_state,
         )

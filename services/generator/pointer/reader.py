@@ -13,9 +13,9 @@ from torch.nn import functional
 from transformers import DynamicCache, EncoderDecoderCache, StoppingCriteria, StoppingCriteriaList
 
 from services.generator.pointer import artifact, base
-from services.generator.pointer.examples import pad_pairs
 from services.generator.pointer.grounding import Grounder, Place, places
 from services.generator.pointer.modeling import PointerForConditionalGeneration, PointerSource
+from services.generator.pointer.padding import pad_pairs
 from services.generator.pointer.tokenization import SEP, Pair, PairTokenizer, Text, pair
 
 
@@ -271,6 +271,22 @@ class PointerReader:
                 values[row] = value
         left = iter(values)
         return [[next(left) for _ in e.passages] for e in encodings]
+
+    def margins(self, encodings: Sequence[Encodings]) -> list[float]:
+        """By how much abstaining is more probable than any other beginning of the answer, nats.
+
+        Greedily, it abstains where this is above 0.
+        """
+        config = self.model.config
+        starts = torch.full((len(encodings), 1), config.answer_token_id)
+        with torch.inference_mode(), self._precision():
+            logits = self.model(
+                decoder_input_ids=starts, encoder_outputs=_stack([e.source() for e in encodings])
+            ).logits[:, 0]
+            abstains = logits[:, config.abstention_token_id].clone()
+            logits[:, config.abstention_token_id] = float("-inf")
+            margins = abstains - logits.amax(1)
+        return [float(value) for value in margins]
 
     def _precision(self) -> AbstractContextManager[object]:
         return torch.autocast("cpu", torch.bfloat16, enabled=self._bfloat16)

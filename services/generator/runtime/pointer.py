@@ -20,7 +20,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from meshkit.lengths import by_length
-from services.generator.pointer.modeling import PointerForConditionalGeneration
+from services.generator.pointer.modeling import PointerForConditionalGeneration, lean
 from services.generator.pointer.tokenization import PAD
 from services.generator.runtime.encodings import EncodingStore, content_key
 from services.generator.runtime.networks import Begun, Footprint, Prompt, Reading
@@ -301,6 +301,9 @@ class PointerRows:
             self._copied = torch.zeros_like(mixed)
         for copy in copies:
             self._mix(copy, mixed)
+        begins = (tokens == net.starts[0]).nonzero()[:, 0]
+        if len(begins):
+            mixed[begins] = lean(mixed[begins], tokens[begins], net.model.config)
         return mixed
 
     def _copy(self, shelf: Shelf, query: Tensor, favour: Tensor, gate: Tensor, tokens: Tensor) -> _Copy:

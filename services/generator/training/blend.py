@@ -14,6 +14,7 @@ from typing import Final
 import numpy as np
 
 from ragcore.text_metrics import contains_answer
+from services.generator.pointer.abstention import ABSTENTION
 from services.generator.training.chunks import without_answer
 from services.generator.training.datasets import (
     READERS,
@@ -24,7 +25,7 @@ from services.generator.training.datasets import (
     Split,
     reader,
 )
-from services.generator.training.examples import ABSTENTION, Example, Form, Kind, Passage, Shown
+from services.generator.training.examples import Example, Form, Kind, Passage, Shown
 from services.generator.training.leakage import Found, Guard
 from services.generator.training.negatives import HardNegatives
 from services.generator.training.recipe import Context, Recipe, RecipeError, Source
@@ -393,4 +394,30 @@ def summary(blend: Blend) -> Mapping[str, Sequence[str]]:
         "passages removed for overlap": sorted(
             {f"{row.source.dataset} {row.leaked.passages:,}" for row in blend.rows if row.leaked.passages}
         ),
+    }
+
+
+def described(blend: Blend) -> dict[str, object]:
+    """What goes into a blend, for JSON: the shares of all sources, what leaked, and the notes."""
+    return {
+        "recipe": blend.recipe.name,
+        "sources": [
+            {
+                "source": row.source.name,
+                "dataset": row.source.dataset,
+                "kind": str(row.source.kind),
+                "split": row.split,
+                "licence": row.licence,
+                "questions": row.items,
+                "wanted": row.wanted,
+                "share": row.share,
+                "leaked_questions": row.leaked.questions,
+                "leaked_gold": row.leaked.orphans,
+                "leaked_passages": row.leaked.passages,
+                "unusable": row.unusable,
+                "missing": row.missing,
+            }
+            for row in blend.rows
+        ],
+        "notes": {heading: list(lines) for heading, lines in summary(blend).items()},
     }

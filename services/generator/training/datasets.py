@@ -16,8 +16,9 @@ from pathlib import Path
 from typing import Any
 
 from ragcore.text_metrics import contains_answer
+from services.generator.pointer.abstention import ABSTENTION
 from services.generator.training.chunks import Label, chunks, label
-from services.generator.training.examples import ABSTENTION, Form, Kind, Passage, Turn
+from services.generator.training.examples import Form, Kind, Passage, Turn
 from services.generator.training.recipe import Context, RecipeError
 
 _TRAIN_SHARE = 0.6

@@ -7,9 +7,10 @@ import numpy as np
 from scipy.stats import rankdata
 
 from ragcore.text_metrics import exact_match, token_f1
+from services.generator.pointer.abstention import is_abstention
 from services.generator.training.blend import Material, usable
 from services.generator.training.datasets import MissingDataError, Request, Split, reader
-from services.generator.training.examples import Example, Kind, is_abstention
+from services.generator.training.examples import Example, Kind
 from services.generator.training.learner import Judged
 from services.generator.training.negatives import HardNegatives
 from services.generator.training.recipe import Recipe, Source

@@ -4,9 +4,6 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
 
-ABSTENTION: Final = "not in the passages"
-"""What a model says when nothing in the passages answers the question."""
-
 NONE_RELEVANT: Final = "None"
 """Target of retrieval-augmented ranking where no passage is relevant; the paper names no text for it."""
 
@@ -70,7 +67,7 @@ class Shown:
 class Example:
     """One training example (x, c, y) in the paper's terms.
 
-    ``answer`` is the text to say, :data:`ABSTENTION` where nothing shown answers; the ranking kinds are
+    ``answer`` is the text to say, the abstention where nothing shown answers; the ranking kinds are
     judged by ``shown`` and keep it for what else can be learnt from the same passages. ``answers`` are
     all accepted ones.
     """
@@ -103,8 +100,3 @@ class Example:
                 return ", ".join(relevant) or NONE_RELEVANT
             case _:
                 return self.answer
-
-
-def is_abstention(text: str) -> bool:
-    """Whether ``text`` says :data:`ABSTENTION`, whatever its case and final stop."""
-    return " ".join(text.lower().split()).rstrip(".") == ABSTENTION

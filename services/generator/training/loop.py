@@ -23,16 +23,14 @@ from accelerate.utils import gather_object
 from torch.utils.tensorboard.writer import SummaryWriter
 from tqdm import tqdm
 
-from services.generator.training import checkpoints, evaluation
+from services.generator.training import checkpoints, evaluation, record
 from services.generator.training.batches import Batches, Examples
 from services.generator.training.checkpoints import Averages, Progress, trained
 from services.generator.training.examples import Example
 from services.generator.training.learner import Judged, Learner
 from services.generator.training.recipe import RecipeError, Stage
+from services.generator.training.record import EVALUATIONS, LOG, SETTINGS
 
-LOG: Final = "log.csv"
-EVALUATIONS: Final = "evaluations.csv"
-SETTINGS: Final = "settings.json"
 MODEL: Final = "model"
 
 _MAY_CHANGE = ("steps", "evaluate_every", "evaluate_examples", "checkpoint_every", "micro_batch")
@@ -77,6 +75,7 @@ class Trainer:
     Args:
         samples: held-out examples by name, for :func:`evaluation.measures`.
         identity: what else the run is made of (recipe, model), compared when it is resumed.
+        start: folder of the model it starts from, if it is one, for the record.
         resume: go on from the checkpoint in ``output``.
 
     Raises:
@@ -93,6 +92,7 @@ class Trainer:
         seed: int,
         samples: Mapping[str, Sequence[Example]],
         identity: Mapping[str, Any],
+        start: Path | None = None,
         resume: bool = False,
         progress_bar: bool = True,
     ) -> None:
@@ -105,6 +105,7 @@ class Trainer:
         self._seed = seed
         self._output = output
         self._samples = samples
+        self._start = start
         self._bar = progress_bar
         self._batches = Batches(examples, learner.cost, size=stage.batch_size, seed=seed)
         self._optimizer = torch.optim.AdamW(
@@ -154,8 +155,9 @@ class Trainer:
                 )
             )
             if main:
+                told = {"steps": steps, "hardware": record.hardware(), "software": record.software()}
                 (self._output / SETTINGS).write_text(
-                    json.dumps(self._settings | {"steps": steps}, indent=2) + "\n", encoding="utf-8"
+                    json.dumps(self._settings | told, indent=2) + "\n", encoding="utf-8"
                 )
             for step in range(self._progress.step, steps):
                 began = time.monotonic()
@@ -177,6 +179,7 @@ class Trainer:
         if main:
             with self._averaged():
                 self._learner.save(self._output / MODEL)
+            record.write(self._output, self._output / MODEL, self._progress, start=self._start)
         self._accelerator.wait_for_everyone()
         return Finished(self._progress.step, complete=True, measures=measures)
 

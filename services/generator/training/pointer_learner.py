@@ -16,10 +16,12 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from services.generator.pointer import artifact
+from services.generator.pointer.abstention import ABSTENTION
 from services.generator.pointer.modeling import Mixture, PointerForConditionalGeneration, PointerSource
+from services.generator.pointer.padding import pad_pairs
 from services.generator.pointer.reader import Encodings, PointerReader
 from services.generator.pointer.tokenization import PAD, SEP, Pair, PairTokenizer, pair, room
-from services.generator.training.examples import ABSTENTION, Example, Form, Kind, Shown
+from services.generator.training.examples import Example, Form, Kind, Shown
 from services.generator.training.learner import Judged
 from services.generator.training.recipe import RecipeError, Stage
 
@@ -175,6 +177,8 @@ class PointerLearner:
         self, model: PointerForConditionalGeneration, tokenizer: PairTokenizer, stage: Stage
     ) -> None:
         self.model = model
+        # chosen for other weights; what is trained now says itself how often it abstains
+        model.config.abstention_bias = 0.0
         self.module = PointerObjective(model)
         self.module.train()
         self._tokenizer = tokenizer
@@ -242,7 +246,7 @@ class PointerLearner:
         order = sorted(range(len(pairs)), key=lambda at: len(pairs[at].ids))
         place = {pair_number: at for at, pair_number in enumerate(order)}
         runs = tuple(
-            _padded([pairs[at] for at in order[begin : begin + PAIRS_TOGETHER]])
+            pad_pairs([pairs[at] for at in order[begin : begin + PAIRS_TOGETHER]])
             for begin in range(0, len(order), PAIRS_TOGETHER)
         )
         return PointerBatch(
@@ -352,15 +356,3 @@ def decodings(example: Example) -> list[tuple[tuple[int, ...], str, float]]:
     if useless and not (answers and not gold and len(everything) == 1):
         found.append(((useless[0],), ABSTENTION, ABSTAIN))
     return found
-
-
-def _padded(pairs: Sequence[Pair]) -> tuple[Tensor, Tensor, Tensor]:
-    length = max(len(one.ids) for one in pairs)
-    ids = torch.full((len(pairs), length), PAD)
-    mask = torch.zeros_like(ids)
-    types = torch.zeros_like(ids)
-    for row, one in enumerate(pairs):
-        ids[row, : len(one.ids)] = torch.tensor(one.ids)
-        mask[row, : len(one.ids)] = 1
-        types[row, one.boundary : len(one.ids)] = 1
-    return ids, mask, types

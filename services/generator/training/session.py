@@ -13,8 +13,8 @@ from services.generator.pointer.base import BaseModelError
 from services.generator.pointer.modeling import PointerForConditionalGeneration
 from services.generator.pointer.tokenization import PairTokenizer
 from services.generator.runtime.loading import model_type
-from services.generator.training import checkpoints, evaluation, loop
-from services.generator.training.blend import Blend
+from services.generator.training import checkpoints, evaluation, loop, record
+from services.generator.training.blend import Blend, described
 from services.generator.training.learner import Learner
 from services.generator.training.loop import Trainer
 from services.generator.training.pointer_learner import PointerLearner
@@ -77,7 +77,7 @@ def prepare(recipe: Recipe, options: Options) -> Trainer:
         "stage": options.stage,
         "start": options.model,
     }
-    return Trainer(
+    trainer = Trainer(
         learner,
         blend,
         stage,
@@ -85,9 +85,14 @@ def prepare(recipe: Recipe, options: Options) -> Trainer:
         seed=recipe.seed,
         samples=samples,
         identity=identity,
+        start=_folder(options.model),
         resume=options.resume,
         progress_bar=options.progress_bar,
     )
+    if trainer.speaks:
+        text = json.dumps(described(blend), indent=2) + "\n"
+        (options.output / record.BLEND).write_text(text, encoding="utf-8")
+    return trainer
 
 
 def export(run: Path, output: Path) -> int:
@@ -96,7 +101,7 @@ def export(run: Path, output: Path) -> int:
     Raises:
         RecipeError: there is no checkpoint, or ``output`` holds something.
     """
-    described = run / loop.SETTINGS
+    described = run / record.SETTINGS
     if not described.is_file():
         raise RecipeError(f"{run} is not the folder of a training run: {described} is missing")
     settings = json.loads(described.read_text(encoding="utf-8"))
@@ -116,6 +121,7 @@ def export(run: Path, output: Path) -> int:
         for name, value in averages.items():
             parameters[name].copy_(value)
     learner.save(output)
+    record.write(run, output, progress, start=_folder(settings["start"]))
     return progress.step
 
 
@@ -138,6 +144,13 @@ def _model(options: Options, stage: Stage, *, seed: int) -> Learner:
     from services.generator.training.text_learner import TextLearner
 
     return TextLearner.load(options.model, stage)
+
+
+def _folder(model: str) -> Path | None:
+    """Where the model of that name lies, if that is a folder here."""
+    if model == BUNDLED:
+        return artifact.bundled()
+    return Path(model) if Path(model).is_dir() else None
 
 
 def _is_pointer(model: str) -> bool:

@@ -23,7 +23,7 @@ from services.generator.domain import (
     RelevanceRequest,
 )
 from services.generator.pointer import artifact
-from services.generator.pointer.examples import pad_pairs
+from services.generator.pointer.padding import pad_pairs
 from services.generator.pointer.reader import PointerReader
 from services.generator.pointer.tokenization import pair
 from services.generator.ports import Cancellation, Cancelled
@@ -286,3 +286,22 @@ def test_the_bundled_models_answers_are_those_of_plain_generate(num_beams: int) 
         assert (outcome.text, outcome.completion_tokens) == (found.text, found.tokens)
         assert outcome.log_probability == pytest.approx(found.log_prob, abs=1e-3)
     bundled.close()
+
+
+def test_abstaining_more_readily_is_the_readers_too(reader: PointerReader) -> None:
+    """The bias flips one question's answer and leaves the others': the running batch must add it where they do."""
+    own = tiny_models.pointer()
+    encodings = own.encode(QUESTION, PAIRS)
+    own.model.config.abstention_bias = -own.margins([encodings])[0] + 0.01
+    engine = pointer_engine("p", own.model, own.tokenizer, CPU, EngineOptions())
+    try:
+        for num_beams in (1, 3):
+            decoding = Decoding(num_beams=num_beams, max_new_tokens=6)
+            answer, _ = write(engine, _request(decoding=decoding))
+            expected = own.answer(encodings, num_beams=num_beams, max_new_tokens=6)
+            assert answer.text == expected.text
+            assert answer.log_probability == pytest.approx(expected.log_prob, abs=1e-4)
+            plain = reader.answer(reader.encode(QUESTION, PAIRS), num_beams=num_beams, max_new_tokens=6)
+            assert plain.log_prob != pytest.approx(expected.log_prob, abs=1e-4)
+    finally:
+        engine.close()

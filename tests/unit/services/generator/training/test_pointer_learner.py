@@ -7,8 +7,9 @@ import pytest
 import torch
 
 from services.generator.pointer import artifact
+from services.generator.pointer.abstention import ABSTENTION
 from services.generator.training.blend import Blend
-from services.generator.training.examples import ABSTENTION, Example, Form, Kind, Passage, Shown
+from services.generator.training.examples import Example, Form, Kind, Passage, Shown
 from services.generator.training.pointer_learner import (
     ABSTAIN,
     ALONE,

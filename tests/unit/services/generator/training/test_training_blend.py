@@ -8,8 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from services.generator.pointer.abstention import ABSTENTION, is_abstention
 from services.generator.training.blend import BLOCK, Blend, apportion, effective, redistributed, summary
-from services.generator.training.examples import ABSTENTION, Example, Form, Kind, is_abstention
+from services.generator.training.examples import Example, Form, Kind
 from services.generator.training.recipe import Recipe, RecipeError, Source, parse
 from tests.unit.services.generator.training.towns import TOWNS, Write, passage, question
 

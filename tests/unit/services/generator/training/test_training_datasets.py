@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from services.generator.pointer.abstention import ABSTENTION
 from services.generator.training.datasets import (
     READERS,
     Dataset,
@@ -13,7 +14,7 @@ from services.generator.training.datasets import (
     hashed_train,
     reader,
 )
-from services.generator.training.examples import ABSTENTION, Form, Kind, Turn
+from services.generator.training.examples import Form, Kind, Turn
 from services.generator.training.recipe import Context, RecipeError
 from tests.unit.services.generator.training.towns import TOWNS, Write
 

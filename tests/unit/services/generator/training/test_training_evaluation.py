@@ -5,9 +5,10 @@ from pathlib import Path
 
 import pytest
 
+from services.generator.pointer.abstention import ABSTENTION
 from services.generator.training import evaluation
 from services.generator.training.evaluation import auc
-from services.generator.training.examples import ABSTENTION, Example, Form, Kind, Passage, Shown
+from services.generator.training.examples import Example, Form, Kind, Passage, Shown
 from services.generator.training.learner import Judged
 from services.generator.training.recipe import Recipe
 

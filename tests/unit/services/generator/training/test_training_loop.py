@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from services.generator.training import checkpoints, loop
+from services.generator.training import checkpoints, loop, record
 from services.generator.training.batches import WINDOW, Batches
 from services.generator.training.blend import Blend
 from services.generator.training.loop import Trainer
@@ -46,7 +46,7 @@ def pointer_trainer(
 
 
 def log(output: Path) -> list[dict[str, str]]:
-    with (output / loop.LOG).open(newline="") as stream:
+    with (output / record.LOG).open(newline="") as stream:
         return list(csv.DictReader(stream))
 
 
@@ -267,7 +267,7 @@ def test_two_processes_train_as_one(squad: Path, recipe: Recipe, tmp_path: Path)
     assert left == pytest.approx(right, rel=1e-4)
     assert len(left) == 3
     # the held-out samples were split over the processes and put together again
-    told = [(out / loop.EVALUATIONS).read_text().splitlines()[-1].split(",") for out in (one, two)]
+    told = [(out / record.EVALUATIONS).read_text().splitlines()[-1].split(",") for out in (one, two)]
     assert [float(value) for value in told[0]] == pytest.approx(
         [float(value) for value in told[1]], nan_ok=True, abs=1e-3
     )
