@@ -229,7 +229,7 @@ def _understood(
     pads = _ids(tokenizer.pad_token_id) or _ids(settings.pad_token_id) or ends or (0,)
     starts = _ids(settings.decoder_start_token_id) or _ids(settings.bos_token_id)
     start = starts[0] if encodes and starts else None
-    most_input = _most_input(model, tokenizer, options.max_input_tokens)
+    most_input = longest_input(model, tokenizer, options.max_input_tokens)
     prompter = TextPrompter(
         name,
         tokenizer,
@@ -299,7 +299,8 @@ def _augmentations(encodes: bool, instruction: bool) -> tuple[Augmentation, ...]
     return tuple(can)
 
 
-def _most_input(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, setting: int | None) -> int:
+def longest_input(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, setting: int | None) -> int:
+    """Tokens that a model reads: as set, or as tokenizer and configuration say, within its positions."""
     config = model.config.get_text_config()
     most = setting
     if most is None:

@@ -8,6 +8,8 @@ import typer
 
 from ragmesh.cli.failure import USAGE, CommandError
 from ragmesh.cli.screen import Screen
+from ragmesh.cli.train_agent import agent
+from ragmesh.cli.train_ium import ium
 
 if TYPE_CHECKING:
     from services.generator.training.blend import Blend
@@ -24,6 +26,8 @@ def train() -> typer.Typer:
     app.callback(invoke_without_command=True)(_start)
     app.command()(rankrag)
     app.command()(export)
+    app.command()(agent)
+    app.command()(ium)
     return app
 
 
@@ -72,7 +76,7 @@ def rankrag(
     with_training()
     from services.generator.training import recipe as recipes
     from services.generator.training import session
-    from services.generator.training.blend import Blend
+    from services.generator.training.blend import Blend, described
     from services.generator.training.datasets import default_data
 
     screen = Screen()
@@ -82,7 +86,7 @@ def rankrag(
         if dry_run:
             blend = Blend(chosen, folder, stage=stage)
             if as_json:
-                screen.json(_rows(blend))
+                screen.json(described(blend))
             else:
                 show(screen, blend)
             return
@@ -169,33 +173,6 @@ def show(screen: Screen, blend: "Blend") -> None:
     for heading, lines in summary(blend).items():
         if lines:
             screen.line(f"{heading}: {'; '.join(lines)}")
-
-
-def _rows(blend: "Blend") -> dict[str, object]:
-    from services.generator.training.blend import summary
-
-    return {
-        "recipe": blend.recipe.name,
-        "sources": [
-            {
-                "source": row.source.name,
-                "dataset": row.source.dataset,
-                "kind": str(row.source.kind),
-                "split": row.split,
-                "licence": row.licence,
-                "questions": row.items,
-                "wanted": row.wanted,
-                "share": row.share,
-                "leaked_questions": row.leaked.questions,
-                "leaked_gold": row.leaked.orphans,
-                "leaked_passages": row.leaked.passages,
-                "unusable": row.unusable,
-                "missing": row.missing,
-            }
-            for row in blend.rows
-        ],
-        "notes": {heading: list(lines) for heading, lines in summary(blend).items()},
-    }
 
 
 def _start(context: typer.Context) -> None:
