@@ -133,7 +133,7 @@ def read(path: Path, kind: type[R]) -> Iterator[tuple[int, R]]:
             try:
                 yield number, kind.model_validate(present)
             except ValidationError as exc:
-                raise FileError(path, number, f"(row) {_told(exc, kind)}") from exc
+                raise FileError(path, number, f"(row) {told(exc, kind)}") from exc
         return
     for number, raw in raw_lines(path):
         yield number, parsed(path, number, decoded(path, number, raw), kind)
@@ -148,7 +148,7 @@ def parsed(path: Path, number: int, line: str, kind: type[R]) -> R:
     try:
         return kind.model_validate_json(line)
     except ValidationError as exc:
-        raise FileError(path, number, _told(exc, kind)) from exc
+        raise FileError(path, number, told(exc, kind)) from exc
 
 
 def query_ids(path: Path) -> Iterator[bytes | str | None]:
@@ -194,7 +194,7 @@ def _rows(path: Path, columns: list[str] | None) -> Iterator[tuple[int, dict[str
         raise FileError(path, None, exc.strerror or str(exc)) from exc
 
 
-def _told(exc: ValidationError, kind: type[Record]) -> str:
+def told(exc: ValidationError, kind: type[Record]) -> str:
     """The first thing wrong with a record, in words."""
     first = exc.errors(include_url=False)[0]
     place = ".".join(str(step) for step in first["loc"])

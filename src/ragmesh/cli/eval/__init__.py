@@ -1,4 +1,4 @@
-"""``ragmesh eval``: the science on files, without a mesh."""
+"""``ragmesh eval``: the science on files, without a mesh; and a mesh on a data set."""
 
 import sys
 
@@ -7,18 +7,19 @@ import typer
 from ragmesh.cli.eval.audits import exposure, utility
 from ragmesh.cli.eval.conversations import conversation
 from ragmesh.cli.eval.ensembles import inconsistency, vote
+from ragmesh.cli.eval.rag import rag
 
 
 def evaluation() -> typer.Typer:
     """The commands of ``ragmesh eval``."""
     app = typer.Typer(
         name="eval",
-        help="Measure rankings and answers in files, without a mesh.",
+        help="Measure rankings and answers in files, without a mesh; rag: a mesh by a data set.",
         rich_markup_mode=None,
         context_settings={"help_option_names": ["-h", "--help"]},
     )
     app.callback(invoke_without_command=True)(_start)
-    for command in (exposure, utility, conversation, vote, inconsistency):
+    for command in (exposure, utility, conversation, vote, inconsistency, rag):
         app.command()(command)
     return app
 
