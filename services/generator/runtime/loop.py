@@ -29,6 +29,9 @@ _log = logging.getLogger("ragmesh.generator.runtime")
 _JUDGED_TOGETHER = 16
 """Most passages of one judging pass: a few rows of alike lengths, and scores that fit."""
 
+_ALIKE_AMONG = 256
+"""Passages to judge among which those are looked for that are as long as the oldest."""
+
 
 @dataclass(frozen=True, slots=True)
 class Limits:
@@ -358,14 +361,11 @@ class DecodingLoop:
             return
         for judgement in self._judging:
             if not judgement.readings:
-                judgement.readings = [self._network.read(prompt) for prompt in judgement.prompts]
-        items = [
-            (judgement, at)
-            for judgement in self._judging
-            for at in range(len(judgement.prompts))
-            if at not in judgement.scores
-        ]
-        missing = [(one, at) for one, at in items if not one.readings[at].done]
+                judgement.readings = {
+                    at: self._network.read(prompt) for at, prompt in enumerate(judgement.prompts)
+                }
+        items = [(judgement, at) for judgement in self._judging for at in judgement.readings]
+        missing = _alike([(one, at) for one, at in items if not one.readings[at].done])
         failed: dict[int, MeshError] = {}
 
         def fail(place: int, error: MeshError) -> None:
@@ -402,6 +402,10 @@ class DecodingLoop:
         false = log_probs.gather(1, torch.tensor([[one.false] for one, _ in items], device=logits.device))
         for (judgement, at), pair in zip(items, torch.cat([true, false], 1).tolist(), strict=True):
             judgement.scores[at] = (pair[0], pair[1])
+            # What was read is let go of: a thousand passages' keys and values would not fit.
+            reading = judgement.readings.pop(at)
+            self._computed += reading.computed
+            self._reused += reading.reused
         self._judged += len(items)
         self._judge_batches += 1
 
@@ -435,6 +439,16 @@ class DecodingLoop:
             self._failed += 1
         else:
             self._finished += 1
+
+
+def _alike(items: Sequence[tuple[Judgement, int]]) -> list[tuple[Judgement, int]]:
+    """The oldest first, then what is about as long, of whoever asked: it pads little, and nobody starves."""
+    if not items:
+        return []
+    near = items[:_ALIKE_AMONG]
+    lengths = [judgement.prompts[at].tokens for judgement, at in near]
+    order = sorted(range(len(near)), key=lambda place: abs(lengths[place] - lengths[0]))
+    return [*(near[place] for place in order), *items[_ALIKE_AMONG:]]
 
 
 def _settle(judgement: Judgement, scores: list[tuple[float, float]]) -> None:

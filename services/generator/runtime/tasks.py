@@ -70,12 +70,16 @@ class Task:
 
 @dataclass(eq=False, slots=True)
 class Judgement:
-    """Passages to judge; ``result``: scores of True and of False per passage, log-probabilities."""
+    """Passages to judge.
+
+    ``result``: scores of True and of False per passage, log-probabilities; ``readings``: of passages that
+    have no scores yet, by their places, once it was taken up.
+    """
 
     prompts: list[Prompt]
     true: int
     false: int
     cancel: Cancellation
     result: Future[list[tuple[float, float]]] = field(default_factory=Future)
-    readings: list[Reading] = field(default_factory=list)
+    readings: dict[int, Reading] = field(default_factory=dict)
     scores: dict[int, tuple[float, float]] = field(default_factory=dict)

@@ -26,6 +26,7 @@ from services.generator.domain import (
 from services.generator.ports import Cancellation, Cancelled
 from services.generator.prompts import TemplateLibrary
 from services.generator.runtime.assembly import EngineOptions, transformers_engine
+from services.generator.runtime.causal import BLOCK
 from services.generator.runtime.engine import LanguageEngine, Outcome
 from services.generator.runtime.loading import load
 from services.generator.runtime.prompting import RANKING_TEMPLATE, TextPrompter
@@ -489,3 +490,40 @@ def test_turns_a_template_does_not_show_are_refused(folders: dict[str, Path]) ->
     with pytest.raises(InvalidField, match="no place for earlier turns") as caught:
         _prompter(folders["t5"]).prompt(_request(turns=TURNS, augmentation=Augmentation.FUSION_IN_DECODER))
     assert caught.value.field == "turns"
+
+
+def test_what_prompts_begin_with_is_read_once_to_judge(
+    folders: dict[str, Path], model_of: Callable[..., LanguageEngine]
+) -> None:
+    """A decoder-only model reads the paper's system text once, whatever the question, in blocks of tokens."""
+    passages = [Passage(str(at), "", text) for at, text in enumerate(SENTENCES)]
+    alone = _judge(model_of(folders["llama"], cache_bytes=0), QUESTION, passages)
+    model = model_of(folders["llama"])
+    _, tokenizer = plain(folders["llama"])
+    template = TEMPLATES.get(RANKING_TEMPLATE)
+    prompts = [tokenizer(template.render(QUESTION, [one])).input_ids for one in passages]
+    pairs = [list(zip(prompts[0], one, strict=False)) for one in prompts[1:]]
+    shared = min(next(at for at, (one, other) in enumerate(pair) if one != other) for pair in pairs)
+    assert _judge(model, QUESTION, passages) == pytest.approx(alone, rel=1e-3)
+    found = model.statistics()
+    assert found.computed_tokens + found.reused_tokens >= sum(map(len, prompts))
+    assert found.reused_tokens >= (len(passages) - 1) * (shared // BLOCK) * BLOCK > 0
+
+
+def test_judging_pads_little_whoever_asks(folders: dict[str, Path]) -> None:
+    """Passages of two lengths, in turn, of two callers: those of one length are read together."""
+    model, tokenizer = load(folders["llama"], CPU)
+    engine = transformers_engine("m", "v", model, tokenizer, TEMPLATES, EngineOptions(cache_bytes=0))
+    read: list[int] = []
+    model.register_forward_pre_hook(
+        lambda _, __, given: read.append(given["input_ids"].numel()), with_kwargs=True
+    )
+    texts = [SENTENCES[1], " ".join(SENTENCES[:6])]
+    passages = [Passage(str(at), "", texts[at % 2]) for at in range(32)]
+    with ThreadPoolExecutor(2) as pool:
+        first, second = pool.map(lambda _: _judge(engine, QUESTION, passages), range(2))
+    computed = engine.statistics().computed_tokens
+    engine.close()
+    assert first == pytest.approx(second, rel=1e-3)
+    assert computed > 0
+    assert sum(read) == computed
