@@ -1,0 +1,209 @@
+"""Whom the search engine learns from: agents and the tasks they are asked, as an ``AGENTS.toml`` says."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import tomllib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any, Final, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from ragcore.text_metrics import accuracy, exact_match, token_f1
+from services.reranker.domain import Agent
+
+_UTILITIES: Final = {"exact-match": exact_match, "accuracy": accuracy, "token-f1": token_f1}
+
+TRAIN: Final = "train"
+
+
+class PlanError(ValueError):
+    """Agents, tasks or settings cannot be used.
+
+    Attributes:
+        problems: everything that is wrong, a line each.
+    """
+
+    def __init__(self, problems: Sequence[str]) -> None:
+        super().__init__("; ".join(problems))
+        self.problems = tuple(problems)
+
+
+class _Table(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class AgentTable(_Table):
+    """One agent, ``[[agent]]``.
+
+    ``model`` answers, as the generator calls it; ``augmentation`` and ``template`` say how it is shown
+    passages (empty: the model's default). ``tasks`` names the tasks it is asked, the field ``agent`` of the
+    tasks file; the task id by default. ``utility`` is what an answer is worth. Agents of one ``dataset``
+    share a reranker of the baseline per data set; the task id by default. ``passages`` it is served,
+    [1, 100].
+    """
+
+    task_id: Annotated[str, Field(min_length=1)]
+    model_id: Annotated[str, Field(min_length=1)]
+    model: Annotated[str, Field(min_length=1)]
+    augmentation: Literal["fid", "in-prompt", ""] = ""
+    template: str = ""
+    utility: Literal["exact-match", "accuracy", "token-f1"] = "exact-match"
+    dataset: str = ""
+    tasks: tuple[str, ...] = ()
+    passages: Annotated[int, Field(ge=1, le=100)] = 5
+
+    @property
+    def agent(self) -> Agent:
+        """Its ids."""
+        return Agent(self.task_id, self.model_id)
+
+    @property
+    def name(self) -> str:
+        """Its ids, for people."""
+        return f"{self.task_id}/{self.model_id}"
+
+    @property
+    def group(self) -> str:
+        """The data set it belongs to."""
+        return self.dataset or self.task_id
+
+    @property
+    def asked(self) -> tuple[str, ...]:
+        """The tasks it is asked."""
+        return self.tasks or (self.task_id,)
+
+    @property
+    def writer(self) -> str:
+        """What decides its answers: agents alike in it give equal answers from equal passages."""
+        return json.dumps([self.model, self.augmentation, self.template])
+
+    def utility_of(self, answer: str, references: Sequence[str]) -> float:
+        """What an answer is worth, [0, 1]."""
+        return float(_UTILITIES[self.utility](answer, list(references)))
+
+
+class DataTable(_Table):
+    """``[data]``: the tasks' file, from the folder of the agents' file, and the mesh's collection."""
+
+    tasks: Annotated[str, Field(min_length=1)]
+    collection: Annotated[str, Field(min_length=1)]
+
+
+class _File(_Table):
+    data: DataTable
+    agent: Annotated[tuple[AgentTable, ...], Field(min_length=1)]
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """A question and what answers it.
+
+    Attributes:
+        id: its id.
+        asked_of: whose task it is, the field ``agent`` of the file.
+        question: what is asked.
+        answers: acceptable answers.
+        split: ``train``, ``dev`` or ``test``.
+    """
+
+    id: str
+    asked_of: str
+    question: str
+    answers: tuple[str, ...]
+    split: str
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Agents and tasks.
+
+    Attributes:
+        agents: whom is learned from.
+        collection: where passages come from.
+        tasks: all tasks of the file that some agent is asked, in its order.
+    """
+
+    agents: tuple[AgentTable, ...]
+    collection: str
+    tasks: tuple[Task, ...]
+
+    def of(self, agent: AgentTable, split: str, most: int = 0) -> list[Task]:
+        """An agent's tasks of a split, the first ones of the file if there are more than ``most``; 0: all."""
+        found = [one for one in self.tasks if one.split == split and one.asked_of in agent.asked]
+        return found[:most] if most else found
+
+
+def load(path: Path) -> Plan:
+    """The plan in a file, with its tasks.
+
+    Raises:
+        PlanError: it cannot be read or used; it says why, all at once.
+    """
+    try:
+        with path.open("rb") as stream:
+            read = _File.model_validate(tomllib.load(stream))
+    except OSError as error:
+        raise PlanError([f"{path}: {error.strerror}"]) from None
+    except tomllib.TOMLDecodeError as error:
+        raise PlanError([f"{path} is not TOML: {error}"]) from None
+    except ValidationError as error:
+        raise PlanError(
+            [f"{path}: {'.'.join(map(str, one['loc'])) or 'file'}: {one['msg']}" for one in error.errors()]
+        ) from None
+    names = [one.name for one in read.agent]
+    problems = [
+        f"{path}: the agent {name} is there twice" for name in sorted(set(names)) if names.count(name) > 1
+    ]
+    wanted = {task for one in read.agent for task in one.asked}
+    tasks, wrong = _tasks(path.parent / read.data.tasks, wanted)
+    problems += wrong
+    have = {(one.asked_of, one.split) for one in tasks}
+    if not wrong:
+        problems += [
+            f"{path}: {one.name} is asked {', '.join(one.asked)}: "
+            f"{read.data.tasks} has nothing of it to train on"
+            for one in read.agent
+            if not any((task, TRAIN) in have for task in one.asked)
+        ]
+    if problems:
+        raise PlanError(problems)
+    return Plan(read.agent, read.data.collection, tuple(tasks))
+
+
+def _tasks(path: Path, wanted: set[str]) -> tuple[list[Task], list[str]]:
+    """The tasks of a file that are wanted, and what is wrong with it."""
+    found: list[Task] = []
+    problems: list[str] = []
+    seen: set[str] = set()
+    try:
+        with gzip.open(path, "rb") if path.suffix == ".gz" else path.open("rb") as stream:
+            for number, line in enumerate(stream, start=1):
+                try:
+                    task = _task(json.loads(line))
+                except (ValueError, KeyError, TypeError):
+                    problems.append(f"{path}:{number}: is no task with id, agent, input, answers and split")
+                    continue
+                if task.asked_of not in wanted:
+                    continue
+                if task.id in seen:
+                    problems.append(f"{path}:{number}: the id {task.id!r} is there twice")
+                seen.add(task.id)
+                if not task.question.strip() or not task.answers:
+                    problems.append(f"{path}:{number}: {task.id!r} has no input or no answers")
+                found.append(task)
+    except (OSError, EOFError) as error:
+        problems.append(f"{path}: {getattr(error, 'strerror', None) or 'cannot be read'}")
+    return found, problems[:20]
+
+
+def _task(row: dict[str, Any]) -> Task:
+    answers = row["answers"]
+    if not isinstance(answers, list):
+        raise TypeError
+    return Task(
+        str(row["id"]), str(row["agent"]), str(row["input"]), tuple(map(str, answers)), str(row["split"])
+    )

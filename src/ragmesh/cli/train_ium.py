@@ -1,0 +1,321 @@
+"""``ragmesh train ium``: a reranker that learns from the agents it serves."""
+
+import asyncio
+import signal
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Final, NoReturn
+
+import typer
+
+from ragmesh.cli.ask import Target
+from ragmesh.cli.failure import FAILED, USAGE, CommandError
+from ragmesh.cli.screen import Screen
+
+if TYPE_CHECKING:
+    from services.reranker.training.plan import AgentTable, Plan
+    from services.reranker.training.systems import System
+
+_PARTS: Final = 10
+_INTERRUPTED: Final = 130
+
+
+def ium(
+    agents: Annotated[
+        Path, typer.Argument(metavar="AGENTS.toml", help="Agents to learn from, and what they are asked.")
+    ],
+    output: Annotated[
+        Path,
+        typer.Option(metavar="RUN", help="Folder of the run; the same command goes on with what is there."),
+    ],
+    recipe: Annotated[str, typer.Option(help="TOML file, or a preset: laptop, paper.")] = "laptop",
+    start: Annotated[
+        str,
+        typer.Option(
+            metavar="fresh|FOLDER|NAME",
+            help="Cross-encoder to begin with; fresh: the encoder of the base package with a new head.",
+        ),
+    ] = "fresh",
+    baseline: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="NAME",
+            help="Instead: bm25, dense, per-agent, per-dataset, urag. May be repeated; shares what RUN has.",
+        ),
+    ] = None,
+    personalisation: Annotated[
+        bool,
+        typer.Option("--personalisation/--no-personalisation", help="Whether it is told whom it ranks for."),
+    ] = True,
+    seed: Annotated[int, typer.Option(min=0, help="Of the draw of queries and of learning.")] = 0,
+    store: Annotated[
+        bool,
+        typer.Option("--store/--no-store", help="Keep what it ends with as a version of the reranker."),
+    ] = False,
+    device: Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:<n>.")] = "auto",
+    threads: Annotated[
+        int | None, typer.Option(min=1, help="Processor threads; results depend on their number.")
+    ] = None,
+    in_flight: Annotated[int, typer.Option(min=1, max=64, help="Questions at the mesh at a time.")] = 2,
+    batch: Annotated[int, typer.Option(min=1, max=256, help="Answers of one call.")] = 32,
+    timeout: Annotated[float, typer.Option(min=1, help="Seconds for one call.")] = 600.0,
+    patience: Annotated[
+        float, typer.Option(min=0, help="Seconds the mesh may be away or overloaded before this gives up.")
+    ] = 600.0,
+    as_json: Annotated[bool, typer.Option("--json", help="Print what came of it as JSON.")] = False,
+    target: Target = None,
+) -> None:
+    """Train the reranker offline on what agents make of what it finds (iterative utility maximisation).
+
+    In each round it ranks for the agents' training queries, every agent answers from each of the best
+    passages alone, and it learns what that was worth. Answers are kept: a run that was stopped or killed goes
+    on where it was, and baselines in the same RUN ask only for what is new. Writes RUN/runs.jsonl, what each
+    agent makes of each way of ranking.
+    """
+    from ragmesh.cli.train import with_training
+
+    with_training()
+    import torch
+
+    from meshkit.errors import MeshError
+    from meshkit.models import DownloadsOffError, ModelError
+    from meshkit.placement import DeviceError, Placement
+    from services.reranker.training import plan as plans
+    from services.reranker.training import recipe as recipes
+    from services.reranker.training import session, systems
+
+    screen = Screen()
+    problems = [
+        f"--baseline {one}: allowed: {', '.join(systems.BASELINES)}"
+        for one in baseline or ()
+        if one not in systems.BASELINES
+    ]
+    try:
+        placement = Placement.choose(device, "auto")
+    except DeviceError as error:
+        problems.append(f"--device: {error}")
+    plan, chosen = None, None
+    for read in (plans.load, recipes.load):
+        try:
+            if read is plans.load:
+                plan = plans.load(agents)
+            else:
+                chosen = recipes.load(recipe)
+        except plans.PlanError as error:
+            problems.extend(error.problems)
+    if problems or plan is None or chosen is None:
+        _refuse(screen, problems)
+    if threads is not None:
+        torch.set_num_threads(threads)
+    names = list(dict.fromkeys(baseline or ("offline-ium",)))
+    wanted = [
+        systems.system(name, plan, rounds=chosen.rounds, personalised=personalisation) for name in names
+    ]
+    try:
+        with session.held(output, plan, chosen, begin=start, seed=seed) as evidence:
+            run = _Run(screen, plan, wanted, target, timeout, patience, in_flight, batch)
+            options = {
+                "begin": start,
+                "seed": seed,
+                "folder": output,
+                "evidence": evidence,
+                "placement": placement,
+            }
+            path = asyncio.run(run.until_done(chosen, options))
+    except plans.PlanError as error:
+        _refuse(screen, error.problems)
+    except DownloadsOffError as error:
+        raise CommandError(f"--start: {error}", USAGE) from None
+    except ModelError as error:
+        raise CommandError(str(error), FAILED) from None
+    except MeshError as error:
+        raise CommandError(str(error), FAILED) from None
+    except asyncio.CancelledError:
+        raise CommandError("stopped; the same command goes on where it was", _INTERRUPTED) from None
+    _tell(screen, path, output, wanted, store=store, as_json=as_json)
+
+
+class _Run:
+    """One run of the command against a mesh."""
+
+    def __init__(
+        self,
+        screen: Screen,
+        plan: "Plan",
+        systems: Sequence["System"],
+        target: str | None,
+        timeout: float,
+        patience_s: float,
+        in_flight: int,
+        batch: int,
+    ) -> None:
+        self._screen = screen
+        self._plan = plan
+        self._systems = systems
+        self._target = target
+        self._timeout = timeout
+        self._patience_s = patience_s
+        self._in_flight = in_flight
+        self._batch = batch
+        self._stopped = False
+
+    async def until_done(self, recipe: Any, options: dict[str, Any]) -> Path:
+        """Runs it all; Ctrl-C or SIGTERM ends it, and the second one at once."""
+        from ragmesh import judges
+        from ragmesh.addresses import Addresses
+        from ragmesh.aio import AsyncClient
+        from ragmesh.generation import Generation
+        from services.reranker.training.offline import Offline, StoppedError
+
+        addresses = Addresses(self._target) if self._target else Addresses.find()
+        watcher = _Watcher(self._screen)
+        loop = asyncio.get_running_loop()
+        task = asyncio.current_task()
+        assert task is not None  # noqa: S101 - for the type checker: this is a coroutine
+
+        def stop() -> None:
+            self._stopped = True
+            task.cancel()
+            for number in (signal.SIGINT, signal.SIGTERM):
+                loop.remove_signal_handler(number)
+
+        for number in (signal.SIGINT, signal.SIGTERM):
+            loop.add_signal_handler(number, stop)
+        async with AsyncClient(addresses) as client, Generation(addresses) as generation:
+            mesh = judges.Judges(
+                client,
+                generation,
+                self._plan.collection,
+                note=options["evidence"].fact,
+                watcher=watcher,
+                batch=self._batch,
+                timeout=self._timeout,
+                patience_s=self._patience_s,
+            )
+            asked = [(one.model, one.augmentation, one.template) for one in self._plan.agents]
+            wrong = await judges.problems(mesh, self._plan.tasks[0].question, asked)
+            if wrong:
+                from services.reranker.training.plan import PlanError
+
+                raise PlanError(wrong)
+            offline = Offline(
+                self._plan,
+                recipe,
+                mesh=_Asked(mesh),
+                watcher=watcher,
+                stop=lambda: self._stopped,
+                in_flight=self._in_flight,
+                **options,
+            )
+            try:
+                return await offline.run(self._systems)
+            except StoppedError:
+                raise asyncio.CancelledError from None
+
+
+class _Asked:
+    """A mesh in the words of the training."""
+
+    def __init__(self, judges: Any) -> None:
+        self._judges = judges
+
+    async def candidates(self, question: str, *, retriever: str, depth: int) -> list[Any]:
+        from services.reranker.domain import Passage
+
+        found = await self._judges.candidates(question, retriever=retriever, depth=depth)
+        return [Passage(one.id, one.title, one.text) for one in found]
+
+    async def answers(
+        self, agent: "AgentTable", question: str, contexts: Sequence[Sequence[Any]], *, beams: int
+    ) -> list[str | None]:
+        from ragmesh.passage import Passage
+
+        shown = [[Passage(one.id, one.text, one.title) for one in passages] for passages in contexts]
+        answers: list[str | None] = await self._judges.answers(
+            question,
+            shown,
+            model=agent.model,
+            augmentation=agent.augmentation,
+            template=agent.template,
+            beams=beams,
+        )
+        return answers
+
+
+class _Watcher:
+    """Tells the screen how far a part of the work is: a line at each tenth."""
+
+    def __init__(self, screen: Screen) -> None:
+        self._screen = screen
+        self._what, self._total, self._done = "", 0, 0
+
+    def begins(self, what: str, total: int, done: int) -> None:
+        self._what, self._total, self._done = what, total, done
+        if done < total:
+            before = f", {done:,} of them before" if done else ""
+            self._screen.note(f"{what}: {total:,}{before}")
+
+    def advances(self, by: int = 1) -> None:
+        before, self._done = self._done, self._done + by
+        if self._total and self._done * _PARTS // self._total > before * _PARTS // self._total:
+            self._screen.note(f"{self._what}: {self._done:,} of {self._total:,}")
+
+    def says(self, line: str) -> None:
+        self._screen.note(line)
+
+    def waits(self, why: Any, pause_s: float) -> None:
+        self._screen.note(f"the mesh: {why}; asking again in {pause_s:.1f} s", style="yellow")
+
+
+def _refuse(screen: Screen, problems: Sequence[str]) -> NoReturn:
+    for problem in problems[:-1]:
+        screen.fail(problem)
+    raise CommandError(problems[-1], USAGE)
+
+
+def _tell(
+    screen: Screen, path: Path, output: Path, systems: Sequence["System"], *, store: bool, as_json: bool
+) -> None:
+    """What each way of ranking is worth, by agent; and the version, if one is kept."""
+    from raglab.files.agent_runs import OFFLINE, AgentRunRecord, read_agent_runs
+    from services.reranker.models.manifest import Lineage
+    from services.reranker.models.store import ModelStore
+    from services.reranker.training import session
+    from services.reranker.training.offline import MODEL
+
+    by_system: dict[tuple[str, int | None, bool], list[AgentRunRecord]] = {}
+    for one in read_agent_runs([path]):
+        by_system.setdefault((one.system, one.iteration, one.personalised), []).append(one)
+    means = {key: session.averages(records) for key, records in by_system.items()}
+    version = None
+    learned = next((one for one in systems if one.name == OFFLINE), None)
+    if learned is not None:
+        (learner,) = learned.learners
+        folder = output / learner.folder / f"round-{learner.rounds}" / MODEL
+        if store:
+            from ragmesh.home import home
+
+            metrics = means[OFFLINE, learner.rounds, learner.personalised]
+            lineage = Lineage(
+                f"offline-ium round {learner.rounds}", metrics={"utility": metrics.get("macro")}
+            )
+            version = session.keep(ModelStore(home() / "reranker" / "models"), folder, lineage)
+    if as_json:
+        told = [
+            {"system": key[0], "iteration": key[1], "personalised": key[2], "utility": found}
+            for key, found in means.items()
+        ]
+        screen.json({"runs": str(path), "version": version, "systems": told})
+        return
+    agents = list(dict.fromkeys(agent for found in means.values() for agent in found if agent != "macro"))
+    table = screen.table("system", "round", *agents, "mean", right=("round", *agents, "mean"))
+    for (name, iteration, personalised), found in means.items():
+        shown = [f"{found[one]:.3f}" if one in found else "–" for one in (*agents, "macro")]
+        label = name if personalised else f"{name} (not personalised)"
+        table.add_row(label, "–" if iteration is None else str(iteration), *shown)
+    screen.out.print(table)
+    screen.note(f"wrote {path}")
+    if learned is not None and version is None:
+        screen.line(f"the model is in {folder}; serve it with RAGMESH_RERANKER_CROSS_ENCODER={folder}")
+    if version is not None:
+        screen.line(f"kept as version {version}; serve it with: ragmesh models promote {version}")

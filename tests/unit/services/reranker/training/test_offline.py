@@ -1,0 +1,278 @@
+"""Algorithm 1 on a few agents whose taste is a rule: rounds, what is kept, going on after a stop, baselines."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+import torch
+
+from meshkit.placement import Placement
+from raglab.files.agent_runs import AgentRunRecord, read_agent_runs
+from services.reranker.domain import Passage
+from services.reranker.training import session
+from services.reranker.training.evidence import Evidence
+from services.reranker.training.offline import Offline, StoppedError
+from services.reranker.training.plan import AgentTable, Plan, PlanError, Task
+from services.reranker.training.recipe import Recipe
+from services.reranker.training.systems import system
+from tests import tiny_models
+from tests.tiny_models import SENTENCES
+
+PASSAGES = [Passage(f"p{at}", "", text) for at, text in enumerate(SENTENCES)]
+EVEN = AgentTable(task_id="qa", model_id="even", model="even", dataset="d", passages=1)
+ODD = AgentTable(task_id="qa", model_id="odd", model="odd", dataset="d", passages=1)
+TASKS = tuple(
+    Task(f"{split}{at}", "qa", f"water {word}", ("yes",), split)
+    for split, words in (("train", ["celsius", "boils", "sea"]), ("test", ["level", "point"]))
+    for at, word in enumerate(words)
+)
+PLAN = Plan((EVEN, ODD), "tiny", TASKS)
+RECIPE = Recipe(
+    name="tiny",
+    rounds=2,
+    depth=6,
+    k=4,
+    epochs=1,
+    batch_size=8,
+    micro_batch=8,
+    learning_rate=1e-3,
+    max_length=48,
+    bf16=False,
+)
+
+
+class Rules:
+    """A mesh whose retriever finds the passages in their order, and whose agents answer by a rule.
+
+    "even" answers "yes" from a passage of an even number if it is the first it is shown, "odd" of an odd one.
+    """
+
+    def __init__(self, *, refuses: str = "") -> None:
+        self.asked: list[tuple[str, str, tuple[str, ...]]] = []
+        self.found: list[str] = []
+        self._refuses = refuses
+
+    async def candidates(self, question: str, *, retriever: str, depth: int) -> list[Passage]:
+        self.found.append(question)
+        return PASSAGES[:depth] if retriever == "bm25" else PASSAGES[:depth][::-1]
+
+    async def answers(
+        self, agent: AgentTable, question: str, contexts: Sequence[Sequence[Passage]], *, beams: int
+    ) -> list[str | None]:
+        assert beams == RECIPE.beams
+        answers: list[str | None] = []
+        for shown in contexts:
+            self.asked.append((agent.model, question, tuple(one.id for one in shown)))
+            number = int(shown[0].id[1:])
+            answer = "yes" if (number % 2 == 0) is (agent.model == "even") else "no"
+            answers.append(None if shown[0].id == self._refuses else answer)
+        return answers
+
+
+class Silence:
+    def begins(self, what: str, total: int, done: int) -> None:
+        pass
+
+    def advances(self, by: int = 1) -> None:
+        pass
+
+    def says(self, line: str) -> None:
+        pass
+
+
+@pytest.fixture(scope="module")
+def begin(tmp_path_factory: pytest.TempPathFactory) -> str:
+    return str(tiny_models.cross_encoder(tmp_path_factory.mktemp("begin")))
+
+
+def _run(
+    folder: Path,
+    begin: str,
+    mesh: Rules,
+    names: Sequence[str] = ("offline-ium",),
+    *,
+    personalised: bool = True,
+    stop_after: int | None = None,
+) -> list[AgentRunRecord]:
+    calls = 0
+
+    def stop() -> bool:
+        nonlocal calls
+        calls += 1
+        return stop_after is not None and calls > stop_after
+
+    with session.held(folder, PLAN, RECIPE, begin=begin, seed=1) as evidence:
+        offline = Offline(
+            PLAN,
+            RECIPE,
+            begin=begin,
+            seed=1,
+            folder=folder,
+            evidence=evidence,
+            mesh=mesh,
+            placement=Placement(torch.device("cpu"), torch.float32),
+            watcher=Silence(),
+            stop=stop,
+        )
+        chosen = [system(name, PLAN, rounds=RECIPE.rounds, personalised=personalised) for name in names]
+        return read_agent_runs([asyncio.run(offline.run(chosen))])
+
+
+@pytest.fixture(scope="module")
+def done(begin: str, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Rules, list[AgentRunRecord]]:
+    folder, mesh = tmp_path_factory.mktemp("done"), Rules()
+    return folder, mesh, _run(folder, begin, mesh)
+
+
+def test_each_agent_judges_the_best_k_alone_and_no_judgement_is_asked_for_twice(
+    done: tuple[Path, Rules, list[AgentRunRecord]],
+) -> None:
+    folder, mesh, _ = done
+    assert len(mesh.asked) == len(set(mesh.asked))
+    assert {len(shown) for _, _, shown in mesh.asked} == {1}
+    assert sorted(mesh.found) == sorted({task.question for task in TASKS})
+    for number in (1, 2):
+        told = json.loads((folder / "together" / f"round-{number}" / "feedback.json").read_text())
+        assert told["examples"] == 2 * 3 * RECIPE.k  # agents, training queries, judged of each
+        assert told["unknown"] == 0
+
+
+def test_every_round_is_measured_on_every_agents_test_queries(
+    done: tuple[Path, Rules, list[AgentRunRecord]],
+) -> None:
+    _, _, records = done
+    assert {(one.iteration, one.agent, one.query_id) for one in records} == {
+        (number, agent.name, task.id)
+        for number in (0, 1, 2)
+        for agent in PLAN.agents
+        for task in TASKS
+        if task.split == "test"
+    }
+    for one in records:
+        assert one.system == "offline-ium"
+        assert one.shown == 1
+        assert sorted(one.ranking) == [f"p{at}" for at in range(6)]
+        even = int(one.ranking[0][1:]) % 2 == 0
+        assert one.utility == float(even is (one.model_id == "even"))
+    before, after = ({one.reranker_version for one in records if one.iteration == at} for at in (0, 2))
+    assert before != after
+
+
+def test_before_any_training_all_agents_get_the_same_lists(
+    done: tuple[Path, Rules, list[AgentRunRecord]],
+) -> None:
+    _, _, records = done
+    lists: dict[str, set[tuple[str, ...]]] = {}
+    for one in records:
+        if one.iteration == 0:
+            lists.setdefault(one.query_id, set()).add(tuple(one.ranking))
+    assert all(len(found) == 1 for found in lists.values())
+
+
+def test_the_model_of_the_last_round_can_be_served(done: tuple[Path, Rules, list[AgentRunRecord]]) -> None:
+    from services.reranker.domain import Agent
+    from tests import tiny_encoders
+
+    folder, _, _ = done
+    model = tiny_encoders.encoder(folder / "together" / "round-2" / "model", version="v")
+    assert model.knows(Agent("qa", "even"))
+    assert model.encoder.max_seq_length == RECIPE.max_length
+
+
+@pytest.mark.parametrize("stop_after", [0, 3, 9, 13, 20])
+def test_a_stopped_run_goes_on_to_the_same_records(
+    begin: str, tmp_path: Path, done: tuple[Path, Rules, list[AgentRunRecord]], stop_after: int
+) -> None:
+    mesh = Rules()
+    with pytest.raises(StoppedError):
+        _run(tmp_path, begin, mesh, stop_after=stop_after)
+    assert _run(tmp_path, begin, mesh) == done[2]
+    assert len(mesh.asked) == len(set(mesh.asked))
+
+
+def test_baselines_share_what_the_run_found_out(begin: str, tmp_path: Path) -> None:
+    mesh = Rules()
+    first = _run(tmp_path, begin, mesh)
+    asked = len(mesh.asked)
+    records = _run(tmp_path, begin, mesh, ["bm25", "dense", "urag", "per-agent", "per-dataset"])
+    assert records != first
+    by_system = {
+        name: [one for one in records if one.system == name] for name in {one.system for one in records}
+    }
+    assert {name: len(found) for name, found in by_system.items()} == {
+        "offline-ium": 3 * 4,
+        **dict.fromkeys(("bm25", "dense", "urag", "per-agent", "per-dataset"), 4),
+    }
+    # uRAG is the first round, so it costs nothing; the retrievers' and the others' lists may be new.
+    rounds = {(one.agent, one.query_id): one.ranking for one in first if one.iteration == 1}
+    assert {(one.agent, one.query_id): one.ranking for one in by_system["urag"]} == rounds
+    assert all(one.ranking[0] == "p0" for one in by_system["bm25"])
+    assert all(one.ranking[0] == "p5" for one in by_system["dense"])
+    assert len(mesh.asked) - asked <= 4 * 4
+    assert len({one.reranker_version for one in by_system["per-agent"]}) == 2
+
+
+def test_without_personalisation_agents_get_the_same_lists(begin: str, tmp_path: Path) -> None:
+    records = _run(tmp_path, begin, Rules(), personalised=False)
+    assert not any(one.personalised for one in records)
+    lists: dict[tuple[int | None, str], set[tuple[str, ...]]] = {}
+    for one in records:
+        lists.setdefault((one.iteration, one.query_id), set()).add(tuple(one.ranking))
+    assert all(len(found) == 1 for found in lists.values())
+
+
+def test_what_cannot_be_answered_is_counted_and_not_learned(begin: str, tmp_path: Path) -> None:
+    records = _run(tmp_path, begin, Rules(refuses="p1"), ["urag", "bm25"])
+    told = json.loads((tmp_path / "together" / "round-1" / "feedback.json").read_text())
+    assert told["examples"] + told["unknown"] == 2 * 3 * RECIPE.k
+    assert all((one.utility is None) == (one.ranking[0] == "p1") for one in records)
+
+
+def test_a_run_of_other_settings_is_refused(begin: str, tmp_path: Path) -> None:
+    with session.held(tmp_path, PLAN, RECIPE, begin=begin, seed=1):
+        pass
+    other = RECIPE.model_copy(update={"k": 5})
+    with (
+        pytest.raises(PlanError) as refused,
+        session.held(tmp_path, PLAN, other, begin=begin, seed=2),
+    ):
+        pass
+    assert len(refused.value.problems) == 2
+    assert "recipe" in refused.value.problems[0]
+    assert "seed" in refused.value.problems[1]
+
+
+def test_two_processes_do_not_share_a_run(begin: str, tmp_path: Path) -> None:
+    with (
+        session.held(tmp_path, PLAN, RECIPE, begin=begin, seed=1),
+        pytest.raises(PlanError, match="another process"),
+        session.held(tmp_path, PLAN, RECIPE, begin=begin, seed=1),
+    ):
+        pass
+
+
+def test_a_fact_that_changes_is_refused(tmp_path: Path) -> None:
+    with Evidence(tmp_path / "evidence.db") as evidence:
+        evidence.fact("version of m", "1")
+        evidence.fact("version of m", "1")
+        with pytest.raises(PlanError, match="begin again"):
+            evidence.fact("version of m", "2")
+
+
+def test_averages_leave_out_what_is_unknown() -> None:
+    def record(model_id: str, query_id: str, utility: float | None) -> AgentRunRecord:
+        return AgentRunRecord(
+            task_id="t", model_id=model_id, query_id=query_id, system="s", ranking=[], utility=utility
+        )
+
+    records = [record("a", "1", 1.0), record("a", "2", 0.0), record("a", "3", None), record("b", "1", 1.0)]
+    assert session.averages([*records, record("c", "1", None)]) == {
+        "t/a": (1 + 0) / 2,
+        "t/b": 1.0,
+        "macro": (1 / 2 + 1) / 2,
+    }
+    assert session.averages([]) == {}
