@@ -101,6 +101,7 @@ class RerankerService:
                 "model's folder or hub name, or promote a version"
             ),
             poll_s=settings.model_poll_s,
+            keep_versions=settings.keep_versions,
         )
         self._servicer = RerankerServicer(Admission(settings.max_work, "pairs"), self._codec_pool)
         services = FeedbackServices(

@@ -57,6 +57,9 @@ class RerankerSettings(ServiceSettings):
     """Threads of one matrix product; unset: the processor's cores. [1, 1024]."""
     model_poll_s: float = Field(default=5.0, gt=0, le=3600)
     """How often is looked for versions that another process promoted. Seconds, (0, 3600]."""
+    keep_versions: int = Field(default=5, ge=1, le=1000)
+    """Model versions kept that were served before, and as many of the newest others, of all agents' and of
+    each agent's own; the rest is removed after an hour. Versions, [1, 1000]."""
     agent_memory_mb: int = Field(default=1024, ge=1)
     """Most memory of agents' own models; least recently used ones are let go of. MB, [1, inf)."""
     max_registered_agents: int = Field(default=1000, ge=1)

@@ -10,6 +10,7 @@ import re
 import time
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from typing import Final, cast
 
 from meshkit.compute import ComputePool
@@ -18,11 +19,15 @@ from meshkit.models import ModelError
 from services.reranker.domain import Agent, LearnedModel
 from services.reranker.models.cache import LoadingCache
 from services.reranker.models.manifest import Kind, Lineage, Manifest, ManifestError
+from services.reranker.models.retention import prune
 from services.reranker.models.store import ModelStore, Pointer
 from services.reranker.ports import Adapter, Assigned, LoadedModel, ModelLoader
 
 _RETRY_S: Final = 60.0
 """How long a damaged version of an agent is not tried again. Seconds."""
+
+_PRUNE_S: Final = 600.0
+"""How often versions that nothing needs are looked for. Seconds."""
 
 _log = logging.getLogger("ragmesh.reranker.models")
 
@@ -43,6 +48,8 @@ class Governor:
         registered: tells which agents are registered; models loaded get tokens for those they lack.
         no_model: what to do if there is no model at all, for callers.
         poll_s: how often the pointers are looked at, which other processes may change. Seconds, (0, inf).
+        keep_versions: how many versions are kept that were served before, and how many others, of all
+            agents' and of each agent's own; None keeps all, see :mod:`services.reranker.models.retention`.
     """
 
     def __init__(
@@ -55,6 +62,7 @@ class Governor:
         registered: Callable[[], Awaitable[Sequence[Agent]]],
         no_model: str,
         poll_s: float,
+        keep_versions: int | None = None,
     ) -> None:
         self._store = store
         self._make_loader = loader
@@ -63,6 +71,8 @@ class Governor:
         self._registered = registered
         self._no_model = no_model
         self._poll_s = poll_s
+        self._keep_versions = keep_versions
+        self._prune_at = 0.0
         self._origin: LoadedModel | None = None
         self._model: LoadedModel | None = None
         self._all = Pointer()
@@ -320,6 +330,21 @@ class Governor:
                 if now != changed:
                     changed = now
                     await self._follow_pointers()
+                if self._keep_versions is not None and time.monotonic() >= self._prune_at:
+                    self._prune_at = time.monotonic() + _PRUNE_S
+                    await self._prune(self._keep_versions)
+
+    async def _prune(self, keep: int) -> None:
+        """Removes versions that nothing needs; within this process nothing is promoted meanwhile."""
+        in_memory = [] if self._model is None else [self._model.version]
+        try:
+            removed = await self._pool.run(partial(prune, self._store, keep=keep, in_memory=in_memory))
+        except OSError as error:
+            _log.error("versions cannot be removed: %s", error)
+            return
+        if removed:
+            _log.info("versions were removed", extra={"versions": removed})
+            await self.refresh()
 
     async def _follow_pointers(self) -> None:
         """Serves what the pointer files say; whoever wrote them made sure that it can be."""

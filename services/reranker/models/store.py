@@ -5,7 +5,8 @@
     versions/<version>/          a folder that never changes: manifest.json and what it lists
     serving/all.json             what serves all agents, and what did before
     serving/<digest>.json        the same for one agent's own
-    incoming/<random>/           being written
+    incoming/<random>/           being written, or being removed
+    unneeded/<version>           since when nothing needs that version, see services.reranker.models.retention
 
 A version is written into ``incoming`` and renamed into ``versions`` when all of it is on the disk; a pointer
 file is replaced by rename. So whoever dies at any point leaves what was served before, or what was to be, and
@@ -14,6 +15,7 @@ never half of it. Any process may write versions: a trainer does, and asks the r
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import re
@@ -23,7 +25,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Final
 
@@ -87,6 +89,7 @@ class ModelStore:
         self._versions = folder / "versions"
         self._serving = folder / "serving"
         self._incoming = folder / "incoming"
+        self._unneeded = folder / "unneeded"
         self._clock = clock
 
     @contextmanager
@@ -145,9 +148,12 @@ class ModelStore:
     def verified(self, version: str) -> tuple[Path, Manifest]:
         """A version's folder, each file of which was compared with the manifest.
 
+        It is not removed for a while then, so that it can be loaded.
+
         Raises:
             ManifestError: it is not whole.
         """
+        self.unmark(version)
         folder = self._versions / version
         manifest = self.manifest(version)
         manifest.verify(folder)
@@ -197,12 +203,65 @@ class ModelStore:
                 continue  # it gets what all get
         return found
 
+    def pointers(self) -> dict[Agent | None, Pointer]:
+        """What is served to all agents (None) and to every agent that has, or had, a version of its own.
+
+        Raises:
+            ManifestError: a pointer file cannot be understood.
+        """
+        found: dict[Agent | None, Pointer] = {None: self.pointer(None)}
+        files = set(self._serving.glob("*.json")) if self._serving.is_dir() else set()
+        own = self.agents()
+        if len(own) < len(files - {self._pointer_path(None)}):
+            raise ManifestError("an agent's pointer file cannot be understood")
+        return found | own
+
+    def mark(self, version: str) -> timedelta:
+        """Notes that nothing needs a version, and tells for how long that has been noted.
+
+        Raises:
+            OSError: the disk.
+        """
+        now = self._clock()
+        path = self._unneeded / version
+        try:
+            since = datetime.fromisoformat(path.read_text(encoding="ascii"))
+        except (FileNotFoundError, ValueError):
+            self._unneeded.mkdir(parents=True, exist_ok=True)
+            durable.replace(path, now.isoformat().encode())
+            return timedelta(0)
+        return now - since
+
+    def unmark(self, version: str) -> None:
+        """Notes that something needs a version; what is only read from stays as it is."""
+        with contextlib.suppress(OSError):
+            (self._unneeded / version).unlink(missing_ok=True)
+
+    def remove(self, version: str) -> bool:
+        """Removes a version, all of it at once; False if another process was faster.
+
+        Raises:
+            OSError: the disk.
+        """
+        self._incoming.mkdir(parents=True, exist_ok=True)
+        gone = self._incoming / f"{version}-{secrets.token_hex(4)}"
+        try:
+            (self._versions / version).rename(gone)
+        except FileNotFoundError:
+            return False
+        finally:
+            self.unmark(version)
+        durable.sync_folder(self._versions)
+        # Who dies here leaves it to tidy().
+        shutil.rmtree(gone, ignore_errors=True)
+        return True
+
     def pointers_changed_ns(self) -> int:
         """When a pointer was last replaced. Nanoseconds since 1970; 0 if none ever was."""
         return self._serving.stat().st_mtime_ns if self._serving.is_dir() else 0
 
     def tidy(self) -> None:
-        """Removes what was being written when its writer died: what is a day old."""
+        """Removes what was being written, or removed, when who did it died: what is a day old."""
         for path in self._incoming.iterdir() if self._incoming.is_dir() else ():
             if time.time() - path.stat().st_mtime > _ABANDONED_S:
                 shutil.rmtree(path, ignore_errors=True)

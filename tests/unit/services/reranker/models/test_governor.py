@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Sequence
-from datetime import datetime
+from datetime import datetime, timedelta
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -15,6 +16,7 @@ from meshkit.models import ModelError
 from services.reranker.domain import Agent
 from services.reranker.models.governor import Governor
 from services.reranker.models.manifest import Lineage
+from services.reranker.models.retention import prune
 from services.reranker.models.store import ModelStore, Pointer
 from services.reranker.ports import Adapter, LoadedModel, Row
 
@@ -79,7 +81,7 @@ class World:
         self.registry_away = False
         self.governor = self.another()
 
-    def another(self) -> Governor:
+    def another(self, keep_versions: int | None = None) -> Governor:
         async def loader() -> Loader:
             return self.loader
 
@@ -96,6 +98,7 @@ class World:
             registered=registered,
             no_model="set something",
             poll_s=0.01,
+            keep_versions=keep_versions,
         )
 
     def keep(self, score: str, agent: Agent | None = None) -> str:
@@ -198,3 +201,23 @@ async def test_a_pointer_that_cannot_be_read_leaves_what_serves(world: World, tm
         await later.model_for(ANN)
     assert (await later.promote(version)).serving
     await later.close()
+
+
+async def test_old_versions_are_removed_while_others_serve(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    versions = [world.keep(f"0.{at}") for at in range(4)]
+    for version in versions:
+        await world.governor.promote(version)
+    monkeypatch.setattr("services.reranker.models.governor._PRUNE_S", 0.0)
+    monkeypatch.setattr("services.reranker.models.governor.prune", partial(prune, grace=timedelta(0)))
+    keeping = world.another(keep_versions=1)
+    await keeping.start(None)
+    async with asyncio.timeout(30):
+        while versions[0] in {one.version for one in keeping.models()}:
+            await asyncio.sleep(0.01)
+    # Served, served before, and the newest of the others.
+    assert set(world.store.manifests({})) == set(versions[1:])
+    assert {one.version for one in keeping.models()} == set(versions[1:])
+    assert (await keeping.rollback(None)).version == versions[2]
+    await keeping.close()
