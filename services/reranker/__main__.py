@@ -37,6 +37,7 @@ from services.reranker.feedback.servicer import NAME as FEEDBACK
 from services.reranker.feedback.servicer import FeedbackServicer, FeedbackServices
 from services.reranker.models.governor import Governor
 from services.reranker.models.store import ModelStore
+from services.reranker.origin import origin_of
 from services.reranker.ports import LoadedModel, ModelLoader, Reranker
 from services.reranker.servicer import RERANKER, RerankerServicer
 from services.reranker.settings import RerankerSettings
@@ -208,22 +209,18 @@ class RerankerService:
             origin: LoadedModel = await self._loading_pool.run(_load_origin, loader, settings)
         except FailedPrecondition as error:
             raise SettingsError(error.message) from None
-        except models.DownloadsOffError as error:
-            allow = variable(settings, "allow_download")
-            raise SettingsError(f"{setting}: {error}; {allow}=true fetches it") from None
         except models.ModelError as error:
             raise SettingsError(f"{setting}: {error}") from None
         return origin
 
 
 def _load_origin(loader: ModelLoader, settings: RerankerSettings) -> LoadedModel:
-    folder = models.locate(settings.cross_encoder, allow_download=settings.allow_download)
-    weights = list(folder.glob("*.safetensors"))
-    if not weights:
-        raise models.ModelError(f"{folder} has no *.safetensors weights; other formats are not loaded")
-    written_at = datetime.fromtimestamp(max(path.stat().st_mtime for path in weights), UTC)
+    folder, version = origin_of(settings)
+    written_at = datetime.fromtimestamp(
+        max(path.stat().st_mtime for path in folder.glob("*.safetensors")), UTC
+    )
     provenance = f"loaded from {Path(settings.cross_encoder).name}"
-    return loader.full(folder, models.version(folder), provenance=provenance, created_at=written_at)
+    return loader.full(folder, version, provenance=provenance, created_at=written_at)
 
 
 async def main() -> None:

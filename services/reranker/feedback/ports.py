@@ -33,6 +33,10 @@ class FeedbackStore(Protocol):
         """The first ``limit`` items after a sequence number, in order, of an agent or of all."""
         ...
 
+    async def latest(self) -> int:
+        """The sequence number of the last item; 0 if there is none. Costs next to nothing."""
+        ...
+
     async def delete_before(self, before_us: int, *, limit: int) -> int:
         """Deletes at most ``limit`` of the oldest items, those stored before a time; says how many."""
         ...

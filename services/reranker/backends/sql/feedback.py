@@ -145,6 +145,11 @@ class SqlFeedbackStore:
                 for row in await connection.execute(query)
             ]
 
+    async def latest(self) -> int:
+        """See the port."""
+        async with self._database.read() as connection:
+            return await connection.scalar(select(func.max(FEEDBACK.c.sequence))) or 0
+
     async def delete_before(self, before_us: int, *, limit: int) -> int:
         """See the port."""
         columns = FEEDBACK.c

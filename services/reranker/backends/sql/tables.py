@@ -106,3 +106,12 @@ TRAININGS: Final = Table(
     Column("updated_at_us", BigInteger, nullable=False),
 )
 """What trainers say; ``agent_id`` 0 is the model that serves all agents."""
+
+LEASES: Final = Table(
+    "leases",
+    METADATA,
+    Column("agent_id", BigInteger, primary_key=True, autoincrement=False),
+    Column("holder", _text(), nullable=False),
+    Column("until_us", BigInteger, nullable=False),
+)
+"""Which trainer has which agent. Databases made without it get it when they are opened."""

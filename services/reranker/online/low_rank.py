@@ -1,0 +1,88 @@
+"""Low-rank changes to linear layers (LoRA) while they are trained.
+
+Not peft, which wraps layers and gives them other names: these are the numbers that serving adds, under the
+names that ``adapter.safetensors`` has, so what was trained is what is served.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from services.reranker.backends.adapters import LowRankAdapter
+
+
+def fresh(model: Any, *, layers: str, rank: int, seed: int) -> LowRankAdapter:
+    """Changes that change nothing yet: A is drawn, B is zero (Hu et al. 2022, section 4.1).
+
+    Args:
+        model: a transformers model.
+        layers: regular expression that the name of a linear layer must contain a match of.
+        rank: of the changes, at most the smaller side of a layer, [1, inf).
+        seed: of A.
+
+    Raises:
+        ValueError: no linear layer has such a name.
+    """
+    generator = torch.Generator().manual_seed(seed)
+    pairs = {}
+    for name, layer in model.named_modules():
+        if isinstance(layer, nn.Linear) and re.search(layers, name):
+            most = min(rank, layer.in_features, layer.out_features)
+            down = torch.randn(most, layer.in_features, generator=generator) / layer.in_features**0.5
+            pairs[name] = down, torch.zeros(layer.out_features, most)
+    if not pairs:
+        raise ValueError(f"no linear layer of the model has a name that matches {layers!r}")
+    return LowRankAdapter("", pairs)
+
+
+@contextmanager
+def trainable(model: Any, adapter: LowRankAdapter) -> Iterator[None]:
+    """While it is open, the model computes with the changes, which alone are trained; in place.
+
+    The tensors of the adapter are what the optimiser changes.
+
+    Args:
+        model: a transformers model; as it was afterwards.
+        adapter: changes to its layers.
+    """
+    layers: dict[str, nn.Module] = dict(model.named_modules())
+    frozen = [one for one in model.parameters() if one.requires_grad]
+    with ExitStack() as after:
+        for one in frozen:
+            one.requires_grad_(False)
+            after.callback(one.requires_grad_, True)
+        for name, (down, up) in adapter.pairs.items():
+            layer = layers[name]
+            for key, tensor in (("lora_A", down), ("lora_B", up)):
+                layer.register_parameter(key, nn.Parameter(tensor))
+                after.callback(delattr, layer, key)
+            after.callback(layer.register_forward_hook(_add).remove)
+        yield
+
+
+def folded(model: Any, adapter: LowRankAdapter) -> None:
+    """Makes changes part of a model's own weights."""
+    layers: dict[str, Any] = dict(model.named_modules())
+    with torch.no_grad():
+        for name, (down, up) in adapter.pairs.items():
+            weight: Tensor = layers[name].weight
+            weight += (up @ down).to(weight)
+
+
+def copied(adapter: LowRankAdapter) -> LowRankAdapter:
+    """The same numbers in memory of their own."""
+    return LowRankAdapter(
+        adapter.version, {name: (a.clone(), b.clone()) for name, (a, b) in adapter.pairs.items()}
+    )
+
+
+def _add(layer: nn.Module, args: tuple[Tensor, ...], output: Tensor) -> Tensor:
+    down, up = layer.get_parameter("lora_A"), layer.get_parameter("lora_B")
+    return output + functional.linear(functional.linear(args[0], down), up)
