@@ -68,7 +68,7 @@ def write(found: AnsweringStudy, facts: Sequence[tuple[str, str]], folder: Path)
 
 def _note(facts: Sequence[tuple[str, str]]) -> str:
     """What a figure says of what it stands on: seeds and versions."""
-    seeds = [value for name, value in facts if name == "seeds"]
+    seeds = [f"seeds: {value}" for name, value in facts if name == "seeds"]
     versions = [f"{name.removeprefix('version of ')} {value}" for name, value in facts if "version" in name]
     return "\n".join(["; ".join([*seeds, *versions][start : start + 2]) for start in range(0, 8, 2)]).strip()
 

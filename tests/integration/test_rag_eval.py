@@ -1,0 +1,156 @@
+"""`ragmesh eval rag` over the real mesh: what it says is what an ask says, and a kill changes nothing."""
+
+import json
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from raglab.files.answered import read_answered
+from ragmesh import Client, Decoding, demo
+from tests.integration.conftest import DEMO, RunningMesh
+
+pytestmark = [pytest.mark.mesh, pytest.mark.timeout(1800)]
+
+QUESTIONS = demo.questions()[:2]
+OPTIONS = ("-c", DEMO, "--reranker", "none", "--reranker", "rankrag", "-n", "6", "-k", "2")
+PATIENCE_S = 900.0
+
+
+def questions(folder: Path) -> Path:
+    """Questions of the demo, and one of multiple choice."""
+    path = folder / "bikes.jsonl"
+    lines = [
+        {
+            "id": one.id,
+            "question": one.question,
+            "answers": list(one.answers),
+            "gold_passage_ids": list(one.useful_passage_ids),
+        }
+        for one in QUESTIONS
+    ]
+    choice = {
+        "id": "c",
+        "question": QUESTIONS[0].question,
+        "options": {"A": "never", "B": "often"},
+        "answer": "A",
+    }
+    path.write_text("".join(f"{json.dumps(line)}\n" for line in [*lines, choice]))
+    return path
+
+
+def command(mesh: RunningMesh, data: str, out: Path, *options: str) -> "subprocess.Popen[str]":
+    """Starts the command."""
+    arguments = ("eval", "rag", "-d", data, "-o", str(out), *(options or OPTIONS))
+    environment = os.environ | {"RAGMESH_HOME": str(mesh.home)}
+    environment.pop("RAGMESH_SHARED_DATA", None)
+    return subprocess.Popen(
+        [sys.executable, "-m", "ragmesh", *arguments],
+        env=environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+
+
+def finish(process: "subprocess.Popen[str]", status: int = 0) -> str:
+    """What a command said that ends so."""
+    said, _ = process.communicate(timeout=PATIENCE_S)
+    assert process.returncode == status, said
+    return said
+
+
+def test_it_says_what_asks_say_and_a_kill_changes_nothing(
+    mesh: RunningMesh, client: Client, tmp_path: Path
+) -> None:
+    data = str(questions(tmp_path))
+    said = finish(command(mesh, data, tmp_path / "whole"))
+
+    assert "bm25 + rankrag" in said
+    records = read_answered(tmp_path / "whole" / "answers.jsonl")
+    assert [(one.query_id, one.reranker) for one in records] == [
+        (query_id, reranker)
+        for query_id in (*(one.id for one in QUESTIONS), "c")
+        for reranker in ("none", "rankrag")
+    ]
+    for record, one in zip(records[:4], (one for one in QUESTIONS for _ in range(2)), strict=True):
+        result = client.answer(
+            one.question,
+            collection=DEMO,
+            retriever="bm25",
+            reranker=record.reranker,
+            depth=6,
+            rerank_depth=6,
+            k=2,
+            decoding=Decoding(num_beams=1, max_new_tokens=32),
+            observe=False,
+        )
+        assert result.retrieved is not None
+        assert result.ranked is not None
+        shown = [result.retrieved.passages[place].id for place in result.ranked.contexts[0]]
+        assert (record.context, record.answer) == (shown, result.text)
+        found = [passage.id for passage in result.retrieved.passages]
+        assert record.gold_before == [
+            rank for rank, name in enumerate(found, start=1) if name in one.useful_passage_ids
+        ]
+    report = tmp_path / "whole" / "report"
+    assert {"report.html", "report.md", "answers.csv", "answers.svg", "answers.png"} <= {
+        path.name for path in report.iterdir()
+    }
+    assert "version of ragmesh-pointer" in (report / "report.html").read_text()
+
+    process = command(mesh, data, tmp_path / "killed")
+    journal, ends = tmp_path / "killed" / "rag.journal", time.monotonic() + PATIENCE_S
+    while not (journal.exists() and len(journal.read_bytes().splitlines()) >= 3):
+        assert process.poll() is None, process.communicate()[0]
+        assert time.monotonic() < ends
+        time.sleep(0.01)
+    process.kill()
+    process.communicate(timeout=60)
+    finish(command(mesh, data, tmp_path / "killed"))
+
+    killed, whole = (tmp_path / name / "answers.jsonl" for name in ("killed", "whole"))
+    assert killed.read_bytes() == whole.read_bytes()
+
+
+def test_everything_wrong_is_told_before_anything_is_answered(mesh: RunningMesh, tmp_path: Path) -> None:
+    data, out = questions(tmp_path), tmp_path / "out"
+    options = ("-c", "nowhere", "-r", "nothing", "--model", "nobody", "--template", "no-such", "-n", "3")
+
+    said = finish(command(mesh, str(data), out, *options), 2)
+
+    assert "--k 5: more passages than --n 3 retrieves" in said
+    assert not out.exists()
+
+    said = finish(command(mesh, str(data), out, *options, "-k", "2"), 2)
+
+    assert "there is no such model; there are ragmesh-pointer" in said
+    assert "the mesh has no collection 'nowhere'" in said
+    assert not out.exists()
+
+    said = finish(command(mesh, "squad-open", out), 2)
+
+    assert "its folder is not known" in said
+
+
+def test_a_data_set_brings_its_own_collection(mesh: RunningMesh, client: Client, tmp_path: Path) -> None:
+    data, passages = questions(tmp_path), tmp_path / "passages.jsonl"
+    passages.write_text(
+        "".join(
+            json.dumps({"id": one.id, "title": one.title, "text": one.text}) + "\n"
+            for one in list(demo.passages())[:40]
+        )
+    )
+
+    said = finish(
+        command(
+            mesh, str(data), tmp_path / "out", "--ingest", "--passages", str(passages), "--reranker", "none"
+        )
+    )
+
+    assert client.collection("bikes").num_passages == 40
+    assert "40 added" in said
+    client.delete_collection("bikes")
