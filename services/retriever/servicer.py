@@ -14,6 +14,8 @@ from meshkit import checks
 from meshkit.admission import Admission
 from meshkit.compute import ComputePool
 from meshkit.errors import MeshError
+from meshkit.security import caller as callers
+from meshkit.security.authentication import TENANT_KEY
 from ragmesh.retriever.v1 import collection_service_pb2 as collections_pb
 from ragmesh.retriever.v1 import collection_service_pb2_grpc as collections_grpc
 from ragmesh.retriever.v1 import retriever_service_pb2 as retriever_pb
@@ -29,9 +31,6 @@ Context = grpc.aio.ServicerContext[Any, Any]
 # What is read or written on the event loop; more goes to a thread. Each takes about a millisecond.
 _PASSAGES_ON_LOOP: Final = 100
 _INDICES_ON_LOOP: Final = 20_000
-
-TENANT_KEY: Final = "ragmesh-tenant"
-"""Metadata that names a tenant, where it is trusted."""
 
 
 class RetrieverServicer(retriever_grpc.RetrieverServiceServicer):
@@ -224,13 +223,13 @@ class CollectionServicer(collections_grpc.CollectionServiceServicer):
 
 
 def _tenant(context: Context, *, trusted: bool) -> str:
-    """Whose collections a call means.
+    """Whose collections a call means: the credential's, or, behind a gateway that is trusted, the metadata's.
 
     Raises:
         InvalidField: the metadata says so, may say so, and names none.
     """
     if not trusted:
-        return DEFAULT_TENANT
+        return callers.current().tenant
     for key, value in context.invocation_metadata() or ():
         if key == TENANT_KEY:
             return checks.name(

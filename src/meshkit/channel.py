@@ -9,6 +9,10 @@ from typing import Final
 
 import grpc
 
+from meshkit.security.certificates import channel_credentials
+from meshkit.security.channel_security import ChannelSecurity
+from meshkit.security.outgoing import ShownSync, interceptors
+from meshkit.security.renewed_channel import RenewedChannel
 from meshkit.telemetry import Telemetry
 
 DEFAULT_MAX_MESSAGE_BYTES: Final = 32 * 2**20
@@ -24,6 +28,7 @@ def connect(
     idempotent: Sequence[str] = (),
     max_message_bytes: int = DEFAULT_MAX_MESSAGE_BYTES,
     telemetry: Telemetry | None = None,
+    security: ChannelSecurity | None = None,
 ) -> grpc.aio.Channel:
     """Opens a channel; it connects when first used and must be closed by the caller.
 
@@ -34,11 +39,23 @@ def connect(
             only while no answer has begun.
         max_message_bytes: largest message either way. Bytes.
         telemetry: adds spans, metrics and trace context to every call.
+        security: TLS and credential; what the environment says by default.
+
+    Raises:
+        ChannelSecurityError: the environment names files that cannot be used.
     """
-    return grpc.aio.insecure_channel(
-        with_scheme(target),
-        options=_options(service, idempotent, max_message_bytes),
-        interceptors=(telemetry.client_interceptors() or None) if telemetry is not None else None,
+    security = ChannelSecurity.find() if security is None else security
+    address, options = with_scheme(target), _options(service, idempotent, max_message_bytes)
+    traced = telemetry.client_interceptors() if telemetry is not None else ()
+    added = [*traced, *interceptors(security.credential)] or None
+    certificates = security.certificates
+    if certificates is None:
+        return grpc.aio.insecure_channel(address, options=options, interceptors=added)
+    return RenewedChannel(
+        certificates,
+        lambda material: grpc.aio.secure_channel(
+            address, channel_credentials(material), options=options, interceptors=added
+        ),
     )
 
 
@@ -49,13 +66,20 @@ def connect_sync(
     idempotent: Sequence[str] = (),
     max_message_bytes: int = DEFAULT_MAX_MESSAGE_BYTES,
     telemetry: Telemetry | None = None,
+    security: ChannelSecurity | None = None,
 ) -> grpc.Channel:
-    """The same for callers without an event loop."""
-    channel = grpc.insecure_channel(
-        with_scheme(target), options=_options(service, idempotent, max_message_bytes)
-    )
-    interceptors = telemetry.sync_client_interceptors() if telemetry is not None else ()
-    return grpc.intercept_channel(channel, *interceptors) if interceptors else channel
+    """The same for callers without an event loop; certificates are those of when it is made."""
+    security = ChannelSecurity.find() if security is None else security
+    address, options = with_scheme(target), _options(service, idempotent, max_message_bytes)
+    if security.certificates is None:
+        channel = grpc.insecure_channel(address, options=options)
+    else:
+        material = security.certificates.material
+        channel = grpc.secure_channel(address, channel_credentials(material), options=options)
+    traced = telemetry.sync_client_interceptors() if telemetry is not None else ()
+    shown = (ShownSync(security.credential),) if security.credential.given else ()
+    added = [*traced, *shown]
+    return grpc.intercept_channel(channel, *added) if added else channel
 
 
 def with_scheme(target: str) -> str:

@@ -91,6 +91,20 @@ class FailedPrecondition(MeshError):
         super().__init__(grpc.StatusCode.FAILED_PRECONDITION, reason, message)
 
 
+class Unauthenticated(MeshError):
+    """UNAUTHENTICATED: no credential, or one that proves nothing (any more)."""
+
+    def __init__(self, reason: str, message: str) -> None:
+        super().__init__(grpc.StatusCode.UNAUTHENTICATED, reason, message)
+
+
+class PermissionDenied(MeshError):
+    """PERMISSION_DENIED: who calls is known, and may not do this."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(grpc.StatusCode.PERMISSION_DENIED, "PERMISSION_DENIED", message)
+
+
 class Overloaded(MeshError):
     """RESOURCE_EXHAUSTED with RetryInfo: refused at the door because too much work is in flight."""
 
@@ -131,6 +145,8 @@ class Internal(MeshError):
 
 
 _CLASS_OF_CODE: Final[dict[grpc.StatusCode, type[MeshError]]] = {
+    grpc.StatusCode.UNAUTHENTICATED: Unauthenticated,
+    grpc.StatusCode.PERMISSION_DENIED: PermissionDenied,
     grpc.StatusCode.INVALID_ARGUMENT: InvalidField,
     grpc.StatusCode.NOT_FOUND: NotFound,
     grpc.StatusCode.ALREADY_EXISTS: AlreadyExists,

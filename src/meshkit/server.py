@@ -24,6 +24,7 @@ from grpc_reflection.v1alpha import reflection
 from meshkit import parent
 from meshkit.guard import Guard
 from meshkit.readiness import Readiness
+from meshkit.security.door import Door, DoorError
 from meshkit.settings import ServiceSettings, SettingsError, variable
 from meshkit.telemetry import Telemetry
 from meshkit.watchers import Watchers
@@ -96,8 +97,18 @@ class MeshServer:
         self._port = 0
         self._guard = Guard(settings.default_deadline_s, max_message_bytes=settings.max_message_bytes)
         self._watchers = Watchers()
+        try:
+            self._door = Door.of(settings)
+        except DoorError as error:
+            raise ServerStartError(str(error)) from None
+        who = self._door.authentication
         self._server = grpc.aio.server(
-            interceptors=[*telemetry.server_interceptors(), self._guard, self._watchers],
+            interceptors=[
+                *telemetry.server_interceptors(),
+                self._guard,
+                *((who,) if who is not None else ()),
+                self._watchers,
+            ],
             options=[
                 # Off, so that a second server on the port is an error and not half of the answers.
                 ("grpc.so_reuseport", 0),
@@ -229,7 +240,10 @@ class MeshServer:
         try:
             _probe(host, port)
             self._port = port
-            self._port = self._server.add_insecure_port(self.address)
+            if self._door.credentials is None:
+                self._port = self._server.add_insecure_port(self.address)
+            else:
+                self._port = self._server.add_secure_port(self.address, self._door.credentials)
         except (OSError, RuntimeError) as error:
             port_variable, host_variable = (variable(self._settings, field) for field in ("port", "host"))
             match getattr(error, "errno", None):

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import ipaddress
 import os
 import re
 from pathlib import Path
-from typing import Literal, TypeVar
+from typing import Annotated, Any, Literal, TypeVar
 
 import platformdirs
-from pydantic import Field, ValidationError
-from pydantic_settings import BaseSettings, SettingsConfigDict
+from pydantic import Field, ValidationError, ValidationInfo, field_validator
+from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 from pydantic_settings import SettingsError as _SourceError
 
 
@@ -28,6 +29,28 @@ class ServiceSettings(BaseSettings):
         env_prefix="RAGMESH_", frozen=True, extra="ignore", populate_by_name=True, allow_inf_nan=False
     )
 
+    tls_cert: Path | None = Field(default=None, validation_alias="RAGMESH_TLS_CERT")
+    """PEM file of this service's certificate, and those up to an authority; without it, no TLS."""
+    tls_key: Path | None = Field(default=None, validation_alias="RAGMESH_TLS_KEY", validate_default=True)
+    """PEM file of its key."""
+    tls_ca: Path | None = Field(default=None, validation_alias="RAGMESH_TLS_CA")
+    """PEM file of the authorities that are trusted; ``system``: those that this machine trusts."""
+    tls_clients: Literal["open", "required"] = Field(default="open", validation_alias="RAGMESH_TLS_CLIENTS")
+    """Whether callers must show a certificate of those authorities (mutual TLS)."""
+    tls_services: Annotated[tuple[str, ...], NoDecode] = Field(
+        default=(), validation_alias="RAGMESH_TLS_SERVICES"
+    )
+    """Names in certificates, separated by commas, whose holders are services of this mesh."""
+    api_keys: Path | None = Field(default=None, validation_alias="RAGMESH_API_KEYS")
+    """TOML file of the API keys that are taken (``ragmesh keys new``)."""
+    jwks: str = Field(default="", validation_alias="RAGMESH_JWKS")
+    """File or https address of the public keys (JWKS) that tokens are checked with."""
+    jwt_audience: str = Field(default="", validation_alias="RAGMESH_JWT_AUDIENCE", validate_default=True)
+    """Audience that tokens must be for."""
+    jwt_issuer: str = Field(default="", validation_alias="RAGMESH_JWT_ISSUER")
+    """Issuer that tokens must be of; empty for any."""
+    allow_insecure: bool = Field(default=False, validation_alias="RAGMESH_ALLOW_INSECURE")
+    """Whether to listen beyond this machine without TLS or without asking who calls."""
     host: str = Field(default="127.0.0.1", min_length=1)
     """Address to listen on."""
     port: int = Field(default=0, ge=0, le=65535)
@@ -61,6 +84,61 @@ class ServiceSettings(BaseSettings):
     too: a parent that ends while this process is still importing is not seen without."""
     parent_pid: int | None = Field(default=None, ge=1)
     """Parent to watch for ``exit_with_parent``; by default the one there is when serving begins."""
+
+    @field_validator("tls_key")
+    @classmethod
+    def _with_its_certificate(cls, value: Path | None, info: ValidationInfo) -> Path | None:
+        if (value is None) != (info.data.get("tls_cert") is None):
+            raise ValueError("a key needs its certificate, and a certificate its key: set both or none")
+        return value
+
+    @field_validator("tls_clients")
+    @classmethod
+    def _checked_by_someone(cls, value: str, info: ValidationInfo) -> str:
+        if value == "required" and (info.data.get("tls_cert") is None or info.data.get("tls_ca") is None):
+            raise ValueError("needs TLS and authorities: set RAGMESH_TLS_CERT, _KEY and _CA")
+        return value
+
+    @field_validator("tls_services", mode="before")
+    @classmethod
+    def _listed(cls, value: Any) -> Any:
+        return [one.strip() for one in value.split(",") if one.strip()] if isinstance(value, str) else value
+
+    @field_validator("jwt_audience")
+    @classmethod
+    def _for_tokens(cls, value: str, info: ValidationInfo) -> str:
+        if info.data.get("jwks") and not value:
+            raise ValueError("must be set with RAGMESH_JWKS: tokens for others are none for this one")
+        return value
+
+    @field_validator("host")
+    @classmethod
+    def _safe(cls, value: str, info: ValidationInfo) -> str:
+        given = info.data
+        if given.get("allow_insecure") or _is_loopback(value):
+            return value
+        missing = []
+        if given.get("tls_cert") is None:
+            missing.append("TLS (RAGMESH_TLS_CERT and RAGMESH_TLS_KEY)")
+        by_certificate = given.get("tls_clients") == "required"
+        if not (given.get("api_keys") or given.get("jwks") or by_certificate):
+            ways = "RAGMESH_API_KEYS, RAGMESH_JWKS or RAGMESH_TLS_CLIENTS=required"
+            missing.append(f"a way to know who calls ({ways})")
+        if missing:
+            raise ValueError(
+                f"others can reach it, and it has not {' nor '.join(missing)}; "
+                "RAGMESH_ALLOW_INSECURE=true where something else guards it"
+            )
+        return value
+
+
+def _is_loopback(host: str) -> bool:
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host.strip("[]")).is_loopback
+    except ValueError:
+        return False
 
 
 S = TypeVar("S", bound=ServiceSettings)

@@ -17,6 +17,7 @@ from ragmesh.cli.eor import eor
 from ragmesh.cli.eval import evaluation
 from ragmesh.cli.failure import FAILED, USAGE, CommandError
 from ragmesh.cli.feedback import agents, feedback
+from ragmesh.cli.harvest import harvest
 from ragmesh.cli.label import label
 from ragmesh.cli.mesh import down, status, up
 from ragmesh.cli.models import models
@@ -24,6 +25,7 @@ from ragmesh.cli.moving import collection
 from ragmesh.cli.retrieval import retrieve, sources
 from ragmesh.cli.runs import report, runs
 from ragmesh.cli.screen import Screen
+from ragmesh.cli.security import certs, keys
 from ragmesh.cli.train import train
 
 # Modules of commands import what is heavy (gRPC, the mesh) inside the command, so that --help comes at once.
@@ -59,6 +61,7 @@ def application() -> typer.Typer:
         audit,
         eor,
         label,
+        harvest,
         retrieve,
         ingest,
         collections,
@@ -70,7 +73,7 @@ def application() -> typer.Typer:
         app.command()(command)
     app.add_typer(collection())
     app.add_typer(evaluation())
-    for group in (feedback, agents, models):
+    for group in (feedback, agents, models, certs, keys):
         app.add_typer(group())
     app.add_typer(train())
     return app

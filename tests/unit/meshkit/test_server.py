@@ -132,7 +132,7 @@ async def test_a_port_taken_by_something_else_is_told_too(serve: Any) -> None:
 @pytest.mark.parametrize("host", ["192.0.2.1", "no-such-host.invalid"])
 async def test_an_address_that_is_not_ours_is_told(serve: Any, host: str) -> None:
     with pytest.raises(ServerStartError, match=rf"cannot listen on {host}: .*set RAGMESH_ECHO_HOST"):
-        await serve(settings={"host": host})
+        await serve(settings={"host": host, "allow_insecure": True})
 
 
 async def test_a_port_file_that_cannot_be_written_is_told(serve: Any, tmp_path: Path) -> None:

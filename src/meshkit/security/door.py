@@ -1,0 +1,79 @@
+"""The door of a service, as its settings have it: TLS or not, and who is let in."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from meshkit.security.authentication import Authentication
+from meshkit.security.certificates import CertificateError, Certificates, server_credentials
+from meshkit.security.channel_security import SYSTEM
+from meshkit.security.keys import ApiKeys, KeysError
+
+if TYPE_CHECKING:
+    import grpc
+
+    from meshkit.security.tokens import Tokens
+    from meshkit.settings import ServiceSettings
+
+
+class DoorError(Exception):
+    """Files that the settings name cannot be used; a line per problem, with the variable."""
+
+
+@dataclass(frozen=True, slots=True)
+class Door:
+    """What stands before a server.
+
+    Attributes:
+        credentials: of TLS; None where it speaks plainly.
+        authentication: finds out who calls; None where anyone may.
+    """
+
+    credentials: grpc.ServerCredentials | None
+    authentication: Authentication | None
+
+    @classmethod
+    def of(cls, settings: ServiceSettings) -> Door:
+        """Reads what the settings name.
+
+        Raises:
+            DoorError: it cannot be used.
+        """
+        return cls(_credentials(settings), _authentication(settings))
+
+
+def _credentials(settings: ServiceSettings) -> grpc.ServerCredentials | None:
+    if settings.tls_cert is None:
+        return None
+    authorities = settings.tls_ca if settings.tls_ca is not None and str(settings.tls_ca) != SYSTEM else None
+    try:
+        certificates = Certificates(settings.tls_cert, settings.tls_key, authorities)
+    except CertificateError as error:
+        raise DoorError(f"RAGMESH_TLS_CERT, _KEY, _CA: {error}") from None
+    return server_credentials(certificates, require_client=settings.tls_clients == "required")
+
+
+def _authentication(settings: ServiceSettings) -> Authentication | None:
+    keys: ApiKeys | None = None
+    tokens: Tokens | None = None
+    if settings.api_keys is not None:
+        try:
+            keys = ApiKeys(settings.api_keys)
+        except KeysError as error:
+            raise DoorError(f"RAGMESH_API_KEYS: {error}") from None
+    if settings.jwks:
+        tokens = _tokens(settings)
+    services = frozenset(settings.tls_services)
+    return Authentication(keys, tokens, services) if keys or tokens or services else None
+
+
+def _tokens(settings: ServiceSettings) -> Tokens:
+    try:
+        from meshkit.security.tokens import Claims, Tokens, TokensError
+    except ModuleNotFoundError:
+        raise DoorError("RAGMESH_JWKS: tokens need PyJWT: pip install 'ragmesh[jwt]'") from None
+    try:
+        return Tokens(settings.jwks, Claims(settings.jwt_audience, settings.jwt_issuer))
+    except TokensError as error:
+        raise DoorError(f"RAGMESH_JWKS: {error}") from None

@@ -1,0 +1,157 @@
+"""Credentials of calls that go out: whoever called, or what this process was given."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple, TypeVar
+
+import grpc
+
+from meshkit.security import caller as callers
+from meshkit.security.authentication import CREDENTIAL_KEY, TENANT_KEY
+
+Q = TypeVar("Q")
+
+
+@dataclass(frozen=True, slots=True)
+class Credential:
+    """What a process shows when it calls.
+
+    A service's own credential has the role SERVICE, and the tenant of the call that it works for goes with
+    it; of a client's credential the tenant is a part.
+
+    Attributes:
+        text: API key or token; empty for none.
+        file: file to read it from at every call instead, for tokens that are renewed.
+    """
+
+    text: str = ""
+    file: Path | None = None
+
+    @property
+    def given(self) -> bool:
+        """Whether there is one."""
+        return bool(self.text) or self.file is not None
+
+    def metadata(self) -> tuple[tuple[str, str], ...]:
+        """What goes with a call."""
+        text = self.text if self.file is None else self.file.read_text().strip()
+        pairs = ((CREDENTIAL_KEY, f"Bearer {text}"),) if text else ()
+        caller = callers.current()
+        return pairs if caller is callers.ANYONE else (*pairs, (TENANT_KEY, caller.tenant))
+
+
+class _Shown:
+    def __init__(self, credential: Credential) -> None:
+        self._credential = credential
+
+    def _with(self, details: grpc.aio.ClientCallDetails) -> grpc.aio.ClientCallDetails:
+        metadata = grpc.aio.Metadata(*(details.metadata or ()), *self._credential.metadata())
+        return grpc.aio.ClientCallDetails(
+            details.method, details.timeout, metadata, details.credentials, details.wait_for_ready
+        )
+
+
+class ShownUnaryUnary(_Shown, grpc.aio.UnaryUnaryClientInterceptor):
+    """Adds a credential to calls with one request and one response."""
+
+    async def intercept_unary_unary(
+        self, continuation: Callable[[Any, Q], Awaitable[Any]], client_call_details: Any, request: Q
+    ) -> Any:
+        return await continuation(self._with(client_call_details), request)
+
+
+class ShownUnaryStream(_Shown, grpc.aio.UnaryStreamClientInterceptor):
+    """Adds a credential to calls with one request and a stream of responses."""
+
+    async def intercept_unary_stream(
+        self, continuation: Callable[[Any, Q], Awaitable[Any]], client_call_details: Any, request: Q
+    ) -> Any:
+        return await continuation(self._with(client_call_details), request)
+
+
+class ShownStreamUnary(_Shown, grpc.aio.StreamUnaryClientInterceptor):
+    """Adds a credential to calls with a stream of requests and one response."""
+
+    async def intercept_stream_unary(
+        self,
+        continuation: Callable[[Any, Any], Awaitable[Any]],
+        client_call_details: Any,
+        request_iterator: Any,
+    ) -> Any:
+        return await continuation(self._with(client_call_details), request_iterator)
+
+
+class ShownStreamStream(_Shown, grpc.aio.StreamStreamClientInterceptor):
+    """Adds a credential to calls with a stream of requests and a stream of responses."""
+
+    async def intercept_stream_stream(
+        self,
+        continuation: Callable[[Any, Any], Awaitable[Any]],
+        client_call_details: Any,
+        request_iterator: Any,
+    ) -> Any:
+        return await continuation(self._with(client_call_details), request_iterator)
+
+
+def interceptors(credential: Credential) -> list[grpc.aio.ClientInterceptor]:
+    """One for each kind of call; none where there is nothing to show."""
+    if not credential.given:
+        return []
+    kinds = (ShownUnaryUnary, ShownUnaryStream, ShownStreamUnary, ShownStreamStream)
+    return [kind(credential) for kind in kinds]
+
+
+class _SyncDetails(NamedTuple):
+    method: str
+    timeout: float | None
+    metadata: tuple[tuple[str, str | bytes], ...] | None
+    credentials: grpc.CallCredentials | None
+    wait_for_ready: bool | None
+    compression: grpc.Compression | None
+
+
+class ShownSync(
+    grpc.UnaryUnaryClientInterceptor,
+    grpc.UnaryStreamClientInterceptor,
+    grpc.StreamUnaryClientInterceptor,
+    grpc.StreamStreamClientInterceptor,
+):
+    """Adds a credential to calls of all kinds on a channel without event loop."""
+
+    def __init__(self, credential: Credential) -> None:
+        self._credential = credential
+
+    def _call(self, continuation: Callable[[Any, Any], Any], details: Any, request: Any) -> Any:
+        metadata = (*(details.metadata or ()), *self._credential.metadata())
+        shown = _SyncDetails(
+            details.method,
+            details.timeout,
+            metadata,
+            details.credentials,
+            details.wait_for_ready,
+            details.compression,
+        )
+        return continuation(shown, request)
+
+    def intercept_unary_unary(
+        self, continuation: Callable[[Any, Any], Any], client_call_details: Any, request: Any
+    ) -> Any:
+        return self._call(continuation, client_call_details, request)
+
+    def intercept_unary_stream(
+        self, continuation: Callable[[Any, Any], Any], client_call_details: Any, request: Any
+    ) -> Any:
+        return self._call(continuation, client_call_details, request)
+
+    def intercept_stream_unary(
+        self, continuation: Callable[[Any, Any], Any], client_call_details: Any, request_iterator: Any
+    ) -> Any:
+        return self._call(continuation, client_call_details, request_iterator)
+
+    def intercept_stream_stream(
+        self, continuation: Callable[[Any, Any], Any], client_call_details: Any, request_iterator: Any
+    ) -> Any:
+        return self._call(continuation, client_call_details, request_iterator)
