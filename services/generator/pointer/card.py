@@ -154,9 +154,12 @@ def _trained(training: Training, *, pictured: bool) -> str:
         unanswerable=100 * training.recipe["context"]["unanswerable"],
         passages=training.recipe["context"]["passages"],
         settings="\n".join(
-            f"| {name.replace('_', ' ')} | {value} |" for name, value in stage.items() if value is not None
+            f"| {name.replace('_', ' ')} | {value} |"
+            for name, value in stage.items()
+            if value is not None and (stage.get("lora") or not name.startswith("lora"))
         ),
-        log=f"The log, means of ten steps a row: `{CURVE}`." + (f"\n\n![log]({PLOT})" if pictured else ""),
+        log=f"Log: [{CURVE}]({CURVE})" + (f"\n\n![{PLOT}]({PLOT})" if pictured else ""),
+        planned=training.planned,
     )
     parts = [text]
     if training.blend is not None:
@@ -173,10 +176,10 @@ def _trained(training: Training, *, pictured: bool) -> str:
     if before is not None:
         batch = before.get("stage", before["recipe"])["batch_size"]
         parts.append(
-            f"It started from the generation before it: {before['steps']:,} steps of {batch}, "
+            f"It started from the model before it: {before['steps']:,} steps of {batch} examples, "
             f"{before['seconds'] / 3600:.2f} hours on {before['hardware']}"
             + (
-                f", on {before['questions']:,} training questions of SQuAD, answered from the gold passage.\n"
+                f",\non {before['questions']:,} questions of SQuAD, answered from the gold passage.\n"
                 if "questions" in before
                 else ".\n"
             )
@@ -244,7 +247,10 @@ Every example shows one passage or {passages}; each passage is encoded once with
 that can be learnt from the encoding is: the answer from all passages together, from the gold one alone,
 abstention from one without the answer, a verdict on each, and the choice of the gold one among them.
 {unanswerable:.0f} % of the answers lack their gold passage or its sentences with the answer, and are to be
-abstained on. The weights are averages over the steps (`ema`). {log}
+abstained on. The weights are averages over the steps (`ema`). The run was of {planned:,} planned steps when
+it ended; the learning rate that each step had is in the log, with its losses (means of ten steps a row).
+
+{log}
 
 | setting | value |
 |---|---|

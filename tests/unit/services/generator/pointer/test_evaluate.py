@@ -210,8 +210,8 @@ def test_the_card_shows_the_measures_as_measured(folder: Path) -> None:
     assert "1,100 steps of 32 examples, 35,200 in all" in text
     assert "(6.55 s a step" in text  # 7200 / 1100
     assert "| squad | squad-open | context-rich-qa | train | attribution | 87,129 | 46.0 % |" in text
-    assert "2,726 steps of 16, 1.00 hours on 1 core, on 87,202 training questions" in text
-    assert "![log]" not in text
+    assert "2,726 steps of 16 examples, 1.00 hours on 1 core,\non 87,202 questions of SQuAD" in text
+    assert "![training.png]" not in text
 
 
 def test_an_unmeasured_model_says_so(folder: Path) -> None:
