@@ -140,7 +140,7 @@ async def test_the_command_line(address: str, tmp_path: Path, capsys: Output) ->
     table = (await run("feedback", "stats"))[0].splitlines()
     assert table[1].split()[:2] == ["qa", "ann"]
     assert "0.500" in table[1]
-    assert table[-1] == "idle: no trainer runs; 3 items of feedback wait for one"
+    assert table[-1] == "idle: nothing is being trained; 3 items of feedback wait"
     told: dict[str, Any] = json.loads((await run("feedback", "stats", "--json"))[0])
     assert (told["agents"][0]["num_feedback"], told["training"]["pending_feedback"]) == (3, 3)
 

@@ -471,7 +471,7 @@ async def test_training_is_told_of_as_it_is(serve: Serve, tmp_path: Path) -> Non
     await _record(channel, *(_item(str(at), query=f"q{at // 2}", passage_id=f"p{at}") for at in range(6)))
     waiting = await _status(channel)
     assert (waiting.state, waiting.pending_feedback) == (pb.GetTrainingStatusResponse.STATE_IDLE, 6)
-    assert waiting.message == "no trainer runs; 6 items of feedback wait for one"
+    assert waiting.message == "nothing is being trained; 6 items of feedback wait"
     database = Database(RerankerSettings(home=tmp_path).database())
     await database.open()
     log = SqlTrainingLog(database)

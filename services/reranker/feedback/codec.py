@@ -216,7 +216,9 @@ def encode_trainings(trainings: Sequence[Training], now_us: int) -> pb.GetTraini
     for_all = [one for one in trainings if one.report.agent is None] or [first]
     waiting = for_all[0].pending
     if state is State.IDLE:
-        message = f"no trainer runs; {waiting} items of feedback wait for one"
+        message = f"nothing is being trained; {waiting} items of feedback wait"
+        if candidates := sum(bool(one.report.candidate_version) for one in trainings):
+            message += f", and {candidates} candidates for someone to promote them"
     elif first.report.agent is not None:
         message = f"{first.report.agent.task_id}/{first.report.agent.model_id}: {message}"
     response = pb.GetTrainingStatusResponse(

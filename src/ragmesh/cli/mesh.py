@@ -24,7 +24,7 @@ def up(
     port: Annotated[
         int,
         typer.Option(
-            min=0, max=65_531, help="The orchestrator's port, the others follow; 0 picks free ones."
+            min=0, max=65_529, help="The orchestrator's port, the others follow; 0 picks free ones."
         ),
     ] = 7070,
     generator: Annotated[
@@ -34,6 +34,12 @@ def up(
             help="What computes answers: the generator itself, or a Triton server beside it.",
         ),
     ] = "in-process",
+    learn: Annotated[
+        bool,
+        typer.Option(
+            "--learn", envvar="RAGMESH_LEARN", help="Also train the reranker on the feedback of each agent."
+        ),
+    ] = False,
     no_demo: Annotated[bool, typer.Option("--no-demo", help="Do not ingest the demo corpus.")] = False,
     home: Home = None,
 ) -> None:
@@ -45,7 +51,7 @@ def up(
     settings = MeshSettings(
         home=home.expanduser().absolute() if home else default_home(),
         port=port,
-        services=services_with(GeneratorEngine(generator)),
+        services=services_with(GeneratorEngine(generator), learn=learn),
     )
     screen = Screen()
     if detach:

@@ -34,16 +34,17 @@ def list_(
     model: Model = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print them as JSON.")] = False,
 ) -> None:
-    """List the versions, the served ones first."""
+    """List the versions, the served ones first, and which of them wait for someone to promote them."""
     from ragmesh.client import Client
 
     screen = Screen()
     with Client() as mesh:
         found = mesh.models(agent=named(task, model))
+        trainings = () if as_json else mesh.training_status(agent=named(task, model)).trainings
     if as_json:
         screen.json(found)
     elif found:
-        _table(screen, found)
+        _table(screen, found, {one.candidate_version for one in trainings})
     else:
         screen.line("No learned models; RAGMESH_RERANKER_CROSS_ENCODER names one to begin with")
 
@@ -95,7 +96,7 @@ def training(
         return
     screen.line(f"{found.state}: {found.message or 'nothing was said'}")
     numbers = ("done", "items wait", "queries wait")
-    table = screen.table("of", "state", *numbers, "candidate", right=numbers)
+    table = screen.table("of", "state", *numbers, "candidate", "said", right=numbers)
     for one in found.trainings:
         table.add_row(
             _whose(one.agent),
@@ -104,11 +105,12 @@ def training(
             f"{one.pending_feedback:,}",
             f"{one.pending_queries:,}",
             one.candidate_version or "–",
+            one.message or "–",
         )
     screen.out.print(table)
 
 
-def _table(screen: Screen, found: "list[ModelVersion]") -> None:
+def _table(screen: Screen, found: "list[ModelVersion]", candidates: set[str]) -> None:
     from ragmesh.cli.corpus import size
     from ragmesh.cli.views import moment
 
@@ -118,7 +120,7 @@ def _table(screen: Screen, found: "list[ModelVersion]") -> None:
         made = f"{one.provenance} (changes {one.base_version})" if one.base_version else one.provenance
         table.add_row(
             one.version,
-            "yes" if one.serving else "–",
+            "yes" if one.serving else "candidate" if one.version in candidates else "–",
             _whose(one.agent),
             moment(one.created_at),
             made,

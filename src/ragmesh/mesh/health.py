@@ -13,7 +13,7 @@ _TIMEOUT_S = 2.0
 
 
 async def inner_services(state: MeshState) -> list[ServiceStatus]:
-    """How Triton is, if the mesh has it: like every service it answers ``grpc.health.v1``."""
+    """How Triton and the trainer are, if the mesh has them: like every service they answer health checks."""
     inner = {name: one.address for name, one in state.services.items() if name not in state.addresses}
     return await asyncio.gather(*(_status(name, address) for name, address in inner.items()))
 

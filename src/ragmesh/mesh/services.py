@@ -66,16 +66,36 @@ TRITON: Final = Service(
 )
 """The Triton server of the generator's models; only the generator calls it."""
 
-STOP_ORDER: Final = (("orchestrator",), ("reranker",), ("generator", "retriever", "evaluator"), ("triton",))
+TRAINER: Final = Service(
+    "trainer",
+    "services.reranker.online",
+    offset=6,
+    needs=("retriever", "reranker"),
+    thread_settings=("threads",),
+)
+"""What learns from agents' feedback while the mesh runs; nobody calls it."""
+
+STOP_ORDER: Final = (
+    ("orchestrator", "trainer"),
+    ("reranker",),
+    ("generator", "retriever", "evaluator"),
+    ("triton",),
+)
 """Who calls stops before who is called, so that what is in flight can end; a group stops together."""
 
 
-def services_with(engine: GeneratorEngine) -> tuple[Service, ...]:
-    """The services of a mesh whose answers ``engine`` computes, in the order they are started."""
+def services_with(engine: GeneratorEngine, *, learn: bool = False) -> tuple[Service, ...]:
+    """The services of a mesh, in the order they are started.
+
+    Args:
+        engine: what computes answers.
+        learn: whether a trainer learns from agents' feedback.
+    """
     settings = (("engine", engine.value),)
     needs = ("triton",) if engine is GeneratorEngine.TRITON else ()
     five = tuple(
         replace(service, needs=needs, settings=settings) if service.name == "generator" else service
         for service in SERVICES
     )
-    return (TRITON, *five) if engine is GeneratorEngine.TRITON else five
+    with_engine = (TRITON, *five) if engine is GeneratorEngine.TRITON else five
+    return (*with_engine, TRAINER) if learn else with_engine

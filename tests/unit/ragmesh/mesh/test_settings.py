@@ -4,6 +4,7 @@ import pytest
 
 from ragmesh.mesh import SERVICES, GeneratorEngine, MeshSettings, services_with
 from ragmesh.mesh import settings as mesh_settings
+from ragmesh.mesh.services import STOP_ORDER
 from ragmesh.mesh.settings import service_environment
 
 PORTS = {"orchestrator": 1, "retriever": 2, "reranker": 3, "generator": 4, "evaluator": 5}
@@ -83,6 +84,18 @@ def test_a_mesh_with_triton_runs_it_for_the_generator_alone() -> None:
     assert triton["RAGMESH_TRITON_PORT"] == str(ports["triton"])
     assert triton["RAGMESH_TRITON_THREADS"] == "3"
     assert not any("TRITON_TARGET" in name for name in told("orchestrator", {}))
+
+
+def test_a_mesh_that_learns_has_a_trainer_that_finds_the_others() -> None:
+    services = services_with(GeneratorEngine.IN_PROCESS, learn=True)
+    assert [service.name for service in services] == [*(one.name for one in SERVICES), "trainer"]
+    ports = {service.name: at for at, service in enumerate(services, 1)}
+    settings = MeshSettings(home=Path("/home/mesh"), services=services)
+    told = service_environment(services[-1], settings, ports, base={}, supervisor_pid=99)
+    assert told["RAGMESH_TRAINER_PORT"] == str(ports["trainer"])
+    assert told["RAGMESH_TRAINER_RERANKER_TARGET"] == f"dns:///127.0.0.1:{ports['reranker']}"
+    assert told["RAGMESH_TRAINER_RETRIEVER_TARGET"] == f"dns:///127.0.0.1:{ports['retriever']}"
+    assert {name for group in STOP_ORDER for name in group} >= set(ports)
 
 
 def test_a_mesh_without_triton_says_so_to_its_generator() -> None:
