@@ -11,7 +11,13 @@ from raglab.files.agent_runs import (
     write_agent_runs,
 )
 from raglab.files.audits import QueryAudit, Sampling, read_audits
-from raglab.files.conversations import read_attributes, read_conversations, uniform_attributes
+from raglab.files.conversations import (
+    TurnMarks,
+    read_attributes,
+    read_conversations,
+    read_marks,
+    uniform_attributes,
+)
 from raglab.files.ensembles import Ensemble, EnsembleAnswer, EnsembleQuestion, read_ensemble
 from raglab.files.failure import FileError
 from raglab.files.gains import blank_ids, read_gains, write_labels, write_qrels
@@ -45,6 +51,7 @@ __all__ = [
     "QueryAudit",
     "QueryRecord",
     "Sampling",
+    "TurnMarks",
     "agent_run_line",
     "blank_ids",
     "read_agent_runs",
@@ -55,6 +62,7 @@ __all__ = [
     "read_ensemble",
     "read_gains",
     "read_labels",
+    "read_marks",
     "read_queries",
     "uniform_attributes",
     "write_agent_runs",

@@ -1,10 +1,11 @@
-"""Annotated conversations and the targets they are held against."""
+"""Annotated conversations, what became of their turns, and the targets they are held against."""
 
 from __future__ import annotations
 
 import json
 import re
 from collections.abc import Mapping
+from dataclasses import dataclass
 from fractions import Fraction
 from pathlib import Path
 from typing import Any, Final
@@ -13,9 +14,11 @@ from ragcore.errors import InvalidInput
 from ragcore.group_fairness import Attribute, Transcript, parse_jsonl, parse_transcripts
 from ragcore.group_fairness.divergences import distribution
 from raglab.files.failure import FileError
-from raglab.files.lines import whole_text
+from raglab.files.lines import lines, whole_text
 from raglab.files.records import is_json_lines
 
+_TOPIC: Final = re.compile(r"#####\s+(\S.*)")
+_SYSTEM_TURN: Final = re.compile(r"###\s+S\d+(?:\s+([ox]))?")
 _PLACE: Final = re.compile(r"(?s)transcript:(\d+)(?:[:.]\s*(.*))?")
 
 
@@ -33,6 +36,36 @@ def read_conversations(path: Path) -> list[Transcript]:
     if not found:
         raise FileError(path, None, "has no conversation")
     return found
+
+
+@dataclass(frozen=True, slots=True)
+class TurnMarks:
+    """Of one conversation, which system turns look useful: True for ``o``, False for ``x``, None unmarked."""
+
+    topic: str
+    useful: tuple[bool | None, ...]
+
+
+def read_marks(path: Path) -> list[TurnMarks]:
+    """Which system turns of a file's conversations look useful, as somebody marked them (gfrc's figures 2–4).
+
+    Annotations of nuggets are not looked at: they may still be to be made.
+
+    Raises:
+        FileError: it has no conversation.
+    """
+    found: list[tuple[str, list[bool | None]]] = []
+    for number, line in lines(path):
+        text = line.strip()
+        if topic := _TOPIC.fullmatch(text):
+            found.append((topic.group(1), []))
+        elif turn := _SYSTEM_TURN.fullmatch(text):
+            if not found:
+                raise FileError(path, number, "is a turn of no topic; allowed: a line like ##### M002 before")
+            found[-1][1].append({"o": True, "x": False}.get(turn.group(1) or ""))
+    if not found:
+        raise FileError(path, None, "has no conversation")
+    return [TurnMarks(topic, tuple(useful)) for topic, useful in found]
 
 
 def read_attributes(path: Path) -> dict[str, Attribute]:

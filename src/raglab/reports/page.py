@@ -18,6 +18,14 @@ MOST_ROWS: Final = 500
 """Longest table on a page; files hold the rest."""
 
 CAPTIONS: Final[Mapping[str, str]] = {
+    "agents": "Mean utility of each agent under each way of ranking, with intervals; the last row is the mean "
+    "over agents.",
+    "rounds": "The mean over agents after each round of offline training, with intervals.",
+    "batches": "The mean over agents by the number of queries between two online updates, with intervals.",
+    "stream": "Online less frozen, in the thirds of the stream, with intervals: the mean over agents, and each "
+    "agent.",
+    "tau": "Kendall's τ between the lists of two agents for the same query, averaged.",
+    "jaccard": "Jaccard's similarity between the lists of two agents for the same query, averaged.",
     "disparity-quality": "Disparity against ranking quality: the means of each α, with their intervals. "
     "Up and to the left is fairer and better.",
     "disparity-utility": "Disparity against the utility of answers: the means of each α, with their "
@@ -31,6 +39,7 @@ CAPTIONS: Final[Mapping[str, str]] = {
     "exposure-groups": "Exposure of each group; the black mark is its target.",
     "exposure-passages": "Exposure of the most exposed passages; the black mark is its target.",
     "exposure-providers": "Exposure of each provider; the black mark is its target.",
+    "outcomes": "What became of the system turns, topic by topic.",
     "relevance-fairness": "Relevance against group fairness of conversations; a cross is a system's mean.",
     "dial-disparity": "How EE-D of queries is spread at each α.",
     "dial-quality": "How EE-R of queries is spread at each α.",
