@@ -131,8 +131,12 @@ def state(made: Figure, text: str) -> Figure:
         return made
     strip = _STATED_INCHES * len(lines) + 0.06
     share = strip / (height + strip)
+    # The layout makes no room for a legend that is anchored, as those below have to be.
+    made.draw_without_rendering()
+    legends = max((one.get_window_extent().height / made.dpi + 0.08 for one in made.legends), default=0.0)
     made.set_size_inches(width, height + strip)
-    engine.set(rect=(0, share, 1, 1 - share))  # type: ignore[call-arg]
+    below = (strip + legends) / (height + strip)
+    engine.set(rect=(0, below, 1, 1 - below))  # type: ignore[call-arg]
     for legend in made.legends:
         legend.set_bbox_to_anchor((0, share, 1, 1 - share), transform=made.transFigure)
     made.text(
