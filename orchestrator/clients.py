@@ -33,7 +33,7 @@ _LINE_TIMEOUT_S: Final = 60.0
 # Where an upstream's field is called otherwise in an ask. What is in neither is no field of the ask.
 _RETRIEVER_FIELDS: Final = {"query": "question", "stream_id": None}
 _RERANKER_FIELDS: Final = {"query": "question", "passages": None, "top_k": None}
-_GENERATOR_FIELDS: Final = {"passages": None, "template": None, "turns": None, "requests": None}
+_GENERATOR_FIELDS: Final = {"passages": None, "turns": None, "requests": None}
 
 
 class RetrieverClient:

@@ -229,6 +229,8 @@ def ask(
         want_report=request.want_report and not request.skip_observation,
         filter=request.filter if request.HasField("filter") else None,
         recipe=recipe,
+        looked_for=checks.text("search", request.search) if request.search else "",
+        template=_name("template", request.template),
     )
 
 
@@ -357,6 +359,7 @@ def ensemble(
         "sampling": request.HasField("sampling"),
         "num_answers": request.HasField("num_answers"),
         "expression": bool(request.expression),
+        "template": bool(request.template),
     }
     for field, given in others.items():
         if given:

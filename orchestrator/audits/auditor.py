@@ -246,7 +246,7 @@ class Auditor:
             clock,
             Step.RERANK if ask.names_reranker else Step.DEFAULT_RERANK,
             lambda budget: self._reranker.rerank(
-                ask.question,
+                ask.wording,
                 [found.passages[row] for row in rows],
                 agent=ask.agent,
                 reranker=ask.reranker,
@@ -269,6 +269,7 @@ class Auditor:
                 ask.model,
                 ask.augmentation,
                 ask.decoding,
+                template=ask.template,
             )
             for row in rows
         ]

@@ -85,6 +85,8 @@ class AskOptions(TypedDict, total=False):
         query_id: query id within the run; derived from the question without it.
         observe: tell the evaluator about this ask; True without it.
         run_report: wait for the run's report and have it in :class:`ragmesh.events.Report`; False without it.
+        search: what passages are found and ranked for, where that is not the question.
+        template: prompt by name, such as ``lamp-4``; the model's own without it.
     """
 
     collection: str | None
@@ -113,6 +115,8 @@ class AskOptions(TypedDict, total=False):
     query_id: str | None
     observe: bool
     run_report: bool
+    search: str | None
+    template: str | None
 
 
 _METRICS: Final[dict[str, "evaluator_pb2.UtilityMetric.ValueType"]] = {
@@ -162,6 +166,8 @@ def ask_request(question: str, options: AskOptions) -> orchestrator_pb2.AskReque
         skip_observation=not options.get("observe", True),
         want_report=options.get("run_report", False),
         expression=text("expression", options.get("expression")),
+        search=text("search", options.get("search")),
+        template=text("template", options.get("template")),
     )
     if (ensemble := options.get("ensemble")) is not None:
         if isinstance(ensemble, str):

@@ -173,6 +173,7 @@ class FakeReranker:
     ) -> Relevance:
         self.calls.append(
             {
+                "question": question,
                 "ids": [one.id for one in passages],
                 "agent": agent,
                 "reranker": reranker,

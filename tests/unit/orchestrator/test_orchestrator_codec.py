@@ -69,6 +69,17 @@ def test_defaults_are_filled_in() -> None:
     assert read.id != ask().id
 
 
+def test_what_is_searched_for_and_the_prompt_can_be_others_than_the_questions() -> None:
+    read = ask(search="oil", template="lamp-4")
+    assert (read.looked_for, read.wording, read.template) == ("oil", "oil", "lamp-4")
+    assert codec.retrieve_request(read, k=5, sampling=None).query == "oil"
+    assert ask().wording == ask().question
+    with pytest.raises(InvalidField, match="search"):
+        ask(search=" ")
+    with pytest.raises(InvalidField, match="search"):
+        ask(search="x" * 8193)
+
+
 def test_sampling_has_defaults_of_its_own() -> None:
     read = ask(sampling={"num_rankings": 7})
     assert read.sampling == Sampling(alpha=1.0, num_rankings=7, seed=0)

@@ -108,6 +108,8 @@ class AskRequest(_message.Message):
     FILTER_FIELD_NUMBER: _builtins.int
     EXPRESSION_FIELD_NUMBER: _builtins.int
     ENSEMBLE_FIELD_NUMBER: _builtins.int
+    SEARCH_FIELD_NUMBER: _builtins.int
+    TEMPLATE_FIELD_NUMBER: _builtins.int
     question: _builtins.str
     """The question; 1 to 8,192 bytes, not only white space."""
     collection: _builtins.str
@@ -153,6 +155,12 @@ class AskRequest(_message.Message):
     of each source, by default the source's own. A passage is named after where it came from too: `p7` of the
     collection `wiki` is `wiki/p7` in everything that is told of this ask and in its labels.
     """
+    search: _builtins.str
+    """What passages are found and ranked for, where that is not the question: its part without the instruction,
+    as the query functions of LaMP give it; at most 8,192 bytes. Default: the question.
+    """
+    template: _builtins.str
+    """Prompt of the model by name, such as `lamp-4`; empty means the model's default. Not with an ensemble."""
     @_builtins.property
     def candidates(self) -> _retriever_service_pb2.InlineCandidates:
         """Candidates to use instead of a collection."""
@@ -209,10 +217,12 @@ class AskRequest(_message.Message):
         filter: _retriever_service_pb2.Filter | None = ...,
         expression: _builtins.str = ...,
         ensemble: Global___Ensemble | None = ...,
+        search: _builtins.str = ...,
+        template: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_depth", b"_depth", "_k", b"_k", "_num_answers", b"_num_answers", "_rerank_depth", b"_rerank_depth", "agent", b"agent", "candidates", b"candidates", "collection", b"collection", "decoding", b"decoding", "depth", b"depth", "ensemble", b"ensemble", "filter", b"filter", "k", b"k", "labels", b"labels", "num_answers", b"num_answers", "rerank_depth", b"rerank_depth", "sampling", b"sampling", "source", b"source"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_depth", b"_depth", "_k", b"_k", "_num_answers", b"_num_answers", "_rerank_depth", b"_rerank_depth", "agent", b"agent", "augmentation", b"augmentation", "candidates", b"candidates", "collection", b"collection", "decoding", b"decoding", "depth", b"depth", "ensemble", b"ensemble", "expression", b"expression", "filter", b"filter", "k", b"k", "labels", b"labels", "model", b"model", "num_answers", b"num_answers", "query_id", b"query_id", "question", b"question", "rerank_depth", b"rerank_depth", "reranker", b"reranker", "retriever", b"retriever", "run_id", b"run_id", "sampling", b"sampling", "sampling_stage", b"sampling_stage", "skip_observation", b"skip_observation", "source", b"source", "want_report", b"want_report"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_depth", b"_depth", "_k", b"_k", "_num_answers", b"_num_answers", "_rerank_depth", b"_rerank_depth", "agent", b"agent", "augmentation", b"augmentation", "candidates", b"candidates", "collection", b"collection", "decoding", b"decoding", "depth", b"depth", "ensemble", b"ensemble", "expression", b"expression", "filter", b"filter", "k", b"k", "labels", b"labels", "model", b"model", "num_answers", b"num_answers", "query_id", b"query_id", "question", b"question", "rerank_depth", b"rerank_depth", "reranker", b"reranker", "retriever", b"retriever", "run_id", b"run_id", "sampling", b"sampling", "sampling_stage", b"sampling_stage", "search", b"search", "skip_observation", b"skip_observation", "source", b"source", "template", b"template", "want_report", b"want_report"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__depth: _TypeAlias = _typing.Literal["depth"]  # noqa: Y015
     _WhichOneofArgType__depth: _TypeAlias = _typing.Literal["_depth", b"_depth"]  # noqa: Y015

@@ -114,6 +114,13 @@ async def test_an_audit_is_a_loop_over_the_same_samples(mesh: Mesh) -> None:
         assert (one.num_rankings, one.num_answered, one.stopped_early) == (len(level), len(level), False)
 
 
+async def test_what_is_searched_for_is_ranked_for_and_the_prompt_is_as_told(mesh: Mesh) -> None:
+    await mesh.audit(audit(alphas=[1], rankings=2, reranker="rankrag", search="oil", template="lamp-4"))
+    assert [call["question"] for call in mesh.reranker.calls] == ["oil"]
+    prompts = [prompt for batch in mesh.generator.batches for prompt in batch]
+    assert {(prompt.question, prompt.template) for prompt in prompts} == {("Which river?", "lamp-4")}
+
+
 async def test_events_come_in_order(mesh: Mesh) -> None:
     events = await mesh.audit(audit(rankings=3, num_oracle=2))
     kinds = [type(event).__name__ for event in events]
