@@ -54,6 +54,7 @@ class LabelPlan:
         augmentation: how a passage is handed over; None for the model's default.
         batch: answers of one call, 1 to 256.
         timeout: seconds a call may take.
+        template: prompt of one passage by name; None for the model's own.
     """
 
     queries: Queries
@@ -65,6 +66,7 @@ class LabelPlan:
     augmentation: Augmentation | None = None
     batch: int = 32
     timeout: float = 600.0
+    template: str | None = None
 
     def units(self) -> Iterator[Unit]:
         """Every query for every model."""
@@ -82,6 +84,7 @@ class LabelPlan:
             "depth": self.depth,
             "metric": self.metric,
             "augmentation": self.augmentation,
+            **({"template": self.template} if self.template else {}),
         }
 
     def search(self, query: Query, retriever: str) -> AskOptions:
@@ -95,6 +98,7 @@ class LabelPlan:
             "num_answers": 0,
             "observe": False,
             "query_id": identifier(query.query_id),
+            "search": query.search,
         }
 
 
@@ -214,6 +218,7 @@ async def _labelled(
                 contexts[start : start + plan.batch],
                 model=unit.model,
                 augmentation=plan.augmentation,
+                template=plan.template,
                 timeout=plan.timeout,
             )
 

@@ -21,6 +21,8 @@ class Query:
     passages: tuple[PassageRecord, ...]
     """What it is to be answered from instead of a collection; empty if nothing."""
     line: int
+    search: str | None = None
+    """What is searched for; None for the question."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +58,12 @@ def read_queries(path: Path) -> Queries:
             if twice := _twice([one.id for one in passages]):
                 problems.append(FileError(path, number, f"has the passage {twice!r} twice"))
             found[record.query_id] = Query(
-                record.query_id, record.question, tuple(record.references or ()), passages, number
+                record.query_id,
+                record.question,
+                tuple(record.references or ()),
+                passages,
+                number,
+                record.search,
             )
     except FileError as error:
         problems.append(error)

@@ -115,6 +115,8 @@ class QueryRecord(Record):
     """Right answers."""
     passages: Annotated[list[PassageRecord] | None, Field(min_length=1)] = None
     """What it is to be answered from, instead of a collection."""
+    search: Annotated[str | None, Field(min_length=1)] = None
+    """What is searched for, where that is not the question."""
 
 
 R = TypeVar("R", bound=Record)

@@ -70,6 +70,7 @@ class AuditPlan:
         run_id: run that observations are filed under; empty for one named after the settings.
         observe: whether the evaluator is told.
         timeout: seconds a cell may take.
+        template: prompt by name; None for the model's own.
     """
 
     queries: Queries
@@ -92,6 +93,7 @@ class AuditPlan:
     run_id: str = ""
     observe: bool = True
     timeout: float = field(default=600.0)
+    template: str | None = None
 
     def cells(self, place: int = 0, count: int = 1) -> Iterator[Cell]:
         """The cells of a shard, query by query."""
@@ -121,6 +123,8 @@ class AuditPlan:
             "level": self.level,
             "answers": self.answers,
             "shard": f"{place}/{count}",
+            # Named only where it is given: journals from before there was a choice go on.
+            **({"template": self.template} if self.template else {}),
         }
 
     @property
@@ -149,6 +153,10 @@ class AuditPlan:
             "run_id": self.run_id or f"audit-{self.digest}",
             "observe": self.observe,
         }
+        if query.search is not None:
+            options["search"] = query.search
+        if self.template:
+            options["template"] = self.template
         if system.expression:
             options["expression"] = system.expression
             options["reranker"] = system.reranker if system.reranker != "none" else None

@@ -64,6 +64,9 @@ def audit(
             help="How answers are scored: token_f1, exact_match, accuracy, rouge1, rouge2, rouge_l."
         ),
     ] = "token_f1",
+    template: Annotated[
+        str | None, typer.Option(help="Prompt by name, such as lamp-4. Default: the model's own.")
+    ] = None,
     min_grade: Annotated[float, typer.Option(help="Grade from which a passage is useful.")] = 1.0,
     until_width: Annotated[
         float | None,
@@ -127,6 +130,7 @@ def audit(
                 run_id=run,
                 observe=observe,
                 timeout=timeout,
+                template=template,
             )
             findings = check(plan, client)
             for note in findings.notes:

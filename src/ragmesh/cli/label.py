@@ -46,6 +46,9 @@ def label(
     augmentation: Annotated[
         str | None, typer.Option(help="How a passage is handed over: in_prompt, fusion_in_decoder.")
     ] = None,
+    template: Annotated[
+        str | None, typer.Option(help="Prompt by name, such as lamp-4. Default: the model's own.")
+    ] = None,
     batch: Annotated[int, typer.Option(min=1, max=256, help="Answers of one call.")] = 32,
     in_flight: Annotated[int, typer.Option(min=1, max=64, help="Queries at a time.")] = 2,
     timeout: Annotated[float, typer.Option(min=1, help="Seconds for one call.")] = 600.0,
@@ -88,6 +91,7 @@ def label(
                 augmentation=chosen,
                 batch=batch,
                 timeout=timeout,
+                template=template,
             )
             problems = labelling.problems(plan, client)
             addresses = client.addresses

@@ -4,9 +4,11 @@ import sys
 
 import typer
 
+from ragmesh.cli.eval.agents import agents
 from ragmesh.cli.eval.audits import exposure, utility
 from ragmesh.cli.eval.conversations import conversation
 from ragmesh.cli.eval.ensembles import inconsistency, vote
+from ragmesh.cli.eval.lamp import lamp
 from ragmesh.cli.eval.rag import rag
 
 
@@ -19,8 +21,9 @@ def evaluation() -> typer.Typer:
         context_settings={"help_option_names": ["-h", "--help"]},
     )
     app.callback(invoke_without_command=True)(_start)
-    for command in (exposure, utility, conversation, vote, inconsistency, rag):
+    for command in (exposure, utility, conversation, vote, inconsistency, rag, agents):
         app.command()(command)
+    app.add_typer(lamp())
     return app
 
 

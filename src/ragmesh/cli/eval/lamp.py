@@ -1,0 +1,159 @@
+"""``ragmesh eval lamp``: LaMP's files made into queries, filtered by labels, and counted."""
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from ragmesh.cli.failure import USAGE, CommandError
+from ragmesh.cli.screen import Screen
+
+if TYPE_CHECKING:
+    from raglab.files import Query
+
+Useful = Annotated[
+    int, typer.Option("--min-useful", min=1, help="Useful items a question must have; the paper's is 2.")
+]
+Grade = Annotated[float, typer.Option("--min-grade", help="Grade from which an item is useful.")]
+
+
+def lamp() -> typer.Typer:
+    """The commands of ``ragmesh eval lamp``."""
+    app = typer.Typer(
+        name="lamp",
+        help="LaMP's files: make queries of them, filter those by labels, and count.",
+        rich_markup_mode=None,
+    )
+    app.callback(invoke_without_command=True)(_start)
+    for command in (convert, filter_, statistics):
+        app.command(command.__name__.rstrip("_"))(command)
+    return app
+
+
+def convert(
+    questions: Annotated[Path, typer.Argument(help="LaMP's questions: a JSON list with profiles.")],
+    outputs: Annotated[Path | None, typer.Argument(help="LaMP's outputs; the test split has none.")] = None,
+    out: Annotated[Path, typer.Option("--out", "-o", metavar="FILE", help="Queries, JSON lines.")] = Path(
+        "queries.jsonl"
+    ),
+    task: Annotated[str | None, typer.Option(help="LaMP-1 to LaMP-7. Default: as the outputs say.")] = None,
+    first: Annotated[
+        int | None, typer.Option(min=1, metavar="COUNT", help="Only so many; the paper took 1,000.")
+    ] = None,
+) -> None:
+    """Make queries of LaMP's files, for `ragmesh label` and `ragmesh audit`.
+
+    A question brings its user's profile as its passages.
+    """
+    from raglab.files.lamp import read_lamp
+
+    screen = Screen()
+    found = read_lamp(questions, outputs, task)
+    _refuse(screen, [str(problem) for problem in found.problems])
+    queries = found.queries[:first]
+    if found.task is None or not queries:
+        raise CommandError(f"{questions}: has no questions", USAGE)
+    lines = [one.model_dump_json(exclude_none=True) for one in queries]
+    out.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
+    for why, count in found.left_out.items():
+        screen.note(f"note: left out: {count:,} {why}")
+    if outputs is None:
+        screen.note("note: without outputs there are no references, which labels and utility need")
+    items = sum(len(one.passages or ()) for one in queries)
+    screen.line(
+        f"{found.task.name}: {len(queries):,} questions with {items:,} items to {out}; prompt "
+        f"{found.task.template}, metric {found.task.name}"
+    )
+
+
+def filter_(
+    queries: Annotated[Path, typer.Argument(help="Queries that bring their passages.")],
+    labels: Annotated[
+        Path, typer.Option("--labels", "-l", metavar="FILE", help="Useful items: TREC qrels, or records.")
+    ],
+    out: Annotated[Path, typer.Option("--out", "-o", metavar="FILE", help="The queries that are kept.")],
+    min_useful: Useful = 2,
+    min_grade: Grade = 1.0,
+) -> None:
+    """Keep the questions with two or more useful items: fairness is no question for others."""
+    from raglab.files import read_labels
+    from raglab.files.lines import lines
+    from raglab.studies.profiles import enough_useful
+    from ragmesh.cli.eval.outputs import reported
+
+    screen = Screen()
+    with reported():
+        found = _queries(screen, queries)
+        kept = enough_useful(found, read_labels(labels), least=min_useful, min_grade=min_grade)
+        places = {query.line for query in kept}
+        text = [line for number, line in lines(queries) if number in places]
+        out.write_text("".join(f"{line}\n" for line in text), encoding="utf-8")
+    screen.line(f"{len(kept):,} of {len(found):,} questions to {out}")
+
+
+def statistics(
+    queries: Annotated[
+        list[Path], typer.Argument(help="Queries that bring their passages, a data set each.")
+    ],
+    labels: Annotated[
+        list[Path],
+        typer.Option("--labels", "-l", metavar="FILE", help="Useful items, one file for each data set."),
+    ],
+    min_useful: Useful = 2,
+    min_grade: Grade = 1.0,
+    csv: Annotated[Path | None, typer.Option(metavar="FILE", help="Write the table as CSV.")] = None,
+    markdown: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Write the table as Markdown.")
+    ] = None,
+) -> None:
+    """Count questions, items and useful items, as the paper's appendix J."""
+    from raglab import reports
+    from raglab.files import read_labels
+    from raglab.studies import profiles
+    from ragmesh.cli.eval.outputs import reported, show
+
+    if len(labels) != len(queries):
+        raise CommandError(f"{len(queries)} data sets and {len(labels)} --labels; one for each", USAGE)
+    screen = Screen()
+    with reported():
+        rows = [
+            profiles.statistics(
+                path.name.partition(".jsonl")[0],
+                _queries(screen, path),
+                read_labels(judged),
+                least=min_useful,
+                min_grade=min_grade,
+            )
+            for path, judged in zip(queries, labels, strict=True)
+        ]
+        table = profiles.table(rows, min_useful)
+        if csv is not None:
+            reports.write_csv((table,), csv)
+        if markdown is not None:
+            markdown.write_text(reports.as_markdown([table]), encoding="utf-8")
+        show(screen, [table])
+
+
+def _queries(screen: Screen, path: Path) -> list["Query"]:
+    from raglab.files import read_queries
+
+    found = read_queries(path)
+    problems = [str(problem) for problem in found.problems]
+    bare = [query.query_id for query in found.queries if not query.passages]
+    if bare:
+        problems.append(f"{path}: these bring no passages: {', '.join(bare[:10])}")
+    _refuse(screen, problems)
+    return list(found.queries)
+
+
+def _refuse(screen: Screen, problems: list[str]) -> None:
+    if problems:
+        for problem in problems[:-1]:
+            screen.fail(problem)
+        raise CommandError(problems[-1], USAGE)
+
+
+def _start(context: typer.Context) -> None:
+    if context.invoked_subcommand is None:
+        sys.stdout.write(context.get_help() + "\n")
