@@ -1,0 +1,53 @@
+"""What passages are looked for with: words of earlier turns, or a task for the model."""
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from orchestrator.conversations.history import MAX_BYTES, REWRITE_TEMPLATE, rewriting, words
+from orchestrator.domain import Exchange
+from tests.unit.orchestrator.fakes import ask
+
+
+def test_words_of_earlier_turns_follow_newest_first_without_function_words() -> None:
+    earlier = ["Where does the Danube rise?", "And how long is it in Austria?"]
+    assert words("Who owns it?", earlier) == "Who owns it? long Austria Danube rise"
+
+
+def test_words_that_the_turn_has_are_not_said_twice() -> None:
+    assert words("Is the DANUBE long?", ["How long is the Danube?", "The danube, the Danube"]) == (
+        "Is the DANUBE long?"
+    )
+
+
+def test_words_stop_before_they_are_too_long() -> None:
+    text = words("x" * (MAX_BYTES - 10), ["Donaudampfschiff Rhein"])
+    assert text == "x" * (MAX_BYTES - 10) + " Rhein" or text == "x" * (MAX_BYTES - 10)
+    assert len(text.encode()) <= MAX_BYTES
+
+
+@given(st.text(min_size=1, max_size=50), st.lists(st.text(max_size=50), max_size=5))
+def test_the_turn_itself_always_comes_first_and_nothing_is_said_twice(turn: str, earlier: list[str]) -> None:
+    text = words(turn, earlier)
+    assert text.startswith(turn)
+    added = text.removeprefix(turn).split()
+    assert len({word.lower() for word in added}) == len(added)
+
+
+def test_the_task_of_a_rewrite_has_the_turns_in_their_order() -> None:
+    turns = [Exchange("Where does the Danube rise?", "In Donaueschingen"), Exchange("And end?", "")]
+    prompt = rewriting(ask(question="How long is it?"), turns)
+    assert prompt.question == (
+        "Rewrite the last question so that it can be understood without the conversation.\n"
+        "Question: Where does the Danube rise?\nAnswer: In Donaueschingen\n"
+        "Question: And end?\nAnswer: \n"
+        "Last question: How long is it?\nRewritten question:"
+    )
+    assert (prompt.template, prompt.passages) == (REWRITE_TEMPLATE, ())
+
+
+def test_the_oldest_turns_are_left_out_of_a_task_that_would_be_too_long() -> None:
+    turns = [Exchange(f"{place} " + "q" * 3000, "a" * 5000) for place in range(4)]
+    prompt = rewriting(ask(question="And?"), turns)
+    assert "Question: 3 " in prompt.question
+    assert "Question: 0 " not in prompt.question
+    assert len(prompt.question.encode()) <= MAX_BYTES
