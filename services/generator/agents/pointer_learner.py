@@ -17,7 +17,7 @@ from services.generator.runtime.pairs import PairPrompter
 from services.generator.training.examples import Example
 from services.generator.training.learner import Judged
 from services.generator.training.pointer_learner import PAIRS_TOGETHER, PointerBatch, PointerLearner
-from services.generator.training.recipe import Stage
+from services.generator.training.recipe import RecipeError, Stage
 
 _TOGETHER: Final = 16
 
@@ -46,7 +46,14 @@ class PointerAgent(PointerLearner):
         Raises:
             RecipeError: one does not.
         """
-        self._prompts.check(examples)
+        fitting = {example.id for example in self.fitting(examples)}
+        for example in examples:
+            if example.id not in fitting:
+                raise RecipeError(f"input {example.id} of {example.source} is longer than the model reads")
+
+    def fitting(self, examples: Sequence[Example]) -> list[Example]:
+        """Those of ``examples`` whose input the model can read."""
+        return self._prompts.fitting(examples)
 
     def describe(self) -> Mapping[str, Any]:
         """Sizes, base, and how it reads."""

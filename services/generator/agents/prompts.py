@@ -1,6 +1,7 @@
 """What an agent is shown, by the prompter that serves it: what it learns is what it will be asked."""
 
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -8,7 +9,6 @@ from meshkit.errors import InvalidField
 from services.generator.domain import Augmentation, GenerationRequest, Passage
 from services.generator.runtime.networks import Prompt
 from services.generator.training.examples import Example
-from services.generator.training.recipe import RecipeError
 
 
 class Prompter(Protocol):
@@ -51,14 +51,11 @@ class Prompts:
             made = self._made[key] = self._prompter.prompt(self._reading.request(example))
         return made
 
-    def check(self, examples: Sequence[Example]) -> None:
-        """Whether every input fits the model.
-
-        Raises:
-            RecipeError: one does not, named with its id.
-        """
+    def fitting(self, examples: Sequence[Example]) -> list[Example]:
+        """Those of ``examples`` whose input the model can read; serving refuses the others."""
+        found = []
         for example in examples:
-            try:
+            with suppress(InvalidField):
                 self(example)
-            except InvalidField as error:
-                raise RecipeError(f"input {example.id} of {example.source}: {error}") from None
+                found.append(example)
+        return found

@@ -156,7 +156,14 @@ class Seq2SeqAgent:
         Raises:
             RecipeError: one does not.
         """
-        self._prompts.check(examples)
+        fitting = {example.id for example in self.fitting(examples)}
+        for example in examples:
+            if example.id not in fitting:
+                raise RecipeError(f"input {example.id} of {example.source} is longer than the model reads")
+
+    def fitting(self, examples: Sequence[Example]) -> list[Example]:
+        """Those of ``examples`` whose input the model can read."""
+        return self._prompts.fitting(examples)
 
     def parameter_groups(self, stage: Stage) -> list[dict[str, Any]]:
         """All weights at one rate; norms and biases, as usual, do not decay."""

@@ -5,7 +5,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
@@ -21,10 +21,13 @@ from services.generator.pointer.modeling import PointerForConditionalGeneration
 from services.generator.pointer.tokenization import PairTokenizer
 from services.generator.runtime.loading import model_type
 from services.generator.training import loop
-from services.generator.training.learner import Learner
 from services.generator.training.loop import Finished, Trainer
 from services.generator.training.recipe import RecipeError, Stage
 from services.generator.training.session import BUNDLED, thaw
+
+if TYPE_CHECKING:
+    from services.generator.agents.pointer_learner import PointerAgent
+    from services.generator.agents.seq2seq_learner import Seq2SeqAgent
 
 AUGMENTATIONS: Final = {"in-prompt": Augmentation.IN_PROMPT, "fid": Augmentation.FUSION_IN_DECODER}
 """Ways of reading, by their names in files."""
@@ -81,14 +84,15 @@ class Options:
 class Run:
     """A run ready for its first step.
 
-    ``examples`` it learns from; ``nothing_found``: inputs left out, with which no passage shares a word;
-    ``held_out`` examples are measured, of split ``split``.
+    ``examples`` it learns from; inputs left out: ``nothing_found``, with which no passage shares a word, and
+    ``too_long`` for the model; ``held_out`` examples are measured, of split ``split``.
     """
 
     trainer: Trainer
     stage: Stage
     examples: int
     nothing_found: int
+    too_long: int
     held_out: int
     split: str | None
     entries: Sequence[Entry]
@@ -128,7 +132,7 @@ def prepare(options: Options) -> Run:
     learned = [task for task in wanted if task.split == TRAIN]
     if wanted and not learned:
         problems.add(f"--data {options.data}: {', '.join(options.tasks)} has no input of split train")
-    learner: Learner | None = None
+    learner: PointerAgent | Seq2SeqAgent | None = None
     stage = _stage(options, 1)
     if not problems or _loadable(options):
         with problems.gathered():
@@ -140,22 +144,25 @@ def prepare(options: Options) -> Run:
     found = library.look_up(_limited(learned, options), options.k)
     if not found.examples:
         raise RecipeError("no input shares a word with any passage: is --passages the right file?")
+    examples = learner.fitting(found.examples)
+    if not examples:
+        raise RecipeError(f"--model {options.model} can read no input: all are too long")
     split = next((name for name in HELD_OUT if any(task.split == name for task in wanted)), None)
-    kept = library.look_up(_drawn([t for t in wanted if t.split == split], options), options.k).examples
-    learner.check([*found.examples, *kept])
-    steps = options.steps or max(1, math.ceil(len(found.examples) * options.epochs / options.batch_size))
+    held_out = _drawn([task for task in wanted if task.split == split], options)
+    kept = learner.fitting(library.look_up(held_out, options.k).examples)
+    steps = options.steps or max(1, math.ceil(len(examples) * options.epochs / options.batch_size))
     stage = _stage(options, steps)
     identity = {
         "tasks": list(options.tasks),
         "data": str(options.data),
         "start": options.model,
-        "examples": len(found.examples),
+        "examples": len(examples),
         "k": options.k,
         "frozen": options.frozen_layers,
     }
     trainer = Trainer(
         learner,
-        Lessons(found.examples, options.seed),
+        Lessons(examples, options.seed),
         stage,
         options.output,
         seed=options.seed,
@@ -168,8 +175,9 @@ def prepare(options: Options) -> Run:
     return Run(
         trainer,
         stage,
-        len(found.examples),
+        len(examples),
         found.nothing_found,
+        len(found.examples) - len(examples),
         len(kept),
         split if kept else None,
         _entries(options, wanted, data.tasks_file),
@@ -274,7 +282,7 @@ def _loadable(options: Options) -> bool:
     )
 
 
-def _learner(options: Options, stage: Stage) -> Learner:
+def _learner(options: Options, stage: Stage) -> "PointerAgent | Seq2SeqAgent":
     reading = Reading(AUGMENTATIONS[options.augmentation], options.template)
     if not _is_pointer(options.model):
         # transformers' models take long to import, and the pointer model needs none of them

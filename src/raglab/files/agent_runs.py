@@ -83,12 +83,14 @@ class AgentRunRecord(Record):
 def read_agent_runs(paths: Sequence[Path]) -> list[AgentRunRecord]:
     """The records of files of JSON lines (``.jsonl``, ``.gz`` too) or of Parquet, in their order.
 
+    A record that is there again counts once: runs of several seeds share those of a retriever.
+
     Raises:
         FileError: a file of another kind, a record that is none, a passage twice in a ranking, more shown
-            than ranked, or a record given twice.
+            than ranked, or two records of one list that differ.
     """
     found: list[AgentRunRecord] = []
-    seen: dict[tuple[object, ...], tuple[Path, int]] = {}
+    seen: dict[tuple[object, ...], tuple[Path, int, AgentRunRecord]] = {}
     for path in paths:
         if not is_parquet(path) and not is_json_lines(path):
             raise FileError(path, None, "is neither .jsonl nor .parquet")
@@ -100,14 +102,16 @@ def read_agent_runs(paths: Sequence[Path]) -> list[AgentRunRecord]:
                     path, number, f"shown: {record.shown} of a ranking of {len(record.ranking)} passages"
                 )
             if record.key in seen:
-                other, before = seen[record.key]
+                other, before, same = seen[record.key]
+                if record == same:
+                    continue
                 raise FileError(
                     path,
                     number,
-                    f"has {record.agent!r}, query {record.query_id!r}, {record.system!r} again, "
-                    f"as {other}:{before}",
+                    f"has {record.agent!r}, query {record.query_id!r}, {record.system!r} otherwise than "
+                    f"{other}:{before}",
                 )
-            seen[record.key] = (path, number)
+            seen[record.key] = (path, number, record)
             found.append(record)
     return found
 

@@ -18,12 +18,12 @@ MOST_ROWS: Final = 500
 """Longest table on a page; files hold the rest."""
 
 CAPTIONS: Final[Mapping[str, str]] = {
-    "agents": "Mean utility of each agent under each way of ranking, with intervals; the last row is the mean "
-    "over agents.",
+    "agents": "Mean utility of each agent under each way of ranking, with intervals; the last row is the "
+    "mean over agents.",
     "rounds": "The mean over agents after each round of offline training, with intervals.",
     "batches": "The mean over agents by the number of queries between two online updates, with intervals.",
-    "stream": "Online less frozen, in the thirds of the stream, with intervals: the mean over agents, and each "
-    "agent.",
+    "stream": "What learning online adds in each third of the stream, with intervals: the mean over agents, "
+    "and each agent.",
     "tau": "Kendall's τ between the lists of two agents for the same query, averaged.",
     "jaccard": "Jaccard's similarity between the lists of two agents for the same query, averaged.",
     "disparity-quality": "Disparity against ranking quality: the means of each α, with their intervals. "

@@ -134,6 +134,7 @@ def agent(
         screen.note(
             f"{run.examples:,} inputs, {run.stage.steps:,} steps of {run.stage.batch_size}"
             + (f"; {run.nothing_found:,} left out: no passage shares a word" if run.nothing_found else "")
+            + (f"; {run.too_long:,} left out: longer than the model reads" if run.too_long else "")
         )
     done = run.run()
     if not run.trainer.speaks:
@@ -145,7 +146,8 @@ def agent(
                 "step": done.step,
                 "complete": done.complete,
                 "inputs": run.examples,
-                "left_out": run.nothing_found,
+                "nothing_found": run.nothing_found,
+                "too_long": run.too_long,
                 "split": run.split,
                 "held_out": run.held_out,
                 "exact_match": None if told["em"] != told["em"] else told["em"],

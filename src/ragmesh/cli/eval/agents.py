@@ -87,7 +87,7 @@ def _written(
 
     figures = agents_figures(study)
     out.mkdir(parents=True, exist_ok=True)
-    written = reports.write_csv(tuple(tables), out / "queries.csv")
+    written = reports.write_csv(tuple(tables), out / "agents.csv")
     for name, figure in figures.items():
         save(figure, out / f"{name}.png")
         written.append(out / f"{name}.png")

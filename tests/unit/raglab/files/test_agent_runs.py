@@ -50,7 +50,8 @@ def test_what_is_written_is_read(tmp_path: Path, name: str) -> None:
 
 
 def test_several_files_are_one_run(tmp_path: Path) -> None:
-    write_agent_runs(RECORDS[:1], tmp_path / "a.jsonl")
+    """What two of them have alike counts once."""
+    write_agent_runs(RECORDS[:2], tmp_path / "a.jsonl")
     write_agent_runs(RECORDS[1:], tmp_path / "b.parquet")
     assert read_agent_runs([tmp_path / "a.jsonl", tmp_path / "b.parquet"]) == RECORDS
     assert RECORDS[0].agent == "qa-open/fid"
@@ -65,7 +66,7 @@ def test_several_files_are_one_run(tmp_path: Path) -> None:
         ({"utility": float("nan")}, "utility"),
         ({"systm": "bm25"}, "has the unknown column 'systm'"),
         ({"batch_size": 0}, "batch_size"),
-        ({}, "'qa-open/fid', query 'q1', 'bm25' again, as .*:1"),
+        ({"utility": 0.0}, "'qa-open/fid', query 'q1', 'bm25' otherwise than .*:1"),
     ],
 )
 def test_what_is_wrong_is_named_with_its_line(tmp_path: Path, changes: dict[str, Any], message: str) -> None:
