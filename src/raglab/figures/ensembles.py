@@ -28,29 +28,35 @@ from raglab.studies.inconsistency import KIND_LABELS, InconsistencyStudy
 def eor_figures(study: EorStudy) -> Mapping[str, Figure]:
     """Figures 1 to 6 of the paper by name; those of one setting with its name, where there are several."""
     found: dict[str, Figure] = {}
-    for one in study.settings:
-        ending = "" if len(study.settings) == 1 else f"-{_stem(one.name)}"
-        found[f"win-ratios{ending}"] = _map(one.retrievers, one.retrievers.win_ratios.matrix)
+    named = list(zip(study.names, study.settings, strict=True))
+    several = len(named) > 1
+
+    def add(name: str, of: str, drawn: Figure) -> None:
+        if several:
+            with styled():
+                drawn.axes[0].set_title(of)
+        found[f"{name}-{_stem(of)}" if several else name] = drawn
+
+    for of, one in named:
+        add("win-ratios", of, _map(one.retrievers, one.retrievers.win_ratios.matrix))
     found["lose-ratios"] = draw_boxes(
-        {"": {one.name: one.retrievers.win_ratios.mrlr for one in study.settings}},
+        {"": {of: one.retrievers.win_ratios.mrlr for of, one in named}},
         x_label="",
         y_label="mean lose ratio of retrievers",
     )
     found["accuracy"] = draw_accuracies(study)
-    for one in study.settings:
-        ending = "" if len(study.settings) == 1 else f"-{_stem(one.name)}"
+    for of, one in named:
         if one.errors is not None and one.errors.error_win_ratios is not None:
             for kind in one.errors.errors:
                 matrix = getattr(one.errors.error_win_ratios, kind)
-                name = f"win-ratios-{kind.replace('_', '-')}{ending}"
-                found[name] = _map(one.errors, matrix, KIND_LABELS[kind])
-    for one in study.settings:
-        ending = "" if len(study.settings) == 1 else f"-{_stem(one.name)}"
-        drawn = draw_upper_bounds(one)
-        if drawn is not None:
-            found[f"upper-bounds{ending}"] = drawn
+                drawn = _map(one.errors, matrix, KIND_LABELS[kind])
+                add(f"win-ratios-{kind.replace('_', '-')}", of, drawn)
+    for of, one in named:
+        bounds = draw_upper_bounds(one)
+        if bounds is not None:
+            add("upper-bounds", of, bounds)
     found["weights"] = draw_weights(
-        {one.name: one.vote.retriever_weights for one in study.settings},
+        {of: one.vote.retriever_weights for of, one in named},
         study.settings[0].vote.retrievers,
         floor=study.retriever_filter,
     )
@@ -65,11 +71,11 @@ def draw_accuracies(study: EorStudy) -> Figure:
     order = np.argsort([-one.value for one in first.accuracies], kind="stable").tolist()
     with styled():
         made, axes = figure(max(COLUMN_INCHES, 1.0 + 0.27 * (len(names) + 1)), 2.6)
-        for index, one in enumerate(study.settings):
+        for index, (name, one) in enumerate(zip(study.names, study.settings, strict=True)):
             colour, marker = series(index)
             intervals = [one.accuracies[place] for place in order]
             values = np.array([interval.value for interval in intervals])
-            axes.plot(values, marker, linestyle="-", color=colour, label=shortened(one.name, 34), zorder=3)
+            axes.plot(values, marker, linestyle="-", color=colour, label=shortened(name, 34), zorder=3)
             if one.vote.accuracy is not None:
                 intervals.append(one.vote.accuracy)
                 axes.plot(len(names), one.vote.accuracy.value, marker, color=colour, markersize=6, zorder=3)

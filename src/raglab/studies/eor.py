@@ -85,11 +85,6 @@ class SettingFindings:
     """The ensemble against either of them, on the test questions."""
 
     @property
-    def name(self) -> str:
-        """Data set and reader."""
-        return f"{self.dataset}, {self.model}" if self.model else self.dataset
-
-    @property
     def accuracies(self) -> tuple[BootstrapInterval, ...]:
         """Of each retriever on the test questions."""
         return self.vote.retriever_accuracy or ()
@@ -106,6 +101,18 @@ class EorStudy:
     """Weight up to which a retriever's answer cannot win."""
     bootstrap: Bootstrap
     settings: tuple[SettingFindings, ...]
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """What to call each setting: by its data set, by its reader, or by both where several have either."""
+        datasets = len({one.dataset for one in self.settings}) > 1
+        models = len({one.model for one in self.settings}) > 1
+        return tuple(
+            ", ".join(
+                part for part, told in ((one.dataset, datasets or not models), (one.model, models)) if told
+            )
+            for one in self.settings
+        )
 
     def tables(self) -> tuple[Table, ...]:
         """Main results, comparisons, both splits, poolings, retrievers, upper bounds, errors, questions."""
@@ -326,7 +333,10 @@ def _tables(study: EorStudy) -> Iterable[Table]:
                 (EOR, None if one.vote.tuned is None else one.vote.tuned.correctness, one.vote.accuracy),
             )
         ),
-        note=" ".join(f"{one.name}: {one.num_train} train, {one.num_test} test." for one in of),
+        note=" ".join(
+            f"{name}: {one.num_train} train, {one.num_test} test."
+            for name, one in zip(study.names, of, strict=True)
+        ),
     )
     yield Table(
         "poolings",
@@ -379,7 +389,10 @@ def _tables(study: EorStudy) -> Iterable[Table]:
                 one.retrievers.summaries, one.vote.retriever_weights, one.vote.wins, strict=True
             )
         ),
-        note="; ".join(f"{one.name}: similarities {_similarities(one.vote)}" for one in of),
+        note=" ".join(
+            f"Similarities of {name}: {_similarities(one.vote)}."
+            for name, one in zip(study.names, of, strict=True)
+        ),
     )
     yield Table(
         "upper-bounds",

@@ -44,14 +44,14 @@ def _counts(
             yield f"N = {len(set(study.query_ids)):,} queries, {len(study.retrievers)} retrievers"
             yield f"answers judged by {study.judge}"
         case EorStudy():
-            yield "N: " + ", ".join(map(_split, study.settings))
+            yield "N: " + ", ".join(map(_split, study.names, study.settings))
             yield f"{len(study.settings[0].vote.retrievers)} retrievers"
             yield f"answers judged by {study.judge}"
             yield f"vote by {study.settings[0].vote.pooling}"
 
 
-def _split(one: SettingFindings) -> str:
-    return f"{one.name} {one.num_train:,} train, {one.num_test:,} test"
+def _split(name: str, one: SettingFindings) -> str:
+    return f"{name} {one.num_train:,} train, {one.num_test:,} test"
 
 
 def _rankings(rows: Sequence[ExposureRow] | Sequence[UtilityRow]) -> str:

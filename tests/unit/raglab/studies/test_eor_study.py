@@ -1,5 +1,6 @@
 """The EoR study on answers of one letter, whose votes can be counted by hand; x is right."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -157,9 +158,7 @@ def test_tables_and_files_tell_all_of_it(study: EorStudy, tmp_path: Path) -> Non
 
 def test_figures_say_what_they_stand_on(study: EorStudy) -> None:
     words = statement(study)
-    assert words.startswith(
-        "N: letters, reader 1 train, 4 test; 3 retrievers; answers judged by exact_match;"
-    )
+    assert words.startswith("N: letters 1 train, 4 test; 3 retrievers; answers judged by exact_match;")
     assert words.endswith("95% intervals, bca bootstrap over queries, 100 resamples, seed 0")
     drawn = figures.of(study, stated="reader 7")
     assert list(drawn) == [
@@ -170,5 +169,11 @@ def test_figures_say_what_they_stand_on(study: EorStudy) -> None:
     for figure in drawn.values():
         strip = " ".join(figure.texts[-1].get_text().split())
         assert strip == f"{words}; reader 7"
-    two = eor.measure([SETTING, SETTING], F1, poolings=["mean"], bootstrap=QUICK)
-    assert "upper-bounds-letters-reader" in figures.of(two)
+    other = replace(SETTING, model="other")
+    two = eor.measure([SETTING, other], F1, poolings=["mean"], bootstrap=QUICK)
+    assert two.names == ("reader", "other")
+    assert figures.of(two)["upper-bounds-other"].axes[0].get_title(loc="left") == "other"
+    third = eor.measure(
+        [SETTING, other, replace(SETTING, dataset="words")], F1, poolings=["mean"], bootstrap=QUICK
+    )
+    assert third.names == ("letters, reader", "letters, other", "words, reader")
