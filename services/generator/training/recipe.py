@@ -1,6 +1,7 @@
 """The recipe of a training run: which data in which shares, and how each stage is trained."""
 
 import tomllib
+from collections.abc import Sequence
 from importlib import resources
 from importlib.resources.abc import Traversable
 from pathlib import Path
@@ -159,6 +160,23 @@ class Recipe(_Table):
                 f"recipe {self.name!r} has no [stage{number}]; add that table or run another stage"
             )
         return found
+
+
+def without(recipe: Recipe, kinds: Sequence[Kind]) -> Recipe:
+    """A recipe with no source of some kinds, for ablations (rankrag, table 3); the others take their share.
+
+    Raises:
+        RecipeError: nothing would be left, a kind is in no source, or a source stands in for one that goes.
+    """
+    for kind in kinds:
+        if all(source.kind is not kind for source in recipe.source):
+            raise RecipeError(f"recipe {recipe.name!r} has no source of the kind {kind.value} to leave out")
+    kept = [source.model_dump() for source in recipe.source if source.kind not in kinds]
+    name = f"{recipe.name} without {', '.join(kind.value for kind in kinds)}"
+    try:
+        return Recipe.model_validate(recipe.model_dump() | {"name": name, "source": kept})
+    except ValidationError as error:
+        raise RecipeError(f"{name}: {error.errors()[0]['msg']}") from None
 
 
 def presets() -> dict[str, Traversable]:

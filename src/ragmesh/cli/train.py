@@ -13,6 +13,7 @@ from ragmesh.cli.train_ium import ium
 
 if TYPE_CHECKING:
     from services.generator.training.blend import Blend
+    from services.generator.training.examples import Kind
 
 
 def train() -> typer.Typer:
@@ -45,6 +46,14 @@ def rankrag(
     ] = "bundled",
     output: Annotated[
         Path | None, typer.Option(help="Folder for checkpoints, logs and the model; empty or new.")
+    ] = None,
+    without: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="KIND",
+            help="Leave a kind of examples out, as the paper's ablations: retrieval-augmented-qa, "
+            "retrieval-augmented-ranking, … May be repeated.",
+        ),
     ] = None,
     data: Annotated[
         Path | None, typer.Option(help="Folder of the data sets; RAGMESH_SHARED_DATA by default.")
@@ -83,6 +92,8 @@ def rankrag(
     folder = data or default_data()
     try:
         chosen = recipes.load(recipe)
+        if without:
+            chosen = recipes.without(chosen, _kinds(without))
         if dry_run:
             blend = Blend(chosen, folder, stage=stage)
             if as_json:
@@ -115,6 +126,16 @@ def rankrag(
         screen.line(f"{done.step:,} steps done; the model is in {output / 'model'}")
     else:
         screen.line(f"stopped after {done.step:,} steps; go on with the same command and --resume")
+
+
+def _kinds(names: list[str]) -> "list[Kind]":
+    from services.generator.training.examples import Kind
+
+    unknown = [name for name in names if name not in Kind]
+    if unknown:
+        allowed = ", ".join(kind.value for kind in Kind)
+        raise CommandError(f"--without {unknown[0]}: allowed: {allowed}", USAGE)
+    return [Kind(name) for name in dict.fromkeys(names)]
 
 
 def export(

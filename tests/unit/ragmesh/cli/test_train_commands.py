@@ -105,3 +105,12 @@ def test_wrong_use_is_one_line(
 def test_nothing_to_export_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["train", "export", str(tmp_path), "--output", str(tmp_path / "out")]) == 1
     assert "settings.json is missing" in capsys.readouterr().err
+
+
+def test_a_kind_that_does_not_exist_or_is_not_there_cannot_be_left_out(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(folder, "--dry-run", "--without", "guessing") == 2
+    assert "--without guessing: allowed: sft, context-rich-qa" in capsys.readouterr().err
+    assert run(folder, "--dry-run", "--without", "retrieval-augmented-qa") == 1
+    assert "has no source of the kind retrieval-augmented-qa" in capsys.readouterr().err

@@ -3,6 +3,7 @@
 import pytest
 
 from services.generator.training import recipe
+from services.generator.training.examples import Kind
 from services.generator.training.recipe import RecipeError, Stage
 
 ONE = '[[source]]\nname = "a"\ndataset = "squad-open"\nkind = "context-rich-qa"\nratio = 1\n'
@@ -80,3 +81,18 @@ def test_the_rate_rises_holds_and_falls() -> None:
 
 def test_without_rise_and_fall_the_rate_is_constant() -> None:
     assert {Stage(steps=3).factor(step) for step in range(3)} == {1.0}
+
+
+def test_a_kind_can_be_left_out_for_ablations() -> None:
+    whole = recipe.load("laptop")
+    less = recipe.without(whole, [Kind.RETRIEVAL_AUGMENTED_QA])
+    assert {source.kind for source in less.source} == {source.kind for source in whole.source} - {
+        Kind.RETRIEVAL_AUGMENTED_QA
+    }
+    assert less.name == "laptop without retrieval-augmented-qa"
+    assert less.context == whole.context
+    one = recipe.parse('name = "x"\n' + ONE, origin="x")
+    with pytest.raises(RecipeError, match="has no source of the kind retrieval-augmented-ranking"):
+        recipe.without(one, [Kind.RETRIEVAL_AUGMENTED_RANKING])
+    with pytest.raises(RecipeError, match="x without"):
+        recipe.without(one, [source.kind for source in one.source])
