@@ -136,6 +136,12 @@ class Plan:
         found = [one for one in self.tasks if one.split == split and one.asked_of in agent.asked]
         return found[:most] if most else found
 
+    def without(self, split: str) -> list[str]:
+        """The agents that cannot be measured on a split, as they have no task of it; a line each."""
+        return [
+            f"{one.name} has no task of the split {split}" for one in self.agents if not self.of(one, split)
+        ]
+
 
 def load(path: Path) -> Plan:
     """The plan in a file, with its tasks.

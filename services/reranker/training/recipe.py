@@ -34,7 +34,7 @@ class Recipe(BaseModel):
     k: Annotated[int, Field(ge=1, le=256)] = 32
     queries: Annotated[int, Field(ge=0)] = 0
     evaluation: Annotated[int, Field(ge=0)] = 0
-    evaluation_split: Literal["dev", "test"] = "test"
+    evaluation_split: Literal["dev", "test"] = "dev"
     beams: Annotated[int, Field(ge=1, le=16)] = 1
     epochs: Annotated[int, Field(ge=1)] = 2
     batch_size: Annotated[int, Field(ge=1)] = 512

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, NoReturn
 
 import typer
 
-from ragmesh.cli.ask import Target
 from ragmesh.cli.failure import FAILED, USAGE, CommandError
 from ragmesh.cli.screen import Screen
 
@@ -63,7 +62,6 @@ def ium(
         float, typer.Option(min=0, help="Seconds the mesh may be away or overloaded before this gives up.")
     ] = 600.0,
     as_json: Annotated[bool, typer.Option("--json", help="Print what came of it as JSON.")] = False,
-    target: Target = None,
 ) -> None:
     """Train the reranker offline on what agents make of what it finds (iterative utility maximisation).
 
@@ -105,6 +103,8 @@ def ium(
                 chosen = recipes.load(recipe)
         except plans.PlanError as error:
             problems.extend(error.problems)
+    if plan is not None and chosen is not None:
+        problems.extend(plan.without(chosen.evaluation_split))
     if problems or plan is None or chosen is None:
         _refuse(screen, problems)
     if threads is not None:
@@ -115,7 +115,7 @@ def ium(
     ]
     try:
         with session.held(output, plan, chosen, begin=start, seed=seed) as evidence:
-            run = _Run(screen, plan, wanted, target, timeout, patience, in_flight, batch)
+            run = _Run(screen, plan, wanted, timeout, patience, in_flight, batch)
             options = {
                 "begin": start,
                 "seed": seed,
@@ -145,7 +145,6 @@ class _Run:
         screen: Screen,
         plan: "Plan",
         systems: Sequence["System"],
-        target: str | None,
         timeout: float,
         patience_s: float,
         in_flight: int,
@@ -154,7 +153,6 @@ class _Run:
         self._screen = screen
         self._plan = plan
         self._systems = systems
-        self._target = target
         self._timeout = timeout
         self._patience_s = patience_s
         self._in_flight = in_flight
@@ -169,7 +167,7 @@ class _Run:
         from ragmesh.generation import Generation
         from services.reranker.training.offline import Offline, StoppedError
 
-        addresses = Addresses(self._target) if self._target else Addresses.find()
+        addresses = Addresses.find()
         watcher = _Watcher(self._screen)
         loop = asyncio.get_running_loop()
         task = asyncio.current_task()

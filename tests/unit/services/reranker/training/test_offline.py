@@ -42,6 +42,7 @@ RECIPE = Recipe(
     learning_rate=1e-3,
     max_length=48,
     bf16=False,
+    evaluation_split="test",
 )
 
 

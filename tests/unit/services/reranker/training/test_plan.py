@@ -51,6 +51,11 @@ def test_agents_and_their_tasks_are_read(tmp_path: Path) -> None:
     assert [one.id for one in found.tasks] == ["qa1", "qa2", "qa3"]
     assert [one.id for one in found.of(second, "train")] == ["qa1", "qa3"]
     assert [one.id for one in found.of(second, "train", 1)] == ["qa1"]
+    assert found.without("test") == []
+    assert found.without("dev") == [
+        "qa/a has no task of the split dev",
+        "other/b has no task of the split dev",
+    ]
     assert (first.group, second.group) == ("qa", "d")
     assert first.writer != second.writer
     assert first.utility_of("the Ann", ["Ann"]) == 1.0
