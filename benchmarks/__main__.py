@@ -184,7 +184,8 @@ def _generation() -> tuple[str, str]:
     )
     audits = "\n".join(
         f"| {one.alpha:g} | {one.samples} | {one.distinct} | {_reuse(one.read_tokens, one.computed_tokens)} | "
-        f"{one.seconds:.2f} s | {one.generations:.0f} | {one.identical} of {one.compared} |"
+        f"{one.seconds:.2f} s | {one.generations:.0f} | {one.authors_s:.0f} s | {one.authors_s / one.seconds:.1f} | "
+        f"{one.identical} of {one.compared} |"
         for one in found.audits
     )
     whole = sum(one.generations for one in found.audits)
@@ -207,10 +208,11 @@ and what the batch itself gains. Identical: the same text as plain when ours com
 
 An audit of one query: {generation.SAMPLES} rankings of {generation.K} from {generation.POOL} passages at each α, beam {generation.BEAMS}; what is asked twice is asked once, and
 encodings of passages are kept. A generation is a question not seen before, alone: {found.generation_s * 1e3:.0f} ms. Together: the time of
-{whole:.0f} generations for {sum(one.samples for one in found.audits)} answers (target ≤ 80).
+{whole:.0f} generations for {sum(one.samples for one in found.audits)} answers (target ≤ 80). The authors' way keeps
+answers by ordered ranking alone and generates one by one (transformers, float32): the median of {generation.TIMED}, for each that differs.
 
-| α | rankings | distinct | tokens read / computed | time | in generations | identical to separate calls |
-|---|---|---|---|---|---|---|
+| α | rankings | distinct | tokens read / computed | time | in generations | the authors' way | its time / ours | identical to separate calls |
+|---|---|---|---|---|---|---|---|---|
 {audits}""",
     )
 
@@ -264,6 +266,71 @@ def _collections() -> tuple[str, str]:
     )
 
 
+def _ranking() -> tuple[str, str]:
+    from benchmarks import ranking
+
+    found = asyncio.run(ranking.measure())
+    overheads = "\n".join(
+        f"| {one.reranker} | {one.depth} | {one.rank_ms:.0f} ms | {one.alone_ms:.0f} ms | {one.share:.2f} | {one.ratio:.1f} |"
+        for one in sorted(found.overheads, key=lambda one: (one.reranker != "rankrag", one.depth))
+    )
+    speeds = "\n".join(
+        f"| {one.name} | {one.pairs_per_s:.0f} | {one.pairs_per_s / found.bound:.2f} | "
+        f"{one.pairs_per_s / found.speeds[1].pairs_per_s:.1f} | {one.tau:.4f} |"
+        for one in found.speeds
+    )
+    stopping = "\n".join(
+        f"| {one.count} | {one.tolerance:g} | {one.stopped} of {one.questions} | {100 * one.judged:.0f} % |"
+        for one in found.stopping
+    )
+    return (
+        "Ranking",
+        f"""{ranking.QUESTIONS} dev questions of squad-open with BM25's best passages; one thread of matrix products, everything in this
+process, medians. Ranking and answering beside answering alone, as the paper's Figure 5 (there 1.9 to 7 times): `rankrag` judges and
+answers with the bundled model, the cross-encoder is of MiniLM-L6's shape. Answers are greedy, from {ranking.SHOWN} passages. What rankrag has
+read to judge it does not read again to answer; the cross-encoder's ranking leaves all of it to do.
+
+| reranker | passages | ranking | answering alone | answering after ranking / alone | together / alone |
+|---|---|---|---|---|---|
+{overheads}
+
+{ranking.PAIRS} pairs of {found.tokens:.0f} tokens a request, the ways in turn. The bound is what float32 matrix products alone would take at the
+{found.gflops:.0f} GFLOP/s that a square one reaches here: {found.bound:.0f} pairs/s (targets: ≥ 0.6, with AMX ≥ 1.6; ≥ 3 × predict; Kendall ≥ 0.99).
+
+| | pairs/s | of the bound | of predict | Kendall's τ to float32 |
+|---|---|---|---|---|
+{speeds}
+
+{ranking.SMALL} pairs on {found.cores} cores: {found.small_ms:.0f} ms (target ≤ 200).
+
+Where judging {found.stopping[0].pool} passages stops when only the best are wanted (`top_k`, `tolerance`): at 0 the best are exactly those of
+judging all.
+
+| best wanted | tolerance | questions stopped early | passages judged |
+|---|---|---|---|
+{stopping}""",
+    )
+
+
+def _swapping() -> tuple[str, str]:
+    from benchmarks import swapping
+
+    rows = "\n".join(
+        f"| {one.name} | {one.answered:,} | {one.failed} | {one.swaps} | {one.versions} | {one.p50_ms:.0f} | {one.p99_ms:.0f} | {one.ratio:.2f} |"
+        for one in asyncio.run(swapping.measure())
+    )
+    return (
+        "Reranking while versions are swapped",
+        f"""One reranker process with a cross-encoder of MiniLM-L6's shape, {swapping.CLIENTS} clients over gRPC, {swapping.PAIRS} pairs a request, the reranker busy
+about half of the time. Versions are promoted and rolled back every {swapping.SWAP_EVERY_S:g} s; the training is of a model of the same shape, at the
+lowest priority. Milliseconds; p99 beside that with nothing else (target ≤ 2, no failures).
+
+| meanwhile | answered | failed | swaps | versions that answered | p50 | p99 | ratio |
+|---|---|---|---|---|---|---|---|
+{rows}""",
+    )
+
+
 def _retrieval() -> tuple[str, str]:
     from benchmarks import retrieval
 
@@ -284,6 +351,8 @@ SECTIONS = {
     "audit": (_audit, ("numpy",)),
     "observe": (_observe, ("sqlalchemy", "aiosqlite")),
     "generation": (_generation, ("torch", "transformers", "ctranslate2", "tritonclient")),
+    "ranking": (_ranking, ("torch", "transformers", "sentence-transformers")),
+    "swapping": (_swapping, ("torch", "transformers", "grpcio")),
 }
 
 

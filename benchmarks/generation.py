@@ -47,6 +47,8 @@ ALPHAS = (1.0, 2.0, 4.0, 8.0)
 POOL, SAMPLES, K = 100, 100, 5
 COMPARED = 20
 """Answers of an audit that are compared with separate calls."""
+TIMED = 10
+"""Answers of an audit that are also generated as the authors do."""
 START_S = 300.0
 
 
@@ -138,7 +140,9 @@ class Audit:
 
     ``read_tokens`` as often as they were shown, ``computed_tokens`` of them computed; ``generations``: the
     time in generations of a question not seen before; ``identical`` of ``compared`` answers that equal those
-    of separate calls.
+    of separate calls; ``authors_s`` what the authors of Fair-RAG's way takes, which keeps answers by ordered
+    ranking alone and generates one by one with transformers in float32: the median of ``TIMED`` of them, for
+    each that differs.
     """
 
     alpha: float
@@ -150,6 +154,7 @@ class Audit:
     generations: float
     identical: int
     compared: int
+    authors_s: float
 
 
 def squad(questions: int, pool: int) -> list[Asked]:
@@ -364,7 +369,8 @@ async def measure() -> Found:
                     batches.append(await _batches(model, exact, plain[name], requests[name][:8], beams))
         with in_process(BUNDLED, None) as model:
             generation_s = await _generation(model, asked[1:9])
-            audits = [await _audit(model, asked[0], alpha, generation_s) for alpha in ALPHAS]
+            plainly = plain[BUNDLED]
+            audits = [await _audit(model, plainly, asked[0], alpha, generation_s) for alpha in ALPHAS]
     return Found(streams, batches, audits, generation_s)
 
 
@@ -418,7 +424,9 @@ async def _generation(model: LanguageModel, asked: Sequence[Asked]) -> float:
     return median([(await batched(model, [_shown(one, num_beams=BEAMS)]))[0] for one in asked])
 
 
-async def _audit(model: LanguageModel, asked: Asked, alpha: float, generation_s: float) -> Audit:
+async def _audit(
+    model: LanguageModel, plain: Plain, asked: Asked, alpha: float, generation_s: float
+) -> Audit:
     """As the generator's engine does it: what is asked twice is asked once."""
     wanted = sampled(asked, alpha, SAMPLES, K, Decoding(num_beams=BEAMS, max_new_tokens=WRITTEN))
     distinct = list(dict.fromkeys(wanted))
@@ -430,6 +438,11 @@ async def _audit(model: LanguageModel, asked: Asked, alpha: float, generation_s:
         for request in compared:
             _, (alone,) = await batched(fresh, [request])
             same += alone.text == found[request].text
+    authors = []
+    for request in itertools.islice(found, TIMED):
+        began = time.perf_counter()
+        plain.answer(request)
+        authors.append(time.perf_counter() - began)
     return Audit(
         alpha,
         len(wanted),
@@ -440,4 +453,5 @@ async def _audit(model: LanguageModel, asked: Asked, alpha: float, generation_s:
         took / generation_s,
         same,
         len(compared),
+        len(distinct) * median(authors),
     )
