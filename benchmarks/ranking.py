@@ -1,0 +1,384 @@
+"""What ranking costs: beside answering alone (RankRAG, Figure 5), and beside sentence-transformers.
+
+The cross-encoder is the one in ``RAGMESH_BENCH_CROSS_ENCODER``, a folder, or else of the shape of MiniLM-L6:
+the base model with a head fitted to what the bundled generator says of other questions' passages, so that its
+scores are spread as a trained one's.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import tempfile
+import time
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from pathlib import Path
+from statistics import mean, median
+from typing import TypeVar
+
+import torch
+from scipy.stats import kendalltau
+from sentence_transformers import CrossEncoder
+
+from benchmarks.generation import BUNDLED, Asked, in_process, squad
+from meshkit.compute import ComputePool
+from meshkit.errors import MeshError
+from meshkit.placement import Placement
+from ragcore.ranking import top_k
+from services.generator import relevance
+from services.generator.domain import Augmentation, Decoding, GenerationRequest, Passage, RelevanceRequest
+from services.generator.ports import Cancellation, LanguageModel
+from services.reranker.backends.cross_encoder import CrossEncoderReranker
+from services.reranker.backends.encoder import Encoder, EncoderLoader
+from services.reranker.bundled import base
+from services.reranker.domain import Agent
+from services.reranker.domain import Passage as Candidate
+from services.reranker.models.pairs import passage_text
+from services.reranker.ports import Assigned
+
+T = TypeVar("T")
+
+DEPTHS = (20, 30, 40, 50, 100)
+"""Passages that are ranked, as in the paper's Figure 5."""
+SHOWN = 5
+QUESTIONS = 12
+PAIRS = 100
+CALLERS = 8
+FITTED = 8
+"""Questions that the head is fitted to; none of them is measured."""
+TOLERANCES = (0.0, 0.01, 0.05, 0.1)
+CERTAIN = (1, 5)
+"""How many of the best are wanted where judging stops early."""
+SMALL = 20
+"""Pairs of a small request."""
+_EXACT = "ours, float32"
+
+
+@dataclass(frozen=True)
+class Overhead:
+    """Ranking ``depth`` passages and answering from the best, beside answering alone; medians.
+
+    ``ratio``: of the time with ranking to that without; ``share``: of the time to answer that is left of it
+    after ranking, less than 1 where ranking has read the passages already.
+    """
+
+    reranker: str
+    depth: int
+    rank_ms: float
+    alone_ms: float
+    ratio: float
+    share: float
+
+
+@dataclass(frozen=True)
+class Stopping:
+    """Judging ``pool`` passages until the best ``count`` are certain within ``tolerance``.
+
+    ``stopped`` of ``questions`` before the end, after ``judged`` of all passages on average, in [0, 1].
+    """
+
+    count: int
+    tolerance: float
+    pool: int
+    questions: int
+    stopped: int
+    judged: float
+
+
+@dataclass(frozen=True)
+class Speed:
+    """Pairs a second of one way to score; ``tau``: Kendall's, to ours in float32, mean over questions."""
+
+    name: str
+    pairs_per_s: float
+    tau: float
+
+
+@dataclass(frozen=True)
+class Found:
+    """Everything measured.
+
+    ``bound``: pairs a second if scoring were float32 matrix products alone, at ``gflops``; ``tokens``: mean
+    length of a pair; ``small_ms``: p50 of 20 pairs on ``cores``.
+    """
+
+    overheads: list[Overhead]
+    stopping: list[Stopping]
+    speeds: list[Speed]
+    bound: float
+    gflops: float
+    tokens: float
+    small_ms: float
+    cores: int
+
+
+class _OneForAll:
+    """One model, whoever asks."""
+
+    def __init__(self, model: Encoder) -> None:
+        self._assigned = Assigned(model)
+
+    async def model_for(self, agent: Agent) -> Assigned:
+        return self._assigned
+
+
+async def measure(
+    *, questions: int = QUESTIONS, depths: Sequence[int] = DEPTHS, pairs: int = PAIRS, rounds: int = 9
+) -> Found:
+    """Measures one after the other, one thread of matrix products; the peers in turn."""
+    torch.set_num_threads(1)
+    asked = squad(questions + FITTED, max(*depths, pairs))
+    asked, others = asked[FITTED:], asked[:FITTED]
+    with tempfile.TemporaryDirectory() as made, ExitStack() as stack:
+        folder = await _cross_encoder(Path(made), others)
+        pool = ComputePool(2, "bench")
+        stack.callback(pool.close)
+        placement = Placement.choose("cpu", "auto")
+        exact = _encoder(folder, Placement.choose("cpu", "float32"))
+        narrow = _encoder(folder, placement)
+        overheads = []
+        for depth in depths:
+            overheads += await _overheads(depth, asked, narrow, pool)
+        stopping = await _stopping(asked, max(depths))
+        beside = _Beside(folder, exact, narrow, placement.dtype_name, pool)
+        speeds = await beside.measure([_first(one, pairs) for one in asked], rounds)
+        cores = os.cpu_count() or 1
+        torch.set_num_threads(cores)
+        small = [_first(one, SMALL) for one in asked]
+        small_ms = 1e3 * median([await beside.alone(one) for one in [*small, *small]])
+        torch.set_num_threads(1)
+        await beside.close()
+    return Found(overheads, stopping, *speeds, small_ms, cores)
+
+
+async def _cross_encoder(home: Path, others: Sequence[Asked]) -> Path:
+    if named := os.environ.get("RAGMESH_BENCH_CROSS_ENCODER"):
+        return Path(named)
+    tokenizer, model = base.fresh(seed=0)
+    found: list[torch.Tensor] = []
+    wanted: list[float] = []
+    with in_process(BUNDLED, None) as judge, torch.inference_mode():
+        for one in others:
+            few = one.passages[:20]
+            wanted += await _judged(judge, one.question, few)
+            read = tokenizer(
+                [one.question] * len(few),
+                [_text(passage) for passage in few],
+                padding=True,
+                truncation=True,
+                return_tensors="pt",
+            )
+            found.append(model.bert(**read).pooler_output)
+    seen = torch.cat(found).double()
+    logits = torch.logit(torch.tensor(wanted, dtype=torch.float64).clamp(0.001, 0.999))
+    features = torch.cat([seen, torch.ones(len(seen), 1, dtype=torch.float64)], 1)
+    # Ridge regression: there are about as many features as passages.
+    inner = features.T @ features + torch.eye(features.shape[1], dtype=torch.float64)
+    head = torch.linalg.solve(inner, features.T @ logits)
+    with torch.no_grad():
+        model.classifier.weight.copy_(head[None, :-1])
+        model.classifier.bias.copy_(head[-1:])
+    folder = home / "cross-encoder"
+    model.save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    return folder
+
+
+def _encoder(folder: Path, placement: Placement) -> Encoder:
+    loader = EncoderLoader(placement)
+    return loader.full(folder, "v", provenance="bench", created_at=datetime.now(UTC))
+
+
+def _reranker(encoder: Encoder, pool: ComputePool) -> CrossEncoderReranker:
+    """With the settings' defaults."""
+    return CrossEncoderReranker(
+        _OneForAll(encoder), pool=pool, batch_size=16, batch_tokens=4096, max_delay_s=0.002
+    )
+
+
+async def _overheads(
+    depth: int, asked: Sequence[Asked], narrow: Encoder, pool: ComputePool
+) -> list[Overhead]:
+    """Both rerankers at one depth, in turn for each question; what one question left behind is not kept."""
+    ranks: dict[str, list[float]] = {"rankrag": [], "cross-encoder": []}
+    after: dict[str, list[float]] = {"rankrag": [], "cross-encoder": []}
+    alone = []
+    cross_encoder = _reranker(narrow, pool)
+    with in_process(BUNDLED, None) as one_model, in_process(BUNDLED, None, cache_bytes=0) as another:
+        await _answered(another, asked[0], range(SHOWN))  # warm
+        for one in asked:
+            some = _first(one, depth)
+            alone.append((await _timed(_answered(another, some, range(SHOWN))))[0])
+            took, scores = await _timed(_judged(one_model, some.question, some.passages))
+            ranks["rankrag"].append(took)
+            after["rankrag"].append((await _timed(_answered(one_model, some, _best(scores))))[0])
+            took, scores = await _timed(_scored(cross_encoder, some, Agent()))
+            ranks["cross-encoder"].append(took)
+            after["cross-encoder"].append((await _timed(_answered(another, some, _best(scores))))[0])
+    await cross_encoder.close()
+    return [
+        Overhead(
+            name,
+            depth,
+            1e3 * median(ranks[name]),
+            1e3 * median(alone),
+            median((r + a) / b for r, a, b in zip(ranks[name], after[name], alone, strict=True)),
+            median(a / b for a, b in zip(after[name], alone, strict=True)),
+        )
+        for name in ranks
+    ]
+
+
+async def _stopping(asked: Sequence[Asked], pool: int) -> list[Stopping]:
+    """What the generator's engine would have judged, told from the scores of all."""
+    scores = []
+    with in_process(BUNDLED, None, cache_bytes=0) as judge:
+        for one in asked:
+            scores.append(await _judged(judge, one.question, one.passages[:pool]))
+    ids = [f"{place:04}" for place in range(pool)]  # ties by the retriever's order
+    found = []
+    for count in CERTAIN:
+        for tolerance in TOLERANCES:
+            judged = [_needed(one, ids, count, tolerance) for one in scores]
+            stopped = sum(one < pool for one in judged)
+            found.append(Stopping(count, tolerance, pool, len(asked), stopped, mean(judged) / pool))
+    return found
+
+
+def _needed(scores: Sequence[float], ids: Sequence[str], count: int, tolerance: float) -> int:
+    for some in relevance.rounds(len(ids), count):
+        if relevance.settled(scores[: some.stop], ids, count, tolerance):
+            return int(some.stop)
+    return len(ids)
+
+
+class _Beside:
+    """Ours beside sentence-transformers: the same pairs, in turn.
+
+    Args:
+        folder: of the cross-encoder.
+        exact: the same in float32.
+        narrow: the same in the type that serves.
+        dtype: that type's name.
+        pool: threads that compute.
+    """
+
+    def __init__(self, folder: Path, exact: Encoder, narrow: Encoder, dtype: str, pool: ComputePool) -> None:
+        self._peer = CrossEncoder(str(folder), device="cpu")
+        self._encoder = exact
+        self._exact = _reranker(exact, pool)
+        self._narrow = _reranker(narrow, pool)
+        self._agents = [Agent(f"task-{at}", "m") for at in range(CALLERS)]
+        self._ways: dict[str, Callable[[Asked], Awaitable[list[float]]]] = {
+            _EXACT: lambda one: _scored(self._exact, one, Agent()),
+            "`CrossEncoder.predict`, defaults": self._predicted,
+            f"ours, {dtype}": lambda one: _scored(self._narrow, one, Agent()),
+            f"ours, {dtype}, {CALLERS} callers, as many agents": self._together,
+        }
+
+    async def measure(self, asked: Sequence[Asked], rounds: int) -> tuple[list[Speed], float, float, float]:
+        """Speeds, the bound, what matrix products reach, and the mean length of a pair."""
+        lengths = [self._lengths(one) for one in asked]
+        for way in self._ways.values():
+            await way(_first(asked[0], CALLERS))  # warm
+        speeds: dict[str, list[float]] = {name: [] for name in self._ways}
+        taus: dict[str, list[float]] = {name: [] for name in self._ways}
+        products, bounds = [], []
+        for turn in range(rounds):
+            one, of_one = asked[turn % len(asked)], lengths[turn % len(asked)]
+            products.append(_gflops())
+            bounds.append(1e9 * products[-1] * len(of_one) / sum(map(_operations, of_one)))
+            scores: dict[str, list[float]] = {}
+            for name, way in self._ways.items():
+                took, scores[name] = await _timed(way(one))
+                speeds[name].append(len(one.passages) / took)
+                taus[name].append(float(kendalltau(scores[_EXACT], scores[name]).statistic))
+        found = [Speed(name, median(speeds[name]), mean(taus[name])) for name in self._ways]
+        return found, median(bounds), median(products), mean(map(mean, lengths))
+
+    async def alone(self, one: Asked) -> float:
+        """Seconds of one caller's request."""
+        return (await _timed(_scored(self._narrow, one, Agent())))[0]
+
+    async def close(self) -> None:
+        """Ends what waits."""
+        await self._exact.close()
+        await self._narrow.close()
+
+    def _lengths(self, one: Asked) -> list[int]:
+        texts = [_text(passage) for passage in one.passages]
+        return [len(row.ids) for row in self._encoder.rows(one.question, texts, Agent())]
+
+    async def _predicted(self, one: Asked) -> list[float]:
+        pairs = [(one.question, _text(passage)) for passage in one.passages]
+        return [float(value) for value in self._peer.predict(pairs, show_progress_bar=False)]
+
+    async def _together(self, one: Asked) -> list[float]:
+        """The same pairs, of callers that come at the same time."""
+        parts = [replace(one, passages=one.passages[at::CALLERS]) for at in range(CALLERS)]
+        asking = [_scored(self._narrow, part, agent) for part, agent in zip(parts, self._agents, strict=True)]
+        found = await asyncio.gather(*asking)
+        return [found[at % CALLERS][at // CALLERS] for at in range(len(one.passages))]
+
+
+async def _timed(work: Awaitable[T]) -> tuple[float, T]:
+    began = time.perf_counter()
+    found = await work
+    return time.perf_counter() - began, found
+
+
+async def _judged(model: LanguageModel, question: str, passages: Sequence[Passage]) -> list[float]:
+    return await model.score_relevance(RelevanceRequest(question, tuple(passages)), Cancellation())
+
+
+async def _answered(model: LanguageModel, asked: Asked, places: Sequence[int]) -> None:
+    request = GenerationRequest(
+        asked.question,
+        tuple(asked.passages[place] for place in places),
+        augmentation=Augmentation.FUSION_IN_DECODER,
+        decoding=Decoding(max_new_tokens=32),
+    )
+    (outcome,) = await model.generate_batch([request], Cancellation())
+    if isinstance(outcome, MeshError):
+        raise outcome
+
+
+async def _scored(reranker: CrossEncoderReranker, asked: Asked, agent: Agent) -> list[float]:
+    passages = [Candidate(one.id, one.title, one.text) for one in asked.passages]
+    return list((await reranker.score(asked.question, passages, agent)).values)
+
+
+def _best(scores: Sequence[float]) -> list[int]:
+    found: list[int] = top_k(scores, None, SHOWN).tolist()
+    return found
+
+
+def _first(asked: Asked, count: int) -> Asked:
+    return replace(asked, passages=asked.passages[:count], scores=asked.scores[:count])
+
+
+def _text(passage: Passage) -> str:
+    return passage_text(passage.title, passage.text)
+
+
+def _operations(tokens: int) -> int:
+    """Floating-point operations of one pair's matrix products, padding not counted."""
+    shape = base.config()
+    hidden, inner = shape.hidden_size, shape.intermediate_size
+    of_a_token = 2 * (4 * hidden * hidden + 2 * hidden * inner) + 4 * tokens * hidden
+    return int(shape.num_hidden_layers * tokens * of_a_token)
+
+
+def _gflops() -> float:
+    """Billion operations a second of a float32 matrix product that suits the processor."""
+    one = torch.randn(1024, 1024)
+    torch.mm(one, one)
+    times = []
+    for _ in range(5):
+        began = time.perf_counter()
+        torch.mm(one, one)
+        times.append(time.perf_counter() - began)
+    return 2 * 1024**3 / min(times) / 1e9
