@@ -131,11 +131,11 @@ def rankrag(
 def _kinds(names: list[str]) -> "list[Kind]":
     from services.generator.training.examples import Kind
 
-    unknown = [name for name in names if name not in Kind]
+    known = {kind.value: kind for kind in Kind}
+    unknown = [name for name in names if name not in known]
     if unknown:
-        allowed = ", ".join(kind.value for kind in Kind)
-        raise CommandError(f"--without {unknown[0]}: allowed: {allowed}", USAGE)
-    return [Kind(name) for name in dict.fromkeys(names)]
+        raise CommandError(f"--without {unknown[0]}: allowed: {', '.join(known)}", USAGE)
+    return [known[name] for name in dict.fromkeys(names)]
 
 
 def export(
