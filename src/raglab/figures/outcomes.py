@@ -7,9 +7,8 @@ from typing import Final
 import numpy as np
 from matplotlib.colors import ListedColormap
 from matplotlib.figure import Figure
-from matplotlib.patches import Patch
 
-from raglab.figures.style import COLUMN_INCHES, figure, shortened, styled
+from raglab.figures.style import COLUMN_INCHES, figure, legend_below, shortened, styled
 from raglab.studies.stability import StabilityStudy
 
 _KINDS: Final = ("useful", "not useful", "not reached", "not marked")
@@ -56,6 +55,7 @@ def draw_outcomes(study: StabilityStudy) -> Figure:
         for spine in axes.spines.values():
             spine.set_visible(False)
         used = [kind for kind in range(len(_KINDS)) if (kinds == kind).any()]
-        handles = [Patch(facecolor=_COLOURS[kind], label=_KINDS[kind]) for kind in used]
-        made.legend(handles=handles, loc="outside lower center", ncols=len(handles), frameon=False)
+        for kind in used:
+            axes.plot([], [], "s", color=_COLOURS[kind], label=_KINDS[kind])
+        legend_below(made, axes, columns=len(used))
     return made

@@ -318,7 +318,7 @@ def _mesh_problems(plan: "HarvestPlan", client: "Client", named: Sequence[str]) 
         for topic in plan.topics.topics:
             for turn in topic.useful or ():
                 problems.extend(
-                    f"{plan.topics.path}, line {topic.line}: useful passage {name!r} is not in {collection!r}"
+                    f"{plan.topics.path}:{topic.line}: useful passage {name!r} is not in {collection!r}"
                     for name in turn
                     if name not in stored
                 )

@@ -126,7 +126,8 @@ def write(found: Findings, facts: Sequence[tuple[str, str]], folder: Path) -> li
         The files, the page first.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    drawn = {"outcomes": draw_outcomes(found.stability)}
+    statement = "; ".join(f"{name}: {value}" for name, value in facts if name != "intervals")
+    drawn = {"outcomes": figures.state(draw_outcomes(found.stability), statement)}
     sections = [("Turns", "outcomes", found.stability.tables(), drawn)]
     if found.fairness is not None:
         sections.append(
@@ -134,17 +135,15 @@ def write(found: Findings, facts: Sequence[tuple[str, str]], folder: Path) -> li
                 "Relevance and group fairness",
                 "fairness",
                 found.fairness.tables(),
-                dict(figures.of(found.fairness)),
+                dict(figures.of(found.fairness, stated=statement)),
             )
         )
     written: list[Path] = []
     text = ["# Harvest", "", *(f"- {name}: {value}" for name, value in facts), ""]
-    statement = "; ".join(f"{name}: {value}" for name, value in facts)
     for title, stem, tables, plots in sections:
         written.extend(reports.write_csv(tables, folder / f"{stem}.csv"))
         text += [f"## {title}", ""]
         for name, figure in plots.items():
-            figures.state(figure, statement)
             for ending in ("svg", "png"):
                 target = folder / f"{name}.{ending}"
                 figures.save(figure, target)

@@ -1,7 +1,16 @@
+from pathlib import Path
+
 import pytest
 
 from ragcore.group_fairness import format_jsonl
-from raglab.files import FileError, read_attributes, read_conversations, uniform_attributes
+from raglab.files import (
+    FileError,
+    TurnMarks,
+    read_attributes,
+    read_conversations,
+    read_marks,
+    uniform_attributes,
+)
 
 START = ("##### C1", "### U1", "films please", "### S1 o", "One https://films.example/1")
 
@@ -82,3 +91,18 @@ def test_targets_that_are_none_are_refused(write, text: str, said: str):
         read_attributes(write("a.json", text))
 
     assert said in str(caught.value)
+
+
+def test_marks_are_read_whatever_the_annotations_are(tmp_path: Path) -> None:
+    path = tmp_path / "talk.txt"
+    path.write_text(
+        "##### M001\n### U1\nlist\n### S1 x\nno\n##### M002\n### U1\nlist\n### S1 o\nA: http://a\n#L?\n"
+        "#RATINGS: (?)\n### U2\nmore\n### S2\nB\n"
+    )
+    assert read_marks(path) == [TurnMarks("M001", (False,)), TurnMarks("M002", (True, None))]
+    path.write_text("### S1 o\n")
+    with pytest.raises(FileError, match=":1: is a turn of no topic"):
+        read_marks(path)
+    path.write_text("text\n")
+    with pytest.raises(FileError, match="has no conversation"):
+        read_marks(path)
