@@ -5,13 +5,13 @@ Source: fair-rag §3.1, §3.3.2, §3.3.3, §5, appendices B and C.3.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 
 import numpy as np
 
-from ragcore.arrays import count
+from ragcore.arrays import IntArray, count
 from ragcore.errors import InvalidInput
 from ragcore.intervals import BootstrapInterval
 from ragcore.text_metrics import LAMP_METRICS, accuracy, exact_match, lamp_utility, rouge, token_f1
@@ -113,6 +113,8 @@ class SystemFairness:
     baseline: float
     """Mean normalised expected utility of the deterministic ranking."""
     intervals: FairnessIntervals
+    differences: tuple[BootstrapInterval, ...]
+    """Its five values with their intervals over queries."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -213,7 +215,7 @@ def measure(
         rows=tuple(rows),
         summaries=tuple(_summary(key, rows, settings) for key in order),
         curves=_curves(rows, systems, settings),
-        fairness=tuple(_fairness(rows, systems, baseline)),
+        fairness=tuple(_fairness(rows, systems, baseline, settings)),
         comparisons=compare_systems(
             {("eu", row.system, row.alpha): {} for row in rows},
             [("eu", row.system, row.alpha, row.query_id, row.eu) for row in rows],
@@ -285,7 +287,9 @@ def _curves(rows: list[UtilityRow], systems: list[str], bootstrap: Bootstrap) ->
     return tuple(one for one in found if one is not None)
 
 
-def _fairness(rows: list[UtilityRow], systems: list[str], baseline: str | None) -> Iterable[SystemFairness]:
+def _fairness(
+    rows: list[UtilityRow], systems: list[str], baseline: str | None, bootstrap: Bootstrap
+) -> Iterable[SystemFairness]:
     for system in systems:
         against = baseline or system
         level = [
@@ -299,7 +303,40 @@ def _fairness(rows: list[UtilityRow], systems: list[str], baseline: str | None) 
             found = fairness_intervals(
                 [row.ee_d_norm for row in sampled], [row.eu_norm for row in sampled], mean
             )
-            yield SystemFairness(system, against, mean, found)
+            even = [row for row in rows if row.system == against and row.alpha is None]
+            yield SystemFairness(
+                system,
+                against,
+                mean,
+                found,
+                tuple(_difference(place, found, system, sampled, even, bootstrap) for place in range(5)),
+            )
+
+
+def _difference(
+    place: int,
+    found: FairnessIntervals,
+    system: str,
+    sampled: Sequence[UtilityRow],
+    even: Sequence[UtilityRow],
+    bootstrap: Bootstrap,
+) -> BootstrapInterval:
+    """Utility at one level of fairness minus the deterministic ranking's, with queries drawn for both."""
+    points = [*sampled, *even]
+    utility = np.array([row.eu_norm for row in points])
+    disparity = np.array([row.ee_d_norm for row in points])
+    low, high = found.edges[place], found.edges[place + 1]
+    is_sampled = np.arange(len(points)) < len(sampled)
+    defined = ~np.isnan(utility)
+    here = is_sampled & defined & (disparity >= low) & (disparity < high)
+    held_against = ~is_sampled & defined
+
+    def difference(drawn: IntArray) -> float:
+        mine, theirs = utility[drawn][here[drawn]], utility[drawn][held_against[drawn]]
+        return float(mine.mean() - theirs.mean()) if len(mine) and len(theirs) else float("nan")
+
+    name = f"fairness {system} {low:g}"
+    return bootstrap.statistic(name, [row.query_id for row in points], difference)
 
 
 def _tables(study: UtilityStudy) -> Iterable[Table]:
@@ -338,10 +375,7 @@ def _tables(study: UtilityStudy) -> Iterable[Table]:
                 for low, high in zip((0, 0.2, 0.4, 0.6, 0.8), (0.2, 0.4, 0.6, 0.8, 1), strict=True)
             ),
         ),
-        tuple(
-            (one.system, one.baseline_system, one.baseline, *one.intervals.values.tolist())
-            for one in study.fairness
-        ),
+        tuple((one.system, one.baseline_system, one.baseline, *one.differences) for one in study.fairness),
         note="Each level includes its lower edge and not its upper; the lower, the fairer.",
     )
     yield curve_table(study.curves)

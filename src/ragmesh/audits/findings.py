@@ -1,12 +1,13 @@
 """What an audit found, from its records: tables, figures and one page."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from raglab import figures, reports
 from raglab.files import read_audits
-from raglab.studies import Bootstrap, ExposureStudy, UtilityStudy, exposure, utility
+from raglab.reports.markdown import as_markdown
+from raglab.studies import Bootstrap, ExposureStudy, UtilityStudy, exposure, statement, utility
 from ragmesh.audits.plan import AuditPlan
 
 
@@ -55,12 +56,15 @@ def longest(files: Sequence[Path]) -> int:
     )
 
 
-def write(findings: Sequence[Finding], facts: Sequence[tuple[str, str]], folder: Path) -> list[Path]:
-    """Writes each model's tables as CSV, its figures as SVG and PNG, and one page of everything.
+def write(
+    findings: Sequence[Finding], facts: Sequence[tuple[str, str]], folder: Path, *, stated: str = ""
+) -> list[Path]:
+    """Writes each model's tables as CSV and Markdown, its figures as SVG and PNG, and one page of everything.
 
     Args:
         findings: of the models.
         facts: what the page says it is about: names and values.
+        stated: models, versions and seeds, for the strip below figures and the notes of tables.
         folder: where to; made if it is not there.
 
     Returns:
@@ -68,14 +72,17 @@ def write(findings: Sequence[Finding], facts: Sequence[tuple[str, str]], folder:
     """
     folder.mkdir(parents=True, exist_ok=True)
     sections, written = [], []
+    lines = ["# Audit", "", *(f"- {name}: {value}" for name, value in facts), ""]
     for one in findings:
         for name, study in (("exposure", one.exposure), ("utility", one.utility)):
             if study is None:
                 continue
             stem = f"{one.model}-{name}" if one.model else name
-            drawn = figures.of(study)
+            drawn = figures.of(study, stated=stated)
             tables = study.tables()
             written.extend(reports.write_csv(tables, folder / f"{stem}.csv"))
+            text = "; ".join(part for part in (statement(study), stated) if part)
+            tables = tuple(replace(table, note=f"{table.note} {text}.".strip()) for table in tables)
             for figure_name, figure in drawn.items():
                 for ending in ("svg", "png"):
                     target = folder / f"{stem}-{figure_name}.{ending}"
@@ -83,6 +90,12 @@ def write(findings: Sequence[Finding], facts: Sequence[tuple[str, str]], folder:
                     written.append(target)
             title = f"{name.capitalize()}, {one.model}" if one.model else name.capitalize()
             sections.append(reports.Section(title, tables[:-1] or tables, drawn))
+            lines += [f"## {title}", "", as_markdown(tables[:-1] or tables, level=3)]
+            for figure_name in drawn:
+                shown = reports.caption(figure_name)
+                lines += [f"![{shown}]({stem}-{figure_name}.png)", "", shown, ""]
+    written.append(folder / "report.md")
+    written[-1].write_text("\n".join(lines), encoding="utf-8")
     page = folder / "report.html"
     page.write_text(reports.page(reports.Report("Audit", facts, sections)), encoding="utf-8")
     return [page, *written]

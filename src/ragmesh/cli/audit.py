@@ -208,6 +208,7 @@ class _Watcher:
 def _report(screen: Screen, plan: "AuditPlan", out: Path, count: int, facts: dict[str, str]) -> None:
     """Measures all shards, once all of them are there."""
     import json
+    from importlib.metadata import version
 
     from ragmesh.audits import findings
     from ragmesh.cli.eval.outputs import show
@@ -243,7 +244,18 @@ def _report(screen: Screen, plan: "AuditPlan", out: Path, count: int, facts: dic
     ]
     if plan.until_width is not None:
         told.append(("sampling stops", f"at an interval of the expected utility {plan.until_width:g} wide"))
-    written = findings.write(found, told, out / "report")
+    program = f"ragmesh {version('ragmesh')}"
+    told.append(("program", program))
+    made = [
+        f"{name.removeprefix('version of ')} {value}" for name, value in facts.items() if "version of" in name
+    ]
+    rerankers = dict.fromkeys(
+        value
+        for name, value in facts.items()
+        if name.startswith("reranker of ") and value not in ("", "none")
+    )
+    stated = "; ".join((*made, *rerankers, f"rankings drawn with seed {plan.seed}", program))
+    written = findings.write(found, told, out / "report", stated=stated)
     for one in found:
         for study in (one.exposure, one.utility):
             if study is not None:

@@ -184,8 +184,29 @@ def test_levels_of_fairness_are_held_against_the_deterministic_ranking():
     (one,) = found.fairness
     assert one.baseline == 1.0
     np.testing.assert_array_equal(one.intervals.values, [np.nan, np.nan, 1 / 2 - 1, np.nan, np.nan])
+    np.testing.assert_array_equal([level.value for level in one.differences], one.intervals.values)
+    assert np.isnan(one.differences[2].low)  # one query says nothing of others
     assert [curve.name for curve in found.curves] == ["disparity-utility"]
     assert found.curves[0].tradeoff.fit.slope == pytest.approx((1 - 1 / 2) / (1 - 1 / 2))
+
+
+def test_levels_of_fairness_have_intervals_over_queries():
+    queries = [
+        audit(
+            sampling("x", None, "1", utilities=[1.0]),
+            sampling("x", 1.0, "12", utilities=[1.0, low]),
+            query=query,
+        )
+        for query, low in (("q1", 0.0), ("q2", 0.5))
+    ]
+
+    (one,) = utility.measure(queries, k=1, bootstrap=QUICK).fairness
+
+    level = one.differences[2]
+    assert level.value == pytest.approx((1 / 2 + 3 / 4) / 2 - 1)
+    # A resample holds either query twice, or both.
+    assert level.low == pytest.approx(1 / 2 - 1)
+    assert level.high == pytest.approx(3 / 4 - 1)
 
 
 def test_answers_need_references_and_metrics_are_known():

@@ -1,0 +1,42 @@
+"""What an audit's report says, from records alone."""
+
+from pathlib import Path
+
+from raglab.files import read_labels, read_queries
+from ragmesh.audits import findings
+from ragmesh.audits.plan import AuditPlan, System
+
+RECORDS = """
+{"query_id": "q1", "ranking": ["a"], "system": "bm25", "answer": "x", "references": ["x"]}
+{"query_id": "q1", "ranking": ["a"], "system": "bm25", "alpha": 1, "sample": 0, "answer": "x"}
+{"query_id": "q1", "ranking": ["b"], "system": "bm25", "alpha": 1, "sample": 1, "answer": "y"}
+{"query_id": "q1", "ranking": ["a"], "system": "bm25", "alpha": 8, "sample": 0, "answer": "x"}
+{"query_id": "q1", "ranking": ["a"], "system": "bm25", "alpha": 8, "sample": 1, "answer": "x"}
+"""
+
+
+def test_pages_tables_and_figures_say_what_they_stand_on(tmp_path: Path) -> None:
+    queries, labels, records = tmp_path / "q.jsonl", tmp_path / "q.qrels", tmp_path / "m.jsonl"
+    queries.write_text('{"query_id": "q1", "question": "?", "references": ["x"]}\n')
+    labels.write_text("q1 0 a 1\n")
+    records.write_text(RECORDS.strip() + "\n")
+    plan = AuditPlan(read_queries(queries), read_labels(labels), [System("bm25")], ["m"])
+
+    found = findings.measure(plan, {"m": [records]})
+    written = findings.write(found, [("queries", "1")], tmp_path / "report", stated="m 7")
+
+    names = {path.name for path in written}
+    # Figures 3 to 6 and tables 1, 3, 4 and 5 of fair-rag, and what else there is.
+    for figure in (
+        *("m-exposure-dial-disparity", "m-exposure-dial-quality", "m-utility-dial-utility"),
+        *("m-exposure-disparity-quality", "m-utility-quality-utility", "m-utility-disparity-utility"),
+    ):
+        assert {f"{figure}.svg", f"{figure}.png"} <= names
+    assert {"m-utility-fairness.csv", "m-utility-curves.csv", "m-exposure-curves.csv", "report.html"} <= names
+    page = (tmp_path / "report" / "report.html").read_text(encoding="utf-8")
+    markdown = (tmp_path / "report" / "report.md").read_text(encoding="utf-8")
+    words = "1 queries, N = 2 rankings at each α; k = 1; 95% intervals, bca bootstrap over queries"
+    for text in (page, markdown):
+        assert words in text
+        assert "m 7." in text
+    assert "](m-utility-disparity-utility.png)" in markdown
