@@ -1,5 +1,6 @@
 """The real mesh: five processes on free ports under a home of their own, as ``ragmesh up`` starts them."""
 
+import json
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,6 +11,11 @@ from ragmesh import Addresses, Client, demo
 from ragmesh.mesh import MeshSettings, MeshState, launch, stop
 
 DEMO = "demo"
+SOURCES = {
+    "Lexical": {"collection": DEMO, "retriever": "bm25-lucene", "depth": 4},
+    "Dense": {"collection": DEMO, "retriever": "dense", "depth": 4},
+}
+"""What expressions can name in that mesh."""
 
 
 @dataclass(frozen=True)
@@ -34,7 +40,10 @@ def mesh(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningMesh]:
         home=tmp_path_factory.mktemp("mesh"),
         port=0,
         start_s=600,
-        environment={"RAGMESH_GENERATOR_DTYPE": "float32"},
+        environment={
+            "RAGMESH_GENERATOR_DTYPE": "float32",
+            "RAGMESH_ORCHESTRATOR_SOURCES": json.dumps(SOURCES),
+        },
     )
     state = launch(settings)
     try:

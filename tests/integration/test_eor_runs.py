@@ -1,0 +1,145 @@
+"""`ragmesh eor` over the real mesh: votes that can be counted again, the same bytes after kills, bad input."""
+
+import json
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from orchestrator.ensembles.definitions import EnsembleDefinition, Ensembles
+from orchestrator.expressions.sources import Catalogue, SourceDefinition
+from raglab.files import read_ensemble
+from ragmesh import Client, demo
+from tests.integration.conftest import SOURCES, RunningMesh
+
+pytestmark = [pytest.mark.mesh, pytest.mark.timeout(1800)]
+
+PATIENCE_S = 600.0
+QUESTIONS = demo.questions()[:4]
+POOL = "Lexical@1,Dense@2,Lexical@RR@1&Dense@1,ReFree"
+MEMBERS = tuple(POOL.split(","))
+FILES = ("eor.journal", "questions.ragmesh-pointer.jsonl")
+
+
+@pytest.fixture
+def questions(tmp_path: Path) -> Path:
+    """Four questions of the demo."""
+    path = tmp_path / "questions.jsonl"
+    path.write_text(
+        "".join(
+            json.dumps({"query_id": one.id, "question": one.question, "references": list(one.answers)}) + "\n"
+            for one in QUESTIONS
+        )
+    )
+    return path
+
+
+def command(home: Path, *arguments: str) -> "subprocess.Popen[str]":
+    """Starts the command."""
+    return subprocess.Popen(
+        [sys.executable, "-m", "ragmesh", "eor", *arguments],
+        env=os.environ | {"RAGMESH_HOME": str(home)},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+
+
+def ends(process: "subprocess.Popen[str]") -> tuple[int, str]:
+    said, _ = process.communicate(timeout=PATIENCE_S)
+    return process.returncode, said
+
+
+def test_a_killed_study_ends_as_one_that_was_not(
+    mesh: RunningMesh, client: Client, questions: Path, tmp_path: Path
+) -> None:
+    whole, out = tmp_path / "whole", tmp_path / "killed"
+    # With this seed two questions are trained on and two tested on: the split follows from their ids alone.
+    options = ("--pool", POOL, "--seed", "2", "--similarity", "token_f1", "--similarity", "containment_em")
+    status, said = ends(command(mesh.home, str(questions), *options, "-o", str(whole)))
+    assert status == 0, said
+    assert "The ensemble against single retrievers" in said
+
+    found = read_ensemble([whole / FILES[1]])
+    assert found.retrievers == MEMBERS
+    assert {one.query_id for one in found.questions} == {one.id for one in QUESTIONS}
+    by_member = dict(zip(MEMBERS, found.questions[0].answers, strict=True))
+    assert by_member["ReFree"].context == ""
+    assert by_member["Lexical@1"].context
+    # One of them by hand: the same question with that retriever alone.
+    first = found.questions[0]
+    for member in (MEMBERS[0], MEMBERS[2]):
+        alone = client.answer(first.question, expression=member, observe=False)
+        assert by_member[member].answer == alone.text
+
+    journal = out / FILES[0]
+    for goal in (2, 3):
+        process = command(mesh.home, str(questions), *options, "-o", str(out))
+        late = time.monotonic() + PATIENCE_S
+        while process.poll() is None and time.monotonic() < late:
+            if journal.exists() and len(journal.read_bytes().splitlines()) >= goal:
+                break
+            time.sleep(0.01)
+        process.kill()
+        process.communicate(timeout=60)
+    status, said = ends(command(mesh.home, str(questions), *options, "-o", str(out)))
+    assert status == 0, said
+    for name in FILES:
+        assert (out / name).read_bytes() == (whole / name).read_bytes()
+
+    # Without the mesh the same report is made of what is there.
+    report = (whole / "report" / "eor.csv").read_bytes()
+    status, said = ends(command(tmp_path, str(questions), *options, "-o", str(whole), "--report-only"))
+    assert status == 0, said
+    assert (whole / "report" / "eor.csv").read_bytes() == report
+    assert (whole / "report" / "weights.png").stat().st_size > 0
+
+    # The weights are such as an orchestrator takes for its ensembles.
+    written = json.loads((whole / "report" / "ensembles.json").read_text())
+    ensembles = Ensembles(
+        {name: EnsembleDefinition.model_validate(one) for name, one in written.items()},
+        Catalogue({name: SourceDefinition.model_validate(one) for name, one in SOURCES.items()}),
+    )
+    roster = ensembles.get("eor")
+    assert roster is not None
+    assert roster.members == MEMBERS
+    assert set(roster.voting("questions").similarities) == {"token_f1", "containment_em"}
+
+
+def test_everything_wrong_is_told_before_anything_is_generated(mesh: RunningMesh, tmp_path: Path) -> None:
+    bad, out = tmp_path / "bad.jsonl", tmp_path / "out"
+    bad.write_text('{"query_id": "q1", "question": "Who?"}\n{"query_id": "q1", "question": "Who?"}\n')
+    status, said = ends(
+        command(
+            mesh.home,
+            str(bad),
+            *(
+                "--pool",
+                "Wiki@3,Lexical@1,Lexical@1@CP",
+                "-o",
+                str(out),
+                "--similarity",
+                "nli",
+                "--judge",
+                "oracle",
+            ),
+        )
+    )
+    assert status == 2
+    for problem in (
+        "bad.jsonl:2: repeats the query 'q1' of line 1",
+        "these questions have no answers to judge by: q1",
+        "--pool Wiki@3: expression: column 1: there is no source 'Wiki'",
+        "--pool Lexical@1@CP: the model ragmesh-pointer cannot summarise passages (@CP)",
+        "--similarity nli: --nli-model",
+        "--judge oracle: allowed: exact_match, containment, token_f1",
+        "of 1 questions, --train-share 0.5 and --seed 0 leave none to",
+    ):
+        assert problem in " ".join(said.split()), said
+    assert not out.exists()
+    status, said = ends(command(mesh.home, str(bad), "--pool", "Lexical@1", "-o", str(out)))
+    assert status == 2
+    assert "--pool: has 1 retrievers; allowed: 2 to 20" in said
