@@ -11,12 +11,15 @@ from typing import Any
 import pytest
 from sqlalchemy import URL, make_url, text
 from sqlalchemy.ext.asyncio import create_async_engine
+from sqlalchemy.schema import DropTable
 
 from meshkit.errors import Unavailable
 from services.reranker.backends.sql.agents import SqlAgentRegistry
 from services.reranker.backends.sql.database import Database
 from services.reranker.backends.sql.feedback import DAY_US, SqlFeedbackStore
+from services.reranker.backends.sql.leases import SqlLeases
 from services.reranker.backends.sql.served import SqlServedStore
+from services.reranker.backends.sql.tables import LEASES
 from services.reranker.backends.sql.trainings import SqlTrainingLog
 from services.reranker.domain import Agent
 from services.reranker.feedback.domain import (
@@ -345,6 +348,45 @@ async def test_what_waits_for_training(store: FeedbackStore, database: Database,
     assert found == {None: (2, 2), ANN: (0, 0), BOB: (1, 1)}
     assert training.state(NOON_US + SILENT_US) == (State.RUNNING, "epoch 1 of 2")
     assert training.state(NOON_US + SILENT_US + 1)[0] is State.FAILED
+
+
+async def test_the_last_items_number_is_known(store: FeedbackStore) -> None:
+    assert await store.latest() == 0
+    await store.record([item("1"), item("2")])
+    assert await store.latest() == (await store.page())[-1].sequence
+
+
+async def test_one_trainer_at_a_time_has_an_agent(
+    store: FeedbackStore, database: Database, clock: Clock
+) -> None:
+    one = SqlLeases(database, "one", lease_s=10, clock=clock)
+    other = SqlLeases(database, "other", lease_s=10, clock=clock)
+    assert not await one.take(ANN)  # of whom nothing was ever heard
+    await store.record([item("1"), item("2", agent=BOB)])
+    assert sorted(await asyncio.gather(one.take(ANN), other.take(ANN))) == [False, True]
+    await one.give_back(ANN)
+    await other.give_back(ANN)
+    assert await one.take(ANN)
+    assert await other.take(BOB)
+    clock.now_us += 9 * 10**6
+    assert await one.take(ANN)  # for longer
+    assert not await other.take(ANN)
+    await other.give_back(ANN)  # which is not its to give
+    assert not await other.take(ANN)
+    clock.now_us += 11 * 10**6  # as after a kill
+    assert await other.take(ANN)
+    assert not await one.take(ANN)
+
+
+async def test_a_database_made_before_there_were_leases_gets_them(url: URL, database: Database) -> None:
+    async with database.write() as connection:
+        await connection.execute(DropTable(LEASES))
+    await database.close()
+    again = Database(url)
+    await again.open()
+    await SqlFeedbackStore(again).record([item("1")])
+    assert await SqlLeases(again, "one", lease_s=10).take(ANN)
+    await again.close()
 
 
 async def test_a_database_of_a_later_version_is_refused(url: URL, database: Database) -> None:
