@@ -1,0 +1,75 @@
+"""The model card of the cross-encoder that ships: what it is, what it was trained on, what was measured."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from importlib import resources
+from string import Template
+from typing import Any
+
+from raglab.files.agent_runs import AgentRunRecord
+from services.reranker.bundled import base
+from services.reranker.training import session
+
+
+def card(
+    size: int,
+    warm: Mapping[str, Any],
+    runs: Sequence[AgentRunRecord],
+    measured: Sequence[Mapping[str, Any]],
+) -> str:
+    """The text.
+
+    Args:
+        size: of the weights. Bytes.
+        warm: record of the supervised part.
+        runs: of the offline training.
+        measured: each what :mod:`services.reranker.bundled.evaluate` printed.
+    """
+    template = resources.files("services.reranker.bundled").joinpath("card.txt").read_text(encoding="utf-8")
+    agreement = [
+        f"Kendall's tau between its rankings in bfloat16 and in float32, {one['depth']} candidates: "
+        f"{one['kendall_tau']:.4f}."
+        for one in measured
+        if "kendall_tau" in one
+    ]
+    return Template(template).substitute(
+        package=base.PACKAGE,
+        max_length=base.MAX_LENGTH,
+        megabytes=f"{size / 1e6:.1f}",
+        first_layer=base.FROZEN_LAYERS,
+        reranking="\n".join(
+            f"| {one['questions']:,} | {one['depth']} | {order} | {_interval(one[f'{order} ndcg@10'])} "
+            f"| {_interval(one[f'{order} recall@5'])} |"
+            for one in measured
+            for order in ("bm25", "reranked")
+        ),
+        agreement="\n".join(agreement) or "How far bfloat16 ranks alike was not measured.",
+        utilities="\n".join(_utilities(runs)),
+        steps=f"{warm['steps']:,}",
+        batch_size=warm["batch_size"],
+        negatives=warm["negatives"],
+        articles_left_out=warm["articles_left_out"],
+        learning_rate=warm["learning_rate"],
+        warm_length=warm["max_length"],
+        seed=warm["seed"],
+    )
+
+
+def _interval(told: Sequence[float]) -> str:
+    value, low, high = told
+    return f"{value:.3f} ({low:.3f} to {high:.3f})"
+
+
+def _utilities(runs: Sequence[AgentRunRecord]) -> list[str]:
+    systems: dict[tuple[str, int | None, bool], list[AgentRunRecord]] = {}
+    for one in runs:
+        systems.setdefault((one.system, one.iteration, one.personalised), []).append(one)
+    means = {key: session.averages(records) for key, records in systems.items()}
+    agents = list(dict.fromkeys(name for found in means.values() for name in found if name != "macro"))
+    lines = [f"| system | round | {' | '.join(agents)} | mean |", f"|---|---|{'---|' * (len(agents) + 1)}"]
+    for (name, at, personalised), found in means.items():
+        shown = [f"{found[one]:.3f}" if one in found else "–" for one in (*agents, "macro")]
+        label = name if personalised else f"{name} (not personalised)"
+        lines.append(f"| {label} | {'–' if at is None else at} | {' | '.join(shown)} |")
+    return lines
