@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Sequence
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
 from urllib.parse import urlsplit
@@ -246,6 +247,8 @@ def _systems(alpha: str, models: Sequence[str], openai: str, problems: list[str]
     if openai:
         if urlsplit(openai).scheme not in ("http", "https") or not urlsplit(openai).netloc:
             problems.append(f"--openai is {openai!r}; allowed: an address like http://127.0.0.1:8000/v1")
+        if find_spec("httpx") is None:
+            problems.append("--openai needs httpx: pip install 'ragmesh[web]'")
         if alpha != "none":
             problems.append("--alpha is for the mesh, not for an endpoint")
         if not models:
