@@ -309,10 +309,11 @@ def _known(value: float | None) -> float:
 
 def _summary(settings: Bootstrap, system: str, dataset: str, rows: Sequence[AnswerRow]) -> AnswerSummary:
     means = {}
+    # Systems share their random numbers: equal values have equal intervals.
     for measure_name in MEASURES:
         values = [getattr(row, measure_name) for row in rows]
         if not all(math.isnan(value) for value in values):
-            means[measure_name] = settings.mean(f"{measure_name} {system} {dataset}", values)
+            means[measure_name] = settings.mean(f"{measure_name} {dataset}", values)
     answers = [row for row in rows if row.answer is not None]
     return AnswerSummary(
         system=system,
@@ -362,7 +363,7 @@ def _recalls(
                 later = np.array([getattr(row, after).get(depth, math.nan) for row in rows])
                 if np.isnan(earlier).all():
                     continue
-                what = f"{kind} recall@{depth} {ranking} {dataset}"
+                what = f"{kind} recall@{depth} {dataset}"
                 paired = settings.paired(what, later, earlier)
                 yield RecallSummary(
                     kind=kind,
@@ -370,8 +371,8 @@ def _recalls(
                     reranker=one.reranker,
                     dataset=dataset,
                     depth=depth,
-                    before=settings.mean(f"{what} before", earlier),
-                    after=settings.mean(f"{what} after", later),
+                    before=settings.mean(what, earlier),
+                    after=settings.mean(what, later),
                     difference=paired.difference,
                     p_value=paired.p_value,
                 )
