@@ -7,7 +7,7 @@ from typing import Final
 from meshkit.errors import MeshError
 from ragmesh.client import Client
 from ragmesh.eor.plan import EorPlan
-from ragmesh.eor.pool import reads, uses_knowledge
+from ragmesh.eor.pool import KNOWLEDGE, reads, uses_knowledge
 from ragmesh.inventory import GeneratorModel, models
 from ragmesh.request import AskOptions
 
@@ -58,7 +58,7 @@ def check(plan: EorPlan, client: Client, others: Sequence[str] = ()) -> Findings
     for late in (False, True):
         if question and not (late and problems):
             for member in plan.pool.members:
-                if (uses_knowledge(member) and reads(member) != "parametric_knowledge") is late:
+                if (uses_knowledge(member) and member != KNOWLEDGE) is late:
                     problems.extend(_probe(plan, member, question, client, versions))
     return Findings(
         tuple(problems), tuple(notes), {one: versions[one] for one in plan.pool.members if one in versions}

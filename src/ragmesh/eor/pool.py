@@ -12,6 +12,8 @@ MOST: Final = 20
 """Retrievers of the largest pool: what an ask of an ensemble takes, and whose sub-pools can all be listed."""
 RETRIEVAL_FREE: Final = "ReFree"
 """The retriever that brings nothing."""
+KNOWLEDGE: Final = "PK"
+"""The document that the model writes of what it knows; alone it is handed to no search."""
 _KEYS: Final = frozenset({"members", "reranker"})
 
 
@@ -73,14 +75,14 @@ def reads(member: str) -> str | None:
 def uses_knowledge(member: str) -> bool:
     """Whether a member has the model write a document (``PK``)."""
     names = "".join(one if one.isalnum() or one in "-_@" else " " for one in member).split()
-    return any(name.partition("@")[0] == "PK" for name in names)
+    return any(name.partition("@")[0] == KNOWLEDGE for name in names)
 
 
 def tells_context(member: str) -> bool:
     """Whether the mesh tells what a member's answer was written from: it does not tell documents that the
     model wrote for itself, those of ``PK`` alone and summaries."""
     plain = _plain(member)
-    return not plain.endswith("@CP") and plain != "PK"
+    return not plain.endswith("@CP") and plain != KNOWLEDGE
 
 
 def _members(path: Path, content: Mapping[str, Any], problems: list[str]) -> tuple[str, ...]:

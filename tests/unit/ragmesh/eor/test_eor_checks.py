@@ -1,0 +1,112 @@
+"""What is wrong with a study, told at once and before anything is generated."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import grpc
+import pytest
+
+from meshkit.errors import InvalidField, MeshError
+from raglab.files import read_queries
+from ragmesh import AskResult, Retrieved
+from ragmesh.eor import checks
+from ragmesh.eor.checks import check
+from ragmesh.eor.plan import Dataset, EorPlan
+from ragmesh.eor.pool import read_pool
+from ragmesh.inventory import GeneratorModel
+
+
+@dataclass
+class FakeClient:
+    """A mesh with one source, A."""
+
+    addresses: str = ""
+    probed: list[str] = field(default_factory=list)
+    fails: MeshError | None = None
+
+    def answer(self, question: str, *, expression: str, num_answers: int, **options: Any) -> AskResult:
+        assert num_answers == 0
+        self.probed.append(expression)
+        if self.fails is not None:
+            raise self.fails
+        if "B" in expression:
+            raise InvalidField("expression", "there is no source 'B'")
+        if expression == "ReFree":
+            return AskResult(question)
+        return AskResult(question, retrieved=Retrieved((), (), expression, f"A={len(expression)}"))
+
+
+@pytest.fixture
+def mesh(monkeypatch: pytest.MonkeyPatch) -> FakeClient:
+    there = [
+        GeneratorModel("small", "float32", ("fusion_in_decoder", "retrieval_free")),
+        GeneratorModel("large", "bfloat16", ("in_prompt", "retrieval_free", "parametric_knowledge")),
+    ]
+    monkeypatch.setattr(checks, "models", lambda _: there)
+    return FakeClient()
+
+
+@pytest.fixture
+def planned(tmp_path: Path) -> Callable[..., EorPlan]:
+    def make(*lines: str, pool: str = "A@1,ReFree", models: tuple[str, ...] = ("small",)) -> EorPlan:
+        path = tmp_path / "q.jsonl"
+        path.write_text("".join(f"{line}\n" for line in lines))
+        return EorPlan([Dataset("q", read_queries(path))], read_pool(pool), models, seed=1)
+
+    return make
+
+
+GOOD = tuple(f'{{"query_id": "q{i}", "question": "?", "references": ["x"]}}' for i in range(8))
+
+
+def test_a_sound_study_has_no_problems_and_knows_its_indexes(
+    planned: Callable[..., EorPlan], mesh: FakeClient
+) -> None:
+    found = check(planned(*GOOD, pool="A@1,A@10,ReFree", models=("large",)), mesh)  # type: ignore[arg-type]
+    assert found.problems == ()
+    assert found.versions == {"A@1": "A=3", "A@10": "A=4"}
+    assert ["large computes in bfloat16" in note for note in found.notes] == [True]
+
+
+def test_everything_wrong_is_told_at_once(planned: Callable[..., EorPlan], mesh: FakeClient) -> None:
+    lines = (
+        '{"query_id": "q1", "question": "?", "references": ["x"]}',
+        '{"query_id": "q1", "question": "?", "references": ["x"]}',
+        '{"query_id": "q2", "question": "?", "references": [" "]}',
+        '{"query_id": "q3", "question": "?", "references": ["x"], "passages": [{"id": "p", "text": "t"}]}',
+    )
+    plan = replace(planned(*lines, pool="A@1,B@1,A@1@CP,PK,A@1", models=("small", "tiny")), train_share=1e-9)
+    found = check(plan, mesh, ["--judge oracle: no"])  # type: ignore[arg-type]
+    path = plan.datasets[0].queries.path
+    assert found.problems == (
+        "--judge oracle: no",
+        "--pool: has A@1 twice",
+        f"{path}:2: repeats the query 'q1' of line 1",
+        f"{path}: these questions have no answers to judge by: q2",
+        f"{path}: these questions bring passages, and retrievers search the mesh's: q3",
+        f"{path}: of 3 questions, --train-share 1e-09 and --seed 1 leave none to train on",
+        "--pool A@1@CP: the model small cannot summarise passages (@CP)",
+        "--pool PK: the model small cannot write a document of its own (PK)",
+        "--model tiny: there is no such model; there are small, large",
+        "--pool B@1: expression: there is no source 'B'",
+    )
+
+
+def test_a_search_for_which_a_document_would_be_written_waits_until_nothing_else_is_wrong(
+    planned: Callable[..., EorPlan], mesh: FakeClient
+) -> None:
+    pool = "PK&A@1,A@1"
+    check(planned(*GOOD, pool=pool, models=("large", "none")), mesh)  # type: ignore[arg-type]
+    assert mesh.probed == ["A@1"]
+    check(planned(*GOOD, pool=pool, models=("large",)), mesh)  # type: ignore[arg-type]
+    assert mesh.probed == ["A@1", "A@1", "PK&A@1"]
+
+
+def test_a_mesh_that_is_away_is_no_problem_of_the_study(
+    planned: Callable[..., EorPlan], mesh: FakeClient
+) -> None:
+    mesh.fails = MeshError(grpc.StatusCode.UNAVAILABLE, "UNREACHABLE", "away")
+    with pytest.raises(MeshError, match="away"):
+        check(planned(*GOOD), mesh)  # type: ignore[arg-type]
