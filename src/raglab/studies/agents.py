@@ -198,6 +198,11 @@ def measure(
         raise InvalidInput("records", records, "at least one")
     if depth < 1:
         raise InvalidInput("depth", depth, "from 1")
+    if batch_size is not None and all(one.batch_size != batch_size for one in records):
+        sizes = sorted({one.batch_size for one in records if one.batch_size is not None})
+        raise InvalidInput(
+            "batch_size", batch_size, f"one of {', '.join(map(str, sizes)) or 'none there are'}"
+        )
     settings = bootstrap or Bootstrap()
     runs = _Runs(records)
     chosen = {name: runs.compared(name, batch_size) for name in runs.systems}
