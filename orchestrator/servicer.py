@@ -124,7 +124,7 @@ class OrchestratorServicer(pb_grpc.OrchestratorServiceServicer):
         reader = asyncio.create_task(inbox.fill(request_iterator))
         conversation: Conversation | None = None
         try:
-            while (request := await inbox.next()) is not None:
+            while (request := await inbox.next(within_s=self._shelf.lifetime_s)) is not None:
                 if conversation is None:
                     conversation = self._shelf.take(request.conversation_id)
                 try:

@@ -155,6 +155,11 @@ class Shelf:
         self._idle: dict[str, tuple[float, Conversation]] = {}
         self._busy: dict[str, Conversation] = {}
 
+    @property
+    def lifetime_s(self) -> float:
+        """How long a conversation is kept without a turn. Seconds."""
+        return self._limits.lifetime_s
+
     def take(self, conversation_id: str = "") -> Conversation:
         """A conversation for a stream, which nobody else has until it is put back; a new one for no id.
 

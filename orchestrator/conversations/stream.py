@@ -50,14 +50,18 @@ class Inbox:
         finally:
             self._waiting.put_nowait(None)
 
-    async def next(self) -> pb.ConverseRequest | None:
-        """The next turn; None where there will be none.
+    async def next(self, *, within_s: float | None = None) -> pb.ConverseRequest | None:
+        """The next turn; None where there will be none, or was none for so many seconds.
 
         Raises:
             MeshError: the client sent too many at once.
         """
         self._running = False
-        found = await self._waiting.get()
+        try:
+            async with asyncio.timeout(within_s):
+                found = await self._waiting.get()
+        except TimeoutError:
+            return None
         if isinstance(found, MeshError):
             raise found
         self._running = True

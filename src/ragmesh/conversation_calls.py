@@ -15,6 +15,7 @@ from ragmesh.conversation import ConversationOptions, TurnEvent, TurnResult
 from ragmesh.orchestrator.v1 import orchestrator_service_pb2 as orchestrator_pb2
 from ragmesh.request import AskOptions, ask_request
 
+CUT_OFF: Final = "CUT_OFF"
 BUSY: Final = "CONVERSATION_BUSY"
 _BUSY_TRIES: Final = 50
 _BUSY_PAUSE_S: Final = 0.1
@@ -106,7 +107,7 @@ def _over(message: orchestrator_pb2.ConverseResponse) -> bool:
 
 
 def _cut_off() -> MeshError:
-    return Unavailable("CUT_OFF", "the orchestrator ended the conversation's stream")
+    return Unavailable(CUT_OFF, "the orchestrator ended the conversation's stream")
 
 
 class Conversation(_Thread):
@@ -224,6 +225,8 @@ class Conversation(_Thread):
             try:
                 return self._read()
             except MeshError as error:
+                if error.reason == CUT_OFF and not opened:
+                    continue  # the stream ended between two turns, as one does that was idle for long
                 if error.reason != BUSY or not opened or tries == _BUSY_TRIES - 1:
                     raise
             time.sleep(_BUSY_PAUSE_S)
@@ -362,6 +365,8 @@ class AsyncConversation(_Thread):
                 await self._write(request)
                 return await self._read()
             except MeshError as error:
+                if error.reason == CUT_OFF and not opened:
+                    continue  # the stream ended between two turns, as one does that was idle for long
                 if error.reason != BUSY or not opened or tries == _BUSY_TRIES - 1:
                     raise
             await asyncio.sleep(_BUSY_PAUSE_S)

@@ -259,6 +259,19 @@ async def test_a_conversation_goes_on_in_another_stream_and_is_had_by_one(mesh: 
         assert caught.value.code() is grpc.StatusCode.NOT_FOUND
 
 
+async def test_a_stream_without_turns_ends_and_its_conversation_goes_on_in_another(
+    tmp_path_factory: pytest.TempPathFactory,
+) -> None:
+    home = tmp_path_factory.mktemp("idle")
+    async with _mesh(home, with_evaluator=False, CONVERSATION_LIFETIME_S="5") as idle:
+        async with talking(idle) as stream:
+            first = await stream.take("Which river?", **stream.first())
+            assert await stream.call.read() is grpc.aio.EOF
+        async with talking(idle) as stream:
+            second = await stream.take("And now?", conversation_id=first[0].conversation_id)
+            assert second[-1].turn == 2
+
+
 async def test_limits_of_turns_and_words_are_told(mesh: Mesh) -> None:
     async with talking(mesh) as stream:
         await stream.take("One?", **stream.first())

@@ -227,13 +227,20 @@ def test_a_stream_that_ended_is_opened_again_and_waited_for_while_it_is_busy() -
     orchestrator = Orchestrator(ends_after=1)
     with talk(orchestrator) as conversation:
         conversation.answer("One?")
-        with pytest.raises(MeshError) as caught:
-            conversation.answer("Two?")
-        assert caught.value.reason == "CUT_OFF"
-        orchestrator.busy = 2
         conversation.answer("Two?")
-    assert orchestrator.streams == 1 + 3
+        assert orchestrator.streams == 2
+        orchestrator.busy = 2
+        conversation.answer("Three?")
+    # The second one has ended too; two more find the conversation busy.
+    assert orchestrator.streams == 2 + 3
     assert orchestrator.requests[-1].conversation_id == "c1"
+
+
+def test_a_stream_that_ends_at_once_is_no_reason_to_open_them_for_ever() -> None:
+    orchestrator = Orchestrator(ends_after=0)
+    with talk(orchestrator) as conversation, pytest.raises(MeshError) as caught:
+        conversation.answer("One?")
+    assert (caught.value.reason, orchestrator.streams) == ("CUT_OFF", 1)
 
 
 def test_reset_begins_another_conversation_asked_likewise() -> None:
