@@ -77,7 +77,7 @@ def ium(
     from transformers.utils import logging as transformers_logging
 
     from meshkit.errors import MeshError
-    from meshkit.models import DownloadsOffError, ModelError
+    from meshkit.models import ModelError
     from meshkit.placement import DeviceError, Placement
     from services.reranker.training import plan as plans
     from services.reranker.training import recipe as recipes
@@ -126,10 +126,8 @@ def ium(
             path = asyncio.run(run.until_done(chosen, options))
     except plans.PlanError as error:
         _refuse(screen, error.problems)
-    except DownloadsOffError as error:
-        raise CommandError(f"--start: {error}", USAGE) from None
     except ModelError as error:
-        raise CommandError(str(error), FAILED) from None
+        raise CommandError(f"--start {start}: {error}", USAGE) from None
     except MeshError as error:
         raise CommandError(str(error), FAILED) from None
     except asyncio.CancelledError:
