@@ -157,7 +157,8 @@ async def measure(
 async def _cross_encoder(home: Path, others: Sequence[Asked]) -> Path:
     if named := os.environ.get("RAGMESH_BENCH_CROSS_ENCODER"):
         return Path(named)
-    tokenizer, model = base.fresh(seed=0)
+    _, model = base.fresh(seed=0)
+    tokenizer = base.tokenizer()  # without agents: the peer reads the same
     found: list[torch.Tensor] = []
     wanted: list[float] = []
     with in_process(BUNDLED, None) as judge, torch.inference_mode():

@@ -20,6 +20,7 @@ from pathlib import Path
 
 import grpc
 import numpy as np
+from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from meshkit.channel import connect
 from ragmesh.common.v1 import common_pb2
@@ -115,7 +116,7 @@ async def _phase(
                 await asyncio.sleep(SWAP_EVERY_S)
                 if seen.swaps % 3 == 2:
                     stub = FeedbackServiceStub(channel)
-                    await stub.RollbackModel(feedback_pb.RollbackModelRequest(), timeout=60)
+                    await stub.RollbackModel(feedback_pb.RollbackModelRequest(), timeout=START_S)
                 else:
                     await _promote(channel, versions[(seen.swaps + 1) % 3 % 2])
                 seen.swaps += 1
@@ -139,7 +140,7 @@ async def _pause(channel: grpc.aio.Channel, clients: int) -> float:
 
 async def _promote(channel: grpc.aio.Channel, version: str) -> None:
     stub = FeedbackServiceStub(channel)
-    await stub.PromoteModel(feedback_pb.PromoteModelRequest(version=version), timeout=60)
+    await stub.PromoteModel(feedback_pb.PromoteModelRequest(version=version), timeout=START_S)
 
 
 def _request(rng: np.random.Generator, client: int) -> pb.RerankRequest:
@@ -193,9 +194,22 @@ async def _reranker(home: Path) -> AsyncIterator[str]:
                 said = (home / "reranker.log").read_text(encoding="utf-8")[-2000:]
                 raise RuntimeError(f"the reranker does not serve: {said}")
             await asyncio.sleep(0.1)
-        yield f"127.0.0.1:{port.read_text(encoding='ascii').strip().rpartition(':')[2]}"
+        address = f"127.0.0.1:{port.read_text(encoding='ascii').strip().rpartition(':')[2]}"
+        await _serving(address, ends)
+        yield address
     finally:
         await _ended(process)
+
+
+async def _serving(address: str, ends: float) -> None:
+    """Waits until it is served there."""
+    wanted = health_pb2.HealthCheckRequest(service=RERANKER)
+    async with connect(address, service=RERANKER) as channel:
+        stub = health_pb2_grpc.HealthStub(channel)
+        while (await stub.Check(wanted, timeout=30)).status != health_pb2.HealthCheckResponse.SERVING:
+            if time.monotonic() > ends:
+                raise RuntimeError("the reranker does not begin to serve")
+            await asyncio.sleep(0.1)
 
 
 @asynccontextmanager

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any, Final
 
 import grpc
@@ -61,6 +62,7 @@ class RerankerServicer(rpc.RerankerServiceServicer):
                 tolerance=call.tolerance,
             )
         if self._served is not None:
-            ids = [passage.id for passage in call.passages]
+            scored = zip(call.passages, ranking.scores, strict=True)
+            ids = [passage.id for passage, score in scored if not math.isnan(score)]
             self._served.remember(call.query, call.agent, ranking.model_version, ids)
         return codec.encode_ranking(ranking)

@@ -184,6 +184,31 @@ async def test_rankrag_stops_when_the_best_are_as_good_as_is_asked_for(
         assert not any(map(math.isnan, response.scores))
 
 
+async def test_feedback_is_for_what_was_scored(generator: Generators, serve: Serve) -> None:
+    channel = await serve(generator_target=generator[0].address, feedback_served_only=True)
+    passages = [common_pb2.Passage(id=f"p{at:02}", text="text") for at in range(40)]
+    agent = common_pb2.Agent(task_id="qa", model_id="m")
+    await _rerank(channel, query="q", passages=passages, top_k=1, tolerance=0.1, agent=agent)
+    items = [
+        feedback_pb.Feedback(
+            id=one,
+            query="q",
+            passage_id=one,
+            agent=agent,
+            usefulness=1,
+            ranking=[one],
+            model_version="judge@v9",
+        )
+        for one in ("p15", "p16")
+    ]
+    results = (
+        await FeedbackServiceStub(channel).RecordFeedback(
+            feedback_pb.RecordFeedbackRequest(feedback=items), timeout=TIMEOUT
+        )
+    ).results
+    assert [one.error.reason for one in results] == ["", "NOT_SERVED"]
+
+
 async def test_a_generator_that_cannot_judge_is_said_with_its_setting(
     generator: Generators, serve: Serve
 ) -> None:
