@@ -1,0 +1,84 @@
+"""Online IUM on a stream of an agent whose taste the model was not trained for."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from ragcore.errors import InvalidInput
+from raglab.files.agent_runs import OFFLINE, ONLINE, read_agent_runs
+from services.reranker.domain import Agent
+from services.reranker.online.lessons import Lesson
+from services.reranker.online.replay import Plan, read_stream, replay
+from services.reranker.online.study import study
+from services.reranker.training.learning import Options
+from tests import tiny_encoders
+from tests.online_world import Stream, likes, shelf
+
+ANN = Agent("qa", "ann")
+OPTIONS = Options(
+    epochs=4, batch_size=16, micro_batch=16, learning_rate=1e-2, max_length=64, unknown_share=0.0
+)
+
+
+def _lessons(count: int) -> list[Lesson]:
+    stream, taste = Stream(shelf(200), judged=8), likes("water")
+    return [
+        Lesson(stream.query(at), tuple(found), tuple(map(taste, found)))
+        for at in range(count)
+        for found in [stream.candidates(at)]
+    ]
+
+
+def test_online_training_beats_the_frozen_model_over_the_last_third(folder: Path) -> None:
+    base = tiny_encoders.encoder(folder, version="base")
+    lessons = _lessons(90)
+    frozen = list(replay(lessons, ANN, base, Plan(None, 4, OPTIONS)))
+    online = list(replay(lessons, ANN, base, Plan(30, 4, OPTIONS)))
+    assert [one.utility for one in online[:30]] == [one.utility for one in frozen[:30]]
+    assert online[-1].rounds > 0
+    assert {one.rounds for one in frozen} == {0}
+    last = [sum(one.utility for one in steps[60:]) / 30 for steps in (frozen, online)]
+    assert last[1] > last[0] + 0.05
+    # What serves all is not changed by it.
+    assert list(replay(lessons[:3], ANN, base, Plan(None, 4, OPTIONS))) == frozen[:3]
+
+
+def test_the_command_writes_records_and_tells_of_thirds(
+    folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    stream = tmp_path / "stream.jsonl"
+    stream.write_text(
+        "".join(
+            json.dumps(
+                {
+                    "query": one.query,
+                    "passages": [{"id": passage.id, "text": passage.text} for passage in one.passages],
+                    "usefulness": one.usefulness,
+                }
+            )
+            + "\n"
+            for one in _lessons(24)
+        )
+    )
+    out = tmp_path / "runs.jsonl"
+    told = ["--model", str(folder), "--out", str(out), "-b", "12", "-k", "3", "--epochs", "1"]
+    assert study([str(stream), *told, "--max-length", "64"]) == 0
+    records = read_agent_runs([out])
+    assert [one.system for one in records] == [OFFLINE] * 24 + [ONLINE] * 24
+    assert {(one.batch_size, one.shown) for one in records} == {(None, 3), (12, 3)}
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0].startswith("frozen: utility by thirds")
+    assert lines[1].startswith("online, b = 12: utility by thirds")
+
+    assert study([str(tmp_path / "nothing"), *told]) == 2
+    stream.write_text('{"query": "q", "passages": [{"id": "p", "text": "t"}], "usefulness": [2]}\n')
+    assert study([str(stream), *told]) == 2
+    assert "stream.jsonl:1.usefulness is (2.0,); allowed: [0, 1]" in capsys.readouterr().err
+    with pytest.raises(InvalidInput, match="batch"):
+        list(replay(_lessons(1), ANN, tiny_encoders.encoder(folder, version="b"), Plan(0, 1, OPTIONS)))
+    stream.write_text("{}\n")
+    with pytest.raises(InvalidInput, match=r"stream\.jsonl:1"):
+        read_stream(stream)
