@@ -118,7 +118,7 @@ def test_it_says_what_asks_say_and_a_kill_changes_nothing(
 
 def test_everything_wrong_is_told_before_anything_is_answered(mesh: RunningMesh, tmp_path: Path) -> None:
     data, out = questions(tmp_path), tmp_path / "out"
-    options = ("-c", "nowhere", "-r", "nothing", "--model", "nobody", "--template", "no-such", "-n", "3")
+    options = ("-c", "nowhere", "--model", "nobody", "--reranker", "nothing", "-n", "3")
 
     said = finish(command(mesh, str(data), out, *options), 2)
 
@@ -128,7 +128,15 @@ def test_everything_wrong_is_told_before_anything_is_answered(mesh: RunningMesh,
     said = finish(command(mesh, str(data), out, *options, "-k", "2"), 2)
 
     assert "there is no such model; there are ragmesh-pointer" in said
-    assert "the mesh has no collection 'nowhere'" in said
+    assert "the mesh has no collection 'nowhere'; --ingest --passages FILE makes it" in said
+    assert "no reranker 'nothing'" in said
+    assert not out.exists()
+
+    options = ("-c", DEMO, "-r", "nothing", "--template", "no-such")
+    said = finish(command(mesh, str(data), out, *options), 2)
+
+    assert "there is no 'nothing'" in said
+    assert "no template 'no-such'" in said
     assert not out.exists()
 
     said = finish(command(mesh, "squad-open", out), 2)

@@ -1,7 +1,7 @@
 """Everything that is wrong with an evaluation, found before anything is asked."""
 
 import asyncio
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Final
 
 from meshkit.errors import MeshError
@@ -13,6 +13,7 @@ from ragmesh.generation import Generation
 from ragmesh.inventory import GeneratorModel, models
 from ragmesh.passage import Passage
 from ragmesh.rag_eval.plan import EvaluationPlan
+from ragmesh.request import AskOptions
 
 MOST_PASSAGES: Final = 100
 """What a ranking may hold to be told whole."""
@@ -40,10 +41,10 @@ def check(plan: EvaluationPlan, client: Client) -> Findings:
     """
     there = models(client.addresses)
     found = [*problems(plan), *_models(plan, there)]
-    # Names that are wrong are refused one by one: each of them is tried.
     if any(asked.questions.questions for asked in plan.asked):
-        found.extend(_collections(plan, client))
-        found.extend(_probes(plan, client))
+        collections = {one.name: one.num_passages for one in client.collections()}
+        found.extend(_collections(plan, collections))
+        found.extend(_probes(plan, client, collections))
         known = [model for model in plan.models if any(model == one.name for one in there)]
         found.extend(asyncio.run(_refused(plan, known, client.addresses)))
     return Findings(tuple(found), tuple(_notes(plan, there)))
@@ -92,40 +93,43 @@ def _models(plan: EvaluationPlan, there: Sequence[GeneratorModel]) -> Iterator[s
             yield f"--model {model}: there is no such model; there are {', '.join(names)}"
 
 
-def _collections(plan: EvaluationPlan, client: Client) -> Iterator[str]:
-    there = {one.name: one.num_passages for one in client.collections()}
+def _collections(plan: EvaluationPlan, there: Mapping[str, int]) -> Iterator[str]:
     for asked in plan.asked:
         if asked.collection not in there:
+            makes = "--ingest makes it" if asked.questions.passages else "--ingest --passages FILE makes it"
             yield (
-                f"{asked.questions.name}: the mesh has no collection {asked.collection!r}; --ingest makes it "
-                "from the passages of the data set, or --collection names another"
+                f"{asked.questions.name}: the mesh has no collection {asked.collection!r}; {makes}, or "
+                "--collection names another"
             )
         elif there[asked.collection] == 0:
             yield f"{asked.questions.name}: the collection {asked.collection!r} is empty"
 
 
-def _probes(plan: EvaluationPlan, client: Client) -> Iterator[str]:
-    """Ranks one question with every retriever and every reranker once."""
+def _probes(plan: EvaluationPlan, client: Client, there: Mapping[str, int]) -> Iterator[str]:
+    """Asks every retriever of every collection, and every reranker, for one passage."""
     told: set[str] = set()
-    there = {one.name for one in client.collections()}
-    ready = [
-        one for one in plan.units() if one.asked.collection in there and 1 <= one.ranker.n <= MOST_PASSAGES
+    tried: list[tuple[str, AskOptions]] = [
+        (retriever, {"collection": asked.collection, "retriever": retriever, "reranker": "none"})
+        for asked in plan.asked
+        for retriever in dict.fromkeys(plan.retrievers)
+        if there.get(asked.collection)
     ]
-    seen: set[tuple[str, str, str]] = set()
-    for unit in ready:
-        key = (unit.asked.collection, unit.ranker.retriever, unit.ranker.reranker)
-        if key in seen:
-            continue
-        seen.add(key)
-        options = plan.options(unit) | {"depth": 1, "rerank_depth": 1, "k": 1}
+    # Whatever else is wrong, one passage can be reranked.
+    tried += [
+        (reranker, {"passages": [Passage("p", "I.")], "reranker": reranker})
+        for reranker in dict.fromkeys(plan.rerankers)
+        if reranker != "none"
+    ]
+    for name, where in tried:
+        one: AskOptions = {"depth": 1, "rerank_depth": 1, "k": 1, "num_answers": 0, "observe": False}
         try:
-            client.answer(unit.question.question, timeout=120, **options)
+            client.answer("Who?", timeout=120, **(where | one))
         except MeshError as error:
             if error.code.name not in _REFUSALS:
                 raise
             if str(error) not in told:
                 told.add(str(error))
-                yield f"{unit.ranker.retriever} with {unit.ranker.reranker}: {error}"
+                yield f"{name}: {error}"
 
 
 async def _refused(plan: EvaluationPlan, names: Sequence[str], addresses: Addresses) -> list[str]:

@@ -116,8 +116,6 @@ def rag(
         from ragmesh.rag_eval.plan import Asked, EvaluationPlan
         from ragmesh.request import Decoding
 
-        if not 0 < level < 1:
-            raise CommandError(f"--level is {level:g}; allowed: between 0 and 1", USAGE)
         sets = [read_question_set(name, data_folder) for name in data]
         with Client(target) as client:
             plan = EvaluationPlan(
@@ -139,6 +137,8 @@ def rag(
                 timeout=timeout,
             )
             found = checks.problems(plan)
+            if not 0 < level < 1:
+                found.append(f"--level {level:g}: allowed: between 0 and 1")
             sources = _sources(sets, passages, data_folder, found) if ingest else []
             if passages is not None and not ingest:
                 found.append("--passages: is what --ingest loads, which is not there")
