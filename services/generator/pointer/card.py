@@ -6,9 +6,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from services.generator.training.record import CURVE, PLOT, TRAINING, Training
+from services.generator.training.record import CURVE, EVALUATION, PLOT, TRAINING, Training
 
-EVALUATION: Final = "evaluation.json"
 CARD: Final = "MODEL_CARD.md"
 
 GOLD_EXACT: Final = "exact match, gold passage"
@@ -104,7 +103,7 @@ def render(
             base=config["base_package"],
             sha=config["base_sha256"],
         ),
-        _measured(evaluation),
+        _measured(evaluation, training.start),
         _trained(training, pictured=pictured),
         _limits(evaluation),
         _AGAIN,
@@ -116,10 +115,12 @@ def _percent(value: float | None) -> str:
     return "–" if value is None else f"{100 * value:.1f}"
 
 
-def _measured(evaluation: Evaluation | None) -> str:
+def _measured(evaluation: Evaluation | None, start: Mapping[str, Any] | None) -> str:
     if evaluation is None:
         return "## Measured\n\nNot yet: run `python -m services.generator.pointer.evaluate`.\n"
     aimed = targets(evaluation)
+    measured_before = (start or {}).get("evaluation", {}).get("measures", [])
+    before = {m["name"]: m["value"] for m in measured_before}
     rows = []
     for m in evaluation.measures:
         target = "" if m.name not in aimed else f"≥ {_percent(aimed[m.name])}"
@@ -127,7 +128,7 @@ def _measured(evaluation: Evaluation | None) -> str:
             target += ": met" if m.value >= aimed[m.name] else ": **missed**"
         rows.append(
             f"| {m.name} | {_percent(m.value)} | {_percent(m.low)} to {_percent(m.high)} "
-            f"| {m.questions:,} | {target} |"
+            f"| {m.questions:,} | {target} | {_percent(before.get(m.name))} |"
         )
     return _MEASURED.format(
         rows="\n".join(rows),
@@ -230,10 +231,11 @@ together. Abstention: questions of CLAP NQ (dev), whose passage, from the right 
 not; precision is the share of unanswerable questions among those it abstains on, at the data's own mixture.
 Only the half of CLAP NQ is asked on which the bias towards abstaining ({bias:+.2f} nats on its first
 token, `abstention_bias` in `config.json`) was not chosen. Answers are greedy; {precision}; questions drawn
-with seed {seed}. Targets are those of ragmesh's issue 6.
+with seed {seed}. Targets are those of ragmesh's issue 6. Before: the model that this one started from, as it
+was measured then.
 
-| measure | % | 95 % interval | questions | target |
-|---|---|---|---|---|
+| measure | % | 95 % interval | questions | target | before, % |
+|---|---|---|---|---|---|
 {rows}
 """
 

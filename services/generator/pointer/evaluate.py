@@ -16,10 +16,19 @@ from tqdm import tqdm
 from ragcore.text_metrics import exact_match, token_f1
 from services.generator.pointer import artifact, card
 from services.generator.pointer.abstention import choose_bias, for_development, is_abstention
+from services.generator.pointer.artifact import ArtifactError
+from services.generator.pointer.base import BaseModelError
 from services.generator.pointer.card import Evaluation, Measure
 from services.generator.pointer.reader import Encodings, PointerReader
 from services.generator.training import record
-from services.generator.training.datasets import Dataset, Item, Request, Split, default_data
+from services.generator.training.datasets import (
+    Dataset,
+    Item,
+    MissingDataError,
+    Request,
+    Split,
+    default_data,
+)
 from services.generator.training.datasets import reader as data_set
 from services.generator.training.examples import Kind, Passage
 from services.generator.training.recipe import Context
@@ -226,13 +235,19 @@ def parser() -> argparse.ArgumentParser:
 
 def main(arguments: list[str] | None = None) -> None:
     """Measure, write ``evaluation.json`` and the model card beside the weights."""
-    options = parser().parse_args(arguments)
+    line = parser()
+    options = line.parse_args(arguments)
     if options.threads:
         torch.set_num_threads(options.threads)
-    squad, clapnq = held_out(options.data, "squad-open"), held_out(options.data, "clapnq")
+    try:
+        squad, clapnq = held_out(options.data, "squad-open"), held_out(options.data, "clapnq")
+        reader = PointerReader.from_folder(options.artifact, bfloat16=options.bfloat16)
+    except MissingDataError as error:
+        line.error(f"no {error}; --data names the folder that holds squad-open/ and nq-passages/")
+    except (ArtifactError, BaseModelError) as error:
+        line.error(f"--artifact: {error}")
     order = np.random.default_rng(options.seed).permutation(len(squad.items))
     sample = [squad.items[int(at)] for at in order]
-    reader = PointerReader.from_folder(options.artifact, bfloat16=options.bfloat16)
     began = time.monotonic()
     if options.choose_abstention:
         artifact.lean(options.artifact, chosen_bias(reader, abstention_questions(clapnq, development=True)))

@@ -22,6 +22,7 @@ EVALUATIONS: Final = "evaluations.csv"
 SETTINGS: Final = "settings.json"
 BLEND: Final = "blend.json"
 TRAINING: Final = "training.json"
+EVALUATION: Final = "evaluation.json"
 CURVE: Final = "training.csv"
 PLOT: Final = "training.png"
 
@@ -36,7 +37,7 @@ class Training:
     ``steps`` done of ``planned``; ``seconds`` spent in steps; ``stage`` the stage's hyper-parameters and
     ``recipe`` the rest of the recipe; ``blend`` what went in, None where that was not kept; ``processes``
     that trained together; ``hardware`` and ``software`` in words; ``start`` the record of the model that
-    it started from, None where there is none.
+    it started from, with its ``evaluation`` where there is one, None where there is no record.
     """
 
     steps: int
@@ -77,7 +78,7 @@ def write(run: Path, output: Path, progress: Progress, *, start: Path | None) ->
     """
     settings = json.loads((run / SETTINGS).read_text(encoding="utf-8"))
     stage = {name: value for name, value in settings.items() if name in Stage.model_fields}
-    blend, before = run / BLEND, None if start is None else start / TRAINING
+    blend = run / BLEND
     training = Training(
         steps=progress.step,
         planned=int(settings["steps"]),
@@ -88,7 +89,7 @@ def write(run: Path, output: Path, progress: Progress, *, start: Path | None) ->
         processes=int(settings["processes"]),
         hardware=settings.get("hardware", hardware()),
         software=settings.get("software", software()),
-        start=json.loads(before.read_text(encoding="utf-8")) if before and before.is_file() else None,
+        start=None if start is None else _before(start),
     )
     text = json.dumps(asdict(training), indent=2) + "\n"
     (output / TRAINING).write_text(text, encoding="utf-8")
@@ -101,6 +102,16 @@ def write(run: Path, output: Path, progress: Progress, *, start: Path | None) ->
         writer.writerows([f"{value:.5g}" for value in row.values()] for row in curve)
     if find_spec("matplotlib"):  # of ragmesh[lab]
         (output / PLOT).write_bytes(_picture(curve, _table(run / EVALUATIONS, progress.step)))
+
+
+def _before(start: Path) -> dict[str, Any] | None:
+    """The record of the model in ``start``, and what was measured of it."""
+    if not (start / TRAINING).is_file():
+        return None
+    found: dict[str, Any] = json.loads((start / TRAINING).read_text(encoding="utf-8"))
+    if (start / EVALUATION).is_file():
+        found["evaluation"] = json.loads((start / EVALUATION).read_text(encoding="utf-8"))
+    return found
 
 
 def _table(path: Path, step: int) -> list[dict[str, float]]:

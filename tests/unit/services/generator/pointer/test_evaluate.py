@@ -175,6 +175,7 @@ TRAINING_RECORD = Training(
         "questions": 87202,
         "recipe": {"batch_size": 16},
         "hardware": "1 core",
+        "evaluation": {"measures": [{"name": card.GOLD_EXACT, "value": 0.5735}]},
     },
 )
 
@@ -200,10 +201,10 @@ def test_the_card_shows_the_measures_as_measured(folder: Path) -> None:
     (folder / card.EVALUATION).write_text(json.dumps(asdict(EVALUATION)))
     card.write(folder)
     text = (folder / card.CARD).read_text()
-    assert "| exact match, gold passage | 61.2 | 60.1 to 62.4 | 1,000 | ≥ 60.0: met |" in text
+    assert "| exact match, gold passage | 61.2 | 60.1 to 62.4 | 1,000 | ≥ 60.0: met | 57.4 |" in text
     # a third of the way from 94 to 100
-    assert "| recall@5, the model's order | 95.0 | 94.0 to 96.0 | 1,000 | ≥ 96.0: **missed** |" in text
-    assert "| abstains wrongly, answerable questions | – | – to – | 0 |  |" in text
+    assert "| recall@5, the model's order | 95.0 | 94.0 to 96.0 | 1,000 | ≥ 96.0: **missed** | – |" in text
+    assert "| abstains wrongly, answerable questions | – | – to – | 0 |  | – |" in text
     assert "it found 25.0 %" in text
     assert "-0.50 nats" in text
     assert "2.0 MB" in text
@@ -225,3 +226,9 @@ def test_measures_of_another_model_are_refused(folder: Path, changes: dict[str, 
     (folder / card.EVALUATION).write_text(json.dumps(other))
     with pytest.raises(ValueError, match=r"other weights|another abstention_bias"):
         card.write(folder)
+
+
+def test_what_is_missing_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        evaluate.main(["--data", str(tmp_path)])
+    assert "squad-open/passages.dev.jsonl.gz; --data names the folder" in capsys.readouterr().err

@@ -66,7 +66,9 @@ def test_what_it_started_from_and_what_went_in_are_told(run: Path, tmp_path: Pat
     (run / record.BLEND).write_text('{"sources": []}')
     first = tmp_path / "first"
     written(run, first, steps=5)
+    (first / record.EVALUATION).write_text('{"measures": []}')
     second = written(run, tmp_path / "second", start=first)
     assert second["blend"] == {"sources": []}
     assert second["start"]["steps"] == 5
+    assert second["start"]["evaluation"] == {"measures": []}
     assert written(run, tmp_path / "third", start=tmp_path / "nowhere")["start"] is None
