@@ -245,6 +245,10 @@ class Conversation(_Thread):
         except grpc.RpcError as exc:
             self._drop()
             raise self._error(exc) from exc
+        except KeyboardInterrupt:
+            # The read goes on without us, and gRPC takes no other one in this call.
+            self.close()
+            raise
         return message
 
     def _drop(self) -> None:

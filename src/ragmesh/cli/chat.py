@@ -173,9 +173,9 @@ class _Session:
         except KeyboardInterrupt:
             events.close()  # type: ignore[attr-defined]  # it is a generator; this cancels the turn
             view.end()
-            self._screen.note("the turn is cancelled; Ctrl-C again ends the chat", style="yellow")
             if not sys.stdin.isatty():
                 raise
+            self._screen.note("the turn is cancelled; Ctrl-C again ends the chat", style="yellow")
             return
         except MeshError as error:
             view.end()

@@ -110,6 +110,7 @@ class Orchestrator:
     streams: int = 0
     busy: int = 0
     ends_after: int = 1_000
+    interrupts: int = 0
 
     def turns(self, request: pb.ConverseRequest, number: int) -> Iterator[pb.ConverseResponse]:
         name = request.conversation_id or "c1"
@@ -143,9 +144,13 @@ class Refused(grpc.RpcError):
 
 class Call:
     def __init__(self, orchestrator: Orchestrator, requests: Iterator[pb.ConverseRequest]) -> None:
+        self._orchestrator = orchestrator
         self._events = self._run(orchestrator, requests)
 
     def __next__(self) -> pb.ConverseResponse:
+        if self._orchestrator.interrupts:
+            self._orchestrator.interrupts -= 1
+            raise KeyboardInterrupt
         return next(self._events)
 
     def cancel(self) -> None:
@@ -233,6 +238,18 @@ def test_a_stream_that_ended_is_opened_again_and_waited_for_while_it_is_busy() -
         conversation.answer("Three?")
     # The second one has ended too; two more find the conversation busy.
     assert orchestrator.streams == 2 + 3
+    assert orchestrator.requests[-1].conversation_id == "c1"
+
+
+def test_ctrl_c_while_waiting_lets_go_of_the_stream_and_the_conversation_goes_on() -> None:
+    orchestrator = Orchestrator()
+    with talk(orchestrator) as conversation:
+        conversation.answer("One?")
+        orchestrator.interrupts = 1
+        with pytest.raises(KeyboardInterrupt):
+            conversation.answer("Two?")
+        conversation.answer("Three?")
+    assert orchestrator.streams == 2
     assert orchestrator.requests[-1].conversation_id == "c1"
 
 
