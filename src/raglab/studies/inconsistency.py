@@ -124,8 +124,9 @@ def measure(
         ],
         axis=0,
     )
+    ratios = _Ratios(correct)
     summaries = tuple(
-        _summary(place, ensemble, queries, correct, errors, settings) for place in range(len(names))
+        _summary(place, ensemble, queries, ratios, errors, settings) for place in range(len(names))
     )
     return InconsistencyStudy(
         retrievers=names,
@@ -145,6 +146,21 @@ def measure(
     )
 
 
+class _Ratios:
+    """Win ratios over some of the questions, computed once for the same ones."""
+
+    def __init__(self, correct: BoolArray) -> None:
+        self.correct = correct
+        self._known: dict[bytes, WinRatios] = {}
+
+    def of(self, points: IntArray) -> WinRatios:
+        """The win ratios over the questions at these places, with repeats."""
+        key = points.tobytes()
+        if key not in self._known:
+            self._known[key] = relative_win_ratio(self.correct[:, points])
+        return self._known[key]
+
+
 def by_query(queries: Sequence[str], values: Sequence[float] | FloatArray | BoolArray) -> dict[str, float]:
     """Mean of each query's questions: samples of one query are no more queries."""
     gathered: dict[str, list[float]] = {}
@@ -157,7 +173,7 @@ def _summary(
     place: int,
     ensemble: Ensemble,
     queries: Sequence[str],
-    correct: BoolArray,
+    ratios: _Ratios,
     errors: dict[str, BoolArray],
     bootstrap: Bootstrap,
 ) -> RetrieverSummary:
@@ -168,16 +184,17 @@ def _summary(
         return bootstrap.mean(f"{label} {name}", list(by_query(queries, values).values()))
 
     def mrwr(points: IntArray) -> float:
-        return float(relative_win_ratio(correct[:, points]).mrwr[place])
+        return float(ratios.of(points).mrwr[place])
 
     def mrlr(points: IntArray) -> float:
-        return float(relative_win_ratio(correct[:, points]).mrlr[place])
+        return float(ratios.of(points).mrlr[place])
 
     return RetrieverSummary(
         name,
-        mean("accuracy", correct[place]),
-        bootstrap.statistic(f"mrwr {name}", keys, mrwr),
-        bootstrap.statistic(f"mrlr {name}", keys, mrlr),
+        mean("accuracy", ratios.correct[place]),
+        # One name, so that all retrievers are compared on the same resamples, each of them once.
+        bootstrap.statistic("win ratios", keys, mrwr),
+        bootstrap.statistic("win ratios", keys, mrlr),
         {kind: mean(kind, matrix[place]) for kind, matrix in errors.items()},
         _consistency(place, ensemble, bootstrap),
     )

@@ -1,7 +1,7 @@
 """``ragmesh eor``: a question set over a pool of retrievers, whose answers vote with learned weights."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
@@ -22,7 +22,9 @@ if TYPE_CHECKING:
     from ragmesh.eor.plan import Dataset, EorPlan
     from ragmesh.eor.pool import Pool
 
-_SIMILARITIES = ("token_f1", "containment_em", "embedding_cosine")
+_SIMILARITIES: Final = ("token_f1", "containment_em", "embedding_cosine")
+_SHOWN: Final = ("main", "comparisons", "poolings", "retrievers")
+"""Tables that the terminal shows; the page has them all."""
 
 
 def eor(
@@ -326,7 +328,7 @@ def _report(
         ("program", ragmesh_version),
     ]
     written = findings.write(found, voting, facts, stated, out / "report")
-    show(screen, found.tables()[:-1])
+    show(screen, [table for table in found.tables() if table.name in _SHOWN])
     screen.line()
     screen.note(f"wrote {written[0]}, and tables, figures and weights beside it")
 
