@@ -16,6 +16,8 @@ from ragmesh.rag_eval.driver import RECORDS, TIMES
 
 PAGE: Final = "report.html"
 MARKDOWN: Final = "report.md"
+MOST_LINES: Final = 6
+"""What fits above a figure."""
 
 
 def study(folder: Path, *, abstention: str, bootstrap: Bootstrap) -> AnsweringStudy:
@@ -70,7 +72,7 @@ def _note(facts: Sequence[tuple[str, str]]) -> str:
     """What a figure says of what it stands on: seeds and versions."""
     seeds = [f"seeds: {value}" for name, value in facts if name == "seeds"]
     versions = [f"{name.removeprefix('version of ')} {value}" for name, value in facts if "version" in name]
-    return "\n".join(["; ".join([*seeds, *versions][start : start + 2]) for start in range(0, 8, 2)]).strip()
+    return "\n".join([*seeds, *versions][:MOST_LINES])
 
 
 def _markdown(found: AnsweringStudy, facts: Sequence[tuple[str, str]], drawn: Mapping[str, object]) -> str:
