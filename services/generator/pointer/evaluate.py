@@ -267,7 +267,7 @@ def main(arguments: list[str] | None = None) -> None:
         measures=tuple(measures),
     )
     text = json.dumps(asdict(evaluation), indent=2) + "\n"
-    (options.artifact / card.EVALUATION).write_text(text, encoding="utf-8")
+    (options.artifact / record.EVALUATION).write_text(text, encoding="utf-8")
     if (options.artifact / record.TRAINING).is_file():
         card.write(options.artifact)
 

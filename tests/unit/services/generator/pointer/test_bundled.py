@@ -1,10 +1,16 @@
-"""The model that ships answers and ranks."""
+"""The model that ships answers, ranks and abstains."""
+
+import csv
+import json
+import math
 
 import pytest
 
 from services.generator.pointer import artifact
+from services.generator.pointer.abstention import ABSTENTION
 from services.generator.pointer.grounding import Place
 from services.generator.pointer.reader import Answer, PointerReader
+from services.generator.training import record
 
 PASSAGES = [
     ("Bakery", "The bakery on Mill Lane opened in 1987. It is run by the sisters Ada and Grete Holm."),
@@ -41,10 +47,34 @@ def test_it_finds_ranks_and_cites_the_answer(
     assert streamed.text == found.text
 
 
+def test_it_abstains_where_the_passages_do_not_answer(reader: PointerReader) -> None:
+    questions = ("Who wrote the opera about the flying Dutchman?", "How tall is the tower of the town hall?")
+    for question in questions:
+        encodings = reader.encode(question, PASSAGES)
+        assert reader.answer(encodings).text == ABSTENTION
+        assert reader.margins([encodings])[0] > 0
+        assert reader.answer(encodings).citations == ()
+
+
+def test_it_is_small() -> None:
+    assert (artifact.bundled() / artifact.WEIGHTS).stat().st_size <= 48e6
+
+
+def test_its_log_is_beside_it() -> None:
+    training = json.loads((artifact.bundled() / record.TRAINING).read_text(encoding="utf-8"))
+    with (artifact.bundled() / record.CURVE).open(newline="", encoding="utf-8") as stream:
+        rows = list(csv.DictReader(stream))
+    assert int(rows[-1]["step"]) == training["steps"]
+    assert len(rows) == math.ceil(training["steps"] / record.STEPS_A_ROW)
+    assert (artifact.bundled() / record.PLOT).is_file()
+
+
 def test_the_card_tells_its_measurements_and_limits() -> None:
     card = (artifact.bundled() / "MODEL_CARD.md").read_text(encoding="utf-8")
     for part in (
         "exact match, gold passage",
+        "abstention precision",
+        "training.png",
         "recall@5",
         "CC BY-SA",
         "Apache-2.0",

@@ -14,6 +14,7 @@ from services.generator.pointer.evaluate import Asked, interval, measure, words
 from services.generator.pointer.reader import Answer, Finish, PointerReader
 from services.generator.training.datasets import Dataset, Item
 from services.generator.training.examples import Passage
+from services.generator.training.record import EVALUATION as EVALUATION_FILE
 from services.generator.training.record import TRAINING, Training
 from tests import tiny_models
 
@@ -198,7 +199,7 @@ def folder(tmp_path: Path) -> Path:
 
 
 def test_the_card_shows_the_measures_as_measured(folder: Path) -> None:
-    (folder / card.EVALUATION).write_text(json.dumps(asdict(EVALUATION)))
+    (folder / EVALUATION_FILE).write_text(json.dumps(asdict(EVALUATION)))
     card.write(folder)
     text = (folder / card.CARD).read_text()
     assert "| exact match, gold passage | 61.2 | 60.1 to 62.4 | 1,000 | ≥ 60.0: met | 57.4 |" in text
@@ -223,7 +224,7 @@ def test_an_unmeasured_model_says_so(folder: Path) -> None:
 @pytest.mark.parametrize("changes", [{"weights_sha256": "other"}, {"abstention_bias": 0.0}])
 def test_measures_of_another_model_are_refused(folder: Path, changes: dict[str, object]) -> None:
     other = asdict(EVALUATION) | changes
-    (folder / card.EVALUATION).write_text(json.dumps(other))
+    (folder / EVALUATION_FILE).write_text(json.dumps(other))
     with pytest.raises(ValueError, match=r"other weights|another abstention_bias"):
         card.write(folder)
 
