@@ -1,0 +1,88 @@
+"""`ragmesh eor --report-only`: the report of what is there, without a mesh, and what does not go with it."""
+
+import csv
+import json
+from pathlib import Path
+
+import pytest
+
+from raglab.files import Journal, read_queries
+from ragmesh.cli import main
+from ragmesh.eor.plan import Dataset, EorPlan, MemberAnswer, records
+from ragmesh.eor.pool import Pool
+from ragmesh.eor.stored import records_file
+
+Output = pytest.CaptureFixture[str]
+
+
+@pytest.fixture
+def study(tmp_path: Path) -> tuple[Path, Path]:
+    """Questions, and the folder of a run that answered all but one of them."""
+    path = tmp_path / "letters.jsonl"
+    lines = [{"query_id": f"q{i}", "question": "?", "references": ["x"]} for i in range(6)]
+    path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    plan = EorPlan([Dataset("letters", read_queries(path))], Pool(("A@1", "A@2", "PK")), ["m"])
+    out = tmp_path / "out"
+    with Journal(out / "eor.journal", plan.settings()) as journal:
+        for unit in list(plan.units())[:5]:
+            answers = {
+                "A@1": MemberAnswer("x", "the x"),
+                "A@2": MemberAnswer("x" if plan.is_training(unit.query) else "y", "the x"),
+                "PK": MemberAnswer("y", None),
+            }
+            journal.add(
+                unit.name,
+                records_file("letters", "m"),
+                records(unit, plan.pool.members, answers),
+                {"version of m": "7", "engine of m": "pointer"},
+            )
+    return path, out
+
+
+def test_a_report_is_made_of_what_is_there(
+    study: tuple[Path, Path], capsys: Output, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "200")
+    path, out = study
+    assert main(["eor", str(path), "-o", str(out), "--report-only", "--similarity", "token_f1"]) == 0
+    said, told = capsys.readouterr()
+    assert "note: 1 of 6 questions × models were not asked yet" in told
+    assert "The ensemble against single retrievers" in said
+    with (out / "report" / "eor-main.csv").open(encoding="utf-8", newline="") as stream:
+        rows = {row["who"]: row for row in csv.DictReader(stream)}
+    assert rows["A@1"]["accuracy"] == "1.0"
+    for name in ("report.html", "report.md"):
+        text = (out / "report" / name).read_text(encoding="utf-8")
+        assert "m 7; questions and split by seed 0; ragmesh " in text
+        assert "95% intervals, bca bootstrap over queries, 2,000 resamples, seed 0" in text
+    weights = json.loads((out / "report" / "weights-letters.m.json").read_text())
+    assert weights["retrievers"] == ["A@1", "A@2", "PK"]
+    assert weights["tuned"]["trace"][0][0] == 1
+
+
+def test_a_report_of_another_study_is_refused_with_all_that_differs(
+    study: tuple[Path, Path], capsys: Output
+) -> None:
+    path, out = study
+    path.write_text('{"query_id": "q", "question": "?", "references": ["x"]}\n')
+    command = ["eor", str(path), "-o", str(out), "--report-only", "--pool", "A@1,A@3", "--seed", "1"]
+    assert main([*command, "--model", "n", "--pooling", "median", "--max-weight", "2", "--level", "1"]) == 2
+    told = " ".join(capsys.readouterr().err.split())
+    for problem in (
+        "--pooling median: allowed: mean, max, majority, plurality",
+        "--max-weight 2: allowed: above 0, at most 1",
+        "--level 1: allowed: between 0 and 1",
+        "--pool: is ['A@1', 'A@3'], the run was asked with ['A@1', 'A@2', 'PK']",
+        "--seed: is 1, the run was asked with 0",
+        "--model n: the run did not ask it",
+    ):
+        assert problem in told
+
+
+def test_a_report_of_other_questions_is_refused(study: tuple[Path, Path], capsys: Output) -> None:
+    path, out = study
+    path.write_text('{"query_id": "q", "question": "?", "references": ["x"]}\n')
+    assert main(["eor", str(path), "-o", str(out), "--report-only"]) == 2
+    assert "the run was not asked these questions as 'letters'" in " ".join(capsys.readouterr().err.split())
+    assert main(["eor", str(path), "-o", str(out / "none"), "--report-only"]) == 1
+    assert "No such file" in capsys.readouterr().err
