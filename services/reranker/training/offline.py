@@ -9,6 +9,7 @@ stopped or killed goes on where it was.
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import json
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -16,6 +17,7 @@ from pathlib import Path
 from typing import Final, Protocol, TypeVar
 
 import numpy as np
+import torch
 
 from meshkit.placement import Placement
 from raglab.files.agent_runs import BM25, DENSE, AgentRunRecord, read_agent_runs, write_agent_runs
@@ -212,6 +214,9 @@ class Offline:
             start.choose_trained(tokenizer, model, self._recipe)
             model.to(self._placement.device)
             options = self._recipe.options(self._seed)
+            # bfloat16 that a processor only imitates is slower than float32.
+            narrow = options.bf16 and self._placement.dtype is torch.bfloat16
+            options = dataclasses.replace(options, bf16=narrow)
             self._watcher.begins(
                 f"{learner.folder} {home.name}: learning", options.steps(len(collected.examples)), 0
             )

@@ -21,8 +21,8 @@ class Recipe(BaseModel):
     current model, that each agent judges; ``queries`` of each agent a round, drawn from the seed (0: all);
     ``evaluation`` of each agent that a round is measured on (0: all), of the split ``evaluation_split``;
     ``beams`` of the agents' answers. The others are those of
-    :class:`services.reranker.training.learning.Options`. ``frozen_layers`` lowest layers, and with
-    ``frozen_words`` all embeddings but those of the agents' tokens, stay as they are.
+    :class:`services.reranker.training.learning.Options`; ``bf16`` only where it is fast. ``frozen_layers``
+    lowest layers, and with ``frozen_words`` all embeddings but those of the agents' tokens, stay as they are.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
