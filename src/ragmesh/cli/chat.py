@@ -28,6 +28,8 @@ _HELP: Final = (
     ("/quit", "end; Ctrl-D too. Ctrl-C ends the turn under way, then the chat"),
 )
 _INTERRUPTED: Final = 130
+_PROVIDER: Final = "provider"
+_QUICK_TO_READ: Final = 50_000
 
 
 def chat(
@@ -38,7 +40,14 @@ def chat(
         str | None,
         typer.Option("--expression", "-e", help="Sources of the mesh, such as Wiki@RR@5; not a collection."),
     ] = None,
-    fair: Annotated[list[str] | None, typer.Option("--fair", metavar="SPEC", help=TARGET_HELP)] = None,
+    fair: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--fair",
+            metavar="SPEC",
+            help=f"{TARGET_HELP} Default: the providers of --collection alike, if that is small.",
+        ),
+    ] = None,
     history: Annotated[
         str, typer.Option(help="What passages are looked for with, beside the turn: none, words or rewrite.")
     ] = "words",
@@ -102,6 +111,8 @@ def chat(
     }
     with Client(target) as mesh:
         targets = [read_target(one, mesh, collection) for one in fair or ()]
+        if fair is None and collection is not None:
+            targets = _providers(screen, mesh, collection)
         how: Any = {
             "targets": targets,
             "history": history,
@@ -119,6 +130,18 @@ def chat(
             status = session.run()
     if status:
         raise typer.Exit(status)
+
+
+def _providers(screen: Screen, mesh: "Client", collection: str) -> "list[GroupTarget]":
+    """What is fair where nobody says: all providers of a collection alike, if it is small enough to look."""
+    if mesh.collection(collection).num_passages > _QUICK_TO_READ:
+        screen.note("a large collection, whose groups are not looked up: --fair SPEC shows R and GF")
+        return []
+    try:
+        return [read_target(_PROVIDER, mesh, collection)]
+    except CommandError:
+        screen.note(f"{collection} has no two providers: --fair SPEC shows R and GF")
+        return []
 
 
 class _Session:
