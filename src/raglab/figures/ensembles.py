@@ -51,6 +51,10 @@ def eor_figures(study: EorStudy) -> Mapping[str, Figure]:
                 matrix = getattr(one.errors.error_win_ratios, kind)
                 drawn = _map(one.errors, matrix, KIND_LABELS[kind])
                 add(f"win-ratios-{kind.replace('_', '-')}", of, drawn)
+                # Fewer than what the strip below says: those whose errors can be told apart.
+                questions = f"{len(one.errors.query_ids):,} of {one.num_test:,} test questions"
+                with styled():
+                    drawn.axes[0].set_title(f"{of}: {questions}" if several else questions)
     for of, one in named:
         bounds = draw_upper_bounds(one)
         if bounds is not None:

@@ -169,6 +169,8 @@ def test_figures_say_what_they_stand_on(study: EorStudy) -> None:
     for figure in drawn.values():
         strip = " ".join(figure.texts[-1].get_text().split())
         assert strip == f"{words}; reader 7"
+    title = drawn["win-ratios-lucky-guess"].axes[0].get_title(loc="left")
+    assert title == "3 of 4 test questions"
     other = replace(SETTING, model="other")
     two = eor.measure([SETTING, other], F1, poolings=["mean"], bootstrap=QUICK)
     assert two.names == ("reader", "other")
