@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 from pathlib import Path
 
 import pytest
@@ -51,7 +52,9 @@ async def test_opposite_tastes_end_with_opposite_lists_and_move_nobody_else(worl
     assert await world.value(ANN, likes("water"), LATER) > values[0] + 0.05
     assert await world.value(BOB, dislikes("water"), LATER) > values[1] + 0.05
     assert begun[ANN] == begun[BOB]  # both were unknown to the model
-    assert _tau(anns, bobs) < 0.3
+    tau = _tau(anns, bobs)
+    sys.stdout.write(f"Kendall's tau {tau:.3f}\n")
+    assert tau < 0.3
 
     # What serves them is told with where it came from and what was measured.
     version = (await world.governor.model_for(ANN)).version
