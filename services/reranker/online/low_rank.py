@@ -36,7 +36,8 @@ def fresh(model: Any, *, layers: str, rank: int, seed: int) -> LowRankAdapter:
         if isinstance(layer, nn.Linear) and re.search(layers, name):
             most = min(rank, layer.in_features, layer.out_features)
             down = torch.randn(most, layer.in_features, generator=generator) / layer.in_features**0.5
-            pairs[name] = down, torch.zeros(layer.out_features, most)
+            device = layer.weight.device
+            pairs[name] = down.to(device), torch.zeros(layer.out_features, most, device=device)
     if not pairs:
         raise ValueError(f"no linear layer of the model has a name that matches {layers!r}")
     return LowRankAdapter("", pairs)
