@@ -16,7 +16,7 @@ def evaluation() -> typer.Typer:
     """The commands of ``ragmesh eval``."""
     app = typer.Typer(
         name="eval",
-        help="Measure rankings and answers in files, without a mesh; rag: a mesh by a data set.",
+        help="Measure rankings and answers, of files or of a mesh.",
         rich_markup_mode=None,
         context_settings={"help_option_names": ["-h", "--help"]},
     )

@@ -39,7 +39,9 @@ def agents(
     resamples: options.Resamples = 2000,
     seed: options.Seed = 0,
 ) -> None:
-    """Compare ways of ranking by what they are worth to agents: tables and figures as the IUM paper's.
+    """Compare ways of ranking by their worth to agents.
+
+    Tables and figures are the IUM paper's.
 
     Systems by agent with McNemar's test, rounds with and without personalisation, batch sizes, streams, and
     how alike the lists of two agents are. Writes report.md, report.html, CSV files and PNG figures.

@@ -22,7 +22,7 @@ def lamp() -> typer.Typer:
     """The commands of ``ragmesh eval lamp``."""
     app = typer.Typer(
         name="lamp",
-        help="LaMP's files: make queries of them, filter those by labels, and count.",
+        help="Make queries of LaMP's files, filter them, count.",
         rich_markup_mode=None,
     )
     app.callback(invoke_without_command=True)(_start)

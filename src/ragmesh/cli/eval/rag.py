@@ -97,9 +97,9 @@ def rag(
     ] = 600.0,
     target: Target = None,
 ) -> None:
-    """Answer questions of a data set through a running mesh; tables as RankRAG's.
+    """Answer a data set through the mesh, and measure it.
 
-    Retrieves n, reranks, keeps k, answers: exact match, F1, accuracy, answer recall, time.
+    Retrieves n, reranks, keeps k, answers: exact match, F1, accuracy, answer recall, time; RankRAG's tables.
     A run that was stopped or killed goes on where it was with the same command.
     """
     from ragmesh.cli.eval.outputs import reported
