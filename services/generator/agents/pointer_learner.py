@@ -1,6 +1,7 @@
 """Fine-tunes a pointer model as an agent: its answer from all that it is shown, and nothing else."""
 
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any, Final, cast
 
 import torch
@@ -37,6 +38,7 @@ class PointerAgent(PointerLearner):
     ) -> None:
         super().__init__(model, tokenizer, stage)
         config = cast(PointerConfig, model.config)
+        self._bases = config.frozen_layers
         self._reading = reading
         self._prompts = Prompts(PairPrompter("it", tokenizer, config, limit=self._limit), reading)
 
@@ -113,6 +115,19 @@ class PointerAgent(PointerLearner):
             out |= {at: Judged(text=one.text) for at, one in zip(picked, answers, strict=True)}
         self.module.train()
         return [out[at] for at in range(len(examples))]
+
+    def save(self, folder: Path) -> None:
+        """The shipped form, with the layers that stayed as they were but are not the base model's."""
+        kept = [p for layer in self.model.encoder.layers[self._bases :] for p in layer.parameters()]
+        trained = [p.requires_grad for p in kept]
+        try:
+            # what is not trained is taken for the base model's, and left out
+            for parameter in kept:
+                parameter.requires_grad_(True)
+            super().save(folder)
+        finally:
+            for parameter, was in zip(kept, trained, strict=True):
+                parameter.requires_grad_(was)
 
 
 def _shown(example: Example, prompt: Prompt, together: bool) -> list[tuple[str, str]]:
