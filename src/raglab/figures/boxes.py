@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
+from matplotlib.cbook import boxplot_stats
 from matplotlib.figure import Figure
 from numpy.typing import ArrayLike
 
@@ -56,8 +58,8 @@ def draw_boxes(
             colour = series(index)[0]
             offset = (index - (len(boxes) - 1) / 2) * thickness
             kept = [_defined(mine[place]) if place in mine else np.empty(0) for place in places]
-            drawn = axes.boxplot(
-                kept,
+            drawn = axes.bxp(
+                [_box(values) for values in kept],
                 positions=np.arange(len(places)) + offset,
                 widths=thickness * 0.85,
                 patch_artist=True,
@@ -92,6 +94,12 @@ def draw_boxes(
         axes.yaxis.set_major_formatter(plain_numbers())
         legend_below(made, axes, columns=2)
     return made
+
+
+def _box(values: np.ndarray[tuple[int], np.dtype[np.float64]]) -> dict[str, Any]:
+    """The numbers of one box; points that lie on each other are one, as pools of retrievers often do."""
+    (box,) = boxplot_stats(values)
+    return {**box, "fliers": np.unique(box["fliers"])}
 
 
 def _defined(values: ArrayLike) -> np.ndarray[tuple[int], np.dtype[np.float64]]:

@@ -502,8 +502,8 @@ def _tables(study: AnsweringStudy) -> Iterable[Table]:
         ),
         tuple((one.system, one.retrieve, one.rerank, one.generate, one.overhead) for one in study.times),
         note="Wall time of each stage as the mesh tells it, with other questions in flight. A model that "
-        "keeps encodings reads passages faster that it was shown with the same question before. Of generation "
-        "alone: (rerank + generate) over generate of the same without a reranker.",
+        "keeps encodings reads passages faster that it was shown with the same question before. Of "
+        "generation alone: (rerank + generate) over generate of the same without a reranker.",
     )
     yield Table(
         "comparisons",
