@@ -24,6 +24,13 @@ def test_boxes_stand_at_quartiles_without_what_is_undefined() -> None:
     assert len(drawn.legends) == 1
 
 
+def test_points_on_each_other_are_one() -> None:
+    drawn = draw_boxes({"": {"1": [*np.linspace(0.4, 0.6, 50), 0.0, 0.0, 1.0]}}, x_label="", y_label="y")
+    (axes,) = drawn.axes
+    (points,) = (line for line in axes.get_lines() if line.get_marker() == ".")
+    assert np.asarray(points.get_ydata()).tolist() == [0.0, 1.0]
+
+
 def test_boxes_of_several_series_stand_side_by_side() -> None:
     drawn = draw_boxes({"a": {"1": [0.5]}, "b": {"1": [0.5]}}, x_label="", y_label="y")
     (axes,) = drawn.axes
