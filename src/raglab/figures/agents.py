@@ -100,7 +100,7 @@ def _curve(points: Sequence[Point], label: str) -> Figure:
 def _stream(study: AgentsStudy) -> Figure:
     """A line for each agent, the mean over agents in front."""
     with styled():
-        made, axes = figure()
+        made, axes = figure(COLUMN_INCHES, 3.2)
         agents = [name for name in study.agents if any(one.agent == name for one in study.thirds)]
         for index, agent in enumerate([MACRO, *agents]):
             mine = [one for one in study.thirds if one.agent == agent]
@@ -114,7 +114,7 @@ def _stream(study: AgentsStudy) -> Figure:
         axes.axhline(0, color=SECOND, linewidth=0.6)
         axes.set_xticks(range(1, THIRDS + 1), ["first", "second", "last"])
         axes.set_xlabel("third of the stream")
-        axes.set_ylabel(f"utility, {ONLINE} − {study.still}")
+        axes.set_ylabel(f"utility, {ONLINE}\n− {study.still}")
         axes.yaxis.grid(visible=True)
         axes.yaxis.set_major_formatter(plain_numbers())
         legend_below(made, axes, columns=2)

@@ -74,8 +74,8 @@ def test_a_pointer_agent_is_served_as_it_was_measured(reading: Reading, examples
     made = tiny_models.pointer()
     agent = PointerAgent(made.model, made.tokenizer, STAGE, reading)
     parts = agent.module(agent.collate(examples[:4]))
-    assert float(parts["verdict"]) == float(parts["choice"]) == 0
-    assert float(parts["loss"]) == pytest.approx(float(parts["answer"]))
+    assert parts["verdict"].item() == parts["choice"].item() == 0
+    assert parts["loss"].item() == pytest.approx(parts["answer"].item())
     judged = agent.judge(examples[:4])
     engine = pointer_engine("agent", made.model, made.tokenizer, CPU, EngineOptions())
     try:
@@ -106,8 +106,8 @@ def test_the_formats_are_the_papers(examples: list[Example], tmp_path: Path) -> 
 def test_the_loss_of_a_batch_is_the_mean_of_its_examples(examples: list[Example], tmp_path: Path) -> None:
     agent = Seq2SeqAgent.load(str(tiny_models.t5(tmp_path)), STAGE, READINGS[1])
     agent.module.eval()
-    alone = [float(agent.module(agent.collate([one]))["loss"]) for one in examples[:3]]
-    together = float(agent.module(agent.collate(examples[:3]))["loss"])
+    alone = [agent.module(agent.collate([one]))["loss"].item() for one in examples[:3]]
+    together = agent.module(agent.collate(examples[:3]))["loss"].item()
     assert together == pytest.approx(sum(alone) / 3, rel=1e-5)
 
 
