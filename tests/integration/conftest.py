@@ -50,6 +50,7 @@ def mesh(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningMesh]:
         addresses = Addresses(**state.addresses)
         with Client(addresses) as client:
             client.ingest(demo.passages(), DEMO)
+            client.until_embedded(DEMO)  # until then dense retrieval finds more from call to call
         yield RunningMesh(settings, state, addresses)
     finally:
         stop(settings.home)
