@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import grpc
@@ -114,7 +114,7 @@ class Chorus:
             generator=generator,
             pool=self._pool,
         )
-        news: asyncio.Queue[Event | _Member | asyncio.Task[None]] = asyncio.Queue()
+        news: asyncio.Queue[Event | _Member | _Settled | asyncio.Task[None]] = asyncio.Queue()
         members = [
             _Member(
                 place,
@@ -131,7 +131,7 @@ class Chorus:
         for task in tasks:
             task.add_done_callback(news.put_nowait)
         poll = _Poll(self._votes, ensemble, [member.name for member in members], clock, self._plan)
-        told: set[str] = set()
+        told: dict[str, int] = {}  # the caller's index of each passage, in the order they were told
         began = time.perf_counter()
         try:
             waiting = len(members)
@@ -140,9 +140,11 @@ class Chorus:
                 match event:
                     case Retrieved(pool):
                         fresh = [at for at, one in enumerate(pool.passages) if one.id not in told]
-                        told.update(one.id for one in pool.passages)
+                        told.update({pool.passages[at].id: len(told) + i for i, at in enumerate(fresh)})
                         if fresh:
                             yield Retrieved(_part(pool, fresh))
+                    case _Settled(member):
+                        yield replace(member.ranked, member=member.name, contexts=_as_told(member, told))
                     case asyncio.Task():
                         event.result()  # raises what no member may end with
                     case _Member():
@@ -173,7 +175,7 @@ class Chorus:
         stages: ExpressionStages,
         generator: Generator,
         clock: Clock,
-        news: asyncio.Queue[Event | _Member | asyncio.Task[None]],
+        news: asyncio.Queue[Event | _Member | _Settled | asyncio.Task[None]],
     ) -> None:
         """Searches, ranks and answers as one member, and tells of it; its failure is its own."""
         try:
@@ -188,7 +190,7 @@ class Chorus:
         stages: ExpressionStages,
         generator: Generator,
         clock: Clock,
-        news: asyncio.Queue[Event | _Member | asyncio.Task[None]],
+        news: asyncio.Queue[Event | _Member | _Settled | asyncio.Task[None]],
     ) -> None:
         ask, recipe = member.ask, member.ask.recipe
         if recipe is None:
@@ -223,7 +225,7 @@ class Chorus:
         else:
             member.pool = replace(_NOTHING, retriever=recipe.text)
         member.passages = [member.pool.passages[index] for index in member.ranked.contexts.rows[0]]
-        news.put_nowait(replace(member.ranked, member=member.name))
+        news.put_nowait(_Settled(member))
         prompt = Prompt(ask.question, member.passages, ask.model, ask.augmentation, ask.decoding)
         outcome = await attempt(
             clock,
@@ -286,6 +288,13 @@ class Chorus:
         if posts:
             clock.took(Stage.OBSERVE, began)
         yield Finished(ensemble.ask.id, ensemble.ask.run_id, clock.stage_ms, clock.total_ms)
+
+
+@dataclass(frozen=True, slots=True)
+class _Settled:
+    """What a member will be answered from is settled."""
+
+    member: _Member
 
 
 class _Poll:
@@ -382,6 +391,13 @@ def _part(pool: Pool, places: Sequence[int]) -> Pool:
         scores=pool.scores[list(places)],
         rankings=np.arange(len(places), dtype=np.int64)[None, :],
     )
+
+
+def _as_told(member: _Member, told: Mapping[str, int]) -> Contexts:
+    """What a member was shown, as indices into all that was retrieved instead of into its own pool."""
+    contexts, passages = member.ranked.contexts, member.pool.passages
+    rows = [[told[passages[index].id] for index in row] for row in contexts.rows.tolist()]
+    return replace(contexts, rows=np.array(rows, dtype=np.int64).reshape(contexts.rows.shape))
 
 
 def _together(members: Sequence[_Member]) -> tuple[Pool, list[list[int]]]:

@@ -102,6 +102,19 @@ async def test_shared_work_is_done_once(mesh: Mesh) -> None:
     assert len(told) == len(set(told))
 
 
+async def test_contexts_are_indices_into_all_that_was_told(mesh: Mesh) -> None:
+    mesh.reranker.scores = {f"wiki/w{i}": i / 40 for i in range(20)}
+    events = await mesh.ensemble(ensemble("SE@2", "Wiki@RR@2&SE@1", "Wiki@3", "ReFree"))
+    told = [one.id for event in _all(events, Retrieved) for one in event.pool.passages]
+    shown = {
+        one.member: [told[index] for index in one.contexts.rows[0].tolist()] for one in _all(events, Ranked)
+    }
+    assert shown["ReFree"] == []
+    given = {tuple(one.id for one in prompt.passages) for batch in mesh.generator.batches for prompt in batch}
+    assert {tuple(one) for one in shown.values()} == given
+    assert [len(one) for one in shown.values()].count(3) == 2
+
+
 async def test_a_member_has_what_it_would_have_alone(mesh: Mesh) -> None:
     mesh.reranker.scores = {f"wiki/w{i}": i / 40 for i in range(20)}
     events = await mesh.ensemble(ensemble("Wiki@RR@2", "(WikiDense@20)@RR@1", "Wiki@20"))
