@@ -27,6 +27,7 @@ from services.generator.domain import (
     RelevanceRequest,
     Turn,
 )
+from services.generator.pointer.abstention import ABSTENTION
 from services.generator.pointer.modeling import PointerForConditionalGeneration
 from services.generator.ports import Cancellation, LanguageModel
 from services.generator.runtime.engine import LanguageEngine
@@ -149,9 +150,12 @@ async def test_answers_depend_on_question_and_passages(model: LanguageModel) -> 
     requests = [_request(model, question=question) for question in SENTENCES]
     requests += [_request(model, passages=PASSAGES[at : at + 1]) for at in range(4)]
     answers = await model.generate_batch(requests, Cancellation())
-    texts = {answer.text for answer in answers if isinstance(answer, Answer)}
-    # the bundled model abstains, rightly, where no passage answers
-    assert len(texts) > len(requests) // 3
+    texts = [answer.text for answer in answers if isinstance(answer, Answer)]
+    assert len(texts) == len(requests)
+    # The bundled model abstains, rightly, where no passage answers; that is one answer to several questions.
+    answered = [text for text in texts if text != ABSTENTION]
+    assert len(set(answered)) > len(answered) // 2
+    assert len(set(answered)) > len(requests) // 4
 
 
 async def test_a_batch_answers_as_streams_do(model: LanguageModel) -> None:
