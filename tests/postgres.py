@@ -41,6 +41,7 @@ class Postgres:
             probe.bind(("127.0.0.1", 0))
             self._port = probe.getsockname()[1]
         self._data = self._folder / "data"
+        self._log = self._folder / "log"
         subprocess.run(
             [*self._as, initdb, "-D", self._data, "-U", "ragmesh", "--auth=trust", "--no-sync"],
             check=True,
@@ -57,14 +58,18 @@ class Postgres:
         return f"postgresql+asyncpg://ragmesh@127.0.0.1:{self._port}/postgres"
 
     def start(self) -> None:
-        """Starts it and waits until it answers."""
-        self._process = subprocess.Popen(
-            self._command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, cwd=self._folder
-        )
+        """Starts it and waits until it answers.
+
+        A server that was killed leaves backends which end when they next look, a busy one seconds later; until
+        then the next server refuses to start. As whoever supervises a database would, this one tries again.
+        """
         ends = time.monotonic() + 60
+        self._process = self._spawn()
         while not self._answers():
-            assert self._process.poll() is None, "PostgreSQL did not start"
-            assert time.monotonic() < ends, "PostgreSQL does not answer"
+            assert time.monotonic() < ends, f"PostgreSQL does not answer: {self._said()}"
+            if self._process.poll() is not None:
+                assert "pre-existing shared memory block" in self._said(), self._said()
+                self._process = self._spawn()
             time.sleep(0.05)
 
     def kill(self) -> None:
@@ -83,6 +88,13 @@ class Postgres:
     def empty(self) -> None:
         """Drops all tables."""
         self._psql("DROP SCHEMA public CASCADE; CREATE SCHEMA public")
+
+    def _spawn(self) -> subprocess.Popen[bytes]:
+        with self._log.open("wb") as log:
+            return subprocess.Popen(self._command, stdout=log, stderr=log, cwd=self._folder)
+
+    def _said(self) -> str:
+        return self._log.read_text(errors="replace")[-2000:]
 
     def _answers(self) -> bool:
         return self._psql("SELECT 1", check=False) == 0
