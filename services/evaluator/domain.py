@@ -7,12 +7,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Final
+from typing import Final, Literal
 
+from ragcore import group_fairness
 from ragcore.arrays import FloatArray, IntArray
-
-if TYPE_CHECKING:
-    from services.evaluator.evaluation import ConversationQuestion
 
 MEASURED: Final[Mapping[str, tuple[float, float]]] = MappingProxyType(
     {
@@ -105,6 +103,20 @@ class Labels:
     useful: frozenset[str] | None = None
     references: tuple[str, ...] = ()
     metric: UtilityMetric = UtilityMetric.TOKEN_F1
+
+
+@dataclass(frozen=True, slots=True)
+class ConversationQuestion:
+    """Nuggets of system turns, and targets by attribute; ``patience`` in words."""
+
+    turns: Sequence[Sequence[group_fairness.Nugget]]
+    attributes: Mapping[str, group_fairness.Attribute]
+    patience: float
+    alpha: float
+    method: Literal["independent", "cumulative"] = "independent"
+    irrelevant_turns: Literal["ignore", "uniform"] = "ignore"
+    from_transcript: bool = False
+    """Whether the turns were read from a transcript, which is then what is at fault for them."""
 
 
 @dataclass(frozen=True, slots=True)

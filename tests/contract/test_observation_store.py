@@ -28,6 +28,7 @@ from services.evaluator.domain import (
     MEASURED,
     NORMALIZED,
     Configuration,
+    ConversationQuestion,
     Exposed,
     Labels,
     Measurement,
@@ -39,7 +40,6 @@ from services.evaluator.domain import (
     Stage,
     Window,
 )
-from services.evaluator.evaluation import ConversationQuestion
 from services.evaluator.measurement import measure
 from services.evaluator.moments import Moments
 from services.evaluator.ports import ObservationStore

@@ -4,7 +4,7 @@ One module per kind of question; each has the question as a dataclass and a func
 """
 
 from services.evaluator.evaluation.comparisons import compare_retrievers, compare_systems
-from services.evaluator.evaluation.conversations import ConversationQuestion, conversation
+from services.evaluator.evaluation.conversations import conversation
 from services.evaluator.evaluation.exposures import exposure
 from services.evaluator.evaluation.ranked_lists import ranked_list
 from services.evaluator.evaluation.rankings import ranking_quality
@@ -15,7 +15,6 @@ from services.evaluator.evaluation.weights import search_weights
 
 __all__ = [
     "Ballot",
-    "ConversationQuestion",
     "compare_retrievers",
     "compare_systems",
     "conversation",

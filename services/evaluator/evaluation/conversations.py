@@ -3,27 +3,11 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Literal
 
 from meshkit.errors import InvalidField
 from ragcore import group_fairness
 from ragcore.errors import InvalidInput
-
-
-@dataclass(frozen=True, slots=True)
-class ConversationQuestion:
-    """Nuggets of system turns, and targets by attribute; ``patience`` in words."""
-
-    turns: Sequence[Sequence[group_fairness.Nugget]]
-    attributes: Mapping[str, group_fairness.Attribute]
-    patience: float
-    alpha: float
-    method: Literal["independent", "cumulative"] = "independent"
-    irrelevant_turns: Literal["ignore", "uniform"] = "ignore"
-    from_transcript: bool = False
-    """Whether the turns were read from a transcript, which is then what is at fault for them."""
+from services.evaluator.domain import ConversationQuestion
 
 
 def conversation(question: ConversationQuestion) -> group_fairness.ConversationFairness:

@@ -12,7 +12,7 @@ from ragcore.group_fairness import ConversationFairness, Nugget, parse_transcrip
 from ragmesh.evaluator.v1 import evaluator_service_pb2 as pb
 from services.evaluator.codec import fields
 from services.evaluator.codec.measuring import groups
-from services.evaluator.evaluation.conversations import ConversationQuestion
+from services.evaluator.domain import ConversationQuestion
 
 _Request = pb.EvaluateConversationRequest
 _METHODS: Final[dict[int, Literal["independent", "cumulative"]]] = {

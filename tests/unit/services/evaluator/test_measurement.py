@@ -10,6 +10,7 @@ from ragcore.group_fairness import Attribute, Nugget
 from services.evaluator.domain import (
     CONVERSATION,
     MEASURED,
+    ConversationQuestion,
     Exposed,
     Labels,
     Observation,
@@ -17,7 +18,6 @@ from services.evaluator.domain import (
     SampledAnswer,
     UtilityMetric,
 )
-from services.evaluator.evaluation import ConversationQuestion
 from services.evaluator.measurement import measure
 
 
