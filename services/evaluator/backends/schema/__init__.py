@@ -1,0 +1,26 @@
+"""The schema of the database of observations, and what made databases of before it like it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Final
+
+from sqlalchemy import Connection, inspect
+
+from meshkit.schemas import Schema
+
+
+def _unversioned(connection: Connection) -> str | None:
+    tables = inspect(connection)
+    if tables.has_table("run_moments"):
+        return "0001"
+    return "0002" if tables.has_table("segments") else None
+
+
+SCHEMA: Final = Schema(
+    scripts=Path(__file__).parent,
+    version_table="ragmesh_evaluator_schema",
+    unversioned=_unversioned,
+    what="observations",
+)
+"""The schema; add a script to ``versions`` with every change of :mod:`services.evaluator.backends.sql_tables`."""
