@@ -60,8 +60,8 @@ class Schema:
         if later := sorted(set(there) - known):
             raise Unavailable(
                 "STORE_VERSION",
-                f"the database of {self.what} has schema {later[0]} and this version of ragmesh knows schemas up "
-                f"to {newest}: run the later version that wrote it, or restore a backup of before (docs/backup.md)",
+                f"the database of {self.what} has schema {later[0]}, and this version of ragmesh knows up to "
+                f"{newest}: run the later version that wrote it, or restore a backup of before it",
             )
         if not there and (older := self.unversioned(connection)) is not None:
             context.stamp(script, older)

@@ -23,4 +23,5 @@ SCHEMA: Final = Schema(
     unversioned=_unversioned,
     what="observations",
 )
-"""The schema; add a script to ``versions`` with every change of :mod:`services.evaluator.backends.sql_tables`."""
+"""The schema; add a script to ``versions`` with every change of
+:mod:`services.evaluator.backends.sql_tables`."""

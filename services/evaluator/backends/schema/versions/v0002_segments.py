@@ -1,7 +1,7 @@
 """Segments instead of a run's sums, numbered observations, peaks, conversations.
 
-What the first schema kept of each observation is whole, so the observations are set aside, to be measured again
-and stored anew when the store has opened (:mod:`services.evaluator.backends.sql_version_1`).
+What the first schema kept of each observation is whole, so the observations are set aside, to be measured
+again and stored anew when the store has opened (:mod:`services.evaluator.backends.sql_version_1`).
 """
 
 from __future__ import annotations
