@@ -114,6 +114,7 @@ class MeshServer:
                 ("grpc.so_reuseport", 0),
                 ("grpc.max_send_message_length", settings.max_message_bytes),
                 ("grpc.max_receive_message_length", settings.max_message_bytes),
+                *settings.connection_age,
                 ("grpc.keepalive_time_ms", 30_000),
                 ("grpc.keepalive_timeout_ms", 10_000),
                 # Room for the pings of our own channels (every 30 s) on a quiet connection.
@@ -152,6 +153,7 @@ class MeshServer:
         """
         self._bind()
         await self._set_health(_NOT_SERVING)
+        await self._health.set("live", _SERVING)  # for whoever restarts what does not answer at all
         await self._server.start()
         try:
             if self._settings.port_file is not None:

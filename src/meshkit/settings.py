@@ -63,6 +63,12 @@ class ServiceSettings(BaseSettings):
     """Directory everything of ragmesh lives under."""
     grace_s: float = Field(default=10.0, ge=0, le=3600)
     """Time that running calls get after SIGTERM. Seconds, [0, 3600]."""
+    max_connection_age_s: float = Field(default=2_147_483, ge=1, le=2_147_483)
+    """Time after which callers are asked to connect anew, about a tenth more or less, by which they find
+    servers that are new. By default not before 24 days. Seconds, [1, 2147483]."""
+    max_connection_age_grace_s: float = Field(default=2_147_483, ge=1, le=2_147_483)
+    """Time that calls on such a connection get to end; more than the longest stream takes. Seconds,
+    [1, 2147483]."""
     max_message_bytes: int = Field(default=32 * 2**20, ge=1024, le=2**31 - 1)
     """Largest message taken or sent. Bytes, [1024, 2^31 - 1]."""
     default_deadline_s: float = Field(default=60.0, gt=0, le=86_400)
@@ -84,6 +90,12 @@ class ServiceSettings(BaseSettings):
     too: a parent that ends while this process is still importing is not seen without."""
     parent_pid: int | None = Field(default=None, ge=1)
     """Parent to watch for ``exit_with_parent``; by default the one there is when serving begins."""
+
+    @property
+    def connection_age(self) -> tuple[tuple[str, int], ...]:
+        """The age of connections as options of a gRPC server. Milliseconds."""
+        ages = (("", self.max_connection_age_s), ("_grace", self.max_connection_age_grace_s))
+        return tuple((f"grpc.max_connection_age{part}_ms", int(1000 * age)) for part, age in ages)
 
     @field_validator("tls_key")
     @classmethod
