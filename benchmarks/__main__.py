@@ -73,7 +73,8 @@ def _drawing() -> tuple[str, str]:
     from benchmarks import drawing
 
     rows = "\n".join(
-        f"| {one.passages:,} | {one.retriever} | {one.served_ms:.2f} | {one.served_added_ms:.3f} | {100 * one.share:.0f} % | "
+        f"| {one.passages:,} | {one.retriever} | {one.served_ms:.2f} | {one.served_one_added_ms:.3f} | "
+        f"{100 * one.one_share:.0f} % | {one.served_added_ms:.3f} | {100 * one.share:.0f} % | "
         f"{one.search_ms:.2f} | {one.short_ms:.2f} | {one.plain_ms:.2f} | {one.pool_added_ms:.3f} | "
         f"{100 * one.engine_share:.0f} % | {one.whole_ms:.1f} | {one.whole_memory / 2**20:.0f} MiB |"
         for one in drawing.measure()
@@ -86,8 +87,8 @@ a process of its own over gRPC; then the same from the engine to the finished me
 alone and a reply of {drawing.K} are beside it. `dense` is without encoding the query, which takes milliseconds more. From the whole
 collection every passage is scored, and the passages that are drawn, some hundreds, are in the reply (without the wire).
 
-| passages | retriever | a query | {drawing.RANKINGS} rankings add | share (< 15 %) | search alone | one ranking, {drawing.K} in the reply | {drawing.DEPTH} in the reply | {drawing.RANKINGS} rankings add | share | drawn from the whole collection | memory of that |
-|---|---|---|---|---|---|---|---|---|---|---|---|
+| passages | retriever | a query | one ranking adds | share (< 15 %) | {drawing.RANKINGS} rankings add | share (< 15 %) | search alone | one ranking, {drawing.K} in the reply | {drawing.DEPTH} in the reply | {drawing.RANKINGS} rankings add | share | drawn from the whole collection | memory of that |
+|---|---|---|---|---|---|---|---|---|---|---|---|---|---|
 {rows}""",
     )
 

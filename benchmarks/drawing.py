@@ -60,6 +60,7 @@ class Added:
         pool_added_ms: median over queries of what the latter took more.
         served_ms: the former as a client of the service sees it, over gRPC from a process of its own.
         served_added_ms: median over queries of what the latter took more for such a client.
+        served_one_added_ms: the same for one ranking of 5, which is what an ask draws unless told otherwise.
         whole_ms: 100 rankings of 5 drawn from every passage of the collection.
         whole_memory: most memory that these took at a time beyond what was held before. Bytes.
     """
@@ -73,6 +74,7 @@ class Added:
     pool_added_ms: float
     served_ms: float
     served_added_ms: float
+    served_one_added_ms: float
     whole_ms: float
     whole_memory: int
 
@@ -80,6 +82,11 @@ class Added:
     def share(self) -> float:
         """What drawing from the pool adds to a query, as a share of it."""
         return self.served_added_ms / self.served_ms
+
+    @property
+    def one_share(self) -> float:
+        """What drawing one ranking adds, as a share of the query."""
+        return self.served_one_added_ms / self.served_ms
 
     @property
     def engine_share(self) -> float:
@@ -160,7 +167,7 @@ async def _added(
     size: int,
     texts: Sequence[str],
     rounds: int,
-    served: tuple[float, float],
+    served: tuple[float, float, float],
 ) -> Added:
     plain = Query("", _NAME, None, name, DEPTH, DEPTH, None, with_inclusion=False, stream_id="")
     drawn = replace(plain, k=K, draw=_DRAW)
@@ -215,6 +222,7 @@ async def _added(
         pool_added_ms=float(np.median(best["pool"] - best["plain"])),
         served_ms=served[0],
         served_added_ms=served[1],
+        served_one_added_ms=served[2],
         whole_ms=float(np.median(best["whole"])),
         whole_memory=peak[0],
     )
@@ -241,13 +249,13 @@ class _Ready:
     async def stop(self) -> None: ...
 
 
-def _asked(address: str, retriever: str, texts: Sequence[str], rounds: int) -> tuple[float, float]:
-    """p50 of the best 100 for a client, and median of what drawing from them takes more. Milliseconds."""
+def _asked(address: str, retriever: str, texts: Sequence[str], rounds: int) -> tuple[float, float, float]:
+    """p50 of the best 100 for a client; medians of what 100 rankings and one take more. Milliseconds."""
     with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as client:
         return client.submit(_ask, address, retriever, list(texts), rounds).result()
 
 
-def _ask(address: str, retriever: str, texts: Sequence[str], rounds: int) -> tuple[float, float]:
+def _ask(address: str, retriever: str, texts: Sequence[str], rounds: int) -> tuple[float, float, float]:
     from meshkit.channel import connect_sync
 
     channel = connect_sync(address, service=_SERVICE, idempotent=("Retrieve",))
@@ -255,6 +263,9 @@ def _ask(address: str, retriever: str, texts: Sequence[str], rounds: int) -> tup
     plain = retriever_pb.RetrieveRequest(collection=_NAME, retriever=retriever, depth=DEPTH, k=DEPTH)
     drawn = retriever_pb.RetrieveRequest(collection=_NAME, retriever=retriever, depth=DEPTH, k=K)
     drawn.sampling.alpha, drawn.sampling.num_rankings, drawn.sampling.seed = ALPHA, RANKINGS, 1
+    one = retriever_pb.RetrieveRequest()
+    one.CopyFrom(drawn)
+    one.sampling.num_rankings = 1
 
     def ms(request: retriever_pb.RetrieveRequest, text: str) -> float:
         request.query = text
@@ -262,20 +273,22 @@ def _ask(address: str, retriever: str, texts: Sequence[str], rounds: int) -> tup
         stub.Retrieve(request, timeout=60)
         return 1e3 * (time.perf_counter() - began)
 
-    taken: dict[str, list[list[float]]] = {"plain": [], "drawn": []}
+    sides = [("plain", plain), ("drawn", drawn), ("one", one)]
+    taken: dict[str, list[list[float]]] = {key: [] for key, _ in sides}
     for turn in range(rounds + 1):
-        row: dict[str, list[float]] = {"plain": [], "drawn": []}
+        row: dict[str, list[float]] = {key: [] for key, _ in sides}
         for at, text in enumerate(texts):
             ms(plain, text)
-            sides = [("plain", plain), ("drawn", drawn)]
-            for key, request in sides if at % 2 else sides[::-1]:
+            first = (at + turn) % len(sides)  # none is always the first to read what the query reads
+            for key, request in sides[first:] + sides[:first]:
                 row[key].append(ms(request, text))
         if turn:  # the first reads what a running service has read before
             for key, values in row.items():
                 taken[key].append(values)
     channel.close()
     best = {key: np.min(np.array(rows), axis=0) for key, rows in taken.items()}
-    return float(np.median(best["plain"])), float(np.median(best["drawn"] - best["plain"]))
+    added = [float(np.median(best[key] - best["plain"])) for key in ("drawn", "one")]
+    return float(np.median(best["plain"])), added[0], added[1]
 
 
 @contextmanager
