@@ -186,7 +186,7 @@ def _generation() -> tuple[str, str]:
     audits = "\n".join(
         f"| {one.alpha:g} | {one.samples} | {one.distinct} | {_reuse(one.read_tokens, one.computed_tokens)} | "
         f"{one.seconds:.2f} s | {one.generations:.0f} | {one.authors_s:.0f} s | {one.authors_s / one.seconds:.1f} | "
-        f"{one.identical} of {one.compared} |"
+        f"{one.identical} of {one.compared} | {one.exact} of {one.compared} |"
         for one in found.audits
     )
     whole = sum(one.generations for one in found.audits)
@@ -212,8 +212,8 @@ encodings of passages are kept. A generation is a question not seen before, alon
 {whole:.0f} generations for {sum(one.samples for one in found.audits)} answers (target ≤ 80). The authors' way keeps
 answers by ordered ranking alone and generates one by one (transformers, float32): the median of {generation.TIMED}, for each that differs.
 
-| α | rankings | distinct | tokens read / computed | time | in generations | the authors' way | its time / ours | identical to separate calls |
-|---|---|---|---|---|---|---|---|---|
+| α | rankings | distinct | tokens read / computed | time | in generations | the authors' way | its time / ours | identical to separate calls | in float32 |
+|---|---|---|---|---|---|---|---|---|---|
 {audits}""",
     )
 

@@ -12,7 +12,7 @@ import random
 import sys
 import tempfile
 import time
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from contextlib import aclosing, asynccontextmanager, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -140,7 +140,7 @@ class Audit:
 
     ``read_tokens`` as often as they were shown, ``computed_tokens`` of them computed; ``generations``: the
     time in generations of a question not seen before; ``identical`` of ``compared`` answers that equal those
-    of separate calls; ``authors_s`` what the authors of Fair-RAG's way takes, which keeps answers by ordered
+    of separate calls, and ``exact`` of them where both compute in float32; ``authors_s`` what the authors of Fair-RAG's way takes, which keeps answers by ordered
     ranking alone and generates one by one with transformers in float32: the median of ``TIMED`` of them, for
     each that differs.
     """
@@ -153,6 +153,7 @@ class Audit:
     seconds: float
     generations: float
     identical: int
+    exact: int
     compared: int
     authors_s: float
 
@@ -433,11 +434,10 @@ async def _audit(
     took, answers = await batched(model, distinct)
     found = dict(zip(distinct, answers, strict=True))
     compared = list(itertools.islice(found, COMPARED))
-    same = 0
-    with in_process(BUNDLED, None, cache_bytes=0) as fresh:
-        for request in compared:
-            _, (alone,) = await batched(fresh, [request])
-            same += alone.text == found[request].text
+    same = await _alike(found, compared)
+    with in_process(BUNDLED, None, dtype="float32") as together:
+        _, answers_32 = await batched(together, distinct)
+    exact = await _alike(dict(zip(distinct, answers_32, strict=True)), compared, dtype="float32")
     authors = []
     for request in itertools.islice(found, TIMED):
         began = time.perf_counter()
@@ -452,6 +452,19 @@ async def _audit(
         took,
         took / generation_s,
         same,
+        exact,
         len(compared),
         len(distinct) * median(authors),
     )
+
+
+async def _alike(
+    found: Mapping[GenerationRequest, Answer], compared: Sequence[GenerationRequest], **options: Any
+) -> int:
+    """How many answers a model that keeps nothing gives as well, asked one by one."""
+    same = 0
+    with in_process(BUNDLED, None, cache_bytes=0, **options) as fresh:
+        for request in compared:
+            _, (alone,) = await batched(fresh, [request])
+            same += alone.text == found[request].text
+    return same
