@@ -140,9 +140,9 @@ class Audit:
 
     ``read_tokens`` as often as they were shown, ``computed_tokens`` of them computed; ``generations``: the
     time in generations of a question not seen before; ``identical`` of ``compared`` answers that equal those
-    of separate calls, and ``exact`` of them where both compute in float32; ``authors_s`` what the authors of Fair-RAG's way takes, which keeps answers by ordered
-    ranking alone and generates one by one with transformers in float32: the median of ``TIMED`` of them, for
-    each that differs.
+    of separate calls, and ``exact`` of them where both compute in float32; ``authors_s`` what the authors of
+    Fair-RAG's way takes, which keeps answers by ordered ranking alone and generates one by one with
+    transformers in float32: the median of ``TIMED`` of them, for each that differs.
     """
 
     alpha: float
