@@ -9,6 +9,7 @@ import typer
 
 from ragmesh.cli.ask import ask
 from ragmesh.cli.audit import audit
+from ragmesh.cli.backup import backup, restore
 from ragmesh.cli.chat import chat
 from ragmesh.cli.corpus import collections, ingest
 from ragmesh.cli.demo import demo
@@ -68,6 +69,8 @@ def application() -> typer.Typer:
         sources,
         runs,
         report,
+        backup,
+        restore,
         version,
     ):
         app.command()(command)

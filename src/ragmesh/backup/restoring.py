@@ -1,0 +1,192 @@
+"""Backups brought back: checked first, over nothing that is there unless told, and then all at once."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import secrets
+import shutil
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Final
+
+from ragmesh.backup.manifest import BackupError, Manifest, Part
+from ragmesh.backup.stores import COLLECTIONS, Database, Stores
+from ragmesh.backup.taking import run_postgresql
+from ragmesh.mesh.state import LockHeldError, MeshLock
+
+_BESIDE_SQLITE: Final = ("-wal", "-shm", "-journal")
+_COUNT: Final = "SELECT count(*) FROM information_schema.tables WHERE table_schema = current_schema()"
+
+
+def verified(backup: Path) -> Manifest:
+    """The manifest of a backup, every file of which was read and compared with it.
+
+    Raises:
+        BackupError: it is not whole.
+    """
+    manifest = Manifest.read(backup)
+    if problems := manifest.problems(backup):
+        raise BackupError("\n".join(problems))
+    return manifest
+
+
+def restore(
+    backup: Path, stores: Stores, *, overwrite: bool = False, told: Callable[[Part], None] = lambda _: None
+) -> tuple[Manifest, Path | None]:
+    """Brings a backup back into a home, and into the servers of its databases.
+
+    Everything is checked before anything is touched. What was there moves aside, into a folder of the home,
+    and files are copied completely before they take its place. A database in PostgreSQL is replaced in one
+    transaction of its own.
+
+    Args:
+        backup: the backup's folder.
+        stores: where to.
+        overwrite: whether what is there may be replaced.
+        told: called with each part that is done.
+
+    Returns:
+        The manifest, and the folder with what was there before; None if nothing was.
+
+    Raises:
+        BackupError: the backup is not whole, a mesh runs there, or something is there already.
+    """
+    manifest = verified(backup)
+    databases = {database.name: database for database in stores.databases}
+    try:
+        with ExitStack() as stack:
+            stack.enter_context(MeshLock(stores.home))
+            stack.enter_context(_no_retriever(stores.home / COLLECTIONS))
+            _check_kinds(manifest, databases)
+            if not overwrite and (taken := _taken(manifest, stores, databases)):
+                raise BackupError(
+                    "\n".join([*(f"{one} is there already" for one in taken), "--overwrite replaces it"])
+                )
+            return manifest, _bring(manifest, backup, stores, databases, told)
+    except LockHeldError:
+        raise BackupError(f"a mesh runs under {stores.home}: stop it with `ragmesh down`") from None
+    except OSError as error:
+        raise BackupError(
+            f"cannot write {error.filename or stores.home}: {error.strerror or error}"
+        ) from None
+
+
+def _bring(
+    manifest: Manifest,
+    backup: Path,
+    stores: Stores,
+    databases: dict[str, Database],
+    told: Callable[[Part], None],
+) -> Path | None:
+    beside = stores.home / f".restoring-{secrets.token_hex(4)}"
+    aside = stores.home / f"replaced-{datetime.now(UTC):%Y%m%dT%H%M%SZ}-{secrets.token_hex(2)}"
+    try:
+        for part in manifest.parts:
+            if part.kind == "files":
+                (beside / part.path).mkdir(parents=True)
+                for folder in (path for path in (backup / part.path).rglob("*") if path.is_dir()):
+                    (beside / folder.relative_to(backup)).mkdir(parents=True, exist_ok=True)
+            if part.kind != "postgresql":
+                for name in part.files:
+                    target = beside / name
+                    target.parent.mkdir(parents=True, exist_ok=True)
+                    shutil.copyfile(backup / name, target)
+                    _synced(target)
+        for part in manifest.parts:
+            if part.kind == "postgresql":
+                arguments = [
+                    "--clean",
+                    "--if-exists",
+                    "--single-transaction",
+                    "--no-owner",
+                    "--no-privileges",
+                ]
+                database = databases[part.name]
+                named = f"--dbname={database.server.get('PGDATABASE', '')}"
+                run_postgresql("pg_restore", [*arguments, named, str(backup / part.path)], database)
+            else:
+                target = _target(part, stores, databases)
+                _set_aside(target, aside / part.path)
+                target.parent.mkdir(parents=True, exist_ok=True)
+                shutil.move(beside / part.path, target)
+                _synced(target.parent)
+            told(part)
+    finally:
+        shutil.rmtree(beside, ignore_errors=True)
+    return aside if aside.exists() else None
+
+
+def _target(part: Part, stores: Stores, databases: dict[str, Database]) -> Path:
+    database = databases.get(part.name)
+    return stores.home / part.path if database is None or database.file is None else database.file
+
+
+def _check_kinds(manifest: Manifest, databases: dict[str, Database]) -> None:
+    for part in manifest.parts:
+        database = databases.get(part.name)
+        if database is not None and (part.kind == "postgresql") is not (database.file is None):
+            here = "PostgreSQL" if database.file is None else "SQLite"
+            raise BackupError(
+                f"the {part.name} of the backup are of {part.kind} and here they are in {here}: set "
+                "RAGMESH_…_DATABASE_URL as it was"
+            )
+
+
+def _taken(manifest: Manifest, stores: Stores, databases: dict[str, Database]) -> list[str]:
+    found = []
+    for part in manifest.parts:
+        if part.kind == "postgresql":
+            database = databases[part.name]
+            arguments = ["--no-psqlrc", "--tuples-only", "--no-align", "--command", _COUNT]
+            if int(run_postgresql("psql", arguments, database)):
+                found.append(f"the PostgreSQL database of the {part.name}")
+            continue
+        target = _target(part, stores, databases)
+        if target.is_dir() and not any(path.name != ".lock" for path in target.iterdir()):
+            continue
+        if target.exists():
+            found.append(str(target))
+    return found
+
+
+def _set_aside(target: Path, aside: Path) -> None:
+    if target.is_dir() and not any(path.name != ".lock" for path in target.iterdir()):
+        shutil.rmtree(target)
+        return
+    beside = [target.with_name(f"{target.name}{ending}") for ending in _BESIDE_SQLITE]
+    for path in (target, *beside):
+        if path.exists():
+            aside.parent.mkdir(parents=True, exist_ok=True)
+            shutil.move(path, aside.with_name(path.name))
+
+
+@contextmanager
+def _no_retriever(collections: Path) -> Iterator[None]:
+    """Keeps the folder of collections from any retriever, as one does from another.
+
+    Raises:
+        BackupError: one has it.
+    """
+    if not collections.is_dir():
+        yield
+        return
+    descriptor = os.open(collections / ".lock", os.O_RDWR | os.O_CREAT, 0o644)
+    try:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise BackupError(f"a retriever has {collections}: stop it first") from None
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def _synced(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
