@@ -218,8 +218,7 @@ class World:
         assert {one.fate for one in outcomes} == {Fate.STORED}
 
     async def training(self, agent: Agent) -> Training:
-        [found] = await self.log.trainings(agent)
-        return found
+        return await self.log.training(agent)
 
     async def told(self, agent: Agent) -> TrainingReport:
         return (await self.training(agent)).report

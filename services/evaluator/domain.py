@@ -50,6 +50,10 @@ class Stage(StrEnum):
     OBSERVE = "observe"
 
 
+DEFAULT_TENANT: Final = "default"
+"""Whose observations those are that no tenant is named for."""
+
+
 class UtilityMetric(StrEnum):
     """How one answer is scored against references; every value lies in [0, 1]."""
 
@@ -135,7 +139,8 @@ class Observation:
     per retriever of an ensemble. ``providers`` and ``texts`` run beside ``passage_ids``, with an empty string
     where the provider or the text is unknown. ``vote_winner`` is a zero-based index into ``answers``. The
     same question must carry the same ``query_id`` in all runs: utilities are compared by it. Times are
-    microseconds since 1970 (UTC), durations milliseconds.
+    microseconds since 1970 (UTC), durations milliseconds. ``tenant`` is whose it is: ids, runs and utilities
+    of other tenants have nothing to do with it.
     """
 
     id: str
@@ -154,6 +159,7 @@ class Observation:
     vote_winner: int | None = None
     conversation: ObservedConversation | None = None
     payload: bytes = b""
+    tenant: str = DEFAULT_TENANT
 
 
 @dataclass(frozen=True, slots=True, eq=False)

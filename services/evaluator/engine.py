@@ -53,14 +53,14 @@ class Evaluator:
         """
         return await self._commits.submit((observation, measurement))
 
-    async def report(self, scope: Scope, window: Window = Window.ALL) -> RunReport:
-        """A run or a configuration so far.
+    async def report(self, tenant: str, scope: Scope, window: Window = Window.ALL) -> RunReport:
+        """A tenant's run or configuration so far.
 
         Raises:
             NotFound: nothing was ever observed in it.
             Unavailable: the store cannot be read now.
         """
-        totals = await self._store.totals(scope, window)
+        totals = await self._store.totals(tenant, scope, window)
         if totals is None:
             if isinstance(scope, str):
                 raise NotFound("run_id", f"there is no run {scope!r}; ListRuns tells which there are")
@@ -69,8 +69,10 @@ class Evaluator:
             )
         return await asyncio.to_thread(reporting.report, scope, window, totals, max_names=MAX_NAMES)
 
-    async def runs(self, *, before: int | None, limit: int) -> tuple[Sequence[ScopeSummary], int | None]:
-        """A page of at most ``limit`` runs, newest first, and what to give as ``before`` for the next one.
+    async def runs(
+        self, tenant: str, *, before: int | None, limit: int
+    ) -> tuple[Sequence[ScopeSummary], int | None]:
+        """A page of at most ``limit`` runs of a tenant, newest first, and the ``before`` of the next one.
 
         Pages never repeat or skip a run, whatever is observed meanwhile: a run's place is given by when it
         began.
@@ -78,20 +80,20 @@ class Evaluator:
         Raises:
             Unavailable: the store cannot be read now.
         """
-        return await _paged(self._store.runs, before, limit)
+        return await _paged(self._store.runs, tenant, before, limit)
 
     async def configurations(
-        self, *, before: int | None, limit: int
+        self, tenant: str, *, before: int | None, limit: int
     ) -> tuple[Sequence[ScopeSummary], int | None]:
-        """A page of at most ``limit`` configurations, in the same way.
+        """A page of at most ``limit`` configurations of a tenant, in the same way.
 
         Raises:
             Unavailable: the store cannot be read now.
         """
-        return await _paged(self._store.configurations, before, limit)
+        return await _paged(self._store.configurations, tenant, before, limit)
 
-    async def measurements(self, run_id: str) -> AsyncIterator[StoredMeasurement]:
-        """What was measured in a run, in the order of storing, page by page from the store.
+    async def measurements(self, tenant: str, run_id: str) -> AsyncIterator[StoredMeasurement]:
+        """What was measured in a tenant's run, in the order of storing, page by page from the store.
 
         What is observed meanwhile may or may not be among it.
 
@@ -100,7 +102,7 @@ class Evaluator:
             Unavailable: the store cannot be read now.
         """
         after = -1
-        while page := await self._store.measurements(run_id, after=after, limit=_PAGE):
+        while page := await self._store.measurements(tenant, run_id, after=after, limit=_PAGE):
             for one in page:
                 yield one
             after = page[-1].sequence
@@ -116,9 +118,9 @@ _Listing = Callable[..., Awaitable[Sequence[ScopeSummary]]]
 
 
 async def _paged(
-    listing: _Listing, before: int | None, limit: int
+    listing: _Listing, tenant: str, before: int | None, limit: int
 ) -> tuple[Sequence[ScopeSummary], int | None]:
-    page = await listing(before=before, limit=limit + 1)
+    page = await listing(tenant, before=before, limit=limit + 1)
     if len(page) <= limit:
         return page, None
     return page[:limit], page[limit - 1].sequence

@@ -6,10 +6,12 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import AsyncIterator
+from dataclasses import replace
 
 from meshkit.admission import Admission
 from meshkit.compute import ComputePool
 from meshkit.errors import MeshError, item_error
+from meshkit.security import caller as callers
 from ragcore.errors import InvalidInput
 from ragmesh.evaluator.v1 import evaluator_service_pb2 as pb
 from ragmesh.evaluator.v1 import evaluator_service_pb2_grpc as pb_grpc
@@ -50,6 +52,7 @@ class ObservingServicer(pb_grpc.EvaluatorServiceServicer):
         A refused observation does not end the stream. A store that cannot write does, with UNAVAILABLE: what
         was not acknowledged may be sent again.
         """
+        tenant = callers.current().tenant
         outcomes: asyncio.Queue[tuple[asyncio.Task[pb.ObserveResponse], str] | None] = asyncio.Queue()
         window = asyncio.Semaphore(self._window)
 
@@ -58,7 +61,8 @@ class ObservingServicer(pb_grpc.EvaluatorServiceServicer):
                 async for request in request_iterator:
                     await window.acquire()
                     run_id = request.observation.run_id if request.want_report else ""
-                    outcomes.put_nowait((asyncio.create_task(self._observed(request.observation)), run_id))
+                    task = asyncio.create_task(self._observed(tenant, request.observation))
+                    outcomes.put_nowait((task, run_id))
             finally:
                 outcomes.put_nowait(None)
 
@@ -72,7 +76,8 @@ class ObservingServicer(pb_grpc.EvaluatorServiceServicer):
                     window.release()
                 yield response
                 if run_id and response.HasField("ack"):
-                    yield pb.ObserveResponse(report=reports.report(await self._evaluator.report(run_id)))
+                    report = await self._evaluator.report(tenant, run_id)
+                    yield pb.ObserveResponse(report=reports.report(report))
             await reader
         finally:
             reader.cancel()
@@ -88,36 +93,41 @@ class ObservingServicer(pb_grpc.EvaluatorServiceServicer):
         """The report of one run or configuration."""
         scope = reports.scope(request)
         window = reports.window("window", request.window)
-        return pb.GetReportResponse(report=reports.report(await self._evaluator.report(scope, window)))
+        report = await self._evaluator.report(callers.current().tenant, scope, window)
+        return pb.GetReportResponse(report=reports.report(report))
 
     async def ListRuns(self, request: pb.ListRunsRequest, context: Context) -> pb.ListRunsResponse:
         """The runs there are, newest first."""
         before, size = reports.page(request)
-        return reports.runs(*await self._evaluator.runs(before=before, limit=size))
+        tenant = callers.current().tenant
+        return reports.runs(*await self._evaluator.runs(tenant, before=before, limit=size))
 
     async def ListConfigurations(
         self, request: pb.ListConfigurationsRequest, context: Context
     ) -> pb.ListConfigurationsResponse:
         """The configurations there are, newest first."""
         before, size = reports.page(request)
-        return reports.configurations(*await self._evaluator.configurations(before=before, limit=size))
+        tenant = callers.current().tenant
+        return reports.configurations(
+            *await self._evaluator.configurations(tenant, before=before, limit=size)
+        )
 
     async def ListMeasurements(
         self, request: pb.ListMeasurementsRequest, context: Context
     ) -> AsyncIterator[pb.ListMeasurementsResponse]:
         """What was measured in a run, observation by observation."""
         run_id = fields.identifier("run_id", request.run_id)
-        async for one in self._evaluator.measurements(run_id):
+        async for one in self._evaluator.measurements(callers.current().tenant, run_id):
             yield reports.measurement(one)
 
-    async def _observed(self, message: pb.Observation) -> pb.ObserveResponse:
+    async def _observed(self, tenant: str, message: pb.Observation) -> pb.ObserveResponse:
         with self._admission.admit(kib(message)):
             try:
                 observation, measurement = await self._read(message)
             except (MeshError, InvalidInput) as error:
                 refusal = pb.ObserveRefusal(observation_id=message.id, error=item_error(error))
                 return pb.ObserveResponse(refusal=refusal)
-            new = await self._evaluator.observe(observation, measurement)
+            new = await self._evaluator.observe(replace(observation, tenant=tenant), measurement)
         return pb.ObserveResponse(ack=pb.ObserveAck(observation_id=message.id, duplicate=not new))
 
     async def _read(self, message: pb.Observation) -> tuple[Observation, Measurement]:

@@ -17,7 +17,9 @@ from services.evaluator.reporting import Totals
 
 
 class ObservationStore(Protocol):
-    """Keeps observations for good, and the running aggregates of every run and configuration.
+    """Keeps observations for good, and the running aggregates of every run and configuration of a tenant.
+
+    Nothing that one tenant observes changes what another reads, or tells of it.
 
     Every method raises ``meshkit.errors.Unavailable`` with a reason (``STORE_FULL``, ``STORE_READ_ONLY``,
     ``STORE_LOCKED``, ``STORE_UNAVAILABLE``) when the store cannot do its work now.
@@ -37,19 +39,21 @@ class ObservationStore(Protocol):
         a cost that does not depend on how many observations came before.
         """
 
-    async def totals(self, scope: Scope, window: Window) -> Totals | None:
-        """What a run or a configuration adds up to in a window, or None if nothing was ever stored for it.
+    async def totals(self, tenant: str, scope: Scope, window: Window) -> Totals | None:
+        """What a tenant's run or configuration adds up to in a window, or None if nothing was ever stored.
 
         Of a conversation counts only what was observed last, in whichever batch it came.
         """
 
-    async def runs(self, *, before: int | None, limit: int) -> Sequence[ScopeSummary]:
-        """At most ``limit`` runs, newest first; with ``before`` only those of a smaller sequence number."""
+    async def runs(self, tenant: str, *, before: int | None, limit: int) -> Sequence[ScopeSummary]:
+        """At most ``limit`` runs of a tenant, newest first; with ``before`` of smaller sequence numbers."""
 
-    async def configurations(self, *, before: int | None, limit: int) -> Sequence[ScopeSummary]:
-        """At most ``limit`` configurations, in the same way."""
+    async def configurations(self, tenant: str, *, before: int | None, limit: int) -> Sequence[ScopeSummary]:
+        """At most ``limit`` configurations of a tenant, in the same way."""
 
-    async def measurements(self, run_id: str, *, after: int, limit: int) -> Sequence[StoredMeasurement]:
+    async def measurements(
+        self, tenant: str, run_id: str, *, after: int, limit: int
+    ) -> Sequence[StoredMeasurement]:
         """At most ``limit`` measurements of a run in the order of storing, with a sequence above ``after``.
 
         Normalised expected utility is relative to u_max as it is now.

@@ -32,8 +32,8 @@ class RerankCall:
     tolerance: float | None = None
 
 
-def decode_request(message: pb.RerankRequest) -> RerankCall:
-    """A request.
+def decode_request(message: pb.RerankRequest, tenant: str) -> RerankCall:
+    """A request of a tenant.
 
     Raises:
         InvalidField: a field is out of its bounds.
@@ -47,7 +47,7 @@ def decode_request(message: pb.RerankRequest) -> RerankCall:
     return RerankCall(
         query=query,
         passages=tuple(Passage(one.id, one.title, one.text) for one in message.passages),
-        agent=decode_agent("agent", message.agent),
+        agent=decode_agent("agent", message.agent, tenant),
         top_k=top_k,
         reranker=_at_most("reranker", message.reranker, MAX_NAME_BYTES),
         tolerance=checks.between("tolerance", message.tolerance, 0.0, 1.0)
@@ -68,8 +68,8 @@ def encode_ranking(ranking: Ranking) -> pb.RerankResponse:
     )
 
 
-def decode_agent(field: str, message: common_pb2.Agent) -> Agent:
-    """An agent.
+def decode_agent(field: str, message: common_pb2.Agent, tenant: str) -> Agent:
+    """An agent of a tenant.
 
     Raises:
         InvalidField: an id is too long.
@@ -77,6 +77,7 @@ def decode_agent(field: str, message: common_pb2.Agent) -> Agent:
     return Agent(
         _at_most(f"{field}.task_id", message.task_id, MAX_AGENT_BYTES),
         _at_most(f"{field}.model_id", message.model_id, MAX_AGENT_BYTES),
+        tenant,
     )
 
 

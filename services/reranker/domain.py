@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
+from typing import Final
 
 
 @dataclass(frozen=True, slots=True)
@@ -16,12 +17,32 @@ class Passage:
     text: str
 
 
+DEFAULT_TENANT: Final = "default"
+"""Whose agents those are that no tenant is named for."""
+
+
 @dataclass(frozen=True, slots=True)
 class Agent:
-    """The agent that will use the ranking; empty ids mean an unknown agent."""
+    """The agent that will use the ranking; empty ids mean an unknown agent.
+
+    ``tenant`` is whose it is: an agent of the same ids of another tenant is another agent, whose feedback and
+    models it has nothing to do with.
+    """
 
     task_id: str = ""
     model_id: str = ""
+    tenant: str = DEFAULT_TENANT
+
+
+@dataclass(frozen=True, slots=True)
+class Everyone:
+    """All agents of a tenant, which are served alike where they have nothing of their own."""
+
+    tenant: str = DEFAULT_TENANT
+
+
+Audience = Agent | Everyone
+"""Whom a model serves."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,6 +108,7 @@ class LearnedModel:
         base_version: of an adapter, the version it changes; empty if it is a model of its own.
         size_bytes: its size on disk; 0 if that is not known.
         agent_tokens: tokens of tasks and models that it has.
+        tenant: whose it is; None if it shipped or was set up for all tenants.
     """
 
     version: str
@@ -99,3 +121,4 @@ class LearnedModel:
     base_version: str = ""
     size_bytes: int = 0
     agent_tokens: tuple[str, ...] = ()
+    tenant: str | None = DEFAULT_TENANT

@@ -10,6 +10,7 @@ import grpc
 
 from meshkit.admission import Admission
 from meshkit.compute import ComputePool
+from meshkit.security import caller as callers
 from ragmesh.reranker.v1 import reranker_service_pb2 as pb
 from ragmesh.reranker.v1 import reranker_service_pb2_grpc as rpc
 from services.reranker import codec
@@ -51,7 +52,7 @@ class RerankerServicer(rpc.RerankerServiceServicer):
 
     async def Rerank(self, request: pb.RerankRequest, context: Context) -> pb.RerankResponse:
         """Scores every passage for the query and orders them."""
-        call = await self._codec_pool.run(codec.decode_request, request)
+        call = await self._codec_pool.run(codec.decode_request, request, callers.current().tenant)
         with self._admission.admit(len(call.passages)):
             ranking = await self.engine.rerank(
                 call.query,

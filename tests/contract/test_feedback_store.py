@@ -21,7 +21,7 @@ from services.reranker.backends.sql.leases import SqlLeases
 from services.reranker.backends.sql.served import SqlServedStore
 from services.reranker.backends.sql.tables import LEASES
 from services.reranker.backends.sql.trainings import SqlTrainingLog
-from services.reranker.domain import Agent
+from services.reranker.domain import Agent, Audience, Everyone
 from services.reranker.feedback.domain import (
     Fate,
     Feedback,
@@ -40,6 +40,7 @@ from tests.postgres import Postgres
 
 NOON_US = 20_000 * DAY_US + DAY_US // 2
 ANN, BOB = Agent("qa", "ann"), Agent("qa", "bob")
+ALL = Everyone()
 STORED, DUPLICATE, CONFLICT = Outcome(Fate.STORED), Outcome(Fate.DUPLICATE), Outcome(Fate.CONFLICT)
 
 
@@ -109,14 +110,14 @@ def item(id_: str, usefulness: float = 1.0, *, agent: Agent = ANN, **fields: Any
     return Feedback(id=id_, usefulness=usefulness, agent=agent, **given)
 
 
-async def _ids(store: FeedbackStore, **options: Any) -> list[str]:
-    return [one.feedback.id for one in await store.page(**options)]
+async def _ids(store: FeedbackStore, whose: Audience = ALL, **options: Any) -> list[str]:
+    return [one.feedback.id for one in await store.page(whose, **options)]
 
 
 async def test_all_of_an_item_is_kept(store: FeedbackStore, clock: Clock) -> None:
     one = Feedback("1", "Wie weit?\n½", "p/1", ANN, 0.25, "v7", "bikes", ("p/0", "p/1", 'ü"'))
     assert await store.record([one]) == [STORED]
-    (stored,) = await store.page()
+    (stored,) = await store.page(ALL)
     assert (stored.feedback, stored.flag, stored.recorded_at_us) == (one, Flag.NONE, clock.now_us)
 
 
@@ -133,7 +134,7 @@ async def test_an_id_is_stored_once_and_never_changed(store: FeedbackStore) -> N
     ]
     assert await store.record([*others, item("3"), item("3", 0.5)]) == [CONFLICT] * 6 + [STORED, CONFLICT]
     assert await store.record([second]) == [DUPLICATE]
-    assert [one.feedback for one in await store.page()] == [first, second, item("3")]
+    assert [one.feedback for one in await store.page(ALL)] == [first, second, item("3")]
     assert await store.find([first, others[0], item("9"), item("1", agent=BOB)]) == [
         DUPLICATE,
         CONFLICT,
@@ -144,9 +145,9 @@ async def test_an_id_is_stored_once_and_never_changed(store: FeedbackStore) -> N
 
 async def test_the_same_id_of_another_agent_is_another_item(store: FeedbackStore) -> None:
     assert await store.record([item("1"), item("1", 0.0, agent=BOB)]) == [STORED, STORED]
-    assert [one.feedback.agent for one in await store.page()] == [ANN, BOB]
-    assert await _ids(store, agent=BOB) == ["1"]
-    assert await _ids(store, agent=Agent("no", "body")) == []
+    assert [one.feedback.agent for one in await store.page(ALL)] == [ANN, BOB]
+    assert await _ids(store, BOB) == ["1"]
+    assert await _ids(store, Agent("no", "body")) == []
 
 
 async def test_writers_at_the_same_time_store_each_item_once(
@@ -176,18 +177,18 @@ async def test_pages_go_on_where_the_last_ended(store: FeedbackStore, clock: Clo
     for at in range(5):
         clock.now_us = NOON_US + at
         await store.record([item(str(at), agent=ANN if at % 2 else BOB)])
-    first = await store.page(limit=2)
+    first = await store.page(ALL, limit=2)
     assert [one.feedback.id for one in first] == ["0", "1"]
     assert await _ids(store, after=first[-1].sequence, limit=10) == ["2", "3", "4"]
     assert await _ids(store, since_us=NOON_US + 3) == ["3", "4"]
-    assert await _ids(store, agent=ANN) == ["1", "3"]
+    assert await _ids(store, ANN) == ["1", "3"]
 
 
 async def test_a_batch_is_stored_whole_or_not_at_all(store: FeedbackStore) -> None:
     impossible: Any = None  # no database takes a feedback without usefulness
     with pytest.raises((Unavailable, TypeError)):
         await store.record([item("1"), replace(item("2"), usefulness=impossible)])
-    assert await store.page() == []
+    assert await store.page(ALL) == []
     assert await store.record([item("1")]) == [STORED]
 
 
@@ -201,7 +202,7 @@ async def test_a_quota_of_a_day_and_a_quota_in_all(make: Make, clock: Clock) -> 
     clock.now_us += DAY_US // 2  # midnight
     fates = [one.fate for one in await store.record([item(str(at)) for at in range(4, 8)])]
     assert fates == [Fate.STORED] * 2 + [Fate.OVER_TOTAL] * 2
-    assert len(await store.page()) == 6
+    assert len(await store.page(ALL)) == 6
 
 
 async def test_no_more_agents_than_there_may_be(make: Make) -> None:
@@ -230,13 +231,13 @@ async def test_what_contradicts_itself_is_flagged_on_both_sides(store: FeedbackS
     ]
     assert await store.record(calm) == [STORED] * 3
     assert await store.record([item("6", 0.0, **same)]) == [Outcome(Fate.STORED, Flag.CONTRADICTION)]
-    assert await _ids(store, agent=ANN) == ["3", "4", "5"]
-    flags = {one.feedback.id: one.flag for one in await store.page(agent=ANN, include_flagged=True)}
+    assert await _ids(store, ANN) == ["3", "4", "5"]
+    flags = {one.feedback.id: one.flag for one in await store.page(ANN, include_flagged=True)}
     assert {id_ for id_, flag in flags.items() if flag is Flag.CONTRADICTION} == {"1", "2", "6"}
     # Also within a batch.
     outcomes = await store.record([item("7", 0.0), item("8", 1.0, query="query of 7")])
     assert [one.flag for one in outcomes] == [Flag.NONE, Flag.CONTRADICTION]
-    assert await _ids(store, agent=ANN) == ["3", "4", "5"]
+    assert await _ids(store, ANN) == ["3", "4", "5"]
 
 
 async def test_an_agent_that_always_says_the_same_tells_nothing(make: Make) -> None:
@@ -272,18 +273,18 @@ async def test_the_oldest_is_deleted_a_little_at_a_time(
     assert await _ids(store) == [str(at) for at in range(5, 10)]
     assert await store.delete_before(NOON_US + 7, limit=5) == 2
     assert await store.delete_before(NOON_US + 7, limit=5) == 0
-    (agent,) = await SqlAgentRegistry(database, clock=clock).agents()
+    (agent,) = await SqlAgentRegistry(database, clock=clock).agents(ALL.tenant)
     assert (agent.stored, agent.today) == (3, 10)
     assert agent.mean_usefulness == pytest.approx((0.7 + 0.8 + 0.9) / 3)
 
 
 async def test_numbers_are_never_given_again(store: FeedbackStore, clock: Clock) -> None:
     await store.record([item("1"), item("2")])
-    last = (await store.page())[-1].sequence
+    last = (await store.page(ALL))[-1].sequence
     clock.now_us += 1
     assert await store.delete_before(clock.now_us, limit=10) == 2
     await store.record([item("3")])
-    assert (await store.page())[0].sequence > last
+    assert (await store.page(ALL))[0].sequence > last
 
 
 async def test_agents_are_registered_once_and_counted(
@@ -302,9 +303,9 @@ async def test_agents_are_registered_once_and_counted(
     assert (ann.stored, ann.today, ann.mean_usefulness) == (2, 0, 0.75)
     assert await registry.register(Agent("t", "c"), "", most=2) is None
     assert await registry.registered() == [ANN, BOB]
-    listed = await registry.agents()
+    listed = await registry.agents(ALL.tenant)
     assert [one.agent for one in listed] == [ANN, BOB]
-    assert [one.agent for one in await registry.agents(after=listed[0].sequence)] == [BOB]
+    assert [one.agent for one in await registry.agents(ALL.tenant, after=listed[0].sequence)] == [BOB]
 
 
 async def test_what_was_served_is_recalled_newest_first(database: Database) -> None:
@@ -331,20 +332,20 @@ async def test_what_was_served_survives_a_restart(database: Database, clock: Clo
 
 async def test_what_waits_for_training(store: FeedbackStore, database: Database, clock: Clock) -> None:
     log = SqlTrainingLog(database, clock=clock)
-    nothing = await log.trainings()
+    nothing = await log.trainings(ALL.tenant)
     assert [(one.report.agent, one.pending, one.updated_at_us) for one in nothing] == [(None, 0, None)]
     await store.record([item("1", query="q"), item("2", query="q", passage_id="x"), item("3")])
     await store.record([item("4", agent=BOB), item("5", 0.0, query="query of 3")])
-    upto = (await store.page(agent=ANN))[-1].sequence
-    found = {one.report.agent: (one.pending, one.pending_queries) for one in await log.trainings()}
+    upto = (await store.page(ANN))[-1].sequence
+    found = {one.report.agent: (one.pending, one.pending_queries) for one in await log.trainings(ALL.tenant)}
     # 3 and 5 contradict each other and wait for nothing.
     assert found == {None: (3, 2), ANN: (2, 1), BOB: (1, 1)}
     report = TrainingReport(ANN, State.RUNNING, 0.5, "epoch 1 of 2", upto, "v8")
     await log.report(report)
-    (training,) = await log.trainings(ANN)
+    training = await log.training(ANN)
     assert (training.report, training.pending, training.updated_at_us) == (report, 0, NOON_US)
-    await log.report(TrainingReport(None, State.FAILED, 0.0, "out of memory", 1))
-    found = {one.report.agent: (one.pending, one.pending_queries) for one in await log.trainings()}
+    await log.report(TrainingReport(ALL, State.FAILED, 0.0, "out of memory", 1))
+    found = {one.report.agent: (one.pending, one.pending_queries) for one in await log.trainings(ALL.tenant)}
     assert found == {None: (2, 2), ANN: (0, 0), BOB: (1, 1)}
     assert training.state(NOON_US + SILENT_US) == (State.RUNNING, "epoch 1 of 2")
     assert training.state(NOON_US + SILENT_US + 1)[0] is State.FAILED
@@ -353,7 +354,64 @@ async def test_what_waits_for_training(store: FeedbackStore, database: Database,
 async def test_the_last_items_number_is_known(store: FeedbackStore) -> None:
     assert await store.latest() == 0
     await store.record([item("1"), item("2")])
-    assert await store.latest() == (await store.page())[-1].sequence
+    assert await store.latest() == (await store.page(ALL))[-1].sequence
+
+
+async def test_tenants_have_nothing_to_do_with_each_other(
+    store: FeedbackStore, database: Database, clock: Clock
+) -> None:
+    theirs = replace(ANN, tenant="acme")
+    # The same agent, ids and judgements, in one batch; what contradicts is the other tenant's.
+    batch = [item("1", query="q"), item("1", 0.0, query="q", agent=theirs), item("2", agent=theirs)]
+    assert await store.record(batch) == [STORED] * 3
+    assert await store.record(batch[:2]) == [DUPLICATE] * 2
+    assert await store.find([item("2"), item("2", agent=theirs)]) == [None, DUPLICATE]
+    assert [one.feedback for one in await store.page(ALL)] == batch[:1]
+    assert [one.feedback for one in await store.page(Everyone("acme"))] == batch[1:]
+    assert [one.feedback for one in await store.page(theirs)] == batch[1:]
+    assert await store.page(Everyone("nobody")) == []
+
+    registry = SqlAgentRegistry(database, clock=clock)
+    assert await registry.register(theirs, "theirs", most=1) is not None
+    assert await registry.register(ANN, "ours", most=1) is not None  # most is the tenant's
+    assert await registry.register(replace(BOB, tenant="acme"), "", most=1) is None
+    assert await registry.registered() == [ANN, theirs]
+    listed = {tenant: await registry.agents(tenant) for tenant in (ALL.tenant, "acme", "nobody")}
+    assert {tenant: [(one.agent, one.description) for one in found] for tenant, found in listed.items()} == {
+        ALL.tenant: [(ANN, "ours")],
+        "acme": [(theirs, "theirs")],
+        "nobody": [],
+    }
+
+    log = SqlTrainingLog(database, clock=clock)
+    await log.report(TrainingReport(Everyone("acme"), State.FAILED, 0.0, "out of memory", 2))
+    await log.report(TrainingReport(theirs, State.RUNNING, 0.5, "epoch 1"))
+    ours, acmes = [await log.trainings(tenant) for tenant in (ALL.tenant, "acme")]
+    assert [(one.report.whose, one.report.state, one.pending) for one in ours] == [
+        (ALL, State.IDLE, 1),
+        (ANN, State.IDLE, 1),
+    ]
+    assert [(one.report.whose, one.report.state, one.pending) for one in acmes] == [
+        (Everyone("acme"), State.FAILED, 1),
+        (theirs, State.RUNNING, 2),
+    ]
+    assert (await log.training(replace(BOB, tenant="acme"))).pending == 0
+    assert [one.report.whose for one in await log.trainings_of_agents()] == [ANN, theirs]
+
+    leases = [SqlLeases(database, name, lease_s=60, clock=clock) for name in ("one", "two")]
+    assert [await leases[0].take(ANN), await leases[1].take(theirs), await leases[1].take(ANN)] == [
+        True,
+        True,
+        False,
+    ]
+    assert served_key("q", ANN, "v") != served_key("q", theirs, "v")
+
+
+async def test_a_tenant_with_all_its_agents_takes_no_place_of_anothers(make: Make) -> None:
+    store = make(limits=Limits(agents=1))
+    others = [replace(one, tenant="acme") for one in (ANN, BOB)]
+    outcomes = await store.record([item("1", agent=one) for one in (*others, ANN)])
+    assert [one.fate for one in outcomes] == [Fate.STORED, Fate.TOO_MANY_AGENTS, Fate.STORED]
 
 
 async def test_one_trainer_at_a_time_has_an_agent(

@@ -25,6 +25,7 @@ from meshkit.errors import Unavailable
 from ragcore.group_fairness import Attribute, Nugget
 from services.evaluator.backends.sql import SqlObservationStore
 from services.evaluator.domain import (
+    DEFAULT_TENANT,
     MEASURED,
     NORMALIZED,
     Configuration,
@@ -165,9 +166,14 @@ def _measured(*observations: Observation) -> list[tuple[Observation, Measurement
 
 
 async def _report(
-    store: ObservationStore, scope: Scope = "run", window: Window = Window.ALL, *, max_names: int = 100
+    store: ObservationStore,
+    scope: Scope = "run",
+    window: Window = Window.ALL,
+    *,
+    max_names: int = 100,
+    tenant: str = DEFAULT_TENANT,
 ) -> RunReport:
-    totals = await store.totals(scope, window)
+    totals = await store.totals(tenant, scope, window)
     assert totals is not None
     return report_of(scope, window, totals, max_names=max_names)
 
@@ -187,7 +193,41 @@ async def test_a_second_observation_of_an_id_changes_nothing(store: ObservationS
     assert list(await store.append(_measured(other))) == [False]
     assert list(await store.append(_measured(_observation("1", run_id="other")))) == [False]
     assert await _report(store) == before
-    assert await store.totals("other", Window.ALL) is None
+    assert await store.totals(DEFAULT_TENANT, "other", Window.ALL) is None
+
+
+async def test_tenants_have_nothing_to_do_with_each_other(store: ObservationStore) -> None:
+    talk = _conversation("talk", 0.5)
+    mine = _observation("1", conversation=talk)
+    theirs = [
+        _observation("1", tenant="acme", answers=(SampledAnswer("Elbe", (0,)),), conversation=talk),
+        _observation("2", tenant="acme", run_id="other", answers=(SampledAnswer("Elbe", (0,)),)),
+    ]
+    # The same id, run, query and conversation, in one batch and again.
+    assert list(await store.append(_measured(mine, *theirs, mine))) == [True, True, True, False]
+    assert list(await store.append(_measured(*theirs))) == [False, False]
+    reports = [await _report(store, tenant=tenant) for tenant in (DEFAULT_TENANT, "acme")]
+    assert [report.num_observations for report in reports] == [1, 1]
+    assert [report.estimates["expected_utility"].mean for report in reports] == [1.0, 0.0]
+    assert [report.estimates["conversation_relevance"].count for report in reports] == [1, 1]
+    # u_max is the tenant's: whether it is 1 or 0 for the other cannot be seen (0 / 0 is undefined).
+    assert [report.estimates[NORMALIZED].mean for report in reports] == [1.0, None]
+    assert (await _report(store, Configuration(), tenant="acme")).num_observations == 2
+    assert (await _report(store, Configuration())).num_observations == 1
+    assert await store.totals(DEFAULT_TENANT, "other", Window.ALL) is None
+    assert await store.totals("nobody", Configuration(), Window.ALL) is None
+    runs = {
+        tenant: await store.runs(tenant, before=None, limit=9) for tenant in (DEFAULT_TENANT, "acme", "b")
+    }
+    assert {tenant: [one.scope for one in found] for tenant, found in runs.items()} == {
+        DEFAULT_TENANT: ["run"],
+        "acme": ["other", "run"],
+        "b": [],
+    }
+    measured = await store.measurements("acme", "run", after=-1, limit=9)
+    assert [(one.observation_id, one.quantities["expected_utility"]) for one in measured] == [("1", 0.0)]
+    assert list(await store.measurements(DEFAULT_TENANT, "other", after=-1, limit=9)) == []
+    assert list(await store.configurations("nobody", before=None, limit=9)) == []
 
 
 async def test_concurrent_appends_store_each_id_once(url: URL, store: ObservationStore, clock: Clock) -> None:
@@ -293,13 +333,13 @@ async def test_the_most_exposed_providers_come_first_and_few(store: ObservationS
 async def test_runs_are_listed_newest_first_in_stable_pages(store: ObservationStore) -> None:
     for i in range(5):
         await store.append(_measured(_observation(str(i), run_id=f"run-{i}")))
-    page = await store.runs(before=None, limit=2)
+    page = await store.runs(DEFAULT_TENANT, before=None, limit=2)
     assert [run.scope for run in page] == ["run-4", "run-3"]
     # What happens meanwhile moves no run to another page.
     await store.append(_measured(_observation("x", run_id="run-0"), _observation("y", run_id="run-9")))
-    rest = await store.runs(before=page[-1].sequence, limit=10)
+    rest = await store.runs(DEFAULT_TENANT, before=page[-1].sequence, limit=10)
     assert [(run.scope, run.num_observations) for run in rest] == [("run-2", 1), ("run-1", 1), ("run-0", 2)]
-    assert (await store.runs(before=None, limit=1))[0].scope == "run-9"
+    assert (await store.runs(DEFAULT_TENANT, before=None, limit=1))[0].scope == "run-9"
 
 
 async def test_many_runs_in_one_batch(store: ObservationStore) -> None:
@@ -309,9 +349,9 @@ async def test_many_runs_in_one_batch(store: ObservationStore) -> None:
 
 
 async def test_an_unknown_run_has_no_report(store: ObservationStore) -> None:
-    assert await store.totals("nothing", Window.ALL) is None
-    assert await store.totals(Configuration(), Window.ALL) is None
-    assert list(await store.measurements("nothing", after=-1, limit=1)) == []
+    assert await store.totals(DEFAULT_TENANT, "nothing", Window.ALL) is None
+    assert await store.totals(DEFAULT_TENANT, Configuration(), Window.ALL) is None
+    assert list(await store.measurements(DEFAULT_TENANT, "nothing", after=-1, limit=1)) == []
 
 
 async def test_a_batch_is_stored_whole_or_not_at_all(store: ObservationStore) -> None:
@@ -320,7 +360,7 @@ async def test_a_batch_is_stored_whole_or_not_at_all(store: ObservationStore) ->
     impossible: Sequence[Any] = [(good, measure(good)), (_observation("2", run_id=None), measure(bad))]
     with pytest.raises(Unavailable):
         await store.append(impossible)
-    assert await store.totals("run", Window.ALL) is None
+    assert await store.totals(DEFAULT_TENANT, "run", Window.ALL) is None
     assert list(await store.append(_measured(good))) == [True]
 
 
@@ -469,18 +509,20 @@ async def test_a_configuration_is_reported_over_all_runs(store: ObservationStore
     assert (await _report(store, low)).estimates["expected_utility"].mean == 0.5
     assert (await _report(store, high)).num_observations == 1
     assert (await _report(store, "b")).num_observations == 3
-    listed = await store.configurations(before=None, limit=2)
+    listed = await store.configurations(DEFAULT_TENANT, before=None, limit=2)
     assert [one.num_observations for one in listed] == [1, 1]
-    rest = await store.configurations(before=listed[-1].sequence, limit=10)
+    rest = await store.configurations(DEFAULT_TENANT, before=listed[-1].sequence, limit=10)
     assert {one.scope for one in [*listed, *rest]} == {low, high, Configuration("c", "bm25", "none", "t5")}
-    assert await store.totals(Configuration("c", "bm25", "none", "t5", 2.0), Window.ALL) is None
+    assert (
+        await store.totals(DEFAULT_TENANT, Configuration("c", "bm25", "none", "t5", 2.0), Window.ALL) is None
+    )
 
 
 async def test_names_that_could_be_confused_are_not(store: ObservationStore) -> None:
     first, second = Configuration('a","b', ""), Configuration("a", "b")
     await store.append(_measured(_observation("1", configuration=first, run_id='["a"]')))
-    assert await store.totals(second, Window.ALL) is None
-    assert (await store.configurations(before=None, limit=1))[0].scope == first
+    assert await store.totals(DEFAULT_TENANT, second, Window.ALL) is None
+    assert (await store.configurations(DEFAULT_TENANT, before=None, limit=1))[0].scope == first
 
 
 async def test_u_max_is_over_runs_and_may_rise(store: ObservationStore) -> None:
@@ -499,7 +541,7 @@ async def test_u_max_is_over_runs_and_may_rise(store: ObservationStore) -> None:
     await store.append(_measured(_answered("4", 1.0, run_id="b")))
     assert (await _report(store, "a")).estimates[NORMALIZED].mean == 0.5
     assert (await _report(store, "b")).estimates[NORMALIZED].mean == 1.0
-    page = await store.measurements("a", after=-1, limit=10)
+    page = await store.measurements(DEFAULT_TENANT, "a", after=-1, limit=10)
     assert [one.quantities.get(NORMALIZED) for one in page] == [0.5, None]
 
 
@@ -509,8 +551,8 @@ async def test_measurements_come_in_the_order_of_storing(store: ObservationStore
             _observation(str(i), observed_at_us=i, configuration=Configuration("c", alpha=2.0)) for i in batch
         ]
         await store.append(_measured(*of_run, _observation(f"other-{batch}", run_id="other")))
-    first = await store.measurements("run", after=-1, limit=2)
-    rest = await store.measurements("run", after=first[-1].sequence, limit=9)
+    first = await store.measurements(DEFAULT_TENANT, "run", after=-1, limit=2)
+    rest = await store.measurements(DEFAULT_TENANT, "run", after=first[-1].sequence, limit=9)
     assert [one.observation_id for one in [*first, *rest]] == ["3", "1", "5", "2", "4"]
     one = first[0]
     assert (one.query_id, one.configuration, one.observed_at_us) == ("q", Configuration("c", alpha=2.0), 3)
@@ -622,7 +664,7 @@ async def test_observations_of_version_1_are_measured_again(url: URL, clock: Clo
         await store.open()
         report = await _report(store)
         assert (report.num_observations, report.estimates["ee_d"].count) == (1_200, 1_200)
-        page = await store.measurements("run", after=-1, limit=2_000)
+        page = await store.measurements(DEFAULT_TENANT, "run", after=-1, limit=2_000)
         assert [one.observation_id for one in page] == ids
         await store.close()
     assert read == 700 + 1_200
@@ -694,4 +736,4 @@ async def test_a_closed_store_is_unavailable(tmp_path: Path) -> None:
     with pytest.raises(Unavailable, match="not open"):
         await store.append(_measured(_observation("1")))
     with pytest.raises(Unavailable, match="not open"):
-        await store.runs(before=None, limit=1)
+        await store.runs(DEFAULT_TENANT, before=None, limit=1)

@@ -248,10 +248,10 @@ async def _trained(database: Database, trainer: Killable) -> None:
     """Waits until every agent was trained for as far as its queries go, and no lease is left."""
     log = SqlTrainingLog(database)
     async with asyncio.timeout(900):
-        while any(one.pending_queries >= QUERIES for one in await log.trainings() if one.report.agent):
+        while any(one.pending_queries >= QUERIES for one in await log.trainings_of_agents()):
             await asyncio.sleep(0.3)
     for agent in AGENTS_THERE:
-        [training] = await log.trainings(agent)
+        training = await log.training(agent)
         assert training.report.trained_upto > 0
     assert await SqlFeedbackStore(database).latest() > 0
     leases = SqlLeases(database, "the test", lease_s=1)

@@ -64,6 +64,7 @@ _Item = tuple[Observation, Measurement]
 
 
 class _Peak(NamedTuple):
+    tenant: str
     query_id: str
     collection: str
     generator: str
@@ -75,7 +76,16 @@ class _Kind(IntEnum):
     CONFIGURATION = 1
 
 
-_ScopeKey = tuple[int, str]
+class _ScopeKey(NamedTuple):
+    tenant: str
+    kind: int
+    key: str
+
+
+class _ConversationKey(NamedTuple):
+    tenant: str
+    run_id: str
+    conversation_id: str
 
 
 def _now_us() -> int:
@@ -87,7 +97,7 @@ class _Plan:
     """What a batch of new observations moves."""
 
     peaks: Mapping[_Peak, float]
-    conversations: Mapping[tuple[str, str], _Item]
+    conversations: Mapping[_ConversationKey, _Item]
     scopes: Mapping[_ScopeKey, Mapping[Bucket, Sequence[int]]]
     """Places in the batch, by scope and bucket."""
 
@@ -178,37 +188,38 @@ class SqlObservationStore:
     async def append(self, batch: Sequence[_Item]) -> Sequence[bool]:
         """See the port."""
         now_us = self._clock()
-        first: dict[str, _Item] = {}
+        first: dict[tuple[str, str], _Item] = {}
         for item in batch:
-            first.setdefault(item[0].id, item)
+            first.setdefault((item[0].tenant, item[0].id), item)
         tidied: set[int] = set()
         with unavailable():
             async with self._open_writer().begin() as connection:
                 new = await self._insert_observations(connection, list(first.values()), now_us)
-                items = [item for id_, item in first.items() if id_ in new]
+                items = [item for key, item in first.items() if key in new]
                 if items:
                     plan = await asyncio.to_thread(_plan, items, now_us)
                     tidied = await self._aggregate(connection, items, plan, now_us)
         self._tidied |= tidied
         stored = []
         for observation, _ in batch:
-            stored.append(observation.id in new)
-            new.discard(observation.id)
+            key = (observation.tenant, observation.id)
+            stored.append(key in new)
+            new.discard(key)
         return stored
 
-    async def totals(self, scope: Scope, window: Window) -> Totals | None:
+    async def totals(self, tenant: str, scope: Scope, window: Window) -> Totals | None:
         """See the port."""
         now_us = self._clock()
-        kind, key = _scope_key(scope)
+        tenant, kind, key = _scope_key(tenant, scope)
         with unavailable():
             async with self._open_reader().connect() as connection:
-                found = and_(SCOPES.c.kind == kind, SCOPES.c.key == key)
+                found = and_(SCOPES.c.tenant == tenant, SCOPES.c.kind == kind, SCOPES.c.key == key)
                 scope_id = await connection.scalar(select(SCOPES.c.id).where(found))
                 if scope_id is None:
                     return None
                 whole = await self._segments.read(connection, scope_id, window, now_us)
                 of_scope = (
-                    CONVERSATIONS.c.run_id == key
+                    and_(CONVERSATIONS.c.tenant == tenant, CONVERSATIONS.c.run_id == key)
                     if kind == _Kind.RUN
                     else CONVERSATIONS.c.configuration_id == scope_id
                 )
@@ -221,19 +232,22 @@ class SqlObservationStore:
                     await _conversations(connection, of_scope),
                 )
 
-    async def runs(self, *, before: int | None, limit: int) -> Sequence[ScopeSummary]:
+    async def runs(self, tenant: str, *, before: int | None, limit: int) -> Sequence[ScopeSummary]:
         """See the port."""
-        return await self._scopes(_Kind.RUN, before, limit)
+        return await self._scopes(tenant, _Kind.RUN, before, limit)
 
-    async def configurations(self, *, before: int | None, limit: int) -> Sequence[ScopeSummary]:
+    async def configurations(self, tenant: str, *, before: int | None, limit: int) -> Sequence[ScopeSummary]:
         """See the port."""
-        return await self._scopes(_Kind.CONFIGURATION, before, limit)
+        return await self._scopes(tenant, _Kind.CONFIGURATION, before, limit)
 
-    async def measurements(self, run_id: str, *, after: int, limit: int) -> Sequence[StoredMeasurement]:
+    async def measurements(
+        self, tenant: str, run_id: str, *, after: int, limit: int
+    ) -> Sequence[StoredMeasurement]:
         """See the port."""
         columns = OBSERVATIONS.c
         names = (*MEASURED, *CONVERSATION)
         same_query = and_(
+            PEAKS.c.tenant == columns.tenant,
             PEAKS.c.query_id == columns.query_id,
             PEAKS.c.collection == columns.collection,
             PEAKS.c.generator == columns.generator,
@@ -254,7 +268,7 @@ class SqlObservationStore:
                 *(columns[name] for name in names),
             )
             .select_from(OBSERVATIONS.outerjoin(PEAKS, same_query))
-            .where(columns.run_id == run_id, columns.sequence > after)
+            .where(columns.tenant == tenant, columns.run_id == run_id, columns.sequence > after)
             .order_by(columns.sequence)
             .limit(limit)
         )
@@ -274,8 +288,11 @@ class SqlObservationStore:
             )
         return page
 
-    async def _scopes(self, kind: _Kind, before: int | None, limit: int) -> Sequence[ScopeSummary]:
-        query = select(SCOPES).where(SCOPES.c.kind == kind).order_by(SCOPES.c.id.desc()).limit(limit)
+    async def _scopes(
+        self, tenant: str, kind: _Kind, before: int | None, limit: int
+    ) -> Sequence[ScopeSummary]:
+        mine = and_(SCOPES.c.tenant == tenant, SCOPES.c.kind == kind)
+        query = select(SCOPES).where(mine).order_by(SCOPES.c.id.desc()).limit(limit)
         if before is not None:
             query = query.where(SCOPES.c.id < before)
         with unavailable():
@@ -293,11 +310,13 @@ class SqlObservationStore:
 
     async def _insert_observations(
         self, connection: AsyncConnection, batch: Sequence[_Item], now_us: int
-    ) -> set[str]:
-        """Inserts what is not there yet and returns its ids; the database decides between evaluators too."""
+    ) -> set[tuple[str, str]]:
+        """Inserts what is not there yet and returns tenants and ids of it; the database decides between
+        evaluators too."""
         empty = dict.fromkeys(CONVERSATION)
         rows = [
             {
+                "tenant": observation.tenant,
                 "id": observation.id,
                 "run_id": observation.run_id,
                 "query_id": observation.query_id,
@@ -317,8 +336,10 @@ class SqlObservationStore:
             }
             for observation, measurement in batch
         ]
-        statement = self._insert(OBSERVATIONS).on_conflict_do_nothing(index_elements=["id"])
-        return set((await connection.scalars(statement.returning(OBSERVATIONS.c.id), rows)).all())
+        statement = self._insert(OBSERVATIONS).on_conflict_do_nothing(index_elements=["tenant", "id"])
+        columns = OBSERVATIONS.c
+        found = await connection.execute(statement.returning(columns.tenant, columns.id), rows)
+        return {(tenant, id_) for tenant, id_ in found}
 
     async def _aggregate(
         self, connection: AsyncConnection, items: Sequence[_Item], plan: _Plan, now_us: int
@@ -370,12 +391,11 @@ class SqlObservationStore:
     ) -> dict[_ScopeKey, tuple[int, int]]:
         """Counts observations and segments to come; returns each scope's id and last segment number."""
         rows = []
-        for (kind, key), buckets in scopes.items():
+        for scope, buckets in scopes.items():
             times = [items[place][0].observed_at_us for places in buckets.values() for place in places]
             rows.append(
                 {
-                    "kind": kind,
-                    "key": key,
+                    **scope._asdict(),
                     "num_observations": len(times),
                     "started_at_us": min(times),
                     "updated_at_us": max(times),
@@ -386,7 +406,7 @@ class SqlObservationStore:
         new, old = statement.excluded, SCOPES.c
         found = await connection.execute(
             statement.on_conflict_do_update(
-                index_elements=["kind", "key"],
+                index_elements=list(_ScopeKey._fields),
                 set_={
                     "num_observations": old.num_observations + new.num_observations,
                     "started_at_us": case(
@@ -397,15 +417,15 @@ class SqlObservationStore:
                     ),
                     "num_segments": old.num_segments + new.num_segments,
                 },
-            ).returning(SCOPES.c.kind, SCOPES.c.key, SCOPES.c.id, SCOPES.c.num_segments),
+            ).returning(*(SCOPES.c[name] for name in (*_ScopeKey._fields, "id", "num_segments"))),
             rows,
         )
-        return {(kind, key): (id_, segments) for kind, key, id_, segments in found}
+        return {_ScopeKey(*scope): (id_, segments) for *scope, id_, segments in found}
 
     async def _replace_conversations(
         self,
         connection: AsyncConnection,
-        conversations: Mapping[tuple[str, str], _Item],
+        conversations: Mapping[_ConversationKey, _Item],
         scope_ids: Mapping[_ScopeKey, int],
     ) -> None:
         statement = self._insert(CONVERSATIONS)
@@ -413,7 +433,7 @@ class SqlObservationStore:
         replaced = ["configuration_id", "observed_at_us", "observation_id", *CONVERSATION]
         await connection.execute(
             statement.on_conflict_do_update(
-                index_elements=["run_id", "conversation_id"],
+                index_elements=list(_ConversationKey._fields),
                 set_={name: new[name] for name in replaced},
                 where=or_(
                     new.observed_at_us > old.observed_at_us,
@@ -422,14 +442,13 @@ class SqlObservationStore:
             ),
             [
                 {
-                    "run_id": run_id,
-                    "conversation_id": conversation_id,
-                    "configuration_id": scope_ids[_scope_key(observation.configuration)],
+                    **key._asdict(),
+                    "configuration_id": scope_ids[_scope_key(key.tenant, observation.configuration)],
                     "observed_at_us": observation.observed_at_us,
                     "observation_id": observation.id,
                     **{name: measurement.quantities[name] for name in CONVERSATION},
                 }
-                for (run_id, conversation_id), (observation, measurement) in conversations.items()
+                for key, (observation, measurement) in conversations.items()
             ],
         )
 
@@ -446,18 +465,18 @@ class SqlObservationStore:
 
 def _plan(items: Sequence[_Item], now_us: int) -> _Plan:
     peaks: dict[_Peak, float] = {}
-    conversations: dict[tuple[str, str], _Item] = {}
+    conversations: dict[_ConversationKey, _Item] = {}
     scopes: dict[_ScopeKey, dict[Bucket, list[int]]] = defaultdict(lambda: defaultdict(list))
     for place, item in enumerate(items):
         observation, measurement = item
         at = bucket(observation.observed_at_us, now_us)
-        scopes[_scope_key(observation.run_id)][at].append(place)
-        scopes[_scope_key(observation.configuration)][at].append(place)
+        scopes[_scope_key(observation.tenant, observation.run_id)][at].append(place)
+        scopes[_scope_key(observation.tenant, observation.configuration)][at].append(place)
         if measurement.largest_utility is not None:
             peak = _peak(observation)
             peaks[peak] = max(peaks.get(peak, 0.0), measurement.largest_utility)
         if observation.conversation is not None:
-            key = (observation.run_id, observation.conversation.id)
+            key = _ConversationKey(observation.tenant, observation.run_id, observation.conversation.id)
             if key not in conversations or _order(conversations[key][0]) < _order(observation):
                 conversations[key] = item
     return _Plan(peaks, conversations, scopes)
@@ -497,6 +516,7 @@ def _order(observation: Observation) -> tuple[int, str]:
 def _peak(observation: Observation) -> _Peak:
     configuration = observation.configuration
     return _Peak(
+        observation.tenant,
         observation.query_id,
         configuration.collection,
         configuration.generator,
@@ -504,12 +524,13 @@ def _peak(observation: Observation) -> _Peak:
     )
 
 
-def _scope_key(scope: Scope) -> _ScopeKey:
+def _scope_key(tenant: str, scope: Scope) -> _ScopeKey:
     if isinstance(scope, str):
-        return _Kind.RUN, scope
+        return _ScopeKey(tenant, _Kind.RUN, scope)
     alpha = None if scope.alpha is None else float(scope.alpha) + 0.0  # -0.0 is 0.0
     fields = [scope.collection, scope.retriever, scope.reranker, scope.generator, alpha]
-    return _Kind.CONFIGURATION, json.dumps(fields, ensure_ascii=False, separators=(",", ":"))
+    key = json.dumps(fields, ensure_ascii=False, separators=(",", ":"))
+    return _ScopeKey(tenant, _Kind.CONFIGURATION, key)
 
 
 async def _peaks(connection: AsyncConnection, keys: Sequence[str]) -> dict[str, float]:

@@ -38,7 +38,8 @@ OBSERVATIONS: Final = Table(
     "observations",
     METADATA,
     Column("sequence", _BIG, primary_key=True, autoincrement=True),
-    Column("id", _text(), nullable=False, unique=True),
+    Column("tenant", _text(), nullable=False),
+    Column("id", _text(), nullable=False),
     Column("run_id", _text(), nullable=False),
     Column("query_id", _text(), nullable=False),
     Column("observed_at_us", BigInteger, nullable=False),
@@ -53,36 +54,40 @@ OBSERVATIONS: Final = Table(
     Column("num_unanswered", Integer, nullable=False),
     *(Column(name, Double) for name in (*MEASURED, *CONVERSATION)),
     Column("payload", LargeBinary, nullable=False),
-    Index("observations_of_run", "run_id", "sequence"),
+    UniqueConstraint("tenant", "id", name="observations_by_id"),
+    Index("observations_of_run", "tenant", "run_id", "sequence"),
 )
-"""Every observation once: what it is grouped by, what it measured, and all of it as it came (a proto)."""
+"""Every observation once, by tenant: what it is grouped by, what it measured, and it as it came (a proto)."""
 
 PEAKS: Final = Table(
     "peaks",
     METADATA,
     Column("id", _BIG, primary_key=True, autoincrement=True),
+    Column("tenant", _text(), nullable=False),
     Column("collection", _text(), nullable=False),
     Column("query_id", _text(), nullable=False),
     Column("generator", _text(), nullable=False),
     Column("metric", _text(), nullable=False),
     Column("utility", Double, nullable=False),
-    UniqueConstraint("query_id", "collection", "generator", "metric", name="peaks_of_queries"),
+    UniqueConstraint("tenant", "query_id", "collection", "generator", "metric", name="peaks_of_queries"),
 )
-"""u_max: the largest utility of any answer to a query, by generator and metric, over all runs."""
+"""u_max: the largest utility of any answer to a query, by generator and metric, over a tenant's runs."""
 
 SCOPES: Final = Table(
     "scopes",
     METADATA,
     Column("id", _BIG, primary_key=True, autoincrement=True),
+    Column("tenant", _text(), nullable=False),
     Column("kind", SmallInteger, nullable=False),
     Column("key", _text(), nullable=False),
     Column("num_observations", BigInteger, nullable=False),
     Column("started_at_us", BigInteger, nullable=False),
     Column("updated_at_us", BigInteger, nullable=False),
     Column("num_segments", BigInteger, nullable=False),
-    UniqueConstraint("kind", "key", name="scopes_by_key"),
+    UniqueConstraint("tenant", "kind", "key", name="scopes_by_key"),
+    Index("scopes_of_tenant", "tenant", "kind", "id"),
 )
-"""Runs and configurations; ``num_segments`` counts the segments ever written for it."""
+"""Runs and configurations of tenants; ``num_segments`` counts the segments ever written for it."""
 
 SEGMENTS: Final = Table(
     "segments",
@@ -99,6 +104,7 @@ SEGMENTS: Final = Table(
 CONVERSATIONS: Final = Table(
     "conversations",
     METADATA,
+    Column("tenant", _text(), primary_key=True),
     Column("run_id", _text(), primary_key=True),
     Column("conversation_id", _text(), primary_key=True),
     Column("configuration_id", BigInteger, nullable=False, index=True),

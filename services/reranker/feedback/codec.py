@@ -16,7 +16,7 @@ from meshkit.errors import InvalidField, MeshError, item_error
 from ragmesh.common.v1 import common_pb2
 from ragmesh.reranker.v1 import feedback_service_pb2 as pb
 from services.reranker.codec import MAX_AGENT_BYTES, decode_agent
-from services.reranker.domain import Agent, LearnedModel
+from services.reranker.domain import Agent, Audience, Everyone, LearnedModel
 from services.reranker.feedback.domain import (
     AgentSummary,
     Fate,
@@ -57,13 +57,13 @@ _STATES: Final = {
 class Export:
     """Which feedback to stream."""
 
-    agent: Agent | None
+    whose: Audience
     since_us: int
     include_flagged: bool
 
 
-def decode_batch(message: pb.RecordFeedbackRequest) -> list[Feedback | MeshError]:
-    """The items of a batch, each by itself or as what is wrong with it.
+def decode_batch(message: pb.RecordFeedbackRequest, tenant: str) -> list[Feedback | MeshError]:
+    """The items of a tenant's batch, each by itself or as what is wrong with it.
 
     Raises:
         InvalidField: the number of items is out of its bounds.
@@ -71,7 +71,7 @@ def decode_batch(message: pb.RecordFeedbackRequest) -> list[Feedback | MeshError
     count = len(message.feedback)
     if not 1 <= count <= MAX_ITEMS:
         raise InvalidField("feedback", f"must be 1 to {MAX_ITEMS} items, has {count}")
-    return [_item(one) for one in message.feedback]
+    return [_item(one, tenant) for one in message.feedback]
 
 
 def encode_outcomes(
@@ -89,10 +89,10 @@ def encode_outcomes(
     return response
 
 
-def decode_export(message: pb.ExportFeedbackRequest) -> Export:
+def decode_export(message: pb.ExportFeedbackRequest, tenant: str) -> Export:
     """Which feedback to stream."""
     since_us = message.since.ToMicroseconds() if message.HasField("since") else 0
-    return Export(optional_agent(message), max(0, since_us), message.include_flagged)
+    return Export(audience(message, tenant), max(0, since_us), message.include_flagged)
 
 
 def encode_export(page: Sequence[StoredFeedback]) -> pb.ExportFeedbackResponse:
@@ -118,21 +118,24 @@ def encode_export(page: Sequence[StoredFeedback]) -> pb.ExportFeedbackResponse:
     return response
 
 
-def optional_agent(
+def audience(
     message: pb.ExportFeedbackRequest
     | pb.ListModelsRequest
     | pb.RollbackModelRequest
     | pb.GetTrainingStatusRequest,
-) -> Agent | None:
-    """The agent of a request that may be about one.
+    tenant: str,
+) -> Audience:
+    """Whom of a tenant a request is about: one agent, or all.
 
     Raises:
         InvalidField: an id is too long.
     """
-    return decode_agent("agent", message.agent) if message.HasField("agent") else None
+    if message.HasField("agent"):
+        return decode_agent("agent", message.agent, tenant)
+    return Everyone(tenant)
 
 
-def decode_registration(message: pb.RegisterAgentRequest) -> tuple[Agent, str]:
+def decode_registration(message: pb.RegisterAgentRequest, tenant: str) -> tuple[Agent, str]:
     """The agent to register and its description.
 
     Raises:
@@ -146,7 +149,7 @@ def decode_registration(message: pb.RegisterAgentRequest) -> tuple[Agent, str]:
     size = len(message.description.encode())
     if size > MAX_DESCRIPTION_BYTES:
         raise InvalidField("description", f"must be at most {MAX_DESCRIPTION_BYTES} bytes, has {size}")
-    return Agent(task_id, model_id), message.description
+    return Agent(task_id, model_id, tenant), message.description
 
 
 def encode_agent(summary: AgentSummary, *, known: bool) -> pb.AgentSummary:
@@ -243,7 +246,7 @@ def encode_trainings(trainings: Sequence[Training], now_us: int) -> pb.GetTraini
     return response
 
 
-def _item(message: pb.Feedback) -> Feedback | MeshError:
+def _item(message: pb.Feedback, tenant: str) -> Feedback | MeshError:
     try:
         if len(UnknownFieldSet(message)) or len(UnknownFieldSet(message.agent)):
             # Kept without them it would not be what was sent; a later sender must know.
@@ -255,8 +258,9 @@ def _item(message: pb.Feedback) -> Feedback | MeshError:
         agent = Agent(
             _plain("agent.task_id", message.agent.task_id, MAX_AGENT_BYTES, empty=True),
             _plain("agent.model_id", message.agent.model_id, MAX_AGENT_BYTES, empty=True),
+            tenant,
         )
-        if agent == Agent():
+        if not (agent.task_id or agent.model_id):
             raise InvalidField("agent", "must have a task or a model: feedback of nobody cannot be used")
         query = checks.text("query", message.query)
         if "\x00" in query:

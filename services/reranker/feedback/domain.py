@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from enum import IntEnum
 from functools import cached_property
 
-from services.reranker.domain import Agent
+from services.reranker.domain import DEFAULT_TENANT, Agent
 
 
 class Flag(IntEnum):
@@ -134,7 +134,7 @@ class Limits:
     Attributes:
         per_day: items of one agent in a day of UTC, [1, inf).
         total: items of one agent stored at a time, [1, inf).
-        agents: agents there may be, registered or not, [1, inf).
+        agents: agents a tenant may have, registered or not, [1, inf).
         registered_only: whether only agents that are registered may give feedback.
     """
 
@@ -161,7 +161,9 @@ class Served:
 
 def served_key(query: str, agent: Agent, model_version: str) -> bytes:
     """16 bytes that stand for who was served what by which version."""
-    return _digest((query, agent.task_id, agent.model_id, model_version))
+    # The tenant that there was before there were others has the keys it had then.
+    whose = () if agent.tenant == DEFAULT_TENANT else (agent.tenant,)
+    return _digest((query, agent.task_id, agent.model_id, model_version, *whose))
 
 
 def passage_keys(ids: Iterable[str]) -> list[bytes]:

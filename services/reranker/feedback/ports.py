@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Protocol
 
-from services.reranker.domain import Agent
+from services.reranker.domain import Agent, Audience
 from services.reranker.feedback.domain import AgentSummary, Feedback, Outcome, Served, StoredFeedback
 from services.reranker.feedback.training import Training, TrainingReport
 
@@ -23,14 +23,14 @@ class FeedbackStore(Protocol):
 
     async def page(
         self,
+        whose: Audience,
         *,
         after: int = 0,
         limit: int = 1000,
-        agent: Agent | None = None,
         since_us: int = 0,
         include_flagged: bool = False,
     ) -> Sequence[StoredFeedback]:
-        """The first ``limit`` items after a sequence number, in order, of an agent or of all."""
+        """The first ``limit`` items after a sequence number, in order, of an agent or of all of a tenant."""
         ...
 
     async def latest(self) -> int:
@@ -48,16 +48,16 @@ class AgentRegistry(Protocol):
     async def register(self, agent: Agent, description: str, *, most: int) -> AgentSummary | None:
         """Registers an agent or changes its description; durable when it returns.
 
-        Returns None if ``most`` are registered already.
+        Returns None if ``most`` of its tenant's are registered already.
         """
         ...
 
     async def registered(self) -> Sequence[Agent]:
-        """All registered agents, in the order they were first heard of."""
+        """All registered agents of all tenants, in the order they were first heard of."""
         ...
 
-    async def agents(self, *, after: int = 0, limit: int = 1000) -> Sequence[AgentSummary]:
-        """The first ``limit`` agents after a sequence number, in the order they were first heard of."""
+    async def agents(self, tenant: str, *, after: int = 0, limit: int = 1000) -> Sequence[AgentSummary]:
+        """The first ``limit`` agents of a tenant after a sequence number, in the order first heard of."""
         ...
 
 
@@ -84,6 +84,14 @@ class TrainingLog(Protocol):
         """Keeps what a trainer says of its training in place of what it said before."""
         ...
 
-    async def trainings(self, agent: Agent | None = None) -> Sequence[Training]:
-        """Every training that was told of and every agent with feedback that waits; or those of one agent."""
+    async def training(self, agent: Agent) -> Training:
+        """What was told of an agent's training and how much of its feedback waits."""
+        ...
+
+    async def trainings(self, tenant: str) -> Sequence[Training]:
+        """The training for all agents of a tenant, and that of each of its agents."""
+        ...
+
+    async def trainings_of_agents(self) -> Sequence[Training]:
+        """The training of every agent of every tenant: what trainers, which work for all, look at."""
         ...

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -11,12 +11,15 @@ import grpc
 
 from meshkit.compute import ComputePool
 from meshkit.errors import MeshError
+from meshkit.security import caller as callers
 from ragmesh.reranker.v1 import feedback_service_pb2 as pb
 from ragmesh.reranker.v1 import feedback_service_pb2_grpc as rpc
+from services.reranker.domain import Agent
 from services.reranker.feedback import codec
 from services.reranker.feedback.domain import Outcome
 from services.reranker.feedback.intake import FeedbackIntake
 from services.reranker.feedback.ports import AgentRegistry, FeedbackStore, TrainingLog
+from services.reranker.feedback.training import Training
 from services.reranker.models.governor import Governor
 
 NAME: Final = "ragmesh.reranker.v1.FeedbackService"
@@ -66,7 +69,7 @@ class FeedbackServicer(rpc.FeedbackServiceServicer):
         self, request: pb.RecordFeedbackRequest, context: Context
     ) -> pb.RecordFeedbackResponse:
         """Stores a batch; durable when it answers."""
-        items = await self._codec_pool.run(codec.decode_batch, request)
+        items = await self._codec_pool.run(codec.decode_batch, request, _tenant())
         good = [one for one in items if not isinstance(one, MeshError)]
         recorded = iter(await self._services.intake.record(good))
         outcomes: list[Outcome | MeshError] = [
@@ -78,12 +81,12 @@ class FeedbackServicer(rpc.FeedbackServiceServicer):
         self, request: pb.ExportFeedbackRequest, context: Context
     ) -> AsyncIterator[pb.ExportFeedbackResponse]:
         """Streams what is stored, in order; what is stored meanwhile may or may not be among it."""
-        export = codec.decode_export(request)
+        export = codec.decode_export(request, _tenant())
         after = 0
         while page := await self._services.store.page(
+            export.whose,
             after=after,
             limit=codec.MAX_ITEMS,
-            agent=export.agent,
             since_us=export.since_us,
             include_flagged=export.include_flagged,
         ):
@@ -94,7 +97,7 @@ class FeedbackServicer(rpc.FeedbackServiceServicer):
         self, request: pb.RegisterAgentRequest, context: Context
     ) -> pb.RegisterAgentResponse:
         """Registers an agent, or changes its description."""
-        agent, description = codec.decode_registration(request)
+        agent, description = codec.decode_registration(request, _tenant())
         services = self._services
         summary = await services.agents.register(agent, description, most=services.max_agents)
         if summary is None:
@@ -109,7 +112,7 @@ class FeedbackServicer(rpc.FeedbackServiceServicer):
     async def ListAgents(self, request: pb.ListAgentsRequest, context: Context) -> pb.ListAgentsResponse:
         """A page of agents."""
         after, size = codec.decode_page(request)
-        found = await self._services.agents.agents(after=after, limit=size + 1)
+        found = await self._services.agents.agents(_tenant(), after=after, limit=size + 1)
         page = found[:size]
         return pb.ListAgentsResponse(
             agents=[codec.encode_agent(one, known=self._services.models.knows(one.agent)) for one in page],
@@ -118,7 +121,8 @@ class FeedbackServicer(rpc.FeedbackServiceServicer):
 
     async def ListModels(self, request: pb.ListModelsRequest, context: Context) -> pb.ListModelsResponse:
         """The versions there are."""
-        agent = codec.optional_agent(request)
+        whose = codec.audience(request, _tenant())
+        agent = whose if isinstance(whose, Agent) else None
         await self._services.models.refresh()
         return pb.ListModelsResponse(
             models=[codec.encode_model(one) for one in self._services.models.models(agent)]
@@ -137,12 +141,23 @@ class FeedbackServicer(rpc.FeedbackServiceServicer):
         self, request: pb.RollbackModelRequest, context: Context
     ) -> pb.RollbackModelResponse:
         """Serves what was served before."""
-        model = await self._services.models.rollback(codec.optional_agent(request))
+        whose = codec.audience(request, _tenant())
+        model = await self._services.models.rollback(whose if isinstance(whose, Agent) else None)
         return pb.RollbackModelResponse(model=codec.encode_model(model))
 
     async def GetTrainingStatus(
         self, request: pb.GetTrainingStatusRequest, context: Context
     ) -> pb.GetTrainingStatusResponse:
         """What trainers say, and what waits for them."""
-        trainings = await self._services.trainings.trainings(codec.optional_agent(request))
+        whose = codec.audience(request, _tenant())
+        log = self._services.trainings
+        if isinstance(whose, Agent):
+            trainings: Sequence[Training] = [await log.training(whose)]
+        else:
+            trainings = await log.trainings(whose.tenant)
         return codec.encode_trainings(trainings, self._clock())
+
+
+def _tenant() -> str:
+    """Whose agents, feedback and models a call means: the credential's."""
+    return callers.current().tenant

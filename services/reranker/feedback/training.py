@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from enum import IntEnum
 from typing import Final
 
-from services.reranker.domain import Agent
+from services.reranker.domain import Agent, Audience
 
 SILENT_US: Final = 60 * 10**6
 """A training that runs and was not heard of for so long has failed. Microseconds."""
@@ -25,7 +25,7 @@ class TrainingReport:
     """What a trainer says of its training now. It says so at least every twenty seconds while it runs.
 
     Attributes:
-        agent: the agent whose own parameters are trained; None for the model that serves all agents.
+        whose: the agent whose own parameters are trained, or all of a tenant for the model that serves them.
         state: what it is doing.
         progress: share of it that is done, [0, 1].
         message: one line for a person.
@@ -34,12 +34,17 @@ class TrainingReport:
         candidate_version: the last version it made that was not promoted; empty if there is none.
     """
 
-    agent: Agent | None
+    whose: Audience
     state: State
     progress: float = 0.0
     message: str = ""
     trained_upto: int = 0
     candidate_version: str = ""
+
+    @property
+    def agent(self) -> Agent | None:
+        """The agent; None if it is the model of all agents of a tenant."""
+        return self.whose if isinstance(self.whose, Agent) else None
 
 
 @dataclass(frozen=True, slots=True)

@@ -77,7 +77,7 @@ async def hear(store: FeedbackStore, agent: Agent, *, most_items: int, upto: int
     """
     queries: dict[str, Judged] = {}
     items = left_out = last = 0
-    while page := await store.page(after=last, limit=_PAGE, agent=agent):
+    while page := await store.page(agent, after=last, limit=_PAGE):
         for one in page:
             if upto is not None and one.sequence > upto:
                 return Heard(tuple(queries.values()), items, left_out, last)

@@ -95,14 +95,14 @@ class Trainer:
         return False
 
     async def _due(self) -> list[Training]:
-        waiting = await self._log.trainings()
-        due = [one for one in waiting if one.report.agent and one.pending_queries >= self._queries]
+        waiting = await self._log.trainings_of_agents()
+        due = [one for one in waiting if one.pending_queries >= self._queries]
         return sorted(due, key=lambda one: -one.pending_queries)
 
     async def _train(self, training: Training, agent: Agent) -> None:
         try:
             # What it is due for may have been trained on by another since it was looked.
-            [now] = await self._log.trainings(agent)
+            now = await self._log.training(agent)
             if now.pending_queries >= self._queries:
                 await self._rounds.run(now)
             self._failed.pop(agent, None)

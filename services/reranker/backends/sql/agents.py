@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import asdict
 from typing import Any
 
-from sqlalchemy import func, select, update
+from sqlalchemy import and_, func, select, update
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from services.reranker.backends.sql.database import Database, agent_id
@@ -31,17 +32,17 @@ class SqlAgentRegistry:
         """See the port."""
         now = self._clock()
         async with self._database.write() as connection:
-            number = await agent_id(connection, agent.task_id, agent.model_id)
+            number = await agent_id(connection, agent)
             known = number is not None and await self._is_registered(connection, number)
             if not known:
-                registered = select(func.count(AGENTS.c.registered_at_us))
+                registered = select(func.count(AGENTS.c.registered_at_us)).where(
+                    AGENTS.c.tenant == agent.tenant
+                )
                 if (await connection.scalar(registered) or 0) >= most:
                     return None
             if number is None:
-                await connection.execute(
-                    AGENTS.insert().values(task_id=agent.task_id, model_id=agent.model_id)
-                )
-                number = await agent_id(connection, agent.task_id, agent.model_id)
+                await connection.execute(AGENTS.insert().values(asdict(agent)))
+                number = await agent_id(connection, agent)
             changes: dict[str, Any] = {"description": description}
             if not known:
                 changes["registered_at_us"] = now
@@ -52,17 +53,18 @@ class SqlAgentRegistry:
     async def registered(self) -> Sequence[Agent]:
         """See the port."""
         query = (
-            select(AGENTS.c.task_id, AGENTS.c.model_id)
+            select(AGENTS.c.task_id, AGENTS.c.model_id, AGENTS.c.tenant)
             .where(AGENTS.c.registered_at_us.is_not(None))
             .order_by(AGENTS.c.id)
         )
         async with self._database.read() as connection:
-            return [Agent(task_id, model_id) for task_id, model_id in await connection.execute(query)]
+            return [Agent(*row) for row in await connection.execute(query)]
 
-    async def agents(self, *, after: int = 0, limit: int = 1000) -> Sequence[AgentSummary]:
+    async def agents(self, tenant: str, *, after: int = 0, limit: int = 1000) -> Sequence[AgentSummary]:
         """See the port."""
         now = self._clock()
-        query = select(AGENTS).where(AGENTS.c.id > after).order_by(AGENTS.c.id).limit(limit)
+        mine = and_(AGENTS.c.tenant == tenant, AGENTS.c.id > after)
+        query = select(AGENTS).where(mine).order_by(AGENTS.c.id).limit(limit)
         async with self._database.read() as connection:
             return [_summary(row, now) for row in await connection.execute(query)]
 
@@ -74,7 +76,7 @@ class SqlAgentRegistry:
 def _summary(row: Any, now: int) -> AgentSummary:
     return AgentSummary(
         sequence=row.id,
-        agent=Agent(row.task_id, row.model_id),
+        agent=Agent(row.task_id, row.model_id, row.tenant),
         description=row.description,
         registered_at_us=row.registered_at_us,
         stored=row.stored,

@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any, Final
 
-from sqlalchemy import URL, Connection, Table, event, func, select
+from sqlalchemy import URL, Connection, Table, and_, event, func, select
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.engine.interfaces import DBAPIConnection
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_engine
@@ -17,6 +17,7 @@ from sqlalchemy.pool import ConnectionPoolEntry
 from meshkit.errors import Unavailable
 from services.reranker.backends.sql.failures import unavailable
 from services.reranker.backends.sql.tables import AGENTS, METADATA, SCHEMA_VERSION, VERSION
+from services.reranker.domain import Agent
 
 _WRITES: Final = "ragmesh_writes"
 _WRITERS: Final = 0x7261676D657369  # "ragmesi": a key that other users of the database will not choose
@@ -127,11 +128,13 @@ class Database:
             ) from error
 
 
-async def agent_id(connection: AsyncConnection, task_id: str, model_id: str) -> int | None:
+async def agent_id(connection: AsyncConnection, agent: Agent) -> int | None:
     """The number of an agent; None if it was never heard of."""
-    found: int | None = await connection.scalar(
-        select(AGENTS.c.id).where(AGENTS.c.task_id == task_id, AGENTS.c.model_id == model_id)
+    columns = AGENTS.c
+    here = and_(
+        columns.tenant == agent.tenant, columns.task_id == agent.task_id, columns.model_id == agent.model_id
     )
+    found: int | None = await connection.scalar(select(columns.id).where(here))
     return found
 
 

@@ -6,7 +6,7 @@ import json
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Any, Final
 
 from sqlalchemy import and_, delete, func, select, update
@@ -14,7 +14,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from services.reranker.backends.sql.database import Database, agent_id
 from services.reranker.backends.sql.tables import AGENTS, FEEDBACK
-from services.reranker.domain import Agent
+from services.reranker.domain import Agent, Audience
 from services.reranker.feedback.domain import Fate, Feedback, Flag, Limits, Outcome, StoredFeedback
 from services.reranker.feedback.quality import Conduct, Rules
 
@@ -102,18 +102,19 @@ class SqlFeedbackStore:
 
     async def page(
         self,
+        whose: Audience,
         *,
         after: int = 0,
         limit: int = 1000,
-        agent: Agent | None = None,
         since_us: int = 0,
         include_flagged: bool = False,
     ) -> Sequence[StoredFeedback]:
         """See the port."""
         columns = FEEDBACK.c
         query = (
-            select(FEEDBACK, AGENTS.c.task_id, AGENTS.c.model_id)
+            select(FEEDBACK, AGENTS.c.task_id, AGENTS.c.model_id, AGENTS.c.tenant)
             .join(AGENTS, AGENTS.c.id == columns.agent_id)
+            .where(AGENTS.c.tenant == whose.tenant)
             .where(columns.sequence > after, columns.recorded_at_us >= since_us)
             .order_by(columns.sequence)
             .limit(limit)
@@ -121,8 +122,8 @@ class SqlFeedbackStore:
         if not include_flagged:
             query = query.where(columns.flag == Flag.NONE)
         async with self._database.read() as connection:
-            if agent is not None:
-                number = await agent_id(connection, agent.task_id, agent.model_id)
+            if isinstance(whose, Agent):
+                number = await agent_id(connection, whose)
                 if number is None:
                     return []
                 query = query.where(columns.agent_id == number)
@@ -133,7 +134,7 @@ class SqlFeedbackStore:
                         id=row.id,
                         query=row.query,
                         passage_id=row.passage_id,
-                        agent=Agent(row.task_id, row.model_id),
+                        agent=Agent(row.task_id, row.model_id, row.tenant),
                         usefulness=row.usefulness,
                         model_version=row.model_version,
                         collection=row.collection,
@@ -190,18 +191,18 @@ class SqlFeedbackStore:
     async def _givers(
         self, connection: AsyncConnection, agents: Iterable[Agent], now: int
     ) -> dict[Agent, _Giver]:
-        """The agents of a batch; those heard of for the first time are added while there is room."""
+        """The agents of a batch; those heard of for the first time are added while their tenant has room."""
         agents = list(agents)
         givers = await _known_givers(connection, agents)
-        unknown = [agent for agent in agents if agent not in givers]
-        if unknown and not self._limits.registered_only:
-            room = self._limits.agents - (
-                await connection.scalar(select(func.count()).select_from(AGENTS)) or 0
-            )
-            if new := unknown[: max(0, room)]:
-                await connection.execute(
-                    AGENTS.insert(), [{"task_id": one.task_id, "model_id": one.model_id} for one in new]
-                )
+        unknown: dict[str, list[Agent]] = defaultdict(list)
+        for agent in agents:
+            if agent not in givers and not self._limits.registered_only:
+                unknown[agent.tenant].append(agent)
+        for tenant, heard_of in unknown.items():
+            there = select(func.count()).where(AGENTS.c.tenant == tenant)
+            room = self._limits.agents - (await connection.scalar(there) or 0)
+            if new := heard_of[: max(0, room)]:
+                await connection.execute(AGENTS.insert(), [asdict(one) for one in new])
                 givers |= await _known_givers(connection, new)
         day = now // DAY_US
         for giver in givers.values():
@@ -282,15 +283,16 @@ class SqlFeedbackStore:
 
 
 async def _known_givers(connection: AsyncConnection, agents: Iterable[Agent]) -> dict[Agent, _Giver]:
-    by_task: dict[str, list[str]] = defaultdict(list)
+    by_task: dict[tuple[str, str], list[str]] = defaultdict(list)
     for agent in agents:
-        by_task[agent.task_id].append(agent.model_id)
+        by_task[agent.tenant, agent.task_id].append(agent.model_id)
     givers = {}
-    for task_id, model_ids in by_task.items():
+    columns = AGENTS.c
+    for (tenant, task_id), model_ids in by_task.items():
         for part in _chunks(model_ids):
-            here = and_(AGENTS.c.task_id == task_id, AGENTS.c.model_id.in_(part))
+            here = and_(columns.tenant == tenant, columns.task_id == task_id, columns.model_id.in_(part))
             for row in await connection.execute(select(AGENTS).where(here)):
-                givers[Agent(row.task_id, row.model_id)] = _Giver(
+                givers[Agent(row.task_id, row.model_id, row.tenant)] = _Giver(
                     id=row.id,
                     registered=row.registered_at_us is not None,
                     stored=row.stored,

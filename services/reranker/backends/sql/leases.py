@@ -35,7 +35,7 @@ class SqlLeases:
     async def take(self, agent: Agent) -> bool:
         """See the port. An agent that was never heard of cannot be had."""
         async with self._database.write() as connection:
-            number = await agent_id(connection, agent.task_id, agent.model_id)
+            number = await agent_id(connection, agent)
             if number is None:
                 return False
             now = self._clock()
@@ -53,6 +53,6 @@ class SqlLeases:
     async def give_back(self, agent: Agent) -> None:
         """See the port."""
         async with self._database.write() as connection:
-            number = await agent_id(connection, agent.task_id, agent.model_id)
+            number = await agent_id(connection, agent)
             mine = LEASES.c.holder == self._holder
             await connection.execute(delete(LEASES).where(LEASES.c.agent_id == number, mine))

@@ -39,6 +39,7 @@ AGENTS: Final = Table(
     "agents",
     METADATA,
     Column("id", _BIG, primary_key=True, autoincrement=True),
+    Column("tenant", _text(), nullable=False),
     Column("task_id", _text(), nullable=False),
     Column("model_id", _text(), nullable=False),
     Column("description", _text(), nullable=False, server_default=""),
@@ -53,10 +54,10 @@ AGENTS: Final = Table(
     Column("run", BigInteger, nullable=False, server_default="0"),
     Column("judged_again", Double, nullable=False, server_default="0"),
     Column("contradicted", Double, nullable=False, server_default="0"),
-    UniqueConstraint("task_id", "model_id", name="agents_by_ids"),
+    UniqueConstraint("tenant", "task_id", "model_id", name="agents_by_ids"),
     sqlite_autoincrement=True,
 )
-"""Agents that are registered or gave feedback: what they gave so far, and how they judge."""
+"""Agents of tenants that are registered or gave feedback: what they gave so far, and how they judge."""
 
 FEEDBACK: Final = Table(
     "feedback",
@@ -97,6 +98,7 @@ SERVED: Final = Table(
 TRAININGS: Final = Table(
     "trainings",
     METADATA,
+    Column("tenant", _text(), primary_key=True),
     Column("agent_id", BigInteger, primary_key=True, autoincrement=False),
     Column("state", SmallInteger, nullable=False),
     Column("progress", Double, nullable=False),
@@ -105,7 +107,7 @@ TRAININGS: Final = Table(
     Column("candidate_version", _text(), nullable=False),
     Column("updated_at_us", BigInteger, nullable=False),
 )
-"""What trainers say; ``agent_id`` 0 is the model that serves all agents."""
+"""What trainers say; ``agent_id`` 0 is the model that serves all agents of the tenant."""
 
 LEASES: Final = Table(
     "leases",

@@ -11,7 +11,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from services.reranker.backends.sql.database import Database, agent_id
 from services.reranker.backends.sql.feedback import now_us
 from services.reranker.backends.sql.tables import AGENTS, FEEDBACK, TRAININGS
-from services.reranker.domain import Agent
+from services.reranker.domain import Agent, Audience, Everyone
 from services.reranker.feedback.domain import Flag
 from services.reranker.feedback.training import State, Training, TrainingReport
 
@@ -34,8 +34,8 @@ class SqlTrainingLog:
         """See the port. Of an agent that was never heard of nothing is kept."""
         async with self._database.write() as connection:
             number: int | None = _ALL_AGENTS
-            if report.agent is not None:
-                number = await agent_id(connection, report.agent.task_id, report.agent.model_id)
+            if isinstance(report.whose, Agent):
+                number = await agent_id(connection, report.whose)
             if number is None:
                 return
             values = {
@@ -46,31 +46,42 @@ class SqlTrainingLog:
                 "candidate_version": report.candidate_version,
                 "updated_at_us": self._clock(),
             }
-            insert = self._database.insert(TRAININGS).values(agent_id=number, **values)
-            await connection.execute(insert.on_conflict_do_update(index_elements=["agent_id"], set_=values))
+            key = {"tenant": report.whose.tenant, "agent_id": number}
+            insert = self._database.insert(TRAININGS).values(**key, **values)
+            await connection.execute(insert.on_conflict_do_update(index_elements=list(key), set_=values))
 
-    async def trainings(self, agent: Agent | None = None) -> Sequence[Training]:
-        """See the port; that for all agents first, then in the order agents were first heard of."""
+    async def training(self, agent: Agent) -> Training:
+        """See the port."""
         async with self._database.read() as connection:
-            if agent is not None:
-                number = await agent_id(connection, agent.task_id, agent.model_id)
-                if number is None:
-                    return [Training(TrainingReport(agent, State.IDLE), 0, 0, None)]
-                return await self._of_agents(connection, AGENTS.c.id == number)
-            row = (
-                await connection.execute(select(TRAININGS).where(TRAININGS.c.agent_id == _ALL_AGENTS))
-            ).one_or_none()
+            number = await agent_id(connection, agent)
+            if number is None:
+                return Training(TrainingReport(agent, State.IDLE), 0, 0, None)
+            [found] = await self._of_agents(connection, AGENTS.c.id == number)
+            return found
+
+    async def trainings(self, tenant: str) -> Sequence[Training]:
+        """See the port; that for all agents first, then in the order agents were first heard of."""
+        everyones = and_(TRAININGS.c.tenant == tenant, TRAININGS.c.agent_id == _ALL_AGENTS)
+        async with self._database.read() as connection:
+            row = (await connection.execute(select(TRAININGS).where(everyones))).one_or_none()
             upto = 0 if row is None else row.trained_upto
-            waits = and_(FEEDBACK.c.flag == Flag.NONE, FEEDBACK.c.sequence > upto)
+            waits = and_(AGENTS.c.tenant == tenant, FEEDBACK.c.flag == Flag.NONE, FEEDBACK.c.sequence > upto)
             pending, queries = (
                 await connection.execute(
-                    select(func.count(), func.count(FEEDBACK.c.query_key.distinct())).where(waits)
+                    select(func.count(), func.count(FEEDBACK.c.query_key.distinct()))
+                    .select_from(FEEDBACK.join(AGENTS, AGENTS.c.id == FEEDBACK.c.agent_id))
+                    .where(waits)
                 )
             ).one()
             return [
-                _training(None, row, pending, queries),
-                *await self._of_agents(connection, true()),
+                _training(Everyone(tenant), row, pending, queries),
+                *await self._of_agents(connection, AGENTS.c.tenant == tenant),
             ]
+
+    async def trainings_of_agents(self) -> Sequence[Training]:
+        """See the port; in the order agents were first heard of."""
+        async with self._database.read() as connection:
+            return await self._of_agents(connection, true())
 
     async def _of_agents(self, connection: AsyncConnection, which: ColumnElement[bool]) -> list[Training]:
         waits = and_(
@@ -91,13 +102,20 @@ class SqlTrainingLog:
             .subquery()
         )
         query = (
-            select(AGENTS.c.task_id, AGENTS.c.model_id, TRAININGS, counts.c.pending, counts.c.queries)
+            select(
+                AGENTS.c.task_id,
+                AGENTS.c.model_id,
+                AGENTS.c.tenant.label("agents_tenant"),
+                TRAININGS,
+                counts.c.pending,
+                counts.c.queries,
+            )
             .select_from(of_agent.join(counts, counts.c.id == AGENTS.c.id))
             .order_by(AGENTS.c.id)
         )
         return [
             _training(
-                Agent(row.task_id, row.model_id),
+                Agent(row.task_id, row.model_id, row.agents_tenant),
                 None if row.updated_at_us is None else row,
                 row.pending,
                 row.queries,
@@ -106,10 +124,10 @@ class SqlTrainingLog:
         ]
 
 
-def _training(agent: Agent | None, row: Any | None, pending: int, queries: int) -> Training:
+def _training(whose: Audience, row: Any | None, pending: int, queries: int) -> Training:
     if row is None:
-        return Training(TrainingReport(agent, State.IDLE), pending, queries, None)
+        return Training(TrainingReport(whose, State.IDLE), pending, queries, None)
     report = TrainingReport(
-        agent, State(row.state), row.progress, row.message, row.trained_upto, row.candidate_version
+        whose, State(row.state), row.progress, row.message, row.trained_upto, row.candidate_version
     )
     return Training(report, pending, queries, row.updated_at_us)

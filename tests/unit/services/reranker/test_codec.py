@@ -19,18 +19,20 @@ def _passages(count: int) -> list[common_pb2.Passage]:
 
 def _decode(**fields: object) -> codec.RerankCall:
     message = pb.RerankRequest(**{"query": "q", "passages": _passages(3), **fields})  # type: ignore[arg-type]
-    return codec.decode_request(message)
+    return codec.decode_request(message, "acme")
 
 
 def test_defaults() -> None:
     call = _decode()
-    assert call == codec.RerankCall("q", tuple(Passage(str(at), "t", "x") for at in range(3)), Agent(), 3, "")
+    assert call == codec.RerankCall(
+        "q", tuple(Passage(str(at), "t", "x") for at in range(3)), Agent("", "", "acme"), 3, ""
+    )
 
 
 def test_all_fields() -> None:
     agent = common_pb2.Agent(task_id="t" * 128, model_id="m")
     call = _decode(agent=agent, top_k=2, reranker="none", passages=_passages(1000))
-    assert (call.agent, call.top_k, call.reranker) == (Agent("t" * 128, "m"), 2, "none")
+    assert (call.agent, call.top_k, call.reranker) == (Agent("t" * 128, "m", "acme"), 2, "none")
     assert [_decode(tolerance=tolerance).tolerance for tolerance in (0.0, 1.0)] == [0.0, 1.0]
 
 

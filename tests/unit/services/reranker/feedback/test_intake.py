@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import pytest
 
 from meshkit.errors import AlreadyExists, MeshError, Overloaded, Unavailable
-from services.reranker.domain import Agent
+from services.reranker.domain import Agent, Audience
 from services.reranker.feedback.domain import Fate, Feedback, Limits, Outcome, StoredFeedback
 from services.reranker.feedback.intake import FeedbackIntake
 
@@ -52,10 +52,10 @@ class Store:
 
     async def page(
         self,
+        whose: Audience,
         *,
         after: int = 0,
         limit: int = 1000,
-        agent: Agent | None = None,
         since_us: int = 0,
         include_flagged: bool = False,
     ) -> Sequence[StoredFeedback]:

@@ -11,7 +11,7 @@ from sqlalchemy import URL
 from services.reranker.backends.sql.database import Database
 from services.reranker.backends.sql.feedback import DAY_US, SqlFeedbackStore
 from services.reranker.backends.sql.served import SqlServedStore
-from services.reranker.domain import Agent
+from services.reranker.domain import Agent, Everyone
 from services.reranker.feedback.domain import Feedback, Served
 from services.reranker.feedback.retention import Retention
 
@@ -36,7 +36,11 @@ async def test_what_is_too_old_goes_and_what_is_not_stays(database: Database) ->
     now[0] = 100 * DAY_US
     retention = Retention(store, feedback_days=30, served=served, served_days=20, clock=lambda: now[0])
     assert await retention.sweep() == 700
-    assert [one.feedback.id for one in await store.page(include_flagged=True)] == ["10-0", "10-1", "10-2"]
+    assert [one.feedback.id for one in await store.page(Everyone(), include_flagged=True)] == [
+        "10-0",
+        "10-1",
+        "10-2",
+    ]
     assert await served.recall(bytes([40]) * 16) == []
     assert await served.recall(bytes([10]) * 16) == [b""]
     assert await retention.sweep() == 0
