@@ -1,0 +1,2 @@
+CREATE DATABASE evaluator;
+CREATE DATABASE reranker;

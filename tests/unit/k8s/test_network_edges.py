@@ -1,0 +1,166 @@
+"""Who may speak to whom is who does, by what the pods are told, and nobody else."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from orchestrator.settings import OrchestratorSettings
+from services.generator.settings import GeneratorSettings
+from services.reranker.settings import RerankerSettings
+from tests.manifests import EVERYTHING, OVERLAYS, SERVICES, Manifests, Workload, addresses, build, matches
+
+BUILT = (*OVERLAYS, EVERYTHING)
+Edge = tuple[str, str, int]
+
+PICTURE = {
+    ("orchestrator", "retriever", 7071),
+    ("orchestrator", "reranker", 7072),
+    ("orchestrator", "generator", 7073),
+    ("orchestrator", "evaluator", 7074),
+    ("reranker", "generator", 7073),
+}
+"""The architecture picture without Triton; `rankrag` asks the generator."""
+
+
+@pytest.fixture(params=BUILT)
+def built(request: pytest.FixtureRequest) -> Manifests:
+    return build(request.param)
+
+
+def used(built: Manifests) -> set[Edge]:
+    """Edges to pods that the pods' variables name."""
+    services = {one["metadata"]["name"]: one for one in built.of("Service")}
+    edges: set[Edge] = set()
+    for source in built.workloads():
+        for variables in source.variables.values():
+            for value in variables.values():
+                for host, port in addresses(value):
+                    if host in services:
+                        spec = services[host]["spec"]
+                        assert port in {one["port"] for one in spec["ports"]}, (source.name, host)
+                        (target,) = built.selected({"matchLabels": spec["selector"]})
+                        edges.add((source.name, target.name, port))
+    return edges
+
+
+def rules(built: Manifests, workload: Workload, direction: str) -> list[dict[str, Any]] | None:
+    """What the policies of a workload's pods allow; None where none says anything."""
+    policies = [one["spec"] for one in built.of("NetworkPolicy")]
+    applying = [
+        policy
+        for policy in policies
+        if direction.capitalize() in policy["policyTypes"] and matches(policy["podSelector"], workload.labels)
+    ]
+    if not applying:
+        return None
+    return [rule for policy in applying for rule in policy.get(direction, ())]
+
+
+def allows(rule: dict[str, Any], peer: Workload, target: Workload, name: str, port: int, way: str) -> bool:
+    peers = [
+        one["podSelector"] for one in rule[way] if "podSelector" in one and "namespaceSelector" not in one
+    ]
+    ports = {one["port"] for one in rule["ports"] if one["protocol"] == "TCP"}
+    return any(matches(one, peer.labels) for one in peers) and bool(ports & {name, port})
+
+
+def allowed(built: Manifests) -> set[Edge]:
+    """Edges between pods that the policies allow."""
+    edges: set[Edge] = set()
+    for source in built.workloads():
+        outgoing = rules(built, source, "egress")
+        assert outgoing is not None, f"{source.name} may speak to everybody"
+        for target in built.workloads():
+            incoming = rules(built, target, "ingress")
+            assert incoming is not None, f"everybody may speak to {target.name}"
+            for name, port in target.ports().items():
+                if any(allows(rule, target, target, name, port, "to") for rule in outgoing) and any(
+                    allows(rule, source, target, name, port, "from") for rule in incoming
+                ):
+                    edges.add((source.name, target.name, port))
+    return edges
+
+
+def test_every_edge_that_is_used_is_allowed_and_no_other(built: Manifests) -> None:
+    assert allowed(built) == used(built)
+
+
+def test_the_edges_are_those_of_the_picture() -> None:
+    assert used(build("dev")) == PICTURE
+    stores = {("evaluator", "postgres", 5432), ("reranker", "postgres", 5432)}
+    traces = {(name, "otel-collector", 4317) for name in SERVICES}
+    assert used(build("prod")) == PICTURE | stores | traces | {("generator", "triton", 8001)}
+    more = used(build(EVERYTHING)) - used(build("prod"))
+    jobs = {
+        ("audit", name, port)
+        for name, port in (("orchestrator", 7070), ("retriever", 7071), ("generator", 7073))
+    }
+    jobs |= {("ium-training", name, port) for name, port in (("retriever", 7071), ("generator", 7073))}
+    assert more == jobs | {("retriever", "milvus", 19530)}
+
+
+def test_the_picture_has_every_target_of_the_settings() -> None:
+    targets = {
+        (name, field.removesuffix("_target"))
+        for name, settings in (
+            ("orchestrator", OrchestratorSettings),
+            ("reranker", RerankerSettings),
+            ("generator", GeneratorSettings),
+        )
+        for field in settings.model_fields
+        if field.endswith("_target")
+    }
+    assert targets == {
+        (source, target) for source, target, _ in used(build("prod")) if target in {*SERVICES, "triton"}
+    }
+
+
+def test_others_come_in_by_two_ways(built: Manifests) -> None:
+    from_elsewhere: set[tuple[str, str, int]] = set()
+    for workload in built.workloads():
+        for rule in rules(built, workload, "ingress") or ():
+            for peer in rule["from"]:
+                if "namespaceSelector" in peer:
+                    ((label, value),) = peer["namespaceSelector"]["matchLabels"].items()
+                    assert value == "true"
+                    for port in rule["ports"]:
+                        number = workload.ports().get(port["port"], port["port"])
+                        if isinstance(number, int):
+                            from_elsewhere.add((label, workload.name, number))
+                else:
+                    assert "ipBlock" not in peer
+    asked = {edge for edge in from_elsewhere if edge[0] == "ragmesh.io/may-ask"}
+    assert asked == {("ragmesh.io/may-ask", "orchestrator", 7070)}
+    scraped = {edge for edge in from_elsewhere if edge not in asked}
+    assert scraped == {
+        ("ragmesh.io/may-scrape", one.name, one.ports()["metrics"])
+        for one in built.workloads()
+        if "metrics" in one.ports()
+    }
+
+
+def test_they_leave_by_three_ways(built: Manifests) -> None:
+    ways: set[tuple[str, str, int]] = set()
+    for workload in built.workloads():
+        for rule in rules(built, workload, "egress") or ():
+            for peer in rule["to"]:
+                for port in rule["ports"]:
+                    if "namespaceSelector" in peer:
+                        namespace = peer["namespaceSelector"]["matchLabels"]["kubernetes.io/metadata.name"]
+                        ways.add((workload.name, namespace, port["port"]))
+                    if "ipBlock" in peer:
+                        assert {"10.0.0.0/8", "172.16.0.0/12", "192.168.0.0/16"} < set(
+                            peer["ipBlock"]["except"]
+                        )
+                        ways.add((workload.name, "outside", port["port"]))
+    names = {one.name for one in built.workloads()}
+    expected = {(name, "kube-system", 53) for name in names}
+    if "otel-collector" in names:
+        (backend,) = addresses(built.workload("otel-collector").environment()["OTLP_BACKEND"])
+        host, port = backend
+        expected.add(("otel-collector", host.split(".")[1], port))
+    if "triton" in names:
+        expected.add(("triton", "outside", 443))
+    assert ways == expected

@@ -1,0 +1,232 @@
+"""What pods may do, what they ask for, and how they start, are looked after, move and end."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from meshkit.settings import variable
+from orchestrator.settings import OrchestratorSettings
+from ragmesh.orchestrator.v1 import orchestrator_service_pb2
+from tests.manifests import EVERYTHING, NAME, OVERLAYS, SERVICES, Manifests, Workload, build, matches
+
+BUILT = (*OVERLAYS, EVERYTHING)
+LONG_LIVED = ("Deployment", "StatefulSet")
+
+
+@pytest.fixture(params=BUILT)
+def built(request: pytest.FixtureRequest) -> Manifests:
+    return build(request.param)
+
+
+def test_containers_may_do_no_more_than_they_must(built: Manifests) -> None:
+    for workload in built.workloads():
+        pod = workload.pod["securityContext"]
+        assert pod["runAsNonRoot"] is True
+        assert pod["runAsUser"] > 0
+        assert pod["seccompProfile"] == {"type": "RuntimeDefault"}
+        assert not {"hostNetwork", "hostPID", "hostIPC"} & set(workload.pod)
+        assert not any("hostPath" in volume for volume in workload.pod["volumes"])
+        for container in workload.every_container:
+            assert container["securityContext"] == {
+                "allowPrivilegeEscalation": False,
+                "readOnlyRootFilesystem": True,
+                "capabilities": {"drop": ["ALL"]},
+            }, (workload.name, container["name"])
+
+
+def test_nobody_has_a_token_of_the_api_server(built: Manifests) -> None:
+    for workload in built.workloads():
+        assert workload.pod["automountServiceAccountToken"] is False
+    for workload in built.workloads(*LONG_LIVED):
+        account = built.one("ServiceAccount", workload.pod["serviceAccountName"])
+        assert account["automountServiceAccountToken"] is False
+        assert account["metadata"]["name"] == workload.name
+    assert not built.of("RoleBinding") + built.of("ClusterRoleBinding")
+
+
+def test_containers_say_what_they_need_and_what_they_may_take(built: Manifests) -> None:
+    for workload in built.workloads():
+        for container in workload.every_container:
+            resources = container["resources"]
+            assert {"cpu", "memory"} <= set(resources["requests"]), workload.name
+            # No limit of the processor: it would slow down what nobody else wants to use.
+            assert "memory" in resources["limits"]
+            assert "cpu" not in resources["limits"]
+
+
+def test_everything_written_lies_on_a_volume_with_a_bound(built: Manifests) -> None:
+    for workload in built.workloads():
+        assert "/tmp" in {mount["mountPath"] for c in workload.containers for mount in c["volumeMounts"]} or (  # noqa: S108
+            workload.name == "otel-collector"
+        )
+        claimed = {
+            one["metadata"]["name"] for one in workload.document["spec"].get("volumeClaimTemplates", ())
+        }
+        volumes = {volume["name"] for volume in workload.pod["volumes"]} | claimed
+        mounted = {mount["name"] for c in workload.every_container for mount in c["volumeMounts"]}
+        assert mounted == volumes, workload.name
+        for volume in workload.pod["volumes"]:
+            if "emptyDir" in volume:
+                assert "sizeLimit" in volume["emptyDir"], (workload.name, volume["name"])
+            if "persistentVolumeClaim" in volume:
+                built.one("PersistentVolumeClaim", volume["persistentVolumeClaim"]["claimName"])
+            if "configMap" in volume:
+                built.one("ConfigMap", volume["configMap"]["name"])
+
+
+def test_what_runs_on_is_looked_after(built: Manifests) -> None:
+    for workload in built.workloads(*LONG_LIVED):
+        for container in workload.containers:
+            assert {"startupProbe", "readinessProbe", "livenessProbe"} <= set(container), workload.name
+            start = container["startupProbe"]
+            assert start["periodSeconds"] * start["failureThreshold"] >= 300
+
+
+@pytest.mark.parametrize("name", SERVICES)
+def test_probes_are_grpc_and_a_service_that_is_not_ready_is_not_killed(name: str) -> None:
+    (container,) = build("dev").workload(name).containers
+    port = build("dev").workload(name).ports()["grpc"]
+    assert container["startupProbe"]["grpc"] == {"port": port}
+    assert container["readinessProbe"]["grpc"] == {"port": port}
+    # Under this name a process says that it answers; overall, that it can work (Triton may be away).
+    assert container["livenessProbe"]["grpc"] == {"port": port, "service": "live"}
+
+
+@pytest.mark.parametrize("name", SERVICES)
+def test_with_tls_the_probes_speak_it(name: str) -> None:
+    workload = build("prod").workload(name)
+    (container,) = workload.containers
+    files = {
+        "ca.crt": workload.environment()["RAGMESH_TLS_CA"],
+        "tls.crt": workload.environment()["RAGMESH_TLS_CERT"],
+        "tls.key": workload.environment()["RAGMESH_TLS_KEY"],
+    }
+    (folder,) = {str(Path(path).parent) for path in files.values()}
+    assert folder in {mount["mountPath"] for mount in container["volumeMounts"]}
+    certificate = build("prod").one("Certificate", name)["spec"]
+    for probe in ("startupProbe", "readinessProbe", "livenessProbe"):
+        assert "grpc" not in container[probe], "Kubernetes' own gRPC probe speaks no TLS"
+        command = container[probe]["exec"]["command"]
+        assert command[0] == "grpc-health-probe"
+        told = dict(re.fullmatch(r"-([a-z-]+)=?(.*)", word).groups() for word in command[1:])  # type: ignore[union-attr]
+        host, port = told.pop("addr").split(":")
+        assert int(port) == workload.ports()["grpc"]
+        assert host in certificate["dnsNames"]
+        assert told.pop("service", "") == ("live" if probe == "livenessProbe" else "")
+        assert int(told.pop("rpc-timeout").rstrip("s")) < container[probe]["timeoutSeconds"]
+        assert int(told.pop("connect-timeout").rstrip("s")) < container[probe]["timeoutSeconds"]
+        assert told == {
+            "tls": "",
+            "tls-ca-cert": files["ca.crt"],
+            "tls-client-cert": files["tls.crt"],
+            "tls-client-key": files["tls.key"],
+        }
+
+
+def test_pods_are_spread_and_may_be_moved(built: Manifests) -> None:
+    for workload in built.workloads(*LONG_LIVED):
+        spread = workload.pod["topologySpreadConstraints"]
+        assert "kubernetes.io/hostname" in {one["topologyKey"] for one in spread}
+        assert all(matches(one["labelSelector"], workload.labels) for one in spread)
+        budget = built.one("PodDisruptionBudget", workload.name)["spec"]
+        assert matches(budget["selector"], workload.labels)
+        # One of one may go too: otherwise no node could be emptied.
+        assert budget["maxUnavailable"] == 1
+
+
+def test_selectors_take_the_pods_of_one_workload(built: Manifests) -> None:
+    for workload in built.workloads(*LONG_LIVED):
+        selector = workload.document["spec"]["selector"]
+        assert [one.name for one in built.selected(selector)] == [workload.name]
+        assert workload.labels[NAME] == workload.name
+        assert workload.labels["app.kubernetes.io/part-of"] == "ragmesh"
+
+
+def test_one_scaler_for_each_and_none_for_what_keeps_data(built: Manifests) -> None:
+    scalers = [
+        (one["spec"]["scaleTargetRef"]["kind"], one["spec"]["scaleTargetRef"]["name"], one)
+        for one in (*built.of("HorizontalPodAutoscaler"), *built.of("ScaledObject"))
+    ]
+    assert len({(kind, name) for kind, name, _ in scalers}) == len(scalers)
+    for kind, name, scaler in scalers:
+        assert name in {"orchestrator", "generator", "triton"}
+        assert "replicas" not in built.one(kind, name)["spec"], "each would undo what the other does"
+        told = scaler["spec"]
+        behavior = told.get("behavior") or told["advanced"]["horizontalPodAutoscalerConfig"]["behavior"]
+        assert behavior["scaleDown"]["stabilizationWindowSeconds"] >= 300
+    scaled = {name for _, name, _ in scalers}
+    for workload in built.workloads(*LONG_LIVED):
+        if workload.name not in scaled:
+            assert workload.document["spec"]["replicas"] == 1
+
+
+def test_a_gpu_is_asked_for_where_models_are_computed() -> None:
+    def with_gpu(built: Manifests) -> list[str]:
+        return [
+            one.name
+            for one in built.workloads(*LONG_LIVED)
+            if "nvidia.com/gpu" in one.containers[0]["resources"]["limits"]
+        ]
+
+    assert with_gpu(build("dev")) == []
+    assert with_gpu(build("prod")) == ["triton"]
+    triton = build("prod").workload("triton").pod
+    assert triton["nodeSelector"] == {"nvidia.com/gpu.present": "true"}
+    assert [one["key"] for one in triton["tolerations"]] == ["nvidia.com/gpu"]
+
+
+def grace(workload: Workload) -> tuple[Any, Any]:
+    return workload.pod["terminationGracePeriodSeconds"], workload.environment()
+
+
+@pytest.mark.parametrize("name", SERVICES)
+def test_running_calls_end_before_the_pod_does(built: Manifests, name: str) -> None:
+    seconds, environment = grace(built.workload(name))
+    assert seconds >= float(environment[f"RAGMESH_{name.upper()}_GRACE_S"]) + 10
+
+
+@pytest.mark.parametrize("name", SERVICES)
+def test_no_stream_is_cut_because_its_connection_is_old(built: Manifests, name: str) -> None:
+    environment = built.workload(name).environment()
+    age = float(environment[f"RAGMESH_{name.upper()}_MAX_CONNECTION_AGE_S"])
+    left = float(environment[f"RAGMESH_{name.upper()}_MAX_CONNECTION_AGE_GRACE_S"])
+    settings = OrchestratorSettings()
+    longest = settings.conversation_turns * settings.turn_timeout_s
+    assert left > longest, variable(settings, "conversation_turns")
+    assert age <= 60
+
+
+def test_asks_come_in_by_the_gateway() -> None:
+    route = build("prod").one("GRPCRoute", "orchestrator")["spec"]
+    (rule,) = route["rules"]
+    (match,) = rule["matches"]
+    services = orchestrator_service_pb2.DESCRIPTOR.services_by_name.values()
+    assert match["method"]["service"] in {service.full_name for service in services}
+    (backend,) = rule["backendRefs"]
+    service = build("prod").one("Service", backend["name"])
+    assert service["spec"]["ports"][0]["port"] == backend["port"]
+    assert [one.name for one in build("prod").selected({"matchLabels": service["spec"]["selector"]})] == [
+        "orchestrator"
+    ]
+    policy = build("prod").one("BackendTLSPolicy", "orchestrator")["spec"]
+    assert policy["targetRefs"][0]["name"] == backend["name"]
+    assert (
+        policy["validation"]["hostname"]
+        in build("prod").one("Certificate", "orchestrator")["spec"]["dnsNames"]
+    )
+
+
+def test_nothing_has_an_address_outside_the_cluster(built: Manifests) -> None:
+    for service in built.of("Service"):
+        assert service["spec"].get("type", "ClusterIP") == "ClusterIP"
+    assert not built.of("Ingress")
+
+
+def test_namespaces_take_no_other_pods() -> None:
+    for name in OVERLAYS:
+        namespace = build(name).one("Namespace", "ragmesh")
+        assert namespace["metadata"]["labels"]["pod-security.kubernetes.io/enforce"] == "restricted"

@@ -1,0 +1,267 @@
+"""What pods are told is what their services know, and ports are the same wherever they are named."""
+
+from __future__ import annotations
+
+import inspect
+import os
+import re
+from typing import Any
+
+import pytest
+from prometheus_client import CollectorRegistry, generate_latest
+
+from meshkit.security.channel_security import ChannelSecurity
+from meshkit.settings import ServiceSettings, SettingsError, load, variable
+from orchestrator.settings import OrchestratorSettings
+from ragmesh.addresses import VARIABLES
+from services.evaluator.settings import EvaluatorSettings
+from services.generator.settings import GeneratorSettings
+from services.generator.triton.__main__ import main as triton
+from services.generator.triton.settings import TritonSettings
+from services.reranker.settings import RerankerSettings
+from services.retriever.settings import RetrieverSettings
+from tests.manifests import EVERYTHING, OVERLAYS, SERVICES, Manifests, Workload, build
+
+BUILT = (*OVERLAYS, EVERYTHING)
+SETTINGS: dict[str, type[ServiceSettings]] = {
+    "orchestrator": OrchestratorSettings,
+    "retriever": RetrieverSettings,
+    "reranker": RerankerSettings,
+    "generator": GeneratorSettings,
+    "evaluator": EvaluatorSettings,
+}
+CLIENT = {
+    f"RAGMESH_{name}" for name in re.findall(r'"([A-Z_]{5,})"', inspect.getsource(ChannelSecurity.find))
+}
+OTHERS = {
+    "HF_HOME",
+    "HF_HUB_OFFLINE",
+    "HOME",
+    "NUMBA_CACHE_DIR",
+    "OMP_NUM_THREADS",
+    "PYTHONPATH",
+    "PYTHONUNBUFFERED",
+    "TOKENIZERS_PARALLELISM",
+}
+"""Variables of libraries."""
+
+
+@pytest.fixture(params=BUILT)
+def built(request: pytest.FixtureRequest) -> Manifests:
+    return build(request.param)
+
+
+@pytest.fixture
+def environment(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
+    """An environment without variables of ours."""
+    for name in [one for one in os.environ if one.startswith("RAGMESH_")]:
+        monkeypatch.delenv(name)
+    return monkeypatch
+
+
+def settings(workload: Workload, environment: pytest.MonkeyPatch) -> Any:
+    for name, value in workload.environment().items():
+        environment.setenv(name, value)
+    return load(SETTINGS[workload.name])
+
+
+def test_the_client_reads_what_is_thought() -> None:
+    assert {
+        "RAGMESH_TLS_CA", "RAGMESH_TLS_CERT", "RAGMESH_TLS_KEY", "RAGMESH_API_KEY", "RAGMESH_TOKEN_FILE",
+    } == CLIENT  # fmt: skip
+
+
+@pytest.mark.parametrize("name", SERVICES)
+def test_every_variable_of_a_service_is_one_of_its_settings(built: Manifests, name: str) -> None:
+    known = {variable(SETTINGS[name], field) for field in SETTINGS[name].model_fields}
+    told = set(built.workload(name).environment())
+    assert {one for one in told if one.startswith("RAGMESH_")} <= known
+    assert {one for one in told if not one.startswith("RAGMESH_")} <= OTHERS
+
+
+@pytest.mark.parametrize("name", SERVICES)
+def test_a_service_can_start_with_what_it_is_told(
+    built: Manifests, name: str, environment: pytest.MonkeyPatch
+) -> None:
+    workload = built.workload(name)
+    told = settings(workload, environment)
+    ports = workload.ports()
+    assert told.port == SETTINGS[name].model_fields["port"].default == ports["grpc"]
+    assert told.metrics_port == ports["metrics"]
+    assert told.host == "0.0.0.0"  # noqa: S104 - other pods call it
+    mounts = {mount["mountPath"] for mount in workload.containers[0]["volumeMounts"]}
+    assert str(told.home) in mounts
+
+
+@pytest.mark.parametrize("name", SERVICES)
+def test_the_base_alone_refuses_to_start(name: str, environment: pytest.MonkeyPatch) -> None:
+    with pytest.raises(SettingsError, match=f"RAGMESH_{name.upper()}_HOST=0.0.0.0: .*TLS"):
+        settings(build("base").workload(name), environment)
+
+
+@pytest.mark.parametrize("name", SERVICES)
+def test_only_the_overlay_for_trying_out_is_insecure(name: str, environment: pytest.MonkeyPatch) -> None:
+    assert settings(build("dev").workload(name), environment).allow_insecure
+    environment.delenv("RAGMESH_ALLOW_INSECURE")
+    guarded = settings(build("prod").workload(name), environment)
+    assert not guarded.allow_insecure
+    assert guarded.api_keys is not None
+    mounts = {mount["mountPath"] for mount in build("prod").workload(name).containers[0]["volumeMounts"]}
+    for path in (guarded.tls_cert, guarded.tls_key, guarded.tls_ca, guarded.api_keys):
+        assert str(path.parent) in mounts
+    # Who calls the orchestrator shows a key; the others take the mesh's own certificates alone.
+    assert guarded.tls_clients == ("open" if name == "orchestrator" else "required")
+
+
+def test_those_are_services_who_call(environment: pytest.MonkeyPatch) -> None:
+    built = build("prod")
+    callers: dict[str, set[str]] = {name: set() for name in SERVICES}
+    for caller in SERVICES:
+        for field in SETTINGS[caller].model_fields:
+            target = field.removesuffix("_target")
+            if target != field and target in callers:
+                callers[target].add(caller)
+    for name in SERVICES:
+        with pytest.MonkeyPatch.context() as patch:
+            assert set(settings(built.workload(name), patch).tls_services) == callers[name]
+        assert set(built.one("Certificate", name)["spec"]["usages"]) >= {"server auth", "client auth"}
+        assert name in built.one("Certificate", name)["spec"]["dnsNames"]
+    client = set(built.one("Certificate", "client")["spec"]["dnsNames"])
+    assert not client & set(SERVICES), "nobody but a service is one"
+
+
+def test_jobs_are_told_what_clients_know(built: Manifests) -> None:
+    for job in built.workloads("Job"):
+        for variables in job.variables.values():
+            ours = {name for name in variables if name.startswith("RAGMESH_")}
+            assert ours <= {*VARIABLES.values(), *CLIENT}, job.name
+            assert set(variables) - ours <= OTHERS
+
+
+def test_jobs_that_call_show_a_certificate_and_a_key() -> None:
+    for job in build(EVERYTHING).workloads("Job"):
+        told = job.environment()
+        if any(name in VARIABLES.values() for name in told):
+            assert job.document["metadata"]["labels"]["ragmesh.io/calls"] == "mesh"
+            assert CLIENT - {"RAGMESH_TOKEN_FILE"} <= set(told)
+        else:
+            assert not CLIENT & set(told)
+
+
+def test_ports_of_services_are_ports_of_their_pods(built: Manifests) -> None:
+    for service in built.of("Service"):
+        (workload,) = built.selected({"matchLabels": service["spec"]["selector"]})
+        for port in service["spec"]["ports"]:
+            assert workload.ports()[port["targetPort"]] == port["port"], service["metadata"]["name"]
+    for name in SERVICES:
+        spec = built.one("Service", name)["spec"]
+        assert spec["clusterIP"] == "None", "round_robin wants the pods' addresses"
+        assert [port["port"] for port in spec["ports"]] == [SETTINGS[name].model_fields["port"].default]
+
+
+def test_probes_ask_ports_that_are_there(built: Manifests) -> None:
+    for workload in built.workloads("Deployment", "StatefulSet"):
+        ports = workload.ports()
+        for container in workload.containers:
+            for probe in ("startupProbe", "readinessProbe", "livenessProbe"):
+                asked = container[probe].get("httpGet") or container[probe].get("grpc") or {}
+                assert asked.get("port", next(iter(ports))) in {*ports, *ports.values()}
+
+
+def test_postgres_has_the_databases_that_are_asked_for(environment: pytest.MonkeyPatch) -> None:
+    built = build("prod")
+    (databases,) = (
+        one["data"]["databases.sql"] for one in built.of("ConfigMap") if "databases.sql" in one["data"]
+    )
+    for name in ("evaluator", "reranker"):
+        url = settings(built.workload(name), environment).database()
+        assert (url.drivername, url.host, url.port) == ("postgresql+asyncpg", "postgres", 5432)
+        assert f"CREATE DATABASE {url.database};" in databases
+
+
+def test_the_generator_asks_triton_for_what_it_has(environment: pytest.MonkeyPatch, tmp_path: Any) -> None:
+    generator = settings(build("prod").workload("generator"), environment)
+    server = build("prod").workload("triton")
+    assert generator.triton_target == f"triton:{server.ports()['grpc']}"
+    assert server.ports()["grpc"] == TritonSettings.model_fields["port"].default
+    (fetch,) = server.pod["initContainers"]
+    assert fetch["command"] == ["python3", "-m", "services.generator.triton", "repository"]
+    named = [
+        word.removeprefix("--model=").split("=")[0] for word in fetch["args"] if word.startswith("--model=")
+    ]
+    assert set(named) == set(generator.names)
+    # The same words, but for a model that would have to be fetched.
+    output = tmp_path / "models"
+    words = [word for word in fetch["args"] if word != "--model=flan=google/flan-t5-large"]
+    words = [f"--output={output}" if word.startswith("--output=") else word for word in words]
+    assert triton(["repository", *words]) == 0
+    written = {path.name for path in output.iterdir()}
+    assert {"ragmesh-pointer"} < written
+    (container,) = server.containers
+    told = dict(word.split("=", 1) for word in container["args"] if "=" in word)
+    assert f"--output={told['--model-repository']}" in fetch["args"]
+    assert {int(told[f"--{name}-port"]) for name in ("grpc", "http", "metrics")} == set(
+        server.ports().values()
+    )
+
+
+def test_what_scalers_ask_for_is_measured(environment: pytest.MonkeyPatch) -> None:
+    from opentelemetry.exporter.prometheus import PrometheusMetricReader
+    from opentelemetry.sdk.metrics import MeterProvider
+    from opentelemetry.trace import NoOpTracer
+
+    from meshkit.telemetry import Telemetry
+    from services.generator.metrics import GeneratorMetrics
+    from services.generator.runtime.statistics import EngineStatistics
+    from services.generator.triton import metrics as served
+
+    reader = PrometheusMetricReader()
+    meters = MeterProvider([reader])
+    watched = GeneratorMetrics(Telemetry(NoOpTracer(), meters.get_meter("t"), enabled=True))
+    watched.watch("m", EngineStatistics)
+    registry = CollectorRegistry()
+    registry.register(reader._collector)
+    shown = set(re.findall(r"^# TYPE (\S+)", generate_latest(registry).decode(), re.MULTILINE))
+    meters.shutdown()
+    shown |= {f"{served._PREFIX}{name}" for name in served._LEVELS}
+    asked = {
+        name
+        for one in build("prod").of("ScaledObject")
+        for trigger in one["spec"]["triggers"]
+        for name in re.findall(r"\b(ragmesh_\w+)", trigger["metadata"]["query"])
+    }
+    assert len(asked) == 2
+    assert asked <= shown
+
+
+def test_an_audit_has_as_many_shards_as_pods() -> None:
+    job = build(EVERYTHING).workload("audit")
+    spec = job.document["spec"]
+    (script,) = job.containers[0]["args"]
+    (count,) = re.findall(r'--shard "\$JOB_COMPLETION_INDEX/(\d+)"', script)
+    assert spec["completionMode"] == "Indexed"
+    assert int(count) == spec["completions"] == spec["parallelism"]
+    assert spec["podFailurePolicy"]["rules"][0]["onExitCodes"]["containerName"] == job.containers[0]["name"]
+
+
+def test_an_audit_is_one_of_the_command_line() -> None:
+    import shlex
+
+    import typer
+
+    from ragmesh.cli import application
+    from ragmesh.cli.failure import USAGE
+
+    job = build(EVERYTHING).workload("audit")
+    (script,) = job.containers[0]["args"]
+    words = shlex.split(script.replace("$JOB_COMPLETION_INDEX", "3").replace("\\\n", ""))
+    assert words[:3] == ["exec", "ragmesh", "audit"]
+    command = typer.main.get_command(application()).commands["audit"]  # type: ignore[attr-defined]
+    parsed = command.make_context("audit", words[3:]).params
+    assert parsed["shard"] == "3/4"
+    assert parsed["alpha"] == "1,2,4,8"
+    mounts = {mount["mountPath"]: mount for mount in job.containers[0]["volumeMounts"]}
+    assert mounts["/data"]["readOnly"] is True
+    assert str(parsed["queries"]).startswith("/data/")
+    assert str(parsed["out"]).startswith("/output/")
+    assert job.document["spec"]["podFailurePolicy"]["rules"][0]["onExitCodes"]["values"] == [USAGE]
