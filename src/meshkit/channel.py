@@ -9,6 +9,7 @@ from typing import Final
 
 import grpc
 
+from meshkit import keepalive, retries
 from meshkit.security.certificates import channel_credentials
 from meshkit.security.channel_security import ChannelSecurity
 from meshkit.security.outgoing import ShownSync, interceptors
@@ -36,13 +37,14 @@ def connect(
         target: gRPC target; without a scheme it gets ``dns:///``.
         service: full name of the service called, such as ``ragmesh.retriever.v1.RetrieverService``.
         idempotent: names of its methods that may be sent again: at most 5 attempts, on UNAVAILABLE only, and
-            only while no answer has begun.
+            only while no answer has begun, and within a budget.
         max_message_bytes: largest message either way. Bytes.
         telemetry: adds spans, metrics and trace context to every call.
         security: TLS and credential; what the environment says by default.
 
     Raises:
         ChannelSecurityError: the environment names files that cannot be used.
+        ValueError: a method must not be sent again, see :mod:`meshkit.retries`.
     """
     security = ChannelSecurity.find() if security is None else security
     address, options = with_scheme(target), _options(service, idempotent, max_message_bytes)
@@ -88,10 +90,18 @@ def with_scheme(target: str) -> str:
 
 
 def service_config(service: str, idempotent: Sequence[str]) -> str:
-    """The gRPC service config (JSON) of :func:`connect`."""
+    """The gRPC service config (JSON) of :func:`connect`.
+
+    Retries have a budget, gRPC's own (gRFC A6, "throttling"): of 100 tokens an attempt that fails takes one,
+    a call that succeeds brings back a tenth, and nothing is sent again while 50 or fewer are left. Fifty
+    failed attempts in a row end all retries, and in the long run they are at most a tenth of the calls.
+
+    Raises:
+        ValueError: a method must not be sent again, see :mod:`meshkit.retries`.
+    """
+    retries.check(service, idempotent)
     config: dict[str, object] = {
         "loadBalancingConfig": [{"round_robin": {}}],
-        # Stops retrying when more than every tenth call or so has to be retried.
         "retryThrottling": {"maxTokens": 100, "tokenRatio": 0.1},
     }
     if idempotent:
@@ -118,9 +128,7 @@ def _options(service: str, idempotent: Sequence[str], max_message_bytes: int) ->
         ("grpc.service_config_disable_resolution", 1),
         ("grpc.max_send_message_length", max_message_bytes),
         ("grpc.max_receive_message_length", max_message_bytes),
-        ("grpc.keepalive_time_ms", 30_000),
-        ("grpc.keepalive_timeout_ms", 10_000),
-        ("grpc.http2.max_pings_without_data", 0),
+        *keepalive.CHANNEL,
         # A restarted service is found again within the time that the retries take together, instead of
         # gRPC's two minutes.
         ("grpc.initial_reconnect_backoff_ms", 100),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import math
 from collections.abc import Callable
 from typing import Any, Final, cast
 
@@ -40,7 +41,8 @@ class Guard(HandlerInterceptor):
     - A request that is no valid message is INVALID_ARGUMENT with reason ``MALFORMED_REQUEST``; gRPC alone
       would answer UNKNOWN.
     - :func:`meshkit.deadline.current` is the caller's deadline, or ``default_deadline_s`` from now if it set
-      none, in which case the guard itself ends the call when that time is over.
+      none, in which case the guard itself ends the call when that time is over. Streams have a longest life
+      besides, and are ended with DEADLINE_EXCEEDED, ``STREAM_TOO_LONG``.
     - Exceptions go through :mod:`meshkit.errors`. A cancelled call stays cancelled; a ``CancelledError`` that
       no one asked for, on which gRPC would leave the caller waiting, is an error like any other.
     - Calls are refused with UNAVAILABLE until :meth:`open` and after :meth:`close`, and end with it at
@@ -49,10 +51,14 @@ class Guard(HandlerInterceptor):
     Args:
         default_deadline_s: seconds for a call without deadline, (0, inf).
         max_message_bytes: the server's message limit, told in the trailing metadata of every reply.
+        max_stream_s: longest life of a stream. Seconds, (0, inf].
     """
 
-    def __init__(self, default_deadline_s: float, *, max_message_bytes: int) -> None:
+    def __init__(
+        self, default_deadline_s: float, *, max_message_bytes: int, max_stream_s: float = math.inf
+    ) -> None:
         super().__init__()
+        self._max_stream_s = max_stream_s
         self._trailers = ((MESSAGE_LIMIT_KEY, str(max_message_bytes)),)
         self._default_deadline_s = default_deadline_s
         self._refusal: tuple[str, str] | None = ("STARTING", "the service is still starting")
@@ -88,7 +94,30 @@ class Guard(HandlerInterceptor):
         behaviour = behaviour_of(handler)
         if handler.request_streaming:
             behaviour = _reading_to_the_end(behaviour)
+        if handler.request_streaming or handler.response_streaming:
+            behaviour = self._ending(behaviour)
         return with_behaviour(handler, self._guarded(method, behaviour), _checked(handler))
+
+    def _ending(self, behaviour: Behaviour) -> Behaviour:
+        """The behaviour of a stream, ended at the end of its longest life."""
+
+        async def ending(request: Any, context: Context) -> Any:
+            if deadline.current().remaining() <= self._max_stream_s:
+                return await behaviour(request, context)
+            deadline.enter(deadline.Deadline.after(self._max_stream_s))
+            try:
+                async with asyncio.timeout(self._max_stream_s) as life:
+                    return await behaviour(request, context)
+            except TimeoutError:
+                if not life.expired():
+                    raise
+                raise MeshError(
+                    grpc.StatusCode.DEADLINE_EXCEEDED,
+                    "STREAM_TOO_LONG",
+                    f"streams live for {self._max_stream_s:g} s here: open another",
+                ) from None
+
+        return ending
 
     def _guarded(self, method: str, behaviour: Behaviour) -> Behaviour:
         async def guarded(request: Any, context: Context) -> Any:

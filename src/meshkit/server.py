@@ -21,8 +21,11 @@ import uvloop
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 
-from meshkit import parent
+from meshkit import keepalive, parent
+from meshkit.file_watch import WatchedFile
 from meshkit.guard import Guard
+from meshkit.limits import Limits, LimitsError
+from meshkit.metering import Metering
 from meshkit.readiness import Readiness
 from meshkit.security.door import Door, DoorError
 from meshkit.settings import ServiceSettings, SettingsError, variable
@@ -95,7 +98,11 @@ class MeshServer:
         self._end_by = math.inf
         self._hurry = asyncio.Event()
         self._port = 0
-        self._guard = Guard(settings.default_deadline_s, max_message_bytes=settings.max_message_bytes)
+        self._guard = Guard(
+            settings.default_deadline_s,
+            max_message_bytes=settings.max_message_bytes,
+            max_stream_s=settings.max_stream_s,
+        )
         self._watchers = Watchers()
         try:
             self._door = Door.of(settings)
@@ -107,6 +114,7 @@ class MeshServer:
                 *telemetry.server_interceptors(),
                 self._guard,
                 *((who,) if who is not None else ()),
+                *_metering(settings, telemetry),
                 self._watchers,
             ],
             options=[
@@ -115,11 +123,7 @@ class MeshServer:
                 ("grpc.max_send_message_length", settings.max_message_bytes),
                 ("grpc.max_receive_message_length", settings.max_message_bytes),
                 *settings.connection_age,
-                ("grpc.keepalive_time_ms", 30_000),
-                ("grpc.keepalive_timeout_ms", 10_000),
-                # Room for the pings of our own channels (every 30 s) on a quiet connection.
-                ("grpc.http2.min_ping_interval_without_data_ms", 10_000),
-                ("grpc.keepalive_permit_without_calls", 1),
+                *keepalive.SERVER,
             ],
         )
         for registration in registrations:
@@ -273,6 +277,16 @@ class MeshServer:
             with contextlib.suppress(OSError):
                 if path.read_text() == self.address:
                     path.unlink()
+
+
+def _metering(settings: ServiceSettings, telemetry: Telemetry) -> tuple[Metering, ...]:
+    """What holds calls against their tenant's limits, where there are any."""
+    if settings.limits is None:
+        return ()
+    try:
+        return (Metering(WatchedFile(settings.limits, Limits.read, LimitsError), telemetry.meter),)
+    except LimitsError as error:
+        raise ServerStartError(f"RAGMESH_LIMITS: {error}") from None
 
 
 def _probe(host: str, port: int) -> None:

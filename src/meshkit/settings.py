@@ -73,6 +73,12 @@ class ServiceSettings(BaseSettings):
     """Largest message taken or sent. Bytes, [1024, 2^31 - 1]."""
     default_deadline_s: float = Field(default=60.0, gt=0, le=86_400)
     """Deadline of calls that bring none. Seconds, (0, 86400]."""
+    max_stream_s: float = Field(default=14_400.0, gt=0, le=86_400)
+    """Longest life of a stream, whatever its deadline. Seconds, (0, 86400]."""
+    queue_s: float = Field(default=0.5, ge=0, le=60)
+    """Longest wait at the door for work that does not fit; 0 refuses it at once. Seconds, [0, 60]."""
+    limits: Path | None = Field(default=None, validation_alias="RAGMESH_LIMITS")
+    """TOML file of what each tenant may take (docs/limits.md); without it, what there is."""
     max_work: int = Field(default=1024, ge=1)
     """Admission capacity in the service's unit of work, [1, inf)."""
     log_level: Literal["DEBUG", "INFO", "WARNING", "ERROR"] = "INFO"

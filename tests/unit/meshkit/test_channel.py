@@ -57,6 +57,16 @@ async def test_five_attempts_are_all(serve: Any, call: Any) -> None:
     assert flaky.calls == 5
 
 
+async def test_retries_have_a_budget(serve: Any, call: Any) -> None:
+    flaky = Flaky(10**6, UNAVAILABLE)
+    echo = call(await serve(unary=flaky.unary), idempotent=["unary"])
+    failed = await asyncio.gather(*(echo("unary") for _ in range(20)), return_exceptions=True)
+    assert all(isinstance(one, grpc.RpcError) for one in failed)
+    # Of 100 tokens every attempt that fails takes one; at 50 nothing is sent again, and what is under way then,
+    # at most one attempt of each call, is the last. Without a budget there would be 5 of each.
+    assert 50 <= flaky.calls <= 50 + 20
+
+
 async def test_other_calls_are_not_tried_again(serve: Any, call: Any) -> None:
     flaky = Flaky(1, UNAVAILABLE)
     echo = call(await serve(unary=flaky.unary), idempotent=["bidi"])

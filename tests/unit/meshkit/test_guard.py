@@ -315,3 +315,37 @@ async def test_an_interactive_caller_is_refused_without_ending_its_stream(serve:
     with pytest.raises(grpc.RpcError) as failed:
         await running.read()
     assert errors.from_rpc_error(failed.value).field == "message"
+
+
+@pytest.mark.parametrize("timeout", [20.0, None])
+@pytest.mark.parametrize("kind", ["server_stream", "client_stream", "bidi"])
+async def test_streams_have_a_longest_life(serve: Any, call: Any, kind: str, timeout: float | None) -> None:
+    ended: list[str] = []
+
+    async def stays(request: Any, context: Any) -> Any:
+        try:
+            assert deadline.current().remaining() <= 0.1
+            await asyncio.Event().wait()
+        finally:
+            ended.append(kind)
+        yield ItemError()
+
+    async def stays_for_one(request: Any, context: Any) -> ItemError:
+        async for _ in stays(request, context):
+            pass
+        return ItemError()
+
+    behaviour = stays_for_one if kind == "client_stream" else stays
+    echo = call(await serve(settings={"max_stream_s": 0.1}, **{kind: behaviour}))
+    with pytest.raises(grpc.RpcError) as failed:
+        await echo(kind, timeout=timeout)
+    error = errors.from_rpc_error(failed.value)
+    assert (error.code, error.reason) == (grpc.StatusCode.DEADLINE_EXCEEDED, "STREAM_TOO_LONG")
+    assert ended == [kind]
+
+
+async def test_one_answer_is_no_stream(serve: Any, call: Any) -> None:
+    seen: dict[str, Any] = {}
+    echo = call(await serve(settings={"max_stream_s": 0.1}, **watching(seen)))
+    await echo("unary", timeout=20)
+    assert seen["deadline"].remaining() > 1
