@@ -11,6 +11,8 @@ from dataclasses import dataclass
 from typing import Final, Protocol
 
 from meshkit.errors import MeshError, Unavailable, to_mesh_error
+from meshkit.security import caller as callers
+from meshkit.security.caller import Caller, Role
 from orchestrator.domain import Observation
 from orchestrator.outbox import Letter, Outbox
 from orchestrator.policy import failure_of
@@ -71,7 +73,7 @@ class Evaluator(Protocol):
     """Where the courier goes."""
 
     def call(self) -> Line:
-        """Opens a line; whether anybody answers shows when it is used."""
+        """Opens a line for the tenant of now; whether anybody answers shows when it is used."""
 
     async def watch(self, on_change: Callable[[bool], None]) -> None:
         """Keeps trying to reach the evaluator and says whenever that begins or ceases to work."""
@@ -80,10 +82,7 @@ class Evaluator(Protocol):
 class Courier:
     """Keeps observations durably at once and delivers them in the background, each until acknowledged.
 
-    A line stays open while there is something to send and ``idle_s`` longer, and never for long, so that an
-    evaluator that wants to stop does not wait for a line that says nothing. When the evaluator is away, what
-    it has not acknowledged is sent again over the next line: after a pause that doubles from 0.1 to 5 s, or
-    as soon as a lost connection is back. The evaluator takes every id once, so sending twice does no harm.
+    Each tenant has a route of its own: what it observed arrives as its own, and is not behind another's.
 
     Args:
         outbox: where observations wait; the courier opens and closes it.
@@ -104,15 +103,8 @@ class Courier:
         self._evaluator = evaluator
         self._encode = encode
         self._idle_s = idle_s
-        self._work = asyncio.Event()
-        self._hurry = asyncio.Event()
-        self._returned = asyncio.Event()
         self._reachable: bool | None = None
-        self._trouble: MeshError | None = None
-        # An ask that stops waiting drops its receipt, and with it the last reference to its report.
-        self._reports: weakref.WeakValueDictionary[str, asyncio.Future[object]] = (
-            weakref.WeakValueDictionary()
-        )
+        self._routes: dict[str, _Route] = {}
         self._tasks: list[asyncio.Task[None]] = []
 
     async def start(self) -> None:
@@ -122,12 +114,9 @@ class Courier:
             Unavailable: the outbox cannot be used.
         """
         await self._outbox.open()
-        if self._outbox.size:
-            self._work.set()
-        self._tasks = [
-            asyncio.create_task(self._evaluator.watch(self._on_change)),
-            asyncio.create_task(self._deliver_for_ever()),
-        ]
+        self._tasks.append(asyncio.create_task(self._evaluator.watch(self._on_change)))
+        for tenant in await self._outbox.tenants():
+            self._route(tenant).wake()
 
     async def stop(self) -> None:
         """Stops delivering; what has not arrived stays in the outbox for the next start."""
@@ -137,59 +126,102 @@ class Courier:
         await self._outbox.close()
 
     async def post(self, observation: Observation) -> Receipt:
-        """See :class:`orchestrator.ports.Observer`."""
-        id_ = observation.ask.id
-        report: asyncio.Future[object] | None = None
-        if observation.ask.want_report:
-            report = self._reports[id_] = asyncio.get_running_loop().create_future()
-        await self._outbox.append(id_, self._encode(observation))
-        self._work.set()
-        if report is not None:
-            self._hurry.set()
-        away = self._away()
-        if away is not None:
-            self._give_up(report, Unavailable(away, "the evaluator is away"))
+        """See :class:`orchestrator.ports.Observer`; it is the tenant's whose ask it was."""
+        tenant, id_ = callers.current().tenant, observation.ask.id
+        route = self._route(tenant)
+        report = route.expect(id_) if observation.ask.want_report else None
+        await self._outbox.append(tenant, id_, self._encode(observation))
+        route.wake(hurry=report is not None)
+        away = self._away(route)
+        if away is not None and report is not None:
+            _give_up(report, Unavailable(away, "the evaluator is away"))
         return Receipt(away, report)
 
-    def _away(self) -> str | None:
+    def _route(self, tenant: str) -> _Route:
+        route = self._routes.get(tenant)
+        if route is None:
+            route = _Route(tenant, self._outbox, self._evaluator, idle_s=self._idle_s)
+            self._routes[tenant] = route
+            self._tasks.append(asyncio.create_task(route.deliver_for_ever()))
+        return route
+
+    def _away(self, route: _Route) -> str | None:
         """Why what is posted now has to wait; None where it does not, as far as is known."""
-        if self._trouble is not None:
-            return failure_of(self._trouble).reason
+        if route.trouble is not None:
+            return failure_of(route.trouble).reason
         return "UPSTREAM_UNAVAILABLE" if self._reachable is False else None
 
     def _on_change(self, reachable: bool) -> None:
         self._reachable = reachable
+        for route in self._routes.values():
+            route.on_change(reachable)
+
+
+class _Route:
+    """What a tenant's letters go by.
+
+    A line stays open while there is something to send and ``idle_s`` longer, and never for long, so that an
+    evaluator that wants to stop does not wait for a line that says nothing. When the evaluator is away, what
+    it has not acknowledged is sent again over the next line: after a pause that doubles from 0.1 to 5 s, or
+    as soon as a lost connection is back. The evaluator takes every id once, so sending twice does no harm.
+    """
+
+    def __init__(self, tenant: str, outbox: Outbox, evaluator: Evaluator, *, idle_s: float) -> None:
+        self.trouble: MeshError | None = None
+        self._tenant = tenant
+        self._outbox = outbox
+        self._evaluator = evaluator
+        self._idle_s = idle_s
+        self._work = asyncio.Event()
+        self._hurry = asyncio.Event()
+        self._returned = asyncio.Event()
+        # An ask that stops waiting drops its receipt, and with it the last reference to its report.
+        self._reports: weakref.WeakValueDictionary[str, asyncio.Future[object]] = (
+            weakref.WeakValueDictionary()
+        )
+
+    def expect(self, id_: str) -> asyncio.Future[object]:
+        """The report that comes with the observation of that id."""
+        report: asyncio.Future[object] = asyncio.get_running_loop().create_future()
+        self._reports[id_] = report
+        return report
+
+    def wake(self, *, hurry: bool = False) -> None:
+        """There is something to bring; somebody waits for it, or nobody does."""
+        self._work.set()
+        if hurry:
+            self._hurry.set()
+
+    def on_change(self, reachable: bool) -> None:
+        """The evaluator is there again, or is away."""
         if reachable:
-            self._trouble = None
+            self.trouble = None
             self._returned.set()
         else:
             self._give_up_reports(Unavailable("UPSTREAM_UNAVAILABLE", "the evaluator is away"))
 
     def _give_up_reports(self, error: MeshError) -> None:
         for report in list(self._reports.values()):
-            self._give_up(report, error)
+            _give_up(report, error)
 
-    @staticmethod
-    def _give_up(report: asyncio.Future[object] | None, error: MeshError) -> None:
-        if report is not None and not report.done():
-            report.set_exception(error)
-            report.exception()  # seen by whoever waits; nobody has to
-
-    async def _deliver_for_ever(self) -> None:
+    async def deliver_for_ever(self) -> None:
+        """Brings what waits, whenever there is something."""
+        # Calls of this task are made for the tenant.
+        callers.enter(Caller("outbox", self._tenant, frozenset({Role.SERVICE})))
         pause_s = _SHORTEST_PAUSE_S
         while True:
             await self._work.wait()
             self._returned.clear()
             try:
                 await self._deliver()
-                self._trouble = None  # also after a line that had nothing to bring
+                self.trouble = None  # also after a line that had nothing to bring
                 pause_s = _SHORTEST_PAUSE_S
             except Exception as raised:  # noqa: BLE001 - logged there; a courier that dies delivers nothing ever
                 error = to_mesh_error(raised)
-                if self._trouble is None:
+                if self.trouble is None:
                     _log.warning("the evaluator takes no observations: %s", error.reason)
                     pause_s = _SHORTEST_PAUSE_S
-                self._trouble = error
+                self.trouble = error
                 self._give_up_reports(error)
                 with contextlib.suppress(TimeoutError):
                     async with asyncio.timeout(max(pause_s, error.retry_after_s or 0.0)):
@@ -225,7 +257,7 @@ class Courier:
         while loop.time() < ends:
             self._work.clear()
             self._hurry.clear()
-            letters = await self._outbox.waiting(after=after, limit=_READ)
+            letters = await self._outbox.waiting(self._tenant, after=after, limit=_READ)
             for letter in letters:
                 await room.acquire()
                 sent[letter.id] = letter
@@ -265,7 +297,7 @@ class Courier:
                         if (letter := sent.pop(last, None)) is not None:
                             await self._set_aside(letter, error)
                 room.release()
-                self._trouble = None
+                self.trouble = None
                 if len(arrived) >= _READ or (arrived and not sent):
                     await self._outbox.remove(arrived)
                     arrived.clear()
@@ -277,4 +309,11 @@ class Courier:
         # Sending it again would only stop those behind it; the file keeps it for a person to look at.
         _log.error("the evaluator refuses observation %s: %s", letter.id, error.reason)
         await self._outbox.refuse(letter.sequence, f"{error.reason}: {error}")
-        self._give_up(self._reports.get(letter.id), error)
+        if (report := self._reports.get(letter.id)) is not None:
+            _give_up(report, error)
+
+
+def _give_up(report: asyncio.Future[object], error: MeshError) -> None:
+    if not report.done():
+        report.set_exception(error)
+        report.exception()  # seen by whoever waits; nobody has to

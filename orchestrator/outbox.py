@@ -12,15 +12,19 @@ from typing import Final
 from meshkit.batching import MicroBatcher
 from meshkit.compute import ComputePool
 from meshkit.errors import Unavailable
+from meshkit.security.caller import DEFAULT_TENANT
 
 _SCHEMA: Final = """
 CREATE TABLE IF NOT EXISTS outbox (
     sequence INTEGER PRIMARY KEY AUTOINCREMENT,
-    id TEXT NOT NULL UNIQUE,
+    tenant TEXT NOT NULL,
+    id TEXT NOT NULL,
     payload BLOB NOT NULL,
-    refused TEXT
+    refused TEXT,
+    UNIQUE (tenant, id)
 )
 """
+_INDEX: Final = "CREATE INDEX IF NOT EXISTS outbox_of_tenant ON outbox (tenant, sequence)"
 _COMMIT_SIZE: Final = 256
 _LOCK_TIMEOUT_S: Final = 5.0
 
@@ -33,9 +37,10 @@ _REASONS: Final[dict[int, tuple[str, str]]] = {
 
 @dataclass(frozen=True, slots=True)
 class Letter:
-    """One observation on its way; ``sequence`` grows with every one kept."""
+    """One observation of a tenant on its way; ``sequence`` grows with every one kept."""
 
     sequence: int
+    tenant: str
     id: str
     payload: bytes
 
@@ -64,7 +69,7 @@ class Outbox:
         self._size = 0
         self._connection: sqlite3.Connection | None = None
         self._thread = ComputePool(1, "outbox")
-        self._commits: MicroBatcher[tuple[str, bytes], None] = MicroBatcher(
+        self._commits: MicroBatcher[tuple[str, str, bytes], None] = MicroBatcher(
             self._append_all, max_size=_COMMIT_SIZE, max_delay_s=0.0
         )
 
@@ -81,8 +86,9 @@ class Outbox:
         """
         await self._thread.run(self._open)
 
-    async def append(self, id_: str, payload: bytes) -> None:
-        """Keeps an observation; durable by the time it returns. One whose id is kept already changes nothing.
+    async def append(self, tenant: str, id_: str, payload: bytes) -> None:
+        """Keeps an observation; durable by the time it returns. One whose id its tenant has there already
+        changes nothing.
 
         Raises:
             Unavailable: the outbox is full or cannot be written.
@@ -91,15 +97,23 @@ class Outbox:
             raise Unavailable(
                 "OUTBOX_FULL", f"the outbox holds {self._capacity} observations and takes no more"
             )
-        await self._commits.submit((id_, payload))
+        await self._commits.submit((tenant, id_, payload))
 
-    async def waiting(self, *, after: int, limit: int) -> Sequence[Letter]:
-        """At most ``limit`` letters later than sequence number ``after``, oldest first.
+    async def tenants(self) -> Sequence[str]:
+        """Whose letters wait.
 
         Raises:
             Unavailable: the outbox cannot be read.
         """
-        return await self._thread.run(self._waiting, after, limit)
+        return await self._thread.run(self._tenants)
+
+    async def waiting(self, tenant: str, *, after: int, limit: int) -> Sequence[Letter]:
+        """At most ``limit`` letters of a tenant later than sequence number ``after``, oldest first.
+
+        Raises:
+            Unavailable: the outbox cannot be read.
+        """
+        return await self._thread.run(self._waiting, tenant, after, limit)
 
     async def remove(self, sequences: Sequence[int]) -> None:
         """Forgets letters that have arrived.
@@ -123,7 +137,7 @@ class Outbox:
         await self._thread.run(self._close)
         self._thread.close()
 
-    async def _append_all(self, batch: Sequence[tuple[str, bytes]]) -> Sequence[None]:
+    async def _append_all(self, batch: Sequence[tuple[str, str, bytes]]) -> Sequence[None]:
         return await self._thread.run(self._append, batch)
 
     def _open(self) -> None:
@@ -141,28 +155,41 @@ class Outbox:
             connection.execute(f"PRAGMA synchronous={self._synchronous}")
             (page_bytes,) = connection.execute("PRAGMA page_size").fetchone()
             connection.execute(f"PRAGMA max_page_count={self._max_bytes // page_bytes}")
-            connection.execute(_SCHEMA)
             self._connection = connection
+        with self._transaction():
+            connection.execute(_SCHEMA)
+            columns = [name for _, name, *_ in connection.execute("PRAGMA table_info(outbox)")]
+            if "tenant" not in columns:
+                _give_tenants(connection)
+            connection.execute(_INDEX)
+        with _unavailable():
             self._size = self._count()
 
     def _count(self) -> int:
         (size,) = self._opened().execute("SELECT COUNT(*) FROM outbox WHERE refused IS NULL").fetchone()
         return int(size)
 
-    def _append(self, batch: Sequence[tuple[str, bytes]]) -> Sequence[None]:
+    def _append(self, batch: Sequence[tuple[str, str, bytes]]) -> Sequence[None]:
         with self._transaction() as connection:
             added = connection.executemany(
-                "INSERT INTO outbox (id, payload) VALUES (?, ?) ON CONFLICT (id) DO NOTHING", batch
+                "INSERT INTO outbox (tenant, id, payload) VALUES (?, ?, ?)"
+                " ON CONFLICT (tenant, id) DO NOTHING",
+                batch,
             ).rowcount
         self._size += added
         return [None] * len(batch)
 
-    def _waiting(self, after: int, limit: int) -> Sequence[Letter]:
+    def _tenants(self) -> Sequence[str]:
+        with _unavailable():
+            rows = self._opened().execute("SELECT DISTINCT tenant FROM outbox WHERE refused IS NULL")
+            return [tenant for (tenant,) in rows]
+
+    def _waiting(self, tenant: str, after: int, limit: int) -> Sequence[Letter]:
         with _unavailable():
             rows = self._opened().execute(
-                "SELECT sequence, id, payload FROM outbox WHERE sequence > ? AND refused IS NULL"
-                " ORDER BY sequence LIMIT ?",
-                (after, limit),
+                "SELECT sequence, tenant, id, payload FROM outbox"
+                " WHERE tenant = ? AND sequence > ? AND refused IS NULL ORDER BY sequence LIMIT ?",
+                (tenant, after, limit),
             )
             return [Letter(*row) for row in rows]
 
@@ -203,6 +230,18 @@ class Outbox:
                 if connection.in_transaction:
                     connection.execute("ROLLBACK")
                 raise
+
+
+def _give_tenants(connection: sqlite3.Connection) -> None:
+    """Makes a file of before there were tenants one of now."""
+    connection.execute("ALTER TABLE outbox RENAME TO outbox_before")
+    connection.execute(_SCHEMA)
+    connection.execute(
+        "INSERT INTO outbox (sequence, tenant, id, payload, refused)"
+        " SELECT sequence, ?, id, payload, refused FROM outbox_before ORDER BY sequence",
+        (DEFAULT_TENANT,),
+    )
+    connection.execute("DROP TABLE outbox_before")
 
 
 @contextmanager

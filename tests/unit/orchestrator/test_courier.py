@@ -12,9 +12,12 @@ import numpy as np
 import pytest
 
 from meshkit.errors import InvalidField, MeshError, Unavailable
+from meshkit.security import caller as callers
+from meshkit.security.caller import Caller
 from orchestrator.courier import Courier, Delivered, Outcome, Refused, RunReported
 from orchestrator.domain import Contexts, Observation, Pool, Ranked
 from orchestrator.outbox import Outbox
+from orchestrator.ports import Receipt
 from tests.unit.orchestrator.fakes import ask
 
 
@@ -25,6 +28,7 @@ class FakeLine:
         self._evaluator = evaluator
         self._queue: asyncio.Queue[Outcome | MeshError | None] = asyncio.Queue()
         self.dead = False
+        self.tenant = callers.current().tenant
         evaluator.lines.append(self)
 
     async def send(self, payload: bytes, *, want_report: bool) -> bool:
@@ -32,6 +36,7 @@ class FakeLine:
             return False
         name = payload.decode()
         self._evaluator.received.append(name)
+        self._evaluator.tenants.setdefault(self.tenant, []).append(name)
         if (
             self._evaluator.breaks_after is not None
             and len(self._evaluator.received) > self._evaluator.breaks_after
@@ -75,6 +80,7 @@ class FakeEvaluator:
     def __init__(self) -> None:
         self.lines: list[FakeLine] = []
         self.received: list[str] = []
+        self.tenants: dict[str, list[str]] = {}
         self.stored: dict[str, int] = {}
         self.refuses: set[str] = set()
         self.error: MeshError | None = None
@@ -259,3 +265,31 @@ async def test_with_nothing_to_bring_no_line_is_opened(tmp_path: Path) -> None:
     async with _courier(tmp_path, evaluator):
         await asyncio.sleep(0.05)
     assert evaluator.lines == []
+
+
+async def _posted(courier: Courier, tenant: str, observation: Observation) -> Receipt:
+    """Posts as the call of a tenant does: in a task of its own."""
+
+    async def call() -> Receipt:
+        callers.enter(Caller("someone", tenant, frozenset()))
+        return await courier.post(observation)
+
+    return await asyncio.create_task(call())
+
+
+async def test_what_a_tenant_observes_arrives_as_its_own_however_late(tmp_path: Path) -> None:
+    away = FakeEvaluator()
+    away.error = Unavailable("UPSTREAM_UNAVAILABLE", "gone")
+    async with _courier(tmp_path, away) as (courier, outbox):
+        for tenant, name in (("acme", "a"), ("default", "a"), ("other", "b"), ("acme", "c"), ("acme", "a")):
+            await _posted(courier, tenant, _observation(name))
+        await _until(lambda: len({line.tenant for line in away.lines}) == 3)
+        assert outbox.size == 4
+    evaluator = FakeEvaluator()
+    async with _courier(tmp_path, evaluator) as (courier, outbox):  # after a restart, with nobody calling
+        await _until(lambda: outbox.size == 0)
+        receipt = await _posted(courier, "acme", _observation("d", want_report=True))
+        assert receipt.report is not None
+        assert await receipt.report == "report after d"
+    assert evaluator.tenants == {"acme": ["a", "c", "d"], "default": ["a"], "other": ["b"]}
+    assert {line.tenant for line in evaluator.lines} == {"acme", "default", "other"}

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from meshkit.errors import Unavailable
+from meshkit.security.caller import DEFAULT_TENANT
 from orchestrator.outbox import Outbox
 
 
@@ -23,40 +24,42 @@ async def outbox(tmp_path: Path) -> AsyncIterator[Outbox]:
 
 
 async def _ids(outbox: Outbox, after: int = 0) -> list[str]:
-    return [letter.id for letter in await outbox.waiting(after=after, limit=1000)]
+    return [letter.id for letter in await outbox.waiting(DEFAULT_TENANT, after=after, limit=1000)]
 
 
 async def test_letters_wait_in_order(outbox: Outbox) -> None:
     for name in "abc":
-        await outbox.append(name, name.encode())
-    letters = await outbox.waiting(after=0, limit=2)
+        await outbox.append(DEFAULT_TENANT, name, name.encode())
+    letters = await outbox.waiting(DEFAULT_TENANT, after=0, limit=2)
     assert [(letter.id, letter.payload) for letter in letters] == [("a", b"a"), ("b", b"b")]
     assert await _ids(outbox, after=letters[-1].sequence) == ["c"]
     assert outbox.size == 3
 
 
 async def test_an_id_is_kept_once(outbox: Outbox) -> None:
-    await asyncio.gather(*(outbox.append(str(i % 10), b"first") for i in range(50)))
-    await outbox.append("3", b"second")
+    await asyncio.gather(*(outbox.append(DEFAULT_TENANT, str(i % 10), b"first") for i in range(50)))
+    await outbox.append(DEFAULT_TENANT, "3", b"second")
     assert sorted(await _ids(outbox)) == [str(i) for i in range(10)]
-    assert {letter.payload for letter in await outbox.waiting(after=0, limit=100)} == {b"first"}
+    assert {letter.payload for letter in await outbox.waiting(DEFAULT_TENANT, after=0, limit=100)} == {
+        b"first"
+    }
     assert outbox.size == 10
 
 
 async def test_removed_letters_are_gone_and_numbers_are_not_used_again(outbox: Outbox) -> None:
-    await outbox.append("a", b"")
-    (letter,) = await outbox.waiting(after=0, limit=1)
+    await outbox.append(DEFAULT_TENANT, "a", b"")
+    (letter,) = await outbox.waiting(DEFAULT_TENANT, after=0, limit=1)
     await outbox.remove([letter.sequence])
-    await outbox.append("b", b"")
-    (later,) = await outbox.waiting(after=0, limit=1)
+    await outbox.append(DEFAULT_TENANT, "b", b"")
+    (later,) = await outbox.waiting(DEFAULT_TENANT, after=0, limit=1)
     assert later.sequence > letter.sequence
     assert outbox.size == 1
 
 
 async def test_refused_letters_are_set_aside_with_the_reason(outbox: Outbox, tmp_path: Path) -> None:
     for name in "ab":
-        await outbox.append(name, b"")
-    (first, _) = await outbox.waiting(after=0, limit=2)
+        await outbox.append(DEFAULT_TENANT, name, b"")
+    (first, _) = await outbox.waiting(DEFAULT_TENANT, after=0, limit=2)
     await outbox.refuse(first.sequence, "INVALID_FIELD: id")
     assert await _ids(outbox) == ["b"]
     assert outbox.size == 1
@@ -69,14 +72,14 @@ async def test_refused_letters_are_set_aside_with_the_reason(outbox: Outbox, tmp
 async def test_a_full_outbox_takes_no_more(tmp_path: Path) -> None:
     outbox = Outbox(tmp_path / "outbox.db", capacity=2)
     await outbox.open()
-    await outbox.append("a", b"")
-    await outbox.append("b", b"")
+    await outbox.append(DEFAULT_TENANT, "a", b"")
+    await outbox.append(DEFAULT_TENANT, "b", b"")
     with pytest.raises(Unavailable) as caught:
-        await outbox.append("c", b"")
+        await outbox.append(DEFAULT_TENANT, "c", b"")
     assert caught.value.reason == "OUTBOX_FULL"
-    (letter, _) = await outbox.waiting(after=0, limit=2)
+    (letter, _) = await outbox.waiting(DEFAULT_TENANT, after=0, limit=2)
     await outbox.remove([letter.sequence])
-    await outbox.append("c", b"")
+    await outbox.append(DEFAULT_TENANT, "c", b"")
     assert await _ids(outbox) == ["b", "c"]
     await outbox.close()
 
@@ -84,12 +87,14 @@ async def test_a_full_outbox_takes_no_more(tmp_path: Path) -> None:
 async def test_what_is_kept_survives(tmp_path: Path) -> None:
     first = Outbox(tmp_path / "outbox.db", capacity=10)
     await first.open()
-    await first.append("a", b"payload")
+    await first.append(DEFAULT_TENANT, "a", b"payload")
     # A second process on the file, without the first one ever closing it.
     second = Outbox(tmp_path / "outbox.db", capacity=10)
     await second.open()
     assert second.size == 1
-    assert [(one.id, one.payload) for one in await second.waiting(after=0, limit=9)] == [("a", b"payload")]
+    assert [(one.id, one.payload) for one in await second.waiting(DEFAULT_TENANT, after=0, limit=9)] == [
+        ("a", b"payload")
+    ]
     await second.close()
     await first.close()
 
@@ -97,11 +102,11 @@ async def test_what_is_kept_survives(tmp_path: Path) -> None:
 async def test_a_full_disk_says_so_and_the_outbox_lives_on(tmp_path: Path) -> None:
     outbox = Outbox(tmp_path / "outbox.db", capacity=100, max_bytes=100_000)
     await outbox.open()
-    await outbox.append("a", b"")
+    await outbox.append(DEFAULT_TENANT, "a", b"")
     with pytest.raises(Unavailable) as caught:
-        await outbox.append("b", bytes(500_000))
+        await outbox.append(DEFAULT_TENANT, "b", bytes(500_000))
     assert caught.value.reason == "OUTBOX_DISK_FULL"
-    await outbox.append("c", b"")
+    await outbox.append(DEFAULT_TENANT, "c", b"")
     assert await _ids(outbox) == ["a", "c"]
     assert outbox.size == 2
     await outbox.close()
@@ -118,3 +123,49 @@ async def test_a_file_that_is_no_database_says_so(tmp_path: Path) -> None:
     with pytest.raises(Unavailable) as caught:
         await Outbox(tmp_path / "outbox.db", capacity=1).open()
     assert caught.value.reason == "OUTBOX_UNAVAILABLE"
+
+
+async def test_letters_of_tenants_are_apart(outbox: Outbox) -> None:
+    for tenant, id_ in (("acme", "a"), (DEFAULT_TENANT, "a"), ("acme", "b"), ("acme", "a")):
+        await outbox.append(tenant, id_, tenant.encode())
+    assert outbox.size == 3
+    assert sorted(await outbox.tenants()) == ["acme", DEFAULT_TENANT]
+    theirs = await outbox.waiting("acme", after=0, limit=9)
+    assert [(one.tenant, one.id, one.payload) for one in theirs] == [
+        ("acme", "a", b"acme"),
+        ("acme", "b", b"acme"),
+    ]
+    await outbox.remove([one.sequence for one in theirs])
+    assert await outbox.tenants() == [DEFAULT_TENANT]
+
+
+async def test_letters_of_before_there_were_tenants_are_the_default_ones(tmp_path: Path) -> None:
+    path = tmp_path / "outbox.db"
+    with sqlite3.connect(path) as database:
+        database.execute(
+            "CREATE TABLE outbox (sequence INTEGER PRIMARY KEY AUTOINCREMENT, id TEXT NOT NULL UNIQUE,"
+            " payload BLOB NOT NULL, refused TEXT)"
+        )
+        database.executemany(
+            "INSERT INTO outbox VALUES (?, ?, ?, ?)",
+            [(7, "a", b"x", None), (9, "b", b"y", "why"), (11, "c", b"z", None)],
+        )
+    database.close()
+    for _ in range(2):
+        outbox = Outbox(path, capacity=10)
+        await outbox.open()
+        assert [
+            (one.sequence, one.id, one.payload)
+            for one in await outbox.waiting(DEFAULT_TENANT, after=0, limit=9)
+        ] == [
+            (7, "a", b"x"),
+            (11, "c", b"z"),
+        ]
+        assert outbox.size == 2
+        await outbox.close()
+    outbox = Outbox(path, capacity=10)
+    await outbox.open()
+    await outbox.append("acme", "a", b"")
+    (letter,) = await outbox.waiting("acme", after=0, limit=9)
+    assert letter.sequence > 11  # numbers are not given again
+    await outbox.close()
