@@ -7,8 +7,8 @@ curves · ``text_metrics`` scores of a text against references · ``ranking_metr
 ``ranking`` deterministic top-k · ``fusion`` several rankings into one · ``ensemble`` votes of several
 retrievers · ``group_fairness`` rankings and conversations against a target distribution · ``means`` means
 over queries whose value may be undefined · ``intervals`` bootstrap intervals over queries · ``significance``
-paired tests of two systems · ``seeds`` where randomness comes from · ``arrays`` the checks at the door ·
-``errors`` what a bad argument raises.
+paired tests of two systems · ``queueing`` waits where a service is busy · ``seeds`` where randomness comes
+from · ``arrays`` the checks at the door · ``errors`` what a bad argument raises.
 
 Conventions: indices are 0-based, ranks in formulas 1-based, the best item comes first, ties break by
 ascending item id, an undefined value is ``nan``, and bad input raises :class:`ragcore.errors.InvalidInput`.
