@@ -6,13 +6,15 @@ Source: Kim and Diaz, "Towards Fair RAG", section 3.1 and appendix B.
 import asyncio
 import hashlib
 import json
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Final, Protocol
 
 from meshkit.errors import MeshError, Unavailable
-from raglab.files import GainRecord, Journal, Queries, Query
+from raglab.files import GainRecord, Journal, Queries, Query, read_gains
 from raglab.studies.utility import METRICS
+from ragmesh import preflight
 from ragmesh.aio import AsyncClient
 from ragmesh.audits.plan import identifier
 from ragmesh.client import Client
@@ -21,9 +23,10 @@ from ragmesh.generation import Generation, WrittenAnswer
 from ragmesh.inventory import models
 from ragmesh.passage import Passage
 from ragmesh.patience import PASSING, Waits, in_order, patiently
+from ragmesh.preflight import listed, twice
 from ragmesh.request import AskOptions, Augmentation
+from ragmesh.shards import WHOLE, Shard
 
-_REFUSALS: Final = frozenset({"INVALID_ARGUMENT", "NOT_FOUND", "FAILED_PRECONDITION", "OUT_OF_RANGE"})
 _AT_ONCE: Final = 2
 
 
@@ -68,14 +71,14 @@ class LabelPlan:
     timeout: float = 600.0
     template: str | None = None
 
-    def units(self) -> Iterator[Unit]:
-        """Every query for every model."""
-        for query in self.queries.queries:
+    def units(self, shard: Shard = WHOLE) -> Iterator[Unit]:
+        """Every query of a shard for every model."""
+        for query in shard.of(self.queries.queries):
             for model in self.models:
                 yield Unit(query, model)
 
-    def settings(self) -> dict[str, Any]:
-        """What decides the labels, as JSON can say it."""
+    def settings(self, shard: Shard = WHOLE) -> dict[str, Any]:
+        """What decides the labels of a shard, as JSON can say it."""
         return {
             "queries": hashlib.sha256(self.queries.path.read_bytes()).hexdigest(),
             "models": list(self.models),
@@ -85,6 +88,7 @@ class LabelPlan:
             "metric": self.metric,
             "augmentation": self.augmentation,
             **({"template": self.template} if self.template else {}),
+            **shard.settings,
         }
 
     def search(self, query: Query, retriever: str) -> AskOptions:
@@ -115,45 +119,61 @@ class Labelled:
 class Watcher(Waits, Protocol):
     """Who is told how the run goes."""
 
-    def labelled(self, what: Labelled) -> None:
+    def written(self, what: Labelled) -> None:
         """A unit is written."""
 
 
-def problems(plan: LabelPlan, client: Client) -> list[str]:
+def problems(plan: LabelPlan, client: Client, others: Sequence[str] = ()) -> list[str]:
     """Everything that is wrong with a plan, a line each, before anything is generated.
+
+    Args:
+        plan: what is to be labelled; its file has been read.
+        client: of the mesh.
+        others: problems that were found before, to be told with the rest.
 
     Raises:
         MeshError: the mesh does not answer.
     """
     queries = plan.queries
-    found = [str(problem) for problem in queries.problems]
-    if not queries.queries and not found:
+    found = [*others, *map(str, queries.problems)]
+    if not queries.queries and not queries.problems:
         found.append(f"{queries.path}: has no queries")
-    without = [query.query_id for query in queries.queries if not query.references]
-    if without:
-        more = f" and {len(without) - 10:,} more" if len(without) > 10 else ""
-        found.append(
-            f"{queries.path}: these queries have no references to score answers against: "
-            f"{', '.join(without[:10])}{more}"
+    found.extend(
+        listed(
+            f"{queries.path}: these queries have no references to score answers against",
+            [query.query_id for query in queries.queries if not any(map(str.strip, query.references))],
         )
+    )
     if plan.metric not in METRICS:
         found.append(f"--metric {plan.metric}: allowed: {', '.join(METRICS)}")
-    there = [model.name for model in models(client.addresses)]
-    found.extend(
-        f"--model {model}: there is no such model; there are {', '.join(there)}"
-        for model in plan.models
-        if model not in there
-    )
-    searched = [query for query in queries.queries if not query.passages]
-    if searched and not found:
-        for retriever in plan.retrievers:
-            try:
-                client.answer(searched[0].question, timeout=120, **plan.search(searched[0], retriever))
-            except MeshError as error:
-                if error.code.name not in _REFUSALS:
-                    raise
-                found.append(f"{retriever}: {error}")
+    found.extend(listed("--retriever: these are there twice", twice(plan.retrievers)))
+    found.extend(preflight.models(plan.models, models(client.addresses)))
+    searched = next((query for query in queries.queries if not query.passages), None)
+    if searched is not None:
+        found.extend(_probes(plan, searched, client))
+    if not found and (plan.template or plan.augmentation):
+        found = asyncio.run(
+            preflight.unwritten(
+                plan.models, client.addresses, template=plan.template, augmentation=plan.augmentation
+            )
+        )
     return found
+
+
+def _probes(plan: LabelPlan, query: Query, client: Client) -> Iterator[str]:
+    """Has every retriever find one query's pool, and looks at what they searched."""
+    versions: set[str] = set()
+    for retriever in dict.fromkeys(plan.retrievers):
+        try:
+            result = client.answer(query.question, timeout=120, **plan.search(query, retriever))
+        except MeshError as error:
+            if error.code.name not in preflight.REFUSALS:
+                raise
+            yield f"{retriever}: {error}"
+        else:
+            versions |= set() if result.retrieved is None else {result.retrieved.index_version}
+    if versions:
+        yield from preflight.embedding(preflight.searched(client.collections(), versions))
 
 
 async def run(
@@ -161,6 +181,7 @@ async def run(
     generation: Generation,
     plan: LabelPlan,
     journal: Journal,
+    units: Iterable[Unit],
     file_of: Callable[[str], str],
     watcher: Watcher,
     *,
@@ -174,6 +195,7 @@ async def run(
         generation: writes the answers.
         plan: what is labelled.
         journal: where it is written.
+        units: of the plan.
         file_of: the file of a model's gains.
         watcher: is told how it goes.
         in_flight: units at a time, from 1.
@@ -196,10 +218,25 @@ async def run(
         lines = [one.model_dump_json(exclude_none=True) for one in gains]
         await asyncio.to_thread(journal.add, unit.name, file_of(unit.model), lines, facts)
         useful = sum(one.useful is True for one in gains)
-        watcher.labelled(Labelled(unit, len(gains), useful, sum(one.useful is None for one in gains)))
+        watcher.written(Labelled(unit, len(gains), useful, sum(one.useful is None for one in gains)))
 
-    todo = [unit for unit in plan.units() if unit.name not in done]
+    todo = [unit for unit in units if unit.name not in done]
     await in_order(todo, labelled, write, in_flight=in_flight)
+
+
+def gains(plan: LabelPlan, files: Sequence[Path]) -> list[GainRecord]:
+    """What passages gained, in the plan's order of queries, which is the same however they were divided.
+
+    Args:
+        plan: what was labelled.
+        files: of one model.
+
+    Raises:
+        FileError: a file is at fault.
+    """
+    places = {query.query_id: place for place, query in enumerate(plan.queries.queries)}
+    found = [record for path in files for record in read_gains(path)]
+    return sorted(found, key=lambda one: places[one.query_id])
 
 
 async def _labelled(

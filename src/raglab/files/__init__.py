@@ -21,7 +21,7 @@ from raglab.files.conversations import (
 from raglab.files.ensembles import Ensemble, EnsembleAnswer, EnsembleQuestion, read_ensemble
 from raglab.files.failure import FileError
 from raglab.files.gains import blank_ids, read_gains, write_labels, write_qrels
-from raglab.files.journal import Journal
+from raglab.files.journal import Journal, StoredJournal, read_journal
 from raglab.files.labels import Labels, read_attribute, read_labels
 from raglab.files.queries import Queries, Query, read_queries
 from raglab.files.records import (
@@ -51,6 +51,7 @@ __all__ = [
     "QueryAudit",
     "QueryRecord",
     "Sampling",
+    "StoredJournal",
     "TurnMarks",
     "agent_run_line",
     "blank_ids",
@@ -61,6 +62,7 @@ __all__ = [
     "read_conversations",
     "read_ensemble",
     "read_gains",
+    "read_journal",
     "read_labels",
     "read_marks",
     "read_queries",

@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Final, Self
@@ -18,6 +19,44 @@ from raglab.files.failure import FileError
 
 VERSION: Final = 1
 """Of the journal's format."""
+
+
+@dataclass(frozen=True, slots=True)
+class StoredJournal:
+    """What a journal says: what decided the results, the pieces in their order, and what made them."""
+
+    settings: Mapping[str, Any]
+    done: tuple[str, ...]
+    facts: Mapping[str, str]
+
+
+def read_journal(path: Path) -> StoredJournal:
+    """What a journal says by now, whether or not a run has it open; what is half written is not there yet.
+
+    Raises:
+        FileError: there is none, or it is damaged.
+    """
+    try:
+        # Names may hold characters that splitlines takes for an end.
+        lines = path.read_bytes().split(b"\n")[:-1]
+    except OSError as error:
+        raise FileError(path, None, error.strerror or str(error)) from error
+    done: list[str] = []
+    facts: dict[str, str] = {}
+    settings: Mapping[str, Any] | None = None
+    for number, line in enumerate(lines, start=1):
+        try:
+            entry = json.loads(line)
+            if settings is None:
+                settings = dict(entry["settings"])
+            else:
+                done.append(entry["piece"])
+                facts |= entry.get("facts", {})
+        except (ValueError, KeyError, TypeError) as error:
+            raise FileError(path, number, "is no line of a journal") from error
+    if settings is None:
+        raise FileError(path, None, "is empty")
+    return StoredJournal(settings, tuple(done), facts)
 
 
 class Journal:
@@ -142,13 +181,17 @@ class Journal:
         try:
             entry = json.loads(line)
             if number == 1:
-                version, settings = entry["version"], entry["settings"]
+                version, settings = entry["version"], dict(entry["settings"])
             else:
+                file, end = entry["file"], int(entry["end"])
+                # One that leads elsewhere would have another file cut off.
+                if file in ("", ".", "..") or file != Path(file).name or end < 0:
+                    raise ValueError(file)
                 self._done[entry["piece"]] = None
-                self._ends[entry["file"]] = int(entry["end"])
+                self._ends[file] = end
                 self._facts |= entry.get("facts", {})
                 return
-        except (ValueError, KeyError, TypeError) as exc:
+        except (ValueError, KeyError, TypeError, AttributeError, RecursionError, OverflowError) as exc:
             raise FileError(self.path, number, "is no line of a journal") from exc
         if version != VERSION:
             raise FileError(self.path, number, f"is of version {version}; this program writes {VERSION}")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 from raglab.files.failure import FileError
@@ -32,10 +32,6 @@ class Queries:
     path: Path
     queries: tuple[Query, ...]
     problems: tuple[FileError, ...] = ()
-
-    def shard(self, place: int, count: int) -> Queries:
-        """Every ``count``-th question from the ``place``-th, which counts from 0."""
-        return replace(self, queries=self.queries[place::count])
 
 
 def read_queries(path: Path) -> Queries:

@@ -1,14 +1,15 @@
 """What an audit found, from its records: tables, figures and one page."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from raglab import figures, reports
-from raglab.files import read_audits
+from raglab.files import QueryAudit, read_audits
 from raglab.reports.markdown import as_markdown
 from raglab.studies import Bootstrap, ExposureStudy, UtilityStudy, exposure, statement, utility
 from ragmesh.audits.plan import AuditPlan
+from ragmesh.shards import stem
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,12 +36,12 @@ def measure(plan: AuditPlan, files: Mapping[str, Sequence[Path]]) -> list[Findin
     for model, paths in files.items():
         k = plan.k or longest(paths)
         exposed = exposure.measure(
-            read_audits(paths), plan.labels, k=k, min_grade=plan.min_grade, bootstrap=settings
+            _audits(plan, paths), plan.labels, k=k, min_grade=plan.min_grade, bootstrap=settings
         )
         useful = None
         if plan.answers:
             useful = utility.measure(
-                read_audits(paths), plan.labels, k=k, min_grade=plan.min_grade, bootstrap=settings
+                _audits(plan, paths), plan.labels, k=k, min_grade=plan.min_grade, bootstrap=settings
             )
         found.append(Finding(model, exposed, useful))
     return found
@@ -54,6 +55,14 @@ def longest(files: Sequence[Path]) -> int:
         for sampling in query.samplings
         for ranking in sampling.rankings[:1]
     )
+
+
+def _audits(plan: AuditPlan, files: Sequence[Path]) -> Iterable[QueryAudit]:
+    """The queries in the plan's order, which is the same however they were divided."""
+    if len(files) == 1:
+        return read_audits(files)
+    places = {query.query_id: place for place, query in enumerate(plan.queries.queries)}
+    return sorted(read_audits(files), key=lambda one: places[one.query_id])
 
 
 def write(
@@ -77,15 +86,15 @@ def write(
         for name, study in (("exposure", one.exposure), ("utility", one.utility)):
             if study is None:
                 continue
-            stem = f"{one.model}-{name}" if one.model else name
+            begin = f"{stem(one.model)}-{name}" if one.model else name
             drawn = figures.of(study, stated=stated)
             tables = study.tables()
-            written.extend(reports.write_csv(tables, folder / f"{stem}.csv"))
+            written.extend(reports.write_csv(tables, folder / f"{begin}.csv"))
             text = "; ".join(part for part in (statement(study), stated) if part)
             tables = tuple(replace(table, note=f"{table.note} {text}.".strip()) for table in tables)
             for figure_name, figure in drawn.items():
                 for ending in ("svg", "png"):
-                    target = folder / f"{stem}-{figure_name}.{ending}"
+                    target = folder / f"{begin}-{figure_name}.{ending}"
                     figures.save(figure, target)
                     written.append(target)
             title = f"{name.capitalize()}, {one.model}" if one.model else name.capitalize()
@@ -93,7 +102,7 @@ def write(
             lines += [f"## {title}", "", as_markdown(tables[:-1] or tables, level=3)]
             for figure_name in drawn:
                 shown = reports.caption(figure_name)
-                lines += [f"![{shown}]({stem}-{figure_name}.png)", "", shown, ""]
+                lines += [f"![{shown}]({begin}-{figure_name}.png)", "", shown, ""]
     written.append(folder / "report.md")
     written[-1].write_text("\n".join(lines), encoding="utf-8")
     page = folder / "report.html"

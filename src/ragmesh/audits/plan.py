@@ -10,6 +10,7 @@ from raglab.files import AuditRecord, Labels, Queries, Query
 from ragmesh.audit import AuditSample
 from ragmesh.passage import Passage
 from ragmesh.request import AskOptions, Metric, SamplingStage
+from ragmesh.shards import WHOLE, Shard
 
 ORACLE = "oracle"
 """What is added to a system's name for the rankings of the oracle over its pools."""
@@ -95,15 +96,17 @@ class AuditPlan:
     timeout: float = field(default=600.0)
     template: str | None = None
 
-    def cells(self, place: int = 0, count: int = 1) -> Iterator[Cell]:
+    def cells(self, shard: Shard = WHOLE) -> Iterator[Cell]:
         """The cells of a shard, query by query."""
-        for query in self.queries.shard(place, count).queries:
+        for query in shard.of(self.queries.queries):
             for system in self.systems:
                 for model in self.models:
                     yield Cell(query, system, model)
 
-    def settings(self, place: int = 0, count: int = 1) -> dict[str, Any]:
+    def settings(self, shard: Shard = WHOLE) -> dict[str, Any]:
         """What decides the results of a shard, as JSON can say it."""
+        # The name of an expression does not tell what reranks it.
+        rerankers = [one.reranker for one in self.systems if one.expression and one.reranker != "none"]
         return {
             "queries": hashlib.sha256(self.queries.path.read_bytes()).hexdigest(),
             "labels": hashlib.sha256(self.labels.path.read_bytes()).hexdigest(),
@@ -122,9 +125,10 @@ class AuditPlan:
             "until_width": self.until_width,
             "level": self.level,
             "answers": self.answers,
-            "shard": f"{place}/{count}",
-            # Named only where it is given: journals from before there was a choice go on.
+            "shard": str(shard),
+            # Named only where they are given: journals from before there was a choice go on.
             **({"template": self.template} if self.template else {}),
+            **({"reranker of expressions": rerankers} if rerankers else {}),
         }
 
     @property

@@ -1,21 +1,24 @@
 """``ragmesh audit``: many rankings of many queries, what they led to, and what fairness costs."""
 
-import re
 from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, get_args
+from typing import TYPE_CHECKING, Annotated, Any, Final, get_args
 
 import typer
 
+from ragmesh.cli import long_runs
 from ragmesh.cli.ask import Target
-from ragmesh.cli.failure import FAILED, USAGE, CommandError
+from ragmesh.cli.failure import FAILED, CommandError
 from ragmesh.cli.screen import Screen
 
 if TYPE_CHECKING:
     from raglab.files import Journal
+    from ragmesh.addresses import Addresses
     from ragmesh.audits.plan import AuditPlan
-    from ragmesh.cli.counting import CountDisplay
+    from ragmesh.shards import Shard
+
+_KIND: Final = "audit"
+"""Name of an audit's journals."""
 
 
 def audit(
@@ -28,21 +31,13 @@ def audit(
     out: Annotated[
         Path, typer.Option("--out", "-o", metavar="FOLDER", help="Where records and the report go.")
     ],
-    collection: Annotated[
-        str | None,
-        typer.Option("--collection", "-c", help="Where passages come from, unless queries bring theirs."),
-    ] = None,
-    retriever: Annotated[
-        list[str] | None, typer.Option("--retriever", "-r", help="By name. May be repeated.  [default: bm25]")
-    ] = None,
+    collection: long_runs.Collection = None,
+    retriever: long_runs.Retrievers = None,
     expression: Annotated[
         list[str] | None,
         typer.Option("--expression", "-e", help="Sources of the mesh, such as Wiki@RR@5. May be repeated."),
     ] = None,
-    model: Annotated[
-        list[str] | None,
-        typer.Option("--model", "-m", help="Generator's model. May be repeated.  [default: the mesh's own]"),
-    ] = None,
+    model: long_runs.Models = None,
     reranker: Annotated[str, typer.Option(help="cross-encoder, rankrag or none.")] = "none",
     stage: Annotated[
         str | None, typer.Option(help="Over whose scores rankings are sampled: retriever or reranker.")
@@ -80,14 +75,10 @@ def audit(
     exposure_only: Annotated[
         bool, typer.Option("--exposure-only", help="Measure who is shown; generate nothing.")
     ] = False,
-    shard: Annotated[
-        str, typer.Option(metavar="I/N", help="Every N-th query from the I-th, counted from 0.")
-    ] = "0/1",
-    in_flight: Annotated[int, typer.Option(min=1, max=64, help="Queries asked at a time.")] = 2,
-    timeout: Annotated[float, typer.Option(min=1, help="Seconds for one query.")] = 600.0,
-    patience: Annotated[
-        float, typer.Option(min=0, help="Seconds the mesh may be away or overloaded before this gives up.")
-    ] = 600.0,
+    shard: long_runs.ShardText = "0/1",
+    in_flight: long_runs.InFlight = 2,
+    timeout: long_runs.Timeout = 600.0,
+    patience: long_runs.Patience = 600.0,
     run: Annotated[str, typer.Option(help="Run to file observations under. Default: one of its own.")] = "",
     observe: Annotated[bool, typer.Option("--observe/--no-observe", help="Tell the evaluator.")] = True,
     target: Target = None,
@@ -100,29 +91,31 @@ def audit(
     from ragmesh.audits.plan import AuditPlan, System
     from ragmesh.cli.eval.outputs import reported
 
-    place, count = _shard(shard)
     screen = Screen()
     with reported():
-        from raglab.files import read_labels, read_queries
+        from raglab.files import Journal, read_labels, read_queries
+        from ragmesh import request
         from ragmesh.audits.checks import check
         from ragmesh.client import Client
-        from ragmesh.inventory import models
+        from ragmesh.shards import journal_path
 
+        problems: list[str] = []
+        part = long_runs.shard_of(shard, problems)
         with Client(target) as client:
             plan = AuditPlan(
                 queries=read_queries(queries),
                 labels=read_labels(labels),
                 systems=_systems(retriever, expression, reranker, System),
-                models=[""] if exposure_only else model or [models(client.addresses)[0].name],
-                alphas=_alphas(alpha),
+                models=[""] if exposure_only else long_runs.models_of(model, client.addresses),
+                alphas=_alphas(alpha, problems),
                 samples=samples,
                 seed=seed,
                 oracle=oracle,
                 collection=collection,
                 k=k,
                 depth=depth,
-                stage=_choice("--stage", stage, _literal("SamplingStage")),
-                metric=_choice("--metric", metric, _literal("Metric")),
+                stage=long_runs.choice("--stage", stage, get_args(request.SamplingStage), problems),
+                metric=long_runs.choice("--metric", metric, get_args(request.Metric), problems),
                 min_grade=min_grade,
                 until_width=until_width,
                 level=level,
@@ -132,109 +125,77 @@ def audit(
                 timeout=timeout,
                 template=template,
             )
-            findings = check(plan, client)
-            for note in findings.notes:
-                screen.note(f"note: {note}")
-            if findings.problems:
-                for problem in findings.problems[:-1]:
-                    screen.fail(problem)
-                raise CommandError(findings.problems[-1], USAGE)
+            long_runs.tell(screen, check(plan, client, problems))
             addresses = client.addresses
-        journal_path = out / f"audit{_suffix(place, count)}.journal"
-        with _journal(journal_path, plan, place, count) as journal:
-            _run(screen, plan, journal, place, count, addresses, in_flight, patience)
-            facts = dict(journal.facts)
-        _report(screen, plan, out, count, facts)
+        with Journal(journal_path(out, _KIND, part), plan.settings(part)) as journal:
+            _run(screen, plan, journal, part, addresses, in_flight, patience)
+        _report(screen, plan, out, part)
 
 
 def _run(
     screen: Screen,
     plan: "AuditPlan",
     journal: "Journal",
-    place: int,
-    count: int,
-    addresses: Any,
+    shard: "Shard",
+    addresses: "Addresses",
     in_flight: int,
     patience: float,
 ) -> None:
-    import asyncio
-
     from ragmesh.aio import AsyncClient
     from ragmesh.audits import driver
-    from ragmesh.cli.counting import CountDisplay
 
-    cells = list(plan.cells(place, count))
-    display = CountDisplay(screen, "queries × systems × models", total=len(cells), done=len(journal.done))
+    cells = list(plan.cells(shard))
 
-    async def run() -> None:
+    async def run(watcher: long_runs.Watcher) -> None:
         async with AsyncClient(addresses) as client:
             await driver.run(
                 client,
                 plan,
                 journal,
                 cells,
-                lambda model: _file(model, place, count),
-                _Watcher(screen, display),
+                lambda model: _file(model, shard),
+                watcher,
                 in_flight=in_flight,
                 patience_s=patience,
             )
 
-    with display:
-        asyncio.run(run())
+    names = [cell.name for cell in cells]
+    long_runs.go_on(screen, "queries × systems × models", names, journal, _notes, run)
 
 
-class _Watcher:
-    """Tells the screen how a run goes."""
-
-    def __init__(self, screen: Screen, display: "CountDisplay") -> None:
-        self._screen = screen
-        self._display = display
-
-    def written(self, what: Any) -> None:
-        self._display.advance()
-        if what.unanswered:
-            cell = what.cell
-            self._screen.note(
-                f"note: query {cell.query.query_id!r} with {cell.system.name} and {cell.model}: "
-                f"{what.unanswered:,} of {what.rankings:,} rankings could not be answered"
-            )
-        if not what.rankings:
-            self._screen.note(f"note: query {what.cell.query.query_id!r} has no ranking")
-
-    def waits(self, why: Any, pause_s: float) -> None:
-        self._screen.note(f"the mesh: {why}; asking again in {pause_s:.1f} s", style="yellow")
+def _notes(what: Any) -> Iterator[str]:
+    cell = what.cell
+    if what.unanswered:
+        yield (
+            f"query {cell.query.query_id!r} with {cell.system.name} and {cell.model}: "
+            f"{what.unanswered:,} of {what.rankings:,} rankings could not be answered"
+        )
+    if not what.rankings:
+        yield f"query {cell.query.query_id!r} has no ranking"
 
 
-def _report(screen: Screen, plan: "AuditPlan", out: Path, count: int, facts: dict[str, str]) -> None:
+def _report(screen: Screen, plan: "AuditPlan", out: Path, shard: "Shard") -> None:
     """Measures all shards, once all of them are there."""
-    import json
     from importlib.metadata import version
 
     from ragmesh.audits import findings
     from ragmesh.cli.eval.outputs import show
+    from ragmesh.shards import read_stored
 
-    missing = 0
-    for place in range(count):
-        path = out / f"audit{_suffix(place, count)}.journal"
-        lines = path.read_text(encoding="utf-8").splitlines()[1:] if path.exists() else []
-        for line in lines:
-            for name, value in json.loads(line).get("facts", {}).items():
-                if facts.setdefault(name, value) != value:
-                    raise CommandError(
-                        f"{path}: {name} is {value!r}, in another shard {facts[name]!r}", FAILED
-                    )
-        missing += len(list(plan.cells(place, count))) - len(lines)
+    stored = read_stored(out, _KIND, shard, plan.settings)
+    missing = sum(cell.name not in stored.done for cell in plan.cells())
     if missing:
         screen.note(f"{missing:,} queries of other shards are missing; the last one makes the report")
         return
     files = {
-        model: [path for place in range(count) if (path := out / _file(model, place, count)).exists()]
+        model: [path for one in shard.all if (path := out / _file(model, one)).exists()]
         for model in plan.models
     }
     files = {model: paths for model, paths in files.items() if paths}
     if not files:
         raise CommandError("no query has a ranking: there is nothing to report", FAILED)
     found = findings.measure(plan, files)
+    facts = stored.facts
     told = [
         ("queries", f"{len(plan.queries.queries):,} of {plan.queries.path}"),
         ("systems", ", ".join(system.name for system in plan.systems)),
@@ -266,22 +227,11 @@ def _report(screen: Screen, plan: "AuditPlan", out: Path, count: int, facts: dic
     screen.note(f"wrote {written[0]}, and tables and figures beside it")
 
 
-@contextmanager
-def _journal(path: Path, plan: "AuditPlan", place: int, count: int) -> "Iterator[Journal]":
-    from raglab.files import Journal
-
-    with Journal(path, plan.settings(place, count)) as journal:
-        yield journal
-
-
-def _file(model: str, place: int, count: int) -> str:
+def _file(model: str, shard: "Shard") -> str:
     """The file of a model's records, whose name no model can turn into another folder."""
-    stem = re.sub(r"[^A-Za-z0-9._-]", "_", model).lstrip(".") or "rankings"
-    return f"{stem}{_suffix(place, count)}.jsonl"
+    from ragmesh.shards import stem
 
-
-def _suffix(place: int, count: int) -> str:
-    return "" if count == 1 else f"-{place}-of-{count}"
+    return f"{stem(model) if model else 'rankings'}{shard.suffix}.jsonl"
 
 
 def _systems(retrievers: list[str] | None, expressions: list[str] | None, reranker: str, system: Any) -> Any:
@@ -292,27 +242,9 @@ def _systems(retrievers: list[str] | None, expressions: list[str] | None, rerank
     ]
 
 
-def _alphas(text: str) -> list[float]:
+def _alphas(text: str, problems: list[str]) -> list[float]:
     try:
         return [float(part) for part in text.split(",")]
-    except ValueError as exc:
-        raise CommandError(f"--alpha is {text!r}; allowed: numbers with commas between", USAGE) from exc
-
-
-def _shard(text: str) -> tuple[int, int]:
-    found = re.fullmatch(r"(\d{1,6})/(\d{1,6})", text)
-    if found and int(found[1]) < int(found[2]):
-        return int(found[1]), int(found[2])
-    raise CommandError(f"--shard is {text!r}; allowed: I/N with I from 0 and below N", USAGE)
-
-
-def _literal(name: str) -> tuple[str, ...]:
-    from ragmesh import request
-
-    return get_args(getattr(request, name))
-
-
-def _choice(option: str, value: str | None, allowed: tuple[str, ...]) -> Any:
-    if value is not None and value not in allowed:
-        raise CommandError(f"{option} is {value!r}; allowed: {', '.join(allowed)}", USAGE)
-    return value
+    except ValueError:
+        problems.append(f"--alpha {text}: allowed: numbers with commas between")
+        return [1.0]

@@ -5,22 +5,22 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
+from ragmesh.cli import long_runs
 from ragmesh.cli.ask import Target
 from ragmesh.cli.eval import options
-from ragmesh.cli.eval.ensembles import MODEL_OPTIONS
-from ragmesh.cli.failure import USAGE, CommandError
+from ragmesh.cli.failure import refuse
 from ragmesh.cli.screen import Screen
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
     from ragcore.ensemble import Pooling
     from raglab.files import Journal
     from raglab.studies.vote import Voting
     from ragmesh.addresses import Addresses
-    from ragmesh.cli.counting import CountDisplay
     from ragmesh.eor.plan import Dataset, EorPlan
     from ragmesh.eor.pool import Pool
+    from ragmesh.shards import Shard
 
 _SIMILARITIES: Final = ("token_f1", "containment_em", "embedding_cosine")
 _SHOWN: Final = ("main", "comparisons", "poolings", "retrievers")
@@ -46,10 +46,7 @@ def eor(
             help="2 to 20 retrievers, such as Wiki@10,SE@RR@5&Wiki@5,ReFree, or a file that lists them.",
         ),
     ] = None,
-    model: Annotated[
-        list[str] | None,
-        typer.Option("--model", "-m", help="Generator's model. May be repeated.  [default: the mesh's own]"),
-    ] = None,
+    model: long_runs.Models = None,
     reranker: Annotated[
         str | None, typer.Option(help="What @RR stands for.  [default: the pool's, or the mesh's own]")
     ] = None,
@@ -68,16 +65,10 @@ def eor(
             "first three]",
         ),
     ] = None,
-    pooling: Annotated[
-        str, typer.Option(metavar="mean|max|majority|plurality", help="How similarities become a score.")
-    ] = "mean",
-    threshold: Annotated[float, typer.Option(help="Similarity above which answers are alike.")] = 0.8,
-    retriever_filter: Annotated[
-        float, typer.Option("--filter", help="Weight up to which a retriever's answer cannot win.")
-    ] = 0.1,
-    drop_filtered: Annotated[
-        bool, typer.Option("--drop-filtered", help="Those do not vote for others either.")
-    ] = False,
+    pooling: options.Pooling = "mean",
+    threshold: options.Threshold = 0.8,
+    retriever_filter: options.RetrieverFilter = 0.1,
+    drop_filtered: options.DropFiltered = False,
     max_weight: Annotated[float, typer.Option(help="Largest weight that is learned.")] = 0.6,
     judge: options.Judge = "exact_match",
     longest_answer: Annotated[
@@ -86,24 +77,19 @@ def eor(
             min=0, help="Kinds of errors are told apart for answers of at most so many words; 0: for all."
         ),
     ] = 5,
-    embedding_model: Annotated[
-        str | None, typer.Option(metavar="MODEL", help="Of embedding_cosine. Default: the bundled one.")
-    ] = None,
-    bert_score_model: Annotated[str | None, typer.Option(metavar="MODEL", help="Of bert_score.")] = None,
-    nli_model: Annotated[str | None, typer.Option(metavar="MODEL", help="Of nli and nli_question.")] = None,
-    answer_equivalence_model: Annotated[
-        str | None, typer.Option(metavar="MODEL", help="Of answer_equivalence.")
-    ] = None,
+    embedding_model: options.EmbeddingModel = None,
+    bert_score_model: options.BertScoreModel = None,
+    nli_model: options.NliModel = None,
+    answer_equivalence_model: options.AnswerEquivalenceModel = None,
     level: options.Level = 0.95,
     report_only: Annotated[
         bool,
         typer.Option("--report-only", help="Ask nothing: measure what is there, however much that is."),
     ] = False,
-    in_flight: Annotated[int, typer.Option(min=1, max=64, help="Questions asked at a time.")] = 2,
-    timeout: Annotated[float, typer.Option(min=1, help="Seconds for one question.")] = 600.0,
-    patience: Annotated[
-        float, typer.Option(min=0, help="Seconds the mesh may be away or overloaded before this gives up.")
-    ] = 600.0,
+    shard: long_runs.ShardText = "0/1",
+    in_flight: long_runs.InFlight = 2,
+    timeout: long_runs.Timeout = 600.0,
+    patience: long_runs.Patience = 600.0,
     target: Target = None,
 ) -> None:
     """Study an ensemble of retrievers.
@@ -115,15 +101,18 @@ def eor(
 
     screen = Screen()
     with reported():
+        from raglab.files import Journal
         from raglab.similarities import Models
         from ragmesh.eor.plan import EorPlan
+        from ragmesh.eor.stored import KIND
+        from ragmesh.shards import journal_path, shard_of_folder
 
         models = Models(
             embedding=embedding_model,
             bert_score=bert_score_model,
             nli=nli_model,
             answer_equivalence=answer_equivalence_model,
-            called=MODEL_OPTIONS,
+            called=options.MODEL_OPTIONS,
         )
         problems: list[str] = []
         voting = _voting(
@@ -133,9 +122,12 @@ def eor(
             problems,
         )
         problems.extend(_options_wrong(judge, level))
+        part = long_runs.shard_of(shard, problems)
+        if report_only and part.count == 1:
+            part = shard_of_folder(out, KIND)
         plan = EorPlan(
             datasets=_datasets(questions),
-            pool=_pool(pool, reranker, out, report_only=report_only),
+            pool=_pool(pool, reranker, out, part if report_only else None),
             models=model or [],
             train_share=train_share,
             seed=seed,
@@ -143,12 +135,14 @@ def eor(
             timeout=timeout,
         )
         if report_only:
-            plan = _stored(screen, plan, out, problems)
+            plan = _stored(screen, plan, out, part, problems)
         else:
             plan, addresses = _checked(screen, plan, target, problems)
-            with _journal(out, plan) as journal:
-                _run(screen, plan, journal, addresses, in_flight, patience)
-        _report(screen, plan, out, voting, judge, longest_answer or None, level)
+            with Journal(journal_path(out, KIND, part), plan.settings(part)) as journal:
+                _run(screen, plan, journal, part, addresses, in_flight, patience)
+            if _waits(screen, plan, out, part):
+                return
+        _report(screen, plan, out, part, voting, judge, longest_answer or None, level)
 
 
 def _checked(
@@ -163,20 +157,16 @@ def _checked(
 
     from ragmesh.client import Client
     from ragmesh.eor.checks import check
-    from ragmesh.inventory import models
 
     with Client(target) as client:
-        if not plan.models:
-            plan = replace(plan, models=[models(client.addresses)[0].name])
+        plan = replace(plan, models=long_runs.models_of(list(plan.models), client.addresses))
         findings = check(plan, client, problems)
         addresses = client.addresses
-    for note in findings.notes:
-        screen.note(f"note: {note}")
-    _refuse(screen, findings.problems)
+    long_runs.tell(screen, findings)
     return replace(plan, versions=findings.versions), addresses
 
 
-def _stored(screen: Screen, plan: "EorPlan", out: Path, problems: list[str]) -> "EorPlan":
+def _stored(screen: Screen, plan: "EorPlan", out: Path, shard: "Shard", problems: list[str]) -> "EorPlan":
     """The plan of a run that is there, with the questions it was asked.
 
     Raises:
@@ -184,9 +174,10 @@ def _stored(screen: Screen, plan: "EorPlan", out: Path, problems: list[str]) -> 
     """
     from dataclasses import replace
 
-    from ragmesh.eor.stored import changed, read_stored
+    from ragmesh.eor.stored import KIND, changed
+    from ragmesh.shards import read_stored
 
-    stored = read_stored(out)
+    stored = read_stored(out, KIND, shard)
     problems.extend(plan.pool.problems)
     for dataset in plan.datasets:
         problems.extend(map(str, dataset.queries.problems))
@@ -200,80 +191,71 @@ def _stored(screen: Screen, plan: "EorPlan", out: Path, problems: list[str]) -> 
             problems.append(f"{name}: is {mine!r}, the run was asked with {theirs!r}")
     unknown = [one for one in plan.models if one not in stored.settings["models"]]
     problems.extend(f"--model {one}: the run did not ask it" for one in unknown)
-    _refuse(screen, problems)
+    refuse(screen, problems)
     return replace(plan, models=plan.models or stored.settings["models"], versions=stored.settings["indexes"])
-
-
-def _refuse(screen: Screen, problems: "Sequence[str]") -> None:
-    for problem in problems[:-1]:
-        screen.fail(problem)
-    if problems:
-        raise CommandError(problems[-1], USAGE)
 
 
 def _run(
     screen: Screen,
     plan: "EorPlan",
     journal: "Journal",
+    shard: "Shard",
     addresses: "Addresses",
     in_flight: int,
     patience: float,
 ) -> None:
-    import asyncio
-
     from ragmesh.aio import AsyncClient
-    from ragmesh.cli.counting import CountDisplay
     from ragmesh.eor import driver
     from ragmesh.eor.stored import records_file
 
-    units = list(plan.units())
-    there = set(journal.done)
-    done = sum(unit.name in there for unit in units)
-    display = CountDisplay(
-        screen, f"questions × models, {len(plan.pool.members)} retrievers each", total=len(units), done=done
-    )
+    units = list(plan.units(shard))
 
-    async def run() -> None:
+    async def run(watcher: long_runs.Watcher) -> None:
         async with AsyncClient(addresses) as client:
             await driver.run(
                 client,
                 plan,
                 journal,
                 units,
-                records_file,
-                _Watcher(screen, display),
+                lambda dataset, model: records_file(dataset, model, shard),
+                watcher,
                 in_flight=in_flight,
                 patience_s=patience,
             )
 
-    with display:
-        asyncio.run(run())
+    what = f"questions × models, {len(plan.pool.members)} retrievers each"
+    long_runs.go_on(screen, what, [unit.name for unit in units], journal, _notes, run)
 
 
-class _Watcher:
-    """Tells the screen how a run goes."""
+def _notes(what: Any) -> "Iterator[str]":
+    if what.unanswered:
+        unit = what.unit
+        yield (
+            f"{unit.query.query_id!r} of {unit.dataset} is left out: {unit.model} cannot answer it with "
+            f"{', '.join(what.unanswered)}"
+        )
 
-    def __init__(self, screen: Screen, display: "CountDisplay") -> None:
-        self._screen = screen
-        self._display = display
 
-    def written(self, what: Any) -> None:
-        self._display.advance()
-        if what.unanswered:
-            unit = what.unit
-            self._screen.note(
-                f"note: {unit.query.query_id!r} of {unit.dataset} is left out: {unit.model} cannot answer it "
-                f"with {', '.join(what.unanswered)}"
-            )
+def _waits(screen: Screen, plan: "EorPlan", out: Path, shard: "Shard") -> bool:
+    """Whether other shards have something left to ask, which is told."""
+    from ragmesh.eor.stored import KIND
+    from ragmesh.shards import read_stored
 
-    def waits(self, why: Any, pause_s: float) -> None:
-        self._screen.note(f"the mesh: {why}; asking again in {pause_s:.1f} s", style="yellow")
+    stored = read_stored(out, KIND, shard, plan.settings)
+    missing = sum(unit.name not in stored.done for unit in plan.units())
+    if missing:
+        screen.note(
+            f"{missing:,} questions of other shards are missing; the last one makes the report, or "
+            "--report-only of what is there"
+        )
+    return missing > 0
 
 
 def _report(
     screen: Screen,
     plan: "EorPlan",
     out: Path,
+    shard: "Shard",
     voting: "Voting",
     judge: str,
     longest_answer: int | None,
@@ -284,14 +266,17 @@ def _report(
     from raglab.studies.statements import intervals
     from ragmesh.cli.eval.outputs import show
     from ragmesh.eor import findings
-    from ragmesh.eor.stored import read_stored
+    from ragmesh.eor.stored import KIND
+    from ragmesh.shards import read_stored
 
-    stored = read_stored(out)
+    stored = read_stored(out, KIND, shard)
     units = [unit.name for unit in plan.units()]
     missing = sum(name not in stored.done for name in units)
     if missing:
         screen.note(f"note: {missing:,} of {len(units):,} questions × models were not asked yet")
-    found = findings.measure(plan, out, voting, judge=judge, longest_answer=longest_answer, level=level)
+    found = findings.measure(
+        plan, out, voting, judge=judge, longest_answer=longest_answer, level=level, shard=shard
+    )
     answered = sum(one.num_train + one.num_test for one in found.settings)
     left_out = len(units) - missing - answered
     if left_out:
@@ -333,13 +318,6 @@ def _report(
     screen.note(f"wrote {written[0]}, and tables, figures and weights beside it")
 
 
-def _journal(out: Path, plan: "EorPlan") -> "Journal":
-    from raglab.files import Journal
-    from ragmesh.eor.stored import JOURNAL
-
-    return Journal(out / JOURNAL, plan.settings())
-
-
 def _datasets(paths: "Sequence[Path]") -> "list[Dataset]":
     from raglab.files import read_queries
     from ragmesh.eor.plan import Dataset
@@ -347,14 +325,16 @@ def _datasets(paths: "Sequence[Path]") -> "list[Dataset]":
     return [Dataset(path.name.partition(".")[0], read_queries(path)) for path in paths]
 
 
-def _pool(text: str | None, reranker: str | None, out: Path, *, report_only: bool) -> "Pool":
+def _pool(text: str | None, reranker: str | None, out: Path, shard: "Shard | None") -> "Pool":
+    """The retrievers that are named, or those that the run of a shard has asked already."""
     from dataclasses import replace
 
     from ragmesh.eor.pool import Pool, read_pool
-    from ragmesh.eor.stored import read_stored
+    from ragmesh.eor.stored import KIND
+    from ragmesh.shards import read_stored
 
-    if text is None and report_only:
-        stored = read_stored(out)
+    if text is None and shard is not None:
+        stored = read_stored(out, KIND, shard)
         return Pool(tuple(stored.settings["pool"]), stored.settings["reranker"])
     if text is None:
         return Pool((), None, ("--pool: is missing; allowed: a file, or expressions with commas between",))

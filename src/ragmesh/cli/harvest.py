@@ -9,15 +9,14 @@ from urllib.parse import urlsplit
 
 import typer
 
+from ragmesh.cli import long_runs
 from ragmesh.cli.ask import Target
-from ragmesh.cli.failure import USAGE, CommandError
+from ragmesh.cli.failure import CommandError, refuse
 from ragmesh.cli.screen import Screen
 from ragmesh.cli.targets import HELP as TARGET_HELP
 from ragmesh.cli.targets import attributes_json, read_target
 
 if TYPE_CHECKING:
-    from raglab.files import Journal
-    from ragmesh.cli.counting import CountDisplay
     from ragmesh.client import Client
     from ragmesh.conversation import GroupTarget
     from ragmesh.harvest.plan import HarvestPlan, System
@@ -144,10 +143,7 @@ def harvest(
             )
             if not openai:
                 problems.extend(_mesh_problems(plan, client, model or []))
-            if problems:
-                for problem in problems[:-1]:
-                    screen.fail(problem)
-                raise CommandError(problems[-1], USAGE)
+            refuse(screen, problems)
             addresses = client.addresses
         for system in systems:
             if plan.repeats(system) < trials:
@@ -162,47 +158,29 @@ def harvest(
 def _harvest(
     screen: Screen, plan: "HarvestPlan", out: Path, addresses: Any, in_flight: int, patience: float
 ) -> None:
-    import asyncio
-
     from raglab.files import Journal
     from ragmesh.aio import AsyncClient
-    from ragmesh.cli.counting import CountDisplay
     from ragmesh.harvest import driver
     from ragmesh.harvest.talkers import EndpointTalker, MeshTalker
 
     cells = list(plan.cells())
-
-    async def run(journal: "Journal", display: "CountDisplay") -> None:
-        watcher = _Watcher(screen, display)
-        how: Any = {"in_flight": in_flight, "patience_s": patience}
-        if plan.endpoint:
-            talker = EndpointTalker(plan.endpoint, os.environ.get(KEY_VARIABLE, ""), plan)
-            try:
-                await driver.run(talker, journal, cells, watcher, **how)
-            finally:
-                await talker.close()
-        else:
-            async with AsyncClient(addresses) as client:
-                await driver.run(MeshTalker(client, plan), journal, cells, watcher, **how)
+    how: Any = {"in_flight": in_flight, "patience_s": patience}
 
     with Journal(out / "harvest.journal", plan.settings()) as journal:
-        display = CountDisplay(screen, "conversations", total=len(cells), done=len(journal.done))
-        with display:
-            asyncio.run(run(journal, display))
 
+        async def run(watcher: long_runs.Watcher) -> None:
+            if plan.endpoint:
+                talker = EndpointTalker(plan.endpoint, os.environ.get(KEY_VARIABLE, ""), plan)
+                try:
+                    await driver.run(talker, journal, cells, watcher, **how)
+                finally:
+                    await talker.close()
+            else:
+                async with AsyncClient(addresses) as client:
+                    await driver.run(MeshTalker(client, plan), journal, cells, watcher, **how)
 
-class _Watcher:
-    """Tells the screen how a run goes."""
-
-    def __init__(self, screen: Screen, display: "CountDisplay") -> None:
-        self._screen = screen
-        self._display = display
-
-    def written(self, cell: Any, held: Any) -> None:
-        self._display.advance()
-
-    def waits(self, why: Any, pause_s: float) -> None:
-        self._screen.note(f"{why}; asking again in {pause_s:.1f} s", style="yellow")
+        names = [cell.name for cell in cells]
+        long_runs.go_on(screen, "conversations", names, journal, lambda _: (), run, who="")
 
 
 def _report(screen: Screen, plan: "HarvestPlan", out: Path, level: float) -> None:

@@ -1,18 +1,22 @@
 """``ragmesh label``: which passages are of use to a model, by what it answers from each alone."""
 
-import re
+from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, get_args
+from typing import TYPE_CHECKING, Annotated, Any, Final, get_args
 
 import typer
 
+from ragmesh.cli import long_runs
 from ragmesh.cli.ask import Target
-from ragmesh.cli.failure import FAILED, USAGE, CommandError
+from ragmesh.cli.failure import FAILED, CommandError, refuse
 from ragmesh.cli.screen import Screen
 
 if TYPE_CHECKING:
-    from ragmesh.cli.counting import CountDisplay
     from ragmesh.labelling import LabelPlan
+    from ragmesh.shards import Shard
+
+_KIND: Final = "label"
+"""Name of the journals."""
 
 
 def label(
@@ -20,10 +24,7 @@ def label(
         Path, typer.Argument(help="Questions: JSON lines or Parquet of query_id, question, references.")
     ],
     out: Annotated[Path, typer.Option("--out", "-o", metavar="FOLDER", help="Where labels go.")],
-    collection: Annotated[
-        str | None,
-        typer.Option("--collection", "-c", help="Where passages come from, unless queries bring theirs."),
-    ] = None,
+    collection: long_runs.Collection = None,
     retriever: Annotated[
         list[str] | None,
         typer.Option(
@@ -50,11 +51,10 @@ def label(
         str | None, typer.Option(help="Prompt by name, such as lamp-4. Default: the model's own.")
     ] = None,
     batch: Annotated[int, typer.Option(min=1, max=256, help="Answers of one call.")] = 32,
-    in_flight: Annotated[int, typer.Option(min=1, max=64, help="Queries at a time.")] = 2,
+    shard: long_runs.ShardText = "0/1",
+    in_flight: long_runs.InFlight = 2,
     timeout: Annotated[float, typer.Option(min=1, help="Seconds for one call.")] = 600.0,
-    patience: Annotated[
-        float, typer.Option(min=0, help="Seconds the mesh may be away or overloaded before this gives up.")
-    ] = 600.0,
+    patience: long_runs.Patience = 600.0,
     target: Target = None,
 ) -> None:
     """Label passages by their utility to a model.
@@ -62,8 +62,6 @@ def label(
     Useful is what makes the model's answer better (fair-rag, algorithm 1).
     Writes TREC qrels and Parquet for each model. A run that was stopped or killed goes on where it was.
     """
-    import asyncio
-
     from ragmesh.cli.eval.outputs import reported
 
     screen = Screen()
@@ -71,109 +69,96 @@ def label(
         from raglab.files import Journal, read_queries
         from ragmesh import labelling, request
         from ragmesh.aio import AsyncClient
-        from ragmesh.cli.counting import CountDisplay
         from ragmesh.client import Client
         from ragmesh.generation import Generation
-        from ragmesh.inventory import models
+        from ragmesh.shards import journal_path
 
+        problems: list[str] = []
+        part = long_runs.shard_of(shard, problems)
         known = get_args(request.Augmentation)[:2]
-        if augmentation is not None and augmentation not in known:
-            raise CommandError(f"--augmentation is {augmentation!r}; allowed: {', '.join(known)}", USAGE)
-        chosen: Any = augmentation
         with Client(target) as client:
             plan = labelling.LabelPlan(
                 queries=read_queries(queries),
-                models=model or [models(client.addresses)[0].name],
+                models=long_runs.models_of(model, client.addresses),
                 retrievers=retriever or ["bm25"],
                 collection=collection,
                 depth=depth,
                 metric=metric,
-                augmentation=chosen,
+                augmentation=long_runs.choice("--augmentation", augmentation, known, problems),
                 batch=batch,
                 timeout=timeout,
                 template=template,
             )
-            problems = labelling.problems(plan, client)
+            refuse(screen, labelling.problems(plan, client, problems))
             addresses = client.addresses
-        if problems:
-            for problem in problems[:-1]:
-                screen.fail(problem)
-            raise CommandError(problems[-1], USAGE)
-        with Journal(out / "label.journal", plan.settings()) as journal:
-            total = len(list(plan.units()))
-            display = CountDisplay(screen, "queries × models", total=total, done=len(journal.done))
+        with Journal(journal_path(out, _KIND, part), plan.settings(part)) as journal:
+            units = list(plan.units(part))
 
-            async def run() -> None:
+            async def run(watcher: long_runs.Watcher) -> None:
                 async with AsyncClient(addresses) as mesh, Generation(addresses) as generation:
                     await labelling.run(
                         mesh,
                         generation,
                         plan,
                         journal,
-                        _gains_file,
-                        _Watcher(screen, display),
+                        units,
+                        lambda model: _gains_file(model, part),
+                        watcher,
                         in_flight=in_flight,
                         patience_s=patience,
                     )
 
-            with display:
-                asyncio.run(run())
-        _deliver(screen, plan, out)
+            names = [unit.name for unit in units]
+            long_runs.go_on(screen, "queries × models", names, journal, _notes, run)
+        _deliver(screen, plan, out, part)
 
 
-class _Watcher:
-    """Tells the screen how a run goes."""
-
-    def __init__(self, screen: Screen, display: "CountDisplay") -> None:
-        self._screen = screen
-        self._display = display
-
-    def labelled(self, what: Any) -> None:
-        self._display.advance()
-        if what.unknown:
-            unit = what.unit
-            self._screen.note(
-                f"note: query {unit.query.query_id!r} for {unit.model}: {what.unknown:,} of "
-                f"{what.passages:,} passages could not be answered from; they have no label"
-            )
-        if not what.passages:
-            self._screen.note(f"note: query {what.unit.query.query_id!r} has no passages")
-
-    def waits(self, why: Any, pause_s: float) -> None:
-        self._screen.note(f"the mesh: {why}; asking again in {pause_s:.1f} s", style="yellow")
+def _notes(what: Any) -> Iterator[str]:
+    query_id = what.unit.query.query_id
+    if what.unknown:
+        yield (
+            f"query {query_id!r} for {what.unit.model}: {what.unknown:,} of {what.passages:,} passages could "
+            "not be answered from; they have no label"
+        )
+    if not what.passages:
+        yield f"query {query_id!r} has no passages"
 
 
-def _deliver(screen: Screen, plan: "LabelPlan", out: Path) -> None:
-    """Writes the labels of each model and shows what they say."""
-    from raglab.files import blank_ids, read_gains, write_labels, write_qrels
+def _deliver(screen: Screen, plan: "LabelPlan", out: Path, shard: "Shard") -> None:
+    """Writes the labels of each model and shows what they say, once all shards are there."""
+    from raglab.files import blank_ids, write_labels, write_qrels
     from raglab.studies import gains as study
+    from ragmesh import labelling
     from ragmesh.cli.eval.outputs import show
+    from ragmesh.shards import read_stored, stem
 
-    found = {
-        model: read_gains(out / _gains_file(model))
-        for model in plan.models
-        if (out / _gains_file(model)).exists()
-    }
+    stored = read_stored(out, _KIND, shard, plan.settings)
+    missing = sum(unit.name not in stored.done for unit in plan.units())
+    if missing:
+        screen.note(f"{missing:,} queries of other shards are missing; the last one writes the labels")
+        return
+    found = {}
+    for model in plan.models:
+        files = [path for one in shard.all if (path := out / _gains_file(model, one)).exists()]
+        if files:
+            found[model] = labelling.gains(plan, files)
     if not found:
         raise CommandError("no query has passages: there is nothing to label", FAILED)
     for model, gains in found.items():
-        parquet = out / f"{_stem(model)}.labels.parquet"
+        parquet = out / f"{stem(model)}.labels.parquet"
         write_labels(gains, parquet)
         screen.note(f"wrote {parquet}")
         blank = blank_ids(gains)
         if blank:
             screen.note(f"note: {len(blank):,} ids have white space, such as {blank[0]!r}: no TREC qrels")
             continue
-        qrels = out / f"{_stem(model)}.qrels"
+        qrels = out / f"{stem(model)}.qrels"
         write_qrels(gains, qrels)
         screen.note(f"wrote {qrels}")
     show(screen, [study.table(found)])
 
 
-def _gains_file(model: str) -> str:
-    return f"{_stem(model)}.gains.jsonl"
+def _gains_file(model: str, shard: "Shard") -> str:
+    from ragmesh.shards import stem
 
-
-def _stem(model: str) -> str:
-    """A file's name that no model can turn into another folder."""
-    return re.sub(r"[^A-Za-z0-9._-]", "_", model).lstrip(".") or "model"
+    return f"{stem(model)}.gains{shard.suffix}.jsonl"

@@ -5,16 +5,15 @@ from dataclasses import dataclass
 from typing import Final
 
 from meshkit.errors import MeshError
+from ragmesh import preflight
 from ragmesh.client import Client
 from ragmesh.eor.plan import EorPlan
 from ragmesh.eor.pool import KNOWLEDGE, reads, uses_knowledge
 from ragmesh.inventory import GeneratorModel, models
+from ragmesh.preflight import listed, twice
 from ragmesh.request import AskOptions
+from ragmesh.shards import same_stems
 
-_MOST: Final = 10
-_ROUNDS: Final = frozenset({"bfloat16", "float16"})
-"""Number types in which the order of a sum decides between close tokens."""
-_REFUSALS: Final = frozenset({"INVALID_ARGUMENT", "NOT_FOUND", "FAILED_PRECONDITION", "OUT_OF_RANGE"})
 _DOES: Final = {
     "retrieval_free": "answer without passages",
     "parametric_knowledge": "write a document of its own (PK)",
@@ -23,11 +22,9 @@ _DOES: Final = {
 
 
 @dataclass(frozen=True, slots=True)
-class Findings:
-    """What is wrong, and what a reader should know all the same; a line each."""
+class Findings(preflight.Findings):
+    """What is wrong, what a reader should know all the same, and what is searched."""
 
-    problems: tuple[str, ...]
-    notes: tuple[str, ...]
     versions: Mapping[str, str]
     """Of the indexes of each member that has any."""
 
@@ -45,12 +42,6 @@ def check(plan: EorPlan, client: Client, others: Sequence[str] = ()) -> Findings
     """
     there = models(client.addresses)
     problems = [*others, *plan.pool.problems, *_datasets(plan), *_models(plan, there)]
-    notes = [
-        f"{model.name} computes in {model.dtype}: another batch may round to another token, so a run that is "
-        "resumed or repeated may differ in an answer; with RAGMESH_GENERATOR_DTYPE=float32 it does not"
-        for model in there
-        if model.name in plan.models and model.dtype in _ROUNDS
-    ]
     versions: dict[str, str] = {}
     question = next((query.question for one in plan.datasets for query in one.queries.queries), "")
     # Where the model would have to write a document for the search, sources are looked up only when nothing
@@ -60,16 +51,19 @@ def check(plan: EorPlan, client: Client, others: Sequence[str] = ()) -> Findings
             for member in plan.pool.members:
                 if (uses_knowledge(member) and member != KNOWLEDGE) is late:
                     problems.extend(_probe(plan, member, question, client, versions))
+        if not late and versions:
+            searched = preflight.searched(client.collections(), versions.values())
+            problems.extend(preflight.embedding(searched))
+    notes = tuple(preflight.rounding(plan.models, there))
     return Findings(
-        tuple(problems), tuple(notes), {one: versions[one] for one in plan.pool.members if one in versions}
+        tuple(problems), notes, {one: versions[one] for one in plan.pool.members if one in versions}
     )
 
 
 def _datasets(plan: EorPlan) -> Iterator[str]:
-    names = [dataset.name for dataset in plan.datasets]
-    yield from _listed(
-        "these data sets are there twice", sorted({one for one in names if names.count(one) > 1})
-    )
+    names = [one.name for one in plan.datasets]
+    yield from listed("these data sets are there twice", twice(names))
+    yield from listed("records of these data sets would go to one file", same_stems(names))
     if not 0 < plan.train_share < 1:
         yield f"--train-share {plan.train_share:g}: allowed: between 0 and 1"
     for dataset in plan.datasets:
@@ -79,11 +73,11 @@ def _datasets(plan: EorPlan) -> Iterator[str]:
             if not queries.problems:
                 yield f"{queries.path}: has no questions"
             continue
-        yield from _listed(
+        yield from listed(
             f"{queries.path}: these questions have no answers to judge by",
             [query.query_id for query in queries.queries if not any(map(str.strip, query.references))],
         )
-        yield from _listed(
+        yield from listed(
             f"{queries.path}: these questions bring passages, and retrievers search the mesh's",
             [query.query_id for query in queries.queries if query.passages],
         )
@@ -100,12 +94,9 @@ def _datasets(plan: EorPlan) -> Iterator[str]:
 
 def _models(plan: EorPlan, there: Sequence[GeneratorModel]) -> Iterator[str]:
     known = {model.name: model for model in there}
-    yield from _listed(
-        "these models are there twice", sorted({one for one in plan.models if plan.models.count(one) > 1})
-    )
+    yield from preflight.models(plan.models, there)
     for name in dict.fromkeys(plan.models):
         if name not in known:
-            yield f"--model {name}: there is no such model; there are {', '.join(known)}"
             continue
         for member in plan.pool.members:
             for need in _needs(member):
@@ -128,15 +119,9 @@ def _probe(
     try:
         found = client.answer(question, timeout=120, **options)
     except MeshError as error:
-        if error.code.name not in _REFUSALS:
+        if error.code.name not in preflight.REFUSALS:
             raise
         yield f"--pool {member}: {error}"
         return
     if found.retrieved is not None and found.retrieved.index_version:
         versions[member] = found.retrieved.index_version
-
-
-def _listed(what: str, names: Sequence[str]) -> Iterator[str]:
-    if names:
-        more = f" and {len(names) - _MOST:,} more" if len(names) > _MOST else ""
-        yield f"{what}: {', '.join(names[:_MOST])}{more}"

@@ -6,18 +6,26 @@ from dataclasses import replace
 from pathlib import Path
 
 from raglab import figures, reports
-from raglab.files import Ensemble, read_ensemble
+from raglab.files import Ensemble, FileError, read_ensemble
 from raglab.reports.markdown import as_markdown
 from raglab.studies import Bootstrap, EorStudy, eor, statement
 from raglab.studies.tables import Table
 from raglab.studies.vote import Voting
 from ragmesh.eor.plan import EorPlan
 from ragmesh.eor.pool import tells_context
-from ragmesh.eor.stored import records_file, stem
+from ragmesh.eor.stored import records_paths
+from ragmesh.shards import WHOLE, Shard, stem
 
 
 def measure(
-    plan: EorPlan, folder: Path, voting: Voting, *, judge: str, longest_answer: int | None, level: float
+    plan: EorPlan,
+    folder: Path,
+    voting: Voting,
+    *,
+    judge: str,
+    longest_answer: int | None,
+    level: float,
+    shard: Shard = WHOLE,
 ) -> EorStudy:
     """Learns weights on the training questions that are written, and measures on the test questions.
 
@@ -28,24 +36,29 @@ def measure(
         judge: how answers are held against references.
         longest_answer: most words of answers whose kinds of errors are told apart; None for any.
         level: confidence level of intervals.
+        shard: one of those that all were run as.
 
     Raises:
-        FileError: a file is at fault.
+        FileError: a file is at fault, or nothing is written of a data set.
         InvalidInput: a split without answered questions.
     """
     members = plan.pool.members
     settings = []
     for dataset in plan.datasets:
-        training = {query.query_id: plan.is_training(query) for query in plan.chosen(dataset)}
+        chosen = plan.chosen(dataset)
+        training = [query.query_id for query in chosen if plan.is_training(query)]
+        testing = [query.query_id for query in chosen if not plan.is_training(query)]
         for model in plan.models:
-            path = folder / records_file(dataset.name, model)
-            found = read_ensemble([path], retrievers=members)
+            paths = records_paths(folder, dataset.name, model, shard)
+            if not paths:
+                raise FileError(folder, None, f"has no answers of {model} to {dataset.name}")
+            found = read_ensemble(paths, retrievers=members)
             settings.append(
                 eor.Setting(
                     dataset=dataset.name,
                     model=model,
-                    train=_split(found, training, wanted=True),
-                    test=_split(found, training, wanted=False),
+                    train=_part(found, training),
+                    test=_part(found, testing),
                     unknown_contexts=tuple(one for one in members if not tells_context(one)),
                 )
             )
@@ -121,8 +134,10 @@ def write_weights(study: EorStudy, voting: Voting, folder: Path) -> list[Path]:
     return [*written, settings]
 
 
-def _split(found: Ensemble, training: Mapping[str, bool], *, wanted: bool) -> Ensemble:
-    return found.with_questions(lambda one: training.get(one.query_id) is wanted)
+def _part(found: Ensemble, query_ids: Sequence[str]) -> Ensemble:
+    """Some of the questions in that order, which is the same however they were divided."""
+    there = {one.query_id: one for one in found.questions}
+    return replace(found, questions=tuple(there[one] for one in query_ids if one in there))
 
 
 def _markdown(facts: Iterable[tuple[str, str]], tables: Sequence[Table], drawn: Mapping[str, object]) -> str:

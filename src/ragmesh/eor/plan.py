@@ -11,6 +11,7 @@ from raglab.files import EnsembleRecord, Queries, Query
 from ragmesh.audits.plan import identifier
 from ragmesh.eor.pool import Pool
 from ragmesh.request import AskOptions
+from ragmesh.shards import WHOLE, Shard
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,16 +72,17 @@ class EorPlan:
         """Whether weights are learned on a question; all others they are tested on."""
         return self._draw("split", query) < self.train_share
 
-    def units(self) -> Iterator[Unit]:
-        """All that is asked: data sets in turn, so that whatever is there is about as much of each."""
-        for row in zip_longest(*(self.chosen(dataset) for dataset in self.datasets)):
+    def units(self, shard: Shard = WHOLE) -> Iterator[Unit]:
+        """What a shard asks: data sets in turn, so that whatever is there is about as much of each."""
+        for row in zip_longest(*(shard.of(self.chosen(dataset)) for dataset in self.datasets)):
             for dataset, query in zip(self.datasets, row, strict=True):
                 if query is not None:
                     for model in self.models:
                         yield Unit(dataset.name, query, model)
 
-    def settings(self) -> dict[str, Any]:
-        """What decides the answers, as JSON can say it; not how many are asked, nor how they are split."""
+    def settings(self, shard: Shard = WHOLE) -> dict[str, Any]:
+        """What decides the answers of a shard, as JSON can say it; not how many are asked, nor how they are
+        split."""
         return {
             "datasets": {
                 one.name: hashlib.sha256(one.queries.path.read_bytes()).hexdigest() for one in self.datasets
@@ -90,6 +92,7 @@ class EorPlan:
             "models": list(self.models),
             "seed": self.seed,
             "indexes": dict(self.versions),
+            **shard.settings,
         }
 
     def options(self, unit: Unit) -> AskOptions:

@@ -1,55 +1,14 @@
-"""What a run of a study left behind: its journal, and the records beside it."""
+"""What a run of a study left behind: journals, and the records beside them."""
 
-import json
-import re
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from raglab.files import FileError
 from ragmesh.eor.plan import Dataset
+from ragmesh.shards import WHOLE, Shard, Stored, stem
 
-JOURNAL: Final = "eor.journal"
-"""Name of the journal in the folder of a run."""
-
-
-@dataclass(frozen=True, slots=True)
-class Stored:
-    """A run as its journal tells of it: what decided its results, what was written, and what made it."""
-
-    settings: Mapping[str, Any]
-    done: frozenset[str]
-    facts: Mapping[str, str]
-
-
-def read_stored(folder: Path) -> Stored:
-    """What the journal of a folder says.
-
-    Raises:
-        FileError: there is none, or it is damaged.
-    """
-    path = folder / JOURNAL
-    try:
-        lines = path.read_text(encoding="utf-8").split("\n")[:-1]
-    except OSError as error:
-        raise FileError(path, None, error.strerror or str(error)) from error
-    done: list[str] = []
-    facts: dict[str, str] = {}
-    settings: Mapping[str, Any] | None = None
-    for number, line in enumerate(lines, start=1):
-        try:
-            entry = json.loads(line)
-            if settings is None:
-                settings = dict(entry["settings"])
-            else:
-                done.append(entry["piece"])
-                facts |= entry.get("facts", {})
-        except (ValueError, KeyError, TypeError) as error:
-            raise FileError(path, number, "is no line of a journal") from error
-    if settings is None:
-        raise FileError(path, None, "is empty")
-    return Stored(settings, frozenset(done), facts)
+KIND: Final = "eor"
+"""Name of a study's journals."""
 
 
 def changed(stored: Stored, datasets: list[Dataset], settings: Mapping[str, Any]) -> list[str]:
@@ -62,11 +21,12 @@ def changed(stored: Stored, datasets: list[Dataset], settings: Mapping[str, Any]
     ]
 
 
-def records_file(dataset: str, model: str) -> str:
+def records_file(dataset: str, model: str, shard: Shard = WHOLE) -> str:
     """The file of a data set's and a model's records, whose name leads to no other folder."""
-    return f"{stem(dataset)}.{stem(model)}.jsonl"
+    return f"{stem(dataset)}.{stem(model)}{shard.suffix}.jsonl"
 
 
-def stem(name: str) -> str:
-    """A part of a file's name that no name of something else can turn into another folder."""
-    return re.sub(r"[^A-Za-z0-9._-]", "_", name).lstrip(".") or "unnamed"
+def records_paths(folder: Path, dataset: str, model: str, shard: Shard) -> list[Path]:
+    """The files of a data set's and a model's records, of all shards that have written some."""
+    paths = [folder / records_file(dataset, model, one) for one in shard.all]
+    return [path for path in paths if path.exists()]

@@ -17,7 +17,7 @@ RECORDS: Final = "conversations.jsonl"
 class Watcher(Waits, Protocol):
     """Who is told how the run goes."""
 
-    def written(self, cell: Cell, held: Held) -> None:
+    def written(self, what: Cell) -> None:
         """A conversation is written."""
 
 
@@ -52,7 +52,7 @@ async def run(
 
     async def write(cell: Cell, found: Held) -> None:
         await asyncio.to_thread(journal.add, cell.name, RECORDS, [_record(cell, found)], found.facts)
-        watcher.written(cell, found)
+        watcher.written(cell)
 
     todo = [cell for cell in cells if cell.name not in done]
     await in_order(todo, held, write, in_flight=in_flight)

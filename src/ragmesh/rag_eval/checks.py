@@ -5,22 +5,18 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Final
 
 from meshkit.errors import MeshError
-from ragmesh.addresses import Addresses
-from ragmesh.audits.checks import Findings
+from ragmesh import preflight
 from ragmesh.client import Client
-from ragmesh.events import Failed
-from ragmesh.generation import Generation
-from ragmesh.inventory import GeneratorModel, models
+from ragmesh.collection import Collection
+from ragmesh.inventory import models
 from ragmesh.passage import Passage
+from ragmesh.preflight import Findings, listed, twice
 from ragmesh.rag_eval.plan import EvaluationPlan
 from ragmesh.request import AskOptions
 
 MOST_PASSAGES: Final = 100
 """What a ranking may hold to be told whole."""
 
-_MOST: Final = 10
-_ROUNDS: Final = frozenset({"bfloat16", "float16"})
-_REFUSALS: Final = frozenset({"INVALID_ARGUMENT", "NOT_FOUND", "FAILED_PRECONDITION", "OUT_OF_RANGE"})
 _LONGEST_QUESTION: Final = 8192
 
 
@@ -29,41 +25,47 @@ def problems(plan: EvaluationPlan) -> list[str]:
     return [*_questions(plan), *_numbers(plan)]
 
 
-def check(plan: EvaluationPlan, client: Client) -> Findings:
+def check(
+    plan: EvaluationPlan, client: Client, others: Sequence[str] = (), *, ingests: bool = False
+) -> Findings:
     """Looks for everything that is wrong with a plan and its mesh.
 
     Args:
         plan: what is to be run; its files have been read.
         client: of the mesh.
+        others: problems that were found before, to be told with the rest.
+        ingests: whether collections are loaded when nothing is wrong: what they hold now is not looked at.
 
     Raises:
         MeshError: the mesh does not answer.
     """
     there = models(client.addresses)
-    found = [*problems(plan), *_models(plan, there)]
-    if any(asked.questions.questions for asked in plan.asked):
-        collections = {one.name: one.num_passages for one in client.collections()}
+    found = [*others, *problems(plan), *preflight.models(plan.models, there)]
+    collections = {} if ingests else {one.name: one for one in client.collections()}
+    if not ingests:
         found.extend(_collections(plan, collections))
-        found.extend(_probes(plan, client, collections))
-        known = [model for model in plan.models if any(model == one.name for one in there)]
-        found.extend(asyncio.run(_refused(plan, known, client.addresses)))
-    return Findings(tuple(found), tuple(_notes(plan, there)))
+    found.extend(_probes(plan, client, collections))
+    if not found:
+        found = asyncio.run(
+            preflight.unwritten(plan.models, client.addresses, template=plan.template, decoding=plan.decoding)
+        )
+    return Findings(tuple(found), (*preflight.rounding(plan.models, there), *_left_out(plan)))
 
 
 def _questions(plan: EvaluationPlan) -> Iterator[str]:
     names = [asked.questions.name for asked in plan.asked]
-    yield from _listed("these data sets are there twice", _twice(names))
+    yield from listed("these data sets are there twice", twice(names))
     for asked in plan.asked:
         questions = asked.questions
         yield from map(str, questions.problems)
         if not questions.questions and not questions.problems:
             yield f"{questions.path}: has no questions"
-        yield from _listed(
+        yield from listed(
             f"{questions.path}: nobody knows what is right of these questions: they have no references, no "
             "options, and are not said to be unanswerable",
             [one.query_id for one in questions.questions if not one.judged],
         )
-        yield from _listed(
+        yield from listed(
             f"{questions.path}: with their options these are longer than {_LONGEST_QUESTION:,} bytes",
             [one.query_id for one in questions.questions if len(one.asked.encode()) > _LONGEST_QUESTION],
         )
@@ -74,26 +76,15 @@ def _numbers(plan: EvaluationPlan) -> Iterator[str]:
         for number in numbers:
             if not 1 <= number <= MOST_PASSAGES:
                 yield f"{option} {number}: allowed: 1 to {MOST_PASSAGES}"
-        yield from _listed(f"{option}: these are there twice", _twice([str(one) for one in numbers]))
+        yield from listed(f"{option}: these are there twice", twice([str(one) for one in numbers]))
     for k in plan.contexts:
         if k > min(plan.depths):
             yield f"--k {k}: more passages than --n {min(plan.depths)} retrieves"
-    for option, names in (
-        ("--retriever", plan.retrievers),
-        ("--reranker", plan.rerankers),
-        ("--model", plan.models),
-    ):
-        yield from _listed(f"{option}: these are there twice", _twice(names))
+    for option, names in (("--retriever", plan.retrievers), ("--reranker", plan.rerankers)):
+        yield from listed(f"{option}: these are there twice", twice(names))
 
 
-def _models(plan: EvaluationPlan, there: Sequence[GeneratorModel]) -> Iterator[str]:
-    names = [model.name for model in there]
-    for model in plan.models:
-        if model not in names:
-            yield f"--model {model}: there is no such model; there are {', '.join(names)}"
-
-
-def _collections(plan: EvaluationPlan, there: Mapping[str, int]) -> Iterator[str]:
+def _collections(plan: EvaluationPlan, there: Mapping[str, Collection]) -> Iterator[str]:
     for asked in plan.asked:
         if asked.collection not in there:
             makes = "--ingest makes it" if asked.questions.passages else "--ingest --passages FILE makes it"
@@ -101,19 +92,26 @@ def _collections(plan: EvaluationPlan, there: Mapping[str, int]) -> Iterator[str
                 f"{asked.questions.name}: the mesh has no collection {asked.collection!r}; {makes}, or "
                 "--collection names another"
             )
-        elif there[asked.collection] == 0:
+        elif there[asked.collection].num_passages == 0:
             yield f"{asked.questions.name}: the collection {asked.collection!r} is empty"
+    asked_of = dict.fromkeys(asked.collection for asked in plan.asked)
+    yield from preflight.embedding(there[name] for name in asked_of if name in there)
 
 
-def _probes(plan: EvaluationPlan, client: Client, there: Mapping[str, int]) -> Iterator[str]:
-    """Asks every retriever of every collection, and every reranker, for one passage."""
+def _probes(plan: EvaluationPlan, client: Client, there: Mapping[str, Collection]) -> Iterator[str]:
+    """Asks every retriever of every collection that holds something, and every reranker, for one passage."""
     told: set[str] = set()
     tried: list[tuple[str, AskOptions]] = [
         (retriever, {"collection": asked.collection, "retriever": retriever, "reranker": "none"})
         for asked in plan.asked
         for retriever in dict.fromkeys(plan.retrievers)
-        if there.get(asked.collection)
+        if asked.collection in there and there[asked.collection].num_passages
     ]
+    if not tried:
+        tried = [
+            (retriever, {"passages": [Passage("p", "I.")], "retriever": retriever, "reranker": "none"})
+            for retriever in dict.fromkeys(plan.retrievers)
+        ]
     # Whatever else is wrong, one passage can be reranked.
     tried += [
         (reranker, {"passages": [Passage("p", "I.")], "reranker": reranker})
@@ -125,55 +123,14 @@ def _probes(plan: EvaluationPlan, client: Client, there: Mapping[str, int]) -> I
         try:
             client.answer("Who?", timeout=120, **(where | one))
         except MeshError as error:
-            if error.code.name not in _REFUSALS:
+            if error.code.name not in preflight.REFUSALS:
                 raise
             if str(error) not in told:
                 told.add(str(error))
                 yield f"{name}: {error}"
 
 
-async def _refused(plan: EvaluationPlan, names: Sequence[str], addresses: Addresses) -> list[str]:
-    """What the models say of the template and the decoding, by writing a token."""
-    told: dict[str, None] = {}
-    async with Generation(addresses) as generation:
-        for name in names:
-            try:
-                (outcome,) = await generation.answers(
-                    "Who?",
-                    [[Passage("p", "I.")]],
-                    model=name,
-                    template=plan.template,
-                    decoding=plan.decoding,
-                    timeout=120,
-                )
-            except MeshError as error:
-                if error.code.name not in _REFUSALS:
-                    raise
-                told[f"{name}: {error}"] = None
-                continue
-            if isinstance(outcome, Failed) and outcome.code in _REFUSALS:
-                told[f"{name}: {outcome.message}"] = None
-    return list(told)
-
-
-def _notes(plan: EvaluationPlan, there: Sequence[GeneratorModel]) -> Iterator[str]:
-    for model in there:
-        if model.name in plan.models and model.dtype in _ROUNDS:
-            yield (
-                f"{model.name} computes in {model.dtype}: another batch may round to another token, so a run "
-                "that is resumed or repeated may differ in an answer; with RAGMESH_GENERATOR_DTYPE=float32 "
-                "it does not"
-            )
+def _left_out(plan: EvaluationPlan) -> Iterator[str]:
     for asked in plan.asked:
         for why, count in asked.questions.left_out.items():
             yield f"{asked.questions.name}: {count:,} questions are left out: {why}"
-
-
-def _twice(names: Sequence[str]) -> list[str]:
-    return sorted({one for one in names if names.count(one) > 1})
-
-
-def _listed(what: str, names: Sequence[str]) -> Iterator[str]:
-    if names:
-        more = f" and {len(names) - _MOST:,} more" if len(names) > _MOST else ""
-        yield f"{what}: {', '.join(names[:_MOST])}{more}"

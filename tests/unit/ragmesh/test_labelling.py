@@ -3,17 +3,20 @@
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from meshkit.errors import MeshError, Unavailable
+from meshkit.errors import InvalidField, MeshError, Unavailable
 from raglab.files import Journal, read_gains, read_labels, read_queries, write_labels, write_qrels
-from ragmesh import AskResult, Passage, Retrieved, labelling, patience
+from ragmesh import AskResult, Collection, Passage, Retrieved, labelling, patience
 from ragmesh.events import Failed
 from ragmesh.generation import WrittenAnswer
+from ragmesh.inventory import GeneratorModel
 from ragmesh.labelling import LabelPlan
+from ragmesh.shards import Shard, journal_path, read_stored
 
 
 @dataclass
@@ -56,7 +59,7 @@ class Watcher:
     def __init__(self) -> None:
         self.seen: list[object] = []
 
-    def labelled(self, what: labelling.Labelled) -> None:
+    def written(self, what: labelling.Labelled) -> None:
         self.seen.append((what.unit.query.query_id, what.passages, what.useful, what.unknown))
 
     def waits(self, why: MeshError, pause_s: float) -> None:
@@ -90,6 +93,7 @@ async def _run(mesh: FakeMesh, plan: LabelPlan, folder: Path, patience_s: float 
             mesh,  # type: ignore[arg-type]
             plan,
             journal,
+            plan.units(),
             lambda model: f"{model}.gains.jsonl",
             watcher,
             patience_s=patience_s,
@@ -177,3 +181,67 @@ async def test_what_is_labelled_is_not_asked_again(plan: LabelPlan, tmp_path: Pa
     await _run(FakeMesh(), plan, tmp_path / "whole")
     for name in ("label.journal", "m1.gains.jsonl"):
         assert (tmp_path / "out" / name).read_bytes() == (tmp_path / "whole" / name).read_bytes()
+
+
+async def test_shards_are_labelled_as_the_whole(plan: LabelPlan, tmp_path: Path) -> None:
+    whole, parts = tmp_path / "whole", tmp_path / "parts"
+    await _run(FakeMesh(), plan, whole)
+    for place in (1, 0):
+        shard = Shard(place, 2)
+        with Journal(journal_path(parts, "label", shard), plan.settings(shard)) as journal:
+            mesh = FakeMesh()
+            await labelling.run(
+                mesh,  # type: ignore[arg-type]
+                mesh,  # type: ignore[arg-type]
+                plan,
+                journal,
+                plan.units(shard),
+                lambda model, shard=shard: f"{model}.gains{shard.suffix}.jsonl",  # type: ignore[misc]
+                Watcher(),
+            )
+    done = read_stored(parts, "label", Shard(0, 2), plan.settings).done
+    assert done == {unit.name for unit in plan.units()}
+    files = [parts / f"m1.gains-{place}-of-2.jsonl" for place in range(2)]
+    assert labelling.gains(plan, files) == labelling.gains(plan, [whole / "m1.gains.jsonl"])
+
+
+@dataclass
+class FakeClient:
+    """A mesh whose collection is half embedded, and which has no retriever but bm25."""
+
+    addresses: str = ""
+
+    def answer(self, question: str, **options: Any) -> AskResult:
+        if options["retriever"] != "bm25":
+            raise InvalidField("retriever", f"there is no {options['retriever']!r}")
+        return AskResult(question, retrieved=Retrieved((), (), "bm25", "v1"))
+
+    def collections(self) -> list[Collection]:
+        made = datetime(2026, 11, 22, tzinfo=UTC)
+        return [Collection("c", "v1", 9, 0, "encoder", "unicode", "", made, embedded=0.5)]
+
+
+def test_everything_wrong_is_told_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(labelling, "models", lambda _: [GeneratorModel("m1", "float32")])
+    path = tmp_path / "q.jsonl"
+    path.write_text(
+        '{"query_id": "q1", "question": "Which?", "references": ["x"]}\n'
+        '{"query_id": "q1", "question": "Which?", "references": ["x"]}\n'
+        '{"query_id": "q2", "question": "Which?"}\n'
+    )
+    plan = LabelPlan(
+        read_queries(path), ["m1", "m1", "m2"], retrievers=["bm25", "bm25", "none-such"], metric="luck"
+    )
+    found = labelling.problems(plan, FakeClient(), ["--shard 2/2: no"])  # type: ignore[arg-type]
+    assert [one.removeprefix(f"{path}") for one in found if "luck" not in one] == [
+        "--shard 2/2: no",
+        ":2: repeats the query 'q1' of line 1",
+        ": these queries have no references to score answers against: q2",
+        "--retriever: these are there twice: bm25",
+        "--model: these are there twice: m1",
+        "--model m2: there is no such model; there are m1",
+        "none-such: retriever: there is no 'none-such'",
+        "collection 'c': 50.0% of its passages have vectors by now, and results change until all have; "
+        "`ragmesh collections` shows when",
+    ]
+    assert any(one.startswith("--metric luck: allowed: ") for one in found)

@@ -1,7 +1,7 @@
 """``ragmesh eval vote`` and ``ragmesh eval inconsistency``: answers of an ensemble of retrievers."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Final
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -20,12 +20,6 @@ Retrievers = Annotated[
     str | None,
     typer.Option(metavar="A,B,…", help="Retrievers to look at, in which order ties break. Default: all."),
 ]
-MODEL_OPTIONS: Final = {
-    "embedding": "--embedding-model",
-    "bert_score": "--bert-score-model",
-    "nli": "--nli-model",
-    "answer_equivalence": "--answer-equivalence-model",
-}
 
 
 def vote(
@@ -42,30 +36,20 @@ def vote(
         list[str] | None,
         typer.Option(metavar="RETRIEVER=WEIGHT", help="A retriever's weight, 1 if not given. Repeatable."),
     ] = None,
-    pooling: Annotated[
-        str, typer.Option(metavar="mean|max|majority|plurality", help="How similarities become a score.")
-    ] = "mean",
-    threshold: Annotated[float, typer.Option(help="Similarity above which answers are alike.")] = 0.8,
-    retriever_filter: Annotated[
-        float, typer.Option("--filter", help="Weight up to which a retriever's answer cannot win.")
-    ] = 0.1,
-    drop_filtered: Annotated[
-        bool, typer.Option("--drop-filtered", help="Those do not vote for others either.")
-    ] = False,
+    pooling: options.Pooling = "mean",
+    threshold: options.Threshold = 0.8,
+    retriever_filter: options.RetrieverFilter = 0.1,
+    drop_filtered: options.DropFiltered = False,
     tune: Annotated[
         Path | None,
         typer.Option(metavar="FILE", help="Training questions to search the weights on; other than FILES."),
     ] = None,
     judge: options.Judge = "exact_match",
     retrievers: Retrievers = None,
-    embedding_model: Annotated[
-        str | None, typer.Option(metavar="MODEL", help="Of embedding_cosine. Default: the bundled one.")
-    ] = None,
-    bert_score_model: Annotated[str | None, typer.Option(metavar="MODEL", help="Of bert_score.")] = None,
-    nli_model: Annotated[str | None, typer.Option(metavar="MODEL", help="Of nli and nli_question.")] = None,
-    answer_equivalence_model: Annotated[
-        str | None, typer.Option(metavar="MODEL", help="Of answer_equivalence.")
-    ] = None,
+    embedding_model: options.EmbeddingModel = None,
+    bert_score_model: options.BertScoreModel = None,
+    nli_model: options.NliModel = None,
+    answer_equivalence_model: options.AnswerEquivalenceModel = None,
     download: Annotated[
         bool, typer.Option("--download", help="Fetch a model that is not on this machine.")
     ] = False,
@@ -90,7 +74,7 @@ def vote(
             bert_score=bert_score_model,
             nli=nli_model,
             answer_equivalence=answer_equivalence_model,
-            called=MODEL_OPTIONS,
+            called=options.MODEL_OPTIONS,
             download=download,
         )
         known = Similarities(models)

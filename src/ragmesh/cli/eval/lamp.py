@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from ragmesh.cli.failure import USAGE, CommandError
+from ragmesh.cli.failure import USAGE, CommandError, refuse
 from ragmesh.cli.screen import Screen
 
 if TYPE_CHECKING:
@@ -50,7 +50,7 @@ def convert(
 
     screen = Screen()
     found = read_lamp(questions, outputs, task)
-    _refuse(screen, [str(problem) for problem in found.problems])
+    refuse(screen, [str(problem) for problem in found.problems])
     queries = found.queries[:first]
     if found.task is None or not queries:
         raise CommandError(f"{questions}: has no questions", USAGE)
@@ -143,15 +143,8 @@ def _queries(screen: Screen, path: Path) -> list["Query"]:
     bare = [query.query_id for query in found.queries if not query.passages]
     if bare:
         problems.append(f"{path}: these bring no passages: {', '.join(bare[:10])}")
-    _refuse(screen, problems)
+    refuse(screen, problems)
     return list(found.queries)
-
-
-def _refuse(screen: Screen, problems: list[str]) -> None:
-    if problems:
-        for problem in problems[:-1]:
-            screen.fail(problem)
-        raise CommandError(problems[-1], USAGE)
 
 
 def _start(context: typer.Context) -> None:

@@ -1,7 +1,7 @@
 """Options that the commands of ``ragmesh eval`` share."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
@@ -45,6 +45,36 @@ Judge = Annotated[
         help="How answers are held against references, where the file does not say what is correct.",
     ),
 ]
+Pooling = Annotated[
+    str,
+    typer.Option("--pooling", metavar="mean|max|majority|plurality", help="How similarities become a score."),
+]
+Threshold = Annotated[float, typer.Option("--threshold", help="Similarity above which answers are alike.")]
+RetrieverFilter = Annotated[
+    float, typer.Option("--filter", help="Weight up to which a retriever's answer cannot win.")
+]
+DropFiltered = Annotated[bool, typer.Option("--drop-filtered", help="Those do not vote for others either.")]
+EmbeddingModel = Annotated[
+    str | None,
+    typer.Option("--embedding-model", metavar="MODEL", help="Of embedding_cosine. Default: the bundled one."),
+]
+BertScoreModel = Annotated[
+    str | None, typer.Option("--bert-score-model", metavar="MODEL", help="Of bert_score.")
+]
+NliModel = Annotated[
+    str | None, typer.Option("--nli-model", metavar="MODEL", help="Of nli and nli_question.")
+]
+AnswerEquivalenceModel = Annotated[
+    str | None,
+    typer.Option("--answer-equivalence-model", metavar="MODEL", help="Of answer_equivalence."),
+]
+MODEL_OPTIONS: Final = {
+    "embedding": "--embedding-model",
+    "bert_score": "--bert-score-model",
+    "nli": "--nli-model",
+    "answer_equivalence": "--answer-equivalence-model",
+}
+"""The option that names each model of a similarity."""
 
 
 def bootstrap(level: float, resamples: int, seed: int, method: str) -> "Bootstrap":

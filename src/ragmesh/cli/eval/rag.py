@@ -1,22 +1,22 @@
 """``ragmesh eval rag``: retrieve, rerank and answer questions through a mesh, and measure all three."""
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
+from ragmesh.cli import long_runs
 from ragmesh.cli.ask import Target
-from ragmesh.cli.failure import USAGE, CommandError
+from ragmesh.cli.failure import refuse
 from ragmesh.cli.screen import Screen
 
 if TYPE_CHECKING:
     from raglab.files import Journal
     from raglab.files.questions import QuestionSet
     from ragmesh.addresses import Addresses
-    from ragmesh.cli.counting import CountDisplay
     from ragmesh.client import Client
     from ragmesh.rag_eval.plan import EvaluationPlan
 
@@ -59,9 +59,7 @@ def rag(
         int | None, typer.Option(min=1, metavar="COUNT", help="Draw so many of each data set. Default: all.")
     ] = None,
     seed: Annotated[int, typer.Option(min=0, help="Seed of that draw.")] = 0,
-    retriever: Annotated[
-        list[str] | None, typer.Option("--retriever", "-r", help="By name. May be repeated.  [default: bm25]")
-    ] = None,
+    retriever: long_runs.Retrievers = None,
     reranker: Annotated[
         list[str] | None,
         typer.Option(help="none, rankrag or cross-encoder. May be repeated.  [default: none, rankrag]"),
@@ -74,10 +72,7 @@ def rag(
         list[int] | None,
         typer.Option("--k", "-k", help="Passages the model is given. May be repeated.  [default: 5]"),
     ] = None,
-    model: Annotated[
-        list[str] | None,
-        typer.Option("--model", "-m", help="Generator's model. May be repeated.  [default: the mesh's own]"),
-    ] = None,
+    model: long_runs.Models = None,
     template: Annotated[str | None, typer.Option(help="Prompt by name. Default: the model's own.")] = None,
     beams: Annotated[int, typer.Option(help="Beams; 1 is greedy, as the paper's.")] = 1,
     max_tokens: Annotated[int, typer.Option(help="Longest answer; the paper's for open questions.")] = 32,
@@ -91,10 +86,8 @@ def rag(
     in_flight: Annotated[
         int, typer.Option(min=1, max=64, help="Questions at a time; 1 for times that nothing else adds to.")
     ] = 2,
-    timeout: Annotated[float, typer.Option(min=1, help="Seconds for one question.")] = 600.0,
-    patience: Annotated[
-        float, typer.Option(min=0, help="Seconds the mesh may be away or overloaded before this gives up.")
-    ] = 600.0,
+    timeout: long_runs.Timeout = 600.0,
+    patience: long_runs.Patience = 600.0,
     target: Target = None,
 ) -> None:
     """Answer a data set through the mesh, and measure it.
@@ -111,7 +104,6 @@ def rag(
         from raglab.studies import Bootstrap
         from raglab.studies.answering import ABSTENTION
         from ragmesh.client import Client
-        from ragmesh.inventory import models
         from ragmesh.rag_eval import checks
         from ragmesh.rag_eval.plan import Asked, EvaluationPlan
         from ragmesh.request import Decoding
@@ -130,13 +122,13 @@ def rag(
                 rerankers=reranker or ["none", "rankrag"],
                 depths=n or [20],
                 contexts=k or [5],
-                models=model or [models(client.addresses)[0].name],
+                models=long_runs.models_of(model, client.addresses),
                 decoding=Decoding(num_beams=beams, max_new_tokens=max_tokens),
                 template=template,
                 seed=seed,
                 timeout=timeout,
             )
-            found = checks.problems(plan)
+            found: list[str] = []
             if not 0 < level < 1:
                 found.append(f"--level {level:g}: allowed: between 0 and 1")
             sources = _sources(sets, passages, data_folder, found) if ingest else []
@@ -144,13 +136,12 @@ def rag(
                 found.append("--passages: is what --ingest loads, which is not there")
             if ingest and collection is not None and len(sources) > 1:
                 found.append("--collection: one for all; --ingest would load several data sets into it")
-            _refuse(screen, found)
+            if ingest:
+                # Before anything is loaded, which may take long; and again when all is there.
+                refuse(screen, checks.check(plan, client, found, ingests=True).problems)
             for source, asked in zip(sources, plan.asked, strict=False):
                 _ingest(screen, client, source, asked.collection)
-            findings = checks.check(plan, client)
-            for note in findings.notes:
-                screen.note(f"note: {note}")
-            _refuse(screen, findings.problems)
+            long_runs.tell(screen, checks.check(plan, client, found))
             addresses = client.addresses
         with Journal(out / _JOURNAL, plan.settings()) as journal:
             _run(screen, plan, journal, addresses, in_flight, patience)
@@ -217,20 +208,13 @@ def _run(
     in_flight: int,
     patience: float,
 ) -> None:
-    import asyncio
-
     from ragmesh.aio import AsyncClient
-    from ragmesh.cli.counting import CountDisplay
     from ragmesh.generation import Generation
     from ragmesh.rag_eval import driver
 
     units = list(plan.units())
-    done = set(journal.done)
-    display = CountDisplay(
-        screen, "questions × rankings", total=len(units), done=sum(unit.name in done for unit in units)
-    )
 
-    async def run() -> None:
+    async def run(watcher: long_runs.Watcher) -> None:
         async with AsyncClient(addresses) as client, Generation(addresses) as generation:
             await driver.run(
                 client,
@@ -238,34 +222,21 @@ def _run(
                 plan,
                 journal,
                 units,
-                _Watcher(screen, display),
+                watcher,
                 in_flight=in_flight,
                 patience_s=patience,
             )
 
-    with display:
-        asyncio.run(run())
+    names = [unit.name for unit in units]
+    long_runs.go_on(screen, "questions × rankings", names, journal, _notes, run)
 
 
-class _Watcher:
-    """Tells the screen how a run goes."""
-
-    def __init__(self, screen: Screen, display: "CountDisplay") -> None:
-        self._screen = screen
-        self._display = display
-
-    def written(self, what: Any) -> None:
-        self._display.advance()
-        query_id = what.unit.question.query_id
-        if what.unanswered:
-            self._screen.note(
-                f"note: question {query_id!r}: {what.unanswered:,} of {what.answers:,} could not be answered"
-            )
-        if not what.passages:
-            self._screen.note(f"note: nothing is found for question {query_id!r}")
-
-    def waits(self, why: Any, pause_s: float) -> None:
-        self._screen.note(f"the mesh: {why}; asking again in {pause_s:.1f} s", style="yellow")
+def _notes(what: Any) -> Iterator[str]:
+    query_id = what.unit.question.query_id
+    if what.unanswered:
+        yield f"question {query_id!r}: {what.unanswered:,} of {what.answers:,} could not be answered"
+    if not what.passages:
+        yield f"nothing is found for question {query_id!r}"
 
 
 def _facts(
@@ -311,13 +282,6 @@ def _report(screen: Screen, told: list[tuple[str, str]], out: Path, abstention: 
     written = findings.write(study, told, out / "report")
     show(screen, [*paper_tables(study), *study.tables()[:-1]])
     screen.note(f"wrote {written[0]}, and tables and figures beside it")
-
-
-def _refuse(screen: Screen, problems: Sequence[str]) -> None:
-    if problems:
-        for problem in problems[:-1]:
-            screen.fail(problem)
-        raise CommandError(problems[-1], USAGE)
 
 
 def _slug(name: str) -> str:

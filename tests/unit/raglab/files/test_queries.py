@@ -28,9 +28,6 @@ def test_questions_are_read_in_order(tmp_path: Path) -> None:
         ("q3", "Which?", ()),
     ]
     assert found.queries[2].passages == (PassageRecord(id="p", text="this"),)
-    assert [one.query_id for one in found.shard(1, 2).queries] == ["q2"]
-    shards = [one.query_id for place in range(2) for one in found.shard(place, 2).queries]
-    assert sorted(shards) == ["q1", "q2", "q3"]
 
 
 def test_every_problem_is_told(tmp_path: Path) -> None:

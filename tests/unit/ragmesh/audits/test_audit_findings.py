@@ -1,5 +1,6 @@
 """What an audit's report says, from records alone."""
 
+import json
 from pathlib import Path
 
 from raglab.files import read_labels, read_queries
@@ -40,3 +41,42 @@ def test_pages_tables_and_figures_say_what_they_stand_on(tmp_path: Path) -> None
         assert words in text
         assert "m 7." in text
     assert "](m-utility-disparity-utility.png)" in markdown
+
+
+def test_a_model_whose_name_is_a_path_has_files_of_its_own(tmp_path: Path) -> None:
+    queries, labels, records = tmp_path / "q.jsonl", tmp_path / "q.qrels", tmp_path / "m.jsonl"
+    queries.write_text('{"query_id": "q1", "question": "?", "references": ["x"]}\n')
+    labels.write_text("q1 0 a 1\n")
+    records.write_text(RECORDS.strip() + "\n")
+    plan = AuditPlan(read_queries(queries), read_labels(labels), [System("bm25")], ["google/flan"])
+
+    found = findings.measure(plan, {"google/flan": [records]})
+    written = findings.write(found, [("queries", "1")], tmp_path / "report")
+
+    assert {path.parent for path in written} == {tmp_path / "report"}
+    assert "google_flan-utility-curves.csv" in {path.name for path in written}
+    markdown = (tmp_path / "report" / "report.md").read_text(encoding="utf-8")
+    assert "## Utility, google/flan" in markdown
+    assert "](google_flan-utility-disparity-utility.png)" in markdown
+
+
+def test_what_shards_wrote_is_measured_as_what_one_run_wrote(tmp_path: Path) -> None:
+    queries, labels = tmp_path / "q.jsonl", tmp_path / "q.qrels"
+    names = [f"q{place}" for place in range(5)]
+    queries.write_text("".join(f'{{"query_id": "{name}", "question": "?"}}\n' for name in names))
+    labels.write_text("".join(f"{name} 0 a 1\n{name} 0 b 1\n" for name in names))
+    lines = [
+        json.dumps({"query_id": name, "ranking": [one], "system": "bm25", "alpha": 1, "sample": sample})
+        for place, name in enumerate(names)
+        for sample, one in enumerate("abcab"[: 2 + place % 3])
+    ]
+    whole, parts = tmp_path / "m.jsonl", [tmp_path / f"m-{place}-of-2.jsonl" for place in range(2)]
+    whole.write_text("\n".join(lines) + "\n")
+    for place, path in enumerate(parts):
+        mine = set(names[place::2])
+        path.write_text("".join(f"{line}\n" for line in lines if json.loads(line)["query_id"] in mine))
+    plan = AuditPlan(
+        read_queries(queries), read_labels(labels), [System("bm25")], ["m"], alphas=[1.0], answers=False
+    )
+    # By their text, in which what is undefined is equal to itself.
+    assert repr(findings.measure(plan, {"m": parts})) == repr(findings.measure(plan, {"m": [whole]}))

@@ -10,6 +10,7 @@ from raglab.files import read_audits, read_labels, read_queries
 from ragmesh.audit import AuditSample
 from ragmesh.audits.plan import AuditPlan, System, identifier, records
 from ragmesh.events import Failed
+from ragmesh.shards import Shard
 
 
 @pytest.fixture
@@ -40,7 +41,7 @@ def test_cells_are_every_query_with_every_system_and_model(plan: AuditPlan) -> N
         ["q1", "bm25", "m1"],
     ]
     assert len(names) == 3 * 2 * 2
-    shards = [cell.name for place in range(2) for cell in plan.cells(place, 2)]
+    shards = [cell.name for place in range(2) for cell in plan.cells(Shard(place, 2))]
     assert sorted(shards) == sorted(cell.name for cell in plan.cells())
 
 
@@ -75,7 +76,7 @@ def test_grades_below_the_least_are_not_useful(plan: AuditPlan) -> None:
 
 def test_settings_tell_what_decides_the_results(plan: AuditPlan) -> None:
     settings = plan.settings()
-    assert plan.settings(1, 2)["shard"] == "1/2"
+    assert plan.settings(Shard(1, 2))["shard"] == "1/2"
     for changed in (
         replace(plan, alphas=(1.0,)),
         replace(plan, seed=1),

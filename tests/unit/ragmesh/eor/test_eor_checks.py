@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,7 @@ import pytest
 
 from meshkit.errors import InvalidField, MeshError
 from raglab.files import read_queries
-from ragmesh import AskResult, Retrieved
+from ragmesh import AskResult, Collection, Retrieved
 from ragmesh.eor import checks
 from ragmesh.eor.checks import check
 from ragmesh.eor.plan import Dataset, EorPlan
@@ -25,6 +26,15 @@ class FakeClient:
     addresses: str = ""
     probed: list[str] = field(default_factory=list)
     fails: MeshError | None = None
+    embedded: float = 1.0
+
+    def collections(self) -> list[Collection]:
+        """The collection behind A, as it is searched at by A@1, and one that is not searched."""
+        made = datetime(2026, 11, 22, tzinfo=UTC)
+        return [
+            Collection(name, version, 9, 0, "encoder", "unicode", "", made, embedded=self.embedded)
+            for name, version in (("wiki", "3"), ("other", "99"))
+        ]
 
     def answer(self, question: str, *, expression: str, num_answers: int, **options: Any) -> AskResult:
         assert num_answers == 0
@@ -87,9 +97,9 @@ def test_everything_wrong_is_told_at_once(planned: Callable[..., EorPlan], mesh:
         f"{path}: these questions have no answers to judge by: q2",
         f"{path}: these questions bring passages, and retrievers search the mesh's: q3",
         f"{path}: of 3 questions, --train-share 1e-09 and --seed 1 leave none to train on",
+        "--model tiny: there is no such model; there are small, large",
         "--pool A@1@CP: the model small cannot summarise passages (@CP)",
         "--pool PK: the model small cannot write a document of its own (PK)",
-        "--model tiny: there is no such model; there are small, large",
         "--pool B@1: expression: there is no source 'B'",
     )
 
@@ -110,3 +120,26 @@ def test_a_mesh_that_is_away_is_no_problem_of_the_study(
     mesh.fails = MeshError(grpc.StatusCode.UNAVAILABLE, "UNREACHABLE", "away")
     with pytest.raises(MeshError, match="away"):
         check(planned(*GOOD), mesh)  # type: ignore[arg-type]
+
+
+def test_collections_whose_vectors_are_still_made_are_not_asked(
+    planned: Callable[..., EorPlan], mesh: FakeClient
+) -> None:
+    mesh.embedded = 0.25
+    found = check(planned(*GOOD), mesh)  # type: ignore[arg-type]
+    assert found.problems == (
+        "collection 'wiki': 25.0% of its passages have vectors by now, and results change until all have; "
+        "`ragmesh collections` shows when",
+    )
+
+
+def test_names_whose_records_would_be_mixed_are_refused(
+    planned: Callable[..., EorPlan], mesh: FakeClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    there = [GeneratorModel(name, "float32", ("retrieval_free",)) for name in ("a/b", "a_b")]
+    monkeypatch.setattr(checks, "models", lambda _: there)
+    found = check(planned(*GOOD, models=("a/b", "a_b")), mesh)  # type: ignore[arg-type]
+    assert found.problems == ("--model: records of these would go to one file: a/b, a_b",)
+    monkeypatch.setattr(checks, "models", lambda _: [])
+    found = check(planned(*GOOD, models=()), mesh)  # type: ignore[arg-type]
+    assert found.problems == ("the mesh's generator has no model",)

@@ -11,6 +11,7 @@ from ragmesh.cli import main
 from ragmesh.eor.plan import Dataset, EorPlan, MemberAnswer, records
 from ragmesh.eor.pool import Pool
 from ragmesh.eor.stored import records_file
+from ragmesh.shards import Shard, journal_path
 
 Output = pytest.CaptureFixture[str]
 
@@ -86,3 +87,28 @@ def test_a_report_of_other_questions_is_refused(study: tuple[Path, Path], capsys
     assert "the run was not asked these questions as 'letters'" in " ".join(capsys.readouterr().err.split())
     assert main(["eor", str(path), "-o", str(out / "none"), "--report-only"]) == 1
     assert "No such file" in capsys.readouterr().err
+
+
+def test_shards_are_reported_as_the_whole(
+    study: tuple[Path, Path], capsys: Output, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, out = study
+    command = ["eor", str(path), "--report-only", "--similarity", "token_f1"]
+    assert main([*command, "-o", str(out)]) == 0
+    plan = EorPlan([Dataset("letters", read_queries(path))], Pool(("A@1", "A@2", "PK")), ["m"])
+    written = {json.loads(line)["query_id"]: [] for line in (out / "letters.m.jsonl").open()}  # type: ignore[var-annotated]
+    for line in (out / "letters.m.jsonl").read_text().splitlines():
+        written[json.loads(line)["query_id"]].append(line)
+    parts = out.with_name("parts")
+    for shard in Shard(0, 2).all:
+        with Journal(journal_path(parts, "eor", shard), plan.settings(shard)) as journal:
+            for unit in plan.units(shard):
+                if unit.query.query_id in written:
+                    lines = written[unit.query.query_id]
+                    facts = {"version of m": "7", "engine of m": "pointer"}
+                    journal.add(unit.name, records_file("letters", "m", shard), lines, facts)
+    capsys.readouterr()
+    assert main([*command, "-o", str(parts)]) == 0
+    assert "note: 1 of 6 questions × models were not asked yet" in capsys.readouterr().err
+    for name in ("eor-main.csv", "eor-retrievers.csv", "report.md", "weights-letters.m.json"):
+        assert (parts / "report" / name).read_bytes() == (out / "report" / name).read_bytes()

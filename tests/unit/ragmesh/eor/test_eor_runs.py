@@ -15,8 +15,9 @@ from ragmesh import Passage, patience
 from ragmesh.eor import driver
 from ragmesh.eor.plan import Dataset, EorPlan
 from ragmesh.eor.pool import Pool
-from ragmesh.eor.stored import changed, read_stored, records_file, stem
+from ragmesh.eor.stored import KIND, changed, records_file
 from ragmesh.events import Answer, Cost, Degraded, Done, Event, Failed, Ranked, Retrieved, Vote
+from ragmesh.shards import read_stored, stem
 
 DONE = Done("a", "r", {}, 1.0)
 POOL = Pool(("A@1", "B@2", "ReFree", "A@2@CP"), "rankrag")
@@ -144,7 +145,7 @@ def test_answers_are_written_in_the_pool_s_order_whatever_order_they_came_in(
     asked = client.options[0]
     assert (asked["ensemble"], asked["reranker"]) == (list(POOL.members), "rankrag")
     assert not asked["observe"]
-    stored = read_stored(tmp_path)
+    stored = read_stored(tmp_path, KIND)
     assert stored.facts == {
         "reranker of A@1": "rankrag 3",
         "version of m": "7",
@@ -211,7 +212,7 @@ def test_another_index_or_model_than_before_ends_the_run(plan: EorPlan, tmp_path
 
     def script(question: str, attempt: int) -> list[Event | Exception]:
         events = whole(question, attempt)
-        if len(read_stored(tmp_path / "model").done) < 2:
+        if len(read_stored(tmp_path / "model", KIND).done) < 2:
             return events
         return [replace(one, model_version="8") if isinstance(one, Answer) else one for one in events]
 
@@ -221,7 +222,7 @@ def test_another_index_or_model_than_before_ends_the_run(plan: EorPlan, tmp_path
 
 def test_a_report_is_of_the_questions_that_were_asked(plan: EorPlan, tmp_path: Path) -> None:
     run(FakeClient(), plan, tmp_path)
-    stored = read_stored(tmp_path)
+    stored = read_stored(tmp_path, KIND)
     assert changed(stored, list(plan.datasets), plan.settings()) == []
     path = plan.datasets[1].queries.path
     path.write_text('{"query_id": "q", "question": "?", "references": ["x"]}\n')
@@ -230,9 +231,9 @@ def test_a_report_is_of_the_questions_that_were_asked(plan: EorPlan, tmp_path: P
     ]
     (tmp_path / "eor.journal").write_text("[]\n")
     with pytest.raises(FileError, match="is no line of a journal"):
-        read_stored(tmp_path)
+        read_stored(tmp_path, KIND)
     with pytest.raises(FileError, match="No such file"):
-        read_stored(tmp_path / "none")
+        read_stored(tmp_path / "none", KIND)
 
 
 def test_names_lead_to_no_other_folder() -> None:

@@ -229,9 +229,7 @@ def test_everything_wrong_with_a_plan_is_told_at_once(tmp_path: Path) -> None:
         '{"id": "q2", "question": "?"}\n'
         f'{{"id": "q3", "question": "{"long " * 2000}", "answers": ["x"]}}\n'
     )
-    plan = plan_of(
-        path, depths=[3, 101], contexts=[5, 5], retrievers=["bm25", "bm25"], models=["m", "m", "n"]
-    )
+    plan = plan_of(path, depths=[3, 101], contexts=[5, 5], retrievers=["bm25", "bm25"])
 
     found = checks.problems(plan)
 
@@ -245,5 +243,4 @@ def test_everything_wrong_with_a_plan_is_told_at_once(tmp_path: Path) -> None:
         "--k 5: more passages than --n 3 retrieves",
         "--k 5: more passages than --n 3 retrieves",
         "--retriever: these are there twice: bm25",
-        "--model: these are there twice: m",
     ]
