@@ -12,13 +12,14 @@ from typing import Any
 
 from meshkit.compute import ComputePool
 from meshkit.placement import Placement
+from meshkit.security import caller as callers
 from services.reranker.backends.encoder import Encoder, EncoderLoader
 from services.reranker.backends.sql.agents import SqlAgentRegistry
 from services.reranker.backends.sql.database import Database
 from services.reranker.backends.sql.feedback import SqlFeedbackStore
 from services.reranker.backends.sql.leases import SqlLeases
 from services.reranker.backends.sql.trainings import SqlTrainingLog
-from services.reranker.domain import Agent, Passage
+from services.reranker.domain import DEFAULT_TENANT, Agent, Passage
 from services.reranker.feedback.domain import Fate, Feedback
 from services.reranker.feedback.training import Training, TrainingReport
 from services.reranker.models.governor import Governor
@@ -131,7 +132,7 @@ class Promoting:
 
     async def promote(self, version: str) -> None:
         self.asked.append(version)
-        await self._governor.promote(version)
+        await self._governor.promote(version, tenant=callers.current().tenant)
 
 
 class World:
@@ -168,7 +169,7 @@ class World:
         try:
             await world.governor.start(None)
             version = await asyncio.to_thread(tiny_encoders.keep, world.models, folder, "offline-ium")
-            await world.governor.promote(version)
+            await world.governor.promote(version, tenant=DEFAULT_TENANT)
             yield world
         finally:
             await world.governor.close()

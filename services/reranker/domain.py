@@ -108,7 +108,6 @@ class LearnedModel:
         base_version: of an adapter, the version it changes; empty if it is a model of its own.
         size_bytes: its size on disk; 0 if that is not known.
         agent_tokens: tokens of tasks and models that it has.
-        tenant: whose it is; None if it shipped or was set up for all tenants.
     """
 
     version: str
@@ -121,4 +120,3 @@ class LearnedModel:
     base_version: str = ""
     size_bytes: int = 0
     agent_tokens: tuple[str, ...] = ()
-    tenant: str | None = DEFAULT_TENANT

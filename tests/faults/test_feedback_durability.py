@@ -30,6 +30,7 @@ from ragmesh.reranker.v1.feedback_service_pb2_grpc import FeedbackServiceStub
 from ragmesh.reranker.v1.reranker_service_pb2_grpc import RerankerServiceStub
 from services.reranker.backends.sql.database import Database
 from services.reranker.backends.sql.tables import AGENTS, FEEDBACK
+from services.reranker.domain import Everyone
 from services.reranker.feedback.servicer import NAME
 from services.reranker.models.manifest import Lineage
 from services.reranker.models.store import ModelStore
@@ -197,7 +198,7 @@ async def test_a_promotion_that_was_killed_leaves_what_can_be_served(tmp_path: P
                     assert reply.model_version in (served, versions[turn % 2 - 1])
                 else:
                     await stub.PromoteModel(pb.PromoteModelRequest(version=versions[-1]), timeout=120)
-                served = store.pointer(None).serving or ""
+                served = store.pointer(Everyone()).serving or ""
                 assert served in versions
                 promoting = stub.PromoteModel(pb.PromoteModelRequest(version=versions[turn % 2]), timeout=120)
                 promoting_task = asyncio.ensure_future(promoting)

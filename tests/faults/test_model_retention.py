@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from services.reranker.domain import Everyone
 from services.reranker.models.manifest import Lineage
 from services.reranker.models.retention import prune
 from services.reranker.models.store import ModelStore
@@ -51,7 +52,7 @@ def test_killed_while_it_removes(tmp_path: Path, what: str, half: bool, gone: bo
             (draft.folder / "weights").write_bytes(bytes(1000))
             (draft.folder / "config.json").write_text("{}")
         versions.append(draft.version)
-        store.set_pointer(None, store.pointer(None).promoted(draft.version))
+        store.set_pointer(Everyone(), store.pointer(Everyone()).promoted(draft.version))
     if what in ("Path.rename", "durable.sync_folder"):
         prune(store, keep=1)  # notes it first: that writes in the same way
     killed = subprocess.run(

@@ -37,7 +37,7 @@ from services.reranker.backends.sql.feedback import SqlFeedbackStore
 from services.reranker.backends.sql.leases import SqlLeases
 from services.reranker.backends.sql.tables import AGENTS, FEEDBACK
 from services.reranker.backends.sql.trainings import SqlTrainingLog
-from services.reranker.domain import Agent
+from services.reranker.domain import Agent, Everyone
 from services.reranker.models.store import ModelStore
 from services.reranker.servicer import RERANKER
 from tests import tiny_encoders, tiny_models
@@ -166,7 +166,7 @@ async def test_nothing_acknowledged_is_lost_and_nothing_half_serves(
     first = tiny_encoders.keep(
         models, tiny_encoders.personal(plain, tmp_path / "personal", []), "offline-ium"
     )
-    models.set_pointer(None, models.pointer(None).promoted(first))
+    models.set_pointer(Everyone(), models.pointer(Everyone()).promoted(first))
 
     database_url = {"RAGMESH_RERANKER_DATABASE_URL": postgres.url.replace("+asyncpg", "")}
     retriever = Killable("services.retriever", "retriever", tmp_path, ENCODER="")

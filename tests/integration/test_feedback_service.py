@@ -25,7 +25,7 @@ from ragmesh.reranker.v1.reranker_service_pb2_grpc import RerankerServiceStub
 from services.reranker.__main__ import RerankerService
 from services.reranker.backends.sql.database import Database
 from services.reranker.backends.sql.trainings import SqlTrainingLog
-from services.reranker.domain import Agent
+from services.reranker.domain import Agent, Everyone
 from services.reranker.feedback.training import State, TrainingReport
 from services.reranker.models.store import ModelStore, Pointer
 from services.reranker.servicer import RERANKER
@@ -248,7 +248,7 @@ async def test_agents_are_registered_listed_and_known(
     serve: Serve, store: ModelStore, personal: dict[str, Path]
 ) -> None:
     version = tiny_encoders.keep(store, personal["two"], "by hand")
-    store.set_pointer(None, Pointer(version))
+    store.set_pointer(Everyone(), Pointer(version))
     channel = await serve(max_registered_agents=2)
     stub = FeedbackServiceStub(channel)
     before = list((await _rerank(channel, BOB)).scores)
@@ -358,12 +358,12 @@ async def test_a_damaged_version_is_refused_by_name_and_the_old_one_serves(
     assert str(tmp_path) not in str(caught.value.details())
     assert (await _rerank(channel)).model_version == good
     # A pointer at what was damaged later: the one before it serves, also in a process that starts.
-    store.set_pointer(None, Pointer(bad, (good,)))
+    store.set_pointer(Everyone(), Pointer(bad, (good,)))
     assert (await _rerank(await serve())).model_version == good
     # Rolling back passes over what is damaged.
     third = tiny_encoders.keep(store, personal["three"], "three")
     await _promote(channel, third)
-    store.set_pointer(None, Pointer(third, (bad, good)))
+    store.set_pointer(Everyone(), Pointer(third, (bad, good)))
     later = await serve()
     assert (await _rollback(later)).version == good
 
@@ -431,7 +431,7 @@ async def test_an_agents_damaged_version_gives_way_to_that_of_all(
 ) -> None:
     base = tiny_encoders.keep(store, personal["one"], "base")
     own = tiny_encoders.keep(store, personal["two"], "online", Agent("qa", "ann"))
-    store.set_pointer(None, Pointer(base))
+    store.set_pointer(Everyone(), Pointer(base))
     store.set_pointer(Agent("qa", "ann"), Pointer(own))
     shutil.rmtree(tmp_path / "reranker" / "models" / "versions" / own)
     channel = await serve()

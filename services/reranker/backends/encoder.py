@@ -20,7 +20,7 @@ from meshkit import models
 from meshkit.placement import Placement
 from services.reranker.backends.adapters import LowRankAdapter, applied
 from services.reranker.domain import Agent
-from services.reranker.models import pairs, tokens
+from services.reranker.models import pairs, token_names, tokens
 from services.reranker.ports import Adapter, LoadedModel, Row
 from services.reranker.settings import RerankerSettings
 
@@ -87,8 +87,7 @@ class Encoder:
 
     def knows(self, agent: Agent) -> bool:
         """See the port."""
-        wanted = {tokens.task_token(agent.task_id), tokens.model_token(agent.model_id)}
-        return wanted <= set(self.agent_tokens)
+        return token_names.agent_tokens(agent) <= set(self.agent_tokens)
 
     def add_agents(self, agents: Sequence[Agent]) -> None:
         """See the port."""

@@ -107,7 +107,9 @@ class FeedbackServicer(rpc.FeedbackServiceServicer):
                 f"{services.max_agents} agents are registered already, and no more may be",
             )
         await services.models.register(agent)
-        return pb.RegisterAgentResponse(agent=codec.encode_agent(summary, known=services.models.knows(agent)))
+        return pb.RegisterAgentResponse(
+            agent=codec.encode_agent(summary, known=await services.models.knows(agent))
+        )
 
     async def ListAgents(self, request: pb.ListAgentsRequest, context: Context) -> pb.ListAgentsResponse:
         """A page of agents."""
@@ -115,17 +117,18 @@ class FeedbackServicer(rpc.FeedbackServiceServicer):
         found = await self._services.agents.agents(_tenant(), after=after, limit=size + 1)
         page = found[:size]
         return pb.ListAgentsResponse(
-            agents=[codec.encode_agent(one, known=self._services.models.knows(one.agent)) for one in page],
+            agents=[
+                codec.encode_agent(one, known=await self._services.models.knows(one.agent)) for one in page
+            ],
             next_page_token=str(page[-1].sequence) if len(found) > size else "",
         )
 
     async def ListModels(self, request: pb.ListModelsRequest, context: Context) -> pb.ListModelsResponse:
         """The versions there are."""
         whose = codec.audience(request, _tenant())
-        agent = whose if isinstance(whose, Agent) else None
         await self._services.models.refresh()
         return pb.ListModelsResponse(
-            models=[codec.encode_model(one) for one in self._services.models.models(agent)]
+            models=[codec.encode_model(one) for one in self._services.models.models(whose)]
         )
 
     async def PromoteModel(
@@ -133,7 +136,9 @@ class FeedbackServicer(rpc.FeedbackServiceServicer):
     ) -> pb.PromoteModelResponse:
         """Serves a version from the next request on."""
         model = await self._services.models.promote(
-            codec.decode_version(request.version), merge_agent_tokens=request.merge_agent_tokens
+            codec.decode_version(request.version),
+            tenant=_tenant(),
+            merge_agent_tokens=request.merge_agent_tokens,
         )
         return pb.PromoteModelResponse(model=codec.encode_model(model))
 
@@ -141,8 +146,7 @@ class FeedbackServicer(rpc.FeedbackServiceServicer):
         self, request: pb.RollbackModelRequest, context: Context
     ) -> pb.RollbackModelResponse:
         """Serves what was served before."""
-        whose = codec.audience(request, _tenant())
-        model = await self._services.models.rollback(whose if isinstance(whose, Agent) else None)
+        model = await self._services.models.rollback(codec.audience(request, _tenant()))
         return pb.RollbackModelResponse(model=codec.encode_model(model))
 
     async def GetTrainingStatus(

@@ -16,11 +16,12 @@ from typing import Final, cast
 from meshkit.compute import ComputePool
 from meshkit.errors import FailedPrecondition, MeshError, NotFound, Unavailable
 from meshkit.models import ModelError
-from services.reranker.domain import Agent, LearnedModel
+from services.reranker.domain import DEFAULT_TENANT, Agent, Audience, Everyone, LearnedModel
 from services.reranker.models.cache import LoadingCache
 from services.reranker.models.manifest import Kind, Lineage, Manifest, ManifestError
 from services.reranker.models.retention import prune
 from services.reranker.models.store import ModelStore, Pointer
+from services.reranker.models.token_names import agent_tokens
 from services.reranker.ports import Adapter, Assigned, LoadedModel, ModelLoader
 
 _RETRY_S: Final = 60.0
@@ -37,14 +38,16 @@ class Governor:
 
     Promoting checks and loads a version first, in a thread, while the one before serves; then the pointer
     file is replaced, then the version is served. So after a crash at any point, what is served next was once
-    loaded whole. Versions for all agents stay in memory; agents' own are loaded when their agent comes.
+    loaded whole. The model of the settings is every tenant's to be served; a version is its tenant's alone,
+    which others cannot promote and are not told of. What serves all agents of the tenant ``default`` stays in
+    memory; versions of other tenants and agents' own are loaded when someone of theirs comes.
 
     Args:
         store: the versions.
         loader: makes what brings models into memory; called when the first is wanted, as a server without
             a model should not pay for importing what computes one.
         pool: threads for loading.
-        memory_bytes: most memory of agents' own models and adapters. Bytes.
+        memory_bytes: most memory of models and adapters that are loaded when someone comes. Bytes.
         registered: tells which agents are registered; models loaded get tokens for those they lack.
         no_model: what to do if there is no model at all, for callers.
         poll_s: how often the pointers are looked at, which other processes may change. Seconds, (0, inf).
@@ -74,13 +77,14 @@ class Governor:
         self._keep_versions = keep_versions
         self._prune_at = 0.0
         self._origin: LoadedModel | None = None
+        self._origin_tokens: frozenset[str] = frozenset()
         self._model: LoadedModel | None = None
         self._all = Pointer()
-        self._own: dict[Agent, Pointer] = {}
+        self._pointers: dict[Audience, Pointer] = {}
         self._manifests: dict[str, Manifest] = {}
         self._cache: LoadingCache[LoadedModel | Adapter] = LoadingCache(memory_bytes)
         self._refused_until: dict[str, float] = {}
-        self._known_agents: Sequence[Agent] = ()
+        self._known_agents: list[Agent] = []
         self._changing = asyncio.Lock()
         self._polling: asyncio.Task[None] | None = None
 
@@ -96,6 +100,7 @@ class Governor:
         await self._pool.run(self._store.tidy)
         await self.refresh()
         if origin is not None:
+            self._origin_tokens = frozenset(origin.agent_tokens)
             await self._pool.run(origin.add_agents, await self._agents())
         await self._follow_pointers()
         self._polling = asyncio.create_task(self._poll())
@@ -109,7 +114,7 @@ class Governor:
 
     @property
     def has_model(self) -> bool:
-        """Whether there is a model for all agents."""
+        """Whether there is a model for all agents of the tenant ``default``."""
         return self._model is not None
 
     async def model_for(self, agent: Agent) -> Assigned:
@@ -118,113 +123,174 @@ class Governor:
         An agent's own version that is damaged, or an adapter to a model that is no longer served, gives way
         to what all agents get.
         """
-        own = self._own.get(agent)
-        if own is not None and own.serving is not None:
+        own = self._pointer(agent)
+        if own.serving is not None:
             assigned = await self._own_model(own.serving)
             if assigned is not None:
                 return assigned
-        if self._model is None:
+        model = await self._everyones(agent.tenant)
+        if model is None:
             raise FailedPrecondition("NOT_CONFIGURED", self._no_model)
-        return Assigned(self._model)
+        return Assigned(model)
 
-    def knows(self, agent: Agent) -> bool:
-        """Whether the served model has tokens of the agent's task and model."""
-        return self._model is not None and self._model.knows(agent)
+    async def knows(self, agent: Agent) -> bool:
+        """Whether what serves all agents of the agent's tenant has tokens of its task and model."""
+        model = await self._everyones(agent.tenant)
+        if model is None or not model.knows(agent):
+            return False
+        return model is not self._origin or agent_tokens(agent) <= self._shown_tokens(model, agent.tenant)
 
     async def register(self, agent: Agent) -> None:
         """Gives the served model tokens for an agent; what it scores does not change by that."""
         async with self._changing:
-            for model in {id(one): one for one in (self._model, self._origin) if one is not None}.values():
+            if agent not in self._known_agents:
+                self._known_agents = [*self._known_agents, agent]
+            served = (await self._everyones(agent.tenant), self._origin)
+            for model in {id(one): one for one in served if one is not None}.values():
                 await self._pool.run(model.add_agents, [agent])
 
     async def refresh(self) -> None:
         """Reads which versions there are."""
         self._manifests = await self._pool.run(self._store.manifests, self._manifests)
 
-    def models(self, agent: Agent | None = None) -> list[LearnedModel]:
-        """All versions, or those of an agent: that for all first, then what else is served, then by age."""
-        found = [self._told(one) for one in self._manifests.values()]
-        if self._origin is not None and self._origin.version not in self._manifests:
-            found.append(self._told_of_origin(self._origin))
-        if agent is not None:
-            found = [one for one in found if one.agent == agent]
+    def models(self, whose: Audience) -> list[LearnedModel]:
+        """A tenant's versions and the model of the settings, or the versions of an agent.
+
+        That which serves all agents comes first, then what else is served, then by age.
+        """
+        found = [self._told(one) for one in self._manifests.values() if one.lineage.tenant == whose.tenant]
+        if self._origin is not None and self._origin.version not in {one.version for one in found}:
+            found.append(self._told_of_origin(self._origin, whose.tenant))
+        if isinstance(whose, Agent):
+            found = [one for one in found if one.agent == whose]
         found.sort(key=lambda one: (-one.created_at.timestamp(), one.version))
         return sorted(found, key=lambda one: (not one.serving, one.serving and one.agent is not None))
 
-    async def promote(self, version: str, *, merge_agent_tokens: bool = False) -> LearnedModel:
-        """Serves a version, to its agent or to all; returns when the next request is scored by it.
+    async def promote(self, version: str, *, tenant: str, merge_agent_tokens: bool = False) -> LearnedModel:
+        """Serves a version, to its agent or to all of its tenant; returns when the next request is so scored.
 
         Args:
             version: its name.
+            tenant: who asks, for itself.
             merge_agent_tokens: of a version for all, make one of it first that has the tokens of agents that
                 the served one has and it lacks, and serve that.
 
         Raises:
-            NotFound: there is no such version.
+            NotFound: the tenant has no such version.
             FailedPrecondition: it is damaged, or cannot be loaded, or changes a model that is not served.
         """
         async with self._changing:
             await self.refresh()
-            if not self._store.has(version):
+            if not await self._has(tenant, version):
                 if self._origin is None or version != self._origin.version:
                     raise NotFound(
                         "version", f"there is no version {version!r}; ListModels tells which there are"
                     )
-                await self._serve_all(self._all.promoted(None))
-                return self._told_of_origin(self._origin)
+                await self._serve_all(tenant, self._pointer(Everyone(tenant)).promoted(None))
+                return self._told_of_origin(self._origin, tenant)
             manifest = await self._manifest(version)
-            agent = manifest.lineage.agent
-            if agent is None:
-                if merge_agent_tokens and self._model is not None:
-                    version = await self._merged(self._model, version)
-                await self._serve_all(self._all.promoted(version))
+            whose = manifest.lineage.whose
+            if isinstance(whose, Agent):
+                await self._serve_own(whose, self._pointer(whose).promoted(version))
             else:
-                await self._serve_own(agent, self._own.get(agent, Pointer()).promoted(version))
+                served = await self._everyones(tenant)
+                if merge_agent_tokens and served is not None:
+                    version = await self._merged(served, version)
+                await self._serve_all(tenant, self._pointer(whose).promoted(version))
             return self._told(self._manifests[version])
 
-    async def rollback(self, agent: Agent | None) -> LearnedModel:
-        """Serves what was served before, to all or to an agent; versions that are damaged are passed over.
+    async def rollback(self, whose: Audience) -> LearnedModel:
+        """Serves what was served before, to all of a tenant or to an agent; damaged versions are passed over.
 
         Raises:
             FailedPrecondition: there was nothing before, or nothing of it can be served.
         """
         async with self._changing:
             await self.refresh()
-            pointer = (self._all if agent is None else self._own.get(agent, Pointer())).rolled_back()
+            pointer = self._pointer(whose).rolled_back()
             while pointer is not None:
                 try:
-                    if agent is None:
-                        await self._serve_all(pointer)
+                    if isinstance(whose, Agent):
+                        await self._serve_own(whose, pointer)
+                        assigned = await self.model_for(whose)
                     else:
-                        await self._serve_own(agent, pointer)
-                    assigned = await self.model_for(agent or Agent())
+                        await self._serve_all(whose.tenant, pointer)
+                        assigned = await self.model_for(Agent(tenant=whose.tenant))
                 except FailedPrecondition as error:
                     _log.error("a version is passed over: %s", error.message)
                     pointer = pointer.rolled_back()
                     continue
                 found = self._manifests.get(assigned.version)
-                return self._told_of_origin(assigned.model) if found is None else self._told(found)
+                if found is None or found.lineage.tenant != whose.tenant:
+                    return self._told_of_origin(assigned.model, whose.tenant)
+                return self._told(found)
             raise FailedPrecondition("NO_EARLIER_MODEL", "nothing that can be served was served before")
 
-    async def _serve_all(self, pointer: Pointer) -> None:
-        """Loads what a pointer is at, makes it durable, and serves it."""
-        model = self._model
-        if pointer.serving is None:
+    def _pointer(self, whose: Audience) -> Pointer:
+        """What is to be served; nothing of its own to who never had any."""
+        return self._all if whose == Everyone() else self._pointers.get(whose, Pointer())
+
+    async def _everyones(self, tenant: str) -> LoadedModel | None:
+        """What serves all agents of a tenant; for its own that is damaged, the latest before that is not."""
+        if tenant == DEFAULT_TENANT:
+            return self._model
+        while (version := self._everyones_version(tenant)) is not None:
+            try:
+                return cast(LoadedModel, await self._cache.get(version, partial(self._load, version)))
+            except FailedPrecondition as error:
+                _log.error("an earlier version is served: %s", error.message, extra={"version": version})
+                self._refused_until[version] = time.monotonic() + _RETRY_S
+        return self._origin
+
+    def _everyones_version(self, tenant: str) -> str | None:
+        """A tenant's own version that serves all of its agents; None where the model of the settings does."""
+        if tenant == DEFAULT_TENANT:
+            return None if self._model is None or self._model is self._origin else self._model.version
+        pointer = self._pointer(Everyone(tenant))
+        for version in (pointer.serving, *pointer.history):
+            if version is None or self._refused_until.get(version, 0.0) <= time.monotonic():
+                return version
+        return None
+
+    async def _has(self, tenant: str, version: str) -> bool:
+        """Whether a tenant has a version, whole or not. One that does not say whose it is, is the default's."""
+        if not self._store.has(version):
+            return False
+        if version not in self._manifests and tenant == DEFAULT_TENANT:
+            return True
+        found = self._manifests.get(version)
+        return found is not None and found.lineage.tenant == tenant
+
+    async def _serve_all(self, tenant: str, pointer: Pointer) -> None:
+        """Loads what a pointer is at, makes it durable, and serves it to all agents of a tenant."""
+        version = pointer.serving
+        if version is None:
             model = self._origin
-        elif model is None or model.version != pointer.serving:
-            model = await self._load(pointer.serving)
+        elif tenant != DEFAULT_TENANT:
+            model = cast(LoadedModel, await self._cache.get(version, partial(self._load, version)))
+            self._refused_until.pop(version, None)
+        elif self._model is None or self._model.version != version:
+            model = await self._load(version)
+        else:
+            model = self._model
         if model is None:
             raise FailedPrecondition("NOT_CONFIGURED", self._no_model)
-        await self._pool.run(self._store.set_pointer, None, pointer)
-        self._all, self._model = pointer, model
-        _log.info("another model serves all agents", extra={"version": model.version})
+        await self._pool.run(self._store.set_pointer, Everyone(tenant), pointer)
+        if tenant == DEFAULT_TENANT:
+            self._all, self._model = pointer, model
+        else:
+            self._pointers = {**self._pointers, Everyone(tenant): pointer}
+        _log.info(
+            "another model serves all agents", extra={"ragmesh.tenant": tenant, "version": model.version}
+        )
 
     async def _serve_own(self, agent: Agent, pointer: Pointer) -> None:
         """The same for an agent's own."""
         if pointer.serving is not None:
             manifest = await self._manifest(pointer.serving)
             base = manifest.lineage.base
-            if base and (self._model is None or self._model.version != base):
+            served = await self._everyones(agent.tenant)
+            if base and (served is None or served.version != base):
                 raise FailedPrecondition(
                     "BASE_NOT_SERVED",
                     f"version {pointer.serving} changes version {base}, which does not serve all agents now",
@@ -232,7 +298,7 @@ class Governor:
             await self._load_own(manifest)
             self._refused_until.pop(pointer.serving, None)
         await self._pool.run(self._store.set_pointer, agent, pointer)
-        self._own = {**self._own, agent: pointer}
+        self._pointers = {**self._pointers, agent: pointer}
 
     async def _own_model(self, version: str) -> Assigned | None:
         """What scores for an agent with a version of its own; None if that cannot be used now."""
@@ -246,9 +312,10 @@ class Governor:
             return None
 
     async def _load_own(self, manifest: Manifest) -> Assigned | None:
-        base, version = self._model, manifest.version
+        version = manifest.version
         if manifest.lineage.kind is Kind.FULL:
-            return Assigned(cast(LoadedModel, await self._cache.get(version, lambda: self._load(version))))
+            return Assigned(cast(LoadedModel, await self._cache.get(version, partial(self._load, version))))
+        base = await self._everyones(manifest.lineage.tenant)
         if base is None or base.version != manifest.lineage.base:
             return None
         adapter = await self._cache.get(version, lambda: self._load_adapter(version, base))
@@ -256,7 +323,8 @@ class Governor:
 
     async def _load(self, version: str) -> LoadedModel:
         loader = await self._loaded_loader()
-        agents = await self._agents()
+        tenant = (await self._manifest(version)).lineage.tenant
+        agents = [one for one in await self._agents() if one.tenant == tenant]
         model: LoadedModel = await self._pool.run(self._load_now, loader, version, agents)
         return model
 
@@ -296,7 +364,12 @@ class Governor:
             with (
                 contextlib.suppress(_NothingLackingError),
                 self._store.write(
-                    Lineage(provenance, parent=version, metrics=manifest.lineage.metrics)
+                    Lineage(
+                        provenance,
+                        parent=version,
+                        metrics=manifest.lineage.metrics,
+                        tenant=manifest.lineage.tenant,
+                    )
                 ) as draft,
             ):
                 draft.tokens = loader.merge_tokens(served, folder, draft.folder)
@@ -307,7 +380,7 @@ class Governor:
     async def _agents(self) -> Sequence[Agent]:
         """The registered agents; as last known while the registry is away, so that serving goes on."""
         with contextlib.suppress(Unavailable):
-            self._known_agents = await self._registered()
+            self._known_agents = list(await self._registered())
         return self._known_agents
 
     async def _loaded_loader(self) -> ModelLoader:
@@ -348,9 +421,9 @@ class Governor:
 
     async def _follow_pointers(self) -> None:
         """Serves what the pointer files say; whoever wrote them made sure that it can be."""
-        self._own = await self._pool.run(self._store.agents)
+        self._pointers, _ = await self._pool.run(self._store.pointers)  # others get what all get
         try:
-            pointer = await self._pool.run(self._store.pointer, None)
+            pointer = await self._pool.run(self._store.pointer, Everyone())
         except ManifestError as error:
             _log.error("what served all agents is not known: %s", error)
             return
@@ -371,11 +444,13 @@ class Governor:
 
     def _told(self, manifest: Manifest) -> LearnedModel:
         lineage = manifest.lineage
-        served = self._model is not None and self._model.version
+        served = self._everyones_version(lineage.tenant)
+        if served is None and self._origin is not None:
+            served = self._origin.version
         if lineage.agent is None:
             serving = manifest.version == served
         else:
-            own = self._own.get(lineage.agent, Pointer()).serving == manifest.version
+            own = self._pointer(lineage.agent).serving == manifest.version
             serving = own and (lineage.kind is Kind.FULL or lineage.base == served)
         return LearnedModel(
             version=manifest.version,
@@ -390,15 +465,20 @@ class Governor:
             agent_tokens=manifest.tokens,
         )
 
-    def _told_of_origin(self, origin: LoadedModel) -> LearnedModel:
+    def _told_of_origin(self, origin: LoadedModel, tenant: str) -> LearnedModel:
         return LearnedModel(
             version=origin.version,
-            serving=origin is self._model,
+            serving=self._everyones_version(tenant) is None,
             created_at=origin.created_at,
             provenance=origin.provenance,
             size_bytes=origin.size,
-            agent_tokens=origin.agent_tokens,
+            agent_tokens=tuple(sorted(self._shown_tokens(origin, tenant))),
         )
+
+    def _shown_tokens(self, origin: LoadedModel, tenant: str) -> frozenset[str]:
+        """Tokens of the model of the settings, less those of other tenants' agents, which share it."""
+        mine = {token for one in self._known_agents if one.tenant == tenant for token in agent_tokens(one)}
+        return frozenset(origin.agent_tokens) & (self._origin_tokens | mine)
 
 
 class _NothingLackingError(Exception):

@@ -12,7 +12,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any, Final
 
-from services.reranker.domain import Agent
+from services.reranker.domain import DEFAULT_TENANT, Agent, Audience, Everyone
 
 FILE: Final = "manifest.json"
 """Name of the manifest in a version's folder."""
@@ -46,10 +46,11 @@ class Lineage:
     Attributes:
         provenance: what made it, such as ``offline-ium round 3``; one line.
         parent: version it was trained from; empty if there is none.
-        agent: the agent whose own it is; None if it serves all agents.
+        agent: the agent whose own it is; None if it serves all agents of the tenant.
         kind: all parameters, or changes to those of ``base``.
         base: of an adapter, the version it changes; empty otherwise.
         metrics: what was measured of it, by name; None where undefined.
+        tenant: from whose feedback it was learned; nobody else is served it or told of it.
     """
 
     provenance: str
@@ -58,6 +59,12 @@ class Lineage:
     kind: Kind = Kind.FULL
     base: str = ""
     metrics: Mapping[str, float | None] = field(default_factory=dict)
+    tenant: str = DEFAULT_TENANT
+
+    @property
+    def whose(self) -> Audience:
+        """Whom it serves."""
+        return Everyone(self.tenant) if self.agent is None else self.agent
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,9 +120,10 @@ class Manifest:
             if told["format"] != _FORMAT:
                 raise ManifestError("its manifest is of a later version of ragmesh")
             agent = told["lineage"]["agent"]
+            tenant = str(told["lineage"].get("tenant", DEFAULT_TENANT))
             lineage = {
                 **told["lineage"],
-                "agent": None if agent is None else Agent(agent["task_id"], agent["model_id"]),
+                "agent": None if agent is None else Agent(agent["task_id"], agent["model_id"], tenant),
                 "kind": Kind(told["lineage"]["kind"]),
             }
             return cls(
@@ -172,6 +180,8 @@ def _check(lineage: Lineage) -> None:
         raise ManifestError("an adapter has a base, and only an adapter")
     if lineage.kind is Kind.ADAPTER and lineage.agent is None:
         raise ManifestError("an adapter is an agent's own")
+    if lineage.whose.tenant != lineage.tenant:
+        raise ManifestError("an agent's own is its tenant's")
     for name, value in lineage.metrics.items():
         if value is not None and not math.isfinite(value):
             raise ManifestError(f"the metric {name} is {value}; what is undefined is None")
@@ -184,7 +194,10 @@ def _entry(path: Path) -> FileEntry:
 
 def _lineage_json(lineage: Lineage) -> dict[str, Any]:
     agent = lineage.agent
+    # The tenant that there was before there were others has the versions it had then.
+    whose = {} if lineage.tenant == DEFAULT_TENANT else {"tenant": lineage.tenant}
     return {
+        **whose,
         "provenance": lineage.provenance,
         "parent": lineage.parent,
         "agent": None if agent is None else {"task_id": agent.task_id, "model_id": agent.model_id},

@@ -12,8 +12,8 @@ from collections.abc import Iterable, Mapping, Set
 from datetime import timedelta
 from typing import Final
 
-from services.reranker.domain import Agent
-from services.reranker.models.manifest import Manifest, ManifestError
+from services.reranker.domain import Audience
+from services.reranker.models.manifest import Manifest
 from services.reranker.models.store import ModelStore, Pointer
 
 LOADING: Final = timedelta(hours=1)
@@ -22,27 +22,25 @@ LOADING: Final = timedelta(hours=1)
 _log = logging.getLogger("ragmesh.reranker.models")
 
 
-def needed(
-    manifests: Mapping[str, Manifest], pointers: Mapping[Agent | None, Pointer], keep: int
-) -> Set[str]:
+def needed(manifests: Mapping[str, Manifest], pointers: Mapping[Audience, Pointer], keep: int) -> Set[str]:
     """Versions that are not to be removed.
 
-    These are what is served, to all and to agents; of each, the ``keep`` versions served before, which can be
-    rolled back to; of all agents' and each agent's own, the ``keep`` newest of the others; and whatever
-    an adapter among all these changes.
+    These are what is served, to all agents of a tenant and to one; of each, the ``keep`` versions served
+    before, which can be rolled back to; of all agents' and each agent's own, the ``keep`` newest of the
+    others; and whatever an adapter among all these changes.
 
     Args:
         manifests: all versions by name.
-        pointers: what is served to all (None) and to every agent.
+        pointers: what is served to whom.
         keep: [1, inf).
     """
     wanted: set[str] = set()
     for pointer in pointers.values():
         wanted |= {one for one in (pointer.serving, *pointer.history[:keep]) if one is not None}
-    candidates: dict[Agent | None, list[Manifest]] = {}
+    candidates: dict[Audience, list[Manifest]] = {}
     for manifest in manifests.values():
         if manifest.version not in wanted:
-            candidates.setdefault(manifest.lineage.agent, []).append(manifest)
+            candidates.setdefault(manifest.lineage.whose, []).append(manifest)
     for mine in candidates.values():
         mine.sort(key=lambda one: (one.created_at, one.version), reverse=True)
         wanted |= {one.version for one in mine[:keep]}
@@ -68,10 +66,9 @@ def prune(
         OSError: the disk.
     """
     manifests = store.manifests({})
-    try:
-        pointers = store.pointers()
-    except ManifestError as error:
-        _log.error("no version is removed: what is served is not known: %s", error)
+    pointers, problems = store.pointers()
+    if problems:
+        _log.error("no version is removed: what is served is not known: %s", problems[0])
         return []
     kept = needed(manifests, pointers, keep) | set(in_memory)
     removed = []

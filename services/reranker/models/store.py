@@ -4,7 +4,7 @@
 
     versions/<version>/          a folder that never changes: manifest.json and what it lists
     serving/all.json             what serves all agents, and what did before
-    serving/<digest>.json        the same for one agent's own
+    serving/<digest>.json        the same for one agent's own, and for all agents of another tenant
     incoming/<random>/           being written, or being removed
     unneeded/<version>           since when nothing needs that version, see services.reranker.models.retention
 
@@ -29,7 +29,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Final
 
-from services.reranker.domain import Agent
+from services.reranker.domain import DEFAULT_TENANT, Agent, Audience, Everyone
 from services.reranker.models import durable
 from services.reranker.models.manifest import Lineage, Manifest, ManifestError
 
@@ -40,10 +40,11 @@ _ABANDONED_S: Final = 24 * 3600.0
 
 @dataclass(frozen=True, slots=True)
 class Pointer:
-    """What is served to all agents or to one.
+    """What is served to all agents of a tenant or to one.
 
     Attributes:
-        serving: the version. None: for all agents, the model of the settings; for one, what all get.
+        serving: the version. None: for all agents of a tenant, the model of the settings; for one, what all
+            get.
         history: what was served before it, the latest first.
     """
 
@@ -159,23 +160,18 @@ class ModelStore:
         manifest.verify(folder)
         return folder, manifest
 
-    def pointer(self, agent: Agent | None) -> Pointer:
-        """What is served to all agents, or to one.
+    def pointer(self, whose: Audience) -> Pointer:
+        """What is served to all agents of a tenant, or to one.
 
         Raises:
             ManifestError: the pointer file cannot be understood.
         """
-        path = self._pointer_path(agent)
         try:
-            told = json.loads(path.read_bytes())
-            history = tuple(None if one is None else str(one) for one in told["history"])
-            return Pointer(None if told["serving"] is None else str(told["serving"]), history)
+            return _pointed(self._pointer_path(whose))[1]
         except FileNotFoundError:
             return Pointer()
-        except (OSError, ValueError, KeyError, TypeError) as error:
-            raise ManifestError(f"{path.name} cannot be understood: {type(error).__name__}") from None
 
-    def set_pointer(self, agent: Agent | None, pointer: Pointer) -> None:
+    def set_pointer(self, whose: Audience, pointer: Pointer) -> None:
         """Makes a pointer what is served; durable when it returns.
 
         Raises:
@@ -183,38 +179,35 @@ class ModelStore:
         """
         self._serving.mkdir(parents=True, exist_ok=True)
         told = {
-            "agent": None if agent is None else {"task_id": agent.task_id, "model_id": agent.model_id},
+            "tenant": whose.tenant,
+            "agent": {"task_id": whose.task_id, "model_id": whose.model_id}
+            if isinstance(whose, Agent)
+            else None,
             "serving": pointer.serving,
             "history": pointer.history,
         }
-        durable.replace(self._pointer_path(agent), json.dumps(told).encode())
+        durable.replace(self._pointer_path(whose), json.dumps(told).encode())
 
-    def agents(self) -> dict[Agent, Pointer]:
-        """Every agent that has, or had, a version of its own, and what is served to it."""
-        found = {}
-        for path in sorted(self._serving.glob("*.json")) if self._serving.is_dir() else ():
-            if path.name == "all.json":
-                continue
-            try:
-                told = json.loads(path.read_bytes())["agent"]
-                agent = Agent(told["task_id"], told["model_id"])
-                found[agent] = self.pointer(agent)
-            except (OSError, ValueError, KeyError, TypeError, ManifestError):
-                continue  # it gets what all get
-        return found
+    def pointers(self) -> tuple[dict[Audience, Pointer], list[ManifestError]]:
+        """What is served to whom: all agents of a tenant, or one, that has, or had, a version of its own.
 
-    def pointers(self) -> dict[Agent | None, Pointer]:
-        """What is served to all agents (None) and to every agent that has, or had, a version of its own.
-
-        Raises:
-            ManifestError: a pointer file cannot be understood.
+        Also what is wrong with pointer files that cannot be understood.
         """
-        found: dict[Agent | None, Pointer] = {None: self.pointer(None)}
-        files = set(self._serving.glob("*.json")) if self._serving.is_dir() else set()
-        own = self.agents()
-        if len(own) < len(files - {self._pointer_path(None)}):
-            raise ManifestError("an agent's pointer file cannot be understood")
-        return found | own
+        found: dict[Audience, Pointer] = {}
+        problems = []
+        for path in sorted(self._serving.glob("*.json")) if self._serving.is_dir() else ():
+            try:
+                whose, pointer = _pointed(path)
+            except FileNotFoundError:
+                continue
+            except ManifestError as error:
+                problems.append(error)
+                continue
+            if path == self._pointer_path(whose):
+                found[whose] = pointer
+            else:
+                problems.append(ManifestError(f"{path.name} is not named after whom it is for"))
+        return found, problems
 
     def mark(self, version: str) -> timedelta:
         """Notes that nothing needs a version, and tells for how long that has been noted.
@@ -271,8 +264,27 @@ class ModelStore:
             return []
         return [path.name for path in self._versions.iterdir() if _VERSION.fullmatch(path.name)]
 
-    def _pointer_path(self, agent: Agent | None) -> Path:
-        if agent is None:
+    def _pointer_path(self, whose: Audience) -> Path:
+        if whose == Everyone():
             return self._serving / "all.json"
-        ids = json.dumps([agent.task_id, agent.model_id]).encode()
-        return self._serving / f"{hashlib.sha256(ids).hexdigest()[:32]}.json"
+        # The tenant that there was before there were others has the files it had then.
+        tenant = [] if whose.tenant == DEFAULT_TENANT else [whose.tenant]
+        ids = [whose.task_id, whose.model_id] if isinstance(whose, Agent) else []
+        name = hashlib.sha256(json.dumps([*ids, *tenant]).encode()).hexdigest()[:32]
+        return self._serving / f"{name}.json"
+
+
+def _pointed(path: Path) -> tuple[Audience, Pointer]:
+    """Whom a pointer file is for, and what it says; FileNotFoundError where there is none."""
+    try:
+        told = json.loads(path.read_bytes())
+        tenant, agent = str(told.get("tenant", DEFAULT_TENANT)), told["agent"]
+        history = tuple(None if one is None else str(one) for one in told["history"])
+        pointer = Pointer(None if told["serving"] is None else str(told["serving"]), history)
+        if agent is None:
+            return Everyone(tenant), pointer
+        return Agent(str(agent["task_id"]), str(agent["model_id"]), tenant), pointer
+    except FileNotFoundError:
+        raise
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        raise ManifestError(f"{path.name} cannot be understood: {type(error).__name__}") from None

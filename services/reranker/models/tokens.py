@@ -1,4 +1,4 @@
-"""Tokens of agents: one for each task and one for each model, and two for those that are not known.
+"""Tokens of agents in models: they are added, carried over, and found again.
 
 The input of the model for agent (t, m), query x and passage d is ``[task:t][model:m] x [SEP] title d``
 (iterative-utility-maximization.txt, section 4.3, equation 6; algorithms.md, section 6). The tokens are
@@ -8,28 +8,21 @@ special ones: no text that someone sends becomes one of them.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Any, Final
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from meshkit.models import ModelError
 from services.reranker.domain import Agent
-
-UNKNOWN_TASK: Final = "[unk-task]"
-UNKNOWN_MODEL: Final = "[unk-model]"
-_TASK: Final = "[task:"
-_MODEL: Final = "[model:"
-
-
-def task_token(task_id: str) -> str:
-    """The token of a task; that of unknown ones for an empty id."""
-    return f"{_TASK}{task_id}]" if task_id else UNKNOWN_TASK
-
-
-def model_token(model_id: str) -> str:
-    """The token of an agent's model; that of unknown ones for an empty id."""
-    return f"{_MODEL}{model_id}]" if model_id else UNKNOWN_MODEL
+from services.reranker.models.token_names import (
+    MODEL,
+    TASK,
+    UNKNOWN_MODEL,
+    UNKNOWN_TASK,
+    model_token,
+    task_token,
+)
 
 
 def present(tokenizer: Any) -> tuple[str, ...]:
@@ -38,7 +31,7 @@ def present(tokenizer: Any) -> tuple[str, ...]:
         sorted(
             token
             for token in tokenizer.get_added_vocab()
-            if token in (UNKNOWN_TASK, UNKNOWN_MODEL) or token.startswith((_TASK, _MODEL))
+            if token in (UNKNOWN_TASK, UNKNOWN_MODEL) or token.startswith((TASK, MODEL))
         )
     )
 
@@ -106,7 +99,7 @@ def carry_over(source_tokenizer: Any, source_model: Any, tokenizer: Any, model: 
     added = _extend(
         tokenizer,
         model,
-        {token: UNKNOWN_TASK if token.startswith(_TASK) else UNKNOWN_MODEL for token in lacking},
+        {token: UNKNOWN_TASK if token.startswith(TASK) else UNKNOWN_MODEL for token in lacking},
     )
     here = _embeddings(model)
     with torch.no_grad():

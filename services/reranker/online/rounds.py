@@ -23,9 +23,11 @@ import grpc
 from meshkit.compute import ComputePool
 from meshkit.errors import MeshError, Unavailable
 from meshkit.models import ModelError
+from meshkit.security import caller as callers
+from meshkit.security.caller import Caller, Role
 from meshkit.settings import SettingsError
 from ragcore.errors import InvalidInput
-from services.reranker.domain import Agent
+from services.reranker.domain import DEFAULT_TENANT, Agent
 from services.reranker.feedback.ports import FeedbackStore, TrainingLog
 from services.reranker.feedback.training import State, Training, TrainingReport
 from services.reranker.models import durable
@@ -133,6 +135,8 @@ class Rounds:
         agent = training.report.agent
         if agent is None:
             raise ValueError("online training is an agent's own")
+        # Passages are read and versions promoted for the tenant whose feedback it is.
+        callers.enter(Caller("trainer", agent.tenant, frozenset({Role.SERVICE})))
         round_ = _Round(training.report, agent, self._work / _digest(agent))
         try:
             async with self._heard_of(round_):
@@ -256,6 +260,7 @@ class Rounds:
                 f"online-ium, {len(material.heard.queries):,} queries",
                 parent=served.version,
                 agent=round_.agent,
+                tenant=round_.agent.tenant,
                 kind=candidate.kind,
                 base=candidate.base,
                 metrics=_metrics(material, trained, trained.comparison),
@@ -412,7 +417,10 @@ def _metrics(material: _Material, trained: Trained, comparison: Comparison) -> d
 
 
 def _digest(agent: Agent) -> str:
-    return hashlib.sha256(json.dumps([agent.task_id, agent.model_id]).encode()).hexdigest()[:32]
+    # The tenant that there was before there were others has the folders it had then.
+    tenant = [] if agent.tenant == DEFAULT_TENANT else [agent.tenant]
+    ids = json.dumps([agent.task_id, agent.model_id, *tenant])
+    return hashlib.sha256(ids.encode()).hexdigest()[:32]
 
 
 def _line(error: Exception) -> str:

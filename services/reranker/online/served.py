@@ -16,7 +16,7 @@ from meshkit.placement import DeviceError, Placement
 from meshkit.settings import SettingsError, variable
 from services.reranker.backends.adapters import LowRankAdapter
 from services.reranker.backends.encoder import Encoder, EncoderLoader
-from services.reranker.domain import Agent
+from services.reranker.domain import Agent, Everyone
 from services.reranker.models.manifest import Kind, Manifest, ManifestError
 from services.reranker.models.store import ModelStore
 from services.reranker.online.settings import OnlineSettings
@@ -32,7 +32,7 @@ class Served:
     """What serves an agent.
 
     Attributes:
-        base: version of the model that serves all agents.
+        base: version of the model that serves all agents of the tenant.
         folder: that model's folder.
         own: the agent's own version; None if it gets what all get.
     """
@@ -88,7 +88,7 @@ class Serving:
             FailedPrecondition: there is no learned model, or it is damaged.
         """
         try:
-            version = self._store.pointer(None).serving
+            version = self._store.pointer(Everyone(agent.tenant)).serving
             if version is not None:
                 folder, _ = self._store.verified(version)
             elif self._origin is not None:

@@ -4,20 +4,21 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Sequence
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from functools import partial
 from pathlib import Path
 
 import pytest
 
 from meshkit.compute import ComputePool
-from meshkit.errors import FailedPrecondition, Unavailable
+from meshkit.errors import FailedPrecondition, NotFound, Unavailable
 from meshkit.models import ModelError
-from services.reranker.domain import Agent
+from services.reranker.domain import DEFAULT_TENANT, Agent, Everyone
 from services.reranker.models.governor import Governor
 from services.reranker.models.manifest import Lineage
 from services.reranker.models.retention import prune
 from services.reranker.models.store import ModelStore, Pointer
+from services.reranker.models.token_names import agent_tokens
 from services.reranker.ports import Adapter, LoadedModel, Row
 
 ANN = Agent("qa", "ann")
@@ -36,10 +37,10 @@ class Model:
 
     @property
     def agent_tokens(self) -> tuple[str, ...]:
-        return tuple(sorted(f"[task:{agent.task_id}]" for agent in self.agents))
+        return tuple(sorted({token for agent in self.agents for token in agent_tokens(agent)}))
 
     def knows(self, agent: Agent) -> bool:
-        return agent in self.agents
+        return agent_tokens(agent) <= set(self.agent_tokens)
 
     def rows(self, query: str, texts: Sequence[str], agent: Agent) -> list[Row]:
         return [Row((1,), None) for _ in texts]
@@ -101,8 +102,8 @@ class World:
             keep_versions=keep_versions,
         )
 
-    def keep(self, score: str, agent: Agent | None = None) -> str:
-        with self.store.write(Lineage(f"score {score}", agent=agent)) as draft:
+    def keep(self, score: str, agent: Agent | None = None, *, tenant: str = DEFAULT_TENANT) -> str:
+        with self.store.write(Lineage(f"score {score}", agent=agent, tenant=tenant)) as draft:
             (draft.folder / "score").write_text(score)
         return draft.version
 
@@ -120,7 +121,7 @@ async def test_without_a_model_it_says_what_to_do(world: World) -> None:
     with pytest.raises(FailedPrecondition, match="set something"):
         await world.governor.model_for(ANN)
     with pytest.raises(FailedPrecondition, match="nothing that can be served"):
-        await world.governor.rollback(None)
+        await world.governor.rollback(Everyone())
 
 
 @pytest.mark.parametrize(
@@ -129,28 +130,28 @@ async def test_without_a_model_it_says_what_to_do(world: World) -> None:
 )
 async def test_what_cannot_score_is_refused(world: World, score: str, said: str) -> None:
     good, bad = world.keep("0.5"), world.keep(score)
-    await world.governor.promote(good)
+    await world.governor.promote(good, tenant=DEFAULT_TENANT)
     with pytest.raises(FailedPrecondition, match=f"version {bad} cannot be served: {said}"):
-        await world.governor.promote(bad)
+        await world.governor.promote(bad, tenant=DEFAULT_TENANT)
     assert (await world.governor.model_for(ANN)).version == good
-    assert world.store.pointer(None) == Pointer(good, (None,))
+    assert world.store.pointer(Everyone()) == Pointer(good, (None,))
 
 
 async def test_models_know_registered_agents_also_while_the_registry_is_away(world: World) -> None:
     one, two = world.keep("0.1"), world.keep("0.2")
-    await world.governor.promote(one)
-    assert world.governor.knows(ANN)
+    await world.governor.promote(one, tenant=DEFAULT_TENANT)
+    assert await world.governor.knows(ANN)
     world.registry_away = True
-    await world.governor.promote(two)
-    assert world.governor.knows(ANN)
+    await world.governor.promote(two, tenant=DEFAULT_TENANT)
+    assert await world.governor.knows(ANN)
 
 
 async def test_agents_own_models_come_and_go(world: World) -> None:
-    await world.governor.promote(world.keep("0.1"))
+    await world.governor.promote(world.keep("0.1"), tenant=DEFAULT_TENANT)
     agents = [Agent("qa", str(at)) for at in range(3)]
     own = [world.keep(f"0.{at + 2}", agent) for at, agent in enumerate(agents)]
     for version in own:
-        await world.governor.promote(version)
+        await world.governor.promote(version, tenant=DEFAULT_TENANT)
     world.loader.loaded.clear()
     together = await asyncio.gather(*(world.governor.model_for(agent) for agent in agents * 2))
     assert [one.version for one in together] == own * 2
@@ -161,7 +162,7 @@ async def test_agents_own_models_come_and_go(world: World) -> None:
 
 async def test_an_agents_version_that_broke_gives_way_and_is_not_tried_at_each_request(world: World) -> None:
     everyones = world.keep("0.1")
-    await world.governor.promote(everyones)
+    await world.governor.promote(everyones, tenant=DEFAULT_TENANT)
     broken = world.keep("broken", ANN)
     world.store.set_pointer(ANN, Pointer(broken))
     later = world.another()
@@ -177,10 +178,10 @@ async def test_what_another_process_promotes_is_followed(world: World) -> None:
     one, own = world.keep("0.1"), world.keep("0.2", ANN)
     other = world.another()
     await other.start(None)
-    await other.promote(one)
-    await other.promote(own)
+    await other.promote(one, tenant=DEFAULT_TENANT)
+    await other.promote(own, tenant=DEFAULT_TENANT)
     async with asyncio.timeout(30):
-        while {model.version for model in world.governor.models() if model.serving} != {one, own}:
+        while {model.version for model in world.governor.models(Everyone()) if model.serving} != {one, own}:
             await world.governor.refresh()
             await asyncio.sleep(0.01)
     assert (await world.governor.model_for(ANN)).version == own
@@ -190,7 +191,7 @@ async def test_what_another_process_promotes_is_followed(world: World) -> None:
 
 async def test_a_pointer_that_cannot_be_read_leaves_what_serves(world: World, tmp_path: Path) -> None:
     version = world.keep("0.1")
-    await world.governor.promote(version)
+    await world.governor.promote(version, tenant=DEFAULT_TENANT)
     (tmp_path / "serving" / "all.json").write_text("{")
     (tmp_path / "serving" / "touch").write_text("")
     await asyncio.sleep(0.1)
@@ -199,7 +200,7 @@ async def test_a_pointer_that_cannot_be_read_leaves_what_serves(world: World, tm
     await later.start(None)
     with pytest.raises(FailedPrecondition):
         await later.model_for(ANN)
-    assert (await later.promote(version)).serving
+    assert (await later.promote(version, tenant=DEFAULT_TENANT)).serving
     await later.close()
 
 
@@ -208,16 +209,93 @@ async def test_old_versions_are_removed_while_others_serve(
 ) -> None:
     versions = [world.keep(f"0.{at}") for at in range(4)]
     for version in versions:
-        await world.governor.promote(version)
+        await world.governor.promote(version, tenant=DEFAULT_TENANT)
     monkeypatch.setattr("services.reranker.models.governor._PRUNE_S", 0.0)
     monkeypatch.setattr("services.reranker.models.governor.prune", partial(prune, grace=timedelta(0)))
     keeping = world.another(keep_versions=1)
     await keeping.start(None)
     async with asyncio.timeout(30):
-        while versions[0] in {one.version for one in keeping.models()}:
+        while versions[0] in {one.version for one in keeping.models(Everyone())}:
             await asyncio.sleep(0.01)
     # Served, served before, and the newest of the others.
     assert set(world.store.manifests({})) == set(versions[1:])
-    assert {one.version for one in keeping.models()} == set(versions[1:])
-    assert (await keeping.rollback(None)).version == versions[2]
+    assert {one.version for one in keeping.models(Everyone())} == set(versions[1:])
+    assert (await keeping.rollback(Everyone())).version == versions[2]
     await keeping.close()
+
+
+async def test_a_version_is_its_tenants_alone(world: World) -> None:
+    theirs_ann = Agent(ANN.task_id, ANN.model_id, "acme")
+    ours, theirs = world.keep("0.1"), world.keep("0.1", tenant="acme")
+    assert ours != theirs  # of the same files
+    own = world.keep("0.3", theirs_ann, tenant="acme")
+    for version in (theirs, own):
+        with pytest.raises(NotFound, match=version):
+            await world.governor.promote(version, tenant=DEFAULT_TENANT)
+    with pytest.raises(NotFound, match=ours):
+        await world.governor.promote(ours, tenant="acme")
+    await world.governor.promote(theirs, tenant="acme")
+    with pytest.raises(FailedPrecondition, match="set something"):
+        await world.governor.model_for(ANN)
+    await world.governor.promote(ours, tenant=DEFAULT_TENANT)
+    await world.governor.promote(own, tenant="acme")
+    for agent, version in ((ANN, ours), (theirs_ann, own), (Agent("qa", "bob", "acme"), theirs)):
+        assert (await world.governor.model_for(agent)).version == version
+    listed = {
+        tenant: {(one.version, one.serving) for one in world.governor.models(Everyone(tenant))}
+        for tenant in (DEFAULT_TENANT, "acme", "nobody")
+    }
+    assert listed == {DEFAULT_TENANT: {(ours, True)}, "acme": {(theirs, True), (own, True)}, "nobody": set()}
+    assert [one.version for one in world.governor.models(theirs_ann)] == [own]
+    assert world.governor.models(ANN) == []
+    with pytest.raises(FailedPrecondition, match="nothing that can be served"):
+        await world.governor.rollback(Everyone("nobody"))
+
+    # Another process finds all of it again, and serves each its own.
+    later = world.another()
+    await later.start(None)
+    try:
+        for agent, version in ((ANN, ours), (theirs_ann, own), (Agent("qa", "bob", "acme"), theirs)):
+            assert (await later.model_for(agent)).version == version
+    finally:
+        await later.close()
+
+
+async def test_the_model_of_the_settings_is_every_tenants(world: World) -> None:
+    origin = Model("origin", "shipped", datetime.now(UTC), 0.5)
+    governor = world.another()
+    await governor.start(origin)
+    try:
+        theirs = world.keep("0.1", tenant="acme")
+        await governor.promote(theirs, tenant="acme")
+        for tenant, version in (("acme", theirs), (DEFAULT_TENANT, "origin"), ("other", "origin")):
+            assert (await governor.model_for(Agent(tenant=tenant))).version == version
+        # A tenant is told that it is there, and of its own agents' tokens in it alone: ANN is another's.
+        [told] = governor.models(Everyone("other"))
+        assert (told.version, told.serving, told.agent_tokens) == ("origin", True, ())
+        assert not await governor.knows(Agent(ANN.task_id, ANN.model_id, "other"))
+        assert await governor.knows(ANN)
+        await governor.register(Agent(ANN.task_id, ANN.model_id, "other"))
+        assert await governor.knows(Agent(ANN.task_id, ANN.model_id, "other"))
+        assert (await governor.rollback(Everyone("acme"))).version == "origin"
+        assert (await governor.promote(theirs, tenant="acme")).serving
+        assert (await governor.promote("origin", tenant="acme")).serving
+        assert (await governor.model_for(Agent(tenant="acme"))).version == "origin"
+    finally:
+        await governor.close()
+
+
+async def test_of_a_tenants_versions_that_are_damaged_the_latest_that_is_not_serves(world: World) -> None:
+    good, bad = world.keep("0.1", tenant="acme"), world.keep("0.2", tenant="acme")
+    await world.governor.promote(good, tenant="acme")
+    await world.governor.promote(bad, tenant="acme")
+    (world.store.verified(bad)[0] / "score").write_text("9")
+    later = world.another()
+    await later.start(None)
+    try:
+        assert (await later.model_for(Agent(tenant="acme"))).version == good
+        assert next((one.version, one.serving) for one in later.models(Everyone("acme"))) == (good, True)
+        with pytest.raises(FailedPrecondition, match="should have 3"):
+            await later.promote(bad, tenant="acme")
+    finally:
+        await later.close()

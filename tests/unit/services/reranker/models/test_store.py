@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from services.reranker.domain import Agent
+from services.reranker.domain import Agent, Everyone
 from services.reranker.models.manifest import FILE, Kind, Lineage, ManifestError
 from services.reranker.models.store import ModelStore, Pointer
 
@@ -128,14 +128,14 @@ def test_damage_is_named(store: ModelStore, tmp_path: Path, damage: object, said
 
 
 def test_pointers_remember_what_was_served(store: ModelStore) -> None:
-    assert store.pointer(None) == Pointer()
+    assert store.pointer(Everyone()) == Pointer()
     assert Pointer().rolled_back() is None
     pointer = Pointer().promoted("a").promoted("b").promoted("b")
     assert pointer == Pointer("b", ("a", None))
-    store.set_pointer(None, pointer)
+    store.set_pointer(Everyone(), pointer)
     store.set_pointer(ANN, Pointer("c", (None,)))
-    assert store.pointer(None) == pointer
-    assert store.agents() == {ANN: Pointer("c", (None,))}
+    assert store.pointer(Everyone()) == pointer
+    assert store.pointers() == ({Everyone(): pointer, ANN: Pointer("c", (None,))}, [])
     back = pointer.rolled_back()
     assert back == Pointer("a", (None,))
     assert back is not None
@@ -143,13 +143,57 @@ def test_pointers_remember_what_was_served(store: ModelStore) -> None:
 
 
 def test_a_pointer_that_is_damaged_says_so(store: ModelStore, tmp_path: Path) -> None:
-    store.set_pointer(None, Pointer("a"))
+    store.set_pointer(Everyone(), Pointer("a"))
     store.set_pointer(ANN, Pointer("b"))
     for path in (tmp_path / "models" / "serving").iterdir():
         path.write_text("{")
     with pytest.raises(ManifestError, match=r"all\.json cannot be understood"):
-        store.pointer(None)
-    assert store.agents() == {}
+        store.pointer(Everyone())
+    found, problems = store.pointers()
+    assert (found, len(problems)) == ({}, 2)
+
+
+def test_pointers_of_tenants_are_apart(store: ModelStore) -> None:
+    # The ids of one agent are those of another in another place.
+    whom = [
+        Everyone(),
+        Everyone("acme"),
+        Agent("acme", ""),
+        Agent("", "acme"),
+        Agent("qa", "ann"),
+        Agent("qa", "ann", "acme"),
+        Agent("", "qa", "ann"),
+    ]
+    pointers = {whose: Pointer(f"version of {whose}") for whose in whom}
+    for whose, pointer in pointers.items():
+        store.set_pointer(whose, pointer)
+    assert store.pointers() == (pointers, [])
+    assert {whose: store.pointer(whose) for whose in whom} == pointers
+
+
+def test_pointers_of_before_there_were_tenants_are_the_default_ones(
+    store: ModelStore, tmp_path: Path
+) -> None:
+    store.set_pointer(Everyone(), Pointer("a"))
+    store.set_pointer(ANN, Pointer("b"))
+    for path in (tmp_path / "models" / "serving").iterdir():
+        told = json.loads(path.read_text())
+        del told["tenant"]
+        path.write_text(json.dumps(told))
+    assert store.pointers() == ({Everyone(): Pointer("a"), ANN: Pointer("b")}, [])
+
+
+def test_a_tenants_version_says_whose_it_is(store: ModelStore) -> None:
+    theirs = Agent("qa", "ann", "acme")
+    version = _write(store, agent=theirs, tenant="acme")
+    assert store.manifest(version).lineage.whose == theirs
+    assert store.manifest(_write(store, tenant="acme")).lineage.whose == Everyone("acme")
+    # What there was before there were tenants reads, and is named, as before.
+    ours = store.manifest(_write(store))
+    assert ours.lineage.whose == Everyone()
+    assert "tenant" not in (store.verified(ours.version)[0] / "manifest.json").read_text()
+    with pytest.raises(ManifestError, match="its tenant's"):
+        _write(store, agent=theirs)
 
 
 def test_what_was_abandoned_is_removed_after_a_day(store: ModelStore, tmp_path: Path) -> None:
@@ -166,6 +210,7 @@ def test_what_was_abandoned_is_removed_after_a_day(store: ModelStore, tmp_path: 
 _WRITER = """
 import sys
 from pathlib import Path
+from services.reranker.domain import Everyone
 from services.reranker.models.manifest import Lineage
 from services.reranker.models.store import ModelStore, Pointer
 store = ModelStore(Path(sys.argv[1]))
@@ -173,7 +218,7 @@ print("ready", flush=True)
 for turn in range(1_000_000):
     with store.write(Lineage(f"turn {turn}")) as draft:
         (draft.folder / "model.safetensors").write_bytes(bytes([turn % 256]) * 300_000)
-    store.set_pointer(None, store.pointer(None).promoted(draft.version))
+    store.set_pointer(Everyone(), store.pointer(Everyone()).promoted(draft.version))
 """
 
 
@@ -189,10 +234,10 @@ def test_a_writer_killed_at_any_point_leaves_whole_versions(store: ModelStore, t
             writer.send_signal(signal.SIGKILL)
         writer.wait()
         writer.stdout.close()
-        pointer = store.pointer(None)
+        pointer = store.pointer(Everyone())
         versions = list(store.manifests({}))
         for version in versions:
             store.verified(version)
         served = {one for one in (pointer.serving, *pointer.history) if one is not None}
         assert served <= set(versions)
-    assert store.pointer(None).serving is not None
+    assert store.pointer(Everyone()).serving is not None

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from services.reranker.domain import Agent
+from services.reranker.domain import Agent, Audience, Everyone
 from services.reranker.models.manifest import Kind, Lineage, Manifest
 from services.reranker.models.retention import LOADING, needed, prune
 from services.reranker.models.store import ModelStore, Pointer
@@ -33,7 +33,8 @@ class Shelf:
         return draft.version
 
     def serve(self, version: str, agent: Agent | None = None) -> None:
-        self.store.set_pointer(agent, self.store.pointer(agent).promoted(version))
+        whose = agent or Everyone()
+        self.store.set_pointer(whose, self.store.pointer(whose).promoted(version))
 
     def prune(self, keep: int) -> list[str]:
         """What goes after it was not needed for long enough."""
@@ -154,13 +155,13 @@ VERSIONS = [f"{at:016x}" for at in range(12)]
 @given(
     st.lists(st.tuples(st.sampled_from([None, ANN, BOB]), st.integers(-1, 11)), min_size=12, max_size=12),
     st.dictionaries(
-        st.sampled_from([None, ANN, BOB]),
+        st.sampled_from([Everyone(), ANN, BOB]),
         st.lists(st.sampled_from([None, *VERSIONS]), min_size=1, max_size=6),
     ),
     st.integers(1, 4),
 )
 def test_whatever_is_served_can_be_loaded(
-    made: list[tuple[Agent | None, int]], served: dict[Agent | None, list[str | None]], keep: int
+    made: list[tuple[Agent | None, int]], served: dict[Audience, list[str | None]], keep: int
 ) -> None:
     manifests = {}
     for at, (agent, base) in enumerate(made):

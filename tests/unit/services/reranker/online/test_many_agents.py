@@ -10,7 +10,7 @@ from meshkit.compute import ComputePool
 from meshkit.placement import Placement
 from services.reranker.backends.cross_encoder import CrossEncoderReranker
 from services.reranker.backends.encoder import EncoderLoader
-from services.reranker.domain import Agent
+from services.reranker.domain import DEFAULT_TENANT, Agent
 from services.reranker.models.governor import Governor
 from services.reranker.models.store import ModelStore
 from services.reranker.ports import Adapter, LoadedModel
@@ -57,9 +57,9 @@ async def test_more_agents_than_fit_each_get_their_own(folder: Path, tmp_path: P
         poll_s=60,
     )
     await governor.start(None)
-    await governor.promote(base)
+    await governor.promote(base, tenant=DEFAULT_TENANT)
     for version in own.values():
-        await governor.promote(version)
+        await governor.promote(version, tenant=DEFAULT_TENANT)
     reranker = CrossEncoderReranker(governor, pool=pool, batch_size=16, batch_tokens=4096, max_delay_s=0.0)
     stream = Stream(shelf(20))
     query, passages = stream.query(0), stream.candidates(0)

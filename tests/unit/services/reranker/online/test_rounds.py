@@ -10,7 +10,7 @@ import pytest
 from scipy.stats import kendalltau
 
 from services.reranker.backends.sql.tables import LEASES
-from services.reranker.domain import Agent
+from services.reranker.domain import DEFAULT_TENANT, Agent, Everyone
 from services.reranker.feedback.training import State
 from services.reranker.online.rounds import RoundError
 from tests.online_world import World, dislikes, likes
@@ -60,7 +60,7 @@ async def test_opposite_tastes_end_with_opposite_lists_and_move_nobody_else(worl
     version = (await world.governor.model_for(ANN)).version
     await world.governor.refresh()
     [own] = world.governor.models(ANN)
-    everyones = world.models.pointer(None).serving
+    everyones = world.models.pointer(Everyone()).serving
     assert (own.version, own.serving, own.agent) == (version, True, ANN)
     assert (own.parent_version, own.base_version) == (everyones, everyones)
     assert own.metrics["queries"] == 48
@@ -78,7 +78,7 @@ async def test_a_whole_model_of_ones_own(world: World) -> None:
     assert not own.base_version
     assert "[model:bob]" in own.agent_tokens
     assert await world.value(BOB, likes("water"), LATER) > before + 0.03
-    assert (await world.governor.model_for(ANN)).version == world.models.pointer(None).serving
+    assert (await world.governor.model_for(ANN)).version == world.models.pointer(Everyone()).serving
 
 
 async def test_what_is_worse_stays_a_candidate_until_someone_promotes_it(world: World) -> None:
@@ -92,7 +92,7 @@ async def test_what_is_worse_stays_a_candidate_until_someone_promotes_it(world: 
     assert f"{told.candidate_version} is worse" in told.message
     now = await world.training(ANN)
     assert (now.report, now.pending) == (told, 0)
-    await world.governor.promote(told.candidate_version)
+    await world.governor.promote(told.candidate_version, tenant=DEFAULT_TENANT)
     assert (await world.governor.model_for(ANN)).version == told.candidate_version
     await world.governor.rollback(ANN)
     assert (await world.governor.model_for(ANN)).version == good

@@ -9,7 +9,7 @@ import torch
 
 from meshkit.models import ModelError
 from services.reranker.domain import Agent
-from services.reranker.models import tokens
+from services.reranker.models import token_names, tokens
 from services.reranker.models.manifest import Lineage
 from services.reranker.models.store import ModelStore
 from services.reranker.training import session, start
@@ -54,7 +54,7 @@ def test_a_new_model_knows_its_agents_and_has_their_tokens_alike(tmp_path: Path)
     assert {"[task:qa]", "[model:ann]"} <= set(tokens.present(tokenizer))
     assert tokenizer.model_max_length == 100
     words = model.get_input_embeddings().weight
-    first, second = tokenizer.convert_tokens_to_ids(["[task:qa]", tokens.UNKNOWN_TASK])
+    first, second = tokenizer.convert_tokens_to_ids(["[task:qa]", token_names.UNKNOWN_TASK])
     assert torch.equal(words[first], words[second])
     again = start.start(start.FRESH, [ANN], seed=4, max_length=100)[1].classifier.weight
     assert torch.equal(model.classifier.weight, again)
