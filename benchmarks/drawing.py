@@ -233,7 +233,7 @@ async def _served(engine: RetrieverEngine, pool: ComputePool) -> AsyncIterator[s
     """The service around the engine, as its process runs it; its address."""
     settings = RetrieverSettings(encoder="known", host="127.0.0.1", port=0)
     telemetry = Telemetry.from_settings("retriever", settings)
-    servicer = RetrieverServicer(pool, trust_tenant=False)
+    servicer = RetrieverServicer(pool)
     servicer.open(engine, WebRetrieval({}, engine, Admission(1, "queries")))
     add = retriever_grpc.add_RetrieverServiceServicer_to_server
     registration = Registration(add, servicer, _SERVICE)

@@ -15,6 +15,7 @@ from meshkit import deadline
 from meshkit.admission import Admission
 from meshkit.compute import ComputePool
 from meshkit.errors import InvalidField, MeshError
+from meshkit.security import caller as callers
 from orchestrator import codec, domain
 from orchestrator.audits import codec as audit_codec
 from orchestrator.conversations import codec as conversation_codec
@@ -126,7 +127,7 @@ class OrchestratorServicer(pb_grpc.OrchestratorServiceServicer):
         try:
             while (request := await inbox.next(within_s=self._shelf.lifetime_s)) is not None:
                 if conversation is None:
-                    conversation = self._shelf.take(request.conversation_id)
+                    conversation = self._shelf.take(callers.current().tenant, request.conversation_id)
                 try:
                     async with aclosing(self._turn(conversation, request, inbox)) as events:
                         async for event in events:

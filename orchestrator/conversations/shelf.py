@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import secrets
 import time
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import grpc
 
 from meshkit.errors import FailedPrecondition, MeshError, NotFound
+from meshkit.security.caller import DEFAULT_TENANT
 from orchestrator.conversations.options import Options
 from orchestrator.conversations.sources import Cited, Source, sources, turn_lines
 from orchestrator.domain import Exchange
@@ -24,7 +26,8 @@ class Limits:
         turns: of one conversation, [1, 100].
         words: of one conversation, the user's and the system's, [1, inf).
         lifetime_s: how long one is kept after its last turn. Seconds, (0, inf).
-        conversations: kept at a time, [1, inf); beyond, the one unused for the longest is given up.
+        conversations: kept at a time, [1, inf); beyond, of the tenant that has most, the one unused for the
+            longest is given up.
     """
 
     turns: int = 100
@@ -44,10 +47,11 @@ class Told:
 
 @dataclass(slots=True)
 class Conversation:
-    """A conversation: its turns, and how they are measured. One turn at a time."""
+    """A conversation of a tenant: its turns, and how they are measured. One turn at a time."""
 
     id: str
     limits: Limits
+    tenant: str = DEFAULT_TENANT
     run_id: str = ""
     """Run of its first turn; empty before."""
     kept: object | None = None
@@ -151,36 +155,37 @@ class Shelf:
     def __init__(self, limits: Limits, *, clock: Callable[[], float] = time.monotonic) -> None:
         self._limits = limits
         self._clock = clock
-        # In the order they were last put back.
-        self._idle: dict[str, tuple[float, Conversation]] = {}
-        self._busy: dict[str, Conversation] = {}
+        # By tenant and id, in the order they were last put back.
+        self._idle: dict[tuple[str, str], tuple[float, Conversation]] = {}
+        self._busy: set[tuple[str, str]] = set()
 
     @property
     def lifetime_s(self) -> float:
         """How long a conversation is kept without a turn. Seconds."""
         return self._limits.lifetime_s
 
-    def take(self, conversation_id: str = "") -> Conversation:
-        """A conversation for a stream, which nobody else has until it is put back; a new one for no id.
+    def take(self, tenant: str, conversation_id: str = "") -> Conversation:
+        """A tenant's conversation for a stream, whose alone it is until it is put back; a new one for no id.
 
         Raises:
-            NotFound: there is none of this id, or no longer.
+            NotFound: the tenant has none of this id, or no longer.
             FailedPrecondition: another stream has it.
             MeshError: RESOURCE_EXHAUSTED; as many conversations as may be are under way.
         """
         self._forget()
-        if conversation_id in self._busy:
+        key = tenant, conversation_id
+        if key in self._busy:
             raise FailedPrecondition(
                 "CONVERSATION_BUSY", "another stream has this conversation; a turn is taken at a time"
             )
         if conversation_id:
-            if conversation_id not in self._idle:
+            if key not in self._idle:
                 raise NotFound(
                     "conversation_id",
                     "there is no such conversation here, or no longer: it was on another server, was not "
                     f"used for {self._limits.lifetime_s:,.0f} s, or made room for newer ones",
                 )
-            _, found = self._idle.pop(conversation_id)
+            _, found = self._idle.pop(key)
         else:
             if len(self._busy) >= self._limits.conversations:
                 raise MeshError(
@@ -190,21 +195,27 @@ class Shelf:
                     retry_after_s=5.0,
                 )
             while len(self._busy) + len(self._idle) >= self._limits.conversations:
-                self._idle.pop(next(iter(self._idle)))
-            found = Conversation(secrets.token_hex(16), self._limits)
-        self._busy[found.id] = found
+                self._make_room()
+            found = Conversation(secrets.token_hex(16), self._limits, tenant)
+        self._busy.add((tenant, found.id))
         return found
 
     def put_back(self, conversation: Conversation) -> None:
         """Ends a stream's hold; one without any turn is not kept."""
-        del self._busy[conversation.id]
+        key = conversation.tenant, conversation.id
+        self._busy.remove(key)
         if conversation.told:
-            self._idle[conversation.id] = (self._clock() + self._limits.lifetime_s, conversation)
+            self._idle[key] = (self._clock() + self._limits.lifetime_s, conversation)
+
+    def _make_room(self) -> None:
+        kept = Counter(tenant for tenant, _ in self._idle)
+        ((most, _),) = kept.most_common(1)
+        del self._idle[next(key for key in self._idle if key[0] == most)]
 
     def _forget(self) -> None:
         now = self._clock()
-        for name in [name for name, (ends, _) in self._idle.items() if ends <= now]:
-            del self._idle[name]
+        for key in [key for key, (ends, _) in self._idle.items() if ends <= now]:
+            del self._idle[key]
 
 
 def _full(why: str) -> MeshError:

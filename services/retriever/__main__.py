@@ -51,12 +51,11 @@ class RetrieverService:
         self._pool = ComputePool(settings.threads, "retriever")
         self._store: SegmentStore | MilvusStore | None = None
         self._web: SearxSources | None = None
-        self._retriever = RetrieverServicer(self._pool, trust_tenant=settings.trust_tenant_header)
+        self._retriever = RetrieverServicer(self._pool)
         self._collections = CollectionServicer(
             self._pool,
             Admission(settings.max_ingest_bytes, "bytes"),
             limit_setting=variable(settings, "max_ingest_bytes"),
-            trust_tenant=settings.trust_tenant_header,
         )
         self.registrations = [
             Registration(add_RetrieverServiceServicer_to_server, self._retriever, RETRIEVER_NAME),

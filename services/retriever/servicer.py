@@ -15,13 +15,11 @@ from meshkit.admission import Admission
 from meshkit.compute import ComputePool
 from meshkit.errors import MeshError
 from meshkit.security import caller as callers
-from meshkit.security.authentication import TENANT_KEY
 from ragmesh.retriever.v1 import collection_service_pb2 as collections_pb
 from ragmesh.retriever.v1 import collection_service_pb2_grpc as collections_grpc
 from ragmesh.retriever.v1 import retriever_service_pb2 as retriever_pb
 from ragmesh.retriever.v1 import retriever_service_pb2_grpc as retriever_grpc
 from services.retriever.codec import collections, queries
-from services.retriever.domain import DEFAULT_TENANT
 from services.retriever.engine import RetrieverEngine
 from services.retriever.ports import CollectionStore, Shared, Tenants
 from services.retriever.web import WebRetrieval
@@ -38,12 +36,10 @@ class RetrieverServicer(retriever_grpc.RetrieverServiceServicer):
 
     Args:
         pool: threads for reading and writing large messages.
-        trust_tenant: whether metadata says whose collections are meant.
     """
 
-    def __init__(self, pool: ComputePool, *, trust_tenant: bool) -> None:
+    def __init__(self, pool: ComputePool) -> None:
         self._pool = pool
-        self._trust_tenant = trust_tenant
         self._engine: RetrieverEngine
         self._web: WebRetrieval
 
@@ -60,7 +56,7 @@ class RetrieverServicer(retriever_grpc.RetrieverServiceServicer):
             query = await self._pool.run(queries.query_of, request)
         else:
             query = queries.query_of(request)
-        query = replace(query, tenant=_tenant(context, trusted=self._trust_tenant))
+        query = replace(query, tenant=callers.current().tenant)
         if request.HasField("web"):
             retrieval = await self._web.retrieve(request.web, query)
         else:
@@ -95,27 +91,24 @@ class CollectionServicer(collections_grpc.CollectionServiceServicer):
         pool: threads for reading large messages.
         admission: counts bytes of unfinished ingest streams.
         limit_setting: name of the setting of its capacity, for errors.
-        trust_tenant: whether metadata says whose collections are meant.
     """
 
-    def __init__(
-        self, pool: ComputePool, admission: Admission, *, limit_setting: str, trust_tenant: bool
-    ) -> None:
+    def __init__(self, pool: ComputePool, admission: Admission, *, limit_setting: str) -> None:
         self._pool = pool
         self._admission = admission
         self._limit_setting = limit_setting
-        self._trust_tenant = trust_tenant
         self._store: Tenants
 
     def open(self, store: Tenants) -> None:
         """Gives it the collections."""
         self._store = store
 
-    def _of(self, context: Context) -> CollectionStore:
-        return self._store.of(_tenant(context, trusted=self._trust_tenant))
+    def _mine(self) -> CollectionStore:
+        """Those of the tenant that calls: the credential's."""
+        return self._store.of(callers.current().tenant)
 
-    async def _refreshed(self, context: Context) -> CollectionStore:
-        store = self._of(context)
+    async def _refreshed(self) -> CollectionStore:
+        store = self._mine()
         if isinstance(store, Shared):
             await store.refresh()
         return store
@@ -125,7 +118,7 @@ class CollectionServicer(collections_grpc.CollectionServiceServicer):
     ) -> collections_pb.CreateCollectionResponse:
         """Creates an empty collection."""
         name = checks.name("name", request.name)
-        info = await self._of(context).create(
+        info = await self._mine().create(
             name, collections.description_of(request.description), collections.lexical_of(request.lexical)
         )
         return collections_pb.CreateCollectionResponse(collection=collections.collection_of(info))
@@ -134,7 +127,7 @@ class CollectionServicer(collections_grpc.CollectionServiceServicer):
         self, request_iterator: AsyncIterator[collections_pb.IngestRequest], context: Context
     ) -> collections_pb.IngestResponse:
         """Adds or replaces the passages of a stream, all or none."""
-        store = self._of(context)
+        store = self._mine()
         reader = collections.IngestReader()
         held = 0
         with ExitStack() as admitted:
@@ -171,7 +164,7 @@ class CollectionServicer(collections_grpc.CollectionServiceServicer):
         """Removes passages by id."""
         name = checks.name("collection", request.collection)
         ids = await self._pool.run(collections.ids_of, request.passage_ids)
-        report = await self._of(context).delete_passages(name, ids)
+        report = await self._mine().delete_passages(name, ids)
         return collections_pb.DeletePassagesResponse(
             collection=collections.collection_of(report.collection),
             deleted=report.deleted,
@@ -183,7 +176,7 @@ class CollectionServicer(collections_grpc.CollectionServiceServicer):
     ) -> collections_pb.GetCollectionResponse:
         """Describes one collection."""
         name = checks.name("name", request.name)
-        info = (await self._refreshed(context)).describe(name)
+        info = (await self._refreshed()).describe(name)
         return collections_pb.GetCollectionResponse(collection=collections.collection_of(info))
 
     async def ListCollections(
@@ -191,21 +184,21 @@ class CollectionServicer(collections_grpc.CollectionServiceServicer):
     ) -> collections_pb.ListCollectionsResponse:
         """Describes all collections, by name."""
         return collections_pb.ListCollectionsResponse(
-            collections=[collections.collection_of(info) for info in (await self._refreshed(context)).list()]
+            collections=[collections.collection_of(info) for info in (await self._refreshed()).list()]
         )
 
     async def DeleteCollection(
         self, request: collections_pb.DeleteCollectionRequest, context: Context
     ) -> collections_pb.DeleteCollectionResponse:
         """Removes a collection and its versions."""
-        await self._of(context).drop(checks.name("name", request.name))
+        await self._mine().drop(checks.name("name", request.name))
         return collections_pb.DeleteCollectionResponse()
 
     async def ListPassages(
         self, request: collections_pb.ListPassagesRequest, context: Context
     ) -> AsyncIterator[collections_pb.ListPassagesResponse]:
         """Gives all passages of the version that is served now, by ascending id."""
-        with self._of(context).lease(checks.name("collection", request.collection)) as snapshot:
+        with self._mine().lease(checks.name("collection", request.collection)) as snapshot:
             pages = collections.pages_of(snapshot)
             while (page := await self._pool.run(next, pages, None)) is not None:
                 yield page
@@ -216,23 +209,7 @@ class CollectionServicer(collections_grpc.CollectionServiceServicer):
         """Gives passages of the version that is served now by id."""
         name = checks.name("collection", request.collection)
         ids = await self._pool.run(collections.ids_of, request.passage_ids)
-        with self._of(context).lease(name) as snapshot:
+        with self._mine().lease(name) as snapshot:
             pages = collections.named_of(snapshot, ids)
             while (page := await self._pool.run(next, pages, None)) is not None:
                 yield page
-
-
-def _tenant(context: Context, *, trusted: bool) -> str:
-    """Whose collections a call means: the credential's, or, behind a gateway that is trusted, the metadata's.
-
-    Raises:
-        InvalidField: the metadata says so, may say so, and names none.
-    """
-    if not trusted:
-        return callers.current().tenant
-    for key, value in context.invocation_metadata() or ():
-        if key == TENANT_KEY:
-            return checks.name(
-                TENANT_KEY, value if isinstance(value, str) else value.decode(errors="replace")
-            )
-    return DEFAULT_TENANT

@@ -32,9 +32,6 @@ class RetrieverSettings(ServiceSettings):
     threads: int = Field(default_factory=lambda: os.cpu_count() or 1, ge=1, le=256)
     """Queries computed at a time, [1, 256]; the number of processors by default."""
 
-    trust_tenant_header: bool = False
-    """Whether the metadata ``ragmesh-tenant`` says whose collections a call means, as behind a gateway that
-    sets it; otherwise all are one tenant's, ``default``."""
     max_collection_passages: int = Field(default=0, ge=0)
     """Most passages of a collection, [0, inf); 0 for no bound."""
     max_collection_bytes: int = Field(default=0, ge=0)

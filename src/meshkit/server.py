@@ -108,12 +108,11 @@ class MeshServer:
             self._door = Door.of(settings)
         except DoorError as error:
             raise ServerStartError(str(error)) from None
-        who = self._door.authentication
         self._server = grpc.aio.server(
             interceptors=[
                 *telemetry.server_interceptors(),
                 self._guard,
-                *((who,) if who is not None else ()),
+                self._door.authentication,
                 *_metering(settings, telemetry),
                 self._watchers,
             ],

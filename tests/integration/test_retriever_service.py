@@ -593,7 +593,7 @@ def test_a_collection_says_how_it_is_indexed(service: Service) -> None:
 
 
 def test_quotas_and_tenants(tmp_path: Path) -> None:
-    with running(tmp_path, TRUST_TENANT_HEADER="true", MAX_TENANT_PASSAGES="2") as service:
+    with running(tmp_path, MAX_TENANT_PASSAGES="2") as service:
 
         def ingest(tenant: str, *ids: str) -> None:
             request = collections_pb.IngestRequest(

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
 from meshkit.errors import PermissionDenied, Unauthenticated
 from meshkit.handlers import Behaviour, Context, Handler, HandlerInterceptor, behaviour_of, with_behaviour
 from meshkit.security import caller as callers
 from meshkit.security.access import roles_of
-from meshkit.security.caller import DEFAULT_TENANT, Caller, Role, tenant_name
+from meshkit.security.caller import ANYONE, DEFAULT_TENANT, Caller, Role, tenant_name
 from meshkit.security.keys import PREFIX, ApiKeys
 
 if TYPE_CHECKING:
@@ -62,9 +63,7 @@ class Authentication(HandlerInterceptor):
         return checked
 
     async def _caller(self, context: Context) -> Caller:
-        metadata = {}
-        for key, value in context.invocation_metadata() or ():
-            metadata[key] = value if isinstance(value, str) else value.decode(errors="replace")
+        metadata = _metadata(context)
         caller = self._by_certificate(context)
         if caller is None:
             caller = await self._by_credential(metadata.get(CREDENTIAL_KEY, ""))
@@ -90,6 +89,32 @@ class Authentication(HandlerInterceptor):
         if self._tokens is not None:
             return await self._tokens.caller(credential)
         raise Unauthenticated("UNKNOWN_KEY", "the API key is not known here")
+
+
+class Unguarded(HandlerInterceptor):
+    """Server interceptor of a service that asks nobody who they are: it believes who reaches it.
+
+    So do the services behind the one that is exposed, where they listen to their own machine alone: that one
+    says for which tenant it calls, and what belongs to tenants stays apart.
+    """
+
+    def wrap(self, method: str, handler: Handler) -> Handler:
+        behaviour = behaviour_of(handler)
+
+        async def believed(request: Any, context: Context) -> Any:
+            tenant = _metadata(context).get(TENANT_KEY)
+            if tenant is not None:
+                callers.enter(replace(ANYONE, tenant=tenant_name(tenant, TENANT_KEY)))
+            return await behaviour(request, context)
+
+        return with_behaviour(handler, believed)
+
+
+def _metadata(context: Context) -> dict[str, str]:
+    return {
+        key: value if isinstance(value, str) else value.decode(errors="replace")
+        for key, value in context.invocation_metadata() or ()
+    }
 
 
 def _names(context: Context) -> Iterator[str]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from meshkit.security.authentication import Authentication
+from meshkit.security.authentication import Authentication, Unguarded
 from meshkit.security.certificates import CertificateError, Certificates, server_credentials
 from meshkit.security.channel_security import SYSTEM
 from meshkit.security.keys import ApiKeys, KeysError
@@ -27,11 +27,11 @@ class Door:
 
     Attributes:
         credentials: of TLS; None where it speaks plainly.
-        authentication: finds out who calls; None where anyone may.
+        authentication: finds out who calls.
     """
 
     credentials: grpc.ServerCredentials | None
-    authentication: Authentication | None
+    authentication: Authentication | Unguarded
 
     @classmethod
     def of(cls, settings: ServiceSettings) -> Door:
@@ -54,7 +54,7 @@ def _credentials(settings: ServiceSettings) -> grpc.ServerCredentials | None:
     return server_credentials(certificates, require_client=settings.tls_clients == "required")
 
 
-def _authentication(settings: ServiceSettings) -> Authentication | None:
+def _authentication(settings: ServiceSettings) -> Authentication | Unguarded:
     keys: ApiKeys | None = None
     tokens: Tokens | None = None
     if settings.api_keys is not None:
@@ -65,7 +65,7 @@ def _authentication(settings: ServiceSettings) -> Authentication | None:
     if settings.jwks:
         tokens = _tokens(settings)
     services = frozenset(settings.tls_services)
-    return Authentication(keys, tokens, services) if keys or tokens or services else None
+    return Authentication(keys, tokens, services) if keys or tokens or services else Unguarded()
 
 
 def _tokens(settings: ServiceSettings) -> Tokens:

@@ -97,9 +97,8 @@ class ShownStreamStream(_Shown, grpc.aio.StreamStreamClientInterceptor):
 
 
 def interceptors(credential: Credential) -> list[grpc.aio.ClientInterceptor]:
-    """One for each kind of call; none where there is nothing to show."""
-    if not credential.given:
-        return []
+    """One for each kind of call. Without a credential too: the tenant of the call that is worked for goes
+    with it, and a certificate may say that it is a service that says so."""
     kinds = (ShownUnaryUnary, ShownUnaryStream, ShownStreamUnary, ShownStreamStream)
     return [kind(credential) for kind in kinds]
 

@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from meshkit.errors import FailedPrecondition, MeshError, NotFound
+from meshkit.security.caller import DEFAULT_TENANT
 from orchestrator.conversations.options import Options, Target
 from orchestrator.conversations.shelf import Conversation, Limits, Shelf, Told
 from orchestrator.conversations.sources import Cited
@@ -131,40 +132,70 @@ class Clock:
 def test_a_conversation_is_kept_for_its_lifetime_and_had_by_one() -> None:
     clock = Clock()
     shelf = Shelf(Limits(lifetime_s=10), clock=clock)
-    made = shelf.take()
+    made = shelf.take(DEFAULT_TENANT)
     made.keep(Told("q", "a"))
     with pytest.raises(FailedPrecondition) as busy:
-        shelf.take(made.id)
+        shelf.take(DEFAULT_TENANT, made.id)
     assert busy.value.reason == "CONVERSATION_BUSY"
     shelf.put_back(made)
     clock.now = 9.0
-    assert shelf.take(made.id) is made
+    assert shelf.take(DEFAULT_TENANT, made.id) is made
     shelf.put_back(made)
     clock.now = 19.0
     with pytest.raises(NotFound) as gone:
-        shelf.take(made.id)
+        shelf.take(DEFAULT_TENANT, made.id)
     assert gone.value.field == "conversation_id"
 
 
 def test_one_without_a_turn_is_not_kept() -> None:
     shelf = Shelf(Limits())
-    made = shelf.take()
+    made = shelf.take(DEFAULT_TENANT)
     shelf.put_back(made)
     with pytest.raises(NotFound):
-        shelf.take(made.id)
+        shelf.take(DEFAULT_TENANT, made.id)
 
 
 def test_the_one_unused_for_the_longest_makes_room_but_none_under_way() -> None:
     shelf = Shelf(Limits(conversations=2))
-    first, second = shelf.take(), shelf.take()
+    first, second = shelf.take(DEFAULT_TENANT), shelf.take(DEFAULT_TENANT)
     with pytest.raises(MeshError) as full:
-        shelf.take()
+        shelf.take(DEFAULT_TENANT)
     assert full.value.reason == "TOO_MANY_CONVERSATIONS"
     for one in (first, second):
         one.keep(Told("q", "a"))
         shelf.put_back(one)
-    third = shelf.take()
+    third = shelf.take(DEFAULT_TENANT)
     with pytest.raises(NotFound):
-        shelf.take(first.id)
-    assert shelf.take(second.id) is second
+        shelf.take(DEFAULT_TENANT, first.id)
+    assert shelf.take(DEFAULT_TENANT, second.id) is second
     assert third.id not in (first.id, second.id)
+
+
+def test_a_conversation_is_its_tenants_alone() -> None:
+    shelf = Shelf(Limits())
+    made = shelf.take("acme")
+    made.keep(Told("Which river?", "The Rhine."))
+    for busy in (True, False):
+        # Another tenant is told the same whether someone has it, or nobody, or there is none.
+        with pytest.raises(NotFound) as refused:
+            shelf.take("other", made.id)
+        with pytest.raises(NotFound) as unknown:
+            shelf.take("other", "0" * 32)
+        assert str(refused.value) == str(unknown.value)
+        if busy:
+            shelf.put_back(made)
+    assert shelf.take("acme", made.id) is made
+
+
+def test_a_tenant_with_many_conversations_makes_room_for_others() -> None:
+    shelf = Shelf(Limits(conversations=4))
+    kept = []
+    for tenant in ("small", "large", "large", "large", "other"):
+        made = shelf.take(tenant)
+        made.keep(Told("Which river?", "The Rhine."))
+        shelf.put_back(made)
+        kept.append(made)
+    # The fifth came in place of the oldest of the tenant with three, not of the oldest of all.
+    with pytest.raises(NotFound):
+        shelf.take("large", kept[1].id)
+    assert [shelf.take(one.tenant, one.id) for one in (kept[0], *kept[2:])] == [kept[0], *kept[2:]]
