@@ -26,7 +26,7 @@ from services.retriever.backends.segments.quotas import Quotas, Usage
 from services.retriever.backends.segments.segment import View
 from services.retriever.backends.segments.shelf import Shelf
 from services.retriever.backends.segments.snapshot import SegmentSnapshot
-from services.retriever.backends.segments.writer import CollectionWriter, Merged, Recipe, Written
+from services.retriever.backends.segments.writer import CollectionWriter, Merged, Recipe, Written, changed
 from services.retriever.domain import (
     DEFAULT_TENANT,
     CollectionInfo,
@@ -249,13 +249,12 @@ class SegmentStore:
         """Adds or replaces passages; what is there already, equal in every field, changes nothing."""
         if self._recipe.ahead is None:
             return await self._ingest(key, passages, create=create)
-        collection = self._collections.get(key)
-        if collection is not None:
-            passages_ahead = await self._encoding.run(
-                collection.writer.changed, collection.served.snapshot, passages
-            )
-        else:
-            passages_ahead = list(passages)
+        # What would be refused is refused before it is encoded, which is what an ingest costs.
+        collection = None if create and not self._is_taken(key) else self._find("collection", key)
+        base = None if collection is None else collection.served.snapshot
+        passages_ahead, usage = await self._encoding.run(changed, base, passages)
+        if passages_ahead:
+            self._check(key, usage)
         with self._recipe.ahead() as make:
             for begin in range(0, len(passages_ahead), _AHEAD):
                 if self._closing.is_set():
@@ -494,6 +493,11 @@ class SegmentStore:
             raise
 
     def _admit(self, key: Key, usage: Usage) -> None:
+        """Checks quotas, and promises what a write is about to add, until it has ended."""
+        self._check(key, usage)
+        self._promised[key] = usage
+
+    def _check(self, key: Key, usage: Usage) -> None:
         """Checks quotas against what the tenant holds, and what others of its writes are about to add."""
         tenant = usage
         for other, collection in list(self._collections.items()):
@@ -503,7 +507,6 @@ class SegmentStore:
             if other[0] == key[0] and other != key and other not in self._collections:
                 tenant += promised
         self._options.quotas.check(key[1], usage, tenant)
-        self._promised[key] = usage
 
     async def _alone(self, turn: asyncio.Lock, write: Callable[[Checkpoint], Awaitable[T]]) -> T:
         """Runs a write while no other has the turn.

@@ -156,17 +156,6 @@ class CollectionWriter:
         """Publishes the first version, which is empty."""
         return self._published(base, base.manifest.generation, base.views, checkpoint)
 
-    def changed(self, base: SegmentSnapshot, passages: Sequence[Passage]) -> list[Passage]:
-        """Those of some passages that a version does not have, equal in every field."""
-        stored = [record_of(passage) for passage in passages]
-        hashes = hashes_of(record[0] for record in stored)
-        changed = np.ones(len(passages), dtype=np.bool_)
-        for view in base.views:
-            rows = view.rows_of([record[0] for record in stored], hashes)
-            for place in np.flatnonzero(rows >= 0).tolist():
-                changed[place] = not view.segment.records.holds(int(rows[place]), stored[place])
-        return [passages[place] for place in np.flatnonzero(changed).tolist()]
-
     def ingest(
         self,
         base: SegmentSnapshot,
@@ -182,33 +171,15 @@ class CollectionWriter:
             admit: called with what the collection would hold; what it raises ends the write.
             checkpoint: called now and then; what it raises ends the write.
         """
-        stored = [record_of(passage) for passage in passages]
-        ids = [record[0] for record in stored]
-        hashes = hashes_of(ids)
-        changed = np.ones(len(passages), dtype=np.bool_)
-        replaced = 0
-        views = []
-        for view in base.views:
-            rows = view.rows_of(ids, hashes)
-            for place in np.flatnonzero(rows >= 0).tolist():
-                changed[place] = not view.segment.records.holds(int(rows[place]), stored[place])
-            gone = rows[(rows >= 0) & changed]
-            replaced += len(gone)
-            views.append(view.without(gone))
-        order = sorted(np.flatnonzero(changed).tolist(), key=ids.__getitem__)
+        change = _change(base.views, passages)
+        order, replaced = change.order, change.replaced
         unchanged = len(passages) - len(order)
         if not order:
             return Written(base, unchanged=unchanged)
-        new = [stored[place] for place in order]
-        admit(
-            Usage(
-                sum(view.num_passages for view in views) + len(new),
-                sum(view.passage_bytes for view in views) + sum(map(len, (f for r in new for f in r))),
-            )
-        )
+        admit(change.usage)
         generation = self.shelf.generation() + 1
-        views.append(self._built(base, generation, [passages[place] for place in order], new, checkpoint))
-        snapshot = self._published(base, generation, views, checkpoint)
+        built = self._built(base, generation, [passages[place] for place in order], change.new, checkpoint)
+        snapshot = self._published(base, generation, [*change.views, built], checkpoint)
         return Written(snapshot, len(order) - replaced, replaced, unchanged)
 
     def delete(self, base: SegmentSnapshot, ids: Sequence[str], checkpoint: Checkpoint) -> Written:
@@ -341,3 +312,54 @@ class CollectionWriter:
         checkpoint()
         self.shelf.publish(manifest)
         return snapshot
+
+
+def changed(base: SegmentSnapshot | None, passages: Sequence[Passage]) -> tuple[list[Passage], Usage]:
+    """Those of some passages that a version does not have, equal in every field, and what there would be
+    with them.
+
+    Args:
+        base: the version; None for none yet.
+        passages: the passages, whose ids are unique.
+    """
+    change = _change(() if base is None else base.views, passages)
+    return [passages[place] for place in change.order], change.usage
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Change:
+    """What some passages change of a version."""
+
+    views: Sequence[View]
+    """The version's, without what is replaced."""
+    order: Sequence[int]
+    """Places of the passages that it does not have, equal in every field, by ascending id."""
+    new: Sequence[Record]
+    """Those, as they are stored."""
+    replaced: int
+    """How many of them there are others of the same id of."""
+    usage: Usage
+    """What the collection would hold."""
+
+
+def _change(views: Sequence[View], passages: Sequence[Passage]) -> _Change:
+    stored = [record_of(passage) for passage in passages]
+    ids = [record[0] for record in stored]
+    hashes = hashes_of(ids)
+    changed = np.ones(len(passages), dtype=np.bool_)
+    replaced = 0
+    left = []
+    for view in views:
+        rows = view.rows_of(ids, hashes)
+        for place in np.flatnonzero(rows >= 0).tolist():
+            changed[place] = not view.segment.records.holds(int(rows[place]), stored[place])
+        gone = rows[(rows >= 0) & changed]
+        replaced += len(gone)
+        left.append(view.without(gone))
+    order = sorted(np.flatnonzero(changed).tolist(), key=ids.__getitem__)
+    new = [stored[place] for place in order]
+    usage = Usage(
+        sum(view.num_passages for view in left) + len(new),
+        sum(view.passage_bytes for view in left) + sum(map(len, (field for one in new for field in one))),
+    )
+    return _Change(left, order, new, replaced, usage)

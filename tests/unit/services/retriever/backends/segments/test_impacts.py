@@ -7,12 +7,15 @@ from pathlib import Path
 from threading import Event
 
 import numpy as np
+import pytest
 
+from meshkit.errors import MeshError, NotFound
 from services.retriever.analyzer import analyzer
 from services.retriever.backends.bm25.kernel import NumpyKernel
 from services.retriever.backends.segments.impacts import ImpactShelf
+from services.retriever.backends.segments.quotas import Limit, Quotas
 from services.retriever.backends.segments.snapshot import SegmentSnapshot
-from services.retriever.backends.segments.store import SegmentStore
+from services.retriever.backends.segments.store import Options, SegmentStore
 from services.retriever.backends.segments.writer import Recipe
 from services.retriever.backends.splade.postings import SparseVector
 from services.retriever.domain import DEFAULT_TENANT, Passage, Scored
@@ -113,6 +116,33 @@ async def test_encoding_keeps_no_other_writer_waiting(tmp_path: Path) -> None:
     # ox, cow, dog and slow, each once: what is unchanged is not encoded again.
     assert encoder.encoded == 4
     assert shelf._ahead == []
+    await store.stop()
+
+
+async def test_what_is_refused_is_not_encoded(tmp_path: Path) -> None:
+    encoder = LetterEncoder()
+    shelf = ImpactShelf(tmp_path / "splade")
+    recipe = Recipe(cache(analyzer), None, carry=shelf.carry, ahead=partial(shelf.ahead, encoder))
+    store = SegmentStore(
+        tmp_path / "collections",
+        recipe,
+        lambda snapshot: void(shelf.index(snapshot, encoder, NumpyKernel())),
+        Options(quotas=Quotas(tenant_passages=Limit(3, "S_TP"))),
+    )
+    await store.start()
+    collections = store.of(DEFAULT_TENANT)
+    await collections.ingest("c", [Passage(one, "", "ox") for one in "ab"], create=True)
+    assert encoder.encoded == 2
+    for name in ("c", "new"):
+        with pytest.raises(MeshError, match="the tenant would hold 4 passages and may hold 3"):
+            await collections.ingest(name, [Passage(one, "", "cow") for one in "xy"], create=True)
+    with pytest.raises(NotFound):
+        await collections.ingest("none", [Passage("x", "", "cow")], create=False)
+    assert encoder.encoded == 2
+    # What replaces others, and what is there already, adds nothing.
+    again = [Passage("a", "", "ox"), Passage("b", "", "dog"), Passage("x", "", "cow")]
+    assert (await collections.ingest("c", again, create=False)).added == 1
+    assert encoder.encoded == 4
     await store.stop()
 
 
