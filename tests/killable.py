@@ -48,6 +48,12 @@ class Killable:
         self._environment |= variables
         return self
 
+    @property
+    def pid(self) -> int:
+        """Its process id."""
+        assert self._running is not None
+        return self._running.pid
+
     async def start(self) -> None:
         """Starts it and waits until it serves."""
         command = [sys.executable, "-m", self._module]

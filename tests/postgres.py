@@ -57,6 +57,12 @@ class Postgres:
         """Its URL for SQLAlchemy."""
         return f"postgresql+asyncpg://ragmesh@127.0.0.1:{self._port}/postgres"
 
+    @property
+    def pid(self) -> int:
+        """Process id of the server, whose children are its backends."""
+        assert self._process is not None
+        return self._process.pid
+
     def start(self) -> None:
         """Starts it and waits until it answers.
 

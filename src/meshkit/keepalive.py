@@ -22,12 +22,16 @@ CHANNEL: Final[tuple[tuple[str, int], ...]] = (
     ("grpc.keepalive_time_ms", int(1000 * PING_S)),
     ("grpc.keepalive_timeout_ms", int(1000 * ANSWER_S)),
     ("grpc.http2.max_pings_without_data", 0),
+    # gRPC pings of its own accord too, to measure bandwidth, and one that is not answered keeps those above
+    # from being sent: it ends the connection after a minute by default.
+    ("grpc.http2.ping_timeout_ms", int(1000 * ANSWER_S)),
 )
 """Options of a channel. It pings only while a call runs: a quiet connection costs nothing."""
 
 SERVER: Final[tuple[tuple[str, int], ...]] = (
     ("grpc.keepalive_time_ms", int(1000 * _SERVER_PING_S)),
     ("grpc.keepalive_timeout_ms", int(1000 * ANSWER_S)),
+    ("grpc.http2.ping_timeout_ms", int(1000 * ANSWER_S)),
     ("grpc.keepalive_permit_without_calls", 1),
     # Room for the pings of our channels, also while a stream says nothing.
     ("grpc.http2.min_ping_interval_without_data_ms", int(1000 * PING_S / 2)),

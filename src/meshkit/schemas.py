@@ -9,7 +9,7 @@ from pathlib import Path
 from alembic.operations import Operations
 from alembic.runtime.migration import MigrationContext, MigrationStep
 from alembic.script import ScriptDirectory
-from sqlalchemy import Connection
+from sqlalchemy import Connection, column, table, update
 
 from meshkit.errors import Unavailable
 
@@ -42,6 +42,7 @@ class Schema:
 
         Raises:
             Unavailable: the database is of a later version of ragmesh (reason ``STORE_VERSION``).
+            sqlalchemy.exc.DBAPIError: it cannot be written.
         """
         script = ScriptDirectory(str(self.scripts))
 
@@ -68,3 +69,7 @@ class Schema:
             there = (older,)
         if there != (newest,):
             context.run_migrations(op=Operations(context))
+        else:
+            # The one write that shows at once whether the database can be written at all.
+            version = table(self.version_table, column("version_num"))
+            connection.execute(update(version).values(version_num=newest))

@@ -9,9 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from sqlalchemy import URL, make_url, text
-from sqlalchemy.ext.asyncio import create_async_engine
-from sqlalchemy.schema import DropTable
+from sqlalchemy import URL, make_url
 
 from meshkit.errors import Unavailable
 from services.reranker.backends.sql.agents import SqlAgentRegistry
@@ -19,7 +17,6 @@ from services.reranker.backends.sql.database import Database
 from services.reranker.backends.sql.feedback import DAY_US, SqlFeedbackStore
 from services.reranker.backends.sql.leases import SqlLeases
 from services.reranker.backends.sql.served import SqlServedStore
-from services.reranker.backends.sql.tables import LEASES
 from services.reranker.backends.sql.trainings import SqlTrainingLog
 from services.reranker.domain import Agent, Audience, Everyone
 from services.reranker.feedback.domain import (
@@ -434,27 +431,6 @@ async def test_one_trainer_at_a_time_has_an_agent(
     clock.now_us += 11 * 10**6  # as after a kill
     assert await other.take(ANN)
     assert not await one.take(ANN)
-
-
-async def test_a_database_made_before_there_were_leases_gets_them(url: URL, database: Database) -> None:
-    async with database.write() as connection:
-        await connection.execute(DropTable(LEASES))
-    await database.close()
-    again = Database(url)
-    await again.open()
-    await SqlFeedbackStore(again).record([item("1")])
-    assert await SqlLeases(again, "one", lease_s=10).take(ANN)
-    await again.close()
-
-
-async def test_a_database_of_a_later_version_is_refused(url: URL, database: Database) -> None:
-    engine = create_async_engine(url)
-    async with engine.begin() as connection:
-        await connection.execute(text("UPDATE schema_version SET version = 9"))
-    await engine.dispose()
-    with pytest.raises(Unavailable, match="is of version 9") as caught:
-        await Database(url).open()
-    assert caught.value.reason == "STORE_VERSION"
 
 
 async def test_a_closed_database_is_unavailable(url: URL) -> None:

@@ -31,13 +31,12 @@ from sqlalchemy.pool import ConnectionPoolEntry
 from meshkit.errors import Unavailable
 from services.evaluator.aggregate import Aggregate
 from services.evaluator.backends import sql_segments, sql_version_1
+from services.evaluator.backends.schema import SCHEMA
 from services.evaluator.backends.sql_failures import unavailable
 from services.evaluator.backends.sql_tables import (
     CONVERSATIONS,
-    METADATA,
     OBSERVATIONS,
     PEAKS,
-    SCHEMA_VERSION,
     SCOPES,
 )
 from services.evaluator.domain import (
@@ -59,6 +58,8 @@ from services.evaluator.windows import Bucket, begins_us, bucket, minute
 _WRITES: Final = "ragmesh_writes"
 _WRITERS: Final = 0x7261676D657368  # "ragmesh": a key that other users of the database will not choose
 _CHUNK: Final = 10_000  # keys per SELECT … IN, below every database's limit of parameters
+_CONNECT_S: Final = 5.0
+_STATEMENT_S: Final = 60.0
 
 _Item = tuple[Observation, Measurement]
 
@@ -138,7 +139,9 @@ class SqlObservationStore:
     async def open(self) -> None:
         """See the port."""
         is_sqlite = self._url.get_backend_name() == "sqlite"
-        arguments: dict[str, Any] = {"timeout": self._lock_timeout_s} if is_sqlite else {}
+        arguments: dict[str, Any] = {"timeout": self._lock_timeout_s}
+        if not is_sqlite:
+            arguments = {"timeout": _CONNECT_S, "command_timeout": _STATEMENT_S}
         if is_sqlite and self._url.database and not self._url.database.startswith("file:"):
             path = Path(self._url.database)
             try:
@@ -147,7 +150,8 @@ class SqlObservationStore:
                 raise Unavailable(
                     "STORE_UNAVAILABLE", f"cannot make the folder {path.parent}: {error.strerror}"
                 ) from error
-        engine = create_async_engine(self._url, connect_args=arguments)
+        # A server that was started again is noticed before a connection of before is used.
+        engine = create_async_engine(self._url, pool_pre_ping=not is_sqlite, connect_args=arguments)
         if is_sqlite:
             event.listen(engine.sync_engine, "connect", _prepare_sqlite)
             event.listen(engine.sync_engine, "begin", _begin_sqlite)
@@ -160,11 +164,8 @@ class SqlObservationStore:
         try:
             with unavailable():
                 async with self._writer.begin() as connection:
-                    has_version_1 = await connection.run_sync(sql_version_1.set_aside)
-                    await connection.run_sync(METADATA.create_all)
-                    if is_sqlite:
-                        # Also the one write that shows at once whether the file can be written at all.
-                        await connection.exec_driver_sql(f"PRAGMA user_version={SCHEMA_VERSION}")
+                    await connection.run_sync(SCHEMA.upgrade)
+                    has_version_1 = await connection.run_sync(sql_version_1.is_there)
                 if has_version_1:
                     await self._measure_again(self._reader, self._writer)
         except Unavailable:

@@ -1,4 +1,4 @@
-"""Tables of the SQL store, for SQLite and PostgreSQL."""
+"""Tables of the SQL store, for SQLite and PostgreSQL; a change needs a script in ``schema/versions``."""
 
 from __future__ import annotations
 
@@ -20,9 +20,6 @@ from sqlalchemy import (
 from sqlalchemy.dialects import postgresql
 
 from services.evaluator.domain import CONVERSATION, MEASURED
-
-SCHEMA_VERSION: Final = 2
-"""Version of the tables below; SQLite files carry it as ``user_version``."""
 
 METADATA: Final = MetaData()
 

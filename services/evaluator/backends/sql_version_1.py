@@ -17,20 +17,9 @@ _KEPT: Final = table(
 _PAGE: Final = 500
 
 
-def set_aside(connection: Connection) -> bool:
-    """Keeps the observations of version 1 under another name and drops the rest of it, if there is any.
-
-    Returns whether there are observations of version 1, set aside now or before.
-    """
-    tables = inspect(connection)
-    if tables.has_table("run_moments"):
-        for name in ("runs", "run_moments", "run_providers", "run_degradations"):
-            connection.exec_driver_sql(f"DROP TABLE {name}")
-        connection.exec_driver_sql(f"ALTER TABLE observations RENAME TO {_KEPT.name}")
-        if connection.dialect.name == "postgresql":  # its index would be in the way of the new table's
-            connection.exec_driver_sql(f"ALTER INDEX observations_pkey RENAME TO {_KEPT.name}_pkey")
-        return True
-    return tables.has_table(_KEPT.name)
+def is_there(connection: Connection) -> bool:
+    """Whether there are observations of version 1, which the schema's script has set aside."""
+    return inspect(connection).has_table(_KEPT.name)
 
 
 async def payloads(reader: AsyncEngine) -> AsyncIterator[list[bytes]]:
@@ -43,6 +32,8 @@ async def payloads(reader: AsyncEngine) -> AsyncIterator[list[bytes]]:
             after = and_(columns.stored_at_us == last[0], columns.id > last[1])
             query = query.where(or_(columns.stored_at_us > last[0], after))
         async with reader.connect() as connection:
+            if not await connection.run_sync(is_there):  # another evaluator was faster
+                return
             rows = (await connection.execute(query)).all()
         if not rows:
             return
@@ -52,4 +43,4 @@ async def payloads(reader: AsyncEngine) -> AsyncIterator[list[bytes]]:
 
 def drop(connection: Connection) -> None:
     """Lets go of what was set aside."""
-    connection.exec_driver_sql(f"DROP TABLE {_KEPT.name}")
+    connection.exec_driver_sql(f"DROP TABLE IF EXISTS {_KEPT.name}")

@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any, Final
 
-from sqlalchemy import URL, Connection, Table, and_, event, func, select
+from sqlalchemy import URL, Connection, Table, and_, event, select
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.engine.interfaces import DBAPIConnection
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_engine
@@ -16,7 +16,8 @@ from sqlalchemy.pool import ConnectionPoolEntry
 
 from meshkit.errors import Unavailable
 from services.reranker.backends.sql.failures import unavailable
-from services.reranker.backends.sql.tables import AGENTS, METADATA, SCHEMA_VERSION, VERSION
+from services.reranker.backends.sql.schema import SCHEMA
+from services.reranker.backends.sql.tables import AGENTS
 from services.reranker.domain import Agent
 
 _WRITES: Final = "ragmesh_writes"
@@ -43,7 +44,7 @@ class Database:
         self._writer: AsyncEngine | None = None
 
     async def open(self) -> None:
-        """Connects, and makes the tables if there are none.
+        """Connects, and brings the tables to what this version knows.
 
         Raises:
             Unavailable: it cannot be reached or written, or was made by a later version of ragmesh.
@@ -65,16 +66,7 @@ class Database:
         self._writer = engine.execution_options(**{_WRITES: True})
         try:
             async with self.write() as connection:
-                await connection.run_sync(METADATA.create_all)
-                version = await connection.scalar(select(func.max(VERSION.c.version)))
-                if version is None:
-                    # Also the one write that shows at once whether the database can be written at all.
-                    await connection.execute(VERSION.insert().values(version=SCHEMA_VERSION))
-                elif version != SCHEMA_VERSION:
-                    raise Unavailable(
-                        "STORE_VERSION",
-                        f"the database of feedback is of version {version}, not {SCHEMA_VERSION}",
-                    )
+                await connection.run_sync(SCHEMA.upgrade)
         except BaseException:
             await self.close()
             raise

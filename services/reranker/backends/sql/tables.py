@@ -1,4 +1,5 @@
-"""Tables of the database of feedback, for SQLite and PostgreSQL."""
+"""Tables of the database of feedback, for SQLite and PostgreSQL; a change needs a script in
+``schema/versions``."""
 
 from __future__ import annotations
 
@@ -19,9 +20,6 @@ from sqlalchemy import (
 )
 from sqlalchemy.dialects import postgresql
 
-SCHEMA_VERSION: Final = 1
-"""Version of the tables below, which the database carries in ``schema_version``."""
-
 METADATA: Final = MetaData()
 
 _BIG: Final = BigInteger().with_variant(Integer, "sqlite")  # SQLite numbers rows only in an INTEGER key
@@ -33,7 +31,7 @@ def _text() -> Any:
 
 
 VERSION: Final = Table("schema_version", METADATA, Column("version", Integer, primary_key=True))
-"""One row: the version of the tables."""
+"""One row, which versions of ragmesh before Alembic look at; 1 until a change that they cannot bear."""
 
 AGENTS: Final = Table(
     "agents",
@@ -116,4 +114,4 @@ LEASES: Final = Table(
     Column("holder", _text(), nullable=False),
     Column("until_us", BigInteger, nullable=False),
 )
-"""Which trainer has which agent. Databases made without it get it when they are opened."""
+"""Which trainer has which agent."""

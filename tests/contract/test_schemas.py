@@ -1,0 +1,216 @@
+"""Databases of every schema there ever was, opened by the stores of today; see tests/golden/schemas."""
+
+from __future__ import annotations
+
+import asyncio
+import sqlite3
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from alembic.autogenerate import compare_metadata
+from alembic.runtime.migration import MigrationContext
+from sqlalchemy import URL, Connection, MetaData, make_url, select, text
+from sqlalchemy.ext.asyncio import create_async_engine
+
+from meshkit.errors import Unavailable
+from meshkit.schemas import Schema
+from services.evaluator import observing
+from services.evaluator.backends import schema as evaluator_schema
+from services.evaluator.backends import sql_tables as evaluator_tables
+from services.evaluator.backends.sql import SqlObservationStore
+from services.evaluator.domain import Window
+from services.evaluator.reporting import report
+from services.reranker.backends.sql import schema as reranker_schema
+from services.reranker.backends.sql import tables as reranker_tables
+from services.reranker.backends.sql.database import Database
+from services.reranker.backends.sql.feedback import SqlFeedbackStore
+from services.reranker.backends.sql.tables import AGENTS, TRAININGS
+from services.reranker.domain import Agent, Everyone
+from services.reranker.feedback.domain import Fate, Feedback
+from tests.postgres import Postgres
+
+GOLDEN = Path(__file__).parents[1] / "golden" / "schemas"
+KINDS = ["sqlite", "postgresql"]
+
+
+@pytest.fixture(scope="module")
+def postgres() -> Iterator[Postgres]:
+    server = Postgres()
+    try:
+        server.start()
+        yield server
+    finally:
+        server.end()
+
+
+@pytest.fixture(params=KINDS)
+def url(request: pytest.FixtureRequest, tmp_path: Path) -> URL:
+    """A database of the kind, empty."""
+    if request.param == "sqlite":
+        return URL.create("sqlite+aiosqlite", database=str(tmp_path / "store.db"))
+    server: Postgres = request.getfixturevalue("postgres")
+    server.empty()
+    return make_url(server.url)
+
+
+def _load(url: URL, name: str) -> None:
+    """Fills the database with a dump of an earlier version of ragmesh."""
+    dump = GOLDEN / f"{name}.{url.get_backend_name()}.sql"
+    if url.get_backend_name() == "sqlite":
+        database = sqlite3.connect(str(url.database))
+        database.executescript(dump.read_text())
+        database.close()
+        return
+    target = url.set(drivername="postgresql").render_as_string()
+    subprocess.run(["psql", "-q", "-v", "ON_ERROR_STOP=1", "-d", target, "-f", str(dump)], check=True)
+
+
+async def _differences(url: URL, metadata: MetaData, schema: Schema) -> list[Any]:
+    """What the database's tables have otherwise than the code has them, as Alembic sees it."""
+
+    def compare(connection: Connection) -> list[Any]:
+        ours = set(metadata.tables)
+
+        def included(_: Any, name: str | None, kind: str, *__: Any) -> bool:
+            return kind != "table" or name in ours
+
+        context = MigrationContext.configure(
+            connection, opts={"version_table": schema.version_table, "include_object": included}
+        )
+        return list(compare_metadata(context, metadata))
+
+    engine = create_async_engine(url)
+    async with engine.connect() as connection:
+        found = await connection.run_sync(compare)
+    await engine.dispose()
+    return found
+
+
+async def _execute(url: URL, statement: str) -> Any:
+    engine = create_async_engine(url)
+    async with engine.begin() as connection:
+        rows = await connection.execute(text(statement))
+        found = rows.all() if rows.returns_rows else None
+    await engine.dispose()
+    return found
+
+
+def _evaluator(url: URL) -> SqlObservationStore:
+    return SqlObservationStore(url, remeasure=observing.read_again, clock=lambda: 1_700_000_600_000_000)
+
+
+@pytest.mark.parametrize("name", ["evaluator-1", "evaluator-2", ""])
+async def test_observations_of_every_schema_are_there_after_an_upgrade(url: URL, name: str) -> None:
+    if name:
+        _load(url, name)
+    for _ in range(2):  # the second finds nothing to do
+        store = _evaluator(url)
+        await store.open()
+        totals = await store.totals("default", "run", Window.ALL)
+        page = await store.measurements("default", "run", after=-1, limit=10)
+        elsewhere = await store.totals("another", "run", Window.ALL)
+        await store.close()
+        assert elsewhere is None
+        if not name:
+            assert totals is None
+            continue
+        assert totals is not None
+        found = report("run", Window.ALL, totals, max_names=10)
+        assert (found.num_observations, found.num_rankings) == (3, 3 * 2)
+        # "the Elbe" once and "the Rhine" twice, and the Rhine is right.
+        assert found.estimates["expected_utility"].mean == pytest.approx((0 + 1 + 1) / 3)
+        assert [one.observation_id for one in page] == ["o0", "o1", "o2"]
+    assert await _differences(url, evaluator_tables.METADATA, evaluator_schema.SCHEMA) == []
+
+
+@pytest.mark.parametrize("name", ["reranker-1", "reranker-2", ""])
+async def test_feedback_of_every_schema_is_there_after_an_upgrade(url: URL, name: str) -> None:
+    if name:
+        _load(url, name)
+    for _ in range(2):
+        database = Database(url)
+        await database.open()
+        store = SqlFeedbackStore(database)
+        stored = {one.feedback.id: one.feedback for one in await store.page(Everyone(), include_flagged=True)}
+        async with database.read() as connection:
+            agents = (
+                await connection.execute(select(AGENTS.c.tenant, AGENTS.c.model_id, AGENTS.c.stored))
+            ).all()
+            upto = (await connection.execute(select(TRAININGS.c.tenant, TRAININGS.c.trained_upto))).all()
+        await database.close()
+        if name:
+            assert set(stored) == {"f0", "f1", "f2", "f3"}
+            assert sorted(map(tuple, agents)) == [("default", "ann", 2), ("default", "bob", 2)]
+            assert sorted(map(tuple, upto)) == [("default", 3), ("default", 4)]
+    assert await _differences(url, reranker_tables.METADATA, reranker_schema.SCHEMA) == []
+    if not name:
+        return
+    # What was known stays known, and numbers that were given once are not given again: f4 had 5.
+    database = Database(url)
+    await database.open()
+    store = SqlFeedbackStore(database)
+    again = await store.record([stored["f0"], _item("new")])
+    newest = (await store.page(Everyone(), after=4, include_flagged=True))[-1]
+    await database.close()
+    assert [one.fate for one in again] == [Fate.DUPLICATE, Fate.STORED]
+    assert (newest.feedback.id, newest.sequence) == ("new", 6)
+
+
+def _item(id_: str) -> Feedback:
+    return Feedback(id=id_, query="q", passage_id="p", agent=Agent("qa", "ann"), usefulness=1.0)
+
+
+@pytest.mark.parametrize("of", ["evaluator", "reranker"])
+async def test_a_schema_of_a_later_version_is_refused_and_left_alone(url: URL, of: str) -> None:
+    store = _evaluator(url) if of == "evaluator" else Database(url)
+    await store.open()
+    await store.close()
+    table = {"evaluator": "ragmesh_evaluator_schema", "reranker": "ragmesh_reranker_schema"}[of]
+    await _execute(url, "UPDATE TABLE_OF_IT SET version_num = '9999'".replace("TABLE_OF_IT", table))
+    with pytest.raises(
+        Unavailable, match="has schema 9999, and this version of ragmesh knows up to 0"
+    ) as caught:
+        await store.open()
+    assert caught.value.reason == "STORE_VERSION"
+    left = await _execute(url, "SELECT version_num FROM TABLE_OF_IT".replace("TABLE_OF_IT", table))
+    assert left == [("9999",)]
+
+
+async def test_a_database_of_before_alembic_and_after_our_time_is_refused(url: URL) -> None:
+    _load(url, "reranker-2")
+    await _execute(url, "UPDATE schema_version SET version = 9")
+    with pytest.raises(Unavailable, match="is of version 9"):
+        await Database(url).open()
+
+
+async def test_both_stores_may_be_opened_at_once_by_several_and_share_a_database(url: URL) -> None:
+    _load(url, "evaluator-1")
+    opened = [*(_evaluator(url) for _ in range(3)), *(Database(url) for _ in range(3))]
+    await asyncio.gather(*(one.open() for one in opened))
+    totals = [
+        await one.totals("default", "run", Window.ALL)
+        for one in opened
+        if isinstance(one, SqlObservationStore)
+    ]
+    await asyncio.gather(*(one.close() for one in opened))
+    counted = [
+        report("run", Window.ALL, one, max_names=1).num_observations for one in totals if one is not None
+    ]
+    assert counted == [3, 3, 3]
+
+
+async def test_an_upgrade_that_fails_leaves_the_database_as_it_was(url: URL) -> None:
+    _load(url, "evaluator-2")
+    # The last step of the upgrade finds something in its way.
+    await _execute(url, "CREATE TABLE elsewhere (a INTEGER)")
+    await _execute(url, "CREATE INDEX scopes_of_tenant ON elsewhere (a)")
+    with pytest.raises(Unavailable):
+        await _evaluator(url).open()
+    await _execute(url, "DROP TABLE elsewhere")
+    store = _evaluator(url)
+    await store.open()
+    assert len(await store.measurements("default", "run", after=-1, limit=10)) == 3
+    await store.close()
