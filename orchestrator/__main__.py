@@ -25,6 +25,7 @@ from orchestrator.outbox import Outbox
 from orchestrator.pipeline import Pipeline
 from orchestrator.servicer import OrchestratorServicer
 from orchestrator.settings import OrchestratorSettings
+from orchestrator.upstreams import Upstreams
 from ragmesh.orchestrator.v1 import orchestrator_service_pb2 as pb
 from ragmesh.orchestrator.v1 import orchestrator_service_pb2_grpc as pb_grpc
 
@@ -62,6 +63,9 @@ class Orchestrator:
         reranker = RerankerClient.channel_to(settings.reranker_target, telemetry=telemetry, **limits)
         generator = GeneratorClient.channel_to(settings.generator_target, telemetry=telemetry, **limits)
         evaluator = EvaluatorClient.channel_to(settings.evaluator_target, telemetry=telemetry, **limits)
+        upstreams = Upstreams(settings, telemetry.meter)
+        writer = GeneratorClient(generator, upstreams.generator)
+        judge = EvaluatorClient(evaluator, upstreams.evaluator)
         self._channels = (retriever, reranker, generator, evaluator)
         self._pool = ComputePool(settings.compute_threads, "orchestrator")
         self._courier = Courier(
@@ -71,30 +75,30 @@ class Orchestrator:
                 max_bytes=settings.outbox_max_bytes,
                 flush=settings.outbox_flush,
             ),
-            EvaluatorClient(evaluator),
+            judge,
             partial(codec.observation, with_text=settings.observe_text),
         )
         self._pipeline = Pipeline(
-            retriever=RetrieverClient(retriever),
-            reranker=RerankerClient(reranker),
-            generator=GeneratorClient(generator),
+            retriever=RetrieverClient(retriever, upstreams.retriever),
+            reranker=RerankerClient(reranker, upstreams.reranker),
+            generator=writer,
             observer=self._courier,
             plan=plan(settings),
             pool=self._pool,
-            votes=EvaluatorClient(evaluator),
+            votes=judge,
         )
         servicer = OrchestratorServicer(
             self._pipeline,
             pool=self._pool,
-            admission=Admission(settings.max_work, "answers"),
+            admission=Admission(settings.max_work, "answers", queue_s=settings.queue_s),
             default_collection=settings.default_collection,
             default_reranker=settings.default_reranker,
             sources=settings.catalogue(),
             ensembles=settings.rosters(),
             talk=Talk(
                 pipeline=self._pipeline,
-                generator=GeneratorClient(generator),
-                measures=EvaluatorMeasures(EvaluatorClient(evaluator)),
+                generator=writer,
+                measures=EvaluatorMeasures(judge),
                 plan=plan(settings),
             ),
             shelf=Shelf(settings.conversation_limits()),

@@ -10,6 +10,8 @@ from typing import Any, Final, cast
 import grpc
 import numpy as np
 
+from meshkit import metering
+from meshkit.breaker import Breaker, Unanswered
 from meshkit.channel import connect
 from meshkit.errors import MeshError, Unavailable, from_item_error, from_rpc_error
 from meshkit.telemetry import Telemetry
@@ -18,6 +20,7 @@ from orchestrator.courier import Delivered, Line, Outcome, Refused, RunReported
 from orchestrator.domain import Agent, Answer, Ask, Passage, Pool, Prompt, Relevance, Sampling
 from orchestrator.ensembles.definitions import Voting
 from orchestrator.ports import Ballot, Standing
+from orchestrator.upstreams import Upstream
 from ragmesh.evaluator.v1 import evaluator_service_pb2 as evaluator_pb
 from ragmesh.evaluator.v1 import evaluator_service_pb2_grpc as evaluator_grpc
 from ragmesh.generator.v1 import generator_service_pb2 as generator_pb
@@ -41,10 +44,12 @@ class RetrieverClient:
 
     Args:
         channel: a channel to it, see :meth:`channel_to`.
+        upstream: how it fares; what its clients have in common.
     """
 
-    def __init__(self, channel: grpc.aio.Channel) -> None:
+    def __init__(self, channel: grpc.aio.Channel, upstream: Upstream | None = None) -> None:
         self._stub = retriever_grpc.RetrieverServiceStub(channel)
+        self._upstream = upstream or Upstream(Breaker("retriever"))
 
     @staticmethod
     def channel_to(target: str, *, max_message_bytes: int, telemetry: Telemetry) -> grpc.aio.Channel:
@@ -61,10 +66,15 @@ class RetrieverClient:
     async def retrieve(self, ask: Ask, *, k: int, sampling: Sampling | None, timeout_s: float) -> Pool:
         """See the port."""
         request = codec.retrieve_request(ask, k=k, sampling=sampling)
-        try:
-            response = await self._stub.Retrieve(request, timeout=timeout_s)
-        except grpc.RpcError as error:
-            raise _translated(error, "retriever", _RETRIEVER_FIELDS) from error
+
+        async def retrieve() -> retriever_pb.RetrieveResponse:
+            try:
+                return await self._stub.Retrieve(request, timeout=timeout_s)
+            except grpc.RpcError as error:
+                raise _translated(error, "retriever", _RETRIEVER_FIELDS) from error
+
+        # A search of the web is not made twice: it costs, and may answer otherwise.
+        response = await self._upstream.call(retrieve, timeout_s=timeout_s, repeatable=not ask.web)
         return codec.pool(response, id_prefix=ask.id_prefix)
 
 
@@ -73,10 +83,12 @@ class RerankerClient:
 
     Args:
         channel: a channel to it, see :meth:`channel_to`.
+        upstream: how it fares; what its clients have in common.
     """
 
-    def __init__(self, channel: grpc.aio.Channel) -> None:
+    def __init__(self, channel: grpc.aio.Channel, upstream: Upstream | None = None) -> None:
         self._stub = reranker_grpc.RerankerServiceStub(channel)
+        self._upstream = upstream or Upstream(Breaker("reranker"))
 
     @staticmethod
     def channel_to(target: str, *, max_message_bytes: int, telemetry: Telemetry) -> grpc.aio.Channel:
@@ -95,10 +107,14 @@ class RerankerClient:
     ) -> Relevance:
         """See the port."""
         request = codec.rerank_request(question, passages, agent=agent, reranker=reranker)
-        try:
-            response = await self._stub.Rerank(request, timeout=timeout_s)
-        except grpc.RpcError as error:
-            raise _translated(error, "reranker", _RERANKER_FIELDS) from error
+
+        async def rerank() -> reranker_pb.RerankResponse:
+            try:
+                return await self._stub.Rerank(request, timeout=timeout_s)
+            except grpc.RpcError as error:
+                raise _translated(error, "reranker", _RERANKER_FIELDS) from error
+
+        response = await self._upstream.call(rerank, timeout_s=timeout_s, repeatable=True)
         scores = np.fromiter(response.scores, dtype=np.float64, count=len(response.scores))
         if len(scores) != len(passages) or not np.isfinite(scores).all():
             raise MeshError(
@@ -112,10 +128,12 @@ class GeneratorClient:
 
     Args:
         channel: a channel to it, see :meth:`channel_to`.
+        upstream: how it fares; what its clients have in common.
     """
 
-    def __init__(self, channel: grpc.aio.Channel) -> None:
+    def __init__(self, channel: grpc.aio.Channel, upstream: Upstream | None = None) -> None:
         self._stub = generator_grpc.GeneratorServiceStub(channel)
+        self._upstream = upstream or Upstream(Breaker("generator"))
 
     @staticmethod
     def channel_to(target: str, *, max_message_bytes: int, telemetry: Telemetry) -> grpc.aio.Channel:
@@ -131,27 +149,28 @@ class GeneratorClient:
 
     async def stream(self, prompt: Prompt, *, timeout_s: float) -> AsyncGenerator[str | Answer, None]:
         """See the port."""
-        call = self._stub.Generate(codec.generate_request(prompt), timeout=timeout_s)
-        try:
-            async for part in call:
-                if part.HasField("answer"):
-                    yield part.answer
-                else:
-                    yield part.delta
-        except grpc.RpcError as error:
-            raise _translated(error, "generator", _GENERATOR_FIELDS) from error
-        finally:
-            call.cancel()
+        request = codec.generate_request(prompt)
+        with self._upstream.breaker.watch(timeout_s) as answered:
+            call = self._stub.Generate(request, timeout=timeout_s)
+            try:
+                async for part in call:
+                    answered()
+                    if part.HasField("answer"):
+                        _paid(part.answer)
+                        yield part.answer
+                    else:
+                        yield part.delta
+            except grpc.RpcError as error:
+                raise _translated(error, "generator", _GENERATOR_FIELDS) from error
+            finally:
+                call.cancel()
 
     async def batch(self, prompts: Sequence[Prompt], *, timeout_s: float) -> Sequence[Answer | MeshError]:
         """See the port."""
         request = generator_pb.GenerateBatchRequest(
             requests=[codec.generate_request(prompt) for prompt in prompts]
         )
-        try:
-            response = await self._stub.GenerateBatch(request, timeout=timeout_s)
-        except grpc.RpcError as error:
-            raise _translated(error, "generator", _GENERATOR_FIELDS) from error
+        response = await self._batch(request, timeout_s)
         if len(response.results) != len(prompts):
             raise MeshError(
                 grpc.StatusCode.INTERNAL, "UPSTREAM_ERROR", "the generator did not answer every context"
@@ -165,10 +184,7 @@ class GeneratorClient:
 
     async def knowledge(self, ask: Ask, *, most: int, timeout_s: float) -> Pool:
         """See the port."""
-        try:
-            response = await self._stub.GenerateBatch(codec.knowledge_request(ask), timeout=timeout_s)
-        except grpc.RpcError as error:
-            raise _translated(error, "generator", _GENERATOR_FIELDS) from error
+        response = await self._batch(codec.knowledge_request(ask), timeout_s)
         if len(response.results) != 1:
             raise MeshError(
                 grpc.StatusCode.INTERNAL, "UPSTREAM_ERROR", "the generator did not write a document"
@@ -178,17 +194,34 @@ class GeneratorClient:
             raise _renamed(from_item_error(result.error), _GENERATOR_FIELDS)
         return codec.knowledge(result.answer, most=most)
 
+    async def _batch(
+        self, request: generator_pb.GenerateBatchRequest, timeout_s: float
+    ) -> generator_pb.GenerateBatchResponse:
+        async def generate() -> generator_pb.GenerateBatchResponse:
+            try:
+                return await self._stub.GenerateBatch(request, timeout=timeout_s)
+            except grpc.RpcError as error:
+                raise _translated(error, "generator", _GENERATOR_FIELDS) from error
+
+        response = await self._upstream.call(generate, timeout_s=timeout_s)
+        for result in response.results:
+            if result.HasField("answer"):
+                _paid(result.answer)
+        return response
+
 
 class EvaluatorClient:
     """The evaluator, as :class:`orchestrator.courier.Evaluator`.
 
     Args:
         channel: a channel to it, see :meth:`channel_to`.
+        upstream: how it fares; what its clients have in common.
     """
 
-    def __init__(self, channel: grpc.aio.Channel) -> None:
+    def __init__(self, channel: grpc.aio.Channel, upstream: Upstream | None = None) -> None:
         self._channel = channel
         self._stub = evaluator_grpc.EvaluatorServiceStub(channel)
+        self._upstream = upstream or Upstream(Breaker("evaluator"))
 
     @staticmethod
     def channel_to(target: str, *, max_message_bytes: int, telemetry: Telemetry) -> grpc.aio.Channel:
@@ -202,16 +235,21 @@ class EvaluatorClient:
 
     def open(self, question: str, voting: Voting, *, timeout_s: float) -> Ballot:
         """A vote, as :class:`orchestrator.ports.Votes` has it."""
-        return _EvaluatorBallot(self._stub.VoteAnytime(timeout=timeout_s), codec.vote_start(question, voting))
+        call = self._stub.VoteAnytime(timeout=timeout_s)
+        return _EvaluatorBallot(call, codec.vote_start(question, voting), self._upstream.breaker, timeout_s)
 
     async def evaluate(
         self, request: evaluator_pb.EvaluateConversationRequest, *, timeout_s: float
     ) -> evaluator_pb.EvaluateConversationResponse:
         """A conversation measured, as :class:`orchestrator.conversations.talk.Measures` has it."""
-        try:
-            return await self._stub.EvaluateConversation(request, timeout=timeout_s)
-        except grpc.RpcError as error:
-            raise _translated(error, "evaluator", {}) from error
+
+        async def evaluate() -> evaluator_pb.EvaluateConversationResponse:
+            try:
+                return await self._stub.EvaluateConversation(request, timeout=timeout_s)
+            except grpc.RpcError as error:
+                raise _translated(error, "evaluator", {}) from error
+
+        return await self._upstream.call(evaluate, timeout_s=timeout_s)
 
     async def watch(self, on_change: Callable[[bool], None]) -> None:
         """See the port."""
@@ -235,12 +273,22 @@ class _EvaluatorBallot:
     """One VoteAnytime stream."""
 
     def __init__(
-        self, call: grpc.aio.StreamStreamCall[Any, Any], start: evaluator_pb.VoteAnytimeRequest
+        self,
+        call: grpc.aio.StreamStreamCall[Any, Any],
+        start: evaluator_pb.VoteAnytimeRequest,
+        breaker: Breaker,
+        timeout_s: float,
     ) -> None:
         self._call = call
         self._start: evaluator_pb.VoteAnytimeRequest | None = start
+        self._breaker = breaker
+        self._timeout_s = timeout_s
 
     async def cast(self, member: int, answer: str | None) -> Standing:
+        with self._breaker.watch(self._timeout_s):
+            return await self._cast(member, answer)
+
+    async def _cast(self, member: int, answer: str | None) -> Standing:
         try:
             if self._start is not None:
                 await self._call.write(self._start)
@@ -313,7 +361,12 @@ def _translated(error: grpc.RpcError, who: str, fields: Mapping[str, str | None]
         return Unavailable("UPSTREAM_UNIMPLEMENTED", f"what answers at the {who}'s address is no {who}")
     # A process that is killed in the middle of a call shows as several codes, UNKNOWN and INTERNAL among
     # them.
-    return Unavailable("UPSTREAM_UNAVAILABLE", f"the {who} is unavailable")
+    return Unanswered("UPSTREAM_UNAVAILABLE", f"the {who} is unavailable")
+
+
+def _paid(answer: generator_pb.Answer) -> None:
+    """Notes for whoever called what an answer cost."""
+    metering.current().spend(answer.prompt_tokens + answer.completion_tokens)
 
 
 def _renamed(error: MeshError, fields: Mapping[str, str | None]) -> MeshError:

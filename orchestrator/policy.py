@@ -18,8 +18,8 @@
 
 Degradations are told in the reply. An ask that fails does so with the code of what failed: INVALID_ARGUMENT
 and NOT_FOUND of an upstream reach the caller with the ask's own field, an upstream that is away is
-UNAVAILABLE, one that is overloaded RESOURCE_EXHAUSTED with its retry delay, and a step that used up its
-budget DEADLINE_EXCEEDED.
+UNAVAILABLE, as is one whose circuit is open (with the time after which it is tried again), one that is
+overloaded RESOURCE_EXHAUSTED with its retry delay, and a step that used up its budget DEADLINE_EXCEEDED.
 """
 
 from __future__ import annotations
@@ -65,6 +65,7 @@ class Failure(Enum):
     """How a step failed; its value is the degradation's reason and what people call it."""
 
     UNAVAILABLE = ("UPSTREAM_UNAVAILABLE", "is unavailable")
+    CIRCUIT_OPEN = ("CIRCUIT_OPEN", "gave no answers and is left alone for a moment")
     BUDGET = ("BUDGET_EXCEEDED", "used up its share of the time")
     OVERLOADED = ("UPSTREAM_OVERLOADED", "is overloaded")
     REFUSED = ("UPSTREAM_REFUSED", "refused the request")
@@ -128,6 +129,8 @@ _REFUSALS: Final = frozenset(
 
 def failure_of(error: MeshError) -> Failure:
     """What kind of failure an error is."""
+    if error.reason == Failure.CIRCUIT_OPEN.reason:
+        return Failure.CIRCUIT_OPEN
     if error.code is grpc.StatusCode.UNAVAILABLE:
         return Failure.UNAVAILABLE
     if error.code is grpc.StatusCode.DEADLINE_EXCEEDED:
@@ -137,3 +140,24 @@ def failure_of(error: MeshError) -> Failure:
     if error.code in _REFUSALS:
         return Failure.REFUSED
     return Failure.ERROR
+
+
+def table() -> str:
+    """The policy in Markdown: how each step fails, what is done, and the action that the reply names."""
+    rows = ["| stage | what fails | how | what is done | told as |", "|---|---|---|---|---|"]
+    for step in Step:
+        by_action: dict[Action, list[Failure]] = {}
+        for failure in Failure:
+            by_action.setdefault(POLICY[step, failure], []).append(failure)
+        # Exceptions first.
+        ordered = sorted(by_action.items(), key=lambda one: len(one[1]))
+        for action, failures in ordered:
+            how = ", ".join(f"`{failure.reason}`" for failure in failures)
+            if action is ordered[-1][0]:
+                how = "any failure" if len(ordered) == 1 else "any other failure"
+            if action is Action.FAIL:
+                done, told = "the call fails", "its status"
+            else:
+                done, told = INSTEAD[action], f"`{action}`"
+            rows.append(f"| {step.stage} | {step.who.rstrip(',')} | {how} | {done} | {told} |")
+    return "\n".join(rows)

@@ -11,7 +11,7 @@ from typing import Any, Final, TypeVar
 
 import grpc
 
-from meshkit import deadline
+from meshkit import deadline, metering
 from meshkit.admission import Admission
 from meshkit.compute import ComputePool
 from meshkit.errors import InvalidField, MeshError
@@ -93,10 +93,9 @@ class OrchestratorServicer(pb_grpc.OrchestratorServiceServicer):
             else:
                 ask = self._decode(request)
             work, run = max(1, ask.num_answers), self._pipeline.ask(ask, deadline.current())
-        with self._admission.admit(work):
-            async with aclosing(_ahead(run)) as events:
-                async for event in events:
-                    yield codec.event(event)
+        async with self._admission.admit(work), aclosing(_ahead(run)) as events:
+            async for event in events:
+                yield codec.event(event)
 
     async def Audit(self, request: pb.AuditRequest, context: Context) -> AsyncIterator[pb.AuditResponse]:
         """Samples rankings of one labelled query and streams what each did, ``done`` last."""
@@ -109,7 +108,7 @@ class OrchestratorServicer(pb_grpc.OrchestratorServiceServicer):
                 sources=self._sources,
             )
         )
-        with self._admission.admit(audit.num_rankings if audit.ask.num_answers else 1):
+        async with self._admission.admit(audit.num_rankings if audit.ask.num_answers else 1):
             try:
                 async with aclosing(_ahead(self._pipeline.audit(audit, deadline.current()))) as events:
                     async for event in events:
@@ -164,7 +163,8 @@ class OrchestratorServicer(pb_grpc.OrchestratorServiceServicer):
         conversation.run_id = ask.run_id
         timeout_s = conversation_codec.timeout_s(request, self._turn_timeout_s)
         limit = deadline.Deadline.after(min(timeout_s, deadline.current().remaining()))
-        with self._admission.admit(max(1, ask.num_answers)):
+        metering.current().begin(writes=True)
+        async with self._admission.admit(max(1, ask.num_answers)):
             turn = _ahead(self._talk.turn(conversation, ask, limit))
             async with aclosing(turn), aclosing(inbox.until_cancelled(turn)) as events:
                 async for event in events:

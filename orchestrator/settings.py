@@ -76,6 +76,19 @@ class OrchestratorSettings(ServiceSettings):
     report_wait_s: float = Field(default=2.0, ge=0, le=60)
     """Longest wait for a run's report where an ask wants it. Seconds, [0, 60]."""
 
+    breaker_failures: int = Field(default=5, ge=1)
+    """Calls in a row that a service leaves without an answer before it is left alone. Calls, [1, inf)."""
+    breaker_open_s: float = Field(default=2.0, gt=0, le=3_600)
+    """How long it is left alone before one call sees whether it is back. Seconds, (0, 3600]."""
+    breaker_slow_s: float = Field(default=5.0, gt=0, le=3_600)
+    """Shortest time that counts as no answer; above what its calls take. Seconds, (0, 3600]."""
+    hedge_retrieve_s: float = Field(default=0.0, ge=0, le=60)
+    """Time after which a slow Retrieve is called a second time; 0 for never. Seconds, [0, 60]."""
+    hedge_rerank_s: float = Field(default=0.0, ge=0, le=60)
+    """The same for Rerank. Seconds, [0, 60]."""
+    hedge_share: float = Field(default=0.1, ge=0, le=1)
+    """Second calls, at most, per call. Fraction, [0, 1]."""
+
     outbox_capacity: int = Field(default=100_000, ge=1)
     """Observations kept while the evaluator is away; beyond, new ones are dropped by name. [1, inf)."""
     outbox_max_bytes: int = Field(default=2**30, ge=65_536)

@@ -89,11 +89,19 @@ class Breaker:
         """
         probe = self._enter()
         began = self._clock()
+        spoke = False
+
+        def answered() -> None:
+            nonlocal spoke
+            spoke = True
+            self._answered()
+
         try:
-            yield self._answered
+            yield answered
         except MeshError as error:
             late = error.code is grpc.StatusCode.DEADLINE_EXCEEDED
-            if isinstance(error, Unanswered) or (late and self._clock() - began >= self._slow_s):
+            silent = late and not spoke and self._clock() - began >= self._slow_s
+            if isinstance(error, Unanswered) or silent:
                 self._not_answered()
             elif not late:
                 self._answered()
@@ -101,7 +109,7 @@ class Breaker:
         except (asyncio.CancelledError, GeneratorExit):
             # The caller's own clock may be quicker than the deadline of its call.
             waited_s = self._clock() - began
-            if waited_s >= self._slow_s and waited_s >= _ALMOST * timeout_s:
+            if not spoke and waited_s >= self._slow_s and waited_s >= _ALMOST * timeout_s:
                 self._not_answered()
             raise
         else:
@@ -119,12 +127,12 @@ class Breaker:
         left = self._opened_at + self._open_s - self._clock()
         if self._probing or left > 0:
             delay = math.ceil(100 * max(left, 0.05)) / 100
-            raise MeshError(
-                grpc.StatusCode.UNAVAILABLE,
+            refused = Unavailable(
                 "CIRCUIT_OPEN",
                 f"the {self._name} did not answer {self._failures} times in a row and is left alone",
-                retry_after_s=delay,
             )
+            refused.retry_after_s = delay
+            raise refused
         self._probing = True
         self._become(Circuit.HALF_OPEN)
         return True

@@ -16,7 +16,7 @@ PASSING: Final = frozenset(
 )
 """Codes of failures that another try may not meet."""
 PASSING_REASONS: Final = frozenset(
-    {"UPSTREAM_UNAVAILABLE", "BUDGET_EXCEEDED", "UPSTREAM_OVERLOADED", "UPSTREAM_ERROR"}
+    {"UPSTREAM_UNAVAILABLE", "CIRCUIT_OPEN", "BUDGET_EXCEEDED", "UPSTREAM_OVERLOADED", "UPSTREAM_ERROR"}
 )
 """Reasons of degradations that another try may not meet."""
 

@@ -159,3 +159,13 @@ def test_a_stream_closes_it_with_its_first_word() -> None:
         answered()
         assert watched.breaker.state is Circuit.CLOSED
         assert watched.call() == "ok"  # the others need not wait for its end
+
+
+def test_a_stream_that_spoke_is_not_held_to_its_time() -> None:
+    watched = Watched()
+    for _ in range(3):
+        with pytest.raises(DeadlineExceeded), watched.breaker.watch(6) as answered:
+            answered()
+            watched.clock.now += 6
+            raise DeadlineExceeded("a long answer")
+    assert watched.breaker.state is Circuit.CLOSED

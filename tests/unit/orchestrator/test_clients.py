@@ -9,12 +9,20 @@ from typing import Any
 import grpc
 import pytest
 
+from meshkit import metering
+from meshkit.breaker import Breaker, Circuit
 from meshkit.errors import MeshError, Unavailable
+from meshkit.hedging import Hedging
+from meshkit.limits import TenantLimits
+from meshkit.metering import Meter
 from meshkit.telemetry import Telemetry
-from orchestrator.clients import EvaluatorClient, RerankerClient, RetrieverClient
+from orchestrator.clients import EvaluatorClient, GeneratorClient, RerankerClient, RetrieverClient
 from orchestrator.courier import Delivered, Outcome
-from orchestrator.domain import Agent
+from orchestrator.domain import Agent, Augmentation, Decoding, Prompt
+from orchestrator.settings import OrchestratorSettings
+from orchestrator.upstreams import Upstream, Upstreams
 from ragmesh.evaluator.v1 import evaluator_service_pb2 as evaluator_pb
+from ragmesh.generator.v1 import generator_service_pb2 as generator_pb
 from ragmesh.reranker.v1 import reranker_service_pb2 as reranker_pb
 from tests.unit.orchestrator.fakes import ask, passage
 
@@ -207,3 +215,137 @@ async def test_what_does_not_listen_is_unavailable() -> None:
             await RetrieverClient(channel).retrieve(ask(), k=5, sampling=None, timeout_s=30)
     assert caught.value.reason == "UPSTREAM_UNAVAILABLE"
     assert "127.0.0.1" not in caught.value.message
+
+
+def _rerank(behaviour: Any) -> dict[str, Any]:
+    handler = grpc.unary_unary_rpc_method_handler(
+        behaviour,
+        request_deserializer=reranker_pb.RerankRequest.FromString,
+        response_serializer=reranker_pb.RerankResponse.SerializeToString,
+    )
+    return {"ragmesh_reranker_v1_RerankerService_Rerank": handler}
+
+
+async def _ranked(client: RerankerClient, *, timeout_s: float = 30) -> list[float]:
+    relevance = await client.rerank("q", [passage("a")], agent=Agent(), reranker="x", timeout_s=timeout_s)
+    return [float(score) for score in relevance.scores]
+
+
+async def test_who_gives_no_answers_is_left_alone_and_found_again() -> None:
+    calls = 0
+
+    async def scoring(request: Any, context: Any) -> reranker_pb.RerankResponse:
+        nonlocal calls
+        calls += 1
+        return reranker_pb.RerankResponse(scores=[0.5])
+
+    async def hanging(request: Any, context: Any) -> reranker_pb.RerankResponse:
+        nonlocal calls
+        calls += 1
+        await asyncio.Event().wait()
+        raise AssertionError
+
+    telemetry = Telemetry.in_memory("orchestrator")
+    settings = OrchestratorSettings(breaker_failures=2, breaker_open_s=0.2, breaker_slow_s=0.05)
+    upstream = Upstreams(settings, telemetry.meter).reranker
+    server, port = await _server(**_rerank(hanging))
+    options = {"max_message_bytes": 2**20, "telemetry": Telemetry.disabled()}
+    async with RerankerClient.channel_to(f"127.0.0.1:{port}", **options) as channel:
+        client = RerankerClient(channel, upstream)
+        for _ in range(2):
+            with pytest.raises(MeshError) as caught:
+                await _ranked(client, timeout_s=0.1)
+            assert caught.value.reason == "BUDGET_EXCEEDED"
+        with pytest.raises(MeshError) as caught:
+            await _ranked(client)
+        assert (caught.value.reason, calls) == ("CIRCUIT_OPEN", 2)
+        (point,) = [
+            point
+            for point in telemetry.metrics()["ragmesh.upstream.circuit"].data.data_points
+            if point.attributes == {"upstream": "reranker"}
+        ]
+        assert point.value == Circuit.OPEN.value
+        await server.stop(0)
+        server, _ = await _server(port, **_rerank(scoring))
+        scores: list[float] = []
+        async with asyncio.timeout(30):
+            while not scores:
+                try:
+                    scores = await _ranked(client)
+                except Unavailable:
+                    await asyncio.sleep(0.05)
+        assert (scores, upstream.breaker.state) == ([0.5], Circuit.CLOSED)
+    await server.stop(0)
+
+
+async def test_a_slow_replica_is_hedged_and_told_to_stop() -> None:
+    served: list[str] = []
+    cancelled = asyncio.Event()
+
+    async def slow(request: Any, context: Any) -> reranker_pb.RerankResponse:
+        served.append("slow")
+        try:
+            await asyncio.Event().wait()
+        except asyncio.CancelledError:
+            cancelled.set()
+            raise
+        raise AssertionError
+
+    async def quick(request: Any, context: Any) -> reranker_pb.RerankResponse:
+        served.append("quick")
+        return reranker_pb.RerankResponse(scores=[0.5])
+
+    (first, one), (second, two) = await _server(**_rerank(slow)), await _server(**_rerank(quick))
+    told: list[bool] = []
+    hedging = Hedging(0.05, share=1.0, on_hedge=told.append)
+    target = f"ipv4:127.0.0.1:{one},127.0.0.1:{two}"
+    options = {"max_message_bytes": 2**20, "telemetry": Telemetry.disabled()}
+    async with RerankerClient.channel_to(target, **options) as channel, asyncio.timeout(30):
+        client = RerankerClient(channel, Upstream(Breaker("reranker"), hedging))
+        while "slow" not in served or "quick" not in served:  # round robin, once both connections stand
+            assert await _ranked(client) == [0.5]
+        await cancelled.wait()
+    assert True in told
+    await asyncio.gather(first.stop(0), second.stop(0))
+
+
+async def test_what_answers_cost_is_noted_for_who_asked() -> None:
+    answer = generator_pb.Answer(text="x", prompt_tokens=30, completion_tokens=12)
+
+    async def stream(request: Any, context: Any) -> AsyncIterator[generator_pb.GenerateResponse]:
+        yield generator_pb.GenerateResponse(delta="x")
+        yield generator_pb.GenerateResponse(answer=answer)
+
+    async def batch(request: Any, context: Any) -> generator_pb.GenerateBatchResponse:
+        return generator_pb.GenerateBatchResponse(
+            results=[generator_pb.GenerateBatchResult(answer=answer) for _ in request.requests]
+        )
+
+    name = "ragmesh_generator_v1_GeneratorService"
+    server, port = await _server(
+        **{
+            f"{name}_Generate": grpc.unary_stream_rpc_method_handler(
+                stream,
+                request_deserializer=generator_pb.GenerateRequest.FromString,
+                response_serializer=generator_pb.GenerateResponse.SerializeToString,
+            ),
+            f"{name}_GenerateBatch": grpc.unary_unary_rpc_method_handler(
+                batch,
+                request_deserializer=generator_pb.GenerateBatchRequest.FromString,
+                response_serializer=generator_pb.GenerateBatchResponse.SerializeToString,
+            ),
+        }
+    )
+    meter = Meter("acme", TenantLimits(tokens_per_minute=3 * 42))
+    metering.enter(meter)
+    prompt = Prompt("q", [], "", Augmentation.DEFAULT, Decoding())
+    options = {"max_message_bytes": 2**20, "telemetry": Telemetry.disabled()}
+    async with GeneratorClient.channel_to(f"127.0.0.1:{port}", **options) as channel:
+        client = GeneratorClient(channel)
+        _ = [part async for part in client.stream(prompt, timeout_s=30)]
+        meter.begin(writes=True)  # 84 of 126 are left
+        await client.batch([prompt, prompt], timeout_s=30)
+    with pytest.raises(MeshError) as caught:  # 3 * (30 + 12) are gone
+        meter.begin(writes=True)
+    assert caught.value.reason == "OUT_OF_TOKENS"
+    await server.stop(0)

@@ -495,3 +495,18 @@ async def test_many_rankings_leave_the_event_loop_and_agree(mesh: Mesh) -> None:
     assert rows[0].tolist() == [19, 18, 17, 16, 15]
     # 100 windows of 20, each ten times; those that wrap keep the highest. Exposure adds up to k.
     assert _only(events, Reported).exposure.per_passage.sum() == pytest.approx(5)
+
+
+async def test_a_reranker_that_is_left_alone_is_told_of(mesh: Mesh) -> None:
+    mesh.reranker.error = Unavailable("CIRCUIT_OPEN", "left alone")
+    events = await mesh.run(ask(reranker="rankrag", k=2))
+    degraded = _only(events, Degraded)
+    assert (degraded.stage, degraded.action, degraded.reason) == (
+        Stage.RERANK,
+        Action.RETRIEVER_ORDER,
+        "CIRCUIT_OPEN",
+    )
+    assert degraded.message == (
+        "the reranker gave no answers and is left alone for a moment: the retriever's order is used"
+    )
+    assert _only(events, Ranked).contexts.rows.tolist() == [[0, 1]]

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import grpc
 import pytest
 
 from meshkit.errors import MeshError, NotFound, Overloaded, Unavailable
 from orchestrator.domain import Action
-from orchestrator.policy import INSTEAD, POLICY, Failure, Step, failure_of
+from orchestrator.policy import INSTEAD, POLICY, Failure, Step, failure_of, table
 
 
 def test_every_step_and_failure_has_an_action() -> None:
@@ -31,6 +33,7 @@ def test_the_table_says_what_its_page_says() -> None:
     ("error", "failure"),
     [
         (Unavailable("X", "x"), Failure.UNAVAILABLE),
+        (Unavailable("CIRCUIT_OPEN", "x"), Failure.CIRCUIT_OPEN),
         (MeshError(grpc.StatusCode.DEADLINE_EXCEEDED, "X", "x"), Failure.BUDGET),
         (Overloaded("x", 1.0), Failure.OVERLOADED),
         (NotFound("x", "x"), Failure.REFUSED),
@@ -40,3 +43,10 @@ def test_the_table_says_what_its_page_says() -> None:
 )
 def test_errors_are_failures(error: MeshError, failure: Failure) -> None:
     assert failure_of(error) is failure
+
+
+def test_the_page_has_the_table() -> None:
+    """To write it anew: python -c 'from orchestrator.policy import table; print(table())'."""
+    page = Path(__file__).parents[3] / "docs" / "limits.md"
+    assert f"\n{table()}\n" in page.read_text()
+    assert all(f"`{failure.reason}`" in page.read_text() for failure in Failure)

@@ -1,0 +1,93 @@
+"""The other services as the orchestrator meets them: left alone while they give no answers."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Awaitable, Callable
+from typing import TypeVar
+
+from opentelemetry import metrics
+
+from meshkit.breaker import Breaker, Circuit
+from meshkit.hedging import Hedging
+from orchestrator.settings import OrchestratorSettings
+
+T = TypeVar("T")
+
+_log = logging.getLogger("ragmesh.orchestrator.upstreams")
+
+
+class Upstream:
+    """One of them.
+
+    Args:
+        breaker: refuses calls while it gives no answers.
+        hedging: makes slow calls a second time; None for never.
+    """
+
+    def __init__(self, breaker: Breaker, hedging: Hedging | None = None) -> None:
+        self.breaker = breaker
+        self._hedging = hedging
+
+    async def call(
+        self, make: Callable[[], Awaitable[T]], *, timeout_s: float, repeatable: bool = False
+    ) -> T:
+        """Makes a call, unless the upstream is left alone.
+
+        Args:
+            make: makes it; fails with a MeshError.
+            timeout_s: the time it has. Seconds.
+            repeatable: whether it may be hedged.
+
+        Raises:
+            MeshError: it failed, or UNAVAILABLE, ``CIRCUIT_OPEN``: it was not made.
+        """
+        with self.breaker.watch(timeout_s):
+            if repeatable and self._hedging is not None:
+                return await self._hedging.first(make)
+            return await make()
+
+
+class Upstreams:
+    """All of them, as the settings want it, and what metrics tell of them.
+
+    ``ragmesh.upstream.circuit`` by ``upstream``: 0 closed, 1 half-open, 2 open. ``ragmesh.upstream.hedges``
+    by ``upstream`` and ``won``: calls made a second time, and whether the second was the one that answered.
+
+    Args:
+        settings: of the orchestrator.
+        meter: records.
+    """
+
+    def __init__(self, settings: OrchestratorSettings, meter: metrics.Meter) -> None:
+        self._settings = settings
+        self._circuits = meter.create_gauge(
+            "ragmesh.upstream.circuit", description="State of the circuit to a service: 0 closed, 2 open."
+        )
+        self._hedges = meter.create_counter(
+            "ragmesh.upstream.hedges", description="Calls that were made a second time."
+        )
+        self.retriever = self._upstream("retriever", settings.hedge_retrieve_s)
+        self.reranker = self._upstream("reranker", settings.hedge_rerank_s)
+        self.generator = self._upstream("generator")
+        self.evaluator = self._upstream("evaluator")
+
+    def _upstream(self, name: str, hedge_s: float = 0.0) -> Upstream:
+        def changed(circuit: Circuit) -> None:
+            self._circuits.set(circuit.value, {"upstream": name})
+            if circuit is not Circuit.HALF_OPEN:
+                level = logging.WARNING if circuit is Circuit.OPEN else logging.INFO
+                _log.log(level, "circuit is %s", circuit.name.lower(), extra={"upstream": name})
+
+        def hedged(won: bool) -> None:
+            self._hedges.add(1, {"upstream": name, "won": won})
+
+        breaker = Breaker(
+            name,
+            failures=self._settings.breaker_failures,
+            open_s=self._settings.breaker_open_s,
+            slow_s=self._settings.breaker_slow_s,
+            on_change=changed,
+        )
+        self._circuits.set(Circuit.CLOSED.value, {"upstream": name})
+        return Upstream(breaker, Hedging(hedge_s, share=self._settings.hedge_share, on_hedge=hedged))
