@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 from typing import Final
 
 from meshkit import checks
@@ -177,8 +177,8 @@ def encode_judgement(judged: Judged) -> pb.ScoreRelevanceResponse:
     )
 
 
-def encode_models(models: Sequence[ModelDescription]) -> pb.ListModelsResponse:
-    """Models, the first marked as the default."""
+def encode_models(models: Sequence[ModelDescription], away: Set[str] = frozenset()) -> pb.ListModelsResponse:
+    """Models, the first marked as the default, and those that are away as unavailable."""
     return pb.ListModelsResponse(
         models=[
             pb.Model(
@@ -194,6 +194,7 @@ def encode_models(models: Sequence[ModelDescription]) -> pb.ListModelsResponse:
                 augmentations=[_AUGMENTATION_CODES[one] for one in model.augmentations],
                 max_new_tokens=model.max_new_tokens,
                 runtime=model.runtime,
+                unavailable=model.name in away,
             )
             for at, model in enumerate(models)
         ]

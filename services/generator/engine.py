@@ -109,6 +109,10 @@ class Generator:
         """Every model, the default first."""
         return [model.describe() for model in self._models.values()]
 
+    def away(self) -> frozenset[str]:
+        """Names of the models that cannot answer now."""
+        return frozenset(name for name, model in self._models.items() if not model.up)
+
     def name_of(self, model: str) -> str:
         """Name of the model that a request means by ``model``; empty if there is no such model."""
         name = model or self._default

@@ -88,6 +88,11 @@ class LanguageModel(Protocol):
         """What the model is and can do; the same for as long as it is loaded."""
         ...
 
+    @property
+    def up(self) -> bool:
+        """Whether it can write answers now."""
+        ...
+
     def generate_stream(
         self, request: GenerationRequest, cancel: Cancellation
     ) -> AsyncGenerator[str | Answer, None]:

@@ -10,7 +10,7 @@ from typing import Any, Final
 
 import grpc
 
-from meshkit import deadline
+from meshkit import deadline, metering
 from meshkit.admission import Admission
 from meshkit.compute import ComputePool
 from meshkit.errors import MeshError
@@ -67,13 +67,17 @@ class GeneratorServicer(rpc.GeneratorServiceServicer):
         decoded = codec.decode_request(request, default_beams=1)
         cancel = Cancellation(deadline.current())
         failures = self._metrics.failures(TEXT_COMPLETION, self.engine.name_of(decoded.model))
-        with failures, self._admission.admit(_work(decoded)):
-            async with aclosing(self.engine.stream(decoded, cancel)) as parts:
+        with failures:
+            async with (
+                self._admission.admit(_work(decoded)),
+                aclosing(self.engine.stream(decoded, cancel)) as parts,
+            ):
                 async for part in parts:
                     if isinstance(part, str):
                         yield pb.GenerateResponse(delta=part)
                     else:
                         self._metrics.answered(part)
+                        _paid(part)
                         yield pb.GenerateResponse(answer=codec.encode_answer(part))
 
     async def GenerateBatch(
@@ -85,8 +89,9 @@ class GeneratorServicer(rpc.GeneratorServiceServicer):
         cancel = Cancellation(deadline.current())
         began = time.perf_counter()
         # Fails as a whole for want of room or time, whatever models its requests name.
-        with self._metrics.failures(TEXT_COMPLETION, ""), self._admission.admit(sum(map(_work, good))):
-            answers = await self.engine.batch(good, cancel)
+        with self._metrics.failures(TEXT_COMPLETION, ""):
+            async with self._admission.admit(sum(map(_work, good))):
+                answers = await self.engine.batch(good, cancel)
         self._record(good, answers, time.perf_counter() - began)
         rest = iter(answers)
         outcomes: list[Finished | MeshError] = [
@@ -102,14 +107,16 @@ class GeneratorServicer(rpc.GeneratorServiceServicer):
         cancel = Cancellation(deadline.current())
         failures = self._metrics.failures(SCORE_RELEVANCE, self.engine.name_of(model))
         began = time.perf_counter()
-        with failures, self._admission.admit(_reading(judgement)):
-            judged = await self.engine.relevance(judgement, model, cancel, best)
+        with failures:
+            async with self._admission.admit(_reading(judgement)):
+                judged = await self.engine.relevance(judgement, model, cancel, best)
+        metering.current().spend(_reading(judgement))
         self._metrics.judged(judged, time.perf_counter() - began)
         return codec.encode_judgement(judged)
 
     async def ListModels(self, request: pb.ListModelsRequest, context: Context) -> pb.ListModelsResponse:
         """Lists the models."""
-        return codec.encode_models(self.engine.models())
+        return codec.encode_models(self.engine.models(), self.engine.away())
 
     def _record(
         self,
@@ -120,9 +127,15 @@ class GeneratorServicer(rpc.GeneratorServiceServicer):
         for request, outcome in zip(requests, outcomes, strict=True):
             if isinstance(outcome, Finished):
                 self._metrics.answered(outcome)
+                _paid(outcome)
             else:
                 name = self.engine.name_of(request.model)
                 self._metrics.failed(TEXT_COMPLETION, name, outcome, duration_s)
+
+
+def _paid(outcome: Finished) -> None:
+    """Notes for whoever called what an answer cost, reused or not."""
+    metering.current().spend(outcome.answer.prompt_tokens + outcome.answer.completion_tokens)
 
 
 def _work(request: GenerationRequest) -> int:

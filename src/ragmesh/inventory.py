@@ -18,12 +18,13 @@ _NAMES: Final = {number: cast("Augmentation", name) for name, number in AUGMENTA
 
 @dataclass(frozen=True, slots=True)
 class GeneratorModel:
-    """A model that answers: its name, the number type it computes in, such as ``bfloat16``, and the ways that
-    it can be handed passages, its default first."""
+    """A model that answers: its name, the number type it computes in, such as ``bfloat16``, the ways that it
+    can be handed passages, its default first, and whether it can answer now."""
 
     name: str
     dtype: str
     augmentations: tuple[Augmentation, ...] = ()
+    available: bool = True
 
 
 def models(addresses: Addresses, *, timeout: float = 30.0) -> list[GeneratorModel]:
@@ -47,7 +48,10 @@ def models(addresses: Addresses, *, timeout: float = 30.0) -> list[GeneratorMode
         channel.close()
     return [
         GeneratorModel(
-            model.name, model.dtype, tuple(_NAMES[one] for one in model.augmentations if one in _NAMES)
+            model.name,
+            model.dtype,
+            tuple(_NAMES[one] for one in model.augmentations if one in _NAMES),
+            not model.unavailable,
         )
         for model in reply.models
     ]

@@ -55,10 +55,12 @@ def models(asked: Sequence[str], there: Sequence[GeneratorModel]) -> Iterator[st
         return
     yield from listed("--model: these are there twice", twice(asked))
     yield from listed("--model: records of these would go to one file", same_stems(asked))
-    names = [model.name for model in there]
-    for model in dict.fromkeys(asked):
-        if model not in names:
-            yield f"--model {model}: there is no such model; there are {', '.join(names)}"
+    known = {model.name: model for model in there}
+    for name in dict.fromkeys(asked):
+        if name not in known:
+            yield f"--model {name}: there is no such model; there are {', '.join(known)}"
+        elif not known[name].available:
+            yield f"--model {name}: cannot answer now; the generator's log says why"
 
 
 def rounding(asked: Sequence[str], there: Iterable[GeneratorModel]) -> Iterator[str]:

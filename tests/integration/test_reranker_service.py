@@ -74,6 +74,10 @@ class Judge:
             "judge", "v9", "stand-in", "Judge", "cpu", "float32", self.judges, 512, 64, kinds
         )
 
+    @property
+    def up(self) -> bool:
+        return True
+
     async def generate_stream(
         self, request: GenerationRequest, cancel: Cancellation
     ) -> AsyncGenerator[str | Answer, None]:

@@ -52,6 +52,11 @@ class InProcessModel:
         """What the model is and can do."""
         return self._engine.describe()
 
+    @property
+    def up(self) -> bool:
+        """Always: the model lives and dies with this process."""
+        return True
+
     async def generate_stream(
         self, request: GenerationRequest, cancel: Cancellation
     ) -> AsyncGenerator[str | Answer, None]:

@@ -665,6 +665,7 @@ class Model(_message.Message):
     AUGMENTATIONS_FIELD_NUMBER: _builtins.int
     MAX_NEW_TOKENS_FIELD_NUMBER: _builtins.int
     RUNTIME_FIELD_NUMBER: _builtins.int
+    UNAVAILABLE_FIELD_NUMBER: _builtins.int
     name: _builtins.str
     """Name to give in requests."""
     version: _builtins.str
@@ -689,6 +690,10 @@ class Model(_message.Message):
     """What runs under the engine, such as `pointer` or `transformers` on a Triton server; empty where the engine
     says it all.
     """
+    unavailable: _builtins.bool
+    """Whether it cannot answer now: its process has died, hangs, or is being loaded. The health of the server
+    tells the same of the default model alone, so that one that is broken takes no others with it.
+    """
     @_builtins.property
     def augmentations(self) -> _containers.RepeatedScalarFieldContainer[Global___Augmentation.ValueType]:
         """Augmentations it can run, its default first."""
@@ -708,10 +713,11 @@ class Model(_message.Message):
         augmentations: _abc.Iterable[Global___Augmentation.ValueType] | None = ...,
         max_new_tokens: _builtins.int = ...,
         runtime: _builtins.str = ...,
+        unavailable: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["architecture", b"architecture", "augmentations", b"augmentations", "device", b"device", "dtype", b"dtype", "engine", b"engine", "is_default", b"is_default", "max_input_tokens", b"max_input_tokens", "max_new_tokens", b"max_new_tokens", "name", b"name", "runtime", b"runtime", "scores_relevance", b"scores_relevance", "version", b"version"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["architecture", b"architecture", "augmentations", b"augmentations", "device", b"device", "dtype", b"dtype", "engine", b"engine", "is_default", b"is_default", "max_input_tokens", b"max_input_tokens", "max_new_tokens", b"max_new_tokens", "name", b"name", "runtime", b"runtime", "scores_relevance", b"scores_relevance", "unavailable", b"unavailable", "version", b"version"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import pytest
 
@@ -256,8 +257,10 @@ def test_judgements_of_some_on_the_wire() -> None:
 
 
 def test_models_on_the_wire() -> None:
-    response = codec.encode_models([MODEL, MODEL])
+    other = replace(MODEL, name="other")
+    response = codec.encode_models([MODEL, other], {"other"})
     assert [model.is_default for model in response.models] == [True, False]
+    assert [model.unavailable for model in response.models] == [False, True]
     assert list(response.models[0].augmentations) == [
         pb.AUGMENTATION_FUSION_IN_DECODER,
         pb.AUGMENTATION_IN_PROMPT,

@@ -67,6 +67,10 @@ class Scribe:
             self.name, f"{self.name}-1", "e", "a", "cpu", "float32", self.judges, 500, 100, self.augmentations
         )
 
+    @property
+    def up(self) -> bool:
+        return self.away is None
+
     def answer(self, request: GenerationRequest) -> Answer:
         shown = "|".join(passage.text for passage in request.passages)
         assert request.augmentation is not None
@@ -494,6 +498,13 @@ def test_rounds_are_as_long_as_all_before_them() -> None:
 
 def test_names_of_models(generator: Generator) -> None:
     assert [generator.name_of(name) for name in ("", "second", "third")] == ["first", "second", ""]
+
+
+def test_models_that_are_away_are_named(generator: Generator, second: Scribe) -> None:
+    assert generator.away() == frozenset()
+    second.away = Unavailable("GONE", "its process has died")
+    assert generator.away() == {"second"}
+    assert [one.name for one in generator.models()] == ["first", "second"]
 
 
 def test_models_of_one_name_are_refused(first: Scribe) -> None:

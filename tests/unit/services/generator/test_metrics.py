@@ -64,6 +64,10 @@ class Steady:
     def describe(self) -> ModelDescription:
         return MODEL
 
+    @property
+    def up(self) -> bool:
+        return True
+
     async def generate_stream(
         self, request: GenerationRequest, cancel: Cancellation
     ) -> AsyncGenerator[str | Answer, None]:
