@@ -20,6 +20,7 @@ In JSON lines each line is one conversation, ``{"topic": ..., "turns": [...]}``;
 from __future__ import annotations
 
 import json
+import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -34,10 +35,14 @@ from ragcore.group_fairness.conversations import Nugget
 GAINS: Mapping[int, float] = MappingProxyType({0: 0.0, 1: 0.5, 2: 1.0})
 """Gain of each relevance level (gfrc §6.2)."""
 
-_SUM_SLACK = Fraction(1, 10**6)
+_SUM_SLACK = 1e-6
+_MOST_GROUPS = 10_000
+_MOST_CHARACTERS = 64
+# Of more digits it is a power of ten that takes all memory, or years.
+_LONG_EXPONENT = re.compile(r"[eE][+-]?[\d_]{4,}")
 _TOPIC = re.compile(r"#####\s+(\S.*)")
-_TURN = re.compile(r"###\s+([US])(\d+)(?:\s+([ox]))?")
-_LEVEL = re.compile(r"#L(\d+)(?:\s.*)?")
+_TURN = re.compile(r"###\s+([US])(\d{1,9})(?:\s+([ox]))?")
+_LEVEL = re.compile(r"#L(\d{1,9})(?:\s.*)?")
 _MEMBERSHIP = re.compile(r"#(\w+):\s*\(([^()]*)\)\s*(?:#.*)?")
 _SPEAKERS: Mapping[str, Literal["user", "system"]] = MappingProxyType({"U": "user", "S": "system"})
 
@@ -129,6 +134,9 @@ def parse_jsonl(text: str, source: str = "transcript") -> list[Transcript]:
             record = json.loads(line)
         except json.JSONDecodeError as error:
             raise InvalidInput(where, line, f"a JSON object ({error.msg} at column {error.colno})") from error
+        except (RecursionError, ValueError) as error:
+            allowed = "a JSON object, not nested too deeply, of numbers of less than 4,300 digits"
+            raise InvalidInput(where, line, allowed) from error
         turns = [
             _turn(f"{where}: turns[{i}]", turn) for i, turn in enumerate(_get(where, record, "turns", list))
         ]
@@ -221,15 +229,33 @@ def _numbered(text: str, source: str) -> Iterator[tuple[str, str]]:
             yield f"{source}:{place}", line.strip()
 
 
+def exact(value: object) -> Fraction:
+    """Read a number, or a fraction like 1/4, exactly: 0.1 is a tenth.
+
+    Args:
+        value: at most 64 characters as text, its exponent at most 999.
+
+    Raises:
+        ValueError: something else.
+        ZeroDivisionError: a fraction of 0.
+    """
+    text = str(value).strip()
+    if len(text) > _MOST_CHARACTERS or _LONG_EXPONENT.search(text):
+        raise ValueError("a number of more characters or a larger exponent than is read")
+    return Fraction(text)
+
+
 def _shares(where: str, values: Sequence[object]) -> tuple[Fraction, ...]:
+    if len(values) > _MOST_GROUPS:
+        raise InvalidInput(where, f"{len(values)} shares", f"at most {_MOST_GROUPS:,}")
     shares = []
     for value in values:
         try:
-            # Through text, so that 0.1 means a tenth.
-            shares.append(Fraction(str(value).strip()))
+            shares.append(exact(value))
         except (ValueError, ZeroDivisionError) as error:
             raise InvalidInput(where, value, "numbers or fractions like 1/2") from error
-    if any(share < 0 for share in shares) or abs(sum(shares, Fraction(0)) - 1) > _SUM_SLACK:
+    # Not the sum of the fractions, whose denominator grows with every share.
+    if any(not 0 <= share <= 1 for share in shares) or abs(math.fsum(map(float, shares)) - 1) > _SUM_SLACK:
         raise InvalidInput(where, [str(share) for share in shares], "shares from 0 that sum to 1")
     return tuple(shares)
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import json
 import re
+import reprlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from fractions import Fraction
@@ -13,10 +13,12 @@ from typing import Any, Final
 from ragcore.errors import InvalidInput
 from ragcore.group_fairness import Attribute, Transcript, parse_jsonl, parse_transcripts
 from ragcore.group_fairness.divergences import distribution
+from ragcore.group_fairness.transcripts import exact
 from raglab.files.failure import FileError
-from raglab.files.lines import lines, whole_text
+from raglab.files.lines import json_value, lines, whole_text
 from raglab.files.records import is_json_lines
 
+_MOST_GROUPS: Final = 10_000
 _TOPIC: Final = re.compile(r"#####\s+(\S.*)")
 _SYSTEM_TURN: Final = re.compile(r"###\s+S\d+(?:\s+([ox]))?")
 _PLACE: Final = re.compile(r"(?s)transcript:(\d+)(?:[:.]\s*(.*))?")
@@ -78,10 +80,7 @@ def read_attributes(path: Path) -> dict[str, Attribute]:
     Raises:
         FileError: it holds something else, or shares that do not sum to 1.
     """
-    try:
-        record: Any = json.loads(whole_text(path))
-    except json.JSONDecodeError as exc:
-        raise FileError(path, exc.lineno, f"is not JSON: {exc.msg} at column {exc.colno}") from exc
+    record: Any = json_value(path, None, whole_text(path))
     if not isinstance(record, dict) or not record:
         raise FileError(path, None, 'must be an object like {"RATINGS": {"groups": 4, "divergence": "rnod"}}')
     return {name: _attribute(path, name, entry) for name, entry in record.items()}
@@ -118,18 +117,22 @@ def _attribute(path: Path, name: str, entry: object) -> Attribute:
     value = entry[given[0]]
     try:
         if given[0] == "groups":
-            if not isinstance(value, int) or isinstance(value, bool) or value < 2:
-                raise FileError(path, None, f"{name}.groups: is {value!r}; allowed: whole numbers from 2")
+            if not isinstance(value, int) or isinstance(value, bool) or not 2 <= value <= _MOST_GROUPS:
+                allowed = f"whole numbers from 2 to {_MOST_GROUPS:,}"
+                raise FileError(path, None, f"{name}.groups: is {reprlib.repr(value)}; allowed: {allowed}")
             gold = [1 / value] * value
         else:
-            shares = [Fraction(str(share).strip()) for share in value]
+            if not isinstance(value, list) or not 1 <= len(value) <= _MOST_GROUPS:
+                raise FileError(path, None, f"{name}.{given[0]}: allowed: lists of 1 to {_MOST_GROUPS:,}")
+            shares = [exact(share) for share in value]
             total = sum(shares, Fraction(0)) if given[0] == "weights" else Fraction(1)
             gold = [float(share / total) for share in shares]
         distribution(f"{name}.{given[0]}", gold)
-    except (TypeError, ValueError, ZeroDivisionError) as exc:
+    except (TypeError, ValueError, ZeroDivisionError, OverflowError) as exc:
         if isinstance(exc, FileError):
             raise
-        detail = str(exc) if isinstance(exc, InvalidInput) else f"{name}.{given[0]}: is {value!r}"
+        shown = reprlib.repr(value)
+        detail = str(exc) if isinstance(exc, InvalidInput) else f"{name}.{given[0]}: is {shown}"
         raise FileError(path, None, f"{detail}; allowed: numbers or fractions like 1/4") from exc
     return Attribute(gold, measure)
 

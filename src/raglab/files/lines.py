@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import gzip
+import json
 import zlib
 from collections.abc import Iterator
 from pathlib import Path
-from typing import BinaryIO, Final, cast
+from typing import Any, BinaryIO, Final, cast
 
 from raglab.files.failure import FileError
 
 MAX_LINE_BYTES: Final = 1 << 26
 """Longest line that is read, so that a file of another kind does not fill the memory."""
+MAX_WHOLE_BYTES: Final = 1 << 32
+"""Largest file that is read as a whole, uncompressed: a few kilobytes of gzip can become gigabytes."""
+MAX_FILE_BYTES: Final = 1 << 36
+"""Largest file that is read line by line, uncompressed."""
 
 _GZIP_MAGIC: Final = b"\x1f\x8b"
 _BYTE_ORDER_MARK: Final = b"\xef\xbb\xbf"
@@ -21,14 +26,19 @@ def raw_lines(path: Path) -> Iterator[tuple[int, bytes]]:
     """The lines of a file that are not blank, undecoded, with their numbers from 1.
 
     Raises:
-        FileError: the file is not there or not readable, empty, damaged gzip, or a line is endless.
+        FileError: the file is not there or not readable, empty, damaged gzip, or larger than
+            :data:`MAX_FILE_BYTES`; or a line is endless.
     """
     number = 0
+    size = 0
     filled = False
     try:
         with _opened(path) as stream:
             while raw := stream.readline(MAX_LINE_BYTES + 1):
                 number += 1
+                size += len(raw)
+                if size > MAX_FILE_BYTES:
+                    raise FileError(path, number, f"the file is larger than {MAX_FILE_BYTES:,} bytes")
                 if len(raw) > MAX_LINE_BYTES:
                     raise FileError(path, number, f"is longer than {MAX_LINE_BYTES:,} bytes")
                 if number == 1:
@@ -66,15 +76,41 @@ def decoded(path: Path, number: int, raw: bytes) -> str:
         raise FileError(path, number, f"is not UTF-8 at byte {exc.start + 1}") from exc
 
 
+def json_value(path: Path, number: int | None, text: str) -> Any:
+    """What a text says that is JSON.
+
+    Args:
+        path: the file, for errors.
+        number: the line that the text is; None where it is all of the file.
+        text: the text.
+
+    Raises:
+        FileError: it is not JSON, is nested too deeply, or has a number of thousands of digits.
+    """
+    try:
+        return json.loads(text)
+    except json.JSONDecodeError as exc:
+        place = exc.lineno if number is None else number
+        raise FileError(path, place, f"is not JSON: {exc.msg} at column {exc.colno}") from exc
+    except RecursionError as exc:
+        raise FileError(path, number, "is nested too deeply") from exc
+    except ValueError as exc:
+        raise FileError(path, number, "has a number of too many digits") from exc
+
+
 def whole_text(path: Path) -> str:
     """All of a file, line ends as they are.
 
     Raises:
-        FileError: as :func:`lines`.
+        FileError: as :func:`lines`, or it is larger than :data:`MAX_WHOLE_BYTES`.
     """
     parts = []
     expected = 1
+    size = 0
     for number, raw in raw_lines(path):
+        size += len(raw) + number - expected
+        if size > MAX_WHOLE_BYTES:
+            raise FileError(path, number, f"the file is larger than {MAX_WHOLE_BYTES:,} bytes")
         parts.append("\n" * (number - expected))
         parts.append(decoded(path, number, raw) + "\n")
         expected = number + 1
