@@ -2,7 +2,7 @@
 
 import hashlib
 import json
-import math
+import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -282,7 +282,7 @@ def _item(told: Any) -> Feedback:
             raise ValueError(f"{name!r} must be a string")
     usefulness, agent, ranking = told["usefulness"], told["agent"], told.get("ranking", [])
     is_number = isinstance(usefulness, int | float) and not isinstance(usefulness, bool)
-    if not is_number or not math.isfinite(usefulness):
+    if not is_number or not abs(usefulness) <= sys.float_info.max:
         raise ValueError("'usefulness' must be a number from 0 to 1")
     if (
         not isinstance(agent, dict)

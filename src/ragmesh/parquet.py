@@ -181,7 +181,7 @@ def read(path: Path) -> Iterator[Passage]:
                         )
                     digest.add(passage)
                     yield passage
-        except (pa.ArrowException, OSError) as exc:
+        except (pa.ArrowException, OSError, UnicodeDecodeError) as exc:
             raise ReadError(path, None, f"is damaged ({_first_line(exc)})") from exc
     if expected is not None:
         if digest.passages != expected.num_passages:
@@ -230,7 +230,7 @@ def _schema() -> pa.Schema:
 def _open(path: Path) -> pq.ParquetFile:
     try:
         return pq.ParquetFile(path, page_checksum_verification=True)
-    except pa.ArrowException as exc:
+    except (pa.ArrowException, UnicodeDecodeError) as exc:
         raise ReadError(path, None, f"is no whole Parquet file ({_first_line(exc)})") from exc
     except OSError as exc:
         raise ReadError(path, None, exc.strerror or _first_line(exc)) from exc
@@ -245,7 +245,7 @@ def _manifest(path: Path, file: pq.ParquetFile) -> Manifest | None:
         if values.pop("format") != _FORMAT:
             raise ReadError(path, None, "was written by a later version of ragmesh")
         return Manifest(**{**values, "lexical": Lexical(**values["lexical"])})
-    except (ValueError, KeyError, TypeError, AttributeError) as exc:
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as exc:
         if isinstance(exc, ReadError):
             raise
         raise ReadError(path, None, "says of itself what cannot be understood") from exc

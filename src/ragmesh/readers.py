@@ -139,6 +139,8 @@ def _passage(raw: bytes) -> Passage:
         raise _LineError(f"is not JSON: {exc.msg} at column {exc.colno}") from exc
     except RecursionError as exc:
         raise _LineError("is nested too deeply") from exc
+    except ValueError as exc:
+        raise _LineError("has a number of too many digits") from exc
     if not isinstance(record, dict):
         raise _LineError(f"must be a JSON object, not {_kind(record)}")
     beir = "_id" in record and "id" not in record

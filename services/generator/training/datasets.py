@@ -97,13 +97,13 @@ def rows(path: Path) -> Iterator[dict[str, Any]]:
     if not path.is_file():
         raise MissingDataError(str(path))
     opener = gzip.open if path.suffix == ".gz" else open
-    with opener(path, "rt", encoding="utf-8") as lines:
+    with opener(path, "rb") as lines:
         for number, line in enumerate(lines, start=1):
             if not line.strip():
                 continue
             try:
-                row = json.loads(line)
-            except json.JSONDecodeError as error:
+                row = json.loads(line.decode())
+            except (ValueError, RecursionError) as error:
                 raise RecipeError(f"{path}, line {number} is not JSON: {error}") from None
             if not isinstance(row, dict):
                 raise RecipeError(f"{path}, line {number} is not an object")

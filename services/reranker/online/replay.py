@@ -133,16 +133,23 @@ def read_stream(path: Path) -> list[Lesson]:
         OSError: the file cannot be read.
     """
     stream = []
-    with path.open(encoding="utf-8") as lines:
+    with path.open("rb") as lines:
         for number, line in enumerate(lines, start=1):
             try:
-                told = json.loads(line)
+                told = json.loads(line.decode())
                 passages = tuple(
                     Passage(str(one["id"]), str(one.get("title", "")), str(one["text"]))
                     for one in told["passages"]
                 )
                 lesson = Lesson(str(told["query"]), passages, tuple(map(float, told["usefulness"])))
-            except (ValueError, KeyError, TypeError, AttributeError) as error:
+            except (
+                ValueError,
+                KeyError,
+                TypeError,
+                AttributeError,
+                OverflowError,
+                RecursionError,
+            ) as error:
                 raise InvalidInput(f"{path}:{number}", type(error).__name__, "a line of a stream") from None
             if len(passages) != len(lesson.usefulness) or not passages:
                 raise InvalidInput(

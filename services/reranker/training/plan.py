@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import json
 import tomllib
+import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -190,7 +191,7 @@ def _tasks(path: Path, wanted: set[str]) -> tuple[list[Task], list[str]]:
             for number, line in enumerate(stream, start=1):
                 try:
                     task = _task(json.loads(line))
-                except (ValueError, KeyError, TypeError):
+                except (ValueError, KeyError, TypeError, RecursionError):
                     problems.append(f"{path}:{number}: is no task with id, agent, input, answers and split")
                     continue
                 if task.asked_of not in wanted:
@@ -201,7 +202,7 @@ def _tasks(path: Path, wanted: set[str]) -> tuple[list[Task], list[str]]:
                 if not task.question.strip() or not task.answers:
                     problems.append(f"{path}:{number}: {task.id!r} has no input or no answers")
                 found.append(task)
-    except (OSError, EOFError) as error:
+    except (OSError, EOFError, zlib.error) as error:
         problems.append(f"{path}: {getattr(error, 'strerror', None) or 'cannot be read'}")
     return found, problems[:20]
 

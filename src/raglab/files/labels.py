@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,7 +9,7 @@ from typing import Any
 
 from raglab.files import trec
 from raglab.files.failure import FileError
-from raglab.files.lines import lines
+from raglab.files.lines import json_value, lines
 from raglab.files.records import LabelRecord, is_json_lines, is_parquet, read
 
 
@@ -57,10 +56,7 @@ def read_attribute(path: Path, name: str) -> dict[str, str]:
     found: dict[str, str] = {}
     seen: set[str] = set()
     for number, line in lines(path):
-        try:
-            record: Any = json.loads(line)
-        except json.JSONDecodeError as exc:
-            raise FileError(path, number, f"is not JSON: {exc.msg} at column {exc.colno}") from exc
+        record: Any = json_value(path, number, line)
         if not isinstance(record, dict):
             raise FileError(path, number, "must be a JSON object")
         passage = record.get("id", record.get("passage_id"))

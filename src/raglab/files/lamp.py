@@ -6,7 +6,6 @@ Kim and Diaz, "Towards Fair RAG", whose code takes LaMP's own.
 
 from __future__ import annotations
 
-import json
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -16,7 +15,7 @@ from types import MappingProxyType
 from typing import Any, Final
 
 from raglab.files.failure import FileError
-from raglab.files.lines import whole_text
+from raglab.files.lines import json_value, whole_text
 from raglab.files.records import PassageRecord, QueryRecord
 
 MOST_ITEMS: Final = 1000
@@ -26,6 +25,7 @@ MOST_BYTES: Final = 8192
 MOST_ITEM_BYTES: Final = 65_536
 """Longest item, title and text together, that one ask takes."""
 
+_SURROGATE: Final = re.compile("[\ud800-\udfff]")
 _QUOTED: Final = re.compile(r'"([^"]*)"')
 
 
@@ -214,6 +214,8 @@ def _text(row: Mapping[str, Any], name: str) -> str:
         raise _RowError(f"has no {name!r}; it has: {', '.join(map(str, row))}")
     if name == "id" and not str(value):
         raise _RowError("has an empty 'id'")
+    if isinstance(value, str) and _SURROGATE.search(value):
+        raise _RowError(f"{name!r} holds half a surrogate pair, which is not text")
     return str(value)
 
 
@@ -244,11 +246,9 @@ def _list(path: Path, content: object, problems: list[FileError]) -> list[Mappin
 
 def _content(path: Path, problems: list[FileError]) -> object:
     try:
-        return json.loads(whole_text(path))
+        return json_value(path, None, whole_text(path))
     except FileError as error:
         problems.append(error)
-    except json.JSONDecodeError as error:
-        problems.append(FileError(path, error.lineno, f"is not JSON: {error.msg}"))
     return None
 
 

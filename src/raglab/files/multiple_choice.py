@@ -21,9 +21,10 @@ def mirage_benchmark(path: Path) -> list[tuple[int, object]] | None:
     Raises:
         FileError: the file is not there, empty, or not UTF-8.
     """
+    text = whole_text(path)
     try:
-        content = json.loads(whole_text(path))
-    except json.JSONDecodeError:
+        content = json.loads(text)
+    except (ValueError, RecursionError):
         return None
     if not isinstance(content, dict) or not content:
         return None

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
@@ -15,7 +14,7 @@ import numpy as np
 from pydantic import AliasChoices, Field, ValidationError
 
 from raglab.files.failure import FileError
-from raglab.files.lines import decoded, raw_lines
+from raglab.files.lines import decoded, json_value, raw_lines
 from raglab.files.multiple_choice import mirage_benchmark
 from raglab.files.records import Id, Record, is_parquet, read, told
 
@@ -272,11 +271,9 @@ def _records(
 def _rows(path: Path, problems: list[FileError]) -> Iterator[tuple[int, object]]:
     for number, raw in raw_lines(path):
         try:
-            yield number, json.loads(decoded(path, number, raw))
+            yield number, json_value(path, number, decoded(path, number, raw))
         except FileError as error:
             problems.append(error)
-        except json.JSONDecodeError as error:
-            problems.append(FileError(path, number, f"is not JSON: {error}"))
 
 
 def _letter(options: Mapping[str, str], text: str) -> str:

@@ -190,7 +190,7 @@ def _rows(path: Path, columns: list[str] | None) -> Iterator[tuple[int, dict[str
                 for row in batch.to_pylist():
                     number += 1
                     yield number, row
-    except pyarrow.ArrowException as exc:
+    except (pyarrow.ArrowException, UnicodeDecodeError, OverflowError) as exc:
         raise FileError(path, number + 1 if number else None, f"is not readable as Parquet ({exc})") from exc
     except OSError as exc:
         raise FileError(path, None, exc.strerror or str(exc)) from exc

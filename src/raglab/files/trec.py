@@ -17,6 +17,7 @@ from __future__ import annotations
 import itertools
 import math
 import re
+import reprlib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Final, NamedTuple
@@ -24,7 +25,7 @@ from typing import Final, NamedTuple
 from raglab.files.failure import FileError
 from raglab.files.lines import lines, raw_lines
 
-_TAG: Final = re.compile(r"(?P<system>.+?)(?:/alpha=(?P<alpha>[^/]+))?(?:/sample=(?P<sample>\d+))?")
+_TAG: Final = re.compile(r"(?P<system>.+?)(?:/alpha=(?P<alpha>[^/]+))?(?:/sample=(?P<sample>\d{1,18}))?")
 
 
 class TrecRanking(NamedTuple):
@@ -92,10 +93,10 @@ def read_qrels(path: Path) -> Iterator[tuple[int, str, str, float]]:
             )
         query, _, passage, grade = columns
         try:
-            whole = int(grade)
-        except ValueError as exc:
-            raise FileError(path, number, f"grade is {grade!r}, not a whole number") from exc
-        yield number, query, passage, float(max(whole, 0))
+            whole = float(max(int(grade), 0))
+        except (ValueError, OverflowError) as exc:
+            raise FileError(path, number, f"grade is {reprlib.repr(grade)}, not a whole number") from exc
+        yield number, query, passage, whole
 
 
 def query_ids(path: Path) -> Iterator[bytes]:
@@ -144,7 +145,7 @@ def _rank(path: Path, number: int, text: str) -> int:
     try:
         return int(text)
     except ValueError as exc:
-        raise FileError(path, number, f"rank is {text!r}, not a whole number") from exc
+        raise FileError(path, number, f"rank is {reprlib.repr(text)}, not a whole number") from exc
 
 
 def _alpha(path: Path, number: int, text: str) -> float:

@@ -97,6 +97,9 @@ def _wrong(text: str) -> Iterator[str]:
     except json.JSONDecodeError as error:
         yield f"is not JSON: {error.msg} at column {error.colno}"
         return
+    except (RecursionError, ValueError):
+        yield "is nested too deeply, or has a number of too many digits"
+        return
     if not isinstance(record, dict):
         yield "is no JSON object"
         return
