@@ -88,7 +88,7 @@ class Tokens:
             raise Unavailable("NO_KEYS", "the keys that tokens are checked with cannot be had now") from None
         except jwt.ExpiredSignatureError:
             raise Unauthenticated("EXPIRED", "the token has expired") from None
-        except (jwt.PyJWTError, ValueError) as error:
+        except (jwt.PyJWTError, ValueError, RecursionError) as error:  # before its signature is looked at
             raise Unauthenticated("INVALID_TOKEN", f"the token is not valid: {error}") from None
         return self._read_claims(claims)
 
@@ -125,5 +125,5 @@ def _read(path: Path) -> jwt.PyJWKSet:
         return jwt.PyJWKSet.from_dict(json.loads(path.read_bytes()))
     except OSError as error:
         raise TokensError(f"{path}: {error.strerror}") from None
-    except (ValueError, AttributeError, jwt.PyJWTError) as error:
+    except (ValueError, TypeError, AttributeError, RecursionError, jwt.PyJWTError) as error:
         raise TokensError(f"{path}: not a JSON Web Key Set: {error}") from None
