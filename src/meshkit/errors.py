@@ -9,6 +9,7 @@ same class with :func:`from_rpc_error`. What is not in the table leaves a servic
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import secrets
 from collections.abc import Iterator
@@ -26,6 +27,10 @@ DOMAIN: Final = "ragmesh"
 """``google.rpc.ErrorInfo.domain`` of every error of this mesh."""
 
 _DETAILS_KEY: Final = "grpc-status-details-bin"
+# A status travels in metadata, of which gRPC takes 8 KiB: three times its bytes where they are escaped, and
+# again in the details. One that repeats what a caller sent would be lost, and the call's stream with it.
+_MOST_MESSAGE_BYTES: Final = 800
+_MOST_FIELD_BYTES: Final = 256
 _log = logging.getLogger("ragmesh.meshkit.errors")
 
 
@@ -235,7 +240,7 @@ def from_rpc_error(exc: grpc.RpcError) -> MeshError:
                 field = detail.field_violations[0].field
                 text = detail.field_violations[0].description
             case error_details_pb2.RetryInfo():
-                retry_after_s = detail.retry_delay.ToTimedelta().total_seconds()
+                retry_after_s = detail.retry_delay.seconds + detail.retry_delay.nanos / 1e9
     return restored(code, reason, text, field, retry_after_s)
 
 
@@ -261,17 +266,27 @@ async def abort(context: grpc.aio.ServicerContext[Any, Any], exc: BaseException)
 
 def _to_status(error: MeshError) -> status_pb2.Status:
     details: list[message.Message] = [error_details_pb2.ErrorInfo(reason=error.reason, domain=DOMAIN)]
-    if error.field is not None:
-        violation = error_details_pb2.BadRequest.FieldViolation(field=error.field, description=error.message)
+    words = _cut(error.message, _MOST_MESSAGE_BYTES)
+    field = None if error.field is None else _cut(error.field, _MOST_FIELD_BYTES)
+    if field is not None:
+        violation = error_details_pb2.BadRequest.FieldViolation(field=field, description=words)
         details.append(error_details_pb2.BadRequest(field_violations=[violation]))
     if error.retry_after_s is not None:
         retry = error_details_pb2.RetryInfo()
         retry.retry_delay.FromNanoseconds(round(error.retry_after_s * 1e9))
         details.append(retry)
-    status = status_pb2.Status(code=error.code.value[0], message=str(error))
+    told = words if field is None or words.startswith(field) else f"{field}: {words}"
+    status = status_pb2.Status(code=error.code.value[0], message=told)
     for detail in details:
         status.details.add().Pack(detail)
     return status
+
+
+def _cut(text: str, most_bytes: int) -> str:
+    """The text as far as it may be sent."""
+    data = text.encode(errors="replace")
+    shown = data if len(data) <= most_bytes else data[: most_bytes - 3]
+    return shown.decode(errors="ignore") + ("" if shown is data else "…")
 
 
 def restored(
@@ -320,5 +335,6 @@ def _unpacked(status: status_pb2.Status) -> Iterator[message.Message]:
         for kind in (error_details_pb2.ErrorInfo, error_details_pb2.BadRequest, error_details_pb2.RetryInfo):
             if packed.Is(kind.DESCRIPTOR):
                 detail = kind()
-                packed.Unpack(detail)
-                yield detail
+                with contextlib.suppress(message.DecodeError):  # of a peer that packs something else
+                    packed.Unpack(detail)
+                    yield detail
