@@ -288,12 +288,17 @@ class _Plan:
             below = np.count_nonzero(resamples < value) + np.count_nonzero(resamples <= value)
             share = below / (2 * len(resamples))
             pull = left_out.mean() - left_out
-            power = float((pull**2).sum()) ** 1.5
-            if not 0.0 < share < 1.0 or not power > 0.0:  # nan, too, is not above 0
+            widest = float(np.abs(pull).max())
+            if not 0.0 < share < 1.0 or not 0.0 < widest < np.inf:  # nan, too, is not above 0
                 return float("nan"), float("nan")
+            # Their size says nothing, and powers of numbers far from 1 are infinite or 0.
+            pull = np.ldexp(pull, -np.frexp(widest)[1])
+            power = float((pull**2).sum()) ** 1.5
             bias, acceleration = ndtri(share), float((pull**3).sum()) / (6 * power)
             moved = bias + ndtri(ends)
             ends = ndtr(bias + moved / (1.0 - acceleration * moved))
+            if np.isnan(ends).any():
+                return float("nan"), float("nan")
         low, high = np.quantile(resamples, ends)
         return float(low), float(high)
 
