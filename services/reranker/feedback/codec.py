@@ -91,7 +91,10 @@ def encode_outcomes(
 
 def decode_export(message: pb.ExportFeedbackRequest, tenant: str) -> Export:
     """Which feedback to stream."""
-    since_us = message.since.ToMicroseconds() if message.HasField("since") else 0
+    try:
+        since_us = message.since.ToMicroseconds() if message.HasField("since") else 0
+    except ValueError:
+        raise InvalidField("since", "must be a time in the years 1 to 9999") from None
     return Export(audience(message, tenant), max(0, since_us), message.include_flagged)
 
 
