@@ -18,8 +18,8 @@ from services.retriever.backends.web.page import Page
 LENGTH: Final = struct.Struct(">I")
 """How long the message is that follows."""
 
-# What libraries that parse a stranger's page have been seen to raise over one: that page says nothing.
-_TRIPS: Final = (ValueError, TypeError, AttributeError, LookupError, AssertionError, RecursionError)
+TRIPS: Final = (ValueError, TypeError, AttributeError, LookupError, AssertionError, RecursionError)
+"""What libraries that parse a page of a stranger have been seen to raise over one: that page says nothing."""
 
 
 def request(page: Page, url: str) -> bytes:
@@ -46,7 +46,7 @@ def main() -> None:
         head = json.loads(line)
         try:
             text = extract(Page(body, head["kind"], head["encoding"]), head["url"])
-        except _TRIPS:
+        except TRIPS:
             text = None
         _write(outgoing, None if text is None else asdict(text))
 
