@@ -38,7 +38,7 @@ class GeneratorService:
         self._host = _host(settings, self._templates, self.readiness)
         self._codec_pool = ComputePool(1, "generator-codec")
         self._metrics = GeneratorMetrics(telemetry or Telemetry.disabled())
-        admission = Admission(settings.max_work, "tokens")
+        admission = Admission(settings.max_work, "tokens", queue_s=settings.queue_s)
         self._servicer = GeneratorServicer(admission, self._codec_pool, self._metrics)
         self.registrations = [Registration(add_GeneratorServiceServicer_to_server, self._servicer, NAME)]
 

@@ -96,7 +96,7 @@ class RetrieverService:
         except CannotStart as error:
             raise ServerStartError(str(error)) from None
         await self._pool.run(ranking.warm)
-        admission = Admission(settings.max_work, "texts")
+        admission = Admission(settings.max_work, "texts", queue_s=settings.queue_s)
         engine = RetrieverEngine(store, catalogue.retrievers, catalogue.default, self._pool, admission)
         self._retriever.open(
             engine, WebRetrieval(self._web.sources if self._web is not None else {}, engine, admission)

@@ -68,7 +68,7 @@ class RetrieverEngine:
             raise NotFound(
                 "retriever", f"there is no {name!r}; this server has {', '.join(self._retrievers)}"
             )
-        with self._admission.admit(1 + len(query.candidates or ())):
+        async with self._admission.admit(1 + len(query.candidates or ())):
             if query.candidates is not None:
                 depth, k = _sizes(query, len(query.candidates))
                 return await self._pool.run(_over_candidates, retriever, query, query.candidates, depth, k)

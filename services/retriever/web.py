@@ -79,7 +79,7 @@ class WebRetrieval:
         k = query.k or min(DEFAULT_K, depth)
         if k > depth:
             raise InvalidField("k", f"must be at most depth, which is {depth}, got {k}")
-        with self._admission.admit(1):
+        async with self._admission.admit(1):
             passages = await found.search(query.text)
         if query.filter is not None:
             passages = [passage for passage in passages if query.filter.allows(passage.attributes)]
