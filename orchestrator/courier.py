@@ -10,6 +10,8 @@ from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
 from typing import Final, Protocol
 
+import grpc
+
 from meshkit.errors import MeshError, Unavailable, to_mesh_error
 from meshkit.security import caller as callers
 from meshkit.security.caller import Caller, Role
@@ -26,6 +28,9 @@ _SHORTEST_PAUSE_S: Final = 0.1
 _LONGEST_PAUSE_S: Final = 5.0
 _LONGEST_LINE_S: Final = 30.0
 _GATHER_S: Final = 0.05
+_LOOK_S: Final = 15.0
+_POISONED: Final = 3
+_FAILED: Final = {grpc.StatusCode.INTERNAL, grpc.StatusCode.UNKNOWN, grpc.StatusCode.DATA_LOSS}
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,8 +120,7 @@ class Courier:
         """
         await self._outbox.open()
         self._tasks.append(asyncio.create_task(self._evaluator.watch(self._on_change)))
-        for tenant in await self._outbox.tenants():
-            self._route(tenant).wake()
+        self._tasks.append(asyncio.create_task(self._look_for_what_was_left()))
 
     async def stop(self) -> None:
         """Stops delivering; what has not arrived stays in the outbox for the next start."""
@@ -136,6 +140,14 @@ class Courier:
         if away is not None and report is not None:
             _give_up(report, Unavailable(away, "the evaluator is away"))
         return Receipt(away, report)
+
+    async def _look_for_what_was_left(self) -> None:
+        """Wakes routes for what an earlier process left, or one beside this that ended meanwhile."""
+        while True:
+            with contextlib.suppress(Unavailable):  # who posts is told
+                for tenant in await self._outbox.tenants():
+                    self._route(tenant).wake()
+            await asyncio.sleep(_LOOK_S)
 
     def _route(self, tenant: str) -> _Route:
         route = self._routes.get(tenant)
@@ -175,6 +187,8 @@ class _Route:
         self._work = asyncio.Event()
         self._hurry = asyncio.Event()
         self._returned = asyncio.Event()
+        self._oldest: Letter | None = None
+        self._failures = 0
         # An ask that stops waiting drops its receipt, and with it the last reference to its report.
         self._reports: weakref.WeakValueDictionary[str, asyncio.Future[object]] = (
             weakref.WeakValueDictionary()
@@ -215,6 +229,7 @@ class _Route:
             try:
                 await self._deliver()
                 self.trouble = None  # also after a line that had nothing to bring
+                self._failures = 0
                 pause_s = _SHORTEST_PAUSE_S
             except Exception as raised:  # noqa: BLE001 - logged there; a courier that dies delivers nothing ever
                 error = to_mesh_error(raised)
@@ -223,6 +238,8 @@ class _Route:
                     pause_s = _SHORTEST_PAUSE_S
                 self.trouble = error
                 self._give_up_reports(error)
+                if error is raised and error.code in _FAILED:
+                    await self._suspect(error)
                 with contextlib.suppress(TimeoutError):
                     async with asyncio.timeout(max(pause_s, error.retry_after_s or 0.0)):
                         await self._returned.wait()
@@ -249,6 +266,9 @@ class _Route:
             for task in (receiver, sender):
                 task.cancel()
             await asyncio.gather(receiver, sender, return_exceptions=True)
+            before, self._oldest = self._oldest, next(iter(sent.values()), None)
+            if before != self._oldest:
+                self._failures = 0
 
     async def _send(self, line: Line, sent: dict[str, Letter], room: asyncio.Semaphore) -> None:
         loop = asyncio.get_running_loop()
@@ -304,6 +324,17 @@ class _Route:
         finally:
             if arrived:
                 await self._outbox.remove(arrived)
+
+    async def _suspect(self, error: MeshError) -> None:
+        """Counts how often the evaluator failed at the same letter; outcomes come in the order of sending.
+
+        An evaluator that is away is waited for, however long. One that is there and fails, time after time at
+        the same letter, would be sent it for ever, and those behind it never.
+        """
+        self._failures += 1
+        if self._failures >= _POISONED and self._oldest is not None:
+            with contextlib.suppress(Unavailable):  # an outbox that cannot be written: it is sent again
+                await self._set_aside(self._oldest, error)
 
     async def _set_aside(self, letter: Letter, error: MeshError) -> None:
         # Sending it again would only stop those behind it; the file keeps it for a person to look at.

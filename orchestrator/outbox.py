@@ -13,6 +13,7 @@ from meshkit.batching import MicroBatcher
 from meshkit.compute import ComputePool
 from meshkit.errors import Unavailable
 from meshkit.security.caller import DEFAULT_TENANT
+from meshkit.storage import Trouble, said, trouble_of
 
 _SCHEMA: Final = """
 CREATE TABLE IF NOT EXISTS outbox (
@@ -28,11 +29,8 @@ _INDEX: Final = "CREATE INDEX IF NOT EXISTS outbox_of_tenant ON outbox (tenant, 
 _COMMIT_SIZE: Final = 256
 _LOCK_TIMEOUT_S: Final = 5.0
 
-_REASONS: Final[dict[int, tuple[str, str]]] = {
-    sqlite3.SQLITE_FULL: ("OUTBOX_DISK_FULL", "the outbox, or the disk it is on, is full"),
-    sqlite3.SQLITE_READONLY: ("OUTBOX_READ_ONLY", "the outbox is read-only"),
-    sqlite3.SQLITE_BUSY: ("OUTBOX_LOCKED", "the outbox is locked by another process"),
-}
+_REFUSED_KEPT: Final = 10_000
+_REASONS: Final = {Trouble.FULL: "OUTBOX_DISK_FULL"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,12 +57,22 @@ class Outbox:
         capacity: most observations kept, [1, inf).
         max_bytes: largest size of the file, [65536, inf).
         flush: whether every commit reaches the disk before it counts.
+        refused_kept: most letters kept that were set aside, [0, inf).
     """
 
-    def __init__(self, path: Path, *, capacity: int, max_bytes: int = 2**30, flush: bool = False) -> None:
+    def __init__(
+        self,
+        path: Path,
+        *,
+        capacity: int,
+        max_bytes: int = 2**30,
+        flush: bool = False,
+        refused_kept: int = _REFUSED_KEPT,
+    ) -> None:
         self._path = path
         self._capacity = capacity
         self._max_bytes = max_bytes
+        self._refused_kept = refused_kept
         self._synchronous = "FULL" if flush else "NORMAL"
         self._size = 0
         self._connection: sqlite3.Connection | None = None
@@ -95,7 +103,8 @@ class Outbox:
         """
         if self._size >= self._capacity:
             raise Unavailable(
-                "OUTBOX_FULL", f"the outbox holds {self._capacity} observations and takes no more"
+                "OUTBOX_FULL",
+                f"the outbox holds {self._capacity} observations, and no more before the evaluator is back",
             )
         await self._commits.submit((tenant, id_, payload))
 
@@ -125,6 +134,8 @@ class Outbox:
 
     async def refuse(self, sequence: int, why: str) -> None:
         """Sets a letter aside that the evaluator will never take: kept in the file with the reason, not sent.
+
+        The newest of those are kept, as many as ``refused_kept``: what nobody reads must not fill the disk.
 
         Raises:
             Unavailable: the outbox cannot be written.
@@ -205,6 +216,11 @@ class Outbox:
             refused = connection.execute(
                 "UPDATE outbox SET refused = ? WHERE sequence = ? AND refused IS NULL", (why, sequence)
             ).rowcount
+            connection.execute(
+                "DELETE FROM outbox WHERE refused IS NOT NULL AND sequence <= (SELECT sequence FROM outbox"
+                " WHERE refused IS NOT NULL ORDER BY sequence DESC LIMIT 1 OFFSET ?)",
+                (self._refused_kept,),
+            )
         self._size -= refused
 
     def _close(self) -> None:
@@ -249,7 +265,6 @@ def _unavailable() -> Iterator[None]:
     try:
         yield
     except sqlite3.Error as error:
-        # The low byte is the primary code, the rest says which variety.
-        code = getattr(error, "sqlite_errorcode", 0) & 0xFF
-        reason, message = _REASONS.get(code, ("OUTBOX_UNAVAILABLE", f"the outbox failed: {error}"))
-        raise Unavailable(reason, message) from error
+        trouble = trouble_of(error)
+        reason = _REASONS.get(trouble, f"OUTBOX_{trouble}")
+        raise Unavailable(reason, said(trouble, "the outbox")) from error

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from meshkit.errors import InvalidField, MeshError, Unavailable
+from meshkit.errors import Internal, InvalidField, MeshError, Unavailable
 from meshkit.security import caller as callers
 from meshkit.security.caller import Caller
 from orchestrator.courier import Courier, Delivered, Outcome, Refused, RunReported
@@ -44,6 +44,9 @@ class FakeLine:
             self._evaluator.breaks_after = None
             self.fail(Unavailable("UPSTREAM_UNAVAILABLE", "gone"))
             return False
+        if name == self._evaluator.fails_at:
+            self.fail(Internal("0123456789abcdef"))
+            return True
         if name in self._evaluator.refuses:
             self._queue.put_nowait(Refused(name, InvalidField("id", "never")))
             return True
@@ -85,6 +88,7 @@ class FakeEvaluator:
         self.refuses: set[str] = set()
         self.error: MeshError | None = None
         self.breaks_after: int | None = None
+        self.fails_at = ""
         self.on_change: Callable[[bool], None] = lambda _: None
 
     def call(self) -> FakeLine:
@@ -293,3 +297,25 @@ async def test_what_a_tenant_observes_arrives_as_its_own_however_late(tmp_path: 
         assert await receipt.report == "report after d"
     assert evaluator.tenants == {"acme": ["a", "c", "d"], "default": ["a"], "other": ["b"]}
     assert {line.tenant for line in evaluator.lines} == {"acme", "default", "other"}
+
+
+async def test_what_the_evaluator_fails_at_every_time_does_not_stop_what_is_behind_it(tmp_path: Path) -> None:
+    evaluator = FakeEvaluator()
+    evaluator.fails_at = "poison"
+    async with _courier(tmp_path, evaluator) as (courier, outbox):
+        for name in ("before", "poison", "behind"):
+            await courier.post(_observation(name))
+        await _until(lambda: "behind" in evaluator.stored and outbox.size == 0)
+        assert evaluator.received.count("poison") == 3
+    assert evaluator.stored == {"before": 1, "behind": 1}
+
+
+async def test_what_another_process_left_is_brought(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("orchestrator.courier._LOOK_S", 0.02)
+    evaluator = FakeEvaluator()
+    async with _courier(tmp_path, evaluator) as (_, __):
+        other = Outbox(tmp_path / "outbox.db", capacity=10)
+        await other.open()
+        await other.append("acme", "left", b"left")
+        await other.close()
+        await _until(lambda: evaluator.tenants.get("acme") == ["left"])

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import sqlite3
+import subprocess
+import sys
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -122,7 +124,7 @@ async def test_a_file_that_is_no_database_says_so(tmp_path: Path) -> None:
     (tmp_path / "outbox.db").write_bytes(b"something else" * 100)
     with pytest.raises(Unavailable) as caught:
         await Outbox(tmp_path / "outbox.db", capacity=1).open()
-    assert caught.value.reason == "OUTBOX_UNAVAILABLE"
+    assert caught.value.reason == "OUTBOX_DAMAGED"
 
 
 async def test_letters_of_tenants_are_apart(outbox: Outbox) -> None:
@@ -169,3 +171,49 @@ async def test_letters_of_before_there_were_tenants_are_the_default_ones(tmp_pat
     (letter,) = await outbox.waiting("acme", after=0, limit=9)
     assert letter.sequence > 11  # numbers are not given again
     await outbox.close()
+
+
+async def test_of_what_was_refused_the_newest_are_kept(tmp_path: Path) -> None:
+    outbox = Outbox(tmp_path / "outbox.db", capacity=100, refused_kept=2)
+    await outbox.open()
+    for name in "abcd":
+        await outbox.append(DEFAULT_TENANT, name, b"")
+    for letter in (await outbox.waiting(DEFAULT_TENANT, after=0, limit=9))[:3]:
+        await outbox.refuse(letter.sequence, "never")
+    assert await _ids(outbox) == ["d"]
+    await outbox.close()
+    with sqlite3.connect(tmp_path / "outbox.db") as file:
+        assert file.execute("SELECT id FROM outbox WHERE refused IS NOT NULL").fetchall() == [("b",), ("c",)]
+    file.close()
+
+
+async def test_a_limit_of_the_file_system_says_what_to_do(tmp_path: Path) -> None:
+    # A quota, a full disk, a limit of a file's size: the system refuses to write more, here beyond 200 kB.
+    program = """
+import asyncio, resource, signal, sys
+from pathlib import Path
+from meshkit.errors import Unavailable
+from orchestrator.outbox import Outbox
+
+async def main():
+    outbox = Outbox(Path(sys.argv[1]), capacity=1000)
+    await outbox.open()
+    await outbox.append("t", "a", bytes(1000))
+    signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (200_000, 200_000))
+    try:
+        await outbox.append("t", "b", bytes(500_000))
+    except Unavailable as error:
+        print(error.reason, error)
+    await outbox.append("t", "c", bytes(1000))
+    print([one.id for one in await outbox.waiting("t", after=0, limit=9)])
+    await outbox.close()
+
+asyncio.run(main())
+"""
+    path = str(tmp_path / "outbox.db")
+    command = [sys.executable, "-c", program, path]
+    ended = await asyncio.to_thread(subprocess.run, command, capture_output=True, text=True, check=True)
+    told, kept = ended.stdout.splitlines()
+    assert told.startswith("OUTBOX_DISK_FULL the disk of the outbox is full, or fails: make room there")
+    assert kept == "['a', 'c']"
