@@ -40,7 +40,6 @@ NAME: Final = "app.kubernetes.io/name"
 Document = dict[str, Any]
 
 SECRETS: Final = {
-    ("ragmesh-postgres", "password"): "PW",
     ("ragmesh-postgres", "evaluator-url"): "postgresql://ragmesh:PW@postgres:5432/evaluator",
     ("ragmesh-postgres", "reranker-url"): "postgresql://ragmesh:PW@postgres:5432/reranker",
     ("ragmesh-client", "api-key"): "KEY",
