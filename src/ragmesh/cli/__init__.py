@@ -10,6 +10,7 @@ import typer
 from ragmesh.cli.ask import ask
 from ragmesh.cli.audit import audit
 from ragmesh.cli.backup import backup, restore
+from ragmesh.cli.bench import bench
 from ragmesh.cli.chat import chat
 from ragmesh.cli.corpus import collections, ingest
 from ragmesh.cli.demo import demo
@@ -79,6 +80,7 @@ def application() -> typer.Typer:
     for group in (feedback, agents, models, certs, keys):
         app.add_typer(group())
     app.add_typer(train())
+    app.add_typer(bench())
     return app
 
 

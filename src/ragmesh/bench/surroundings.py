@@ -1,0 +1,78 @@
+"""What a run was measured on and against: the machine, the versions, the models, the collection."""
+
+import asyncio
+import datetime
+import os
+import platform
+from collections.abc import Mapping
+from importlib.metadata import PackageNotFoundError, version
+from typing import Final
+
+import psutil
+
+from meshkit.errors import MeshError
+from ragmesh.addresses import Addresses
+from ragmesh.aio import AsyncClient
+from ragmesh.bench.settings import Settings
+from ragmesh.bench.witness import cpu_name
+from ragmesh.inventory import models
+from ragmesh.mesh.machine import matrix_instructions, usable_cores
+
+_PACKAGES: Final = ("ragmesh", "grpcio", "protobuf", "torch", "transformers")
+
+
+def machine() -> dict[str, str]:
+    """This machine, and the packages that decide its speed; now, so before the first step."""
+    memory = psutil.virtual_memory().total / 2**30
+    found = {
+        "date": f"{datetime.datetime.now(datetime.UTC):%Y-%m-%d %H:%M} UTC",
+        "machine": f"{usable_cores()} cores ({cpu_name()}; {', '.join(matrix_instructions()) or 'no AVX'}), "
+        f"{memory:.0f} GiB",
+        "load before": f"{os.getloadavg()[0]:.1f}",
+        "Python": platform.python_version(),
+    }
+    for name in _PACKAGES:
+        try:
+            found[name] = version(name)
+        except PackageNotFoundError:
+            continue
+    return found
+
+
+async def served(addresses: Addresses, settings: Settings) -> dict[str, str]:
+    """What is asked: the models and the collection, as far as the mesh tells."""
+    found = {}
+    try:
+        known = await asyncio.to_thread(models, addresses, timeout=10.0)
+        chosen = next((one for one in known if one.name == settings.model), known[0] if known else None)
+        if chosen is not None:
+            found["model"] = f"{chosen.name} ({chosen.dtype})"
+    except MeshError:
+        found["model"] = "unknown"
+    try:
+        async with AsyncClient(addresses) as client:
+            collection = await client.collection(settings.collection, timeout=10.0)
+        found["collection"] = f"{collection.name}, {collection.num_passages:,} passages"
+    except MeshError:
+        found["collection"] = "unknown"
+    return found
+
+
+def asked(settings: Settings) -> Mapping[str, str]:
+    """What every call asks for, as people read it."""
+    dial = "deterministic"
+    if settings.alpha is not None:
+        dial = f"α = {settings.alpha:g}, {settings.samples or 'the default'} rankings"
+    found = {
+        "operation": settings.operation,
+        "N, k": f"{settings.n}, {settings.k}",
+        "rankings": dial,
+        "reranker": settings.reranker or "the mesh's default",
+        "retriever": settings.retriever or "the mesh's default",
+        "questions": "each asked once: a number is added" if settings.distinct else "repeated as they are",
+    }
+    if settings.operation != "ask":
+        del found["rankings"]
+    if settings.operation == "generate":
+        del found["reranker"]
+    return found
