@@ -260,11 +260,12 @@ def test_what_is_wrong_with_a_harvest_is_told_before_anything_is_asked(
     assert process.returncode == 2
     for problem in (
         ":2: must have either",
-        "'no-such-model'; there are",
+        "no-such-model: there is no such model; there are",
         "fewer than two groups in 'colour'",
         "--alpha has 1 twice",
         "--alpha has 'x'",
-        "useful passage 'no-such-passage' is not in",
+        "these useful passages are not in",
+        "no-such-passage",
     ):
         assert problem in told, problem
     assert not (tmp_path / "out").exists()

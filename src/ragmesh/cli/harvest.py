@@ -276,31 +276,31 @@ def _targets(
 def _mesh_problems(plan: "HarvestPlan", client: "Client", named: Sequence[str]) -> list[str]:
     """What the mesh would refuse, found without generating."""
     from meshkit.errors import MeshError
+    from ragmesh import preflight
+    from ragmesh.events import Retrieved
     from ragmesh.inventory import models
 
-    there = [one.name for one in models(client.addresses)]
-    names = ", ".join(there)
-    problems = [f"--model is {name!r}; there are {names}" for name in named if name not in there]
+    problems = list(preflight.models(named, models(client.addresses)))
     if not plan.topics.topics:
         return problems
     first = plan.topics.topics[0]
     options: Any = {**plan.options, "observe": False, "num_answers": 0}
     try:
-        for _ in client.ask(first.question or first.turns[0], timeout=plan.timeout, **options):
-            pass
+        events = list(client.ask(first.question or first.turns[0], timeout=plan.timeout, **options))
     except MeshError as error:
         if error.reason == "UNREACHABLE":
             raise
         problems.append(f"the mesh does not search so: {error}")
         return problems
+    versions = [event.index_version for event in events if isinstance(event, Retrieved)]
+    problems.extend(preflight.embedding(preflight.searched(client.collections(), versions)))
     collection = plan.options.get("collection")
     if collection is not None and any(topic.useful is not None for topic in plan.topics.topics):
         stored = {passage.id for passage in client.passages(collection)}
         for topic in plan.topics.topics:
-            for turn in topic.useful or ():
-                problems.extend(
-                    f"{plan.topics.path}:{topic.line}: useful passage {name!r} is not in {collection!r}"
-                    for name in turn
-                    if name not in stored
-                )
+            missing = dict.fromkeys(
+                name for turn in topic.useful or () for name in turn if name not in stored
+            )
+            what = f"{plan.topics.path}:{topic.line}: these useful passages are not in {collection!r}"
+            problems.extend(preflight.listed(what, list(missing)))
     return problems

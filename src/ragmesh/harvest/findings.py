@@ -50,10 +50,10 @@ def write_transcripts(folder: Path, plan: HarvestPlan) -> tuple[list[Path], list
     (folder / TRANSCRIPTS).mkdir(exist_ok=True)
     corrected = []
     for path, lines in texts.items():
-        text = "".join(f"{line}\n" for line in lines)
+        text = "".join(f"{line}\n" for line in lines).encode()
         if not path.exists():
-            path.write_text(text, encoding="utf-8")
-        elif path.read_text(encoding="utf-8") != text:
+            path.write_bytes(text)
+        elif path.read_bytes() != text:
             corrected.append(path)
     return list(texts), corrected
 

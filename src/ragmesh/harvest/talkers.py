@@ -85,7 +85,8 @@ class MeshTalker:
                                 pass
                 said.append(Said("", False) if answer is None else Said(answer.text, bool(answer.citations)))
             text = f"##### {cell.topic.name}\n{conversation.transcript}"
-        return Held(tuple(text.splitlines()), tuple(said), facts)
+        # Not splitlines, which also ends lines at characters that are part of what was said.
+        return Held(tuple(text.removesuffix("\n").split("\n")), tuple(said), facts)
 
 
 class EndpointTalker:
