@@ -37,6 +37,8 @@ class QueryAudit:
     samplings: list[Sampling] = field(default_factory=list)
     """In the order of the files."""
     references: tuple[str, ...] = ()
+    pools: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    """What the rankings of a system were drawn from, by system, where the files say so."""
 
 
 class _Row(NamedTuple):
@@ -51,6 +53,7 @@ class _Row(NamedTuple):
     references: list[str] | None = None
     utility: float | None = None
     log_probability: float | None = None
+    pool: list[str] | None = None
 
 
 def read_audits(paths: Sequence[Path], *, pool: bool = False) -> Iterator[QueryAudit]:
@@ -136,6 +139,8 @@ class _Gathering:
         sampling.log_probabilities.append(row.log_probability)
         if row.references and not self.audit.references:
             self.audit.references = tuple(row.references)
+        if row.pool:
+            self.audit.pools.setdefault(row.system, tuple(row.pool))
 
 
 def _rows(path: Path, pool: bool) -> Iterator[_Row]:
@@ -153,6 +158,7 @@ def _rows(path: Path, pool: bool) -> Iterator[_Row]:
                 one.references,
                 one.utility,
                 one.log_probability,
+                None if pool else one.pool,
             )
         return
     for line, ranking in trec.read_run(path):

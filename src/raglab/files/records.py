@@ -46,6 +46,9 @@ class AuditRecord(Record):
     """How good the answer is, where that is known instead of references."""
     log_probability: Annotated[float | None, Field(le=0)] = None
     """Natural logarithm of the ranking's probability."""
+    pool: list[Id] | None = None
+    """Ids of the passages it was drawn from; those of a query's first record of a system that has some count
+    for all its records of that system."""
 
 
 class LabelRecord(Record):

@@ -41,7 +41,7 @@ class ExposureRow:
     alpha: float | None
     num_rankings: int
     num_items: int
-    """Passages that any system ranked for the query, or that are judged for it."""
+    """Passages that could have been shown, and useful ones that could not; see :func:`universe`."""
     num_useful: int | None
     """None without labels."""
     ee_d: float
@@ -158,10 +158,14 @@ def measure(
         longest = max(longest, longest_ranking(query))
         seen.add(query.query_id)
         judged = judgements(query, labels, min_grade, graded)
-        places, usefulness = universe(query, judged)
-        names = list(places)
-        of_group = None if groups is None else [groups.get(name, UNKNOWN) for name in names]
+        items = {
+            system: universe(query, system, judged)
+            for system in dict.fromkeys(one.system for one in query.samplings)
+        }
         for sampling in query.samplings:
+            places, usefulness = items[sampling.system]
+            names = list(places)
+            of_group = None if groups is None else [groups.get(name, UNKNOWN) for name in names]
             found = metrics_of(sampling, places, usefulness, depth, browsing)
             rows.append(_row(query.query_id, sampling, usefulness, judged is not None, found))
             kept = sums.setdefault((sampling.system, sampling.alpha), _Sums())
@@ -216,16 +220,27 @@ def judgements(
     }
 
 
-def universe(query: QueryAudit, judged: Mapping[str, float] | None) -> tuple[dict[str, int], FloatArray]:
-    """The places and the usefulness of all passages that are ranked or judged for a query."""
+def universe(
+    query: QueryAudit, system: str, judged: Mapping[str, float] | None
+) -> tuple[dict[str, int], FloatArray]:
+    """The places and the usefulness of a query's n items, which with fewer than k useful ones decide EE-R.
+
+    They are what a system's rankings were drawn from, and useful passages that it missed: as the mesh counts
+    them. Where the files do not say what that was, they are all that any system ranked or that is judged.
+    """
     places: dict[str, int] = {}
-    for sampling in query.samplings:
-        for ranking in sampling.rankings:
-            for passage in ranking:
-                places.setdefault(passage, len(places))
-    known = {} if judged is None else judged
-    for passage in known:
+    pool = query.pools.get(system)
+    for passage in pool or ():
         places.setdefault(passage, len(places))
+    for sampling in query.samplings:
+        if pool is None or sampling.system == system:
+            for ranking in sampling.rankings:
+                for passage in ranking:
+                    places.setdefault(passage, len(places))
+    known = {} if judged is None else judged
+    for passage, usefulness in known.items():
+        if pool is None or usefulness > 0:
+            places.setdefault(passage, len(places))
     usefulness = np.array([known.get(passage, 0.0) for passage in places])
     return places, usefulness
 

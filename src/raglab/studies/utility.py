@@ -181,12 +181,15 @@ def measure(
     for query in queries:
         longest = max(longest, longest_ranking(query))
         judged = judgements(query, labels, min_grade, graded)
-        places, usefulness = universe(query, judged)
+        items = {
+            system: universe(query, system, judged)
+            for system in dict.fromkeys(one.system for one in query.samplings)
+        }
         utilities = [_utilities(query, sampling, METRICS[metric]) for sampling in query.samplings]
         known = [[value for value in values if value is not None] for values in utilities]
         u_max = maximum_utility([values for values in known if values]) if any(known) else float("nan")
         for sampling, values in zip(query.samplings, utilities, strict=True):
-            exposed = metrics_of(sampling, places, usefulness, depth)
+            exposed = metrics_of(sampling, *items[sampling.system], depth)
             eu = _expected(query, sampling, values, weighted)
             rows.append(
                 UtilityRow(

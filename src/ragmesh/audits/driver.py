@@ -1,7 +1,7 @@
 """The run of an audit of many queries: a few cells at a time, each written once, through restarts."""
 
 import asyncio
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
 from typing import Protocol
@@ -84,6 +84,7 @@ async def _asked(client: AsyncClient, plan: AuditPlan, cell: Cell) -> _Answered:
     """One audit, whole: what a passing failure left without answer is asked again, and not written."""
     samples: list[AuditSample] = []
     facts: dict[str, str] = {}
+    pool: Sequence[str] = ()
     finished = False
     events = client.audit(
         cell.query.question,
@@ -98,7 +99,7 @@ async def _asked(client: AsyncClient, plan: AuditPlan, cell: Cell) -> _Answered:
         async for event in stream:
             match event:
                 case AuditSettled():
-                    name = cell.system.name
+                    name, pool = cell.system.name, event.passage_ids
                     facts[f"retriever of {name}"] = event.retriever
                     facts[f"index of {name}"] = event.index_version
                     facts[f"reranker of {name}"] = f"{event.reranker} {event.reranker_version}".strip()
@@ -117,4 +118,4 @@ async def _asked(client: AsyncClient, plan: AuditPlan, cell: Cell) -> _Answered:
     if not finished:
         raise Unavailable("CUT_OFF", "the orchestrator ended the audit in the middle")
     unanswered = sum(one.answer is None for one in samples) if plan.answers else 0
-    return _Answered(records(cell, samples), facts, len(samples), unanswered)
+    return _Answered(records(cell, samples, pool), facts, len(samples), unanswered)

@@ -181,27 +181,36 @@ class AuditPlan:
         return options
 
 
-def records(cell: Cell, samples: Sequence[AuditSample]) -> list[str]:
+def records(cell: Cell, samples: Sequence[AuditSample], pool: Sequence[str] = ()) -> list[str]:
     """The lines of a cell in the format of docs/eval.md; a ranking of no passages has none.
 
-    The references stand on the first of them.
+    The references stand on the first of them, and what rankings were drawn from on the first of each system.
+
+    Args:
+        cell: what was asked.
+        samples: what came of it.
+        pool: ids of what rankings were drawn from.
     """
     lines: list[str] = []
+    told: set[str] = set()
     for sample in samples:
         if not sample.passage_ids:
             continue
         oracle = sample.policy == ORACLE
+        system = f"{cell.system.name}/{ORACLE}" if oracle else cell.system.name
         record = AuditRecord(
             query_id=cell.query.query_id,
             ranking=list(sample.passage_ids),
-            system=f"{cell.system.name}/{ORACLE}" if oracle else cell.system.name,
+            system=system,
             alpha=sample.alpha,
             sample=sample.sample,
             answer=sample.answer,
             references=None if lines or not cell.query.references else list(cell.query.references),
             utility=sample.utility,
             log_probability=sample.log_probability,
+            pool=None if system in told or not pool else list(pool),
         )
+        told.add(system)
         lines.append(record.model_dump_json(exclude_none=True))
     return lines
 

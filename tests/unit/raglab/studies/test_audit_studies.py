@@ -6,10 +6,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from orchestrator import domain as mesh
+from orchestrator.exposure import measure as measure_ask
 from ragcore.errors import InvalidInput
 from ragcore.text_metrics import token_f1
 from raglab.files import FileError, Labels, QueryAudit, Sampling
 from raglab.studies import Bootstrap, exposure, utility
+from ragmesh import Passage
 
 QUICK = Bootstrap(num_resamples=100)
 GRADES = {"p1": 1.0, "p2": 0.0, "p3": 0.0, "p4": 0.0}
@@ -41,6 +44,39 @@ def test_exposure_of_a_query_is_that_of_the_formulas():
     assert row.ee_r == pytest.approx(3 / 4 * 1)
     assert row.ee_l == pytest.approx((1 - 3 / 4) ** 2 + (1 / 4) ** 2)
     assert found.summaries[0].means["ee_d"].value == pytest.approx(row.ee_d)
+
+
+def test_items_are_what_was_drawn_from_and_what_was_missed_as_the_mesh_counts_them():
+    ranking, pool = ("p1", "p2", "p3"), tuple(f"p{i}" for i in range(1, 7))
+    useful, judged = {"p1": 1.0, "missed": 2.0}, {"p2": 0.0, "elsewhere": 0.0}
+    known = Labels(Path("qrels.txt"), {"q1": useful | judged}, {})
+    one = audit(Sampling("x", 1.0, [ranking], [None], [None], [None]))
+    one.pools["x"] = pool
+
+    found = exposure.measure([one], known, k=3, bootstrap=QUICK)
+
+    # m = 2 of n = 6 + 1 items, k = 3: each other item deserves (3 - 2) / (7 - 2).
+    (row,) = found.rows
+    assert (row.num_items, row.num_useful) == (7, 2)
+    assert row.ee_r == pytest.approx(1 + 2 * 1 / 5)
+    assert row.ee_r_norm == pytest.approx((1 + 2 * 1 / 5) / (2 * 1 + 5 * (1 / 5) ** 2))
+    passages = [Passage(name, "") for name in pool]
+    order = np.arange(len(pool))
+    shown = mesh.Contexts(np.array([[0, 1, 2]]), None)
+    measured = measure_ask(
+        mesh.Pool(passages, -order.astype(float), order[None, :], None, "x", ""),
+        shown,
+        (),
+        mesh.Labels(useful=frozenset(useful)),
+    )
+    assert (row.ee_r, row.ee_r_norm, row.ee_d_norm) == pytest.approx(
+        (measured.ee_r, measured.ee_r_norm, measured.ee_d_norm)
+    )
+    # Where nobody says what it was drawn from, it is what is known of: three ranked and two more judged.
+    one.pools.clear()
+    (row,) = exposure.measure([one], known, k=3, bootstrap=QUICK).rows
+    assert row.num_items == 5
+    assert row.ee_r == pytest.approx(1 + 2 * 1 / 3)
 
 
 def test_without_labels_only_disparity_is_defined():

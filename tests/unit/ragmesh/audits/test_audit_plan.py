@@ -101,7 +101,7 @@ def test_records_are_read_back(plan: AuditPlan, tmp_path: Path) -> None:
         AuditSample("sampled", 0.0, 2, (), "x", 1.0, None, None, "m1", "v"),
     ]
     path = tmp_path / "m1.jsonl"
-    path.write_text("".join(f"{line}\n" for line in records(cell, samples)))
+    path.write_text("".join(f"{line}\n" for line in records(cell, samples, ("a", "b", "c"))))
 
     (audit,) = read_audits([path])
 
@@ -113,6 +113,8 @@ def test_records_are_read_back(plan: AuditPlan, tmp_path: Path) -> None:
     ]
     assert audit.samplings[1].log_probabilities == [-0.5, -0.7]
     assert path.read_text().count("references") == 1
+    assert audit.pools == {"bm25": ("a", "b", "c"), "bm25/oracle": ("a", "b", "c")}
+    assert path.read_text().count("pool") == 2
 
 
 def test_names_of_systems_tell_the_reranker() -> None:
