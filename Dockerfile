@@ -34,7 +34,7 @@ case "$SERVICE" in
   reranker) extras=reranker,postgres,telemetry,jwt port=7072 ;;
   generator) extras=generator,triton,ctranslate2,telemetry,jwt port=7073 ;;
   evaluator) extras=evaluator,postgres,telemetry,jwt port=7074 ;;
-  client) extras=lab port=0 ;;
+  client) extras=lab,bench port=0 ;;
   training) extras=train,reranker port=0 ;;
   *) echo "SERVICE=$SERVICE is none of orchestrator, retriever, reranker, generator, evaluator, client, training" >&2; exit 1 ;;
 esac
@@ -46,7 +46,7 @@ case "$VARIANT" in
 esac
 python -m venv /opt/venv
 /opt/venv/bin/pip install --no-compile --constraint constraints.txt $index ".[$extras]"
-/opt/venv/bin/pip uninstall --yes pip setuptools
+/opt/venv/bin/pip uninstall --yes pip
 printf '#!/bin/sh\nexec python -m %s "$@"\n' "$module" > /opt/venv/bin/serve
 printf '#!/bin/sh\nexec grpc-health-probe -addr=127.0.0.1:%s "$@"\n' "$port" > /opt/venv/bin/healthy
 chmod 755 /opt/venv/bin/serve /opt/venv/bin/healthy

@@ -63,6 +63,11 @@ class Image:
     port: int
     module: str
 
+    @property
+    def program(self) -> str:
+        """What ``python -m`` runs; ``ragmesh`` where nothing is served."""
+        return self.module if self.port else "ragmesh"
+
 
 IMAGES: Final = {
     name: Image(name, tuple(extras.split(",")), int(port), module or f"services.{name}")
@@ -150,7 +155,7 @@ def command(image: Image, extras: Iterable[str], *, without: Iterable[str] = ())
     """
     extras = list(extras)
     told = [[*hidden_from(image, extras), *without], sorted(closure(extras))]
-    return [sys.executable, "-c", _ONLY, json.dumps(told), image.module]
+    return [sys.executable, "-c", _ONLY, json.dumps(told), image.program]
 
 
 @contextmanager

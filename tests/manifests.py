@@ -29,6 +29,7 @@ ORDER: Final = (
     "gateway",
     "training",
     "audit",
+    "bench",
     "autoscaling",
     "triton-autoscaling",
     "mtls",

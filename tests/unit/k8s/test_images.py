@@ -96,6 +96,28 @@ def test_a_module_that_no_extra_brings_is_missed(tmp_path: Path) -> None:
         pass
 
 
+def test_an_audit_runs_where_only_the_client_is_installed(tmp_path: Path) -> None:
+    queries, labels = tmp_path / "questions.jsonl", tmp_path / "labels.qrels"
+    queries.write_text('{"query_id": "q", "question": "How often?", "references": ["daily"]}\n')
+    labels.write_text("q 0 a 1\n")
+    image = IMAGES["client"]
+    words = [
+        "audit",
+        str(queries),
+        "--labels",
+        str(labels),
+        "--out",
+        str(tmp_path / "out"),
+        "--exposure-only",
+    ]
+    told = [*command(image, image.extras), *words, "--collection", "demo", "--target", "127.0.0.1:1"]
+    environment = {**os.environ, "RAGMESH_CLIENT_RETRIEVER_TARGET": "127.0.0.1:1"}
+    done = subprocess.run(told, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=240)
+    assert done.returncode == 1, done.stderr
+    assert "127.0.0.1:1" in done.stderr, "it read its files and found nobody"
+    assert not closure(image.extras) & HEAVY
+
+
 @pytest.mark.parametrize("name", SERVICES)
 @pytest.mark.timeout(3600)
 def test_a_service_runs_where_only_its_image_is_installed(name: str, tmp_path: Path) -> None:
@@ -119,6 +141,21 @@ def test_a_service_runs_where_only_its_image_is_installed(name: str, tmp_path: P
         assert not installed & HEAVY
     with running(image, [str(python), "-P", "-m", image.module], tmp_path, cwd=tmp_path) as address:
         answers(name, address)
+
+
+def test_what_installs_is_a_script_that_refuses_what_it_does_not_know() -> None:
+    (script,) = re.findall(r"<<'INSTALL'\n(.*?)^INSTALL$", DOCKERFILE, re.MULTILINE | re.DOTALL)
+    assert subprocess.run(["sh", "-n"], input=script, text=True, timeout=60).returncode == 0
+    for told, message in (
+        ({"SERVICE": "retreiver", "VARIANT": "cpu"}, "SERVICE=retreiver is none of"),
+        ({"SERVICE": "retriever", "VARIANT": "rocm"}, "VARIANT=rocm is neither"),
+    ):
+        environment = {"PATH": "/usr/bin:/bin", **told}
+        done = subprocess.run(
+            ["sh"], input=script, env=environment, text=True, capture_output=True, timeout=60
+        )
+        assert done.returncode == 1
+        assert message in done.stderr
 
 
 def test_nobody_is_root_and_only_two_folders_are_written() -> None:

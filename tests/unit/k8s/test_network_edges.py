@@ -97,6 +97,7 @@ def test_the_edges_are_those_of_the_picture() -> None:
         ("audit", name, port)
         for name, port in (("orchestrator", 7070), ("retriever", 7071), ("generator", 7073))
     }
+    jobs |= {("bench", name, 7070 + place) for place, name in enumerate(SERVICES[:4])}
     jobs |= {("ium-training", name, port) for name, port in (("retriever", 7071), ("generator", 7073))}
     assert more == jobs | {("retriever", "milvus", 19530)}
 

@@ -1,0 +1,195 @@
+"""The commands of docs/deploy.md exist with the options that they are given, and what it lists is there."""
+
+from __future__ import annotations
+
+import functools
+import re
+import shlex
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+import typer
+import yaml
+
+from ragmesh.cli import application
+from tests.manifests import ORDER, SECRETS, SERVICES, build
+
+ROOT = Path(__file__).parents[3]
+PAGE = (ROOT / "docs" / "deploy.md").read_text(encoding="utf-8")
+BLOCKS = re.findall(r"^```sh\n(.*?)^```", PAGE, re.MULTILINE | re.DOTALL)
+WELL_FORMED = {"docker", "kind", "helm", "openssl", "base64", "cat", "cp", "python3", "/tmp/checkov/bin/pip"}  # noqa: S108
+"""Programs that are not here: their lines are only read as a shell would."""
+WELL_FORMED |= {"/tmp/checkov/bin/checkov"}  # noqa: S108
+OPERATORS = {"|", "&", ";", ">", "&&"}
+
+
+def commands(block: str) -> list[list[str]]:
+    """Simple commands of a block, as words; those in $(…) too, loops by their bodies."""
+    found: list[list[str]] = []
+    for line in block.replace("\\\n", " ").splitlines():
+        for inner in re.findall(r"\$\(([^()]*)\)", line):
+            found += commands(inner)
+        lexer = shlex.shlex(re.sub(r"\$\([^()]*\)", "X", line), posix=True, punctuation_chars="|&;>")
+        lexer.whitespace_split = True
+        words: list[str] = []
+        for word in [*lexer, ";"]:
+            if word == ">":
+                words.append(word)
+            elif word in OPERATORS:
+                found.append(words)
+                words = []
+            else:
+                words.append(word)
+    return [one for one in map(_bare, found) if one]
+
+
+def _bare(words: list[str]) -> list[str]:
+    if words[:1] in (["for"], ["done"], ["export"], ["unset"]):
+        return []
+    words = words[1:] if words[:1] == ["do"] else words
+    return words[: words.index(">")] if ">" in words else words
+
+
+COMMANDS = [words for block in BLOCKS for words in commands(block)]
+KUBECTL = sorted({" ".join(words[1:]) for words in COMMANDS if words[0] == "kubectl"})
+RAGMESH = sorted({shlex.join(words[1:]) for words in COMMANDS if words[0] == "ragmesh"})
+
+
+def test_a_block_is_read_as_a_shell_reads_it() -> None:
+    block = "for a in b c; do\n  docker build --tag $a \\\n    .\ndone\nexport X=$(cat y | base64)\nkubectl a > b &\n"
+    assert commands(block) == [
+        ["docker", "build", "--tag", "$a", "."],
+        ["cat", "y"],
+        ["base64"],
+        ["kubectl", "a"],
+    ]
+
+
+def test_every_program_is_known() -> None:
+    assert {words[0] for words in COMMANDS} <= WELL_FORMED | {"kubectl", "ragmesh"}
+    assert len(KUBECTL) > 20
+    assert len(RAGMESH) >= 5
+
+
+@functools.cache
+def _help(*words: str) -> str:
+    if shutil.which("kubectl") is None:
+        pytest.skip("kubectl is not installed")
+    done = subprocess.run(["kubectl", *words], capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def _options(text: str) -> set[str]:
+    return set(re.findall(r"(?<![\w-])(--[a-z][a-z-]*)", text))
+
+
+@pytest.mark.parametrize("line", KUBECTL)
+def test_kubectl_has_the_command_and_its_options(line: str) -> None:
+    known = _options(_help("options"))
+    words = line.split()
+    while words[0].startswith("--"):
+        assert words[0].split("=")[0] in known
+        words = words[2:] if "=" not in words[0] else words[1:]
+    path = [words[0]]
+    listed = set(re.findall(r"^  ([a-z-]+) ", _help("--help"), re.MULTILINE))
+    assert path[0] in listed
+    for word in words[1:3]:
+        if re.search(rf"^  {re.escape(word)} ", _help(*path, "--help"), re.MULTILINE):
+            path.append(word)
+    if words[0] in ("create", "rollout"):
+        assert len(path) > 1, "it has commands of its own"
+    used = {word.split("=")[0] for word in words if word.startswith("--")}
+    assert used <= known | _options(_help(*path, "--help")), path
+
+
+@pytest.mark.parametrize("line", RAGMESH)
+def test_ragmesh_can_read_the_command(line: str) -> None:
+    words = shlex.split(line)
+    command = typer.main.get_command(application())
+    while hasattr(command, "commands"):
+        name, *words = words
+        command = command.commands[name]
+    command.make_context("ragmesh", words)
+
+
+def test_the_files_of_the_page_are_there() -> None:
+    named = set(re.findall(r"\b(?:k8s|docs|src|tests)/[\w./-]*[\w/]", PAGE))
+    for path in named:
+        if "overlays/mine" in path:
+            path = path.replace("mine", "prod")
+        assert (ROOT / path).exists(), path
+    for link in re.findall(r"\]\((?!http)([\w./-]+)", PAGE):
+        assert (ROOT / "docs" / link).exists(), link
+
+
+def test_anchors_lead_somewhere() -> None:
+    titles = {
+        re.sub(r"[^\w -]", "", title.lower()).replace(" ", "-")
+        for title in re.findall(r"^## (.*)$", PAGE, re.MULTILINE)
+    }
+    for anchor in re.findall(r"\]\(#([\w-]+)\)", re.sub(r"\n", " ", PAGE)):
+        assert anchor in titles
+
+
+def test_all_components_are_listed_in_their_order() -> None:
+    assert tuple(re.findall(r"^\| `([\w-]+)` \|", PAGE, re.MULTILINE)) == ORDER
+
+
+def test_images_are_those_of_the_overlays() -> None:
+    loops = re.findall(r"^for service in (.*); do$", PAGE, re.MULTILINE)
+    assert all(set(loop.split()) == set(SERVICES) for loop in loops)
+    assert len(loops) == 2
+    pulled = {
+        container["image"]
+        for workload in build("prod").workloads()
+        for container in workload.every_container
+        if "example" in container["image"]
+    }
+    assert pulled == {f"registry.example.com/ragmesh/{name}:0.1.0" for name in (*SERVICES, "triton")}
+    loaded = {word for words in COMMANDS if words[:2] == ["kind", "load"] for word in words if ":" in word}
+    local = {one.containers[0]["image"] for one in build("dev").workloads()}
+    assert loaded == local
+
+
+def test_secrets_are_made_with_what_the_pods_read() -> None:
+    text = " ".join(" ".join(words) for words in COMMANDS)
+    made = {
+        name: set(re.findall(r"--from-(?:literal|file)=([\w.-]+)", rest))
+        for name, rest in re.findall(r"create secret generic (\S+)((?: --from-\S+)+)", text)
+    }
+    assert made["ragmesh-keys"] == {"keys.toml"}
+    for name, key in SECRETS:
+        assert key in made[name]
+    (mounted,) = (
+        item["key"]
+        for volume in build("prod").workload("postgres").pod["volumes"]
+        if "secret" in volume
+        for item in volume["secret"]["items"]
+    )
+    assert mounted in made["ragmesh-postgres"]
+    keys = build("prod").workload("retriever").environment()["RAGMESH_API_KEYS"]
+    assert Path(keys).name in made["ragmesh-keys"]
+
+
+def test_the_loader_holds_the_audits_volumes() -> None:
+    pod = yaml.safe_load((ROOT / "k8s" / "tools" / "audit-loader.yaml").read_text(encoding="utf-8"))
+    audit = build("everything").workload("audit")
+    claims = [{v["persistentVolumeClaim"]["claimName"] for v in one["volumes"] if "persistentVolumeClaim" in v}
+              for one in (pod["spec"], audit.pod)]  # fmt: skip
+    assert claims[0] == claims[1]
+    mounts = {mount["mountPath"] for mount in pod["spec"]["containers"][0]["volumeMounts"]}
+    copied = {
+        word.split(":")[1]
+        for words in COMMANDS
+        if "cp" in words
+        for word in words
+        if word.startswith("audit-loader:")
+    }
+    assert all(any(path.startswith(f"{mount}/") for mount in mounts) for path in copied)
+    (script,) = audit.containers[0]["args"]
+    assert {path for path in copied if path.startswith("/data/")} <= set(
+        shlex.split(script.replace("\\\n", ""))
+    )
