@@ -67,23 +67,24 @@ class StandIn:
 class _Service:
     """Lifecycle of the service around the stand-in."""
 
-    def __init__(self, settings: GeneratorSettings) -> None:
+    def __init__(self, settings: GeneratorSettings, model: StandIn) -> None:
+        self._model = model
         self._codec_pool = ComputePool(1, "generator-codec")
         self._servicer = GeneratorServicer(Admission(settings.max_work, "tokens"), self._codec_pool)
         self.registrations = [Registration(add_GeneratorServiceServicer_to_server, self._servicer, NAME)]
 
     async def start(self) -> None:
-        self._servicer.open(Generator([StandIn()], TemplateLibrary.bundled()))
+        self._servicer.open(Generator([self._model], TemplateLibrary.bundled()))
 
     async def stop(self) -> None:
         self._codec_pool.close()
 
 
-async def main() -> None:
-    """Serves until told to stop."""
+async def main(model: StandIn | None = None) -> None:
+    """Serves until told to stop, with another model if it is given one."""
     settings = load(GeneratorSettings)
     logs.configure("generator", settings)
-    service = _Service(settings)
+    service = _Service(settings, model or StandIn())
     telemetry = Telemetry.from_settings("generator", settings)
     await serve("generator", settings, service.registrations, service, telemetry=telemetry)
 
