@@ -78,11 +78,17 @@ async def test_a_call_without_deadline_gets_the_default(serve: Any, call: Any, k
     assert 0 < seen["deadline"].remaining() <= 42
 
 
-def waiting(ended: asyncio.Queue[str]) -> dict[str, Any]:
-    """Behaviours of all four kinds that wait for ever and tell how that ended."""
+def waiting(ended: asyncio.Queue[str], begun: asyncio.Event | None = None) -> dict[str, Any]:
+    """Behaviours of all four kinds that wait for ever and tell how that ended; ``begun`` is set when they do.
+
+    A caller may have the first message of a stream before its write is over for the server: a call that ends
+    in between ends the write, and closes a generator that has come no further.
+    """
 
     async def wait() -> None:
         try:
+            if begun is not None:
+                begun.set()
             await asyncio.Event().wait()
         except asyncio.CancelledError:
             ended.put_nowait("cancelled")
@@ -127,17 +133,17 @@ async def test_cancellation_reaches_the_handler(
     serve: Any, call: Any, kind: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     ended: asyncio.Queue[str] = asyncio.Queue()
-    server = await serve(**waiting(ended))
+    begun = asyncio.Event()
+    server = await serve(**waiting(ended, begun))
     echo = call(server)
     streaming = kind in ("server_stream", "bidi")
     request = ItemError(message="a")
     running = echo.method(kind)([request] if kind in ("client_stream", "bidi") else request, timeout=20)
     if streaming:
         assert (await running.read()).message == "first"
-    else:
-        async with asyncio.timeout(10):
-            while not server.in_flight:
-                await asyncio.sleep(0.005)
+    async with asyncio.timeout(10):
+        await begun.wait()
+    assert server.in_flight == 1
     running.cancel()
     async with asyncio.timeout(10):
         assert [await ended.get(), await ended.get()] == ["cancelled", "cleaned up"]
