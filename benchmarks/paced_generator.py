@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import os
 import sys
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, Sequence
 from functools import partial
 from typing import Final
 
@@ -49,7 +49,7 @@ class Paced(StandIn):
 
     async def generate_stream(
         self, request: GenerationRequest, cancel: Cancellation
-    ) -> AsyncIterator[str | Answer]:
+    ) -> AsyncGenerator[str | Answer, None]:
         await self._take_time()
         async for part in super().generate_stream(request, cancel):
             yield part

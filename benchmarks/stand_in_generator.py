@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, Sequence
 
 from benchmarks import shapes
 from meshkit import logs
@@ -48,9 +48,13 @@ class StandIn:
             augmentations=(Augmentation.IN_PROMPT, Augmentation.RETRIEVAL_FREE),
         )
 
+    @property
+    def up(self) -> bool:
+        return True
+
     async def generate_stream(
         self, request: GenerationRequest, cancel: Cancellation
-    ) -> AsyncIterator[str | Answer]:
+    ) -> AsyncGenerator[str | Answer, None]:
         for _ in range(shapes.TOKENS):
             yield "token "
         yield _ANSWER
