@@ -104,7 +104,9 @@ class RerankerService:
             poll_s=settings.model_poll_s,
             keep_versions=settings.keep_versions,
         )
-        self._servicer = RerankerServicer(Admission(settings.max_work, "pairs"), self._codec_pool)
+        self._servicer = RerankerServicer(
+            Admission(settings.max_work, "pairs", queue_s=settings.queue_s), self._codec_pool
+        )
         services = FeedbackServices(
             self._intake,
             store,

@@ -53,7 +53,7 @@ class RerankerServicer(rpc.RerankerServiceServicer):
     async def Rerank(self, request: pb.RerankRequest, context: Context) -> pb.RerankResponse:
         """Scores every passage for the query and orders them."""
         call = await self._codec_pool.run(codec.decode_request, request, callers.current().tenant)
-        with self._admission.admit(len(call.passages)):
+        async with self._admission.admit(len(call.passages)):
             ranking = await self.engine.rerank(
                 call.query,
                 call.passages,
