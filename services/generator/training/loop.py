@@ -331,10 +331,14 @@ class _Log:
 
 
 def _cut(path: Path, step: int) -> None:
-    """Leave out the lines after ``step``: the checkpoint does not know of them."""
+    """Leave out the lines after ``step``, of which the checkpoint does not know, and any that is cut off."""
     if not path.is_file():
         return
     with path.open(newline="", encoding="utf-8") as stream:
-        header, *rows = list(csv.reader(stream))
+        header, *rows = list(csv.reader(stream)) or [[]]
+    if not header:
+        path.unlink()  # the run was killed before its first line
+        return
+    kept = [row for row in rows if len(row) == len(header) and int(row[0]) <= step]
     with path.open("w", newline="", encoding="utf-8") as stream:
-        csv.writer(stream).writerows([header, *(row for row in rows if int(row[0]) <= step)])
+        csv.writer(stream).writerows([header, *kept])

@@ -276,3 +276,24 @@ def test_two_processes_train_as_one(squad: Path, recipe: Recipe, tmp_path: Path)
         # a key's bias moves no attention: its gradient is rounding, which Adam blows up to full steps
         if "key" not in name or not name.endswith("bias"):
             torch.testing.assert_close(value, other[name], atol=2e-4, rtol=1e-2)
+
+
+@pytest.mark.parametrize(
+    ("there", "left"),
+    [
+        ("step,loss\n1,0.5\n2,0.25\n3,0.125\n", "step,loss\n1,0.5\n2,0.25\n"),
+        ("step,loss\n1,0.5\n2", "step,loss\n1,0.5\n"),
+        ("step,loss\n", "step,loss\n"),
+        ("", None),
+        (None, None),
+    ],
+)
+def test_a_log_is_cut_to_what_the_checkpoint_knows(
+    tmp_path: Path, there: str | None, left: str | None
+) -> None:
+    path = tmp_path / record.LOG
+    if there is not None:
+        path.write_text(there)
+    with loop._Log(tmp_path, 2, write=True):
+        pass
+    assert (path.read_text() if path.exists() else None) == left
