@@ -45,11 +45,18 @@ def test_the_plan_follows_the_settings(monkeypatch: pytest.MonkeyPatch) -> None:
     ]
 
 
+def test_nothing_is_called_twice_unless_asked_for() -> None:
+    settings = load(OrchestratorSettings)
+    assert (settings.hedge_retrieve_s, settings.hedge_rerank_s) == (0.0, 0.0)
+
+
 @pytest.mark.parametrize(
     ("name", "value", "told"),
     [
         ("RETRIEVE_SHARE", "1.5", "RAGMESH_ORCHESTRATOR_RETRIEVE_SHARE"),
         ("RERANK_SHARE", "0.8", "RERANK_SHARE"),  # with retrieve and closing more than the whole
+        ("BREAKER_FAILURES", "0", "RAGMESH_ORCHESTRATOR_BREAKER_FAILURES"),
+        ("HEDGE_SHARE", "1.1", "RAGMESH_ORCHESTRATOR_HEDGE_SHARE"),
         ("DEFAULT_COLLECTION", "No Such", "RAGMESH_ORCHESTRATOR_DEFAULT_COLLECTION"),
         ("BATCH_SIZE", "257", "RAGMESH_ORCHESTRATOR_BATCH_SIZE"),
         ("SOURCES", '{"HB": {"all": ["Wiki"]}}', "RAGMESH_ORCHESTRATOR_SOURCES=.*source HB: there is no"),
