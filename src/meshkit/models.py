@@ -12,7 +12,7 @@ from typing import Final
 from huggingface_hub import snapshot_download
 from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
 
-_FILES: Final = ("*.json", "*.safetensors", "*.model", "*.txt", "*.jinja")
+FETCHED: Final = ("*.json", "*.safetensors", "*.model", "*.txt", "*.jinja")
 """What is fetched of a hub repository: safetensors, configuration, tokenizer. No code, no pickles."""
 
 _DESCRIBING: Final = frozenset({".json", ".model", ".txt", ".jinja"})
@@ -40,7 +40,9 @@ def locate(path: str, *, allow_download: bool) -> Path:
     if folder.is_dir():
         return folder
     try:
-        return Path(snapshot_download(path, local_files_only=not allow_download, allow_patterns=list(_FILES)))
+        return Path(
+            snapshot_download(path, local_files_only=not allow_download, allow_patterns=list(FETCHED))
+        )
     except HFValidationError:
         raise ModelError(f"there is no folder {path}") from None
     except LocalEntryNotFoundError:

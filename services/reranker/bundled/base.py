@@ -66,7 +66,7 @@ def config() -> BertConfig:
 
 def tokenizer() -> Any:
     """The base model's tokenizer, which cuts pairs to :data:`MAX_LENGTH`."""
-    return AutoTokenizer.from_pretrained(folder(), model_max_length=MAX_LENGTH)
+    return AutoTokenizer.from_pretrained(folder(), model_max_length=MAX_LENGTH, trust_remote_code=False)
 
 
 def weights() -> dict[str, torch.Tensor]:

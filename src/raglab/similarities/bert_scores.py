@@ -48,13 +48,19 @@ class BertScorer:
         transformers: Any = required("transformers", setting, "bert_score")
         torch: Any = required("torch", setting, "bert_score")
         with models.loading("bert_score", folder):
-            config = transformers.AutoConfig.from_pretrained(folder, local_files_only=True)
+            config = transformers.AutoConfig.from_pretrained(
+                folder, local_files_only=True, trust_remote_code=False
+            )
             self.layers = self._layers(models.bert_score or "", folder, _depth(config))
             for name in _DEPTHS:
                 if hasattr(config, name):
                     setattr(config, name, self.layers)
             model, report = transformers.AutoModel.from_pretrained(
-                folder, config=config, local_files_only=True, output_loading_info=True
+                folder,
+                config=config,
+                local_files_only=True,
+                trust_remote_code=False,
+                output_loading_info=True,
             )
             self._tokenizer = _tokenizer(transformers, folder, config)
             missing = sorted(name for name in report["missing_keys"] if "pooler" not in name)
@@ -122,10 +128,12 @@ def _depth(config: Any) -> int:
 
 
 def _tokenizer(transformers: Any, folder: Path, config: Any) -> Any:
-    tokenizer = transformers.AutoTokenizer.from_pretrained(folder, local_files_only=True)
+    tokenizer = transformers.AutoTokenizer.from_pretrained(
+        folder, local_files_only=True, trust_remote_code=False
+    )
     if isinstance(tokenizer, (transformers.RobertaTokenizer, transformers.GPT2Tokenizer)):
         tokenizer = transformers.AutoTokenizer.from_pretrained(
-            folder, local_files_only=True, add_prefix_space=True
+            folder, local_files_only=True, trust_remote_code=False, add_prefix_space=True
         )
     if tokenizer.pad_token_id is None:
         raise ValueError("its tokenizer has no padding token")

@@ -41,9 +41,11 @@ class PairClassifier:
         self._torch: Any = required("torch", setting, kind)
         with models.loading(kind, folder):
             model, report = transformers.AutoModelForSequenceClassification.from_pretrained(
-                folder, local_files_only=True, output_loading_info=True
+                folder, local_files_only=True, trust_remote_code=False, output_loading_info=True
             )
-            tokenizer = transformers.AutoTokenizer.from_pretrained(folder, local_files_only=True)
+            tokenizer = transformers.AutoTokenizer.from_pretrained(
+                folder, local_files_only=True, trust_remote_code=False
+            )
             if report["missing_keys"]:
                 missing = ", ".join(sorted(report["missing_keys"])[:3])
                 raise ValueError(f"it is no trained classifier: its weights lack {missing}")

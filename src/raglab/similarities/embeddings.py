@@ -31,7 +31,11 @@ class Encoder:
         folder = models.folder("embedding")
         library: Any = required("sentence_transformers", setting, "embedding_cosine")
         with models.loading("embedding", folder):
-            self._model = library.SentenceTransformer(str(folder), local_files_only=True).float().eval()
+            self._model = (
+                library.SentenceTransformer(str(folder), local_files_only=True, trust_remote_code=False)
+                .float()
+                .eval()
+            )
         # A fast tokenizer must not be used by two threads at once.
         self._lock = Lock()
 

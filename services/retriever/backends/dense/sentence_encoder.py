@@ -176,7 +176,9 @@ def _load(model: str, device: str, setting: str) -> SentenceTransformer:
             ) from None
         source = get_model_path()
     try:
-        return SentenceTransformer(str(source), device=device, local_files_only=True).eval()
+        return SentenceTransformer(
+            str(source), device=device, local_files_only=True, trust_remote_code=False
+        ).eval()
     except (OSError, ValueError, RuntimeError) as error:
         if Path(source).is_dir():
             why = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
