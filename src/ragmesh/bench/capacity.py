@@ -271,7 +271,7 @@ def capacity_tables(demand: Demand, given: Assumptions, found: Sequence[Need]) -
             *(Column(name, f"{name} pods") for name in services),
         ),
         tuple(
-            (one.rate, math.ceil(sum(one.cores.values())), *(one.pods[name] for name in services))
+            (_whole(one.rate), math.ceil(sum(one.cores.values())), *(one.pods[name] for name in services))
             for one in found
         ),
         f"The bundled models; pods of {given.pod_cores} cores, "
@@ -293,7 +293,7 @@ def capacity_tables(demand: Demand, given: Assumptions, found: Sequence[Need]) -
         ),
         tuple(
             (
-                one.rate,
+                _whole(one.rate),
                 *(one.gpus_bundled[name] for name in _MODELS),
                 *(one.gpus_large[name] for name in _MODELS),
                 one.shards,
@@ -314,3 +314,8 @@ def capacity_tables(demand: Demand, given: Assumptions, found: Sequence[Need]) -
         tuple((one.name, f"{getattr(given, one.name):g}") for one in fields(given)),
         "Set them in a TOML file, `--assumptions`.",
     )
+
+
+def _whole(rate: float) -> int | float:
+    """A rate without needless decimals."""
+    return int(rate) if rate == int(rate) else rate

@@ -64,10 +64,11 @@ def draw_latency(run: Run) -> Figure:
             model = run.predicted[0]
             x = np.linspace(rates[0], min(rates[-1], 0.995 * model.saturation), _POINTS)
             y = np.array([model.response_ms(float(rate)) for rate in x])
-            top = max(one.p99 for one in spreads)
-            axes.plot(
-                x[y <= top], y[y <= top], "--", color=INK, linewidth=1.0, label="mean, predicted", zorder=2
-            )
+            shown = y <= max(one.p99 for one in spreads)
+            if shown.any():
+                axes.plot(
+                    x[shown], y[shown], "--", color=INK, linewidth=1.0, label="mean, predicted", zorder=2
+                )
         if run.knee is not None and run.knee.reached:
             if not math.isnan(run.knee.low):
                 axes.axvspan(run.knee.low, run.knee.high, color=FAINT, zorder=0)

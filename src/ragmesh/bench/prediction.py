@@ -68,8 +68,10 @@ class ServiceTimes:
 def predictions(times: ServiceTimes, factor: float = FACTOR) -> list[Prediction]:
     """What each model says, the one that is relied on first.
 
-    The first needs no assumption on how the mesh works inside; the classical ones see it as servers of equal
-    speed, which batches and a shared processor are not, and stand beside it.
+    The first takes what is inside to share the mesh (batches, processors), where only the mean of service
+    times counts; the second takes it to be served one after the other, where calls that are all alike wait
+    less, by Allen and Cunneen's factor. A mesh is something of both. The classical ones see servers of equal
+    speed.
     """
     # More calls inside do not make a mesh slower: where they seem to, it is noise of the measurement.
     curve = throughput_curve(times.callers, isotonic_regression(times.throughputs).x)
@@ -80,6 +82,9 @@ def predictions(times: ServiceTimes, factor: float = FACTOR) -> list[Prediction]
     def station(rate: float) -> float:
         return flow_equivalent(rate, curve).response_s if rate > 0 else service
 
+    def in_turn(rate: float) -> float:
+        return service + (station(rate) - service) * (1 + scv) / 2
+
     def several(rate: float) -> float:
         return service + g_g_c_wait(rate, service, servers, arrival_scv=1.0, service_scv=scv)
 
@@ -89,6 +94,7 @@ def predictions(times: ServiceTimes, factor: float = FACTOR) -> list[Prediction]
 
     models = [
         ("flow-equivalent station", most, station),
+        ("the same, one after the other", most, in_turn),
         (f"Allen–Cunneen, {servers} server{'s' if servers > 1 else ''}", servers / service, several),
         ("Pollaczek–Khinchine, one server", max(times.throughputs), one),
     ]

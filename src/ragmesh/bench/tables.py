@@ -64,8 +64,9 @@ def knee_table(run: Run) -> Table:
         ),
         tuple(rows),
         f"Alone a call takes {knee.idle_ms:.0f} ms in the mean. The models know only of callers who wait for "
-        "each answer, and of no load at a rate; the first is the one that is relied on. Intervals: 95 %, "
-        "blocks of calls resampled.",
+        "each answer, and of no load at a rate. The first takes calls to share the mesh, the second to be "
+        "served one after the other: a mesh is something of both, and its knee should lie about there. "
+        "Intervals: 95 %, blocks of calls resampled.",
     )
 
 

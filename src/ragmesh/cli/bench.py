@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from ragmesh.cli.ask import Target
-from ragmesh.cli.failure import FAILED, USAGE, CommandError
+from ragmesh.cli.failure import FAILED, USAGE, CommandError, refuse
 from ragmesh.cli.screen import Screen
 
 if TYPE_CHECKING:
@@ -256,7 +256,7 @@ def compare(
                 folders.append(read_steps(folder / FILE))
             else:
                 problems.append(f"{folder} is no run of ragmesh bench: it has no {FILE}")
-        _refuse(screen, problems)
+        refuse(screen, problems)
         found = comparison.compare(*folders, slower=slower / 100, errors=errors / 100, rng=seed)
     if not found.changes:
         raise CommandError("the runs have no step in common", USAGE)
@@ -311,7 +311,7 @@ def capacity(
             problems.append(f"{run} is no run of ragmesh bench: it has no report.json")
         if page is not None and not page.is_file():
             problems.append(f"{page} is not there")
-        _refuse(screen, problems)
+        refuse(screen, problems)
         try:
             demand = measured_demand(json.loads(report.read_text(encoding="utf-8")))
         except ValueError as exc:
@@ -411,7 +411,7 @@ def _planned(
     if given["target"] is not None:
         addresses = replace(addresses, orchestrator=given["target"])
     watched = _watched(given["pid"] or (), given["metrics"] or (), problems)
-    _refuse(screen, problems)
+    refuse(screen, problems)
     return plan, items, watched, addresses
 
 
@@ -552,14 +552,6 @@ def _needed() -> Any:
             raise
 
     return block()
-
-
-def _refuse(screen: Screen, problems: Sequence[str]) -> None:
-    """Tells all that is wrong, and ends the command if anything is."""
-    for problem in problems[:-1]:
-        screen.fail(problem)
-    if problems:
-        raise CommandError(problems[-1], USAGE)
 
 
 def _numbers(name: str, text: str, problems: list[str], *, whole: bool = False) -> list[float]:

@@ -10,16 +10,16 @@ def test_one_exponential_server_is_predicted_alike_by_all_models() -> None:
     # X(n) = 1/s whatever n, scv 1: all three are M/M/1, whose knee is at half of its speed.
     times = ServiceTimes((1, 2, 4), (5.0, 5.0, 5.0), 0.2, 1.0)
     found = predictions(times)
-    assert [one.knee for one in found] == pytest.approx([0.5 / 0.2] * 3)
-    assert [one.saturation for one in found] == pytest.approx([5.0] * 3)
+    assert [one.knee for one in found] == pytest.approx([0.5 / 0.2] * 4)
+    assert [one.saturation for one in found] == pytest.approx([5.0] * 4)
     assert found[0].response_ms(2.5) == pytest.approx(1e3 * 0.2 / (1 - 0.5))
-    assert found[1].model == "Allen–Cunneen, 1 server"
+    assert found[2].model == "Allen–Cunneen, 1 server"
 
 
 def test_two_servers_are_seen_by_their_throughput() -> None:
     times = ServiceTimes((1, 2, 4), (5.0, 10.0, 10.0), 0.2, 1.0)
     assert times.parallel == 2
-    station, several, _ = predictions(times)
+    station, _, several, _ = predictions(times)
     # M/M/2 doubles where C/(2 − a) = 1: a²/(4 − a²) = 1, so a = √2.
     assert station.knee == pytest.approx(np.sqrt(2) / 0.2, rel=1e-6)
     assert several.knee == pytest.approx(station.knee, rel=1e-6)
@@ -44,3 +44,9 @@ def test_callers_tell_the_service_times(make) -> None:
 def test_how_far_off() -> None:
     assert off_by(1.2, 1.0) == pytest.approx(0.2)
     assert np.isnan(off_by(1.0, 0.0))
+
+
+def test_calls_that_are_all_alike_wait_half_as_long_in_turn() -> None:
+    # M/D/1: s + ρ·s/(2·(1 − ρ)) is 2·s where ρ/(1 − ρ) = 2, at two thirds.
+    times = ServiceTimes((1, 2), (5.0, 5.0), 0.2, 0.0)
+    assert predictions(times)[1].knee == pytest.approx(2 / 3 / 0.2)
