@@ -18,6 +18,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
+import grpc
 import psutil
 import pytest
 import tritonclient.grpc
@@ -43,6 +44,7 @@ class TritonServer:
         models: folder by name of the model.
         bundled: whether the bundled model is served too, as ``ragmesh-pointer``.
         settings: further variables: ``RAGMESH_TRITON_…``, ``RAGMESH_GENERATOR_…``.
+        credentials: of TLS, where the settings make it speak that.
 
     Attributes:
         target: ``host:port`` of gRPC; the same after :meth:`restart`.
@@ -58,6 +60,7 @@ class TritonServer:
         *,
         bundled: bool = False,
         settings: Mapping[str, str] | None = None,
+        credentials: grpc.ChannelCredentials | None = None,
     ) -> None:
         self.id = f"test-{secrets.token_hex(6)}"
         self.folder = folder
@@ -67,6 +70,7 @@ class TritonServer:
         self._port_file = folder / "port"
         self._process: subprocess.Popen[bytes] | None = None
         self._ports: dict[str, int] = {}
+        self._credentials = credentials
         self._settings = {
             "RAGMESH_HOME": str(folder),
             "RAGMESH_TRITON_ID": self.id,
@@ -156,7 +160,7 @@ class TritonServer:
                 raise AssertionError(f"Triton does not serve:\n{self.log.read_text()[-4000:]}")
             time.sleep(0.05)
         self._ports = self._announced(begin)
-        with tritonclient.grpc.InferenceServerClient(self.target) as client:
+        with tritonclient.grpc.InferenceServerClient(self.target, creds=self._credentials) as client:
             assert client.get_server_metadata().name == self.id
 
     def stop(self) -> None:

@@ -172,7 +172,11 @@ class MeshServer:
         self._following = asyncio.create_task(self._follow())
         _log.info(
             "serving",
-            extra={"address": self.address, "max_message_bytes": self._settings.max_message_bytes},
+            extra={
+                "address": self.address,
+                "door": self._door.described,
+                "max_message_bytes": self._settings.max_message_bytes,
+            },
         )
 
     async def stop(self, grace_s: float | None = None) -> None:

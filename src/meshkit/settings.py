@@ -133,7 +133,7 @@ class ServiceSettings(BaseSettings):
     @classmethod
     def _safe(cls, value: str, info: ValidationInfo) -> str:
         given = info.data
-        if given.get("allow_insecure") or _is_loopback(value):
+        if given.get("allow_insecure") or is_loopback(value):
             return value
         missing = []
         if given.get("tls_cert") is None:
@@ -150,7 +150,8 @@ class ServiceSettings(BaseSettings):
         return value
 
 
-def _is_loopback(host: str) -> bool:
+def is_loopback(host: str) -> bool:
+    """Whether an address to listen on is reached from this machine alone."""
     if host == "localhost":
         return True
     try:

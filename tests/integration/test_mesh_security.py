@@ -90,17 +90,27 @@ def test_each_credential_opens_its_own(secured: Secured, monkeypatch: pytest.Mon
     with client(secured, monkeypatch, secured.keys["keeper"]) as keeper:
         keeper.ingest([PASSAGE], "zoo")
     with client(secured, monkeypatch, secured.keys["asker"]) as asker:
-        full = asker.answer("What do otters do while they sleep?", collection="zoo")
+        full = asker.answer(
+            "What do otters do while they sleep?", collection="zoo", run_id="night", run_report=True
+        )
         assert full.retrieved is not None
         assert [passage.id for passage in full.retrieved.passages] == ["p1"]
         with pytest.raises(PermissionDenied, match="asker may not"):
             asker.ingest([PASSAGE], "zoo")
+        # What was observed went by the outbox, and is the asker's.
+        assert full.report is not None
+        assert full.report.run is not None
+        assert [(run.run_id, run.num_observations) for run in asker.runs()] == [("night", 1)]
     # The same name is another collection for another tenant, through the orchestrator too.
     with client(secured, monkeypatch, secured.keys["stranger"]) as stranger:
         assert [one.name for one in stranger.collections()] == []
         with pytest.raises(MeshError) as refused:
             stranger.answer("What do otters do while they sleep?", collection="zoo")
         assert refused.value.reason == "NOT_FOUND"
+        assert stranger.runs() == []
+        with pytest.raises(MeshError) as unknown:
+            stranger.report("night")
+        assert unknown.value.reason == "NOT_FOUND"
 
 
 @pytest.mark.parametrize("key", [None, "rmk_guessed"])

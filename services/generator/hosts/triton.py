@@ -7,9 +7,12 @@ import logging
 from collections.abc import Mapping, Sequence
 from typing import Final
 
+import grpc
+
 from meshkit.deadline import Deadline
 from meshkit.errors import DeadlineExceeded, MeshError, Unavailable
 from meshkit.readiness import Readiness
+from meshkit.security.certificates import CertificateError, Certificates, channel_credentials
 from meshkit.settings import SettingsError, variable
 from services.generator.backends.triton.caretaker import Care
 from services.generator.backends.triton.client import LOADING, READY, LoadError, TritonClient, VersionState
@@ -40,11 +43,12 @@ class TritonHost:
         """Waits for the server and its models, and begins to look after them.
 
         Raises:
-            SettingsError: the server, or a model, is not there in time; one line that names the setting.
+            SettingsError: the server, or a model, is not there in time, or certificates cannot be used; one
+                line that names the setting.
         """
         settings = self._settings
         deadline = Deadline.after(settings.triton_start_s)
-        client = TritonClient(settings.triton_target)
+        client = TritonClient(settings.triton_target, _credentials(settings))
         self._client = client
         try:
             await self._wait_for_server(client, deadline)
@@ -93,8 +97,10 @@ class TritonHost:
                 return
             await asyncio.sleep(_POLL_S)
         target = variable(self._settings, "triton_target")
+        over = " that speaks TLS and is trusted" if self._settings.triton_ssl else ""
         raise SettingsError(
-            f"{target}={client.target}: no Triton server within {self._settings.triton_start_s:g} s: {why}"
+            f"{target}={client.target}: no Triton server{over} within {self._settings.triton_start_s:g} s: "
+            f"{why}"
         )
 
     async def _wait_for_model(
@@ -129,3 +135,16 @@ class TritonHost:
     def _where(self, name: str) -> str:
         setting = variable(self._settings, "bundled" if name == BUNDLED else "models")
         return f"{setting}: model {name!r} of the Triton server at {self._settings.triton_target}"
+
+
+def _credentials(settings: GeneratorSettings) -> grpc.ChannelCredentials | None:
+    """Of TLS with the Triton server; None where it is spoken with plainly."""
+    if not settings.triton_ssl:
+        return None
+    fields = "triton_certificate_chain", "triton_private_key", "triton_root_certificates"
+    chain, key, authorities = (getattr(settings, field) for field in fields)
+    try:
+        return channel_credentials(Certificates(chain, key, authorities).material)
+    except CertificateError as error:
+        named = ", ".join(variable(settings, field) for field in fields if getattr(settings, field))
+        raise SettingsError(f"{named}: {error}") from None

@@ -15,6 +15,7 @@ from tritonclient.grpc.aio import InferenceServerClient
 from tritonclient.utils import InferenceServerException
 
 from meshkit import parent
+from meshkit.security.certificates import Certificates, channel_credentials
 from services.generator.triton import stubs
 from services.generator.triton.environment import TritonRuntime
 
@@ -26,6 +27,42 @@ _MARGIN_S: Final = 2.0
 
 class WrongServerError(Exception):
     """Another server answers on the port."""
+
+
+@dataclass(frozen=True, slots=True)
+class Tls:
+    """How a server speaks TLS; all of it files of PEM.
+
+    Attributes:
+        chain: its certificate, and those between it and an authority.
+        key: the certificate's key.
+        authorities: whose certificates are trusted; None for those that this machine trusts.
+        mutual: whether callers must show a certificate of theirs.
+    """
+
+    chain: Path
+    key: Path
+    authorities: Path | None
+    mutual: bool
+
+    @property
+    def options(self) -> dict[str, object]:
+        """As the server's options."""
+        return {
+            # The one preempts the other.
+            "grpc-use-ssl-mutual" if self.mutual else "grpc-use-ssl": "true",
+            "grpc-server-cert": self.chain,
+            "grpc-server-key": self.key,
+            "grpc-root-cert": self.authorities if self.mutual else None,
+        }
+
+    def credentials(self) -> grpc.ChannelCredentials:
+        """Of who looks whether the server serves: it shows the server's own certificate.
+
+        Raises:
+            CertificateError: the files cannot be used.
+        """
+        return channel_credentials(Certificates(self.chain, self.key, self.authorities).material)
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +79,7 @@ class Launch:
         control: ``none``, ``poll`` or ``explicit``: who decides what is loaded.
         region_prefix: prefix of its regions of shared memory.
         exit_timeout_s: seconds that running requests get when it stops.
+        tls: how it speaks TLS; None: it speaks plainly.
     """
 
     id: str
@@ -53,10 +91,17 @@ class Launch:
     control: str
     region_prefix: str
     exit_timeout_s: int
+    tls: Tls | None = None
+
+    def client(self) -> InferenceServerClient:
+        """Who looks whether the server serves, from this machine."""
+        host = "127.0.0.1" if self.host == "0.0.0.0" else self.host  # noqa: S104 - no certificate is for all
+        creds = None if self.tls is None else self.tls.credentials()
+        return InferenceServerClient(f"{host}:{self.grpc_port}", creds=creds)
 
     def command(self, runtime: TritonRuntime) -> list[str]:
         """The command line."""
-        options = {
+        options: dict[str, object] = {
             "id": self.id,
             "model-repository": self.repository,
             "backend-directory": runtime.backends,
@@ -81,6 +126,8 @@ class Launch:
             options["repository-poll-secs"] = 1
         if self.control == "explicit":
             options["load-model"] = "*"
+        if self.tls is not None:
+            options |= self.tls.options
         flags = [f"--{name}={value}" for name, value in options.items() if value is not None]
         return [str(runtime.server), *flags, "--disable-auto-complete-config"]
 
@@ -123,7 +170,7 @@ class TritonProcess:
             WrongServerError: another server has the port.
         """
         async with AsyncExitStack() as stack:
-            client = InferenceServerClient(f"{self._launch.host}:{self._launch.grpc_port}")
+            client = self._launch.client()
             stack.push_async_callback(client.close)
             while True:
                 try:
@@ -145,7 +192,7 @@ class TritonProcess:
             interval_s: seconds between two looks.
         """
         async with AsyncExitStack() as stack:
-            client = InferenceServerClient(f"{self._launch.host}:{self._launch.grpc_port}")
+            client = self._launch.client()
             stack.push_async_callback(client.close)
             missing = 0
             while missing < _LOOKS:

@@ -13,12 +13,14 @@ from pathlib import Path
 from typing import Any, Final, Self
 
 from meshkit import parent
+from meshkit.security.certificates import CertificateError
+from meshkit.security.channel_security import SYSTEM
 from services.generator.settings import GeneratorSettings
 from services.generator.triton import environment, shared_memory
 from services.generator.triton.environment import TritonRuntime
 from services.generator.triton.models import served_models, threads_of
 from services.generator.triton.repository import write_repository
-from services.generator.triton.server import Launch, TritonProcess
+from services.generator.triton.server import Launch, Tls, TritonProcess
 from services.generator.triton.settings import TritonSettings
 
 _log = logging.getLogger("ragmesh.triton")
@@ -68,6 +70,7 @@ class Serving:
                 control=settings.model_control,
                 region_prefix=shared_memory.prefix(),
                 exit_timeout_s=settings.exit_timeout_s,
+                tls=_tls(settings),
             )
             stack.callback(shared_memory.sweep_own)
             self._stack = stack.pop_all()
@@ -163,3 +166,20 @@ class Serving:
             raise ServeError(f"{name} {wanted} of {self._settings.host}: {error.strerror or error}") from None
         port: int = one.getsockname()[1]
         return port
+
+
+def _tls(settings: TritonSettings) -> Tls | None:
+    """How the server speaks TLS, with files that can be used; None where it speaks plainly.
+
+    Raises:
+        ServeError: they cannot.
+    """
+    if settings.tls_cert is None or settings.tls_key is None:
+        return None
+    authorities = None if settings.tls_ca is None or str(settings.tls_ca) == SYSTEM else settings.tls_ca
+    tls = Tls(settings.tls_cert, settings.tls_key, authorities, settings.tls_clients == "required")
+    try:
+        tls.credentials()
+    except CertificateError as error:
+        raise ServeError(f"RAGMESH_TLS_CERT, _KEY, _CA: {error}") from None
+    return tls

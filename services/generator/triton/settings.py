@@ -5,10 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, field_validator
+from pydantic import Field, ValidationInfo, field_validator
 from pydantic_settings import NoDecode, SettingsConfigDict
 
-from meshkit.settings import ServiceSettings
+from meshkit.settings import ServiceSettings, is_loopback
 from services.generator.triton.environment import VARIABLE
 
 
@@ -19,7 +19,7 @@ class TritonSettings(ServiceSettings):
 
     port: int = Field(default=8001, ge=0, le=65535)
     """Port of gRPC; 0 lets the system choose."""
-    http_port: int | None = Field(default=None, ge=0, le=65535)
+    http_port: int | None = Field(default=None, ge=0, le=65535, validate_default=True)
     """Port of HTTP; unset: none."""
     id: str = Field(default="", pattern=r"^[A-Za-z0-9._-]{0,128}$")
     """What the server calls itself; empty: a name of its own."""
@@ -46,6 +46,23 @@ class TritonSettings(ServiceSettings):
     check_s: float = Field(default=10.0, gt=0, le=3600)
     """Time between two looks at whether a model's process has died; when one is dead for three looks, and
     nobody has loaded its model anew, the server ends. Seconds, (0, 3600]."""
+
+    @field_validator("http_port")
+    @classmethod
+    def _guarded(cls, value: int | None, info: ValidationInfo) -> int | None:
+        given = info.data
+        if given.get("allow_insecure") or is_loopback(given.get("host", "127.0.0.1")):
+            return value
+        if given.get("tls_clients") != "required":
+            raise ValueError(
+                "others can reach the server, and Triton knows callers by their certificates alone: set "
+                "RAGMESH_TLS_CLIENTS=required, or RAGMESH_ALLOW_INSECURE=true where something else guards it"
+            )
+        if value is not None:
+            raise ValueError(
+                "others can reach it, and Triton's HTTP has neither TLS nor a way to know who calls"
+            )
+        return value
 
     @field_validator("embedders", mode="before")
     @classmethod

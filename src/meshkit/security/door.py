@@ -32,6 +32,8 @@ class Door:
 
     credentials: grpc.ServerCredentials | None
     authentication: Authentication | Unguarded
+    described: str
+    """Who gets in, in a line: for logs, and for whoever set it up."""
 
     @classmethod
     def of(cls, settings: ServiceSettings) -> Door:
@@ -40,7 +42,27 @@ class Door:
         Raises:
             DoorError: it cannot be used.
         """
-        return cls(_credentials(settings), _authentication(settings))
+        credentials, authentication = _credentials(settings), _authentication(settings)
+        return cls(credentials, authentication, _description(settings))
+
+
+def _description(settings: ServiceSettings) -> str:
+    by = [
+        name
+        for name, given in (
+            ("API keys", settings.api_keys),
+            ("tokens", settings.jwks),
+            ("certificates of services", settings.tls_services),
+        )
+        if given
+    ]
+    if settings.tls_cert is None:
+        lines = "plain text"
+    elif settings.tls_clients == "required":
+        lines = "TLS, both sides show certificates"
+    else:
+        lines = "TLS"
+    return f"{lines}; {'asks for ' + ', '.join(by) if by else 'asks nobody: open to all who reach it'}"
 
 
 def _credentials(settings: ServiceSettings) -> grpc.ServerCredentials | None:

@@ -51,6 +51,13 @@ def ium(
         bool,
         typer.Option("--store/--no-store", help="Keep what it ends with as a version of the reranker."),
     ] = False,
+    tenant: Annotated[
+        str | None,
+        typer.Option(
+            help="Whose the version is, which serves nobody else; with a credential it must be told.",
+            show_default="default",
+        ),
+    ] = None,
     device: Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:<n>.")] = "auto",
     threads: Annotated[
         int | None, typer.Option(min=1, help="Processor threads; results depend on their number.")
@@ -79,6 +86,7 @@ def ium(
     from meshkit.errors import MeshError
     from meshkit.models import ModelError
     from meshkit.placement import DeviceError, Placement
+    from meshkit.security.caller import DEFAULT_TENANT
     from services.reranker.training import plan as plans
     from services.reranker.training import recipe as recipes
     from services.reranker.training import session, systems
@@ -90,6 +98,8 @@ def ium(
         for one in baseline or ()
         if one not in systems.BASELINES
     ]
+    if store:
+        problems.extend(_wrong_tenant(tenant))
     try:
         placement = Placement.choose(device, "auto")
     except DeviceError as error:
@@ -132,7 +142,7 @@ def ium(
         raise CommandError(str(error), FAILED) from None
     except asyncio.CancelledError:
         raise CommandError("stopped; the same command goes on where it was", _INTERRUPTED) from None
-    _tell(screen, path, output, wanted, store=store, as_json=as_json)
+    _tell(screen, path, output, wanted, store=store, tenant=tenant or DEFAULT_TENANT, as_json=as_json)
 
 
 class _Run:
@@ -265,6 +275,24 @@ class _Watcher:
         self._screen.note(f"the mesh: {why}; asking again in {pause_s:.1f} s", style="yellow")
 
 
+def _wrong_tenant(tenant: str | None) -> list[str]:
+    """What is wrong with whose the version is to be."""
+    from meshkit.errors import InvalidField
+    from meshkit.security.caller import tenant_name
+    from meshkit.security.channel_security import ChannelSecurity, ChannelSecurityError
+
+    try:
+        if tenant is not None:
+            tenant_name(tenant, "--tenant")
+        elif ChannelSecurity.find().credential.given:
+            return ["--tenant: must say whose the version is: what the mesh answers is a tenant's"]
+    except InvalidField as error:
+        return [f"--tenant: {error.message}"]
+    except ChannelSecurityError as error:
+        return [str(error)]
+    return []
+
+
 def _refuse(screen: Screen, problems: Sequence[str]) -> NoReturn:
     for problem in problems[:-1]:
         screen.fail(problem)
@@ -272,7 +300,14 @@ def _refuse(screen: Screen, problems: Sequence[str]) -> NoReturn:
 
 
 def _tell(
-    screen: Screen, path: Path, output: Path, systems: Sequence["System"], *, store: bool, as_json: bool
+    screen: Screen,
+    path: Path,
+    output: Path,
+    systems: Sequence["System"],
+    *,
+    store: bool,
+    tenant: str,
+    as_json: bool,
 ) -> None:
     """What each way of ranking is worth, by agent; and the version, if one is kept."""
     from raglab.files.agent_runs import OFFLINE, AgentRunRecord, read_agent_runs
@@ -295,7 +330,9 @@ def _tell(
 
             metrics = means[OFFLINE, learner.rounds, learner.personalised]
             lineage = Lineage(
-                f"offline-ium round {learner.rounds}", metrics={"utility": metrics.get("macro")}
+                f"offline-ium round {learner.rounds}",
+                metrics={"utility": metrics.get("macro")},
+                tenant=tenant,
             )
             version = session.keep(ModelStore(home() / "reranker" / "models"), folder, lineage)
     if as_json:

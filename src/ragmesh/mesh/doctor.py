@@ -15,7 +15,7 @@ from typing import Final
 
 from ragmesh.mesh.machine import matrix_instructions, usable_cores, usable_memory
 from ragmesh.mesh.ports import is_free
-from ragmesh.mesh.settings import MeshSettings, threads_of
+from ragmesh.mesh.settings import HOST, MeshSettings, threads_of
 from ragmesh.mesh.state import read_running
 
 PYTHON: Final = (3, 11)
@@ -66,7 +66,7 @@ class Finding:
 
 
 def examine(settings: MeshSettings) -> list[Finding]:
-    """Looks at Python, packages, processor, memory, disk, models, GPU, Triton and ports."""
+    """Looks at Python, packages, processor, memory, disk, models, GPU, Triton, ports and who gets in."""
     return [
         _python(),
         _packages(),
@@ -78,7 +78,39 @@ def examine(settings: MeshSettings) -> list[Finding]:
         _gpu(),
         _triton(),
         _ports(settings),
+        _door(),
     ]
+
+
+def _door() -> Finding:
+    """Who would get in, and whether the mesh's own services would."""
+    from meshkit.security.channel_security import ChannelSecurity, ChannelSecurityError
+    from meshkit.security.door import Door, DoorError
+    from meshkit.settings import ServiceSettings, SettingsError, load
+
+    try:
+        shared = load(ServiceSettings)
+        door = Door.of(shared)
+        shown = ChannelSecurity.find()
+    except (SettingsError, DoorError, ChannelSecurityError) as error:
+        return Finding("door", Level.FAIL, "; ".join(str(error).splitlines()), "see docs/security.md")
+    detail = f"{HOST} alone: {door.described}"
+    asks = shared.api_keys is not None or bool(shared.jwks)
+    if asks and not (shown.credential.given or shared.tls_services):
+        return Finding(
+            "door",
+            Level.WARN,
+            f"{detail}; the services have nothing to show each other",
+            "set RAGMESH_API_KEY to a key with the role service (ragmesh keys new mesh --role service)",
+        )
+    if shared.allow_insecure:
+        return Finding(
+            "door",
+            Level.WARN,
+            f"{detail}; where a service is told to listen elsewhere, nothing guards it",
+            "unset RAGMESH_ALLOW_INSECURE unless something else guards it",
+        )
+    return Finding("door", Level.OK, detail)
 
 
 def _python() -> Finding:

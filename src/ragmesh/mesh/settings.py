@@ -89,6 +89,8 @@ def service_environment(
     threads = str(threads_of(service, base))
     environment = dict.fromkeys(_THREAD_VARIABLES, threads) | {"TOKENIZERS_PARALLELISM": "false"}
     environment |= {f"{service.prefix}{setting.upper()}": threads for setting in service.thread_settings}
+    if "triton" in service.needs:
+        environment |= _over_tls({**base, **settings.environment})
     environment.update(base)
     environment |= {
         "RAGMESH_HOME": str(settings.home),
@@ -106,3 +108,16 @@ def service_environment(
     }
     environment |= {f"{service.prefix}{name.upper()}": value for name, value in service.settings}
     return {**environment, **settings.environment}
+
+
+def _over_tls(given: Mapping[str, str]) -> dict[str, str]:
+    """How the generator speaks with a Triton server beside it, which speaks TLS where the mesh does."""
+    if not given.get("RAGMESH_TLS_CERT"):
+        return {}
+    names = {"TLS_CERT": "CERTIFICATE_CHAIN", "TLS_KEY": "PRIVATE_KEY", "TLS_CA": "ROOT_CERTIFICATES"}
+    files = {
+        f"RAGMESH_GENERATOR_TRITON_{ours}": given[f"RAGMESH_{name}"]
+        for name, ours in names.items()
+        if given.get(f"RAGMESH_{name}", "") not in ("", "system")
+    }
+    return {"RAGMESH_GENERATOR_TRITON_SSL": "true", **files}

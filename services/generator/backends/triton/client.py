@@ -51,12 +51,14 @@ class TritonClient:
 
     Args:
         target: ``host:port`` of the server's gRPC endpoint.
+        credentials: of TLS; None speaks plainly.
     """
 
-    def __init__(self, target: str) -> None:
+    def __init__(self, target: str, credentials: grpc.ChannelCredentials | None = None) -> None:
         self.target = target
         self._client = InferenceServerClient(
             with_scheme(target),
+            creds=credentials,
             channel_args=[
                 # What came in through the service has been limited there, and models limit what they write.
                 ("grpc.max_send_message_length", MAX_GRPC_MESSAGE_SIZE),

@@ -73,3 +73,14 @@ def test_a_run_of_another_seed_is_refused(agents: Path, capsys: pytest.CaptureFi
         pass
     assert _run(agents, "--output", str(run), "--seed", "1") == 2
     assert "seed was '0' and is '1' now; begin again in another folder" in capsys.readouterr().err
+
+
+def test_whose_a_version_is_must_be_known(
+    agents: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = str(agents.parent / "run")
+    assert _run(agents, "--output", run, "--store", "--tenant", "../acme") == 2
+    assert "--tenant" in capsys.readouterr().err
+    monkeypatch.setenv("RAGMESH_API_KEY", "rmk_of_acme")
+    assert _run(agents, "--output", run, "--store") == 2
+    assert "--tenant: must say whose the version is" in capsys.readouterr().err

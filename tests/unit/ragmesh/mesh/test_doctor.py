@@ -18,7 +18,7 @@ def test_looks_at_everything_and_changes_nothing(tmp_path: Path) -> None:
 
     assert set(findings) == {
         "python", "packages", "processor", "threads", "memory", "home",
-        "encoder", "generator", "gpu", "triton", "ports",
+        "encoder", "generator", "gpu", "triton", "ports", "door",
     }  # fmt: skip
     assert sys.executable in findings["python"].detail
     assert findings["encoder"].level is Level.OK
@@ -117,3 +117,21 @@ def test_matrix_instructions_by_their_flags(
     monkeypatch.setattr(machine, "_CPUINFO", tmp_path / "cpuinfo")
 
     assert machine.matrix_instructions() == said
+
+
+def test_it_says_who_gets_in(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    settings = MeshSettings(home=tmp_path, port=0)
+    assert found(settings)["door"] == doctor.Finding(
+        "door", Level.OK, "127.0.0.1 alone: plain text; asks nobody: open to all who reach it"
+    )
+    keys = tmp_path / "keys.toml"
+    monkeypatch.setenv("RAGMESH_API_KEYS", str(keys))
+    missing = found(settings)["door"]
+    assert (missing.level, "RAGMESH_API_KEYS" in missing.detail) == (Level.FAIL, True)
+    keys.write_text(f'[[key]]\nname = "mesh"\nsha256 = "{64 * "0"}"\nroles = ["service"]\n')
+    alone = found(settings)["door"]
+    assert (alone.level, "nothing to show each other" in alone.detail) == (Level.WARN, True)
+    monkeypatch.setenv("RAGMESH_API_KEY", "rmk_one")
+    assert found(settings)["door"].detail == "127.0.0.1 alone: plain text; asks for API keys"
+    monkeypatch.setenv("RAGMESH_ALLOW_INSECURE", "true")
+    assert found(settings)["door"].level is Level.WARN

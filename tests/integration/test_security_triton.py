@@ -1,0 +1,162 @@
+"""The way from a generator to a Triton server over TLS: checked when it starts, and trusted by both sides."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+import trustme
+
+from meshkit.errors import MeshError
+from meshkit.security.certificates import Certificates, channel_credentials
+from meshkit.settings import SettingsError, load
+from ragmesh.mesh import MeshSettings
+from ragmesh.mesh.services import GeneratorEngine, services_with
+from ragmesh.mesh.settings import service_environment
+from services.generator.backends.triton.client import TritonClient
+from services.generator.settings import GeneratorSettings
+from services.generator.triton.settings import TritonSettings
+from tests import triton_models
+from tests.triton_server import TritonServer, skip_where_impossible
+
+
+@dataclass(frozen=True)
+class Files:
+    """A certificate, its key and who signed it."""
+
+    chain: Path
+    key: Path
+    authorities: Path
+
+    @classmethod
+    def write(cls, folder: Path, authority: trustme.CA) -> Files:
+        folder.mkdir()
+        issued = authority.issue_cert("127.0.0.1", "triton.mesh")
+        files = cls(folder / "cert.pem", folder / "key.pem", folder / "ca.pem")
+        files.chain.write_bytes(b"".join(part.bytes() for part in issued.cert_chain_pems))
+        files.key.write_bytes(issued.private_key_pem.bytes())
+        files.authorities.write_bytes(authority.cert_pem.bytes())
+        return files
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """As settings of a generator."""
+        return {
+            "triton_ssl": True,
+            "triton_root_certificates": self.authorities,
+            "triton_certificate_chain": self.chain,
+            "triton_private_key": self.key,
+        }
+
+
+@pytest.fixture(scope="module")
+def authority() -> trustme.CA:
+    return trustme.CA()
+
+
+async def _started(target: str, *, within_s: float = 2, **fields: Any) -> bool:
+    """Starts the Triton side of a generator with its model, and says that the model can be asked."""
+    async with triton_models.opened(target, "llama", triton_start_s=within_s, **fields) as (model,):
+        return model.up
+
+
+async def test_server_and_generator_show_each_other_who_they_are(
+    tmp_path: Path, authority: trustme.CA
+) -> None:
+    skip_where_impossible()
+    from tests import tiny_models  # torch
+
+    files = Files.write(tmp_path / "triton-certs", authority)
+    mine = Files.write(tmp_path / "generator-certs", authority)
+    forged = Files.write(tmp_path / "forged-certs", trustme.CA())
+    home = tmp_path / "home"
+    home.mkdir()
+    server = TritonServer(
+        home,
+        {"llama": tiny_models.llama(tmp_path / "llama")},
+        settings={
+            "RAGMESH_TLS_CERT": str(files.chain),
+            "RAGMESH_TLS_KEY": str(files.key),
+            "RAGMESH_TLS_CA": str(files.authorities),
+            "RAGMESH_TLS_CLIENTS": "required",
+        },
+        credentials=channel_credentials(Certificates(mine.chain, mine.key, mine.authorities).material),
+    )
+    with server:
+        assert await _started(server.target, within_s=60, **mine.settings)
+        for wrong in (
+            {},
+            {"triton_ssl": True, "triton_root_certificates": mine.authorities},
+            mine.settings | {"triton_root_certificates": forged.authorities},
+            mine.settings | {"triton_certificate_chain": forged.chain, "triton_private_key": forged.key},
+        ):
+            with pytest.raises(SettingsError, match="no Triton server"):
+                await _started(server.target, **wrong)
+        trusting = TritonClient(
+            server.target, channel_credentials(Certificates(None, None, mine.authorities).material)
+        )
+        with pytest.raises(MeshError):
+            await trusting.check_live(timeout_s=5)
+        await trusting.close()
+
+
+@pytest.mark.parametrize("missing", ["triton_root_certificates", "triton_certificate_chain"])
+async def test_files_that_cannot_be_used_are_named_before_anything_is_asked(
+    tmp_path: Path, authority: trustme.CA, missing: str
+) -> None:
+    files = Files.write(tmp_path / "certs", authority)
+    wrong = files.settings | {missing: tmp_path / "none.pem"}
+    with pytest.raises(SettingsError, match=f"{missing.upper()}.*none.pem"):
+        await _started("127.0.0.1:9", **wrong)
+
+
+@pytest.mark.parametrize(
+    ("variables", "said"),
+    [
+        ({"TRITON_PRIVATE_KEY": "key.pem", "TRITON_SSL": "true"}, "a key needs its certificate"),
+        ({"TRITON_CERTIFICATE_CHAIN": "cert.pem", "TRITON_SSL": "true"}, "a key needs its certificate"),
+        ({"TRITON_ROOT_CERTIFICATES": "ca.pem"}, "TRITON_SSL=true would not be used"),
+    ],
+)
+def test_settings_that_do_not_fit_each_other_are_refused(
+    monkeypatch: pytest.MonkeyPatch, variables: dict[str, str], said: str
+) -> None:
+    for name, value in variables.items():
+        monkeypatch.setenv(f"RAGMESH_GENERATOR_{name}", value)
+    with pytest.raises(SettingsError, match=said):
+        load(GeneratorSettings)
+
+
+def test_a_server_that_others_reach_asks_for_certificates(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, authority: trustme.CA
+) -> None:
+    files = Files.write(tmp_path / "certs", authority)
+    monkeypatch.setenv("RAGMESH_TRITON_HOST", "192.0.2.1")
+    monkeypatch.setenv("RAGMESH_TLS_CERT", str(files.chain))
+    monkeypatch.setenv("RAGMESH_TLS_KEY", str(files.key))
+    monkeypatch.setenv("RAGMESH_TLS_CA", str(files.authorities))
+    monkeypatch.setenv("RAGMESH_API_KEYS", str(tmp_path / "keys.toml"))  # which Triton cannot look at
+    with pytest.raises(SettingsError, match="RAGMESH_TLS_CLIENTS=required"):
+        load(TritonSettings)
+    monkeypatch.setenv("RAGMESH_TLS_CLIENTS", "required")
+    assert load(TritonSettings).tls_clients == "required"
+    monkeypatch.setenv("RAGMESH_TRITON_HTTP_PORT", "8000")
+    with pytest.raises(SettingsError, match="neither TLS"):
+        load(TritonSettings)
+
+
+def test_a_mesh_that_speaks_tls_speaks_it_with_triton_too(tmp_path: Path) -> None:
+    settings = MeshSettings(home=tmp_path, port=0, services=services_with(GeneratorEngine.TRITON))
+    ports = {service.name: 1 for service in settings.services}
+    (generator,) = (one for one in settings.services if one.name == "generator")
+    base = {"RAGMESH_TLS_CERT": "c.pem", "RAGMESH_TLS_KEY": "k.pem", "RAGMESH_TLS_CA": "system"}
+    found = service_environment(generator, settings, ports, base=base, supervisor_pid=1)
+    assert {name: value for name, value in found.items() if "TRITON" in name and "TARGET" not in name} == {
+        "RAGMESH_GENERATOR_TRITON_SSL": "true",
+        "RAGMESH_GENERATOR_TRITON_CERTIFICATE_CHAIN": "c.pem",
+        "RAGMESH_GENERATOR_TRITON_PRIVATE_KEY": "k.pem",
+    }
+    plain = service_environment(generator, settings, ports, base={}, supervisor_pid=1)
+    assert "RAGMESH_GENERATOR_TRITON_SSL" not in plain
