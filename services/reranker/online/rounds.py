@@ -152,11 +152,13 @@ class Rounds:
     async def _train(self, round_: _Round) -> TrainingReport:
         settings, agent = self._settings, round_.agent
         since = round_.report.trained_upto
+        # A round that was killed or failed left another state behind, which is over now.
+        report = replace(round_.report, state=State.IDLE, progress=0.0)
         served = await self._pool.run(self._find, agent)
         if served.own is not None and (done := served.own.lineage.metrics.get(UPTO)) and done > since:
             # Promoted, and killed before it was told.
             return replace(
-                round_.report,
+                report,
                 trained_upto=int(done),
                 candidate_version="",
                 message=f"{served.version} serves",
@@ -171,14 +173,14 @@ class Rounds:
         material = _Material(heard, lessons(train, texts), lessons(held, texts), len(texts))
         if not material.lessons:
             return replace(
-                round_.report,
+                report,
                 trained_upto=heard.upto,
                 message=f"nothing to learn from: {material.told}",
             )
         made = await self._compute(round_, served, material)
         comparison = made.comparison
         told = f"{material.told}; nDCG {comparison.served:.3f} → {comparison.candidate:.3f}"
-        report = replace(round_.report, state=State.IDLE, progress=0.0, trained_upto=heard.upto)
+        report = replace(report, trained_upto=heard.upto)
         if not comparison.promotes:
             why = (
                 f"is worse (p = {comparison.p_worse:.3g})"

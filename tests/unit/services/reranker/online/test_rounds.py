@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -117,8 +118,12 @@ async def test_deleted_passages_are_left_out_and_counted(world: World) -> None:
     assert "20 passages are gone" in told.message
     await world.says(BOB, likes("water"), ASKED)
     world.passages.passages.clear()
-    told = await world.rounds().run(await world.training(BOB))
+    training = await world.training(BOB)
+    # As a trainer that was killed left it.
+    killed = replace(training.report, state=State.RUNNING, progress=0.5, message="step 1 of 2")
+    told = await world.rounds().run(replace(training, report=killed))
     assert told.message.startswith("nothing to learn from: ")
+    assert (told.state, told.progress) == (State.IDLE, 0.0)
     assert (await world.training(BOB)).pending == 0
 
 
