@@ -138,7 +138,7 @@ class Manifest:
             )
         except OSError as error:
             raise ManifestError(f"its manifest cannot be read: {error.strerror}") from None
-        except (ValueError, KeyError, TypeError, AttributeError) as error:
+        except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError) as error:
             raise ManifestError(f"its manifest cannot be understood: {type(error).__name__}") from None
 
     def write(self, folder: Path) -> None:

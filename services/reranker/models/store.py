@@ -286,5 +286,5 @@ def _pointed(path: Path) -> tuple[Audience, Pointer]:
         return Agent(str(agent["task_id"]), str(agent["model_id"]), tenant), pointer
     except FileNotFoundError:
         raise
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise ManifestError(f"{path.name} cannot be understood: {type(error).__name__}") from None

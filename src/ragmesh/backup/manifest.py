@@ -114,7 +114,7 @@ class Manifest:
             raise BackupError(f"{backup} is no backup: it has no {FILE}") from None
         except OSError as error:
             raise BackupError(f"{backup / FILE} cannot be read: {error.strerror}") from None
-        except (ValueError, KeyError, TypeError, AttributeError) as error:
+        except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError) as error:
             raise BackupError(f"{backup / FILE} cannot be understood: {type(error).__name__}") from None
         return manifest
 
@@ -152,5 +152,5 @@ def _inside(paths: Iterable[str]) -> None:
     # A backup comes from elsewhere: it must not name what is not its own.
     for path in paths:
         pure = PurePosixPath(path)
-        if not path or pure.is_absolute() or ".." in pure.parts or "\\" in path:
+        if not pure.parts or pure.is_absolute() or ".." in pure.parts or {"\\", "\0"} & set(path):
             raise ValueError(path)
