@@ -43,6 +43,8 @@ class PairTokenizer:
         self._tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
         self._tokenizer.no_truncation()
         self._tokenizer.no_padding()
+        # A passage that holds "[SEP]" has these letters, and does not end where they stand.
+        self._tokenizer.encode_special_tokens = True
 
     def ids(self, text: str) -> tuple[int, ...]:
         """Word-piece ids of ``text``, no special tokens."""

@@ -13,6 +13,7 @@ from meshkit.errors import FailedPrecondition, InvalidField
 from services.generator.domain import Augmentation, GenerationRequest, Passage, RelevanceRequest, Turn
 from services.generator.prompts import Template, TemplateLibrary, cut_to_fit, most_passages
 from services.generator.runtime.networks import Prompt
+from services.generator.runtime.special_tokens import SpecialTokens
 from services.generator.runtime.transcript import Detokenized, Transcript
 
 RANKING_TEMPLATE = "rankrag-context-ranking"
@@ -63,7 +64,8 @@ class TextPrompter:
 
     Passages go into the prompt, or (Fusion-in-Decoder) each makes a row of its own with the question. A
     prompt that does not fit loses turns, the oldest first, then whole passages from the end, then the end of
-    its only passage; the question is never cut.
+    its only passage; the question is never cut. What in a question, passage or turn would be a special token
+    is read as plain text.
 
     Args:
         name: what errors call the model.
@@ -88,6 +90,7 @@ class TextPrompter:
         self._tokenizer = tokenizer
         # A fast tokenizer sets its truncation in place and must not be used by two threads at once.
         self._lock = Lock()
+        self._specials = SpecialTokens(tokenizer)
         self._templates = templates
         self._encodes = encodes
         self._start = () if start is None or not encodes else (start,)
@@ -107,6 +110,7 @@ class TextPrompter:
 
     def prompt(self, request: GenerationRequest) -> Prompt:
         """What the model reads to answer."""
+        request = self._specials.broken_in(request)
         augmentation = request.augmentation or Augmentation.IN_PROMPT
         name = request.template or self._defaults[augmentation]
         template = self._templates.suiting(name, augmentation, turns=bool(request.turns))
@@ -149,6 +153,7 @@ class TextPrompter:
             raise FailedPrecondition(
                 "NO_RELEVANCE", f"the tokenizer of {self._name} does not tell True from False"
             )
+        request = self._specials.broken_in(request)
         name = request.template or RANKING_TEMPLATE
         template = self._templates.judging(name, turns=bool(request.turns))
         behind = () if self._encodes else verdicts.prefix
