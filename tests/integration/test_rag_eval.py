@@ -132,11 +132,13 @@ def test_everything_wrong_is_told_before_anything_is_answered(mesh: RunningMesh,
     assert "no reranker 'nothing'" in said
     assert not out.exists()
 
-    options = ("-c", DEMO, "-r", "nothing", "--template", "no-such")
-    said = finish(command(mesh, str(data), out, *options), 2)
+    options = ("-c", DEMO, "-k", "2", "-n", "3", "--template", "no-such")
+    said = finish(command(mesh, str(data), out, *options, "-r", "nothing"), 2)
 
     assert "there is no 'nothing'" in said
-    assert "no template 'no-such'" in said
+    # Templates only the generator knows, which is not asked to write for what is refused already.
+    assert "no-such" not in said
+    assert "no template 'no-such'" in finish(command(mesh, str(data), out, *options), 2)
     assert not out.exists()
 
     said = finish(command(mesh, "squad-open", out), 2)
