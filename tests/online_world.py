@@ -107,9 +107,11 @@ class Shelf:
 
     def __init__(self, passages: Mapping[str, Passage]) -> None:
         self.passages = dict(passages)
+        self.tenants: list[str] = []
 
     async def texts(self, keys: Iterable[PassageKey]) -> Mapping[PassageKey, Passage]:
         """What is there."""
+        self.tenants.append(callers.current().tenant)
         return {
             (collection, id_): self.passages[id_]
             for collection, id_ in keys

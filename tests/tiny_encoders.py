@@ -12,7 +12,7 @@ import torch
 from meshkit.placement import Placement
 from services.reranker.backends.adapters import LowRankAdapter
 from services.reranker.backends.encoder import Encoder, EncoderLoader
-from services.reranker.domain import Agent
+from services.reranker.domain import DEFAULT_TENANT, Agent
 from services.reranker.models import tokens
 from services.reranker.models.manifest import Kind, Lineage
 from services.reranker.models.store import ModelStore
@@ -41,9 +41,16 @@ def personal(folder: Path, target: Path, agents: Sequence[Agent], *, seed: int |
     return target
 
 
-def keep(store: ModelStore, folder: Path, provenance: str, agent: Agent | None = None) -> str:
+def keep(
+    store: ModelStore,
+    folder: Path,
+    provenance: str,
+    agent: Agent | None = None,
+    *,
+    tenant: str = DEFAULT_TENANT,
+) -> str:
     """A folder's model as a version of a store."""
-    with store.write(Lineage(provenance, agent=agent, metrics={"utility": 0.5})) as draft:
+    with store.write(Lineage(provenance, agent=agent, metrics={"utility": 0.5}, tenant=tenant)) as draft:
         for path in folder.iterdir():
             (draft.folder / path.name).write_bytes(path.read_bytes())
         draft.tokens = encoder(folder, version="").agent_tokens
