@@ -47,7 +47,10 @@ class ServiceTimes:
     @classmethod
     def of(cls, closed: Sequence[Measured]) -> "ServiceTimes | None":
         """What closed loops tell; None without one of a single caller."""
-        known = sorted((one for one in closed if one.completed_per_s > 0), key=lambda one: one.step.callers)
+        known = sorted(
+            (one for one in closed if one.completed_per_s > 0 and len(one.latencies_ms())),
+            key=lambda one: one.step.callers,
+        )
         if not known or known[0].step.callers != 1:
             return None
         alone = known[0].latencies_ms() / 1e3

@@ -346,9 +346,9 @@ def _run(way: Any, given: dict[str, Any]) -> None:
         out: Path = given["out"]
         with Journal(out / "bench.journal", plan.as_settings()) as journal:
             with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-                run = runner.run(_measured(screen, plan, items, watched, addresses, journal))
+                run, stopped = runner.run(_measured(screen, plan, items, watched, addresses, journal))
             _report(screen, run, out)
-    if run.interrupted or not run.steps:
+    if stopped:
         raise typer.Exit(130)
 
 
@@ -422,7 +422,8 @@ async def _measured(
     watched: "tuple[dict[str, int], dict[str, str]]",
     addresses: "Addresses",
     journal: Any,
-) -> "Run":
+) -> "tuple[Run, bool]":
+    """The run, and whether it was stopped."""
     import asyncio
     import time
     from contextlib import AsyncExitStack
@@ -464,9 +465,8 @@ async def _measured(
             first=int(time.time()) % 1_000_000 * 1_000 if plan.settings.distinct else 0,
         )
         await _until_stopped(session, stop)
-    return concluded(
-        plan.way, plan.settings, session.steps, plan.slo, facts, local=bool(pids), seed=plan.seed
-    )
+    run = concluded(plan.way, plan.settings, session.steps, plan.slo, facts, local=bool(pids), seed=plan.seed)
+    return run, stop.is_set()
 
 
 async def _until_stopped(session: "Session", stop: Any) -> None:
@@ -504,6 +504,9 @@ class _Watcher:
         from ragmesh.bench.step import Spread
 
         spread = Spread.of(measured.latencies_ms())
+        if not spread.count:
+            self._screen.note(f"  no call ended well: {measured.codes() or 'none was counted'}", "yellow")
+            return
         failed = f", {measured.error_share:.1%} failed" if measured.error_share else ""
         due = f"{measured.offered_per_s:.3g} due/s, " if measured.step.kind != "closed" else ""
         self._screen.note(

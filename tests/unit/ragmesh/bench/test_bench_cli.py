@@ -144,10 +144,14 @@ def test_failed_asks_are_counted_by_their_code(
     for service, _ in scripted.addresses.items():
         monkeypatch.setenv(f"RAGMESH_CLIENT_{service.upper()}_TARGET", "127.0.0.1:1")
     out = tmp_path / "run"
-    assert _bench("load", "ask", "--out", out, "--rate", "20", *QUICK) == 0
-    (step,) = read_steps(out / "steps.jsonl")
-    assert set(step.codes()) == {"UNAVAILABLE UNREACHABLE"}
-    assert step.error_share == 1.0
+    assert _bench("load", "ask", "--out", out, "--rate", "20,30", *QUICK) == 0
+    for step in read_steps(out / "steps.jsonl"):
+        assert set(step.codes()) == {"UNAVAILABLE UNREACHABLE"}
+        assert step.error_share == 1.0
+    assert "UNAVAILABLE" in (out / "report.md").read_text(encoding="utf-8")
+    assert _bench("ramp", "ask", "--out", tmp_path / "ramp", *QUICK) == 0
+    report = json.loads((tmp_path / "ramp" / "report.json").read_text(encoding="utf-8"))
+    assert report["knee"] is None
 
 
 def test_ctrl_c_leaves_a_report_of_what_was_measured(mesh: ScriptedMesh, tmp_path: Path) -> None:
