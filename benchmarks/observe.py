@@ -16,7 +16,7 @@ from ragmesh.common.v1 import common_pb2
 from ragmesh.evaluator.v1 import evaluator_service_pb2 as pb
 from services.evaluator.backends.sql import SqlObservationStore
 from services.evaluator.codec import observations
-from services.evaluator.domain import Measurement, Observation
+from services.evaluator.domain import DEFAULT_TENANT, Measurement, Observation
 from services.evaluator.engine import Evaluator
 from services.evaluator.measurement import measure as measured
 
@@ -180,7 +180,7 @@ async def measure(
         reports = []
         for _ in range(2):
             begin = time.perf_counter()
-            report = await evaluator.report("run")
+            report = await evaluator.report(DEFAULT_TENANT, "run")
             reports.append(time.perf_counter() - begin)
             alone.append(await stores[1].append(_read(sources[1], 1)))
         if report.num_observations != events + timed // commit * commit + len(alone) - 1:
