@@ -11,6 +11,7 @@ import sys
 from pathlib import Path
 
 import grpc
+import psutil
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from meshkit.channel import connect
@@ -56,15 +57,43 @@ class Killable:
 
     async def start(self) -> None:
         """Starts it and waits until it serves."""
+        self._running = await self._spawned()
+        await self._serves(self._running)
+
+    async def replace(self, *, waits_for_end: bool = False) -> None:
+        """Starts another process on the port, which it must share, and ends this one when that can answer.
+
+        Args:
+            waits_for_end: whether the other waits for a lock that this one has.
+        """
+        before = self._running
+        assert before is not None
+        file = self.log.with_suffix(".address")
+        file.unlink(missing_ok=True)
+        self.also(**{f"RAGMESH_{self.name.upper()}_PORT_FILE": str(file)})
+        self._running = await self._spawned()
+        async with asyncio.timeout(600):
+            while not (self._waits_for_lock() if waits_for_end else file.exists()):
+                assert self._running.poll() is None, f"the {self.name} ended"
+                await asyncio.sleep(0.1)
+        before.send_signal(signal.SIGTERM)
+        assert await asyncio.to_thread(before.wait, 60) == 0
+        await self._serves(self._running)
+
+    def _waits_for_lock(self) -> bool:
+        opened = psutil.Process(self.pid).open_files()
+        return any(file.path.endswith(".lock") for file in opened)
+
+    async def _spawned(self) -> subprocess.Popen[bytes]:
         command = [sys.executable, "-m", self._module]
         with self.log.open("ab") as log:  # to be read where a test fails
-            self._running = await asyncio.to_thread(
-                subprocess.Popen, command, env=self._environment, stderr=log
-            )
+            return await asyncio.to_thread(subprocess.Popen, command, env=self._environment, stderr=log)
+
+    async def _serves(self, process: subprocess.Popen[bytes]) -> None:
         async with connect(self.address, service=_HEALTH) as channel, asyncio.timeout(300):
             health = health_pb2_grpc.HealthStub(channel)
             while True:
-                assert self._running.poll() is None, f"the {self.name} ended"
+                assert process.poll() is None, f"the {self.name} ended"
                 try:
                     reply = await health.Check(health_pb2.HealthCheckRequest(), timeout=5)
                     if reply.status == health_pb2.HealthCheckResponse.SERVING:

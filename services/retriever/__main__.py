@@ -39,6 +39,9 @@ COLLECTION_NAME = collection_service_pb2.DESCRIPTOR.services_by_name["Collection
 """Full name of the service that keeps collections."""
 
 
+_TAKE_OVER_S = 120.0
+
+
 class RetrieverService:
     """Everything of one retriever process, put together; also its lifecycle.
 
@@ -69,6 +72,8 @@ class RetrieverService:
             ServerStartError: either cannot be had; one line that says what to do.
         """
         settings = self._settings
+        # Before the folder of collections is waited for: what comes after is a gap where one takes over.
+        await self._pool.run(ranking.warm)
         try:
             encoder = await self._pool.run(_load_encoder, settings) if settings.encoder else None
             analyzers = cache(analyzer)
@@ -87,7 +92,11 @@ class RetrieverService:
                     settings.home / "collections",
                     Recipe(analyzers, encoder, settings.embed_at_once, catalogue.carry, catalogue.ahead),
                     catalogue.prepare,
-                    Options(quotas=_quotas(settings), verify_bytes=settings.verify_bytes),
+                    Options(
+                        quotas=_quotas(settings),
+                        verify_bytes=settings.verify_bytes,
+                        lock_wait_s=_TAKE_OVER_S if settings.share_port else 0.0,
+                    ),
                 )
                 await store.start()
             if settings.web_sources:
@@ -95,7 +104,6 @@ class RetrieverService:
                 await self._web.start()
         except CannotStart as error:
             raise ServerStartError(str(error)) from None
-        await self._pool.run(ranking.warm)
         admission = Admission(settings.max_work, "texts", queue_s=settings.queue_s)
         engine = RetrieverEngine(store, catalogue.retrievers, catalogue.default, self._pool, admission)
         self._retriever.open(

@@ -142,7 +142,7 @@ class Guard(HandlerInterceptor):
             except asyncio.CancelledError as error:
                 if task in self._ended and not context.cancelled():
                     task.uncancel()
-                    await abort(context, Unavailable("SHUTTING_DOWN", "the service ended before it"))
+                    await abort(context, Unavailable("CUT_SHORT", "the service ended before it"))
                 if _is_asked_for():
                     raise
                 await abort(context, StrayCancellationError().with_traceback(error.__traceback__))

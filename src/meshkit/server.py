@@ -117,8 +117,9 @@ class MeshServer:
                 self._watchers,
             ],
             options=[
-                # Off, so that a second server on the port is an error and not half of the answers.
-                ("grpc.so_reuseport", 0),
+                # Off, so that a second server on the port is an error and not half of the answers; unless it
+                # is the one that takes over.
+                ("grpc.so_reuseport", int(settings.share_port)),
                 ("grpc.max_send_message_length", settings.max_message_bytes),
                 ("grpc.max_receive_message_length", settings.max_message_bytes),
                 *settings.connection_age,
@@ -154,14 +155,25 @@ class MeshServer:
         Raises:
             ServerStartError: the address or the port file cannot be had.
         """
-        self._bind()
+        shared = self._settings.share_port
+        if shared:
+            # Whoever connects must not be sent to a process that is not ready while another one is.
+            await self._lifecycle.start()
+            self._guard.open()
+        try:
+            self._bind()
+        except ServerStartError:
+            if shared:
+                await self._lifecycle.stop()
+            raise
         await self._set_health(_NOT_SERVING)
         await self._health.set("live", _SERVING)  # for whoever restarts what does not answer at all
         await self._server.start()
         try:
             if self._settings.port_file is not None:
                 self._write_port_file(self._settings.port_file)
-            await self._lifecycle.start()
+            if not shared:
+                await self._lifecycle.start()
         except BaseException:
             await self._server.stop(0)
             self._remove_port_file()
@@ -247,7 +259,7 @@ class MeshServer:
     def _bind(self) -> None:
         host, port = self._settings.host, self._settings.port
         try:
-            _probe(host, port)
+            _probe(host, port, shared=self._settings.share_port)
             self._port = port
             if self._door.credentials is None:
                 self._port = self._server.add_insecure_port(self.address)
@@ -292,15 +304,18 @@ def _metering(settings: ServiceSettings, telemetry: Telemetry) -> tuple[Metering
         raise ServerStartError(f"RAGMESH_LIMITS: {error}") from None
 
 
-def _probe(host: str, port: int) -> None:
+def _probe(host: str, port: int, *, shared: bool) -> None:
     """Binds and lets go, for the reason that gRPC does not give when binding fails."""
     family, kind, protocol, _, address = socket.getaddrinfo(
         host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
     )[0]
     with socket.socket(family, kind, protocol) as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        if shared:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
         probe.bind(address)
-        probe.listen(1)
+        if not shared:  # it would be given callers of the other process
+            probe.listen(1)
 
 
 async def serve(

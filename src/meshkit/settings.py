@@ -55,6 +55,9 @@ class ServiceSettings(BaseSettings):
     """Address to listen on."""
     port: int = Field(default=0, ge=0, le=65535)
     """Port to listen on, [0, 65535]; 0 lets the system choose."""
+    share_port: bool = False
+    """Whether the next process of this service may listen on the port too, to take over without a gap: each
+    listens only once it can answer. Not with ``port`` 0."""
     port_file: Path | None = None
     """File that gets ``host:port`` once bound."""
     home: Path = Field(

@@ -33,6 +33,7 @@ from ragmesh.client import (
 from ragmesh.collection import Collection, Ingested, Lexical
 from ragmesh.conversation import ConversationOptions
 from ragmesh.conversation_calls import AsyncConversation
+from ragmesh.door import Door
 from ragmesh.evaluator.v1 import evaluator_service_pb2 as evaluator_pb2
 from ragmesh.evaluator.v1 import evaluator_service_pb2_grpc as evaluator_grpc
 from ragmesh.events import AskResult, Event
@@ -340,15 +341,22 @@ class AsyncClient(learning.AsyncLearningCalls):
 
     async def _events(self, request: orchestrator_pb2.AskRequest, timeout: float) -> AsyncIterator[Event]:
         stub = orchestrator_grpc.OrchestratorServiceStub(self._channels["orchestrator"])
-        call = stub.Ask(request, timeout=timeout)
-        try:
-            async for message in call:
-                if (event := codec.event(message)) is not None:
-                    yield event
-        except grpc.RpcError as exc:
-            raise self._error(exc, "orchestrator") from exc
-        finally:
-            call.cancel()
+        door = Door(timeout)
+        while True:
+            call = stub.Ask(request, timeout=door.left_s)
+            try:
+                async for message in call:
+                    door.passed()
+                    if (event := codec.event(message)) is not None:
+                        yield event
+                return
+            except grpc.RpcError as exc:
+                error = self._error(exc, "orchestrator")
+                if not door.opens_again(error):
+                    raise error from exc
+            finally:
+                call.cancel()
+            await asyncio.sleep(door.pause_s)
 
     def _error(self, exc: grpc.RpcError, service: str) -> MeshError:
         return codec.error(exc, service=service, address=getattr(self.addresses, service))

@@ -227,7 +227,7 @@ async def test_after_the_grace_running_calls_are_ended(serve: Any, call: Any) ->
         with pytest.raises(grpc.RpcError) as failed:
             await running
     refused = errors.from_rpc_error(failed.value)
-    assert (refused.code, refused.reason) == (grpc.StatusCode.UNAVAILABLE, "SHUTTING_DOWN")
+    assert (refused.code, refused.reason) == (grpc.StatusCode.UNAVAILABLE, "CUT_SHORT")
     assert lifecycle.events[-1] == "stopped"
 
 

@@ -8,6 +8,7 @@ import logging
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from threading import Event
 from typing import Any, Final, TypeVar
@@ -65,6 +66,8 @@ class Options:
     """Collections that may be written at a time, [1, inf)."""
     merge_threads: int = 2
     """Merges at a time, [1, inf)."""
+    lock_wait_s: float = 0.0
+    """How long another process that has the folder is waited for. Seconds, [0, inf)."""
     retry_s: float = 10.0
     """Wait before vectors are made again for which an encoder elsewhere was away. Seconds, (0, inf)."""
 
@@ -182,7 +185,9 @@ class SegmentStore:
         """
         try:
             self._root.mkdir(parents=True, exist_ok=True)
-            self._lock = FolderLock(self._root)
+            self._lock = await self._pool.run(
+                partial(FolderLock, self._root, wait_s=self._options.lock_wait_s)
+            )
             for key in await self._pool.run(shelf.collections, self._root):
                 unread = await self._pool.run(self._open, key)
                 if unread:

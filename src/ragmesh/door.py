@@ -1,0 +1,47 @@
+"""Asks that a server turned away at its door as it stopped or started, and that may come again."""
+
+import time
+from typing import Final
+
+from meshkit.errors import MeshError
+
+_TURNED_AWAY: Final = frozenset({"STARTING", "SHUTTING_DOWN", "CANCELLED"})
+_ATTEMPTS: Final = 6
+_FIRST_PAUSE_S: Final = 0.05
+
+
+class Door:
+    """Whether a call that failed was not let in, so that sending it again does nothing twice.
+
+    An ask has effects, so it is not repeated as what only reads is. But a server that is being replaced says
+    so before it begins anything, and the first event of an ask comes before its first effect: until then it
+    may be sent again, to the server's successor.
+
+    Args:
+        timeout_s: for all attempts together. Seconds.
+    """
+
+    def __init__(self, timeout_s: float) -> None:
+        self._ends = time.monotonic() + timeout_s
+        self._attempts = 1
+        self._passed = False
+        self.pause_s = _FIRST_PAUSE_S
+        """How long to wait before the next attempt. Seconds."""
+
+    @property
+    def left_s(self) -> float:
+        """What is left of the time. Seconds."""
+        return max(0.001, self._ends - time.monotonic())
+
+    def passed(self) -> None:
+        """Something came of the call."""
+        self._passed = True
+
+    def opens_again(self, error: MeshError) -> bool:
+        """Whether the call that failed so may be sent again; the pause before that doubles."""
+        if self._passed or error.reason not in _TURNED_AWAY or self._attempts >= _ATTEMPTS:
+            return False
+        if self._attempts > 1:
+            self.pause_s *= 2
+        self._attempts += 1
+        return self.left_s > self.pause_s
