@@ -16,6 +16,7 @@ import os
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from pickle import UnpicklingError
 from typing import Any, Final
 
 import numpy as np
@@ -325,10 +326,14 @@ def _save(
 def _resume(
     path: Path, identity: str, parameters: dict[str, Any], optimizer: torch.optim.Optimizer
 ) -> list[float]:
-    """The losses so far, with parameters and optimiser as they were; none if the checkpoint is another's."""
+    """The losses so far, with parameters and optimiser as they were; none if the checkpoint is another's, or
+    was cut off when the machine went down."""
     if not path.is_file():
         return []
-    state: dict[str, Any] = torch.load(path, map_location="cpu", weights_only=True)
+    try:
+        state: dict[str, Any] = torch.load(path, map_location="cpu", weights_only=True)
+    except (RuntimeError, EOFError, OSError, UnpicklingError):
+        return []
     if state.get("identity") != identity:
         return []
     with torch.no_grad():

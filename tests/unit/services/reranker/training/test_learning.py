@@ -226,6 +226,16 @@ def test_a_checkpoint_of_other_examples_is_not_used(folder: Path, tmp_path: Path
     assert _same(_state(model), _state(again))
 
 
+@pytest.mark.parametrize("left", [0.0, 0.01, 0.5, 0.99])
+def test_a_checkpoint_that_was_cut_off_is_not_used(tmp_path: Path, left: float) -> None:
+    path, layer = tmp_path / "learning.pt", torch.nn.Linear(2, 1)
+    parameters, optimizer = dict(layer.named_parameters()), torch.optim.Adam(layer.parameters())
+    learning._save(path, "same", parameters, optimizer, [0.5])
+    assert learning._resume(path, "same", parameters, optimizer) == [0.5]
+    path.write_bytes(path.read_bytes()[: int(left * path.stat().st_size)])
+    assert learning._resume(path, "same", parameters, optimizer) == []
+
+
 def test_the_rate_rises_stays_and_falls() -> None:
     options = Options(warm_up=0.1, decay=0.2)
     assert [options.factor(step, 20) for step in range(20)] == pytest.approx(
