@@ -75,10 +75,19 @@ def weights() -> dict[str, torch.Tensor]:
     return {f"bert.{name}": one for name, one in found.items() if not name.endswith("position_ids")}
 
 
-def fresh(*, seed: int) -> tuple[Any, Any]:
+def fresh(*, seed: int, reader: Path | None = None) -> tuple[Any, Any]:
     """A new cross-encoder: tokenizer and model, with a drawn head and tokens of unknown agents.
 
     What is not shipped does not require gradients.
+
+    Args:
+        seed: of the head.
+        reader: weights (safetensors) of a pointer model on the same base, the generator's bundled one, say:
+            its upper layers are begun with. It reads pairs of the same form and has learned already where
+            an answer is; from the base's alone, which knows no pairs, ranking is learned far more slowly.
+
+    Raises:
+        ModelError: the base package is missing or another one, or the reader is of another shape.
     """
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
@@ -86,11 +95,29 @@ def fresh(*, seed: int) -> tuple[Any, Any]:
     missing, unexpected = model.load_state_dict(weights(), strict=False)
     if unexpected or {name.split(".")[0] for name in missing} != {"classifier"}:
         raise ModelError(f"{PACKAGE} is of another shape: {sorted([*missing, *unexpected])[:3]}")
+    if reader is not None:
+        _begin_with(model, reader)
     read = tokenizer()
     tokens.add_agents(read, model, ())
     freeze(model)
     model.train(mode=False)
     return read, model
+
+
+def _begin_with(model: Any, reader: Path) -> None:
+    prefix = "encoder.layers."
+    found = {
+        f"bert.encoder.layer.{name.removeprefix(prefix)}": tensor.float()
+        for name, tensor in load_file(reader).items()
+        if name.startswith(prefix)
+    }
+    upper = tuple(
+        f"bert.encoder.layer.{layer}." for layer in range(FROZEN_LAYERS, config().num_hidden_layers)
+    )
+    wanted = {name: one.shape for name, one in model.state_dict().items() if name.startswith(upper)}
+    if {name: one.shape for name, one in found.items()} != wanted:
+        raise ModelError(f"{reader} holds no upper layers of a pointer model on {PACKAGE}")
+    model.load_state_dict(found, strict=False)
 
 
 def freeze(model: Any) -> None:

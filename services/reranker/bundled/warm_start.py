@@ -32,6 +32,7 @@ def main() -> int:
     )
     parser.add_argument("--data", type=Path, required=True, help="folder of squad-open and wiki-multitask")
     parser.add_argument("--output", type=Path, required=True, help="folder for checkpoint, log and model")
+    parser.add_argument("--reader", type=Path, help="weights of a pointer model whose layers are begun with")
     parser.add_argument("--steps", type=int, default=1200, help="optimiser steps")
     parser.add_argument("--batch-size", type=int, default=16, help="pairs of a step")
     parser.add_argument("--negatives", type=int, default=2, help="wrong passages of a question")
@@ -50,7 +51,7 @@ def main() -> int:
     examples = squad.ranking_examples(
         corpus, questions=-(-pairs // (1 + told.negatives)), negatives=told.negatives, seed=told.seed
     )[:pairs]
-    tokenizer, model = base.fresh(seed=told.seed)
+    tokenizer, model = base.fresh(seed=told.seed, reader=told.reader)
     options = Options(
         epochs=1,
         batch_size=told.batch_size,
@@ -101,6 +102,7 @@ def main() -> int:
         "max_length": told.max_length,
         "seed": told.seed,
         "bfloat16": not told.float32,
+        "reader_sha256": base.fingerprint(told.reader) if told.reader else None,
         "examples": len(examples),
         "questions_in_corpus": len(corpus.questions),
         "articles_left_out": len(without),

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import torch
+from safetensors.torch import save_file
 
 from meshkit.models import ModelError
 from meshkit.settings import SettingsError
@@ -98,3 +99,28 @@ def test_the_setting_names_it(
     monkeypatch.setattr(artifact, "folder", lambda: tmp_path / "nowhere")
     with pytest.raises(SettingsError, match="RAGMESH_RERANKER_CROSS_ENCODER: no cross-encoder ships"):
         origin_of(settings)
+
+
+def test_a_readers_upper_layers_are_begun_with_and_the_rest_stays_the_bases(tmp_path: Path) -> None:
+    generator = torch.Generator().manual_seed(3)
+    begun = base.weights()
+    layers = {
+        name.replace("bert.encoder.layer.", "encoder.layers."): torch.randn(one.shape, generator=generator)
+        for name, one in begun.items()
+        if name.startswith(tuple(f"bert.encoder.layer.{layer}." for layer in range(base.FROZEN_LAYERS, 6)))
+    }
+    reader = tmp_path / "reader.safetensors"
+    save_file({**layers, "encoder.copy_key.bias": torch.zeros(3)}, reader)
+    _, model = base.fresh(seed=1, reader=reader)
+    state = model.state_dict()
+    for name, one in begun.items():
+        if name.endswith("word_embeddings.weight"):
+            assert torch.equal(state[name][: len(one)], one)
+        else:
+            wanted = layers.get(name.replace("bert.encoder.layer.", "encoder.layers."), one)
+            assert torch.equal(state[name], wanted), name
+
+    layers.popitem()
+    save_file(layers, reader)
+    with pytest.raises(ModelError, match="no upper layers of a pointer model"):
+        base.fresh(seed=1, reader=reader)
