@@ -238,8 +238,8 @@ def universe(
                 for passage in ranking:
                     places.setdefault(passage, len(places))
     known = {} if judged is None else judged
-    for passage, usefulness in known.items():
-        if pool is None or usefulness > 0:
+    for passage, grade in known.items():
+        if pool is None or grade > 0:
             places.setdefault(passage, len(places))
     usefulness = np.array([known.get(passage, 0.0) for passage in places])
     return places, usefulness
