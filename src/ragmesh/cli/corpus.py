@@ -64,7 +64,7 @@ def collections(
 ) -> None:
     """List the collections."""
     from ragmesh.cli.views import moment
-    from ragmesh.client import Client
+    from ragmesh.client import Client, lacks_vectors
 
     screen = Screen()
     with Client() as mesh:
@@ -79,7 +79,8 @@ def collections(
         screen.line("No collections yet; make one with: ragmesh ingest FILE --collection NAME")
         return
     table = screen.table(
-        "collection", "passages", "on disk", "encoder", "version", "updated", right=("passages", "on disk")
+        *("collection", "passages", "on disk", "encoder", "version", "updated", "embedded"),
+        right=("passages", "on disk", "embedded"),
     )
     for one in found:
         table.add_row(
@@ -89,6 +90,7 @@ def collections(
             one.encoder or "–",
             one.version,
             moment(one.updated_at),
+            f"{one.embedded:.1%}" if lacks_vectors(one) else "all" if one.encoder else "–",
         )
     screen.out.print(table)
 
