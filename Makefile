@@ -3,7 +3,7 @@
 SHELL := bash
 .SHELLFLAGS := -eu -o pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help venv install demo up triton down test lint drift breaking bench proto clean train-pointer
+.PHONY: help venv install demo up triton down test lint drift breaking bench load-test proto clean train-pointer
 
 # Python 3.11 or newer; PYTHON=... names one.
 PYTHON ?= $(shell for p in python3.11 python3.12 python3.13 python3; do command -v $$p && break; done)
@@ -86,6 +86,9 @@ breaking: install # The contract of main still holds
 
 bench: install ## Measure against the floors, side by side, and write docs/benchmarks.md
 	$(BIN)/python -m benchmarks
+
+load-test: install ## Load a mesh of its own until it is full, and write docs/bench.md and docs/capacity.md (half an hour)
+	$(BIN)/python -m benchmarks.load_test
 
 train-pointer: install ## Train the bundled model further, into build/pointer (hours on two cores; interrupted, it goes on)
 	$(BIN)/ragmesh train rankrag --recipe bundled --model bundled --output build/pointer \

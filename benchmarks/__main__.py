@@ -340,6 +340,29 @@ def _retrieval() -> tuple[str, str]:
     return retrieval.HEADING, retrieval.section(found, (time.perf_counter() - began) / 60)
 
 
+def _overload() -> tuple[str, str]:
+    from benchmarks import overload
+
+    pace, seconds, factor, seed = overload.Pace(), 30.0, 4.0, 7
+    found = overload.measure(pace, seconds=seconds, factor=factor, seed=seed)
+    return (
+        "Four times what it can bear",
+        overload.report(found, pace, seconds=seconds, factor=factor, seed=seed),
+    )
+
+
+def _scale_out() -> tuple[str, str]:
+    from benchmarks import scale_out
+
+    return scale_out.HEADING, scale_out.section(scale_out.measure())
+
+
+def _telemetry() -> tuple[str, str]:
+    from benchmarks import telemetry
+
+    return telemetry.HEADING, telemetry.section(telemetry.measure())
+
+
 SECTIONS = {
     "mesh": (_mesh, ("grpcio", "protobuf")),
     "bm25": (_bm25, ("numpy", "numba", "rank-bm25")),
@@ -354,6 +377,9 @@ SECTIONS = {
     "generation": (_generation, ("torch", "transformers", "ctranslate2", "tritonclient")),
     "ranking": (_ranking, ("torch", "transformers", "sentence-transformers")),
     "swapping": (_swapping, ("torch", "transformers", "grpcio")),
+    "overload": (_overload, ("grpcio", "protobuf")),
+    "scale-out": (_scale_out, ("grpcio", "protobuf")),
+    "telemetry": (_telemetry, ("grpcio", "opentelemetry-sdk")),
 }
 
 
