@@ -45,5 +45,5 @@ class SpecialTokens:
             turns=tuple(Turn(self.broken(one.question), self.broken(one.answer)) for one in request.turns),
         )
 
-    def _passages(self, passages: Sequence[Passage]) -> Sequence[Passage]:
+    def _passages(self, passages: Sequence[Passage]) -> tuple[Passage, ...]:
         return tuple(Passage(one.id, self.broken(one.title), self.broken(one.text)) for one in passages)
