@@ -61,7 +61,7 @@ def _rebuild(op: Operations) -> None:
         op.rename_table(name, before)
         old = sa.inspect(here).get_columns(before)
         # Keys of SQLite's own numbering come first, others get the tenant in front.
-        primary = [one["name"] for one in old if one["primary_key"]]
+        primary = sa.inspect(here).get_pk_constraint(before)["constrained_columns"]
         numbered = len(primary) == 1
         columns: list[Any] = [
             sa.Column(
