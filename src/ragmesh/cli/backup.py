@@ -20,7 +20,9 @@ def backup(
     home: _Home = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the manifest as JSON.")] = False,
 ) -> None:
-    """Copy observations, feedback, the outbox, models and collections, while the mesh runs.
+    """Copy everything a mesh must not lose.
+
+    Observations, feedback, the outbox, models and collections, while the mesh runs.
 
     Databases in PostgreSQL are read with pg_dump, by the services' own RAGMESH_…_DATABASE_URL.
     """
@@ -46,7 +48,9 @@ def restore(
     check: Annotated[bool, typer.Option("--check", help="Only read the backup and compare it.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print the manifest as JSON.")] = False,
 ) -> None:
-    """Bring back what `ragmesh backup` copied; the mesh must be stopped.
+    """Bring back what `backup` copied.
+
+    The mesh must be stopped.
 
     Every file is compared with its SHA-256 before anything is touched.
     """

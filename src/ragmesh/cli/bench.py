@@ -79,7 +79,7 @@ def bench() -> typer.Typer:
     """The commands of ``ragmesh bench``."""
     app = typer.Typer(
         name="bench",
-        help="Load tests: latency from when a call was due, the knee, its prediction, and what a load needs.",
+        help="Load a mesh, and see what it bears.",
         rich_markup_mode=None,
         context_settings={"help_option_names": ["-h", "--help"]},
     )
@@ -128,7 +128,9 @@ def load(
     pid: Pid = None,
     target: Target = None,
 ) -> None:
-    """Measure some loads: at rates, with callers who wait, or as calls once came.
+    """Measure some loads.
+
+    At rates, with callers who wait, or as calls once came.
 
     A run that was stopped or killed goes on where it was with the same command.
     """
@@ -170,7 +172,9 @@ def ramp(
     pid: Pid = None,
     target: Target = None,
 ) -> None:
-    """Find the knee: the rate at which calls take twice as long as alone, measured and predicted.
+    """Find the knee, and predict it.
+
+    It is the rate at which calls take twice as long as alone.
 
     First callers who wait tell a queueing model how fast the mesh is; then calls come at rising rates, until
     two of them were clearly too much.
@@ -218,7 +222,10 @@ def sweep(
     pid: Pid = None,
     target: Target = None,
 ) -> None:
-    """Measure one load under many settings: what N, k, α and concurrency cost, and what they are worth."""
+    """Measure one load under many settings.
+
+    What N, k, α and concurrency cost, and what they are worth.
+    """
     _run("sweep", locals())
 
 
@@ -233,7 +240,9 @@ def compare(
     seed: Seed = 0,
     as_json: Annotated[bool, typer.Option("--json", help="Print it as JSON.")] = False,
 ) -> None:
-    """Compare two runs, step by step; exit status 1 if the second is worse.
+    """Compare two runs, step by step.
+
+    Exit status 1 if the second is worse.
 
     It is worse where the whole interval of a time's ratio, or of the difference of failed calls, lies beyond
     what is allowed.
@@ -288,7 +297,10 @@ def capacity(
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print it as JSON.")] = False,
 ) -> None:
-    """Tell what rates of asks need: processors, GPUs, pods and index shards, from a measured run."""
+    """Tell what rates of asks need.
+
+    Processors, GPUs, pods and index shards, from a measured run.
+    """
     screen = Screen()
     with _needed():
         import json

@@ -28,7 +28,7 @@ def collection() -> typer.Typer:
     """The commands of ``ragmesh collection``."""
     app = typer.Typer(
         name="collection",
-        help="Write a collection to a file, or make one from it.",
+        help="Write collections to files, and read them.",
         rich_markup_mode=None,
         context_settings={"help_option_names": ["-h", "--help"]},
     )
