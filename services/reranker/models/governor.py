@@ -253,7 +253,7 @@ class Governor:
         return None
 
     async def _has(self, tenant: str, version: str) -> bool:
-        """Whether a tenant has a version, whole or not. One that does not say whose it is, is the default's."""
+        """Whether a tenant has a version, whole or not. One that names no tenant is the default one's."""
         if not self._store.has(version):
             return False
         if version not in self._manifests and tenant == DEFAULT_TENANT:
