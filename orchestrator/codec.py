@@ -11,10 +11,11 @@ from datetime import UTC, datetime
 from itertools import pairwise
 from typing import Final, TypeVar, cast
 
+import grpc
 import numpy as np
 
 from meshkit import checks
-from meshkit.errors import InvalidField, item_error
+from meshkit.errors import InvalidField, MeshError, item_error
 from orchestrator.domain import (
     Action,
     Agent,
@@ -255,7 +256,12 @@ def retrieve_request(ask: Ask, *, k: int, sampling: Sampling | None) -> retrieve
 
 
 def pool(response: retriever_pb.RetrieveResponse, *, id_prefix: str = "") -> Pool:
-    """Reads what the retriever found; ``id_prefix`` is put before the ids, in the messages themselves."""
+    """Reads what the retriever found; ``id_prefix`` is put before the ids, in the messages themselves.
+
+    Raises:
+        MeshError: its parts do not fit each other.
+    """
+    _check_found(response)
     if id_prefix:
         for passage in response.passages:
             passage.id = _prefixed(id_prefix, passage.id)
@@ -564,6 +570,23 @@ def _rankings(contexts: Contexts) -> common_pb2.Rankings:
     if contexts.log_probabilities is not None:
         rankings.log_probabilities.extend(contexts.log_probabilities.tolist())
     return rankings
+
+
+def _check_found(response: retriever_pb.RetrieveResponse) -> None:
+    size, rankings = len(response.passages), response.rankings
+    rows, left = divmod(len(rankings.indices), rankings.depth or 1)
+    if (
+        len(response.scores) != size
+        or not np.isfinite(response.scores).all()
+        or left
+        or max(rankings.indices, default=-1) >= size
+        or len(rankings.log_probabilities) not in (0, rows)
+    ):
+        raise MeshError(
+            grpc.StatusCode.INTERNAL,
+            "UPSTREAM_ERROR",
+            "the passages, scores and rankings of the retriever do not fit",
+        )
 
 
 def _matrix(rankings: common_pb2.Rankings) -> IntArray:

@@ -10,6 +10,7 @@ from typing import Final
 import grpc
 
 from meshkit import keepalive, retries
+from meshkit.decoding import DecodingChannel
 from meshkit.security.certificates import channel_credentials
 from meshkit.security.channel_security import ChannelSecurity
 from meshkit.security.outgoing import ShownSync, interceptors
@@ -52,12 +53,14 @@ def connect(
     added = [*traced, *interceptors(security.credential)] or None
     certificates = security.certificates
     if certificates is None:
-        return grpc.aio.insecure_channel(address, options=options, interceptors=added)
-    return RenewedChannel(
-        certificates,
-        lambda material: grpc.aio.secure_channel(
-            address, channel_credentials(material), options=options, interceptors=added
-        ),
+        return DecodingChannel(grpc.aio.insecure_channel(address, options=options, interceptors=added))
+    return DecodingChannel(
+        RenewedChannel(
+            certificates,
+            lambda material: grpc.aio.secure_channel(
+                address, channel_credentials(material), options=options, interceptors=added
+            ),
+        )
     )
 
 

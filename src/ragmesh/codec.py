@@ -1,11 +1,9 @@
 """From the wire to what users see: proto messages in, this package's dataclasses out."""
 
-from datetime import UTC, datetime
 from typing import Final
 
 import grpc
 from google.protobuf.descriptor import EnumDescriptor
-from google.protobuf.timestamp_pb2 import Timestamp
 from grpc_health.v1 import health_pb2
 
 from meshkit.errors import DeadlineExceeded, InvalidField, MeshError, Unavailable, from_rpc_error
@@ -46,6 +44,7 @@ from ragmesh.retriever.v1 import collection_service_pb2 as collection_pb2
 from ragmesh.retriever.v1 import retriever_service_pb2 as retriever_pb2
 from ragmesh.status import Health
 from ragmesh.texts import text
+from ragmesh.times import time_of
 
 _STAGE_PREFIX: Final = "STAGE_"
 _ACTION_PREFIX: Final = "ACTION_"
@@ -102,7 +101,7 @@ def collection(message: collection_pb2.Collection) -> Collection:
         encoder=message.encoder,
         analyzer=message.analyzer,
         description=message.description,
-        updated_at=_time(message.updated_at),
+        updated_at=time_of(message.updated_at),
         lexical=Lexical(
             analyzer=message.lexical.analyzer,
             k1=message.lexical.k1 if message.lexical.HasField("k1") else None,
@@ -168,8 +167,8 @@ def run(message: evaluator_pb2.Run) -> Run:
     return Run(
         run_id=message.run_id,
         num_observations=message.num_observations,
-        started_at=_time(message.started_at),
-        updated_at=_time(message.updated_at),
+        started_at=time_of(message.started_at),
+        updated_at=time_of(message.updated_at),
     )
 
 
@@ -207,8 +206,8 @@ def configuration_summary(message: evaluator_pb2.ConfigurationSummary) -> Config
     return ConfigurationSummary(
         configuration=_configuration(message.configuration),
         num_observations=message.num_observations,
-        started_at=_time(message.started_at),
-        updated_at=_time(message.updated_at),
+        started_at=time_of(message.started_at),
+        updated_at=time_of(message.updated_at),
     )
 
 
@@ -218,7 +217,7 @@ def measurement(message: evaluator_pb2.ListMeasurementsResponse) -> Measurement:
         observation_id=message.observation_id,
         query_id=message.query_id,
         configuration=_configuration(message.configuration),
-        observed_at=_time(message.observed_at),
+        observed_at=time_of(message.observed_at),
         quantities=dict(message.quantities),
     )
 
@@ -251,8 +250,8 @@ def run_report(message: evaluator_pb2.RunReport) -> RunReport:
         degradations=tuple(
             DegradationCount(_stage(count.stage), count.reason, count.count) for count in message.degradations
         ),
-        started_at=_time(message.started_at),
-        updated_at=_time(message.updated_at),
+        started_at=time_of(message.started_at),
+        updated_at=time_of(message.updated_at),
         window=windows.get(message.window, "all"),
         configuration=_configuration(message.configuration) if message.HasField("configuration") else None,
     )
@@ -417,10 +416,6 @@ def _estimate(message: common_pb2.Estimate) -> Estimate:
         count=message.count,
         undefined=message.undefined,
     )
-
-
-def _time(message: Timestamp) -> datetime:
-    return message.ToDatetime(tzinfo=UTC)
 
 
 def _stage(number: int) -> str:

@@ -4,8 +4,6 @@ from collections.abc import Iterable
 from datetime import UTC, datetime
 from typing import Final
 
-from google.protobuf.timestamp_pb2 import Timestamp
-
 from meshkit.errors import InvalidField, from_item_error
 from ragmesh.common.v1 import common_pb2
 from ragmesh.feedback import (
@@ -22,6 +20,7 @@ from ragmesh.feedback import (
 from ragmesh.request import Agent
 from ragmesh.reranker.v1 import feedback_service_pb2 as pb
 from ragmesh.texts import text
+from ragmesh.times import time_of
 
 _FLAGS: Final[dict[int, Flag]] = {
     pb.FEEDBACK_FLAG_CONTRADICTION: "contradiction",
@@ -73,7 +72,7 @@ def stored(message: pb.StoredFeedback) -> StoredFeedback:
             ranking=tuple(one.ranking),
             id=one.id,
         ),
-        recorded_at=_time(message.recorded_at),
+        recorded_at=time_of(message.recorded_at),
         flag=_FLAGS.get(message.flag, ""),
         sequence=message.sequence,
     )
@@ -97,14 +96,14 @@ def agent_summary(message: pb.AgentSummary) -> AgentSummary:
     """An agent and how much it gave."""
     return AgentSummary(
         agent=_agent(message.agent),
-        registered_at=_time(message.registered_at) if message.HasField("registered_at") else None,
+        registered_at=time_of(message.registered_at) if message.HasField("registered_at") else None,
         description=message.description,
         known_to_model=message.known_to_model,
         num_feedback=message.num_feedback,
         num_flagged=message.num_flagged,
         num_today=message.num_today,
         mean_usefulness=message.mean_usefulness if message.HasField("mean_usefulness") else None,
-        last_feedback_at=_time(message.last_feedback_at) if message.HasField("last_feedback_at") else None,
+        last_feedback_at=time_of(message.last_feedback_at) if message.HasField("last_feedback_at") else None,
     )
 
 
@@ -113,7 +112,7 @@ def model_version(message: pb.RerankerModel) -> ModelVersion:
     return ModelVersion(
         version=message.version,
         serving=message.serving,
-        created_at=_time(message.created_at),
+        created_at=time_of(message.created_at),
         provenance=message.provenance,
         parent_version=message.parent_version,
         metrics=dict(message.metrics),
@@ -140,7 +139,7 @@ def training_status(message: pb.GetTrainingStatusResponse) -> TrainingStatus:
                 pending_feedback=one.pending_feedback,
                 pending_queries=one.pending_queries,
                 candidate_version=one.candidate_version,
-                updated_at=_time(one.updated_at) if one.HasField("updated_at") else None,
+                updated_at=time_of(one.updated_at) if one.HasField("updated_at") else None,
             )
             for one in message.trainings
         ),
@@ -164,7 +163,3 @@ def _feedback_message(one: Feedback) -> pb.Feedback:
 
 def _agent(message: common_pb2.Agent) -> Agent:
     return Agent(message.task_id, message.model_id)
-
-
-def _time(message: Timestamp) -> datetime:
-    return message.ToDatetime(tzinfo=UTC)
