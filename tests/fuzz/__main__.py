@@ -72,7 +72,7 @@ def _rpcs(given: Any) -> int:
         spoken = time.monotonic()
         held.append((tally.calls, await Held.now()))
         for one in tally.findings[told[0] :]:
-            _say(f"  {one.rpc}: {one.problem}")
+            _say(f"  {one.rpc}: {one.problem} {one.line() if sum(map(len, one.case)) < 20_000 else ''}")
         told[0] = len(tally.findings)
         _say(f"{spoken - began:.0f} s: {tally.calls:,} calls, {len(tally.findings)} findings, {held[-1][1]}")
 

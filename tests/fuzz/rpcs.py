@@ -186,8 +186,12 @@ async def send(
             else:
                 replies.append(await call)
     except TimeoutError:
-        call.cancel()
-        return "HUNG", "it did not end although its deadline was over"
+        where = f"the call is {'over' if call.done() else 'not over'} for its caller"
+        running = f"{mesh.servers[rpc.server].in_flight} calls run in {rpc.server}"
+        return (
+            "HUNG",
+            f"no end although the deadline was over: {where}, {running}{', it was left' if leave else ''}",
+        )
     except grpc.aio.AioRpcError as error:
         return error.code().name, _wrong_with(error)
     except asyncio.CancelledError:
@@ -208,6 +212,8 @@ def _wrong_with(error: grpc.aio.AioRpcError) -> str:
         return f"{name}: {error.details()}"
     details = [value for key, value in error.trailing_metadata() or () if key == _DETAILS]
     if not details:
+        if name == "RESOURCE_EXHAUSTED" and "message larger than max" in str(error.details()):
+            return ""  # gRPC's own, before anything of it is read
         return "" if name in _OF_GRPC else f"{name} without details: {error.details()}"
     status = status_pb2.Status.FromString(details[0])
     info = error_details_pb2.ErrorInfo()
