@@ -580,7 +580,7 @@ def _check_found(response: retriever_pb.RetrieveResponse) -> None:
         or not np.isfinite(response.scores).all()
         or left
         or max(rankings.indices, default=-1) >= size
-        or len(rankings.log_probabilities) not in (0, rows)
+        or (rankings.depth and len(rankings.log_probabilities) not in (0, rows))  # any number of nothing
     ):
         raise MeshError(
             grpc.StatusCode.INTERNAL,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+import math
 import time
 import traceback
 from collections import Counter
@@ -150,7 +151,7 @@ def plan(total: int) -> dict[str, int]:
     """How many calls each method gets of so many."""
     weights = {rpc.name: 1 if rpc.method.name in _SLOW else 5 for rpc in RPCS}
     unit = total / sum(weights.values())
-    return {name: max(1, round(weight * unit)) for name, weight in weights.items()}
+    return {name: math.ceil(weight * unit) for name, weight in weights.items()}
 
 
 async def send(
