@@ -29,6 +29,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_en
 from sqlalchemy.pool import ConnectionPoolEntry
 
 from meshkit.errors import Unavailable
+from meshkit.sqlite import unlock_when_cancelled
 from services.evaluator.aggregate import Aggregate
 from services.evaluator.backends import sql_segments, sql_version_1
 from services.evaluator.backends.schema import SCHEMA
@@ -155,6 +156,7 @@ class SqlObservationStore:
         if is_sqlite:
             event.listen(engine.sync_engine, "connect", _prepare_sqlite)
             event.listen(engine.sync_engine, "begin", _begin_sqlite)
+            unlock_when_cancelled(engine)
             self._reader = engine
         else:
             event.listen(engine.sync_engine, "begin", _begin_postgresql)

@@ -15,6 +15,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_en
 from sqlalchemy.pool import ConnectionPoolEntry
 
 from meshkit.errors import Unavailable
+from meshkit.sqlite import unlock_when_cancelled
 from services.reranker.backends.sql.failures import unavailable
 from services.reranker.backends.sql.schema import SCHEMA
 from services.reranker.backends.sql.tables import AGENTS
@@ -54,6 +55,7 @@ class Database:
             engine = create_async_engine(self._url, connect_args={"timeout": self._lock_timeout_s})
             event.listen(engine.sync_engine, "connect", _prepare_sqlite)
             event.listen(engine.sync_engine, "begin", _begin_sqlite)
+            unlock_when_cancelled(engine)
             self._reader = engine
         else:
             # A server that was started again is noticed before a connection of before is used.

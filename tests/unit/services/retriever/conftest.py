@@ -6,17 +6,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import settings
 
 from services.retriever.analyzer import analyzer
 from services.retriever.backends.segments.snapshot import SegmentSnapshot
 from services.retriever.backends.segments.store import Options, SegmentStore
 from services.retriever.backends.segments.writer import Recipe
 from services.retriever.ports import Analyzer, Encoder
-
-# How long an example takes says something about the machine, nothing about the code.
-settings.register_profile("untimed", deadline=None)
-settings.load_profile("untimed")
 
 OpenStore = Callable[..., Awaitable[SegmentStore]]
 
