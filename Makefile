@@ -3,7 +3,8 @@
 SHELL := bash
 .SHELLFLAGS := -eu -o pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help venv install demo up triton down test lint drift breaking bench load-test proto clean train-pointer
+.PHONY: help venv install demo up triton down test lint drift breaking proto clean \
+  bench load-test chaos rolling soak fuzz vulnerabilities sbom train-pointer
 
 # Python 3.11 or newer; PYTHON=... names one.
 PYTHON ?= $(shell for p in python3.11 python3.12 python3.13 python3; do command -v $$p && break; done)
@@ -14,7 +15,7 @@ STAMPS := .stamps
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 help: ## Show this list
-	@awk 'BEGIN { FS = ":.*## " } /^[a-z-]+:.*## / { printf "make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk 'BEGIN { FS = ":.*## " } /^[a-z-]+:.*## / { printf "make %-15s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 venv: $(BIN)/python ## Make the virtual environment
 
@@ -89,6 +90,30 @@ bench: install ## Measure against the floors, side by side, and write docs/bench
 
 load-test: install ## Load a mesh of its own until it is full, and write docs/bench.md and docs/capacity.md (half an hour)
 	$(BIN)/python -m benchmarks.load_test
+
+chaos: install ## Kills, stops and a bad network for ten minutes, on every service and the database
+	RAGMESH_CHAOS_S=600 $(BIN)/python -m pytest -s tests/faults/test_chaos.py
+
+rolling: install ## Replace every service while 50 asks are in flight
+	RAGMESH_ROLLING_ASKS=50 $(BIN)/python -m pytest -s tests/faults/test_rolling.py
+
+soak: install ## An hour of load: memory and descriptors
+	RAGMESH_SOAK_MESH_S=3600 $(BIN)/python -m pytest -s tests/faults/test_soak.py
+
+fuzz: install ## Odd requests to every method and odd bytes to every reader, by the hundred thousand
+	$(BIN)/python -m pip install -q -c constraints.txt -e '.[fuzz]'
+	$(BIN)/python -m tests.fuzz rpcs --requests 200000
+	$(BIN)/python -m tests.fuzz parsers --inputs 1000000
+
+vulnerabilities: install ## Ask PyPI for known vulnerabilities of what is installed
+	$(BIN)/python -m pip install -q -c constraints.txt -e '.[supply-chain]'
+	$(BIN)/pip-audit --local --skip-editable
+
+sbom: install ## Write build/sbom.cdx.json, a bill of materials (CycloneDX)
+	$(BIN)/python -m pip install -q -c constraints.txt -e '.[supply-chain]'
+	mkdir -p build
+	$(BIN)/cyclonedx-py environment $(BIN)/python --pyproject pyproject.toml --output-format JSON \
+	  --output-file build/sbom.cdx.json
 
 train-pointer: install ## Train the bundled model further, into build/pointer (hours on two cores; interrupted, it goes on)
 	$(BIN)/ragmesh train rankrag --recipe bundled --model bundled --output build/pointer \
