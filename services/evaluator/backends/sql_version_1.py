@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator
 from typing import Final
 
 from sqlalchemy import BigInteger, Connection, LargeBinary, String, and_, column, inspect, or_, select, table
+from sqlalchemy.exc import OperationalError, ProgrammingError
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 _KEPT: Final = table(
@@ -31,10 +32,14 @@ async def payloads(reader: AsyncEngine) -> AsyncIterator[list[bytes]]:
         if last is not None:
             after = and_(columns.stored_at_us == last[0], columns.id > last[1])
             query = query.where(or_(columns.stored_at_us > last[0], after))
-        async with reader.connect() as connection:
-            if not await connection.run_sync(is_there):  # another evaluator was faster
-                return
-            rows = (await connection.execute(query)).all()
+        try:
+            async with reader.connect() as connection:
+                rows = (await connection.execute(query)).all()
+        except (OperationalError, ProgrammingError):
+            async with reader.connect() as connection:
+                if await connection.run_sync(is_there):
+                    raise
+            return  # another evaluator was faster, and has let go of them
         if not rows:
             return
         yield [row.payload for row in rows]
