@@ -37,9 +37,6 @@ class Postgres:
             # Not subprocess's own way: that forks, which gRPC's threads do not survive.
             self._as = [setpriv, "--reuid=nobody", "--regid=nogroup", "--clear-groups"]
             shutil.chown(self._folder, "nobody", "nogroup")
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            self._port = probe.getsockname()[1]
         self._data = self._folder / "data"
         self._log = self._folder / "log"
         subprocess.run(
@@ -48,6 +45,9 @@ class Postgres:
             capture_output=True,
             cwd=self._folder,
         )
+        with socket.socket() as probe:
+            probe.bind(("127.0.0.1", 0))
+            self._port = probe.getsockname()[1]
         self._command = [*self._as, server, "-D", self._data, "-p", str(self._port), "-h", "127.0.0.1"]
         self._command += ["-k", self._folder, *([] if durable else ["-c", "fsync=off"])]
         self._process: subprocess.Popen[bytes] | None = None

@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator
 from typing import Final
 
 from sqlalchemy import BigInteger, Connection, LargeBinary, String, and_, column, inspect, or_, select, table
-from sqlalchemy.exc import OperationalError, ProgrammingError
+from sqlalchemy.exc import DBAPIError
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 _KEPT: Final = table(
@@ -35,7 +35,7 @@ async def payloads(reader: AsyncEngine) -> AsyncIterator[list[bytes]]:
         try:
             async with reader.connect() as connection:
                 rows = (await connection.execute(query)).all()
-        except (OperationalError, ProgrammingError):
+        except DBAPIError:
             async with reader.connect() as connection:
                 if await connection.run_sync(is_there):
                     raise
