@@ -4,10 +4,33 @@ from __future__ import annotations
 
 import contextlib
 import sqlite3
-from typing import Any
+import time
+from typing import Any, Final
 
 from sqlalchemy import event
 from sqlalchemy.ext.asyncio import AsyncEngine
+
+_TRIES: Final = 100
+_PAUSE_S: Final = 0.02
+
+
+def write_ahead(cursor: Any) -> None:
+    """Has a database keep a write-ahead log; a file that does so already is not touched.
+
+    Who opens a file first changes it, alone with it, and SQLite lets nobody wait for that: others who open it
+    at the same moment are refused at once, and so they try again.
+
+    Raises:
+        sqlite3.OperationalError: it was locked for two seconds, or cannot be written.
+    """
+    for left in reversed(range(_TRIES)):
+        try:
+            cursor.execute("PRAGMA journal_mode=WAL")
+            return
+        except sqlite3.OperationalError as error:
+            if not left or error.sqlite_errorcode & 0xFF != sqlite3.SQLITE_BUSY:
+                raise
+        time.sleep(_PAUSE_S)
 
 
 def unlock_when_cancelled(engine: AsyncEngine) -> None:

@@ -15,7 +15,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_en
 from sqlalchemy.pool import ConnectionPoolEntry
 
 from meshkit.errors import Unavailable
-from meshkit.sqlite import unlock_when_cancelled
+from meshkit.sqlite import unlock_when_cancelled, write_ahead
 from services.reranker.backends.sql.failures import unavailable
 from services.reranker.backends.sql.schema import SCHEMA
 from services.reranker.backends.sql.tables import AGENTS
@@ -137,7 +137,7 @@ def _prepare_sqlite(connection: DBAPIConnection, _: ConnectionPoolEntry) -> None
     # instead.
     connection.isolation_level = None
     cursor = connection.cursor()
-    cursor.execute("PRAGMA journal_mode=WAL")
+    write_ahead(cursor)
     cursor.execute("PRAGMA synchronous=FULL")
     cursor.execute("PRAGMA cache_size=-32768")  # KiB: the index of ids stays in memory as it grows
     cursor.close()
