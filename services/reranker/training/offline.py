@@ -173,7 +173,7 @@ class Offline:
                     "mean_utility": collected.useful,
                 }
                 (home / FEEDBACK).write_text(json.dumps(told, indent=1) + "\n", encoding="utf-8")
-                await self._train(learner, folder, home, collected)
+                await self._train(learner, folder, home, collected, number)
             folder = home / MODEL
             if number >= system.first:
                 await self._measure(system, learner, number, folder)
@@ -204,7 +204,9 @@ class Offline:
         means = {name: float(np.mean(found)) if found else None for name, found in worth.items()}
         return Collected(tuple(examples), unknown, means)
 
-    async def _train(self, learner: Learner, before: Path, home: Path, collected: Collected) -> None:
+    async def _train(
+        self, learner: Learner, before: Path, home: Path, collected: Collected, number: int
+    ) -> None:
         """Maximisation: the next parameters, from those before."""
         if not collected.examples:
             self._watcher.says(f"{learner.folder}: no feedback to learn from; the model stays as it was")
@@ -213,7 +215,9 @@ class Offline:
         if collected.examples:
             start.choose_trained(tokenizer, model, self._recipe)
             model.to(self._placement.device)
-            options = self._recipe.options(self._seed)
+            # Order and withheld ids are drawn anew in each round, not only in each epoch.
+            drawn = np.random.SeedSequence((self._seed, number)).generate_state(1, np.uint64)
+            options = self._recipe.options(int(drawn[0] >> np.uint64(1)))
             # bfloat16 that a processor only imitates is slower than float32.
             narrow = options.bf16 and self._placement.dtype is torch.bfloat16
             options = dataclasses.replace(options, bf16=narrow)
