@@ -148,7 +148,8 @@ def text_of(entry: KeyEntry) -> str:
     """An entry as it stands in a file."""
     lines = [
         "[[key]]",
-        f"name = {json.dumps(entry.name)}",  # whose strings are TOML's too
+        # JSON's strings are TOML's too, but for pairs of escapes that are one character.
+        f"name = {json.dumps(entry.name, ensure_ascii=False)}",
         f'sha256 = "{entry.sha256}"',
         f'tenant = "{entry.tenant}"',
         f"roles = {json.dumps(sorted(entry.roles))}",
@@ -164,10 +165,15 @@ def added(path: Path, entry: KeyEntry) -> None:
     Raises:
         KeysError: the file cannot be used, or not be written.
     """
-    before = path.read_text() if path.exists() and entries(path) else ""
+    before = ""
+    if path.exists():
+        entries(path)  # what cannot be used is not added to
+        before = path.read_text(encoding="utf-8")
     beside = path.with_name(f"{path.name}.{os.getpid()}.new")
     try:
-        with os.fdopen(os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
+        with os.fdopen(
+            os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w", encoding="utf-8"
+        ) as file:
             file.write(before + ("\n" if before else "") + text_of(entry))
         beside.replace(path)
     except OSError as error:

@@ -7,6 +7,7 @@ import json
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
+from urllib.parse import urlsplit
 
 import jwt
 
@@ -19,6 +20,7 @@ LEEWAY_S: Final = 30.0
 """How far clocks may differ. Seconds."""
 _KEYS_LAST_S: Final = 300.0
 _FETCH_S: Final = 5.0
+_THIS_MACHINE: Final = ("127.0.0.1", "localhost", "::1")
 
 
 class TokensError(Exception):
@@ -58,7 +60,8 @@ class Tokens:
         self._claims = claims
         self._remote: jwt.PyJWKClient | None = None
         self._path = Path(source)
-        if source.startswith(("https://", "http://127.0.0.1", "http://localhost", "http://[::1]")):
+        address = urlsplit(source)
+        if address.scheme == "https" or (address.scheme == "http" and address.hostname in _THIS_MACHINE):
             self._remote = jwt.PyJWKClient(source, lifespan=_KEYS_LAST_S, timeout=_FETCH_S)
         elif "://" in source:
             raise TokensError(f"{source}: keys must come from a file or an https:// address")
@@ -88,7 +91,8 @@ class Tokens:
             raise Unavailable("NO_KEYS", "the keys that tokens are checked with cannot be had now") from None
         except jwt.ExpiredSignatureError:
             raise Unauthenticated("EXPIRED", "the token has expired") from None
-        except (jwt.PyJWTError, ValueError, RecursionError) as error:  # before its signature is looked at
+        except (jwt.PyJWTError, ValueError, TypeError, RecursionError) as error:
+            # The last two of a header that is nested deeply, or names an algorithm of another kind of key.
             raise Unauthenticated("INVALID_TOKEN", f"the token is not valid: {error}") from None
         return self._read_claims(claims)
 
@@ -110,6 +114,10 @@ class Tokens:
     def _read_claims(self, claims: dict[str, Any]) -> Caller:
         roles = claims.get(self._claims.roles, [])
         words = roles.split() if isinstance(roles, str) else roles
+        if not isinstance(words, list):
+            raise Unauthenticated(
+                "INVALID_TOKEN", f"the token is not valid: {self._claims.roles}: must be a list or a string"
+            )
         known = frozenset(Role(word) for word in words if word in Role.__members__.values())
         # A service speaks for any tenant, so it proves itself with a key or certificate of this mesh.
         known -= {Role.SERVICE}

@@ -10,7 +10,7 @@ import pytest
 
 from meshkit.errors import Unauthenticated
 from meshkit.security.caller import Caller, Role
-from meshkit.security.keys import PREFIX, ApiKeys, KeysError, new_key
+from meshkit.security.keys import PREFIX, ApiKeys, KeyEntry, KeysError, added, new_key
 
 
 class Clock:
@@ -109,3 +109,13 @@ def test_all_that_is_wrong_is_told_at_once(tmp_path: Path) -> None:
 def test_a_file_that_is_not_there_is_told(tmp_path: Path) -> None:
     with pytest.raises(KeysError, match="No such file"):
         ApiKeys(tmp_path / "none.toml")
+
+
+@pytest.mark.parametrize("name", ["ci", 'Zoë "the" owner', "otter \U0001f9a6"])
+def test_what_is_added_can_be_read_and_takes_nothing_away(tmp_path: Path, name: str) -> None:
+    path = tmp_path / "keys.toml"
+    path.write_text("# of the zoo\n", encoding="utf-8")
+    key, digest = new_key()
+    added(path, KeyEntry.read({"name": name, "sha256": digest, "roles": ["ask"]}))
+    assert ApiKeys(path).caller(key).name == name
+    assert path.read_text(encoding="utf-8").startswith("# of the zoo\n")

@@ -91,12 +91,16 @@ def test_no_token_makes_a_service_of_its_bearer(path: Path) -> None:
         (lambda: token(OTHER), "ignature"),
         (lambda: token(name="three"), "no key 'three'"),
         (lambda: token(ragmesh_tenant="../etc"), "ragmesh_tenant"),
+        (lambda: token(ragmesh_roles=5), "ragmesh_roles: must be a list"),
+        (lambda: token(ragmesh_roles={"ask": True}), "ragmesh_roles: must be a list"),
+        (lambda: token(CURVE, "one", "ES256"), "not valid"),
         (lambda: "not.a.token", "not valid"),
         (lambda: "", "not valid"),
     ],
     ids=[
         *("expired", "early", "audience", "issuer", "no-expiry", "no-subject"),
-        *("another-key", "unknown-key", "tenant", "no-token", "empty"),
+        *("another-key", "unknown-key", "tenant", "roles-number", "roles-table"),
+        *("algorithm-of-another-key", "no-token", "empty"),
     ],
 )
 def test_what_is_not_in_order_is_refused(path: Path, make: Callable[[], str], why: str) -> None:
@@ -174,7 +178,10 @@ def test_an_address_that_does_not_answer_is_a_passing_failure() -> None:
         asyncio.run(Tokens("http://127.0.0.1:9/jwks", CLAIMS).caller(token()))
 
 
-@pytest.mark.parametrize("source", ["http://issuer.example/jwks", "ftp://issuer.example/jwks"])
+@pytest.mark.parametrize(
+    "source",
+    ["http://issuer.example/jwks", "ftp://issuer.example/jwks", "http://127.0.0.1.issuer.example/jwks"],
+)
 def test_keys_that_anyone_between_could_change_are_refused(source: str) -> None:
     with pytest.raises(TokensError, match="https"):
         Tokens(source, CLAIMS)
