@@ -82,6 +82,8 @@ class Admission:
         self._unit = unit
         self._queue_s = queue_s
         self._clock = clock
+        self._on_wait: Callable[[float], None] = lambda _: None
+        self._refused = 0
         self._in_flight = 0
         # By tenant; kept while it waits or has been given more than the others.
         self._lines: dict[str, _Line] = {}
@@ -98,6 +100,20 @@ class Admission:
         return self._capacity
 
     @property
+    def unit(self) -> str:
+        """Plural name of the unit of work."""
+        return self._unit
+
+    @property
+    def refused(self) -> int:
+        """Requests refused so far."""
+        return self._refused
+
+    def tell(self, on_wait: Callable[[float], None]) -> None:
+        """Has ``on_wait`` told how long each request waited whose turn came. Seconds."""
+        self._on_wait = on_wait
+
+    @property
     def in_flight(self) -> int:
         """Work in flight, [0, inf): above the capacity only while one oversized request runs alone."""
         return self._in_flight
@@ -105,7 +121,8 @@ class Admission:
     @property
     def waiting(self) -> int:
         """Work at the door, [0, inf)."""
-        return sum(line.work for line in self._lines.values())
+        # Copied at once: it is also read from the threads of metrics.
+        return sum(line.work for line in tuple(self._lines.values()))
 
     def admit(self, work: int) -> Admitted:
         """Holds ``work`` units, [0, inf), while a block runs. A request over the capacity runs alone.
@@ -138,6 +155,7 @@ class Admission:
         one = _Waiting(work, self._virtual, asyncio.get_running_loop().create_future())
         line.waiting.append(one)
         line.work += work
+        came_at = self._clock()
         try:
             await asyncio.wait((one.turn,), timeout=wait_s)
         except asyncio.CancelledError:
@@ -149,6 +167,7 @@ class Admission:
         if not one.turn.done():
             self._give_up(line, one)
             raise self._refusal(work)
+        self._on_wait(self._clock() - came_at)
 
     def leave(self, work: int) -> None:
         """Gives back work that was taken on; whoever is next begins."""
@@ -208,6 +227,7 @@ class Admission:
         self._call_in()
 
     def _refusal(self, work: int) -> Overloaded:
+        self._refused += 1
         delay = self._delay_s(work)
         return Overloaded(
             f"{self._in_flight} of {self._capacity} {self._unit} are in flight, {work} more do not fit; "

@@ -36,6 +36,7 @@ class MicroBatcher(Generic[I, O]):
         max_delay_s: longest wait for more items. Seconds, [0, inf).
         cost: cost of one item, [0, inf).
         max_cost: most cost in a batch, [1, inf), None for no limit; an item that costs more runs alone.
+        on_batch: told how long each item of a batch waited, when it starts. Seconds.
     """
 
     def __init__(
@@ -46,6 +47,7 @@ class MicroBatcher(Generic[I, O]):
         max_delay_s: float,
         cost: Callable[[I], int] = lambda _: 1,
         max_cost: int | None = None,
+        on_batch: Callable[[Sequence[float]], None] = lambda _: None,
     ) -> None:
         if max_size < 1 or max_delay_s < 0 or (max_cost is not None and max_cost < 1):
             raise ValueError(f"max_size={max_size}, max_delay_s={max_delay_s}, max_cost={max_cost}")
@@ -54,10 +56,16 @@ class MicroBatcher(Generic[I, O]):
         self._max_delay_s = max_delay_s
         self._cost = cost
         self._max_cost = max_cost
+        self._on_batch = on_batch
         self._queue: deque[_Entry[I, O]] = deque()
         self._arrived = asyncio.Event()
         self._worker: asyncio.Task[None] | None = None
         self._closing = False
+
+    @property
+    def waiting(self) -> int:
+        """Cost of what is queued and in no batch yet, [0, inf)."""
+        return sum(self._cost(entry.item) for entry in tuple(self._queue) if not entry.result.done())
 
     async def submit(self, item: I) -> O:
         """Computes one item.
@@ -88,6 +96,8 @@ class MicroBatcher(Generic[I, O]):
             while await self._filled():
                 batch = self._take()
                 if batch:
+                    now = asyncio.get_running_loop().time()
+                    self._on_batch([now - (entry.due - self._max_delay_s) for entry in batch])
                     await self._run_batch(batch)
         finally:
             self._worker = None

@@ -12,7 +12,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import secrets
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any, Final, NoReturn, cast
 
 import grpc
@@ -244,6 +244,13 @@ def from_rpc_error(exc: grpc.RpcError) -> MeshError:
     return restored(code, reason, text, field, retry_after_s)
 
 
+def reason_in(trailers: Iterable[tuple[str, str | bytes]] | None) -> str:
+    """The reason that a status of this mesh has, by the metadata it was sent with; empty of any other."""
+    status = _status_in(trailers)
+    details = () if status is None else _unpacked(status)
+    return next((one.reason for one in details if isinstance(one, error_details_pb2.ErrorInfo)), "")
+
+
 def item_error(exc: BaseException) -> common_pb2.ItemError:
     """The error of one item of a batch, through the same table as the error of a call."""
     error = to_mesh_error(exc)
@@ -316,10 +323,14 @@ def _code_of(exc: grpc.RpcError) -> grpc.StatusCode | None:
 
 def _status_of(exc: grpc.RpcError) -> status_pb2.Status | None:
     """The rich status of a failed call if one of this mesh sent it."""
-    for key, value in cast(Any, exc).trailing_metadata() or ():
+    return _status_in(cast(Any, exc).trailing_metadata())
+
+
+def _status_in(trailers: Iterable[tuple[str, str | bytes]] | None) -> status_pb2.Status | None:
+    for key, value in trailers or ():
         if key == _DETAILS_KEY:
             try:
-                status = status_pb2.Status.FromString(value)
+                status = status_pb2.Status.FromString(cast(bytes, value))
             except message.DecodeError:
                 return None
             ours = any(

@@ -44,13 +44,15 @@ def from_settings(name: str, settings: ServiceSettings) -> Telemetry:
     # Without anyone to send spans to, none are made; the trace context still travels.
     sampler = ParentBased(TraceIdRatioBased(settings.trace_sample_ratio)) if processors else ALWAYS_OFF
     tracer, meter, stops = _providers(name, sampler, processors, readers)
-    return Telemetry(tracer, meter, enabled=True, on_shutdown=[*stops, *on_shutdown])
+    return Telemetry(
+        tracer, meter, enabled=True, text=settings.trace_text, on_shutdown=[*stops, *on_shutdown]
+    )
 
 
 class InMemoryTelemetry(Telemetry):
     """Telemetry that keeps what it records."""
 
-    def __init__(self, name: str, trace_sample_ratio: float) -> None:
+    def __init__(self, name: str, trace_sample_ratio: float, *, text: bool = False) -> None:
         self._exporter = InMemorySpanExporter()
         self._reader = InMemoryMetricReader()
         tracer, meter, stops = _providers(
@@ -59,7 +61,7 @@ class InMemoryTelemetry(Telemetry):
             [SimpleSpanProcessor(self._exporter)],
             [self._reader],
         )
-        super().__init__(tracer, meter, enabled=True, on_shutdown=stops)
+        super().__init__(tracer, meter, enabled=True, text=text, on_shutdown=stops)
 
     def spans(self) -> Sequence[ReadableSpan]:
         """The spans that have ended so far, in that order."""
@@ -113,7 +115,11 @@ def _prometheus(settings: ServiceSettings, port: int) -> tuple[MetricReader, Cal
     except OSError as error:
         name = variable(settings, "metrics_port")
         raise SettingsError(f"{name}={port}: cannot listen on {settings.host}: {error.strerror}") from None
-    return PrometheusMetricReader(), server.shutdown
+    # Whose a series is, whatever the scrape calls it; the scope is the same for all and says nothing.
+    reader = PrometheusMetricReader(
+        scope_info_enabled=False, resource_attribute_filter=lambda key: key == "service.name"
+    )
+    return reader, server.shutdown
 
 
 def _not_installed(settings: ServiceSettings, field: str) -> SettingsError:

@@ -123,8 +123,8 @@ class Metering(HandlerInterceptor):
     """Server interceptor that holds every call against the limits of its tenant.
 
     Stands inside authentication. Calls of other services of the mesh, for whichever tenant, are not refused:
-    that was done where they came in; the tokens they cost are noted. Without authentication nobody can be
-    told from anybody: all is the tenant ``default``, calls between services too.
+    that was done where they came in; the tokens they cost are noted. Without authentication a service cannot
+    be told from anybody: calls between services are held against the limits too, of the tenant they name.
 
     Limits are those of one process: a service of n replicas takes n times as much.
 
@@ -171,7 +171,7 @@ class Metering(HandlerInterceptor):
             caller = callers.current()
             meter = self.of(caller.tenant)
             enter(meter)
-            if Role.SERVICE in caller.roles and caller is not ANYONE:
+            if Role.SERVICE in caller.roles and caller.roles is not ANYONE.roles:
                 return await behaviour(request, context)
             admitted = False
             try:

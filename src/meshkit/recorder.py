@@ -12,6 +12,8 @@ from opentelemetry.context import Context
 from opentelemetry.trace import SpanKind, StatusCode
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
+from meshkit.errors import reason_in
+
 _W3C: Final = TraceContextTextMapPropagator()
 _BUCKETS_MS: Final = [0.5, 1, 2.5, 5, 10, 25, 50, 100, 250, 500, 1000, 2500, 5000, 10000, 30000, 60000]
 # What OpenTelemetry's conventions count as the server's own failure; the rest are answers.
@@ -31,8 +33,10 @@ class RpcRecorder:
     """Begins the record of each RPC of one side: a span, and a point in the duration histogram.
 
     The histogram, ``rpc.server.duration`` or ``rpc.client.duration`` in milliseconds, has rate, errors and
-    duration by ``rpc.service``, ``rpc.method`` and ``rpc.grpc.status_code``. Inside a trace that is not
-    sampled no span is made at all; its context travels on.
+    duration by ``rpc.service``, ``rpc.method`` and ``rpc.grpc.status_code``. A server also counts what it
+    answers with another status than OK, ``ragmesh.rpc.errors``, with the reason as ``error.type``: a caller
+    that hung up is `CANCELLED`. Inside a trace that is not sampled no span is made at all; its context
+    travels on. A point of a trace that is sampled leads to it (an exemplar).
 
     Args:
         kind: ``SpanKind.SERVER`` or ``SpanKind.CLIENT``.
@@ -52,6 +56,14 @@ class RpcRecorder:
             description="Duration of RPCs, streams from first to last message.",
             explicit_bucket_boundaries_advisory=_BUCKETS_MS,
         )
+        # Whoever calls knows why a call failed; it is counted where the reason is given.
+        self._errors = (
+            meter.create_counter(
+                "ragmesh.rpc.errors", "{call}", "RPCs that ended with another status than OK, by reason."
+            )
+            if kind is SpanKind.SERVER
+            else None
+        )
         self._attributes: dict[str, dict[str, str]] = {}
         self._outcomes: dict[tuple[str, grpc.StatusCode], dict[str, str | int]] = {}
 
@@ -70,8 +82,10 @@ class RpcRecorder:
         )
         return RpcRecord(self, method, span, trace.set_span_in_context(span, parent))
 
-    def end(self, record: RpcRecord, code: grpc.StatusCode) -> None:
-        """Ends a record with the call's final status."""
+    def end(
+        self, record: RpcRecord, code: grpc.StatusCode, trailers: Iterable[tuple[str, str | bytes]]
+    ) -> None:
+        """Ends a record with the call's final status and the metadata that came with it."""
         outcome = self._outcomes.get((record.method, code))
         if outcome is None:
             service, _, name = record.method.lstrip("/").partition("/")
@@ -83,10 +97,16 @@ class RpcRecorder:
             }
             self._outcomes[record.method, code] = outcome
         self._durations.record((time.perf_counter() - record.began) * 1e3, outcome, record.context)
+        reason = ""
+        if self._errors is not None and code is not grpc.StatusCode.OK:
+            reason = reason_in(trailers) or code.name
+            self._errors.add(1, {**outcome, "error.type": reason}, record.context)
         span = record.span
         if span is not None:
             if span.is_recording():
                 span.set_attribute("rpc.grpc.status_code", code.value[0])
+                if reason:
+                    span.set_attribute("error.type", reason)
                 if code in self._faults:
                     span.set_status(StatusCode.ERROR, code.name)
             span.end()
@@ -109,9 +129,9 @@ class RpcRecord:
         self.span = span
         self.context = context
 
-    def end(self, code: grpc.StatusCode) -> None:
-        """Ends the record with the call's final status."""
-        self._recorder.end(self, code)
+    def end(self, code: grpc.StatusCode, trailers: Iterable[tuple[str, str | bytes]] = ()) -> None:
+        """Ends the record with the call's final status and the metadata that came with it."""
+        self._recorder.end(self, code, trailers)
 
 
 def extracted(metadata: Iterable[tuple[str, str | bytes]] | None) -> Context:

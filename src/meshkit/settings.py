@@ -94,6 +94,11 @@ class ServiceSettings(BaseSettings):
     """Port on which Prometheus may scrape metrics, [0, 65535]."""
     trace_sample_ratio: float = Field(default=0.1, ge=0, le=1)
     """Share of traces begun here that are recorded, [0, 1]."""
+    trace_text: bool = False
+    """Whether text of users (questions, passages, answers) may appear in traces."""
+    metrics_series: int = Field(default=20, ge=1, le=1000)
+    """Most series of a metric that is told by tenant, collection or provider; of what is beyond, the smallest
+    or least seen, there is a sum or nothing (docs/telemetry.md). [1, 1000]."""
     exit_with_parent: bool = False
     """Whether to stop when the process that started this one is gone. Who sets it should set ``parent_pid``
     too: a parent that ends while this process is still importing is not seen without."""

@@ -35,6 +35,7 @@ class Telemetry:
 
     Attributes:
         enabled: whether anything is recorded.
+        text: whether spans may have text of users.
         tracer: for spans of a service's own.
         meter: for metrics of a service's own.
     """
@@ -45,11 +46,13 @@ class Telemetry:
         meter: metrics.Meter,
         *,
         enabled: bool,
+        text: bool = False,
         on_shutdown: Sequence[Callable[[], object]] = (),
     ) -> None:
         self.tracer = tracer
         self.meter = meter
         self.enabled = enabled
+        self.text = text
         self._on_shutdown = on_shutdown
         self._server: tuple[grpc.aio.ServerInterceptor, ...] = ()
         self._client: tuple[grpc.aio.ClientInterceptor, ...] = ()
@@ -72,7 +75,7 @@ class Telemetry:
 
         Args:
             name: the service's name, ``service.name`` of all it records.
-            settings: ``otlp_endpoint``, ``metrics_port``, ``trace_sample_ratio``.
+            settings: ``otlp_endpoint``, ``metrics_port``, ``trace_sample_ratio``, ``trace_text``.
 
         Raises:
             SettingsError: an exporter is not installed, or the metrics port is taken.
@@ -84,11 +87,11 @@ class Telemetry:
         return exporters.from_settings(name, settings)
 
     @staticmethod
-    def in_memory(name: str, *, trace_sample_ratio: float = 1.0) -> InMemoryTelemetry:
+    def in_memory(name: str, *, trace_sample_ratio: float = 1.0, text: bool = False) -> InMemoryTelemetry:
         """Telemetry that keeps what it records: ``spans()`` and ``metrics()``, for tests."""
         from meshkit import exporters
 
-        return exporters.InMemoryTelemetry(name, trace_sample_ratio)
+        return exporters.InMemoryTelemetry(name, trace_sample_ratio, text=text)
 
     def server_interceptors(self) -> Sequence[grpc.aio.ServerInterceptor]:
         """Interceptors for a server, outermost first; none when disabled."""

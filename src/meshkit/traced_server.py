@@ -31,11 +31,12 @@ class TracedServer(HandlerInterceptor):
             record = self._recorder.begin(method, extracted(context.invocation_metadata()))
             token = otel_context.attach(record.context)
             code = grpc.StatusCode.UNKNOWN
+            trailers: Any = ()
             try:
                 result = await behaviour(request, context)
                 code = _code_of(context)
             except grpc.aio.AbortError:
-                code = _code_of(context)
+                code, trailers = _code_of(context), context.trailing_metadata()
                 raise
             except asyncio.CancelledError:
                 code = grpc.StatusCode.CANCELLED
@@ -45,7 +46,7 @@ class TracedServer(HandlerInterceptor):
             finally:
                 otel_context.detach(token)
                 # Soon instead of now: the answer need not wait for its record.
-                asyncio.get_running_loop().call_soon(record.end, code)
+                asyncio.get_running_loop().call_soon(record.end, code, trailers)
 
         return with_behaviour(handler, traced)
 
