@@ -248,6 +248,7 @@ class Observation(_message.Message):
     RANKING_RETRIEVERS_FIELD_NUMBER: _builtins.int
     VOTE_WINNER_FIELD_NUMBER: _builtins.int
     CONVERSATION_FIELD_NUMBER: _builtins.int
+    TRACE_CONTEXT_FIELD_NUMBER: _builtins.int
     id: _builtins.str
     """Idempotency id chosen by the sender; 1 to 128 bytes."""
     run_id: _builtins.str
@@ -281,6 +282,11 @@ class Observation(_message.Message):
     vote_winner: _builtins.int
     """The answer that won the vote; unset if there was none.
     Unit: zero-based index into the answers. Range: [0, number of answers - 1].
+    """
+    trace_context: _builtins.str
+    """Trace of the ask it is of, as the header `traceparent` of W3C Trace Context has it, so that what the
+    evaluator does with it is found there however late it comes; empty outside of a trace. What is no such
+    header is ignored.
     """
     @_builtins.property
     def observed_at(self) -> _timestamp_pb2.Timestamp:
@@ -344,10 +350,11 @@ class Observation(_message.Message):
         ranking_retrievers: _abc.Iterable[_builtins.str] | None = ...,
         vote_winner: _builtins.int | None = ...,
         conversation: Global___ObservedConversation | None = ...,
+        trace_context: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_alpha", b"_alpha", "_seed", b"_seed", "_vote_winner", b"_vote_winner", "alpha", b"alpha", "conversation", b"conversation", "labels", b"labels", "observed_at", b"observed_at", "seed", b"seed", "shown", b"shown", "vote_winner", b"vote_winner"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_alpha", b"_alpha", "_seed", b"_seed", "_vote_winner", b"_vote_winner", "alpha", b"alpha", "answers", b"answers", "candidates", b"candidates", "collection", b"collection", "conversation", b"conversation", "degradations", b"degradations", "generator", b"generator", "generator_version", b"generator_version", "id", b"id", "index_version", b"index_version", "labels", b"labels", "observed_at", b"observed_at", "query_id", b"query_id", "question", b"question", "ranking_retrievers", b"ranking_retrievers", "reranker", b"reranker", "reranker_version", b"reranker_version", "retriever", b"retriever", "run_id", b"run_id", "seed", b"seed", "shown", b"shown", "stage_times", b"stage_times", "vote_winner", b"vote_winner"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_alpha", b"_alpha", "_seed", b"_seed", "_vote_winner", b"_vote_winner", "alpha", b"alpha", "answers", b"answers", "candidates", b"candidates", "collection", b"collection", "conversation", b"conversation", "degradations", b"degradations", "generator", b"generator", "generator_version", b"generator_version", "id", b"id", "index_version", b"index_version", "labels", b"labels", "observed_at", b"observed_at", "query_id", b"query_id", "question", b"question", "ranking_retrievers", b"ranking_retrievers", "reranker", b"reranker", "reranker_version", b"reranker_version", "retriever", b"retriever", "run_id", b"run_id", "seed", b"seed", "shown", b"shown", "stage_times", b"stage_times", "trace_context", b"trace_context", "vote_winner", b"vote_winner"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__alpha: _TypeAlias = _typing.Literal["alpha"]  # noqa: Y015
     _WhichOneofArgType__alpha: _TypeAlias = _typing.Literal["_alpha", b"_alpha"]  # noqa: Y015
