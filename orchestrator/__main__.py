@@ -8,12 +8,14 @@ from functools import partial
 
 from meshkit import logs
 from meshkit.admission import Admission
+from meshkit.admission_metrics import AdmissionMetrics
 from meshkit.compute import ComputePool
 from meshkit.errors import Unavailable
 from meshkit.server import Registration, ServerStartError, run, serve
 from meshkit.settings import load, variable
+from meshkit.spans import Spans
 from meshkit.telemetry import Telemetry
-from orchestrator import codec
+from orchestrator import codec, tracing
 from orchestrator.budgets import Plan, StageSpec
 from orchestrator.clients import EvaluatorClient, GeneratorClient, RerankerClient, RetrieverClient
 from orchestrator.conversations.codec import EvaluatorMeasures
@@ -21,6 +23,7 @@ from orchestrator.conversations.shelf import Shelf
 from orchestrator.conversations.talk import Talk
 from orchestrator.courier import Courier
 from orchestrator.domain import Stage
+from orchestrator.metrics import AskMetrics, CountedOutbox, WatchedPipeline
 from orchestrator.outbox import Outbox
 from orchestrator.pipeline import Pipeline
 from orchestrator.servicer import OrchestratorServicer
@@ -53,7 +56,7 @@ class Orchestrator:
 
     Args:
         settings: the settings.
-        telemetry: traces the calls to other services.
+        telemetry: what is recorded of asks and of calls to other services.
     """
 
     def __init__(self, settings: OrchestratorSettings, telemetry: Telemetry) -> None:
@@ -68,17 +71,22 @@ class Orchestrator:
         judge = EvaluatorClient(evaluator, upstreams.evaluator)
         self._channels = (retriever, reranker, generator, evaluator)
         self._pool = ComputePool(settings.compute_threads, "orchestrator")
+        # Only what is recorded pays for being recorded.
+        watched = telemetry.enabled
+        outbox = partial(CountedOutbox, telemetry) if watched else Outbox
+        encode = partial(codec.observation, with_text=settings.observe_text)
         self._courier = Courier(
-            Outbox(
+            outbox(
                 settings.outbox_file(),
                 capacity=settings.outbox_capacity,
                 max_bytes=settings.outbox_max_bytes,
                 flush=settings.outbox_flush,
             ),
             judge,
-            partial(codec.observation, with_text=settings.observe_text),
+            tracing.encoder(encode) if watched else encode,
         )
-        self._pipeline = Pipeline(
+        pipeline = partial(WatchedPipeline, AskMetrics(telemetry), Spans(telemetry)) if watched else Pipeline
+        self._pipeline = pipeline(
             retriever=RetrieverClient(retriever, upstreams.retriever),
             reranker=RerankerClient(reranker, upstreams.reranker),
             generator=writer,
@@ -87,10 +95,12 @@ class Orchestrator:
             pool=self._pool,
             votes=judge,
         )
+        admission = Admission(settings.max_work, "answers", queue_s=settings.queue_s)
+        AdmissionMetrics(telemetry, admission)
         servicer = OrchestratorServicer(
             self._pipeline,
             pool=self._pool,
-            admission=Admission(settings.max_work, "answers", queue_s=settings.queue_s),
+            admission=admission,
             default_collection=settings.default_collection,
             default_reranker=settings.default_reranker,
             sources=settings.catalogue(),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import contextvars
 import logging
 import weakref
 from collections.abc import AsyncIterator, Callable
@@ -154,7 +155,9 @@ class Courier:
         if route is None:
             route = _Route(tenant, self._outbox, self._evaluator, idle_s=self._idle_s)
             self._routes[tenant] = route
-            self._tasks.append(asyncio.create_task(route.deliver_for_ever()))
+            # Not within the ask that happened to be the first: its deadline is not theirs, nor its trace.
+            task = asyncio.create_task(route.deliver_for_ever(), context=contextvars.Context())
+            self._tasks.append(task)
         return route
 
     def _away(self, route: _Route) -> str | None:

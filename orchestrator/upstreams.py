@@ -67,6 +67,9 @@ class Upstreams:
         self._hedges = meter.create_counter(
             "ragmesh.upstream.hedges", description="Calls that were made a second time."
         )
+        for name in ("retriever", "reranker"):
+            for won in (False, True):
+                self._hedges.add(0, {"upstream": name, "won": won})
         self.retriever = self._upstream("retriever", settings.hedge_retrieve_s)
         self.reranker = self._upstream("reranker", settings.hedge_rerank_s)
         self.generator = self._upstream("generator")
