@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from meshkit import logs
 from meshkit.admission import Admission
+from meshkit.admission_metrics import AdmissionMetrics
 from meshkit.compute import ComputePool
 from meshkit.server import Registration, ServerStartError, run, serve
 from meshkit.settings import load, variable
@@ -22,6 +23,7 @@ from services.retriever.backends.segments.quotas import Limit, Quotas
 from services.retriever.backends.segments.store import Options, SegmentStore
 from services.retriever.backends.segments.writer import Recipe
 from services.retriever.engine import RetrieverEngine
+from services.retriever.metrics import RetrieverMetrics
 from services.retriever.ports import CannotStart, Encoder
 from services.retriever.servicer import CollectionServicer, RetrieverServicer
 from services.retriever.settings import RetrieverSettings
@@ -47,17 +49,22 @@ class RetrieverService:
 
     Args:
         settings: the settings.
+        telemetry: what is recorded of searches and collections.
     """
 
-    def __init__(self, settings: RetrieverSettings) -> None:
+    def __init__(self, settings: RetrieverSettings, telemetry: Telemetry | None = None) -> None:
         self._settings = settings
+        telemetry = telemetry or Telemetry.disabled()
+        self._metrics = RetrieverMetrics(telemetry, series=settings.metrics_series)
+        ingesting = Admission(settings.max_ingest_bytes, "bytes")
+        self._admissions = AdmissionMetrics(telemetry, ingesting)
         self._pool = ComputePool(settings.threads, "retriever")
         self._store: SegmentStore | MilvusStore | None = None
         self._web: SearxSources | None = None
         self._retriever = RetrieverServicer(self._pool)
         self._collections = CollectionServicer(
             self._pool,
-            Admission(settings.max_ingest_bytes, "bytes"),
+            ingesting,
             limit_setting=variable(settings, "max_ingest_bytes"),
         )
         self.registrations = [
@@ -75,7 +82,9 @@ class RetrieverService:
         # Before the folder of collections is waited for: what comes after is a gap where one takes over.
         await self._pool.run(ranking.warm)
         try:
-            encoder = await self._pool.run(_load_encoder, settings) if settings.encoder else None
+            encoder = None
+            if settings.encoder:
+                encoder = self._metrics.encoder(await self._pool.run(_load_encoder, settings))
             analyzers = cache(analyzer)
             sparse = await self._pool.run(_load_splade, settings) if settings.splade_model else None
             store: SegmentStore | MilvusStore
@@ -105,7 +114,11 @@ class RetrieverService:
         except CannotStart as error:
             raise ServerStartError(str(error)) from None
         admission = Admission(settings.max_work, "texts", queue_s=settings.queue_s)
-        engine = RetrieverEngine(store, catalogue.retrievers, catalogue.default, self._pool, admission)
+        self._admissions.watch(admission)
+        self._metrics.watch(store.everyones)
+        engine = RetrieverEngine(
+            store, catalogue.retrievers, catalogue.default, self._pool, admission, self._metrics
+        )
         self._retriever.open(
             engine, WebRetrieval(self._web.sources if self._web is not None else {}, engine, admission)
         )
@@ -209,8 +222,8 @@ async def main() -> None:
     """Serves until told to stop."""
     settings = load(RetrieverSettings)
     logs.configure("retriever", settings)
-    service = RetrieverService(settings)
     telemetry = Telemetry.from_settings("retriever", settings)
+    service = RetrieverService(settings, telemetry)
     await serve("retriever", settings, service.registrations, service, telemetry=telemetry)
 
 

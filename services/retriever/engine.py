@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Final
 
 import numpy as np
@@ -10,7 +11,9 @@ import numpy as np
 from meshkit.admission import Admission
 from meshkit.compute import ComputePool
 from meshkit.errors import InvalidField, NotFound
+from meshkit.telemetry import Telemetry
 from services.retriever.domain import Draw, Filter, Passage, Query, Retrieval, RetrieverInfo, Scored
+from services.retriever.metrics import RetrieverMetrics
 from services.retriever.ports import Retriever, Snapshot, Tenants
 from services.retriever.ranking import drawn_from_all, ranked
 
@@ -30,6 +33,7 @@ class RetrieverEngine:
         default: name of the one to use when a request names none.
         pool: threads that compute.
         admission: counts texts: one for each query, one for each candidate sent along.
+        metrics: records searches; None records nothing.
     """
 
     def __init__(
@@ -39,12 +43,14 @@ class RetrieverEngine:
         default: str,
         pool: ComputePool,
         admission: Admission,
+        metrics: RetrieverMetrics | None = None,
     ) -> None:
         self._store = store
         self._retrievers = retrievers
         self._default = default
         self._pool = pool
         self._admission = admission
+        self._metrics = metrics or RetrieverMetrics(Telemetry.disabled())
 
     def list(self) -> list[tuple[RetrieverInfo, bool]]:
         """The retrievers and whether each is the default, the default first."""
@@ -71,13 +77,16 @@ class RetrieverEngine:
         async with self._admission.admit(1 + len(query.candidates or ())):
             if query.candidates is not None:
                 depth, k = _sizes(query, len(query.candidates))
-                return await self._pool.run(_over_candidates, retriever, query, query.candidates, depth, k)
+                find = partial(_over_candidates, self._metrics, retriever, query, query.candidates, depth, k)
+                return await self._pool.run(self._metrics.searched, name, query, find)
             if query.whole and query.draw is not None:
                 with self._store.of(query.tenant).lease(query.collection) as snapshot:
-                    return await self._pool.run(_over_everything, retriever, query, query.draw, snapshot)
+                    find = partial(_over_everything, self._metrics, retriever, query, query.draw, snapshot)
+                    return await self._pool.run(self._metrics.searched, name, query, find)
             depth, k = _sizes(query, None)
             with self._store.of(query.tenant).lease(query.collection) as snapshot:
-                return await self._pool.run(_over_collection, retriever, query, snapshot, depth, k)
+                find = partial(_over_collection, self._metrics, retriever, query, snapshot, depth, k)
+                return await self._pool.run(self._metrics.searched, name, query, find)
 
 
 def _sizes(query: Query, candidates: int | None) -> tuple[int, int]:
@@ -91,9 +100,12 @@ def _sizes(query: Query, candidates: int | None) -> tuple[int, int]:
     return depth, k
 
 
-def _over_collection(retriever: Retriever, query: Query, snapshot: Snapshot, depth: int, k: int) -> Retrieval:
+def _over_collection(
+    metrics: RetrieverMetrics, retriever: Retriever, query: Query, snapshot: Snapshot, depth: int, k: int
+) -> Retrieval:
     pool = retriever.search(snapshot, query.text, depth, query.filter)
-    shown, rankings, log_probabilities, inclusion = ranked(query, pool, k)
+    with metrics.sampling(retriever.info.name, query):
+        shown, rankings, log_probabilities, inclusion = ranked(query, pool, k)
     return Retrieval(
         passages=snapshot.passages(pool.rows[:shown].tolist()),
         scores=pool.scores[:shown],
@@ -106,11 +118,14 @@ def _over_collection(retriever: Retriever, query: Query, snapshot: Snapshot, dep
     )
 
 
-def _over_everything(retriever: Retriever, query: Query, draw: Draw, snapshot: Snapshot) -> Retrieval:
+def _over_everything(
+    metrics: RetrieverMetrics, retriever: Retriever, query: Query, draw: Draw, snapshot: Snapshot
+) -> Retrieval:
     found = retriever.scores(snapshot, query.text, query.filter)
-    shown, rankings, log_probabilities, inclusion = drawn_from_all(
-        query, draw, found, query.k or DEFAULT_K, snapshot.places
-    )
+    with metrics.sampling(retriever.info.name, query):
+        shown, rankings, log_probabilities, inclusion = drawn_from_all(
+            query, draw, found, query.k or DEFAULT_K, snapshot.places
+        )
     return Retrieval(
         passages=snapshot.passages(shown.rows.tolist()),
         scores=shown.scores,
@@ -124,12 +139,18 @@ def _over_everything(retriever: Retriever, query: Query, draw: Draw, snapshot: S
 
 
 def _over_candidates(
-    retriever: Retriever, query: Query, candidates: Sequence[Passage], depth: int, k: int
+    metrics: RetrieverMetrics,
+    retriever: Retriever,
+    query: Query,
+    candidates: Sequence[Passage],
+    depth: int,
+    k: int,
 ) -> Retrieval:
     by_id = sorted(_found(candidates, query.filter), key=lambda passage: passage.id)
     everything = retriever.rank(by_id, query.text) if by_id else _NOTHING
     pool = Scored(everything.rows[:depth], everything.scores[:depth])
-    shown, rankings, log_probabilities, inclusion = ranked(query, pool, k)
+    with metrics.sampling(retriever.info.name, query):
+        shown, rankings, log_probabilities, inclusion = ranked(query, pool, k)
     return Retrieval(
         passages=[by_id[row] for row in pool.rows[:shown].tolist()],
         scores=pool.scores[:shown],

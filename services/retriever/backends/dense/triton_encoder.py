@@ -13,12 +13,14 @@ from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
+from opentelemetry import context as otel_context
 from tritonclient.grpc import InferenceServerClient, InferInput
 from tritonclient.utils import InferenceServerException
 
 from meshkit import deadline
 from meshkit.channel import DEFAULT_MAX_MESSAGE_BYTES, with_scheme
 from meshkit.errors import DeadlineExceeded, Unavailable
+from meshkit.recorder import injected
 from services.retriever.domain import VectorArray
 from services.retriever.ports import CannotStart
 
@@ -144,7 +146,10 @@ class TritonEncoder:
         tensor.set_data_from_numpy(np.array([[text.encode()] for text in texts], dtype=np.object_))
         try:
             reply = self._client.infer(
-                self._model, [tensor], client_timeout=deadline.current().budget(cap_s=_LONGEST_S)
+                self._model,
+                [tensor],
+                client_timeout=deadline.current().budget(cap_s=_LONGEST_S),
+                headers=dict(injected(otel_context.get_current())) or None,
             )
         except InferenceServerException as error:
             if error.status() == "StatusCode.DEADLINE_EXCEEDED":

@@ -132,6 +132,10 @@ class MilvusStore:
         """A tenant's collections as they were when last heard of, by ascending name."""
         return [record.info() for key, record in sorted(self._known.items()) if key[0] == tenant]
 
+    def everyones(self) -> Sequence[tuple[str, CollectionInfo]]:
+        """All collections as they were when last heard of, each after its tenant; from any thread."""
+        return [(tenant, record.info()) for (tenant, _), record in tuple(self._known.items())]
+
     async def create(self, key: Key, description: str, lexical: Lexical) -> CollectionInfo:
         """A new, empty collection."""
 

@@ -239,6 +239,10 @@ class SegmentStore:
         """All collections of a tenant that can be read, by ascending name."""
         return [one.info() for (owner, _), one in sorted(self._collections.items()) if owner == tenant]
 
+    def everyones(self) -> Sequence[tuple[str, CollectionInfo]]:
+        """All collections that can be read, each after its tenant; from any thread."""
+        return [(owner, one.info()) for (owner, _), one in tuple(self._collections.items())]
+
     async def create(self, key: Key, description: str, lexical: Lexical) -> CollectionInfo:
         """A new, empty collection."""
         self._recipe.analyzer(lexical.analyzer)
