@@ -125,9 +125,12 @@ class OrchestratorServicer(pb_grpc.OrchestratorServiceServicer):
         conversation: Conversation | None = None
         try:
             while (request := await inbox.next(within_s=self._shelf.lifetime_s)) is not None:
+                first = conversation is None
                 if conversation is None:
                     conversation = self._shelf.take(callers.current().tenant, request.conversation_id)
                 try:
+                    if not first:  # which came with the call, and was counted with it
+                        metering.current().begin(writes=True)
                     async with aclosing(self._turn(conversation, request, inbox)) as events:
                         async for event in events:
                             response = conversation_codec.response(conversation, event)
@@ -163,7 +166,6 @@ class OrchestratorServicer(pb_grpc.OrchestratorServiceServicer):
         conversation.run_id = ask.run_id
         timeout_s = conversation_codec.timeout_s(request, self._turn_timeout_s)
         limit = deadline.Deadline.after(min(timeout_s, deadline.current().remaining()))
-        metering.current().begin(writes=True)
         async with self._admission.admit(max(1, ask.num_answers)):
             turn = _ahead(self._talk.turn(conversation, ask, limit))
             async with aclosing(turn), aclosing(inbox.until_cancelled(turn)) as events:

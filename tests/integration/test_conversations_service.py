@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import uuid
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
+from pathlib import Path
 from typing import Any
 
 import grpc
@@ -28,8 +30,12 @@ LIMITS = {"CONVERSATION_TURNS": "4", "CONVERSATION_WORDS": "200", "CONVERSATION_
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def shared(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Mesh]:
     """A mesh that the tests of this file share."""
-    async with _mesh(tmp_path_factory.mktemp("home"), **LIMITS) as mesh:
-        yield mesh
+    home = tmp_path_factory.mktemp("home")
+    (home / "limits.toml").write_text("")
+    with pytest.MonkeyPatch.context() as environment:
+        environment.setenv("RAGMESH_LIMITS", str(home / "limits.toml"))
+        async with _mesh(home, **LIMITS) as mesh:
+            yield mesh
 
 
 @pytest.fixture
@@ -299,3 +305,22 @@ async def test_without_an_evaluator_the_conversation_goes_on_and_says_what_is_mi
         assert second.so_far.relevance > 0
         assert not second.HasField("turn_relevance")
         assert second.num_words == 8
+
+
+async def test_a_turn_is_a_call_and_the_first_is_the_streams_own(mesh: Mesh) -> None:
+    _limit("[default]\ncalls_per_s = 0.001\nburst = 2\n")
+    await asyncio.sleep(1.1)  # read again within a second
+    try:
+        async with talking(mesh) as stream:
+            reasons = []
+            for number in range(3):
+                *_, last = await stream.take("Which river?", **({} if number else stream.first()))
+                reasons.append(last.failed.error.reason)
+        assert reasons == ["", "", "RATE_LIMITED"]
+    finally:
+        _limit("")
+        await asyncio.sleep(1.1)
+
+
+def _limit(content: str) -> None:
+    Path(os.environ["RAGMESH_LIMITS"]).write_text(content)

@@ -138,6 +138,19 @@ async def test_one_tenants_limit_is_not_anothers(
     assert (point.value, point.attributes) == (3, {"reason": "RATE_LIMITED"})
 
 
+async def test_where_nobody_is_asked_a_tenant_that_is_named_is_held_to_its_limits(
+    serve: Any, call: Any, tmp_path: Path
+) -> None:
+    (tmp_path / "limits.toml").write_text("[default]\ncalls_per_s = 0.001\nburst = 1\n")
+    echo = call(await serve(settings={"RAGMESH_LIMITS": tmp_path / "limits.toml"}))
+    for tenant in ("acme", "other"):  # as a gateway in front says
+        unary, named = echo.method("unary"), [("ragmesh-tenant", tenant)]
+        await unary(ItemError(), metadata=named, timeout=20)
+        with pytest.raises(grpc.RpcError) as failed:
+            await unary(ItemError(), metadata=named, timeout=20)
+        assert errors.from_rpc_error(failed.value).reason == "RATE_LIMITED"
+
+
 async def test_a_call_knows_its_meter(serve: Any, call: Any, tmp_path: Path, doors: dict[str, str]) -> None:
     (tmp_path / "limits.toml").write_text("[tenants.flood]\nweight = 3\nconcurrent = 1\n")
     seen: list[float] = []
