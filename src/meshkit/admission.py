@@ -33,7 +33,7 @@ class _Waiting:
 class _Line:
     """The requests of one tenant in order, their work, and up to when what it was given is paid for."""
 
-    weight: float
+    weight: float = 1.0
     paid_until: float = 0.0
     work: int = 0
     waiting: deque[_Waiting] = field(default_factory=deque)
@@ -184,7 +184,8 @@ class Admission:
         tenant = callers.current().tenant
         line = self._lines.get(tenant)
         if line is None:
-            line = self._lines[tenant] = _Line(metering.current().weight)
+            line = self._lines[tenant] = _Line()
+        line.weight = metering.current().weight  # as the limits have it now
         return line
 
     def _may_wait(self, line: _Line, work: int) -> bool:
@@ -219,6 +220,9 @@ class Admission:
             # Nobody is here any more: what was given before is forgotten.
             self._lines.clear()
             self._virtual = 0.0
+        for tenant, line in tuple(self._lines.items()):
+            if not line.waiting and line.paid_until <= self._virtual:
+                del self._lines[tenant]
 
     def _give_up(self, line: _Line, one: _Waiting) -> None:
         line.waiting.remove(one)

@@ -98,6 +98,7 @@ class MeshServer:
         self._end_by = math.inf
         self._hurry = asyncio.Event()
         self._port = 0
+        self._port_file: os.stat_result | None = None
         self._guard = Guard(
             settings.default_deadline_s,
             max_message_bytes=settings.max_message_bytes,
@@ -162,14 +163,9 @@ class MeshServer:
             self._guard.open()
         try:
             self._bind()
-        except ServerStartError:
-            if shared:
-                await self._lifecycle.stop()
-            raise
-        await self._set_health(_NOT_SERVING)
-        await self._health.set("live", _SERVING)  # for whoever restarts what does not answer at all
-        await self._server.start()
-        try:
+            await self._set_health(_NOT_SERVING)
+            await self._health.set("live", _SERVING)  # for whoever restarts what does not answer at all
+            await self._server.start()
             if self._settings.port_file is not None:
                 self._write_port_file(self._settings.port_file)
             if not shared:
@@ -177,6 +173,8 @@ class MeshServer:
         except BaseException:
             await self._server.stop(0)
             self._remove_port_file()
+            if shared:
+                await self._lifecycle.stop()
             raise
         self._started = True
         self._guard.open()
@@ -209,8 +207,8 @@ class MeshServer:
         await self._health.enter_graceful_shutdown()
         self._guard.close()
         if self._started:
-            # Whatever gRPC has queued when its server stops is CANCELLED, which no one tries again; so what
-            # is under way gets the time to arrive and be refused as UNAVAILABLE.
+            # Whatever gRPC has queued when its server stops is CANCELLED, which no channel tries again. So
+            # what is under way gets the time to arrive and be refused as UNAVAILABLE.
             await asyncio.sleep(min(self._left_s(), _LAME_DUCK_S))
         # Once, and never with less time later: two stops at a time can crash the process (grpcio 1.85). So
         # calls and watchers are ended here and not by gRPC.
@@ -281,16 +279,18 @@ class MeshServer:
             path.parent.mkdir(parents=True, exist_ok=True)
             beside = path.with_name(f"{path.name}.{os.getpid()}")
             beside.write_text(self.address)
+            self._port_file = beside.stat()
             beside.replace(path)
         except OSError as error:
             name = variable(self._settings, "port_file")
             raise ServerStartError(f"cannot write {path}: {error.strerror}: set {name}") from None
 
     def _remove_port_file(self) -> None:
-        path = self._settings.port_file
-        if path is not None:
+        path, written = self._settings.port_file, self._port_file
+        if path is not None and written is not None:
+            # Not that of a successor, which says the same where the port is shared.
             with contextlib.suppress(OSError):
-                if path.read_text() == self.address:
+                if os.path.samestat(path.stat(), written):
                     path.unlink()
 
 

@@ -40,7 +40,8 @@ class ServiceSettings(BaseSettings):
     tls_services: Annotated[tuple[str, ...], NoDecode] = Field(
         default=(), validation_alias="RAGMESH_TLS_SERVICES"
     )
-    """Names in certificates, separated by commas, whose holders are services of this mesh."""
+    """Names in certificates, separated by commas, whose holders are services of this mesh; needs
+    ``tls_clients=required``, since nobody is asked for a certificate otherwise."""
     api_keys: Path | None = Field(default=None, validation_alias="RAGMESH_API_KEYS")
     """TOML file of the API keys that are taken (``ragmesh keys new``)."""
     jwks: str = Field(default="", validation_alias="RAGMESH_JWKS")
@@ -129,6 +130,13 @@ class ServiceSettings(BaseSettings):
     @classmethod
     def _listed(cls, value: Any) -> Any:
         return [one.strip() for one in value.split(",") if one.strip()] if isinstance(value, str) else value
+
+    @field_validator("tls_services")
+    @classmethod
+    def _asked_for(cls, value: tuple[str, ...], info: ValidationInfo) -> tuple[str, ...]:
+        if value and info.data.get("tls_clients") == "open":
+            raise ValueError("callers are not asked for certificates: set RAGMESH_TLS_CLIENTS=required")
+        return value
 
     @field_validator("jwt_audience")
     @classmethod

@@ -30,7 +30,8 @@ class RenewedChannel(grpc.aio.Channel):
     def __init__(self, certificates: Certificates, make: Callable[[Material], grpc.aio.Channel]) -> None:
         self._certificates = certificates
         self._make = make
-        self._channel = make(certificates.material)
+        self._material = certificates.material
+        self._channel = make(self._material)
         self._looked_at = time.monotonic()
         self._closing: set[asyncio.Task[None]] = set()
 
@@ -39,8 +40,11 @@ class RenewedChannel(grpc.aio.Channel):
         now = time.monotonic()
         if now - self._looked_at >= LOOK_EVERY_S:
             self._looked_at = now
-            if self._certificates.changed():
-                before, self._channel = self._channel, self._make(self._certificates.material)
+            self._certificates.changed()
+            # Whoever else has these certificates may have been told of the change.
+            if self._certificates.material is not self._material:
+                self._material = self._certificates.material
+                before, self._channel = self._channel, self._make(self._material)
                 task = asyncio.ensure_future(before.close(_LAST_CALLS_S))
                 self._closing.add(task)
                 task.add_done_callback(self._closing.discard)

@@ -193,6 +193,19 @@ async def test_a_flooding_tenant_does_not_delay_anothers_turn() -> None:
     assert (door.admission.in_flight, door.admission.waiting) == (0, 0)
 
 
+async def test_tenants_that_have_gone_are_forgotten_and_weights_are_those_of_now() -> None:
+    door = Door(1)
+    await door.ask("busy")  # the door is never idle
+    for number in range(50):
+        await door.ask(f"guest {number}")
+        await door.ask("busy", weight=2.0)
+        await door.let_one_go()
+        await door.let_one_go()
+    assert len(door.admission._lines) <= 2
+    assert door.admission._lines["busy"].weight == 2.0
+    await door.close()
+
+
 async def test_weights_are_shares() -> None:
     door = Door(6)
     await door.ask("other", 6)

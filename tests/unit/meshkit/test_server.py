@@ -135,6 +135,27 @@ async def test_an_address_that_is_not_ours_is_told(serve: Any, host: str) -> Non
         await serve(settings={"host": host, "allow_insecure": True})
 
 
+async def test_a_successor_keeps_its_port_file_and_lets_go_of_all_where_it_cannot_start(
+    serve: Any, call: Any, tmp_path: Path
+) -> None:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    shared = {"port": port, "share_port": True, "port_file": tmp_path / "port"}
+    before = await serve(settings=shared)
+    after = await serve(settings=shared)
+    await before.stop()
+    assert (tmp_path / "port").read_text() == after.address
+    assert await call(after)("unary") == ["a"]
+    lifecycle = Slow()
+    lifecycle.go.set()
+    with pytest.raises(ServerStartError, match="cannot write"):
+        await serve(lifecycle=lifecycle, settings=shared | {"port_file": tmp_path / "port" / "below"})
+    assert lifecycle.events == ["starting", "started", "stopped"]
+    await after.stop()
+    assert not (tmp_path / "port").exists()
+
+
 async def test_a_port_file_that_cannot_be_written_is_told(serve: Any, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(ServerStartError, match=r"cannot write .*set RAGMESH_ECHO_PORT_FILE"):

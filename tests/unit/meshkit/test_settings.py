@@ -96,3 +96,15 @@ def test_every_problem_has_its_line(monkeypatch: pytest.MonkeyPatch) -> None:
         "RAGMESH_SAMPLE_GRACE_S",
         "RAGMESH_SAMPLE_PORT",
     ]
+
+
+def test_names_in_certificates_that_nobody_is_asked_for_are_refused(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    for name in ("CERT", "KEY", "CA"):
+        monkeypatch.setenv(f"RAGMESH_TLS_{name}", str(tmp_path / name))
+    monkeypatch.setenv("RAGMESH_TLS_SERVICES", "orchestrator.mesh")
+    with pytest.raises(SettingsError, match="RAGMESH_TLS_CLIENTS=required"):
+        load(ServiceSettings)
+    monkeypatch.setenv("RAGMESH_TLS_CLIENTS", "required")
+    assert load(ServiceSettings).tls_services == ("orchestrator.mesh",)

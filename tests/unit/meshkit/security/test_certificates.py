@@ -196,6 +196,21 @@ async def test_certificates_are_renewed_while_both_sides_run(
         assert await echoed(server.address, client_files.environment) == "a"
 
 
+async def test_channels_with_the_same_certificates_all_go_on_with_new_ones(
+    serve: Any, server_files: Files, client_files: Files, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(renewed_channel, "LOOK_EVERY_S", 0.0)
+    server = await serve(settings=server_files.settings)
+    security = ChannelSecurity.find(client_files.environment)
+    async with (
+        connect(server.address, service=SERVICE, security=security) as one,
+        connect(server.address, service=SERVICE, security=security) as two,
+    ):
+        assert [await asked(one), await asked(two)] == ["a", "a"]
+        client_files.write(trustme.CA(), "orchestrator.mesh")  # which does not trust the server
+        assert [await asked(one), await asked(two)] == ["UNAVAILABLE", "UNAVAILABLE"]
+
+
 async def test_a_stream_outlives_the_renewal_of_its_certificate(
     serve: Any, server_files: Files, client_files: Files, monkeypatch: pytest.MonkeyPatch
 ) -> None:
