@@ -11,6 +11,7 @@ from typing import Final
 
 from meshkit import logs, models
 from meshkit.admission import Admission
+from meshkit.admission_metrics import AdmissionMetrics
 from meshkit.compute import ComputePool
 from meshkit.errors import FailedPrecondition, Unavailable
 from meshkit.server import Registration, ServerStartError, run, serve
@@ -35,6 +36,7 @@ from services.reranker.feedback.retention import Retention
 from services.reranker.feedback.served import ServedRankings
 from services.reranker.feedback.servicer import NAME as FEEDBACK
 from services.reranker.feedback.servicer import FeedbackServicer, FeedbackServices
+from services.reranker.metrics import FeedbackLook, RerankerMetrics
 from services.reranker.models.governor import Governor
 from services.reranker.models.store import ModelStore
 from services.reranker.origin import origin_of
@@ -50,12 +52,13 @@ class RerankerService:
 
     Args:
         settings: the settings.
-        telemetry: for calls to the generator.
+        telemetry: what is recorded of requests, models and feedback, and of calls to the generator.
     """
 
     def __init__(self, settings: RerankerSettings, telemetry: Telemetry) -> None:
         self._settings = settings
         self._telemetry = telemetry
+        self._metrics = RerankerMetrics(telemetry)
         self._pool = ComputePool(2, "reranker")
         self._codec_pool = ComputePool(1, "reranker-codec")
         self._loading_pool = ComputePool(2, "reranker-loading")
@@ -83,7 +86,9 @@ class RerankerService:
             max_in_flight=settings.feedback_in_flight,
             served=self._served,
             clock=time.monotonic,
+            on_outcomes=self._metrics.fed,
         )
+        self._look = FeedbackLook(telemetry, store.summary)
         self._retention = Retention(
             store,
             feedback_days=settings.feedback_retention_days,
@@ -104,9 +109,10 @@ class RerankerService:
             poll_s=settings.model_poll_s,
             keep_versions=settings.keep_versions,
         )
-        self._servicer = RerankerServicer(
-            Admission(settings.max_work, "pairs", queue_s=settings.queue_s), self._codec_pool
-        )
+        admission = Admission(settings.max_work, "pairs", queue_s=settings.queue_s)
+        AdmissionMetrics(telemetry, admission)
+        self._servicer = RerankerServicer(admission, self._codec_pool)
+        self._metrics.watch_model(self._governor.serving)
         services = FeedbackServices(
             self._intake,
             store,
@@ -149,6 +155,8 @@ class RerankerService:
             self._closing.append(self._served.close)
         self._retention.start()
         self._closing.append(self._retention.close)
+        self._look.start()
+        self._closing.append(self._look.close)
         generator = GeneratorClient(
             settings.generator_target,
             model=settings.rankrag_model,
@@ -165,6 +173,7 @@ class RerankerService:
             batch_size=settings.batch_size,
             batch_tokens=settings.batch_tokens,
             max_delay_s=settings.batch_delay_ms / 1000,
+            metrics=self._metrics,
         )
         self._closing.append(cross_encoder.close)
         rerankers: dict[str, Reranker] = {
@@ -172,7 +181,8 @@ class RerankerService:
             "rankrag": RankRag(generator),
             "none": Unranked(),
         }
-        self._servicer.open(Reranking(rerankers, settings.default_reranker), self._served)
+        recorded = {name: self._metrics.reranker(name, one) for name, one in rerankers.items()}
+        self._servicer.open(Reranking(recorded, settings.default_reranker), self._served)
 
     async def stop(self) -> None:
         """Stores what waits, closes what is open, the last opened first, and ends the threads."""

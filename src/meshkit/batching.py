@@ -63,9 +63,9 @@ class MicroBatcher(Generic[I, O]):
         self._closing = False
 
     @property
-    def waiting(self) -> int:
-        """Cost of what is queued and in no batch yet, [0, inf)."""
-        return sum(self._cost(entry.item) for entry in tuple(self._queue) if not entry.result.done())
+    def waiting(self) -> Sequence[I]:
+        """Items that are queued and in no batch yet, oldest first; from any thread."""
+        return [entry.item for entry in tuple(self._queue) if not entry.result.done()]
 
     async def submit(self, item: I) -> O:
         """Computes one item.

@@ -10,7 +10,9 @@ from dataclasses import dataclass
 from meshkit.batching import MicroBatcher
 from meshkit.compute import ComputePool
 from meshkit.lengths import by_length
+from meshkit.telemetry import Telemetry
 from services.reranker.domain import Agent, Best, Passage, Scores
+from services.reranker.metrics import RerankerMetrics
 from services.reranker.models.pairs import passage_text
 from services.reranker.ports import Adapter, Assigned, LoadedModel, ModelsOfAgents, Row
 
@@ -44,6 +46,7 @@ class CrossEncoderReranker:
         batch_size: most pairs in a batch.
         batch_tokens: most padded tokens in a batch, and most tokens taken from the queue at once. Tokens.
         max_delay_s: longest wait for company when nothing runs. Seconds, [0, inf).
+        metrics: told of batches; None records nothing.
     """
 
     def __init__(
@@ -54,18 +57,22 @@ class CrossEncoderReranker:
         batch_size: int,
         batch_tokens: int,
         max_delay_s: float,
+        metrics: RerankerMetrics | None = None,
     ) -> None:
         self._models = models
         self._pool = pool
         self._batch_size = batch_size
         self._batch_tokens = batch_tokens
+        self._metrics = metrics or RerankerMetrics(Telemetry.disabled())
         self._batcher: MicroBatcher[_Chunk, list[float]] = MicroBatcher(
             self._run,
             max_size=64,
             max_delay_s=max_delay_s,
             cost=lambda chunk: sum(len(row.ids) for row in chunk.rows),
             max_cost=batch_tokens,
+            on_batch=self._metrics.queued,
         )
+        self._metrics.watch_queue(lambda: sum(len(chunk.rows) for chunk in self._batcher.waiting))
 
     async def score(
         self, query: str, passages: Sequence[Passage], agent: Agent, *, best: Best | None = None
@@ -111,7 +118,8 @@ class CrossEncoderReranker:
     ) -> list[float]:
         values = [0.0] * len(rows)
         for batch in by_length([len(row.ids) for row in rows], self._batch_tokens, size=self._batch_size):
-            found = model.probabilities([rows[at] for at in batch], [adapters[at] for at in batch])
+            with self._metrics.batch(len(batch)):
+                found = model.probabilities([rows[at] for at in batch], [adapters[at] for at in batch])
             for at, value in zip(batch, found, strict=True):
                 values[at] = value
         return values

@@ -37,6 +37,7 @@ class FeedbackIntake:
         max_in_flight: most items on their way of all agents, [4, inf).
         served: what was served, if feedback for anything else is refused.
         clock: monotonic seconds.
+        on_outcomes: told what became of each batch.
     """
 
     def __init__(
@@ -48,12 +49,14 @@ class FeedbackIntake:
         max_in_flight: int,
         served: ServedRankings | None,
         clock: Callable[[], float],
+        on_outcomes: Callable[[Sequence[Outcome | MeshError]], None] = lambda _: None,
     ) -> None:
         self._store = store
         self._limits = limits
         self._max_in_flight = max_in_flight
         self._served = served
         self._clock = clock
+        self._on_outcomes = on_outcomes
         self._in_flight: Counter[Agent] = Counter()
         self._full: dict[Agent, float] = {}
         self._commits: MicroBatcher[Sequence[Feedback], Sequence[Outcome]] = MicroBatcher(
@@ -77,7 +80,9 @@ class FeedbackIntake:
         for error in done:
             if error is not None:
                 raise error
-        return [one for one in results if one is not None]
+        outcomes = [one for one in results if one is not None]
+        self._on_outcomes(outcomes)
+        return outcomes
 
     async def close(self) -> None:
         """Stores what waits and takes no more."""

@@ -17,6 +17,7 @@ from meshkit.compute import ComputePool
 from meshkit.errors import FailedPrecondition, MeshError, NotFound, Unavailable
 from meshkit.models import ModelError
 from services.reranker.domain import DEFAULT_TENANT, Agent, Audience, Everyone, LearnedModel
+from services.reranker.metrics import ServingModel
 from services.reranker.models.cache import LoadingCache
 from services.reranker.models.manifest import Kind, Lineage, Manifest, ManifestError
 from services.reranker.models.retention import prune
@@ -116,6 +117,14 @@ class Governor:
     def has_model(self) -> bool:
         """Whether there is a model for all agents of the tenant ``default``."""
         return self._model is not None
+
+    def serving(self) -> ServingModel | None:
+        """What serves all agents of the tenant ``default``; None without a model. From any thread."""
+        model = self._model
+        if model is None:
+            return None
+        at = self._store.pointed_at(Everyone())
+        return ServingModel(model.version, model.created_at, model is not self._origin, at)
 
     async def model_for(self, agent: Agent) -> Assigned:
         """See :class:`services.reranker.ports.ModelsOfAgents`.

@@ -249,6 +249,13 @@ class ModelStore:
         shutil.rmtree(gone, ignore_errors=True)
         return True
 
+    def pointed_at(self, whose: Audience) -> datetime | None:
+        """When what is served to an audience was last changed (UTC); None if it never was."""
+        try:
+            return datetime.fromtimestamp(self._pointer_path(whose).stat().st_mtime, UTC)
+        except FileNotFoundError:
+            return None
+
     def pointers_changed_ns(self) -> int:
         """When a pointer was last replaced. Nanoseconds since 1970; 0 if none ever was."""
         return self._serving.stat().st_mtime_ns if self._serving.is_dir() else 0

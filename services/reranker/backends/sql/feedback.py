@@ -17,6 +17,7 @@ from services.reranker.backends.sql.tables import AGENTS, FEEDBACK
 from services.reranker.domain import Agent, Audience
 from services.reranker.feedback.domain import Fate, Feedback, Flag, Limits, Outcome, StoredFeedback
 from services.reranker.feedback.quality import Conduct, Rules
+from services.reranker.metrics import FeedbackSummary
 
 _CHUNK: Final = 10_000  # keys per SELECT … IN, below every database's limit of parameters
 DAY_US: Final = 24 * 3600 * 10**6
@@ -99,6 +100,17 @@ class SqlFeedbackStore:
             giver = givers.get(one.agent)
             found.append(None if giver is None else _replayed(one, giver))
         return found
+
+    async def summary(self) -> FeedbackSummary:
+        """How much there is of all agents, and when the newest came. Reads a row for each agent."""
+        columns = AGENTS.c
+        async with self._database.read() as connection:
+            row = (
+                await connection.execute(
+                    select(func.coalesce(func.sum(columns.stored), 0), func.max(columns.last_feedback_at_us))
+                )
+            ).one()
+        return FeedbackSummary(int(row[0]), row[1])
 
     async def page(
         self,
