@@ -26,6 +26,7 @@ ORDER: Final = (
     "triton",
     "gpu",
     "otel",
+    "monitoring",
     "gateway",
     "training",
     "audit",

@@ -2,57 +2,23 @@
 
 from __future__ import annotations
 
-import functools
 import re
 import shlex
-import shutil
-import subprocess
 from pathlib import Path
 
 import pytest
-import typer
 import yaml
 
-from ragmesh.cli import application
 from tests.manifests import ORDER, SECRETS, SERVICES, build
+from tests.pages import assert_kubectl_has, assert_ragmesh_has, blocks, commands
 
 ROOT = Path(__file__).parents[3]
 PAGE = (ROOT / "docs" / "deploy.md").read_text(encoding="utf-8")
-BLOCKS = re.findall(r"^```sh\n(.*?)^```", PAGE, re.MULTILINE | re.DOTALL)
 WELL_FORMED = {"docker", "kind", "helm", "openssl", "base64", "cat", "cp", "python3", "/tmp/checkov/bin/pip"}  # noqa: S108
 """Programs that are not here: their lines are only read as a shell would."""
 WELL_FORMED |= {"/tmp/checkov/bin/checkov"}  # noqa: S108
-OPERATORS = {"|", "&", ";", ">", "&&"}
 
-
-def commands(block: str) -> list[list[str]]:
-    """Simple commands of a block, as words; those in $(…) too, loops by their bodies."""
-    found: list[list[str]] = []
-    for line in block.replace("\\\n", " ").splitlines():
-        for inner in re.findall(r"\$\(([^()]*)\)", line):
-            found += commands(inner)
-        lexer = shlex.shlex(re.sub(r"\$\([^()]*\)", "X", line), posix=True, punctuation_chars="|&;>")
-        lexer.whitespace_split = True
-        words: list[str] = []
-        for word in [*lexer, ";"]:
-            if word == ">":
-                words.append(word)
-            elif word in OPERATORS:
-                found.append(words)
-                words = []
-            else:
-                words.append(word)
-    return [one for one in map(_bare, found) if one]
-
-
-def _bare(words: list[str]) -> list[str]:
-    if words[:1] in (["for"], ["done"], ["export"], ["unset"]):
-        return []
-    words = words[1:] if words[:1] == ["do"] else words
-    return words[: words.index(">")] if ">" in words else words
-
-
-COMMANDS = [words for block in BLOCKS for words in commands(block)]
+COMMANDS = [words for block in blocks(PAGE) for words in commands(block)]
 KUBECTL = sorted({" ".join(words[1:]) for words in COMMANDS if words[0] == "kubectl"})
 RAGMESH = sorted({shlex.join(words[1:]) for words in COMMANDS if words[0] == "ragmesh"})
 
@@ -73,46 +39,14 @@ def test_every_program_is_known() -> None:
     assert len(RAGMESH) >= 5
 
 
-@functools.cache
-def _help(*words: str) -> str:
-    if shutil.which("kubectl") is None:
-        pytest.skip("kubectl is not installed")
-    done = subprocess.run(["kubectl", *words], capture_output=True, text=True, timeout=60)
-    assert done.returncode == 0, done.stderr
-    return done.stdout
-
-
-def _options(text: str) -> set[str]:
-    return set(re.findall(r"(?<![\w-])(--[a-z][a-z-]*)", text))
-
-
 @pytest.mark.parametrize("line", KUBECTL)
 def test_kubectl_has_the_command_and_its_options(line: str) -> None:
-    known = _options(_help("options"))
-    words = line.split()
-    while words[0].startswith("--"):
-        assert words[0].split("=")[0] in known
-        words = words[2:] if "=" not in words[0] else words[1:]
-    path = [words[0]]
-    listed = set(re.findall(r"^  ([a-z-]+) ", _help("--help"), re.MULTILINE))
-    assert path[0] in listed
-    for word in words[1:3]:
-        if re.search(rf"^  {re.escape(word)} ", _help(*path, "--help"), re.MULTILINE):
-            path.append(word)
-    if words[0] in ("create", "rollout"):
-        assert len(path) > 1, "it has commands of its own"
-    used = {word.split("=")[0] for word in words if word.startswith("--")}
-    assert used <= known | _options(_help(*path, "--help")), path
+    assert_kubectl_has(line.split())
 
 
 @pytest.mark.parametrize("line", RAGMESH)
 def test_ragmesh_can_read_the_command(line: str) -> None:
-    words = shlex.split(line)
-    command = typer.main.get_command(application())
-    while hasattr(command, "commands"):
-        name, *words = words
-        command = command.commands[name]
-    command.make_context("ragmesh", words)
+    assert_ragmesh_has(shlex.split(line))
 
 
 def test_the_files_of_the_page_are_there() -> None:
