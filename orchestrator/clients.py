@@ -350,9 +350,12 @@ def _translated(error: grpc.RpcError, who: str, fields: Mapping[str, str | None]
     else comes from the transport, whose words may hold addresses.
     """
     call_error = cast(grpc.aio.AioRpcError, error)
+    code = call_error.code()
+    if code in (grpc.StatusCode.UNAUTHENTICATED, grpc.StatusCode.PERMISSION_DENIED):
+        # The caller was let in here: it is this process that was not let in there.
+        return Unavailable("UPSTREAM_REFUSED", f"the {who} does not take the orchestrator's own credential")
     if any(key == _DETAILS_KEY for key, _ in call_error.trailing_metadata() or ()):
         return _renamed(from_rpc_error(error), fields)
-    code = call_error.code()
     if code is grpc.StatusCode.DEADLINE_EXCEEDED:
         return MeshError(code, "BUDGET_EXCEEDED", f"the {who} did not answer within its share of the time")
     if code is grpc.StatusCode.RESOURCE_EXHAUSTED:

@@ -192,6 +192,7 @@ class Outbox:
 
     def _tenants(self) -> Sequence[str]:
         with _unavailable():
+            self._size = self._count()  # another process may have brought some, or left others
             rows = self._opened().execute("SELECT DISTINCT tenant FROM outbox WHERE refused IS NULL")
             return [tenant for (tenant,) in rows]
 

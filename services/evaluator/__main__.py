@@ -6,6 +6,7 @@ import sys
 
 from meshkit import logs
 from meshkit.admission import Admission
+from meshkit.admission_metrics import AdmissionMetrics
 from meshkit.compute import ComputePool
 from meshkit.errors import Unavailable
 from meshkit.server import Registration, ServerStartError, run, serve
@@ -17,6 +18,7 @@ from ragmesh.evaluator.v1 import evaluator_service_pb2_grpc as pb_grpc
 from services.evaluator import observing
 from services.evaluator.backends.sql import SqlObservationStore
 from services.evaluator.engine import Evaluator
+from services.evaluator.metrics import EvaluatorMetrics
 from services.evaluator.servicer import EvaluatorServicer
 from services.evaluator.settings import EvaluatorSettings
 
@@ -29,10 +31,14 @@ class EvaluatorService:
 
     Args:
         settings: the settings.
+        telemetry: what is recorded of observations and of fairness.
     """
 
-    def __init__(self, settings: EvaluatorSettings) -> None:
+    def __init__(self, settings: EvaluatorSettings, telemetry: Telemetry | None = None) -> None:
         self._settings = settings
+        telemetry = telemetry or Telemetry.disabled()
+        admission = Admission(settings.max_work, "KiB", queue_s=settings.queue_s)
+        AdmissionMetrics(telemetry, admission)
         self._store = SqlObservationStore(
             settings.database(), lock_timeout_s=settings.lock_timeout_s, remeasure=observing.read_again
         )
@@ -44,8 +50,11 @@ class EvaluatorService:
             pool=self._pool,
             measuring_pool=self._measuring_pool,
             similarities=Similarities(_models(settings)),
-            admission=Admission(settings.max_work, "KiB"),
+            admission=admission,
             window=settings.observe_window,
+            metrics=EvaluatorMetrics(
+                telemetry, window_s=settings.fairness_window_s, series=settings.metrics_series
+            ),
         )
         self.registrations = [Registration(pb_grpc.add_EvaluatorServiceServicer_to_server, servicer, NAME)]
 
@@ -82,8 +91,8 @@ async def main() -> None:
     """Serves until told to stop."""
     settings = load(EvaluatorSettings)
     logs.configure("evaluator", settings)
-    service = EvaluatorService(settings)
     telemetry = Telemetry.from_settings("evaluator", settings)
+    service = EvaluatorService(settings, telemetry)
     await serve("evaluator", settings, service.registrations, service, telemetry=telemetry)
 
 

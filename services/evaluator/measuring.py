@@ -136,7 +136,7 @@ class MeasuringServicer(pb_grpc.EvaluatorServiceServicer):
             raise
 
     async def _computed(self, work: int, compute: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-        with self._admission.admit(work):
+        async with self._admission.admit(work):
             try:
                 return await self._pool.run(compute, *args, **kwargs)
             except MissingModel as error:

@@ -12,6 +12,7 @@ from meshkit.admission import Admission
 from meshkit.compute import ComputePool
 from meshkit.errors import MeshError, item_error
 from meshkit.security import caller as callers
+from meshkit.telemetry import Telemetry
 from ragcore.errors import InvalidInput
 from ragmesh.evaluator.v1 import evaluator_service_pb2 as pb
 from ragmesh.evaluator.v1 import evaluator_service_pb2_grpc as pb_grpc
@@ -20,6 +21,7 @@ from services.evaluator.codec import fields, observations, reports
 from services.evaluator.domain import Measurement, Observation
 from services.evaluator.engine import Evaluator
 from services.evaluator.measurement import measure
+from services.evaluator.metrics import EvaluatorMetrics
 
 # What one observation may hold (ranked places, candidates, characters to compare) and still be measured
 # within a millisecond, the longest that anything may occupy the event loop.
@@ -36,13 +38,23 @@ class ObservingServicer(pb_grpc.EvaluatorServiceServicer):
         pool: threads for what is too large to compute on the event loop.
         admission: counts KiB of requests and observations in flight.
         window: observations of one stream that may be on their way to disk. Observations, [1, inf).
+        metrics: told what becomes of observations; None records nothing.
     """
 
-    def __init__(self, evaluator: Evaluator, *, pool: ComputePool, admission: Admission, window: int) -> None:
+    def __init__(
+        self,
+        evaluator: Evaluator,
+        *,
+        pool: ComputePool,
+        admission: Admission,
+        window: int,
+        metrics: EvaluatorMetrics | None = None,
+    ) -> None:
         self._evaluator = evaluator
         self._pool = pool
         self._admission = admission
         self._window = window
+        self._metrics = metrics or EvaluatorMetrics(Telemetry.disabled())
 
     async def Observe(
         self, request_iterator: AsyncIterator[pb.ObserveRequest], context: Context
@@ -121,13 +133,17 @@ class ObservingServicer(pb_grpc.EvaluatorServiceServicer):
             yield reports.measurement(one)
 
     async def _observed(self, tenant: str, message: pb.Observation) -> pb.ObserveResponse:
-        with self._admission.admit(kib(message)):
-            try:
-                observation, measurement = await self._read(message)
-            except (MeshError, InvalidInput) as error:
-                refusal = pb.ObserveRefusal(observation_id=message.id, error=item_error(error))
-                return pb.ObserveResponse(refusal=refusal)
-            new = await self._evaluator.observe(replace(observation, tenant=tenant), measurement)
+        with self._metrics.receiving(message) as receiving:
+            async with self._admission.admit(kib(message)):
+                try:
+                    observation, measurement = await self._read(message)
+                except (MeshError, InvalidInput) as error:
+                    receiving.refused()
+                    refusal = pb.ObserveRefusal(observation_id=message.id, error=item_error(error))
+                    return pb.ObserveResponse(refusal=refusal)
+                observation = replace(observation, tenant=tenant)
+                new = await self._evaluator.observe(observation, measurement)
+            receiving.stored(observation, measurement, new=new)
         return pb.ObserveResponse(ack=pb.ObserveAck(observation_id=message.id, duplicate=not new))
 
     async def _read(self, message: pb.Observation) -> tuple[Observation, Measurement]:

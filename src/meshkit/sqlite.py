@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import sqlite3
-import time
 from typing import Any, Final
 
 from sqlalchemy import event
 from sqlalchemy.ext.asyncio import AsyncEngine
+from sqlalchemy.util import await_only
 
 _TRIES: Final = 100
 _PAUSE_S: Final = 0.02
@@ -18,7 +19,7 @@ def write_ahead(cursor: Any) -> None:
     """Has a database keep a write-ahead log; a file that does so already is not touched.
 
     Who opens a file first changes it, alone with it, and SQLite lets nobody wait for that: others who open it
-    at the same moment are refused at once, and so they try again.
+    at the same moment are refused at once, and so they try again, while the event loop goes on.
 
     Raises:
         sqlite3.OperationalError: it was locked for two seconds, or cannot be written.
@@ -30,7 +31,7 @@ def write_ahead(cursor: Any) -> None:
         except sqlite3.OperationalError as error:
             if not left or error.sqlite_errorcode & 0xFF != sqlite3.SQLITE_BUSY:
                 raise
-        time.sleep(_PAUSE_S)
+        await_only(asyncio.sleep(_PAUSE_S))
 
 
 def unlock_when_cancelled(engine: AsyncEngine) -> None:

@@ -6,6 +6,10 @@ import sqlite3
 from enum import StrEnum
 from typing import Final
 
+import grpc
+
+from meshkit.errors import Unavailable
+
 
 class Trouble(StrEnum):
     """Why a database cannot be used; ends the reason of an error, as in ``STORE_FULL``."""
@@ -42,7 +46,7 @@ _OF_POSTGRESQL: Final = {
 
 _SAID: Final = {
     Trouble.FULL: (
-        "the disk of {what} is full, or fails: make room there; nothing of this was kept, send it again"
+        "the disk of {what} is full, or fails: make room there; nothing of this was kept, send it again then"
     ),
     Trouble.READ_ONLY: "{what} cannot be written: give this service the right to, or a place where it has it",
     Trouble.LOCKED: "{what} is locked by another process for longer than is waited: try again",
@@ -74,3 +78,18 @@ def said(trouble: Trouble, what: str) -> str:
         what: the store, such as ``the database of feedback``.
     """
     return _SAID[trouble].format(what=what)
+
+
+class StoreFailure(Unavailable):
+    """A store cannot do its work now. RESOURCE_EXHAUSTED where its disk is full: no channel sends that again.
+
+    Args:
+        error: what the database raised.
+        what: the store, such as ``the database of feedback``.
+    """
+
+    def __init__(self, error: BaseException, what: str) -> None:
+        trouble = trouble_of(error)
+        super().__init__(f"STORE_{trouble}", said(trouble, what))
+        if trouble is Trouble.FULL:
+            self.code = grpc.StatusCode.RESOURCE_EXHAUSTED

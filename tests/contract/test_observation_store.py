@@ -16,6 +16,7 @@ from collections.abc import AsyncIterator, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+import grpc
 import numpy as np
 import pytest
 from sqlalchemy import URL, Engine, event, make_url, text
@@ -701,6 +702,7 @@ async def test_a_full_disk_says_so_and_stores_nothing(tmp_path: Path) -> None:
         with pytest.raises(Unavailable) as caught:
             await store.append(_measured(_observation("2"), _observation("3", payload=bytes(500_000))))
         assert caught.value.reason == "STORE_FULL"
+        assert caught.value.code is grpc.StatusCode.RESOURCE_EXHAUSTED  # which no channel sends again
         assert (await _report(store)).num_observations == 1
         assert list(await store.append(_measured(_observation("2")))) == [True]
     finally:

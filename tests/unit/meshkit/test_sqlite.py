@@ -1,10 +1,11 @@
-"""A task that is cancelled while it writes leaves no locked database behind."""
+"""SQLite on an event loop: nothing stays locked, and nobody waits for a lock with the loop in hand."""
 
 from __future__ import annotations
 
 import asyncio
 import gc
 import random
+import sqlite3
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,7 @@ from sqlalchemy.engine import Connection
 from sqlalchemy.event import listen
 from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
 
-from meshkit.sqlite import unlock_when_cancelled
+from meshkit.sqlite import unlock_when_cancelled, write_ahead
 
 LOCK_TIMEOUT_S = 2.0
 
@@ -68,3 +69,23 @@ async def test_whoever_writes_next_finds_it_unlocked(uncollected: None, tmp_path
         await write(engine)
     await engine.dispose()
     assert cancelled > 50
+
+
+async def test_who_opens_a_file_that_another_changes_lets_the_loop_go_on(tmp_path: Path) -> None:
+    path = tmp_path / "things.db"
+    other = sqlite3.connect(path, isolation_level=None)
+    other.execute("BEGIN EXCLUSIVE")
+
+    def prepare(connection: Any, _: Any) -> None:
+        cursor = connection.cursor()
+        write_ahead(cursor)
+        cursor.close()
+
+    engine = create_async_engine(f"sqlite+aiosqlite:///{path}", connect_args={"timeout": 0})
+    listen(engine.sync_engine, "connect", prepare)
+    opening = asyncio.create_task(write(engine))
+    await asyncio.sleep(0.1)
+    other.execute("ROLLBACK")  # which the loop must let us do
+    other.close()
+    await opening
+    await engine.dispose()

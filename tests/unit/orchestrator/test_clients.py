@@ -189,6 +189,9 @@ async def _aborting(code: grpc.StatusCode) -> tuple[grpc.aio.Server, int]:
         (grpc.StatusCode.DEADLINE_EXCEEDED, grpc.StatusCode.DEADLINE_EXCEEDED),
         (grpc.StatusCode.RESOURCE_EXHAUSTED, grpc.StatusCode.RESOURCE_EXHAUSTED),
         (grpc.StatusCode.UNIMPLEMENTED, grpc.StatusCode.UNAVAILABLE),
+        # Of this process, not of its caller, who could do nothing about it.
+        (grpc.StatusCode.UNAUTHENTICATED, grpc.StatusCode.UNAVAILABLE),
+        (grpc.StatusCode.PERMISSION_DENIED, grpc.StatusCode.UNAVAILABLE),
     ],
 )
 async def test_the_transports_words_stay_inside(code: grpc.StatusCode, told: grpc.StatusCode) -> None:
@@ -284,6 +287,8 @@ async def test_a_slow_replica_is_hedged_and_told_to_stop() -> None:
 
     async def slow(request: Any, context: Any) -> reranker_pb.RerankResponse:
         served.append("slow")
+        if "quick" not in served:  # not connected yet: a second call would meet this one again
+            return reranker_pb.RerankResponse(scores=[0.5])
         try:
             await asyncio.Event().wait()
         except asyncio.CancelledError:

@@ -86,6 +86,21 @@ async def test_a_full_outbox_takes_no_more(tmp_path: Path) -> None:
     await outbox.close()
 
 
+async def test_what_another_process_brought_makes_room(tmp_path: Path) -> None:
+    path = tmp_path / "outbox.db"
+    before, after = Outbox(path, capacity=2), Outbox(path, capacity=2)
+    await before.open()
+    for id_ in ("a", "b"):
+        await before.append("acme", id_, b"x")
+    await after.open()
+    await before.remove([letter.sequence for letter in await before.waiting("acme", after=0, limit=9)])
+    await before.close()
+    assert await after.tenants() == []  # looked at every few seconds
+    await after.append("acme", "c", b"x")
+    assert after.size == 1
+    await after.close()
+
+
 async def test_what_is_kept_survives(tmp_path: Path) -> None:
     first = Outbox(tmp_path / "outbox.db", capacity=10)
     await first.open()

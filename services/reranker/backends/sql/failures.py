@@ -7,15 +7,13 @@ from contextlib import contextmanager
 
 from sqlalchemy.exc import SQLAlchemyError
 
-from meshkit.errors import Unavailable
-from meshkit.storage import said, trouble_of
+from meshkit.storage import StoreFailure
 
 
 @contextmanager
 def unavailable() -> Iterator[None]:
-    """Turns what a database can raise for reasons outside this program into Unavailable."""
+    """Turns what a database can raise for reasons outside this program into StoreFailure."""
     try:
         yield
     except (SQLAlchemyError, OSError) as error:
-        trouble = trouble_of(error)
-        raise Unavailable(f"STORE_{trouble}", said(trouble, "the database of feedback")) from error
+        raise StoreFailure(error, "the database of feedback") from error
