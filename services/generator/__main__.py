@@ -6,10 +6,12 @@ import sys
 
 from meshkit import logs
 from meshkit.admission import Admission
+from meshkit.admission_metrics import AdmissionMetrics
 from meshkit.compute import ComputePool
 from meshkit.readiness import Readiness
 from meshkit.server import Registration, run, serve
 from meshkit.settings import SettingsError, load, variable
+from meshkit.spans import Spans
 from meshkit.telemetry import Telemetry
 from ragmesh.generator.v1.generator_service_pb2_grpc import add_GeneratorServiceServicer_to_server
 from services.generator.engine import Generator
@@ -35,11 +37,13 @@ class GeneratorService:
     def __init__(self, settings: GeneratorSettings, telemetry: Telemetry | None = None) -> None:
         self._templates = _templates(settings)
         self.readiness = Readiness()
-        self._host = _host(settings, self._templates, self.readiness)
+        telemetry = telemetry or Telemetry.disabled()
+        self._host = _host(settings, self._templates, self.readiness, Spans(telemetry))
         self._codec_pool = ComputePool(1, "generator-codec")
-        self._metrics = GeneratorMetrics(telemetry or Telemetry.disabled())
+        self._metrics = GeneratorMetrics(telemetry)
         admission = Admission(settings.max_work, "tokens", queue_s=settings.queue_s)
-        self._servicer = GeneratorServicer(admission, self._codec_pool, self._metrics)
+        AdmissionMetrics(telemetry, admission)
+        self._servicer = GeneratorServicer(admission, self._codec_pool, self._metrics, Spans(telemetry))
         self.registrations = [Registration(add_GeneratorServiceServicer_to_server, self._servicer, NAME)]
 
     async def start(self) -> None:
@@ -68,12 +72,14 @@ def _templates(settings: GeneratorSettings) -> TemplateLibrary:
         raise SettingsError(f"{variable(settings, 'templates')}: {error}") from None
 
 
-def _host(settings: GeneratorSettings, templates: TemplateLibrary, readiness: Readiness) -> Host:
+def _host(
+    settings: GeneratorSettings, templates: TemplateLibrary, readiness: Readiness, spans: Spans
+) -> Host:
     # Each with libraries that the other does without.
     if settings.engine == "triton":
         from services.generator.hosts.triton import TritonHost
 
-        return TritonHost(settings, readiness)
+        return TritonHost(settings, readiness, spans)
     from services.generator.hosts.in_process import InProcessHost
 
     return InProcessHost(settings, templates)

@@ -8,8 +8,9 @@ and ``ragmesh.generator.engine``; what failed has ``error.type``, the error's re
 only repeats (:class:`~services.generator.engine.Finished`, ``reused``) are not recorded: no model was asked.
 
 Cache hit rate: ``ragmesh.generator.tokens.reused`` over itself and ``ragmesh.generator.tokens.computed``.
-Tokens per second: the rate of the sum of ``gen_ai.client.token.usage``. Mean rows of a step:
-``ragmesh.generator.step.rows`` over ``ragmesh.generator.steps``.
+Tokens per second: the rate of ``ragmesh.generator.tokens.written``, or, of answers once they are finished, of
+the sum of ``gen_ai.client.token.usage``. Mean rows of a step: ``ragmesh.generator.step.rows`` over
+``ragmesh.generator.steps``.
 """
 
 from __future__ import annotations
@@ -77,6 +78,7 @@ _COUNTS: Final = (
     _Watched("failed", "ragmesh.generator.requests.failed", "{request}", "Requests that failed."),
     _Watched("steps", "ragmesh.generator.steps", "{step}", "Decoder steps."),
     _Watched("step_rows", "ragmesh.generator.step.rows", "{row}", "Rows of all decoder steps together."),
+    _Watched("written_tokens", "ragmesh.generator.tokens.written", "{token}", "Tokens written, as they are."),
     _Watched("prefills", "ragmesh.generator.prefills", "{pass}", "Passes over prompts."),
     _Watched("cache_hits", "ragmesh.generator.cache.hits", "{encoding}", "Encodings found."),
     _Watched("cache_misses", "ragmesh.generator.cache.misses", "{encoding}", "Encodings not found."),

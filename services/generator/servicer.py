@@ -14,6 +14,7 @@ from meshkit import deadline, metering
 from meshkit.admission import Admission
 from meshkit.compute import ComputePool
 from meshkit.errors import MeshError
+from meshkit.spans import Spans
 from meshkit.telemetry import Telemetry
 from ragmesh.generator.v1 import generator_service_pb2 as pb
 from ragmesh.generator.v1 import generator_service_pb2_grpc as rpc
@@ -22,6 +23,7 @@ from services.generator.domain import GenerationRequest, Passage, RelevanceReque
 from services.generator.engine import Finished, Generator
 from services.generator.metrics import SCORE_RELEVANCE, TEXT_COMPLETION, GeneratorMetrics
 from services.generator.ports import Cancellation
+from services.generator.tracing import ModelSpans
 
 NAME: Final = "ragmesh.generator.v1.GeneratorService"
 """Full name of the service."""
@@ -39,14 +41,20 @@ class GeneratorServicer(rpc.GeneratorServiceServicer):
         admission: counts tokens to read and to write, beams counted.
         codec_pool: where large requests are checked and converted.
         metrics: told what answers cost; None records nothing.
+        spans: makes spans of what models do; None makes none.
     """
 
     def __init__(
-        self, admission: Admission, codec_pool: ComputePool, metrics: GeneratorMetrics | None = None
+        self,
+        admission: Admission,
+        codec_pool: ComputePool,
+        metrics: GeneratorMetrics | None = None,
+        spans: Spans | None = None,
     ) -> None:
         self._admission = admission
         self._codec_pool = codec_pool
         self._metrics = metrics or GeneratorMetrics(Telemetry.disabled())
+        self._spans = ModelSpans(spans or Spans(Telemetry.disabled()))
         self._engine: Generator | None = None
 
     def open(self, engine: Generator) -> None:
@@ -66,8 +74,9 @@ class GeneratorServicer(rpc.GeneratorServiceServicer):
         """Writes one answer: text deltas, then the final answer."""
         decoded = codec.decode_request(request, default_beams=1)
         cancel = Cancellation(deadline.current())
-        failures = self._metrics.failures(TEXT_COMPLETION, self.engine.name_of(decoded.model))
-        with failures:
+        model = self.engine.name_of(decoded.model)
+        failures = self._metrics.failures(TEXT_COMPLETION, model)
+        with self._spans.answering([decoded], model, stream=True) as span, failures:
             async with (
                 self._admission.admit(_work(decoded)),
                 aclosing(self.engine.stream(decoded, cancel)) as parts,
@@ -77,6 +86,7 @@ class GeneratorServicer(rpc.GeneratorServiceServicer):
                         yield pb.GenerateResponse(delta=part)
                     else:
                         self._metrics.answered(part)
+                        self._spans.answered(span, [part])
                         _paid(part)
                         yield pb.GenerateResponse(answer=codec.encode_answer(part))
 
@@ -88,10 +98,13 @@ class GeneratorServicer(rpc.GeneratorServiceServicer):
         good = [item for item in items if not isinstance(item, MeshError)]
         cancel = Cancellation(deadline.current())
         began = time.perf_counter()
+        model = self.engine.name_of(good[0].model) if good else ""
         # Fails as a whole for want of room or time, whatever models its requests name.
-        with self._metrics.failures(TEXT_COMPLETION, ""):
+        failures = self._metrics.failures(TEXT_COMPLETION, "")
+        with self._spans.answering(good, model, stream=False) as span, failures:
             async with self._admission.admit(sum(map(_work, good))):
                 answers = await self.engine.batch(good, cancel)
+            self._spans.answered(span, [one for one in answers if isinstance(one, Finished)])
         self._record(good, answers, time.perf_counter() - began)
         rest = iter(answers)
         outcomes: list[Finished | MeshError] = [
@@ -105,11 +118,13 @@ class GeneratorServicer(rpc.GeneratorServiceServicer):
         """P(True) of each passage, or of as many as are needed to know the best."""
         judgement, model, best = await self._codec_pool.run(codec.decode_judgement, request)
         cancel = Cancellation(deadline.current())
-        failures = self._metrics.failures(SCORE_RELEVANCE, self.engine.name_of(model))
+        name = self.engine.name_of(model)
+        failures = self._metrics.failures(SCORE_RELEVANCE, name)
         began = time.perf_counter()
-        with failures:
+        with self._spans.judging(judgement, name) as span, failures:
             async with self._admission.admit(_reading(judgement)):
                 judged = await self.engine.relevance(judgement, model, cancel, best)
+            self._spans.judged(span, judged)
         metering.current().spend(_reading(judgement))
         self._metrics.judged(judged, time.perf_counter() - began)
         return codec.encode_judgement(judged)

@@ -14,6 +14,7 @@ from meshkit.errors import DeadlineExceeded, MeshError, Unavailable
 from meshkit.readiness import Readiness
 from meshkit.security.certificates import CertificateError, Certificates, channel_credentials
 from meshkit.settings import SettingsError, variable
+from meshkit.spans import Spans
 from services.generator.backends.triton.caretaker import Care
 from services.generator.backends.triton.client import LOADING, READY, LoadError, TritonClient, VersionState
 from services.generator.backends.triton.model import TritonModel
@@ -31,9 +32,11 @@ class TritonHost:
 
     Args:
         readiness: told whether the default model can answer.
+        spans: makes a span of each request to the server; None makes none.
     """
 
-    def __init__(self, settings: GeneratorSettings, readiness: Readiness) -> None:
+    def __init__(self, settings: GeneratorSettings, readiness: Readiness, spans: Spans | None = None) -> None:
+        self._spans = spans
         self._settings = settings
         self._readiness = readiness
         self._client: TritonClient | None = None
@@ -48,7 +51,7 @@ class TritonHost:
         """
         settings = self._settings
         deadline = Deadline.after(settings.triton_start_s)
-        client = TritonClient(settings.triton_target, _credentials(settings))
+        client = TritonClient(settings.triton_target, _credentials(settings), self._spans)
         self._client = client
         try:
             await self._wait_for_server(client, deadline)

@@ -80,6 +80,7 @@ class Launch:
         region_prefix: prefix of its regions of shared memory.
         exit_timeout_s: seconds that running requests get when it stops.
         tls: how it speaks TLS; None: it speaks plainly.
+        trace_url: where its own spans go by OTLP over HTTP; None: it makes none.
     """
 
     id: str
@@ -92,6 +93,7 @@ class Launch:
     region_prefix: str
     exit_timeout_s: int
     tls: Tls | None = None
+    trace_url: str | None = None
 
     def client(self) -> InferenceServerClient:
         """Who looks whether the server serves, from this machine."""
@@ -129,6 +131,11 @@ class Launch:
         if self.tls is not None:
             options |= self.tls.options
         flags = [f"--{name}={value}" for name, value in options.items() if value is not None]
+        if self.trace_url is not None:
+            # A rate of 0 leaves the choice to callers: requests that bring a trace are traced, no others.
+            settings = ("mode=opentelemetry", "level=TIMESTAMPS", "rate=0")
+            exporter = (f"opentelemetry,url={self.trace_url}", "opentelemetry,resource=service.name=triton")
+            flags += [f"--trace-config={setting}" for setting in (*settings, *exporter)]
         return [str(runtime.server), *flags, "--disable-auto-complete-config"]
 
 

@@ -71,6 +71,7 @@ class Serving:
                 region_prefix=shared_memory.prefix(),
                 exit_timeout_s=settings.exit_timeout_s,
                 tls=_tls(settings),
+                trace_url=settings.trace_url,
             )
             stack.callback(shared_memory.sweep_own)
             self._stack = stack.pop_all()

@@ -39,6 +39,9 @@ class TritonSettings(ServiceSettings):
     are loaded), changes of the repository, or nobody after the start."""
     threads: int | None = Field(default=None, ge=1, le=1024)
     """Threads of one matrix product; unset: the generator's setting, or half of the cores. [1, 1024]."""
+    trace_url: str | None = Field(default=None, pattern=r"^https?://\S+$")
+    """Where the server's own spans go, by OTLP over HTTP, such as ``http://127.0.0.1:4318/v1/traces``: those
+    of requests that belong to a recorded trace. Unset: it makes none."""
     embedders: Annotated[dict[str, str], NoDecode] = Field(default_factory=dict)
     """Encoders served besides: ``name=path,…``; an empty path is the bundled encoder."""
     exit_timeout_s: int = Field(default=5, ge=0, le=3600)

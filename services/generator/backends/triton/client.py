@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any, Final
 
 import grpc
 from opentelemetry import context as otel_context
+from opentelemetry import trace
+from opentelemetry.trace import Span, SpanKind
 from tritonclient.grpc import MAX_GRPC_MESSAGE_SIZE
 from tritonclient.grpc.aio import InferenceServerClient
 from tritonclient.utils import InferenceServerException
@@ -16,12 +19,16 @@ from tritonclient.utils import InferenceServerException
 from meshkit.channel import with_scheme
 from meshkit.errors import DeadlineExceeded
 from meshkit.recorder import injected
+from meshkit.spans import Attributes, Spans
+from meshkit.telemetry import Telemetry
 from services.generator.backends.triton.errors import ServerGone, from_triton, words_of
 from services.generator.backends.triton.wire import decode, encode
 from services.generator.triton.tensors import Tensor
 
 READY: Final = "READY"
 """State of a model version that answers."""
+
+_SERVICE: Final = "inference.GRPCInferenceService"
 
 LOADING: Final = "LOADING"
 """State of one that soon will."""
@@ -52,10 +59,17 @@ class TritonClient:
     Args:
         target: ``host:port`` of the server's gRPC endpoint.
         credentials: of TLS; None speaks plainly.
+        spans: makes a span of each request to a model; None makes none.
     """
 
-    def __init__(self, target: str, credentials: grpc.ChannelCredentials | None = None) -> None:
+    def __init__(
+        self,
+        target: str,
+        credentials: grpc.ChannelCredentials | None = None,
+        spans: Spans | None = None,
+    ) -> None:
         self.target = target
+        self._spans = spans or Spans(Telemetry.disabled())
         self._client = InferenceServerClient(
             with_scheme(target),
             creds=credentials,
@@ -88,20 +102,25 @@ class TritonClient:
             MalformedReplyError: what came are no tensors.
         """
         encoded = encode(inputs)
+        id_ = _request_id()
 
         async def one_request() -> AsyncIterator[dict[str, Any]]:
-            yield {"model_name": model, "inputs": encoded, "request_id": _request_id()}
+            yield {"model_name": model, "inputs": encoded, "request_id": id_}
 
-        responses = self._client.stream_infer(one_request(), stream_timeout=timeout_s, headers=_headers())
-        try:
-            async for result, error in responses:
-                if error is not None:
-                    raise from_triton(error, model)
-                yield decode(result)
-        except grpc.RpcError as error:
-            raise from_triton(error, model) from None
-        finally:
-            responses.cancel()
+        received = 0
+        with self._span("ModelStreamInfer", model, inputs, id_) as span:
+            responses = self._client.stream_infer(one_request(), stream_timeout=timeout_s, headers=_headers())
+            try:
+                async for result, error in responses:
+                    if error is not None:
+                        raise from_triton(error, model)
+                    received += 1
+                    yield decode(result)
+            except grpc.RpcError as error:
+                raise from_triton(error, model) from None
+            finally:
+                span.set_attribute("ragmesh.triton.responses", received)
+                responses.cancel()
 
     async def infer(self, model: str, inputs: Mapping[str, Tensor], *, timeout_s: float) -> dict[str, Tensor]:
         """Outputs of the one response to a request.
@@ -111,13 +130,34 @@ class TritonClient:
             MalformedReplyError: what came are no tensors.
         """
         encoded = encode(inputs)
-        try:
-            result = await self._client.infer(
-                model, encoded, request_id=_request_id(), client_timeout=timeout_s, headers=_headers()
-            )
-            return decode(result)
-        except InferenceServerException as error:
-            raise from_triton(error, model) from None
+        id_ = _request_id()
+        with self._span("ModelInfer", model, inputs, id_):
+            try:
+                result = await self._client.infer(
+                    model, encoded, request_id=id_, client_timeout=timeout_s, headers=_headers()
+                )
+                return decode(result)
+            except InferenceServerException as error:
+                raise from_triton(error, model) from None
+
+    def _span(
+        self, method: str, model: str, inputs: Mapping[str, Tensor], request_id: str
+    ) -> AbstractContextManager[Span]:
+        def asked() -> Attributes:
+            host, _, port = self.target.rpartition(":")
+            shape = next(iter(inputs.values())).shape if inputs else ()
+            return {
+                "rpc.system": "grpc",
+                "rpc.service": _SERVICE,
+                "rpc.method": method,
+                "server.address": host.rpartition("/")[2] or self.target,
+                "server.port": int(port) if port.isdigit() else None,
+                "gen_ai.request.model": model,
+                "ragmesh.triton.request.id": request_id,
+                "ragmesh.triton.rows": int(shape[0]) if shape else 1,
+            }
+
+        return self._spans.within(f"{_SERVICE}/{method}", asked, kind=SpanKind.CLIENT)
 
     async def check_live(self, *, timeout_s: float) -> None:
         """Returns if the server answers.
@@ -203,5 +243,7 @@ def _request_id() -> str:
 
 
 def _headers() -> dict[str, str] | None:
-    """The trace context, for a server that traces."""
+    """The trace context, for a server that traces; it does so for every request that brings one."""
+    if not trace.get_current_span().get_span_context().trace_flags.sampled:
+        return None
     return dict(injected(otel_context.get_current())) or None
