@@ -7,6 +7,7 @@ from meshkit.compute import ComputePool
 from raglab.similarities import Similarities
 from services.evaluator.engine import Evaluator
 from services.evaluator.measuring import MeasuringServicer
+from services.evaluator.metrics import EvaluatorMetrics
 from services.evaluator.observing import ObservingServicer
 
 
@@ -20,6 +21,7 @@ class EvaluatorServicer(ObservingServicer, MeasuringServicer):
         similarities: how alike answers are, by name.
         admission: counts KiB of requests and observations in flight.
         window: observations of one stream that may be on their way to disk. Observations, [1, inf).
+        metrics: told what becomes of observations; None records nothing.
     """
 
     def __init__(
@@ -31,6 +33,9 @@ class EvaluatorServicer(ObservingServicer, MeasuringServicer):
         similarities: Similarities,
         admission: Admission,
         window: int,
+        metrics: EvaluatorMetrics | None = None,
     ) -> None:
-        ObservingServicer.__init__(self, evaluator, pool=pool, admission=admission, window=window)
+        ObservingServicer.__init__(
+            self, evaluator, pool=pool, admission=admission, window=window, metrics=metrics
+        )
         MeasuringServicer.__init__(self, similarities, pool=measuring_pool, admission=admission)

@@ -35,6 +35,8 @@ class EvaluatorSettings(ServiceSettings):
     """Observations of one stream on their way to disk before the next is read. Observations, [1, 10000]."""
     commit_size: int = Field(default=512, ge=1, le=10_000)
     """Most observations that share one transaction. Observations, [1, 10000]."""
+    fairness_window_s: float = Field(default=3600.0, ge=60, le=86_400)
+    """Time over which metrics tell of fairness, up to now. Seconds, [60, 86400]."""
     compute_threads: int = Field(default=1, ge=1, le=256)
     """Threads that measure what is too large for the event loop. Threads, [1, 256]."""
     measuring_threads: int = Field(default=2, ge=1, le=256)

@@ -1,0 +1,199 @@
+"""Fairness of late: means over a sliding window, by configuration, kept up with each observation.
+
+A window is a ring of buckets of time, each with sums by configuration; reading adds up what is in the window,
+and nothing is measured again. What is kept is bounded whatever callers name: so many configurations and
+providers a bucket, and what is beyond goes under :data:`OTHER`.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from typing import Final
+
+from services.evaluator.domain import Configuration, Measurement, Observation
+
+QUANTITIES: Final = ("ee_d", "ee_d_norm", "ee_r", "ee_r_norm", "expected_utility", "vote_agreement")
+"""What is averaged."""
+OTHER: Final = "(other)"
+"""What is together under one name."""
+
+_BUCKETS: Final = 60
+_MOST_SERIES: Final = 200
+_MOST_PROVIDERS: Final = 1_000
+_LONGEST_LABEL: Final = 100
+_FRESH_S: Final = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class Series:
+    """A configuration of a tenant, as labels; ``alpha`` is empty where rankings are not drawn."""
+
+    tenant: str
+    collection: str
+    retriever: str
+    reranker: str
+    generator: str
+    alpha: str
+
+    @staticmethod
+    def of(tenant: str, configuration: Configuration) -> Series:
+        """That of a configuration; names are cut where they are very long, as expressions may be."""
+        alpha = "" if configuration.alpha is None else format(configuration.alpha, "g")
+        return Series(
+            tenant=tenant,
+            collection=configuration.collection[:_LONGEST_LABEL],
+            retriever=configuration.retriever[:_LONGEST_LABEL],
+            reranker=configuration.reranker[:_LONGEST_LABEL],
+            generator=configuration.generator[:_LONGEST_LABEL],
+            alpha=alpha,
+        )
+
+
+REST: Final = Series(OTHER, OTHER, OTHER, OTHER, OTHER, OTHER)
+"""Configurations beyond those that are told of by name."""
+
+
+@dataclass(slots=True)
+class Fairness:
+    """Sums over observations: quantities, how often each was defined, and exposure by known provider."""
+
+    num_observations: int = 0
+    sums: dict[str, float] = field(default_factory=dict)
+    counts: Counter[str] = field(default_factory=Counter)
+    providers: dict[str, float] = field(default_factory=dict)
+
+    def add(self, measurement: Measurement) -> None:
+        """Counts one observation."""
+        self.num_observations += 1
+        for name in QUANTITIES:
+            value = measurement.quantities.get(name)
+            if value is not None:
+                self.sums[name] = self.sums.get(name, 0.0) + value
+                self.counts[name] += 1
+        if measurement.providers is not None:
+            exposures = measurement.providers.exposure.tolist()
+            self._expose(zip(measurement.providers.names, exposures, strict=True))
+
+    def merge(self, other: Fairness) -> None:
+        """Counts the observations of another."""
+        self.num_observations += other.num_observations
+        for name, value in other.sums.items():
+            self.sums[name] = self.sums.get(name, 0.0) + value
+        self.counts.update(other.counts)
+        self._expose(other.providers.items())
+
+    def mean(self, quantity: str) -> float | None:
+        """The mean of a quantity over the observations in which it is defined; None where there are none."""
+        count = self.counts[quantity]
+        return self.sums[quantity] / count if count else None
+
+    @property
+    def exposure_ratio(self) -> float | None:
+        """Least over most exposure of the providers that had a candidate, [0, 1]; 1 is even.
+
+        None with fewer than two providers that are known, or where none was shown.
+        """
+        known = [exposure for name, exposure in self.providers.items() if name != OTHER]
+        most = max(known, default=0.0)
+        return min(known) / most if len(known) > 1 and most > 0 else None
+
+    def _expose(self, exposures: Iterable[tuple[str, float]]) -> None:
+        mine = self.providers
+        for name, exposure in exposures:
+            if not name:
+                continue
+            if name not in mine and len(mine) >= _MOST_PROVIDERS:
+                name = OTHER
+            mine[name] = mine.get(name, 0.0) + exposure
+
+
+@dataclass(frozen=True, slots=True)
+class Share:
+    """The share that a provider has of a collection's exposure to known providers, [0, 1]."""
+
+    tenant: str
+    collection: str
+    provider: str
+    share: float
+
+
+class FairnessWindow:
+    """Fairness of the observations made in the last ``window_s`` seconds, to a sixtieth of it.
+
+    For one writer; read from any thread.
+
+    Args:
+        window_s: length of the window. Seconds, (0, inf).
+        series: most configurations told of by name, the most observed; and most providers, the most exposed.
+        clock: seconds since 1970.
+    """
+
+    def __init__(self, window_s: float, *, series: int, clock: Callable[[], float] = time.time) -> None:
+        self._step_s = window_s / _BUCKETS
+        self._series = series
+        self._clock = clock
+        self._buckets: dict[int, dict[Series, Fairness]] = {}
+        self._lock = threading.Lock()
+        self._told: dict[Series, Fairness] = {}
+        self._told_at = float("-inf")
+
+    def add(self, observation: Observation, measurement: Measurement) -> None:
+        """Counts an observation when it was made; what is older than the window is left out."""
+        now = int(self._clock() / self._step_s)
+        at = min(int(observation.observed_at_us / 1e6 / self._step_s), now)
+        if at <= now - _BUCKETS:
+            return
+        key = Series.of(observation.tenant, observation.configuration)
+        with self._lock:
+            bucket = self._buckets.get(at)
+            if bucket is None:
+                bucket = self._buckets[at] = {}
+                for old in [one for one in self._buckets if one <= now - _BUCKETS]:
+                    del self._buckets[old]
+            if key not in bucket and len(bucket) >= _MOST_SERIES:
+                key = REST
+            bucket.setdefault(key, Fairness()).add(measurement)
+
+    def read(self) -> dict[Series, Fairness]:
+        """What is in the window by configuration, at most ``series`` by name, and the rest in one.
+
+        What was read within the last second is given again: the metrics of one scrape agree.
+        """
+        now_s = self._clock()
+        if 0 <= now_s - self._told_at < _FRESH_S:
+            return self._told
+        oldest = int(now_s / self._step_s) - _BUCKETS
+        whole: dict[Series, Fairness] = {}
+        for at in tuple(self._buckets):
+            with self._lock:  # one at a time: observing must not wait for all of it
+                for key, one in self._buckets.get(at, {}).items() if at > oldest else ():
+                    whole.setdefault(key, Fairness()).merge(one)
+        most = sorted(whole, key=lambda one: (one == REST, -whole[one].num_observations, repr(one)))
+        told = {key: whole[key] for key in most[: self._series]}
+        for key in most[self._series :]:
+            told.setdefault(REST, Fairness()).merge(whole[key])
+        self._told, self._told_at = told, now_s
+        return told
+
+    def shares(self) -> list[Share]:
+        """Shares of exposure by collection and provider, at most ``series``, and the rest of each in one."""
+        exposures: defaultdict[tuple[str, str, str], float] = defaultdict(float)
+        for key, one in self.read().items():
+            for provider, exposure in one.providers.items():
+                exposures[key.tenant, key.collection, provider] += exposure
+        totals: defaultdict[tuple[str, str], float] = defaultdict(float)
+        for (tenant, collection, _), exposure in exposures.items():
+            totals[tenant, collection] += exposure
+        named = sorted((key for key in exposures if key[2] != OTHER), key=lambda key: (-exposures[key], key))[
+            : self._series
+        ]
+        shares = [Share(*key, exposures[key] / totals[key[:2]]) for key in named if totals[key[:2]] > 0]
+        rest = {key: 1.0 for key, total in totals.items() if total > 0}
+        for share in shares:
+            rest[share.tenant, share.collection] -= share.share
+        shares += [Share(*key, OTHER, left) for key, left in rest.items() if left > 1e-9]
+        return shares
