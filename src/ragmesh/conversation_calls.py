@@ -9,6 +9,7 @@ from typing import Any, Final, Self
 
 import grpc
 
+from meshkit.deadline import LONGEST_BUDGET_S
 from meshkit.errors import MeshError, Unavailable, from_item_error
 from ragmesh import conversation_codec as codec
 from ragmesh.conversation import ConversationOptions, TurnEvent, TurnResult
@@ -19,6 +20,9 @@ CUT_OFF: Final = "CUT_OFF"
 BUSY: Final = "CONVERSATION_BUSY"
 _BUSY_TRIES: Final = 50
 _BUSY_PAUSE_S: Final = 0.1
+# A stream that brought no deadline would have that of a single call. Turns have their own; how long a stream
+# may live, and be idle, is the orchestrator's to say.
+_STREAM_S: Final = LONGEST_BUDGET_S
 
 Error = Callable[[grpc.RpcError], MeshError]
 
@@ -234,7 +238,7 @@ class Conversation(_Thread):
 
     def _open(self) -> None:
         outgoing = self._outgoing = queue.SimpleQueue()
-        self._call = self._stub.Converse(iter(outgoing.get, None))
+        self._call = self._stub.Converse(iter(outgoing.get, None), timeout=_STREAM_S)
 
     def _read(self) -> orchestrator_pb2.ConverseResponse:
         try:
@@ -364,7 +368,7 @@ class AsyncConversation(_Thread):
         for tries in range(_BUSY_TRIES):
             opened = self._call is None
             if opened:
-                self._call = self._stub.Converse()
+                self._call = self._stub.Converse(timeout=_STREAM_S)
             try:
                 await self._write(request)
                 return await self._read()

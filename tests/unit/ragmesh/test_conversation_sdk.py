@@ -10,6 +10,10 @@ import grpc
 import pytest
 
 from meshkit.errors import FailedPrecondition, InvalidField, MeshError, item_error
+from meshkit.server import MeshServer, Registration
+from meshkit.settings import ServiceSettings
+from meshkit.telemetry import Telemetry
+from ragmesh import AsyncClient, Client
 from ragmesh import conversation_codec as codec
 from ragmesh.conversation import (
     CitedEntity,
@@ -24,6 +28,7 @@ from ragmesh.conversation_calls import AsyncConversation, Conversation
 from ragmesh.evaluator.v1 import evaluator_service_pb2 as evaluator_pb
 from ragmesh.events import Delta, Done
 from ragmesh.orchestrator.v1 import orchestrator_service_pb2 as pb
+from ragmesh.orchestrator.v1 import orchestrator_service_pb2_grpc as pb_grpc
 
 TARGET = GroupTarget("provider", ("P", "Q"), (0.25, 0.75), "rnod")
 
@@ -133,7 +138,7 @@ class Stub:
     def __init__(self, orchestrator: Orchestrator) -> None:
         self._orchestrator = orchestrator
 
-    def Converse(self, requests: Iterator[pb.ConverseRequest]) -> "Call":  # noqa: N802
+    def Converse(self, requests: Iterator[pb.ConverseRequest], timeout: float) -> "Call":  # noqa: N802
         self._orchestrator.streams += 1
         return Call(self._orchestrator, requests)
 
@@ -305,7 +310,7 @@ class AsyncStub:
         self._orchestrator = orchestrator
         self.calls: list[AsyncCall] = []
 
-    def Converse(self) -> AsyncCall:  # noqa: N802
+    def Converse(self, timeout: float) -> AsyncCall:  # noqa: N802
         self.calls.append(AsyncCall(self._orchestrator))
         return self.calls[-1]
 
@@ -333,3 +338,41 @@ async def test_the_async_conversation_is_the_same() -> None:
         assert (await conversation.answer("Three?")).turn == 4
     assert len(stub.calls) == 1
     assert stub.calls[0].cancelled
+
+
+class Slow(pb_grpc.OrchestratorServiceServicer):
+    """Takes its time for each turn."""
+
+    async def Converse(  # noqa: N802 - the contract's name
+        self, requests: AsyncIterator[pb.ConverseRequest], context: Any
+    ) -> AsyncIterator[pb.ConverseResponse]:
+        number = 0
+        async for _ in requests:
+            number += 1
+            await asyncio.sleep(0.3)
+            made = pb.ConverseResponse(conversation_id="c", turn=number)
+            made.event.done.ask_id = "a"
+            yield made
+
+
+class Quiet:
+    async def start(self) -> None:
+        """Nothing to load."""
+
+    async def stop(self) -> None:
+        """Nothing to release."""
+
+
+async def test_a_conversation_outlasts_the_deadline_of_calls_that_bring_none() -> None:
+    name = pb.DESCRIPTOR.services_by_name["OrchestratorService"].full_name
+    registration = Registration(pb_grpc.add_OrchestratorServiceServicer_to_server, Slow(), name)
+    settings = ServiceSettings(default_deadline_s=0.4, grace_s=0)
+    async with (
+        MeshServer("slow", settings, [registration], Quiet(), telemetry=Telemetry.disabled()) as server,
+        AsyncClient(server.address, timeout=30) as client,
+    ):
+        async with client.converse() as conversation:
+            assert [(await conversation.answer("q")).turn for _ in range(3)] == [1, 2, 3]
+        with Client(server.address, timeout=30) as sync, sync.converse() as talking:
+            turns = [(await asyncio.to_thread(talking.answer, "q")).turn for _ in range(3)]
+            assert turns == [1, 2, 3]
