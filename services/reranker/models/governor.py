@@ -99,12 +99,14 @@ class Governor:
         """
         self._origin = self._model = origin
         await self._pool.run(self._store.tidy)
+        # Before they are followed: what another process promotes while a model is loaded is seen afterwards.
+        seen = await self._pool.run(self._store.pointers_changed_ns)
         await self.refresh()
         if origin is not None:
             self._origin_tokens = frozenset(origin.agent_tokens)
             await self._pool.run(origin.add_agents, await self._agents())
         await self._follow_pointers()
-        self._polling = asyncio.create_task(self._poll())
+        self._polling = asyncio.create_task(self._poll(seen))
 
     async def close(self) -> None:
         """Looks no more."""
@@ -403,8 +405,7 @@ class Governor:
                 self._manifests[version] = await self._pool.run(self._store.manifest, version)
         return self._manifests[version]
 
-    async def _poll(self) -> None:
-        changed = await self._pool.run(self._store.pointers_changed_ns)
+    async def _poll(self, changed: int) -> None:
         while True:
             await asyncio.sleep(self._poll_s)
             async with self._changing:

@@ -189,6 +189,26 @@ async def test_what_another_process_promotes_is_followed(world: World) -> None:
     await other.close()
 
 
+async def test_what_is_promoted_while_a_governor_starts_is_followed(world: World) -> None:
+    one, two = world.keep("0.1"), world.keep("0.2")
+    world.store.set_pointer(Everyone(), Pointer(one))
+    await asyncio.sleep(0.02)  # a file system's clock ticks every few milliseconds
+
+    class Meanwhile(Loader):
+        def full(self, folder: Path, version: str, *, provenance: str, created_at: datetime) -> LoadedModel:
+            if version == one:
+                world.store.set_pointer(Everyone(), Pointer(two, (one,)))
+            return super().full(folder, version, provenance=provenance, created_at=created_at)
+
+    world.loader = Meanwhile()
+    later = world.another()
+    await later.start(None)
+    async with asyncio.timeout(30):
+        while (await later.model_for(ANN)).version != two:
+            await asyncio.sleep(0.01)
+    await later.close()
+
+
 async def test_a_pointer_that_cannot_be_read_leaves_what_serves(world: World, tmp_path: Path) -> None:
     version = world.keep("0.1")
     await world.governor.promote(version, tenant=DEFAULT_TENANT)
