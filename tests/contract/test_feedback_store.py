@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -325,6 +325,24 @@ async def test_what_was_served_survives_a_restart(database: Database, clock: Clo
     assert not await after.was_served("q2", ANN, "v", ["a", "d"])
     assert not await after.was_served("q2", BOB, "v", ["a"])
     assert not await after.was_served("q2", ANN, "w", ["a"])
+
+
+async def test_what_is_served_while_as_much_as_fits_is_written_is_written_too(
+    database: Database, clock: Clock
+) -> None:
+    class Slow(SqlServedStore):
+        async def remember(self, served: Sequence[Served]) -> None:
+            await super().remember(served)
+            if len(served) == 2:
+                before.remember("q2", ANN, "v", ["a"])
+
+    before = ServedRankings(Slow(database), capacity=2, clock=clock)
+    before.remember("q0", ANN, "v", ["a"])
+    before.remember("q1", ANN, "v", ["a"])
+    await before.close()
+    await before.close()
+    after = ServedRankings(SqlServedStore(database), capacity=2, clock=clock)
+    assert [await after.was_served(f"q{at}", ANN, "v", ["a"]) for at in range(3)] == [True] * 3
 
 
 async def test_what_waits_for_training(store: FeedbackStore, database: Database, clock: Clock) -> None:

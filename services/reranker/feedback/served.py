@@ -93,17 +93,17 @@ class ServedRankings:
             await self._flush()
 
     async def _flush(self) -> None:
-        batch = list(self._waiting)
+        batch, self._waiting = self._waiting, deque(maxlen=self._capacity)
         if not batch:
             return
         try:
             await self._store.remember(batch)
-        except Unavailable as error:
+        except BaseException as error:
             # Tried again with the next; what is too much falls out at the front.
+            self._waiting = deque([*batch, *self._waiting], maxlen=self._capacity)
+            if not isinstance(error, Unavailable):
+                raise
             _log.warning("what was served cannot be written yet: %s", error.message)
-            return
-        for _ in range(min(len(batch), len(self._waiting))):
-            self._waiting.popleft()
 
 
 def _covers(passages: bytes, wanted: Sequence[bytes]) -> bool:
