@@ -114,6 +114,7 @@ class ModelStore:
             manifest.write(draft.folder)
             durable.sync_files(draft.folder)
             target = self._versions / manifest.version
+            self.unmark(manifest.version)
             if not target.exists():
                 draft.folder.rename(target)
                 durable.sync_folder(self._versions)

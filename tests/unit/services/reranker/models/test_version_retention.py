@@ -52,6 +52,16 @@ def shelf(tmp_path: Path) -> Shelf:
     return Shelf(tmp_path)
 
 
+def test_a_version_that_is_made_again_is_kept_as_a_new_one_is(shelf: Shelf) -> None:
+    version = shelf.write()
+    shelf.store.mark(version)
+    shelf.now += LOADING
+    shelf.now, then = NOON, shelf.now
+    assert shelf.write() == version
+    shelf.now = then
+    assert shelf.store.mark(version) == timedelta(0)
+
+
 def test_what_is_served_and_was_before_stays_and_the_newest_that_never_were(shelf: Shelf) -> None:
     served = [shelf.write() for _ in range(4)]
     for version in served:
