@@ -88,7 +88,13 @@ def replay(stream: Sequence[Lesson], agent: Agent, base: Encoder, plan: Plan) ->
             back = max(round(plan.held_back * plan.batch), fewest_queries(plan.level))
             back = min(back, len(said) // 2)
             done = maximise(
-                candidate, serves, agent, said[:-back], said[-back:], plan.options, level=plan.level
+                candidate,
+                serves,
+                agent,
+                said[: len(said) - back],
+                said[len(said) - back :],
+                plan.options,
+                level=plan.level,
             )
             if done.comparison is not None and done.comparison.promotes:
                 serves, rounds = candidate.parameters, rounds + 1

@@ -68,6 +68,12 @@ def test_online_training_beats_the_frozen_model_over_the_last_third(folder: Path
         assert difference.low > 0
 
 
+def test_of_one_query_nothing_can_be_held_back_and_it_is_learned_from(folder: Path) -> None:
+    base = tiny_encoders.encoder(folder, version="base")
+    steps = list(replay(_lessons(3), ANN, base, Plan(1, 4, replace(OPTIONS, epochs=1))))
+    assert [one.rounds for one in steps] == [0, 0, 0]  # fewer than five decide nothing
+
+
 def test_the_command_writes_records_and_tells_of_thirds(
     folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
