@@ -83,6 +83,7 @@ def _bring(
 ) -> Path | None:
     beside = stores.home / f".restoring-{secrets.token_hex(4)}"
     aside = stores.home / f"replaced-{datetime.now(UTC):%Y%m%dT%H%M%SZ}-{secrets.token_hex(2)}"
+    brought: list[str] = []
     try:
         for part in manifest.parts:
             if part.kind == "files":
@@ -95,7 +96,8 @@ def _bring(
                     target.parent.mkdir(parents=True, exist_ok=True)
                     shutil.copyfile(backup / name, target)
                     _synced(target)
-        for part in manifest.parts:
+        # What others may refuse comes before anything here is moved.
+        for part in sorted(manifest.parts, key=lambda part: part.kind != "postgresql"):
             if part.kind == "postgresql":
                 arguments = [
                     "--clean",
@@ -113,7 +115,13 @@ def _bring(
                 target.parent.mkdir(parents=True, exist_ok=True)
                 shutil.move(beside / part.path, target)
                 _synced(target.parent)
+            brought.append(part.name)
             told(part)
+    except (BackupError, OSError) as error:
+        if not brought:
+            raise
+        before = f"; what was there before is in {aside}" if aside.exists() else ""
+        raise BackupError(f"{error}\nonly the {', '.join(brought)} were brought back{before}") from None
     finally:
         shutil.rmtree(beside, ignore_errors=True)
     return aside if aside.exists() else None

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
-from urllib.parse import unquote, urlsplit
+from urllib.parse import parse_qsl, unquote, urlsplit
 
 from ragmesh.backup.manifest import BackupError
 
@@ -84,9 +84,11 @@ def _libpq(url: str, variable: str) -> dict[str, str]:
     """A URL as libpq's environment variables: a password there is in no list of processes."""
     try:
         parts = urlsplit(url)
+        asked = dict(parse_qsl(parts.query))  # where SQLAlchemy has sockets and TLS
         found = {
-            "PGHOST": parts.hostname,
-            "PGPORT": None if parts.port is None else str(parts.port),
+            "PGHOST": asked.get("host", parts.hostname),
+            "PGPORT": asked.get("port") if parts.port is None else str(parts.port),
+            "PGSSLMODE": asked.get("ssl"),
             "PGUSER": None if parts.username is None else unquote(parts.username),
             "PGPASSWORD": None if parts.password is None else unquote(parts.password),
             "PGDATABASE": unquote(parts.path.lstrip("/")) or None,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import shutil
 import sqlite3
 import threading
@@ -261,3 +262,47 @@ def test_commands(home: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
     assert "is no backup" in capsys.readouterr().err
     assert main(["backup", str(tmp_path / "empty"), "--home", str(tmp_path / "nowhere")]) == 1
     assert "nothing to back up" in capsys.readouterr().err
+
+
+def test_sockets_and_tls_of_a_url_reach_postgresqls_programs(tmp_path: Path) -> None:
+    url = "postgresql+asyncpg://ann:a%40b@/mesh?host=/run/pg&port=5433&ssl=require"
+    observations, feedback = Stores.find(
+        tmp_path,
+        {
+            "RAGMESH_EVALUATOR_DATABASE_URL": url,
+            "RAGMESH_RERANKER_DATABASE_URL": "postgresql+asyncpg://ann@db.example:5432/mesh",
+        },
+    ).databases
+    assert observations.server == {
+        "PGHOST": "/run/pg",
+        "PGPORT": "5433",
+        "PGUSER": "ann",
+        "PGPASSWORD": "a@b",
+        "PGDATABASE": "mesh",
+        "PGSSLMODE": "require",
+    }
+    assert (feedback.server["PGHOST"], feedback.server["PGPORT"]) == ("db.example", "5432")
+
+
+@pytest.mark.parametrize(("fails", "said"), [(1, None), (2, "only the observations were brought back")])
+def test_a_server_that_refuses_is_met_before_files_are_moved(
+    home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fails: int, said: str | None
+) -> None:
+    programs = tmp_path / "programs"
+    programs.mkdir()
+    for name, does in {
+        "pg_dump": 'for one; do case $one in --file=*) echo dump > "${one#--file=}";; esac; done',
+        "psql": "echo 0",
+        "pg_restore": f"echo x >> {programs}/calls; [ $(wc -l < {programs}/calls) -lt {fails} ]",
+    }.items():
+        (programs / name).write_text(f"#!/bin/sh\n{does}\n")
+        (programs / name).chmod(0o755)
+    monkeypatch.setenv("PATH", str(programs), prepend=os.pathsep)
+    server = "postgresql+asyncpg://ann@db.example/mesh"
+    environment = {f"RAGMESH_{name}_DATABASE_URL": server for name in ("EVALUATOR", "RERANKER")}
+    take(Stores.find(home, environment), tmp_path / "backup")
+    elsewhere = tmp_path / "elsewhere"
+    with pytest.raises(BackupError, match="pg_restore of the") as refused:
+        restore(tmp_path / "backup", Stores.find(elsewhere, environment))
+    assert not any((elsewhere / one).exists() for one in ("orchestrator", "reranker", "collections"))
+    assert said is None or said in str(refused.value)
