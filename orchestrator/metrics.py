@@ -11,7 +11,7 @@ import asyncio
 import sqlite3
 import time
 from collections.abc import AsyncGenerator, Callable, Sequence
-from contextlib import aclosing, closing
+from contextlib import AbstractContextManager, aclosing, closing
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
@@ -37,6 +37,7 @@ from orchestrator.domain import (
     Ranked,
     Retrieved,
     Sampled,
+    Sampling,
     Settled,
     Voted,
 )
@@ -171,6 +172,7 @@ class WatchedPipeline(Pipeline):
             }
         )
         self._metrics = metrics
+        self._spans = spans
         self._text = spans.text
 
     def ask(self, ask: Ask, deadline: Deadline) -> AsyncGenerator[Event, None]:
@@ -198,6 +200,9 @@ class WatchedPipeline(Pipeline):
         return self._metrics.watched(
             "audit", asked, super().audit(audit, deadline), wanted=bool(audit.ask.num_answers)
         )
+
+    def _drawing(self, sampling: Sampling) -> AbstractContextManager[object]:
+        return self._spans.within("sample", lambda: tracing.drawn(sampling))
 
     def _asked(self, ask: Ask) -> Attributes:
         return {

@@ -11,7 +11,7 @@ import asyncio
 import time
 from collections import deque
 from collections.abc import AsyncGenerator, Callable, Sequence
-from contextlib import aclosing
+from contextlib import AbstractContextManager, aclosing, nullcontext
 from dataclasses import replace
 from typing import Final, TypeVar
 
@@ -48,6 +48,7 @@ from orchestrator.domain import (
     Ranked,
     Reported,
     Retrieved,
+    Sampling,
     SamplingStage,
     Stage,
     UtilityMetric,
@@ -219,7 +220,8 @@ class Pipeline:
             # A deterministic pool: the scored passages are its first ones. Without a reranker the retriever's
             # scores are sampled in place of its, so that the ask still has the rankings it wanted.
             scores = found.scores[: len(scored)] if isinstance(outcome, Setback) else outcome.scores
-            contexts = await self._pool.run(rankings.sampled, scores, ask.question, ask.sampling, ask.k)
+            with self._drawing(ask.sampling):
+                contexts = await self._pool.run(rankings.sampled, scores, ask.question, ask.sampling, ask.k)
         elif isinstance(outcome, Setback):
             contexts = rankings.cut(rows, found.log_probabilities, ask.k)
         else:
@@ -239,6 +241,10 @@ class Pipeline:
         if isinstance(outcome, Setback):
             return Ranked(contexts, "none", ""), (outcome.degraded,)
         return Ranked(contexts, outcome.reranker, outcome.model_version), ()
+
+    def _drawing(self, sampling: Sampling) -> AbstractContextManager[object]:
+        """Around the drawing of rankings here, for who watches."""
+        return nullcontext(sampling)
 
     async def _generate(
         self, ask: Ask, found: Pool, contexts: Contexts, clock: Clock
