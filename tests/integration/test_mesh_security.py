@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from meshkit.errors import MeshError, PermissionDenied, Unauthenticated
-from ragmesh import Addresses, Client, Passage
+from ragmesh import Addresses, Client, Done, Passage
 from ragmesh.mesh import MeshSettings, launch, stop
 
 pytestmark = [pytest.mark.mesh, pytest.mark.timeout(900)]
@@ -20,6 +21,7 @@ pytestmark = [pytest.mark.mesh, pytest.mark.timeout(900)]
 PASSAGE = Passage(
     id="p1", title="Otters", text="Otters hold hands while they sleep, so that they stay together."
 )
+QUESTION = "What do otters do while they sleep?"
 
 
 @dataclass(frozen=True)
@@ -90,9 +92,7 @@ def test_each_credential_opens_its_own(secured: Secured, monkeypatch: pytest.Mon
     with client(secured, monkeypatch, secured.keys["keeper"]) as keeper:
         keeper.ingest([PASSAGE], "zoo")
     with client(secured, monkeypatch, secured.keys["asker"]) as asker:
-        full = asker.answer(
-            "What do otters do while they sleep?", collection="zoo", run_id="night", run_report=True
-        )
+        full = asker.answer(QUESTION, collection="zoo", run_id="night", run_report=True)
         assert full.retrieved is not None
         assert [passage.id for passage in full.retrieved.passages] == ["p1"]
         with pytest.raises(PermissionDenied, match="asker may not"):
@@ -101,16 +101,25 @@ def test_each_credential_opens_its_own(secured: Secured, monkeypatch: pytest.Mon
         assert full.report is not None
         assert full.report.run is not None
         assert [(run.run_id, run.num_observations) for run in asker.runs()] == [("night", 1)]
+        *_, done = asker.audit(QUESTION, collection="zoo", run_id="audited", useful=["p1"], samples=2)
+        assert isinstance(done, Done)
+        while len(runs := asker.runs()) < 2:  # an audit is observed when it is over
+            time.sleep(0.1)
+        assert {run.run_id for run in runs} == {"night", "audited"}
     # The same name is another collection for another tenant, through the orchestrator too.
     with client(secured, monkeypatch, secured.keys["stranger"]) as stranger:
         assert [one.name for one in stranger.collections()] == []
         with pytest.raises(MeshError) as refused:
-            stranger.answer("What do otters do while they sleep?", collection="zoo")
+            stranger.answer(QUESTION, collection="zoo")
+        assert refused.value.reason == "NOT_FOUND"
+        with pytest.raises(MeshError) as refused:
+            list(stranger.audit(QUESTION, collection="zoo", run_id="audited", useful=["p1"], samples=2))
         assert refused.value.reason == "NOT_FOUND"
         assert stranger.runs() == []
-        with pytest.raises(MeshError) as unknown:
-            stranger.report("night")
-        assert unknown.value.reason == "NOT_FOUND"
+        for run in ("night", "audited"):
+            with pytest.raises(MeshError) as unknown:
+                stranger.report(run)
+            assert unknown.value.reason == "NOT_FOUND"
 
 
 @pytest.mark.parametrize("key", [None, "rmk_guessed"])

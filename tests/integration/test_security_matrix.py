@@ -305,8 +305,8 @@ OF_NOBODY: Final = frozenset(
 set up for everyone."""
 ELSEWHERE: Final = frozenset(
     {
-        # Whose collections, runs and conversations: test_mesh_security.py and the shelf's own tests. Which
-        # version ranks: test_governor.py.
+        # Whose collections and runs, of asks and audits: test_mesh_security.py. Whose conversations: the
+        # shelf's own tests. Which version ranks: test_governor.py.
         "orchestrator.v1.OrchestratorService/Ask",
         "orchestrator.v1.OrchestratorService/Audit",
         "orchestrator.v1.OrchestratorService/Converse",
