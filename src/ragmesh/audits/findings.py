@@ -8,6 +8,7 @@ from raglab import figures, reports
 from raglab.files import QueryAudit, read_audits
 from raglab.reports.markdown import as_markdown
 from raglab.studies import Bootstrap, ExposureStudy, UtilityStudy, exposure, statement, utility
+from ragmesh.audits.grid import grid
 from ragmesh.audits.plan import AuditPlan
 from ragmesh.shards import stem
 
@@ -103,6 +104,13 @@ def write(
             for figure_name in drawn:
                 shown = reports.caption(figure_name)
                 lines += [f"![{shown}]({begin}-{figure_name}.png)", "", shown, ""]
+    answered = [(one.model, one.utility) for one in findings if one.utility is not None]
+    if len(answered) > 1:
+        together = tuple(grid(answered))
+        for table in together:
+            written.extend(reports.write_csv((table,), folder / f"models-{table.name}.csv"))
+        sections.append(reports.Section("All models", together, {}))
+        lines += ["## All models", "", as_markdown(together, level=3)]
     written.append(folder / "report.md")
     written[-1].write_text("\n".join(lines), encoding="utf-8")
     page = folder / "report.html"

@@ -1,7 +1,10 @@
 """What an audit's report says, from records alone."""
 
+import csv
 import json
 from pathlib import Path
+
+import pytest
 
 from raglab.files import read_labels, read_queries
 from ragmesh.audits import findings
@@ -58,6 +61,40 @@ def test_a_model_whose_name_is_a_path_has_files_of_its_own(tmp_path: Path) -> No
     markdown = (tmp_path / "report" / "report.md").read_text(encoding="utf-8")
     assert "## Utility, google/flan" in markdown
     assert "](google_flan-utility-disparity-utility.png)" in markdown
+
+
+def test_several_models_are_in_one_table_of_retrievers_by_models(tmp_path: Path) -> None:
+    queries, labels = tmp_path / "q.jsonl", tmp_path / "q.qrels"
+    queries.write_text('{"query_id": "q1", "question": "?", "references": ["x"]}\n')
+    labels.write_text("q1 0 a 1\n")
+    files = {}
+    # The second model is right at α = 1 whatever it is shown.
+    for model, records in (("m", RECORDS), ("n", RECORDS.replace('"answer": "y"', '"answer": "x"'))):
+        path = tmp_path / f"{model}.jsonl"
+        path.write_text(records.strip() + "\n")
+        files[model] = [path]
+    plan = AuditPlan(read_queries(queries), read_labels(labels), [System("bm25")], ["m", "n"])
+
+    written = findings.write(findings.measure(plan, files), [], tmp_path / "report")
+
+    names = {path.name for path in written}
+    assert {
+        "models-fairness.csv",
+        "models-disparity-quality.csv",
+        "models-disparity-utility.csv",
+        "models-quality-utility.csv",
+    } <= names
+    with (tmp_path / "report" / "models-disparity-utility.csv").open(encoding="utf-8") as stream:
+        (row,) = csv.DictReader(stream)
+    assert row["system"] == "bm25"
+    # α = 1 shows a and b in turn: EE-D (1/2)² + (1/2)², EU 1/2 of the maximum; α = 8 and no sampling: (1, 1).
+    disparity = (1 / 2) ** 2 + (1 / 2) ** 2
+    assert float(row["m slope"]) == pytest.approx((1 - 1 / 2) / (1 - disparity))
+    assert float(row["n slope"]) == pytest.approx(0, abs=1e-12)
+    with (tmp_path / "report" / "models-fairness.csv").open(encoding="utf-8") as stream:
+        assert [line["model"] for line in csv.DictReader(stream)] == ["m", "n"]
+    markdown = (tmp_path / "report" / "report.md").read_text(encoding="utf-8")
+    assert "## All models" in markdown
 
 
 def test_what_shards_wrote_is_measured_as_what_one_run_wrote(tmp_path: Path) -> None:
