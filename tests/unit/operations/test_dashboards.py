@@ -1,0 +1,163 @@
+"""Dashboards are what Grafana reads, and ask for metrics and labels that exist."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+import yaml
+
+from k8s.tools.monitoring.__main__ import COMPONENT
+from k8s.tools.monitoring.grafana import SCHEMA_VERSION
+from tests.metrics_catalogue import PROCESS, catalogue, of_triton
+from tests.promql import ADDED, asked
+
+FILES: Final = sorted((COMPONENT / "dashboards").glob("*.json"))
+KINDS: Final = {"row", "timeseries", "stat", "table"}
+UNITS: Final = {"short", "percentunit", "s", "ms", "µs", "bytes", "ops", "reqps"}
+"""Ids of units that Grafana has."""
+SOURCE: Final = {"type": "prometheus", "uid": "${datasource}"}
+VARIABLES: Final = {
+    "$__rate_interval": "5m",
+    "$namespace": ".*",
+    "$collection": ".*",
+}
+
+
+def read(path: Path) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+    return found
+
+
+def rules() -> Iterator[dict[str, Any]]:
+    for path in sorted((COMPONENT / "rules").glob("*.yaml")):
+        for group in yaml.safe_load(path.read_text(encoding="utf-8"))["groups"]:
+            yield from group["rules"]
+
+
+def panels(path: Path) -> list[dict[str, Any]]:
+    return [panel for panel in read(path)["panels"] if panel["type"] != "row"]
+
+
+def expression(target: dict[str, Any]) -> str:
+    """A query with the variables of its dashboard filled in."""
+    told = str(target["expr"])
+    for name, value in VARIABLES.items():
+        told = told.replace(name, value)
+    return told
+
+
+@pytest.fixture(params=FILES, ids=lambda path: path.stem)
+def dashboard(request: pytest.FixtureRequest) -> Path:
+    found: Path = request.param
+    return found
+
+
+def test_it_has_what_grafana_reads(dashboard: Path) -> None:
+    told = read(dashboard)
+    assert told["uid"] == dashboard.stem
+    assert len(told["uid"]) <= 40
+    assert told["schemaVersion"] == SCHEMA_VERSION
+    assert "id" not in told, "Grafana gives it, and refuses one that it has not given"
+    assert told["title"].startswith("ragmesh: ")
+    assert told["tags"] == ["ragmesh"]
+    source, namespace, *_ = told["templating"]["list"]
+    assert (source["type"], source["name"], source["query"]) == ("datasource", "datasource", "prometheus")
+    assert (namespace["name"], namespace["allValue"], namespace["datasource"]) == ("namespace", ".*", SOURCE)
+    named = {one["name"] for one in told["templating"]["list"]}
+    assert named - {"datasource"} <= {name.removeprefix("$") for name in VARIABLES}
+
+
+def test_panels_say_what_they_show(dashboard: Path) -> None:
+    told = read(dashboard)["panels"]
+    assert {panel["type"] for panel in told} <= KINDS
+    assert len({panel["id"] for panel in told}) == len(told)
+    titles = [panel["title"] for panel in panels(dashboard)]
+    assert len(titles) == len(
+        set(zip(titles, (panel["gridPos"]["y"] for panel in panels(dashboard)), strict=True))
+    )
+    for panel in panels(dashboard):
+        assert panel["description"].endswith("."), panel["title"]
+        assert panel["datasource"] == SOURCE
+        assert panel["fieldConfig"]["defaults"]["unit"] in UNITS
+        references = [target["refId"] for target in panel["targets"]]
+        assert references
+        assert len(set(references)) == len(references)
+        for target in panel["targets"]:
+            assert target["datasource"] == SOURCE
+            assert target["range"] is not target["instant"]
+            assert 'namespace=~"$namespace"' in target["expr"], "of the mesh that is chosen"
+
+
+def test_panels_lie_beside_each_other(dashboard: Path) -> None:
+    taken: set[tuple[int, int]] = set()
+    for panel in read(dashboard)["panels"]:
+        place = panel["gridPos"]
+        assert place["x"] + place["w"] <= 24
+        cells = {(place["x"] + x, place["y"] + y) for x in range(place["w"]) for y in range(place["h"])}
+        assert not cells & taken, panel["title"]
+        taken |= cells
+
+
+def known() -> dict[str, set[str]]:
+    """Labels of all that is scraped or recorded; what is recorded has those that it is grouped by."""
+    found = {**catalogue(), **of_triton(), **PROCESS}
+    left = [rule for rule in rules() if "record" in rule]
+    while left:
+        # What is recorded of recordings comes after them.
+        ready = [rule for rule in left if asked(rule["expr"]).metrics <= set(found)]
+        assert ready, [rule["record"] for rule in left]
+        for rule in ready:
+            told = asked(rule["expr"])
+            grouped = {name for name in told.groups if name != "le"}
+            found[rule["record"]] = grouped or set().union(*(found[name] for name in told.metrics))
+        left = [rule for rule in left if rule not in ready]
+    return found
+
+
+def assert_asks_for_what_exists(text: str, there: dict[str, set[str]]) -> None:
+    told = asked(text)
+    assert told.metrics <= set(there), (told.metrics - set(there), text)
+    for name in told.metrics:
+        assert told.labels[name] <= there[name] | ADDED, (told.labels[name] - there[name], text)
+    of_all = set().union(*(there[name] for name in told.metrics))
+    assert told.groups <= of_all | ADDED, (told.groups - of_all, text)
+
+
+def test_the_catalogue_is_read() -> None:
+    found = catalogue()
+    assert len(found) > 80
+    assert found["ragmesh_rpc_errors_total"] >= {"rpc_method", "rpc_grpc_status_code", "error_type"}
+    assert found["ragmesh_evaluator_lag_seconds_bucket"] == {"service_name", "le"}
+    assert "alpha" in found["ragmesh_fairness_ee_d_norm"]
+
+
+def test_panels_ask_for_metrics_and_labels_that_exist(dashboard: Path) -> None:
+    there = known()
+    for panel in panels(dashboard):
+        for target in panel["targets"]:
+            assert_asks_for_what_exists(expression(target), there)
+
+
+def test_rules_ask_for_metrics_and_labels_that_exist() -> None:
+    there = known()
+    for rule in rules():
+        assert_asks_for_what_exists(rule["expr"], there)
+
+
+def test_promtool_reads_every_query(dashboard: Path, tmp_path: Path) -> None:
+    promtool = shutil.which("promtool")
+    if promtool is None:
+        pytest.skip("promtool is not installed: it comes with Debian's package prometheus")
+    queries = [expression(target) for panel in panels(dashboard) for target in panel["targets"]]
+    made = [{"record": f"panel:query:{place}", "expr": query} for place, query in enumerate(queries)]
+    (tmp_path / "rules.yaml").write_text(yaml.safe_dump({"groups": [{"name": "panels", "rules": made}]}))
+    done = subprocess.run(
+        [promtool, "check", "rules", tmp_path / "rules.yaml"], capture_output=True, text=True, timeout=60
+    )
+    assert done.returncode == 0, done.stderr
