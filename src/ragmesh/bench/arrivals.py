@@ -57,21 +57,24 @@ def read_trace(path: Path, *, speed: float = 1.0) -> FloatArray:
 
     Raises:
         InvalidInput: ``speed`` out of range.
-        FileError: a line that is no time, or no line at all.
+        FileError: a line that is no time, no line at all, or no text.
         OSError: it cannot be read.
     """
     number("speed", speed, low=_LEAST)
     times = []
-    with path.open(encoding="utf-8", newline="") as stream:
-        for line, row in enumerate(csv.reader(stream), start=1):
-            first = row[0].strip() if row else ""
-            if not first or first.startswith("#"):
-                continue
-            moment = _moment(first)
-            if moment is not None:
-                times.append(moment)
-            elif line > 1:
-                raise FileError(path, line, f"{first!r} is neither seconds nor a date and time")
+    try:
+        with path.open(encoding="utf-8", newline="") as stream:
+            for line, row in enumerate(csv.reader(stream), start=1):
+                first = row[0].strip() if row else ""
+                if not first or first.startswith("#"):
+                    continue
+                moment = _moment(first)
+                if moment is not None:
+                    times.append(moment)
+                elif line > 1:
+                    raise FileError(path, line, f"{first!r} is neither seconds nor a date and time")
+    except (UnicodeDecodeError, csv.Error) as exc:
+        raise FileError(path, None, f"is no text of lines: {exc}") from exc
     if not times:
         raise FileError(path, None, "has no arrival")
     rising = np.sort(np.array(times))

@@ -142,6 +142,13 @@ def measured_demand(report: Mapping[str, Any]) -> Demand:
     Raises:
         ValueError: it is of something else, or does not tell what services computed.
     """
+    try:
+        return _demand(report)
+    except (AttributeError, KeyError, TypeError, ZeroDivisionError) as error:
+        raise ValueError(f"is no report of ragmesh bench: {type(error).__name__} {error}") from None
+
+
+def _demand(report: Mapping[str, Any]) -> Demand:
     if report.get("way") != "ramp" or report.get("settings", {}).get("operation") != "ask":
         raise ValueError("is no ramp of asks")
     closed = [one for one in report["steps"] if one["kind"] == "closed" and one["completed_per_s"]]

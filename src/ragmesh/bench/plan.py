@@ -15,6 +15,7 @@ SHARES: Final = (0.15, 0.3, 0.45, 0.6, 0.7, 0.8, 0.9, 1.0)
 """Of what saturates a mesh: the rates of a ramp."""
 VARIED: Final = ("N", "k", "alpha", "concurrency")
 """What a sweep may vary."""
+_LEAST_RATE: Final = 0.001
 _MOST_RATE: Final = 100_000.0
 _MOST_CALLERS: Final = 10_000
 _MOST_STEPS: Final = 1_000
@@ -56,13 +57,13 @@ class Plan:
     def problems(self) -> Iterator[str]:
         """What makes no sense, a line each."""
         yield from self.settings.problems()
-        for name, values, most in (
-            ("rate", self.rates, _MOST_RATE),
-            ("concurrency", self.callers, _MOST_CALLERS),
+        for name, values, least, most in (
+            ("rate", self.rates, _LEAST_RATE, _MOST_RATE),
+            ("concurrency", self.callers, 1, _MOST_CALLERS),
         ):
             for value in values:
-                if not 0 < value <= most:
-                    yield f"{name} is {value:g}; allowed: above 0, up to {most:,.0f}"
+                if not least <= value <= most:
+                    yield f"{name} is {value:g}; allowed: {least:g} to {most:,.0f}"
             if len(set(values)) < len(values):
                 yield f"{name} has a value twice"
         if self.way == "load" and not (self.rates or self.callers or self.arrivals):

@@ -4,8 +4,8 @@ A load test can be believed only where it is known what its numbers measure: the
 neighbour on the same machine.
 """
 
+import http.client
 import os
-import urllib.error
 import urllib.request
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -129,7 +129,7 @@ def scraped(address: str) -> dict[str, float]:
     try:
         with urllib.request.urlopen(address, timeout=_SCRAPE_S) as reply:  # noqa: S310 - http, as was checked
             lines = reply.read().decode("utf-8", errors="replace").splitlines()
-    except (urllib.error.URLError, TimeoutError, OSError):
+    except (OSError, ValueError, http.client.HTTPException):  # ValueError of an address that is none
         return {}
     found = {}
     for line in lines:

@@ -1,7 +1,9 @@
 """``ragmesh bench``: load tests that can be believed, and what follows from them."""
 
+import functools
+import inspect
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -75,33 +77,7 @@ Pid = Annotated[
 ]
 
 
-def bench() -> typer.Typer:
-    """The commands of ``ragmesh bench``."""
-    app = typer.Typer(
-        name="bench",
-        help="Load a mesh, and see what it bears.",
-        rich_markup_mode=None,
-        context_settings={"help_option_names": ["-h", "--help"]},
-    )
-    app.callback(invoke_without_command=True)(_start)
-    for command in (load, ramp, sweep, compare, capacity):
-        app.command()(command)
-    return app
-
-
-def load(
-    operation: Operation,
-    out: Out,
-    rate: Annotated[
-        str, typer.Option(metavar="R,…", help="Calls per second that come whatever happens.")
-    ] = "",
-    concurrency: Annotated[
-        str, typer.Option(metavar="C,…", help="Callers who each wait for their answer.")
-    ] = "",
-    trace: Annotated[
-        Path | None, typer.Option(help="Arrivals as they once came: seconds or dates, the first column.")
-    ] = None,
-    trace_speed: Annotated[float, typer.Option(help="How many times as fast a trace is played.")] = 1.0,
+def _options(
     queries: Queries = None,
     collection: Collection = "demo",
     pool: Pool = 100,
@@ -128,15 +104,71 @@ def load(
     pid: Pid = None,
     target: Target = None,
 ) -> None:
+    """What every command that measures is asked for besides its own options."""
+
+
+def _measures(**defaults: float) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Makes a command of a signature and its help: it measures, with its own options and the shared ones.
+
+    Args:
+        defaults: of shared options, by name, that are this command's own.
+    """
+
+    def made(asked: Callable[..., None]) -> Callable[..., None]:
+        shared = [
+            one.replace(default=defaults.get(one.name, one.default))
+            for one in inspect.signature(_options).parameters.values()
+        ]
+
+        @functools.wraps(asked)
+        def command(**given: Any) -> None:
+            _run(asked.__name__, given)
+
+        own = inspect.signature(asked)
+        command.__signature__ = own.replace(parameters=[*own.parameters.values(), *shared])  # type: ignore[attr-defined]
+        return command
+
+    return made
+
+
+def bench() -> typer.Typer:
+    """The commands of ``ragmesh bench``."""
+    app = typer.Typer(
+        name="bench",
+        help="Load a mesh, and see what it bears.",
+        rich_markup_mode=None,
+        context_settings={"help_option_names": ["-h", "--help"]},
+    )
+    app.callback(invoke_without_command=True)(_start)
+    for command in (load, ramp, sweep, compare, capacity):
+        app.command()(command)
+    return app
+
+
+@_measures()
+def load(
+    operation: Operation,
+    out: Out,
+    rate: Annotated[
+        str, typer.Option(metavar="R,…", help="Calls per second that come whatever happens.")
+    ] = "",
+    concurrency: Annotated[
+        str, typer.Option(metavar="C,…", help="Callers who each wait for their answer.")
+    ] = "",
+    trace: Annotated[
+        Path | None, typer.Option(help="Arrivals as they once came: seconds or dates, the first column.")
+    ] = None,
+    trace_speed: Annotated[float, typer.Option(help="How many times as fast a trace is played.")] = 1.0,
+) -> None:
     """Measure some loads.
 
     At rates, with callers who wait, or as calls once came.
 
     A run that was stopped or killed goes on where it was with the same command.
     """
-    _run("load", locals())
 
 
+@_measures(calls=200, longest=600.0)
 def ramp(
     operation: Operation,
     out: Out,
@@ -146,31 +178,6 @@ def ramp(
     concurrency: Annotated[
         str, typer.Option(metavar="C,…", help="Callers who wait, for the prediction; 1 among them.")
     ] = "1,2,4,8,16",
-    queries: Queries = None,
-    collection: Collection = "demo",
-    pool: Pool = 100,
-    k: K = 5,
-    alpha: Alpha = None,
-    samples: Samples = None,
-    retriever: Retriever = None,
-    reranker: Reranker = None,
-    model: Model = None,
-    max_new_tokens: NewTokens = None,
-    observe: Observe = True,
-    distinct: Distinct = True,
-    timeout: Timeout = 60.0,
-    seconds: Seconds = 30.0,
-    calls: Calls = 200,
-    longest: Longest = 600.0,
-    warm_up: WarmUp = 8,
-    seed: Seed = 0,
-    processes: Processes = 1,
-    slo_ms: SloMs = None,
-    slo_first_ms: SloFirst = None,
-    slo_share: SloShare = 0.95,
-    metrics: Metrics = None,
-    pid: Pid = None,
-    target: Target = None,
 ) -> None:
     """Find the knee, and predict it.
 
@@ -179,9 +186,9 @@ def ramp(
     First callers who wait tell a queueing model how fast the mesh is; then calls come at rising rates, until
     two of them were clearly too much.
     """
-    _run("ramp", locals())
 
 
+@_measures(seconds=10.0, calls=60)
 def sweep(
     operation: Operation,
     out: Out,
@@ -196,37 +203,11 @@ def sweep(
         str, typer.Option(metavar="R", help="Calls per second; instead of callers who wait.")
     ] = "",
     concurrency: Annotated[str, typer.Option(metavar="C", help="Callers who wait.")] = "1",
-    queries: Queries = None,
-    collection: Collection = "demo",
-    pool: Pool = 100,
-    k: K = 5,
-    alpha: Alpha = None,
-    samples: Samples = None,
-    retriever: Retriever = None,
-    reranker: Reranker = None,
-    model: Model = None,
-    max_new_tokens: NewTokens = None,
-    observe: Observe = True,
-    distinct: Distinct = True,
-    timeout: Timeout = 60.0,
-    seconds: Seconds = 10.0,
-    calls: Calls = 60,
-    longest: Longest = 300.0,
-    warm_up: WarmUp = 8,
-    seed: Seed = 0,
-    processes: Processes = 1,
-    slo_ms: SloMs = None,
-    slo_first_ms: SloFirst = None,
-    slo_share: SloShare = 0.95,
-    metrics: Metrics = None,
-    pid: Pid = None,
-    target: Target = None,
 ) -> None:
     """Measure one load under many settings.
 
     What N, k, α and concurrency cost, and what they are worth.
     """
-    _run("sweep", locals())
 
 
 def compare(
@@ -311,6 +292,8 @@ def capacity(
 
         problems: list[str] = []
         rates = _numbers("asks", asks, problems)
+        if not rates:
+            problems.append("asks has no rate")
         problems += [
             f"asks is {rate:g}; allowed: above 0, up to 1e9" for rate in rates if not 0 < rate <= 1e9
         ]
@@ -331,7 +314,10 @@ def capacity(
         found = needs(demand, given, rates)
         tables = list(capacity_tables(demand, given, found))
         if page is not None:
-            fill(page, "capacity", as_markdown(tables, level=3))
+            try:
+                fill(page, "capacity", as_markdown(tables, level=3))
+            except ValueError as exc:
+                raise CommandError(str(exc), FAILED) from exc
             screen.note(f"written into {page}")
     if as_json:
         screen.json({"demand": demand, "assumptions": given, "needs": found})
@@ -349,6 +335,7 @@ def _run(way: Any, given: dict[str, Any]) -> None:
     screen = Screen()
     with _needed():
         import asyncio
+        import hashlib
 
         import uvloop
 
@@ -356,9 +343,17 @@ def _run(way: Any, given: dict[str, Any]) -> None:
         from raglab.files import Journal
 
         out: Path = given["out"]
-        with Journal(out / "bench.journal", plan.as_settings()) as journal:
-            with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-                run, stopped = runner.run(_measured(screen, plan, items, watched, addresses, journal))
+        asked = plan.as_settings()
+        if (queries := given["queries"]) is not None:
+            asked["queries"] = hashlib.sha256(queries.read_bytes()).hexdigest()
+        with Journal(out / "bench.journal", asked) as journal:
+            try:
+                with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+                    run, stopped = runner.run(_measured(screen, plan, items, watched, addresses, journal))
+            except asyncio.CancelledError:
+                raise CommandError(
+                    "stopped; the same command goes on after the last whole step", 130
+                ) from None
             _report(screen, run, out)
     if stopped:
         raise typer.Exit(130)
@@ -612,7 +607,7 @@ def _trace(path: Path | None, speed: float, problems: list[str]) -> tuple[float,
         return tuple(read_trace(path, speed=speed).tolist())
     except InvalidInput as exc:
         problems.append(f"trace-speed is {speed:g}; allowed: {exc.allowed}")
-    except (FileError, UnicodeDecodeError) as exc:
+    except FileError as exc:
         problems.append(str(exc))
     except OSError as exc:
         problems.append(f"{path}: {exc.strerror}")

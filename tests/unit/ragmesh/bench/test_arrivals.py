@@ -53,6 +53,14 @@ def test_what_is_no_trace_is_told(tmp_path: Path, text: str, message: str) -> No
     assert message in str(raised.value) or f":{message[-1]}" in str(raised.value)
 
 
+@pytest.mark.parametrize("content", [bytes(range(256)), b"1" * 200_000])
+def test_what_is_no_text_is_told(tmp_path: Path, content: bytes) -> None:
+    path = tmp_path / "trace"
+    path.write_bytes(content)
+    with pytest.raises(FileError, match=r"trace: is no text of lines"):
+        read_trace(path)
+
+
 @pytest.mark.parametrize(("rate", "seconds"), [(0.0, 1.0), (1.0, 0.0), (-1.0, 1.0)])
 def test_rates_and_times_are_above_nothing(rate: float, seconds: float) -> None:
     with pytest.raises(InvalidInput):

@@ -13,7 +13,7 @@ import pytest
 
 from ragmesh.bench.clients import ProcessClient
 from ragmesh.bench.material import Item
-from ragmesh.bench.session import read_steps
+from ragmesh.bench.session import Session, read_steps
 from ragmesh.bench.settings import Settings
 from ragmesh.bench.step import Step
 from ragmesh.cli import main
@@ -129,6 +129,11 @@ def test_all_that_is_wrong_is_told_at_once(tmp_path: Path, capsys: pytest.Captur
     assert "colour" in said
     assert _bench("compare", tmp_path, tmp_path, "--slower", "-1") == 2
     assert "slower is -1" in capsys.readouterr().err
+    assert _bench("load", "ask", "--out", tmp_path / "run", "--rate", "1e-9") == 2
+    assert "rate is 1e-09; allowed: 0.001 to 100,000" in capsys.readouterr().err
+    (tmp_path / "report.json").write_text("{}", encoding="utf-8")
+    assert _bench("capacity", tmp_path, "--asks", "") == 2
+    assert "asks has no rate" in capsys.readouterr().err
     assert not (tmp_path / "run").exists()
 
 
@@ -136,6 +141,34 @@ def test_a_run_does_not_go_on_with_other_settings(mesh: ScriptedMesh, tmp_path: 
     words = ["load", "ask", "--out", tmp_path / "run", "--concurrency", "1", *QUICK]
     assert _bench(*words) == 0
     assert _bench(*words, "-k", "3") == 1
+
+
+def test_a_run_does_not_go_on_with_other_questions(
+    mesh: ScriptedMesh, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    questions = tmp_path / "questions.jsonl"
+    words = ["load", "ask", "--out", tmp_path / "run", "--concurrency", "1", "--queries", questions, *QUICK]
+    questions.write_text('{"query_id": "a", "question": "Who?", "references": ["I"]}\n', encoding="utf-8")
+    assert _bench(*words) == 0
+    assert _bench(*words) == 0
+    questions.write_text('{"query_id": "a", "question": "Why?", "references": ["I"]}\n', encoding="utf-8")
+    capsys.readouterr()
+    assert _bench(*words) == 1
+    assert "queries" in capsys.readouterr().err
+
+
+def test_the_second_ctrl_c_ends_it_at_once(
+    mesh: ScriptedMesh, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    async def forever(session: Session) -> None:
+        for _ in range(2):
+            os.kill(os.getpid(), signal.SIGINT)
+            await asyncio.sleep(0.1)
+        await asyncio.sleep(3600)
+
+    monkeypatch.setattr(Session, "run", forever)
+    assert _bench("load", "ask", "--out", tmp_path / "run", "--rate", "1", *QUICK) == 130
+    assert "the same command goes on" in capsys.readouterr().err
 
 
 def test_failed_asks_are_counted_by_their_code(

@@ -122,6 +122,12 @@ def test_a_report_of_something_else_is_refused(broken: str) -> None:
         measured_demand(report)
 
 
+@pytest.mark.parametrize("report", [[], {"way": "ramp", "settings": {"operation": "ask"}}])
+def test_what_is_no_report_is_refused(report: Any) -> None:
+    with pytest.raises(ValueError, match="is no report of ragmesh bench"):
+        measured_demand(report)
+
+
 def test_a_page_is_filled_between_its_marks_and_nowhere_else(tmp_path: Path) -> None:
     path = tmp_path / "page.md"
     path.write_text("a\n<!-- x -->\nold\n<!-- /x -->\nb\n", encoding="utf-8")

@@ -1,6 +1,7 @@
 """Who held calls up."""
 
 import os
+import socket
 import threading
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from typing import Any
@@ -94,3 +95,19 @@ def test_counters_are_told_by_what_was_added_and_gauges_as_they_stand() -> None:
         thread.join()
         server.server_close()
     assert scraped(address) == {}
+
+
+def test_who_speaks_no_http_tells_nothing() -> None:
+    assert scraped("http://[nowhere/metrics") == {}
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+
+        def answer() -> None:
+            connection, _ = listening.accept()
+            with connection:
+                connection.recv(1024)
+                connection.sendall(b"\x00\x00\x06\x04")  # HTTP/2, as a port of gRPC
+
+        thread = threading.Thread(target=answer)
+        thread.start()
+        assert scraped(f"http://127.0.0.1:{listening.getsockname()[1]}/metrics") == {}
+        thread.join()
