@@ -4,11 +4,12 @@
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from types import TracebackType
-from typing import Self, TypeVar, Unpack
+from typing import Any, Self, TypeVar, Unpack
 
 import grpc
+from google.protobuf.message import Message
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from meshkit.channel import connect
@@ -38,7 +39,6 @@ from ragmesh.evaluator.v1 import evaluator_service_pb2 as evaluator_pb2
 from ragmesh.evaluator.v1 import evaluator_service_pb2_grpc as evaluator_grpc
 from ragmesh.events import AskResult, Event
 from ragmesh.ingest import OnProgress, Source
-from ragmesh.orchestrator.v1 import orchestrator_service_pb2 as orchestrator_pb2
 from ragmesh.orchestrator.v1 import orchestrator_service_pb2_grpc as orchestrator_grpc
 from ragmesh.passage import Passage
 from ragmesh.reports import Configuration, ConfigurationSummary, Measurement, Run, RunReport, Window
@@ -52,7 +52,7 @@ from ragmesh.retriever.v1 import retriever_service_pb2_grpc as retriever_grpc
 from ragmesh.status import Health, ServiceStatus
 from ragmesh.texts import text
 
-_T = TypeVar("_T")
+E = TypeVar("E")
 
 
 class AsyncClient(learning.AsyncLearningCalls):
@@ -73,6 +73,7 @@ class AsyncClient(learning.AsyncLearningCalls):
         }
         name, methods = RETRIEVAL
         self._channels["retrieval"] = connect(self.addresses.retriever, service=name, idempotent=methods)
+        self._orchestrator = orchestrator_grpc.OrchestratorServiceStub(self._channels["orchestrator"])
 
     async def __aenter__(self) -> Self:
         return self
@@ -93,7 +94,8 @@ class AsyncClient(learning.AsyncLearningCalls):
         self, question: str, *, timeout: float | None = None, **options: Unpack[AskOptions]
     ) -> AsyncIterator[Event]:
         """Asks one question and yields what happens as it happens; as :meth:`ragmesh.Client.ask`."""
-        return self._events(ask_request(question, options), timeout or self._timeout)
+        request = ask_request(question, options)
+        return self._events(self._orchestrator.Ask, request, codec.event, timeout or self._timeout)
 
     async def answer(
         self, question: str, *, timeout: float | None = None, **options: Unpack[AskOptions]
@@ -113,7 +115,7 @@ class AsyncClient(learning.AsyncLearningCalls):
     ) -> AsyncConversation:
         """A conversation; as :meth:`ragmesh.Client.converse`."""
         return AsyncConversation(
-            orchestrator_grpc.OrchestratorServiceStub(self._channels["orchestrator"]),
+            self._orchestrator,
             lambda exc: self._error(exc, "orchestrator"),
             options,
             conversation or {},
@@ -151,7 +153,7 @@ class AsyncClient(learning.AsyncLearningCalls):
         request = audit_request(
             question, options, alphas=alphas, oracle=oracle, until_width=until_width, level=level
         )
-        return self._audit_events(request, timeout or self._timeout)
+        return self._events(self._orchestrator.Audit, request, audit_codec.event, timeout or self._timeout)
 
     async def ingest(
         self,
@@ -325,29 +327,17 @@ class AsyncClient(learning.AsyncLearningCalls):
         finally:
             call.cancel()
 
-    async def _audit_events(
-        self, request: orchestrator_pb2.AuditRequest, timeout: float
-    ) -> AsyncIterator[AuditEvent]:
-        stub = orchestrator_grpc.OrchestratorServiceStub(self._channels["orchestrator"])
-        call = stub.Audit(request, timeout=timeout)
-        try:
-            async for message in call:
-                if (event := audit_codec.event(message)) is not None:
-                    yield event
-        except grpc.RpcError as exc:
-            raise self._error(exc, "orchestrator") from exc
-        finally:
-            call.cancel()
-
-    async def _events(self, request: orchestrator_pb2.AskRequest, timeout: float) -> AsyncIterator[Event]:
-        stub = orchestrator_grpc.OrchestratorServiceStub(self._channels["orchestrator"])
+    async def _events(
+        self, method: Callable[..., Any], request: Message, read: Callable[[Any], E | None], timeout: float
+    ) -> AsyncIterator[E]:
+        """What an ask or an audit brings, which may be turned away at the door and come again."""
         door = Door(timeout)
         while True:
-            call = stub.Ask(request, timeout=door.left_s)
+            call = method(request, timeout=door.left_s)
             try:
                 async for message in call:
                     door.passed()
-                    if (event := codec.event(message)) is not None:
+                    if (event := read(message)) is not None:
                         yield event
                 return
             except grpc.RpcError as exc:

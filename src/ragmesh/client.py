@@ -3,9 +3,10 @@
 import time
 from collections.abc import Callable, Iterator, Sequence
 from types import TracebackType
-from typing import Final, Self, TypeVar, Unpack
+from typing import Any, Final, Self, TypeVar, Unpack
 
 import grpc
+from google.protobuf.message import Message
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from meshkit.channel import connect_sync
@@ -21,7 +22,6 @@ from ragmesh.evaluator.v1 import evaluator_service_pb2 as evaluator_pb2
 from ragmesh.evaluator.v1 import evaluator_service_pb2_grpc as evaluator_grpc
 from ragmesh.events import AskResult, Event
 from ragmesh.ingest import IngestStream, OnProgress, Source, checked, requests
-from ragmesh.orchestrator.v1 import orchestrator_service_pb2 as orchestrator_pb2
 from ragmesh.orchestrator.v1 import orchestrator_service_pb2_grpc as orchestrator_grpc
 from ragmesh.passage import Passage
 from ragmesh.reports import Configuration, ConfigurationSummary, Measurement, Run, RunReport, Window
@@ -65,7 +65,7 @@ OnEmbedded = Callable[[float], None]
 OnCollection = Callable[[Collection], None]
 """Is told of the collection whose passages are coming."""
 
-_T = TypeVar("_T")
+E = TypeVar("E")
 
 
 class Client(learning.LearningCalls):
@@ -89,6 +89,7 @@ class Client(learning.LearningCalls):
         }
         name, methods = RETRIEVAL
         self._channels["retrieval"] = connect_sync(self.addresses.retriever, service=name, idempotent=methods)
+        self._orchestrator = orchestrator_grpc.OrchestratorServiceStub(self._channels["orchestrator"])
 
     def __enter__(self) -> Self:
         return self
@@ -121,7 +122,8 @@ class Client(learning.LearningCalls):
         Raises:
             MeshError: while iterating, if the ask fails as a whole; at once, if an option makes no sense.
         """
-        return self._events(ask_request(question, options), timeout or self._timeout)
+        request = ask_request(question, options)
+        return self._events(self._orchestrator.Ask, request, codec.event, timeout or self._timeout)
 
     def answer(
         self, question: str, *, timeout: float | None = None, **options: Unpack[AskOptions]
@@ -152,7 +154,7 @@ class Client(learning.LearningCalls):
             MeshError: an option makes no sense.
         """
         return Conversation(
-            orchestrator_grpc.OrchestratorServiceStub(self._channels["orchestrator"]),
+            self._orchestrator,
             lambda exc: self._error(exc, "orchestrator"),
             options,
             conversation or {},
@@ -212,7 +214,7 @@ class Client(learning.LearningCalls):
         request = audit_request(
             question, options, alphas=alphas, oracle=oracle, until_width=until_width, level=level
         )
-        return self._audit_events(request, timeout or self._timeout)
+        return self._events(self._orchestrator.Audit, request, audit_codec.event, timeout or self._timeout)
 
     def ingest(
         self,
@@ -468,27 +470,17 @@ class Client(learning.LearningCalls):
         if not lexical.agrees_with(there):
             raise InvalidField("lexical", f"collection {name!r} exists and is indexed with {there}, for good")
 
-    def _audit_events(self, request: orchestrator_pb2.AuditRequest, timeout: float) -> Iterator[AuditEvent]:
-        stub = orchestrator_grpc.OrchestratorServiceStub(self._channels["orchestrator"])
-        call = stub.Audit(request, timeout=timeout)
-        try:
-            for message in call:
-                if (event := audit_codec.event(message)) is not None:
-                    yield event
-        except grpc.RpcError as exc:
-            raise self._error(exc, "orchestrator") from exc
-        finally:
-            call.cancel()
-
-    def _events(self, request: orchestrator_pb2.AskRequest, timeout: float) -> Iterator[Event]:
-        stub = orchestrator_grpc.OrchestratorServiceStub(self._channels["orchestrator"])
+    def _events(
+        self, method: Callable[..., Any], request: Message, read: Callable[[Any], E | None], timeout: float
+    ) -> Iterator[E]:
+        """What an ask or an audit brings, which may be turned away at the door and come again."""
         door = Door(timeout)
         while True:
-            call = stub.Ask(request, timeout=door.left_s)
+            call = method(request, timeout=door.left_s)
             try:
                 for message in call:
                     door.passed()
-                    if (event := codec.event(message)) is not None:
+                    if (event := read(message)) is not None:
                         yield event
                 return
             except grpc.RpcError as exc:

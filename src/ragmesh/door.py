@@ -1,4 +1,4 @@
-"""Asks that a server turned away at its door as it stopped or started, and that may come again."""
+"""Asks and audits that a server turned away as it stopped or started, and that may come again."""
 
 import time
 from typing import Final
@@ -18,9 +18,9 @@ _FIRST_PAUSE_S: Final = 0.05
 class Door:
     """Whether a call that failed was not let in, so that sending it again does nothing twice.
 
-    An ask has effects, so it is not repeated as what only reads is. But a server that is being replaced says
-    so before it begins anything, and the first event of an ask comes before its first effect: until then it
-    may be sent again, to the server's successor.
+    An ask has effects, so it is not repeated as what only reads is; so has an audit. But a server that is
+    being replaced says so before it begins anything, and the first event comes before the first effect: until
+    then it may be sent again, to the server's successor.
 
     Args:
         timeout_s: for all attempts together. Seconds.

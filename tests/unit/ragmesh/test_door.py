@@ -1,12 +1,21 @@
 """What may be sent again after a server turned it away."""
 
+# ruff: noqa: N802 - gRPC names methods as the contract does
+
 from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from typing import Any
 
 import grpc
 import pytest
 
-from meshkit.errors import MeshError, Unavailable
+from meshkit.errors import MeshError, Unavailable, abort
+from ragmesh import AsyncClient, Client, Done
 from ragmesh.door import Door
+from ragmesh.orchestrator.v1 import orchestrator_service_pb2 as pb
+from ragmesh.orchestrator.v1 import orchestrator_service_pb2_grpc as pb_grpc
 
 AWAY = Unavailable("SHUTTING_DOWN", "the service is shutting down")
 
@@ -46,3 +55,43 @@ def test_what_has_begun_does_not() -> None:
 
 def test_what_has_no_time_left_does_not() -> None:
     assert not Door(0.01).opens_again(AWAY)
+
+
+class Leaving(pb_grpc.OrchestratorServiceServicer):
+    """Turns every second call away, and breaks off what asks for it after its first event."""
+
+    def __init__(self) -> None:
+        self.calls = 0
+
+    async def Ask(self, request: pb.AskRequest, context: Any) -> AsyncIterator[pb.AskResponse]:
+        self.calls += 1
+        if self.calls % 2:
+            await abort(context, AWAY)
+        yield pb.AskResponse(retrieved=pb.Retrieved())
+        if request.question == "broken":
+            await abort(context, AWAY)
+        yield pb.AskResponse(done=pb.Done())
+
+    async def Audit(self, request: pb.AuditRequest, context: Any) -> AsyncIterator[pb.AuditResponse]:
+        async for one in self.Ask(request.ask, context):
+            yield pb.AuditResponse(
+                **{name.name: value for name, value in one.ListFields() if name.name == "done"}
+            )
+
+
+@pytest.mark.parametrize("method", ["ask", "audit"])
+async def test_both_clients_send_what_was_turned_away_again(method: str) -> None:
+    server, servicer = grpc.aio.server(), Leaving()
+    pb_grpc.add_OrchestratorServiceServicer_to_server(servicer, server)
+    address = f"127.0.0.1:{server.add_insecure_port('127.0.0.1:0')}"
+    await server.start()
+    about: dict[str, Any] = {"useful": ["p"]} if method == "audit" else {}
+    async with AsyncClient(address, timeout=30) as client:
+        *_, last = [event async for event in getattr(client, method)("whole", **about)]
+        assert (isinstance(last, Done), servicer.calls) == (True, 2)
+        with pytest.raises(Unavailable):
+            _ = [event async for event in client.ask("broken")]
+    with Client(address, timeout=30) as sync:
+        *_, last = await asyncio.to_thread(list, getattr(sync, method)("whole", **about))
+    assert (isinstance(last, Done), servicer.calls) == (True, 6)
+    await server.stop(0)
