@@ -51,9 +51,9 @@ def _mean(metric: str, legend: str) -> Query:
 
 def _kept(what: str) -> Query:
     """The share of the asks of 30 days that were not ``failed`` or ``slow``."""
-    bad = f"namespace:ragmesh_asks_{what}:ratio_rate5m{{$here}} * namespace:ragmesh_asks:rate5m{{$here}}"
     return Query(
-        f"1 - sum(sum_over_time(({bad})[30d:5m])) / sum(sum_over_time(namespace:ragmesh_asks:rate5m{{$here}}[30d:5m]))"
+        f"1 - sum(sum_over_time(namespace:ragmesh_asks_{what}:rate5m{{$here}}[30d]))"
+        " / sum(sum_over_time(namespace:ragmesh_asks:rate5m{$here}[30d]))"
     )
 
 
@@ -628,19 +628,11 @@ FAIRNESS: Final = Dashboard(
                     width=12,
                 ),
                 Panel(
-                    "Agreement of votes",
-                    "Of ensembles: how much the answers agree, [0, 1].",
-                    "percentunit",
-                    [_series("ragmesh_fairness_vote_agreement")],
-                    width=12,
-                    most=1,
-                ),
-                Panel(
                     "Observations in the window",
                     "What the means are of: few make them wander.",
                     "short",
                     [_series("series:ragmesh_fairness_observations:sum")],
-                    width=12,
+                    width=24,
                 ),
             ],
         ),
