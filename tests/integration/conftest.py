@@ -1,14 +1,16 @@
 """The real mesh: five processes on free ports under a home of their own, as ``ragmesh up`` starts them."""
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
 from ragmesh import Addresses, Client, demo
-from ragmesh.mesh import MeshSettings, MeshState, launch, stop
+from ragmesh.mesh import SERVICES, MeshSettings, MeshState, launch, stop
+from tests.prometheus import reserved_ports
+from tests.tiny_models import cross_encoder
 
 DEMO = "demo"
 SOURCES = {
@@ -25,6 +27,8 @@ class RunningMesh:
     settings: MeshSettings
     state: MeshState
     addresses: Addresses
+    metrics: Mapping[str, str]
+    """``host:port`` of each service's metrics."""
 
     @property
     def home(self) -> Path:
@@ -35,25 +39,30 @@ class RunningMesh:
 @pytest.fixture(scope="session")
 def mesh(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningMesh]:
     """The mesh of this session, with the demo corpus in the collection ``demo``."""
-    # In bfloat16 the company a request is computed in may change a token, and with it what tests compare.
-    settings = MeshSettings(
-        home=tmp_path_factory.mktemp("mesh"),
-        port=0,
-        start_s=600,
-        environment={
-            "RAGMESH_GENERATOR_DTYPE": "float32",
-            "RAGMESH_ORCHESTRATOR_SOURCES": json.dumps(SOURCES),
-        },
-    )
-    state = launch(settings)
-    try:
-        addresses = Addresses(**state.addresses)
-        with Client(addresses) as client:
-            client.ingest(demo.passages(), DEMO)
-            client.until_embedded(DEMO)  # until then dense retrieval finds more from call to call
-        yield RunningMesh(settings, state, addresses)
-    finally:
-        stop(settings.home)
+    with reserved_ports(len(SERVICES)) as ports:
+        metrics = {one.name: port for one, port in zip(SERVICES, ports, strict=True)}
+        settings = MeshSettings(
+            home=tmp_path_factory.mktemp("mesh"),
+            port=0,
+            start_s=600,
+            environment={
+                # In bfloat16 the company a request is computed in may change a token, and so what tests compare.
+                "RAGMESH_GENERATOR_DTYPE": "float32",
+                "RAGMESH_ORCHESTRATOR_SOURCES": json.dumps(SOURCES),
+                "RAGMESH_RERANKER_CROSS_ENCODER": str(cross_encoder(tmp_path_factory.mktemp("ranks") / "tiny")),
+                **{f"{one.prefix}METRICS_PORT": str(metrics[one.name]) for one in SERVICES},
+            },
+        )
+        state = launch(settings)
+        try:
+            addresses = Addresses(**state.addresses)
+            with Client(addresses) as client:
+                client.ingest(demo.passages(), DEMO)
+                client.until_embedded(DEMO)  # until then dense retrieval finds more from call to call
+            shown = {name: f"127.0.0.1:{port}" for name, port in metrics.items()}
+            yield RunningMesh(settings, state, addresses, shown)
+        finally:
+            stop(settings.home)
 
 
 @pytest.fixture

@@ -1,0 +1,157 @@
+"""A real Prometheus scrapes the real mesh: rules record, alerts keep quiet, and each panel has something to show."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+from k8s.tools.monitoring.__main__ import COMPONENT
+from k8s.tools.monitoring.dashboards import DASHBOARDS
+from k8s.tools.monitoring.grafana import Dashboard
+from ragmesh import Agent, Client, Feedback, MeshError, demo
+from tests.integration.conftest import DEMO, RunningMesh
+from tests.prometheus import Prometheus, running
+from tests.promql import ADDED, asked
+
+pytestmark = [pytest.mark.mesh, pytest.mark.timeout(600)]
+
+SETTLES_S: Final = 60.0
+AN_HOUR: Final = "the past begins an hour ago"
+TRITON: Final = "there is no Triton server"
+WITHOUT: Final = {
+    "series:ragmesh_fairness_ee_d_norm:avg1d": AN_HOUR,
+    "series:ragmesh_fairness_provider_exposure_ratio:avg1d": AN_HOUR,
+    "series:ragmesh_fairness_expected_utility:avg1d": AN_HOUR,
+    "ragmesh_limits_refused_total": "no tenant has limits",
+    "ragmesh_admission_wait_duration_seconds_bucket": "nobody had to wait at a door",
+    "ragmesh_ask_degradations_total": "every stage answered",
+    "stage:ragmesh_ask_degradations:ratio_rate15m": "every stage answered",
+    "instance:ragmesh_reranker_model_behind_feedback:seconds": "the store is looked at every 30 s",
+    "ragmesh_generator_waiting": TRITON,
+    "ragmesh_generator_written_tokens_total": TRITON,
+    "nv_inference_queue_duration_us": TRITON,
+    "nv_inference_request_success": TRITON,
+}
+"""What has no data after a small load, and why."""
+
+
+def load(client: Client) -> None:
+    """A little of everything."""
+    for place, question in enumerate(demo.questions()[:2]):
+        client.answer(
+            question.question,
+            collection=DEMO,
+            alpha=1,
+            samples=4,
+            num_answers=1,
+            seed=place,
+            reranker="cross-encoder" if place else "rankrag",
+            references=question.answers,
+            useful=question.useful_passage_ids,
+        )
+        client.retrieve(question.question, collection=DEMO, retriever="dense", alpha=1, samples=2)
+    client.answer(demo.questions()[2].question, ensemble=["Lexical@2", "Dense@2"])
+    with pytest.raises(MeshError):
+        client.answer("Is there such a collection?", collection="nowhere")
+
+
+@pytest.fixture(scope="module")
+def prometheus(mesh: RunningMesh, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Prometheus]:
+    """One that has seen the mesh before, during and after a little load."""
+    rules = sorted((COMPONENT / "rules").glob("*.yaml"))
+    with running(tmp_path_factory.mktemp("prometheus"), mesh.metrics, rules) as found:
+        with Client(mesh.addresses, timeout=240) as client:
+            agent = Agent("qa", "watched")
+            client.record_feedback([Feedback("How often?", "a", 1, agent, ranking=("a", "b"))])
+            load(client)
+            _wait(found, "min(count_over_time(up[1m])) >= 2 and min(up) == 1")
+            load(client)
+        # Everything was scraped after it, at least twice, and rules were evaluated after that.
+        ended = time.time()
+        _wait(found, f"min(timestamp(up) - {ended:.3f}) > 2.5")
+        yield found
+
+
+def _wait(prometheus: Prometheus, expression: str) -> None:
+    deadline = time.monotonic() + SETTLES_S
+    while not prometheus.query(expression):
+        assert time.monotonic() < deadline, prometheus.query("up")
+        time.sleep(0.2)
+
+
+def test_every_service_is_scraped(prometheus: Prometheus, mesh: RunningMesh) -> None:
+    up = {one["metric"]["job"]: float(one["value"][1]) for one in prometheus.query("up")}
+    assert up == dict.fromkeys(mesh.metrics, 1.0)
+    names = {one["service_name"] for one in prometheus.series('{service_name!=""}')}
+    assert names == set(mesh.metrics)
+
+
+def test_every_rule_is_evaluated_and_records_something(prometheus: Prometheus) -> None:
+    rules = prometheus.rules()
+    assert {rule["health"] for rule in rules} == {"ok"}, [one for one in rules if one["health"] != "ok"]
+    recorded = {one["name"] for one in rules if one["type"] == "recording"}
+    silent = {name for name in recorded if not prometheus.query(name)}
+    assert silent == {name for name in WITHOUT if ":" in name} & silent
+    firing = {one["name"] for one in rules if one["type"] == "alerting" and one["state"] == "firing"}
+    assert not firing
+
+
+def _now(expression: str) -> str:
+    """A panel's expression as Grafana sends it."""
+    return (
+        expression.replace("$here", 'namespace=~".*"')
+        .replace("$collection", ".*")
+        .replace("$__rate_interval", "1m")
+    )
+
+
+@pytest.mark.parametrize("dashboard", DASHBOARDS, ids=lambda one: one.uid)
+def test_every_panel_has_something_to_show(prometheus: Prometheus, dashboard: Dashboard) -> None:
+    silent: list[tuple[str, str]] = []
+    for row in dashboard.rows:
+        for panel in row.panels:
+            for query in panel.queries:
+                found = [
+                    one for one in prometheus.query(_now(query.expr)) if math.isfinite(float(one["value"][1]))
+                ]
+                if not found and not asked(query.expr).metrics & set(WITHOUT):
+                    silent.append((panel.title, query.expr))
+    assert not silent
+
+
+def test_labels_that_are_asked_for_are_there(prometheus: Prometheus) -> None:
+    there: dict[str, set[str]] = {}
+    for series in prometheus.series('{__name__!=""}'):
+        there.setdefault(series["__name__"], set()).update(series)
+    for dashboard in DASHBOARDS:
+        for row in dashboard.rows:
+            for panel in row.panels:
+                for query in panel.queries:
+                    told = asked(query.expr)
+                    for name in told.metrics - set(WITHOUT):
+                        assert told.labels[name] <= there[name] | ADDED, (panel.title, name)
+                    of_all = set().union(*(there.get(name, set()) for name in told.metrics))
+                    if not told.metrics & set(WITHOUT):
+                        assert told.groups <= of_all | ADDED, (panel.title, query.expr)
+
+
+def test_a_metric_that_is_missed_for_a_reason_is_asked_for() -> None:
+    everything: set[str] = set()
+    for dashboard in DASHBOARDS:
+        for row in dashboard.rows:
+            for panel in row.panels:
+                for query in panel.queries:
+                    everything |= asked(query.expr).metrics
+    recorded = {
+        line.split()[-1] for path in _rules() for line in path.read_text().splitlines() if "record:" in line
+    }
+    assert set(WITHOUT) <= everything | recorded
+
+
+def _rules() -> list[Path]:
+    return sorted((COMPONENT / "rules").glob("*.yaml"))
