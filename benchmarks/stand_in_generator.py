@@ -12,6 +12,7 @@ from meshkit.compute import ComputePool
 from meshkit.errors import MeshError
 from meshkit.server import Registration, run, serve
 from meshkit.settings import load
+from meshkit.spans import Spans
 from meshkit.telemetry import Telemetry
 from ragmesh.generator.v1.generator_service_pb2_grpc import add_GeneratorServiceServicer_to_server
 from services.generator.domain import (
@@ -23,6 +24,7 @@ from services.generator.domain import (
     RelevanceRequest,
 )
 from services.generator.engine import Generator
+from services.generator.metrics import GeneratorMetrics
 from services.generator.ports import Cancellation
 from services.generator.prompts import TemplateLibrary
 from services.generator.servicer import NAME, GeneratorServicer
@@ -71,10 +73,15 @@ class StandIn:
 class _Service:
     """Lifecycle of the service around the stand-in."""
 
-    def __init__(self, settings: GeneratorSettings, model: StandIn) -> None:
+    def __init__(self, settings: GeneratorSettings, model: StandIn, telemetry: Telemetry) -> None:
         self._model = model
         self._codec_pool = ComputePool(1, "generator-codec")
-        self._servicer = GeneratorServicer(Admission(settings.max_work, "tokens"), self._codec_pool)
+        self._servicer = GeneratorServicer(
+            Admission(settings.max_work, "tokens"),
+            self._codec_pool,
+            GeneratorMetrics(telemetry),
+            Spans(telemetry),
+        )
         self.registrations = [Registration(add_GeneratorServiceServicer_to_server, self._servicer, NAME)]
 
     async def start(self) -> None:
@@ -88,8 +95,8 @@ async def main(model: StandIn | None = None) -> None:
     """Serves until told to stop, with another model if it is given one."""
     settings = load(GeneratorSettings)
     logs.configure("generator", settings)
-    service = _Service(settings, model or StandIn())
     telemetry = Telemetry.from_settings("generator", settings)
+    service = _Service(settings, model or StandIn(), telemetry)
     await serve("generator", settings, service.registrations, service, telemetry=telemetry)
 
 

@@ -14,6 +14,7 @@ from meshkit.telemetry import Telemetry
 from ragmesh.reranker.v1.reranker_service_pb2_grpc import add_RerankerServiceServicer_to_server
 from services.reranker.domain import Agent, Best, LearnedModel, Passage, Scores
 from services.reranker.engine import Reranking
+from services.reranker.metrics import RerankerMetrics
 from services.reranker.servicer import RERANKER, RerankerServicer
 from services.reranker.settings import RerankerSettings
 
@@ -33,13 +34,14 @@ class StandIn:
 class _Service:
     """Lifecycle of the service around the stand-in, which goes by the name that asks use by default."""
 
-    def __init__(self, settings: RerankerSettings) -> None:
+    def __init__(self, settings: RerankerSettings, telemetry: Telemetry) -> None:
+        self._metrics = RerankerMetrics(telemetry)
         self._codec_pool = ComputePool(1, "reranker-codec")
         self._servicer = RerankerServicer(Admission(settings.max_work, "pairs"), self._codec_pool)
         self.registrations = [Registration(add_RerankerServiceServicer_to_server, self._servicer, RERANKER)]
 
     async def start(self) -> None:
-        self._servicer.open(Reranking({"rankrag": StandIn()}, "rankrag"))
+        self._servicer.open(Reranking({"rankrag": self._metrics.reranker("rankrag", StandIn())}, "rankrag"))
 
     async def stop(self) -> None:
         self._codec_pool.close()
@@ -49,8 +51,8 @@ async def main() -> None:
     """Serves until told to stop."""
     settings = load(RerankerSettings)
     logs.configure("reranker", settings)
-    service = _Service(settings)
     telemetry = Telemetry.from_settings("reranker", settings)
+    service = _Service(settings, telemetry)
     await serve("reranker", settings, service.registrations, service, telemetry=telemetry)
 
 
