@@ -5,15 +5,22 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from importlib import resources
 from string import Template
-from typing import Any
+from typing import Any, Final
 
 from raglab.files.agent_runs import AgentRunRecord
 from services.reranker.bundled import base
 from services.reranker.training import session
 
+_FROM_READER: Final = (
+    "It began with the upper layers of the reader that ships with the generator, which had learned from "
+    "SQuAD's training questions. Those of wiki-multitask's task qa-span, also the dev ones, are among "
+    "them: what agents of that task make of it tells nothing of new questions."
+)
+
 
 def card(
     size: int,
+    max_length: int,
     warm: Mapping[str, Any],
     runs: Sequence[AgentRunRecord],
     measured: Sequence[Mapping[str, Any]],
@@ -22,6 +29,7 @@ def card(
 
     Args:
         size: of the weights. Bytes.
+        max_length: of query and passage, as the model is served. Tokens.
         warm: record of the supervised part.
         runs: of the offline training.
         measured: each what :mod:`services.reranker.bundled.evaluate` printed.
@@ -35,7 +43,7 @@ def card(
     ]
     return Template(template).substitute(
         package=base.PACKAGE,
-        max_length=base.MAX_LENGTH,
+        max_length=max_length,
         megabytes=f"{size / 1e6:.1f}",
         first_layer=base.FROZEN_LAYERS,
         reranking="\n".join(
@@ -53,6 +61,7 @@ def card(
         learning_rate=warm["learning_rate"],
         warm_length=warm["max_length"],
         seed=warm["seed"],
+        begun=_FROM_READER if warm.get("reader_sha256") else "",
     )
 
 

@@ -29,7 +29,7 @@ def main() -> int:
     warm.pop("last_losses", None)
     size = artifact.export(model, tokenizer, told.output, warm_start=warm)
     measured = [json.loads(path.read_text(encoding="utf-8")) for path in told.evaluation]
-    text = card(size, warm, read_agent_runs([told.runs]), measured)
+    text = card(size, tokenizer.model_max_length, warm, read_agent_runs([told.runs]), measured)
     (told.output / "MODEL_CARD.md").write_text(text, encoding="utf-8")
     sys.stdout.write(f"{size:,} bytes in {told.output}\n")
     return 0

@@ -1,7 +1,8 @@
 """``python -m services.reranker.bundled.warm_start``: the cross-encoder before it meets an agent.
 
 Supervised: SQuAD's gold passages against BM25's best wrong ones. Articles that wiki-multitask asks about are
-left out, so that none of its questions is seen. Started again, it goes on where it stopped or was killed.
+left out, so that none of its questions is seen here; a reader that is begun with may have seen them. Started
+again, it goes on where it stopped or was killed.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""Ranking with a model in this process, as the reranker would serve it."""
+"""Ranking with a model in this process, by the scores that the reranker would give.
+
+Equal scores stay in the order the passages came in; the reranker orders those by id.
+"""
 
 from __future__ import annotations
 

@@ -33,11 +33,14 @@ def test_numbers_are_where_they_belong() -> None:
         )
 
     runs = [run("a", "bm25", 1.0), run("b", "bm25", 0.0), run("a", "urag", 1.0), run("b", "urag", None)]
-    text = card(14_500_000, WARM, runs, [MEASURED, MEASURED | {"depth": 100, "kendall_tau": 0.99125}])
+    text = card(14_500_000, 192, WARM, runs, [MEASURED, MEASURED | {"depth": 100, "kendall_tau": 0.99125}])
     assert "(14.5 MB)" in text
     assert "| 1,000 | 20 | reranked | 0.850 (0.800 to 0.900) | 0.950 (0.900 to 0.990) |" in text
     assert "float32, 100 candidates: 0.9912." in text or "float32, 100 candidates: 0.9913." in text
     assert "| bm25 | – | 1.000 | 0.000 | 0.500 |" in text
     assert "| urag | – | 1.000 | – | 1.000 |" in text
     assert "1,200 steps of 16 pairs" in text
+    assert "at most 192 tokens" in text
+    assert "reader" not in text
+    assert "qa-span" in card(14_500_000, 192, WARM | {"reader_sha256": "6b82"}, runs, [MEASURED])
     assert "$" not in text
