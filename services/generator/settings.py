@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, field_validator
 from pydantic_settings import NoDecode, SettingsConfigDict
 
-from meshkit.settings import ServiceSettings
+from meshkit.security.triton import TritonTls
 
 _TARGET = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._-]+):[0-9]{1,5}")
 
@@ -37,7 +37,7 @@ class ModelSource(BaseModel):
     engine: Literal["auto", "ctranslate2"] = "auto"
 
 
-class GeneratorSettings(ServiceSettings):
+class GeneratorSettings(TritonTls):
     """What the generator serves, and how."""
 
     model_config = SettingsConfigDict(env_prefix="RAGMESH_GENERATOR_")
@@ -78,14 +78,6 @@ class GeneratorSettings(ServiceSettings):
     """Least time between two deltas of a stream. Milliseconds, [0, 1000]."""
     triton_target: str = Field(default="", validate_default=True)
     """``host:port`` of the Triton server's gRPC endpoint."""
-    triton_ssl: bool = False
-    """Whether the Triton server is spoken with over TLS."""
-    triton_root_certificates: Path | None = None
-    """PEM file of the authorities whose Triton server is trusted; unset: those that this machine trusts."""
-    triton_certificate_chain: Path | None = None
-    """PEM file of what is shown to a Triton server that asks for a certificate."""
-    triton_private_key: Path | None = Field(default=None, validate_default=True)
-    """PEM file of its key."""
     triton_in_flight: int = Field(default=64, ge=1, le=65536)
     """Most requests at the Triton server at a time; more wait within their deadlines. [1, 65536]."""
     triton_start_s: float = Field(default=120.0, gt=0, le=3600)
@@ -147,19 +139,6 @@ class GeneratorSettings(ServiceSettings):
             raise ValueError("must be host:port of the Triton server that RAGMESH_GENERATOR_ENGINE asks for")
         if value and not _TARGET.fullmatch(value):
             raise ValueError("must be host:port")
-        return value
-
-    @field_validator("triton_private_key")
-    @classmethod
-    def _used_as_one(cls, value: Path | None, info: ValidationInfo) -> Path | None:
-        given = info.data
-        if (value is None) != (given.get("triton_certificate_chain") is None):
-            raise ValueError(
-                "a key needs its certificate (RAGMESH_GENERATOR_TRITON_CERTIFICATE_CHAIN), and a certificate "
-                "its key: set both or none"
-            )
-        if not given.get("triton_ssl") and (value or given.get("triton_root_certificates")):
-            raise ValueError("certificates without RAGMESH_GENERATOR_TRITON_SSL=true would not be used")
         return value
 
     @property

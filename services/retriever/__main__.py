@@ -182,6 +182,7 @@ def _triton_encoder(settings: RetrieverSettings) -> Encoder:
         query_prefix=settings.encoder_query_prefix or "",
         passage_prefix=settings.encoder_passage_prefix or "",
         setting=name,
+        credentials=settings.triton_credentials(),
     )
 
 

@@ -10,7 +10,7 @@ from typing import Final, Literal
 from pydantic import Field, ValidationInfo, field_validator
 from pydantic_settings import SettingsConfigDict
 
-from meshkit.settings import ServiceSettings
+from meshkit.security.triton import TritonTls
 from services.retriever.backends.web.settings import WebSourceSettings
 
 _COMPONENT: Final = "(bm25|bm25-lucene|bm25-l|dense|splade)"
@@ -18,7 +18,7 @@ _COMPONENTS: Final = re.compile(rf"^{_COMPONENT}(\+{_COMPONENT})*$")
 _SOURCE_NAME: Final = re.compile(r"[a-z0-9][a-z0-9_-]{0,63}")
 
 
-class RetrieverSettings(ServiceSettings):
+class RetrieverSettings(TritonTls):
     """What can be set about the retriever."""
 
     model_config = SettingsConfigDict(env_prefix="RAGMESH_RETRIEVER_")
@@ -71,7 +71,7 @@ class RetrieverSettings(ServiceSettings):
     long_delta: float = Field(default=0.5, gt=0, le=10)
     """delta of ``bm25-l``, whose k1 and b are those of ``bm25``, (0, 10]."""
 
-    encoder: str = "all-MiniLM-L6-v2"
+    encoder: str = Field(default="all-MiniLM-L6-v2", validate_default=True)
     """Model of ``dense``: the bundled ``all-MiniLM-L6-v2``, a folder, a name in the local Hugging Face cache,
     ``triton://host:port/model`` for one that a Triton server runs, or empty for none."""
     encoder_device: str = Field(default="auto", pattern=r"^(auto|cpu|cuda(:\d+)?)$")
@@ -137,6 +137,13 @@ class RetrieverSettings(ServiceSettings):
         if not self.hybrid_weights:
             return (1.0,) * len(self.hybrid_components)
         return tuple(float(weight) for weight in self.hybrid_weights.split(","))
+
+    @field_validator("encoder")
+    @classmethod
+    def _spoken_with_as_asked(cls, value: str, info: ValidationInfo) -> str:
+        if info.data.get("triton_ssl") and not value.startswith("triton://"):
+            raise ValueError("is not a Triton server's, and RAGMESH_RETRIEVER_TRITON_SSL is set")
+        return value
 
     @field_validator("hybrid")
     @classmethod

@@ -1,13 +1,19 @@
-"""The way from a generator to a Triton server over TLS: checked when it starts, and trusted by both sides."""
+"""The way from a generator or a retriever to a Triton server over TLS: checked at the start, trusted by both."""
+
+# ruff: noqa: N802 - gRPC names methods as the contract does
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import grpc
+import numpy as np
 import pytest
 import trustme
+from tritonclient.grpc import model_config_pb2, service_pb2, service_pb2_grpc
 
 from meshkit.errors import MeshError
 from meshkit.security.certificates import Certificates, channel_credentials
@@ -18,6 +24,9 @@ from ragmesh.mesh.settings import service_environment
 from services.generator.backends.triton.client import TritonClient
 from services.generator.settings import GeneratorSettings
 from services.generator.triton.settings import TritonSettings
+from services.retriever.__main__ import _load_encoder
+from services.retriever.ports import CannotStart
+from services.retriever.settings import RetrieverSettings
 from tests import triton_models
 from tests.triton_server import TritonServer, skip_where_impossible
 
@@ -127,6 +136,66 @@ def test_settings_that_do_not_fit_each_other_are_refused(
         monkeypatch.setenv(f"RAGMESH_GENERATOR_{name}", value)
     with pytest.raises(SettingsError, match=said):
         load(GeneratorSettings)
+
+
+class Embedder(service_pb2_grpc.GRPCInferenceServiceServicer):  # type: ignore[misc]  # has no types
+    """As much of a Triton server as an encoder asks of one."""
+
+    def ModelMetadata(self, request: Any, context: Any) -> Any:
+        return service_pb2.ModelMetadataResponse(name="embed", versions=["1"])
+
+    def ModelConfig(self, request: Any, context: Any) -> Any:
+        config = model_config_pb2.ModelConfig(name="embed", max_batch_size=8)
+        config.input.add(name="text", data_type=model_config_pb2.TYPE_STRING)
+        config.output.add(name="embedding", data_type=model_config_pb2.TYPE_FP32)
+        return service_pb2.ModelConfigResponse(config=config)
+
+    def ModelInfer(self, request: Any, context: Any) -> Any:
+        rows = request.inputs[0].shape[0]
+        reply = service_pb2.ModelInferResponse(model_name="embed")
+        reply.outputs.add(name="embedding", datatype="FP32", shape=[rows, 2])
+        reply.raw_output_contents.append(np.ones((rows, 2), np.float32).tobytes())
+        return reply
+
+
+def test_a_retrievers_encoder_and_its_server_show_each_other_who_they_are(
+    tmp_path: Path, authority: trustme.CA
+) -> None:
+    files = Files.write(tmp_path / "triton-certs", authority)
+    mine = Files.write(tmp_path / "retriever-certs", authority)
+    forged = Files.write(tmp_path / "forged-certs", trustme.CA())
+    server = grpc.server(ThreadPoolExecutor(1))
+    service_pb2_grpc.add_GRPCInferenceServiceServicer_to_server(Embedder(), server)
+    shown = [(files.key.read_bytes(), files.chain.read_bytes())]
+    port = server.add_secure_port(
+        "127.0.0.1:0", grpc.ssl_server_credentials(shown, files.authorities.read_bytes(), True)
+    )
+    server.start()
+
+    def dimension(**fields: Any) -> int:
+        return _load_encoder(RetrieverSettings(encoder=f"triton://127.0.0.1:{port}", **fields)).dimension
+
+    try:
+        assert dimension(**mine.settings) == 2
+        for wrong in (
+            {},
+            {"triton_ssl": True, "triton_root_certificates": mine.authorities},
+            mine.settings | {"triton_root_certificates": forged.authorities},
+        ):
+            with pytest.raises(CannotStart, match="no Triton server answers"):
+                dimension(**wrong)
+        with pytest.raises(SettingsError, match=r"RAGMESH_RETRIEVER_TRITON_ROOT_CERTIFICATES.*none\.pem"):
+            dimension(**mine.settings | {"triton_root_certificates": tmp_path / "none.pem"})
+    finally:
+        server.stop(0)
+
+
+def test_tls_for_an_encoder_that_no_triton_server_runs_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RAGMESH_RETRIEVER_TRITON_SSL", "true")
+    with pytest.raises(SettingsError, match=r"RAGMESH_RETRIEVER_ENCODER=.*RAGMESH_RETRIEVER_TRITON_SSL"):
+        load(RetrieverSettings)
+    monkeypatch.setenv("RAGMESH_RETRIEVER_ENCODER", "triton://127.0.0.1:8001")
+    assert load(RetrieverSettings).triton_ssl
 
 
 def test_a_server_that_others_reach_asks_for_certificates(

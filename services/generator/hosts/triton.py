@@ -7,12 +7,9 @@ import logging
 from collections.abc import Mapping, Sequence
 from typing import Final
 
-import grpc
-
 from meshkit.deadline import Deadline
 from meshkit.errors import DeadlineExceeded, MeshError, Unavailable
 from meshkit.readiness import Readiness
-from meshkit.security.certificates import CertificateError, Certificates, channel_credentials
 from meshkit.settings import SettingsError, variable
 from meshkit.spans import Spans
 from services.generator.backends.triton.caretaker import Care
@@ -51,7 +48,7 @@ class TritonHost:
         """
         settings = self._settings
         deadline = Deadline.after(settings.triton_start_s)
-        client = TritonClient(settings.triton_target, _credentials(settings), self._spans)
+        client = TritonClient(settings.triton_target, settings.triton_credentials(), self._spans)
         self._client = client
         try:
             await self._wait_for_server(client, deadline)
@@ -138,16 +135,3 @@ class TritonHost:
     def _where(self, name: str) -> str:
         setting = variable(self._settings, "bundled" if name == BUNDLED else "models")
         return f"{setting}: model {name!r} of the Triton server at {self._settings.triton_target}"
-
-
-def _credentials(settings: GeneratorSettings) -> grpc.ChannelCredentials | None:
-    """Of TLS with the Triton server; None where it is spoken with plainly."""
-    if not settings.triton_ssl:
-        return None
-    fields = "triton_certificate_chain", "triton_private_key", "triton_root_certificates"
-    chain, key, authorities = (getattr(settings, field) for field in fields)
-    try:
-        return channel_credentials(Certificates(chain, key, authorities).material)
-    except CertificateError as error:
-        named = ", ".join(variable(settings, field) for field in fields if getattr(settings, field))
-        raise SettingsError(f"{named}: {error}") from None

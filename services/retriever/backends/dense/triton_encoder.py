@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Final
 
+import grpc
 import numpy as np
 from opentelemetry import context as otel_context
 from tritonclient.grpc import InferenceServerClient, InferInput
@@ -51,13 +52,20 @@ class TritonEncoder:
         query_prefix: what queries begin with, besides what the server adds to all texts.
         passage_prefix: what passages begin with, likewise.
         setting: name of the setting that the address comes from, for errors.
+        credentials: of TLS; None speaks plainly.
 
     Raises:
         CannotStart: the address is none, no server answers there, or it has no such model.
     """
 
     def __init__(
-        self, address: str, *, query_prefix: str = "", passage_prefix: str = "", setting: str = "encoder"
+        self,
+        address: str,
+        *,
+        query_prefix: str = "",
+        passage_prefix: str = "",
+        setting: str = "encoder",
+        credentials: grpc.ChannelCredentials | None = None,
     ) -> None:
         match = _ADDRESS.fullmatch(address)
         if match is None:
@@ -67,6 +75,7 @@ class TritonEncoder:
         self._prefixes = query_prefix, passage_prefix
         self._client = InferenceServerClient(
             with_scheme(self._target),
+            creds=credentials,
             channel_args=[
                 ("grpc.max_send_message_length", DEFAULT_MAX_MESSAGE_BYTES),
                 ("grpc.max_receive_message_length", DEFAULT_MAX_MESSAGE_BYTES),
