@@ -5,13 +5,10 @@ from typing import Final
 
 from meshkit.errors import MeshError
 
-_ATTEMPTS: Final = {
-    "STARTING": 6,
-    "SHUTTING_DOWN": 6,
-    "CANCELLED": 6,
-    # The connection broke, as it does when a server ends; where none is at all, that is told soon.
-    "UNREACHABLE": 4,
-}
+_ATTEMPTS: Final = 6
+# The last: the connection broke, as it does when a server ends. gRPC then refuses calls until another one
+# stands, which takes most of the pauses together on a machine that is busy with a successor's start.
+_TURNED_AWAY: Final = frozenset({"STARTING", "SHUTTING_DOWN", "CANCELLED", "UNREACHABLE"})
 _FIRST_PAUSE_S: Final = 0.05
 
 
@@ -44,7 +41,7 @@ class Door:
 
     def opens_again(self, error: MeshError) -> bool:
         """Whether the call that failed so may be sent again; the pause before that doubles."""
-        if self._passed or self._attempts >= _ATTEMPTS.get(error.reason, 0):
+        if self._passed or error.reason not in _TURNED_AWAY or self._attempts >= _ATTEMPTS:
             return False
         if self._attempts > 1:
             self.pause_s *= 2

@@ -20,20 +20,13 @@ from ragmesh.orchestrator.v1 import orchestrator_service_pb2_grpc as pb_grpc
 AWAY = Unavailable("SHUTTING_DOWN", "the service is shutting down")
 
 
-def test_what_was_turned_away_comes_again_after_pauses_that_double_and_not_for_ever() -> None:
+@pytest.mark.parametrize("error", [AWAY, Unavailable("UNREACHABLE", "no orchestrator answers")])
+def test_what_was_turned_away_comes_again_after_pauses_that_double_and_not_for_ever(error: MeshError) -> None:
     door = Door(60)
     pauses = []
-    while door.opens_again(AWAY):
+    while door.opens_again(error):
         pauses.append(door.pause_s)
     assert pauses == pytest.approx([0.05, 0.1, 0.2, 0.4, 0.8])
-
-
-def test_a_connection_that_broke_is_tried_again_for_less_long() -> None:
-    door = Door(60)
-    pauses = []
-    while door.opens_again(Unavailable("UNREACHABLE", "no orchestrator answers")):
-        pauses.append(door.pause_s)
-    assert pauses == pytest.approx([0.05, 0.1, 0.2])
 
 
 @pytest.mark.parametrize(
@@ -94,4 +87,39 @@ async def test_both_clients_send_what_was_turned_away_again(method: str) -> None
     with Client(address, timeout=30) as sync:
         *_, last = await asyncio.to_thread(list, getattr(sync, method)("whole", **about))
     assert (isinstance(last, Done), servicer.calls) == (True, 6)
+    await server.stop(0)
+
+
+async def test_a_successor_that_takes_a_while_to_speak_is_found() -> None:
+    server, servicer = grpc.aio.server(), Leaving()
+    servicer.calls = 1  # the next is let in
+    pb_grpc.add_OrchestratorServiceServicer_to_server(servicer, server)
+    port = server.add_insecure_port("127.0.0.1:0")
+    await server.start()
+    pipes: list[asyncio.Task[None]] = []
+    connections = 0
+
+    async def pipe(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        while data := await reader.read(2**16):
+            writer.write(data)
+        writer.close()
+
+    async def front(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        nonlocal connections
+        connections += 1
+        if connections == 1:  # it was waiting at a process that has ended
+            writer.transport.abort()
+            return
+        await asyncio.sleep(0.5)  # the core is busy with something else
+        there, to = await asyncio.open_connection("127.0.0.1", port)
+        pipes.extend((asyncio.create_task(pipe(reader, to)), asyncio.create_task(pipe(there, writer))))
+
+    front_door = await asyncio.start_server(front, "127.0.0.1", 0)
+    address = "{}:{}".format(*front_door.sockets[0].getsockname())
+    async with AsyncClient(address, timeout=30) as client:
+        *_, last = [event async for event in client.ask("whole")]
+    assert isinstance(last, Done)
+    assert connections == 2
+    front_door.close()
+    await asyncio.gather(*pipes)
     await server.stop(0)
