@@ -10,7 +10,6 @@ import pytest
 from ragmesh import Addresses, Client, demo
 from ragmesh.mesh import SERVICES, MeshSettings, MeshState, launch, stop
 from tests.prometheus import reserved_ports
-from tests.tiny_models import cross_encoder
 
 DEMO = "demo"
 SOURCES = {
@@ -39,6 +38,9 @@ class RunningMesh:
 @pytest.fixture(scope="session")
 def mesh(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningMesh]:
     """The mesh of this session, with the demo corpus in the collection ``demo``."""
+    from tests.tiny_models import cross_encoder  # brings torch, which tests without a mesh need not wait for
+
+    ranker = cross_encoder(tmp_path_factory.mktemp("ranker") / "tiny")
     with reserved_ports(len(SERVICES)) as ports:
         metrics = {one.name: port for one, port in zip(SERVICES, ports, strict=True)}
         settings = MeshSettings(
@@ -49,7 +51,7 @@ def mesh(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningMesh]:
                 # In bfloat16 the company a request is computed in may change a token, and so what tests compare.
                 "RAGMESH_GENERATOR_DTYPE": "float32",
                 "RAGMESH_ORCHESTRATOR_SOURCES": json.dumps(SOURCES),
-                "RAGMESH_RERANKER_CROSS_ENCODER": str(cross_encoder(tmp_path_factory.mktemp("ranks") / "tiny")),
+                "RAGMESH_RERANKER_CROSS_ENCODER": str(ranker),
                 **{f"{one.prefix}METRICS_PORT": str(metrics[one.name]) for one in SERVICES},
             },
         )
