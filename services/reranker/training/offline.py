@@ -383,10 +383,13 @@ class Offline:
                 await work(unit)
                 self._watcher.advances()
 
+        if not units:
+            return
         tasks = [asyncio.create_task(worker()) for _ in range(min(self._in_flight, len(units)))]
         try:
-            for task in tasks:
-                await task
+            done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_EXCEPTION)
+            for task in done:
+                task.result()
         finally:
             for task in tasks:
                 task.cancel()

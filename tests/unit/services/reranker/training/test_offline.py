@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from meshkit.errors import NotFound
 from meshkit.placement import Placement
 from raglab.files.agent_runs import AgentRunRecord, read_agent_runs
 from services.reranker.domain import Passage
@@ -231,6 +232,36 @@ def test_what_cannot_be_answered_is_counted_and_not_learned(begin: str, tmp_path
     told = json.loads((tmp_path / "together" / "round-1" / "feedback.json").read_text())
     assert told["examples"] + told["unknown"] == 2 * 3 * RECIPE.k
     assert all((one.utility is None) == (one.ranking[0] == "p1") for one in records)
+
+
+async def test_what_the_mesh_refuses_ends_the_run_and_not_after_all_the_others(tmp_path: Path) -> None:
+    class Refuses(Rules):
+        async def candidates(self, question: str, *, retriever: str, depth: int) -> list[Passage]:
+            self.found.append(question)
+            if question == "water 1":
+                raise NotFound("collection", "there is none")
+            await asyncio.sleep(0)
+            return PASSAGES[:depth]
+
+    tasks = tuple(Task(f"t{at}", "qa", f"water {at}", ("yes",), "test") for at in range(50))
+    plan, mesh = Plan((EVEN,), "tiny", tasks), Refuses()
+    with Evidence(tmp_path / "evidence.db") as evidence:
+        offline = Offline(
+            plan,
+            RECIPE,
+            begin="",
+            seed=1,
+            folder=tmp_path,
+            evidence=evidence,
+            mesh=mesh,
+            placement=Placement(torch.device("cpu"), torch.float32),
+            watcher=Silence(),
+            stop=lambda: False,
+            in_flight=2,
+        )
+        with pytest.raises(NotFound):
+            await offline.run([system("bm25", plan, rounds=1)])
+    assert len(mesh.found) < 10
 
 
 def test_a_run_of_other_settings_is_refused(begin: str, tmp_path: Path) -> None:
