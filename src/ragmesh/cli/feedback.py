@@ -102,7 +102,8 @@ def export(
     task: Task = None,
     model: Model = None,
     since: Annotated[
-        datetime | None, typer.Option(help="Only what was stored at this time or later, UTC.")
+        datetime | None,
+        typer.Option(help="Only what was stored then or later; UTC unless it says otherwise."),
     ] = None,
     flagged: Annotated[bool, typer.Option("--flagged", help="Also what is kept out of training.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print what was written as JSON.")] = False,
@@ -119,7 +120,7 @@ def export(
     screen = Screen()
     if file.exists():
         raise CommandError(f"{file} is there already")
-    begins = None if since is None else since.replace(tzinfo=UTC)
+    begins = since if since is None or since.tzinfo is not None else since.replace(tzinfo=UTC)
     with Client() as mesh:
         items = mesh.export_feedback(agent=named(task, model), since=begins, include_flagged=flagged)
         count = write(file, items)
