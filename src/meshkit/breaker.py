@@ -38,8 +38,9 @@ class Breaker:
     Closed, open, half-open, as in Nygard, Release It!, 2nd edition 2018, "Circuit Breaker". What counts is no
     answer: nobody listened, the connection broke, or ``slow_s`` and more went by without a word. Whatever
     status the upstream says itself shows that it lives, overload and its own failures with it; and a caller
-    with too little patience says nothing about it. So nobody can close it to others with bad requests. For
-    one event loop.
+    with too little patience says nothing about it. So nobody can close it to others with bad requests; with
+    work that takes longer than ``slow_s`` and says nothing meanwhile one can, so that has to be long enough.
+    For one event loop.
 
     Args:
         name: of the upstream, for messages: ``reranker``.
