@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import threading
 import time
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Final
 
 from services.evaluator.domain import Configuration, Measurement, Observation
@@ -40,6 +41,7 @@ class Series:
     alpha: str
 
     @staticmethod
+    @lru_cache(maxsize=1024)
     def of(tenant: str, configuration: Configuration) -> Series:
         """That of a configuration; names are cut where they are very long, as expressions may be."""
         alpha = "" if configuration.alpha is None else format(configuration.alpha, "g")
@@ -63,7 +65,7 @@ class Fairness:
 
     num_observations: int = 0
     sums: dict[str, float] = field(default_factory=dict)
-    counts: Counter[str] = field(default_factory=Counter)
+    counts: dict[str, int] = field(default_factory=dict)
     providers: dict[str, float] = field(default_factory=dict)
 
     def add(self, measurement: Measurement) -> None:
@@ -73,7 +75,7 @@ class Fairness:
             value = measurement.quantities.get(name)
             if value is not None:
                 self.sums[name] = self.sums.get(name, 0.0) + value
-                self.counts[name] += 1
+                self.counts[name] = self.counts.get(name, 0) + 1
         if measurement.providers is not None:
             exposures = measurement.providers.exposure.tolist()
             self._expose(zip(measurement.providers.names, exposures, strict=True))
@@ -83,12 +85,12 @@ class Fairness:
         self.num_observations += other.num_observations
         for name, value in other.sums.items():
             self.sums[name] = self.sums.get(name, 0.0) + value
-        self.counts.update(other.counts)
+            self.counts[name] = self.counts.get(name, 0) + other.counts[name]
         self._expose(other.providers.items())
 
     def mean(self, quantity: str) -> float | None:
         """The mean of a quantity over the observations in which it is defined; None where there are none."""
-        count = self.counts[quantity]
+        count = self.counts.get(quantity)
         return self.sums[quantity] / count if count else None
 
     @property

@@ -57,9 +57,7 @@ class EvaluatorMetrics:
         self._window = FairnessWindow(window_s, series=series)
         self._backlog = 0
         meter = telemetry.meter
-        self._observations = meter.create_counter(
-            "ragmesh.evaluator.observations", "{observation}", "Observations, by what became of them."
-        )
+        self._counts = dict.fromkeys(("new", "duplicate", "refused"), 0)
         self._lag = meter.create_histogram(
             "ragmesh.evaluator.lag",
             "s",
@@ -68,8 +66,13 @@ class EvaluatorMetrics:
         )
         if not self._enabled:
             return
-        for outcome in ("new", "duplicate", "refused"):
-            self._observations.add(0, {"outcome": outcome})
+        # Kept as numbers and read when they are wanted: observing is too quick to pay for points.
+        meter.create_observable_counter(
+            "ragmesh.evaluator.observations",
+            [lambda _: [Point(count, {"outcome": one}) for one, count in self._counts.items()]],
+            "{observation}",
+            "Observations, by what became of them.",
+        )
         gauge = meter.create_observable_gauge
         gauge(
             "ragmesh.evaluator.backlog",
@@ -116,12 +119,15 @@ class EvaluatorMetrics:
         def asked() -> Attributes:
             return {"ragmesh.ask.id": message.id, "ragmesh.run.id": message.run_id}
 
-        # Without a trace of its own it is part of the stream's, and of no interest there.
-        parent = extracted((("traceparent", message.trace_context),) if message.trace_context else ())
-        stream = trace.get_current_span().get_span_context()
-        links = [Link(stream)] if stream.is_valid else []
         self._backlog += 1
         try:
+            if not message.trace_context:
+                # Without a trace of its own it is part of the stream's, and of no interest there.
+                yield _Recorded(trace.INVALID_SPAN, self)
+                return
+            parent = extracted((("traceparent", message.trace_context),))
+            stream = trace.get_current_span().get_span_context()
+            links = [Link(stream)] if stream.is_valid else []
             with self._spans.within(
                 "observe", asked, kind=SpanKind.CONSUMER, parent=parent, links=links
             ) as span:
@@ -130,7 +136,7 @@ class EvaluatorMetrics:
             self._backlog -= 1
 
     def _stored(self, span: Span, observation: Observation, measurement: Measurement, *, new: bool) -> None:
-        self._observations.add(1, {"outcome": "new" if new else "duplicate"})
+        self._counts["new" if new else "duplicate"] += 1
         if new:
             lag_s = max(0.0, time.time() - observation.observed_at_us / 1e6)
             self._lag.record(lag_s)
@@ -142,7 +148,7 @@ class EvaluatorMetrics:
                 describe(span, {"ragmesh.evaluator.lag_s": lag_s, **measured})
 
     def _refused(self) -> None:
-        self._observations.add(1, {"outcome": "refused"})
+        self._counts["refused"] += 1
 
     def _each(self, read: Callable[[Fairness], float | None]) -> Callable[[CallbackOptions], Iterable[Point]]:
         def observe(_: CallbackOptions) -> Iterable[Point]:
