@@ -207,7 +207,7 @@ class WatchedPipeline(Pipeline):
     def _asked(self, ask: Ask) -> Attributes:
         return {
             "ragmesh.ask.id": ask.id,
-            "ragmesh.run.id": ask.run_id or None,
+            "ragmesh.run.id": ask.run_id if self._text else None,
             tracing.DATA_SOURCE: ask.web or ask.collection or None,
             "ragmesh.retriever": (ask.recipe.text if ask.recipe is not None else ask.retriever) or None,
             "ragmesh.reranker": ask.reranker,

@@ -3,7 +3,7 @@
 `retrieve`, `rerank`, `generate` and `observe`, whatever asks for them: an ask, an ensemble, an audit or a
 turn of a conversation. Their attributes have OpenTelemetry's names where it has any, which are literals here
 for the reason that :mod:`services.generator.metrics` gives; a test holds them against the package. Text of
-users is in none of them unless the settings say so, nor are ids of passages, which may be people's.
+users is in none of them unless the settings say so, nor are names that they give to passages, runs, agents.
 """
 
 from __future__ import annotations
@@ -87,8 +87,8 @@ class TracedReranker:
             return {
                 "ragmesh.reranker": reranker,
                 "ragmesh.reranker.pairs": len(passages),
-                "ragmesh.agent.task_id": agent.task_id or None,
-                "ragmesh.agent.model_id": agent.model_id or None,
+                "ragmesh.agent.task_id": agent.task_id if self._spans.text else None,
+                "ragmesh.agent.model_id": agent.model_id if self._spans.text else None,
                 QUERY_TEXT: question if self._spans.text else None,
             }
 
@@ -200,7 +200,8 @@ class TracedObserver:
         """See the port."""
 
         def asked() -> Attributes:
-            return {"ragmesh.ask.id": observation.ask.id, "ragmesh.run.id": observation.ask.run_id or None}
+            run_id = observation.ask.run_id if self._spans.text else None
+            return {"ragmesh.ask.id": observation.ask.id, "ragmesh.run.id": run_id}
 
         with self._spans.within("observe", asked) as span:
             receipt = await self._observer.post(observation)

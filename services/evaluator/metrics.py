@@ -117,7 +117,8 @@ class EvaluatorMetrics:
     @contextmanager
     def _receiving(self, message: pb.Observation) -> Iterator[Receiving]:
         def asked() -> Attributes:
-            return {"ragmesh.ask.id": message.id, "ragmesh.run.id": message.run_id}
+            run_id = message.run_id if self._spans.text else None
+            return {"ragmesh.ask.id": message.id, "ragmesh.run.id": run_id}
 
         self._backlog += 1
         try:

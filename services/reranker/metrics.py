@@ -104,8 +104,8 @@ class RerankerMetrics:
             return {
                 "ragmesh.reranker": name,
                 "ragmesh.reranker.pairs": pairs,
-                "ragmesh.agent.task_id": agent.task_id or None,
-                "ragmesh.agent.model_id": agent.model_id or None,
+                "ragmesh.agent.task_id": agent.task_id if self._spans.text else None,
+                "ragmesh.agent.model_id": agent.model_id if self._spans.text else None,
             }
 
         with self._spans.within("score", asked) as span:

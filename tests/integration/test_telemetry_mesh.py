@@ -199,7 +199,6 @@ def test_spans_say_what_was_asked_and_which_versions_answered(
         "ragmesh.ask.rerank_depth": 8,
         "ragmesh.ask.answers": 3,
         "ragmesh.ask.outcome": "ok",
-        "ragmesh.run.id": "watched",
         "gen_ai.data_source.id": DEMO,
         "ragmesh.index.version": result.retrieved.index_version,
         "ragmesh.reranker.model.version": result.ranked.model_version,

@@ -54,8 +54,6 @@ async def test_pairs_that_were_scored_are_counted_and_told() -> None:
             "ragmesh.reranker": "rankrag",
             "ragmesh.reranker.pairs": 3,
             "ragmesh.reranker.pairs.unscored": 1,
-            "ragmesh.agent.task_id": "task",
-            "ragmesh.agent.model_id": "model",
             "ragmesh.reranker.model.version": "v3",
         },
     )
