@@ -9,6 +9,7 @@ from typing import Any, NamedTuple, TypeVar
 
 import grpc
 
+from meshkit.errors import Unavailable
 from meshkit.security import caller as callers
 from meshkit.security.authentication import CREDENTIAL_KEY, TENANT_KEY
 
@@ -36,8 +37,16 @@ class Credential:
         return bool(self.text) or self.file is not None
 
     def metadata(self) -> tuple[tuple[str, str], ...]:
-        """What goes with a call."""
-        text = self.text if self.file is None else self.file.read_text().strip()
+        """What goes with a call.
+
+        Raises:
+            Unavailable: the file cannot be read now.
+        """
+        try:
+            text = self.text if self.file is None else self.file.read_text(encoding="ascii").strip()
+        except (OSError, UnicodeDecodeError) as error:
+            why = error.strerror if isinstance(error, OSError) else "not a token"
+            raise Unavailable("NO_CREDENTIAL", f"RAGMESH_TOKEN_FILE cannot be read: {why}") from None
         pairs = ((CREDENTIAL_KEY, f"Bearer {text}"),) if text else ()
         caller = callers.current()
         return pairs if caller is callers.ANYONE else (*pairs, (TENANT_KEY, caller.tenant))
