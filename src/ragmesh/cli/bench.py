@@ -2,7 +2,6 @@
 
 import functools
 import inspect
-import sys
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -12,6 +11,7 @@ import typer
 
 from ragmesh.cli.ask import Target
 from ragmesh.cli.failure import FAILED, USAGE, CommandError, refuse
+from ragmesh.cli.group import group
 from ragmesh.cli.screen import Screen
 
 if TYPE_CHECKING:
@@ -133,13 +133,7 @@ def _measures(**defaults: float) -> Callable[[Callable[..., None]], Callable[...
 
 def bench() -> typer.Typer:
     """The commands of ``ragmesh bench``."""
-    app = typer.Typer(
-        name="bench",
-        help="Load a mesh, and see what it bears.",
-        rich_markup_mode=None,
-        context_settings={"help_option_names": ["-h", "--help"]},
-    )
-    app.callback(invoke_without_command=True)(_start)
+    app = group("bench", "Load a mesh, and see what it bears.")
     for command in (load, ramp, sweep, compare, capacity):
         app.command()(command)
     return app
@@ -323,11 +317,6 @@ def capacity(
         screen.json({"demand": demand, "assumptions": given, "needs": found})
     elif page is None:
         screen.line(as_markdown(tables, level=2))
-
-
-def _start(context: typer.Context) -> None:
-    if context.invoked_subcommand is None:
-        sys.stdout.write(context.get_help() + "\n")
 
 
 def _run(way: Any, given: dict[str, Any]) -> None:

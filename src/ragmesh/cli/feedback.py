@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from ragmesh.cli.failure import FAILED, USAGE, CommandError
+from ragmesh.cli.group import group
 from ragmesh.cli.screen import Screen
 
 if TYPE_CHECKING:
@@ -22,7 +23,7 @@ Model = Annotated[str | None, typer.Option("--model", help="Only of the agent wi
 
 def feedback() -> typer.Typer:
     """The commands of ``ragmesh feedback``."""
-    app = _group("feedback", "Say how useful passages were; see what was said.")
+    app = group("feedback", "Say how useful passages were; see what was said.")
     app.command("record")(record)
     app.command("stats")(stats)
     app.command("export")(export)
@@ -31,7 +32,7 @@ def feedback() -> typer.Typer:
 
 def agents() -> typer.Typer:
     """The commands of ``ragmesh agents``."""
-    app = _group("agents", "List the agents that are served, or register one.")
+    app = group("agents", "List the agents that are served, or register one.")
     app.command("list")(list_)
     app.command("register")(register)
     return app
@@ -211,19 +212,3 @@ def _table(screen: Screen, found: "list[AgentSummary]") -> None:
             "–" if one.last_feedback_at is None else moment(one.last_feedback_at),
         )
     screen.out.print(table)
-
-
-def _group(name: str, text: str) -> typer.Typer:
-    app = typer.Typer(
-        name=name,
-        help=text,
-        rich_markup_mode=None,
-        context_settings={"help_option_names": ["-h", "--help"]},
-    )
-    app.callback(invoke_without_command=True)(_start)
-    return app
-
-
-def _start(context: typer.Context) -> None:
-    if context.invoked_subcommand is None:
-        sys.stdout.write(context.get_help() + "\n")

@@ -1,11 +1,11 @@
 """``ragmesh models``: versions of the learned reranker, which of them is served, and what training does."""
 
-import sys
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from ragmesh.cli.feedback import Model, Task, named
+from ragmesh.cli.group import group
 from ragmesh.cli.screen import Screen
 
 if TYPE_CHECKING:
@@ -15,13 +15,7 @@ if TYPE_CHECKING:
 
 def models() -> typer.Typer:
     """The commands of ``ragmesh models``."""
-    app = typer.Typer(
-        name="models",
-        help="List versions of the learned reranker; choose one.",
-        rich_markup_mode=None,
-        context_settings={"help_option_names": ["-h", "--help"]},
-    )
-    app.callback(invoke_without_command=True)(_start)
+    app = group("models", "List versions of the learned reranker; choose one.")
     app.command("list")(list_)
     app.command("promote")(promote)
     app.command("rollback")(rollback)
@@ -140,8 +134,3 @@ def _told(screen: Screen, done: "ModelVersion", *, as_json: bool) -> None:
 
 def _whose(agent: "Agent | None") -> str:
     return "all agents" if agent is None else f"{agent.task_id or '–'} / {agent.model_id or '–'}"
-
-
-def _start(context: typer.Context) -> None:
-    if context.invoked_subcommand is None:
-        sys.stdout.write(context.get_help() + "\n")

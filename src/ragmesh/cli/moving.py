@@ -1,6 +1,5 @@
 """``ragmesh collection``: a collection as a file, to keep or to move to another mesh."""
 
-import sys
 from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Annotated, Final
@@ -8,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 import typer
 
 from ragmesh.cli.failure import CommandError
+from ragmesh.cli.group import group
 from ragmesh.cli.screen import Screen
 
 if TYPE_CHECKING:
@@ -26,13 +26,7 @@ _SHOWN_EVERY: Final = 1_000
 
 def collection() -> typer.Typer:
     """The commands of ``ragmesh collection``."""
-    app = typer.Typer(
-        name="collection",
-        help="Write collections to files, and read them.",
-        rich_markup_mode=None,
-        context_settings={"help_option_names": ["-h", "--help"]},
-    )
-    app.callback(invoke_without_command=True)(_start)
+    app = group("collection", "Write collections to files, and read them.")
     app.command("export")(export)
     app.command("import")(import_)
     return app
@@ -140,8 +134,3 @@ def _parquet() -> ModuleType:
             f"Parquet files need {exc.name}, which is not installed: pip install 'ragmesh[lab]'"
         ) from exc
     return parquet
-
-
-def _start(context: typer.Context) -> None:
-    if context.invoked_subcommand is None:
-        sys.stdout.write(context.get_help() + "\n")

@@ -1,12 +1,12 @@
 """``ragmesh train``: train models of one's own to rank and to answer."""
 
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from ragmesh.cli.failure import USAGE, CommandError
+from ragmesh.cli.group import group
 from ragmesh.cli.screen import Screen
 from ragmesh.cli.train_agent import agent
 from ragmesh.cli.train_ium import ium
@@ -18,13 +18,7 @@ if TYPE_CHECKING:
 
 def train() -> typer.Typer:
     """The commands of ``ragmesh train``."""
-    app = typer.Typer(
-        name="train",
-        help="Train a model that ranks and answers, from local files.",
-        rich_markup_mode=None,
-        context_settings={"help_option_names": ["-h", "--help"]},
-    )
-    app.callback(invoke_without_command=True)(_start)
+    app = group("train", "Train a model that ranks and answers, from local files.")
     app.command()(rankrag)
     app.command()(export)
     app.command()(agent)
@@ -194,8 +188,3 @@ def show(screen: Screen, blend: "Blend") -> None:
     for heading, lines in summary(blend).items():
         if lines:
             screen.line(f"{heading}: {'; '.join(lines)}")
-
-
-def _start(context: typer.Context) -> None:
-    if context.invoked_subcommand is None:
-        sys.stdout.write(context.get_help() + "\n")

@@ -1,12 +1,12 @@
 """``ragmesh eval lamp``: LaMP's files made into queries, filtered by labels, and counted."""
 
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from ragmesh.cli.failure import USAGE, CommandError, refuse
+from ragmesh.cli.group import group
 from ragmesh.cli.screen import Screen
 
 if TYPE_CHECKING:
@@ -20,12 +20,7 @@ Grade = Annotated[float, typer.Option("--min-grade", help="Grade from which an i
 
 def lamp() -> typer.Typer:
     """The commands of ``ragmesh eval lamp``."""
-    app = typer.Typer(
-        name="lamp",
-        help="Make queries of LaMP's files, filter them, count.",
-        rich_markup_mode=None,
-    )
-    app.callback(invoke_without_command=True)(_start)
+    app = group("lamp", "Make queries of LaMP's files, filter them, count.")
     for command in (convert, filter_, statistics):
         app.command(command.__name__.rstrip("_"))(command)
     return app
@@ -145,8 +140,3 @@ def _queries(screen: Screen, path: Path) -> list["Query"]:
         problems.append(f"{path}: these bring no passages: {', '.join(bare[:10])}")
     refuse(screen, problems)
     return list(found.queries)
-
-
-def _start(context: typer.Context) -> None:
-    if context.invoked_subcommand is None:
-        sys.stdout.write(context.get_help() + "\n")
