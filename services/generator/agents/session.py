@@ -222,7 +222,7 @@ def _impossible(options: Options) -> list[str]:
             f"--utility is {options.utility!r}; allowed: {', '.join(UTILITIES)}",
         ),
         (1 <= options.k <= 100, f"--k is {options.k}; allowed: from 1 to 100"),
-        (options.epochs > 0, f"--epochs is {options.epochs:g}; allowed: more than 0"),
+        (0 < options.epochs < math.inf, f"--epochs is {options.epochs:g}; allowed: more than 0"),
         (options.steps is None or options.steps >= 1, f"--steps is {options.steps}; allowed: from 1"),
         (options.limit is None or options.limit >= 1, f"--limit is {options.limit}; allowed: from 1"),
         (options.batch_size >= 1, f"--batch-size is {options.batch_size}; allowed: from 1"),
@@ -250,7 +250,7 @@ def _impossible(options: Options) -> list[str]:
 
 def _stage(options: Options, steps: int) -> Stage:
     """The trainer's settings; values that :func:`_impossible` refuses are replaced, to go on looking."""
-    per_epoch = max(1, math.ceil(steps / max(options.epochs, 1.0)))
+    per_epoch = max(1, math.ceil(steps / max(1.0, options.epochs)))  # 1 for NaN
     return Stage(
         steps=steps,
         batch_size=max(1, options.batch_size),

@@ -136,6 +136,8 @@ def test_everything_that_is_wrong_is_told_at_once(towns: Path, tmp_path: Path) -
         ({"model": "bundled", "frozen_layers": 9}, "--frozen-layers is 9; allowed: from 0 to 6"),
         ({"tasks": ()}, "--task is missing"),
         ({"data": "nowhere"}, "neither"),
+        ({"epochs": float("nan")}, "--epochs is nan"),
+        ({"epochs": float("inf")}, "--epochs is inf"),
     ],
 )
 def test_wrong_input_fails_before_any_step(
