@@ -56,8 +56,15 @@ class Watched:
             return [span for span in spans if span.trace in traces]
 
         def complete(spans: Sequence[Received]) -> bool:
-            names = {(span.service, span.name) for span in mine(spans)}
-            return {("orchestrator", ASK), ("evaluator", "observe")} <= names
+            found = mine(spans)
+            names = {(span.service, span.name) for span in found}
+            if not {("orchestrator", ASK), ("evaluator", "observe")} <= names:
+                return False
+            # Each service sends on its own: a span may come before its parent, and every RPC has one below it.
+            ids, parents = {span.id for span in found}, {span.parent for span in found if span.parent}
+            return (
+                parents <= ids and {span.id for span in found if span.name.startswith("ragmesh.")} <= parents
+            )
 
         return mine(self.collector.spans_when(complete))
 
