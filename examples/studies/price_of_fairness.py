@@ -39,10 +39,9 @@ def main() -> None:
                 continue
             gained = np.array([sampled - plain for sampled, plain in pairs])
             mean = mean_interval(gained, rng=0)
-            print(
-                f"| {system} | {float(alpha):g} | {len(gained)} | {mean.value:.4f} [{mean.low:.4f}, {mean.high:.4f}] "
-                f"| {(gained > 1e-9).sum()} | {(gained < -1e-9).sum()} |"
-            )
+            cost = f"{mean.value:.4f} [{mean.low:.4f}, {mean.high:.4f}]"
+            higher, lower = (gained > 1e-9).sum(), (gained < -1e-9).sum()
+            print(f"| {system} | {float(alpha):g} | {len(gained)} | {cost} | {higher} | {lower} |")
 
 
 if __name__ == "__main__":
