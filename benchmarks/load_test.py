@@ -25,13 +25,13 @@ RUNS = (
     ("ramp", ("ramp", "ask", "-N", "20", "--calls", "150")),
     (
         "rerank-generate",
-        ("ramp", "rerank-generate", "-N", "20", "--calls", "100", "--concurrency", "1,2,4,8"),
+        ("ramp", "rerank-generate", "-N", "20", "--calls", "60", "--concurrency", "1,2,4,8"),
     ),
-    ("depth", ("sweep", "ask", "--vary", "N=20,50,100", "--vary", "k=1,5", "--calls", "40")),
-    ("concurrency", ("sweep", "ask", "-N", "20", "--vary", "concurrency=1,2,4,8", "--calls", "60")),
+    ("depth", ("sweep", "ask", "--vary", "N=20,50,100", "--vary", "k=1,5", "--calls", "30")),
+    ("concurrency", ("sweep", "ask", "-N", "20", "--vary", "concurrency=1,2,4,8", "--calls", "50")),
     (
         "front",
-        ("sweep", "ask", "-N", "20", "--vary", "alpha=none,1,2,4,8", "--samples", "8", "--calls", "60"),
+        ("sweep", "ask", "-N", "20", "--vary", "alpha=none,1,2,4,8", "--samples", "8", "--calls", "30"),
     ),
 )
 """Runs by name, and their arguments."""
