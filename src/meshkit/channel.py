@@ -40,7 +40,7 @@ def connect(
         idempotent: names of its methods that may be sent again: at most 5 attempts, on UNAVAILABLE only, and
             only while no answer has begun, and within a budget.
         max_message_bytes: largest message either way. Bytes.
-        telemetry: adds spans, metrics and trace context to every call.
+        telemetry: adds spans, metrics and trace context to every call; tells of certificates and tokens.
         security: TLS and credential; what the environment says by default.
 
     Raises:
@@ -51,7 +51,11 @@ def connect(
     address, options = with_scheme(target), _options(service, idempotent, max_message_bytes)
     traced = telemetry.client_interceptors() if telemetry is not None else ()
     added = [*traced, *interceptors(security.credential)] or None
-    certificates = security.certificates
+    certificates, tokens = security.certificates, security.credential.tokens
+    if telemetry is not None and tokens is not None:
+        telemetry.freshness.watch("token", tokens)
+    if telemetry is not None and certificates is not None:
+        telemetry.freshness.certificates("client", certificates)
     if certificates is None:
         return DecodingChannel(grpc.aio.insecure_channel(address, options=options, interceptors=added))
     return DecodingChannel(

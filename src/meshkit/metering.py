@@ -14,7 +14,7 @@ from opentelemetry import metrics
 
 from meshkit.bucket import TokenBucket
 from meshkit.errors import MeshError
-from meshkit.file_watch import WatchedFile
+from meshkit.file_watch import WatchedFiles
 from meshkit.handlers import Behaviour, Context, Handler, HandlerInterceptor, behaviour_of, with_behaviour
 from meshkit.limits import Limits, TenantLimits
 from meshkit.security import caller as callers
@@ -136,7 +136,7 @@ class Metering(HandlerInterceptor):
 
     def __init__(
         self,
-        file: WatchedFile[Limits],
+        file: WatchedFiles[Limits],
         meter: metrics.Meter,
         *,
         clock: Callable[[], float] = time.monotonic,

@@ -13,6 +13,7 @@ import socket
 import sys
 from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, Final, Protocol, Self
 
@@ -22,12 +23,13 @@ from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 
 from meshkit import keepalive, parent
-from meshkit.file_watch import WatchedFile
+from meshkit.file_watch import WatchedFiles
 from meshkit.guard import Guard
 from meshkit.limits import Limits, LimitsError
 from meshkit.metering import Metering
 from meshkit.readiness import Readiness
 from meshkit.security.door import Door, DoorError
+from meshkit.security.triton import TritonTls
 from meshkit.settings import ServiceSettings, SettingsError, variable
 from meshkit.telemetry import Telemetry
 from meshkit.watchers import Watchers
@@ -109,6 +111,12 @@ class MeshServer:
             self._door = Door.of(settings)
         except DoorError as error:
             raise ServerStartError(str(error)) from None
+        if self._door.certificates is not None:
+            telemetry.freshness.certificates("server", self._door.certificates)
+        if isinstance(settings, TritonTls):
+            telemetry.freshness.holder("triton", settings.triton_shown)
+        for file, source in self._door.watched.items():
+            telemetry.freshness.watch(file, source)
         self._server = grpc.aio.server(
             interceptors=[
                 *telemetry.server_interceptors(),
@@ -299,9 +307,11 @@ def _metering(settings: ServiceSettings, telemetry: Telemetry) -> tuple[Metering
     if settings.limits is None:
         return ()
     try:
-        return (Metering(WatchedFile(settings.limits, Limits.read, LimitsError), telemetry.meter),)
+        file = WatchedFiles((settings.limits,), partial(Limits.read, settings.limits), LimitsError)
     except LimitsError as error:
         raise ServerStartError(f"RAGMESH_LIMITS: {error}") from None
+    telemetry.freshness.watch("limits", file)
+    return (Metering(file, telemetry.meter),)
 
 
 def _probe(host: str, port: int, *, shared: bool) -> None:

@@ -15,6 +15,7 @@ import grpc
 from opentelemetry import metrics, trace
 from opentelemetry.trace import SpanKind
 
+from meshkit.freshness import Freshness
 from meshkit.recorder import RpcRecorder
 from meshkit.settings import ServiceSettings
 from meshkit.traced_client import (
@@ -38,6 +39,7 @@ class Telemetry:
         text: whether spans may have text of users.
         tracer: for spans of a service's own.
         meter: for metrics of a service's own.
+        freshness: tells of certificates and of files that are read again.
     """
 
     def __init__(
@@ -53,6 +55,7 @@ class Telemetry:
         self.meter = meter
         self.enabled = enabled
         self.text = text
+        self.freshness = Freshness(meter, enabled=enabled)
         self._on_shutdown = on_shutdown
         self._server: tuple[grpc.aio.ServerInterceptor, ...] = ()
         self._client: tuple[grpc.aio.ClientInterceptor, ...] = ()

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import logging
 import ssl
-import threading
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,7 +10,7 @@ from typing import Any, cast
 
 import grpc
 
-_log = logging.getLogger("ragmesh.meshkit.certificates")
+from meshkit.file_watch import WatchedFiles
 
 
 class CertificateError(Exception):
@@ -31,8 +29,8 @@ class Material:
 class Certificates:
     """Certificate, key and trusted authorities of a process, as they are in their files now.
 
-    Files are looked at again when :meth:`changed` is asked. Material that cannot be used, such as a new
-    certificate whose key has not arrived yet, leaves the one before in use; the log says so once.
+    Material that cannot be used, such as a new certificate whose key has not arrived yet, leaves the one
+    before in use; the log says so once. It is :class:`meshkit.file_watch.Watched`.
 
     Args:
         chain: PEM file of the certificate and those between it and an authority; None for none.
@@ -47,41 +45,22 @@ class Certificates:
         if (chain is None) != (key is None):
             raise CertificateError("a certificate needs its key, and a key its certificate: name both files")
         self._chain, self._key, self._authorities = chain, key, authorities
-        self._lock = threading.Lock()  # handshakes ask from threads of gRPC
-        self._seen = self._stamps()
-        self._refused: tuple[object, ...] | None = None
-        self.material = self._read()
-        """What is used now."""
+        paths = [path for path in (chain, key, authorities) if path is not None]
+        self._files = WatchedFiles(paths, self._read, CertificateError, every_s=0.0)
 
-    def changed(self) -> bool:
-        """Whether there is other material than when this was last asked; it is in use then."""
-        with self._lock:
-            stamps = self._stamps()
-            if stamps in (self._seen, self._refused):
-                return False
-            try:
-                material = self._read()
-            except CertificateError as error:
-                self._refused = stamps
-                _log.warning("certificates changed and cannot be used; the ones before stay: %s", error)
-                return False
-            self._seen, self._refused = stamps, None
-            if material == self.material:
-                return False
-            self.material = material
-            _log.info("certificates were read again")
-            return True
+    @property
+    def material(self) -> Material:
+        """What is used for the next handshake: looks at the files. The same object until it is another."""
+        return self._files.content()
 
-    def _stamps(self) -> tuple[object, ...]:
-        stamps: list[object] = []
-        for path in (self._chain, self._key, self._authorities):
-            try:
-                stat = path.stat() if path is not None else None
-            except OSError as error:
-                stamps.append(error.errno)
-            else:
-                stamps.append(stat and (stat.st_mtime_ns, stat.st_size, stat.st_ino))
-        return tuple(stamps)
+    @property
+    def failures(self) -> int:
+        """How often the files held what cannot be used."""
+        return self._files.failures
+
+    def stale(self) -> bool:
+        """Whether the files hold what cannot be used, so that the material before is; looks at them."""
+        return self._files.stale()
 
     def _read(self) -> Material:
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
@@ -100,8 +79,9 @@ def server_credentials(certificates: Certificates, *, require_client: bool) -> g
         require_client: whether callers must show a certificate of the trusted authorities (mutual TLS).
     """
 
-    def configuration() -> grpc.ServerCertificateConfiguration:
-        material = certificates.material
+    given = certificates.material
+
+    def configuration(material: Material) -> grpc.ServerCertificateConfiguration:
         if material.key is None or material.chain is None:
             raise CertificateError("a server needs a certificate and its key")
         return grpc.ssl_server_certificate_configuration(
@@ -110,10 +90,16 @@ def server_credentials(certificates: Certificates, *, require_client: bool) -> g
         )
 
     def renewed() -> grpc.ServerCertificateConfiguration | None:
-        return configuration() if certificates.changed() else None
+        nonlocal given
+        material = certificates.material
+        if material is given:
+            return None
+        # Compared, and not asked for changes: whoever else looks, as metrics do, takes none away.
+        given = material
+        return configuration(material)
 
     credentials: grpc.ServerCredentials = grpc.dynamic_ssl_server_credentials(
-        configuration(),
+        configuration(given),
         cast(Any, renewed),  # None is for "as before", whatever its type says
         require_client_authentication=require_client,
     )

@@ -11,8 +11,12 @@ from meshkit.security.channel_security import SYSTEM
 from meshkit.security.keys import ApiKeys, KeysError
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     import grpc
 
+    from meshkit.file_watch import Watched
+    from meshkit.freshness import File
     from meshkit.security.tokens import Tokens
     from meshkit.settings import ServiceSettings
 
@@ -26,12 +30,16 @@ class Door:
     """What stands before a server.
 
     Attributes:
-        credentials: of TLS; None where it speaks plainly.
+        certificates: what TLS is spoken with; None where it speaks plainly.
+        credentials: the same for gRPC.
         authentication: finds out who calls.
+        watched: what callers are held against and is read again, by the name that metrics have for it.
     """
 
+    certificates: Certificates | None
     credentials: grpc.ServerCredentials | None
     authentication: Authentication | Unguarded
+    watched: Mapping[File, Watched]
     described: str
     """Who gets in, in a line: for logs, and for whoever set it up."""
 
@@ -42,8 +50,26 @@ class Door:
         Raises:
             DoorError: it cannot be used.
         """
-        credentials, authentication = _credentials(settings), _authentication(settings)
-        return cls(credentials, authentication, _description(settings))
+        certificates = _certificates(settings)
+        credentials = None
+        if certificates is not None:
+            required = settings.tls_clients == "required"
+            credentials = server_credentials(certificates, require_client=required)
+        keys, tokens = _keys(settings), _tokens(settings) if settings.jwks else None
+        services = frozenset(settings.tls_services)
+        asks = keys is not None or tokens is not None or services
+        watched: dict[File, Watched] = {}
+        if keys is not None:
+            watched["api_keys"] = keys.file
+        if tokens is not None:
+            watched["jwks"] = tokens.keys
+        return cls(
+            certificates,
+            credentials,
+            Authentication(keys, tokens, services) if asks else Unguarded(),
+            watched,
+            _description(settings),
+        )
 
 
 def _description(settings: ServiceSettings) -> str:
@@ -65,29 +91,23 @@ def _description(settings: ServiceSettings) -> str:
     return f"{lines}; {'asks for ' + ', '.join(by) if by else 'asks nobody: open to all who reach it'}"
 
 
-def _credentials(settings: ServiceSettings) -> grpc.ServerCredentials | None:
+def _certificates(settings: ServiceSettings) -> Certificates | None:
     if settings.tls_cert is None:
         return None
     authorities = settings.tls_ca if settings.tls_ca is not None and str(settings.tls_ca) != SYSTEM else None
     try:
-        certificates = Certificates(settings.tls_cert, settings.tls_key, authorities)
+        return Certificates(settings.tls_cert, settings.tls_key, authorities)
     except CertificateError as error:
         raise DoorError(f"RAGMESH_TLS_CERT, _KEY, _CA: {error}") from None
-    return server_credentials(certificates, require_client=settings.tls_clients == "required")
 
 
-def _authentication(settings: ServiceSettings) -> Authentication | Unguarded:
-    keys: ApiKeys | None = None
-    tokens: Tokens | None = None
-    if settings.api_keys is not None:
-        try:
-            keys = ApiKeys(settings.api_keys)
-        except KeysError as error:
-            raise DoorError(f"RAGMESH_API_KEYS: {error}") from None
-    if settings.jwks:
-        tokens = _tokens(settings)
-    services = frozenset(settings.tls_services)
-    return Authentication(keys, tokens, services) if keys or tokens or services else Unguarded()
+def _keys(settings: ServiceSettings) -> ApiKeys | None:
+    if settings.api_keys is None:
+        return None
+    try:
+        return ApiKeys(settings.api_keys)
+    except KeysError as error:
+        raise DoorError(f"RAGMESH_API_KEYS: {error}") from None
 
 
 def _tokens(settings: ServiceSettings) -> Tokens:

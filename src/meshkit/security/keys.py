@@ -4,24 +4,24 @@ from __future__ import annotations
 
 import hashlib
 import json
-import logging
 import os
 import secrets
+import time
 import tomllib
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import Any, Final, Self
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
 from meshkit.errors import InvalidField, Unauthenticated
+from meshkit.file_watch import WatchedFiles
 from meshkit.security.caller import DEFAULT_TENANT, Caller, Role, tenant_name
 
 PREFIX: Final = "rmk_"
 """How every key begins, so that scanners for secrets know one when they see it."""
-_LOOK_EVERY_S: Final = 1.0
-_log = logging.getLogger("ragmesh.meshkit.keys")
 
 
 class KeysError(Exception):
@@ -84,17 +84,25 @@ class ApiKeys:
 
     Args:
         path: TOML with ``[[key]]`` entries; see :class:`KeyEntry`.
-        now: the time; for tests.
+        now: the time, at which keys end; for tests.
+        clock: monotonic seconds; for tests.
+
+    Attributes:
+        file: the keys by hash, as the file has them now.
 
     Raises:
         KeysError: the file cannot be used as it is.
     """
 
-    def __init__(self, path: Path, *, now: Callable[[], datetime] = lambda: datetime.now(UTC)) -> None:
-        self._path, self._now = path, now
-        self._stamp = self._seen = self._stamped()
-        self._keys = _read(path)
-        self._looked_at = self._now()
+    def __init__(
+        self,
+        path: Path,
+        *,
+        now: Callable[[], datetime] = lambda: datetime.now(UTC),
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._now = now
+        self.file = WatchedFiles((path,), partial(_read, path), KeysError, clock=clock)
 
     def caller(self, key: str) -> Caller:
         """Whose key it is.
@@ -102,37 +110,13 @@ class ApiKeys:
         Raises:
             Unauthenticated: nobody's, or it has expired.
         """
-        self._look()
         # The hash of a guess tells nothing about how near it was, so a plain look-up leaks no time.
-        entry = self._keys.get(_hash(key))
+        entry = self.file.content().get(_hash(key))
         if entry is None:
             raise Unauthenticated("UNKNOWN_KEY", "the API key is not known here")
         if entry.expires is not None and entry.expires <= self._now():
             raise Unauthenticated("EXPIRED", f"the API key ended at {entry.expires.isoformat()}")
         return Caller(entry.name, entry.tenant, entry.roles)
-
-    def _look(self) -> None:
-        now = self._now()
-        if abs((now - self._looked_at).total_seconds()) < _LOOK_EVERY_S:
-            return
-        self._looked_at = now
-        stamp = self._stamped()
-        if stamp == self._seen:
-            return
-        self._seen = stamp
-        try:
-            self._keys = _read(self._path)
-        except KeysError as error:
-            _log.warning("the keys changed and cannot be used; the ones before stay: %s", error)
-        else:
-            _log.info("keys were read again", extra={"keys": len(self._keys)})
-
-    def _stamped(self) -> object:
-        try:
-            stat = self._path.stat()
-        except OSError as error:
-            return error.errno
-        return stat.st_mtime_ns, stat.st_size, stat.st_ino
 
 
 def entries(path: Path) -> list[KeyEntry]:

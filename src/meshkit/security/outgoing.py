@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
@@ -16,6 +16,42 @@ from meshkit.security.authentication import CREDENTIAL_KEY, TENANT_KEY
 Q = TypeVar("Q")
 
 
+class TokenFile:
+    """A file with a token that is renewed, read at every call; :class:`meshkit.file_watch.Watched`.
+
+    No token of before stays in force: calls fail while there is none.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._failing = False
+        self.failures = 0
+
+    def read(self) -> str:
+        """The token.
+
+        Raises:
+            Unavailable: the file cannot be read now.
+        """
+        try:
+            text = self._path.read_text(encoding="ascii").strip()
+        except (OSError, UnicodeDecodeError) as error:
+            self.failures += not self._failing
+            self._failing = True
+            why = error.strerror if isinstance(error, OSError) else "not a token"
+            raise Unavailable("NO_CREDENTIAL", f"RAGMESH_TOKEN_FILE cannot be read: {why}") from None
+        self._failing = False
+        return text
+
+    def stale(self) -> bool:
+        """Whether it cannot be read now."""
+        try:
+            self.read()
+        except Unavailable:
+            return True
+        return False
+
+
 @dataclass(frozen=True, slots=True)
 class Credential:
     """What a process shows when it calls.
@@ -26,10 +62,15 @@ class Credential:
     Attributes:
         text: API key or token; empty for none.
         file: file to read it from at every call instead, for tokens that are renewed.
+        tokens: that file as it is read; None without one.
     """
 
     text: str = ""
     file: Path | None = None
+    tokens: TokenFile | None = field(init=False, compare=False, repr=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "tokens", None if self.file is None else TokenFile(self.file))
 
     @property
     def given(self) -> bool:
@@ -42,11 +83,7 @@ class Credential:
         Raises:
             Unavailable: the file cannot be read now.
         """
-        try:
-            text = self.text if self.file is None else self.file.read_text(encoding="ascii").strip()
-        except (OSError, UnicodeDecodeError) as error:
-            why = error.strerror if isinstance(error, OSError) else "not a token"
-            raise Unavailable("NO_CREDENTIAL", f"RAGMESH_TOKEN_FILE cannot be read: {why}") from None
+        text = self.text if self.tokens is None else self.tokens.read()
         pairs = ((CREDENTIAL_KEY, f"Bearer {text}"),) if text else ()
         caller = callers.current()
         return pairs if caller is callers.ANYONE else (*pairs, (TENANT_KEY, caller.tenant))

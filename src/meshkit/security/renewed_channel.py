@@ -40,11 +40,10 @@ class RenewedChannel(grpc.aio.Channel):
         now = time.monotonic()
         if now - self._looked_at >= LOOK_EVERY_S:
             self._looked_at = now
-            self._certificates.changed()
-            # Whoever else has these certificates may have been told of the change.
-            if self._certificates.material is not self._material:
-                self._material = self._certificates.material
-                before, self._channel = self._channel, self._make(self._material)
+            material = self._certificates.material
+            if material is not self._material:
+                self._material = material
+                before, self._channel = self._channel, self._make(material)
                 task = asyncio.ensure_future(before.close(_LAST_CALLS_S))
                 self._closing.add(task)
                 task.add_done_callback(self._closing.discard)

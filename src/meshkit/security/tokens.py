@@ -4,7 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import json
+import logging
+import math
+import time
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 from urllib.parse import urlsplit
@@ -12,6 +16,7 @@ from urllib.parse import urlsplit
 import jwt
 
 from meshkit.errors import InvalidField, Unauthenticated, Unavailable
+from meshkit.file_watch import WatchedFiles
 from meshkit.security.caller import DEFAULT_TENANT, Caller, Role, tenant_name
 
 ALGORITHMS: Final = ("RS256", "RS384", "RS512", "PS256", "PS384", "PS512", "ES256", "ES384", "ES512", "EdDSA")
@@ -21,6 +26,7 @@ LEEWAY_S: Final = 30.0
 _KEYS_LAST_S: Final = 300.0
 _FETCH_S: Final = 5.0
 _THIS_MACHINE: Final = ("127.0.0.1", "localhost", "::1")
+_log = logging.getLogger("ragmesh.meshkit.tokens")
 
 
 class TokensError(Exception):
@@ -44,6 +50,44 @@ class Claims:
     roles: str = "ragmesh_roles"
 
 
+class _Issuer(jwt.PyJWKClient):
+    """Keys that an address has; :class:`meshkit.file_watch.Watched`, of how asking it went.
+
+    Keys that were had are in force for five minutes; after that, and while the address has none, no token can
+    be checked.
+    """
+
+    def __init__(self, address: str) -> None:
+        super().__init__(address, lifespan=_KEYS_LAST_S, timeout=_FETCH_S)
+        self._failed_at = -math.inf
+        self.failures = 0
+
+    def fetch_data(self) -> Any:
+        """What the address answers.
+
+        Raises:
+            PyJWKClientConnectionError: nothing, or no set of keys.
+        """
+        try:
+            found = super().fetch_data()
+        except (jwt.PyJWTError, OSError, ValueError, RecursionError) as error:
+            if not self.stale():
+                _log.warning("keys of tokens cannot be had: %s", error)
+            self.failures += 1
+            self._failed_at = time.monotonic()
+            # Of whatever kind: it is not the token's fault.
+            raise jwt.PyJWKClientConnectionError(str(error)) from error
+        self._failed_at = -math.inf
+        return found
+
+    def stale(self) -> bool:
+        """Whether it had no keys when it was last asked, if that is less than five minutes ago.
+
+        It is asked when a token comes and not for this: who looks at metrics would wait for it.
+        """
+        return time.monotonic() - self._failed_at < _KEYS_LAST_S
+
+
 class Tokens:
     """Checks tokens against a set of public keys (JWKS).
 
@@ -52,22 +96,24 @@ class Tokens:
             minutes; ``http://`` for this machine only.
         claims: what tokens must say.
 
+    Attributes:
+        keys: the set, as it is read again.
+
     Raises:
         TokensError: a file that is no set of keys, or an address that anyone between could answer for.
     """
 
     def __init__(self, source: str, claims: Claims) -> None:
         self._claims = claims
-        self._remote: jwt.PyJWKClient | None = None
-        self._path = Path(source)
         address = urlsplit(source)
+        self.keys: _Issuer | WatchedFiles[jwt.PyJWKSet]
         if address.scheme == "https" or (address.scheme == "http" and address.hostname in _THIS_MACHINE):
-            self._remote = jwt.PyJWKClient(source, lifespan=_KEYS_LAST_S, timeout=_FETCH_S)
+            self.keys = _Issuer(source)
         elif "://" in source:
             raise TokensError(f"{source}: keys must come from a file or an https:// address")
         else:
-            self._keys = _read(self._path)
-            self._seen = self._path.stat().st_mtime_ns
+            path = Path(source)
+            self.keys = WatchedFiles((path,), partial(_read, path), TokensError, every_s=0.0)
 
     async def caller(self, token: str) -> Caller:
         """Whom the token vouches for.
@@ -97,16 +143,10 @@ class Tokens:
         return self._read_claims(claims)
 
     async def _key(self, token: str) -> Any:
-        if self._remote is not None:
-            return (await asyncio.to_thread(self._remote.get_signing_key_from_jwt, token)).key
-        try:
-            stamp = self._path.stat().st_mtime_ns
-            if stamp != self._seen:
-                self._keys, self._seen = _read(self._path), stamp
-        except (OSError, TokensError):
-            pass  # the keys before stay in force while the file is being replaced
+        if isinstance(self.keys, _Issuer):
+            return (await asyncio.to_thread(self.keys.get_signing_key_from_jwt, token)).key
         name = jwt.get_unverified_header(token).get("kid")
-        for key in self._keys.keys:
+        for key in self.keys.content().keys:
             if name is None or key.key_id == name:
                 return key.key
         raise jwt.InvalidKeyError(f"there is no key {name!r}")

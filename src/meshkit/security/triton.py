@@ -2,13 +2,21 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
 
 import grpc
-from pydantic import Field, ValidationInfo, field_validator
+from pydantic import Field, PrivateAttr, ValidationInfo, field_validator
 
-from meshkit.security.certificates import CertificateError, Certificates, channel_credentials
+from meshkit.security.certificates import CertificateError, Certificates, Material, channel_credentials
 from meshkit.settings import ServiceSettings, SettingsError, variable
+
+
+@dataclass
+class Shown:
+    """What a Triton server is shown, from when it is first called; :class:`meshkit.freshness.Holder`."""
+
+    material: Material | None = None
 
 
 class TritonTls(ServiceSettings):
@@ -22,6 +30,13 @@ class TritonTls(ServiceSettings):
     """PEM file of what is shown to a Triton server that asks for a certificate."""
     triton_private_key: Path | None = Field(default=None, validate_default=True)
     """PEM file of its key."""
+
+    _shown: Shown = PrivateAttr(default_factory=Shown)
+
+    @property
+    def triton_shown(self) -> Shown:
+        """What :meth:`triton_credentials` were made of."""
+        return self._shown
 
     @field_validator("triton_private_key")
     @classmethod
@@ -47,7 +62,8 @@ class TritonTls(ServiceSettings):
         fields = "triton_certificate_chain", "triton_private_key", "triton_root_certificates"
         chain, key, authorities = (getattr(self, field) for field in fields)
         try:
-            return channel_credentials(Certificates(chain, key, authorities).material)
+            material = self._shown.material = Certificates(chain, key, authorities).material
         except CertificateError as error:
             named = ", ".join(variable(self, field) for field in fields if getattr(self, field))
             raise SettingsError(f"{named}: {error}") from None
+        return channel_credentials(material)

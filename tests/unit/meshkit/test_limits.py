@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import logging
 import os
+from functools import partial
 from pathlib import Path
 
 import pytest
 
-from meshkit.file_watch import WatchedFile
+from meshkit.file_watch import WatchedFiles
 from meshkit.limits import Limits, LimitsError, TenantLimits
 
 
@@ -80,7 +81,7 @@ def test_a_changed_file_is_read_again_and_a_broken_one_is_not(
 ) -> None:
     clock = Clock()
     path = written(tmp_path, "[default]\ncalls_per_s = 1\n")
-    file = WatchedFile(path, Limits.read, LimitsError, clock=clock)
+    file = WatchedFiles((path,), partial(Limits.read, path), LimitsError, clock=clock)
     before = file.content()
     written(tmp_path, "[default]\ncalls_per_s = 2\n")
     assert file.content() is before  # looked at within the second

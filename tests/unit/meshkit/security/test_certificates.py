@@ -240,18 +240,18 @@ async def test_a_stream_outlives_the_renewal_of_its_certificate(
 def test_material_that_cannot_be_used_leaves_the_one_before(server_files: Files) -> None:
     certificates = Certificates(*server_files.paths)
     before = certificates.material
-    assert not certificates.changed()
+    assert (certificates.failures, certificates.stale()) == (0, False)
     chain, key, _ = server_files.paths
     good = key.read_bytes()
     key.write_text("nonsense")
-    assert not certificates.changed()
+    assert (certificates.stale(), certificates.failures) == (True, 1)
     key.unlink()
-    assert not certificates.changed()
-    assert certificates.material == before
+    assert (certificates.stale(), certificates.failures) == (True, 2)
+    assert certificates.material is before
     key.write_bytes(good)
-    assert not certificates.changed()  # the same again
+    assert (certificates.stale(), certificates.failures) == (False, 2)
+    assert certificates.material is before  # the same again
     server_files.write(trustme.CA())
-    assert certificates.changed()
     assert certificates.material.chain == chain.read_bytes()
 
 

@@ -61,7 +61,7 @@ def test_a_key_ends_when_it_says(tmp_path: Path) -> None:
 def test_a_key_is_withdrawn_by_removing_it_and_a_broken_file_withdraws_none(tmp_path: Path) -> None:
     path, clock = tmp_path / "keys.toml", Clock()
     path.write_text(entry("k", 'name = "n"', 'roles = ["ask"]'))
-    keys = ApiKeys(path, now=clock)
+    keys = ApiKeys(path, clock=lambda: clock.now.timestamp())
     for broken in ("[[key", entry("k", 'name = "n"', 'roles = ["king"]')):
         path.write_text(broken)
         clock.now += timedelta(seconds=2)

@@ -16,6 +16,15 @@ def test_a_token_is_read_at_every_call(tmp_path: Path) -> None:
     for text in ("one", "two"):
         (tmp_path / "token").write_text(f"{text}\n")
         assert credential.metadata() == (("authorization", f"Bearer {text}"),)
+    assert credential.tokens is not None
+    assert (credential.tokens.stale(), credential.tokens.failures) == (False, 0)
+    (tmp_path / "token").unlink()
+    for _ in range(2):  # counted when it begins to fail, however many calls are made meanwhile
+        with pytest.raises(Unavailable):
+            credential.metadata()
+    assert (credential.tokens.stale(), credential.tokens.failures) == (True, 1)
+    (tmp_path / "token").write_text("three")
+    assert (credential.tokens.stale(), credential.tokens.failures) == (False, 1)
 
 
 @pytest.mark.parametrize("content", [None, "otter \N{OTTER}"])

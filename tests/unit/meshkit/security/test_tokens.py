@@ -138,6 +138,10 @@ def test_keys_are_read_again_when_the_file_changes(path: Path) -> None:
     path.write_text("{")
     os.utime(path, ns=(2, 2))
     assert asyncio.run(tokens.caller(token(OTHER, "three"))).name == "ada"
+    assert (tokens.keys.stale(), tokens.keys.failures) == (True, 1)
+    path.write_text(jwks(one=KEY))
+    assert asyncio.run(tokens.caller(token())).name == "ada"
+    assert not tokens.keys.stale()
 
 
 @pytest.fixture
@@ -146,7 +150,7 @@ def issuer() -> Iterator[HTTPServer]:
 
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
-            body = jwks(one=KEY).encode()
+            body = self.path[1:].encode() if self.path != "/jwks" else jwks(one=KEY).encode()
             self.send_response(200)
             self.send_header("Content-Length", str(len(body)))
             self.end_headers()
@@ -171,6 +175,28 @@ def test_keys_come_from_an_address(issuer: HTTPServer) -> None:
     assert asyncio.run(tokens.caller(token())).name == "ada"
     with pytest.raises(Unauthenticated):
         asyncio.run(tokens.caller(token(OTHER, "three")))
+
+
+@pytest.mark.parametrize("answer", ["", "{", "[]", "{}", '{"keys":[]}'], ids=repr)
+def test_an_address_without_keys_is_not_the_tokens_fault(issuer: HTTPServer, answer: str) -> None:
+    tokens = Tokens(f"http://127.0.0.1:{issuer.server_port}/{answer}", CLAIMS)
+    assert not tokens.keys.stale()
+    for failures in (1, 2):
+        with pytest.raises(Unavailable, match="cannot be had"):
+            asyncio.run(tokens.caller(token()))
+        assert (tokens.keys.stale(), tokens.keys.failures) == (True, failures)
+
+
+def test_an_address_that_has_keys_again_is_in_force(monkeypatch: pytest.MonkeyPatch) -> None:
+    tokens = Tokens("http://127.0.0.1:9/jwks", CLAIMS)
+    assert isinstance(tokens.keys, jwt.PyJWKClient)
+    with pytest.raises(Unavailable):
+        asyncio.run(tokens.caller(token()))
+    assert tokens.keys.stale()
+    now = time.monotonic()
+    with monkeypatch.context() as patched:  # five minutes without anybody who would ask it
+        patched.setattr("meshkit.security.tokens.time.monotonic", lambda: now + 301)
+        assert not tokens.keys.stale()
 
 
 def test_an_address_that_does_not_answer_is_a_passing_failure() -> None:
