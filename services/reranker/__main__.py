@@ -113,6 +113,7 @@ class RerankerService:
         AdmissionMetrics(telemetry, admission)
         self._servicer = RerankerServicer(admission, self._codec_pool)
         self._metrics.watch_model(self._governor.serving)
+        telemetry.freshness.watch("models", self._governor)
         services = FeedbackServices(
             self._intake,
             store,

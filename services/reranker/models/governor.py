@@ -86,6 +86,8 @@ class Governor:
         self._cache: LoadingCache[LoadedModel | Adapter] = LoadingCache(memory_bytes)
         self._refused_until: dict[str, float] = {}
         self._known_agents: list[Agent] = []
+        self._unreadable = False
+        self._failures = 0
         self._changing = asyncio.Lock()
         self._polling: asyncio.Task[None] | None = None
 
@@ -127,6 +129,16 @@ class Governor:
             return None
         at = self._store.pointed_at(Everyone())
         return ServingModel(model.version, model.created_at, model is not self._origin, at)
+
+    @property
+    def failures(self) -> int:
+        """How often what was promoted for all agents of the tenant ``default`` could not be served."""
+        return self._failures
+
+    def stale(self) -> bool:
+        """Whether another version serves them than was promoted; :class:`meshkit.file_watch.Watched`."""
+        wanted, model = self._all.serving, self._model
+        return self._unreadable or (wanted is not None and (model is None or model.version != wanted))
 
     async def model_for(self, agent: Agent) -> Assigned:
         """See :class:`services.reranker.ports.ModelsOfAgents`.
@@ -435,8 +447,11 @@ class Governor:
         try:
             pointer = await self._pool.run(self._store.pointer, Everyone())
         except ManifestError as error:
+            self._unreadable = True
+            self._failures += 1
             _log.error("what served all agents is not known: %s", error)
             return
+        self._unreadable = False
         if pointer == self._all:
             return
         self._all = pointer
@@ -447,6 +462,7 @@ class Governor:
                 elif self._model is None or self._model.version != version:
                     self._model = await self._load(version)
             except MeshError as error:
+                self._failures += 1
                 _log.error("an earlier version is served: %s", error.message, extra={"version": version})
                 continue
             if self._model is not None:

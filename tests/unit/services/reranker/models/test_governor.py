@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from pathlib import Path
@@ -214,14 +214,36 @@ async def test_a_pointer_that_cannot_be_read_leaves_what_serves(world: World, tm
     await world.governor.promote(version, tenant=DEFAULT_TENANT)
     (tmp_path / "serving" / "all.json").write_text("{")
     (tmp_path / "serving" / "touch").write_text("")
-    await asyncio.sleep(0.1)
+    await _until(world.governor.stale)
+    assert world.governor.failures == 1
     assert (await world.governor.model_for(ANN)).version == version
     later = world.another()
     await later.start(None)
     with pytest.raises(FailedPrecondition):
         await later.model_for(ANN)
+    assert later.stale()
     assert (await later.promote(version, tenant=DEFAULT_TENANT)).serving
+    await _until(lambda: not later.stale())
+    await _until(lambda: not world.governor.stale())
     await later.close()
+
+
+async def test_it_is_told_that_an_earlier_version_serves_than_was_promoted(world: World) -> None:
+    good, broken = world.keep("0.1"), world.keep("broken")
+    await world.governor.promote(good, tenant=DEFAULT_TENANT)
+    assert (world.governor.stale(), world.governor.failures) == (False, 0)
+    world.store.set_pointer(Everyone(), Pointer(broken, (good,)))
+    await _until(world.governor.stale)
+    await _until(lambda: world.governor.failures == 1)
+    assert (await world.governor.model_for(ANN)).version == good
+    await world.governor.rollback(Everyone())
+    assert not world.governor.stale()
+
+
+async def _until(reached: Callable[[], bool]) -> None:
+    async with asyncio.timeout(30):
+        while not reached():
+            await asyncio.sleep(0.01)
 
 
 async def test_old_versions_are_removed_while_others_serve(
