@@ -6,15 +6,19 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+import urllib.request
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+from cryptography import x509
+from prometheus_client.parser import text_string_to_metric_families
 
 from meshkit.errors import MeshError, PermissionDenied, Unauthenticated
 from ragmesh import Addresses, Client, Done, Passage
-from ragmesh.mesh import MeshSettings, launch, stop
+from ragmesh.mesh import SERVICES, MeshSettings, launch, stop
+from tests.prometheus import reserved_ports
 
 pytestmark = [pytest.mark.mesh, pytest.mark.timeout(900)]
 
@@ -31,6 +35,8 @@ class Secured:
     addresses: Addresses
     folder: Path
     keys: dict[str, str]
+    pages: Mapping[str, str]
+    """Where each service shows its metrics."""
 
 
 def command(*arguments: str) -> str:
@@ -71,11 +77,15 @@ def secured(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Secured]:
         "RAGMESH_API_KEYS": str(file),
         "RAGMESH_API_KEY": keys["mesh"],
     }
-    state = launch(MeshSettings(home=home, port=0, start_s=600, environment=environment))
-    try:
-        yield Secured(Addresses(**state.addresses), certs, keys)
-    finally:
-        stop(home)
+    with reserved_ports(len(SERVICES)) as ports:
+        shown = {one.name: port for one, port in zip(SERVICES, ports, strict=True)}
+        environment |= {f"{one.prefix}METRICS_PORT": str(shown[one.name]) for one in SERVICES}
+        state = launch(MeshSettings(home=home, port=0, start_s=600, environment=environment))
+        try:
+            pages = {name: f"http://127.0.0.1:{port}/metrics" for name, port in shown.items()}
+            yield Secured(Addresses(**state.addresses), certs, keys, pages)
+        finally:
+            stop(home)
 
 
 def client(secured: Secured, monkeypatch: pytest.MonkeyPatch, key: str | None) -> Client:
@@ -134,6 +144,45 @@ def test_without_tls_there_is_no_connection(secured: Secured, monkeypatch: pytes
     with Client(secured.addresses, timeout=20) as plain, pytest.raises(MeshError) as refused:
         plain.collections()
     assert refused.value.reason in ("UNREACHABLE", "UNAVAILABLE")
+
+
+def told(url: str) -> dict[tuple[str, str], float]:
+    """What a page tells of certificates, by role, and of files that are read again."""
+    with urllib.request.urlopen(url, timeout=60) as page:  # noqa: S310 - our own server
+        families = list(text_string_to_metric_families(page.read().decode()))
+    return {
+        (sample.name, sample.labels.get("role") or sample.labels["file"]): sample.value
+        for family in families
+        for sample in family.samples
+        if sample.name.startswith(("ragmesh_certificate_", "ragmesh_reload_stale"))
+    }
+
+
+def test_every_service_tells_when_its_certificate_ends_and_whether_its_files_are_in_force(
+    secured: Secured,
+) -> None:
+    shown = x509.load_pem_x509_certificate((secured.folder / "orchestrator.pem").read_bytes())
+    end, keys = shown.not_valid_after_utc.timestamp(), secured.folder.parent / "keys.toml"
+    for name, url in secured.pages.items():
+        found = told(url)
+        roles = {
+            role: at for (metric, role), at in found.items() if metric.startswith("ragmesh_certificate_")
+        }
+        callers = {"client": end} if name in ("orchestrator", "reranker") else {}
+        assert roles == {"server": end, "authority": roles["authority"], **callers}, name
+        files = {file: value for (metric, file), value in found.items() if metric == "ragmesh_reload_stale"}
+        models = {"models": 0.0} if name == "reranker" else {}
+        assert files == {"certificate": 0.0, "api_keys": 0.0, **models}, name
+    good = keys.read_bytes()
+    try:
+        keys.write_text("[[key")
+        deadline = time.monotonic() + 60
+        for url in secured.pages.values():
+            while told(url)["ragmesh_reload_stale", "api_keys"] != 1:
+                assert time.monotonic() < deadline, url
+                time.sleep(0.1)
+    finally:
+        keys.write_bytes(good)
 
 
 def test_the_command_line_goes_through_the_same_door(secured: Secured) -> None:

@@ -31,6 +31,7 @@ WITHOUT: Final = {
     "ragmesh_admission_wait_duration_seconds_bucket": "nobody had to wait at a door",
     "ragmesh_ask_degradations_total": "every stage answered",
     "stage:ragmesh_ask_degradations:ratio_rate15m": "every stage answered",
+    "ragmesh_certificate_expires_timestamp_seconds": "nothing speaks TLS",
     "instance:ragmesh_reranker_model_behind_feedback:seconds": "the store is looked at every 30 s",
     "ragmesh_generator_waiting": TRITON,
     "ragmesh_generator_written_tokens_total": TRITON,

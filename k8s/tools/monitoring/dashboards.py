@@ -230,6 +230,46 @@ OVERVIEW: Final = Dashboard(
             ],
         ),
         Row(
+            "Certificates and files",
+            [
+                Panel(
+                    "Time until a certificate ends",
+                    "Of the certificate that the next handshake uses; of authorities, the last that is trusted. Empty without TLS.",
+                    "s",
+                    [
+                        Query(
+                            "min by (service_name, role) (ragmesh_certificate_expires_timestamp_seconds{$here}) - time()",
+                            "{{service_name}} {{role}}",
+                        )
+                    ],
+                    lines=[(2 * 86_400, "red"), (14 * 86_400, "orange")],
+                ),
+                Panel(
+                    "Files that are not in force",
+                    "1 where what was there before a change is in force, since what is there now cannot be used.",
+                    "short",
+                    [
+                        Query(
+                            "max by (service_name, file) (ragmesh_reload_stale{$here})",
+                            "{{service_name}} {{file}}",
+                        )
+                    ],
+                    most=1,
+                ),
+                Panel(
+                    "Changes that could not be used",
+                    "Within an hour, by service and file.",
+                    "short",
+                    [
+                        Query(
+                            "max by (service_name, file) (increase(ragmesh_reload_failures_total{$here}[1h]))",
+                            "{{service_name}} {{file}}",
+                        )
+                    ],
+                ),
+            ],
+        ),
+        Row(
             "Processes",
             [
                 Panel(
