@@ -88,7 +88,7 @@ breaking: install # The contract of main still holds
 bench: install ## Measure against the floors, side by side, and write docs/benchmarks.md
 	$(BIN)/python -m benchmarks
 
-load-test: install ## Load a mesh of its own until it is full, and write docs/bench.md and docs/capacity.md (half an hour)
+load-test: install ## Load a mesh of its own until it is full, and write docs/bench.md and docs/capacity.md (an hour)
 	$(BIN)/python -m benchmarks.load_test
 
 chaos: install ## Kills, stops and a bad network for ten minutes, on every service and the database
@@ -98,7 +98,7 @@ rolling: install ## Replace every service while 50 asks are in flight
 	RAGMESH_ROLLING_ASKS=50 $(BIN)/python -m pytest -s tests/faults/test_rolling.py
 
 soak: install ## An hour of load: memory and descriptors
-	RAGMESH_SOAK_MESH_S=3600 $(BIN)/python -m pytest -s tests/faults/test_soak.py
+	RAGMESH_SOAK_MESH_S=$${RAGMESH_SOAK_MESH_S:-3600} $(BIN)/python -m pytest -s tests/faults/test_soak.py
 
 fuzz: install ## Odd requests to every method and odd bytes to every reader, by the hundred thousand
 	$(BIN)/python -m pip install -q -c constraints.txt -e '.[fuzz]'

@@ -2,7 +2,7 @@
 
 ``python -m benchmarks.load_test`` starts a mesh of its own on free ports, with the demo corpus, ramps it to
 its knee, sweeps its settings, and fills the measured parts of both pages and the pictures in docs/bench/. It
-takes about half an hour of a machine on which nothing else runs; ``--quick`` is for trying it out and writes
+takes about an hour of a machine on which nothing else runs; ``--quick`` is for trying it out and writes
 nothing.
 """
 
