@@ -44,7 +44,8 @@ def run_figures(run: Run) -> Mapping[str, Figure]:
         found["latency"] = state(draw_latency(run), stated)
     if any(one.stages_ms() for one in run.steps):
         found["waterfall"] = state(draw_waterfall(run), stated)
-    if len([one for one in run.steps if _point(one) is not None]) > 1 and run.way == "sweep":
+    dials = {one.step.settings.alpha for one in run.steps if _point(one) is not None}
+    if len(dials) > 1 and run.way == "sweep":
         found["front"] = state(draw_front(run), stated)
     return found
 
@@ -119,7 +120,7 @@ def draw_front(run: Run) -> Figure:
     front = set(pareto_front(values * np.array([1.0, -1.0, 1.0])))
     slowest = values[:, 2].max()
     with styled():
-        made, axes = figure(COLUMN_INCHES, 2.9)
+        made, axes = figure(COLUMN_INCHES, 3.2)
         for place, (disparity, utility, latency) in enumerate(values):
             size = 3.0 + 9.0 * math.sqrt(latency / slowest)
             colour = series(0)[0]
@@ -140,17 +141,22 @@ def draw_front(run: Run) -> Figure:
             axes.plot([], [], "o", color=series(0)[0], markerfacecolor=face, label=label)
         axes.set_xlabel("disparity: EE-D, of its bound")
         axes.set_ylabel("expected utility")
-        axes.margins(0.14)
+        axes.margins(x=0.5, y=0.15)
         axes.grid(visible=True, color=FAINT)
         axes.xaxis.set_major_formatter(plain_numbers())
         axes.yaxis.set_major_formatter(plain_numbers())
         legend_below(made, axes)
         names = [
-            (values[place, 0], values[place, 1], f"{points[place][0].step.name}: {values[place, 2]:.0f} ms")
+            (values[place, 0], values[place, 1], f"{_short(points[place][0])}: {values[place, 2]:.0f} ms")
             for place in [*fast, *(set(range(len(points))) - front)]
         ]
         name_points(made, axes, names)
     return made
+
+
+def _short(measured: Measured) -> str:
+    """A setting's name for a crowded picture."""
+    return measured.step.name.replace("alpha=none", "no α").replace("alpha=", "α ")
 
 
 def _parts(steps: list[Measured]) -> tuple[list[str], list[dict[str, float]]]:

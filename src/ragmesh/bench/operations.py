@@ -130,6 +130,7 @@ class _Ask:
             "seed": number % 2**31,
             "k": settings.k,
             "depth": settings.n,
+            "rerank_depth": min(settings.n, len(item.passages) or settings.n),
             "retriever": settings.retriever,
             "reranker": settings.reranker,
             "model": settings.model,

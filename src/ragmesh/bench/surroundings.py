@@ -4,7 +4,7 @@ import asyncio
 import datetime
 import os
 import platform
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from importlib.metadata import PackageNotFoundError, version
 from typing import Final
 
@@ -58,14 +58,18 @@ async def served(addresses: Addresses, settings: Settings) -> dict[str, str]:
     return found
 
 
-def asked(settings: Settings) -> Mapping[str, str]:
-    """What every call asks for, as people read it."""
-    dial = "deterministic"
-    if settings.alpha is not None:
-        dial = f"α = {settings.alpha:g}, {settings.samples or 'the default'} rankings"
+def asked(settings: Settings, varied: Collection[str] = ()) -> Mapping[str, str]:
+    """What every call asks for, as people read it; what is ``varied`` between steps stands in their names."""
+    drawn = f"{settings.samples or 'the default'} rankings"
+    if "alpha" in varied:
+        dial = f"by α, {drawn} where there is one"
+    else:
+        dial = "deterministic" if settings.alpha is None else f"α = {settings.alpha:g}, {drawn}"
+    sizes = {"N": "N varied" if "N" in varied else f"N = {settings.n}"}
+    sizes["k"] = "k varied" if "k" in varied else f"k = {settings.k}"
     found = {
         "operation": settings.operation,
-        "N, k": f"{settings.n}, {settings.k}",
+        "passages": ", ".join(sizes.values()),
         "rankings": dial,
         "reranker": settings.reranker or "the mesh's default",
         "retriever": settings.retriever or "the mesh's default",

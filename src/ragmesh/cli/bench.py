@@ -433,7 +433,8 @@ async def _measured(
     from ragmesh.bench.witness import Witness
 
     stop = asyncio.Event()
-    facts = {**asked(plan.settings), **await served(addresses, plan.settings), **machine()}
+    varied = [name for name, _ in plan.varied]
+    facts = {**asked(plan.settings, varied), **await served(addresses, plan.settings), **machine()}
     pids, scrapes = watched
     if not pids:
         pids = _mesh_processes(addresses)

@@ -80,6 +80,17 @@ def test_a_sweep_has_a_step_for_each_setting_and_a_front(mesh: ScriptedMesh, tmp
     sampled = {(one.HasField("sampling"), one.k) for one in mesh.orchestrator.requests[1:]}
     assert sampled == {(False, 1), (False, 2), (True, 1), (True, 2)}
     assert (out / "front.png").read_bytes().startswith(b"\x89PNG")
+    facts = json.loads((out / "report.json").read_text(encoding="utf-8"))["facts"]
+    assert facts["passages"] == "N = 100, k varied"
+    assert facts["rankings"] == "by α, 3 rankings where there is one"
+
+
+def test_n_is_how_many_are_found_and_how_many_are_reranked(mesh: ScriptedMesh, tmp_path: Path) -> None:
+    out = tmp_path / "run"
+    assert _bench("sweep", "ask", "--out", out, "--vary", "N=20,50,100", *QUICK) == 0
+    sizes = {(one.depth, one.rerank_depth) for one in mesh.orchestrator.requests[1:]}
+    assert sizes == {(20, 20), (50, 50), (100, 100)}
+    assert not (out / "front.png").exists()  # without a dial there is no tradeoff
 
 
 def test_a_trace_is_played(mesh: ScriptedMesh, tmp_path: Path) -> None:
