@@ -388,7 +388,10 @@ def ensemble(
             one, default_collection=default_collection, default_reranker=default_reranker, sources=sources
         )
         members.append(of_member)
-    return EnsembleAsk(members[0], tuple(members), roster.voting(request.agent.task_id))
+    name = request.ensemble.name or ", ".join(roster.members)
+    if len(name.encode()) > MAX_NAME_BYTES:
+        name = name.encode()[: MAX_NAME_BYTES - len("…".encode())].decode(errors="ignore") + "…"
+    return EnsembleAsk(members[0], tuple(members), roster.voting(request.agent.task_id), name)
 
 
 def vote_start(question: str, voting: Voting) -> evaluator_pb.VoteAnytimeRequest:
@@ -499,6 +502,8 @@ def observation(value: Observation, *, with_text: bool) -> bytes:
         ),
         stage_times=_stage_times(value.stage_ms),
         degradations=[degradation(one) for one in value.degradations],
+        ranking_retrievers=value.retrievers,
+        vote_winner=value.vote_winner,
     )
     add = message.candidates.add
     told = set(value.ranked.contexts.rows.ravel().tolist()) if with_text and labels.references else set()

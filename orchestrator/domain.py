@@ -365,11 +365,15 @@ class Finished:
 
 @dataclass(frozen=True, slots=True)
 class EnsembleAsk:
-    """One question for several expressions, each as an ask of its own; ``voting`` has a weight for each."""
+    """One question for several expressions, each as an ask of its own; ``voting`` has a weight for each.
+
+    ``name`` is that of the settings, or made of the expressions.
+    """
 
     ask: Ask
     members: tuple[Ask, ...]
     voting: Voting
+    name: str
 
 
 class Policy(Enum):
@@ -451,7 +455,11 @@ AuditEvent: TypeAlias = Settled | Sampled | LevelReported | Degraded | Finished
 
 @dataclass(frozen=True, slots=True)
 class Observation:
-    """What one ask showed and said; ``observed_at_us`` is microseconds since 1970 (UTC)."""
+    """What one ask showed and said; ``observed_at_us`` is microseconds since 1970 (UTC).
+
+    Of an ensemble's vote ``retrievers`` names the members, whose places the samples of the answers are, and
+    ``vote_winner`` is an index into the answers.
+    """
 
     ask: Ask
     pool: Pool
@@ -461,3 +469,5 @@ class Observation:
     degradations: Sequence[Degraded] = ()
     observed_at_us: int = field(default=0)
     conversation: object | None = None
+    retrievers: tuple[str, ...] = ()
+    vote_winner: int | None = None

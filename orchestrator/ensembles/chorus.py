@@ -159,14 +159,15 @@ class Chorus:
             clock.took(Stage.GENERATE, began)
             if not any(member.answered for member in members):
                 raise next(member.failed.error for member in members if member.failed is not None)
-            yield poll.final()
+            voted = poll.final()
+            yield voted
         finally:
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
             await shared.close()
             poll.close()
-        async for event in self._close(ensemble, members, clock):
+        async for event in self._close(ensemble, members, voted, clock):
             yield event
 
     async def _member(
@@ -242,24 +243,19 @@ class Chorus:
         member.answered = Answered(answer, (), citations(answer.text, member.passages), member.name)
 
     async def _close(
-        self, ensemble: EnsembleAsk, members: Sequence[_Member], clock: Clock
+        self, ensemble: EnsembleAsk, members: Sequence[_Member], voted: Voted, clock: Clock
     ) -> AsyncGenerator[Event, None]:
-        """Reports what the members were shown, and observes each as an ask of its own."""
+        """Reports what the members were shown, and observes each as an ask of its own, and the vote."""
         began = time.perf_counter()
         ranked = [member for member in members if member.pool is not _NOTHING]
         posts = []
         if ensemble.ask.observe:
             for member in ranked:
                 answers = [replace(member.answered, samples=(0,))] if member.answered is not None else []
-                last = member is ranked[-1]
                 posts.append(
                     self._posts.begin(
                         Observation(
-                            replace(
-                                member.ask,
-                                id=f"{ensemble.ask.id}-{member.place}",
-                                want_report=ensemble.ask.want_report and last,
-                            ),
+                            replace(member.ask, id=f"{ensemble.ask.id}-{member.place}", want_report=False),
                             member.pool,
                             member.ranked,
                             answers,
@@ -269,6 +265,7 @@ class Chorus:
                         )
                     )
                 )
+            posts.append(self._posts.begin(_vote(ensemble, members, voted, clock)))
         pool, shown = _together(ranked)
         said = [member.answered for member in ranked if member.answered is not None]
         exposure = await self._pool.run(measure_shown, pool, shown, said, ensemble.ask.labels)
@@ -371,6 +368,24 @@ class _Poll:
 
 _NOTHING = Pool((), np.empty(0), np.empty((1, 0), dtype=np.int64), None, "", "")
 _NO_CONTEXT = Contexts(np.empty((1, 0), dtype=np.int64), None)
+
+
+def _vote(ensemble: EnsembleAsk, members: Sequence[_Member], voted: Voted, clock: Clock) -> Observation:
+    """What was said in the end, and by whose agreement; what was shown is in the members' observations."""
+    answers = [
+        replace(member.answered, samples=(member.place,)) for member in members if member.answered is not None
+    ]
+    winner = next((at for at, one in enumerate(answers) if one.member == voted.member), None)
+    return Observation(
+        replace(ensemble.ask, id=f"{ensemble.ask.id}-vote"),
+        replace(_NOTHING, retriever=ensemble.name),
+        Ranked(_NO_CONTEXT, "none", ""),
+        answers,
+        dict(clock.stage_ms),
+        observed_at_us=time.time_ns() // 1000,
+        retrievers=tuple(member.name for member in members),
+        vote_winner=winner,
+    )
 
 
 def _depths(ensemble: EnsembleAsk) -> dict[Origin, int]:

@@ -26,9 +26,10 @@ def measure(observation: Observation) -> Measurement:
     Exposure is that of the contexts the generator was given: k is their length, and the items are the
     candidates and, with exposure 0, useful passages that were not even candidates. So a retriever that misses
     what is useful pays for it in EE-R instead of being left out of the mean. The rankings of an ensemble's
-    retrievers are measured like samples. Expected utility is the mean over the samples that have an answer.
-    Without candidates or context exposure is undefined, without useful passages EE-R is, and without
-    references or answers expected utility is.
+    retrievers are measured like samples. Expected utility is the mean over the samples that have an answer;
+    where there was a vote it is that of the answer which won, as that is what was said. Without candidates or
+    context exposure is undefined, without useful passages EE-R is, and without references or answers expected
+    utility is.
 
     The vote's agreement is the share of the other samples' answers that hold the winner's words or are held
     by them; without a winner or another answer it is undefined. Errors are shares of the answered samples,
@@ -51,7 +52,7 @@ def measure(observation: Observation) -> Measurement:
             "ee_d_norm": None if exposure is None else _defined(exposure.ee_d_norm),
             "ee_r": None if exposure is None else _defined(exposure.ee_r),
             "ee_r_norm": None if exposure is None else _defined(exposure.ee_r_norm),
-            "expected_utility": None if utilities is None else float(np.average(utilities, weights=weights)),
+            "expected_utility": _expected_utility(observation, utilities),
             "vote_agreement": _vote_agreement(observation),
             **_errors(observation, utilities),
             **_conversation(observation),
@@ -72,6 +73,14 @@ def _exposure(observation: Observation) -> ExposureMetrics | None:
     mask = [passage_id in useful for passage_id in observation.passage_ids]
     missed = len(useful) - sum(mask)
     return exposure_metrics(observation.shown, mask + [True] * missed, k=k)
+
+
+def _expected_utility(observation: Observation, utilities: FloatArray | None) -> float | None:
+    if utilities is None:
+        return None
+    if observation.vote_winner is not None:
+        return float(utilities[observation.vote_winner])
+    return float(np.average(utilities, weights=[len(answer.samples) for answer in observation.answers]))
 
 
 def _utilities(observation: Observation) -> FloatArray | None:

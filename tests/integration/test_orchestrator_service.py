@@ -1001,8 +1001,12 @@ async def test_an_ensemble_from_end_to_end(mesh: Mesh) -> None:
     # The collection and the search are asked once each, and its list is reranked once.
     assert sorted(one.web or one.collection for one in mesh.retriever.asked) == ["searx", "wiki"]
     assert len(mesh.reranker.asked) == 1
-    report = await mesh.observed(5)
-    assert (report.num_observations, report.num_unanswered) == (5, 0)
+    # Five members, and the vote over them.
+    report = await mesh.observed(6)
+    assert (report.num_observations, report.num_unanswered) == (6, 0)
+    assert (votes[-1].member, votes[-1].answer) == ("Wiki@2", "river0.")
+    # One of the four others says the same.
+    assert (report.vote_agreement.count, report.vote_agreement.mean) == (1, pytest.approx(1 / 4))
 
 
 async def test_a_late_member_of_an_ensemble_is_missing_in_the_vote(mesh: Mesh) -> None:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Sequence
 from typing import Final
 
+import numpy as np
+
 from meshkit import checks
 from meshkit.errors import InvalidField
 from ragmesh.common.v1 import common_pb2
@@ -22,6 +24,7 @@ from services.evaluator.domain import (
 MAX_CANDIDATES: Final = 1000
 """Most candidates of an observation."""
 _LARGEST_SEED: Final = 2**63 - 1
+_MAX_VOTERS: Final = 1000
 _STAGES: Final[dict[int, Stage]] = {
     common_pb2.STAGE_RETRIEVE: Stage.RETRIEVE,
     common_pb2.STAGE_RERANK: Stage.RERANK,
@@ -49,6 +52,8 @@ def observation(message: pb.Observation, *, now_us: int) -> Observation:
         raise InvalidField("seed", f"must be in [0, 2^63 - 1], got {message.seed}")
     passage_ids, providers, texts = _candidates(message.candidates)
     shown = fields.rankings("shown", message.shown, len(passage_ids))
+    if not message.shown.depth and len(message.ranking_retrievers) > 1:
+        shown = np.empty((min(len(message.ranking_retrievers), _MAX_VOTERS), 0), dtype=np.int64)
     _ranking_retrievers(message.ranking_retrievers, len(shown))
     return Observation(
         id=message.id,

@@ -280,7 +280,8 @@ class Observation(_message.Message):
     seed: _builtins.int
     """Seed of the sampling; unset for a deterministic ranking. Unit: none. Range: [0, 2^63 - 1]."""
     vote_winner: _builtins.int
-    """The answer that won the vote; unset if there was none.
+    """The answer that won the vote, which is what was said: expected utility is its utility. Unset if there was
+    no vote.
     Unit: zero-based index into the answers. Range: [0, number of answers - 1].
     """
     trace_context: _builtins.str
@@ -318,7 +319,10 @@ class Observation(_message.Message):
 
     @_builtins.property
     def ranking_retrievers(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
-        """The retriever of each ranking, where an ensemble of retrievers answered; empty if `retriever` made all."""
+        """The retriever of each ranking, where an ensemble of retrievers answered; empty if `retriever` made all.
+        With rankings of depth 0 there are as many rankings of nothing as names, at most 1,000: so a vote is told
+        of whose members are observed one by one, what they were shown among them.
+        """
 
     @_builtins.property
     def conversation(self) -> Global___ObservedConversation:

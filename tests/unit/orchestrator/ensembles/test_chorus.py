@@ -12,6 +12,7 @@ import pytest
 
 from meshkit.deadline import Deadline
 from meshkit.errors import FailedPrecondition, MeshError, Unavailable
+from orchestrator import codec
 from orchestrator.domain import (
     Action,
     Answered,
@@ -26,6 +27,7 @@ from orchestrator.domain import (
     Retrieved,
     Voted,
 )
+from ragmesh.evaluator.v1 import evaluator_service_pb2 as evaluator_pb
 from tests.unit.orchestrator.fakes import Mesh, ensemble, passage
 
 E = TypeVar("E")
@@ -199,14 +201,43 @@ async def test_each_member_is_observed_as_an_ask_of_its_own(mesh: Mesh) -> None:
         ("Wiki@2", "run", 1),
         ("SE@1", "run", 1),
         ("ReFree", "run", 1),
+        ("Wiki@2, SE@1, ReFree", "run", 3),
     ]
-    assert len({one.ask.id for one in mesh.observer.posted}) == 3
+    assert len({one.ask.id for one in mesh.observer.posted}) == 4
     (report,) = _all(events, Reported)
     # Of three members one shows w0 and w1 each, one s0: each has a third; m = 1 useful, k = 2.
     assert sorted(report.exposure.per_passage.tolist())[-3:] == pytest.approx([1 / 3, 1 / 3, 1 / 3])
     assert report.exposure.ee_d_norm == pytest.approx(3 * (1 / 3) ** 2 / 2)
     # Rhine against the Rhine is right after SQuAD's normalisation, the other two are wrong.
     assert report.exposure.expected_utility == pytest.approx((1 + 0 + 0) / 3)
+
+
+async def test_the_vote_is_observed_with_its_winner_and_who_is_missing(mesh: Mesh) -> None:
+    mesh.retriever.errors = {"searx": AWAY}
+    asked = ensemble("Wiki@2", "SE@1", "News@1", "ReFree", labels={"references": ["Rhine"]}, want_report=True)
+    events = await mesh.ensemble(asked)
+    *members, vote = mesh.observer.posted
+    assert [one.ask.want_report for one in (*members, vote)] == [False, False, False, True]
+    assert vote.ask.id == f"{asked.ask.id}-vote"
+    assert vote.retrievers == ("Wiki@2", "SE@1", "News@1", "ReFree")
+    assert [(one.member, one.samples) for one in vote.answers] == [
+        ("Wiki@2", (0,)),
+        ("News@1", (2,)),
+        ("ReFree", (3,)),
+    ]
+    assert vote.vote_winner is not None
+    assert vote.answers[vote.vote_winner].member == _all(events, Voted)[-1].member
+    message = evaluator_pb.Observation.FromString(codec.observation(vote, with_text=False))
+    assert (message.shown.depth, len(message.candidates), message.vote_winner) == (0, 0, vote.vote_winner)
+    assert list(message.ranking_retrievers) == list(vote.retrievers)
+    assert message.retriever == "Wiki@2, SE@1, News@1, ReFree"
+
+
+async def test_an_ensemble_of_many_long_expressions_has_a_name_that_fits() -> None:
+    asked = ensemble(*(f"({'Wiki@2&' * 9}Wiki@{depth})@RR@1" for depth in range(3, 9)))
+    assert len(asked.name.encode()) <= 128
+    assert asked.name.startswith("(Wiki@2&")
+    assert asked.name.endswith("…")
 
 
 async def test_leaving_early_stops_every_member(mesh: Mesh) -> None:

@@ -151,6 +151,29 @@ def test_agreement_is_over_the_other_samples(winner: int | None, agreement: floa
     )
 
 
+def test_what_won_the_vote_is_what_was_said() -> None:
+    answers = (SampledAnswer("Rhine", (0,)), SampledAnswer("Elbe", (1, 2)))
+    shown: list[list[int]] = [[], [], []]
+    labels = Labels(references=("the Rhine",))
+    utilities = {
+        winner: measure(_observation(shown, labels=labels, answers=answers, vote_winner=winner)).quantities[
+            "expected_utility"
+        ]
+        for winner in (0, 1, None)
+    }
+    assert utilities == {0: 1.0, 1: 0.0, None: pytest.approx((1 + 0 + 0) / 3)}
+
+
+def test_a_vote_shows_nothing_by_itself() -> None:
+    answers = (SampledAnswer("Rhine", (0,)), SampledAnswer("Elbe", (2,)))
+    measured = measure(_observation([[], [], []], answers=answers, vote_winner=0))
+    assert (measured.num_rankings, measured.num_unanswered) == (3, 1)
+    assert measured.quantities["ee_d"] is None
+    assert (measured.providers, measured.passages) == (None, None)
+    # The one other answer is another.
+    assert measured.quantities["vote_agreement"] == 0.0
+
+
 def test_one_vote_agrees_with_nobody() -> None:
     answers = (SampledAnswer("Rhine", (0,)),)
     assert measure(_observation([[0]], answers=answers, vote_winner=0)).quantities["vote_agreement"] is None

@@ -94,6 +94,21 @@ def test_no_context_is_one_ranking_of_nothing() -> None:
     assert observations.observation(message, now_us=0).shown.shape == (1, 0)
 
 
+def test_a_vote_has_a_ranking_of_nothing_for_each_of_its_members() -> None:
+    message = _message()
+    message.ClearField("candidates")
+    message.ClearField("shown")
+    message.ranking_retrievers[:] = ["bm25", "dense", "splade"]
+    message.answers[0].samples[:] = [0, 2]
+    assert observations.observation(message, now_us=0).shown.shape == (3, 0)
+    message.answers[0].samples[:] = [3]
+    with pytest.raises(InvalidField, match="below the number of rankings, 3"):
+        observations.observation(message, now_us=0)
+    message.ranking_retrievers[:] = [f"r{i}" for i in range(1001)]
+    with pytest.raises(InvalidField, match="one per ranking, 1000; 1001 are given"):
+        observations.observation(message, now_us=0)
+
+
 Broken = Callable[[pb.Observation], object]
 
 BROKEN: list[tuple[str, Broken]] = [
