@@ -19,7 +19,7 @@ from services.retriever.backends.segments.manifest import Name, SegmentManifest
 from services.retriever.backends.segments.merge import Plan
 from services.retriever.backends.segments.segment import Segment
 from services.retriever.backends.segments.selection import gathered, merged
-from services.retriever.backends.segments.snapshot import SegmentSnapshot
+from services.retriever.backends.segments.snapshot import OfVersion, SegmentSnapshot
 from services.retriever.backends.splade.postings import ImpactPostings, SparseVector
 from services.retriever.domain import Filter, Scored, Unranked
 from services.retriever.ports import Snapshot
@@ -31,7 +31,7 @@ _KEPT_S: Final = 30 * 24 * 3600
 _log = logging.getLogger("ragmesh.retriever.splade")
 
 
-class SegmentedImpacts:
+class SegmentedImpacts(OfVersion):
     """The weights of one version.
 
     Args:
@@ -41,7 +41,7 @@ class SegmentedImpacts:
     """
 
     def __init__(self, snapshot: SegmentSnapshot, postings: Sequence[ImpactPostings], kernel: Kernel) -> None:
-        self._snapshot = snapshot
+        super().__init__(snapshot)
         self._postings = postings
         self._kernel = kernel
 

@@ -10,7 +10,7 @@ import numpy as np
 from services.retriever.backends.bm25.kernel import Asked, Counts, Kernel
 from services.retriever.backends.bm25.weighting import Okapi, Weighting, average_length
 from services.retriever.backends.segments.selection import gathered, merged
-from services.retriever.backends.segments.snapshot import SegmentSnapshot
+from services.retriever.backends.segments.snapshot import OfVersion, SegmentSnapshot
 from services.retriever.domain import Filter, IntArray, Scored, Unranked
 from services.retriever.ports import Snapshot
 
@@ -24,7 +24,7 @@ def index(snapshot: Snapshot, weighting: Weighting, kernel: Kernel) -> Segmented
     return SegmentedIndex(snapshot, weighting, kernel)
 
 
-class SegmentedIndex:
+class SegmentedIndex(OfVersion):
     """Scores the passages of one version.
 
     How many passages hold a term, and how long they are on average, is summed over segments, less what is
@@ -37,7 +37,7 @@ class SegmentedIndex:
     """
 
     def __init__(self, snapshot: SegmentSnapshot, weighting: Weighting, kernel: Kernel) -> None:
-        self._snapshot = snapshot
+        super().__init__(snapshot)
         self._weighting = weighting
         self._kernel = kernel
 

@@ -9,7 +9,7 @@ import numpy as np
 from services.retriever.backends.bm25.postings import Postings, build
 from services.retriever.backends.bm25.reference import RankBm25Index
 from services.retriever.backends.bm25.weighting import Okapi, Weighting
-from services.retriever.backends.segments.snapshot import SegmentSnapshot
+from services.retriever.backends.segments.snapshot import OfVersion, SegmentSnapshot
 from services.retriever.backends.selection import best
 from services.retriever.domain import Filter, Scored, Unranked
 from services.retriever.ports import Snapshot
@@ -24,7 +24,7 @@ def index(snapshot: Snapshot, weighting: Weighting) -> ReferenceIndex | None:
     return ReferenceIndex(snapshot, weighting)
 
 
-class ReferenceIndex:
+class ReferenceIndex(OfVersion):
     """``rank_bm25`` over the passages of one version.
 
     Args:
@@ -33,7 +33,7 @@ class ReferenceIndex:
     """
 
     def __init__(self, snapshot: SegmentSnapshot, weighting: Okapi) -> None:
-        self._snapshot = snapshot
+        super().__init__(snapshot)
         self._rows = snapshot.rows()
         places = np.searchsorted(snapshot.offsets, self._rows, side="right") - 1
         names = [view.segment.terms.names() for view in snapshot.views]

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from functools import cached_property
 from threading import Lock
 from typing import Final
+from weakref import ref
 
 import numpy as np
 
@@ -177,3 +178,24 @@ def _mask(view: View, where: Filter) -> BoolArray:
 def _has(view: View, attribute: str) -> bool:
     rows = view.segment.attributes.rows_with(attribute)
     return bool(len(rows)) if view.alive is None else bool(view.alive[rows].any())
+
+
+class OfVersion:
+    """What is made of a version and kept for as long as others hold it, without holding it.
+
+    Such things are kept in dictionaries whose keys are weak. One that held its version would hold its own
+    key, and every version that was ever served would stay open.
+
+    Args:
+        snapshot: the version; who uses what is made of it holds it meanwhile.
+    """
+
+    def __init__(self, snapshot: SegmentSnapshot) -> None:
+        self._version = ref(snapshot)
+
+    @property
+    def _snapshot(self) -> SegmentSnapshot:
+        snapshot = self._version()
+        if snapshot is None:
+            raise ReferenceError("the version was let go of while it was being read")
+        return snapshot

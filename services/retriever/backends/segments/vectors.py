@@ -9,7 +9,7 @@ from weakref import WeakKeyDictionary
 import numpy as np
 
 from services.retriever.backends.segments.selection import gathered, merged
-from services.retriever.backends.segments.snapshot import SegmentSnapshot
+from services.retriever.backends.segments.snapshot import OfVersion, SegmentSnapshot
 from services.retriever.domain import Filter, Scored, Unranked, VectorArray
 from services.retriever.ports import Snapshot
 
@@ -59,7 +59,7 @@ class GpuShelf:
         return found
 
 
-class SegmentedVectors:
+class SegmentedVectors(OfVersion):
     """The vectors of one version.
 
     Args:
@@ -68,7 +68,7 @@ class SegmentedVectors:
     """
 
     def __init__(self, snapshot: SegmentSnapshot, indexes: Sequence[DenseIndex | None]) -> None:
-        self._snapshot = snapshot
+        super().__init__(snapshot)
         self._indexes = indexes
 
     def search(self, vector: VectorArray, n: int, where: Filter | None = None) -> Scored:
