@@ -31,6 +31,8 @@ WARM = 0.4
 # Of what a service has once it is warm, over the whole time: what is observed at random is within it.
 MOST_GROWTH = 0.1 if LASTS_S >= 600 else 0.5
 MOST_DESCRIPTORS = 20
+PASSAGES = 2000
+"""What each writer has at most, so that it is the same work for as long as it lasts, and not more and more data."""
 
 pytestmark = [
     pytest.mark.faults,
@@ -55,7 +57,7 @@ async def test_memory_and_descriptors_are_flat(postgres: Postgres, tmp_path: Pat
     memory: dict[str, list[float]] = defaultdict(list)
     descriptors: dict[str, list[float]] = defaultdict(list)
     async with World(tmp_path, postgres) as world:
-        load = Load(world.addresses, seen)
+        load = Load(world.addresses, seen, passages=PASSAGES)
         await load.begin()
         loop = asyncio.get_running_loop()
         begun = loop.time()

@@ -64,11 +64,14 @@ class Load:
     Args:
         addresses: where the services are.
         seen: what they note.
+        passages: most passages that a writer has; then it writes them anew, with other texts. None: it goes on
+            with more.
     """
 
-    def __init__(self, addresses: Addresses, seen: Seen) -> None:
+    def __init__(self, addresses: Addresses, seen: Seen, *, passages: int | None = None) -> None:
         self._addresses = addresses
         self._seen = seen
+        self._passages = passages
         self._ended = asyncio.Event()
         self._tasks: list[asyncio.Task[None]] = []
 
@@ -164,7 +167,8 @@ class Load:
         async with AsyncClient(self._addresses, timeout=TIMEOUT_S) as client:
             while not self._ended.is_set():
                 turn += 1
-                batch = [_passage(f"{turn}-{one}") for one in range(5)]
+                place = turn if self._passages is None else turn % (self._passages // 5)
+                batch = [_passage(f"{place}-{one}", turn) for one in range(5)]
 
                 async def write(batch: list[Passage] = batch) -> bool:
                     await client.ingest(batch, name, create=False, timeout=TIMEOUT_S)
@@ -192,5 +196,5 @@ def _item(id_: str, at: int) -> Feedback:
     )
 
 
-def _passage(id_: str) -> Passage:
-    return Passage(id=id_, text=f"What was written as {id_}.")
+def _passage(id_: str, turn: int = 0) -> Passage:
+    return Passage(id=id_, text=f"What was written as {id_} in turn {turn}.")
