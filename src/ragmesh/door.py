@@ -5,7 +5,8 @@ from typing import Final
 
 from meshkit.errors import MeshError
 
-_ATTEMPTS: Final = 6
+ATTEMPTS: Final = 6
+"""Most times that a call is sent."""
 # The last: the connection broke, as it does when a server ends. gRPC then refuses calls until another one
 # stands, which takes most of the pauses together on a machine that is busy with a successor's start.
 _TURNED_AWAY: Final = frozenset({"STARTING", "SHUTTING_DOWN", "CANCELLED", "UNREACHABLE"})
@@ -13,11 +14,13 @@ _FIRST_PAUSE_S: Final = 0.05
 
 
 class Door:
-    """Whether a call that failed was not let in, so that sending it again does nothing twice.
+    """Whether a call that failed may be sent again: nothing of it has reached its caller.
 
     An ask has effects, so it is not repeated as what only reads is; so has an audit. But a server that is
     being replaced says so before it begins anything, and the first event comes before the first effect: until
-    then it may be sent again, to the server's successor.
+    then it may be sent again, to the server's successor. Where a connection broke with the first event on its
+    way, the server may have gone on unseen. Then the model was shown two rankings, and both are observed, each as
+    an ask of its own.
 
     Args:
         timeout_s: for all attempts together. Seconds.
@@ -41,7 +44,7 @@ class Door:
 
     def opens_again(self, error: MeshError) -> bool:
         """Whether the call that failed so may be sent again; the pause before that doubles."""
-        if self._passed or error.reason not in _TURNED_AWAY or self._attempts >= _ATTEMPTS:
+        if self._passed or error.reason not in _TURNED_AWAY or self._attempts >= ATTEMPTS:
             return False
         if self._attempts > 1:
             self.pause_s *= 2

@@ -37,6 +37,7 @@ class Seen:
 
     Attributes:
         started: asks begun.
+        asked: their queries, each asked once.
         observed: ids of asks whose end said that their observation is kept.
         clean: asks that ended without any degradation.
         given: ids of feedback that was acknowledged.
@@ -48,6 +49,7 @@ class Seen:
     """
 
     started: int = 0
+    asked: set[str] = field(default_factory=set)
     observed: list[str] = field(default_factory=list)
     clean: int = 0
     given: list[str] = field(default_factory=list)
@@ -129,6 +131,7 @@ class Load:
 
                 async def ask(question: str = question, query_id: str = query_id) -> bool:
                     self._seen.started += 1
+                    self._seen.asked.add(query_id)
                     actions = []
                     asked = client.ask(
                         question, run_id=RUN, query_id=query_id, depth=5, k=2, timeout=TIMEOUT_S
