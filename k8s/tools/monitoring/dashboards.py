@@ -671,7 +671,8 @@ FAIRNESS: Final = Dashboard(
                     "Agreement of votes",
                     "Of ensembles: share of the other answers that agree with the one that won.",
                     "percentunit",
-                    [_series("ragmesh_fairness_vote_agreement")],
+                    # Of no one collection: each expression names its own.
+                    [Query("ragmesh_fairness_vote_agreement{$here}", "{{retriever}} {{generator}}")],
                     width=12,
                     most=1,
                 ),
