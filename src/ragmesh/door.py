@@ -19,8 +19,8 @@ class Door:
     An ask has effects, so it is not repeated as what only reads is; so has an audit. But a server that is
     being replaced says so before it begins anything, and the first event comes before the first effect: until
     then it may be sent again, to the server's successor. Where a connection broke with the first event on its
-    way, the server may have gone on unseen. Then the model was shown two rankings, and both are observed, each as
-    an ask of its own.
+    way, the server may have gone on unseen. Then the model was shown two rankings, and both are observed,
+    each under its own id.
 
     Args:
         timeout_s: for all attempts together. Seconds.
