@@ -51,6 +51,7 @@ class Postgres:
         self._command = [*self._as, server, "-D", self._data, "-p", str(self._port), "-h", "127.0.0.1"]
         self._command += ["-k", self._folder, *([] if durable else ["-c", "fsync=off"])]
         self._process: subprocess.Popen[bytes] | None = None
+        self._said_before = 0
 
     @property
     def url(self) -> str:
@@ -96,11 +97,13 @@ class Postgres:
         self._psql("DROP SCHEMA public CASCADE; CREATE SCHEMA public")
 
     def _spawn(self) -> subprocess.Popen[bytes]:
-        with self._log.open("wb") as log:
+        # Backends of the server before may still write: after what is there, and not over it.
+        self._said_before = self._log.stat().st_size if self._log.exists() else 0
+        with self._log.open("ab") as log:
             return subprocess.Popen(self._command, stdout=log, stderr=log, cwd=self._folder)
 
     def _said(self) -> str:
-        return self._log.read_text(errors="replace")[-2000:]
+        return self._log.read_bytes()[self._said_before :].decode(errors="replace")[-8000:]
 
     def _answers(self) -> bool:
         return self._psql("SELECT 1", check=False) == 0

@@ -26,6 +26,9 @@ from tests.triton_server import TritonServer, skip_where_impossible
 pytestmark = pytest.mark.timeout(600)
 
 PATIENCE_S = 60.0
+SPANS_S = 30.0
+TRIES = 3
+"""Once, on a busy machine, Triton sent no span of its only request within a minute."""
 
 
 class Collector:
@@ -63,7 +66,7 @@ class Collector:
 
     def of(self, trace: str) -> set[str]:
         """Names of the spans of a trace, waiting for the first."""
-        ends = time.monotonic() + PATIENCE_S
+        ends = time.monotonic() + SPANS_S
         while not (found := {name for one, name in self.spans if one == trace}) and time.monotonic() < ends:
             time.sleep(0.1)
         return found
@@ -96,12 +99,14 @@ async def test_a_request_is_one_trace_from_the_generator_into_triton(
     settings = {"RAGMESH_TRITON_TRACE_URL": collector.url}
     with TritonServer(tmp_path, {"t5": model}, settings=settings) as server:
         recorded, not_recorded = Telemetry.in_memory("generator"), Telemetry.in_memory("generator")
-        with recorded.tracer.start_as_current_span("text_completion t5") as above:
-            trace = format(above.get_span_context().trace_id, "032x")
-            await described(server.target, recorded)
+        traces = []
+        while len(traces) < TRIES and not (traces and collector.of(traces[-1])):
+            with recorded.tracer.start_as_current_span("text_completion t5") as above:
+                traces.append(format(above.get_span_context().trace_id, "032x"))
+                await described(server.target, recorded)
         await described(server.target, not_recorded)
-        assert collector.of(trace)
-    assert {one for one, _ in collector.spans} == {trace}
+        assert collector.of(traces[-1])
+    assert {one for one, _ in collector.spans} <= set(traces)
     assert not_recorded.spans() == ()
     span = recorded.spans()[0]
     assert (span.name, span.kind) == ("inference.GRPCInferenceService/ModelStreamInfer", SpanKind.CLIENT)
