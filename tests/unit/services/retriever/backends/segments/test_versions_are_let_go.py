@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 from functools import cache
 from pathlib import Path
+from typing import Literal
 from weakref import ref
 
 import pytest
@@ -21,8 +22,10 @@ from tests.unit.services.retriever.backends.segments.test_impacts import LetterE
 
 
 @pytest.mark.parametrize("engine", ["csr", "rank_bm25"])
-async def test_of_many_writes_only_the_last_version_stays_open(tmp_path: Path, engine: str) -> None:
-    settings = RetrieverSettings(home=tmp_path, encoder="", bm25_engine=engine)  # type: ignore[arg-type]
+async def test_of_many_writes_only_the_last_version_stays_open(
+    tmp_path: Path, engine: Literal["csr", "rank_bm25"]
+) -> None:
+    settings = RetrieverSettings(home=tmp_path, encoder="", bm25_engine=engine)
     encoder = CountingEncoder()
     analyzers = cache(analyzer)
     catalogue = Catalogue(settings, analyzers, encoder, LetterEncoder())  # type: ignore[arg-type]
