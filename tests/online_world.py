@@ -236,7 +236,7 @@ class World:
         """How queries' passages are ordered for an agent, best first."""
         parameters = await self.parameters(agent)
         return [
-            ranked(parameters.scores(_untold(self.stream.query(one), passages), agent), passages)
+            ranked(parameters.scores(self.stream.query(one), passages, agent), passages)
             for one in numbers
             for passages in [self.stream.candidates(one)]
         ]
@@ -251,7 +251,3 @@ class World:
             values += parameters.values([Lesson(self.stream.query(number), tuple(passages), useful)], agent)
         defined = [value for value in values if value == value]
         return sum(defined) / len(defined)
-
-
-def _untold(query: str, passages: Sequence[Passage]) -> Lesson:
-    return Lesson(query, tuple(passages), (0.0,) * len(passages))

@@ -12,7 +12,7 @@ from typing import Any, Final, cast
 from meshkit.lengths import by_length
 from services.reranker.backends.adapters import LowRankAdapter
 from services.reranker.backends.encoder import Encoder
-from services.reranker.domain import Agent
+from services.reranker.domain import Agent, Passage
 from services.reranker.models import tokens
 from services.reranker.models.manifest import FILE as MANIFEST
 from services.reranker.models.manifest import Kind
@@ -37,10 +37,10 @@ class Parameters:
     model: Encoder
     adapter: LowRankAdapter | None = None
 
-    def scores(self, lesson: Lesson, agent: Agent) -> list[float]:
-        """The score of each of a lesson's passages, [0, 1], as serving computes it."""
-        texts = [passage_text(one.title, one.text) for one in lesson.passages]
-        rows = self.model.rows(lesson.query, texts, agent)
+    def scores(self, query: str, passages: Sequence[Passage], agent: Agent) -> list[float]:
+        """The score of each passage, [0, 1], as serving computes it."""
+        texts = [passage_text(one.title, one.text) for one in passages]
+        rows = self.model.rows(query, texts, agent)
         found = [0.0] * len(rows)
         for batch in by_length([len(row.ids) for row in rows], _BATCH_TOKENS, size=_BATCH_ROWS):
             values = self.model.probabilities([rows[at] for at in batch], [self.adapter] * len(batch))
@@ -50,7 +50,7 @@ class Parameters:
 
     def values(self, lessons: Sequence[Lesson], agent: Agent) -> list[float]:
         """How well it orders each lesson, see :func:`~services.reranker.online.comparison.order_value`."""
-        return [order_value(self.scores(one, agent), one.usefulness) for one in lessons]
+        return [order_value(self.scores(one.query, one.passages, agent), one.usefulness) for one in lessons]
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,8 @@ from services.reranker.online.lessons import Lesson
 from services.reranker.online.settings import OnlineSettings
 from services.reranker.training.learning import Example, Learned, Options, learn
 
-_ADAPTER_RATE: Final = 1e-3
+ADAPTER_RATE: Final = 1e-3
+"""Learning rate of an adapter, half of which begins at zero."""
 _FULL_RATE: Final = 1e-5
 _MICRO_BATCH: Final = 32
 
@@ -36,7 +37,7 @@ def options_of(settings: OnlineSettings) -> Options:
     """How is learned, as settings say. Ids are never withheld online (section 5.1)."""
     rate = settings.learning_rate
     if rate is None:
-        rate = _ADAPTER_RATE if settings.parameters == "adapter" else _FULL_RATE
+        rate = ADAPTER_RATE if settings.parameters == "adapter" else _FULL_RATE
     return Options(
         epochs=settings.epochs,
         batch_size=settings.batch_size,

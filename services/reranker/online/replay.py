@@ -1,4 +1,4 @@
-"""Algorithm 2 replayed on a stream of which is known how useful every candidate is to the agent.
+"""Algorithm 2 replayed on a stream of queries: what online training makes of it.
 
 The stream goes on query by query: the candidates are ranked by the parameters of now, the agent says how
 useful each of the first k was, and after every b queries the parameters are trained as the trainer does it:
@@ -7,10 +7,12 @@ on all that was said so far, less what is held back to judge by. Frozen paramete
 
 from __future__ import annotations
 
+import asyncio
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Protocol
 
 from ragcore.errors import InvalidInput
 from raglab.files.agent_runs import OFFLINE, ONLINE, AgentRunRecord
@@ -24,20 +26,70 @@ from services.reranker.training.learning import Options
 
 
 @dataclass(frozen=True, slots=True)
+class Query:
+    """A query of a stream, and its candidates."""
+
+    text: str
+    passages: tuple[Passage, ...]
+
+
+class Audience(Protocol):
+    """The agent whose stream it is."""
+
+    async def usefulness(self, position: int, shown: Sequence[int]) -> Sequence[float | None]:
+        """How useful each passage is to it for one query.
+
+        Args:
+            position: the query's place in the stream.
+            shown: places of the passages among the query's candidates, best first.
+
+        Returns:
+            In [0, 1]; None where it cannot say.
+        """
+        ...
+
+
+class Known:
+    """An agent of which is known how useful every candidate is to it.
+
+    Args:
+        lessons: the stream.
+    """
+
+    def __init__(self, lessons: Sequence[Lesson]) -> None:
+        self._lessons = lessons
+
+    @property
+    def stream(self) -> list[Query]:
+        """Its queries."""
+        return [Query(one.query, one.passages) for one in self._lessons]
+
+    async def usefulness(self, position: int, shown: Sequence[int]) -> Sequence[float]:
+        """What is known."""
+        return [self._lessons[position].usefulness[at] for at in shown]
+
+
+@dataclass(frozen=True, slots=True)
 class Step:
     """One query of a replayed stream.
 
     Attributes:
         position: its place, from 0.
         ranking: ids of its candidates, best first.
-        utility: mean usefulness of the first k, [0, 1].
+        usefulness: of the first k, [0, 1]; None where the agent could not say.
         rounds: how many of the trainings so far came to serve, [0, inf).
     """
 
     position: int
     ranking: tuple[str, ...]
-    utility: float
+    usefulness: tuple[float | None, ...]
     rounds: int
+
+    @property
+    def utility(self) -> float | None:
+        """Mean usefulness of the first k, [0, 1]; None where nothing is known of any."""
+        known = [one for one in self.usefulness if one is not None]
+        return sum(known) / len(known) if known else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,14 +115,24 @@ class Plan:
     layers: str = ".*"
 
 
-def replay(stream: Sequence[Lesson], agent: Agent, base: Encoder, plan: Plan) -> Iterator[Step]:
+async def replay(
+    stream: Sequence[Query],
+    audience: Audience,
+    agent: Agent,
+    base: Encoder,
+    plan: Plan,
+    *,
+    stop: Callable[[], bool] = lambda: False,
+) -> AsyncIterator[Step]:
     """Ranks a stream and learns from it; one step for each query, in order.
 
     Args:
-        stream: queries with their candidates and how useful each is to the agent.
+        stream: queries with their candidates.
+        audience: says how useful passages are.
         agent: whose it is.
         base: the model to begin with; not changed.
         plan: how.
+        stop: asked while it learns whether to end early; what is being learned is let go of then.
 
     Raises:
         InvalidInput: ``batch`` or ``shown`` is below 1.
@@ -80,36 +142,48 @@ def replay(stream: Sequence[Lesson], agent: Agent, base: Encoder, plan: Plan) ->
             raise InvalidInput(name, value, "[1, inf)")
     serves, rounds = Parameters(base), 0
     said: list[Lesson] = []
-    for position, lesson in enumerate(stream):
-        if plan.batch is not None and position and position % plan.batch == 0:
-            candidate = Candidate.changes(
-                base, serves.adapter, layers=plan.layers, rank=plan.rank, seed=plan.options.seed
-            )
-            back = max(round(plan.held_back * plan.batch), fewest_queries(plan.level))
-            back = min(back, len(said) // 2)
-            done = maximise(
-                candidate,
-                serves,
-                agent,
-                said[: len(said) - back],
-                said[len(said) - back :],
-                plan.options,
-                level=plan.level,
-            )
-            if done.comparison is not None and done.comparison.promotes:
-                serves, rounds = candidate.parameters, rounds + 1
-        scores = serves.scores(lesson, agent)
-        order = sorted(range(len(scores)), key=lambda at: (-scores[at], lesson.passages[at].id))
+    for position, query in enumerate(stream):
+        if plan.batch is not None and position and position % plan.batch == 0 and said:
+            better = await asyncio.to_thread(_trained, said, agent, base, serves, plan, stop)
+            if better is not None:
+                serves, rounds = better, rounds + 1
+        scores = await asyncio.to_thread(serves.scores, query.text, query.passages, agent)
+        order = sorted(range(len(scores)), key=lambda at: (-scores[at], query.passages[at].id))
         shown = order[: plan.shown]
-        said.append(
-            Lesson(
-                lesson.query,
-                tuple(lesson.passages[at] for at in shown),
-                tuple(lesson.usefulness[at] for at in shown),
-            )
-        )
-        utility = sum(lesson.usefulness[at] for at in shown) / len(shown)
-        yield Step(position, tuple(lesson.passages[at].id for at in order), utility, rounds)
+        useful = tuple(await audience.usefulness(position, shown))
+        heard = [(at, one) for at, one in zip(shown, useful, strict=True) if one is not None]
+        if heard:
+            passages = tuple(query.passages[at] for at, _ in heard)
+            said.append(Lesson(query.text, passages, tuple(one for _, one in heard)))
+        yield Step(position, tuple(query.passages[at].id for at in order), useful, rounds)
+
+
+def _trained(
+    said: Sequence[Lesson],
+    agent: Agent,
+    base: Encoder,
+    serves: Parameters,
+    plan: Plan,
+    stop: Callable[[], bool],
+) -> Parameters | None:
+    """The next parameters; None if those that serve are better, or it was stopped."""
+    candidate = Candidate.changes(
+        base, serves.adapter, layers=plan.layers, rank=plan.rank, seed=plan.options.seed
+    )
+    back = max(round(plan.held_back * (plan.batch or 0)), fewest_queries(plan.level))
+    back = min(back, len(said) // 2)
+    done = maximise(
+        candidate,
+        serves,
+        agent,
+        said[: len(said) - back],
+        said[len(said) - back :],
+        plan.options,
+        level=plan.level,
+        stop=stop,
+    )
+    promotes = done.comparison is not None and done.comparison.promotes
+    return candidate.parameters if promotes else None
 
 
 def record_of(step: Step, agent: Agent, plan: Plan, *, dataset: str | None, version: str) -> AgentRunRecord:

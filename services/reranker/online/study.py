@@ -8,6 +8,7 @@ what a paired test of online against frozen says over the last.
 from __future__ import annotations
 
 import argparse
+import asyncio
 import sys
 from collections.abc import Sequence
 from datetime import UTC, datetime
@@ -21,9 +22,10 @@ from meshkit.placement import Placement
 from ragcore.errors import InvalidInput
 from ragcore.significance import paired_bootstrap
 from raglab.files.agent_runs import AgentRunRecord, write_agent_runs
-from services.reranker.backends.encoder import EncoderLoader
+from services.reranker.backends.encoder import Encoder, EncoderLoader
 from services.reranker.domain import Agent
-from services.reranker.online.replay import Plan, read_stream, record_of, replay
+from services.reranker.online.lessons import Lesson
+from services.reranker.online.replay import Known, Plan, Step, read_stream, record_of, replay
 from services.reranker.training.learning import Options
 
 
@@ -51,17 +53,22 @@ def study(arguments: Sequence[str]) -> int:
         utilities: dict[int | None, np.ndarray] = {}
         for batch in (None, *given.batches):
             plan = Plan(batch, given.shown, options, rank=given.rank)
-            steps = list(replay(stream, agent, base, plan))
+            steps = asyncio.run(_steps(stream, agent, base, plan))
             records += [
                 record_of(one, agent, plan, dataset=given.dataset, version=base.version) for one in steps
             ]
-            utilities[batch] = np.array([one.utility for one in steps])
+            utilities[batch] = np.array([one.utility for one in steps], dtype=float)
             _tell(batch, utilities, steps[-1].rounds, seed=given.seed)
         write_agent_runs(records, given.out)
     except (InvalidInput, models.ModelError, OSError, ValueError) as error:
         sys.stderr.write(f"{error}\n")
         return 2
     return 0
+
+
+async def _steps(stream: Sequence[Lesson], agent: Agent, base: Encoder, plan: Plan) -> list[Step]:
+    known = Known(stream)
+    return [one async for one in replay(known.stream, known, agent, base, plan)]
 
 
 def _tell(batch: int | None, utilities: dict[int | None, np.ndarray], rounds: int, *, seed: int) -> None:

@@ -11,19 +11,18 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import json
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final, Protocol, TypeVar
+from typing import Final
 
 import numpy as np
 import torch
 
 from meshkit.placement import Placement
 from raglab.files.agent_runs import BM25, DENSE, AgentRunRecord, read_agent_runs, write_agent_runs
-from services.reranker.domain import Passage
 from services.reranker.training import learning, start
-from services.reranker.training.evidence import Evidence
+from services.reranker.training.inquiry import Inquiry, StoppedError
 from services.reranker.training.learning import Example
 from services.reranker.training.plan import TRAIN, AgentTable, Plan, Task
 from services.reranker.training.ranking import Ranker
@@ -34,43 +33,8 @@ MODEL: Final = "model"
 CHECKPOINT: Final = "learning.pt"
 RUNS: Final = "runs.jsonl"
 FEEDBACK: Final = "feedback.json"
-_T = TypeVar("_T")
 _DRAWN: Final = 7
 """Sets the draw of queries apart from other draws of the same seed."""
-
-
-class Mesh(Protocol):
-    """Where candidates and answers come from. Both are patient: what they raise will not pass."""
-
-    async def candidates(self, question: str, *, retriever: str, depth: int) -> list[Passage]:
-        """A retriever's best passages of the collection, best first."""
-        ...
-
-    async def answers(
-        self, agent: AgentTable, question: str, contexts: Sequence[Sequence[Passage]], *, beams: int
-    ) -> list[str | None]:
-        """An agent's answer from each context; None where it refuses one."""
-        ...
-
-
-class Watcher(Protocol):
-    """Is told how a run goes."""
-
-    def begins(self, what: str, total: int, done: int) -> None:
-        """A part of the work begins, so much of which was done before."""
-        ...
-
-    def advances(self, by: int = 1) -> None:
-        """Some of it is done."""
-        ...
-
-    def says(self, line: str) -> None:
-        """Something to know."""
-        ...
-
-
-class StoppedError(Exception):
-    """The run was asked to stop; what was done is kept."""
 
 
 @dataclass(frozen=True)
@@ -97,12 +61,8 @@ class Offline:
         begin: model that every learner begins with, see :func:`services.reranker.training.start.start`.
         seed: of the draw of queries and of all learning.
         folder: where everything is kept.
-        evidence: what was found out; of the same folder.
-        mesh: where candidates and answers come from.
+        inquiry: asks the mesh; by the same recipe, its evidence of the same folder.
         placement: where models compute.
-        watcher: told how it goes.
-        stop: asked whether to end early.
-        in_flight: questions at the mesh at a time, [1, inf).
     """
 
     def __init__(
@@ -113,24 +73,18 @@ class Offline:
         begin: str,
         seed: int,
         folder: Path,
-        evidence: Evidence,
-        mesh: Mesh,
+        inquiry: Inquiry,
         placement: Placement,
-        watcher: Watcher,
-        stop: Callable[[], bool],
-        in_flight: int = 2,
     ) -> None:
         self._plan = plan
         self._recipe = recipe
         self._begin = begin
         self._seed = seed
         self._folder = folder
-        self._evidence = evidence
-        self._mesh = mesh
+        self._inquiry = inquiry
+        self._evidence = inquiry.evidence
+        self._watcher = inquiry.watcher
         self._placement = placement
-        self._watcher = watcher
-        self._stop = stop
-        self._in_flight = in_flight
 
     async def run(self, systems: Sequence[System]) -> Path:
         """Learns and measures all of them, and returns the file of all records.
@@ -154,7 +108,7 @@ class Offline:
                 await self._measure_retriever(system)
             for learner in system.learners:
                 await self._learn(system, learner, begun)
-        return self._gather()
+        return gather(self._folder)
 
     async def _learn(self, system: System, learner: Learner, begun: Path) -> None:
         """Algorithm 1 for one model."""
@@ -186,14 +140,14 @@ class Offline:
             (agent, task, [[one] for one in best[: self._recipe.k]])
             for (agent, task), best in zip(units, ranked, strict=True)
         ]
-        await self._answer(contexts, f"{learner.folder} round {number}: feedback")
+        await self._inquiry.answer(contexts, f"{learner.folder} round {number}: feedback")
         examples: list[Example] = []
         unknown = 0
         worth: dict[str, list[float]] = {agent.name: [] for agent in learner.agents}
         for agent, task, alone in contexts:
             passages = self._evidence.passages(one for (one,) in alone)
             for passage in passages:
-                utility, _ = self._utility(agent, task, [passage.id])
+                utility, _ = self._inquiry.utility(agent, task, [passage.id])
                 if utility is None:
                     unknown += 1
                     continue
@@ -239,7 +193,7 @@ class Offline:
                 options,
                 watcher=watch,
                 checkpoint=checkpoint,
-                stop=self._stop,
+                stop=self._inquiry.stop,
             )
             if not learned.complete:
                 raise StoppedError
@@ -280,7 +234,7 @@ class Offline:
             return
         units = self._evaluated(self._plan.agents)
         retriever = {BM25: "bm25", DENSE: "dense"}[system.name]
-        found = await self._candidates(units, retriever, system.name)
+        found = await self._inquiry.candidates([task for _, task in units], system.name, retriever=retriever)
         ranked = [[one.id for one in passages] for passages in found]
         records = await self._records(units, ranked, system.name)
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -293,10 +247,10 @@ class Offline:
             (agent, task, [list(best[: agent.passages])])
             for (agent, task), best in zip(units, ranked, strict=True)
         ]
-        await self._answer(lists, f"{what}: answers")
+        await self._inquiry.answer(lists, f"{what}: answers")
         found = []
         for (agent, task, (shown,)), best in zip(lists, ranked, strict=True):
-            utility, answer = self._utility(agent, task, shown)
+            utility, answer = self._inquiry.utility(agent, task, shown)
             found.append(
                 AgentRunRecord(
                     task_id=agent.task_id,
@@ -316,7 +270,7 @@ class Offline:
         self, learner: Learner, folder: Path, units: Sequence[tuple[AgentTable, Task]], what: str
     ) -> list[list[str]]:
         """Each unit's candidates as the model ranks them; those it ranked before are read."""
-        found = await self._candidates(units, "bm25", what)
+        found = await self._inquiry.candidates([task for _, task in units], what)
         version, depth = Ranker.version_of(folder), self._recipe.depth
         keys = [(ids(learner.reads(agent)), task.question) for agent, task in units]
         known = {key: self._evidence.ranking(version, *key, depth) for key in dict.fromkeys(keys)}
@@ -329,83 +283,12 @@ class Offline:
         if todo:
             ranker = await asyncio.to_thread(Ranker, folder, self._placement)
             for (agent_key, question), (passages, agent) in todo.items():
-                self._check_stop()
+                self._inquiry.check_stop()
                 best = await asyncio.to_thread(ranker.ranked, question, passages, agent)
                 self._evidence.keep_ranking(version, agent_key, question, depth, best)
                 known[agent_key, question] = best
                 self._watcher.advances()
         return [known[key] or [] for key in keys]
-
-    async def _candidates(
-        self, units: Sequence[tuple[AgentTable, Task]], retriever: str, what: str
-    ) -> list[list[Passage]]:
-        depth = self._recipe.depth
-        questions = list(dict.fromkeys(task.question for _, task in units))
-        todo = [one for one in questions if self._evidence.candidates(retriever, one, depth) is None]
-        self._watcher.begins(f"{what}: candidates", len(questions), len(questions) - len(todo))
-
-        async def find(question: str) -> None:
-            found = await self._mesh.candidates(question, retriever=retriever, depth=depth)
-            self._evidence.keep_candidates(retriever, question, depth, found)
-
-        await self._each(todo, find)
-        return [self._evidence.candidates(retriever, task.question, depth) or [] for _, task in units]
-
-    async def _answer(self, wanted: Sequence[tuple[AgentTable, Task, list[list[str]]]], what: str) -> None:
-        """Has agents answer from lists of passages, unless they did before."""
-        todo = []
-        for agent, task, lists in wanted:
-            lacking = [
-                one
-                for one in lists
-                if one and self._evidence.answer(self._writer(agent), task.question, one) is None
-            ]
-            if lacking:
-                todo.append((agent, task, lacking))
-        self._watcher.begins(what, len(wanted), len(wanted) - len(todo))
-
-        async def ask(unit: tuple[AgentTable, Task, list[list[str]]]) -> None:
-            agent, task, lists = unit
-            contexts = [self._evidence.passages(one) for one in lists]
-            answers = await self._mesh.answers(agent, task.question, contexts, beams=self._recipe.beams)
-            for shown, answer in zip(lists, answers, strict=True):
-                self._evidence.keep_answer(self._writer(agent), task.question, shown, answer)
-
-        await self._each(todo, ask)
-
-    async def _each(self, units: Sequence[_T], work: Callable[[_T], Awaitable[None]]) -> None:
-        """Does units a few at a time; when one fails the others are ended."""
-        todo: Iterator[_T] = iter(units)
-
-        async def worker() -> None:
-            for unit in todo:
-                self._check_stop()
-                await work(unit)
-                self._watcher.advances()
-
-        if not units:
-            return
-        tasks = [asyncio.create_task(worker()) for _ in range(min(self._in_flight, len(units)))]
-        try:
-            done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_EXCEPTION)
-            for task in done:
-                task.result()
-        finally:
-            for task in tasks:
-                task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
-
-    def _utility(
-        self, agent: AgentTable, task: Task, shown: Sequence[str]
-    ) -> tuple[float | None, str | None]:
-        """What the agent's answer is worth, and the answer; None where there is none."""
-        found = self._evidence.answer(self._writer(agent), task.question, shown)
-        if found is None or found[0] is None:
-            return None, None
-        return agent.utility_of(found[0], task.answers), found[0]
-
-    def _writer(self, agent: AgentTable) -> str:
-        return f"{agent.writer} {self._recipe.beams}"
 
     def _drawn(self, agent: AgentTable) -> list[Task]:
         """The training queries that an agent judges: the same in each round and for each system."""
@@ -424,13 +307,14 @@ class Offline:
             for task in self._plan.of(agent, recipe.evaluation_split, recipe.evaluation)
         ]
 
-    def _check_stop(self) -> None:
-        if self._stop():
-            raise StoppedError
 
-    def _gather(self) -> Path:
-        """All records of the run in one file."""
-        path = self._folder / RUNS
-        parts = sorted(one for one in self._folder.rglob(f"*.{RUNS}") if not one.name.startswith("."))
-        write_agent_runs(read_agent_runs(parts), path)
-        return path
+def gather(folder: Path) -> Path:
+    """Writes all records of a run's folder to one file of it, and returns that.
+
+    Raises:
+        OSError: it cannot be written.
+    """
+    path = folder / RUNS
+    parts = sorted(one for one in folder.rglob(f"*.{RUNS}") if not one.name.startswith("."))
+    write_agent_runs(read_agent_runs(parts), path)
+    return path

@@ -255,7 +255,7 @@ class _Runs:
         return self._by_system.get(system, ())
 
     def compared(self, system: str, batch_size: int | None) -> list[AgentRunRecord]:
-        """The records of a system after its last round, at the batch size asked for."""
+        """The records of a system after its last round, at the batch size asked for; all of a stream."""
         mine = list(self.of(system))
         sizes = sorted({one.batch_size for one in mine if one.batch_size is not None})
         if sizes:
@@ -263,8 +263,9 @@ class _Runs:
             if wanted not in sizes:
                 raise InvalidInput("batch_size", batch_size, f"one of {', '.join(map(str, sizes))}")
             mine = [one for one in mine if one.batch_size == wanted]
-        last = max((one.iteration for one in mine if one.iteration is not None), default=None)
-        return [one for one in mine if one.iteration == last]
+        rounds = [one.iteration for one in mine if one.position is None and one.iteration is not None]
+        last = max(rounds, default=None)
+        return [one for one in mine if one.position is not None or one.iteration == last]
 
     def values(self, records: Iterable[AgentRunRecord]) -> Values:
         """Utility of each agent's queries, the mean over seeds."""
@@ -293,7 +294,7 @@ def _findings(
         by_seed.append(_macro(mine))
     return SystemFindings(
         name,
-        next((one.iteration for one in records if one.iteration is not None), None),
+        max((one.iteration for one in records if one.iteration is not None), default=None),
         next((one.batch_size for one in records if one.batch_size is not None), None),
         seeds,
         tuple(

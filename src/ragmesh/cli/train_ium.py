@@ -3,6 +3,7 @@
 import asyncio
 import signal
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final, NoReturn
 
@@ -12,7 +13,10 @@ from ragmesh.cli.failure import FAILED, USAGE, CommandError
 from ragmesh.cli.screen import Screen
 
 if TYPE_CHECKING:
+    from services.reranker.training.evidence import Evidence
+    from services.reranker.training.inquiry import Inquiry
     from services.reranker.training.plan import AgentTable, Plan
+    from services.reranker.training.recipe import Recipe
     from services.reranker.training.systems import System
 
 _PARTS: Final = 10
@@ -46,6 +50,15 @@ def ium(
         bool,
         typer.Option("--personalisation/--no-personalisation", help="Whether it is told whom it ranks for."),
     ] = True,
+    online: Annotated[
+        list[int] | None,
+        typer.Option(
+            metavar="B",
+            min=1,
+            help="And then online IUM: each agent is asked the evaluation's queries one by one, its own "
+            "parameters trained after every B of them. May be repeated.",
+        ),
+    ] = None,
     seed: Annotated[int, typer.Option(min=0, help="Of the draw of queries and of learning.")] = 0,
     store: Annotated[
         bool,
@@ -98,6 +111,8 @@ def ium(
         for one in baseline or ()
         if one not in systems.BASELINES
     ]
+    if online and not personalisation:
+        problems.append("--online: an agent's own parameters are personal; leave out --no-personalisation")
     if store:
         problems.extend(_wrong_tenant(tenant))
     try:
@@ -119,21 +134,16 @@ def ium(
         _refuse(screen, problems)
     if threads is not None:
         torch.set_num_threads(threads)
-    names = list(dict.fromkeys(baseline or ("offline-ium",)))
+    names = list(dict.fromkeys((*(baseline or ()), *(("offline-ium",) if online or not baseline else ()))))
     wanted = [
         systems.system(name, plan, rounds=chosen.rounds, personalised=personalisation) for name in names
     ]
     try:
         with session.held(output, plan, chosen, begin=start, seed=seed) as evidence:
-            run = _Run(screen, plan, wanted, timeout, patience, in_flight, batch)
-            options = {
-                "begin": start,
-                "seed": seed,
-                "folder": output,
-                "evidence": evidence,
-                "placement": placement,
-            }
-            path = asyncio.run(run.until_done(chosen, options))
+            run = _Run(screen, plan, chosen, wanted, tuple(dict.fromkeys(online or ())))
+            asking = _Asking(timeout, patience, in_flight, batch)
+            options = {"seed": seed, "folder": output, "placement": placement}
+            path = asyncio.run(run.until_done(evidence, start, asking, options))
     except plans.PlanError as error:
         _refuse(screen, error.problems)
     except ModelError as error:
@@ -145,6 +155,16 @@ def ium(
     _tell(screen, path, output, wanted, store=store, tenant=tenant or DEFAULT_TENANT, as_json=as_json)
 
 
+@dataclass(frozen=True, slots=True)
+class _Asking:
+    """How the mesh is asked: seconds of a call, seconds it may be away, questions and answers at a time."""
+
+    timeout: float
+    patience_s: float
+    in_flight: int
+    batch: int
+
+
 class _Run:
     """One run of the command against a mesh."""
 
@@ -152,28 +172,26 @@ class _Run:
         self,
         screen: Screen,
         plan: "Plan",
+        recipe: "Recipe",
         systems: Sequence["System"],
-        timeout: float,
-        patience_s: float,
-        in_flight: int,
-        batch: int,
+        online: Sequence[int],
     ) -> None:
         self._screen = screen
         self._plan = plan
+        self._recipe = recipe
         self._systems = systems
-        self._timeout = timeout
-        self._patience_s = patience_s
-        self._in_flight = in_flight
-        self._batch = batch
+        self._online = online
         self._stopped = False
 
-    async def until_done(self, recipe: Any, options: dict[str, Any]) -> Path:
+    async def until_done(
+        self, evidence: "Evidence", begin: str, asking: "_Asking", options: dict[str, Any]
+    ) -> Path:
         """Runs it all; Ctrl-C or SIGTERM ends it, and the second one at once."""
         from ragmesh import judges
         from ragmesh.addresses import Addresses
         from ragmesh.aio import AsyncClient
         from ragmesh.generation import Generation
-        from services.reranker.training.offline import Offline, StoppedError
+        from services.reranker.training.inquiry import Inquiry, StoppedError
 
         addresses = Addresses.find()
         watcher = _Watcher(self._screen)
@@ -194,11 +212,11 @@ class _Run:
                 client,
                 generation,
                 self._plan.collection,
-                note=options["evidence"].fact,
+                note=evidence.fact,
                 watcher=watcher,
-                batch=self._batch,
-                timeout=self._timeout,
-                patience_s=self._patience_s,
+                batch=asking.batch,
+                timeout=asking.timeout,
+                patience_s=asking.patience_s,
             )
             asked = [(one.model, one.augmentation, one.template) for one in self._plan.agents]
             wrong = await judges.problems(mesh, self._plan.tasks[0].question, asked)
@@ -206,19 +224,30 @@ class _Run:
                 from services.reranker.training.plan import PlanError
 
                 raise PlanError(wrong)
-            offline = Offline(
-                self._plan,
-                recipe,
+            inquiry = Inquiry(
+                self._recipe,
+                evidence=evidence,
                 mesh=_Asked(mesh),
                 watcher=watcher,
                 stop=lambda: self._stopped,
-                in_flight=self._in_flight,
-                **options,
+                in_flight=asking.in_flight,
             )
             try:
-                return await offline.run(self._systems)
+                return await self._learned(inquiry, begin, options)
             except StoppedError:
                 raise asyncio.CancelledError from None
+
+    async def _learned(self, inquiry: "Inquiry", begin: str, options: dict[str, Any]) -> Path:
+        from services.reranker.online.streams import Streams
+        from services.reranker.training import offline
+
+        learning = offline.Offline(self._plan, self._recipe, begin=begin, inquiry=inquiry, **options)
+        path = await learning.run(self._systems)
+        if not self._online:
+            return path
+        model = options["folder"] / "together" / f"round-{self._recipe.rounds}" / offline.MODEL
+        await Streams(self._plan, self._recipe, model=model, inquiry=inquiry, **options).run(self._online)
+        return offline.gather(options["folder"])
 
 
 class _Asked:
@@ -318,7 +347,9 @@ def _tell(
 
     by_system: dict[tuple[str, int | None, bool], list[AgentRunRecord]] = {}
     for one in read_agent_runs([path]):
-        by_system.setdefault((one.system, one.iteration, one.personalised), []).append(one)
+        stream = one.batch_size is not None
+        key = (f"{one.system}, b = {one.batch_size}", None) if stream else (one.system, one.iteration)
+        by_system.setdefault((*key, one.personalised), []).append(one)
     means = {key: session.averages(records) for key, records in by_system.items()}
     version = None
     learned = next((one for one in systems if one.name == OFFLINE), None)

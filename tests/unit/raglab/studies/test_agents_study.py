@@ -127,11 +127,14 @@ def test_streams_are_compared_in_thirds() -> None:
     learning = [
         one
         for position, part in enumerate(records(ONE, "online-ium", [0, 0, 0, 0, 1, 1], batch_size=2, seed=1))
-        for one in [part.model_copy(update={"position": position})]
+        for one in [part.model_copy(update={"position": position, "iteration": position // 2})]
     ]
     found = study(learning, records(ONE, "frozen", [0, 0, 0, 0, 0, 0]))
     thirds = [one for one in found.thirds if one.agent == MACRO]
     assert [one.num_queries for one in thirds] == [2, 2, 2]
+    # What was asked before the last training counts, too.
+    assert found.systems[0].macro.value == pytest.approx(2 / 6)
+    assert found.systems[0].iteration == 2
     assert [one.difference.value for one in thirds] == [0, 0, 2 / 2]
     assert sentences(found)[-1].startswith(
         "online-ium − frozen over the last third of the stream (2 queries)"

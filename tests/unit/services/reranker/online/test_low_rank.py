@@ -7,19 +7,18 @@ from pathlib import Path
 import pytest
 import torch
 
-from services.reranker.domain import Agent
+from services.reranker.domain import Agent, Passage
 from services.reranker.online import low_rank
 from services.reranker.online.candidates import Candidate, Parameters
-from services.reranker.online.lessons import Lesson
 from tests import tiny_encoders
 from tests.online_world import Stream, shelf
 
 ANN = Agent("qa", "ann")
 
 
-def _lesson() -> Lesson:
+def _asked() -> tuple[str, list[Passage]]:
     stream = Stream(shelf(20))
-    return Lesson(stream.query(0), tuple(stream.candidates(0)), (0.0,) * 6)
+    return stream.query(0), list(stream.candidates(0))
 
 
 def _alike(one: list[float], other: list[float]) -> bool:
@@ -30,16 +29,16 @@ def test_fresh_changes_change_nothing_and_drawn_ones_score_alike_everywhere(
     folder: Path, tmp_path: Path
 ) -> None:
     base = tiny_encoders.encoder(folder, version="base")
-    before = Parameters(base).scores(_lesson(), ANN)
+    before = Parameters(base).scores(*_asked(), ANN)
     candidate = Candidate.changes(base, None, layers=".*", rank=4, seed=0)
-    assert candidate.parameters.scores(_lesson(), ANN) == pytest.approx(before, abs=1e-6)
+    assert candidate.parameters.scores(*_asked(), ANN) == pytest.approx(before, abs=1e-6)
     adapter = candidate.parameters.adapter
     assert adapter is not None
     # Every linear layer; a layer with one output has rank one.
     assert {down.shape[0] for down, _ in adapter.pairs.values()} == {1, 4}
     for _, up in adapter.pairs.values():
         up.normal_(0, 0.5, generator=torch.Generator().manual_seed(1))
-    served = candidate.parameters.scores(_lesson(), ANN)
+    served = candidate.parameters.scores(*_asked(), ANN)
     assert not _alike(served, before)
 
     # In training the model itself computes with them, and is as it was afterwards.
@@ -47,23 +46,23 @@ def test_fresh_changes_change_nothing_and_drawn_ones_score_alike_everywhere(
     with candidate.training() as model:
         trained = {name for name, one in model.named_parameters() if one.requires_grad}
         assert trained == {f"{name}.lora_{half}" for name in adapter.pairs for half in "AB"}
-        assert _alike(Parameters(base).scores(_lesson(), ANN), served)
+        assert _alike(Parameters(base).scores(*_asked(), ANN), served)
     assert {name for name, _ in base.encoder.model.named_parameters()} == parameters
     assert all(one.requires_grad for one in base.encoder.model.parameters())
-    assert Parameters(base).scores(_lesson(), ANN) == before
+    assert Parameters(base).scores(*_asked(), ANN) == before
 
     # Folded into a model's own weights they score the same.
     copy = tiny_encoders.encoder(folder, version="copy")
     low_rank.folded(copy.encoder.model, adapter)
-    assert _alike(Parameters(copy).scores(_lesson(), ANN), served)
+    assert _alike(Parameters(copy).scores(*_asked(), ANN), served)
 
     # What goes on from them leaves them alone.
     goes_on = Candidate.changes(base, adapter, layers=".*", rank=4, seed=0)
     with goes_on.training() as model, torch.no_grad():
         for one in (one for one in model.parameters() if one.requires_grad):
             one.zero_()
-    assert _alike(Parameters(base, adapter).scores(_lesson(), ANN), served)
-    assert _alike(goes_on.parameters.scores(_lesson(), ANN), before)
+    assert _alike(Parameters(base, adapter).scores(*_asked(), ANN), served)
+    assert _alike(goes_on.parameters.scores(*_asked(), ANN), before)
 
 
 def test_layers_are_chosen_by_name(folder: Path) -> None:

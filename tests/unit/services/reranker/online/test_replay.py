@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import sys
 from collections import defaultdict
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -14,9 +16,10 @@ import pytest
 from ragcore.errors import InvalidInput
 from ragcore.significance import paired_bootstrap
 from raglab.files.agent_runs import OFFLINE, ONLINE, read_agent_runs
+from services.reranker.backends.encoder import Encoder
 from services.reranker.domain import Agent
 from services.reranker.online.lessons import Lesson
-from services.reranker.online.replay import Plan, read_stream, replay
+from services.reranker.online.replay import Known, Plan, Step, read_stream, replay
 from services.reranker.online.study import study
 from services.reranker.training.learning import Options
 from tests import tiny_encoders
@@ -42,22 +45,34 @@ def _lessons(count: int, *, seed: int = 0) -> list[Lesson]:
     ]
 
 
+def _replayed(lessons: Sequence[Lesson], base: Encoder, plan: Plan) -> list[Step]:
+    async def steps() -> list[Step]:
+        known = Known(lessons)
+        return [one async for one in replay(known.stream, known, ANN, base, plan)]
+
+    return asyncio.run(steps())
+
+
+def _utilities(steps: Iterable[Step]) -> list[float]:
+    return [one.utility for one in steps if one.utility is not None]
+
+
 def test_online_training_beats_the_frozen_model_over_the_last_third(folder: Path) -> None:
     base = tiny_encoders.encoder(folder, version="base")
     last: dict[int | None, list[float]] = defaultdict(list)
     for seed in SEEDS:
         lessons, options = _lessons(90, seed=seed), replace(OPTIONS, seed=seed)
-        frozen = list(replay(lessons, ANN, base, Plan(None, 4, options)))
+        frozen = _replayed(lessons, base, Plan(None, 4, options))
         assert {one.rounds for one in frozen} == {0}
-        last[None] += [one.utility for one in frozen[60:]]
+        last[None] += _utilities(frozen[60:])
         for batch in BATCHES:
-            online = list(replay(lessons, ANN, base, Plan(batch, 4, options)))
-            before = [one.utility for one in online[:batch]]
-            assert before == [one.utility for one in frozen[:batch]]
+            online = _replayed(lessons, base, Plan(batch, 4, options))
+            before = _utilities(online[:batch])
+            assert before == _utilities(frozen[:batch])
             assert online[-1].rounds > 0
-            last[batch] += [one.utility for one in online[60:]]
+            last[batch] += _utilities(online[60:])
         # What serves all is not changed by it.
-        assert list(replay(lessons[:3], ANN, base, Plan(None, 4, options))) == frozen[:3]
+        assert _replayed(lessons[:3], base, Plan(None, 4, options)) == frozen[:3]
     for batch in BATCHES:
         found = paired_bootstrap(last[batch], last[None], rng=0)
         difference = found.difference
@@ -70,7 +85,7 @@ def test_online_training_beats_the_frozen_model_over_the_last_third(folder: Path
 
 def test_of_one_query_nothing_can_be_held_back_and_it_is_learned_from(folder: Path) -> None:
     base = tiny_encoders.encoder(folder, version="base")
-    steps = list(replay(_lessons(3), ANN, base, Plan(1, 4, replace(OPTIONS, epochs=1))))
+    steps = _replayed(_lessons(3), base, Plan(1, 4, replace(OPTIONS, epochs=1)))
     assert [one.rounds for one in steps] == [0, 0, 0]  # fewer than five decide nothing
 
 
@@ -106,7 +121,7 @@ def test_the_command_writes_records_and_tells_of_thirds(
     assert study([str(stream), *told]) == 2
     assert "stream.jsonl:1.usefulness is (2.0,); allowed: [0, 1]" in capsys.readouterr().err
     with pytest.raises(InvalidInput, match="batch"):
-        list(replay(_lessons(1), ANN, tiny_encoders.encoder(folder, version="b"), Plan(0, 1, OPTIONS)))
+        _replayed(_lessons(1), tiny_encoders.encoder(folder, version="b"), Plan(0, 1, OPTIONS))
     stream.write_text("{}\n")
     with pytest.raises(InvalidInput, match=r"stream\.jsonl:1"):
         read_stream(stream)

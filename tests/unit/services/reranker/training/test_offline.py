@@ -8,82 +8,18 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
-import torch
 
 from meshkit.errors import NotFound
-from meshkit.placement import Placement
 from raglab.files.agent_runs import AgentRunRecord, read_agent_runs
 from services.reranker.domain import Passage
 from services.reranker.training import session
 from services.reranker.training.evidence import Evidence
-from services.reranker.training.offline import Offline, StoppedError
-from services.reranker.training.plan import AgentTable, Plan, PlanError, Task
-from services.reranker.training.recipe import Recipe
+from services.reranker.training.inquiry import Inquiry, StoppedError
+from services.reranker.training.offline import Offline
+from services.reranker.training.plan import Plan, PlanError, Task
 from services.reranker.training.systems import system
 from tests import tiny_models
-from tests.tiny_models import SENTENCES
-
-PASSAGES = [Passage(f"p{at}", "", text) for at, text in enumerate(SENTENCES)]
-EVEN = AgentTable(task_id="qa", model_id="even", model="even", dataset="d", passages=1)
-ODD = AgentTable(task_id="qa", model_id="odd", model="odd", dataset="d", passages=1)
-TASKS = tuple(
-    Task(f"{split}{at}", "qa", f"water {word}", ("yes",), split)
-    for split, words in (("train", ["celsius", "boils", "sea"]), ("test", ["level", "point"]))
-    for at, word in enumerate(words)
-)
-PLAN = Plan((EVEN, ODD), "tiny", TASKS)
-RECIPE = Recipe(
-    name="tiny",
-    rounds=2,
-    depth=6,
-    k=4,
-    epochs=1,
-    batch_size=8,
-    micro_batch=8,
-    learning_rate=1e-3,
-    max_length=48,
-    bf16=False,
-    evaluation_split="test",
-)
-
-
-class Rules:
-    """A mesh whose retriever finds the passages in their order, and whose agents answer by a rule.
-
-    "even" answers "yes" from a passage of an even number if it is the first it is shown, "odd" of an odd one.
-    """
-
-    def __init__(self, *, refuses: str = "") -> None:
-        self.asked: list[tuple[str, str, tuple[str, ...]]] = []
-        self.found: list[str] = []
-        self._refuses = refuses
-
-    async def candidates(self, question: str, *, retriever: str, depth: int) -> list[Passage]:
-        self.found.append(question)
-        return PASSAGES[:depth] if retriever == "bm25" else PASSAGES[:depth][::-1]
-
-    async def answers(
-        self, agent: AgentTable, question: str, contexts: Sequence[Sequence[Passage]], *, beams: int
-    ) -> list[str | None]:
-        assert beams == RECIPE.beams
-        answers: list[str | None] = []
-        for shown in contexts:
-            self.asked.append((agent.model, question, tuple(one.id for one in shown)))
-            number = int(shown[0].id[1:])
-            answer = "yes" if (number % 2 == 0) is (agent.model == "even") else "no"
-            answers.append(None if shown[0].id == self._refuses else answer)
-        return answers
-
-
-class Silence:
-    def begins(self, what: str, total: int, done: int) -> None:
-        pass
-
-    def advances(self, by: int = 1) -> None:
-        pass
-
-    def says(self, line: str) -> None:
-        pass
+from tests.offline_world import EVEN, PASSAGES, PLACEMENT, PLAN, RECIPE, TASKS, Rules, Silence
 
 
 @pytest.fixture(scope="module")
@@ -108,17 +44,9 @@ def _run(
         return stop_after is not None and calls > stop_after
 
     with session.held(folder, PLAN, RECIPE, begin=begin, seed=1) as evidence:
+        inquiry = Inquiry(RECIPE, evidence=evidence, mesh=mesh, watcher=Silence(), stop=stop, in_flight=2)
         offline = Offline(
-            PLAN,
-            RECIPE,
-            begin=begin,
-            seed=1,
-            folder=folder,
-            evidence=evidence,
-            mesh=mesh,
-            placement=Placement(torch.device("cpu"), torch.float32),
-            watcher=Silence(),
-            stop=stop,
+            PLAN, RECIPE, begin=begin, seed=1, folder=folder, inquiry=inquiry, placement=PLACEMENT
         )
         chosen = [system(name, PLAN, rounds=RECIPE.rounds, personalised=personalised) for name in names]
         return read_agent_runs([asyncio.run(offline.run(chosen))])
@@ -246,18 +174,11 @@ async def test_what_the_mesh_refuses_ends_the_run_and_not_after_all_the_others(t
     tasks = tuple(Task(f"t{at}", "qa", f"water {at}", ("yes",), "test") for at in range(50))
     plan, mesh = Plan((EVEN,), "tiny", tasks), Refuses()
     with Evidence(tmp_path / "evidence.db") as evidence:
+        inquiry = Inquiry(
+            RECIPE, evidence=evidence, mesh=mesh, watcher=Silence(), stop=lambda: False, in_flight=2
+        )
         offline = Offline(
-            plan,
-            RECIPE,
-            begin="",
-            seed=1,
-            folder=tmp_path,
-            evidence=evidence,
-            mesh=mesh,
-            placement=Placement(torch.device("cpu"), torch.float32),
-            watcher=Silence(),
-            stop=lambda: False,
-            in_flight=2,
+            plan, RECIPE, begin="", seed=1, folder=tmp_path, inquiry=inquiry, placement=PLACEMENT
         )
         with pytest.raises(NotFound):
             await offline.run([system("bm25", plan, rounds=1)])
