@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final
 
@@ -54,27 +53,29 @@ class System:
 def system(name: str, plan: Plan, *, rounds: int, personalised: bool = True) -> System:
     """A way of ranking by name.
 
-    uRAG is one round for all agents: it is the first round of offline IUM, and shares its folder.
+    What is learned alike shares a folder: uRAG is one round for all agents, so it is the first round of
+    offline IUM; of a data set with one agent the reranker is that agent's.
     """
     if name in (BM25, DENSE):
         return System(name)
+    suffix = "" if personalised else "-unpersonalised"
     if name == PER_AGENT:
-        return System(name, _groups(name, [(one,) for one in plan.agents], personalised=personalised), 1)
-    if name == PER_DATASET:
+        groups = [(one,) for one in plan.agents]
+    elif name == PER_DATASET:
         sets = dict.fromkeys(one.group for one in plan.agents)
         groups = [tuple(one for one in plan.agents if one.group == group) for group in sets]
-        return System(name, _groups(name, groups, personalised=personalised), 1)
-    if name not in (URAG, OFFLINE):
+    elif name in (URAG, OFFLINE):
+        learner = Learner(f"together{suffix}", plan.agents, 1 if name == URAG else rounds, personalised)
+        return System(name, (learner,), 1 if name == URAG else 0)
+    else:
         raise ValueError(name)
-    folder = "together" if personalised else "together-unpersonalised"
-    learner = Learner(folder, plan.agents, 1 if name == URAG else rounds, personalised)
-    return System(name, (learner,), 1 if name == URAG else 0)
-
-
-def _groups(
-    name: str, groups: Iterable[tuple[AgentTable, ...]], *, personalised: bool
-) -> tuple[Learner, ...]:
-    return tuple(Learner(f"{name}/{at:03d}", agents, 1, personalised) for at, agents in enumerate(groups))
+    learners = []
+    for at, agents in enumerate(groups):
+        alone = len(agents) == 1
+        number = plan.agents.index(agents[0]) if alone else at
+        folder = f"{PER_AGENT if alone else PER_DATASET}{suffix}/{number:03d}"
+        learners.append(Learner(folder, agents, 1, personalised))
+    return System(name, tuple(learners), 1)
 
 
 def ids(agent: Agent) -> str:

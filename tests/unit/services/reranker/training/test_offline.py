@@ -146,6 +146,31 @@ def test_baselines_share_what_the_run_found_out(begin: str, tmp_path: Path) -> N
     assert len({one.reranker_version for one in by_system["per-agent"]}) == 2
 
 
+def test_what_is_learned_alike_is_learned_once_and_nothing_else_shares_a_folder() -> None:
+    other = EVEN.model_copy(update={"task_id": "facts", "dataset": ""})
+    plan = Plan((other, EVEN, ODD), "tiny", TASKS)
+    folders = {
+        (name, personalised): [
+            (one.folder, tuple(agent.name for agent in one.agents))
+            for one in system(name, plan, rounds=3, personalised=personalised).learners
+        ]
+        for name in ("urag", "offline-ium", "per-agent", "per-dataset")
+        for personalised in (True, False)
+    }
+    assert folders["urag", True] == folders["offline-ium", True]
+    assert folders["per-dataset", True] == [
+        ("per-agent/000", ("facts/even",)),
+        ("per-dataset/001", ("qa/even", "qa/odd")),
+    ]
+    told, untold = (
+        {folder for (_, personal), found in folders.items() if personal is one for folder, _ in found}
+        for one in (True, False)
+    )
+    assert not told & untold
+    with pytest.raises(ValueError, match="other"):
+        system("other", plan, rounds=1)
+
+
 def test_without_personalisation_agents_get_the_same_lists(begin: str, tmp_path: Path) -> None:
     records = _run(tmp_path, begin, Rules(), personalised=False)
     assert not any(one.personalised for one in records)
