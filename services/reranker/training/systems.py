@@ -60,7 +60,7 @@ def system(name: str, plan: Plan, *, rounds: int, personalised: bool = True) -> 
         return System(name)
     suffix = "" if personalised else "-unpersonalised"
     if name == PER_AGENT:
-        groups = [(one,) for one in plan.agents]
+        groups: list[tuple[AgentTable, ...]] = [(one,) for one in plan.agents]
     elif name == PER_DATASET:
         sets = dict.fromkeys(one.group for one in plan.agents)
         groups = [tuple(one for one in plan.agents if one.group == group) for group in sets]

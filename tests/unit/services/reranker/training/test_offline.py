@@ -19,7 +19,7 @@ from services.reranker.training.offline import Offline
 from services.reranker.training.plan import Plan, PlanError, Task
 from services.reranker.training.systems import system
 from tests import tiny_models
-from tests.offline_world import EVEN, PASSAGES, PLACEMENT, PLAN, RECIPE, TASKS, Rules, Silence
+from tests.offline_world import EVEN, ODD, PASSAGES, PLACEMENT, PLAN, RECIPE, TASKS, Rules, Silence
 
 
 @pytest.fixture(scope="module")
