@@ -16,7 +16,13 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from ragcore.text_metrics import accuracy, exact_match, token_f1
 from services.reranker.domain import Agent
 
-_UTILITIES: Final = {"exact-match": exact_match, "accuracy": accuracy, "token-f1": token_f1}
+
+def _label_accuracy(answer: str, references: Sequence[str]) -> float:
+    """Accuracy without regard to case: many small models write no capitals, and labels do not differ in them."""
+    return accuracy(answer.casefold(), [one.casefold() for one in references])
+
+
+_UTILITIES: Final = {"exact-match": exact_match, "accuracy": _label_accuracy, "token-f1": token_f1}
 
 TRAIN: Final = "train"
 

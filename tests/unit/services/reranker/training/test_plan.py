@@ -59,6 +59,9 @@ def test_agents_and_their_tasks_are_read(tmp_path: Path) -> None:
     assert (first.group, second.group) == ("qa", "d")
     assert first.writer != second.writer
     assert first.utility_of("the Ann", ["Ann"]) == 1.0
+    labels = first.model_copy(update={"utility": "accuracy"})
+    assert labels.utility_of("supports ", ["SUPPORTS"]) == 1.0  # by a model that writes no capitals
+    assert labels.utility_of("supports", ["REFUTES"]) == 0.0
     assert second.utility_of("Ann Lee", ["Ann"]) == token_f1("Ann Lee", ["Ann"]) == 2 * 1 / (2 + 1)
 
 
