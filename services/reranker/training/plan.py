@@ -18,7 +18,7 @@ from services.reranker.domain import Agent
 
 
 def _label_accuracy(answer: str, references: Sequence[str]) -> float:
-    """Accuracy without regard to case: many small models write no capitals, and labels do not differ in them."""
+    """Accuracy without regard to case: small models often write no capitals, labels do not differ in them."""
     return accuracy(answer.casefold(), [one.casefold() for one in references])
 
 
