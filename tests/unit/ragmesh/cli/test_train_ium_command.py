@@ -37,9 +37,10 @@ def _run(agents: Path, *arguments: str) -> int:
 
 def test_all_that_is_wrong_is_said_at_once(agents: Path, capsys: pytest.CaptureFixture[str]) -> None:
     agents.write_text(AGENTS.replace('model = "reader"', ""))
-    status = _run(agents, "--output", str(agents.parent / "run"), "--baseline", "best", "--recipe", "nope")
-    assert status == 2
+    told = ["--baseline", "best", "--recipe", "nope", "--online", "8", "--no-personalisation"]
+    assert _run(agents, "--output", str(agents.parent / "run"), *told) == 2
     said = capsys.readouterr().err
+    assert "--online: an agent's own parameters are personal; leave out --no-personalisation" in said
     assert "--baseline best: allowed: bm25, dense, per-agent, per-dataset, urag" in said
     assert "agent.0.model: Field required" in said
     assert "no recipe 'nope': give a TOML file or one of the presets laptop, paper" in said
