@@ -103,8 +103,8 @@ class RerankerService:
             memory_bytes=settings.agent_memory_mb * _MB,
             registered=self._agents.registered,
             no_model=(
-                f"the reranker 'cross-encoder' has no model: set {variable(settings, 'cross_encoder')} to a "
-                "model's folder or hub name, or promote a version"
+                f"the reranker 'cross-encoder' has no model: set {variable(settings, 'cross_encoder')} to "
+                "'bundled', a model's folder or its hub name, or promote a version"
             ),
             poll_s=settings.model_poll_s,
             keep_versions=settings.keep_versions,

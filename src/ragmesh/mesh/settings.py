@@ -7,7 +7,7 @@ from typing import Final
 
 from ragmesh.home import home as default_home
 from ragmesh.mesh.machine import usable_cores
-from ragmesh.mesh.services import SERVICES, Service
+from ragmesh.mesh.services import SERVICES, TRAINER, Service
 
 HOST: Final = "127.0.0.1"
 """An embedded mesh is for this machine only."""
@@ -91,6 +91,9 @@ def service_environment(
     environment |= {f"{service.prefix}{setting.upper()}": threads for setting in service.thread_settings}
     if "triton" in service.needs:
         environment |= _over_tls({**base, **settings.environment})
+    if TRAINER in settings.services:
+        # What learns online begins with a cross-encoder, and one ships.
+        environment["RAGMESH_RERANKER_CROSS_ENCODER"] = "bundled"
     environment.update(base)
     environment |= {
         "RAGMESH_HOME": str(settings.home),

@@ -108,3 +108,11 @@ def test_a_mesh_without_triton_says_so_to_its_generator() -> None:
     )
     assert told["RAGMESH_GENERATOR_ENGINE"] == "in-process"
     assert "RAGMESH_GENERATOR_TRITON_TARGET" not in told
+
+
+def test_a_mesh_that_learns_begins_with_the_cross_encoder_that_ships_unless_told_another() -> None:
+    name = "RAGMESH_RERANKER_CROSS_ENCODER"
+    learning = services_with(GeneratorEngine.IN_PROCESS, learn=True)
+    assert name not in environment("reranker")
+    assert environment("reranker", services=learning)[name] == "bundled"
+    assert environment("reranker", {name: "/mine"}, services=learning)[name] == "/mine"
