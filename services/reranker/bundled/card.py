@@ -17,6 +17,12 @@ _FROM_READER: Final = (
     "them: what agents of that task make of it tells nothing of new questions."
 )
 
+_BLENDED: Final = (
+    "What ships lies {share:.0%} of the way from the supervised model to the one that learned from agents "
+    "(`services/reranker/bundled/blend.py`), since what agents say makes a model forget some of what "
+    "it was supervised with."
+)
+
 
 def card(
     size: int,
@@ -24,6 +30,8 @@ def card(
     warm: Mapping[str, Any],
     runs: Sequence[AgentRunRecord],
     measured: Sequence[Mapping[str, Any]],
+    *,
+    share: float = 1.0,
 ) -> str:
     """The text.
 
@@ -33,6 +41,7 @@ def card(
         warm: record of the supervised part.
         runs: of the offline training.
         measured: each what :mod:`services.reranker.bundled.evaluate` printed.
+        share: of the way from the supervised model to the one that learned from agents, (0, 1].
     """
     template = resources.files("services.reranker.bundled").joinpath("card.txt").read_text(encoding="utf-8")
     agreement = [
@@ -62,6 +71,7 @@ def card(
         warm_length=warm["max_length"],
         seed=warm["seed"],
         begun=_FROM_READER if warm.get("reader_sha256") else "",
+        blended="" if share == 1 else _BLENDED.format(share=share),
     )
 
 
