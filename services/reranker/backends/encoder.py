@@ -19,6 +19,7 @@ from transformers.utils import logging as transformers_logging
 from meshkit import models
 from meshkit.placement import Placement
 from services.reranker.backends.adapters import LowRankAdapter, applied
+from services.reranker.backends.head import exact, head
 from services.reranker.domain import Agent
 from services.reranker.models import pairs, token_names, tokens
 from services.reranker.ports import Adapter, LoadedModel, Row
@@ -117,6 +118,7 @@ class Encoder:
         with (
             self._model_lock,
             applied(self.encoder.model, low_rank),
+            exact(head(cast(Any, self.encoder.model)) if narrow else ()),
             torch.inference_mode(),
             torch.autocast(device.type, dtype=dtype, enabled=narrow),
         ):

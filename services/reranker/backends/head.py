@@ -1,0 +1,42 @@
+"""The head of a cross-encoder computes in float32, however narrow what is below it.
+
+A model that learned from feedback gives most passages nearly the same logit. In bfloat16, eight bits of it, all
+of these would become equal, and their order chance.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+
+def head(model: nn.Module) -> list[nn.Linear]:
+    """The linear layers of a transformers model that are in none of its stacks of layers."""
+    stacked = {
+        id(one) for stack in model.modules() if isinstance(stack, nn.ModuleList) for one in stack.modules()
+    }
+    return [one for one in model.modules() if isinstance(one, nn.Linear) and id(one) not in stacked]
+
+
+@contextmanager
+def exact(layers: Sequence[nn.Linear]) -> Iterator[None]:
+    """While it is open, these layers compute in float32 under autocast, too."""
+    patched: list[Any] = list(layers)
+    for one in patched:
+        one.forward = partial(_in_float32, one)
+    try:
+        yield
+    finally:
+        for one in patched:
+            del one.forward
+
+
+def _in_float32(layer: nn.Linear, given: Tensor) -> Tensor:
+    bias = None if layer.bias is None else layer.bias.float()
+    with torch.autocast(given.device.type, enabled=False):
+        return nn.functional.linear(given.float(), layer.weight.float(), bias)
