@@ -1,7 +1,7 @@
 """The head of a cross-encoder computes in float32, however narrow what is below it.
 
-A model that learned from feedback gives most passages nearly the same logit. In bfloat16, eight bits of it, all
-of these would become equal, and their order chance.
+A model that learned from feedback gives most passages nearly the same logit. In the eight bits of bfloat16
+all of these would become equal, and their order chance.
 """
 
 from __future__ import annotations
