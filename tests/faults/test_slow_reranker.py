@@ -36,7 +36,10 @@ def mesh() -> Iterator[PacedMesh]:
 async def _ask(
     stub: pb_grpc.OrchestratorServiceAsyncStub,
 ) -> tuple[list[int], list[tuple[str, str, str]]]:
-    """What an ask showed the model, as places in the pool, and how it was degraded."""
+    """What an ask showed the model, as places in the pool, and how it was degraded on the way to its answer.
+
+    An observation that the evaluator took too long over on a busy machine waits in the outbox: no matter here.
+    """
     shown: list[int] = []
     degraded: list[tuple[str, str, str]] = []
     last = ""
@@ -46,6 +49,8 @@ async def _ask(
             shown = list(event.ranked.contexts.indices)
         elif last == "degraded":
             one = event.degraded
+            if one.stage == common_pb2.STAGE_OBSERVE:
+                continue
             degraded.append(
                 (common_pb2.Stage.Name(one.stage), common_pb2.Degradation.Action.Name(one.action), one.reason)
             )
