@@ -40,7 +40,7 @@ def test_it_ships_small_with_its_card() -> None:
     shipped = artifact.folder()
     assert sum(one.stat().st_size for one in shipped.iterdir()) <= 25e6
     card = (shipped / "MODEL_CARD.md").read_text(encoding="utf-8")
-    for told in ("nDCG@10", "Kendall's tau", "offline-ium", "bm25"):
+    for told in ("nDCG@10", "Kendall's tau", "offline-ium", "per-agent", "bm25"):
         assert told in card
     record = json.loads((shipped / artifact.CONFIG).read_text(encoding="utf-8"))["record"]
     assert record["warm_start"]["articles_left_out"] == 48
