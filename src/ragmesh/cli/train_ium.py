@@ -238,6 +238,7 @@ class _Run:
                 raise asyncio.CancelledError from None
 
     async def _learned(self, inquiry: "Inquiry", begin: str, options: dict[str, Any]) -> Path:
+        from raglab.files.agent_runs import OFFLINE
         from services.reranker.online.streams import Streams
         from services.reranker.training import offline
 
@@ -245,7 +246,8 @@ class _Run:
         path = await learning.run(self._systems)
         if not self._online:
             return path
-        model = options["folder"] / "together" / f"round-{self._recipe.rounds}" / offline.MODEL
+        (learner,) = next(one.learners for one in self._systems if one.name == OFFLINE)
+        model = options["folder"] / learner.folder / f"round-{learner.rounds}" / offline.MODEL
         await Streams(self._plan, self._recipe, model=model, inquiry=inquiry, **options).run(self._online)
         return offline.gather(options["folder"])
 
