@@ -3,14 +3,31 @@
 SHELL := bash
 .SHELLFLAGS := -eu -o pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help venv install demo up triton down test lint drift breaking proto clean \
-  bench load-test chaos rolling soak fuzz vulnerabilities sbom train-pointer
+.PHONY: help venv install demo up triton down test lint drift breaking proto sdk check kernels pythons clean \
+  docs bench load-test chaos rolling soak largest attack fuzz locks vulnerabilities sbom train-pointer
 
 # Python 3.11 or newer; PYTHON=... names one.
-PYTHON ?= $(shell for p in python3.11 python3.12 python3.13 python3; do command -v $$p && break; done)
+# A name may be there and not run (a shim of pyenv without its version), so each is tried.
+PYTHON ?= $(shell for p in python3.11 python3.12 python3.13 python3; do \
+  "$$p" -c 'import sys, venv; sys.exit(sys.version_info < (3, 11))' 2> /dev/null && command -v "$$p" && break; done)
 VENV := .venv
 BIN := $(VENV)/bin
 STAMPS := .stamps
+CLIENT := clients/python
+# Tests of what is computed with NumPy, SciPy, numba, OpenBLAS, PyTorch or oneDNN; the others never see a kernel.
+NUMERIC := tests/unit/core tests/unit/lab/similarities tests/unit/lab/studies tests/unit/evaluator \
+  $(addprefix tests/unit/orchestrator/,audits ensembles expressions test_ask_exposure.py test_found_pool.py \
+    test_policy.py) \
+  $(addprefix tests/unit/retriever/backends/,bm25 dense splade segments/test_impacts.py test_hybrid.py \
+    test_selection.py) \
+  tests/unit/reranker/backends tests/unit/generator/pointer
+# Tests there that need PyTorch, whose wheel is pinned for one Python, a tool of the repository, or a service.
+ELSEWHERE := tests/unit/lab/similarities tests/unit/kit/test_models.py tests/unit/kit/test_placement.py \
+  tests/unit/lab/studies/test_audit_studies.py tests/unit/client/test_generate_sync.py \
+  tests/unit/client/test_measures_sdk.py \
+  tests/unit/client/test_feedback_batches.py
+PORTABLE := -e 'libs/core[compiled]' -e 'libs/lab[parquet,reports]' -e 'clients/python[parquet]' \
+  -e 'libs/kit[jwt,redis,sqlite,telemetry]' hypothesis pytest pytest-asyncio pytest-timeout pytest-xdist trustme
 
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
@@ -21,102 +38,145 @@ venv: $(BIN)/python ## Make the virtual environment
 
 $(BIN)/python:
 	@[ -n "$(PYTHON)" ] && "$(PYTHON)" -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
-	  { echo "ragmesh needs Python 3.11 or newer; name one: make PYTHON=/path/to/python" >&2; exit 1; }
+	  { echo "evenmesh needs Python 3.11 or newer; name one: make PYTHON=/path/to/python" >&2; exit 1; }
 	@echo "making $(VENV) with $(PYTHON)"
 	@"$(PYTHON)" -m venv $(VENV) || \
 	  { echo "that Python cannot make virtual environments; on Debian: apt install python3-venv" >&2; exit 1; }
 
-install: $(STAMPS)/install ## Install ragmesh and its tools into it, pinned
+install: $(STAMPS)/install ## Install evenmesh and its tools into it, pinned
 
 # Done again only when what is installed has changed; our own code is installed editable.
-$(STAMPS)/install: pyproject.toml constraints.txt | $(BIN)/python
-	$(BIN)/python -m pip install -c constraints.txt -e '.[dev]'
+$(STAMPS)/install: workspace.txt constraints.txt $(wildcard */pyproject.toml */*/pyproject.toml) | $(BIN)/python
+	$(BIN)/python -m pip install -c constraints.txt -r workspace.txt
 	@mkdir -p $(STAMPS) && touch $@
 
 demo: install ## Start a mesh, ask it, see who gets shown, stop it
-	@$(BIN)/ragmesh demo
+	@$(BIN)/evenmesh demo
 
 up: install ## Start a mesh in the background and keep it running
-	@$(BIN)/ragmesh up --detach
+	@$(BIN)/evenmesh up --detach
 
 triton: install ## Make the runtime of the Triton server now instead of at its first start
-	$(BIN)/python -m services.generator.triton runtime
+	$(BIN)/python -m evenmesh_generator.triton runtime
 
 down: install ## Stop it
-	@$(BIN)/ragmesh down
+	@$(BIN)/evenmesh down
 
 test: install ## Prove that it works: unit, contract and integration tests, the real mesh among them
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadfile
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 3 --dist loadgroup --no-loadscope-reorder
+
+check: install ## Lint what changed and run the quick unit tests of its rooms
+	@$(BIN)/python -m tests.check
+
+kernels: install ## Run the numeric tests with other kernels of NumPy, OpenBLAS, PyTorch and oneDNN, and without numba
+	OMP_NUM_THREADS=1 OPENBLAS_CORETYPE=Sandybridge NPY_DISABLE_CPU_FEATURES="X86_V3 X86_V4 AVX512_ICL AVX512_SPR" \
+	  ATEN_CPU_CAPABILITY=default ONEDNN_MAX_CPU_ISA=SSE41 NUMBA_DISABLE_JIT=1 \
+	  $(BIN)/python -m pytest -q -n 2 --dist loadgroup $(NUMERIC)
+
+# The rooms without models, on every Python that runs here beside the one of $(VENV).
+pythons: install ## Run the unit tests of core, lab, kit and client on Python 3.12 and 3.13, where they are there
+	@seen=$$("$(BIN)/python" -c 'import sys; print("%d.%d" % sys.version_info[:2])'); only=$$seen; \
+	for python in python3.12 python3.13 $(wildcard $(HOME)/.pyenv/versions/3.1[23].*/bin/python); do \
+	  version=$$("$$python" -c 'import sys, venv; print("%d.%d" % sys.version_info[:2])' 2> /dev/null) || continue; \
+	  case " $$seen " in *" $$version "*) continue ;; esac; seen="$$seen $$version"; \
+	  echo "Python $$version: $$python"; \
+	  [ -x ".venv-$$version/bin/python" ] || "$$python" -m venv ".venv-$$version"; \
+	  ".venv-$$version/bin/python" -m pip install -q -c constraints.txt $(PORTABLE); \
+	  OMP_NUM_THREADS=1 ".venv-$$version/bin/python" -m pytest -q -n 2 --dist loadgroup -p no:cacheprovider \
+	    tests/unit/core tests/unit/lab tests/unit/kit tests/unit/client $(ELSEWHERE:%=--ignore=%); \
+	done; \
+	[ "$$seen" != "$$only" ] || echo "no other Python runs here: these tests ran on $$only alone"
 
 lint: install drift breaking ## ruff, mypy --strict, import-linter, buf, stub drift
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
-	@for model in services/generator/model_repository/*/1/model.py; do \
-	  echo "mypy $$model"; $(BIN)/mypy --no-namespace-packages --no-explicit-package-bases "$$model"; \
-	done
+	$(BIN)/mypy --no-namespace-packages --no-explicit-package-bases \
+	  services/generator/evenmesh_generator/model_repository/model.py
 	$(BIN)/lint-imports
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet
+	$(BIN)/python -m tests.words
 	$(BIN)/buf lint protos
 	$(BIN)/buf format --diff --exit-code protos
+
+docs: install ## Build the documentation into build/site, strictly and without the network
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet
+	@echo "open build/site/index.html"
 
 # Generates the stubs of protos/ into the folder $(1).
 define generate
 cd protos && ../$(BIN)/python -m grpc_tools.protoc -I. --python_out=$(1) --mypy_out=quiet:$(1) \
-  --grpc_python_out=$(1) --mypy_grpc_out=quiet:$(1) $$(find ragmesh -name '*.proto' | sort)
+  --grpc_python_out=$(1) --mypy_grpc_out=quiet:$(1) $$(find evenmesh -name '*.proto' | sort)
 endef
 
 proto: install ## Generate the stubs again
-	PATH="$(CURDIR)/$(BIN):$$PATH"; $(call generate,../src)
+	PATH="$(CURDIR)/$(BIN):$$PATH"; $(call generate,../$(CLIENT))
 
 drift: install # The committed stubs are what the protos say
 	@out=$$(mktemp -d); trap 'rm -rf "$$out"' EXIT; PATH="$(CURDIR)/$(BIN):$$PATH"; \
 	($(call generate,$$out)); cd "$$out"; \
-	for stub in $$(find ragmesh -type f | sort); do \
-	  diff -q "$$stub" "$(CURDIR)/src/$$stub" > /dev/null || { echo "$$stub is not what protos/ says: make proto" >&2; exit 1; }; \
+	for stub in $$(find evenmesh -type f | sort); do \
+	  diff -q "$$stub" "$(CURDIR)/$(CLIENT)/$$stub" > /dev/null || { echo "$$stub is not what protos/ says: make proto" >&2; exit 1; }; \
 	done; \
-	for stub in $$(cd "$(CURDIR)/src" && find ragmesh -name '*_pb2*.py*' -not -path '*/__pycache__/*'); do \
+	for stub in $$(cd "$(CURDIR)/$(CLIENT)" && find evenmesh -name '*_pb2*.py*' -not -path '*/__pycache__/*'); do \
 	  [ -f "$$stub" ] || { echo "$$stub has no proto any more: remove it" >&2; exit 1; }; \
 	done; echo "stubs are what the protos say"
+	$(BIN)/python $(CLIENT)/generate_sync.py --check
+
+sdk: install ## Generate the sync SDK again from the async one
+	$(BIN)/python $(CLIENT)/generate_sync.py
 
 breaking: install # The contract of main still holds
 	@for ref in origin/main main; do \
-	  if git cat-file -e "$$ref:protos/buf.yaml" 2> /dev/null; then \
+	  if git cat-file -e "$$ref:protos/evenmesh" 2> /dev/null; then \
 	    exec $(BIN)/buf breaking protos --against ".git#ref=$$(git rev-parse "$$ref"),subdir=protos"; \
 	  fi; \
 	done; echo "no protos on main yet: nothing to break"
 
-bench: install ## Measure against the floors, side by side, and write docs/benchmarks.md
+bench: install ## Measure against the floors, side by side, and write docs/science/benchmarks.md
 	$(BIN)/python -m benchmarks
 
-load-test: install ## Load a mesh of its own until it is full, and write docs/bench.md and docs/capacity.md (an hour)
+load-test: install ## Load a mesh of its own until it is full, and write docs/operate/bench.md and docs/operate/capacity.md (an hour)
 	$(BIN)/python -m benchmarks.load_test
 
 chaos: install ## Kills, stops and a bad network for ten minutes, on every service and the database
-	RAGMESH_CHAOS_S=600 $(BIN)/python -m pytest -s tests/faults/test_chaos.py
+	EVENMESH_CHAOS_S=600 $(BIN)/python -m pytest -s tests/faults/test_chaos.py
 
 rolling: install ## Replace every service while 50 asks are in flight
-	RAGMESH_ROLLING_ASKS=50 $(BIN)/python -m pytest -s tests/faults/test_rolling.py
+	EVENMESH_ROLLING_ASKS=50 $(BIN)/python -m pytest -s tests/faults/test_rolling.py
+
+largest: install ## The largest request that each method takes: CPU seconds and memory
+	EVENMESH_LARGEST=1 $(BIN)/python -m pytest -s tests/faults/test_largest_requests.py
 
 soak: install ## An hour of load: memory and descriptors
-	RAGMESH_SOAK_MESH_S=$${RAGMESH_SOAK_MESH_S:-3600} $(BIN)/python -m pytest -s tests/faults/test_soak.py
+	EVENMESH_SOAK_MESH_S=$${EVENMESH_SOAK_MESH_S:-3600} $(BIN)/python -m pytest -s tests/faults/test_soak.py
+
+attack: install ## Ten minutes of everything that one tenant can do to another, on a real mesh
+	$(BIN)/python -m tests.attack
 
 fuzz: install ## Odd requests to every method and odd bytes to every reader, by the hundred thousand
-	$(BIN)/python -m pip install -q -c constraints.txt -e '.[fuzz]'
+	$(BIN)/python -m pip install -q -c constraints.txt atheris
 	$(BIN)/python -m tests.fuzz rpcs --requests 200000
 	$(BIN)/python -m tests.fuzz parsers --inputs 1000000
 
-vulnerabilities: install ## Ask PyPI for known vulnerabilities of what is installed
-	$(BIN)/python -m pip install -q -c constraints.txt -e '.[supply-chain]'
-	$(BIN)/pip-audit --local --skip-editable
+locks: install ## Write locks/ again: what each image installs, by version and hash
+	$(BIN)/python -m pip install -q -c constraints.txt uv
+	$(BIN)/python -m tests.locks
 
-sbom: install ## Write build/sbom.cdx.json, a bill of materials (CycloneDX)
-	$(BIN)/python -m pip install -q -c constraints.txt -e '.[supply-chain]'
-	mkdir -p build
-	$(BIN)/cyclonedx-py environment $(BIN)/python --pyproject pyproject.toml --output-format JSON \
-	  --output-file build/sbom.cdx.json
+vulnerabilities: install ## Ask PyPI for known vulnerabilities of what images install (locks/) and of what is installed here
+	$(BIN)/python -m pip install -q -c constraints.txt cyclonedx-bom pip-audit
+	$(BIN)/python -m tests.vulnerabilities
+
+sbom: install ## Write bills of materials (CycloneDX): build/sbom.cdx.json of what is installed here, build/sbom/ of each image
+	$(BIN)/python -m pip install -q -c constraints.txt cyclonedx-bom pip-audit
+	mkdir -p build/sbom
+	$(BIN)/cyclonedx-py environment $(BIN)/python --output-format JSON --output-file build/sbom.cdx.json
+	@for lock in locks/*.txt; do \
+	  $(BIN)/cyclonedx-py requirements "$$lock" --output-format JSON --output-file "build/sbom/$$(basename "$$lock" .txt).cdx.json"; \
+	done
 
 train-pointer: install ## Train the bundled model further, into build/pointer (hours on two cores; interrupted, it goes on)
-	$(BIN)/ragmesh train rankrag --recipe bundled --model bundled --output build/pointer \
+	$(BIN)/evenmesh train rankrag --recipe bundled --model bundled --output build/pointer \
 	  $$(test -f build/pointer/checkpoint.pt && echo --resume)
 
 clean: ## Remove caches and build outputs; .venv stays

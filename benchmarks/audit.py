@@ -7,7 +7,6 @@ import multiprocessing
 import resource
 import tempfile
 import time
-from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -19,36 +18,24 @@ POOL = 20
 """Candidates of each query."""
 
 
-@dataclass(frozen=True)
-class Audit:
-    """Measured on one core, the file in the page cache."""
-
-    queries: int
-    rankings: int
-    """Of each query."""
-    k: int
-    file_mib: float
-    read_s: float
-    """Reading and checking every record, nothing measured."""
-    study_s: float
-    """Reading, exposure of every query, and the bootstrap of its means."""
-    peak_mib: float
-    """Peak memory of the process that did it."""
-    tenth_peak_mib: float
-    """Peak memory with a tenth of the queries: what does not grow with them."""
-
-
-def measure(queries: int = QUERIES, rankings: int = RANKINGS) -> Audit:
-    """Writes the file, studies it in a process of its own, and removes it."""
+def measure(queries: int = QUERIES, rankings: int = RANKINGS) -> str:
+    """Write the file, study it in a process of its own, and remove it; return the section of the page."""
     with tempfile.TemporaryDirectory() as folder:
         path, tenth = Path(folder) / "audit.jsonl", Path(folder) / "tenth.jsonl"
         _write(path, queries, rankings)
         _write(tenth, queries // 10, rankings)
         read_s, study_s, peak = _in_a_process(path)
         _, _, tenth_peak = _in_a_process(tenth)
-        return Audit(
-            queries, rankings, K, path.stat().st_size / 2**20, read_s, study_s, peak / 1024, tenth_peak / 1024
-        )
+        size = path.stat().st_size / 2**20
+    return f"""{queries:,} queries × {rankings} rankings of {K} from {POOL} candidates,
+{size:.0f} MiB of JSON lines in the page cache, one process.
+
+| | |
+|---|---|
+| reading and checking every record | {read_s:.1f} s |
+| reading, exposure of every query, bootstrap of the means | {study_s:.1f} s |
+| peak memory | {peak / 1024:.0f} MiB |
+| peak memory with a tenth of the queries | {tenth_peak / 1024:.0f} MiB |"""
 
 
 def _write(path: Path, queries: int, rankings: int) -> None:
@@ -72,8 +59,8 @@ def _in_a_process(path: Path) -> tuple[float, float, int]:
 
 
 def _study(path: Path) -> tuple[float, float, int]:
-    from raglab.files import Labels, read_audits
-    from raglab.studies import exposure
+    from evenmesh_lab.files import Labels, read_audits
+    from evenmesh_lab.studies import exposure
 
     started = time.perf_counter()
     names = [query.query_id for query in read_audits([path])]

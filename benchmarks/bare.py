@@ -15,77 +15,49 @@ import os
 import signal
 import sys
 from collections.abc import AsyncIterator
+from typing import Any, Final
 
 import grpc
 import uvloop
 
 from benchmarks import shapes
-from ragmesh.evaluator.v1 import evaluator_service_pb2 as ev
-from ragmesh.evaluator.v1 import evaluator_service_pb2_grpc as ev_grpc
-from ragmesh.generator.v1 import generator_service_pb2 as gen
-from ragmesh.generator.v1 import generator_service_pb2_grpc as gen_grpc
-from ragmesh.orchestrator.v1 import orchestrator_service_pb2 as orch
-from ragmesh.reranker.v1 import reranker_service_pb2 as rer
-from ragmesh.reranker.v1 import reranker_service_pb2_grpc as rer_grpc
-from ragmesh.retriever.v1 import retriever_service_pb2 as ret
-from ragmesh.retriever.v1 import retriever_service_pb2_grpc as ret_grpc
+from evenmesh.common.v1 import common_pb2 as common
+from evenmesh.evaluator.v1 import evaluator_service_pb2 as ev
+from evenmesh.evaluator.v1 import evaluator_service_pb2_grpc as ev_grpc
+from evenmesh.generator.v1 import generator_service_pb2 as gen
+from evenmesh.generator.v1 import generator_service_pb2_grpc as gen_grpc
+from evenmesh.orchestrator.v1 import orchestrator_service_pb2 as orch
+from evenmesh.reranker.v1 import reranker_service_pb2 as rer
+from evenmesh.reranker.v1 import reranker_service_pb2_grpc as rer_grpc
+from evenmesh.retriever.v1 import retriever_service_pb2 as ret
+from evenmesh.retriever.v1 import retriever_service_pb2_grpc as ret_grpc
+
+_FOUND: Final = shapes.retrieved()
 
 
-class Retriever(ret_grpc.RetrieverServiceServicer):
-    """Answers every query with the same pool."""
-
-    reply = shapes.retrieved()
-
-    async def Retrieve(self, request: ret.RetrieveRequest, context: object) -> ret.RetrieveResponse:
-        return self.reply
-
-    async def ListRetrievers(
-        self, request: ret.ListRetrieversRequest, context: object
-    ) -> ret.ListRetrieversResponse:
-        return ret.ListRetrieversResponse()
+async def _retrieve(_request: ret.RetrieveRequest, _context: object) -> ret.RetrieveResponse:
+    """Answer every query with the same pool."""
+    return _FOUND
 
 
-class Reranker(rer_grpc.RerankerServiceServicer):
-    """Scores every passage by its place."""
-
-    async def Rerank(self, request: rer.RerankRequest, context: object) -> rer.RerankResponse:
-        return shapes.reranked(len(request.passages))
+async def _rerank(request: rer.RerankRequest, _context: object) -> rer.RerankResponse:
+    """Score every passage by its place."""
+    return shapes.reranked(len(request.passages))
 
 
-class Generator(gen_grpc.GeneratorServiceServicer):
-    """Streams the same answer, one delta a token."""
-
-    async def Generate(
-        self, request: gen.GenerateRequest, context: object
-    ) -> AsyncIterator[gen.GenerateResponse]:
-        for _ in range(shapes.TOKENS):
-            yield gen.GenerateResponse(delta="token ")
-        yield gen.GenerateResponse(answer=shapes.answer())
-
-    async def GenerateBatch(
-        self, request: gen.GenerateBatchRequest, context: object
-    ) -> gen.GenerateBatchResponse:
-        return gen.GenerateBatchResponse(
-            results=[gen.GenerateBatchResult(answer=shapes.answer()) for _ in request.requests]
-        )
-
-    async def ScoreRelevance(
-        self, request: gen.ScoreRelevanceRequest, context: object
-    ) -> gen.ScoreRelevanceResponse:
-        return gen.ScoreRelevanceResponse(probabilities=[0.5] * len(request.passages))
-
-    async def ListModels(self, request: gen.ListModelsRequest, context: object) -> gen.ListModelsResponse:
-        return gen.ListModelsResponse()
+async def _generate(_request: gen.GenerateRequest, _context: object) -> AsyncIterator[gen.GenerateResponse]:
+    """Stream the same answer, one delta a token."""
+    for _ in range(shapes.TOKENS):
+        yield gen.GenerateResponse(delta="token ")
+    yield gen.GenerateResponse(answer=shapes.answer())
 
 
-class Evaluator:
-    """Acknowledges every observation at once."""
-
-    async def observe(
-        self, requests: AsyncIterator[ev.ObserveRequest], context: object
-    ) -> AsyncIterator[ev.ObserveResponse]:
-        async for request in requests:
-            yield ev.ObserveResponse(ack=ev.ObserveAck(observation_id=request.observation.id))
+async def _observe(
+    requests: AsyncIterator[ev.ObserveRequest], _context: object
+) -> AsyncIterator[ev.ObserveResponse]:
+    """Acknowledge every observation at once."""
+    async for request in requests:
+        yield ev.ObserveResponse(ack=ev.ObserveAck(observation_id=request.observation.id))
 
 
 class Orchestrator:
@@ -109,7 +81,7 @@ class Orchestrator:
             rer.RerankRequest(query=request.question, passages=found.passages[: shapes.RERANKED])
         )
         order = scored.order[: shapes.SHOWN]
-        yield orch.AskResponse(ranked=orch.Ranked(contexts={"depth": len(order), "indices": order}))
+        yield orch.AskResponse(ranked=orch.Ranked(contexts=common.Rankings(depth=len(order), indices=order)))
         async for part in self.generator.Generate(
             gen.GenerateRequest(question=request.question, passages=[found.passages[i] for i in order])
         ):
@@ -125,7 +97,7 @@ class Orchestrator:
                     run_id="bench",
                     query_id="q",
                     candidates=[ev.Candidate(passage_id=p.id) for p in found.passages],
-                    shown={"depth": len(order), "indices": order},
+                    shown=common.Rankings(depth=len(order), indices=order),
                 )
             )
         )
@@ -135,28 +107,28 @@ class Orchestrator:
         yield orch.AskResponse(done=orch.Done(ask_id="x"))
 
 
-def _handlers(role: str, targets: list[str], server: grpc.aio.Server) -> None:
-    if role == "retriever":
-        ret_grpc.add_RetrieverServiceServicer_to_server(Retriever(), server)
-    elif role == "reranker":
-        rer_grpc.add_RerankerServiceServicer_to_server(Reranker(), server)
-    elif role == "generator":
-        gen_grpc.add_GeneratorServiceServicer_to_server(Generator(), server)
-    elif role == "evaluator":
-        handler = grpc.stream_stream_rpc_method_handler(
-            Evaluator().observe, ev.ObserveRequest.FromString, ev.ObserveResponse.SerializeToString
-        )
-        server.add_registered_method_handlers("ragmesh.evaluator.v1.EvaluatorService", {"Observe": handler})
-    else:
-        handler = grpc.unary_stream_rpc_method_handler(
-            Orchestrator(targets).ask, orch.AskRequest.FromString, orch.AskResponse.SerializeToString
-        )
-        server.add_registered_method_handlers("ragmesh.orchestrator.v1.OrchestratorService", {"Ask": handler})
+def _service(role: str, targets: list[str]) -> tuple[str, dict[str, Any]]:
+    """Return the name of a role's service, and the methods that an ask calls, of which it has one."""
+    unary, replies = grpc.unary_unary_rpc_method_handler, grpc.unary_stream_rpc_method_handler
+    handlers: dict[str, Any] = {
+        "Retrieve": unary(_retrieve, ret.RetrieveRequest.FromString, ret.RetrieveResponse.SerializeToString),
+        "Rerank": unary(_rerank, rer.RerankRequest.FromString, rer.RerankResponse.SerializeToString),
+        "Generate": replies(
+            _generate, gen.GenerateRequest.FromString, gen.GenerateResponse.SerializeToString
+        ),
+        "Observe": grpc.stream_stream_rpc_method_handler(
+            _observe, ev.ObserveRequest.FromString, ev.ObserveResponse.SerializeToString
+        ),
+    }
+    if role == "orchestrator":
+        ask = Orchestrator(targets).ask
+        handlers["Ask"] = replies(ask, orch.AskRequest.FromString, orch.AskResponse.SerializeToString)
+    return f"evenmesh.{role}.v1.{role.capitalize()}Service", handlers
 
 
 async def _serve(role: str, targets: list[str]) -> None:
     server = grpc.aio.server(options=[("grpc.so_reuseport", 0)])
-    _handlers(role, targets, server)
+    server.add_registered_method_handlers(*_service(role, targets))
     port = server.add_insecure_port("127.0.0.1:0")
     await server.start()
     print(port, flush=True)

@@ -2,16 +2,11 @@
 
 from __future__ import annotations
 
-import gzip
-import json
-import os
 import time
 from array import array
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
 from statistics import median
 from typing import Any
 
@@ -19,13 +14,14 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import sparse
 
-from services.retriever.analyzer import UnicodeWordAnalyzer
-from services.retriever.backends.bm25.csr import CsrIndex
-from services.retriever.backends.bm25.kernel import choose
-from services.retriever.backends.bm25.postings import build
-from services.retriever.backends.bm25.reference import RankBm25Index
-from services.retriever.backends.bm25.weighting import Lucene, Okapi
-from services.retriever.domain import FloatArray, IntArray
+from benchmarks.shared_data import folder, rows
+from evenmesh_retriever.analyzer import UnicodeWordAnalyzer
+from evenmesh_retriever.backends.bm25.csr import CsrIndex
+from evenmesh_retriever.backends.bm25.kernel import choose
+from evenmesh_retriever.backends.bm25.postings import build
+from evenmesh_retriever.backends.bm25.reference import RankBm25Index
+from evenmesh_retriever.backends.bm25.weighting import Lucene, Okapi
+from evenmesh_retriever.domain import FloatArray, IntArray
 
 TOP = 100
 SIZES = (20_000, 200_000, 1_000_000)
@@ -34,22 +30,12 @@ _MEAN_LENGTH = 60
 _QUERY_LENGTH = 10
 
 
-@dataclass(frozen=True)
-class Comparison:
-    """One collection, both engines; times are p50 of single queries."""
+def measure(*, queries: int = 200, rounds: int = 3) -> str:
+    """Time our ``bm25`` and ``rank_bm25`` itself on squad-open, or on generated text where it is absent.
 
-    corpus: str
-    passages: int
-    queries: int
-    reference_ms: float
-    ours_ms: float
-    ratio: float
-    largest_difference: float
-    kernel: str
-
-
-def measure(*, queries: int = 200, rounds: int = 3) -> Comparison:
-    """Times our ``bm25`` and ``rank_bm25`` itself on squad-open, or on generated text where it is absent."""
+    Returns:
+        The section of the page.
+    """
     corpus, texts, questions = _squad() or _generated()
     analyzer = UnicodeWordAnalyzer()
     documents = [analyzer.tokens(text) for text in texts]
@@ -61,81 +47,38 @@ def measure(*, queries: int = 200, rounds: int = 3) -> Comparison:
     difference = max(
         float(np.abs(ours.scores(tokens) - reference.scores(tokens)).max()) for tokens in asked[:50]
     )
-    pairs = []
+    slow, fast = [], []
     for _ in range(rounds):
-        slow = _p50_ms(lambda tokens: reference.search(tokens, TOP), asked[: queries // 4])
-        fast = _p50_ms(lambda tokens: ours.search(tokens, TOP), asked)
-        pairs.append((slow, fast))
-    return Comparison(
-        corpus=corpus,
-        passages=len(texts),
-        queries=len(asked),
-        reference_ms=median(slow for slow, _ in pairs),
-        ours_ms=median(fast for _, fast in pairs),
-        ratio=median(slow / fast for slow, fast in pairs),
-        largest_difference=difference,
-        kernel=kernel.name,
-    )
+        slow.append(_p50_ms(lambda tokens: reference.search(tokens, TOP), asked[: queries // 4]))
+        fast.append(_p50_ms(lambda tokens: ours.search(tokens, TOP), asked))
+    ratio = median(one / other for one, other in zip(slow, fast, strict=True))
+    return f"""{corpus}: {len(texts):,} passages, {len(asked)} questions, top {TOP}, one thread,
+kernel {kernel.name}.
+
+| | p50 per query | ratio | target |
+|---|---|---|---|
+| `rank_bm25.BM25Okapi` | {median(slow):.2f} ms | | |
+| `bm25` (engine `csr`) | {median(fast):.3f} ms | {ratio:.0f} × faster | ≥ 200 × |
+
+Largest difference of a score: {difference:.1e} (bound 1e-5)."""
 
 
 def _p50_ms(search: Callable[[Sequence[str]], object], asked: Sequence[Sequence[str]]) -> float:
-    for tokens in asked[:5]:
-        search(tokens)
-    times = []
-    for tokens in asked:
-        began = time.perf_counter()
-        search(tokens)
-        times.append(1e3 * (time.perf_counter() - began))
-    return median(times)
+    return float(np.median(_times_ms(search, asked)))
 
 
-@dataclass(frozen=True)
-class Scale:
-    """One collection of generated passages; times of queries are for one, in milliseconds.
+def measure_sizes(
+    sizes: Sequence[int] = SIZES, *, queries: int = 200, rounds: int = 3
+) -> list[tuple[dict[str, str], dict[str, str]]]:
+    """Time BM25 on generated passages: about 60 words by Zipf's law, and queries of 10 such words.
 
-    Attributes:
-        passages: passages in it.
-        tokens: tokens of all of them.
-        ours_p50_ms: ``bm25-lucene``, one query at a time.
-        ours_p99_ms: the same.
-        ours_batched_ms: the same, mean of one query after the other.
-        okapi_p50_ms: ``bm25``, one query at a time.
-        bm25s_p50_ms: ``bm25s`` compiled by numba, one query at a time.
-        bm25s_p99_ms: the same.
-        bm25s_batched_ms: all queries in one call, mean of a query.
-        rank_bm25_p50_ms: ``rank_bm25``; None beyond the smallest collection, where it takes too long.
-        build_s: our postings from tokens. Seconds.
-        floor_s: looking every token up in a dictionary, and a SciPy matrix by term of what comes out.
-        bm25s_build_s: the index of ``bm25s``, from numbers of tokens that were looked up before.
-        ours_bytes: our arrays for searching.
-        bm25s_bytes: its arrays.
-        overlap: share of its best 100 that are among our best 100; equal scores are ordered differently.
+    Returns:
+        For each size, the times of a query and what the indexes take.
     """
-
-    passages: int
-    tokens: int
-    ours_p50_ms: float
-    ours_p99_ms: float
-    ours_batched_ms: float
-    okapi_p50_ms: float
-    bm25s_p50_ms: float
-    bm25s_p99_ms: float
-    bm25s_batched_ms: float
-    rank_bm25_p50_ms: float | None
-    build_s: float
-    floor_s: float
-    bm25s_build_s: float
-    ours_bytes: int
-    bm25s_bytes: int
-    overlap: float
-
-
-def measure_sizes(sizes: Sequence[int] = SIZES, *, queries: int = 200, rounds: int = 3) -> list[Scale]:
-    """Times BM25 on generated passages: about 60 words by Zipf's law, and queries of 10 such words."""
     return [_scale(size, queries, rounds) for size in sizes]
 
 
-def _scale(size: int, queries: int, rounds: int) -> Scale:
+def _scale(size: int, queries: int, rounds: int) -> tuple[dict[str, str], dict[str, str]]:
     import bm25s
     from bm25s.tokenization import Tokenized
 
@@ -166,6 +109,7 @@ def _scale(size: int, queries: int, rounds: int) -> Scale:
     def theirs(tokens: Sequence[Sequence[str]]) -> Any:
         return peer.retrieve(tokens, k=TOP, show_progress=False, n_threads=1)
 
+    # Equal scores are ordered differently.
     overlap = np.mean(
         [np.isin(theirs([tokens])[0][0], ours.search(tokens, TOP).rows).mean() for tokens in asked[:20]]
     )
@@ -181,35 +125,38 @@ def _scale(size: int, queries: int, rounds: int) -> Scale:
                 1e3 * _seconds(lambda: theirs(asked)) / queries,
             )
         )
-    reference = None
-    if size == min(SIZES):
+    reference = ""
+    if size == min(SIZES):  # beyond, it takes too long
         slow = RankBm25Index(postings, Okapi())
-        reference = _p50_ms(lambda tokens: slow.search(tokens, TOP), asked[:20])
+        reference = f"{_p50_ms(lambda tokens: slow.search(tokens, TOP), asked[:20]):.1f}"
     by_engine = [np.median(np.stack(engine), axis=0) for engine in times]
-    return Scale(
-        passages=size,
-        tokens=len(numbers),
-        ours_p50_ms=float(np.median(by_engine[0])),
-        ours_p99_ms=float(np.quantile(by_engine[0], 0.99)),
-        ours_batched_ms=median(one for one, _ in batched),
-        okapi_p50_ms=float(np.median(by_engine[2])),
-        bm25s_p50_ms=float(np.median(by_engine[1])),
-        bm25s_p99_ms=float(np.quantile(by_engine[1], 0.99)),
-        bm25s_batched_ms=median(other for _, other in batched),
-        rank_bm25_p50_ms=reference,
-        build_s=build_s,
-        floor_s=floor_s,
-        bm25s_build_s=bm25s_build_s,
-        ours_bytes=sum(
-            one.nbytes for one in (postings.bounds, postings.rows, postings.counts, postings.lengths)
-        ),
-        bm25s_bytes=sum(array.nbytes for array in peer.scores.values() if isinstance(array, np.ndarray)),
-        overlap=float(overlap),
-    )
+    p50 = [float(np.median(engine)) for engine in by_engine]
+    p99 = [float(np.quantile(engine, 0.99)) for engine in by_engine]
+    ours_batched, theirs_batched = (median(side) for side in zip(*batched, strict=True))
+    own = sum(one.nbytes for one in (postings.bounds, postings.rows, postings.counts, postings.lengths))
+    theirs_bytes = sum(one.nbytes for one in peer.scores.values() if isinstance(one, np.ndarray))
+    speed = {
+        "passages": f"{size:,}",
+        "bm25-lucene": f"{p50[0]:.3f} / {p99[0]:.3f}",
+        "bm25 (Okapi)": f"{p50[2]:.3f}",
+        "bm25s (numba)": f"{p50[1]:.3f} / {p99[1]:.3f}",
+        "ours / bm25s (≤ 1.5)": f"{p50[0] / p50[1]:.2f}",
+        "batched, bm25s / ours (≥ 0.7)": f"{theirs_batched / ours_batched:.2f}",
+        "rank_bm25": reference,
+        "overlap@100": f"{overlap:.3f}",
+    }
+    return speed, {
+        "passages": f"{size:,}",
+        "build from tokens": f"{build_s:.1f} s",
+        "over the floor (≤ 2)": f"{build_s / floor_s:.2f}",
+        "bm25s, from numbered tokens": f"{bm25s_build_s:.1f} s",
+        "our arrays": f"{own / 2**20:.0f} MiB",
+        "bm25s": f"{theirs_bytes / 2**20:.0f} MiB",
+    }
 
 
 def _zipf(size: int, queries: int) -> tuple[IntArray, NDArray[np.int32], list[IntArray]]:
-    """Lengths of passages, the numbers of their words end to end, and queries."""
+    """Return lengths of passages, the numbers of their words end to end, and queries."""
     rng = np.random.default_rng(size)
     weights = 1 / (np.arange(1, _VOCABULARY + 1) + 2.7) ** 1.05
     cumulated = np.cumsum(weights / weights.sum())
@@ -227,7 +174,7 @@ def _zipf(size: int, queries: int) -> tuple[IntArray, NDArray[np.int32], list[In
 
 
 def _floor(documents: Iterable[Sequence[str]], size: int) -> object:
-    """The least that any index of counts by term does."""
+    """Return the least that any index of counts by term does."""
     terms: dict[str, int] = {}
     numbers = array("i")
     lengths = []
@@ -254,31 +201,21 @@ def _times_ms(search: Callable[[Sequence[str]], object], asked: Sequence[Sequenc
     return np.array([1e3 * _seconds(partial(search, tokens)) for tokens in asked])
 
 
-def shared_data() -> Path:
-    """The folder of data sets: ``RAGMESH_SHARED_DATA``, or ``shared/data`` beside the checkout."""
-    here = Path(__file__).resolve().parents[1]
-    return Path(os.environ.get("RAGMESH_SHARED_DATA", here.parent / "shared" / "data"))
-
-
 def _squad() -> tuple[str, list[str], list[str]] | None:
-    folder = shared_data() / "squad-open"
-    if not folder.is_dir():
+    try:
+        squad = folder("squad-open")
+    except FileNotFoundError:
         return None
     texts = [
         f"{row['title']} {row['text']}"
         for split in ("train", "dev")
-        for row in _rows(folder / f"passages.{split}.jsonl.gz")
+        for row in rows(squad / f"passages.{split}.jsonl.gz")
     ]
     return (
         "squad-open, train and dev",
         texts,
-        [r["question"] for r in _rows(folder / "questions.dev.jsonl.gz")],
+        [r["question"] for r in rows(squad / "questions.dev.jsonl.gz")],
     )
-
-
-def _rows(path: Path) -> list[dict[str, str]]:
-    with gzip.open(path, "rt", encoding="utf-8") as lines:
-        return [json.loads(line) for line in lines]
 
 
 def _generated() -> tuple[str, list[str], list[str]]:

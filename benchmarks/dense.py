@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
 from tempfile import TemporaryDirectory
@@ -12,9 +11,9 @@ from tempfile import TemporaryDirectory
 import faiss
 import numpy as np
 
-from services.retriever.backends.dense import build as dense
-from services.retriever.backends.dense.flat import FlatIndex
-from services.retriever.domain import FloatArray, VectorArray
+from evenmesh_retriever.backends.dense import build as dense
+from evenmesh_retriever.backends.dense.flat import FlatIndex
+from evenmesh_retriever.domain import FloatArray, VectorArray
 
 SIZES = (20_000, 200_000, 1_000_000)
 DIMENSION = 384
@@ -25,54 +24,19 @@ _CHUNK = 50_000
 _BLAS_BY_DEFAULT = 128_000 // DIMENSION * DIMENSION
 
 
-@dataclass(frozen=True)
-class Scale:
-    """One collection of generated vectors; times are for one query, in milliseconds, for the best 100.
+def measure(
+    sizes: Sequence[int] = SIZES, *, queries: int = 96, rounds: int = 3
+) -> list[tuple[dict[str, str], dict[str, str]]]:
+    """Time dense search on generated vectors: topics of about 200 in 48 dimensions, and noise in all 384.
 
-    Attributes:
-        vectors: vectors in it.
-        kind: index that was built.
-        parameters: what it was built with, and how far it looks.
-        measured_recall: recall@100 as measured when it was built, in its manifest.
-        recall: recall@100 of the queries timed here, which it was not tuned with.
-        build_s: building and measuring. Seconds.
-        index_bytes: the index on disk; the vectors come on top.
-        vector_bytes: the vectors.
-        ours_p50_ms: our index, one query at a time.
-        ours_p99_ms: the same.
-        ours_batched_ms: our index, 32 queries at a time.
-        flat_p50_ms: our flat index, one query at a time.
-        flat_batched_ms: our flat index, 32 queries at a time.
-        faiss_p50_ms: ``faiss.IndexFlatIP`` with its defaults, one query at a time.
-        faiss_batched_ms: the same, 32 queries at a time.
-        numpy_batched_ms: a matrix product and ``argpartition``, 32 queries at a time.
+    Returns:
+        For each size, the times of a query and what the index is.
     """
-
-    vectors: int
-    kind: str
-    parameters: dict[str, int]
-    measured_recall: float
-    recall: float
-    build_s: float
-    index_bytes: int
-    vector_bytes: int
-    ours_p50_ms: float
-    ours_p99_ms: float
-    ours_batched_ms: float
-    flat_p50_ms: float
-    flat_batched_ms: float
-    faiss_p50_ms: float
-    faiss_batched_ms: float
-    numpy_batched_ms: float
-
-
-def measure(sizes: Sequence[int] = SIZES, *, queries: int = 96, rounds: int = 3) -> list[Scale]:
-    """Times dense search on generated vectors: topics of about 200 in 48 dimensions, and noise in all 384."""
     faiss.omp_set_num_threads(1)
     return [_measured(size, queries, rounds) for size in sizes]
 
 
-def _measured(size: int, queries: int, rounds: int) -> Scale:
+def _measured(size: int, queries: int, rounds: int) -> tuple[dict[str, str], dict[str, str]]:
     vectors, asked = generated(size, queries)
     flat = FlatIndex(vectors)
     with TemporaryDirectory() as name:
@@ -84,6 +48,7 @@ def _measured(size: int, queries: int, rounds: int) -> Scale:
         index = dense.open(folder, vectors)
         exact, _ = flat.search(asked, TOP)
         found, _ = index.search(asked, TOP)
+        # Its manifest's recall is that of the queries it was tuned with.
         recall = np.mean([np.isin(one, other).mean() for one, other in zip(exact, found, strict=True)])
         raw = _view(vectors)
         few = asked[: 24 if size > 500_000 else None]
@@ -110,28 +75,31 @@ def _measured(size: int, queries: int, rounds: int) -> Scale:
             )
             FlatIndex(vectors)  # sets it back
     batched = np.median(np.array(together), axis=0)
-    return Scale(
-        vectors=size,
-        kind=manifest.kind,
-        parameters=manifest.parameters,
-        measured_recall=manifest.recall_at_100,
-        recall=float(recall),
-        build_s=build_s,
-        index_bytes=index_bytes,
-        vector_bytes=vectors.nbytes,
-        ours_p50_ms=float(np.median(ours)),
-        ours_p99_ms=float(np.quantile(np.median(np.stack(ours), axis=0), 0.99)),
-        ours_batched_ms=float(batched[0]),
-        flat_p50_ms=float(median(flat_one)),
-        flat_batched_ms=float(batched[1]),
-        faiss_p50_ms=float(median(one for one, _ in raw_one)),
-        faiss_batched_ms=float(median(many for _, many in raw_one)),
-        numpy_batched_ms=float(batched[2]),
-    )
+    speed = {
+        "vectors": f"{size:,}",
+        "kind": manifest.kind,
+        "ours": f"{np.median(ours):.2f} / {np.quantile(np.median(np.stack(ours), axis=0), 0.99):.2f}",
+        "ours, batched": f"{batched[0]:.2f}",
+        "our flat": f"{median(flat_one):.2f}",
+        "our flat, batched": f"{batched[1]:.2f}",
+        "FAISS flat": f"{median(one for one, _ in raw_one):.2f}",
+        "FAISS flat, batched": f"{median(many for _, many in raw_one):.2f}",
+        "NumPy, batched": f"{batched[2]:.2f}",
+    }
+    return speed, {
+        "vectors": f"{size:,}",
+        "kind": manifest.kind,
+        "built with": ", ".join(f"{name} {value}" for name, value in manifest.parameters.items()),
+        "recall@100 in its manifest": f"{manifest.recall_at_100:.3f}",
+        "of these queries": f"{recall:.3f}",
+        "build": f"{build_s:.0f} s",
+        "index": f"{index_bytes / 2**20:.0f} MiB",
+        "vectors alone": f"{vectors.nbytes / 2**20:.0f} MiB",
+    }
 
 
 def generated(size: int, queries: int) -> tuple[VectorArray, VectorArray]:
-    """Vectors, and queries at a cosine of 0.7 to some of them."""
+    """Return vectors, and queries at a cosine of 0.7 to some of them."""
     rng = np.random.default_rng(size)
     basis = rng.standard_normal((_TOPIC_DIMENSION, DIMENSION), dtype=np.float32) / _TOPIC_DIMENSION**0.5
     centres = rng.standard_normal((size // 200, _TOPIC_DIMENSION), dtype=np.float32)
@@ -149,7 +117,7 @@ def generated(size: int, queries: int) -> tuple[VectorArray, VectorArray]:
 
 
 def _view(vectors: VectorArray) -> Callable[[VectorArray, int], object]:
-    """What ``IndexFlatIP.search`` does, without a copy of the vectors."""
+    """Return what ``IndexFlatIP.search`` does, without a copy of the vectors."""
     return lambda queries, n: faiss.knn(queries, vectors, n, metric=faiss.METRIC_INNER_PRODUCT)
 
 

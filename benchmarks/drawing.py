@@ -10,7 +10,7 @@ import time
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import asynccontextmanager, contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cache
 from multiprocessing import get_context
 from pathlib import Path
@@ -18,80 +18,32 @@ from tempfile import TemporaryDirectory
 
 import numpy as np
 
+from benchmarks.collections import NAME, fill
 from benchmarks.collections import generated as passages_of
 from benchmarks.dense import DIMENSION
 from benchmarks.dense import generated as vectors_of
-from meshkit.admission import Admission
-from meshkit.compute import ComputePool
-from meshkit.server import MeshServer, Registration
-from meshkit.telemetry import Telemetry
-from ragmesh.retriever.v1 import retriever_service_pb2 as retriever_pb
-from ragmesh.retriever.v1 import retriever_service_pb2_grpc as retriever_grpc
-from services.retriever.analyzer import analyzer
-from services.retriever.backends.catalogue import Catalogue
-from services.retriever.backends.segments.store import SegmentStore
-from services.retriever.backends.segments.writer import Recipe
-from services.retriever.codec import queries
-from services.retriever.domain import DEFAULT_TENANT, Draw, FloatArray, Query, VectorArray
-from services.retriever.engine import RetrieverEngine
-from services.retriever.servicer import RetrieverServicer
-from services.retriever.settings import RetrieverSettings
-from services.retriever.web import WebRetrieval
+from evenmesh.retriever.v1 import retriever_service_pb2 as retriever_pb
+from evenmesh.retriever.v1 import retriever_service_pb2_grpc as retriever_grpc
+from evenmesh_kit.compute.executors import ComputePool
+from evenmesh_kit.rpc.server import MeshServer, Registration
+from evenmesh_kit.security.caller import DEFAULT_TENANT
+from evenmesh_kit.telemetry.setup import Telemetry
+from evenmesh_retriever.analyzer import analyzer
+from evenmesh_retriever.backends.catalogue import Catalogue
+from evenmesh_retriever.backends.segments.building.writer import Recipe
+from evenmesh_retriever.backends.segments.store import SegmentStore
+from evenmesh_retriever.codec import queries
+from evenmesh_retriever.domain import Draw, FloatArray, Query, VectorArray
+from evenmesh_retriever.engine import RetrieverEngine
+from evenmesh_retriever.query_admission import QueryAdmission
+from evenmesh_retriever.servicer import RetrieverServicer
+from evenmesh_retriever.settings import RetrieverSettings
+from evenmesh_retriever.web import WebRetrieval
 
 SIZES = (20_000, 200_000, 1_000_000)
 RANKINGS, K, DEPTH, ALPHA = 100, 5, 100, 2.0
-_NAME = "bench"
-_SERVICE = "ragmesh.retriever.v1.RetrieverService"
-_BATCH = 50_000
+_SERVICE = "evenmesh.retriever.v1.RetrieverService"
 _DRAW = Draw(ALPHA, RANKINGS, 1)
-
-
-@dataclass(frozen=True)
-class Added:
-    """One retriever at one size; p50 of a query in milliseconds, from the engine to the finished message.
-
-    Attributes:
-        passages: passages of the collection.
-        retriever: what finds them; ``dense`` without encoding the query, which takes as long at any size.
-        search_ms: finding the best 100 alone, without an answer.
-        short_ms: one ranking of the best 5, and these 5 in the reply.
-        plain_ms: one ranking of the best 100, and all of them in the reply.
-        pool_ms: the same 100 in the reply, and 100 rankings of 5 drawn from them, with log-probabilities.
-        pool_added_ms: median over queries of what the latter took more.
-        served_ms: the former as a client of the service sees it, over gRPC from a process of its own.
-        served_added_ms: median over queries of what the latter took more for such a client.
-        served_one_added_ms: the same for one ranking of 5, which is what an ask draws unless told otherwise.
-        whole_ms: 100 rankings of 5 drawn from every passage of the collection.
-        whole_memory: most memory that these took at a time beyond what was held before. Bytes.
-    """
-
-    passages: int
-    retriever: str
-    search_ms: float
-    short_ms: float
-    plain_ms: float
-    pool_ms: float
-    pool_added_ms: float
-    served_ms: float
-    served_added_ms: float
-    served_one_added_ms: float
-    whole_ms: float
-    whole_memory: int
-
-    @property
-    def share(self) -> float:
-        """What drawing from the pool adds to a query, as a share of it."""
-        return self.served_added_ms / self.served_ms
-
-    @property
-    def one_share(self) -> float:
-        """What drawing one ranking adds, as a share of the query."""
-        return self.served_one_added_ms / self.served_ms
-
-    @property
-    def engine_share(self) -> float:
-        """The same without the wire."""
-        return self.pool_added_ms / self.plain_ms
 
 
 class _Known:
@@ -100,11 +52,16 @@ class _Known:
     name = fingerprint = "known"
     dimension = DIMENSION
     device, precision = "cpu", "fp32"
+    max_tokens = 256
 
     def __init__(self, vectors: VectorArray, asked: VectorArray) -> None:
         self._vectors = vectors
         self._asked = asked
         self._next = 0
+
+    def count_tokens(self, texts: Sequence[str]) -> int:
+        """Return the characters."""
+        return sum(map(len, texts))
 
     def encode_query(self, text: str) -> VectorArray:
         vector: VectorArray = self._asked[int(text.rsplit("#", 1)[1])]
@@ -117,33 +74,29 @@ class _Known:
         return vectors
 
 
-def measure(sizes: Sequence[int] = SIZES, *, asked: int = 50, rounds: int = 5) -> list[Added]:
-    """Measures BM25 and dense at each size."""
+def measure(sizes: Sequence[int] = SIZES, *, asked: int = 50, rounds: int = 5) -> list[dict[str, str]]:
+    """Measure BM25 and dense at each size; return a row for each.
+
+    ``dense`` is without encoding the query, which takes as long at any size. What a side takes more is the
+    median over the queries, and beside the time of the same query without it.
+    """
     return [one for size in sizes for one in asyncio.run(_measured(size, asked, rounds))]
 
 
-async def _measured(size: int, asked: int, rounds: int) -> list[Added]:
+async def _measured(size: int, asked: int, rounds: int) -> list[dict[str, str]]:
     vectors, query_vectors = vectors_of(size, asked)
     encoder = _Known(vectors, query_vectors)
-    catalogue = Catalogue(RetrieverSettings(encoder="known", query_cache=0), cache(analyzer), encoder)
-    with TemporaryDirectory(prefix="ragmesh-bench-") as folder:
+    catalogue = Catalogue(RetrieverSettings(encoder="known", query_cache_bytes=0), cache(analyzer), encoder)
+    with TemporaryDirectory(prefix="evenmesh-bench-") as folder:
         store = SegmentStore(
             Path(folder) / "collections", Recipe(cache(analyzer), encoder, size), catalogue.prepare
         )
         await store.start()
-        batch = []
-        for passage in passages_of(size):
-            batch.append(passage)
-            if len(batch) == _BATCH:
-                await store.of(DEFAULT_TENANT).ingest(_NAME, batch, create=True)
-                batch = []
-        if batch:
-            await store.of(DEFAULT_TENANT).ingest(_NAME, batch, create=True)
-        await store.settled()
+        await fill(store, size)
         del vectors
         pool = ComputePool(1, "bench")
         engine = RetrieverEngine(
-            store, catalogue.retrievers, catalogue.default, pool, Admission(100, "texts")
+            store, catalogue.retrievers, catalogue.default, pool, QueryAdmission(2**30, setting="max_work")
         )
         texts = [
             f"{' '.join(one.text.split()[:10])} #{number}"
@@ -168,8 +121,8 @@ async def _added(
     texts: Sequence[str],
     rounds: int,
     served: tuple[float, float, float],
-) -> Added:
-    plain = Query("", _NAME, None, name, DEPTH, DEPTH, None, with_inclusion=False, stream_id="")
+) -> dict[str, str]:
+    plain = Query("", NAME, None, name, DEPTH, DEPTH, None, with_inclusion=False, stream_id="")
     drawn = replace(plain, k=K, draw=_DRAW)
     whole = replace(drawn, depth=None, whole=True)
 
@@ -183,7 +136,7 @@ async def _added(
 
     def searches() -> FloatArray:
         taken = []
-        with store.of(DEFAULT_TENANT).lease(_NAME) as snapshot:
+        with store.of(DEFAULT_TENANT).lease(NAME) as snapshot:
             for text in texts:
                 began = time.perf_counter()
                 catalogue.retrievers[name].search(snapshot, text, DEPTH)
@@ -212,29 +165,34 @@ async def _added(
     best = {key: np.min(np.stack(rows), axis=0) for key, rows in found.items()}
     with _peak() as peak:
         await times(whole, few[:2])
-    return Added(
-        passages=size,
-        retriever=name,
-        short_ms=float(np.median(best["short"])),
-        search_ms=float(np.median(best["search"])),
-        plain_ms=float(np.median(best["plain"])),
-        pool_ms=float(np.median(best["pool"])),
-        pool_added_ms=float(np.median(best["pool"] - best["plain"])),
-        served_ms=served[0],
-        served_added_ms=served[1],
-        served_one_added_ms=served[2],
-        whole_ms=float(np.median(best["whole"])),
-        whole_memory=peak[0],
-    )
+    p50 = {key: float(np.median(times)) for key, times in best.items()}
+    pool_added = float(np.median(best["pool"] - best["plain"]))
+    a_query, all_added, one_added = served
+    return {
+        "passages": f"{size:,}",
+        "retriever": name,
+        "a query": f"{a_query:.2f}",
+        "one ranking adds": f"{one_added:.3f}",
+        "share (< 15 %)": f"{100 * one_added / a_query:.0f} %",
+        f"{RANKINGS} rankings add": f"{all_added:.3f}",
+        "their share (< 15 %)": f"{100 * all_added / a_query:.0f} %",
+        "search alone": f"{p50['search']:.2f}",
+        f"one ranking, {K} in the reply": f"{p50['short']:.2f}",
+        f"{DEPTH} in the reply": f"{p50['plain']:.2f}",
+        f"{RANKINGS} rankings add to that": f"{pool_added:.3f}",
+        "their share": f"{100 * pool_added / p50['plain']:.0f} %",
+        "drawn from the whole collection": f"{p50['whole']:.1f}",
+        "memory of that": f"{peak[0] / 2**20:.0f} MiB",
+    }
 
 
 @asynccontextmanager
 async def _served(engine: RetrieverEngine, pool: ComputePool) -> AsyncIterator[str]:
-    """The service around the engine, as its process runs it; its address."""
+    """Yield the service around the engine, as its process runs it; its address."""
     settings = RetrieverSettings(encoder="known", host="127.0.0.1", port=0)
     telemetry = Telemetry.from_settings("retriever", settings)
     servicer = RetrieverServicer(pool)
-    servicer.open(engine, WebRetrieval({}, engine, Admission(1, "queries")))
+    servicer.open(engine, WebRetrieval({}, engine, QueryAdmission(8, setting="max_work")))
     add = retriever_grpc.add_RetrieverServiceServicer_to_server
     registration = Registration(add, servicer, _SERVICE)
     async with MeshServer("retriever", settings, [registration], _Ready(), telemetry=telemetry) as server:
@@ -256,12 +214,12 @@ def _asked(address: str, retriever: str, texts: Sequence[str], rounds: int) -> t
 
 
 def _ask(address: str, retriever: str, texts: Sequence[str], rounds: int) -> tuple[float, float, float]:
-    from meshkit.channel import connect_sync
+    from evenmesh.wire.channel import connect_sync
 
-    channel = connect_sync(address, service=_SERVICE, idempotent=("Retrieve",))
+    channel = connect_sync(address, service=_SERVICE)
     stub = retriever_grpc.RetrieverServiceStub(channel)
-    plain = retriever_pb.RetrieveRequest(collection=_NAME, retriever=retriever, depth=DEPTH, k=DEPTH)
-    drawn = retriever_pb.RetrieveRequest(collection=_NAME, retriever=retriever, depth=DEPTH, k=K)
+    plain = retriever_pb.RetrieveRequest(collection=NAME, retriever=retriever, depth=DEPTH, k=DEPTH)
+    drawn = retriever_pb.RetrieveRequest(collection=NAME, retriever=retriever, depth=DEPTH, k=K)
     drawn.sampling.alpha, drawn.sampling.num_rankings, drawn.sampling.seed = ALPHA, RANKINGS, 1
     one = retriever_pb.RetrieveRequest()
     one.CopyFrom(drawn)
@@ -293,7 +251,7 @@ def _ask(address: str, retriever: str, texts: Sequence[str], rounds: int) -> tup
 
 @contextmanager
 def _peak() -> Iterator[list[int]]:
-    """The most that Python and NumPy held at a time within the block, beyond what they held before. Bytes."""
+    """Yield the peak memory of Python and NumPy within the block, above what they held before. Bytes."""
     import tracemalloc
 
     peak = [0]

@@ -10,8 +10,8 @@ import grpc
 import numpy as np
 
 from benchmarks import shapes
-from ragmesh.orchestrator.v1 import orchestrator_service_pb2 as orch
-from ragmesh.orchestrator.v1 import orchestrator_service_pb2_grpc as orch_grpc
+from evenmesh.orchestrator.v1 import orchestrator_service_pb2 as orch
+from evenmesh.orchestrator.v1 import orchestrator_service_pb2_grpc as orch_grpc
 
 
 @dataclass(frozen=True)
@@ -22,46 +22,53 @@ class Latency:
     p99: float
 
 
-async def _ask(stub: orch_grpc.OrchestratorServiceAsyncStub, request: orch.AskRequest) -> None:
+async def ask(
+    stub: orch_grpc.OrchestratorServiceAsyncStub, request: orch.AskRequest, *, within_s: float = 60.0
+) -> None:
+    """Make one ask.
+
+    Raises:
+        RuntimeError: it ended without an answer.
+    """
     last = ""
-    async for message in stub.Ask(request, timeout=60):
+    async for message in stub.Ask(request, timeout=within_s):
         last = message.WhichOneof("event") or ""
     if last != "done":
         raise RuntimeError(f"an ask ended with {last!r} instead of done")
 
 
 def request(collection: str) -> orch.AskRequest:
-    """The ask that is timed."""
+    """Return the ask that is timed."""
     return orch.AskRequest(
         question=shapes.QUESTION, collection=collection, depth=shapes.POOL, k=shapes.SHOWN, run_id="bench"
     )
 
 
-async def latency(target: str, ask: orch.AskRequest, *, count: int, warm_up: int = 20) -> Latency:
-    """Times ``count`` asks, one after the other."""
+async def latency(target: str, wanted: orch.AskRequest, *, count: int, warm_up: int = 20) -> Latency:
+    """Time ``count`` asks, one after the other."""
     async with grpc.aio.insecure_channel(target) as channel:
         stub = orch_grpc.OrchestratorServiceStub(channel)
         for _ in range(warm_up):
-            await _ask(stub, ask)
+            await ask(stub, wanted)
         times = []
         for _ in range(count):
             began = time.perf_counter()
-            await _ask(stub, ask)
+            await ask(stub, wanted)
             times.append(1e3 * (time.perf_counter() - began))
     p50, p99 = np.percentile(times, [50, 99])
     return Latency(float(p50), float(p99))
 
 
-async def throughput(target: str, ask: orch.AskRequest, *, callers: int, count: int) -> float:
-    """Asks per second with ``callers`` of them under way at any time."""
+async def throughput(target: str, wanted: orch.AskRequest, *, callers: int, count: int) -> float:
+    """Return asks per second with ``callers`` of them under way at any time."""
     async with grpc.aio.insecure_channel(target) as channel:
         stub = orch_grpc.OrchestratorServiceStub(channel)
-        await asyncio.gather(*(_ask(stub, ask) for _ in range(callers)))
+        await asyncio.gather(*(ask(stub, wanted) for _ in range(callers)))
         left = iter(range(count))
 
         async def call() -> None:
             for _ in left:
-                await _ask(stub, ask)
+                await ask(stub, wanted)
 
         began = time.perf_counter()
         await asyncio.gather(*(call() for _ in range(callers)))

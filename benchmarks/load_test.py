@@ -1,9 +1,8 @@
-"""Load tests of the embedded mesh by `ragmesh bench`: what docs/bench.md and docs/capacity.md show.
+"""Test the embedded mesh under load, for docs/operate/bench.md and docs/operate/capacity.md.
 
-``python -m benchmarks.load_test`` starts a mesh of its own on free ports, with the demo corpus, ramps it to
-its knee, sweeps its settings, and fills the measured parts of both pages and the pictures in docs/bench/. It
-takes about an hour of a machine on which nothing else runs; ``--quick`` is for trying it out and writes
-nothing.
+``python -m benchmarks.load_test`` starts a mesh on free ports with the demo corpus, ramps it to its knee,
+sweeps its settings, and fills the measured parts of both pages and the figures in docs/operate/bench/. It
+takes about an hour on an otherwise idle machine. ``--quick`` tries it out and writes nothing.
 """
 
 from __future__ import annotations
@@ -18,9 +17,9 @@ import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
-from ragmesh.bench.page import fill
+from evenmesh_studies.load.reporting.page import fill
 
-DOCS = Path(__file__).resolve().parents[1] / "docs"
+DOCS = Path(__file__).resolve().parents[1] / "docs" / "operate"
 RUNS = (
     ("ramp", ("ramp", "ask", "-N", "20", "--calls", "150")),
     (
@@ -34,40 +33,40 @@ RUNS = (
         ("sweep", "ask", "-N", "20", "--vary", "alpha=none,1,2,4,8", "--samples", "8", "--calls", "30"),
     ),
 )
-"""Runs by name, and their arguments."""
+"""Arguments of runs by name."""
 _QUICK = ("--calls", "0", "--seconds", "6", "--warm-up", "2", "--longest", "6")
 
 
 def main() -> None:
-    """Measures, and writes."""
+    """Measure, and fill the pages."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.load_test", description=__doc__)
     parser.add_argument("runs", nargs="*", metavar="RUN", help=f"of {', '.join(name for name, _ in RUNS)}")
-    parser.add_argument("--out", type=Path, help="folder of the runs; they go on there. Default: a new one.")
-    parser.add_argument("--quick", action="store_true", help="short steps, and nothing is written")
+    parser.add_argument("--out", type=Path, help="folder of the runs, where they resume. Default: a new one.")
+    parser.add_argument("--quick", action="store_true", help="run short steps and write nothing")
     given = parser.parse_args()
     known = [name for name, _ in RUNS]
     if unknown := sorted(set(given.runs) - set(known)):
         parser.error(f"no such run: {', '.join(unknown)}; there are {', '.join(known)}")
-    out = given.out or Path(tempfile.mkdtemp(prefix="ragmesh-load-test-"))
+    out = given.out or Path(tempfile.mkdtemp(prefix="evenmesh-load-test-"))
     chosen = [(name, words) for name, words in RUNS if name in (given.runs or known)]
-    with tempfile.TemporaryDirectory(prefix="ragmesh-bench-") as home:
-        environment = os.environ | {"RAGMESH_HOME": home}
-        _ragmesh(environment, "up", "--detach", "--port", "0")
+    with tempfile.TemporaryDirectory(prefix="evenmesh-bench-") as home:
+        environment = os.environ | {"EVENMESH_HOME": home}
+        _evenmesh(environment, "up", "--detach", "--port", "0")
         try:
             for name, words in chosen:
                 print(f"{name} …", flush=True)
-                _ragmesh(
+                _evenmesh(
                     environment, "bench", *words, "--out", str(out / name), *(_QUICK if given.quick else ())
                 )
         finally:
-            _ragmesh(environment, "down")
+            _evenmesh(environment, "down")
     print(f"runs: {out}")
     if not given.quick:
         write(out, [name for name, _ in chosen])
 
 
 def write(out: Path, names: Sequence[str]) -> None:
-    """Fills the measured parts of the pages from the runs of a folder."""
+    """Fill the measured parts of the pages from the runs of a folder."""
     pictures = DOCS / "bench"
     pictures.mkdir(exist_ok=True)
     for name in names:
@@ -76,20 +75,20 @@ def write(out: Path, names: Sequence[str]) -> None:
         fill(DOCS / "bench.md", name, section(out, name))
     if "ramp" in names:
         page = str(DOCS / "capacity.md")
-        _ragmesh(os.environ, "bench", "capacity", str(out / "ramp"), "--page", page)
+        _evenmesh(os.environ, "bench", "capacity", str(out / "ramp"), "--page", page)
 
 
 def section(out: Path, name: str) -> str:
-    """A run's report as a part of a page: its headings two levels deeper, its pictures from docs/bench/."""
+    """Return a run's report as part of a page, with deeper headings and figures from docs/operate/bench/."""
     report = (out / name / "report.md").read_text(encoding="utf-8").split("\n", 1)[1]
     words = next(words for known, words in RUNS if known == name)
     deeper = re.sub(r"^## ", "#### ", report, flags=re.MULTILINE)
     placed = re.sub(r"!\[([\w-]+)\]\(([\w-]+\.png)\)", rf"![\1](bench/{name}-\2)", deeper)
-    return f"`ragmesh bench {' '.join(words)}`\n{placed}"
+    return f"`evenmesh bench {' '.join(words)}`\n{placed}"
 
 
-def _ragmesh(environment: os._Environ[str] | dict[str, str], *words: str) -> None:
-    subprocess.run([sys.executable, "-m", "ragmesh", *words], env=environment, check=True)
+def _evenmesh(environment: os._Environ[str] | dict[str, str], *words: str) -> None:
+    subprocess.run([sys.executable, "-m", "evenmesh", *words], env=environment, check=True)
 
 
 if __name__ == "__main__":

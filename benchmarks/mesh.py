@@ -6,87 +6,80 @@ import asyncio
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import median
 
 from benchmarks import load, shapes
-from ragmesh import Addresses, Client, Passage
-from ragmesh.mesh import MeshSettings, launch, stop
-from ragmesh.mesh.services import SERVICES
+from evenmesh.local_mesh import MeshState
+from evenmesh.retriever.v1 import collection_service_pb2 as collection_pb
+from evenmesh.retriever.v1.collection_service_pb2_grpc import CollectionServiceStub
+from evenmesh.wire.channel import connect
+from evenmesh.wire.security import ChannelSecurity
+from evenmesh_mesh import MeshSettings, launch, stop
+from evenmesh_mesh.services import SERVICES
 
 COLLECTION = "bench"
 CALLERS = 32
 _ROLES = ("retriever", "reranker", "generator", "evaluator")
-_STAND_INS = {"reranker": "benchmarks.stand_in_reranker", "generator": "benchmarks.stand_in_generator"}
 
 
 @dataclass(frozen=True)
-class Round:
-    """One round: the same load on either side, one after the other."""
+class Beside:
+    """One mesh beside another or beside the bare flow: medians over the rounds, ratios second over first."""
 
-    bare: load.Latency
-    mesh: load.Latency
-    bare_per_s: float
-    mesh_per_s: float
-
-
-@dataclass(frozen=True)
-class Overhead:
-    """Medians over the rounds; ratios are of pairs measured side by side."""
-
-    bare_p50_ms: float
-    mesh_p50_ms: float
+    first_p50_ms: float
+    second_p50_ms: float
     p50_ratio: float
     p99_ratio: float
-    bare_per_s: float
-    mesh_per_s: float
+    first_per_s: float
+    second_per_s: float
     flows_ratio: float
     rounds: int
 
 
-def measure(*, rounds: int = 5, count: int = 200, flows: int = 600) -> Overhead:
-    """Starts both sides, warms them up, and measures them in turn.
+def measure(*, rounds: int = 5, count: int = 200, flows: int = 600) -> Beside:
+    """Measure the real mesh beside the bare flow.
 
     The mesh is the real five processes, its generator's and reranker's models replaced by ones that answer at
     once; its retriever searches 100 passages by BM25. The bare side is five processes of plain handlers.
     """
     with bare_flow() as bare, real_mesh() as mesh:
-        ask = load.request(COLLECTION)
-        asyncio.run(_warm(bare, mesh, ask))
-        results = [_round(bare, mesh, ask, count, flows, flip=bool(turn % 2)) for turn in range(rounds)]
-    return Overhead(
-        bare_p50_ms=median(one.bare.p50 for one in results),
-        mesh_p50_ms=median(one.mesh.p50 for one in results),
-        p50_ratio=median(one.mesh.p50 / one.bare.p50 for one in results),
-        p99_ratio=median(one.mesh.p99 / one.bare.p99 for one in results),
-        bare_per_s=median(one.bare_per_s for one in results),
-        mesh_per_s=median(one.mesh_per_s for one in results),
-        flows_ratio=median(one.mesh_per_s / one.bare_per_s for one in results),
+        return asyncio.run(side_by_side(bare, mesh, rounds, count, flows))
+
+
+async def side_by_side(first: str, second: str, rounds: int, count: int, flows: int) -> Beside:
+    """Warm two orchestrators up, and measure them with the same load, one after the other."""
+    ask = load.request(COLLECTION)
+    sides = (first, second)
+    for target in sides:
+        await load.throughput(target, ask, callers=8, count=100)
+    latency: dict[str, list[load.Latency]] = {target: [] for target in sides}
+    per_s: dict[str, list[float]] = {target: [] for target in sides}
+    for turn in range(rounds):
+        order = sides[::-1] if turn % 2 else sides
+        for target in order:
+            latency[target].append(await load.latency(target, ask, count=count))
+        for target in order:
+            per_s[target].append(await load.throughput(target, ask, callers=CALLERS, count=flows))
+    pairs = list(zip(latency[first], latency[second], strict=True))
+    return Beside(
+        first_p50_ms=median(one.p50 for one in latency[first]),
+        second_p50_ms=median(one.p50 for one in latency[second]),
+        p50_ratio=median(other.p50 / one.p50 for one, other in pairs),
+        p99_ratio=median(other.p99 / one.p99 for one, other in pairs),
+        first_per_s=median(per_s[first]),
+        second_per_s=median(per_s[second]),
+        flows_ratio=median(b / a for a, b in zip(per_s[first], per_s[second], strict=True)),
         rounds=rounds,
     )
 
 
-async def _warm(bare: str, mesh: str, ask: load.orch.AskRequest) -> None:
-    for target in (bare, mesh):
-        await load.throughput(target, ask, callers=8, count=100)
-
-
-def _round(bare: str, mesh: str, ask: load.orch.AskRequest, count: int, flows: int, *, flip: bool) -> Round:
-    order = [("mesh", mesh), ("bare", bare)] if flip else [("bare", bare), ("mesh", mesh)]
-    latency = {name: asyncio.run(load.latency(target, ask, count=count)) for name, target in order}
-    per_s = {
-        name: asyncio.run(load.throughput(target, ask, callers=CALLERS, count=flows))
-        for name, target in order
-    }
-    return Round(latency["bare"], latency["mesh"], per_s["bare"], per_s["mesh"])
-
-
 @contextmanager
 def bare_flow() -> Iterator[str]:
-    """The five bare processes; gives the address of their orchestrator."""
+    """Yield the five bare processes; gives the address of their orchestrator."""
     processes: list[subprocess.Popen[str]] = []
 
     def start(role: str, *targets: str) -> str:
@@ -108,27 +101,49 @@ def bare_flow() -> Iterator[str]:
 
 
 @contextmanager
-def real_mesh() -> Iterator[str]:
-    """The real mesh with stand-in models and 100 passages; gives the address of its orchestrator."""
-    services = tuple(replace(one, module=_STAND_INS.get(one.name, one.module)) for one in SERVICES)
-    with tempfile.TemporaryDirectory(prefix="ragmesh-bench-") as folder:
-        home = Path(folder)
-        environment = {
-            "RAGMESH_RETRIEVER_ENCODER": "",
-            # The stand-ins live in the checkout, not in the installed package.
-            "PYTHONPATH": str(Path(__file__).resolve().parents[1]),
-        }
-        launch(MeshSettings(home=home, port=0, services=services, environment=environment))
-        try:
-            addresses = Addresses.find(home)
-            with Client(addresses) as client:
-                client.ingest(
-                    [
-                        Passage(id=one.id, title=one.title, text=one.text, attributes=dict(one.attributes))
-                        for one in shapes.passages()
-                    ],
-                    COLLECTION,
-                )
-            yield addresses.orchestrator
-        finally:
-            stop(home)
+def real_mesh(environment: Mapping[str, str] | None = None) -> Iterator[str]:
+    """Yield the address of a real mesh's orchestrator: models that answer at once, and 100 passages."""
+    with (
+        tempfile.TemporaryDirectory(prefix="evenmesh-bench-") as home,
+        stand_in_mesh(Path(home), "benchmarks.stand_in_generator", environment or {}) as state,
+    ):
+        asyncio.run(ingest(state.addresses["retriever"]))
+        yield state.addresses["orchestrator"]
+
+
+@contextmanager
+def stand_in_mesh(home: Path, generator: str, environment: Mapping[str, str]) -> Iterator[MeshState]:
+    """Run a real mesh with stand-ins for its models.
+
+    Args:
+        home: of the mesh.
+        generator: module that runs the generator.
+        environment: more variables of its services.
+    """
+    modules = {"reranker": "benchmarks.stand_in_reranker", "generator": generator}
+    services = tuple(replace(one, module=modules.get(one.name, one.module)) for one in SERVICES)
+    given = {
+        "EVENMESH_RETRIEVER_ENCODER": "",
+        # The stand-ins live in the checkout, not in the installed package.
+        "PYTHONPATH": str(Path(__file__).resolve().parents[1]),
+        **environment,
+    }
+    state = launch(MeshSettings(home, port=0, services=services, environment=given))
+    try:
+        yield state
+    finally:
+        stop(home)
+
+
+async def ingest(retriever: str, security: ChannelSecurity | None = None) -> None:
+    """Ingest the 100 passages."""
+    service = "evenmesh.retriever.v1.CollectionService"
+    async with connect(retriever, service=service, security=security) as channel:
+        call = CollectionServiceStub(channel).Ingest(timeout=60)
+        await call.write(
+            collection_pb.IngestRequest(
+                collection=COLLECTION, passages=shapes.passages(), create_if_missing=True, last=True
+            )
+        )
+        await call.done_writing()
+        await call

@@ -6,59 +6,28 @@ import asyncio
 import tempfile
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 from sqlalchemy import URL
 
-from ragmesh.common.v1 import common_pb2
-from ragmesh.evaluator.v1 import evaluator_service_pb2 as pb
-from services.evaluator.backends.sql import SqlObservationStore
-from services.evaluator.codec import observations
-from services.evaluator.domain import DEFAULT_TENANT, Measurement, Observation
-from services.evaluator.engine import Evaluator
-from services.evaluator.measurement import measure as measured
+from evenmesh.common.v1 import common_pb2
+from evenmesh.evaluator.v1 import evaluator_service_pb2 as pb
+from evenmesh_evaluator.backends.sql import SqlObservationStore
+from evenmesh_evaluator.domain import Measurement, Observation
+from evenmesh_evaluator.engine import Evaluator
+from evenmesh_evaluator.observations import codec as observations
+from evenmesh_evaluator.observations.scores import measure as measured
+from evenmesh_kit.security.caller import DEFAULT_TENANT
 
 _START_US = 1_700_000_000 * 10**6
 _FILL = 512  # events a commit while a store is only filled
 
 
-@dataclass(frozen=True)
-class Observing:
-    """What was measured; events hold N rankings of k from the candidates, and labels."""
-
-    events: int
-    """Events in the larger store before the last were timed."""
-    num_rankings: int
-    k: int
-    candidates: int
-    commit: int
-    """Events a commit where the cost of an event was timed."""
-    events_per_s: float
-    """Read, measured and durable, many at once, in a store that begins empty. Events a second."""
-    early_ms: float
-    """Store's cost of an event after ``early`` events. Milliseconds."""
-    late_ms: float
-    """The same after ``events`` events."""
-    early: int
-    alone_ms: float
-    """One event alone, nothing else on its way: the median time until it is durable. Milliseconds."""
-    report_ms: float
-    """The first report of the larger store's run, over all of it. Milliseconds."""
-    report_again_ms: float
-    """The same after one more event: what has not changed is known by then. Milliseconds."""
-
-    @property
-    def ratio(self) -> float:
-        """Cost of the late event over the early one."""
-        return self.late_ms / self.early_ms
-
-
 def messages(
     *, num_rankings: int = 20, k: int = 5, candidates: int = 100, queries: int = 1_000, passages: int = 20_000
 ) -> Iterator[pb.Observation]:
-    """Observations without end: each of one of the queries, whose candidates stay the same.
+    """Yield observations without end: each of one of the queries, whose candidates stay the same.
 
     Args:
         num_rankings: sampled rankings of an observation.
@@ -109,7 +78,7 @@ class _Store:
         self.store = SqlObservationStore(url, clock=lambda: self._now_us)
 
     async def append(self, batch: list[tuple[Observation, Measurement]]) -> float:
-        """Stores a batch and tells how long it took. Seconds."""
+        """Store a batch and report how long it took. Seconds."""
         self._now_us = batch[-1][0].observed_at_us
         begin = time.perf_counter()
         await self.store.append(batch)
@@ -150,8 +119,8 @@ async def measure(
     timed: int = 1_024,
     sustained: int = 4_000,
     window: int = 256,
-) -> Observing:
-    """Measures observing in SQLite on this machine's disk.
+) -> str:
+    """Measure observing in SQLite on this machine's disk, and return the section of the page.
 
     Args:
         events: events in the store when the late ones are timed.
@@ -176,29 +145,19 @@ async def measure(
             for place, (store, source) in enumerate(zip(stores, sources, strict=True)):
                 taken[place] += await store.append(_read(source, commit))
         alone = [await stores[1].append(_read(sources[1], 1)) for _ in range(64)]
-        evaluator = Evaluator(stores[1].store, commit_size=1)
-        reports = []
-        for _ in range(2):
-            begin = time.perf_counter()
-            report = await evaluator.report(DEFAULT_TENANT, "run")
-            reports.append(time.perf_counter() - begin)
-            alone.append(await stores[1].append(_read(sources[1], 1)))
-        if report.num_observations != events + timed // commit * commit + len(alone) - 1:
+        report = await Evaluator(stores[1].store, commit_size=1).report(DEFAULT_TENANT, "run")
+        if report.num_observations != events + timed // commit * commit + len(alone):
             raise RuntimeError(f"the report knows {report.num_observations} events")
         for store in stores:
             await store.store.close()
-    count = timed // commit * commit
-    return Observing(
-        events=events,
-        num_rankings=20,
-        k=5,
-        candidates=100,
-        commit=commit,
-        events_per_s=events_per_s,
-        early=early,
-        early_ms=taken[0] / count * 1e3,
-        late_ms=taken[1] / count * 1e3,
-        alone_ms=float(np.median(alone)) * 1e3,
-        report_ms=reports[0] * 1e3,
-        report_again_ms=reports[1] * 1e3,
-    )
+    early_ms, late_ms = (1e3 * one / (timed // commit * commit) for one in taken)
+    return f"""Events of 20 rankings of 5 from 100 candidates, with labels; SQLite on this
+machine's disk, every event durable before it is acknowledged.
+
+| | | target |
+|---|---|---|
+| events a second, many on their way | {events_per_s:.0f} | |
+| one event alone, until it is durable | {1e3 * float(np.median(alone)):.1f} ms | |
+| store's cost of an event after {early:,} events, {commit} a commit | {early_ms:.2f} ms | |
+| the same after {events:,} events | {late_ms:.2f} ms | |
+| ratio | {late_ms / early_ms:.2f} | ≤ 1.2 |"""

@@ -17,31 +17,28 @@ import time
 from collections import Counter
 from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
 import grpc
 import numpy as np
+import psutil
 from scipy.stats import linregress
 
-from benchmarks import load, shapes
+from benchmarks import load
+from benchmarks.mesh import COLLECTION, ingest, stand_in_mesh
 from benchmarks.paced_generator import ANSWER_VARIABLE, SLOTS_VARIABLE
-from meshkit.channel import connect
-from meshkit.errors import MeshError, from_rpc_error
-from meshkit.security import keys
-from meshkit.security.channel_security import ChannelSecurity
-from meshkit.security.outgoing import Credential
-from ragmesh.mesh import MeshSettings, launch, stop
-from ragmesh.mesh.services import SERVICES
-from ragmesh.orchestrator.v1 import orchestrator_service_pb2_grpc as orch_grpc
-from ragmesh.retriever.v1 import collection_service_pb2 as collection_pb
-from ragmesh.retriever.v1 import collection_service_pb2_grpc as collection_grpc
+from evenmesh.orchestrator.v1 import orchestrator_service_pb2_grpc as orch_grpc
+from evenmesh.wire.channel import connect
+from evenmesh.wire.credentials import Credential
+from evenmesh.wire.errors import MeshError, from_rpc_error
+from evenmesh.wire.security import ChannelSecurity
+from evenmesh_kit.security import keys
+from evenmesh_studies.load.calls.arrivals import poisson
 
-COLLECTION: Final = "bench"
 TENANTS: Final = ("polite", "flood")
-_STAND_INS: Final = {"reranker": "benchmarks.stand_in_reranker", "generator": "benchmarks.paced_generator"}
-_SERVICE: Final = "ragmesh.orchestrator.v1.OrchestratorService"
+_SERVICE: Final = "evenmesh.orchestrator.v1.OrchestratorService"
 _TIMEOUT_S: Final = 30.0
 _SAMPLE_S: Final = 0.25
 FLOOD_CALLERS: Final = 64
@@ -56,7 +53,7 @@ class Pace:
         slots: answers at a time.
         answer_s: seconds for one.
         max_work: answers in flight at the orchestrator.
-        queue_s: longest wait at its door.
+        queue_s: longest wait in its admission queue.
     """
 
     slots: int = 8
@@ -88,7 +85,7 @@ class PacedMesh:
 
     @asynccontextmanager
     async def stub(self, tenant: str) -> AsyncIterator[orch_grpc.OrchestratorServiceAsyncStub]:
-        """Calls to the orchestrator for a tenant."""
+        """Yield calls to the orchestrator for a tenant."""
         channel = connect(self.orchestrator, service=_SERVICE, security=_shown(self.keys[tenant]))
         async with channel:
             yield orch_grpc.OrchestratorServiceStub(channel)
@@ -96,58 +93,31 @@ class PacedMesh:
 
 @contextmanager
 def paced_mesh(pace: Pace, environment: dict[str, str] | None = None) -> Iterator[PacedMesh]:
-    """Runs a mesh with API keys for two tenants, which have the same 100 passages each."""
-    services = tuple(replace(one, module=_STAND_INS.get(one.name, one.module)) for one in SERVICES)
-    with tempfile.TemporaryDirectory(prefix="ragmesh-paced-") as folder:
+    """Run a mesh with API keys for two tenants, which have the same 100 passages each."""
+    with tempfile.TemporaryDirectory(prefix="evenmesh-paced-") as folder:
         home = Path(folder)
         known = {}
         for tenant, role in (*((tenant, "admin") for tenant in TENANTS), ("mesh", "service")):
             known[tenant], digest = keys.new_key()
             entry = {"name": tenant, "sha256": digest, "roles": [role], "tenant": tenant}
-            keys.added(home / "keys.toml", keys.KeyEntry.read(entry))
-        settings = MeshSettings(
-            home=home,
-            port=0,
-            services=services,
-            environment={
-                "RAGMESH_RETRIEVER_ENCODER": "",
-                "RAGMESH_API_KEYS": str(home / "keys.toml"),
-                "RAGMESH_API_KEY": known["mesh"],
-                "RAGMESH_ORCHESTRATOR_MAX_WORK": str(pace.max_work),
-                "RAGMESH_ORCHESTRATOR_QUEUE_S": str(pace.queue_s),
-                SLOTS_VARIABLE: str(pace.slots),
-                ANSWER_VARIABLE: str(pace.answer_s),
-                # The stand-ins live in the checkout, not in the installed package.
-                "PYTHONPATH": str(Path(__file__).resolve().parents[1]),
-                **(environment or {}),
-            },
-        )
-        state = launch(settings)
-        try:
+            keys.add_entry(home / "keys.toml", keys.KeyEntry.read(entry))
+        given = {
+            "EVENMESH_API_KEYS": str(home / "keys.toml"),
+            "EVENMESH_API_KEY": known["mesh"],
+            "EVENMESH_ORCHESTRATOR_MAX_WORK": str(pace.max_work),
+            "EVENMESH_ORCHESTRATOR_QUEUE_S": str(pace.queue_s),
+            SLOTS_VARIABLE: str(pace.slots),
+            ANSWER_VARIABLE: str(pace.answer_s),
+        }
+        with stand_in_mesh(home, "benchmarks.paced_generator", given | (environment or {})) as state:
             for tenant in TENANTS:
-                asyncio.run(_ingest(state.addresses["retriever"], known[tenant]))
+                asyncio.run(ingest(state.addresses["retriever"], _shown(known[tenant])))
             pids = {name: one.pid for name, one in state.services.items() if one.pid is not None}
             yield PacedMesh(home, state.addresses["orchestrator"], known, pids)
-        finally:
-            stop(home)
 
 
 def _shown(key: str) -> ChannelSecurity:
     return ChannelSecurity(None, Credential(key))
-
-
-async def _ingest(retriever: str, key: str) -> None:
-    service = "ragmesh.retriever.v1.CollectionService"
-    async with connect(retriever, service=service, security=_shown(key)) as channel:
-        stub = collection_grpc.CollectionServiceStub(channel)
-        call = stub.Ingest(timeout=60)
-        await call.write(
-            collection_pb.IngestRequest(
-                collection=COLLECTION, passages=shapes.passages(), create_if_missing=True, last=True
-            )
-        )
-        await call.done_writing()
-        await call
 
 
 @dataclass(frozen=True)
@@ -171,28 +141,25 @@ class Asked:
 
 
 async def ask(stub: orch_grpc.OrchestratorServiceAsyncStub) -> Asked:
-    """Makes one ask."""
+    """Make one ask."""
     began = time.perf_counter()
-    last = ""
+    failure = None
     try:
-        async for message in stub.Ask(load.request(COLLECTION), timeout=_TIMEOUT_S):
-            last = message.WhichOneof("event") or ""
+        await load.ask(stub, load.request(COLLECTION), within_s=_TIMEOUT_S)
     except grpc.RpcError as error:
-        return Asked(began, time.perf_counter() - began, from_rpc_error(error))
-    if last != "done":
-        raise RuntimeError(f"an ask ended with {last!r} instead of done")
-    return Asked(began, time.perf_counter() - began)
+        failure = from_rpc_error(error)
+    return Asked(began, time.perf_counter() - began, failure)
 
 
 async def in_turn(stub: orch_grpc.OrchestratorServiceAsyncStub, count: int) -> list[Asked]:
-    """Asks one after the other."""
+    """Return asks one after the other."""
     return [await ask(stub) for _ in range(count)]
 
 
 async def flood(
     stub: orch_grpc.OrchestratorServiceAsyncStub, ended: asyncio.Event, callers: int = FLOOD_CALLERS
 ) -> list[Asked]:
-    """Asks from many callers at once, who come again shortly after they were refused, until told to end."""
+    """Ask from many callers at once, each again shortly after a refusal, until the event is set."""
     made: list[Asked] = []
 
     async def caller() -> None:
@@ -208,7 +175,7 @@ async def flood(
 async def closed_loop(
     stub: orch_grpc.OrchestratorServiceAsyncStub, callers: int, seconds: float
 ) -> list[Asked]:
-    """Asks from so many callers, each one after the other."""
+    """Return asks from so many callers, each one after the other."""
     until = time.perf_counter() + seconds
     made: list[Asked] = []
 
@@ -226,29 +193,20 @@ async def open_loop(
     seconds: float,
     rng: np.random.Generator,
 ) -> list[Asked]:
-    """Asks that arrive at random times, whether others are answered or not."""
+    """Return asks that arrive at random times, whether others are answered or not."""
     began = time.perf_counter()
-    due = began
     tasks: list[asyncio.Task[Asked]] = []
-    while due < began + seconds:
-        due += rng.exponential(1 / per_s)
-        await asyncio.sleep(max(0.0, due - time.perf_counter()))
+    for due in poisson(per_s, seconds, rng).tolist():
+        await asyncio.sleep(max(0.0, began + due - time.perf_counter()))
         tasks.append(asyncio.create_task(ask(stub)))
     return await asyncio.gather(*tasks)
 
 
-def resident_mib(pid: int) -> float:
-    """Memory of a process. MiB."""
-    status = Path(f"/proc/{pid}/status").read_text()
-    (line,) = [line for line in status.splitlines() if line.startswith("VmRSS:")]
-    return int(line.split()[1]) / 1024
-
-
 async def memory(pid: int, ended: asyncio.Event) -> list[tuple[float, float]]:
-    """Memory of a process until told to end: seconds and MiB."""
-    samples = []
+    """Sample the memory of a process until the event is set: seconds and MiB."""
+    samples, process = [], psutil.Process(pid)
     while not ended.is_set():
-        samples.append((time.perf_counter(), resident_mib(pid)))
+        samples.append((time.perf_counter(), process.memory_info().rss / 2**20))
         await asyncio.sleep(_SAMPLE_S)
     return samples
 
@@ -259,7 +217,7 @@ def p99_ms(asked: Sequence[Asked]) -> float:
 
 
 def per_s(asked: Sequence[Asked]) -> float:
-    """Answers per second, over the time in which they ended."""
+    """Return answers per second, over the time in which they ended."""
     ends = sorted(one.ended for one in asked if one.error is None)
     return (len(ends) - 1) / (ends[-1] - ends[0])
 
@@ -306,7 +264,7 @@ class Overload:
 def measure(
     pace: Pace, *, seconds: float = 30.0, overload_s: float = 30.0, factor: float = 4.0, seed: int = 7
 ) -> Overload:
-    """Measures a mesh unloaded, at its peak, under ``factor`` times that, and with a flooding tenant.
+    """Measure a mesh unloaded, at its peak, under ``factor`` times that, and with a flooding tenant.
 
     Each part takes ``seconds``, but the overload, which takes ``overload_s``: that memory grows shows late.
     """
@@ -360,7 +318,7 @@ async def _measure(
 def report(
     found: Overload, pace: Pace, *, seconds: float, overload_s: float, factor: float, seed: int
 ) -> str:
-    """What was measured, in Markdown."""
+    """Return what was measured, in Markdown."""
     refused = ", ".join(f"{count} {reason}" for reason, count in sorted(found.refused.items())) or "none"
     slope, width = found.slope
     rows = [
@@ -401,7 +359,7 @@ def report(
     lines = [
         f"Five processes; the model takes {pace.answer_s:g} s for an answer and writes {pace.slots} at a",
         f"time, at most {pace.most_per_s:.0f} a second. The orchestrator lets {pace.max_work} in, and has",
-        f"others wait at its door for {pace.queue_s:g} s.",
+        f"others wait in its queue for {pace.queue_s:g} s.",
         f"{overload_s:g} s of overload, {seconds:g} s for each other part; random arrivals, seed {seed}.",
         "",
         "| | | target |",
@@ -412,7 +370,7 @@ def report(
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Measures and prints."""
+    """Measure and prints."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.overload", description=__doc__)
     parser.add_argument("--seconds", type=float, default=30.0, help="length of each part")
     parser.add_argument(

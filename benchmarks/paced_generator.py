@@ -15,14 +15,14 @@ from typing import Final
 import numpy as np
 
 from benchmarks.stand_in_generator import StandIn, main
-from meshkit.errors import MeshError
-from meshkit.server import run
-from services.generator.domain import Answer, GenerationRequest
-from services.generator.ports import Cancellation
+from evenmesh.wire.errors import MeshError
+from evenmesh_generator.domain import Answer, GenerationRequest
+from evenmesh_generator.ports import Cancellation
+from evenmesh_kit.rpc.server import run
 
-SLOTS_VARIABLE: Final = "RAGMESH_BENCH_SLOTS"
+SLOTS_VARIABLE: Final = "EVENMESH_BENCH_SLOTS"
 """Answers at a time."""
-ANSWER_VARIABLE: Final = "RAGMESH_BENCH_ANSWER_S"
+ANSWER_VARIABLE: Final = "EVENMESH_BENCH_ANSWER_S"
 """Seconds that one takes, about."""
 _SPREAD: Final = (0.8, 1.2)
 _SEED: Final = 7

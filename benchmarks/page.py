@@ -13,7 +13,9 @@ from pathlib import Path
 
 import psutil
 
-PATH = Path(__file__).resolve().parents[1] / "docs" / "benchmarks.md"
+from evenmesh_lab.machine import cpu_name
+
+PATH = Path(__file__).resolve().parents[1] / "docs" / "science" / "benchmarks.md"
 _HEADING = re.compile(r"^## .*$", re.MULTILINE)
 
 
@@ -22,13 +24,19 @@ def stamp(load_before: float, packages: Sequence[str]) -> str:
     memory = psutil.virtual_memory().total / 2**30
     versions = ", ".join(f"{name} {version(name)}" for name in packages)
     return (
-        f"_{datetime.datetime.now(datetime.UTC):%Y-%m-%d %H:%M} UTC, {os.cpu_count()} cores ({_cpu()}), "
+        f"_{datetime.datetime.now(datetime.UTC):%Y-%m-%d %H:%M} UTC, {os.cpu_count()} cores ({cpu_name()}), "
         f"{memory:.0f} GiB, Python {platform.python_version()}, {versions}; load before: {load_before:.1f}._"
     )
 
 
+def table(rows: Sequence[Mapping[str, str]]) -> str:
+    """Return rows of cells by heading in Markdown; the first decides about the columns."""
+    head = [" | ".join(rows[0]), "|".join(["---"] * len(rows[0]))]
+    return "\n".join([f"| {head[0]} |", f"|{head[1]}|", *(f"| {' | '.join(row.values())} |" for row in rows)])
+
+
 def write(sections: Mapping[str, str], path: Path = PATH) -> None:
-    """Replaces the sections of the page by heading, adds those that are new, and keeps all others."""
+    """Replace the sections of the page by heading, add those that are new, and keep all others."""
     text = path.read_text(encoding="utf-8") if path.exists() else "# Benchmarks\n"
     places = [match.start() for match in _HEADING.finditer(text)]
     head = text[: places[0]] if places else text
@@ -39,11 +47,3 @@ def write(sections: Mapping[str, str], path: Path = PATH) -> None:
     kept |= {heading: body.strip() for heading, body in sections.items()}
     body = "".join(f"\n## {heading}\n\n{content}\n" for heading, content in kept.items())
     path.write_text(head.rstrip() + "\n" + body, encoding="utf-8")
-
-
-def _cpu() -> str:
-    try:
-        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
-    except OSError:
-        return platform.processor() or platform.machine()
-    return next((line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")), "unknown")

@@ -1,6 +1,6 @@
 """What ranking costs: beside answering alone (RankRAG, Figure 5), and beside sentence-transformers.
 
-The cross-encoder is the one in ``RAGMESH_BENCH_CROSS_ENCODER``, a folder, or else of the shape of MiniLM-L6:
+The cross-encoder is the one in ``EVENMESH_BENCH_CROSS_ENCODER``, a folder, or else of the shape of MiniLM-L6:
 the base model with a head fitted to what the bundled generator says of other questions' passages, so that its
 scores are spread as a trained one's.
 """
@@ -13,8 +13,9 @@ import tempfile
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import UTC, datetime
+from operator import add, truediv
 from pathlib import Path
 from statistics import mean, median
 from typing import TypeVar
@@ -23,21 +24,23 @@ import torch
 from scipy.stats import kendalltau
 from sentence_transformers import CrossEncoder
 
+from benchmarks import page
 from benchmarks.generation import BUNDLED, Asked, in_process, squad
-from meshkit.compute import ComputePool
-from meshkit.errors import MeshError
-from meshkit.placement import Placement
-from ragcore.ranking import top_k
-from services.generator import relevance
-from services.generator.domain import Augmentation, Decoding, GenerationRequest, Passage, RelevanceRequest
-from services.generator.ports import Cancellation, LanguageModel
-from services.reranker.backends.cross_encoder import CrossEncoderReranker
-from services.reranker.backends.encoder import Encoder, EncoderLoader
-from services.reranker.bundled import base
-from services.reranker.domain import Agent
-from services.reranker.domain import Passage as Candidate
-from services.reranker.models.pairs import passage_text
-from services.reranker.ports import Assigned
+from evenmesh.wire.errors import MeshError
+from evenmesh_core.ranking import top_k
+from evenmesh_generator import relevance
+from evenmesh_generator.domain import Augmentation, Decoding, GenerationRequest, Passage, RelevanceRequest
+from evenmesh_generator.ports import Cancellation, LanguageModel
+from evenmesh_kit.compute.executors import ComputePool
+from evenmesh_kit.compute.placement import Placement
+from evenmesh_reranker.backends.cross_encoder import CrossEncoderReranker
+from evenmesh_reranker.backends.encoder import Encoder, EncoderLoader
+from evenmesh_reranker.bundled import base_config, base_tokenizer
+from evenmesh_reranker.domain import Agent
+from evenmesh_reranker.domain import Passage as Candidate
+from evenmesh_reranker.models.pairs import passage_text
+from evenmesh_reranker.ports import Assigned
+from evenmesh_training.ium.start import fresh
 
 T = TypeVar("T")
 
@@ -54,65 +57,7 @@ CERTAIN = (1, 5)
 """How many of the best are wanted where judging stops early."""
 SMALL = 20
 """Pairs of a small request."""
-_EXACT = "ours, float32"
-
-
-@dataclass(frozen=True)
-class Overhead:
-    """Ranking ``depth`` passages and answering from the best, beside answering alone; medians.
-
-    ``ratio``: of the time with ranking to that without; ``share``: of the time to answer that is left of it
-    after ranking, less than 1 where ranking has read the passages already.
-    """
-
-    reranker: str
-    depth: int
-    rank_ms: float
-    alone_ms: float
-    ratio: float
-    share: float
-
-
-@dataclass(frozen=True)
-class Stopping:
-    """Judging ``pool`` passages until the best ``count`` are certain within ``tolerance``.
-
-    ``stopped`` of ``questions`` before the end, after ``judged`` of all passages on average, in [0, 1].
-    """
-
-    count: int
-    tolerance: float
-    pool: int
-    questions: int
-    stopped: int
-    judged: float
-
-
-@dataclass(frozen=True)
-class Speed:
-    """Pairs a second of one way to score; ``tau``: Kendall's, to ours in float32, mean over questions."""
-
-    name: str
-    pairs_per_s: float
-    tau: float
-
-
-@dataclass(frozen=True)
-class Found:
-    """Everything measured.
-
-    ``bound``: pairs a second if scoring were float32 matrix products alone, at ``gflops``; ``tokens``: mean
-    length of a pair; ``small_ms``: p50 of 20 pairs on ``cores``.
-    """
-
-    overheads: list[Overhead]
-    stopping: list[Stopping]
-    speeds: list[Speed]
-    bound: float
-    gflops: float
-    tokens: float
-    small_ms: float
-    cores: int
+_EXACT, _PREDICT = "ours, float32", "`CrossEncoder.predict`, defaults"
 
 
 class _OneForAll:
@@ -127,8 +72,12 @@ class _OneForAll:
 
 async def measure(
     *, questions: int = QUESTIONS, depths: Sequence[int] = DEPTHS, pairs: int = PAIRS, rounds: int = 9
-) -> Found:
-    """Measures one after the other, one thread of matrix products; the peers in turn."""
+) -> str:
+    """Measure one after the other, one thread of matrix products, the peers in turn.
+
+    Returns:
+        The section of the page.
+    """
     torch.set_num_threads(1)
     asked = squad(questions + FITTED, max(*depths, pairs))
     asked, others = asked[FITTED:], asked[:FITTED]
@@ -139,26 +88,46 @@ async def measure(
         placement = Placement.choose("cpu", "auto")
         exact = _encoder(folder, Placement.choose("cpu", "float32"))
         narrow = _encoder(folder, placement)
-        overheads = []
+        overheads: list[dict[str, str]] = []
         for depth in depths:
             overheads += await _overheads(depth, asked, narrow, pool)
+        overheads.sort(key=lambda row: row["reranker"] != "rankrag")
         stopping = await _stopping(asked, max(depths))
         beside = _Beside(folder, exact, narrow, placement.dtype_name, pool)
-        speeds = await beside.measure([_first(one, pairs) for one in asked], rounds)
+        speeds, bound, gflops, tokens = await beside.measure([_first(one, pairs) for one in asked], rounds)
         cores = os.cpu_count() or 1
         torch.set_num_threads(cores)
         small = [_first(one, SMALL) for one in asked]
         small_ms = 1e3 * median([await beside.alone(one) for one in [*small, *small]])
         torch.set_num_threads(1)
         await beside.close()
-    return Found(overheads, stopping, *speeds, small_ms, cores)
+    return f"""{questions} dev questions of squad-open with BM25's best passages; one thread of matrix
+products, everything in this process, medians. Ranking and answering beside answering alone, as the paper's
+Figure 5 (there 1.9 to 7 times): `rankrag` judges and answers with the bundled model, the cross-encoder is of
+MiniLM-L6's shape. Answers are greedy, from {SHOWN} passages. What rankrag has read to judge it does not read
+again to answer; the cross-encoder's ranking leaves all of it to do.
+
+{page.table(overheads)}
+
+{pairs} pairs of {tokens:.0f} tokens a request, the ways in turn. The bound is what float32 matrix products
+alone would take at the {gflops:.0f} GFLOP/s that a square one reaches here: {bound:.0f} pairs/s
+(targets: ≥ 0.6, with AMX ≥ 1.6; ≥ 3 × predict; Kendall ≥ 0.99).
+
+{page.table(speeds)}
+
+{SMALL} pairs on {cores} cores: {small_ms:.0f} ms (target ≤ 200).
+
+Where judging {max(depths)} passages stops when only the best are wanted (`top_k`, `tolerance`): at 0 the best
+are exactly those of judging all.
+
+{page.table(stopping)}"""
 
 
 async def _cross_encoder(home: Path, others: Sequence[Asked]) -> Path:
-    if named := os.environ.get("RAGMESH_BENCH_CROSS_ENCODER"):
+    if named := os.environ.get("EVENMESH_BENCH_CROSS_ENCODER"):
         return Path(named)
-    _, model = base.fresh(seed=0)
-    tokenizer = base.tokenizer()  # without agents: the peer reads the same
+    _, model = fresh(seed=0)
+    tokenizer = base_tokenizer()  # without agents: the peer reads the same
     found: list[torch.Tensor] = []
     wanted: list[float] = []
     with in_process(BUNDLED, None) as judge, torch.inference_mode():
@@ -202,8 +171,8 @@ def _reranker(encoder: Encoder, pool: ComputePool) -> CrossEncoderReranker:
 
 async def _overheads(
     depth: int, asked: Sequence[Asked], narrow: Encoder, pool: ComputePool
-) -> list[Overhead]:
-    """Both rerankers at one depth, in turn for each question; what one question left behind is not kept."""
+) -> list[dict[str, str]]:
+    """Time both rerankers at one depth, in turn for each question, without caches between questions."""
     ranks: dict[str, list[float]] = {"rankrag": [], "cross-encoder": []}
     after: dict[str, list[float]] = {"rankrag": [], "cross-encoder": []}
     alone = []
@@ -221,20 +190,20 @@ async def _overheads(
             after["cross-encoder"].append((await _timed(_answered(another, some, _best(scores))))[0])
     await cross_encoder.close()
     return [
-        Overhead(
-            name,
-            depth,
-            1e3 * median(ranks[name]),
-            1e3 * median(alone),
-            median((r + a) / b for r, a, b in zip(ranks[name], after[name], alone, strict=True)),
-            median(a / b for a, b in zip(after[name], alone, strict=True)),
-        )
+        {
+            "reranker": name,
+            "passages": str(depth),
+            "ranking": f"{1e3 * median(ranks[name]):.0f} ms",
+            "answering alone": f"{1e3 * median(alone):.0f} ms",
+            "answering after ranking / alone": f"{median(map(truediv, after[name], alone)):.2f}",
+            "together / alone": f"{median(map(truediv, map(add, ranks[name], after[name]), alone)):.1f}",
+        }
         for name in ranks
     ]
 
 
-async def _stopping(asked: Sequence[Asked], pool: int) -> list[Stopping]:
-    """What the generator's engine would have judged, told from the scores of all."""
+async def _stopping(asked: Sequence[Asked], pool: int) -> list[dict[str, str]]:
+    """Return what the generator's engine would have judged, given the scores of all."""
     scores = []
     with in_process(BUNDLED, None, cache_bytes=0) as judge:
         for one in asked:
@@ -244,8 +213,14 @@ async def _stopping(asked: Sequence[Asked], pool: int) -> list[Stopping]:
     for count in CERTAIN:
         for tolerance in TOLERANCES:
             judged = [_needed(one, ids, count, tolerance) for one in scores]
-            stopped = sum(one < pool for one in judged)
-            found.append(Stopping(count, tolerance, pool, len(asked), stopped, mean(judged) / pool))
+            found.append(
+                {
+                    "best wanted": str(count),
+                    "tolerance": f"{tolerance:g}",
+                    "questions stopped early": f"{sum(one < pool for one in judged)} of {len(asked)}",
+                    "passages judged": f"{100 * mean(judged) / pool:.0f} %",
+                }
+            )
     return found
 
 
@@ -275,13 +250,15 @@ class _Beside:
         self._agents = [Agent(f"task-{at}", "m") for at in range(CALLERS)]
         self._ways: dict[str, Callable[[Asked], Awaitable[list[float]]]] = {
             _EXACT: lambda one: _scored(self._exact, one, Agent()),
-            "`CrossEncoder.predict`, defaults": self._predicted,
+            _PREDICT: self._predicted,
             f"ours, {dtype}": lambda one: _scored(self._narrow, one, Agent()),
             f"ours, {dtype}, {CALLERS} callers, as many agents": self._together,
         }
 
-    async def measure(self, asked: Sequence[Asked], rounds: int) -> tuple[list[Speed], float, float, float]:
-        """Speeds, the bound, what matrix products reach, and the mean length of a pair."""
+    async def measure(
+        self, asked: Sequence[Asked], rounds: int
+    ) -> tuple[list[dict[str, str]], float, float, float]:
+        """Return speeds, the bound, what matrix products reach, and the mean length of a pair."""
         lengths = [self._lengths(one) for one in asked]
         for way in self._ways.values():
             await way(_first(asked[0], CALLERS))  # warm
@@ -297,15 +274,25 @@ class _Beside:
                 took, scores[name] = await _timed(way(one))
                 speeds[name].append(len(one.passages) / took)
                 taus[name].append(float(kendalltau(scores[_EXACT], scores[name]).statistic))
-        found = [Speed(name, median(speeds[name]), mean(taus[name])) for name in self._ways]
-        return found, median(bounds), median(products), mean(map(mean, lengths))
+        bound, predict = median(bounds), median(speeds[_PREDICT])
+        found = [
+            {
+                "": name,
+                "pairs/s": f"{(speed := median(speeds[name])):.0f}",
+                "of the bound": f"{speed / bound:.2f}",
+                "of predict": f"{speed / predict:.1f}",
+                "Kendall's τ to float32": f"{mean(taus[name]):.4f}",
+            }
+            for name in self._ways
+        ]
+        return found, bound, median(products), mean(map(mean, lengths))
 
     async def alone(self, one: Asked) -> float:
-        """Seconds of one caller's request."""
+        """Return seconds of one caller's request."""
         return (await _timed(_scored(self._narrow, one, Agent())))[0]
 
     async def close(self) -> None:
-        """Ends what waits."""
+        """End what waits."""
         await self._exact.close()
         await self._narrow.close()
 
@@ -318,7 +305,7 @@ class _Beside:
         return [float(value) for value in self._peer.predict(pairs, show_progress_bar=False)]
 
     async def _together(self, one: Asked) -> list[float]:
-        """The same pairs, of callers that come at the same time."""
+        """Return the same pairs, of callers that come at the same time."""
         parts = [replace(one, passages=one.passages[at::CALLERS]) for at in range(CALLERS)]
         asking = [_scored(self._narrow, part, agent) for part, agent in zip(parts, self._agents, strict=True)]
         found = await asyncio.gather(*asking)
@@ -367,7 +354,7 @@ def _text(passage: Passage) -> str:
 
 def _operations(tokens: int) -> int:
     """Floating-point operations of one pair's matrix products, padding not counted."""
-    shape = base.config()
+    shape = base_config()
     hidden, inner = shape.hidden_size, shape.intermediate_size
     of_a_token = 2 * (4 * hidden * hidden + 2 * hidden * inner) + 4 * tokens * hidden
     return int(shape.num_hidden_layers * tokens * of_a_token)

@@ -1,4 +1,4 @@
-"""How well the retrievers find what is relevant: ``python -m benchmarks.retrieval`` writes the table.
+"""How well the retrievers find what is relevant.
 
 Five data sets with judgements, each as its card says, over all of its passages; nothing is cached. Everything
 is at its default, the same on every set: RRF with k = 60, which is its authors', and equal weights.
@@ -6,11 +6,6 @@ is at its default, the same on every set: RRF with k = 60, which is its authors'
 
 from __future__ import annotations
 
-import os
-
-os.environ.setdefault("OMP_NUM_THREADS", "1")
-
-import argparse
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -18,22 +13,20 @@ from typing import Final
 
 import numpy as np
 
-from benchmarks import page
 from benchmarks.shared_data import folder, rows
-from ragcore.ranking_metrics import ranking_metrics
-from services.retriever.analyzer import UnicodeWordAnalyzer, analyzer
-from services.retriever.backends.bm25.csr import CsrIndex
-from services.retriever.backends.bm25.kernel import choose
-from services.retriever.backends.bm25.postings import build
-from services.retriever.backends.bm25.weighting import Lucene, Okapi, Weighting
-from services.retriever.backends.dense.flat import FlatIndex
-from services.retriever.backends.dense.sentence_encoder import SentenceEncoder
-from services.retriever.backends.hybrid import Fusion
-from services.retriever.domain import Passage, Scored
-from services.retriever.ports import Analyzer
+from evenmesh_core.ranking_metrics import ranking_metrics
+from evenmesh_retriever.analyzer import UnicodeWordAnalyzer, analyzer
+from evenmesh_retriever.backends.bm25.csr import CsrIndex
+from evenmesh_retriever.backends.bm25.kernel import choose
+from evenmesh_retriever.backends.bm25.postings import build
+from evenmesh_retriever.backends.bm25.weighting import Lucene, Okapi, Weighting
+from evenmesh_retriever.backends.dense.flat import FlatIndex
+from evenmesh_retriever.backends.dense.sentence_encoder import SentenceEncoder
+from evenmesh_retriever.backends.hybrid import Fusion
+from evenmesh_retriever.domain import Passage, Scored
+from evenmesh_retriever.ports import Analyzer
 
 HEADING: Final = "Retrieval quality"
-PACKAGES: Final = ("numpy", "faiss-cpu", "torch", "sentence-transformers", "ir-measures")
 POOL: Final = 100
 MOST_QUERIES: Final = 1_000
 
@@ -78,7 +71,7 @@ class _CardAnalyzer:
         self._words = UnicodeWordAnalyzer()
 
     def tokens(self, text: str) -> list[str]:
-        """The tokens of a text."""
+        """Return the tokens of a text."""
         words = (word for word in self._words.tokens(text) if word not in _STOP_WORDS)
         return [
             word[:-1] if len(word) > 3 and word.endswith("s") and not word.endswith("ss") else word
@@ -94,10 +87,11 @@ LEXICAL: Final[Mapping[str, tuple[Callable[[], Analyzer], Weighting]]] = {
 }
 
 
-def measure(names: Sequence[str] = ()) -> list[Quality]:
-    """Runs every retriever on the named data sets, or all."""
-    encoder = SentenceEncoder()
-    return [one for name in names or DATASETS for one in _measured(DATASETS[name](), encoder)]
+def measure() -> tuple[list[Quality], float]:
+    """Run every retriever on all data sets; return what they find, and the minutes that took."""
+    began, encoder = time.perf_counter(), SentenceEncoder()
+    found = [one for data in DATASETS.values() for one in _measured(data(), encoder)]
+    return found, (time.perf_counter() - began) / 60
 
 
 def _measured(data: Judged, encoder: SentenceEncoder) -> list[Quality]:
@@ -145,7 +139,7 @@ def _judged(
     queries: Mapping[str, str],
     judgements: Sequence[Mapping[str, object]],
 ) -> Judged:
-    """A data set with the queries that have something relevant."""
+    """Return a data set with the queries that have something relevant."""
     grades: dict[str, dict[str, int]] = {}
     for row in judgements:
         query, grade = str(row["query_id"]), int(str(row["relevance"]))
@@ -160,26 +154,20 @@ def _judged(
     )
 
 
-def _documents(name: str, card: float) -> Judged:
-    here = folder(name)
-    queries = {row["id"]: row["query"] for row in rows(here / "queries.jsonl.gz")}
-    return _judged(name, card, rows(here / "documents.jsonl.gz"), queries, rows(here / "qrels.jsonl.gz"))
-
-
-def _nfcorpus() -> Judged:
-    here = folder("nfcorpus")
-    queries = {row["id"]: row["query"] for row in rows(here / "queries.jsonl.gz")}
-    return _judged(
-        "nfcorpus", 0.3171, rows(here / "documents.jsonl.gz"), queries, rows(here / "qrels.dev.jsonl.gz")
+def _documents(
+    name: str,
+    card: float,
+    *,
+    documents: str = "documents",
+    asked: str = "queries",
+    query: str = "query",
+    judgements: str = "qrels",
+) -> Judged:
+    """Read a data set from its files of these names; the text of a query has the name ``query``."""
+    passages, questions, grades = (
+        rows(folder(name) / f"{one}.jsonl.gz") for one in (documents, asked, judgements)
     )
-
-
-def _climate_fever() -> Judged:
-    here = folder("climate-fever")
-    queries = {row["id"]: row["claim"] for row in rows(here / "claims.jsonl.gz")}
-    return _judged(
-        "climate-fever", 0.3336, rows(here / "passages.jsonl.gz"), queries, rows(here / "qrels.jsonl.gz")
-    )
+    return _judged(name, card, passages, {row["id"]: row[query] for row in questions}, grades)
 
 
 def _squad_open() -> Judged:
@@ -197,16 +185,19 @@ def _squad_open() -> Judged:
 
 
 DATASETS: Final[Mapping[str, Callable[[], Judged]]] = {
-    "nfcorpus": _nfcorpus,
+    "nfcorpus": lambda: _documents("nfcorpus", 0.3171, judgements="qrels.dev"),
     "cranfield": lambda: _documents("cranfield", 0.3536),
     "vaswani": lambda: _documents("vaswani", 0.4123),
-    "climate-fever": _climate_fever,
+    "climate-fever": lambda: _documents(
+        "climate-fever", 0.3336, documents="passages", asked="claims", query="claim"
+    ),
     "squad-open": _squad_open,
 }
 
 
-def section(found: Sequence[Quality], minutes: float) -> str:
-    """The section of the page."""
+def section(measured: tuple[Sequence[Quality], float]) -> str:
+    """Return the section of the page."""
+    found, minutes = measured
     datasets = [DATASETS[name]() for name in dict.fromkeys(one.dataset for one in found)]
     value = {(one.retriever, one.dataset): one for one in found}
     best = {data.name: max(one.ndcg_at_10 for one in found if one.dataset == data.name) for data in datasets}
@@ -245,21 +236,3 @@ k = 60 and equal weights, which were not chosen by these numbers.
 
 Hybrid above both of its sides on {len(above)} of {len(datasets)}: {", ".join(above)}.
 All of it took {minutes:.0f} minutes."""
-
-
-def main() -> None:
-    """Measures and writes."""
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.retrieval", description=__doc__)
-    parser.add_argument("datasets", nargs="*", choices=[*DATASETS, []], help="default: all")
-    parser.add_argument("--no-write", action="store_true", help="print only")
-    arguments = parser.parse_args()
-    load, began = os.getloadavg()[0], time.perf_counter()
-    found = measure(arguments.datasets)
-    body = f"{page.stamp(load, PACKAGES)}\n\n{section(found, (time.perf_counter() - began) / 60)}"
-    print(f"## {HEADING}\n\n{body}")
-    if not arguments.no_write:
-        page.write({HEADING: body})
-
-
-if __name__ == "__main__":
-    main()

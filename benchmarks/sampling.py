@@ -4,41 +4,25 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from statistics import median
 from typing import Literal
 
 import numpy as np
 
-from ragcore import plackett_luce
-from ragcore.arrays import FloatArray, IntArray
+from evenmesh_core import plackett_luce
+from evenmesh_core.arrays import FloatArray, IntArray
 
 RANKINGS, DEPTH, ALPHA = 100, 5, 2.0
 SIZES = (100, 1_000, 10_000, 100_000, 1_000_000)
 _CHUNK_CELLS = 5_000_000  # of noise at a time, so that the peer fits in memory too
 
 
-@dataclass(frozen=True)
-class Draws:
-    """One collection size: milliseconds for ``RANKINGS`` rankings of ``DEPTH``, and the peer over ours."""
-
-    items: int
-    gumbel_ms: float
-    numpy_ms: float
-    numba_ms: float
-
-    @property
-    def ratio(self) -> float:
-        """How many times as long the peer takes as ours without a compiler."""
-        return self.gumbel_ms / self.numpy_ms
-
-
-def measure(*, rounds: int = 3) -> list[Draws]:
-    """Times the engines in turn, on scores in descending order as a retriever gives them."""
+def measure(*, rounds: int = 3) -> list[dict[str, str]]:
+    """Time the engines in turn, on scores in descending order as a retriever gives them; a row for a size."""
     return [_measured(items, rounds) for items in SIZES]
 
 
-def _measured(items: int, rounds: int) -> Draws:
+def _measured(items: int, rounds: int) -> dict[str, str]:
     rng = np.random.default_rng(items)
     weights = plackett_luce.log_weights(np.sort(rng.normal(size=items))[::-1], ALPHA)
 
@@ -57,7 +41,13 @@ def _measured(items: int, rounds: int) -> Draws:
     ours("numba")()  # compiles
     times = [[_ms(peer), _ms(ours("numpy")), _ms(ours("numba"))] for _ in range(rounds)]
     gumbel, plain, compiled = (median(column) for column in zip(*times, strict=True))
-    return Draws(items, gumbel, plain, compiled)
+    return {
+        "items": f"{items:,}",
+        "Gumbel + argpartition": f"{gumbel:.2f}",
+        "evenmesh_core, NumPy": f"{plain:.2f}",
+        "evenmesh_core, numba": f"{compiled:.3f}",
+        "peer / NumPy": f"{gumbel / plain:.0f} ×",
+    }
 
 
 def _gumbel(weights: FloatArray, rng: np.random.Generator) -> IntArray:

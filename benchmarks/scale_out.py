@@ -2,7 +2,7 @@
 
 Two kinds of processes: the bundled generator, which computes and has to share the cores; and the real
 reranker service around a scorer that waits instead, as one does whose model runs on a GPU of its own, which
-shows the balancing alone. ``python -m benchmarks.scale_out`` measures and prints.
+shows the balancing alone. ``python -m benchmarks.scale_out`` runs one process that waits.
 """
 
 from __future__ import annotations
@@ -17,34 +17,29 @@ import tempfile
 import time
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
-from typing import cast
+from typing import Final, cast
 
 import grpc
 import psutil
-from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from benchmarks import shapes
-from meshkit import logs
-from meshkit.admission import Admission
-from meshkit.channel import connect
-from meshkit.compute import ComputePool
-from meshkit.server import Registration, run, serve
-from meshkit.settings import load
-from meshkit.telemetry import Telemetry
-from ragmesh.bench.arrivals import poisson
-from ragmesh.generator.v1 import generator_service_pb2 as generator_pb
-from ragmesh.generator.v1.generator_service_pb2_grpc import GeneratorServiceStub
-from ragmesh.reranker.v1 import reranker_service_pb2 as reranker_pb
-from ragmesh.reranker.v1.reranker_service_pb2_grpc import (
-    RerankerServiceStub,
-    add_RerankerServiceServicer_to_server,
-)
-from services.reranker.domain import Agent, Best, LearnedModel, Passage, Scores
-from services.reranker.engine import Reranking
-from services.reranker.servicer import RERANKER, RerankerServicer
-from services.reranker.settings import RerankerSettings
+from benchmarks.stand_in_reranker import StandIn
+from benchmarks.stand_in_reranker import main as serve_reranker
+from evenmesh.generator.v1 import generator_service_pb2 as generator_pb
+from evenmesh.generator.v1.generator_service_pb2_grpc import GeneratorServiceStub
+from evenmesh.reranker.v1 import reranker_service_pb2 as reranker_pb
+from evenmesh.reranker.v1.reranker_service_pb2_grpc import RerankerServiceStub
+from evenmesh.wire.channel import connect
+from evenmesh_kit.rpc.server import run
+from evenmesh_mesh.logs import ServiceLog
+from evenmesh_mesh.process import ServiceProcess
+from evenmesh_mesh.services import SERVICES
+from evenmesh_reranker.domain import Agent, Best, Passage, Scores
+from evenmesh_reranker.servicer import RERANKER
+from evenmesh_studies.load.calls.arrivals import poisson
 
 ROOT = str(Path(__file__).resolve().parents[1])
 HEADING = "Scaling out on one machine"
@@ -58,10 +53,11 @@ LOAD = 0.5
 """Of what three of the waiting processes can do together: the rate while one of four is killed."""
 AGE_S = 10.0
 """After so long a server closes a connection, and the client asks DNS again."""
-START_S = 120.0
-HOST = "replicas.ragmesh.test"
-GENERATOR = "ragmesh.generator.v1.GeneratorService"
-_NAME_VARIABLE = "RAGMESH_SCALE_OUT_NAME"
+START_S, GRACE_S = 120.0, 5.0
+HOST = "replicas.evenmesh.test"
+GENERATOR = "evenmesh.generator.v1.GeneratorService"
+_NAME_VARIABLE = "EVENMESH_SCALE_OUT_NAME"
+_SERVICES: Final = {one.name: one for one in SERVICES}
 
 _Ask = Callable[[grpc.aio.Channel], Awaitable[str]]
 
@@ -105,7 +101,7 @@ class Found:
 
 
 def measure(*, seconds: float = SECONDS, computing: bool = True) -> Found:
-    """Measures all of it.
+    """Measure all of it.
 
     Args:
         seconds: length of each part.
@@ -115,7 +111,7 @@ def measure(*, seconds: float = SECONDS, computing: bool = True) -> Found:
 
 
 def section(found: Found) -> str:
-    """All of it as a section of docs/benchmarks.md."""
+    """Return all of it as a section of docs/science/benchmarks.md."""
     rows = "\n".join(
         f"| {one.kind} | {one.processes} | {one.per_s:.1f} | {one.ratio:.2f} | {100 * one.busiest:.0f} % |"
         for one in found.throughputs
@@ -135,10 +131,10 @@ One of four waiting processes killed (`kill -9`) at {100 * LOAD:.0f} % of what t
 {killed.slowest_ms:.0f} ms, before it {killed.usual_ms:.0f} ms. A new process gets its first call
 {found.listed_s:.1f} s after it serves if its address was listed before (`ipv4:A,B,C`), and
 {found.resolved_s:.1f} s after it serves and DNS knows it if servers close connections after {AGE_S:.0f} s
-(`RAGMESH_<SERVICE>_MAX_CONNECTION_AGE_S`; target ≤ 30 s)."""
+(`EVENMESH_<SERVICE>_MAX_CONNECTION_AGE_S`; target ≤ 30 s)."""
 
 
-class Waiting:
+class Waiting(StandIn):
     """A scorer that waits, some calls at a time, and says which process it is in."""
 
     def __init__(self, name: str) -> None:
@@ -148,51 +144,23 @@ class Waiting:
     async def score(
         self, query: str, passages: Sequence[Passage], agent: Agent, *, best: Best | None = None
     ) -> Scores:
-        """Waits for its turn, and then as long as it takes."""
+        """Wait for its turn, and then as long as it takes."""
         async with self._slots:
             await asyncio.sleep(WAIT_S)
-        return Scores(tuple(1 / rank for rank in range(1, len(passages) + 1)), self._name)
-
-    def models(self) -> list[LearnedModel]:
-        """None that learn."""
-        return []
-
-
-class _Service:
-    """Lifecycle of the service around the scorer that waits."""
-
-    def __init__(self, settings: RerankerSettings) -> None:
-        self._codec_pool = ComputePool(1, "reranker-codec")
-        self._servicer = RerankerServicer(Admission(settings.max_work, "pairs"), self._codec_pool)
-        self.registrations = [Registration(add_RerankerServiceServicer_to_server, self._servicer, RERANKER)]
-
-    async def start(self) -> None:
-        waiting = Waiting(os.environ[_NAME_VARIABLE])
-        self._servicer.open(Reranking({"rankrag": waiting}, "rankrag"))
-
-    async def stop(self) -> None:
-        self._codec_pool.close()
-
-
-async def _serve() -> None:
-    settings = load(RerankerSettings)
-    logs.configure("reranker", settings)
-    service = _Service(settings)
-    telemetry = Telemetry.from_settings("reranker", settings)
-    await serve("reranker", settings, service.registrations, service, telemetry=telemetry)
+        return replace(await super().score(query, passages, agent, best=best), model_version=self._name)
 
 
 async def _measure(seconds: float, computing: bool) -> Found:
     throughputs = []
-    kinds = [("waits", _reranked, RERANKER, "Rerank"), ("computes", _generated, GENERATOR, "Generate")]
-    for kind, ask, service, method in kinds if computing else kinds[:1]:
+    kinds = [("waits", _reranked, RERANKER), ("computes", _generated, GENERATOR)]
+    for kind, ask, service in kinds if computing else kinds[:1]:
         alone = 0.0
         for count in COUNTS:
             async with _processes(count, computing=kind == "computes") as processes:
                 target = _listed([one.address for one in processes])
-                async with connect(target, service=service, idempotent=[method]) as channel:
+                async with connect(target, service=service) as channel:
                     served = await _closed(channel, ask, CALLERS * count, seconds)
-                    work = [_cpu_s(one.process.pid) for one in processes]
+                    work = [_cpu_s(one.pid) for one in processes]
             per_s = sum(served.values()) / seconds
             alone = alone or per_s
             # A generator does not say which process it is: there the processor's time stands for calls.
@@ -225,7 +193,7 @@ async def _generated(channel: grpc.aio.Channel) -> str:
 
 
 async def _closed(channel: grpc.aio.Channel, ask: _Ask, callers: int, seconds: float) -> Counter[str]:
-    """Calls that ended within so many seconds, by process."""
+    """Return calls that ended within so many seconds, by process."""
     served: Counter[str] = Counter()
     await asyncio.gather(*(ask(channel) for _ in range(callers)))
     ends = time.monotonic() + seconds
@@ -241,13 +209,13 @@ async def _closed(channel: grpc.aio.Channel, ask: _Ask, callers: int, seconds: f
 
 
 async def _kill(seconds: float) -> Killed:
-    """Kills one process of four under load."""
+    """Kill one process of four under load."""
     rate = LOAD * 3 * SLOTS / WAIT_S
     due = poisson(rate, 2 * seconds, 0)
     ended: list[tuple[float, float, bool]] = []
     async with _processes(4) as processes:
         target = _listed([one.address for one in processes])
-        async with connect(target, service=RERANKER, idempotent=["Rerank"]) as channel:
+        async with connect(target, service=RERANKER) as channel:
             await asyncio.gather(*(_reranked(channel) for _ in range(8)))
             began = time.monotonic()
 
@@ -261,7 +229,7 @@ async def _kill(seconds: float) -> Killed:
 
             async def kill() -> None:
                 await asyncio.sleep(seconds)
-                processes[0].process.kill()
+                processes[0].kill()
 
             async with asyncio.TaskGroup() as group:
                 group.create_task(kill())
@@ -275,21 +243,21 @@ async def _kill(seconds: float) -> Killed:
 
 
 async def _added_to_list() -> float:
-    """Seconds until a process that was listed from the beginning, and begins to serve later, gets a call."""
+    """Return the time until a process that starts late gets a call, though listed from the start. Seconds."""
     port = _free_port(3)
     hosts = [f"127.0.0.{1 + place}" for place in range(3)]
     async with _processes(2, port=port):
         target = _listed([f"{host}:{port}" for host in hosts])
-        async with connect(target, service=RERANKER, idempotent=["Rerank"]) as channel:
+        async with connect(target, service=RERANKER) as channel:
             return await _until_served(channel, 2, port)
 
 
 async def _added_to_dns() -> float:
-    """Seconds until a process that DNS learns of gets a call: a headless Service with one pod more."""
+    """Return seconds until a process that DNS learns of gets a call: a headless Service with one pod more."""
     port = _free_port(3)
     async with _processes(2, port=port, age_s=AGE_S), _dns(["127.0.0.1", "127.0.0.2"]) as names:
         target = f"dns://127.0.0.1:{names.port}/{HOST}:{port}"
-        async with connect(target, service=RERANKER, idempotent=["Rerank"]) as channel:
+        async with connect(target, service=RERANKER) as channel:
             return await _until_served(channel, 2, port, names, age_s=AGE_S)
 
 
@@ -301,7 +269,7 @@ async def _until_served(
     *,
     age_s: float | None = None,
 ) -> float:
-    """Seconds from when a new process serves (and DNS knows it) to its first call."""
+    """Return seconds from when a new process serves (and DNS knows it) to its first call."""
     asked = asyncio.ensure_future(_ask_on(channel, f"process-{place}"))
     await asyncio.sleep(1.0)
     async with _processes(1, port=port, first=place, age_s=age_s):
@@ -315,17 +283,11 @@ async def _until_served(
 
 
 async def _ask_on(channel: grpc.aio.Channel, wanted: str) -> float:
-    """Asks again and again; when the process that is waited for first answered."""
+    """Return asks again and again; when the process that is waited for first answered."""
     while True:
         if await _reranked(channel) == wanted:
             return time.monotonic()
         await asyncio.sleep(0.02)
-
-
-@dataclass(frozen=True)
-class _Process:
-    address: str
-    process: asyncio.subprocess.Process
 
 
 @contextlib.asynccontextmanager
@@ -336,74 +298,54 @@ async def _processes(
     port: int = 0,
     first: int = 0,
     age_s: float | None = None,
-) -> AsyncIterator[list[_Process]]:
-    """Processes that serve; each has an address of the loopback network of its own, as pods have."""
-    started: list[_Process] = []
-    prefix = "RAGMESH_GENERATOR" if computing else "RAGMESH_RERANKER"
-    command = ["-m", "services.generator"] if computing else ["-m", "benchmarks.scale_out", "serve"]
-    with tempfile.TemporaryDirectory(prefix="ragmesh-bench-") as made:
-        folders = [Path(made) / str(place) for place in range(count)]
-        try:
-            for place, folder in enumerate(folders, start=first):
-                folder.mkdir()
-                given = {
-                    "RAGMESH_HOME": str(folder),
-                    f"{prefix}_HOST": f"127.0.0.{1 + place}",
-                    f"{prefix}_PORT": str(port),
-                    f"{prefix}_PORT_FILE": str(folder / "port"),
-                    f"{prefix}_EXIT_WITH_PARENT": "true",
-                    f"{prefix}_LOG_LEVEL": "WARNING",
-                    "RAGMESH_GENERATOR_THREADS": "1",
-                    "RAGMESH_GENERATOR_DEVICE": "cpu",
-                    _NAME_VARIABLE: f"process-{place}",
-                    "PYTHONPATH": ROOT,
-                }
-                if age_s is not None:
-                    given[f"{prefix}_MAX_CONNECTION_AGE_S"] = str(age_s)
-                process = await asyncio.create_subprocess_exec(
-                    sys.executable, *command, env=os.environ | given
-                )
-                started.append(_Process("", process))
-            ends = time.monotonic() + START_S
-            for place, folder in enumerate(folders):
-                started[place] = await _serving(started[place].process, folder / "port", ends)
-            yield started
-        finally:
-            for one in started:
-                with contextlib.suppress(ProcessLookupError):
-                    one.process.terminate()
-            for one in started:
-                await one.process.wait()
+) -> AsyncIterator[list[ServiceProcess]]:
+    """Run processes that serve; each has an address of the loopback network of its own, as pods have."""
+    waiting = replace(_SERVICES["reranker"], module="benchmarks.scale_out")
+    service = _SERVICES["generator"] if computing else waiting
+    port = port or _free_port(count)
+    async with contextlib.AsyncExitStack() as stack:
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="evenmesh-bench-")))
+        started = []
+        for place in range(first, first + count):
+            host = f"127.0.0.{1 + place}"
+            given = {
+                "EVENMESH_HOME": str(folder / host),
+                f"{service.prefix}HOST": host,
+                f"{service.prefix}PORT": str(port),
+                f"{service.prefix}EXIT_WITH_PARENT": "true",
+                f"{service.prefix}LOG_LEVEL": "WARNING",
+                "EVENMESH_GENERATOR_THREADS": "1",
+                "EVENMESH_GENERATOR_DEVICE": "cpu",
+                _NAME_VARIABLE: f"process-{place}",
+                "PYTHONPATH": ROOT,
+            }
+            if age_s is not None:
+                given[f"{service.prefix}MAX_CONNECTION_AGE_S"] = str(age_s)
+            log = ServiceLog(folder, host)
+            log.begin()
+            process = await ServiceProcess.start(service, f"{host}:{port}", os.environ | given, log)
+            stack.push_async_callback(process.stop, GRACE_S)
+            started.append((process, log))
+        for process, log in started:
+            await _serving(process, log)
+        yield [process for process, _ in started]
 
 
-async def _serving(process: asyncio.subprocess.Process, file: Path, ends: float) -> _Process:
-    while not (address := _written(file)):
-        if process.returncode is not None or time.monotonic() > ends:
-            raise RuntimeError("a process does not serve")
-        await asyncio.sleep(0.05)
-    async with connect(address, service="grpc.health.v1.Health", idempotent=["Check"]) as channel:
-        stub = health_pb2_grpc.HealthStub(channel)
-        while True:
-            with contextlib.suppress(grpc.aio.AioRpcError):
-                reply = await stub.Check(health_pb2.HealthCheckRequest(), timeout=5)
-                if reply.status == health_pb2.HealthCheckResponse.SERVING:
-                    return _Process(address, process)
-            if time.monotonic() > ends:
-                raise RuntimeError(f"the process at {address} does not become ready")
-            await asyncio.sleep(0.1)
-
-
-def _written(file: Path) -> str:
-    return file.read_text(encoding="ascii").strip() if file.exists() else ""
+async def _serving(process: ServiceProcess, log: ServiceLog) -> None:
+    waits = [asyncio.ensure_future(one) for one in (process.serving(), process.ended())]
+    await asyncio.wait(waits, timeout=START_S, return_when=asyncio.FIRST_COMPLETED)
+    if not waits[0].done():
+        raise RuntimeError(f"the process at {process.address} does not serve: {log.complaint()}")
+    waits[1].cancel()
 
 
 def _listed(addresses: Sequence[str]) -> str:
-    """A target that names every address."""
+    """Return a target that names every address."""
     return f"ipv4:{','.join(addresses)}"
 
 
 def _free_port(count: int) -> int:
-    """A port that is free on each of the first addresses of the loopback network."""
+    """Return a port that is free on each of the first addresses of the loopback network."""
     while True:
         with contextlib.ExitStack() as stack:
             port = 0
@@ -457,12 +399,5 @@ async def _dns(addresses: Sequence[str]) -> AsyncIterator[_Names]:
         transport.close()
 
 
-def main() -> None:
-    """Measures and prints; ``serve`` runs one process that waits."""
-    if sys.argv[1:] == ["serve"]:
-        sys.exit(run(_serve))
-    print(f"## {HEADING}\n\n{section(measure())}")
-
-
 if __name__ == "__main__":
-    main()
+    sys.exit(run(partial(serve_reranker, Waiting(os.environ[_NAME_VARIABLE]))))

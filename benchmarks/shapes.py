@@ -6,10 +6,10 @@ many deltas.
 
 from __future__ import annotations
 
-from ragmesh.common.v1 import common_pb2 as common
-from ragmesh.generator.v1 import generator_service_pb2 as gen
-from ragmesh.reranker.v1 import reranker_service_pb2 as rer
-from ragmesh.retriever.v1 import retriever_service_pb2 as ret
+from evenmesh.common.v1 import common_pb2 as common
+from evenmesh.generator.v1 import generator_service_pb2 as gen
+from evenmesh.reranker.v1 import reranker_service_pb2 as rer
+from evenmesh.retriever.v1 import retriever_service_pb2 as ret
 
 POOL = 100
 RERANKED = 20
@@ -30,7 +30,7 @@ def passages(count: int = POOL) -> list[common.Passage]:
 
 
 def retrieved() -> ret.RetrieveResponse:
-    """A pool of 100 with one deterministic ranking of 5."""
+    """Return a pool of 100 with one deterministic ranking of 5."""
     return ret.RetrieveResponse(
         passages=passages(),
         scores=[1.0 / (1 + i) for i in range(POOL)],
@@ -41,7 +41,7 @@ def retrieved() -> ret.RetrieveResponse:
 
 
 def reranked(count: int = RERANKED) -> rer.RerankResponse:
-    """Scores and order of ``count`` passages."""
+    """Return scores and order of ``count`` passages."""
     return rer.RerankResponse(
         scores=[1.0 / (1 + i) for i in range(count)],
         order=range(count),
@@ -51,7 +51,7 @@ def reranked(count: int = RERANKED) -> rer.RerankResponse:
 
 
 def answer() -> gen.Answer:
-    """A finished answer of 64 tokens."""
+    """Return a finished answer of 64 tokens."""
     return gen.Answer(
         text="token " * TOKENS,
         finish_reason=gen.Answer.FINISH_REASON_STOP,

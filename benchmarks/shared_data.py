@@ -10,19 +10,19 @@ from typing import Any
 
 
 def folder(name: str) -> Path:
-    """The folder of a data set: in ``RAGMESH_SHARED_DATA``, or ``shared/data`` beside the checkout.
+    """Return the folder of a data set: in ``EVENMESH_SHARED_DATA``, or ``shared/data`` beside the checkout.
 
     Raises:
         FileNotFoundError: it is not there.
     """
     here = Path(__file__).resolve().parents[1]
-    path = Path(os.environ.get("RAGMESH_SHARED_DATA", here.parent / "shared" / "data")) / name
+    path = Path(os.environ.get("EVENMESH_SHARED_DATA", here.parent / "shared" / "data")) / name
     if not path.is_dir():
-        raise FileNotFoundError(f"{name} is not among the shared data sets: set RAGMESH_SHARED_DATA")
+        raise FileNotFoundError(f"{name} is not among the shared data sets: set EVENMESH_SHARED_DATA")
     return path
 
 
 def rows(path: Path) -> list[dict[str, Any]]:
-    """The rows of a file of JSON lines."""
+    """Return the rows of a file of JSON lines."""
     with gzip.open(path, "rt", encoding="utf-8") as lines:
         return [json.loads(line) for line in lines]

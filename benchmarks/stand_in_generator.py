@@ -4,18 +4,13 @@ from __future__ import annotations
 
 import sys
 from collections.abc import AsyncGenerator, Sequence
+from functools import partial
 
 from benchmarks import shapes
-from meshkit import logs
-from meshkit.admission import Admission
-from meshkit.compute import ComputePool
-from meshkit.errors import MeshError
-from meshkit.server import Registration, run, serve
-from meshkit.settings import load
-from meshkit.spans import Spans
-from meshkit.telemetry import Telemetry
-from ragmesh.generator.v1.generator_service_pb2_grpc import add_GeneratorServiceServicer_to_server
-from services.generator.domain import (
+from benchmarks.stand_in import Around, serve_stand_in
+from evenmesh.generator.v1.generator_service_pb2_grpc import add_GeneratorServiceServicer_to_server
+from evenmesh.wire.errors import MeshError
+from evenmesh_generator.domain import (
     Answer,
     Augmentation,
     FinishReason,
@@ -23,12 +18,17 @@ from services.generator.domain import (
     ModelDescription,
     RelevanceRequest,
 )
-from services.generator.engine import Generator
-from services.generator.metrics import GeneratorMetrics
-from services.generator.ports import Cancellation
-from services.generator.prompts import TemplateLibrary
-from services.generator.servicer import NAME, GeneratorServicer
-from services.generator.settings import GeneratorSettings
+from evenmesh_generator.engine import Generator
+from evenmesh_generator.metrics import GeneratorMetrics
+from evenmesh_generator.ports import Cancellation
+from evenmesh_generator.prompts import TemplateLibrary
+from evenmesh_generator.servicer import NAME, GeneratorServicer
+from evenmesh_generator.settings import GeneratorSettings
+from evenmesh_kit.admission.queue import Admission
+from evenmesh_kit.compute.executors import ComputePool
+from evenmesh_kit.rpc.server import Registration, run
+from evenmesh_kit.telemetry.setup import Telemetry
+from evenmesh_kit.telemetry.spans import Spans
 
 _ANSWER = Answer("token " * shapes.TOKENS, FinishReason.STOP, 900, shapes.TOKENS, -12.5)
 
@@ -70,34 +70,17 @@ class StandIn:
         return [1 / (1 + at) for at in range(len(request.passages))]
 
 
-class _Service:
-    """Lifecycle of the service around the stand-in."""
-
-    def __init__(self, settings: GeneratorSettings, model: StandIn, telemetry: Telemetry) -> None:
-        self._model = model
-        self._codec_pool = ComputePool(1, "generator-codec")
-        self._servicer = GeneratorServicer(
-            Admission(settings.max_work, "tokens"),
-            self._codec_pool,
-            GeneratorMetrics(telemetry),
-            Spans(telemetry),
-        )
-        self.registrations = [Registration(add_GeneratorServiceServicer_to_server, self._servicer, NAME)]
-
-    async def start(self) -> None:
-        self._servicer.open(Generator([self._model], TemplateLibrary.bundled()))
-
-    async def stop(self) -> None:
-        self._codec_pool.close()
-
-
 async def main(model: StandIn | None = None) -> None:
-    """Serves until told to stop, with another model if it is given one."""
-    settings = load(GeneratorSettings)
-    logs.configure("generator", settings)
-    telemetry = Telemetry.from_settings("generator", settings)
-    service = _Service(settings, model or StandIn(), telemetry)
-    await serve("generator", settings, service.registrations, service, telemetry=telemetry)
+    """Serve until stopped, with another model if it is given one."""
+
+    def around(settings: GeneratorSettings, telemetry: Telemetry, pool: ComputePool) -> Around:
+        admission = Admission(settings.max_work, "tokens")
+        servicer = GeneratorServicer(admission, pool, GeneratorMetrics(telemetry), Spans(telemetry))
+        registration = Registration(add_GeneratorServiceServicer_to_server, servicer, NAME)
+        generator = Generator([model or StandIn()], TemplateLibrary.bundled())
+        return Around([registration], partial(servicer.open, generator), pool)
+
+    await serve_stand_in("generator", GeneratorSettings, around)
 
 
 if __name__ == "__main__":

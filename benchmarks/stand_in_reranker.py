@@ -4,19 +4,19 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
+from functools import partial
 
-from meshkit import logs
-from meshkit.admission import Admission
-from meshkit.compute import ComputePool
-from meshkit.server import Registration, run, serve
-from meshkit.settings import load
-from meshkit.telemetry import Telemetry
-from ragmesh.reranker.v1.reranker_service_pb2_grpc import add_RerankerServiceServicer_to_server
-from services.reranker.domain import Agent, Best, LearnedModel, Passage, Scores
-from services.reranker.engine import Reranking
-from services.reranker.metrics import RerankerMetrics
-from services.reranker.servicer import RERANKER, RerankerServicer
-from services.reranker.settings import RerankerSettings
+from benchmarks.stand_in import Around, serve_stand_in
+from evenmesh.reranker.v1.reranker_service_pb2_grpc import add_RerankerServiceServicer_to_server
+from evenmesh_kit.admission.queue import Admission
+from evenmesh_kit.compute.executors import ComputePool
+from evenmesh_kit.rpc.server import Registration, run
+from evenmesh_kit.telemetry.setup import Telemetry
+from evenmesh_reranker.domain import Agent, Best, LearnedModel, Passage, Scores
+from evenmesh_reranker.engine import Reranking
+from evenmesh_reranker.metrics import RerankerMetrics
+from evenmesh_reranker.servicer import RERANKER, RerankerServicer
+from evenmesh_reranker.settings import RerankerSettings
 
 
 class StandIn:
@@ -31,29 +31,18 @@ class StandIn:
         return []
 
 
-class _Service:
-    """Lifecycle of the service around the stand-in, which goes by the name that asks use by default."""
+async def main(scorer: StandIn | None = None) -> None:
+    """Serve until stopped, with another scorer if it is given one."""
 
-    def __init__(self, settings: RerankerSettings, telemetry: Telemetry) -> None:
-        self._metrics = RerankerMetrics(telemetry)
-        self._codec_pool = ComputePool(1, "reranker-codec")
-        self._servicer = RerankerServicer(Admission(settings.max_work, "pairs"), self._codec_pool)
-        self.registrations = [Registration(add_RerankerServiceServicer_to_server, self._servicer, RERANKER)]
+    def around(settings: RerankerSettings, telemetry: Telemetry, pool: ComputePool) -> Around:
+        # The stand-in goes by the name that asks use by default.
+        servicer = RerankerServicer(Admission(settings.max_work, "pairs"), pool)
+        registration = Registration(add_RerankerServiceServicer_to_server, servicer, RERANKER)
+        reranker = RerankerMetrics(telemetry).reranker("rankrag", scorer or StandIn())
+        reranking = Reranking({"rankrag": reranker}, "rankrag")
+        return Around([registration], partial(servicer.open, reranking), pool)
 
-    async def start(self) -> None:
-        self._servicer.open(Reranking({"rankrag": self._metrics.reranker("rankrag", StandIn())}, "rankrag"))
-
-    async def stop(self) -> None:
-        self._codec_pool.close()
-
-
-async def main() -> None:
-    """Serves until told to stop."""
-    settings = load(RerankerSettings)
-    logs.configure("reranker", settings)
-    telemetry = Telemetry.from_settings("reranker", settings)
-    service = _Service(settings, telemetry)
-    await serve("reranker", settings, service.registrations, service, telemetry=telemetry)
+    await serve_stand_in("reranker", RerankerSettings, around)
 
 
 if __name__ == "__main__":

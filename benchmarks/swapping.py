@@ -15,22 +15,23 @@ import tempfile
 import time
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import grpc
 import numpy as np
-from grpc_health.v1 import health_pb2, health_pb2_grpc
 
-from meshkit.channel import connect
-from ragmesh.common.v1 import common_pb2
-from ragmesh.reranker.v1 import feedback_service_pb2 as feedback_pb
-from ragmesh.reranker.v1 import reranker_service_pb2 as pb
-from ragmesh.reranker.v1.feedback_service_pb2_grpc import FeedbackServiceStub
-from ragmesh.reranker.v1.reranker_service_pb2_grpc import RerankerServiceStub
-from services.reranker.models.manifest import Lineage
-from services.reranker.models.store import ModelStore
-from services.reranker.servicer import RERANKER
+from evenmesh.common.v1 import common_pb2
+from evenmesh.reranker.v1 import feedback_service_pb2 as feedback_pb
+from evenmesh.reranker.v1 import reranker_service_pb2 as pb
+from evenmesh.reranker.v1.feedback_service_pb2_grpc import FeedbackServiceStub
+from evenmesh.reranker.v1.reranker_service_pb2_grpc import RerankerServiceStub
+from evenmesh.wire.channel import connect
+from evenmesh_mesh import Mesh, MeshSettings
+from evenmesh_mesh.services import SERVICES
+from evenmesh_reranker.models.manifest import Lineage
+from evenmesh_reranker.models.store import ModelStore
+from evenmesh_reranker.servicer import RERANKER
 
 CLIENTS = 8
 PAIRS = 20
@@ -43,28 +44,10 @@ START_S = 300.0
 QUIET, SWAPS, TRAINING, BOTH = "nothing else", "swaps", "a training", "swaps and a training"
 
 
-@dataclass(frozen=True)
-class Phase:
-    """What clients saw: requests that were answered and that failed, and their latencies in milliseconds.
-
-    ``swaps``: promotions and rollbacks meanwhile; ``versions`` that replies named; ``ratio``: of p99 to that
-    of the phase in which nothing else ran.
-    """
-
-    name: str
-    answered: int
-    failed: int
-    swaps: int
-    versions: int
-    p50_ms: float
-    p99_ms: float
-    ratio: float
-
-
-async def measure(*, seconds: float = SECONDS, clients: int = CLIENTS) -> list[Phase]:
-    """The phases; nothing else runs in the first and again in the last, which count as one."""
+async def measure(*, seconds: float = SECONDS, clients: int = CLIENTS) -> list[dict[str, str]]:
+    """Return a row for each phase; in the first and the last, which count as one, nothing else runs."""
     found: dict[str, list[_Seen]] = {}
-    with tempfile.TemporaryDirectory(prefix="ragmesh-bench-") as made:
+    with tempfile.TemporaryDirectory(prefix="evenmesh-bench-") as made:
         home = Path(made)
         versions = await asyncio.to_thread(_versions, home)
         async with _reranker(home) as address:
@@ -77,7 +60,7 @@ async def measure(*, seconds: float = SECONDS, clients: int = CLIENTS) -> list[P
                     seen = await _phase(address, clients, pause_s, seconds, swapped)
                 found.setdefault(name, []).append(seen)
     calm = _p99([one for seen in found[QUIET] for one in seen.seconds])
-    return [_told(name, seen, calm) for name, seen in found.items()]
+    return [_row(name, seen, calm) for name, seen in found.items()]
 
 
 @dataclass
@@ -127,7 +110,7 @@ async def _phase(
 
 
 async def _pause(channel: grpc.aio.Channel, clients: int) -> float:
-    """Seconds that a client waits between requests, for all to keep the reranker busy half of the time."""
+    """Return the pause between a client's requests at which all keep the reranker half busy. Seconds."""
     stub = RerankerServiceStub(channel)
     rng = np.random.default_rng(0)
     times = []
@@ -144,7 +127,7 @@ async def _promote(channel: grpc.aio.Channel, version: str) -> None:
 
 
 def _request(rng: np.random.Generator, client: int) -> pb.RerankRequest:
-    """Words drawn by Zipf's law, of an agent of the client's own."""
+    """Return words drawn by Zipf's law, of an agent of the client's own."""
     words = [f"word{rank}" for rank in np.minimum(rng.zipf(1.3, (PAIRS + 1) * WORDS), 20_000).tolist()]
     return pb.RerankRequest(
         query=" ".join(words[:8]),
@@ -159,12 +142,12 @@ def _request(rng: np.random.Generator, client: int) -> pb.RerankRequest:
 
 def _versions(home: Path) -> list[str]:
     """Two cross-encoders of MiniLM-L6's shape in the store, with heads of their own."""
-    from services.reranker.bundled import base
+    from evenmesh_training.ium.start import fresh
 
     store = ModelStore(home / "reranker" / "models")
     found = []
     for seed in range(2):
-        tokenizer, model = base.fresh(seed=seed)
+        tokenizer, model = fresh(seed=seed)
         with store.write(Lineage(f"seed {seed}")) as draft:
             model.save_pretrained(draft.folder)
             tokenizer.save_pretrained(draft.folder)
@@ -174,47 +157,21 @@ def _versions(home: Path) -> list[str]:
 
 @asynccontextmanager
 async def _reranker(home: Path) -> AsyncIterator[str]:
-    port = home / "port"
-    given = {
-        "RAGMESH_HOME": str(home),
-        "RAGMESH_RERANKER_PORT": "0",
-        "RAGMESH_RERANKER_PORT_FILE": str(port),
-        "RAGMESH_RERANKER_EXIT_WITH_PARENT": "true",
-        "RAGMESH_RERANKER_DEVICE": "cpu",
+    """Run a reranker that computes with every core, whatever this process was set to; yield its address."""
+    cores = str(os.cpu_count() or 1)
+    (service,) = (replace(one, needs=()) for one in SERVICES if one.name == "reranker")
+    environment = {
+        "EVENMESH_RERANKER_DEVICE": "cpu",
+        "EVENMESH_RERANKER_THREADS": cores,
+        "OMP_NUM_THREADS": cores,
     }
-    # It computes with every core, whatever this process was told to.
-    environment = {name: value for name, value in os.environ.items() if name != "OMP_NUM_THREADS"}
-    command = [sys.executable, "-m", "services.reranker"]
-    with (home / "reranker.log").open("wb") as log:
-        process = await asyncio.create_subprocess_exec(*command, env=environment | given, stderr=log)
-    try:
-        ends = time.monotonic() + START_S
-        while not port.exists():
-            if process.returncode is not None or time.monotonic() > ends:
-                said = (home / "reranker.log").read_text(encoding="utf-8")[-2000:]
-                raise RuntimeError(f"the reranker does not serve: {said}")
-            await asyncio.sleep(0.1)
-        address = f"127.0.0.1:{port.read_text(encoding='ascii').strip().rpartition(':')[2]}"
-        await _serving(address, ends)
-        yield address
-    finally:
-        await _ended(process)
-
-
-async def _serving(address: str, ends: float) -> None:
-    """Waits until it is served there."""
-    wanted = health_pb2.HealthCheckRequest(service=RERANKER)
-    async with connect(address, service=RERANKER) as channel:
-        stub = health_pb2_grpc.HealthStub(channel)
-        while (await stub.Check(wanted, timeout=30)).status != health_pb2.HealthCheckResponse.SERVING:
-            if time.monotonic() > ends:
-                raise RuntimeError("the reranker does not begin to serve")
-            await asyncio.sleep(0.1)
+    async with Mesh(MeshSettings(home, port=0, environment=environment, services=(service,))) as mesh:
+        yield mesh.state.services["reranker"].address
 
 
 @asynccontextmanager
 async def _training(*, runs: bool) -> AsyncIterator[None]:
-    """A training beside, which has begun to compute."""
+    """Yield a training beside, which has begun to compute."""
     if not runs:
         yield
         return
@@ -235,18 +192,18 @@ async def _ended(process: asyncio.subprocess.Process) -> None:
     await process.wait()
 
 
-def _told(name: str, seen: Sequence[_Seen], calm: float) -> Phase:
+def _row(name: str, seen: Sequence[_Seen], calm: float) -> dict[str, str]:
     seconds = [one for part in seen for one in part.seconds]
-    return Phase(
-        name,
-        len(seconds),
-        sum(part.failed for part in seen),
-        sum(part.swaps for part in seen),
-        len(set[str]().union(*(part.versions for part in seen))),
-        1e3 * float(np.median(seconds)),
-        1e3 * _p99(seconds),
-        _p99(seconds) / calm,
-    )
+    return {
+        "meanwhile": name,
+        "answered": f"{len(seconds):,}",
+        "failed": str(sum(part.failed for part in seen)),
+        "swaps": str(sum(part.swaps for part in seen)),
+        "versions that answered": str(len(set[str]().union(*(part.versions for part in seen)))),
+        "p50": f"{1e3 * float(np.median(seconds)):.0f}",
+        "p99": f"{1e3 * _p99(seconds):.0f}",
+        "ratio": f"{_p99(seconds) / calm:.2f}",
+    }
 
 
 def _p99(seconds: Sequence[float]) -> float:
@@ -254,14 +211,14 @@ def _p99(seconds: Sequence[float]) -> float:
 
 
 def _train() -> None:
-    """Trains a model of the same shape, in batches of a laptop's size, with one thread at lowest priority."""
+    """Train a model of the same shape, in batches of a laptop's size, with one thread at lowest priority."""
     import torch
 
-    from services.reranker.bundled import base
+    from evenmesh_training.ium.start import fresh
 
     os.nice(19)
     torch.set_num_threads(1)
-    _, model = base.fresh(seed=7)
+    _, model = fresh(seed=7)
     model.requires_grad_(True)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-5)
     rng = torch.Generator().manual_seed(0)

@@ -2,20 +2,20 @@
 
 import sys
 
-import ragmesh
+import evenmesh
 
 question = sys.argv[1] if len(sys.argv) > 1 else "How often should I oil my bike chain?"
 
-with ragmesh.Client() as mesh:
+with evenmesh.Client() as mesh:
     for event in mesh.ask(question, alpha=2, samples=20, num_answers=1):
         match event:
-            case ragmesh.Delta(text=text):
+            case evenmesh.Delta(text=text):
                 print(text, end="", flush=True)
-            case ragmesh.Answer(citations=citations):
+            case evenmesh.Answer(citations=citations):
                 print(
                     "", *(f"  [{one.rank}] {one.passage_id} by {one.provider}" for one in citations), sep="\n"
                 )
-            case ragmesh.Report(providers=providers):
+            case evenmesh.Report(providers=providers):
                 print("exposure:", ", ".join(f"{one.name} {one.share:.0%}" for one in providers))
-            case ragmesh.Degraded(stage=stage, message=message):
+            case evenmesh.Degraded(stage=stage, message=message):
                 print(f"{stage} degraded: {message}")

@@ -1,4 +1,4 @@
-"""The same question without the SDK: only grpcio and the generated stubs, as from any language gRPC knows.
+"""Ask without the SDK: only grpcio and the generated stubs, as in any language with gRPC.
 
 Run it against `make up`:  python examples/bare_stubs.py [HOST:PORT [QUESTION]]
 """
@@ -7,8 +7,8 @@ import sys
 
 import grpc
 
-from ragmesh.orchestrator.v1 import orchestrator_service_pb2 as pb
-from ragmesh.orchestrator.v1 import orchestrator_service_pb2_grpc as stubs
+from evenmesh.orchestrator.v1 import orchestrator_service_pb2 as pb
+from evenmesh.orchestrator.v1 import orchestrator_service_pb2_grpc as stubs
 
 address = sys.argv[1] if len(sys.argv) > 1 else "127.0.0.1:7070"
 question = sys.argv[2] if len(sys.argv) > 2 else "How often should I oil my bike chain?"

@@ -1,4 +1,4 @@
-"""Streams that cross processes: a child asks and streams its answers, this process prints them as they come.
+"""Stream across processes: a child asks and streams its answer, this process prints it as it arrives.
 
 The child is a program of its own that only knows the mesh's address; several of them share one mesh.
 Run it against `make up`:  python examples/stream_from_another_process.py [QUESTION ...]
@@ -9,31 +9,31 @@ import multiprocessing
 import sys
 from multiprocessing.connection import Connection
 
-import ragmesh
+import evenmesh
 
 QUESTIONS = ("How often should I oil my bike chain?", "How long should chain oil soak in?")
 
 
-def ask(addresses: ragmesh.Addresses, question: str, sender: Connection) -> None:
-    """Runs in the child: sends the answer's pieces on as they come, and an empty one at the end."""
+def ask(addresses: evenmesh.Addresses, question: str, sender: Connection) -> None:
+    """Send the pieces of the answer as they arrive, and an empty one at the end; runs in the child."""
 
     async def stream() -> None:
-        async with ragmesh.AsyncClient(addresses) as mesh:
+        async with evenmesh.AsyncClient(addresses) as mesh:
             async for event in mesh.ask(question):
-                if isinstance(event, ragmesh.Delta) and event.text:
+                if isinstance(event, evenmesh.Delta) and event.text:
                     sender.send(event.text)
 
     try:
         asyncio.run(stream())
-    except ragmesh.MeshError as error:
+    except evenmesh.MeshError as error:
         sender.send(f"[{error.reason}: {error}]")
     sender.send("")
 
 
 def main(questions: tuple[str, ...]) -> None:
-    """Asks in one child per question, all at once, and prints one answer after the other."""
+    """Ask each question in a child of its own, all at once, and print one answer after the other."""
     context = multiprocessing.get_context("spawn")  # gRPC must not be forked
-    addresses = ragmesh.Addresses.find()
+    addresses = evenmesh.Addresses.find()
     streams = []
     for question in questions:
         receiver, sender = context.Pipe(duplex=False)

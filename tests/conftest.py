@@ -2,25 +2,81 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
 
 import pytest
-from hypothesis import settings
+from hypothesis import HealthCheck, settings
+
+from tests.support.programs import missing
 
 if TYPE_CHECKING:
-    from tests.triton_server import TritonServer
+    from tests.support.triton_server import TritonServer
 
 # How long an example takes says something about the machine, nothing about the code.
-settings.register_profile("untimed", deadline=None)
+settings.register_profile("untimed", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("untimed")
+
+# Importing the tests makes millions of objects that stay: looking for cycles among them takes a quarter of the time.
+gc.disable()
+
+FIRST: Final = ("mesh", "triton", "faults", "attack", "integration", "contract", "fuzz", "unit")
+"""Order of the groups of tests: those of a server that is shared, then by folder."""
+TESTS: Final = Path(__file__).parent
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Group tests for ``--dist loadgroup``: those of a file together, and all that share a server in one process.
+
+    A mesh or a Triton server takes longer to start than most files take; started once, it serves them all. The
+    groups that take longest come first, so that no process is left with one of them at the end.
+    """
+    groups: dict[str, str] = {}
+    slow: set[str] = set()
+    for item in items:
+        fixtures = item._fixtureinfo.name2fixturedefs if isinstance(item, pytest.Function) else {}
+        for name in ("triton", "mesh"):
+            if name in fixtures and fixtures[name][-1].scope == "session":
+                groups[_file(item)] = name
+        if mark := item.get_closest_marker("xdist_group"):  # of a file that asks for its server by name
+            groups[_file(item)] = mark.args[0]
+        if item.get_closest_marker("slow"):
+            slow.add(_file(item))
+    for item in items:
+        item.add_marker(pytest.mark.xdist_group(groups.get(_file(item), _file(item))))
+
+    def place(item: pytest.Item) -> tuple[int, bool]:
+        group = groups.get(_file(item), item.path.relative_to(TESTS).parts[0])
+        return FIRST.index(group), _file(item) not in slow
+
+    items.sort(key=place)
+
+
+def pytest_collection_finish() -> None:
+    """Look for cycles again, among what the tests make."""
+    gc.freeze()
+    gc.enable()
+
+
+def _file(item: pytest.Item) -> str:
+    return item.nodeid.partition("::")[0]
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Say at the end, in one line, what was not run for want of which packages."""
+    reports = terminalreporter.stats.get("skipped", [])
+    if line := missing(str(report.longrepr[2]) for report in reports if isinstance(report.longrepr, tuple)):
+        terminalreporter.write_line(line)
 
 
 @pytest.fixture(scope="session")
 def triton(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TritonServer]:
-    """A Triton server of this session: ``t5``, ``bart``, ``llama``, ``llama-chat`` and ``ragmesh-pointer``."""
-    from tests import tiny_models  # torch, which most tests do without
-    from tests.triton_server import TritonServer, skip_where_impossible
+    """A Triton server of this session: ``t5``, ``bart``, ``llama``, ``llama-chat`` and ``evenmesh-pointer``."""
+    from tests.support import tiny_models  # torch, which most tests do without
+    from tests.support.triton_server import TritonServer, skip_where_impossible
 
     skip_where_impossible()
     models = tmp_path_factory.mktemp("triton-models")
@@ -33,6 +89,6 @@ def triton(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TritonServer]:
             "llama-chat": tiny_models.llama(models / "llama-chat", chat=True),
         },
         bundled=True,
-        settings={"RAGMESH_TRITON_EMBEDDERS": "minilm="},
+        settings={"EVENMESH_TRITON_EMBEDDERS": "minilm="},
     ) as server:
         yield server

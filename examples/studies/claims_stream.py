@@ -1,12 +1,11 @@
-"""An agent that the reranker was not trained for, as a stream that online learning can be replayed on.
+"""Make a stream for online learning from an agent that the reranker was not trained for.
 
     python examples/studies/claims_stream.py DATA/climate-fever claims.jsonl
-    python -m services.reranker.online.study claims.jsonl --model MODEL --out runs.jsonl.gz -b 64 128
+    python -m evenmesh_training.online.study claims.jsonl --model MODEL --out runs.jsonl.gz -b 64 128
 
-The agent looks for evidence: a claim in place of a question, and a sentence is useful (1) if CLIMATE-FEVER's
-annotators found that it supports or refutes the claim, else 0. Candidates are BM25's best; claims without
-evidence among them are left out, since no order of theirs is better than another. Claims come in an order
-drawn from the seed.
+The agent looks for evidence for a claim: a sentence is useful (1) if CLIMATE-FEVER's annotators found that it
+supports or refutes the claim, else 0. Candidates are the best of BM25. Claims without evidence among them are
+left out, as all their rankings are equally good. The seed decides the order of claims.
 """
 
 import argparse
@@ -37,7 +36,7 @@ def main() -> None:
     parser.add_argument("data", type=Path, help="folder of claims, passages and qrels")
     parser.add_argument("out", type=Path, help="the stream, JSON lines")
     parser.add_argument("--depth", type=int, default=20, help="candidates of a claim")
-    parser.add_argument("--claims", type=int, default=0, help="at most so many; 0: all")
+    parser.add_argument("--claims", type=int, default=0, help="most claims; 0: all")
     parser.add_argument("--seed", type=int, default=0)
     given = parser.parse_args()
     passages = list(records(given.data / "passages.jsonl.gz"))

@@ -1,10 +1,9 @@
-"""The Fair-RAG study of docs/studies/fair-rag.md, from nothing to its report, in one command.
+"""Run the Fair-RAG study of docs/studies/fair-rag.md, from the data set to its report.
 
     python examples/studies/fair_rag.py OUT [--questions 100] [--samples 100]
 
-Makes the files from the data set multihop-small, starts a mesh of its own, fills it, audits three retrievers
-with the bundled model at four dials, and stops the mesh. Run it again after an interruption: it goes on where
-it was.
+Make the files from the data set multihop-small, start a mesh, fill it, audit three retrievers with the
+bundled model at four dials, and stop the mesh. Run the command again after an interruption to resume.
 """
 
 import argparse
@@ -25,28 +24,28 @@ def main() -> int:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("out", type=Path, help="folder for everything")
-    parser.add_argument("--questions", type=int, default=100, help="how many of the 200, in their order")
+    parser.add_argument("--questions", type=int, default=100, help="questions to use, the first of 200")
     parser.add_argument("--samples", type=int, default=100, help="rankings at each dial")
     parser.add_argument("--data", type=Path, default=None, help="folder of the data sets")
     options = parser.parse_args()
     data = options.data or Path(
-        os.environ.get("RAGMESH_SHARED_DATA", Path(__file__).resolve().parents[3] / "shared" / "data")
+        os.environ.get("EVENMESH_SHARED_DATA", Path(__file__).resolve().parents[3] / "shared" / "data")
     )
     out: Path = options.out
     out.mkdir(parents=True, exist_ok=True)
     files(data / "multihop-small", out, options.questions)
-    # float32: an answer must not depend on what else is in the batch, or a resumed run would not be the same.
-    environment = os.environ | {"RAGMESH_HOME": str(out / "home"), "RAGMESH_GENERATOR_DTYPE": "float32"}
+    # In float32 an answer does not depend on its batch, so that a resumed run is identical.
+    environment = os.environ | {"EVENMESH_HOME": str(out / "home"), "EVENMESH_GENERATOR_DTYPE": "float32"}
 
-    def ragmesh(*arguments: str) -> int:
-        command = [sys.executable, "-m", "ragmesh", *arguments]
+    def evenmesh(*arguments: str) -> int:
+        command = [sys.executable, "-m", "evenmesh", *arguments]
         return subprocess.run(command, env=environment, check=False).returncode  # noqa: S603 - our own command
 
     try:
         return (
-            ragmesh("up", "--detach", "--no-demo", "--port", "0")
-            or ragmesh("ingest", str(out / "passages.jsonl"), "--collection", COLLECTION)
-            or ragmesh(
+            evenmesh("up", "--detach", "--no-demo", "--port", "0")
+            or evenmesh("ingest", str(out / "passages.jsonl"), "--collection", COLLECTION)
+            or evenmesh(
                 *("audit", str(out / "queries.jsonl"), "--labels", str(out / "labels.qrels")),
                 *("--out", str(out / "run"), "--collection", COLLECTION, "-k", "5", "--alpha", ALPHAS),
                 *(
@@ -63,11 +62,11 @@ def main() -> int:
             )
         )
     finally:
-        ragmesh("down")
+        evenmesh("down")
 
 
 def files(source: Path, out: Path, count: int) -> None:
-    """Questions with their answers, the passages that bring them together as labels, and all passages."""
+    """Write questions with answers, labels of their supporting passages, and all passages."""
     questions = rows(source / "questions.jsonl.gz")[:count]
     with (out / "queries.jsonl").open("w") as queries, (out / "labels.qrels").open("w") as labels:
         for one in questions:
@@ -81,7 +80,7 @@ def files(source: Path, out: Path, count: int) -> None:
 
 
 def rows(path: Path) -> list[dict[str, object]]:
-    """The rows of a file of JSON lines."""
+    """Read a file of JSON lines."""
     with gzip.open(path, "rt", encoding="utf-8") as lines:
         return [json.loads(line) for line in lines]
 

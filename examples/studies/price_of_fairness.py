@@ -1,10 +1,10 @@
-"""What each fairness dial costs or brings beside the deterministic ranking, query by query.
+"""Compare each fairness dial with the deterministic ranking, query by query.
 
     python examples/studies/price_of_fairness.py OUT/run/report/MODEL-utility.csv
 
-Reads the rows of an audit's report, one for each query, system and α, and prints a table: mean difference of
-expected utility (not normalised) from the same system without sampling, its 95 % BCa bootstrap interval over
-queries, and in how many queries it is higher and lower.
+Read the rows of an audit's report, one for each query, system and α, and print a table: the mean difference
+of expected utility (not normalised) from the same system without sampling, its 95 % BCa bootstrap interval
+over queries, and the numbers of queries in which it is higher and lower.
 """
 
 import argparse
@@ -13,7 +13,7 @@ from pathlib import Path
 
 import numpy as np
 
-from ragcore.intervals import mean_interval
+from evenmesh_core.intervals import mean_interval
 
 
 def main() -> None:

@@ -11,34 +11,38 @@ from typing import Any
 import pytest
 from sqlalchemy import URL, make_url
 
-from meshkit.errors import Unavailable
-from services.reranker.backends.sql.agents import SqlAgentRegistry
-from services.reranker.backends.sql.database import Database
-from services.reranker.backends.sql.feedback import DAY_US, SqlFeedbackStore
-from services.reranker.backends.sql.leases import SqlLeases
-from services.reranker.backends.sql.served import SqlServedStore
-from services.reranker.backends.sql.trainings import SqlTrainingLog
-from services.reranker.domain import Agent, Audience, Everyone
-from services.reranker.feedback.domain import (
-    Fate,
+from evenmesh.wire.errors import Unavailable
+from evenmesh_reranker.backends.sql.agents import SqlAgentRegistry
+from evenmesh_reranker.backends.sql.database import Database
+from evenmesh_reranker.backends.sql.feedback import DAY_US, SqlFeedbackStore
+from evenmesh_reranker.backends.sql.leases import SqlLeases
+from evenmesh_reranker.backends.sql.served import SqlServedStore
+from evenmesh_reranker.backends.sql.trainings import SqlTrainingLog
+from evenmesh_reranker.domain import Agent, AllAgents, Scope
+from evenmesh_reranker.feedback.domain import (
     Feedback,
     Flag,
     Limits,
     Outcome,
-    Served,
+    RecordStatus,
+    ServedRanking,
     passage_keys,
     served_key,
 )
-from services.reranker.feedback.ports import FeedbackStore
-from services.reranker.feedback.quality import Rules
-from services.reranker.feedback.served import ServedRankings
-from services.reranker.feedback.training import SILENT_US, State, TrainingReport
-from tests.postgres import Postgres
+from evenmesh_reranker.feedback.ports import FeedbackStore
+from evenmesh_reranker.feedback.quality import QualityRules
+from evenmesh_reranker.feedback.served import ServedRankings
+from evenmesh_reranker.feedback.training import SILENT_US, State, TrainingReport
+from tests.support.postgres import Postgres
 
 NOON_US = 20_000 * DAY_US + DAY_US // 2
 ANN, BOB = Agent("qa", "ann"), Agent("qa", "bob")
-ALL = Everyone()
-STORED, DUPLICATE, CONFLICT = Outcome(Fate.STORED), Outcome(Fate.DUPLICATE), Outcome(Fate.CONFLICT)
+ALL = AllAgents()
+STORED, DUPLICATE, CONFLICT = (
+    Outcome(RecordStatus.STORED),
+    Outcome(RecordStatus.DUPLICATE),
+    Outcome(RecordStatus.CONFLICT),
+)
 
 
 class Clock:
@@ -107,8 +111,8 @@ def item(id_: str, usefulness: float = 1.0, *, agent: Agent = ANN, **fields: Any
     return Feedback(id=id_, usefulness=usefulness, agent=agent, **given)
 
 
-async def _ids(store: FeedbackStore, whose: Audience = ALL, **options: Any) -> list[str]:
-    return [one.feedback.id for one in await store.page(whose, **options)]
+async def _ids(store: FeedbackStore, scope: Scope = ALL, **options: Any) -> list[str]:
+    return [one.feedback.id for one in await store.page(scope, **options)]
 
 
 async def test_all_of_an_item_is_kept(store: FeedbackStore, clock: Clock) -> None:
@@ -160,8 +164,8 @@ async def test_writers_at_the_same_time_store_each_item_once(
         fates = []
         for start in range(0, 40, 5):
             ids = [(7 * writer + start + step) % 40 for step in range(5)]
-            fates += [one.fate for one in await target.record([item(str(at)) for at in ids])]
-        return fates.count(Fate.STORED)
+            fates += [one.status for one in await target.record([item(str(at)) for at in ids])]
+        return fates.count(RecordStatus.STORED)
 
     try:
         assert sum(await asyncio.gather(*map(write, range(8)))) == 40
@@ -192,29 +196,63 @@ async def test_a_batch_is_stored_whole_or_not_at_all(store: FeedbackStore) -> No
 async def test_a_quota_of_a_day_and_a_quota_in_all(make: Make, clock: Clock) -> None:
     store = make(limits=Limits(per_day=3, total=5))
     batch = [item(str(at)) for at in range(4)] + [item("b", agent=BOB)]
-    fates = [one.fate for one in await store.record(batch)]
-    assert fates == [Fate.STORED] * 3 + [Fate.OVER_DAY, Fate.STORED]
-    # What is stored is still told as such, and takes no room.
-    assert [one.fate for one in await store.record([item("0"), item("9")])] == [Fate.DUPLICATE, Fate.OVER_DAY]
+    fates = [one.status for one in await store.record(batch)]
+    assert fates == [RecordStatus.STORED] * 3 + [RecordStatus.OVER_DAY, RecordStatus.STORED]
+    # What is stored is still reported as such, and takes no room.
+    assert [one.status for one in await store.record([item("0"), item("9")])] == [
+        RecordStatus.DUPLICATE,
+        RecordStatus.OVER_DAY,
+    ]
     clock.now_us += DAY_US // 2  # midnight
-    fates = [one.fate for one in await store.record([item(str(at)) for at in range(4, 8)])]
-    assert fates == [Fate.STORED] * 2 + [Fate.OVER_TOTAL] * 2
+    fates = [one.status for one in await store.record([item(str(at)) for at in range(4, 8)])]
+    assert fates == [RecordStatus.STORED] * 2 + [RecordStatus.OVER_TOTAL] * 2
     assert len(await store.page(ALL)) == 6
+
+
+async def test_a_tenant_has_bytes_of_its_own_and_deleting_frees_them(make: Make, clock: Clock) -> None:
+    loud, quiet = Agent("qa", "ann", "loud"), Agent("qa", "ann", "quiet")
+    long = [item(str(at), query="q" * 1000, agent=loud) for at in range(5)]
+    store = make(limits=Limits(tenant_bytes=4 * long[0].size))
+    fates = [one.status for one in await store.record([*long, item("x", agent=quiet)])]
+    assert fates == [RecordStatus.STORED] * 4 + [RecordStatus.OVER_BYTES, RecordStatus.STORED]
+    assert [one.status for one in await store.record([long[0]])] == [RecordStatus.DUPLICATE]
+    # As many fit again as are deleted, and another tenant's deletions free nothing.
+    clock.now_us += 1
+    assert await store.delete_before(clock.now_us, limit=2) == 2
+    again = [item(f"again {at}", query="q" * 994, agent=loud) for at in range(3)]
+    fates = [one.status for one in await store.record(again)]
+    assert fates == [RecordStatus.STORED] * 2 + [RecordStatus.OVER_BYTES]
+
+
+async def test_numbers_count_the_items_of_a_tenant(make: Make, clock: Clock) -> None:
+    store = make()
+    ours, theirs = Agent("qa", "ann", "ours"), Agent("qa", "ann", "theirs")
+    await store.record([item("1", agent=ours)])
+    await store.record([item(str(at), agent=theirs) for at in range(50)])
+    await store.record([item("2", agent=ours), item("t", agent=theirs), item("3", agent=ours)])
+    page = await store.page(AllAgents("ours"))
+    assert [one.number for one in page] == [1, 2, 3]  # and nothing of what others stored in between
+    assert [one.number for one in await store.page(AllAgents("theirs"))] == list(range(1, 52))
+    # A number that was given is not given again.
+    clock.now_us += 1
+    await store.delete_before(clock.now_us, limit=1000)
+    await store.record([item("4", agent=ours)])
+    assert [one.number for one in await store.page(AllAgents("ours"))] == [4]
 
 
 async def test_no_more_agents_than_there_may_be(make: Make) -> None:
     store = make(limits=Limits(agents=2))
     agents = [Agent("t", str(at)) for at in range(3)]
-    fates = [one.fate for one in await store.record([item("1", agent=one) for one in agents])]
-    assert fates == [Fate.STORED, Fate.STORED, Fate.TOO_MANY_AGENTS]
-    assert [one.fate for one in await store.record([item("2", agent=agents[0])])] == [Fate.STORED]
+    fates = [one.status for one in await store.record([item("1", agent=one) for one in agents])]
+    assert fates == [RecordStatus.STORED, RecordStatus.STORED, RecordStatus.TOO_MANY_AGENTS]
+    assert [one.status for one in await store.record([item("2", agent=agents[0])])] == [RecordStatus.STORED]
 
 
 async def test_only_registered_agents_if_so_set(make: Make, database: Database) -> None:
     store = make(limits=Limits(registered_only=True))
     await SqlAgentRegistry(database).register(ANN, "", most=9)
-    fates = [one.fate for one in await store.record([item("1"), item("1", agent=BOB)])]
-    assert fates == [Fate.STORED, Fate.UNREGISTERED]
+    fates = [one.status for one in await store.record([item("1"), item("1", agent=BOB)])]
+    assert fates == [RecordStatus.STORED, RecordStatus.UNREGISTERED]
 
 
 async def test_what_contradicts_itself_is_flagged_on_both_sides(store: FeedbackStore) -> None:
@@ -227,7 +265,7 @@ async def test_what_contradicts_itself_is_flagged_on_both_sides(store: FeedbackS
         item("5", 0.0, collection="c", **same),
     ]
     assert await store.record(calm) == [STORED] * 3
-    assert await store.record([item("6", 0.0, **same)]) == [Outcome(Fate.STORED, Flag.CONTRADICTION)]
+    assert await store.record([item("6", 0.0, **same)]) == [Outcome(RecordStatus.STORED, Flag.CONTRADICTION)]
     assert await _ids(store, ANN) == ["3", "4", "5"]
     flags = {one.feedback.id: one.flag for one in await store.page(ANN, include_flagged=True)}
     assert {id_ for id_, flag in flags.items() if flag is Flag.CONTRADICTION} == {"1", "2", "6"}
@@ -238,7 +276,7 @@ async def test_what_contradicts_itself_is_flagged_on_both_sides(store: FeedbackS
 
 
 async def test_an_agent_that_always_says_the_same_tells_nothing(make: Make) -> None:
-    store = make(rules=Rules(constant_run=4))
+    store = make(rules=QualityRules(constant_run=4))
     await store.record([item("0", 0.0), item("1", 1.0), item("2", 1.0)])
     await store.record([item("3", 1.0), item("b", 1.0, agent=BOB)])
     assert await _ids(store) == ["0", "1", "2", "3", "b"]
@@ -251,11 +289,11 @@ async def test_an_agent_that_always_says_the_same_tells_nothing(make: Make) -> N
 
 
 async def test_an_agent_that_contradicts_itself_often_is_not_believed(make: Make) -> None:
-    store = make(rules=Rules(fewest_judged_again=4))
+    store = make(rules=QualityRules(fewest_judged_again=4))
     for at in range(4):
         await store.record([item(f"a{at}", 1.0, query=str(at)), item(f"b{at}", 0.0, query=str(at))])
     (outcome,) = await store.record([item("new", 1.0)])
-    assert outcome == Outcome(Fate.STORED, Flag.INCONSISTENT)
+    assert outcome == Outcome(RecordStatus.STORED, Flag.INCONSISTENT)
     assert await _ids(store) == []
     assert (await store.record([item("new", 1.0, agent=BOB)])) == [STORED]
 
@@ -302,14 +340,16 @@ async def test_agents_are_registered_once_and_counted(
     assert await registry.registered() == [ANN, BOB]
     listed = await registry.agents(ALL.tenant)
     assert [one.agent for one in listed] == [ANN, BOB]
-    assert [one.agent for one in await registry.agents(ALL.tenant, after=listed[0].sequence)] == [BOB]
+    assert [one.agent for one in await registry.agents(ALL.tenant, skip=1)] == [BOB]
 
 
 async def test_what_was_served_is_recalled_newest_first(database: Database) -> None:
     store = SqlServedStore(database)
     key = served_key("q", ANN, "v")
-    await store.remember([Served(key, b"".join(passage_keys(["a"])), 1), Served(b"x" * 16, b"", 2)])
-    await store.remember([Served(key, b"".join(passage_keys(["b", "a"])), 3)])
+    await store.remember(
+        [ServedRanking(key, b"".join(passage_keys(["a"])), 1), ServedRanking(b"x" * 16, b"", 2)]
+    )
+    await store.remember([ServedRanking(key, b"".join(passage_keys(["b", "a"])), 3)])
     assert [len(one) for one in await store.recall(key)] == [16, 8]
     assert await store.forget_before(3, limit=10) == 2
     assert [len(one) for one in await store.recall(key)] == [16]
@@ -331,7 +371,7 @@ async def test_what_is_served_while_as_much_as_fits_is_written_is_written_too(
     database: Database, clock: Clock
 ) -> None:
     class Slow(SqlServedStore):
-        async def remember(self, served: Sequence[Served]) -> None:
+        async def remember(self, served: Sequence[ServedRanking]) -> None:
             await super().remember(served)
             if len(served) == 2:
                 before.remember("q2", ANN, "v", ["a"])
@@ -382,9 +422,9 @@ async def test_tenants_have_nothing_to_do_with_each_other(
     assert await store.record(batch[:2]) == [DUPLICATE] * 2
     assert await store.find([item("2"), item("2", agent=theirs)]) == [None, DUPLICATE]
     assert [one.feedback for one in await store.page(ALL)] == batch[:1]
-    assert [one.feedback for one in await store.page(Everyone("acme"))] == batch[1:]
+    assert [one.feedback for one in await store.page(AllAgents("acme"))] == batch[1:]
     assert [one.feedback for one in await store.page(theirs)] == batch[1:]
-    assert await store.page(Everyone("nobody")) == []
+    assert await store.page(AllAgents("nobody")) == []
 
     registry = SqlAgentRegistry(database, clock=clock)
     assert await registry.register(theirs, "theirs", most=1) is not None
@@ -399,19 +439,19 @@ async def test_tenants_have_nothing_to_do_with_each_other(
     }
 
     log = SqlTrainingLog(database, clock=clock)
-    await log.report(TrainingReport(Everyone("acme"), State.FAILED, 0.0, "out of memory", 2))
+    await log.report(TrainingReport(AllAgents("acme"), State.FAILED, 0.0, "out of memory", 2))
     await log.report(TrainingReport(theirs, State.RUNNING, 0.5, "epoch 1"))
     ours, acmes = [await log.trainings(tenant) for tenant in (ALL.tenant, "acme")]
-    assert [(one.report.whose, one.report.state, one.pending) for one in ours] == [
+    assert [(one.report.scope, one.report.state, one.pending) for one in ours] == [
         (ALL, State.IDLE, 1),
         (ANN, State.IDLE, 1),
     ]
-    assert [(one.report.whose, one.report.state, one.pending) for one in acmes] == [
-        (Everyone("acme"), State.FAILED, 1),
+    assert [(one.report.scope, one.report.state, one.pending) for one in acmes] == [
+        (AllAgents("acme"), State.FAILED, 1),
         (theirs, State.RUNNING, 2),
     ]
     assert (await log.training(replace(BOB, tenant="acme"))).pending == 0
-    assert [one.report.whose for one in await log.trainings_of_agents()] == [ANN, theirs]
+    assert [one.report.scope for one in await log.trainings_of_agents()] == [ANN, theirs]
 
     leases = [SqlLeases(database, name, lease_s=60, clock=clock) for name in ("one", "two")]
     assert [await leases[0].take(ANN), await leases[1].take(theirs), await leases[1].take(ANN)] == [
@@ -426,7 +466,11 @@ async def test_a_tenant_with_all_its_agents_takes_no_place_of_anothers(make: Mak
     store = make(limits=Limits(agents=1))
     others = [replace(one, tenant="acme") for one in (ANN, BOB)]
     outcomes = await store.record([item("1", agent=one) for one in (*others, ANN)])
-    assert [one.fate for one in outcomes] == [Fate.STORED, Fate.TOO_MANY_AGENTS, Fate.STORED]
+    assert [one.status for one in outcomes] == [
+        RecordStatus.STORED,
+        RecordStatus.TOO_MANY_AGENTS,
+        RecordStatus.STORED,
+    ]
 
 
 async def test_one_trainer_at_a_time_has_an_agent(
@@ -434,7 +478,7 @@ async def test_one_trainer_at_a_time_has_an_agent(
 ) -> None:
     one = SqlLeases(database, "one", lease_s=10, clock=clock)
     other = SqlLeases(database, "other", lease_s=10, clock=clock)
-    assert not await one.take(ANN)  # of whom nothing was ever heard
+    assert not await one.take(ANN)  # who never gave feedback
     await store.record([item("1"), item("2", agent=BOB)])
     assert sorted(await asyncio.gather(one.take(ANN), other.take(ANN))) == [False, True]
     await one.give_back(ANN)

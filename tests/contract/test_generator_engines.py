@@ -12,11 +12,10 @@ from typing import Any
 import pytest
 import pytest_asyncio
 
-from meshkit.compute import ComputePool
-from meshkit.deadline import Deadline
-from meshkit.errors import DeadlineExceeded, InvalidField, MeshError
-from services.generator.backends.in_process import InProcessModel
-from services.generator.domain import (
+from evenmesh.wire.deadline import Deadline
+from evenmesh.wire.errors import DeadlineExceeded, InvalidField, MeshError
+from evenmesh_generator.backends.in_process import InProcessModel
+from evenmesh_generator.domain import (
     Answer,
     Augmentation,
     Decoding,
@@ -27,15 +26,16 @@ from services.generator.domain import (
     RelevanceRequest,
     Turn,
 )
-from services.generator.pointer.abstention import ABSTENTION
-from services.generator.pointer.modeling import PointerForConditionalGeneration
-from services.generator.ports import Cancellation, LanguageModel
-from services.generator.runtime.engine import LanguageEngine
-from tests import tiny_engines, tiny_models, triton_models
-from tests.tiny_models import SENTENCES
-from tests.triton_server import TritonServer
+from evenmesh_generator.pointer.abstention import ABSTENTION
+from evenmesh_generator.pointer.modeling import PointerForConditionalGeneration
+from evenmesh_generator.ports import Cancellation, LanguageModel
+from evenmesh_generator.runtime.engine import LanguageEngine
+from evenmesh_kit.compute.executors import ComputePool
+from tests.support import tiny_engines, tiny_models, triton_models
+from tests.support.tiny_models import SENTENCES
+from tests.support.triton_server import TritonServer
 
-pytestmark = pytest.mark.asyncio(loop_scope="module")
+pytestmark = [pytest.mark.asyncio(loop_scope="module"), pytest.mark.xdist_group("triton")]
 
 PASSAGES = tuple(Passage(str(at), f"Title {at}", text) for at, text in enumerate(SENTENCES[1:5]))
 
@@ -43,7 +43,7 @@ PASSAGES = tuple(Passage(str(at), f"Title {at}", text) for at, text in enumerate
 @asynccontextmanager
 async def _in_process(engine: LanguageEngine) -> AsyncIterator[LanguageModel]:
     pool = ComputePool(2, "engine")
-    yield InProcessModel(engine, pool, interval_s=0)
+    yield InProcessModel(engine, interval_s=0)
     pool.close()
     engine.close()
 
@@ -71,7 +71,7 @@ ENGINES: dict[str, Make] = {
     "transformers-llama-chat": lambda _, folder: _in_process_transformers(
         tiny_models.llama(folder, chat=True)
     ),
-    "triton-pointer": lambda request, _: _at_triton(request, "ragmesh-pointer"),
+    "triton-pointer": lambda request, _: _at_triton(request, "evenmesh-pointer"),
     "triton-t5": lambda request, _: _at_triton(request, "t5"),
     "triton-bart": lambda request, _: _at_triton(request, "bart"),
     "triton-llama": lambda request, _: _at_triton(request, "llama"),

@@ -1,4 +1,4 @@
-"""The contract of ``services.evaluator.ports.ObservationStore``, run against every database there is here."""
+"""The contract of ``evenmesh_evaluator.ports.ObservationStore``, run against every database there is here."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ import subprocess
 import tempfile
 import time
 from collections.abc import AsyncIterator, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -22,30 +23,32 @@ import pytest
 from sqlalchemy import URL, Engine, event, make_url, text
 from sqlalchemy.ext.asyncio import create_async_engine
 
-from meshkit.errors import Unavailable
-from ragcore.group_fairness import Attribute, Nugget
-from services.evaluator.backends.sql import SqlObservationStore
-from services.evaluator.domain import (
-    DEFAULT_TENANT,
+from evenmesh.wire.errors import Unavailable
+from evenmesh_core.group_fairness import Attribute, Nugget
+from evenmesh_evaluator.backends.sql import SqlObservationStore
+from evenmesh_evaluator.domain import (
     MEASURED,
     NORMALIZED,
     Configuration,
-    ConversationQuestion,
     Exposed,
+    JudgedConversation,
     Labels,
     Measurement,
     Observation,
     ObservedConversation,
+    Quotas,
     RunReport,
     SampledAnswer,
     Scope,
     Stage,
     Window,
 )
-from services.evaluator.measurement import measure
-from services.evaluator.moments import Moments
-from services.evaluator.ports import ObservationStore
-from services.evaluator.reporting import report as report_of
+from evenmesh_evaluator.observations.scores import measure
+from evenmesh_evaluator.ports import ObservationStore
+from evenmesh_evaluator.reports.moments import Moments
+from evenmesh_evaluator.reports.summary import report as report_of
+from evenmesh_kit.security.caller import DEFAULT_TENANT
+from tests.support.programs import required
 
 MINUTE_US = 60 * 10**6
 HOUR_US = 60 * MINUTE_US
@@ -65,14 +68,12 @@ class Clock:
 @pytest.fixture(scope="session")
 def postgres_server() -> Iterator[str]:
     """A PostgreSQL server of our own on a free port, if the machine has one; its URL."""
-    initdb, server = shutil.which("initdb"), shutil.which("postgres")
-    if initdb is None or server is None:
-        pytest.skip("PostgreSQL is not on the path")
+    initdb, server = required("initdb"), required("postgres")
     if importlib.util.find_spec("asyncpg") is None:
         pytest.skip("asyncpg is not installed")
     # PostgreSQL refuses to run as root.
     who: dict[str, Any] = {"user": "nobody", "group": "nogroup"} if os.geteuid() == 0 else {}
-    folder = Path(tempfile.mkdtemp(prefix="ragmesh-postgres-"))
+    folder = Path(tempfile.mkdtemp(prefix="evenmesh-postgres-"))
     if who:
         shutil.chown(folder, "nobody", "nogroup")
     with socket.socket() as probe:
@@ -80,7 +81,7 @@ def postgres_server() -> Iterator[str]:
         port = probe.getsockname()[1]
     data = folder / "data"
     subprocess.run(
-        [initdb, "-D", data, "-U", "ragmesh", "--auth=trust", "--no-sync"],
+        [initdb, "-D", data, "-U", "evenmesh", "--auth=trust", "--no-sync"],
         check=True,
         capture_output=True,
         cwd=folder,
@@ -94,7 +95,7 @@ def postgres_server() -> Iterator[str]:
         **who,
     )
     try:
-        yield f"postgresql+asyncpg://ragmesh@127.0.0.1:{port}/postgres"
+        yield f"postgresql+asyncpg://evenmesh@127.0.0.1:{port}/postgres"
     finally:
         process.send_signal(signal.SIGQUIT)  # at once: nothing of it is kept
         process.wait(30)
@@ -343,6 +344,48 @@ async def test_runs_are_listed_newest_first_in_stable_pages(store: ObservationSt
     assert (await store.runs(DEFAULT_TENANT, before=None, limit=1))[0].scope == "run-9"
 
 
+async def test_numbers_of_runs_tell_nothing_of_other_tenants(store: ObservationStore) -> None:
+    for i in range(3):
+        for tenant in ("acme", "b"):
+            await store.append(_measured(replace(_observation(str(i), run_id=f"run-{i}"), tenant=tenant)))
+    page = await store.runs("acme", before=None, limit=2)
+    assert [(run.scope, run.sequence) for run in page] == [("run-2", 3), ("run-1", 2)]
+    last = await store.runs("acme", before=2, limit=2)
+    assert [(run.scope, run.sequence) for run in last] == [("run-0", 1)]
+    assert list(await store.runs("acme", before=1, limit=2)) == []
+
+
+async def test_a_tenant_keeps_as_much_as_it_may_and_others_are_not_concerned(url: URL, clock: Clock) -> None:
+    store = SqlObservationStore(url, clock=clock, quotas=Quotas(bytes=100_000, runs=2, configurations=2))
+    await store.open()
+
+    async def stored(id_: str, tenant: str = "acme", run: str = "run-1", **changes: Any) -> bool | None:
+        one = replace(_observation(id_, run_id=run), tenant=tenant, **changes)
+        (outcome,) = await store.append(_measured(one))
+        return outcome
+
+    try:
+        assert await stored("1") is True
+        assert await stored("2", run="run-2") is True
+        assert await stored("3", run="run-3") is None
+        assert await stored("3", run="run-2") is True
+        other = Configuration("c2", "r", "r", "g", None)
+        assert await stored("4", configuration=other) is True
+        assert await stored("5", configuration=replace(other, collection="c3")) is None
+        assert await stored("6", payload=b"x" * 100_000) is None
+        assert await stored("1", run="run-9") is False  # known: nothing changes
+        assert await stored("3", tenant="b", run="run-3") is True
+        # Of one batch, as many as fit, in their order.
+        many = [
+            replace(_observation(f"n{i}", run_id="run-1"), tenant="b", payload=b"x" * 40_000)
+            for i in range(4)
+        ]
+        assert list(await store.append(_measured(*many))) == [True, True, None, None]
+        assert [run.num_observations for run in await store.runs("acme", before=None, limit=9)] == [2, 2]
+    finally:
+        await store.close()
+
+
 async def test_many_runs_in_one_batch(store: ObservationStore) -> None:
     observations = [_observation(str(i), run_id=f"run-{i % 500}") for i in range(1000)]
     assert all(await store.append(_measured(*observations)))
@@ -565,7 +608,7 @@ async def test_measurements_come_in_the_order_of_storing(store: ObservationStore
 def _conversation(id_: str, gain: float) -> ObservedConversation:
     # L = 1 and one nugget at the first word: R = 2/(1+1)·1·gain.
     nugget = Nugget(word_count=1, gain=gain, membership={"g": [0.5, 0.5]})
-    judged = ConversationQuestion(
+    judged = JudgedConversation(
         turns=[[nugget]], attributes={"g": Attribute([0.5, 0.5], "jsd")}, patience=1, alpha=0.5
     )
     return ObservedConversation(id_, judged)

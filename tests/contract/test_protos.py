@@ -21,9 +21,9 @@ from google.protobuf.descriptor_pb2 import (
 
 ROOT = Path(__file__).parents[2]
 PROTOS = ROOT / "protos"
-STUBS = ROOT / "src"
+STUBS = ROOT / "clients" / "python"
 TOOLS = Path(sys.executable).parent
-FILES = sorted(path.relative_to(PROTOS).as_posix() for path in PROTOS.glob("ragmesh/**/*.proto"))
+FILES = sorted(path.relative_to(PROTOS).as_posix() for path in PROTOS.glob("evenmesh/**/*.proto"))
 
 F = FieldDescriptorProto
 NUMERIC = {
@@ -140,10 +140,10 @@ def _numeric(elements: list[Element]) -> list[tuple[Element, FieldDescriptorProt
 def test_the_walk_sees_the_contract(elements: list[Element]) -> None:
     names = {element.name for element in elements}
     assert {
-        "ragmesh.common.v1.Passage.id",
-        "ragmesh.common.v1.Degradation.Action.ACTION_NO_CONTEXT",
-        "ragmesh.retriever.v1.RetrieveRequest.source",
-        "ragmesh.orchestrator.v1.OrchestratorService.Ask",
+        "evenmesh.common.v1.Passage.id",
+        "evenmesh.common.v1.Degradation.Action.ACTION_NO_CONTEXT",
+        "evenmesh.retriever.v1.RetrieveRequest.source",
+        "evenmesh.orchestrator.v1.OrchestratorService.Ask",
     } <= names
     assert len(_numeric(elements)) > 50
 
@@ -212,7 +212,7 @@ def test_the_stubs_are_what_the_protos_say(tmp_path: Path) -> None:
     committed = {
         path.relative_to(STUBS).as_posix(): path.read_bytes()
         for pattern in ("*_pb2*.py", "*_pb2*.pyi")
-        for path in (STUBS / "ragmesh").rglob(pattern)
+        for path in (STUBS / "evenmesh").rglob(pattern)
     }
     assert sorted(made) == sorted(committed)
     assert [name for name in sorted(made) if made[name] != committed[name]] == []

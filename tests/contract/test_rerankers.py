@@ -9,19 +9,18 @@ from pathlib import Path
 
 import pytest
 
-from meshkit.compute import ComputePool
-from meshkit.server import MeshServer
-from meshkit.telemetry import Telemetry
-from services.generator.__main__ import GeneratorService
-from services.generator.settings import GeneratorSettings, ModelSource
-from services.reranker.backends.cross_encoder import CrossEncoderReranker
-from services.reranker.backends.rankrag import RankRag
-from services.reranker.backends.unranked import Unranked
-from services.reranker.clients import GeneratorClient
-from services.reranker.domain import Agent, Passage
-from services.reranker.ports import Assigned, LoadedModel, Reranker
-from tests import tiny_encoders, tiny_models
-from tests.tiny_models import SENTENCES
+from evenmesh_generator.__main__ import GeneratorService
+from evenmesh_generator.settings import GeneratorSettings, ModelSource
+from evenmesh_kit.compute.executors import ComputePool
+from evenmesh_kit.rpc.server import MeshServer
+from evenmesh_kit.telemetry.setup import Telemetry
+from evenmesh_reranker.backends.cross_encoder import CrossEncoderReranker
+from evenmesh_reranker.backends.rankrag import RankRag
+from evenmesh_reranker.backends.unranked import Unranked
+from evenmesh_reranker.domain import Agent, Passage
+from evenmesh_reranker.ports import Assigned, LoadedModel, Reranker
+from tests.support import tiny_encoders, tiny_models
+from tests.support.tiny_models import SENTENCES
 
 QUERY = SENTENCES[0]
 PASSAGES = [Passage(str(at), f"Title {at}", text) for at, text in enumerate(SENTENCES)]
@@ -81,9 +80,9 @@ async def reranker(
                 telemetry=Telemetry.disabled(),
             )
             await stack.enter_async_context(server)
-            client = GeneratorClient(server.address, model="", model_setting="X", max_message_bytes=2**22)
-            stack.push_async_callback(client.close)
-            yield RankRag(client)
+            rankrag = RankRag(server.address, model="", model_setting="X", max_message_bytes=2**22)
+            stack.push_async_callback(rankrag.close)
+            yield rankrag
 
 
 async def test_one_probability_per_passage(reranker: Reranker) -> None:

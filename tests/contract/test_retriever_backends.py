@@ -1,4 +1,4 @@
-"""The contract of ``services.retriever.ports.Retriever``, which every backend keeps."""
+"""The contract of ``evenmesh_retriever.ports.Retriever``, which every backend keeps."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from meshkit.errors import FailedPrecondition, InvalidField
-from services.retriever.analyzer import analyzer
-from services.retriever.backends.catalogue import Catalogue
-from services.retriever.backends.dense.sentence_encoder import BUNDLED, SentenceEncoder
-from services.retriever.backends.milvus.opening import MilvusOpening
-from services.retriever.backends.segments.quotas import Quotas
-from services.retriever.backends.segments.snapshot import SegmentSnapshot
-from services.retriever.backends.segments.store import SegmentStore, TenantCollections
-from services.retriever.backends.segments.writer import Recipe
-from services.retriever.domain import (
-    DEFAULT_TENANT,
+from evenmesh.wire.errors import FailedPrecondition, InvalidField
+from evenmesh_kit.security.caller import DEFAULT_TENANT
+from evenmesh_retriever.analyzer import analyzer
+from evenmesh_retriever.backends.catalogue import Catalogue
+from evenmesh_retriever.backends.dense.sentence_encoder import BUNDLED, SentenceEncoder
+from evenmesh_retriever.backends.milvus.opening import MilvusOpening
+from evenmesh_retriever.backends.segments.building.writer import Recipe
+from evenmesh_retriever.backends.segments.quotas import Quotas
+from evenmesh_retriever.backends.segments.snapshot import SegmentSnapshot
+from evenmesh_retriever.backends.segments.store import SegmentStore, TenantCollections
+from evenmesh_retriever.domain import (
     AnyOf,
     Condition,
     Filter,
@@ -39,9 +39,10 @@ from services.retriever.domain import (
     Scored,
     TextRange,
 )
-from services.retriever.ports import CannotStart, CollectionStore, Encoder, Retriever, Snapshot
-from services.retriever.settings import RetrieverSettings
-from tests.milvus_lite_process import MilvusLite, serving
+from evenmesh_retriever.ports import CannotStart, CollectionStore, Encoder, Retriever, Snapshot
+from evenmesh_retriever.settings import RetrieverSettings
+from evenmesh_retriever.steps import finish
+from tests.support.milvus_lite_process import MilvusLite, serving
 
 BACKENDS = [
     "bm25",
@@ -205,25 +206,24 @@ def test_search_gives_the_n_best(setup: Setup, query: str, n: int) -> None:
 )
 def test_the_passage_that_answers_comes_first(setup: Setup, query: str, best: str) -> None:
     assert setup.found(query, 3)[0] == best
-    ranked = setup.retriever.rank(sorted(PASSAGES, key=lambda passage: passage.id), query)
+    ranked = finish(setup.retriever.rank(sorted(PASSAGES, key=lambda passage: passage.id), query))
     assert IDS[ranked.rows[0]] == best
 
 
 def test_ties_break_by_ascending_id(setup: Setup) -> None:
     assert setup.found("passages that say the same", 2) == ["twin-a", "twin-b"]
     others = [Passage(f"z{number}", "", f"{number} others, unlike") for number in range(9)]
-    ranked = setup.retriever.rank(
-        [Passage(one, "", "exactly the same") for one in "abcd"] + others, "the same"
-    )
+    candidates = [Passage(one, "", "exactly the same") for one in "abcd"] + others
+    ranked = finish(setup.retriever.rank(candidates, "the same"))
     assert ranked.rows.tolist()[:4] == [0, 1, 2, 3]
 
 
 def test_rank_takes_every_candidate(setup: Setup) -> None:
     by_id = sorted(PASSAGES, key=lambda passage: passage.id)
     for query in ("brake pads", "nothing of it"):
-        assert_well_formed(setup.retriever.rank(by_id, query), 8)
-    assert_well_formed(setup.retriever.rank(by_id[:1], "brake pads"), 1)
-    assert_well_formed(setup.retriever.rank([Passage("a", "", "?")], "?"), 1)
+        assert_well_formed(finish(setup.retriever.rank(by_id, query)), 8)
+    assert_well_formed(finish(setup.retriever.rank(by_id[:1], "brake pads")), 1)
+    assert_well_formed(finish(setup.retriever.rank([Passage("a", "", "?")], "?")), 1)
 
 
 def test_candidates_are_ranked_as_a_collection_of_them_would_be(setup: Setup) -> None:
@@ -231,12 +231,12 @@ def test_candidates_are_ranked_as_a_collection_of_them_would_be(setup: Setup) ->
     with setup.over("c") as snapshot:
         searched = setup.retriever.search(snapshot, "a squeaking chain at night", 8)
         found = [passage.id for passage in snapshot.passages(searched.rows.tolist())]
-    ranked = setup.retriever.rank(by_id, "a squeaking chain at night")
+    ranked = finish(setup.retriever.rank(by_id, "a squeaking chain at night"))
     if setup.in_milvus and setup.retriever.info.name != "dense":
         # Candidates never get to Milvus, so they are scored by our BM25 and collections by Milvus's: the one
         # exception, and the reply says so.
         with setup.over("c") as snapshot:
-            assert "differs from ragmesh's" in setup.retriever.note(snapshot)
+            assert "differs from evenmesh's" in setup.retriever.note(snapshot)
         assert [by_id[row].id for row in ranked.rows[:2]] == found[:2]
         return
     assert [by_id[row].id for row in ranked.rows] == found
@@ -381,8 +381,8 @@ def test_bf16_is_close_to_fp32() -> None:
 
 @pytest.mark.parametrize("model", ["/no/such/folder", "no-one/has-such-a-model"])
 def test_a_missing_model_is_one_line_that_names_the_setting(model: str) -> None:
-    with pytest.raises(CannotStart, match=rf"^RAGMESH_RETRIEVER_ENCODER='{model}': no such folder") as error:
-        SentenceEncoder(model, setting="RAGMESH_RETRIEVER_ENCODER")
+    with pytest.raises(CannotStart, match=rf"^EVENMESH_RETRIEVER_ENCODER='{model}': no such folder") as error:
+        SentenceEncoder(model, setting="EVENMESH_RETRIEVER_ENCODER")
     assert "\n" not in str(error.value)
 
 
@@ -493,7 +493,7 @@ async def test_only_what_is_new_is_encoded(encoder: SentenceEncoder, tmp_path: P
 
 def shared(folder: str) -> Path:
     """A folder of the shared data sets."""
-    root = Path(os.environ.get("RAGMESH_SHARED_DATA", Path(__file__).parents[3] / "shared" / "data"))
+    root = Path(os.environ.get("EVENMESH_SHARED_DATA", Path(__file__).parents[3] / "shared" / "data"))
     if not (root / folder).is_dir():
         pytest.skip(f"{folder} is not among the shared data sets of this machine")
     return root / folder

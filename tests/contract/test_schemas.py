@@ -15,22 +15,22 @@ from alembic.runtime.migration import MigrationContext
 from sqlalchemy import URL, Connection, MetaData, make_url, select, text
 from sqlalchemy.ext.asyncio import create_async_engine
 
-from meshkit.errors import Unavailable
-from meshkit.schemas import Schema
-from services.evaluator import observing
-from services.evaluator.backends import schema as evaluator_schema
-from services.evaluator.backends import sql_tables as evaluator_tables
-from services.evaluator.backends.sql import SqlObservationStore
-from services.evaluator.domain import Window
-from services.evaluator.reporting import report
-from services.reranker.backends.sql import schema as reranker_schema
-from services.reranker.backends.sql import tables as reranker_tables
-from services.reranker.backends.sql.database import Database
-from services.reranker.backends.sql.feedback import SqlFeedbackStore
-from services.reranker.backends.sql.tables import AGENTS, TRAININGS
-from services.reranker.domain import Agent, Everyone
-from services.reranker.feedback.domain import Fate, Feedback
-from tests.postgres import Postgres
+from evenmesh.wire.errors import Unavailable
+from evenmesh_evaluator.backends import schema as evaluator_schema
+from evenmesh_evaluator.backends import sql_tables as evaluator_tables
+from evenmesh_evaluator.backends.sql import SqlObservationStore
+from evenmesh_evaluator.domain import Window
+from evenmesh_evaluator.observations.servicer import measure_payload
+from evenmesh_evaluator.reports.summary import report
+from evenmesh_kit.storage.migrations import Schema
+from evenmesh_reranker.backends.sql import schema as reranker_schema
+from evenmesh_reranker.backends.sql import tables as reranker_tables
+from evenmesh_reranker.backends.sql.database import Database
+from evenmesh_reranker.backends.sql.feedback import SqlFeedbackStore
+from evenmesh_reranker.backends.sql.tables import AGENTS, TRAININGS
+from evenmesh_reranker.domain import Agent, AllAgents
+from evenmesh_reranker.feedback.domain import Feedback, RecordStatus
+from tests.support.postgres import Postgres
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "schemas"
 KINDS = ["sqlite", "postgresql"]
@@ -57,7 +57,7 @@ def url(request: pytest.FixtureRequest, tmp_path: Path) -> URL:
 
 
 def _load(url: URL, name: str) -> None:
-    """Fills the database with a dump of an earlier version of ragmesh."""
+    """Fills the database with a dump of an earlier version of evenmesh."""
     dump = GOLDEN / f"{name}.{url.get_backend_name()}.sql"
     if url.get_backend_name() == "sqlite":
         database = sqlite3.connect(str(url.database))
@@ -99,7 +99,7 @@ async def _execute(url: URL, statement: str) -> Any:
 
 
 def _evaluator(url: URL) -> SqlObservationStore:
-    return SqlObservationStore(url, remeasure=observing.read_again, clock=lambda: 1_700_000_600_000_000)
+    return SqlObservationStore(url, remeasure=measure_payload, clock=lambda: 1_700_000_600_000_000)
 
 
 @pytest.mark.parametrize("name", ["evaluator-1", "evaluator-2", ""])
@@ -123,6 +123,11 @@ async def test_observations_of_every_schema_are_there_after_an_upgrade(url: URL,
         # "the Elbe" once and "the Rhine" twice, and the Rhine is right.
         assert found.estimates["expected_utility"].mean == pytest.approx((0 + 1 + 1) / 3)
         assert [one.observation_id for one in page] == ["o0", "o1", "o2"]
+        # What the tenant keeps is what its observations take, of which each is counted with 1,024 bytes more.
+        held = "SELECT CAST(SUM(LENGTH(payload)) AS BIGINT) FROM observations"
+        ((size,),) = await _execute(url, held)
+        usage = "SELECT tenant, num_bytes, num_runs, num_configurations FROM tenant_usage"
+        assert [tuple(row) for row in await _execute(url, usage)] == [("default", size + 3 * 1024, 1, 1)]
     assert await _differences(url, evaluator_tables.METADATA, evaluator_schema.SCHEMA) == []
 
 
@@ -134,7 +139,9 @@ async def test_feedback_of_every_schema_is_there_after_an_upgrade(url: URL, name
         database = Database(url)
         await database.open()
         store = SqlFeedbackStore(database)
-        stored = {one.feedback.id: one.feedback for one in await store.page(Everyone(), include_flagged=True)}
+        stored = {
+            one.feedback.id: one.feedback for one in await store.page(AllAgents(), include_flagged=True)
+        }
         async with database.read() as connection:
             agents = (
                 await connection.execute(select(AGENTS.c.tenant, AGENTS.c.model_id, AGENTS.c.stored))
@@ -153,10 +160,11 @@ async def test_feedback_of_every_schema_is_there_after_an_upgrade(url: URL, name
     await database.open()
     store = SqlFeedbackStore(database)
     again = await store.record([stored["f0"], _item("new")])
-    newest = (await store.page(Everyone(), after=4, include_flagged=True))[-1]
+    newest = (await store.page(AllAgents(), after=4, include_flagged=True))[-1]
     await database.close()
-    assert [one.fate for one in again] == [Fate.DUPLICATE, Fate.STORED]
+    assert [one.status for one in again] == [RecordStatus.DUPLICATE, RecordStatus.STORED]
     assert (newest.feedback.id, newest.sequence) == ("new", 6)
+    assert newest.number == 5  # the four that were stored have the numbers before
 
 
 def _item(id_: str) -> Feedback:
@@ -168,10 +176,10 @@ async def test_a_schema_of_a_later_version_is_refused_and_left_alone(url: URL, o
     store = _evaluator(url) if of == "evaluator" else Database(url)
     await store.open()
     await store.close()
-    table = {"evaluator": "ragmesh_evaluator_schema", "reranker": "ragmesh_reranker_schema"}[of]
+    table = {"evaluator": "evenmesh_evaluator_schema", "reranker": "evenmesh_reranker_schema"}[of]
     await _execute(url, "UPDATE TABLE_OF_IT SET version_num = '9999'".replace("TABLE_OF_IT", table))
     with pytest.raises(
-        Unavailable, match="has schema 9999, and this version of ragmesh knows up to 0"
+        Unavailable, match="has schema 9999, and this version of evenmesh knows up to 0"
     ) as caught:
         await store.open()
     assert caught.value.reason == "STORE_VERSION"

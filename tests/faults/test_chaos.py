@@ -3,7 +3,7 @@
 What must hold: what was acknowledged is there, once; every failure has a name; no call outlives its deadline by
 more than a second; and after the last fault everything works again within ten seconds, untouched by hand.
 
-The suite runs a short one. ``RAGMESH_CHAOS_S=600`` is the full size, ``RAGMESH_CHAOS_SEED`` repeats or changes
+The suite runs a short one. ``EVENMESH_CHAOS_S=600`` is the full size, ``EVENMESH_CHAOS_SEED`` repeats or changes
 what happens; ``pytest -s`` shows the figures.
 """
 
@@ -20,17 +20,17 @@ from pathlib import Path
 import pytest
 from sqlalchemy import make_url, select
 
-from ragmesh import AsyncClient, MeshError
-from ragmesh.door import ATTEMPTS
-from services.reranker.backends.sql.database import Database
-from services.reranker.backends.sql.tables import AGENTS, FEEDBACK
+from evenmesh import AsyncClient, MeshError
+from evenmesh.resending import ATTEMPTS
+from evenmesh_reranker.backends.sql.database import Database
+from evenmesh_reranker.backends.sql.tables import AGENTS, FEEDBACK
 from tests.faults.chaos.faults import Fault, drawn
 from tests.faults.chaos.load import RUN, TIMEOUT_S, Load, Seen
 from tests.faults.chaos.world import World
-from tests.postgres import Postgres
+from tests.support.postgres import Postgres
 
-LASTS_S = float(os.environ.get("RAGMESH_CHAOS_S", "12"))
-SEED = int(os.environ.get("RAGMESH_CHAOS_SEED", "9"))
+LASTS_S = float(os.environ.get("EVENMESH_CHAOS_S", "12"))
+SEED = int(os.environ.get("EVENMESH_CHAOS_SEED", "9"))
 FULL = LASTS_S >= 600
 # A suite shares its machine: how fast a process starts there says nothing of recovery.
 RECOVERY_S = 10.0 if FULL else 60.0

@@ -22,21 +22,21 @@ import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from sqlalchemy import make_url, select
 
-from meshkit.channel import connect
-from ragmesh.common.v1 import common_pb2
-from ragmesh.reranker.v1 import feedback_service_pb2 as pb
-from ragmesh.reranker.v1 import reranker_service_pb2 as reranker_pb
-from ragmesh.reranker.v1.feedback_service_pb2_grpc import FeedbackServiceStub
-from ragmesh.reranker.v1.reranker_service_pb2_grpc import RerankerServiceStub
-from services.reranker.backends.sql.database import Database
-from services.reranker.backends.sql.tables import AGENTS, FEEDBACK
-from services.reranker.domain import Everyone
-from services.reranker.feedback.servicer import NAME
-from services.reranker.models.manifest import Lineage
-from services.reranker.models.store import ModelStore
-from services.reranker.settings import RerankerSettings
-from tests import tiny_models
-from tests.postgres import Postgres
+from evenmesh.common.v1 import common_pb2
+from evenmesh.reranker.v1 import feedback_service_pb2 as pb
+from evenmesh.reranker.v1 import reranker_service_pb2 as reranker_pb
+from evenmesh.reranker.v1.feedback_service_pb2_grpc import FeedbackServiceStub
+from evenmesh.reranker.v1.reranker_service_pb2_grpc import RerankerServiceStub
+from evenmesh.wire.channel import connect
+from evenmesh_reranker.backends.sql.database import Database
+from evenmesh_reranker.backends.sql.tables import AGENTS, FEEDBACK
+from evenmesh_reranker.domain import AllAgents
+from evenmesh_reranker.feedback.servicer import NAME
+from evenmesh_reranker.models.manifest import Lineage
+from evenmesh_reranker.models.store import ModelStore
+from evenmesh_reranker.settings import RerankerSettings
+from tests.support import tiny_models
+from tests.support.postgres import Postgres
 
 pytestmark = [pytest.mark.faults, pytest.mark.timeout(900)]
 
@@ -56,14 +56,14 @@ class Process:
             port = probe.getsockname()[1]
         self.address = f"127.0.0.1:{port}"
         given = {"PORT": str(port), "DEVICE": "cpu", "DTYPE": "float32", "THREADS": "1", **settings}
-        self._environment = dict(os.environ) | {"RAGMESH_HOME": str(home), "HF_HUB_OFFLINE": "1"}
-        self._environment |= {f"RAGMESH_RERANKER_{name}": value for name, value in given.items()}
+        self._environment = dict(os.environ) | {"EVENMESH_HOME": str(home), "HF_HUB_OFFLINE": "1"}
+        self._environment |= {f"EVENMESH_RERANKER_{name}": value for name, value in given.items()}
         self._log = home / "reranker.log"
         self._running: subprocess.Popen[bytes] | None = None
 
     async def start(self) -> None:
         """Starts it and waits until it serves."""
-        command = [sys.executable, "-m", "services.reranker"]
+        command = [sys.executable, "-m", "evenmesh_reranker"]
         with self._log.open("ab") as log:  # to be read where a test fails
             self._running = await asyncio.to_thread(
                 subprocess.Popen, command, env=self._environment, stderr=log
@@ -198,7 +198,7 @@ async def test_a_promotion_that_was_killed_leaves_what_can_be_served(tmp_path: P
                     assert reply.model_version in (served, versions[turn % 2 - 1])
                 else:
                     await stub.PromoteModel(pb.PromoteModelRequest(version=versions[-1]), timeout=120)
-                served = store.pointer(Everyone()).serving or ""
+                served = store.pointer(AllAgents()).serving or ""
                 assert served in versions
                 promoting = stub.PromoteModel(pb.PromoteModelRequest(version=versions[turn % 2]), timeout=120)
                 promoting_task = asyncio.ensure_future(promoting)

@@ -1,6 +1,6 @@
 """A tenant that floods the mesh takes no other tenant's turn: whole processes.
 
-The order of turns itself is in tests/unit/meshkit/test_turns.py, where nothing depends on time.
+The order of turns itself is in tests/unit/kit/test_turns.py, where nothing depends on time.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ async def test_a_tenant_that_asks_for_little_is_always_served(mesh: PacedMesh) -
     ratio = p99_ms(beside) / p99_ms(alone)
     print(f"p99 alone {p99_ms(alone):.0f} ms, beside a flood {ratio:.2f} x that")  # noqa: T201
     assert [one.error for one in beside] == [None] * ASKS
-    # The flood has the rest, and is told when to come again.
+    # The flood has the rest, and learns when to come again.
     assert len([one for one in floods if one.error is None]) > ASKS
     refused = [one.error for one in floods if one.error is not None]
     assert refused

@@ -19,8 +19,10 @@ from pathlib import Path
 import grpc
 import pytest
 
-from ragmesh import Addresses, AsyncClient, Client, Degraded, Done, MeshError, demo
-from ragmesh.mesh import MeshSettings, launch, read_running, stop
+from evenmesh import Addresses, AsyncClient, Client, Degraded, Done, MeshError
+from evenmesh.local_mesh import read_running
+from evenmesh_mesh import MeshSettings, launch, stop
+from evenmesh_studies import demo
 
 pytestmark = [pytest.mark.mesh, pytest.mark.faults, pytest.mark.timeout(240)]
 
@@ -30,7 +32,7 @@ AFTER_S = 2.0
 RECOVERY_S = 90.0
 QUESTIONS = [question.question for question in demo.questions()[:20]]
 
-# What may happen to an ask while a service is away; each is told by name.
+# What may happen to an ask while a service is away; each is reported by name.
 ALLOWED_CODES = {grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED}
 # A reranker that is cut at its budget is polite too: on a busy machine that happens whoever was killed.
 MAY_DEGRADE = {"generator": {"rerank", "generate"}, "evaluator": {"rerank", "observe"}}
@@ -52,7 +54,7 @@ class Outcomes:
 def home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """A real mesh of five processes on free ports, with sixty passages of the demo corpus."""
     home = tmp_path_factory.mktemp("home")
-    launch(MeshSettings(home=home, port=0, backoff_s=0.2))
+    launch(MeshSettings(home=home, port=0, backoff_s=0.2, environment={"EVENMESH_RETRIEVER_ENCODER": ""}))
     try:
         with Client(Addresses.find(home), timeout=30) as client:
             client.ingest(demo.passages()[:60], "demo")
@@ -158,7 +160,7 @@ async def test_kill_one_service(home: Path, service: str) -> None:
     assert set(outcomes.degraded) <= MAY_DEGRADE.get(service, {"rerank"}), outcomes
     assert len(outcomes.done) > back, f"nothing was answered after the {service} was back: {outcomes}"
     assert outcomes.dropped == 0
-    # An ask cut off by the orchestrator's death may have been observed without its client being told.
+    # An ask cut off by the orchestrator's death may have been observed without its client being reported.
     assert observed <= outcomes.started, "an observation was stored twice"
     if service != "orchestrator":
         assert observed == len(outcomes.done) or outcomes.failed, outcomes

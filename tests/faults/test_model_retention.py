@@ -12,16 +12,17 @@ from pathlib import Path
 
 import pytest
 
-from services.reranker.domain import Everyone
-from services.reranker.models.manifest import Lineage
-from services.reranker.models.retention import prune
-from services.reranker.models.store import ModelStore
+from evenmesh_reranker.domain import AllAgents
+from evenmesh_reranker.models.manifest import Lineage
+from evenmesh_reranker.models.retention import prune
+from evenmesh_reranker.models.store import ModelStore
 
 _KILLED = """
 import os, shutil, signal, sys
 from datetime import timedelta
 from pathlib import Path
-from services.reranker.models import durable, retention, store
+from evenmesh_kit.storage import durable_files
+from evenmesh_reranker.models import retention, store
 
 def die(*args, **kwargs):
     if {half}:
@@ -29,18 +30,18 @@ def die(*args, **kwargs):
     os.kill(os.getpid(), signal.SIGKILL)
 
 {what} = die
-shelf = store.ModelStore(Path(sys.argv[1]))
-retention.prune(shelf, keep=1, grace=timedelta(0))
-retention.prune(shelf, keep=1, grace=timedelta(0))
+corpus = store.ModelStore(Path(sys.argv[1]))
+retention.prune(corpus, keep=1, grace=timedelta(0))
+retention.prune(corpus, keep=1, grace=timedelta(0))
 """
 
 
 @pytest.mark.parametrize(
     ("what", "half", "gone"),
     [
-        ("durable.replace", False, False),  # before it was noted that nothing needs a version
+        ("durable_files.replace", False, False),  # before it was noted that nothing needs a version
         ("Path.rename", False, False),  # before it was taken out
-        ("durable.sync_folder", False, True),  # taken out, and perhaps not durably so
+        ("durable_files.sync_folder", False, True),  # taken out, and perhaps not durably so
         ("shutil.rmtree", True, True),  # while its files go
     ],
 )
@@ -52,8 +53,8 @@ def test_killed_while_it_removes(tmp_path: Path, what: str, half: bool, gone: bo
             (draft.folder / "weights").write_bytes(bytes(1000))
             (draft.folder / "config.json").write_text("{}")
         versions.append(draft.version)
-        store.set_pointer(Everyone(), store.pointer(Everyone()).promoted(draft.version))
-    if what in ("Path.rename", "durable.sync_folder"):
+        store.set_pointer(AllAgents(), store.pointer(AllAgents()).promoted(draft.version))
+    if what in ("Path.rename", "durable_files.sync_folder"):
         prune(store, keep=1)  # notes it first: that writes in the same way
     killed = subprocess.run(
         [sys.executable, "-c", _KILLED.format(what=what, half=half), str(tmp_path)], check=False

@@ -3,8 +3,8 @@
 What must hold: every acknowledged item is stored exactly once; whoever is served is so by a version that is whole;
 a training that was killed goes on or begins again, and in the end every agent was trained for.
 
-The suite runs a small one. ``RAGMESH_DURABILITY_ITEMS=10000 RAGMESH_DURABILITY_KILLS=12`` is the full size;
-``RAGMESH_DURABILITY_SEED`` repeats one.
+The suite runs a small one. ``EVENMESH_DURABILITY_ITEMS=10000 EVENMESH_DURABILITY_KILLS=12`` is the full size;
+``EVENMESH_DURABILITY_SEED`` repeats one.
 """
 
 from __future__ import annotations
@@ -24,33 +24,33 @@ import grpc
 import pytest
 from sqlalchemy import make_url, select
 
-from meshkit.channel import connect
-from ragmesh.common.v1 import common_pb2
-from ragmesh.reranker.v1 import feedback_service_pb2 as pb
-from ragmesh.reranker.v1 import reranker_service_pb2 as reranker_pb
-from ragmesh.reranker.v1.feedback_service_pb2_grpc import FeedbackServiceStub
-from ragmesh.reranker.v1.reranker_service_pb2_grpc import RerankerServiceStub
-from ragmesh.retriever.v1 import collection_service_pb2 as collection_pb
-from ragmesh.retriever.v1.collection_service_pb2_grpc import CollectionServiceStub
-from services.reranker.backends.sql.database import Database
-from services.reranker.backends.sql.feedback import SqlFeedbackStore
-from services.reranker.backends.sql.leases import SqlLeases
-from services.reranker.backends.sql.tables import AGENTS, FEEDBACK
-from services.reranker.backends.sql.trainings import SqlTrainingLog
-from services.reranker.domain import Agent, Everyone
-from services.reranker.models.store import ModelStore
-from services.reranker.servicer import RERANKER
-from tests import tiny_encoders, tiny_models
-from tests.killable import Killable
-from tests.online_world import COLLECTION, Stream, Taste, dislikes, likes, shelf
-from tests.postgres import Postgres
+from evenmesh.common.v1 import common_pb2
+from evenmesh.reranker.v1 import feedback_service_pb2 as pb
+from evenmesh.reranker.v1 import reranker_service_pb2 as reranker_pb
+from evenmesh.reranker.v1.feedback_service_pb2_grpc import FeedbackServiceStub
+from evenmesh.reranker.v1.reranker_service_pb2_grpc import RerankerServiceStub
+from evenmesh.retriever.v1 import collection_service_pb2 as collection_pb
+from evenmesh.retriever.v1.collection_service_pb2_grpc import CollectionServiceStub
+from evenmesh.wire.channel import connect
+from evenmesh_reranker.backends.sql.database import Database
+from evenmesh_reranker.backends.sql.feedback import SqlFeedbackStore
+from evenmesh_reranker.backends.sql.leases import SqlLeases
+from evenmesh_reranker.backends.sql.tables import AGENTS, FEEDBACK
+from evenmesh_reranker.backends.sql.trainings import SqlTrainingLog
+from evenmesh_reranker.domain import Agent, AllAgents
+from evenmesh_reranker.models.store import ModelStore
+from evenmesh_reranker.servicer import RERANKER
+from tests.support import tiny_encoders, tiny_models
+from tests.support.killable import Killable
+from tests.support.online_world import COLLECTION, Stream, Taste, corpus, dislikes, likes
+from tests.support.postgres import Postgres
 
 pytestmark = [pytest.mark.faults, pytest.mark.timeout(3600)]
 
 CLIENTS = 16
-ITEMS = int(os.environ.get("RAGMESH_DURABILITY_ITEMS", "800"))
-KILLS = int(os.environ.get("RAGMESH_DURABILITY_KILLS", "3"))
-SEED = int(os.environ.get("RAGMESH_DURABILITY_SEED", "11"))
+ITEMS = int(os.environ.get("EVENMESH_DURABILITY_ITEMS", "800"))
+KILLS = int(os.environ.get("EVENMESH_DURABILITY_KILLS", "3"))
+SEED = int(os.environ.get("EVENMESH_DURABILITY_SEED", "11"))
 QUERIES = 24
 JUDGED = 5
 AGENTS_THERE = tuple(Agent("qa", f"agent-{number}") for number in range(4))
@@ -151,7 +151,7 @@ async def _fill(address: str, stream: Stream) -> None:
     request = collection_pb.IngestRequest(
         collection=COLLECTION, passages=passages, create_if_missing=True, last=True
     )
-    async with connect(address, service="ragmesh.retriever.v1.CollectionService") as channel:
+    async with connect(address, service="evenmesh.retriever.v1.CollectionService") as channel:
         await CollectionServiceStub(channel).Ingest(iter([request]), timeout=120)
 
 
@@ -160,19 +160,19 @@ async def test_nothing_acknowledged_is_lost_and_nothing_half_serves(
 ) -> None:
     sys.stdout.write(f"seed {SEED}\n")
     rng = random.Random(SEED)
-    stream = Stream(shelf(100), judged=JUDGED)
+    stream = Stream(corpus(100), judged=JUDGED)
     models = ModelStore(tmp_path / "reranker" / "models")
     plain = tiny_models.cross_encoder(tmp_path / "plain")
     first = tiny_encoders.keep(
         models, tiny_encoders.personal(plain, tmp_path / "personal", []), "offline-ium"
     )
-    models.set_pointer(Everyone(), models.pointer(Everyone()).promoted(first))
+    models.set_pointer(AllAgents(), models.pointer(AllAgents()).promoted(first))
 
-    database_url = {"RAGMESH_RERANKER_DATABASE_URL": postgres.url.replace("+asyncpg", "")}
-    retriever = Killable("services.retriever", "retriever", tmp_path, ENCODER="")
-    reranker = Killable("services.reranker", "reranker", tmp_path, DEVICE="cpu", DTYPE="float32", THREADS="1")
+    database_url = {"EVENMESH_RERANKER_DATABASE_URL": postgres.url.replace("+asyncpg", "")}
+    retriever = Killable("evenmesh_retriever", "retriever", tmp_path, ENCODER="")
+    reranker = Killable("evenmesh_reranker", "reranker", tmp_path, DEVICE="cpu", DTYPE="float32", THREADS="1")
     trainer = Killable(
-        "services.reranker.online",
+        "evenmesh_training.online",
         "trainer",
         tmp_path,
         RETRIEVER_TARGET=retriever.address,
@@ -240,8 +240,8 @@ async def test_nothing_acknowledged_is_lost_and_nothing_half_serves(
         trained = [version for version in versions if versions[version].lineage.agent is not None]
         assert len({versions[one].lineage.agent for one in trained}) == len(AGENTS_THERE)
         assert seen.versions & set(own) or not any(own)
-        told = f"{len(stored):,} items, kills {dict(kills)}, {seen.failures} failed calls, {seen.rankings} rankings"
-        sys.stdout.write(f"{told} by {len(seen.versions)} of {len(versions)} versions\n")
+        reported = f"{len(stored):,} items, kills {dict(kills)}, {seen.failures} failed calls, {seen.rankings} rankings"
+        sys.stdout.write(f"{reported} by {len(seen.versions)} of {len(versions)} versions\n")
 
 
 async def _trained(database: Database, trainer: Killable) -> None:

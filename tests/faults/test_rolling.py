@@ -1,10 +1,10 @@
 """Every service replaced by a new process, one after the other, while fifty questions are in flight.
 
 What must hold: no ask fails. A successor listens on the same port once it can answer; then its predecessor is
-told to end, and drains. The retriever's waits for the folder of collections, which only one process may have.
+asked to end, and drains. The retriever's waits for the folder of collections, which only one process may have.
 
 Ten processes start, and on a machine that is busy with other things the retriever's successor takes longer than
-retries last: so it runs where ``RAGMESH_ROLLING_ASKS`` says how many are in flight; 50 is the full size.
+retries last: so it runs where ``EVENMESH_ROLLING_ASKS`` says how many are in flight; 50 is the full size.
 """
 
 from __future__ import annotations
@@ -17,17 +17,18 @@ from pathlib import Path
 
 import pytest
 
-from ragmesh import Addresses, AsyncClient, Degraded, Done, MeshError, demo
+from evenmesh import Addresses, AsyncClient, Degraded, Done, MeshError
+from evenmesh_studies import demo
 from tests.faults.chaos.faults import SERVICES
 from tests.faults.chaos.world import MODULES
-from tests.killable import Killable
+from tests.support.killable import Killable
 
-_WANTED = os.environ.get("RAGMESH_ROLLING_ASKS", "")
+_WANTED = os.environ.get("EVENMESH_ROLLING_ASKS", "")
 
 pytestmark = [
     pytest.mark.faults,
     pytest.mark.timeout(900),
-    pytest.mark.skipif(not _WANTED, reason="RAGMESH_ROLLING_ASKS=50 runs it, on a machine with time for it"),
+    pytest.mark.skipif(not _WANTED, reason="EVENMESH_ROLLING_ASKS=50 runs it, on a machine with time for it"),
 ]
 
 IN_FLIGHT = int(_WANTED or "50")
@@ -36,12 +37,12 @@ QUESTIONS = [one.question for one in demo.questions()[:20]]
 
 async def test_services_are_replaced_without_a_failed_ask(tmp_path: Path) -> None:
     services = {name: Killable(MODULES[name], name, tmp_path, SHARE_PORT="true") for name in SERVICES}
-    services["retriever"].also(RAGMESH_RETRIEVER_ENCODER="")
-    services["generator"].also(RAGMESH_GENERATOR_THREADS="1", RAGMESH_GENERATOR_DEVICE="cpu")
+    services["retriever"].also(EVENMESH_RETRIEVER_ENCODER="")
+    services["generator"].also(EVENMESH_GENERATOR_THREADS="1", EVENMESH_GENERATOR_DEVICE="cpu")
     services["orchestrator"].also(
-        **{f"RAGMESH_ORCHESTRATOR_{name.upper()}_TARGET": one.address for name, one in services.items()}
+        **{f"EVENMESH_ORCHESTRATOR_{name.upper()}_TARGET": one.address for name, one in services.items()}
     )
-    services["reranker"].also(RAGMESH_RERANKER_GENERATOR_TARGET=services["generator"].address)
+    services["reranker"].also(EVENMESH_RERANKER_GENERATOR_TARGET=services["generator"].address)
     done: list[str] = []
     degraded: Counter[str] = Counter()
     failed: list[str] = []

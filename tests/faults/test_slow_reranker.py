@@ -10,8 +10,8 @@ import pytest
 
 from benchmarks import load
 from benchmarks.overload import COLLECTION, Pace, PacedMesh, paced_mesh
-from ragmesh.common.v1 import common_pb2
-from ragmesh.orchestrator.v1 import orchestrator_service_pb2_grpc as pb_grpc
+from evenmesh.common.v1 import common_pb2
+from evenmesh.orchestrator.v1 import orchestrator_service_pb2_grpc as pb_grpc
 
 pytestmark = [pytest.mark.mesh, pytest.mark.faults, pytest.mark.timeout(240)]
 
@@ -24,10 +24,10 @@ LEFT_TO_THE_RETRIEVER = ("STAGE_RERANK", "ACTION_RETRIEVER_ORDER")
 def mesh() -> Iterator[PacedMesh]:
     """Five processes; the orchestrator may give the reranker an eighth of an ask's time."""
     settings = {
-        "RAGMESH_ORCHESTRATOR_RERANK_SHARE": "0.125",
-        "RAGMESH_ORCHESTRATOR_BREAKER_FAILURES": str(FAILURES),
-        "RAGMESH_ORCHESTRATOR_BREAKER_SLOW_S": "0.4",
-        "RAGMESH_ORCHESTRATOR_BREAKER_OPEN_S": "1.0",
+        "EVENMESH_ORCHESTRATOR_RERANK_SHARE": "0.125",
+        "EVENMESH_ORCHESTRATOR_BREAKER_FAILURES": str(FAILURES),
+        "EVENMESH_ORCHESTRATOR_BREAKER_SLOW_S": "0.4",
+        "EVENMESH_ORCHESTRATOR_BREAKER_OPEN_S": "1.0",
     }
     with paced_mesh(Pace(slots=4, answer_s=0.0, max_work=8), settings) as mesh:
         yield mesh

@@ -1,6 +1,6 @@
 """A mesh under load for long: memory and descriptors of every service stay as they are.
 
-It runs where ``RAGMESH_SOAK_MESH_S`` says for how long: 3600 is the full size, 600 that of CI; ``pytest -s``
+It runs where ``EVENMESH_SOAK_MESH_S`` says for how long: 3600 is the full size, 600 that of CI; ``pytest -s``
 shows the slopes.
 """
 
@@ -21,9 +21,9 @@ from scipy.stats import t as student
 
 from tests.faults.chaos.load import Load, Seen
 from tests.faults.chaos.world import World
-from tests.postgres import Postgres
+from tests.support.postgres import Postgres
 
-_WANTED = os.environ.get("RAGMESH_SOAK_MESH_S", "")
+_WANTED = os.environ.get("EVENMESH_SOAK_MESH_S", "")
 LASTS_S = float(_WANTED or "600")
 SAMPLES = 60
 WARM = 0.4
@@ -37,7 +37,7 @@ PASSAGES = 2000
 pytestmark = [
     pytest.mark.faults,
     pytest.mark.timeout(LASTS_S + 400),
-    pytest.mark.skipif(not _WANTED, reason="RAGMESH_SOAK_MESH_S=600 runs it"),
+    pytest.mark.skipif(not _WANTED, reason="EVENMESH_SOAK_MESH_S=600 runs it"),
 ]
 
 
@@ -74,8 +74,8 @@ async def test_memory_and_descriptors_are_flat(postgres: Postgres, tmp_path: Pat
         name: {"bytes/s": _slope(times, memory[name]), "descriptors/s": _slope(times, descriptors[name])}
         for name in memory
     }
-    told = {"seconds": LASTS_S, "asks": seen.started, "failed": seen.failed, "slope, low, high": slopes}
-    sys.stderr.write(json.dumps(told, indent=1) + "\n")
+    reported = {"seconds": LASTS_S, "asks": seen.started, "failed": seen.failed, "slope, low, high": slopes}
+    sys.stderr.write(json.dumps(reported, indent=1) + "\n")
     assert seen.observed
     assert not seen.untyped
     for name, values in memory.items():

@@ -14,16 +14,16 @@ import pytest_asyncio
 from google.protobuf import text_format
 from tritonclient.grpc.model_config_pb2 import TYPE_INT64
 
-from meshkit.deadline import Deadline
-from meshkit.errors import Internal, InvalidField, MeshError, NotFound, Overloaded, Unavailable
-from services.generator.backends.triton.client import TritonClient
-from services.generator.backends.triton.model import TritonModel
-from services.generator.backends.triton.wire import DESCRIBE, generation_tensors
-from services.generator.domain import Answer, GenerationRequest
-from services.generator.ports import Cancellation
-from services.generator.triton.repository import ServedModel, read_config, write_model
-from tests import triton_models
-from tests.triton_server import TritonServer, skip_where_impossible
+from evenmesh.wire.deadline import Deadline
+from evenmesh.wire.errors import Internal, InvalidField, MeshError, NotFound, Overloaded, Unavailable
+from evenmesh_generator.backends.triton.client import TritonClient
+from evenmesh_generator.backends.triton.model import TritonModel
+from evenmesh_generator.backends.triton.wire import DESCRIBE, generation_tensors
+from evenmesh_generator.domain import Answer, GenerationRequest
+from evenmesh_generator.ports import Cancellation
+from evenmesh_generator.triton.repository import ServedModel, read_config, write_model
+from tests.support import triton_models
+from tests.support.triton_server import TritonServer, skip_where_impossible
 
 pytestmark = [pytest.mark.asyncio(loop_scope="module"), pytest.mark.faults, pytest.mark.timeout(600)]
 
@@ -41,7 +41,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TritonServer]:
         if one.name == "num_beams":
             one.data_type = TYPE_INT64
     (repository / "other" / "config.pbtxt").write_text(text_format.MessageToString(config))
-    settings = {"RAGMESH_TRITON_REPOSITORY": str(repository)}
+    settings = {"EVENMESH_TRITON_REPOSITORY": str(repository)}
     with TritonServer(tmp_path_factory.mktemp("server"), {"odd": Path()}, settings=settings) as server:
         yield server
 

@@ -22,12 +22,12 @@ _SLOW_S: Final = 20
 _MEMORY_MB: Final = 4096
 _MOST_FINDINGS: Final = 40
 _MEASURED: Final = (
-    "meshkit",
-    "orchestrator.expressions",
-    "ragcore.group_fairness",
-    "raglab.files",
-    "ragmesh",
-    "services.reranker.models.manifest",
+    "evenmesh_kit",
+    "evenmesh_orchestrator.expressions",
+    "evenmesh_core.group_fairness",
+    "evenmesh_lab.files",
+    "evenmesh",
+    "evenmesh_reranker.models.manifest",
 )
 
 
@@ -58,11 +58,11 @@ def _rpcs(given: Any) -> int:
     from tests.fuzz import rpcs
     from tests.fuzz.mesh import FuzzMesh, Held
 
-    logging.getLogger("ragmesh").propagate = False
+    logging.getLogger("evenmesh").propagate = False
     warnings.simplefilter("ignore")
     counts = {name: count for name, count in rpcs.plan(given.requests).items() if given.only in name}
     held: list[tuple[int, Held]] = []
-    told = [0]
+    reported = [0]
     spoken = began = time.monotonic()
 
     async def on_call(tally: rpcs.Tally) -> None:
@@ -71,9 +71,9 @@ def _rpcs(given: Any) -> int:
             return
         spoken = time.monotonic()
         held.append((tally.calls, await Held.now()))
-        for one in tally.findings[told[0] :]:
+        for one in tally.findings[reported[0] :]:
             _say(f"  {one.rpc}: {one.problem} {one.line() if sum(map(len, one.case)) < 20_000 else ''}")
-        told[0] = len(tally.findings)
+        reported[0] = len(tally.findings)
         _say(f"{spoken - began:.0f} s: {tally.calls:,} calls, {len(tally.findings)} findings, {held[-1][1]}")
 
     with (
@@ -124,14 +124,14 @@ def _parsers(given: Any) -> int:
             continue
         left, seed = count, given.seed
         while left > 0 and found < _MOST_FINDINGS:
-            told = given.findings / f"{name}.json"
-            told.unlink(missing_ok=True)
+            reported = given.findings / f"{name}.json"
+            reported.unlink(missing_ok=True)
             # A process for each reader, as libFuzzer ends the one it runs in; forked, as importing takes long.
             if (child := os.fork()) == 0:
-                _fuzz(parsers.TARGETS[name], left, seed, told)
+                _fuzz(parsers.TARGETS[name], left, seed, reported)
                 os._exit(0)
             status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
-            said = json.loads(told.read_text(encoding="utf-8")) if told.exists() else {"inputs": 0}
+            said = json.loads(reported.read_text(encoding="utf-8")) if reported.exists() else {"inputs": 0}
             _say(f"{time.monotonic() - began:5.0f} s {name:20} exit {status} {said}")
             done += said["inputs"]
             left, seed = left - max(1, said["inputs"]), seed + 1
@@ -142,7 +142,7 @@ def _parsers(given: Any) -> int:
     return 1 if found else 0
 
 
-def _fuzz(target: Target, count: int, seed: int, told: Path) -> None:
+def _fuzz(target: Target, count: int, seed: int, reported: Path) -> None:
     import atheris
     import psutil
 
@@ -156,7 +156,7 @@ def _fuzz(target: Target, count: int, seed: int, told: Path) -> None:
         ):
             counted.setdefault(what, value)
             counted[f"most_{what}"] = max(counted.get(f"most_{what}", 0), value)
-        told.write_text(json.dumps(counted), encoding="utf-8")
+        reported.write_text(json.dumps(counted), encoding="utf-8")
 
     def one_input(data: bytes) -> None:
         counted["inputs"] += 1
@@ -164,7 +164,7 @@ def _fuzz(target: Target, count: int, seed: int, told: Path) -> None:
             counted["taken"] += target.try_on(data)
         except BaseException as error:
             note()
-            (told.parent / f"{target.name}--{type(error).__name__}-{counted['inputs']}").write_bytes(data)
+            (reported.parent / f"{target.name}--{type(error).__name__}-{counted['inputs']}").write_bytes(data)
             raise
         if counted["inputs"] in (100, count) or counted["inputs"] % 1000 == 0:
             note()
@@ -179,7 +179,7 @@ def _fuzz(target: Target, count: int, seed: int, told: Path) -> None:
         "-verbosity=0",
         "-len_control=20",
     ]
-    prefix = f"-artifact_prefix={told.parent}/{target.name}--"
+    prefix = f"-artifact_prefix={reported.parent}/{target.name}--"
     atheris.Setup(["fuzz", f"-runs={count}", f"-seed={seed}", prefix, *limits, str(corpus)], one_input)
     atheris.Fuzz()
 

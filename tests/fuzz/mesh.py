@@ -14,30 +14,30 @@ import grpc
 import psutil
 from google.protobuf.descriptor import Descriptor, MethodDescriptor
 
-from meshkit.server import MeshServer
-from meshkit.settings import ServiceSettings
-from meshkit.telemetry import Telemetry
-from orchestrator.__main__ import Orchestrator
-from orchestrator.ensembles.definitions import EnsembleDefinition
-from orchestrator.expressions.sources import SourceDefinition
-from orchestrator.settings import OrchestratorSettings
-from ragmesh.common.v1 import common_pb2
-from ragmesh.evaluator.v1 import evaluator_service_pb2
-from ragmesh.generator.v1 import generator_service_pb2
-from ragmesh.orchestrator.v1 import orchestrator_service_pb2
-from ragmesh.reranker.v1 import feedback_service_pb2, reranker_service_pb2
-from ragmesh.retriever.v1 import collection_service_pb2, retriever_service_pb2
-from services.evaluator.__main__ import EvaluatorService
-from services.evaluator.settings import EvaluatorSettings
-from services.generator.__main__ import GeneratorService
-from services.generator.settings import GeneratorSettings, ModelSource
-from services.reranker.__main__ import RerankerService
-from services.reranker.domain import Agent
-from services.reranker.models.store import ModelStore
-from services.reranker.settings import RerankerSettings
-from services.retriever.__main__ import RetrieverService
-from services.retriever.settings import RetrieverSettings
-from tests import tiny_encoders, tiny_models
+from evenmesh.common.v1 import common_pb2
+from evenmesh.evaluator.v1 import evaluator_service_pb2
+from evenmesh.generator.v1 import generator_service_pb2
+from evenmesh.orchestrator.v1 import orchestrator_service_pb2
+from evenmesh.reranker.v1 import feedback_service_pb2, reranker_service_pb2
+from evenmesh.retriever.v1 import collection_service_pb2, retriever_service_pb2
+from evenmesh_evaluator.__main__ import EvaluatorService
+from evenmesh_evaluator.settings import EvaluatorSettings
+from evenmesh_generator.__main__ import GeneratorService
+from evenmesh_generator.settings import GeneratorSettings, ModelSource
+from evenmesh_kit.rpc.server import MeshServer
+from evenmesh_kit.settings import ServiceSettings
+from evenmesh_kit.telemetry.setup import Telemetry
+from evenmesh_orchestrator.__main__ import Orchestrator
+from evenmesh_orchestrator.ensembles.definitions import EnsembleDefinition
+from evenmesh_orchestrator.expressions.sources import SourceDefinition
+from evenmesh_orchestrator.settings import OrchestratorSettings
+from evenmesh_reranker.__main__ import RerankerService
+from evenmesh_reranker.domain import Agent
+from evenmesh_reranker.models.store import ModelStore
+from evenmesh_reranker.settings import RerankerSettings
+from evenmesh_retriever.__main__ import RetrieverService
+from evenmesh_retriever.settings import RetrieverSettings
+from tests.support import tiny_encoders, tiny_models
 
 COLLECTION: Final = "demo"
 """A collection that is there."""
@@ -223,7 +223,7 @@ class FuzzMesh:
                 options=[("grpc.max_send_message_length", -1), ("grpc.max_receive_message_length", -1)],
             )
             self._stack.push_async_callback(self.channels[name].close)
-        ingest = self.channels["retriever"].stream_unary("/ragmesh.retriever.v1.CollectionService/Ingest")
+        ingest = self.channels["retriever"].stream_unary("/evenmesh.retriever.v1.CollectionService/Ingest")
         part = collection_service_pb2.IngestRequest(
             collection=COLLECTION, passages=passages(), create_if_missing=True, last=True
         )

@@ -23,27 +23,38 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from google.rpc import error_details_pb2, status_pb2
 
-from meshkit import errors
-from meshkit.recorder import extracted
-from meshkit.security.authentication import Unauthenticated
-from meshkit.security.keys import ApiKeys, KeysError
-from meshkit.security.tokens import Claims, Tokens, TokensError
-from orchestrator import citations
-from orchestrator.expressions.parser import ExpressionError, parse
-from ragcore import text_metrics
-from ragcore.errors import InvalidInput
-from ragcore.group_fairness import parse_jsonl, parse_transcripts
-from raglab.files import trec
-from raglab.files.audits import read_audits
-from raglab.files.conversations import read_attributes, read_conversations, read_marks
-from raglab.files.failure import FileError
-from raglab.files.journal import Journal
-from raglab.files.labels import read_attribute, read_labels
-from raglab.files.lamp import read_lamp
-from raglab.files.multiple_choice import mirage_benchmark
-from raglab.files.queries import read_queries
-from raglab.files.questions import read_question_set
-from raglab.files.records import (
+from evenmesh.commands.failure import CommandError
+from evenmesh.commands.filters import filter_of
+from evenmesh.files import parquet
+from evenmesh.files import passages as readers
+from evenmesh.types import feedback
+from evenmesh.types.collection import Collection, Lexical
+from evenmesh.types.filters import filter_message
+from evenmesh.types.passage import Passage
+from evenmesh.wire import errors
+from evenmesh_core import text_metrics
+from evenmesh_core.errors import InvalidInput
+from evenmesh_core.group_fairness import parse_jsonl, parse_transcripts
+from evenmesh_generator.domain import Passage as PromptPassage
+from evenmesh_generator.domain import Turn
+from evenmesh_generator.prompts import Scope, TemplateLibrary, cut_to_fit
+from evenmesh_generator.triton import tensors
+from evenmesh_kit.rpc.statuses import to_mesh_error
+from evenmesh_kit.security.authentication import Unauthenticated
+from evenmesh_kit.security.keys import ApiKeys, KeysError
+from evenmesh_kit.security.tokens import Claims, Tokens, TokensError
+from evenmesh_kit.telemetry.recorder import extract_context
+from evenmesh_lab.files import trec
+from evenmesh_lab.files.audits import read_audits
+from evenmesh_lab.files.conversations import read_attributes, read_conversations, read_marks
+from evenmesh_lab.files.failure import FileError
+from evenmesh_lab.files.journal import Journal
+from evenmesh_lab.files.labels import read_attribute, read_labels
+from evenmesh_lab.files.lamp import read_lamp
+from evenmesh_lab.files.multiple_choice import mirage_benchmark
+from evenmesh_lab.files.queries import read_queries
+from evenmesh_lab.files.questions import read_question_set
+from evenmesh_lab.files.records import (
     AuditRecord,
     EnsembleRecord,
     GainRecord,
@@ -52,26 +63,18 @@ from raglab.files.records import (
     query_ids,
     read,
 )
-from ragmesh import feedback, parquet, readers
-from ragmesh.backup import manifest as backup_manifest
-from ragmesh.backup.manifest import BackupError
-from ragmesh.cli.failure import CommandError
-from ragmesh.cli.filters import filter_of
-from ragmesh.collection import Collection, Lexical
-from ragmesh.filters import filter_message
-from ragmesh.harvest.topics import read_topics
-from ragmesh.passage import Passage
-from services.generator.domain import Passage as PromptPassage
-from services.generator.domain import Turn
-from services.generator.prompts import Scope, TemplateLibrary, cut_to_fit
-from services.generator.training.datasets import RecipeError, rows
-from services.generator.triton import tensors
-from services.reranker.models.manifest import FILE, Manifest, ManifestError
-from services.reranker.online.replay import read_stream
-from services.retriever.analyzer import ANALYZERS, analyzer
-from services.retriever.backends.web.extraction import extract
-from services.retriever.backends.web.page import Page
-from services.retriever.backends.web.reader import TRIPS
+from evenmesh_mesh.backup import manifest as backup_manifest
+from evenmesh_mesh.backup.manifest import BackupError
+from evenmesh_orchestrator.asks import citations
+from evenmesh_orchestrator.expressions.parser import ExpressionError, parse
+from evenmesh_reranker.models.manifest import FILE, Manifest, ManifestError
+from evenmesh_retriever.analyzer import ANALYZERS, analyzer
+from evenmesh_retriever.backends.web.extraction import extract
+from evenmesh_retriever.backends.web.page import Page
+from evenmesh_retriever.backends.web.reader import TRIPS
+from evenmesh_studies.conversations.topics import read_topics
+from evenmesh_training.online.replay import read_stream
+from evenmesh_training.rankrag.data.datasets import RecipeError, rows
 
 CORPUS: Final = Path(__file__).with_name("findings") / "parsers"
 """Inputs that were once taken wrongly: ``<target>-<what>``."""
@@ -287,7 +290,7 @@ class _Failed(grpc.RpcError):
 def _status(data: bytes) -> None:
     found = errors.from_rpc_error(_Failed(data))
     assert isinstance(found, errors.MeshError)
-    assert isinstance(errors.to_mesh_error(_Failed(data)), errors.MeshError)
+    assert isinstance(to_mesh_error(_Failed(data)), errors.MeshError)
     str(found)
 
 
@@ -308,7 +311,7 @@ def _status_seed() -> bytes:
 def _trace(data: bytes) -> None:
     text = data.decode("latin-1")
     parent, _, state = text.partition("\n")
-    extracted((("traceparent", parent), ("tracestate", state), ("x", "y")))
+    extract_context((("traceparent", parent), ("tracestate", state), ("x", "y")))
 
 
 _JWKS: Final = {"keys": [{"kty": "oct", "k": "AAAA", "kid": "1", "alg": "HS256"}]}
@@ -579,7 +582,7 @@ TARGETS: Final = {
                     {
                         "format": 1,
                         "created_at": "2026-01-01T00:00:00Z",
-                        "ragmesh": "0.1",
+                        "evenmesh": "0.1",
                         "parts": [
                             {
                                 "name": "observations",

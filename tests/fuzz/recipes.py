@@ -1,4 +1,4 @@
-"""Requests that are nearly right: what gets past the checks at the door, and into what is behind it."""
+"""Requests that are nearly right: what passes the first checks, and reaches the code behind them."""
 
 from __future__ import annotations
 
@@ -8,16 +8,16 @@ from typing import Any, Final
 
 from google.protobuf.message import Message
 
-from ragmesh.common.v1 import common_pb2 as common
-from ragmesh.evaluator.v1 import evaluator_service_pb2 as evaluator
-from ragmesh.generator.v1 import generator_service_pb2 as generator
-from ragmesh.orchestrator.v1 import orchestrator_service_pb2 as orchestrator
-from ragmesh.reranker.v1 import feedback_service_pb2 as feedback
-from ragmesh.reranker.v1 import reranker_service_pb2 as reranker
-from ragmesh.retriever.v1 import collection_service_pb2 as collections
-from ragmesh.retriever.v1 import retriever_service_pb2 as retriever
-from tests import tiny_models
+from evenmesh.common.v1 import common_pb2 as common
+from evenmesh.evaluator.v1 import evaluator_service_pb2 as evaluator
+from evenmesh.generator.v1 import generator_service_pb2 as generator
+from evenmesh.orchestrator.v1 import orchestrator_service_pb2 as orchestrator
+from evenmesh.reranker.v1 import feedback_service_pb2 as feedback
+from evenmesh.reranker.v1 import reranker_service_pb2 as reranker
+from evenmesh.retriever.v1 import collection_service_pb2 as collections
+from evenmesh.retriever.v1 import retriever_service_pb2 as retriever
 from tests.fuzz.mesh import COLLECTION
+from tests.support import tiny_models
 
 _WORDS: Final = ("water", "boils", "river", "Hamlet", "", "prince", "{{ x }}", "100 °C", "😀", "True")
 _IDS: Final = ("a", "b", "run-1", "q1", "x" * 128)

@@ -71,7 +71,7 @@ class OddHandler(grpc.GenericRpcHandler):
         if rng.random() < 0.5:
             status = status_pb2.Status(code=rng.choice((code.value[0], 99, 0)), message="said so")
             status.details.add().Pack(
-                error_details_pb2.ErrorInfo(reason=rng.choice(("", "R")), domain="ragmesh")
+                error_details_pb2.ErrorInfo(reason=rng.choice(("", "R")), domain="evenmesh")
             )
             details = (
                 wire.mutated(status.SerializeToString(), rng)

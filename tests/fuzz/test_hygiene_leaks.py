@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 from google.protobuf.message import Message
 
-from meshkit.logs import JsonFormatter
-from meshkit.telemetry import Telemetry
+from evenmesh_kit.telemetry.logs import JsonFormatter
+from evenmesh_kit.telemetry.setup import Telemetry
 from tests.fuzz import recipes, rpcs
 from tests.fuzz.mesh import RPCS, FuzzMesh
 
@@ -83,7 +83,7 @@ def watched(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[FuzzMesh
     lines = io.StringIO()
     handler = logging.StreamHandler(lines)
     handler.setFormatter(JsonFormatter("mesh"))
-    ours, root = logging.getLogger("ragmesh"), logging.getLogger()
+    ours, root = logging.getLogger("evenmesh"), logging.getLogger()
     before = ours.level
     root.addHandler(handler)
     ours.setLevel(logging.INFO)
@@ -95,13 +95,13 @@ def watched(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[FuzzMesh
         root.removeHandler(handler)
 
 
-def test_no_text_and_no_secret_leaves_by_a_side_door(
+def test_no_text_and_no_secret_leaves(
     watched: tuple[FuzzMesh, Any, io.StringIO], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     mesh, telemetry, lines = watched
-    told: list[str] = []
+    reported: list[str] = []
     monkeypatch.setattr(
-        rpcs, "_wrong_with", lambda error: told.append(f"{error.code()} {error.details()}") or ""
+        rpcs, "_wrong_with", lambda error: reported.append(f"{error.code()} {error.details()}") or ""
     )
     metadata = (("authorization", f"Bearer {SECRET}"),)
     ends = set()
@@ -117,7 +117,7 @@ def test_no_text_and_no_secret_leaves_by_a_side_door(
             if number == 0 and not rpc.takes_many:
                 mesh.run(rpcs.send(mesh, rpc, (requests[0] + b"\x0a\xff",), metadata=metadata))
     assert len({name for name, fine in ends if fine}) > len(RPCS) * 0.7
-    assert any("INVALID_ARGUMENT" in one for one in told)
+    assert any("INVALID_ARGUMENT" in one for one in reported)
 
     logged = lines.getvalue()
     spans = [
@@ -139,19 +139,23 @@ def test_no_text_and_no_secret_leaves_by_a_side_door(
             for name, metric in telemetry.metrics().items()
         ]
     )
+    audited = [line for line in logged.splitlines() if '"logger": "evenmesh.audit"' in line]
+    assert audited, "the audit log names what was deleted, and who did it"
+    assert not [line for line in audited if TEXT in line or SECRET in line]
+    others = [line for line in logged.splitlines() if line not in audited]
     for mark in (TEXT, NAME, SECRET):
-        assert mark not in logged
+        assert not [line for line in others if mark in line]
         assert not [one for one in spans if mark in one]
         assert mark not in metrics
     for mark in (TEXT, SECRET):
-        assert not [one for one in told if mark in one]
+        assert not [one for one in reported if mark in one]
 
 
 def test_what_a_library_says_of_a_failure_is_not_logged_either(tmp_path: Path) -> None:
     lines = io.StringIO()
     handler = logging.StreamHandler(lines)
     handler.setFormatter(JsonFormatter("mesh"))
-    log = logging.Logger("ragmesh.test")
+    log = logging.Logger("evenmesh.test")
     log.addHandler(handler)
     try:
         try:

@@ -1,6 +1,6 @@
 """Odd bytes to everything that reads what a stranger may have written: taken, or refused in its own words.
 
-How many for each: ``RAGMESH_FUZZ_INPUTS``. A million, led by coverage: ``python -m tests.fuzz parsers``.
+How many for each: ``EVENMESH_FUZZ_INPUTS``. A million, led by coverage: ``python -m tests.fuzz parsers``.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from tests.fuzz import parsers, wire
 
-INPUTS = int(os.environ.get("RAGMESH_FUZZ_INPUTS", "25"))
+INPUTS = int(os.environ.get("EVENMESH_FUZZ_INPUTS", "25"))
 
 pytestmark = pytest.mark.timeout(120 + INPUTS)
 

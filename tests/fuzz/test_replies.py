@@ -15,17 +15,17 @@ from typing import Any
 import grpc
 import pytest
 
-from meshkit.server import MeshServer
-from meshkit.telemetry import Telemetry
-from orchestrator.__main__ import Orchestrator
-from orchestrator.expressions.sources import SourceDefinition
-from orchestrator.settings import OrchestratorSettings
-from ragmesh import Addresses, Agent, Client, Feedback, MeshError, Passage
+from evenmesh import Addresses, Agent, Client, Feedback, MeshError, Passage
+from evenmesh_kit.rpc.server import MeshServer
+from evenmesh_kit.telemetry.setup import Telemetry
+from evenmesh_orchestrator.__main__ import Orchestrator
+from evenmesh_orchestrator.expressions.sources import SourceDefinition
+from evenmesh_orchestrator.settings import OrchestratorSettings
 from tests.fuzz import recipes, rpcs
 from tests.fuzz.mesh import RPCS
 from tests.fuzz.replies import OddHandler
 
-ROUNDS = int(os.environ.get("RAGMESH_FUZZ_REPLIES", "8"))
+ROUNDS = int(os.environ.get("EVENMESH_FUZZ_REPLIES", "8"))
 
 pytestmark = pytest.mark.timeout(120 + 10 * ROUNDS)
 

@@ -1,6 +1,6 @@
 """Odd requests to every method of five real services: none is INTERNAL, none crashes, none is left running.
 
-How many: ``RAGMESH_FUZZ_REQUESTS``. Two hundred thousand: ``python -m tests.fuzz rpcs``.
+How many: ``EVENMESH_FUZZ_REQUESTS``. Two hundred thousand: ``python -m tests.fuzz rpcs``.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from tests.fuzz import rpcs
 from tests.fuzz.mesh import RPCS, FuzzMesh, Held
 
-REQUESTS = int(os.environ.get("RAGMESH_FUZZ_REQUESTS", "600"))
+REQUESTS = int(os.environ.get("EVENMESH_FUZZ_REQUESTS", "600"))
 
 pytestmark = pytest.mark.timeout(60 + REQUESTS)
 
@@ -32,8 +32,10 @@ def mesh(tmp_path_factory: pytest.TempPathFactory) -> Iterator[FuzzMesh]:
 
 def test_every_method_of_the_contract_is_among_them() -> None:
     protos = (Path(__file__).parents[2] / "protos").rglob("*.proto")
-    told = sum(line.lstrip().startswith("rpc ") for path in protos for line in path.read_text().splitlines())
-    assert len({rpc.path for rpc in RPCS}) == told
+    reported = sum(
+        line.lstrip().startswith("rpc ") for path in protos for line in path.read_text().splitlines()
+    )
+    assert len({rpc.path for rpc in RPCS}) == reported
 
 
 def test_what_was_once_taken_wrongly_is_not_any_more(mesh: FuzzMesh) -> None:

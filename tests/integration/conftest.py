@@ -1,4 +1,4 @@
-"""The real mesh: five processes on free ports under a home of their own, as ``ragmesh up`` starts them."""
+"""The real mesh: five processes on free ports under a home of their own, as ``evenmesh up`` starts them."""
 
 import json
 from collections.abc import Iterator, Mapping
@@ -7,9 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from ragmesh import Addresses, Client, demo
-from ragmesh.mesh import SERVICES, MeshSettings, MeshState, launch, stop
-from tests.prometheus import reserved_ports
+from evenmesh import Addresses, Client
+from evenmesh.local_mesh import MeshState
+from evenmesh_mesh import SERVICES, MeshSettings, launch, stop
+from evenmesh_studies import demo
+from tests.support.prometheus import reserved_ports
 
 DEMO = "demo"
 SOURCES = {
@@ -38,7 +40,9 @@ class RunningMesh:
 @pytest.fixture(scope="session")
 def mesh(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningMesh]:
     """The mesh of this session, with the demo corpus in the collection ``demo``."""
-    from tests.tiny_models import cross_encoder  # brings torch, which tests without a mesh need not wait for
+    from tests.support.tiny_models import (
+        cross_encoder,  # brings torch, which tests without a mesh need not wait for
+    )
 
     ranker = cross_encoder(tmp_path_factory.mktemp("ranker") / "tiny")
     with reserved_ports(len(SERVICES)) as ports:
@@ -49,9 +53,9 @@ def mesh(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningMesh]:
             start_s=600,
             environment={
                 # In bfloat16 the company a request is computed in may change a token, and so what tests compare.
-                "RAGMESH_GENERATOR_DTYPE": "float32",
-                "RAGMESH_ORCHESTRATOR_SOURCES": json.dumps(SOURCES),
-                "RAGMESH_RERANKER_CROSS_ENCODER": str(ranker),
+                "EVENMESH_GENERATOR_DTYPE": "float32",
+                "EVENMESH_ORCHESTRATOR_SOURCES": json.dumps(SOURCES),
+                "EVENMESH_RERANKER_CROSS_ENCODER": str(ranker),
                 **{f"{one.prefix}METRICS_PORT": str(metrics[one.name]) for one in SERVICES},
             },
         )

@@ -1,4 +1,4 @@
-"""`ragmesh audit` over the real mesh: exact, refused in time, and the same whatever was killed meanwhile."""
+"""`evenmesh audit` over the real mesh: exact, refused in time, and the same whatever was killed meanwhile."""
 
 import json
 import os
@@ -14,18 +14,19 @@ import numpy as np
 import psutil
 import pytest
 
-from ragcore.exposure import exposure_metrics
-from ragcore.plackett_luce import log_weights, sample_rankings
-from ragcore.text_metrics import token_f1
-from raglab.files import read_audits
-from ragmesh import AuditReport, AuditSample, AuditSettled, Client, demo
+from evenmesh import AuditReport, AuditSample, AuditSettled, Client
+from evenmesh_core.exposure import exposure_metrics
+from evenmesh_core.plackett_luce import log_weights, sample_rankings
+from evenmesh_core.text_metrics import token_f1
+from evenmesh_lab.files import read_audits
+from evenmesh_studies import demo
 from tests.integration.conftest import DEMO, RunningMesh
 
 pytestmark = [pytest.mark.mesh, pytest.mark.timeout(1800)]
 
 QUESTIONS = demo.questions()[:3]
 OPTIONS = ("-c", DEMO, "-r", "bm25", "-r", "dense", "-n", "3", "-k", "1", "--alpha", "1,4", "--oracle", "2")
-PATIENCE_S = 600.0
+TIMEOUT_S = 600.0
 
 
 def questions(folder: Path) -> tuple[Path, Path]:
@@ -54,8 +55,8 @@ def command(mesh: RunningMesh, files: tuple[Path, Path], out: Path, *options: st
     queries, labels = files
     arguments = ("audit", str(queries), "-l", str(labels), "-o", str(out), *OPTIONS, *options)
     return subprocess.Popen(
-        [sys.executable, "-m", "ragmesh", *arguments],
-        env=os.environ | {"RAGMESH_HOME": str(mesh.home)},
+        [sys.executable, "-m", "evenmesh", *arguments],
+        env=os.environ | {"EVENMESH_HOME": str(mesh.home)},
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
@@ -64,7 +65,7 @@ def command(mesh: RunningMesh, files: tuple[Path, Path], out: Path, *options: st
 
 def finish(process: "subprocess.Popen[str]") -> str:
     """What a command that must succeed said."""
-    said, _ = process.communicate(timeout=PATIENCE_S)
+    said, _ = process.communicate(timeout=TIMEOUT_S)
     assert process.returncode == 0, said
     return said
 
@@ -156,8 +157,8 @@ def test_an_audit_of_the_real_mesh_is_an_offline_loop(client: Client) -> None:
 
 def test_records_are_whole_and_reports_read_them(undisturbed: tuple[dict[str, bytes], Path]) -> None:
     files_, out = undisturbed
-    assert set(files_) == {"audit.journal", "ragmesh-pointer.jsonl"}
-    queries = list(read_audits([out / "ragmesh-pointer.jsonl"]))
+    assert set(files_) == {"audit.journal", "evenmesh-pointer.jsonl"}
+    queries = list(read_audits([out / "evenmesh-pointer.jsonl"]))
     assert [query.query_id for query in queries] == [one.id for one in QUESTIONS]
     for query, one in zip(queries, QUESTIONS, strict=True):
         assert query.references == one.answers
@@ -171,14 +172,14 @@ def test_records_are_whole_and_reports_read_them(undisturbed: tuple[dict[str, by
             assert None not in level.utilities
     report = out / "report"
     page = (report / "report.html").read_text()
-    assert "ragmesh-pointer" in page
+    assert "evenmesh-pointer" in page
     assert "seed 0" in page
     names = {path.name for path in report.iterdir()}
     assert {
-        "ragmesh-pointer-exposure.csv",
-        "ragmesh-pointer-utility-summary.csv",
-        "ragmesh-pointer-utility-disparity-utility.svg",
-        "ragmesh-pointer-exposure-disparity-quality.png",
+        "evenmesh-pointer-exposure.csv",
+        "evenmesh-pointer-utility-summary.csv",
+        "evenmesh-pointer-utility-disparity-utility.svg",
+        "evenmesh-pointer-exposure-disparity-quality.png",
     } <= names
 
 
@@ -189,7 +190,7 @@ def test_kills_change_nothing(
     journal = out / "audit.journal"
     for goal in (1, 3, 5):
         process = command(mesh, files, out)
-        ends = time.monotonic() + PATIENCE_S
+        ends = time.monotonic() + TIMEOUT_S
         while process.poll() is None and time.monotonic() < ends:
             if journal.exists() and len(journal.read_bytes().splitlines()) >= goal:
                 break
@@ -204,11 +205,11 @@ def test_kills_change_nothing(
 def test_a_killed_generator_changes_nothing(
     mesh: RunningMesh, files: tuple[Path, Path], undisturbed: tuple[dict[str, bytes], Path], tmp_path: Path
 ) -> None:
-    from ragmesh.mesh import read_running
+    from evenmesh.local_mesh import read_running
 
     out = tmp_path / "out"
     process = command(mesh, files, out)
-    ends = time.monotonic() + PATIENCE_S
+    ends = time.monotonic() + TIMEOUT_S
     journal = out / "audit.journal"
     while not (journal.exists() and len(journal.read_bytes().splitlines()) >= 2):
         assert process.poll() is None, process.communicate()[0]
@@ -234,16 +235,16 @@ def test_shards_make_the_whole(
     lines = [
         line
         for place in range(2)
-        for line in (out / f"ragmesh-pointer-{place}-of-2.jsonl").read_bytes().splitlines()
+        for line in (out / f"evenmesh-pointer-{place}-of-2.jsonl").read_bytes().splitlines()
     ]
-    assert sorted(lines) == sorted(undisturbed[0]["ragmesh-pointer.jsonl"].splitlines())
-    whole = (undisturbed[1] / "report" / "ragmesh-pointer-utility-summary.csv").read_text()
-    assert (out / "report" / "ragmesh-pointer-utility-summary.csv").read_text().splitlines()[
+    assert sorted(lines) == sorted(undisturbed[0]["evenmesh-pointer.jsonl"].splitlines())
+    whole = (undisturbed[1] / "report" / "evenmesh-pointer-utility-summary.csv").read_text()
+    assert (out / "report" / "evenmesh-pointer-utility-summary.csv").read_text().splitlines()[
         0
     ] == whole.splitlines()[0]
 
 
-def test_everything_wrong_is_told_before_anything_is_generated(
+def test_all_problems_are_reported_before_anything_is_generated(
     mesh: RunningMesh, client: Client, tmp_path: Path
 ) -> None:
     queries, labels, out = tmp_path / "queries.jsonl", tmp_path / "labels.qrels", tmp_path / "out"
@@ -255,14 +256,14 @@ def test_everything_wrong_is_told_before_anything_is_generated(
     )
     labels.write_text("q1 0 bike-0001 1\n")
     process = command(mesh, (queries, labels), out, "--model", "none-such", "--alpha", "1,1,200")
-    said, _ = process.communicate(timeout=PATIENCE_S)
+    said, _ = process.communicate(timeout=TIMEOUT_S)
     assert process.returncode == 2
     for words in (
         "queries.jsonl:2: repeats the query 'q1' of line 1",
         "queries.jsonl:4: is not JSON",
-        "labels.qrels knows nothing: q2",
+        "labels.qrels has no labels for these queries: q2",
         "no references to score answers against: q2",
-        "--alpha 1: is there twice",
+        "--alpha: given twice: 1",
         "--alpha 200: allowed: 0 to 100",
         "--model none-such: there is no such model",
     ):
@@ -271,12 +272,12 @@ def test_everything_wrong_is_told_before_anything_is_generated(
 
     queries.write_text('{"query_id": "q1", "question": "Who?", "references": ["I"]}\n')
     process = command(mesh, (queries, labels), out, "-r", "none-such")
-    said, _ = process.communicate(timeout=PATIENCE_S)
+    said, _ = process.communicate(timeout=TIMEOUT_S)
     assert (process.returncode, "none-such" in said) == (2, True)
 
     labels.write_text("q1 0 bike-0001 1\nq1 0 nowhere-1 1\nq1 0 nowhere-2 0\n")
     process = command(mesh, (queries, labels), out)
-    said, _ = process.communicate(timeout=PATIENCE_S)
+    said, _ = process.communicate(timeout=TIMEOUT_S)
     assert process.returncode == 2
     assert "judges passages that the collection 'demo' does not have: nowhere-1, nowhere-2" in said
     assert not out.exists()

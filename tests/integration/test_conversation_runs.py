@@ -1,4 +1,4 @@
-"""Conversations of the real mesh: the SDK, `ragmesh chat` and `ragmesh harvest`, killed and gone on with."""
+"""Conversations of the real mesh: the SDK, `evenmesh chat` and `evenmesh harvest`, killed and gone on with."""
 
 import asyncio
 import json
@@ -12,23 +12,24 @@ from pathlib import Path
 import psutil
 import pytest
 
-from ragcore.group_fairness import Attribute, conversation, parse_transcripts
-from raglab.files import read_attributes, read_conversations
-from ragmesh import AsyncClient, Client, Delta, LookedFor, MeshError, demo
-from ragmesh.conversation import group_target
+from evenmesh import AsyncClient, Client, Delta, LookedFor, MeshError
+from evenmesh.types.conversation import group_target
+from evenmesh_core.group_fairness import Attribute, conversation, parse_transcripts
+from evenmesh_lab.files import read_attributes, read_conversations
+from evenmesh_studies import demo
 from tests.integration.conftest import DEMO, RunningMesh
 
 pytestmark = [pytest.mark.mesh, pytest.mark.timeout(1800)]
 
-PATIENCE_S = 600.0
+TIMEOUT_S = 600.0
 QUESTIONS = [one.question for one in demo.questions()[:3]]
 
 
 def command(mesh: RunningMesh, *arguments: str) -> "subprocess.Popen[str]":
     """Starts the command line."""
     return subprocess.Popen(
-        [sys.executable, "-m", "ragmesh", *arguments],
-        env=os.environ | {"RAGMESH_HOME": str(mesh.home)},
+        [sys.executable, "-m", "evenmesh", *arguments],
+        env=os.environ | {"EVENMESH_HOME": str(mesh.home)},
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
@@ -125,19 +126,19 @@ def test_chat_from_a_pipe(mesh: RunningMesh, tmp_path: Path) -> None:
         "--timeout",
         "240",
     )
-    said, told = process.communicate("\n".join(lines), timeout=PATIENCE_S)
-    assert process.returncode == 0, told
+    said, stderr = process.communicate("\n".join(lines), timeout=TIMEOUT_S)
+    assert process.returncode == 0, stderr
     assert said.count("R 0.0") >= 3
-    assert "looking for: And why? " in told
+    assert "searching for: And why? " in stderr
     first, second = read_conversations(saved)
     assert (first.topic, second.topic) == ("chat", "chat-2")
     assert [len(one.turns) for one in (first, second)] == [4, 2]
     assert set(read_attributes(saved.with_suffix(".attributes.json"))) == {"provider"}
 
     process = command(mesh, "chat", "-c", DEMO, "--reranker", "none", "--json", "--timeout", "240")
-    said, told = process.communicate(f"{QUESTIONS[0]}\n/nonsense\n", timeout=PATIENCE_S)
+    said, stderr = process.communicate(f"{QUESTIONS[0]}\n/nonsense\n", timeout=TIMEOUT_S)
     assert process.returncode == 1
-    assert "there is no /nonsense" in told
+    assert "there is no /nonsense" in stderr
     assert "answer" in {json.loads(line)["event"] for line in said.splitlines()}
 
 
@@ -149,7 +150,7 @@ def test_ctrl_c_ends_a_chat_from_a_pipe(mesh: RunningMesh, tmp_path: Path) -> No
     process.stdin.flush()
     assert process.stdout.readline()
     process.send_signal(signal.SIGINT)
-    process.communicate(timeout=PATIENCE_S)
+    process.communicate(timeout=TIMEOUT_S)
     assert process.returncode == 130
 
 
@@ -206,8 +207,8 @@ def kept(out: Path) -> dict[str, bytes]:
 def test_a_harvest_killed_and_gone_on_with_is_the_same_to_the_byte(mesh: RunningMesh, tmp_path: Path) -> None:
     whole = tmp_path / "whole"
     process = harvest(mesh, tmp_path, whole)
-    said, told = process.communicate(timeout=PATIENCE_S)
-    assert process.returncode == 0, told
+    said, stderr = process.communicate(timeout=TIMEOUT_S)
+    assert process.returncode == 0, stderr
     assert "Trials of a system against each other" in said
     conversations = [json.loads(line) for line in (whole / "conversations.jsonl").read_text().splitlines()]
     # ranked has one trial, since all would be the same; α = 4 has two.
@@ -220,7 +221,7 @@ def test_a_harvest_killed_and_gone_on_with_is_the_same_to_the_byte(mesh: Running
     killed = tmp_path / "killed"
     for enough in (1, 4):
         process = harvest(mesh, tmp_path, killed)
-        until = time.monotonic() + PATIENCE_S
+        until = time.monotonic() + TIMEOUT_S
         while time.monotonic() < until and process.poll() is None:
             file = killed / "conversations.jsonl"
             if file.exists() and file.read_bytes().count(b"\n") >= enough:
@@ -230,13 +231,13 @@ def test_a_harvest_killed_and_gone_on_with_is_the_same_to_the_byte(mesh: Running
         psutil.Process(process.pid).kill()
         process.communicate(timeout=60)
     process = harvest(mesh, tmp_path, killed)
-    _, told = process.communicate(timeout=PATIENCE_S)
-    assert process.returncode == 0, told
-    assert "going on after" in told
+    _, stderr = process.communicate(timeout=TIMEOUT_S)
+    assert process.returncode == 0, stderr
+    assert "going on after" in stderr
     assert kept(killed) == kept(whole)
 
 
-def test_what_is_wrong_with_a_harvest_is_told_before_anything_is_asked(
+def test_problems_of_a_harvest_are_reported_before_anything_is_asked(
     mesh: RunningMesh, tmp_path: Path
 ) -> None:
     path = tmp_path / "topics.jsonl"
@@ -256,16 +257,16 @@ def test_what_is_wrong_with_a_harvest_is_told_before_anything_is_asked(
         "--alpha",
         "1,1,x",
     )
-    _, told = process.communicate(timeout=PATIENCE_S)
+    _, stderr = process.communicate(timeout=TIMEOUT_S)
     assert process.returncode == 2
     for problem in (
         ":2: must have either",
         "no-such-model: there is no such model; there are",
         "fewer than two groups in 'colour'",
-        "--alpha has 1 twice",
+        "--alpha: given twice: 1",
         "--alpha has 'x'",
         "these useful passages are not in",
         "no-such-passage",
     ):
-        assert problem in told, problem
+        assert problem in stderr, problem
     assert not (tmp_path / "out").exists()

@@ -14,11 +14,11 @@ import grpc
 import pytest
 import pytest_asyncio
 
-from meshkit.errors import NotFound, from_rpc_error
-from ragcore.group_fairness import Attribute, conversation, jsd, parse_transcripts
-from ragmesh.common.v1 import common_pb2
-from ragmesh.generator.v1 import generator_service_pb2 as generator_pb
-from ragmesh.orchestrator.v1 import orchestrator_service_pb2 as pb
+from evenmesh.common.v1 import common_pb2
+from evenmesh.generator.v1 import generator_service_pb2 as generator_pb
+from evenmesh.orchestrator.v1 import orchestrator_service_pb2 as pb
+from evenmesh.wire.errors import NotFound, from_rpc_error
+from evenmesh_core.group_fairness import Attribute, conversation, jsd, parse_transcripts
 from tests.integration.test_orchestrator_service import Mesh, _mesh
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
@@ -33,7 +33,7 @@ async def shared(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Mesh
     home = tmp_path_factory.mktemp("home")
     (home / "limits.toml").write_text("")
     with pytest.MonkeyPatch.context() as environment:
-        environment.setenv("RAGMESH_LIMITS", str(home / "limits.toml"))
+        environment.setenv("EVENMESH_LIMITS", str(home / "limits.toml"))
         async with _mesh(home, **LIMITS) as mesh:
             yield mesh
 
@@ -120,7 +120,7 @@ async def test_three_turns_are_measured_as_by_hand(mesh: Mesh) -> None:
         assert [event.turn for event in first] == [1] * len(first)
         assert answer_of(first) == "river0."
         one = report_of(first)
-        # "Which river?" 2 words, "river0." 1, "ragmesh://demo/p0" 1: the address is word 4.
+        # "Which river?" 2 words, "river0." 1, "evenmesh://demo/p0" 1: the address is word 4.
         assert [entity.word_count for entity in one.entities] == [4]
         assert one.so_far.relevance == pytest.approx(2 / 1251 * (1 - 3 / 1250))
         # All of P where half of P and half of Q are wanted: 1 - (log2(1 / .75) + (log2(.5 / .75) + log2(2)) / 2) / 2
@@ -139,7 +139,7 @@ async def test_three_turns_are_measured_as_by_hand(mesh: Mesh) -> None:
             "And there?", ask={"candidates": passages("river1"), "k": 1, "reranker": "none"}
         )
         last = report_of(third)
-        # 4 words, 4 of the second turn (2 + 1 + 1), "And there?" 2, "river1" 1, "[1] On river1: ragmesh…" 4.
+        # 4 words, 4 of the second turn (2 + 1 + 1), "And there?" 2, "river1" 1, "[1] On river1: evenmesh…" 4.
         assert [entity.word_count for entity in last.entities] == [4 + 4 + 2 + 1 + 4]
         assert last.turn_relevance == pytest.approx(2 / 1251 * (1 - 14 / 1250))
         # Two turns count, one of each group: the mean of two equal similarities.
@@ -158,10 +158,10 @@ async def test_three_turns_are_measured_as_by_hand(mesh: Mesh) -> None:
 async def test_retrieval_knows_of_earlier_turns_and_the_model_only_through_a_template(mesh: Mesh) -> None:
     async with talking(mesh) as stream:
         await stream.take("Where does the Danube rise?", **stream.first())
-        told = await stream.take(
+        events = await stream.take(
             "And where does it end?", options={"template": "rankrag-answer-conversation"}
         )
-        assert told[0].looked_for == "And where does it end? Danube rise"
+        assert events[0].looked_for == "And where does it end? Danube rise"
         assert mesh.retriever.asked[-1].query == "And where does it end? Danube rise"
         assert mesh.generator.asked[-1].question == "And where does it end?"
         assert mesh.generator.asked[-1].template == "rankrag-answer-conversation"
@@ -178,8 +178,8 @@ async def test_a_question_is_rewritten_by_the_model_or_by_words(mesh: Mesh) -> N
     rewrite = {"history": pb.ConversationOptions.HISTORY_REWRITE}
     async with talking(mesh) as stream:
         await stream.take("Where does the Danube rise?", **stream.first(options=rewrite))
-        told = await stream.take("And end?")
-        assert told[0].looked_for == "memory"  # what the scripted model says without passages
+        events = await stream.take("And end?")
+        assert events[0].looked_for == "memory"  # what the scripted model says without passages
         (asked,) = [one for one in mesh.generator.asked if isinstance(one, generator_pb.GenerateBatchRequest)]
         assert "Last question: And end?" in asked.requests[0].question
         assert "Question: Where does the Danube rise?\nAnswer: river0." in asked.requests[0].question
@@ -238,10 +238,10 @@ async def test_two_conversations_at_once_do_not_mix(mesh: Mesh) -> None:
         first = await asyncio.gather(one.turn(), other.turn())
         for stream in (one, other):
             await stream.send("And its end?")
-        told = await asyncio.gather(one.turn(), other.turn())
-        assert [events[0].looked_for for events in told] == ["And its end? Danube", "And its end? Rhine"]
+        events = await asyncio.gather(one.turn(), other.turn())
+        assert [events[0].looked_for for events in events] == ["And its end? Danube", "And its end? Rhine"]
         assert first[0][0].conversation_id != first[1][0].conversation_id
-        assert "Rhine" not in told[0][-1].transcript
+        assert "Rhine" not in events[0][-1].transcript
 
 
 async def test_a_conversation_goes_on_in_another_stream_and_is_had_by_one(mesh: Mesh) -> None:
@@ -278,7 +278,7 @@ async def test_a_stream_without_turns_ends_and_its_conversation_goes_on_in_anoth
             assert second[-1].turn == 2
 
 
-async def test_limits_of_turns_and_words_are_told(mesh: Mesh) -> None:
+async def test_limits_of_turns_and_words_are_reported(mesh: Mesh) -> None:
     async with talking(mesh) as stream:
         await stream.take("One?", **stream.first())
         assert failure_of(await stream.take("word " * 200))[0] == "CONVERSATION_FULL"
@@ -293,10 +293,10 @@ async def test_without_an_evaluator_the_conversation_goes_on_and_says_what_is_mi
     async with _mesh(tmp_path_factory.mktemp("away"), with_evaluator=False) as away, talking(away) as stream:
         away.run_id = mesh.run_id
         events = await stream.take("Which river?", **stream.first(options=TARGETS))
-        told = {event.event.degraded.reason for event in events if event.event.HasField("degraded")}
+        reasons = {event.event.degraded.reason for event in events if event.event.HasField("degraded")}
         actions = [event.event.degraded.action for event in events if event.event.HasField("degraded")]
         assert common_pb2.Degradation.ACTION_NO_REPORT in actions
-        assert "UPSTREAM_UNAVAILABLE" in told
+        assert "UPSTREAM_UNAVAILABLE" in reasons
         assert answer_of(events) == "river0."
         assert not any(event.HasField("report") for event in events)
         await away.evaluator.start()
@@ -323,4 +323,4 @@ async def test_a_turn_is_a_call_and_the_first_is_the_streams_own(mesh: Mesh) -> 
 
 
 def _limit(content: str) -> None:
-    Path(os.environ["RAGMESH_LIMITS"]).write_text(content)
+    Path(os.environ["EVENMESH_LIMITS"]).write_text(content)

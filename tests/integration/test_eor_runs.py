@@ -1,4 +1,4 @@
-"""`ragmesh eor` over the real mesh: votes that can be counted again, the same bytes after kills, bad input."""
+"""`evenmesh eor` over the real mesh: votes that can be counted again, the same bytes after kills, bad input."""
 
 import json
 import os
@@ -9,19 +9,20 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.ensembles.definitions import EnsembleDefinition, Ensembles
-from orchestrator.expressions.sources import Catalogue, SourceDefinition
-from raglab.files import read_ensemble
-from ragmesh import Client, demo
+from evenmesh import Client
+from evenmesh_lab.files import read_ensemble
+from evenmesh_orchestrator.ensembles.definitions import EnsembleDefinition, Ensembles
+from evenmesh_orchestrator.expressions.sources import Catalogue, SourceDefinition
+from evenmesh_studies import demo
 from tests.integration.conftest import SOURCES, RunningMesh
 
 pytestmark = [pytest.mark.mesh, pytest.mark.timeout(1800)]
 
-PATIENCE_S = 600.0
+TIMEOUT_S = 600.0
 QUESTIONS = demo.questions()[:4]
 POOL = "Lexical@1,Dense@2,Lexical@RR@1&Dense@1,ReFree"
 MEMBERS = tuple(POOL.split(","))
-FILES = ("eor.journal", "questions.ragmesh-pointer.jsonl")
+FILES = ("eor.journal", "questions.evenmesh-pointer.jsonl")
 
 
 @pytest.fixture
@@ -40,8 +41,8 @@ def questions(tmp_path: Path) -> Path:
 def command(home: Path, *arguments: str) -> "subprocess.Popen[str]":
     """Starts the command."""
     return subprocess.Popen(
-        [sys.executable, "-m", "ragmesh", "eor", *arguments],
-        env=os.environ | {"RAGMESH_HOME": str(home)},
+        [sys.executable, "-m", "evenmesh", "eor", *arguments],
+        env=os.environ | {"EVENMESH_HOME": str(home)},
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
@@ -49,7 +50,7 @@ def command(home: Path, *arguments: str) -> "subprocess.Popen[str]":
 
 
 def ends(process: "subprocess.Popen[str]") -> tuple[int, str]:
-    said, _ = process.communicate(timeout=PATIENCE_S)
+    said, _ = process.communicate(timeout=TIMEOUT_S)
     return process.returncode, said
 
 
@@ -78,7 +79,7 @@ def test_a_killed_study_ends_as_one_that_was_not(
     journal = out / FILES[0]
     for goal in (2, 3):
         process = command(mesh.home, str(questions), *options, "-o", str(out))
-        late = time.monotonic() + PATIENCE_S
+        late = time.monotonic() + TIMEOUT_S
         while process.poll() is None and time.monotonic() < late:
             if journal.exists() and len(journal.read_bytes().splitlines()) >= goal:
                 break
@@ -103,13 +104,13 @@ def test_a_killed_study_ends_as_one_that_was_not(
         {name: EnsembleDefinition.model_validate(one) for name, one in written.items()},
         Catalogue({name: SourceDefinition.model_validate(one) for name, one in SOURCES.items()}),
     )
-    roster = ensembles.get("eor")
-    assert roster is not None
-    assert roster.members == MEMBERS
-    assert set(roster.voting("questions").similarities) == {"token_f1", "containment_em"}
+    ensemble = ensembles.get("eor")
+    assert ensemble is not None
+    assert ensemble.members == MEMBERS
+    assert set(ensemble.vote("questions").similarities) == {"token_f1", "containment_em"}
 
 
-def test_everything_wrong_is_told_before_anything_is_generated(mesh: RunningMesh, tmp_path: Path) -> None:
+def test_all_problems_are_reported_before_anything_is_generated(mesh: RunningMesh, tmp_path: Path) -> None:
     bad, out = tmp_path / "bad.jsonl", tmp_path / "out"
     bad.write_text('{"query_id": "q1", "question": "Who?"}\n{"query_id": "q1", "question": "Who?"}\n')
     status, said = ends(
@@ -133,7 +134,7 @@ def test_everything_wrong_is_told_before_anything_is_generated(mesh: RunningMesh
         "bad.jsonl:2: repeats the query 'q1' of line 1",
         "these questions have no answers to judge by: q1",
         "--pool Wiki@3: expression: column 1: there is no source 'Wiki'",
-        "--pool Lexical@1@CP: the model ragmesh-pointer cannot summarise passages (@CP)",
+        "--pool Lexical@1@CP: the model evenmesh-pointer cannot summarise passages (@CP)",
         "--similarity nli: --nli-model",
         "--judge oracle: allowed: exact_match, containment, token_f1",
         "of 1 questions, --train-share 0.5 and --seed 0 leave none to",

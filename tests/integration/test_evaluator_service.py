@@ -18,26 +18,25 @@ import pytest
 from google.protobuf.message import Message
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
-from meshkit.errors import from_rpc_error
-from ragmesh.common.v1 import common_pb2
-from ragmesh.evaluator.v1 import evaluator_service_pb2 as pb
-from ragmesh.evaluator.v1 import evaluator_service_pb2_grpc as pb_grpc
+from evenmesh.common.v1 import common_pb2
+from evenmesh.evaluator.v1 import evaluator_service_pb2 as pb
+from evenmesh.evaluator.v1 import evaluator_service_pb2_grpc as pb_grpc
+from evenmesh.wire.errors import from_rpc_error
 
 ROOT = Path(__file__).parents[2]
-SERVICE = "/ragmesh.evaluator.v1.EvaluatorService/"
+SERVICE = "/evenmesh.evaluator.v1.EvaluatorService/"
 
 
 def _start(home: Path, **settings: str) -> subprocess.Popen[str]:
     environment = {
         **os.environ,
-        "PYTHONPATH": os.pathsep.join([str(ROOT / "src"), str(ROOT)]),
-        "RAGMESH_HOME": str(home),
-        "RAGMESH_EVALUATOR_PORT": "0",
-        "RAGMESH_EVALUATOR_PORT_FILE": str(home / "evaluator.address"),
-        **{f"RAGMESH_EVALUATOR_{name}": value for name, value in settings.items()},
+        "EVENMESH_HOME": str(home),
+        "EVENMESH_EVALUATOR_PORT": "0",
+        "EVENMESH_EVALUATOR_PORT_FILE": str(home / "evaluator.address"),
+        **{f"EVENMESH_EVALUATOR_{name}": value for name, value in settings.items()},
     }
     return subprocess.Popen(
-        [sys.executable, "-m", "services.evaluator"],
+        [sys.executable, "-m", "evenmesh_evaluator"],
         cwd=ROOT,
         env=environment,
         stderr=subprocess.PIPE,
@@ -574,12 +573,12 @@ def test_a_home_that_cannot_be_written_is_one_line(tmp_path: Path) -> None:
     assert process.returncode == 2
     lines = errors.strip().splitlines()
     assert len(lines) == 1
-    assert "RAGMESH_HOME" in lines[0]
+    assert "EVENMESH_HOME" in lines[0]
 
 
 def test_a_wrong_setting_is_one_line(tmp_path: Path) -> None:
     process = _start(tmp_path, DATABASE_URL="mysql://x/y")
     _, errors = process.communicate(timeout=90)
     assert process.returncode == 2
-    assert errors.startswith("RAGMESH_EVALUATOR_DATABASE_URL=mysql://x/y: ")
+    assert errors.startswith("EVENMESH_EVALUATOR_DATABASE_URL=…: ")  # it may hold a password
     assert len(errors.strip().splitlines()) == 1

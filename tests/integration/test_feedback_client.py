@@ -13,16 +13,16 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 
-from meshkit.errors import AlreadyExists, InvalidField, NotFound
-from meshkit.server import MeshServer
-from meshkit.telemetry import Telemetry
-from ragmesh import Addresses, Agent, AsyncClient, Client, Feedback
-from ragmesh.addresses import VARIABLES
-from ragmesh.cli import main
-from services.reranker.__main__ import RerankerService
-from services.reranker.models.store import ModelStore
-from services.reranker.settings import RerankerSettings
-from tests import tiny_encoders, tiny_models
+from evenmesh import Addresses, Agent, AsyncClient, Client, Feedback
+from evenmesh.addresses import VARIABLES
+from evenmesh.commands import main
+from evenmesh.wire.errors import AlreadyExists, InvalidField, NotFound
+from evenmesh_kit.rpc.server import MeshServer
+from evenmesh_kit.telemetry.setup import Telemetry
+from evenmesh_reranker.__main__ import RerankerService
+from evenmesh_reranker.models.store import ModelStore
+from evenmesh_reranker.settings import RerankerSettings
+from tests.support import tiny_encoders, tiny_models
 
 ANN, BOB = Agent("qa", "ann"), Agent("qa", "bob")
 Output = pytest.CaptureFixture[str]
@@ -40,7 +40,7 @@ async def address(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncItera
         "reranker", settings, service.registrations, service, telemetry=telemetry
     ) as server:
         monkeypatch.setenv(VARIABLES["reranker"], server.address)
-        monkeypatch.setenv("RAGMESH_HOME", str(tmp_path / "elsewhere"))
+        monkeypatch.setenv("EVENMESH_HOME", str(tmp_path / "elsewhere"))
         yield server.address
 
 
@@ -141,8 +141,8 @@ async def test_the_command_line(address: str, tmp_path: Path, capsys: Output) ->
     assert table[1].split()[:2] == ["qa", "ann"]
     assert "0.500" in table[1]
     assert table[-1] == "idle: nothing is being trained; 3 items of feedback wait"
-    told: dict[str, Any] = json.loads((await run("feedback", "stats", "--json"))[0])
-    assert (told["agents"][0]["num_feedback"], told["training"]["pending_feedback"]) == (3, 3)
+    reported: dict[str, Any] = json.loads((await run("feedback", "stats", "--json"))[0])
+    assert (reported["agents"][0]["num_feedback"], reported["training"]["pending_feedback"]) == (3, 3)
 
     target = tmp_path / "out.parquet"
     assert (await run("feedback", "export", str(target)))[0].endswith("out.parquet: 3 items\n")
@@ -171,5 +171,5 @@ async def test_the_command_line(address: str, tmp_path: Path, capsys: Output) ->
     (row,) = (await run("models", "list"))[0].splitlines()[1:]
     assert row.split()[:2] == [version, "yes"]
     assert "utility=0.5" in row
-    assert "nothing that can be served was served before" in (await run("models", "rollback", status=1))[1]
+    assert "there is no earlier version that can be served" in (await run("models", "rollback", status=1))[1]
     assert "idle" in (await run("models", "training"))[0]

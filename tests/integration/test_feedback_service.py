@@ -14,24 +14,24 @@ import pytest
 from google.rpc import error_details_pb2
 from grpc_status import rpc_status
 
-from meshkit.channel import connect
-from meshkit.server import MeshServer
-from meshkit.telemetry import Telemetry
-from ragmesh.common.v1 import common_pb2
-from ragmesh.reranker.v1 import feedback_service_pb2 as pb
-from ragmesh.reranker.v1 import reranker_service_pb2 as reranker_pb
-from ragmesh.reranker.v1.feedback_service_pb2_grpc import FeedbackServiceStub
-from ragmesh.reranker.v1.reranker_service_pb2_grpc import RerankerServiceStub
-from services.reranker.__main__ import RerankerService
-from services.reranker.backends.sql.database import Database
-from services.reranker.backends.sql.trainings import SqlTrainingLog
-from services.reranker.domain import Agent, Everyone
-from services.reranker.feedback.training import State, TrainingReport
-from services.reranker.models.store import ModelStore, Pointer
-from services.reranker.servicer import RERANKER
-from services.reranker.settings import RerankerSettings
-from tests import tiny_encoders, tiny_models
-from tests.tiny_models import SENTENCES
+from evenmesh.common.v1 import common_pb2
+from evenmesh.reranker.v1 import feedback_service_pb2 as pb
+from evenmesh.reranker.v1 import reranker_service_pb2 as reranker_pb
+from evenmesh.reranker.v1.feedback_service_pb2_grpc import FeedbackServiceStub
+from evenmesh.reranker.v1.reranker_service_pb2_grpc import RerankerServiceStub
+from evenmesh.wire.channel import connect
+from evenmesh_kit.rpc.server import MeshServer
+from evenmesh_kit.telemetry.setup import Telemetry
+from evenmesh_reranker.__main__ import RerankerService
+from evenmesh_reranker.backends.sql.database import Database
+from evenmesh_reranker.backends.sql.trainings import SqlTrainingLog
+from evenmesh_reranker.domain import Agent, AllAgents
+from evenmesh_reranker.feedback.training import State, TrainingReport
+from evenmesh_reranker.models.store import ModelStore, Pointer
+from evenmesh_reranker.servicer import RERANKER
+from evenmesh_reranker.settings import RerankerSettings
+from tests.support import tiny_encoders, tiny_models
+from tests.support.tiny_models import SENTENCES
 
 TIMEOUT = 120
 PASSAGES = [common_pb2.Passage(id=f"p{at}", text=text) for at, text in enumerate(SENTENCES[:4])]
@@ -216,7 +216,7 @@ async def test_a_flood_of_one_agent_leaves_others_alone(serve: Serve) -> None:
     assert {one.reason for one in refused} <= {"QUOTA", "OVERLOADED"}
     stored = [one for results in floods for one in results if not one.HasField("error")]
     assert len(stored) == 20_000 - len(refused) == 500
-    # A replay of what was stored is told as such by one at its quota, too.
+    # A replay of what was stored is reported as such by one at its quota, too.
     (replayed,) = await _record(channel, _item(stored[0].id, usefulness=len(stored[0].id) % 2))
     assert replayed.duplicate
     assert len(await _export(channel, agent=BOB)) == 40
@@ -248,7 +248,7 @@ async def test_agents_are_registered_listed_and_known(
     serve: Serve, store: ModelStore, personal: dict[str, Path]
 ) -> None:
     version = tiny_encoders.keep(store, personal["two"], "by hand")
-    store.set_pointer(Everyone(), Pointer(version))
+    store.set_pointer(AllAgents(), Pointer(version))
     channel = await serve(max_registered_agents=2)
     stub = FeedbackServiceStub(channel)
     before = list((await _rerank(channel, BOB)).scores)
@@ -300,7 +300,9 @@ async def test_versions_are_promoted_and_rolled_back_while_serving(
         assert (await _rollback(channel)).version == expected
         response = await _rerank(channel, ANN)
         assert (response.model_version, list(response.scores)) == (expected, pytest.approx(scores[expected]))
-    with pytest.raises(grpc.aio.AioRpcError, match="nothing that can be served was served before") as caught:
+    with pytest.raises(
+        grpc.aio.AioRpcError, match="there is no earlier version that can be served"
+    ) as caught:
         await _rollback(channel)
     assert _reason(caught.value) == "NO_EARLIER_MODEL"
     with pytest.raises(grpc.aio.AioRpcError, match="there is no version 'nope'") as caught:
@@ -358,12 +360,12 @@ async def test_a_damaged_version_is_refused_by_name_and_the_old_one_serves(
     assert str(tmp_path) not in str(caught.value.details())
     assert (await _rerank(channel)).model_version == good
     # A pointer at what was damaged later: the one before it serves, also in a process that starts.
-    store.set_pointer(Everyone(), Pointer(bad, (good,)))
+    store.set_pointer(AllAgents(), Pointer(bad, (good,)))
     assert (await _rerank(await serve())).model_version == good
     # Rolling back passes over what is damaged.
     third = tiny_encoders.keep(store, personal["three"], "three")
     await _promote(channel, third)
-    store.set_pointer(Everyone(), Pointer(third, (bad, good)))
+    store.set_pointer(AllAgents(), Pointer(third, (bad, good)))
     later = await serve()
     assert (await _rollback(later)).version == good
 
@@ -431,7 +433,7 @@ async def test_an_agents_damaged_version_gives_way_to_that_of_all(
 ) -> None:
     base = tiny_encoders.keep(store, personal["one"], "base")
     own = tiny_encoders.keep(store, personal["two"], "online", Agent("qa", "ann"))
-    store.set_pointer(Everyone(), Pointer(base))
+    store.set_pointer(AllAgents(), Pointer(base))
     store.set_pointer(Agent("qa", "ann"), Pointer(own))
     shutil.rmtree(tmp_path / "reranker" / "models" / "versions" / own)
     channel = await serve()
@@ -460,7 +462,7 @@ async def test_tokens_of_agents_are_merged_into_a_newer_model(
     assert (await _promote(channel, older, merge_agent_tokens=True)).version == older
 
 
-async def test_training_is_told_of_as_it_is(serve: Serve, tmp_path: Path) -> None:
+async def test_training_is_reported_as_it_is(serve: Serve, tmp_path: Path) -> None:
     channel = await serve()
     idle = await _status(channel)
     assert (idle.state, idle.pending_feedback, len(idle.trainings)) == (

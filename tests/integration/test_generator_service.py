@@ -20,29 +20,32 @@ from google.rpc import error_details_pb2
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_status import rpc_status
 
-from meshkit.admission import Admission
-from meshkit.channel import connect, connect_sync
-from meshkit.compute import ComputePool
-from meshkit.placement import Placement
-from meshkit.server import MeshServer, Registration
-from meshkit.telemetry import Telemetry
-from ragmesh.common.v1 import common_pb2
-from ragmesh.generator.v1 import generator_service_pb2 as pb
-from ragmesh.generator.v1.generator_service_pb2_grpc import (
+from evenmesh.common.v1 import common_pb2
+from evenmesh.generator.v1 import generator_service_pb2 as pb
+from evenmesh.generator.v1.generator_service_pb2_grpc import (
     GeneratorServiceStub,
     add_GeneratorServiceServicer_to_server,
 )
-from services.generator.__main__ import GeneratorService
-from services.generator.backends.in_process import InProcessModel
-from services.generator.engine import Generator
-from services.generator.prompts import TemplateLibrary
-from services.generator.runtime.assembly import EngineOptions, transformers_engine
-from services.generator.runtime.engine import LanguageEngine
-from services.generator.runtime.loading import load
-from services.generator.servicer import NAME, GeneratorServicer
-from services.generator.settings import GeneratorSettings, ModelSource
-from tests import tiny_models
-from tests.tiny_models import SENTENCES
+from evenmesh.wire.channel import connect, connect_sync
+from evenmesh.wire.credentials import Credential
+from evenmesh.wire.security import ChannelSecurity
+from evenmesh_generator.__main__ import GeneratorService
+from evenmesh_generator.backends.in_process import InProcessModel
+from evenmesh_generator.engine import Generator
+from evenmesh_generator.prompts import TemplateLibrary
+from evenmesh_generator.runtime.assembly import EngineOptions, transformers_engine
+from evenmesh_generator.runtime.engine import LanguageEngine
+from evenmesh_generator.runtime.loading import load
+from evenmesh_generator.servicer import NAME, GeneratorServicer
+from evenmesh_generator.settings import GeneratorSettings, ModelSource
+from evenmesh_kit.admission.queue import Admission
+from evenmesh_kit.compute.executors import ComputePool
+from evenmesh_kit.compute.placement import Placement
+from evenmesh_kit.rpc.server import MeshServer, Registration
+from evenmesh_kit.security import keys
+from evenmesh_kit.telemetry.setup import Telemetry
+from tests.support import tiny_models
+from tests.support.tiny_models import SENTENCES
 
 QUESTION = SENTENCES[0]
 PASSAGES = [common_pb2.Passage(id=str(at), title="t", text=text) for at, text in enumerate(SENTENCES[1:5])]
@@ -101,7 +104,7 @@ def _details(error: grpc.RpcError) -> tuple[list[str], str]:
             fields = [violation.field for violation in bad.field_violations]
         elif detail.Unpack(info):
             reason = info.reason
-            assert info.domain == "ragmesh"
+            assert info.domain == "evenmesh"
     return fields, reason
 
 
@@ -318,7 +321,7 @@ async def serve(tmp_path: Path) -> AsyncIterator[Serve]:
             stack.callback(codec_pool.close)
             admission = Admission(capacity, "tokens")
             servicer = GeneratorServicer(admission, codec_pool)
-            servicer.open(Generator([InProcessModel(model, pool, interval_s=0)], TemplateLibrary.bundled()))
+            servicer.open(Generator([InProcessModel(model, interval_s=0)], TemplateLibrary.bundled()))
             settings = GeneratorSettings(port=0, home=tmp_path, grace_s=0)
             registration = Registration(add_GeneratorServiceServicer_to_server, servicer, NAME)
             server = MeshServer("g", settings, [registration], _Idle(), telemetry=Telemetry.disabled())
@@ -388,17 +391,72 @@ async def test_too_much_work_is_refused_at_once(folders: dict[str, Path], serve:
     assert admission.in_flight == 0
 
 
+async def test_one_tenants_largest_batch_leaves_room_for_another(
+    folders: dict[str, Path], tmp_path: Path
+) -> None:
+    """A batch of more than the capacity holds the model; another tenant's call is admitted beside it."""
+    secrets = []
+    for tenant in ("greedy", "polite"):
+        key, digest = keys.new_key()
+        entry = {"name": tenant, "sha256": digest, "tenant": tenant, "roles": ["admin"]}
+        keys.add_entry(tmp_path / "keys.toml", keys.KeyEntry.read(entry))
+        secrets.append(key)
+    model, tokenizer = load(folders["t5"], CPU)
+    subject = transformers_engine("t5", "v", model, tokenizer, TemplateLibrary.bundled(), EngineOptions())
+    codec_pool = ComputePool(1, "codec")
+    settings = GeneratorSettings(
+        port=0, home=tmp_path, grace_s=0, max_work=4000, api_keys=tmp_path / "keys.toml"
+    )
+    admission = Admission.from_settings(settings, "tokens")
+    servicer = GeneratorServicer(admission, codec_pool)
+    servicer.open(Generator([InProcessModel(subject, interval_s=0)], TemplateLibrary.bundled()))
+    registration = Registration(add_GeneratorServiceServicer_to_server, servicer, NAME)
+    gate = Gate(model)
+    decoding = pb.Decoding(max_new_tokens=40, temperature=5.0)
+    batch = pb.GenerateBatchRequest(
+        requests=[_request(question=f"{QUESTION} {at}", decoding=decoding) for at in range(256)]
+    )
+    try:
+        async with AsyncExitStack() as stack:
+            server = MeshServer("g", settings, [registration], _Idle(), telemetry=Telemetry.disabled())
+            await stack.enter_async_context(server)
+            greedy, polite = (
+                GeneratorServiceStub(
+                    connect(server.address, service=NAME, security=ChannelSecurity(None, Credential(key)))
+                )
+                for key in secrets
+            )
+            answers = asyncio.ensure_future(greedy.GenerateBatch(batch, timeout=TIMEOUT))
+            await _until(lambda: admission.in_flight > 0 and admission.waiting > 0)
+            held = admission.in_flight
+            assert held <= 0.75 * admission.capacity
+            answer = asyncio.ensure_future(_stream(polite, _request()))
+            await _until(lambda: admission.in_flight > held or answer.done())
+            gate.open()
+            assert (await answer)[1].completion_tokens >= 1
+            results = (await answers).results
+            assert [one.WhichOneof("outcome") for one in results] == ["answer"] * 256
+            with pytest.raises(grpc.aio.AioRpcError) as caught:
+                await _stream(greedy, _request(question="long " * 1600))
+            assert _details(caught.value)[1] == "OVER_CAPACITY"
+            assert "at most 3000 tokens fit" in caught.value.details()
+    finally:
+        gate.open()
+        subject.close()
+        codec_pool.close()
+
+
 @pytest.fixture
 def process(folders: dict[str, Path], tmp_path: Path) -> Iterator[Callable[..., subprocess.Popen[str]]]:
-    """Starts ``python -m services.generator`` with settings; ended by pid with the test."""
+    """Starts ``python -m evenmesh_generator`` with settings; ended by pid with the test."""
     started: list[subprocess.Popen[str]] = []
 
     def start(**settings: str) -> subprocess.Popen[str]:
         environment = dict(os.environ)
-        environment |= {"RAGMESH_HOME": str(tmp_path), "RAGMESH_GENERATOR_PORT": "0"}
-        environment |= {"RAGMESH_GENERATOR_PORT_FILE": str(tmp_path / "port"), "HF_HUB_OFFLINE": "1"}
-        environment |= {f"RAGMESH_GENERATOR_{name}": value for name, value in settings.items()}
-        command = [sys.executable, "-m", "services.generator"]
+        environment |= {"EVENMESH_HOME": str(tmp_path), "EVENMESH_GENERATOR_PORT": "0"}
+        environment |= {"EVENMESH_GENERATOR_PORT_FILE": str(tmp_path / "port"), "HF_HUB_OFFLINE": "1"}
+        environment |= {f"EVENMESH_GENERATOR_{name}": value for name, value in settings.items()}
+        command = [sys.executable, "-m", "evenmesh_generator"]
         started.append(subprocess.Popen(command, env=environment, stderr=subprocess.PIPE, text=True))
         return started[-1]
 
@@ -443,10 +501,10 @@ async def test_what_cannot_be_served_ends_in_one_line(
     empty = tmp_path / "empty"
     empty.mkdir()
     starts = {
-        "RAGMESH_GENERATOR_MODELS: model 'a': there is no folder": {"MODELS": f"a={tmp_path / 'none'}"},
-        "RAGMESH_GENERATOR_ALLOW_DOWNLOAD=true fetches it": {"MODELS": "a=nobody/nothing"},
-        "RAGMESH_GENERATOR_MODELS: model 'a': ": {"MODELS": f"a={empty}"},
-        "RAGMESH_GENERATOR_DEVICE='cuda:99': no device": {
+        "EVENMESH_GENERATOR_MODELS: model 'a': there is no folder": {"MODELS": f"a={tmp_path / 'none'}"},
+        "EVENMESH_GENERATOR_ALLOW_DOWNLOAD=true fetches it": {"MODELS": "a=nobody/nothing"},
+        "EVENMESH_GENERATOR_MODELS: model 'a': ": {"MODELS": f"a={empty}"},
+        "EVENMESH_GENERATOR_DEVICE='cuda:99': no device": {
             "MODELS": f"a={folders['t5']}",
             "DEVICE": "cuda:99",
         },

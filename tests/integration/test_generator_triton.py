@@ -20,30 +20,30 @@ import pytest
 import pytest_asyncio
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
-from meshkit.channel import connect
-from meshkit.compute import ComputePool
-from meshkit.deadline import Deadline
-from meshkit.errors import DeadlineExceeded
-from meshkit.server import MeshServer
-from meshkit.telemetry import Telemetry
-from ragmesh.common.v1 import common_pb2
-from ragmesh.generator.v1 import generator_service_pb2 as pb
-from ragmesh.generator.v1.generator_service_pb2_grpc import GeneratorServiceStub
-from services.generator.__main__ import GeneratorService
-from services.generator.backends.in_process import InProcessModel
-from services.generator.backends.triton.model import TritonModel
-from services.generator.domain import Answer, Decoding, GenerationRequest, Passage
-from services.generator.ports import Cancellation, Cancelled
-from services.generator.prompts import TemplateLibrary
-from services.generator.runtime.assembly import EngineOptions, assemble
-from services.generator.servicer import NAME
-from tests import tiny_models, triton_models
-from tests.tiny_models import SENTENCES
-from tests.triton_server import TritonServer, skip_where_impossible
+from evenmesh.common.v1 import common_pb2
+from evenmesh.generator.v1 import generator_service_pb2 as pb
+from evenmesh.generator.v1.generator_service_pb2_grpc import GeneratorServiceStub
+from evenmesh.wire.channel import connect
+from evenmesh.wire.deadline import Deadline
+from evenmesh.wire.errors import DeadlineExceeded
+from evenmesh_generator.__main__ import GeneratorService
+from evenmesh_generator.backends.in_process import InProcessModel
+from evenmesh_generator.backends.triton.model import TritonModel
+from evenmesh_generator.domain import Answer, Decoding, GenerationRequest, Passage
+from evenmesh_generator.ports import Cancellation, Cancelled
+from evenmesh_generator.prompts import TemplateLibrary
+from evenmesh_generator.runtime.assembly import EngineOptions, assemble
+from evenmesh_generator.servicer import NAME
+from evenmesh_kit.compute.executors import ComputePool
+from evenmesh_kit.rpc.server import MeshServer
+from evenmesh_kit.telemetry.setup import Telemetry
+from tests.support import tiny_models, triton_models
+from tests.support.tiny_models import SENTENCES
+from tests.support.triton_server import TritonServer, skip_where_impossible
 
 pytestmark = [pytest.mark.asyncio(loop_scope="module"), pytest.mark.timeout(900)]
 
-MODELS = ("ragmesh-pointer", "t5", "bart", "llama", "llama-chat")
+MODELS = ("evenmesh-pointer", "t5", "bart", "llama", "llama-chat")
 FOLDERS: dict[str, Callable[[Path], Path]] = {
     "t5": tiny_models.t5,
     "bart": tiny_models.bart,
@@ -116,7 +116,7 @@ async def _until(holds: Callable[[], Awaitable[bool]]) -> None:
 
 async def _idle(model: TritonModel) -> bool:
     """Whether nothing is under way, here and in the model's own process."""
-    await model.look()
+    await model.check()
     statistics = model.statistics()
     return not (model.in_flight or statistics.waiting or statistics.active_requests or statistics.active_rows)
 
@@ -128,20 +128,20 @@ async def _at_most(tasks: int) -> bool:
 
 async def _stepped(model: TritonModel, steps: int) -> bool:
     """Whether the model's process has computed so many steps."""
-    await model.look()
+    await model.check()
     return model.statistics().steps >= steps
 
 
 async def test_an_answer_is_streamed_through_the_service(stub: Any) -> None:
     request = pb.GenerateRequest(
-        question=SENTENCES[0], passages=ON_WIRE, model="t5", decoding=pb.Decoding(max_new_tokens=40)
+        question=SENTENCES[0], passages=ON_WIRE, model="llama", decoding=pb.Decoding(max_new_tokens=40)
     )
     parts = [part async for part in stub.Generate(request, timeout=TIMEOUT)]
     assert [part.WhichOneof("part") for part in parts] == ["delta"] * (len(parts) - 1) + ["answer"]
     answer = parts[-1].answer
     assert len(parts) > 2
     assert "".join(part.delta for part in parts[:-1]) == answer.text
-    assert (answer.model, answer.engine, len(answer.model_version)) == ("t5", "triton", 16)
+    assert (answer.model, answer.engine, len(answer.model_version)) == ("llama", "triton", 16)
     assert answer.cost.total_ms >= answer.cost.first_token_ms > 0
 
 
@@ -179,7 +179,7 @@ async def test_greedy_and_beam_answers_are_those_of_the_in_process_engine(
     engine = assemble(name, options, TemplateLibrary.bundled())
     pool = ComputePool(1, "engine")
     try:
-        in_process = InProcessModel(engine, pool, interval_s=0)
+        in_process = InProcessModel(engine, interval_s=0)
         here, there = in_process.describe(), models[name].describe()
         assert there == replace(here, engine="triton", runtime=here.engine)
         requests = [
@@ -212,7 +212,7 @@ async def test_greedy_and_beam_answers_are_those_of_the_in_process_engine(
 async def test_a_caller_that_leaves_stops_the_model_within_two_steps(
     endless_server: TritonServer, endless: TritonModel, tmp_path: Path, num_beams: int
 ) -> None:
-    """With beams nothing is told before the end: the caller leaves when steps are being computed."""
+    """With beams nothing is reported before the end: the caller leaves when steps are being computed."""
     await _until(lambda: _idle(endless))
     before = endless.statistics()
     async with _served(endless_server.target, ["endless"], tmp_path) as stub:
@@ -331,16 +331,16 @@ async def test_no_more_are_sent_than_there_are_places(endless_server: TritonServ
 
 @pytest.fixture
 def process(tmp_path: Path) -> Iterator[Callable[..., subprocess.Popen[str]]]:
-    """Starts ``python -m services.generator`` for Triton with settings; ended by pid with the test."""
+    """Starts ``python -m evenmesh_generator`` for Triton with settings; ended by pid with the test."""
     started: list[subprocess.Popen[str]] = []
 
     def start(**settings: str) -> subprocess.Popen[str]:
         environment = dict(os.environ)
-        environment |= {"RAGMESH_HOME": str(tmp_path), "RAGMESH_GENERATOR_PORT": "0"}
-        environment |= {"RAGMESH_GENERATOR_PORT_FILE": str(tmp_path / "port")}
-        environment |= {"RAGMESH_GENERATOR_ENGINE": "triton"}
-        environment |= {f"RAGMESH_GENERATOR_{name}": value for name, value in settings.items()}
-        command = [sys.executable, "-m", "services.generator"]
+        environment |= {"EVENMESH_HOME": str(tmp_path), "EVENMESH_GENERATOR_PORT": "0"}
+        environment |= {"EVENMESH_GENERATOR_PORT_FILE": str(tmp_path / "port")}
+        environment |= {"EVENMESH_GENERATOR_ENGINE": "triton"}
+        environment |= {f"EVENMESH_GENERATOR_{name}": value for name, value in settings.items()}
+        command = [sys.executable, "-m", "evenmesh_generator"]
         started.append(subprocess.Popen(command, env=environment, stderr=subprocess.PIPE, text=True))
         return started[-1]
 
@@ -382,7 +382,7 @@ async def test_as_a_process_it_needs_neither_torch_nor_transformers(
 
 async def test_its_modules_load_neither_torch_nor_transformers() -> None:
     code = (
-        "import sys, services.generator.__main__, services.generator.hosts.triton;"
+        "import sys, evenmesh_generator.__main__, evenmesh_generator.hosts.triton;"
         "print([name for name in ('torch', 'transformers', 'tokenizers') if name in sys.modules])"
     )
     command = [sys.executable, "-c", code]
@@ -395,12 +395,12 @@ async def test_what_cannot_be_served_ends_in_one_line(
 ) -> None:
     nobody = f"127.0.0.1:{unused_tcp_port}"
     starts = {
-        "RAGMESH_GENERATOR_TRITON_TARGET=: must be host:port of the Triton server": {},
-        f"RAGMESH_GENERATOR_TRITON_TARGET={nobody}: no Triton server within 1 s": {
+        "EVENMESH_GENERATOR_TRITON_TARGET=: must be host:port of the Triton server": {},
+        f"EVENMESH_GENERATOR_TRITON_TARGET={nobody}: no Triton server within 1 s": {
             "TRITON_TARGET": nobody,
             "TRITON_START_S": "1",
         },
-        "RAGMESH_GENERATOR_MODELS: model 'nope'": {"TRITON_TARGET": triton.target, "MODELS": "nope"},
+        "EVENMESH_GENERATOR_MODELS: model 'nope'": {"TRITON_TARGET": triton.target, "MODELS": "nope"},
     }
     running = {words: process(**settings) for words, settings in starts.items()}
     for words, one in running.items():

@@ -1,4 +1,4 @@
-"""`ragmesh label` over the real mesh: algorithm 1, and the same labels whatever was killed meanwhile."""
+"""`evenmesh label` over the real mesh: algorithm 1, and the same labels whatever was killed meanwhile."""
 
 import json
 import os
@@ -9,14 +9,15 @@ from pathlib import Path
 
 import pytest
 
-from ragcore.text_metrics import token_f1
-from raglab.files import read_gains, read_labels
-from ragmesh import Client, Decoding, Passage, demo
+from evenmesh import Client, Decoding, Passage
+from evenmesh_core.text_metrics import token_f1
+from evenmesh_lab.files import read_gains, read_labels
+from evenmesh_studies import demo
 from tests.integration.conftest import DEMO, RunningMesh
 
 pytestmark = [pytest.mark.mesh, pytest.mark.timeout(1800)]
 
-PATIENCE_S = 600.0
+TIMEOUT_S = 600.0
 QUESTIONS = demo.questions()[:3]
 
 
@@ -24,8 +25,8 @@ def command(mesh: RunningMesh, queries: Path, out: Path) -> "subprocess.Popen[st
     """Starts the command."""
     arguments = ("label", str(queries), "-o", str(out), "-c", DEMO, "--depth", "6", "--batch", "4")
     return subprocess.Popen(
-        [sys.executable, "-m", "ragmesh", *arguments],
-        env=os.environ | {"RAGMESH_HOME": str(mesh.home)},
+        [sys.executable, "-m", "evenmesh", *arguments],
+        env=os.environ | {"EVENMESH_HOME": str(mesh.home)},
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
@@ -53,11 +54,11 @@ def test_labels_are_algorithm_1_and_survive_kills(
 ) -> None:
     whole, out = tmp_path / "whole", tmp_path / "killed"
     first = command(mesh, queries, whole)
-    said, _ = first.communicate(timeout=PATIENCE_S)
+    said, _ = first.communicate(timeout=TIMEOUT_S)
     assert first.returncode == 0, said
     assert "useful of them" in said
 
-    gains = read_gains(whole / "ragmesh-pointer.gains.jsonl")
+    gains = read_gains(whole / "evenmesh-pointer.gains.jsonl")
     assert [sum(one.query_id == question.id for one in gains) for question in QUESTIONS] == [6, 6, 3]
     for one in gains:
         references = next(question.answers for question in QUESTIONS if question.id == one.query_id)
@@ -79,14 +80,14 @@ def test_labels_are_algorithm_1_and_survive_kills(
     assert one.answer == answer([known[one.passage_id]])
     assert one.baseline == token_f1(answer([]), question.answers)
 
-    labels = read_labels(whole / "ragmesh-pointer.qrels")
-    assert labels.grades == read_labels(whole / "ragmesh-pointer.labels.parquet").grades
+    labels = read_labels(whole / "evenmesh-pointer.qrels")
+    assert labels.grades == read_labels(whole / "evenmesh-pointer.labels.parquet").grades
     assert labels.grades[gains[0].query_id][gains[0].passage_id] == float(bool(gains[0].useful))
 
     journal = out / "label.journal"
     for goal in (1, 2):
         process = command(mesh, queries, out)
-        ends = time.monotonic() + PATIENCE_S
+        ends = time.monotonic() + TIMEOUT_S
         while process.poll() is None and time.monotonic() < ends:
             if journal.exists() and len(journal.read_bytes().splitlines()) >= goal:
                 break
@@ -95,17 +96,17 @@ def test_labels_are_algorithm_1_and_survive_kills(
         process.kill()
         process.communicate(timeout=60)
     last = command(mesh, queries, out)
-    said, _ = last.communicate(timeout=PATIENCE_S)
+    said, _ = last.communicate(timeout=TIMEOUT_S)
     assert last.returncode == 0, said
-    for name in ("label.journal", "ragmesh-pointer.gains.jsonl", "ragmesh-pointer.qrels"):
+    for name in ("label.journal", "evenmesh-pointer.gains.jsonl", "evenmesh-pointer.qrels"):
         assert (out / name).read_bytes() == (whole / name).read_bytes()
 
 
-def test_everything_wrong_is_told_before_anything_is_generated(mesh: RunningMesh, tmp_path: Path) -> None:
+def test_all_problems_are_reported_before_anything_is_generated(mesh: RunningMesh, tmp_path: Path) -> None:
     queries, out = tmp_path / "queries.jsonl", tmp_path / "out"
     queries.write_text('{"query_id": "q1", "question": "Who?"}\n{"query_id": "q1", "question": "Who?"}\n')
     process = command(mesh, queries, out)
-    said, _ = process.communicate(timeout=PATIENCE_S)
+    said, _ = process.communicate(timeout=TIMEOUT_S)
     assert process.returncode == 2
     assert "queries.jsonl:2: repeats the query 'q1' of line 1" in said
     assert "no references to score answers against: q1" in said

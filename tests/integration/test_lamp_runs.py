@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from raglab.files import read_audits, read_queries
-from ragmesh import Client, Passage
+from evenmesh import Client, Passage
+from evenmesh_lab.files import read_audits, read_queries
 from tests.integration.conftest import RunningMesh
 
 pytestmark = [pytest.mark.mesh, pytest.mark.timeout(1800)]
@@ -25,8 +25,8 @@ ARTICLE = "The mayor sailed out of the harbour."
 def run(mesh: RunningMesh, *arguments: str) -> str:
     """What a command said that must succeed."""
     done = subprocess.run(
-        [sys.executable, "-m", "ragmesh", *arguments],
-        env=os.environ | {"RAGMESH_HOME": str(mesh.home)},
+        [sys.executable, "-m", "evenmesh", *arguments],
+        env=os.environ | {"EVENMESH_HOME": str(mesh.home)},
         capture_output=True,
         text=True,
         timeout=900,

@@ -18,23 +18,24 @@ from google.protobuf.descriptor_pool import DescriptorPool
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha.proto_reflection_descriptor_database import ProtoReflectionDescriptorDatabase
 
-from ragmesh import Addresses, AskResult, Client, Health, MeshError, Passage, Retrieved, demo
-from ragmesh.mesh import read_running
-from ragmesh.retriever.v1 import collection_service_pb2 as collection_pb2
-from ragmesh.retriever.v1 import collection_service_pb2_grpc as collection_grpc
+from evenmesh import Addresses, AskResult, Client, Health, MeshError, Passage, Retrieved
+from evenmesh.local_mesh import read_running
+from evenmesh.retriever.v1 import collection_service_pb2 as collection_pb2
+from evenmesh.retriever.v1 import collection_service_pb2_grpc as collection_grpc
+from evenmesh_studies import demo
 from tests.integration.conftest import DEMO, RunningMesh
 
 pytestmark = [pytest.mark.mesh, pytest.mark.timeout(1200)]
 
 ROOT = Path(__file__).parents[2]
 EXAMPLES = ROOT / "examples"
-PATIENCE_S = 300.0
+DEADLINE_S = 300.0
 CONTRACT = {
-    "orchestrator": {"ragmesh.orchestrator.v1.OrchestratorService"},
-    "retriever": {"ragmesh.retriever.v1.RetrieverService", "ragmesh.retriever.v1.CollectionService"},
-    "reranker": {"ragmesh.reranker.v1.RerankerService", "ragmesh.reranker.v1.FeedbackService"},
-    "generator": {"ragmesh.generator.v1.GeneratorService"},
-    "evaluator": {"ragmesh.evaluator.v1.EvaluatorService"},
+    "orchestrator": {"evenmesh.orchestrator.v1.OrchestratorService"},
+    "retriever": {"evenmesh.retriever.v1.RetrieverService", "evenmesh.retriever.v1.CollectionService"},
+    "reranker": {"evenmesh.reranker.v1.RerankerService", "evenmesh.reranker.v1.FeedbackService"},
+    "generator": {"evenmesh.generator.v1.GeneratorService"},
+    "evaluator": {"evenmesh.evaluator.v1.EvaluatorService"},
 }
 QUESTION = demo.questions()[0]
 T = TypeVar("T")
@@ -42,20 +43,20 @@ T = TypeVar("T")
 
 def eventually(look: Callable[[], T], holds: Callable[[T], bool]) -> T:
     """Looks again and again until what it sees holds; what it saw last if that takes too long."""
-    deadline = time.monotonic() + PATIENCE_S
+    deadline = time.monotonic() + DEADLINE_S
     while not holds(seen := look()) and time.monotonic() < deadline:
         time.sleep(0.1)
     return seen
 
 
-def ragmesh(home: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+def evenmesh(home: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     """Runs the command line."""
     return subprocess.run(
-        [sys.executable, "-m", "ragmesh", *arguments],
-        env=os.environ | {"RAGMESH_HOME": str(home)},
+        [sys.executable, "-m", "evenmesh", *arguments],
+        env=os.environ | {"EVENMESH_HOME": str(home)},
         capture_output=True,
         text=True,
-        timeout=PATIENCE_S,
+        timeout=DEADLINE_S,
     )
 
 
@@ -225,8 +226,8 @@ def test_a_collection_of_ones_own(mesh: RunningMesh, client: Client, tmp_path: P
     ]
     path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
 
-    first = ragmesh(mesh.home, "ingest", str(path), "--collection", "pell", "--json")
-    again = ragmesh(mesh.home, "ingest", str(path), "--collection", "pell", "--json")
+    first = evenmesh(mesh.home, "ingest", str(path), "--collection", "pell", "--json")
+    again = evenmesh(mesh.home, "ingest", str(path), "--collection", "pell", "--json")
 
     assert (first.returncode, json.loads(first.stdout)["added"]) == (0, 2)
     assert json.loads(again.stdout)["unchanged"] == 2
@@ -242,10 +243,10 @@ def test_a_malformed_file_leaves_nothing(mesh: RunningMesh, client: Client, tmp_
     path = tmp_path / "broken.jsonl"
     path.write_bytes(b'{"id": "a", "text": "x"}\n{"id": "b", "text": "\xff"}\n')
 
-    run = ragmesh(mesh.home, "ingest", str(path), "--collection", "broken")
+    run = evenmesh(mesh.home, "ingest", str(path), "--collection", "broken")
 
     assert run.returncode == 1
-    assert run.stderr == f"ragmesh: {path}, line 2: is not UTF-8 at byte 22\n"
+    assert run.stderr == f"evenmesh: {path}, line 2: is not UTF-8 at byte 22\n"
     assert "broken" not in {one.name for one in client.collections()}
 
 
@@ -304,18 +305,18 @@ def test_what_was_asked_is_reported_by_run(client: Client) -> None:
 
 
 def test_the_command_line_asks_and_looks(mesh: RunningMesh) -> None:
-    asked = ragmesh(mesh.home, "ask", QUESTION.question, "--json", "--timeout", "240")
+    asked = evenmesh(mesh.home, "ask", QUESTION.question, "--json", "--timeout", "240")
     events = [json.loads(line) for line in asked.stdout.splitlines()]
     assert asked.returncode == 0
     assert (events[0]["event"], events[-1]["event"]) == ("retrieved", "done")
 
-    status = json.loads(ragmesh(mesh.home, "status", "--json").stdout)
+    status = json.loads(evenmesh(mesh.home, "status", "--json").stdout)
     assert (status["serving"], status["supervisor_pid"]) == (True, mesh.state.pid)
 
-    second = ragmesh(mesh.home, "up", "--detach")
+    second = evenmesh(mesh.home, "up", "--detach")
     assert second.returncode == 1
     assert second.stderr.splitlines()[-1].startswith(
-        "ragmesh: a mesh is running already: orchestrator at 127.0.0.1:"
+        "evenmesh: a mesh is running already: orchestrator at 127.0.0.1:"
     )
 
 
@@ -325,10 +326,10 @@ def test_examples_run(mesh: RunningMesh, example: str) -> None:
 
     run = subprocess.run(
         [sys.executable, str(EXAMPLES / example), *arguments],
-        env=os.environ | {"RAGMESH_HOME": str(mesh.home)},
+        env=os.environ | {"EVENMESH_HOME": str(mesh.home)},
         capture_output=True,
         text=True,
-        timeout=PATIENCE_S,
+        timeout=DEADLINE_S,
     )
 
     assert (run.returncode, run.stderr) == (0, "")
@@ -338,6 +339,42 @@ def test_examples_run(mesh: RunningMesh, example: str) -> None:
     else:
         assert run.stdout.count("(process ") == 2
         assert "[" not in run.stdout
+
+
+@pytest.mark.timeout(900)
+def test_a_client_alone_is_small_and_asks(mesh: RunningMesh, tmp_path: Path) -> None:
+    python = tmp_path / "venv" / "bin" / "python"
+    subprocess.run([sys.executable, "-m", "venv", tmp_path / "venv"], check=True)
+    client = ROOT / "clients" / "python"
+    # Beside the newest protobuf: its upper bound is tritonclient's alone.
+    done = subprocess.run(
+        [python, "-m", "pip", "install", "--quiet", "--no-compile", client, "protobuf>=7"],
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stderr[-4000:]
+
+    (packages,) = (tmp_path / "venv" / "lib").glob("python3.*/site-packages")
+    names = {path.name.split("-")[0].lower() for path in packages.glob("*.dist-info")}
+    assert {name for name in names if name.startswith("evenmesh")} == {"evenmesh"}
+    files = [path for path in packages.rglob("*") if path.is_file() and "__pycache__" not in path.parts]
+    added = [
+        path
+        for path in files
+        if path.relative_to(packages).parts[0].split("-")[0] not in ("pip", "setuptools")
+    ]
+    assert sum(path.stat().st_size for path in added) <= 100e6
+
+    run = subprocess.run(
+        [python, EXAMPLES / "ask_sdk.py"],
+        env={"EVENMESH_HOME": str(mesh.home), "PATH": os.environ["PATH"]},
+        capture_output=True,
+        text=True,
+        timeout=DEADLINE_S,
+        cwd=tmp_path,
+    )
+    assert (run.returncode, run.stderr) == (0, "")
+    assert "exposure: " in run.stdout
 
 
 @pytest.mark.parametrize("service", ["retriever", "generator"])
@@ -368,7 +405,7 @@ def test_a_killed_service_comes_back_where_it_was(mesh: RunningMesh, client: Cli
 
 def test_up_in_the_foreground_ingests_the_demo_and_leaves_nothing(tmp_path: Path) -> None:
     with subprocess.Popen(
-        [sys.executable, "-m", "ragmesh", "up", "--port", "0", "--home", str(tmp_path)],
+        [sys.executable, "-m", "evenmesh", "up", "--port", "0", "--home", str(tmp_path)],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
@@ -387,12 +424,12 @@ def test_up_in_the_foreground_ingests_the_demo_and_leaves_nothing(tmp_path: Path
 
         up.send_signal(signal.SIGINT)
 
-        out, err = up.communicate(timeout=PATIENCE_S)
+        out, err = up.communicate(timeout=DEADLINE_S)
 
     assert isinstance(first, Retrieved)
     assert up.returncode == 0
     assert len(pids) == 5
     assert all(address in out for address in state.addresses.values())
     assert "Traceback" not in err
-    assert psutil.wait_procs(processes, timeout=PATIENCE_S)[1] == []
+    assert psutil.wait_procs(processes, timeout=DEADLINE_S)[1] == []
     assert list((tmp_path / "run").iterdir()) == []

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import subprocess
 import sys
@@ -10,15 +11,21 @@ import urllib.request
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
+import grpc
 import pytest
 from cryptography import x509
+from google.protobuf.descriptor import MethodDescriptor
 from prometheus_client.parser import text_string_to_metric_families
 
-from meshkit.errors import MeshError, PermissionDenied, Unauthenticated
-from ragmesh import Addresses, Client, Done, Passage
-from ragmesh.mesh import SERVICES, MeshSettings, launch, stop
-from tests.prometheus import reserved_ports
+from evenmesh import Addresses, Client, Done, Passage
+from evenmesh.local_mesh import read_running
+from evenmesh.wire.channel import connect
+from evenmesh.wire.errors import MeshError, PermissionDenied, Unauthenticated
+from evenmesh_mesh import SERVICES, MeshSettings, launch, stop
+from tests.support.methods import METHODS
+from tests.support.prometheus import reserved_ports
 
 pytestmark = [pytest.mark.mesh, pytest.mark.timeout(900)]
 
@@ -40,9 +47,9 @@ class Secured:
 
 
 def command(*arguments: str) -> str:
-    """Runs ``ragmesh`` and gives what it printed."""
+    """Runs ``evenmesh`` and gives what it printed."""
     done = subprocess.run(
-        [sys.executable, "-m", "ragmesh", *arguments],
+        [sys.executable, "-m", "evenmesh", *arguments],
         capture_output=True,
         text=True,
         timeout=120,
@@ -71,11 +78,11 @@ def secured(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Secured]:
         )
     }
     environment = {
-        "RAGMESH_TLS_CERT": str(certs / "orchestrator.pem"),
-        "RAGMESH_TLS_KEY": str(certs / "orchestrator-key.pem"),
-        "RAGMESH_TLS_CA": str(certs / "ca.pem"),
-        "RAGMESH_API_KEYS": str(file),
-        "RAGMESH_API_KEY": keys["mesh"],
+        "EVENMESH_TLS_CERT": str(certs / "orchestrator.pem"),
+        "EVENMESH_TLS_KEY": str(certs / "orchestrator-key.pem"),
+        "EVENMESH_TLS_CA": str(certs / "ca.pem"),
+        "EVENMESH_API_KEYS": str(file),
+        "EVENMESH_API_KEY": keys["mesh"],
     }
     with reserved_ports(len(SERVICES)) as ports:
         shown = {one.name: port for one, port in zip(SERVICES, ports, strict=True)}
@@ -90,11 +97,11 @@ def secured(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Secured]:
 
 def client(secured: Secured, monkeypatch: pytest.MonkeyPatch, key: str | None) -> Client:
     """A client with that key."""
-    monkeypatch.setenv("RAGMESH_TLS_CA", str(secured.folder / "ca.pem"))
+    monkeypatch.setenv("EVENMESH_TLS_CA", str(secured.folder / "ca.pem"))
     if key is None:
-        monkeypatch.delenv("RAGMESH_API_KEY", raising=False)
+        monkeypatch.delenv("EVENMESH_API_KEY", raising=False)
     else:
-        monkeypatch.setenv("RAGMESH_API_KEY", key)
+        monkeypatch.setenv("EVENMESH_API_KEY", key)
     return Client(secured.addresses, timeout=240)
 
 
@@ -105,7 +112,7 @@ def test_each_credential_opens_its_own(secured: Secured, monkeypatch: pytest.Mon
         full = asker.answer(QUESTION, collection="zoo", run_id="night", run_report=True)
         assert full.retrieved is not None
         assert [passage.id for passage in full.retrieved.passages] == ["p1"]
-        with pytest.raises(PermissionDenied, match="asker may not"):
+        with pytest.raises(PermissionDenied, match="asker needs one of the roles"):
             asker.ingest([PASSAGE], "zoo")
         # What was observed went by the outbox, and is the asker's.
         assert full.report is not None
@@ -132,21 +139,21 @@ def test_each_credential_opens_its_own(secured: Secured, monkeypatch: pytest.Mon
             assert unknown.value.reason == "NOT_FOUND"
 
 
-@pytest.mark.parametrize("key", [None, "rmk_guessed"])
+@pytest.mark.parametrize("key", [None, "emk_guessed"])
 def test_nobody_else_is_let_in(secured: Secured, monkeypatch: pytest.MonkeyPatch, key: str | None) -> None:
     with client(secured, monkeypatch, key) as nobody, pytest.raises(Unauthenticated):
         nobody.collections()
 
 
 def test_without_tls_there_is_no_connection(secured: Secured, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("RAGMESH_TLS_CA", raising=False)
-    monkeypatch.setenv("RAGMESH_API_KEY", secured.keys["keeper"])
+    monkeypatch.delenv("EVENMESH_TLS_CA", raising=False)
+    monkeypatch.setenv("EVENMESH_API_KEY", secured.keys["keeper"])
     with Client(secured.addresses, timeout=20) as plain, pytest.raises(MeshError) as refused:
         plain.collections()
     assert refused.value.reason in ("UNREACHABLE", "UNAVAILABLE")
 
 
-def told(url: str) -> dict[tuple[str, str], float]:
+def reported(url: str) -> dict[tuple[str, str], float]:
     """What a page tells of certificates, by role, and of files that are read again."""
     with urllib.request.urlopen(url, timeout=60) as page:  # noqa: S310 - our own server
         families = list(text_string_to_metric_families(page.read().decode()))
@@ -154,7 +161,7 @@ def told(url: str) -> dict[tuple[str, str], float]:
         (sample.name, sample.labels.get("role") or sample.labels["file"]): sample.value
         for family in families
         for sample in family.samples
-        if sample.name.startswith(("ragmesh_certificate_", "ragmesh_reload_stale"))
+        if sample.name.startswith(("evenmesh_certificate_", "evenmesh_reload_stale"))
     }
 
 
@@ -164,13 +171,13 @@ def test_every_service_tells_when_its_certificate_ends_and_whether_its_files_are
     shown = x509.load_pem_x509_certificate((secured.folder / "orchestrator.pem").read_bytes())
     end, keys = shown.not_valid_after_utc.timestamp(), secured.folder.parent / "keys.toml"
     for name, url in secured.pages.items():
-        found = told(url)
+        found = reported(url)
         roles = {
-            role: at for (metric, role), at in found.items() if metric.startswith("ragmesh_certificate_")
+            role: at for (metric, role), at in found.items() if metric.startswith("evenmesh_certificate_")
         }
         callers = {"client": end} if name in ("orchestrator", "reranker") else {}
         assert roles == {"server": end, "authority": roles["authority"], **callers}, name
-        files = {file: value for (metric, file), value in found.items() if metric == "ragmesh_reload_stale"}
+        files = {file: value for (metric, file), value in found.items() if metric == "evenmesh_reload_stale"}
         models = {"models": 0.0} if name == "reranker" else {}
         assert files == {"certificate": 0.0, "api_keys": 0.0, **models}, name
     good = keys.read_bytes()
@@ -178,26 +185,85 @@ def test_every_service_tells_when_its_certificate_ends_and_whether_its_files_are
         keys.write_text("[[key")
         deadline = time.monotonic() + 60
         for url in secured.pages.values():
-            while told(url)["ragmesh_reload_stale", "api_keys"] != 1:
+            while reported(url)["evenmesh_reload_stale", "api_keys"] != 1:
                 assert time.monotonic() < deadline, url
                 time.sleep(0.1)
     finally:
         keys.write_bytes(good)
 
 
-def test_the_command_line_goes_through_the_same_door(secured: Secured) -> None:
+def test_the_command_line_is_authenticated_too(secured: Secured) -> None:
     environment = os.environ | {
-        "RAGMESH_TLS_CA": str(secured.folder / "ca.pem"),
-        "RAGMESH_CLIENT_RETRIEVER_TARGET": secured.addresses.retriever,
+        "EVENMESH_TLS_CA": str(secured.folder / "ca.pem"),
+        "EVENMESH_CLIENT_RETRIEVER_TARGET": secured.addresses.retriever,
     }
-    for key, status in ((secured.keys["asker"], 0), ("rmk_guessed", 1)):
+    for key, status in ((secured.keys["asker"], 0), ("emk_guessed", 1)):
         done = subprocess.run(
-            [sys.executable, "-m", "ragmesh", "collections"],
+            [sys.executable, "-m", "evenmesh", "collections"],
             capture_output=True,
             text=True,
             timeout=120,
             check=False,
-            env=environment | {"RAGMESH_API_KEY": key},
+            env=environment | {"EVENMESH_API_KEY": key},
         )
         assert done.returncode == status, done.stderr
     assert "not known" in done.stderr
+
+
+@pytest.mark.skipif(not Path("/proc/self/clear_refs").exists(), reason="needs /proc of Linux")
+async def test_unknown_callers_raise_no_services_memory(
+    secured: Secured, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Send rows of empty messages to every method, 100 calls at once: decoded, each would take 30 times its size."""
+    monkeypatch.setenv("EVENMESH_TLS_CA", str(secured.folder / "ca.pem"))
+    monkeypatch.delenv("EVENMESH_API_KEY", raising=False)
+    state = read_running(secured.folder.parent / "home")
+    assert state is not None
+    for name, address in secured.addresses.items():
+        pid = state.services[name].pid
+        assert pid is not None
+        methods = [one for one in METHODS.values() if one.containing_service.full_name.split(".")[1] == name]
+        async with connect(address, service=methods[0].containing_service.full_name, retry=False) as channel:
+            await refused(channel, methods[0], b"")
+            before = peak_mib(pid, reset=True)
+            await asyncio.gather(
+                *(refused(channel, one, b"\x0a\x00" * 2**21) for one in (100 * methods)[:100]),
+            )
+            for one in methods:
+                if not one.client_streaming:
+                    await refused(channel, one, b"\x0a\x00" * (31 * 2**19), grpc.Compression.Gzip)
+            assert peak_mib(pid) - before < 64, name
+            # Of unknown callers' streams one request at a time is read, so that they see the status.
+            for one in methods:
+                if one.client_streaming:
+                    await refused(channel, one, b"\x0a\x00" * (31 * 2**19), grpc.Compression.Gzip)
+            assert peak_mib(pid) - before < 160, name
+
+
+async def refused(
+    channel: grpc.aio.Channel,
+    method: MethodDescriptor,
+    data: bytes,
+    compression: grpc.Compression | None = None,
+) -> None:
+    """Make a call, which must be refused."""
+    path = f"/{method.containing_service.full_name}/{method.name}"
+    kind: Any = {
+        (False, False): channel.unary_unary,
+        (False, True): channel.unary_stream,
+        (True, False): channel.stream_unary,
+        (True, True): channel.stream_stream,
+    }[method.client_streaming, method.server_streaming]
+    request = iter([data]) if method.client_streaming else data
+    status = await kind(path)(request, timeout=300, compression=compression).code()
+    # A caller that still writes when its call ends may see the end of its writes instead of the status.
+    also = (grpc.StatusCode.INTERNAL, grpc.StatusCode.CANCELLED) if method.client_streaming else ()
+    assert status in (grpc.StatusCode.UNAUTHENTICATED, *also), path
+
+
+def peak_mib(pid: int, *, reset: bool = False) -> float:
+    """Return the most memory that a process has had, since the last reset. MiB."""
+    if reset:
+        Path(f"/proc/{pid}/clear_refs").write_text("5")
+    lines = Path(f"/proc/{pid}/status").read_text().splitlines()
+    return next(int(line.split()[1]) for line in lines if line.startswith("VmHWM")) / 1024

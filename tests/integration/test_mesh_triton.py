@@ -13,15 +13,17 @@ import grpc
 import psutil
 import pytest
 
-from ragmesh import Addresses, Answer, Client, Delta, Done, MeshError, demo
-from ragmesh.mesh import GeneratorEngine, MeshSettings, MeshState, launch, read_running, services_with, stop
-from services.generator.triton import shared_memory, stubs
-from tests.triton_server import skip_where_impossible
+from evenmesh import Addresses, Answer, Client, Delta, Done, MeshError
+from evenmesh.local_mesh import MeshState, read_running
+from evenmesh_generator.triton import shared_memory, stubs
+from evenmesh_mesh import GeneratorEngine, MeshSettings, launch, services_with, stop
+from evenmesh_studies import demo
+from tests.support.triton_server import skip_where_impossible
 
 pytestmark = [pytest.mark.mesh, pytest.mark.timeout(1200)]
 
 DEMO = "demo"
-PATIENCE_S = 300.0
+DEADLINE_S = 300.0
 QUESTION = demo.questions()[0]
 
 
@@ -36,7 +38,11 @@ def state(home: Path) -> Iterator[MeshState]:
     """A mesh whose answers Triton computes."""
     skip_where_impossible()
     services = services_with(GeneratorEngine.TRITON)
-    state = launch(MeshSettings(home=home, port=0, start_s=600, backoff_s=0.2, services=services))
+    lexical = {"EVENMESH_RETRIEVER_ENCODER": ""}
+    settings = MeshSettings(
+        home=home, port=0, start_s=600, backoff_s=0.2, services=services, environment=lexical
+    )
+    state = launch(settings)
     try:
         with Client(Addresses(**state.addresses)) as client:
             client.ingest(demo.passages(), DEMO)
@@ -81,16 +87,16 @@ def test_the_generator_itself_loads_no_model(state: MeshState) -> None:
 
 
 def test_status_shows_triton(state: MeshState, home: Path) -> None:
-    told = subprocess.run(
-        [sys.executable, "-m", "ragmesh", "status", "--json"],
-        env=os.environ | {"RAGMESH_HOME": str(home)},
+    reported = subprocess.run(
+        [sys.executable, "-m", "evenmesh", "status", "--json"],
+        env=os.environ | {"EVENMESH_HOME": str(home)},
         capture_output=True,
         text=True,
-        timeout=PATIENCE_S,
+        timeout=DEADLINE_S,
     )
-    services = {one["service"]: one["health"] for one in json.loads(told.stdout)["services"]}
+    services = {one["service"]: one["health"] for one in json.loads(reported.stdout)["services"]}
     assert services["triton"] == "serving"
-    assert told.returncode == 0
+    assert reported.returncode == 0
 
 
 def test_a_server_that_dies_is_started_again_and_answers(
@@ -98,7 +104,7 @@ def test_a_server_that_dies_is_started_again_and_answers(
 ) -> None:
     (server,) = psutil.Process(pid_of(state, "triton")).children()
     server.kill()
-    deadline = time.monotonic() + PATIENCE_S
+    deadline = time.monotonic() + DEADLINE_S
     while (running := read_running(home)) is None or running.services["triton"].restarts == 0:
         assert time.monotonic() < deadline
         time.sleep(0.1)
@@ -134,10 +140,10 @@ def test_a_killed_supervisor_leaves_neither_processes_nor_shared_memory(tmp_path
         (server,) = psutil.Process(owner).children()
         pids = [state.pid, owner, server.pid, pid_of(state, "generator"), *stubs.of_server(server.pid)]
         os.kill(state.pid, signal.SIGKILL)
-        deadline = time.monotonic() + PATIENCE_S
+        deadline = time.monotonic() + DEADLINE_S
         while alive := [pid for pid in pids if runs(pid)]:
             assert time.monotonic() < deadline, alive
             time.sleep(0.1)
-        assert list(shared_memory.FOLDER.glob(f"ragmesh-triton-{owner}-*")) == []
+        assert list(shared_memory.FOLDER.glob(f"evenmesh-triton-{owner}-*")) == []
     finally:
         stop(tmp_path / "home")

@@ -10,13 +10,14 @@ from typing import Final
 
 import pytest
 
+from evenmesh import Agent, Client, Feedback, MeshError
+from evenmesh_studies import demo
 from k8s.tools.monitoring.__main__ import COMPONENT
 from k8s.tools.monitoring.dashboards import DASHBOARDS
 from k8s.tools.monitoring.grafana import Dashboard
-from ragmesh import Agent, Client, Feedback, MeshError, demo
 from tests.integration.conftest import DEMO, RunningMesh
-from tests.prometheus import Prometheus, running
-from tests.promql import ADDED, asked
+from tests.support.prometheus import Prometheus, running
+from tests.support.promql import ADDED, asked
 
 pytestmark = [pytest.mark.mesh, pytest.mark.timeout(600)]
 
@@ -24,17 +25,17 @@ SETTLES_S: Final = 60.0
 AN_HOUR: Final = "the past begins an hour ago"
 TRITON: Final = "there is no Triton server"
 WITHOUT: Final = {
-    "series:ragmesh_fairness_ee_d_norm:avg1d": AN_HOUR,
-    "series:ragmesh_fairness_provider_exposure_ratio:avg1d": AN_HOUR,
-    "series:ragmesh_fairness_expected_utility:avg1d": AN_HOUR,
-    "ragmesh_limits_refused_total": "no tenant has limits",
-    "ragmesh_admission_wait_duration_seconds_bucket": "nobody had to wait at a door",
-    "ragmesh_ask_degradations_total": "every stage answered",
-    "stage:ragmesh_ask_degradations:ratio_rate15m": "every stage answered",
-    "ragmesh_certificate_expires_timestamp_seconds": "nothing speaks TLS",
-    "instance:ragmesh_reranker_model_behind_feedback:seconds": "the store is looked at every 30 s",
-    "ragmesh_generator_waiting": TRITON,
-    "ragmesh_generator_written_tokens_total": TRITON,
+    "series:evenmesh_fairness_ee_d_norm:avg1d": AN_HOUR,
+    "series:evenmesh_fairness_provider_exposure_ratio:avg1d": AN_HOUR,
+    "series:evenmesh_fairness_expected_utility:avg1d": AN_HOUR,
+    "evenmesh_limits_refused_total": "no tenant has limits",
+    "evenmesh_admission_wait_duration_seconds_bucket": "nobody had to wait for admission",
+    "evenmesh_ask_degradations_total": "every stage answered",
+    "stage:evenmesh_ask_degradations:ratio_rate15m": "every stage answered",
+    "evenmesh_certificate_expires_timestamp_seconds": "nothing speaks TLS",
+    "instance:evenmesh_reranker_model_behind_feedback:seconds": "the store is looked at every 30 s",
+    "evenmesh_generator_waiting": TRITON,
+    "evenmesh_generator_written_tokens_total": TRITON,
     "nv_inference_queue_duration_us": TRITON,
     "nv_inference_request_success": TRITON,
 }
@@ -42,7 +43,11 @@ WITHOUT: Final = {
 
 
 def load(client: Client, first: int) -> None:
-    """A little of everything; the questions from ``first`` on, since vectors of those asked before are kept."""
+    """Ask for a little of everything, beginning with the question at ``first``.
+
+    What dense retrieval is asked stands nowhere else: other tests share this mesh, and a vector that it keeps
+    from them would not be encoded again.
+    """
     for place, question in enumerate(demo.questions()[first : first + 2]):
         client.answer(
             question.question,
@@ -55,7 +60,9 @@ def load(client: Client, first: int) -> None:
             references=question.answers,
             useful=question.useful_passage_ids,
         )
-        client.retrieve(question.question, collection=DEMO, retriever="dense", alpha=1, samples=2)
+        client.retrieve(
+            f"{question.question} (watched, {first})", collection=DEMO, retriever="dense", samples=2
+        )
     client.answer(demo.questions()[first + 2].question, ensemble=["Lexical@2", "Dense@2"])
     with pytest.raises(MeshError):
         client.answer("Is there such a collection?", collection="nowhere")
@@ -133,12 +140,12 @@ def test_labels_that_are_asked_for_are_there(prometheus: Prometheus) -> None:
         for row in dashboard.rows:
             for panel in row.panels:
                 for query in panel.queries:
-                    told = asked(query.expr)
-                    for name in told.metrics - set(WITHOUT):
-                        assert told.labels[name] <= there[name] | ADDED, (panel.title, name)
-                    of_all = set().union(*(there.get(name, set()) for name in told.metrics))
-                    if not told.metrics & set(WITHOUT):
-                        assert told.groups <= of_all | ADDED, (panel.title, query.expr)
+                    reported = asked(query.expr)
+                    for name in reported.metrics - set(WITHOUT):
+                        assert reported.labels[name] <= there[name] | ADDED, (panel.title, name)
+                    of_all = set().union(*(there.get(name, set()) for name in reported.metrics))
+                    if not reported.metrics & set(WITHOUT):
+                        assert reported.groups <= of_all | ADDED, (panel.title, query.expr)
 
 
 def test_a_metric_that_is_missed_for_a_reason_is_asked_for() -> None:

@@ -1,4 +1,4 @@
-"""`ragmesh eval rag` over the real mesh: what it says is what an ask says, and a kill changes nothing."""
+"""`evenmesh eval rag` over the real mesh: what it says is what an ask says, and a kill changes nothing."""
 
 import json
 import os
@@ -9,15 +9,16 @@ from pathlib import Path
 
 import pytest
 
-from raglab.files.answered import read_answered
-from ragmesh import Client, Decoding, demo
+from evenmesh import Client, Decoding
+from evenmesh_lab.files.answered import AnsweredRecord, read_all
+from evenmesh_studies import demo
 from tests.integration.conftest import DEMO, RunningMesh
 
 pytestmark = [pytest.mark.mesh, pytest.mark.timeout(1800)]
 
 QUESTIONS = demo.questions()[:2]
 OPTIONS = ("-c", DEMO, "--reranker", "none", "--reranker", "rankrag", "-n", "6", "-k", "2")
-PATIENCE_S = 900.0
+TIMEOUT_S = 900.0
 
 
 def questions(folder: Path) -> Path:
@@ -45,10 +46,10 @@ def questions(folder: Path) -> Path:
 def command(mesh: RunningMesh, data: str, out: Path, *options: str) -> "subprocess.Popen[str]":
     """Starts the command."""
     arguments = ("eval", "rag", "-d", data, "-o", str(out), *(options or OPTIONS))
-    environment = os.environ | {"RAGMESH_HOME": str(mesh.home)}
-    environment.pop("RAGMESH_SHARED_DATA", None)
+    environment = os.environ | {"EVENMESH_HOME": str(mesh.home)}
+    environment.pop("EVENMESH_SHARED_DATA", None)
     return subprocess.Popen(
-        [sys.executable, "-m", "ragmesh", *arguments],
+        [sys.executable, "-m", "evenmesh", *arguments],
         env=environment,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
@@ -58,7 +59,7 @@ def command(mesh: RunningMesh, data: str, out: Path, *options: str) -> "subproce
 
 def finish(process: "subprocess.Popen[str]", status: int = 0) -> str:
     """What a command said that ends so."""
-    said, _ = process.communicate(timeout=PATIENCE_S)
+    said, _ = process.communicate(timeout=TIMEOUT_S)
     assert process.returncode == status, said
     return said
 
@@ -70,7 +71,7 @@ def test_it_says_what_asks_say_and_a_kill_changes_nothing(
     said = finish(command(mesh, data, tmp_path / "whole"))
 
     assert "bm25 + rankrag" in said
-    records = read_answered(tmp_path / "whole" / "answers.jsonl")
+    records = read_all(tmp_path / "whole" / "answers.jsonl", AnsweredRecord)
     assert [(one.query_id, one.reranker) for one in records] == [
         (query_id, reranker)
         for query_id in (*(one.id for one in QUESTIONS), "c")
@@ -100,10 +101,10 @@ def test_it_says_what_asks_say_and_a_kill_changes_nothing(
     assert {"report.html", "report.md", "answers.csv", "answers.svg", "answers.png"} <= {
         path.name for path in report.iterdir()
     }
-    assert "version of ragmesh-pointer" in (report / "report.html").read_text()
+    assert "version of evenmesh-pointer" in (report / "report.html").read_text()
 
     process = command(mesh, data, tmp_path / "killed")
-    journal, ends = tmp_path / "killed" / "rag.journal", time.monotonic() + PATIENCE_S
+    journal, ends = tmp_path / "killed" / "rag.journal", time.monotonic() + TIMEOUT_S
     while not (journal.exists() and len(journal.read_bytes().splitlines()) >= 3):
         assert process.poll() is None, process.communicate()[0]
         assert time.monotonic() < ends
@@ -116,7 +117,7 @@ def test_it_says_what_asks_say_and_a_kill_changes_nothing(
     assert killed.read_bytes() == whole.read_bytes()
 
 
-def test_everything_wrong_is_told_before_anything_is_answered(mesh: RunningMesh, tmp_path: Path) -> None:
+def test_all_problems_are_reported_before_anything_is_answered(mesh: RunningMesh, tmp_path: Path) -> None:
     data, out = questions(tmp_path), tmp_path / "out"
     options = ("-c", "nowhere", "--model", "nobody", "--reranker", "nothing", "-n", "3")
 
@@ -127,7 +128,7 @@ def test_everything_wrong_is_told_before_anything_is_answered(mesh: RunningMesh,
 
     said = finish(command(mesh, str(data), out, *options, "-k", "2"), 2)
 
-    assert "there is no such model; there are ragmesh-pointer" in said
+    assert "there is no such model; there are evenmesh-pointer" in said
     assert "the mesh has no collection 'nowhere'; --ingest --passages FILE makes it" in said
     assert "no reranker 'nothing'" in said
     assert not out.exists()

@@ -19,44 +19,44 @@ from google.rpc import error_details_pb2
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_status import rpc_status
 
-from meshkit.admission import Admission
-from meshkit.channel import connect, connect_sync
-from meshkit.compute import ComputePool
-from meshkit.deadline import current
-from meshkit.errors import MeshError
-from meshkit.server import MeshServer, Registration
-from meshkit.telemetry import Telemetry
-from ragmesh.common.v1 import common_pb2
-from ragmesh.generator.v1.generator_service_pb2_grpc import add_GeneratorServiceServicer_to_server
-from ragmesh.reranker.v1 import feedback_service_pb2 as feedback_pb
-from ragmesh.reranker.v1 import reranker_service_pb2 as pb
-from ragmesh.reranker.v1.feedback_service_pb2_grpc import FeedbackServiceStub
-from ragmesh.reranker.v1.reranker_service_pb2_grpc import RerankerServiceStub
-from services.generator.domain import (
+from evenmesh.common.v1 import common_pb2
+from evenmesh.generator.v1.generator_service_pb2_grpc import add_GeneratorServiceServicer_to_server
+from evenmesh.reranker.v1 import feedback_service_pb2 as feedback_pb
+from evenmesh.reranker.v1 import reranker_service_pb2 as pb
+from evenmesh.reranker.v1.feedback_service_pb2_grpc import FeedbackServiceStub
+from evenmesh.reranker.v1.reranker_service_pb2_grpc import RerankerServiceStub
+from evenmesh.wire.channel import connect, connect_sync
+from evenmesh.wire.deadline import current
+from evenmesh.wire.errors import MeshError
+from evenmesh_generator.domain import (
     Answer,
     Augmentation,
     GenerationRequest,
     ModelDescription,
     RelevanceRequest,
 )
-from services.generator.engine import Generator
-from services.generator.ports import Cancellation
-from services.generator.prompts import TemplateLibrary
-from services.generator.servicer import NAME, GeneratorServicer
-from services.generator.settings import GeneratorSettings
-from services.reranker.__main__ import RerankerService
-from services.reranker.feedback.servicer import NAME as FEEDBACK
-from services.reranker.servicer import RERANKER
-from services.reranker.settings import RerankerSettings
-from tests import tiny_models
-from tests.tiny_models import SENTENCES
+from evenmesh_generator.engine import Generator
+from evenmesh_generator.ports import Cancellation
+from evenmesh_generator.prompts import TemplateLibrary
+from evenmesh_generator.servicer import NAME, GeneratorServicer
+from evenmesh_generator.settings import GeneratorSettings
+from evenmesh_kit.admission.queue import Admission
+from evenmesh_kit.compute.executors import ComputePool
+from evenmesh_kit.rpc.server import MeshServer, Registration
+from evenmesh_kit.telemetry.setup import Telemetry
+from evenmesh_reranker.__main__ import RerankerService
+from evenmesh_reranker.feedback.servicer import NAME as FEEDBACK
+from evenmesh_reranker.servicer import RERANKER
+from evenmesh_reranker.settings import RerankerSettings
+from tests.support import tiny_models
+from tests.support.tiny_models import SENTENCES
 
 PASSAGES = [common_pb2.Passage(id=f"p{at}", text=text) for at, text in enumerate(SENTENCES[:4])]
 TIMEOUT = 60
 
 
 class Judge:
-    """A language model that judges by a passage's place, as slowly as it is told to."""
+    """A language model that judges by a passage's place, as slowly as it is asked to."""
 
     def __init__(self) -> None:
         self.proceed = asyncio.Event()
@@ -219,7 +219,7 @@ async def test_a_generator_that_cannot_judge_is_said_with_its_setting(
     server, judge = generator
     judge.judges = False
     with pytest.raises(
-        grpc.aio.AioRpcError, match="judge cannot judge relevance; RAGMESH_RERANKER_RANKRAG_MODEL"
+        grpc.aio.AioRpcError, match="judge cannot judge relevance; EVENMESH_RERANKER_RANKRAG_MODEL"
     ):
         await _rerank(await serve(generator_target=server.address))
 
@@ -232,7 +232,7 @@ async def test_none_keeps_the_order_and_needs_no_generator(serve: Serve) -> None
 
 
 async def test_without_a_cross_encoder_the_setting_is_named(serve: Serve) -> None:
-    with pytest.raises(grpc.aio.AioRpcError, match="RAGMESH_RERANKER_CROSS_ENCODER") as caught:
+    with pytest.raises(grpc.aio.AioRpcError, match="EVENMESH_RERANKER_CROSS_ENCODER") as caught:
         await _rerank(await serve(), reranker="cross-encoder")
     assert caught.value.code() is grpc.StatusCode.FAILED_PRECONDITION
     assert _details(caught.value)[1] == "NOT_CONFIGURED"
@@ -312,7 +312,7 @@ async def test_a_slow_generator_ends_in_the_callers_deadline(generator: Generato
 async def test_a_model_of_the_settings_that_is_not_there(generator: Generators, serve: Serve) -> None:
     server, _ = generator
     channel = await serve(generator_target=server.address, rankrag_model="nope")
-    with pytest.raises(grpc.aio.AioRpcError, match="RAGMESH_RERANKER_RANKRAG_MODEL") as caught:
+    with pytest.raises(grpc.aio.AioRpcError, match="EVENMESH_RERANKER_RANKRAG_MODEL") as caught:
         await _rerank(channel)
     assert caught.value.code() is grpc.StatusCode.FAILED_PRECONDITION
 
@@ -333,7 +333,7 @@ async def test_a_template_of_the_settings_that_judges_nothing(
 ) -> None:
     server, _ = generator
     channel = await serve(generator_target=server.address, rankrag_template=template)
-    with pytest.raises(grpc.aio.AioRpcError, match="RAGMESH_RERANKER_RANKRAG_TEMPLATE") as caught:
+    with pytest.raises(grpc.aio.AioRpcError, match="EVENMESH_RERANKER_RANKRAG_TEMPLATE") as caught:
         await _rerank(channel)
     assert caught.value.code() is grpc.StatusCode.FAILED_PRECONDITION
 
@@ -341,7 +341,7 @@ async def test_a_template_of_the_settings_that_judges_nothing(
 async def test_the_generators_objection_to_the_question_is_one_to_the_query(
     generator: Generators, serve: Serve
 ) -> None:
-    from meshkit.errors import InvalidField
+    from evenmesh.wire.errors import InvalidField
 
     server, judge = generator
     judge.error = InvalidField("question", "has 65 tokens; judge reads at most 64")
@@ -365,15 +365,15 @@ async def test_too_much_work_is_refused_at_once(generator: Generators, serve: Se
 
 @pytest.fixture
 def process(tmp_path: Path) -> Iterator[Callable[..., subprocess.Popen[str]]]:
-    """Starts ``python -m services.reranker`` with settings; ended by pid with the test."""
+    """Starts ``python -m evenmesh_reranker`` with settings; ended by pid with the test."""
     started: list[subprocess.Popen[str]] = []
 
     def start(**settings: str) -> subprocess.Popen[str]:
         environment = dict(os.environ)
-        environment |= {"RAGMESH_HOME": str(tmp_path), "RAGMESH_RERANKER_PORT": "0"}
-        environment |= {"RAGMESH_RERANKER_PORT_FILE": str(tmp_path / "port"), "HF_HUB_OFFLINE": "1"}
-        environment |= {f"RAGMESH_RERANKER_{name}": value for name, value in settings.items()}
-        command = [sys.executable, "-m", "services.reranker"]
+        environment |= {"EVENMESH_HOME": str(tmp_path), "EVENMESH_RERANKER_PORT": "0"}
+        environment |= {"EVENMESH_RERANKER_PORT_FILE": str(tmp_path / "port"), "HF_HUB_OFFLINE": "1"}
+        environment |= {f"EVENMESH_RERANKER_{name}": value for name, value in settings.items()}
+        command = [sys.executable, "-m", "evenmesh_reranker"]
         started.append(subprocess.Popen(command, env=environment, stderr=subprocess.PIPE, text=True))
         return started[-1]
 
@@ -413,11 +413,11 @@ async def test_what_cannot_be_served_ends_in_one_line(
     process: Callable[..., subprocess.Popen[str]], tmp_path: Path
 ) -> None:
     starts = {
-        "RAGMESH_RERANKER_DEFAULT_RERANKER=cross-encoder needs RAGMESH_RERANKER_CROSS_ENCODER": {
+        "EVENMESH_RERANKER_DEFAULT_RERANKER=cross-encoder needs EVENMESH_RERANKER_CROSS_ENCODER": {
             "DEFAULT_RERANKER": "cross-encoder"
         },
-        "RAGMESH_RERANKER_CROSS_ENCODER: there is no folder": {"CROSS_ENCODER": str(tmp_path / "none")},
-        "RAGMESH_RERANKER_ALLOW_DOWNLOAD=true fetches it": {"CROSS_ENCODER": "nobody/nothing"},
+        "EVENMESH_RERANKER_CROSS_ENCODER: there is no folder": {"CROSS_ENCODER": str(tmp_path / "none")},
+        "EVENMESH_RERANKER_ALLOW_DOWNLOAD=true fetches it": {"CROSS_ENCODER": "nobody/nothing"},
     }
     running = {words: process(**settings) for words, settings in starts.items()}
     for words, one in running.items():

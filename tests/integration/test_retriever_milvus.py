@@ -12,15 +12,15 @@ from pathlib import Path
 import grpc
 import pytest
 
-from meshkit.errors import MeshError, from_rpc_error
-from ragmesh import Addresses, AsyncClient, Client, Passage
-from ragmesh.addresses import VARIABLES
-from ragmesh.cli import main
-from ragmesh.collection import Collection, Lexical
-from ragmesh.common.v1 import common_pb2
-from ragmesh.retriever.v1 import collection_service_pb2 as collections_pb
+from evenmesh import Addresses, AsyncClient, Client, Passage
+from evenmesh.addresses import VARIABLES
+from evenmesh.commands import main
+from evenmesh.common.v1 import common_pb2
+from evenmesh.retriever.v1 import collection_service_pb2 as collections_pb
+from evenmesh.types.collection import Collection, Lexical
+from evenmesh.wire.errors import MeshError, from_rpc_error
 from tests.integration.test_retriever_service import Service, running, start
-from tests.milvus_lite_process import MilvusLite, serving
+from tests.support.milvus_lite_process import MilvusLite, serving
 
 PASSAGES = [
     Passage("a'\"\\;--", "Text\nwith\r\nlines\tand \x01 and chains", "", {}),
@@ -244,27 +244,27 @@ def test_milvus_going_away_and_coming_back(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("settings", "told"),
+    ("settings", "reported"),
     [
         (
             {"MILVUS_URI": "http://127.0.0.1:1"},
-            "RAGMESH_RETRIEVER_MILVUS_URI='http://127.0.0.1:1': Milvus cannot be reached",
+            "EVENMESH_RETRIEVER_MILVUS_URI='http://127.0.0.1:1': Milvus cannot be reached",
         ),
         (
             {"MILVUS_TOKEN_FILE": "/no/such/file"},
-            "RAGMESH_RETRIEVER_MILVUS_TOKEN_FILE='/no/such/file': No such file",
+            "EVENMESH_RETRIEVER_MILVUS_TOKEN_FILE='/no/such/file': No such file",
         ),
         (
             {"DEFAULT_RETRIEVER": "bm25"},
-            "RAGMESH_RETRIEVER_DEFAULT_RETRIEVER='bm25': there is none on this server",
+            "EVENMESH_RETRIEVER_DEFAULT_RETRIEVER='bm25': there is none on this server",
         ),
     ],
 )
 def test_what_cannot_start_says_why(
-    milvus: MilvusLite, tmp_path: Path, settings: dict[str, str], told: str
+    milvus: MilvusLite, tmp_path: Path, settings: dict[str, str], reported: str
 ) -> None:
     process = start(tmp_path, **{"STORE": "milvus", "MILVUS_URI": milvus.uri, **settings})
     _, errors = process.communicate(timeout=120)
     assert process.returncode != 0
-    assert told in errors
+    assert reported in errors
     assert "Traceback" not in errors

@@ -21,15 +21,15 @@ import pytest
 from google.protobuf.message import Message
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
-from meshkit.errors import from_rpc_error
-from ragmesh.common.v1.common_pb2 import Passage, Sampling
-from ragmesh.retriever.v1 import collection_service_pb2 as collections_pb
-from ragmesh.retriever.v1 import retriever_service_pb2 as pb
-from ragmesh.retriever.v1.collection_service_pb2_grpc import CollectionServiceStub
-from ragmesh.retriever.v1.retriever_service_pb2_grpc import RetrieverServiceStub
+from evenmesh.common.v1.common_pb2 import Passage, Sampling
+from evenmesh.retriever.v1 import collection_service_pb2 as collections_pb
+from evenmesh.retriever.v1 import retriever_service_pb2 as pb
+from evenmesh.retriever.v1.collection_service_pb2_grpc import CollectionServiceStub
+from evenmesh.retriever.v1.retriever_service_pb2_grpc import RetrieverServiceStub
+from evenmesh.wire.errors import from_rpc_error
 
 ROOT = Path(__file__).parents[2]
-NAMES = ("", "ragmesh.retriever.v1.RetrieverService", "ragmesh.retriever.v1.CollectionService")
+NAMES = ("", "evenmesh.retriever.v1.RetrieverService", "evenmesh.retriever.v1.CollectionService")
 INVALID, NOT_FOUND = grpc.StatusCode.INVALID_ARGUMENT, grpc.StatusCode.NOT_FOUND
 
 
@@ -60,15 +60,14 @@ class Service:
 def start(home: Path, **settings: str) -> subprocess.Popen[str]:
     environment = {
         **os.environ,
-        "PYTHONPATH": os.pathsep.join([str(ROOT / "src"), str(ROOT)]),
-        "RAGMESH_HOME": str(home),
-        "RAGMESH_RETRIEVER_PORT": "0",
-        "RAGMESH_RETRIEVER_PORT_FILE": str(home / "retriever.address"),
-        "RAGMESH_RETRIEVER_ENCODER": "",
-        **{f"RAGMESH_RETRIEVER_{name}": value for name, value in settings.items()},
+        "EVENMESH_HOME": str(home),
+        "EVENMESH_RETRIEVER_PORT": "0",
+        "EVENMESH_RETRIEVER_PORT_FILE": str(home / "retriever.address"),
+        "EVENMESH_RETRIEVER_ENCODER": "",
+        **{f"EVENMESH_RETRIEVER_{name}": value for name, value in settings.items()},
     }
     return subprocess.Popen(
-        [sys.executable, "-m", "services.retriever"],
+        [sys.executable, "-m", "evenmesh_retriever"],
         cwd=ROOT,
         env=environment,
         stderr=subprocess.PIPE,
@@ -364,9 +363,9 @@ def test_bad_calls_about_collections(
 def test_wrong_utf_8_is_the_callers_error(service: Service) -> None:
     not_text = b"\x0a\x02\xff\xfe"  # field 1, two bytes
     calls = {
-        "/ragmesh.retriever.v1.RetrieverService/Retrieve": service.channel.unary_unary,
-        "/ragmesh.retriever.v1.CollectionService/CreateCollection": service.channel.unary_unary,
-        "/ragmesh.retriever.v1.CollectionService/Ingest": service.channel.stream_unary,
+        "/evenmesh.retriever.v1.RetrieverService/Retrieve": service.channel.unary_unary,
+        "/evenmesh.retriever.v1.CollectionService/CreateCollection": service.channel.unary_unary,
+        "/evenmesh.retriever.v1.CollectionService/Ingest": service.channel.stream_unary,
     }
     for method, kind in calls.items():
         call = kind(method, request_serializer=None, response_deserializer=None)
@@ -375,13 +374,13 @@ def test_wrong_utf_8_is_the_callers_error(service: Service) -> None:
         assert refused.value.code() == INVALID, method
 
 
-def test_a_stream_over_the_limit_is_told_the_setting(tmp_path: Path) -> None:
+def test_a_stream_over_the_limit_names_the_setting(tmp_path: Path) -> None:
     with running(tmp_path, MAX_INGEST_BYTES=str(2**20)) as service:
         with pytest.raises(grpc.RpcError) as refused:
             service.ingest("c", *[[passage(f"{number}", "x" * 60_000)] for number in range(20)])
         error = from_rpc_error(refused.value)
         assert (error.code, error.reason) == (grpc.StatusCode.RESOURCE_EXHAUSTED, "REQUEST_TOO_LARGE")
-        assert "RAGMESH_RETRIEVER_MAX_INGEST_BYTES" in error.message
+        assert "EVENMESH_RETRIEVER_MAX_INGEST_BYTES" in error.message
         assert service.ingest("c", [passage("a", "x" * 60_000)]).added == 1
 
 
@@ -599,7 +598,7 @@ def test_quotas_and_tenants(tmp_path: Path) -> None:
             request = collections_pb.IngestRequest(
                 collection="c", passages=[passage(one) for one in ids], create_if_missing=True, last=True
             )
-            service.collections.Ingest(iter([request]), metadata=[("ragmesh-tenant", tenant)])
+            service.collections.Ingest(iter([request]), metadata=[("evenmesh-tenant", tenant)])
 
         ingest("one", "a", "b")
         ingest("other", "x")
@@ -607,9 +606,9 @@ def test_quotas_and_tenants(tmp_path: Path) -> None:
             ingest("one", "c")
         error = from_rpc_error(refused.value)
         assert (error.code, error.reason) == (grpc.StatusCode.RESOURCE_EXHAUSTED, "QUOTA_EXCEEDED")
-        assert "RAGMESH_RETRIEVER_MAX_TENANT_PASSAGES" in error.message
+        assert "EVENMESH_RETRIEVER_MAX_TENANT_PASSAGES" in error.message
         mine = service.retriever.Retrieve(
-            pb.RetrieveRequest(query="some", collection="c"), metadata=[("ragmesh-tenant", "other")]
+            pb.RetrieveRequest(query="some", collection="c"), metadata=[("evenmesh-tenant", "other")]
         )
         assert [found.id for found in mine.passages] == ["x"]
         with pytest.raises(grpc.RpcError) as nobody:
@@ -617,28 +616,28 @@ def test_quotas_and_tenants(tmp_path: Path) -> None:
         assert nobody.value.code() == NOT_FOUND
         with pytest.raises(grpc.RpcError) as refused:
             ingest("../one", "c")
-        assert from_rpc_error(refused.value).field == "ragmesh-tenant"
+        assert from_rpc_error(refused.value).field == "evenmesh-tenant"
 
 
-def told_at_start(home: Path, **settings: str) -> str:
+def error_at_start(home: Path, **settings: str) -> str:
     """What a process that cannot start says."""
     process = start(home, **settings)
     try:
-        _, told = process.communicate(timeout=240)
+        _, reported = process.communicate(timeout=240)
     finally:
         process.kill()
         process.wait()
-    assert process.returncode == 2, told
-    lines = [line for line in told.splitlines() if not line.startswith("{")]  # the log is JSON
-    assert len(lines) == 1, told
+    assert process.returncode == 2, reported
+    lines = [line for line in reported.splitlines() if not line.startswith("{")]  # the log is JSON
+    assert len(lines) == 1, reported
     return lines[0]
 
 
 def test_what_keeps_it_from_starting_is_one_line(tmp_path: Path) -> None:
-    missing = told_at_start(tmp_path, ENCODER="/no/such/model")
-    assert missing.startswith("RAGMESH_RETRIEVER_ENCODER='/no/such/model': no such folder")
-    assert told_at_start(tmp_path, BM25_B="2").startswith("RAGMESH_RETRIEVER_BM25_B=")
+    missing = error_at_start(tmp_path, ENCODER="/no/such/model")
+    assert missing.startswith("EVENMESH_RETRIEVER_ENCODER='/no/such/model': no such folder")
+    assert error_at_start(tmp_path, BM25_B="2").startswith("EVENMESH_RETRIEVER_BM25_B=")
     with running(tmp_path) as service:
-        second = told_at_start(tmp_path, PORT_FILE=str(tmp_path / "other.address"))
+        second = error_at_start(tmp_path, PORT_FILE=str(tmp_path / "other.address"))
         assert f"another retriever (process {service.process.pid})" in second
-        assert "RAGMESH_HOME" in second
+        assert "EVENMESH_HOME" in second

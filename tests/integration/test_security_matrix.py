@@ -22,52 +22,35 @@ import jwt
 import pytest
 from cryptography.hazmat.primitives.asymmetric import ec
 from google.protobuf import message_factory
-from google.protobuf.descriptor import MethodDescriptor
 from google.protobuf.message import Message
 
-from meshkit.channel import connect
-from meshkit.errors import FailedPrecondition, from_rpc_error
-from meshkit.security import caller as callers
-from meshkit.security.access import ROLES
-from meshkit.security.authentication import TENANT_KEY
-from meshkit.security.caller import Role
-from meshkit.security.channel_security import ChannelSecurity
-from meshkit.security.outgoing import Credential
-from meshkit.server import MeshServer, Registration
-from meshkit.settings import ServiceSettings
-from meshkit.telemetry import Telemetry
-from ragmesh.common.v1 import common_pb2
-from ragmesh.evaluator.v1 import evaluator_service_pb2 as evaluator_pb
-from ragmesh.generator.v1 import generator_service_pb2 as generator_pb
-from ragmesh.orchestrator.v1 import orchestrator_service_pb2 as orchestrator_pb
-from ragmesh.reranker.v1 import feedback_service_pb2 as feedback_pb
-from ragmesh.reranker.v1 import reranker_service_pb2 as reranker_pb
-from ragmesh.retriever.v1 import collection_service_pb2 as collection_pb
-from ragmesh.retriever.v1 import retriever_service_pb2 as retriever_pb
-from services.evaluator.__main__ import EvaluatorService
-from services.evaluator.settings import EvaluatorSettings
-from services.reranker.__main__ import RerankerService
-from services.reranker.models.manifest import Lineage
-from services.reranker.models.store import ModelStore
-from services.reranker.settings import RerankerSettings
-from services.retriever.__main__ import RetrieverService
-from services.retriever.settings import RetrieverSettings
+from evenmesh.common.v1 import common_pb2
+from evenmesh.evaluator.v1 import evaluator_service_pb2 as evaluator_pb
+from evenmesh.reranker.v1 import feedback_service_pb2 as feedback_pb
+from evenmesh.retriever.v1 import collection_service_pb2 as collection_pb
+from evenmesh.retriever.v1 import retriever_service_pb2 as retriever_pb
+from evenmesh.wire.channel import connect
+from evenmesh.wire.credentials import Credential
+from evenmesh.wire.errors import FailedPrecondition, from_rpc_error
+from evenmesh.wire.security import ChannelSecurity
+from evenmesh_evaluator.__main__ import EvaluatorService
+from evenmesh_evaluator.settings import EvaluatorSettings
+from evenmesh_kit.rpc.server import MeshServer, Registration
+from evenmesh_kit.security import caller as callers
+from evenmesh_kit.security.access import roles_of
+from evenmesh_kit.security.authentication import TENANT_KEY
+from evenmesh_kit.security.caller import Role
+from evenmesh_kit.settings import ServiceSettings
+from evenmesh_kit.telemetry.setup import Telemetry
+from evenmesh_reranker.__main__ import RerankerService
+from evenmesh_reranker.models.manifest import Lineage
+from evenmesh_reranker.models.store import ModelStore
+from evenmesh_reranker.settings import RerankerSettings
+from evenmesh_retriever.__main__ import RetrieverService
+from evenmesh_retriever.settings import RetrieverSettings
+from tests.support.methods import METHODS
 
-MODULES: Final = (
-    evaluator_pb,
-    generator_pb,
-    orchestrator_pb,
-    feedback_pb,
-    reranker_pb,
-    collection_pb,
-    retriever_pb,
-)
-METHODS: Final[Mapping[str, MethodDescriptor]] = {
-    f"/{service.full_name}/{method.name}": method
-    for module in MODULES
-    for service in module.DESCRIPTOR.services_by_name.values()
-    for method in service.methods
-}
+ROLES: Final = {name: roles_of(name) for name in METHODS}
 TENANTS: Final = ("acme", "other")
 SIGNER, FORGER = ec.generate_private_key(ec.SECP256R1()), ec.generate_private_key(ec.SECP256R1())
 REACHED: Final = "REACHED"
@@ -81,30 +64,29 @@ def test_the_methods_are_those_of_the_protos() -> None:
         for line in path.read_text().splitlines()
     )
     assert len(METHODS) == declared
-    assert ROLES.keys() == METHODS.keys()
-    assert all(ROLES.values())
 
 
 def key(tenant: str, role: str, *, ended: bool = False) -> str:
     """An API key that the servers here know."""
-    return f"rmk_{tenant}_{role}{'_ended' if ended else ''}"
+    return f"emk_{tenant}_{role}{'_ended' if ended else ''}"
 
 
 def token(tenant: str, role: str, *, signer: ec.EllipticCurvePrivateKey = SIGNER, **claims: Any) -> str:
     """A token that is in order but for what a state changes."""
     content = {
         "sub": f"{role} of {tenant}",
-        "aud": "ragmesh",
+        "aud": "evenmesh",
         "exp": int(time.time()) + 600,
-        "ragmesh_tenant": tenant,
-        "ragmesh_roles": [role],
+        "evenmesh_tenant": tenant,
+        "evenmesh_roles": [role],
     }
-    return jwt.encode(content | claims, signer, algorithm="ES256", headers={"kid": "one"})
+    claimed = {name: value for name, value in (content | claims).items() if value is not None}
+    return jwt.encode(claimed, signer, algorithm="ES256", headers={"kid": "one"})
 
 
 def unsigned(tenant: str, role: str) -> str:
     """A token that says of itself that it needs no signature."""
-    return jwt.encode({"sub": "a", "aud": "ragmesh", "exp": 2**31, "ragmesh_roles": [role]}, None, "none")
+    return jwt.encode({"sub": "a", "aud": "evenmesh", "exp": 2**31, "evenmesh_roles": [role]}, None, "none")
 
 
 STATES: Final[Mapping[str, tuple[Any, str]]] = {
@@ -115,6 +97,9 @@ STATES: Final[Mapping[str, tuple[Any, str]]] = {
     "wrong signature": (lambda tenant, role: token(tenant, role, signer=FORGER), "INVALID_TOKEN"),
     "no signature": (unsigned, "INVALID_TOKEN"),
     "for somebody else": (lambda tenant, role: token(tenant, role, aud="bank"), "INVALID_TOKEN"),
+    "without a tenant": (lambda tenant, role: token(tenant, role, evenmesh_tenant=None), "INVALID_TOKEN"),
+    "two keys": (lambda tenant, role: (key(tenant, role), key(tenant, role)), "TWO_CREDENTIALS"),
+    "key and token": (lambda tenant, role: (key(tenant, role), token(tenant, role)), "TWO_CREDENTIALS"),
     "right key": (key, ""),
     "right token": (token, ""),
 }
@@ -122,7 +107,7 @@ STATES: Final[Mapping[str, tuple[Any, str]]] = {
 
 
 @dataclass(frozen=True)
-class Door:
+class KeyFiles:
     """Files of keys that servers take."""
 
     keys: Path
@@ -136,14 +121,14 @@ class Door:
             "grace_s": 0,
             "api_keys": self.keys,
             "jwks": str(self.jwks),
-            "jwt_audience": "ragmesh",
+            "jwt_audience": "evenmesh",
         }
 
 
 @pytest.fixture(scope="module")
-def door(tmp_path_factory: pytest.TempPathFactory) -> Door:
+def key_files(tmp_path_factory: pytest.TempPathFactory) -> KeyFiles:
     """Keys of every role of every tenant, some of which have ended, and the public key of tokens."""
-    folder = tmp_path_factory.mktemp("door")
+    folder = tmp_path_factory.mktemp("keys")
     entries = [
         f'[[key]]\nname = "{role} of {tenant}"\ntenant = "{tenant}"\nroles = ["{role}"]\n'
         f'sha256 = "{hashlib.sha256(key(tenant, role, ended=ended).encode()).hexdigest()}"\n'
@@ -155,7 +140,7 @@ def door(tmp_path_factory: pytest.TempPathFactory) -> Door:
     (folder / "keys.toml").write_text("".join(entries))
     public = jwt.algorithms.ECAlgorithm.to_jwk(SIGNER.public_key(), as_dict=True)
     (folder / "jwks.json").write_text(json.dumps({"keys": [public | {"kid": "one", "use": "sig"}]}))
-    return Door(folder / "keys.toml", folder / "jwks.json")
+    return KeyFiles(folder / "keys.toml", folder / "jwks.json")
 
 
 class Quiet:
@@ -203,16 +188,16 @@ async def _ended(channel: grpc.aio.Channel, name: str, metadata: Any) -> tuple[s
             await call.read()
         await call
     except grpc.aio.AioRpcError as error:
-        told = from_rpc_error(error)
-        return told.reason, told.message
+        reported = from_rpc_error(error)
+        return reported.reason, reported.message
     except grpc.aio.UsageError:  # a stream that was read to its end is not awaited
         pass
     return "OK", ""
 
 
-async def test_exactly_the_allowed_cells_are_let_in(door: Door) -> None:
+async def test_exactly_the_allowed_cells_are_let_in(key_files: KeyFiles) -> None:
     services = dict.fromkeys(method.containing_service.full_name for method in METHODS.values())
-    settings = ServiceSettings(**door.settings)
+    settings = ServiceSettings(**key_files.settings)
     telemetry = Telemetry.disabled()
     wrong: list[str] = []
     counted: Counter[str] = Counter()
@@ -227,8 +212,8 @@ async def test_exactly_the_allowed_cells_are_let_in(door: Door) -> None:
             named = next(one for one in TENANTS if one != tenant)
             shown = make(tenant, role.value)
             metadata = [(TENANT_KEY, named)]
-            if shown:
-                metadata.append(("authorization", f"Bearer {shown}"))
+            credentials = (shown,) if isinstance(shown, str) else shown
+            metadata += [("authorization", f"Bearer {one}") for one in credentials if one]
             by_key = state == "right key"
             is_service = by_key and role is Role.SERVICE
             roles = {role} if by_key or role is not Role.SERVICE else set()  # no token makes a service
@@ -260,9 +245,9 @@ async def test_exactly_the_allowed_cells_are_let_in(door: Door) -> None:
 
 
 async def test_where_nobody_is_asked_a_service_may_name_the_tenant() -> None:
-    name = "/ragmesh.evaluator.v1.EvaluatorService/ListRuns"
+    name = "/evenmesh.evaluator.v1.EvaluatorService/ListRuns"
     settings = ServiceSettings(port=0, grace_s=0)
-    registration = _stand_in("ragmesh.evaluator.v1.EvaluatorService")
+    registration = _stand_in("evenmesh.evaluator.v1.EvaluatorService")
     telemetry = Telemetry.disabled()
     async with (
         MeshServer("open", settings, [registration], Quiet(), telemetry=telemetry) as server,
@@ -306,7 +291,7 @@ set up for everyone."""
 ELSEWHERE: Final = frozenset(
     {
         # Whose collections and runs, of asks and audits: test_mesh_security.py. Whose conversations: the
-        # shelf's own tests. Which version ranks: test_governor.py.
+        # corpus's own tests. Which version ranks: test_registry.py.
         "orchestrator.v1.OrchestratorService/Ask",
         "orchestrator.v1.OrchestratorService/Audit",
         "orchestrator.v1.OrchestratorService/Converse",
@@ -403,7 +388,7 @@ MAKES: Final[Mapping[str, tuple[Message, Message]]] = {
 
 def test_it_is_known_of_every_method_what_of_a_tenant_it_is_about() -> None:
     known = [*OF_NOBODY, *ELSEWHERE, *_named("", ""), *LISTS, *MAKES]
-    assert sorted(f"/ragmesh.{name}" for name in known) == sorted(METHODS)
+    assert sorted(f"/evenmesh.{name}" for name in known) == sorted(METHODS)
 
 
 class World:
@@ -414,7 +399,7 @@ class World:
 
     async def asked(self, tenant: str, name: str, *requests: Message) -> tuple[str, str, list[Message]]:
         """How a call ends, and what it answered."""
-        method = METHODS[f"/ragmesh.{name}"]
+        method = METHODS[f"/evenmesh.{name}"]
         channel = self._channels[tenant, name.split(".")[0]]
         reply = message_factory.GetMessageClass(method.output_type)
         kind = {
@@ -424,7 +409,7 @@ class World:
             (True, True): channel.stream_stream,
         }[method.client_streaming, method.server_streaming]
         call = kind(
-            f"/ragmesh.{name}",
+            f"/evenmesh.{name}",
             request_serializer=lambda message: message.SerializeToString(),
             response_deserializer=reply.FromString,
         )(iter(requests) if method.client_streaming else requests[0], timeout=60)
@@ -433,17 +418,17 @@ class World:
                 return "OK", "", [one async for one in call]
             return "OK", "", [await call]
         except grpc.aio.AioRpcError as error:
-            told = from_rpc_error(error)
-            return told.reason, told.message, []
+            reported = from_rpc_error(error)
+            return reported.reason, reported.message, []
 
 
 @pytest.fixture
-async def world(door: Door, tmp_path: Path) -> AsyncIterator[World]:
+async def world(key_files: KeyFiles, tmp_path: Path) -> AsyncIterator[World]:
     """The world, and a model version that is acme's: ``tmp_path/version`` has its name."""
     with ModelStore(tmp_path / "reranker" / "models").write(Lineage("of acme", tenant="acme")) as draft:
         (draft.folder / "model.safetensors").write_bytes(b"")
     (tmp_path / "version").write_text(draft.version)
-    given = door.settings | {"home": tmp_path}
+    given = key_files.settings | {"home": tmp_path}
     telemetry = Telemetry.disabled()
     reranker = RerankerSettings(**given, default_reranker="none")
     evaluator, retriever = EvaluatorSettings(**given), RetrieverSettings(**given, encoder="")
@@ -478,7 +463,7 @@ async def test_nobody_reaches_what_is_anothers(world: World, tmp_path: Path) -> 
     assert {reason for reason, _, _ in before.values()} == {"OK"}
     assert all(replies and any(map(_says_something, replies)) for _, _, replies in before.values())
 
-    # Another is told of each exactly what it is told of what there is not.
+    # Another is reported of each exactly what it is reported of what there is not.
     nothing = _named(NOBODYS, "0" * 16)
     for name, ask in questions.items():
         found = await world.asked("other", name, ask)

@@ -15,20 +15,20 @@ import pytest
 import trustme
 from tritonclient.grpc import model_config_pb2, service_pb2, service_pb2_grpc
 
-from meshkit.errors import MeshError
-from meshkit.security.certificates import Certificates, channel_credentials
-from meshkit.settings import SettingsError, load
-from ragmesh.mesh import MeshSettings
-from ragmesh.mesh.services import GeneratorEngine, services_with
-from ragmesh.mesh.settings import service_environment
-from services.generator.backends.triton.client import TritonClient
-from services.generator.settings import GeneratorSettings
-from services.generator.triton.settings import TritonSettings
-from services.retriever.__main__ import _load_encoder
-from services.retriever.ports import CannotStart
-from services.retriever.settings import RetrieverSettings
-from tests import triton_models
-from tests.triton_server import TritonServer, skip_where_impossible
+from evenmesh.wire.certificates import Certificates, channel_credentials
+from evenmesh.wire.errors import MeshError
+from evenmesh_generator.backends.triton.client import TritonClient
+from evenmesh_generator.settings import GeneratorSettings
+from evenmesh_generator.triton.settings import TritonSettings
+from evenmesh_kit.settings import SettingsError, load
+from evenmesh_mesh import MeshSettings
+from evenmesh_mesh.services import GeneratorEngine, services_with
+from evenmesh_mesh.settings import service_environment
+from evenmesh_retriever.__main__ import _load_encoder
+from evenmesh_retriever.ports import CannotStart
+from evenmesh_retriever.settings import RetrieverSettings
+from tests.support import triton_models
+from tests.support.triton_server import TritonServer, skip_where_impossible
 
 
 @dataclass(frozen=True)
@@ -75,7 +75,7 @@ async def test_server_and_generator_show_each_other_who_they_are(
     tmp_path: Path, authority: trustme.CA
 ) -> None:
     skip_where_impossible()
-    from tests import tiny_models  # torch
+    from tests.support import tiny_models  # torch
 
     files = Files.write(tmp_path / "triton-certs", authority)
     mine = Files.write(tmp_path / "generator-certs", authority)
@@ -86,10 +86,10 @@ async def test_server_and_generator_show_each_other_who_they_are(
         home,
         {"llama": tiny_models.llama(tmp_path / "llama")},
         settings={
-            "RAGMESH_TLS_CERT": str(files.chain),
-            "RAGMESH_TLS_KEY": str(files.key),
-            "RAGMESH_TLS_CA": str(files.authorities),
-            "RAGMESH_TLS_CLIENTS": "required",
+            "EVENMESH_TLS_CERT": str(files.chain),
+            "EVENMESH_TLS_KEY": str(files.key),
+            "EVENMESH_TLS_CA": str(files.authorities),
+            "EVENMESH_TLS_CLIENTS": "required",
         },
         credentials=channel_credentials(Certificates(mine.chain, mine.key, mine.authorities).material),
     )
@@ -133,7 +133,7 @@ def test_settings_that_do_not_fit_each_other_are_refused(
     monkeypatch: pytest.MonkeyPatch, variables: dict[str, str], said: str
 ) -> None:
     for name, value in variables.items():
-        monkeypatch.setenv(f"RAGMESH_GENERATOR_{name}", value)
+        monkeypatch.setenv(f"EVENMESH_GENERATOR_{name}", value)
     with pytest.raises(SettingsError, match=said):
         load(GeneratorSettings)
 
@@ -184,17 +184,17 @@ def test_a_retrievers_encoder_and_its_server_show_each_other_who_they_are(
         ):
             with pytest.raises(CannotStart, match="no Triton server answers"):
                 dimension(**wrong)
-        with pytest.raises(SettingsError, match=r"RAGMESH_RETRIEVER_TRITON_ROOT_CERTIFICATES.*none\.pem"):
+        with pytest.raises(SettingsError, match=r"EVENMESH_RETRIEVER_TRITON_ROOT_CERTIFICATES.*none\.pem"):
             dimension(**mine.settings | {"triton_root_certificates": tmp_path / "none.pem"})
     finally:
         server.stop(0)
 
 
 def test_tls_for_an_encoder_that_no_triton_server_runs_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("RAGMESH_RETRIEVER_TRITON_SSL", "true")
-    with pytest.raises(SettingsError, match=r"RAGMESH_RETRIEVER_ENCODER=.*RAGMESH_RETRIEVER_TRITON_SSL"):
+    monkeypatch.setenv("EVENMESH_RETRIEVER_TRITON_SSL", "true")
+    with pytest.raises(SettingsError, match=r"EVENMESH_RETRIEVER_ENCODER=.*EVENMESH_RETRIEVER_TRITON_SSL"):
         load(RetrieverSettings)
-    monkeypatch.setenv("RAGMESH_RETRIEVER_ENCODER", "triton://127.0.0.1:8001")
+    monkeypatch.setenv("EVENMESH_RETRIEVER_ENCODER", "triton://127.0.0.1:8001")
     assert load(RetrieverSettings).triton_ssl
 
 
@@ -202,16 +202,16 @@ def test_a_server_that_others_reach_asks_for_certificates(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, authority: trustme.CA
 ) -> None:
     files = Files.write(tmp_path / "certs", authority)
-    monkeypatch.setenv("RAGMESH_TRITON_HOST", "192.0.2.1")
-    monkeypatch.setenv("RAGMESH_TLS_CERT", str(files.chain))
-    monkeypatch.setenv("RAGMESH_TLS_KEY", str(files.key))
-    monkeypatch.setenv("RAGMESH_TLS_CA", str(files.authorities))
-    monkeypatch.setenv("RAGMESH_API_KEYS", str(tmp_path / "keys.toml"))  # which Triton cannot look at
-    with pytest.raises(SettingsError, match="RAGMESH_TLS_CLIENTS=required"):
+    monkeypatch.setenv("EVENMESH_TRITON_HOST", "192.0.2.1")
+    monkeypatch.setenv("EVENMESH_TLS_CERT", str(files.chain))
+    monkeypatch.setenv("EVENMESH_TLS_KEY", str(files.key))
+    monkeypatch.setenv("EVENMESH_TLS_CA", str(files.authorities))
+    monkeypatch.setenv("EVENMESH_API_KEYS", str(tmp_path / "keys.toml"))  # which Triton cannot look at
+    with pytest.raises(SettingsError, match="EVENMESH_TLS_CLIENTS=required"):
         load(TritonSettings)
-    monkeypatch.setenv("RAGMESH_TLS_CLIENTS", "required")
+    monkeypatch.setenv("EVENMESH_TLS_CLIENTS", "required")
     assert load(TritonSettings).tls_clients == "required"
-    monkeypatch.setenv("RAGMESH_TRITON_HTTP_PORT", "8000")
+    monkeypatch.setenv("EVENMESH_TRITON_HTTP_PORT", "8000")
     with pytest.raises(SettingsError, match="neither TLS"):
         load(TritonSettings)
 
@@ -220,12 +220,12 @@ def test_a_mesh_that_speaks_tls_speaks_it_with_triton_too(tmp_path: Path) -> Non
     settings = MeshSettings(home=tmp_path, port=0, services=services_with(GeneratorEngine.TRITON))
     ports = {service.name: 1 for service in settings.services}
     (generator,) = (one for one in settings.services if one.name == "generator")
-    base = {"RAGMESH_TLS_CERT": "c.pem", "RAGMESH_TLS_KEY": "k.pem", "RAGMESH_TLS_CA": "system"}
+    base = {"EVENMESH_TLS_CERT": "c.pem", "EVENMESH_TLS_KEY": "k.pem", "EVENMESH_TLS_CA": "system"}
     found = service_environment(generator, settings, ports, base=base, supervisor_pid=1)
     assert {name: value for name, value in found.items() if "TRITON" in name and "TARGET" not in name} == {
-        "RAGMESH_GENERATOR_TRITON_SSL": "true",
-        "RAGMESH_GENERATOR_TRITON_CERTIFICATE_CHAIN": "c.pem",
-        "RAGMESH_GENERATOR_TRITON_PRIVATE_KEY": "k.pem",
+        "EVENMESH_GENERATOR_TRITON_SSL": "true",
+        "EVENMESH_GENERATOR_TRITON_CERTIFICATE_CHAIN": "c.pem",
+        "EVENMESH_GENERATOR_TRITON_PRIVATE_KEY": "k.pem",
     }
     plain = service_environment(generator, settings, ports, base={}, supervisor_pid=1)
-    assert "RAGMESH_GENERATOR_TRITON_SSL" not in plain
+    assert "EVENMESH_GENERATOR_TRITON_SSL" not in plain

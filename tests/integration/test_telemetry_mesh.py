@@ -17,13 +17,14 @@ from typing import Final
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from ragmesh import Addresses, AskResult, Client, MeshError, demo
-from ragmesh.feedback import Feedback
-from ragmesh.mesh import MeshSettings, launch, stop
-from ragmesh.mesh.services import SERVICES
-from ragmesh.request import Agent
-from tests import tiny_models
-from tests.otlp_collector import SOON, Collector, Received
+from evenmesh import Addresses, AskResult, Client, MeshError
+from evenmesh.types.feedback import Feedback
+from evenmesh.types.request import Agent
+from evenmesh_mesh import MeshSettings, launch, stop
+from evenmesh_mesh.services import SERVICES
+from evenmesh_studies import demo
+from tests.support import tiny_models
+from tests.support.otlp_collector import SOON, Collector, Received
 
 pytestmark = [pytest.mark.mesh, pytest.mark.timeout(1200)]
 
@@ -52,7 +53,7 @@ class Watched:
         ask_id = result.done.ask_id
 
         def mine(spans: Sequence[Received]) -> list[Received]:
-            traces = {span.trace for span in spans if span.attributes.get("ragmesh.ask.id") == ask_id}
+            traces = {span.trace for span in spans if span.attributes.get("evenmesh.ask.id") == ask_id}
             return [span for span in spans if span.trace in traces]
 
         def complete(spans: Sequence[Received]) -> bool:
@@ -63,18 +64,18 @@ class Watched:
             # Each service sends on its own: a span may come before its parent, and every RPC has one below it.
             ids, parents = {span.id for span in found}, {span.parent for span in found if span.parent}
             return (
-                parents <= ids and {span.id for span in found if span.name.startswith("ragmesh.")} <= parents
+                parents <= ids and {span.id for span in found if span.name.startswith("evenmesh.")} <= parents
             )
 
         return mine(self.collector.spans_when(complete))
 
 
-ASK: Final = "ragmesh.orchestrator.v1.OrchestratorService/Ask"
-RETRIEVE: Final = "ragmesh.retriever.v1.RetrieverService/Retrieve"
-RERANK: Final = "ragmesh.reranker.v1.RerankerService/Rerank"
-JUDGE: Final = "ragmesh.generator.v1.GeneratorService/ScoreRelevance"
-GENERATE: Final = "ragmesh.generator.v1.GeneratorService/Generate"
-BATCH: Final = "ragmesh.generator.v1.GeneratorService/GenerateBatch"
+ASK: Final = "evenmesh.orchestrator.v1.OrchestratorService/Ask"
+RETRIEVE: Final = "evenmesh.retriever.v1.RetrieverService/Retrieve"
+RERANK: Final = "evenmesh.reranker.v1.RerankerService/Rerank"
+JUDGE: Final = "evenmesh.generator.v1.GeneratorService/ScoreRelevance"
+GENERATE: Final = "evenmesh.generator.v1.GeneratorService/Generate"
+BATCH: Final = "evenmesh.generator.v1.GeneratorService/GenerateBatch"
 
 
 def _ports() -> dict[str, int]:
@@ -90,7 +91,7 @@ def _watched(home: Path, settings: MeshSettings, more: Mapping[str, str]) -> Ite
     with Collector() as collector:
         environment = {**SOON, **more}
         for name in NAMES:
-            prefix = f"RAGMESH_{name.upper()}"
+            prefix = f"EVENMESH_{name.upper()}"
             environment |= {
                 f"{prefix}_OTLP_ENDPOINT": collector.endpoint,
                 f"{prefix}_TRACE_SAMPLE_RATIO": "1",
@@ -99,7 +100,7 @@ def _watched(home: Path, settings: MeshSettings, more: Mapping[str, str]) -> Ite
         state = launch(replace(settings, environment=environment))
         try:
             with Client(Addresses(**state.addresses), timeout=240) as client:
-                client.ingest(demo.passages(), DEMO)
+                client.ingest(demo.passages()[:60], DEMO)
                 pages = {name: f"http://127.0.0.1:{port}/metrics" for name, port in ports.items()}
                 yield Watched(client, collector, pages)
         finally:
@@ -111,7 +112,7 @@ def real(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Watched]:
     """A mesh with the models that ship, and a tiny cross-encoder."""
     home = tmp_path_factory.mktemp("watched")
     cross_encoder = tiny_models.cross_encoder(tmp_path_factory.mktemp("cross-encoder"))
-    more = {"RAGMESH_RERANKER_CROSS_ENCODER": str(cross_encoder)}
+    more = {"EVENMESH_RERANKER_CROSS_ENCODER": str(cross_encoder)}
     for watched in _watched(home, MeshSettings(home=home, port=0, start_s=600), more):
         watched.client.until_embedded(DEMO)
         yield watched
@@ -123,8 +124,8 @@ def talkative(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Watched]:
     home = tmp_path_factory.mktemp("talkative")
     services = tuple(replace(one, module=STAND_INS.get(one.name, one.module)) for one in SERVICES)
     path = os.pathsep.join([str(ROOT), *(one for one in sys.path if one)])
-    more = {"RAGMESH_RETRIEVER_ENCODER": "", "PYTHONPATH": path}
-    more |= {f"RAGMESH_{name.upper()}_TRACE_TEXT": "true" for name in NAMES}
+    more = {"EVENMESH_RETRIEVER_ENCODER": "", "PYTHONPATH": path}
+    more |= {f"EVENMESH_{name.upper()}_TRACE_TEXT": "true" for name in NAMES}
     yield from _watched(home, MeshSettings(home=home, port=0, start_s=600, services=services), more)
 
 
@@ -196,34 +197,34 @@ def test_spans_say_what_was_asked_and_which_versions_answered(
     named = {(span.service, span.name.partition(" ")[0]): span.attributes for span in spans}
     asked = named["orchestrator", ASK]
     drawn = {
-        "ragmesh.sampling.alpha": 2.0,
-        "ragmesh.sampling.seed": 7,
-        "ragmesh.sampling.rankings": 3,
+        "evenmesh.sampling.alpha": 2.0,
+        "evenmesh.sampling.seed": 7,
+        "evenmesh.sampling.rankings": 3,
     }
     expected = {
-        "ragmesh.ask.k": 4,
-        "ragmesh.ask.depth": 20,
-        "ragmesh.ask.rerank_depth": 8,
-        "ragmesh.ask.answers": 3,
-        "ragmesh.ask.outcome": "ok",
+        "evenmesh.ask.k": 4,
+        "evenmesh.ask.depth": 20,
+        "evenmesh.ask.rerank_depth": 8,
+        "evenmesh.ask.answers": 3,
+        "evenmesh.ask.outcome": "ok",
         "gen_ai.data_source.id": DEMO,
-        "ragmesh.index.version": result.retrieved.index_version,
-        "ragmesh.reranker.model.version": result.ranked.model_version,
+        "evenmesh.index.version": result.retrieved.index_version,
+        "evenmesh.reranker.model.version": result.ranked.model_version,
         **drawn,
     }
     assert {key: asked.get(key) for key in expected} == expected
     for key in (("orchestrator", "retrieve"), ("retriever", "search"), ("retriever", "sample")):
         assert {name: named[key].get(name) for name in drawn} == drawn, key
     found = named["retriever", "search"]
-    assert found["ragmesh.index.version"] == result.retrieved.index_version
-    assert found["ragmesh.retrieval.returned"] == len(result.retrieved.passages)
-    assert named["orchestrator", "rerank"]["ragmesh.reranker"] == result.ranked.reranker
+    assert found["evenmesh.index.version"] == result.retrieved.index_version
+    assert found["evenmesh.retrieval.returned"] == len(result.retrieved.passages)
+    assert named["orchestrator", "rerank"]["evenmesh.reranker"] == result.ranked.reranker
     written = named["generator", "text_completion"]
-    assert written["gen_ai.provider.name"] == "ragmesh"
+    assert written["gen_ai.provider.name"] == "evenmesh"
     assert written["gen_ai.usage.output_tokens"] > 0
     measured = named["evaluator", "observe"]
     assert result.report is not None
-    assert measured["ragmesh.fairness.ee_d_norm"] == pytest.approx(result.report.ee_d_norm)
+    assert measured["evenmesh.fairness.ee_d_norm"] == pytest.approx(result.report.ee_d_norm)
 
 
 def test_the_evaluators_span_is_linked_to_the_stream_that_brought_it(
@@ -250,7 +251,7 @@ def test_spans_have_text_where_settings_say_so(talkative: Watched) -> None:
     spans = talkative.trace_of(result)
     named = {(span.service, span.name.partition(" ")[0]): span for span in spans}
     asked = named["orchestrator", ASK]
-    assert asked.attributes["ragmesh.ask.question"] == QUESTION.question
+    assert asked.attributes["evenmesh.ask.question"] == QUESTION.question
     assert "answer" in asked.events
     first = result.retrieved.passages[0]
     for key in (("orchestrator", "retrieve"), ("retriever", "search")):
@@ -264,14 +265,14 @@ def test_spans_have_text_where_settings_say_so(talkative: Watched) -> None:
 def test_latencies_lead_to_traces(real: Watched, sampled: tuple[AskResult, list[Received]]) -> None:
     _, spans = sampled
     (trace,) = {span.trace for span in spans}
-    assert real.collector.names("orchestrator", "ragmesh.ask.duration", trace)
-    assert real.collector.names("evaluator", "ragmesh.evaluator.lag", trace)
+    assert real.collector.names("orchestrator", "evenmesh.ask.duration", trace)
+    assert real.collector.names("evaluator", "evenmesh.evaluator.lag", trace)
     assert real.collector.names("generator", "rpc.server.duration", trace)
 
 
 @dataclass(frozen=True)
 class Listed:
-    """A row of the catalogue in docs/telemetry.md."""
+    """A row of the catalogue in docs/operate/telemetry.md."""
 
     service: str
     name: str
@@ -282,7 +283,7 @@ class Listed:
 def catalogue() -> list[Listed]:
     """The rows of the catalogue."""
     rows, service = [], ""
-    for line in (ROOT / "docs" / "telemetry.md").read_text(encoding="utf-8").splitlines():
+    for line in (ROOT / "docs" / "operate" / "telemetry.md").read_text(encoding="utf-8").splitlines():
         if line.startswith("### "):
             service = line.removeprefix("### ")
         row = re.fullmatch(
@@ -326,10 +327,10 @@ def test_every_metric_of_the_catalogue_is_there_and_no_other(
     missing = {(name, exposed) for name, exposed in wanted if exposed not in pages[name]}
     assert missing == set()
     known = {row.exposed for row in rows}
-    ours = ("ragmesh_", "gen_ai_", "rpc_")
+    ours = ("evenmesh_", "gen_ai_", "rpc_")
     unknown = {one for page in pages.values() for one in page if one.startswith(ours)} - known
     assert unknown == set()
     for name, page in pages.items():
         assert {"service_name"} <= page["rpc_server_duration_milliseconds"], name
-    errors = pages["orchestrator"]["ragmesh_rpc_errors_total"]
+    errors = pages["orchestrator"]["evenmesh_rpc_errors_total"]
     assert {"error_type", "rpc_method", "rpc_grpc_status_code"} <= errors

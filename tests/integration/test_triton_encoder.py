@@ -10,20 +10,21 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from meshkit import deadline
-from meshkit.errors import DeadlineExceeded, Unavailable
-from services.retriever.__main__ import _load_encoder
-from services.retriever.analyzer import analyzer
-from services.retriever.backends.catalogue import Catalogue
-from services.retriever.backends.dense.sentence_encoder import SentenceEncoder
-from services.retriever.backends.dense.triton_encoder import TritonEncoder
-from services.retriever.backends.segments.store import Options, SegmentStore, TenantCollections
-from services.retriever.backends.segments.writer import Recipe
-from services.retriever.domain import DEFAULT_TENANT, Passage
-from services.retriever.ports import CannotStart
-from services.retriever.settings import RetrieverSettings
-from tests import tiny_models
-from tests.triton_server import TritonServer, skip_where_impossible
+from evenmesh.wire import deadline
+from evenmesh.wire.errors import DeadlineExceeded, Unavailable
+from evenmesh_kit.security.caller import DEFAULT_TENANT
+from evenmesh_retriever.__main__ import _load_encoder
+from evenmesh_retriever.analyzer import analyzer
+from evenmesh_retriever.backends.catalogue import Catalogue
+from evenmesh_retriever.backends.dense.sentence_encoder import SentenceEncoder
+from evenmesh_retriever.backends.dense.triton_encoder import TritonEncoder
+from evenmesh_retriever.backends.segments.building.writer import Recipe
+from evenmesh_retriever.backends.segments.store import Options, SegmentStore, TenantCollections
+from evenmesh_retriever.domain import Passage
+from evenmesh_retriever.ports import CannotStart
+from evenmesh_retriever.settings import RetrieverSettings
+from tests.support import tiny_models
+from tests.support.triton_server import TritonServer, skip_where_impossible
 
 TEXTS = [
     "How to mend a puncture: find the hole in the tube, roughen it, glue a patch on it.",
@@ -42,7 +43,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TritonServer]:
     """A server with an encoder, and a model that is none; the last test stops it and starts it again."""
     skip_where_impossible()
     folder = tmp_path_factory.mktemp("encoder")
-    settings = {"RAGMESH_TRITON_EMBEDDERS": f"{MODEL}="}
+    settings = {"EVENMESH_TRITON_EMBEDDERS": f"{MODEL}="}
     with TritonServer(folder, {"t5": tiny_models.t5(folder / "t5")}, settings=settings) as server:
         yield server
 
@@ -133,14 +134,14 @@ def test_what_is_no_encoder_ends_the_start_in_a_line(
     with socket.socket() as unused:
         unused.bind(("127.0.0.1", 0))
         closed = f"127.0.0.1:{unused.getsockname()[1]}"
-        with pytest.raises(CannotStart, match=f"^RAGMESH_RETRIEVER_ENCODER='triton://.*{message}") as no:
+        with pytest.raises(CannotStart, match=f"^EVENMESH_RETRIEVER_ENCODER='triton://.*{message}") as no:
             _load_encoder(RetrieverSettings(encoder=address.format(target=server.target, closed=closed)))
     assert "\n" not in str(no.value)
 
 
 def test_pooling_is_set_where_the_model_is(server: TritonServer) -> None:
     settings = RetrieverSettings(encoder=f"triton://{server.target}/{MODEL}", encoder_pooling="cls")
-    with pytest.raises(CannotStart, match="RAGMESH_RETRIEVER_ENCODER_POOLING must be empty"):
+    with pytest.raises(CannotStart, match="EVENMESH_RETRIEVER_ENCODER_POOLING must be empty"):
         _load_encoder(settings)
 
 

@@ -17,12 +17,12 @@ from tritonclient.grpc import InferInput
 from tritonclient.grpc.aio import InferenceServerClient
 from tritonclient.utils import InferenceServerException, np_to_triton_dtype
 
-from meshkit.errors import InvalidField, NotFound
-from services.generator.domain import Decoding, GenerationRequest, Passage
-from services.generator.ports import Cancellation
-from services.generator.prompts import TemplateLibrary
-from services.generator.runtime.assembly import EngineOptions, assemble
-from services.generator.triton.tensors import (
+from evenmesh.wire.errors import InvalidField, NotFound
+from evenmesh_generator.domain import Decoding, GenerationRequest, Passage
+from evenmesh_generator.ports import Cancellation
+from evenmesh_generator.prompts import TemplateLibrary
+from evenmesh_generator.runtime.assembly import EngineOptions, assemble
+from evenmesh_generator.triton.tensors import (
     Tensor,
     read_answer,
     read_description,
@@ -31,13 +31,13 @@ from services.generator.triton.tensors import (
     request_tensors,
     texts,
 )
-from tests.tiny_models import SENTENCES
-from tests.triton_server import TritonServer
+from tests.support.tiny_models import SENTENCES
+from tests.support.triton_server import TritonServer
 
 pytestmark = [pytest.mark.asyncio(loop_scope="module"), pytest.mark.timeout(900)]
 
 PASSAGES = tuple(Passage(str(at), f"Title {at}", text) for at, text in enumerate(SENTENCES[1:5]))
-MODELS = ("t5", "llama", "ragmesh-pointer")
+MODELS = ("t5", "llama", "evenmesh-pointer")
 LONG = Decoding(max_new_tokens=400, temperature=5.0, seed=3)
 
 
@@ -68,9 +68,9 @@ async def responses(
     async for result, error in client.stream_infer(requests()):
         if error is not None:
             raise error
-        told = result.get_response()
-        last = told.parameters["triton_final_response"].bool_param
-        yield {output.name: result.as_numpy(output.name) for output in told.outputs}, last
+        reported = result.get_response()
+        last = reported.parameters["triton_final_response"].bool_param
+        yield {output.name: result.as_numpy(output.name) for output in reported.outputs}, last
 
 
 async def outputs(
@@ -80,8 +80,8 @@ async def outputs(
 
 
 async def statistics(client: InferenceServerClient, model: str) -> Any:
-    (told,) = await outputs(client, model, {"question": texts([""]), "describe": np.array([True])})
-    return read_description(told)
+    (reported,) = await outputs(client, model, {"question": texts([""]), "describe": np.array([True])})
+    return read_description(reported)
 
 
 def rows(values: list[str]) -> Tensor:
@@ -109,11 +109,11 @@ async def test_an_answer_is_streamed_and_the_last_response_has_all_of_it(
     assert not any(final for _, final in deltas)
     assert deltas
     assert all(set(one) == {"delta"} for one, _ in deltas), "what does not apply is left out"
-    told = read_answer(answer)
-    assert "".join(read_texts(one["delta"], "delta")[0] for one, _ in deltas) == told.text
+    reported = read_answer(answer)
+    assert "".join(read_texts(one["delta"], "delta")[0] for one, _ in deltas) == reported.text
     description, _ = await statistics(client, model)
-    assert told.model_version == description.version
-    assert 0 < told.cost.first_token_s <= told.cost.total_s
+    assert reported.model_version == description.version
+    assert 0 < reported.cost.first_token_s <= reported.cost.total_s
 
 
 @pytest.mark.parametrize("model", ["t5", "llama"])
@@ -131,14 +131,14 @@ async def test_answers_are_those_of_the_same_engine_in_this_process(
             request = GenerationRequest(SENTENCES[2], PASSAGES, decoding=decoding)
             here = _Here()
             engine.submit(request, here.cancel, here)
-            told = read_answer((await outputs(client, model, request_tensors(request)))[-1])
+            reported = read_answer((await outputs(client, model, request_tensors(request)))[-1])
             answer = await asyncio.to_thread(here.wait)
-            assert (told.text, told.finish_reason, told.completion_tokens) == (
+            assert (reported.text, reported.finish_reason, reported.completion_tokens) == (
                 answer.text,
                 answer.finish_reason,
                 answer.completion_tokens,
             )
-            assert told.log_probability == pytest.approx(answer.log_probability, abs=1e-3)
+            assert reported.log_probability == pytest.approx(answer.log_probability, abs=1e-3)
     finally:
         engine.close()
 
@@ -182,9 +182,9 @@ async def test_errors_arrive_whole(
 ) -> None:
     with pytest.raises(InferenceServerException) as caught:
         await outputs(client, "t5", {"question": texts(["q"]), **tensors})
-    told = read_error(caught.value.message())
-    assert isinstance(told, error)
-    assert told.field == field
+    reported = read_error(caught.value.message())
+    assert isinstance(reported, error)
+    assert reported.field == field
 
 
 async def test_a_caller_that_leaves_stops_the_model(client: InferenceServerClient) -> None:
@@ -228,9 +228,9 @@ async def test_judgements_of_many_callers_are_gathered(
     )
     found = [float(one.as_numpy("probability")[0, 0]) for one in alone]
     assert found == pytest.approx(scores * 8, rel=1e-3, abs=1e-6)
-    (told,) = (await client.get_inference_statistics(name)).model_stats
-    assert told.inference_count - before.inference_count == 36
-    assert told.execution_count - before.execution_count < 33, "some were judged together"
+    (reported,) = (await client.get_inference_statistics(name)).model_stats
+    assert reported.inference_count - before.inference_count == 36
+    assert reported.execution_count - before.execution_count < 33, "some were judged together"
 
 
 async def test_a_pair_that_cannot_be_judged_spoils_no_other(client: InferenceServerClient) -> None:
@@ -267,15 +267,15 @@ async def test_metrics_tell_what_the_engine_did(client: InferenceServerClient, t
 
     def metric(name: str) -> float:
         with urllib.request.urlopen(triton.metrics, timeout=10) as page:  # noqa: S310 - our own
-            told = page.read().decode()
-        (value,) = re.findall(rf'^{name}{{model="t5"}} (\S+)$', told, re.MULTILINE)
+            reported = page.read().decode()
+        (value,) = re.findall(rf'^{name}{{model="t5"}} (\S+)$', reported, re.MULTILINE)
         return float(value)
 
     deadline = time.monotonic() + 30
-    while metric("ragmesh_generator_finished_total") < now.finished:
+    while metric("evenmesh_generator_finished_total") < now.finished:
         assert time.monotonic() < deadline
         await asyncio.sleep(0.2)
-    assert metric("ragmesh_generator_written_tokens_total") >= now.written_tokens > 0
-    assert metric("ragmesh_generator_steps_total") > 0
+    assert metric("evenmesh_generator_written_tokens_total") >= now.written_tokens > 0
+    assert metric("evenmesh_generator_steps_total") > 0
     assert metric("gen_ai_server_time_to_first_token_seconds_count") >= now.finished
     assert metric("gen_ai_server_time_to_first_token_seconds_sum") > 0

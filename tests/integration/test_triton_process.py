@@ -1,4 +1,4 @@
-"""How a Triton server starts, ends and is kept, as ``python -m services.generator.triton serve`` does it."""
+"""How a Triton server starts, ends and is kept, as ``python -m evenmesh_generator.triton serve`` does it."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ import pytest
 import tritonclient.grpc
 from tritonclient.grpc import InferInput
 
-from services.generator.triton import environment, shared_memory, stubs
-from services.generator.triton.tensors import texts
-from tests import tiny_models
-from tests.triton_server import TritonServer, skip_where_impossible
+from evenmesh_generator.triton import environment, shared_memory, stubs
+from evenmesh_generator.triton.tensors import texts
+from tests.support import tiny_models
+from tests.support.triton_server import TritonServer, skip_where_impossible
 
 pytestmark = pytest.mark.timeout(900)
 
@@ -30,11 +30,11 @@ def small(tmp_path: Path) -> TritonServer:
     home = tmp_path / "home"
     home.mkdir()
     model = tiny_models.llama(tmp_path / "llama")
-    return TritonServer(home, {"llama": model}, settings={"RAGMESH_TRITON_CHECK_S": "0.2"})
+    return TritonServer(home, {"llama": model}, settings={"EVENMESH_TRITON_CHECK_S": "0.2"})
 
 
 def regions(owner: int) -> list[str]:
-    return [path.name for path in shared_memory.FOLDER.glob(f"ragmesh-triton-{owner}-*")]
+    return [path.name for path in shared_memory.FOLDER.glob(f"evenmesh-triton-{owner}-*")]
 
 
 def gone(pids: list[int]) -> bool:
@@ -74,7 +74,7 @@ def test_a_killed_owner_takes_its_server_along_and_the_next_sweeps(small: Triton
         os.kill(owner, signal.SIGKILL)
         os.kill(server, signal.SIGKILL)
         assert gone([owner, server])
-        left = shared_memory.FOLDER / f"ragmesh-triton-{owner}-left-by-a-test"
+        left = shared_memory.FOLDER / f"evenmesh-triton-{owner}-left-by-a-test"
         left.touch()
         small.stop()
         small.start()
@@ -110,7 +110,7 @@ def test_a_model_loaded_anew_answers_again(small: TritonServer) -> None:
 def test_the_templates_are_a_repository_themselves(tmp_path: Path) -> None:
     skip_where_impossible()
     repository = tmp_path / "repository"
-    templates = Path(str(resources.files("services.generator") / "model_repository"))
+    templates = Path(str(resources.files("evenmesh_generator") / "model_repository"))
     shutil.copytree(templates, repository, ignore=shutil.ignore_patterns("__pycache__"))
     # Without a folder of its own, the bundled model; without vLLM's backend and a Llama, not those.
     for name in ("decoder_only", "decoder_only_vllm"):
@@ -121,7 +121,7 @@ def test_the_templates_are_a_repository_themselves(tmp_path: Path) -> None:
         config.write_text(text)
     home = tmp_path / "home"
     home.mkdir()
-    server = TritonServer(home, {}, bundled=True, settings={"RAGMESH_TRITON_REPOSITORY": str(repository)})
+    server = TritonServer(home, {}, bundled=True, settings={"EVENMESH_TRITON_REPOSITORY": str(repository)})
     with server, tritonclient.grpc.InferenceServerClient(server.target) as client:
         ready = {model.name: model.state for model in client.get_model_repository_index().models}
         assert ready == dict.fromkeys(("encoder_decoder", "score_relevance", "embed"), "READY")
@@ -133,14 +133,14 @@ def test_the_templates_are_a_repository_themselves(tmp_path: Path) -> None:
         assert 0 <= judged.as_numpy("probability")[0, 0] <= 1
 
 
-def test_what_keeps_a_server_from_starting_is_told_in_a_line(tmp_path: Path) -> None:
+def test_what_keeps_a_server_from_starting_is_reported_in_a_line(tmp_path: Path) -> None:
     skip_where_impossible()
     (tmp_path / "home").mkdir()
     server = TritonServer(tmp_path / "home", {"llama": tmp_path / "nothing"})
-    with pytest.raises(AssertionError, match="RAGMESH_GENERATOR_MODELS: model 'llama'"):
+    with pytest.raises(AssertionError, match="EVENMESH_GENERATOR_MODELS: model 'llama'"):
         server.start()
     assert [line for line in server.log.read_text().splitlines() if not _is_json(line)][-1].startswith(
-        "RAGMESH_"
+        "EVENMESH_"
     )
 
 

@@ -15,17 +15,16 @@ import pytest
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 from opentelemetry.trace import SpanKind
 
-from meshkit.exporters import InMemoryTelemetry
-from meshkit.spans import Spans
-from meshkit.telemetry import Telemetry
-from services.generator.backends.triton import wire
-from services.generator.backends.triton.client import TritonClient
-from tests import tiny_models
-from tests.triton_server import TritonServer, skip_where_impossible
+from evenmesh_generator.backends.triton import wire
+from evenmesh_generator.backends.triton.client import TritonClient
+from evenmesh_kit.telemetry.setup import InMemoryTelemetry, Telemetry
+from evenmesh_kit.telemetry.spans import Spans
+from tests.support import tiny_models
+from tests.support.triton_server import TritonServer, skip_where_impossible
 
 pytestmark = pytest.mark.timeout(600)
 
-PATIENCE_S = 60.0
+DEADLINE_S = 60.0
 SPANS_S = 30.0
 TRIES = 3
 """Once, on a busy machine, Triton sent no span of its only request within a minute."""
@@ -55,8 +54,10 @@ class Collector:
     def take(self, body: bytes, kind: str) -> None:
         """Takes an export, as either of OTLP's encodings has it."""
         if "json" in kind:
-            told = json.loads(body)["resourceSpans"]
-            spans = [one for resource in told for scope in resource["scopeSpans"] for one in scope["spans"]]
+            reported = json.loads(body)["resourceSpans"]
+            spans = [
+                one for resource in reported for scope in resource["scopeSpans"] for one in scope["spans"]
+            ]
             self.spans += [(one["traceId"].lower(), one["name"]) for one in spans]
             return
         request = ExportTraceServiceRequest.FromString(body)
@@ -85,7 +86,7 @@ async def described(target: str, telemetry: InMemoryTelemetry) -> None:
     """Asks a model what it is, as the generator does."""
     client = TritonClient(target, None, Spans(telemetry))
     try:
-        async with aclosing(client.stream("t5", wire.DESCRIBE, timeout_s=PATIENCE_S)) as responses:
+        async with aclosing(client.stream("t5", wire.DESCRIBE, timeout_s=DEADLINE_S)) as responses:
             assert [outputs async for outputs in responses]
     finally:
         await client.close()
@@ -96,7 +97,7 @@ async def test_a_request_is_one_trace_from_the_generator_into_triton(
 ) -> None:
     skip_where_impossible()
     model = tiny_models.t5(tmp_path / "t5")
-    settings = {"RAGMESH_TRITON_TRACE_URL": collector.url}
+    settings = {"EVENMESH_TRITON_TRACE_URL": collector.url}
     with TritonServer(tmp_path, {"t5": model}, settings=settings) as server:
         recorded, not_recorded = Telemetry.in_memory("generator"), Telemetry.in_memory("generator")
         traces = []
@@ -121,4 +122,4 @@ async def test_a_request_is_one_trace_from_the_generator_into_triton(
         "gen_ai.request.model": "t5",
     }
     assert attributes.items() >= expected.items()
-    assert attributes["ragmesh.triton.responses"]
+    assert attributes["evenmesh.triton.responses"]

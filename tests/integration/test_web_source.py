@@ -19,16 +19,16 @@ import pytest
 import pytest_asyncio
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
-from meshkit.errors import from_rpc_error
-from ragmesh import Addresses, AsyncClient, Between, Lexical, MeshError, Passage
-from ragmesh.retriever.v1 import retriever_service_pb2 as pb
-from ragmesh.retriever.v1.retriever_service_pb2_grpc import RetrieverServiceStub
-from tests.unit.services.retriever.backends.web.small_web import ROUTES, SmallWeb, small_web
+from evenmesh import Addresses, AsyncClient, Between, Lexical, MeshError, Passage
+from evenmesh.retriever.v1 import retriever_service_pb2 as pb
+from evenmesh.retriever.v1.retriever_service_pb2_grpc import RetrieverServiceStub
+from evenmesh.wire.errors import from_rpc_error
+from tests.unit.retriever.backends.web.small_web import ROUTES, SmallWeb, small_web
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 ROOT = Path(__file__).parents[2]
-PATIENCE_S = 120.0
+DEADLINE_S = 120.0
 PASSAGES = [
     Passage("w1", "The long river has barges.", "River", {"provider": "wiki.test", "date": "2019-05-01"}),
     Passage("w2", "A river of the north.", "North", {"provider": "wiki.test", "date": "2022-05-01"}),
@@ -39,12 +39,11 @@ PASSAGES = [
 @asynccontextmanager
 async def _process(module: str, home: Path, **settings: str) -> AsyncIterator[str]:
     """A service of ours, once it serves: its address."""
-    name = module.rpartition(".")[2]
-    prefix, file = f"RAGMESH_{name.upper()}_", home / f"{name}.address"
+    name = module.removeprefix("evenmesh_")
+    prefix, file = f"EVENMESH_{name.upper()}_", home / f"{name}.address"
     environment = {
         **os.environ,
-        "PYTHONPATH": os.pathsep.join([str(ROOT / "src"), str(ROOT)]),
-        "RAGMESH_HOME": str(home),
+        "EVENMESH_HOME": str(home),
         f"{prefix}PORT": "0",
         f"{prefix}PORT_FILE": str(file),
         **{prefix + key: value for key, value in settings.items()},
@@ -53,7 +52,7 @@ async def _process(module: str, home: Path, **settings: str) -> AsyncIterator[st
         subprocess.Popen, [sys.executable, "-m", module], cwd=ROOT, env=environment
     )
     try:
-        ends = time.monotonic() + PATIENCE_S
+        ends = time.monotonic() + DEADLINE_S
         while not file.exists():
             assert process.poll() is None, f"{module} ended with {process.returncode}"
             assert time.monotonic() < ends, f"{module} did not start"
@@ -63,7 +62,7 @@ async def _process(module: str, home: Path, **settings: str) -> AsyncIterator[st
             health = health_pb2_grpc.HealthStub(channel)
             request = health_pb2.HealthCheckRequest()
             while (
-                await health.Check(request, timeout=PATIENCE_S, wait_for_ready=True)
+                await health.Check(request, timeout=DEADLINE_S, wait_for_ready=True)
             ).status != health_pb2.HealthCheckResponse.SERVING:
                 assert process.poll() is None, f"{module} ended with {process.returncode}"
                 assert time.monotonic() < ends, f"{module} does not serve"
@@ -116,9 +115,13 @@ async def shared(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Mesh
             }
         )
         async with (
-            _process("services.retriever", home, ENCODER="", WEB_SOURCES=web_sources) as retriever,
+            _process("evenmesh_retriever", home, ENCODER="", WEB_SOURCES=web_sources) as retriever,
             _process(
-                "orchestrator", home, SOURCES=sources, RETRIEVER_TARGET=retriever, DEFAULT_RERANKER="none"
+                "evenmesh_orchestrator",
+                home,
+                SOURCES=sources,
+                RETRIEVER_TARGET=retriever,
+                DEFAULT_RERANKER="none",
             ) as orchestrator,
             grpc.aio.insecure_channel(retriever) as channel,
             AsyncClient(Addresses(orchestrator=orchestrator, retriever=retriever)) as client,
@@ -231,9 +234,9 @@ async def test_filters_hold_for_every_source(mesh: Mesh) -> None:
 
 
 async def test_a_collection_is_indexed_as_its_first_ingest_says(mesh: Mesh) -> None:
-    told = Lexical("english", k1=0.9, b=0.4)
-    done = await mesh.client.ingest(PASSAGES, "stemmed", lexical=told)
-    assert (done.added, done.collection.lexical) == (3, told)
+    reported = Lexical("english", k1=0.9, b=0.4)
+    done = await mesh.client.ingest(PASSAGES, "stemmed", lexical=reported)
+    assert (done.added, done.collection.lexical) == (3, reported)
     reply = await mesh.retrieve(query="rivers", collection="stemmed", retriever="bm25-lucene", k=2)
     assert {one.id for one in reply.passages} == {"w1", "w2"}
     assert all(score > 0 for score in reply.scores)
@@ -254,21 +257,23 @@ async def test_web_sources_without_their_packages_stop_the_start_with_the_remedy
     )
     environment = {
         **os.environ,
-        "PYTHONPATH": os.pathsep.join([str(tmp_path), str(ROOT / "src"), str(ROOT)]),
-        "RAGMESH_HOME": str(tmp_path / "home"),
-        "RAGMESH_RETRIEVER_PORT": "0",
-        "RAGMESH_RETRIEVER_ENCODER": "",
-        "RAGMESH_RETRIEVER_WEB_SOURCES": '{"searx": {"url": "http://127.0.0.1:1"}}',
+        "PYTHONPATH": os.pathsep.join([str(tmp_path), *sys.path]),
+        "EVENMESH_HOME": str(tmp_path / "home"),
+        "EVENMESH_RETRIEVER_PORT": "0",
+        "EVENMESH_RETRIEVER_ENCODER": "",
+        "EVENMESH_RETRIEVER_WEB_SOURCES": '{"searx": {"url": "http://127.0.0.1:1"}}',
     }
     ended = await asyncio.to_thread(
         subprocess.run,
-        [sys.executable, "-m", "services.retriever"],
+        [sys.executable, "-m", "evenmesh_retriever"],
         cwd=ROOT,
         env=environment,
         capture_output=True,
         text=True,
-        timeout=PATIENCE_S,
+        timeout=DEADLINE_S,
     )
     assert ended.returncode == 2
     (line,) = ended.stderr.strip().splitlines()
-    assert "web sources need trafilatura, which is not installed: pip install 'ragmesh[web]'" in line
+    assert (
+        "web sources need trafilatura, which is not installed: pip install 'evenmesh-retriever[web]'" in line
+    )

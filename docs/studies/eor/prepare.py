@@ -1,4 +1,4 @@
-"""Makes of squad-open (dev) and nq-passages (QED) what `ragmesh ingest` and `ragmesh eor` take.
+"""Makes of squad-open (dev) and nq-passages (QED) what `evenmesh ingest` and `evenmesh eor` take.
 
 python prepare.py SHARED OUT
 """

@@ -13,7 +13,7 @@ COMPONENT: Final = Path(__file__).parents[2] / "components" / "monitoring"
 
 
 def made() -> dict[Path, str]:
-    """What this writes: each file and its text."""
+    """Return what this writes: each file and its text."""
     texts = {
         COMPONENT / "dashboards" / f"{one.uid}.json": json.dumps(one.json(), indent=1, ensure_ascii=False)
         + "\n"
@@ -24,7 +24,7 @@ def made() -> dict[Path, str]:
 
 
 def main() -> None:
-    """Writes it."""
+    """Write it."""
     for path, text in made().items():
         path.parent.mkdir(exist_ok=True)
         path.write_text(text, encoding="utf-8")

@@ -12,61 +12,81 @@ from k8s.tools.monitoring.grafana import Dashboard, Panel, Query, Row
 _WINDOWS: Final = ("5m", "1h", "6h", "3d")
 _BUDGETS: Final = {"failed": 0.005, "slow": 0.05}
 _SERIES: Final = "{{collection}} {{retriever}}/{{reranker}}/{{generator}} α={{alpha}}"
+_METHOD: Final = "{{service_name}} {{rpc_method}}"
+_COLLECTION: Final = "{{tenant}}/{{collection}}"
+_MODEL: Final = "gen_ai_request_model"
+_FIVE: Final = 'job=~"orchestrator|retriever|reranker|generator|evaluator"'
 
 
-def _quantiles(metric: str, labels: str = "", by: str = "", legend: str = "") -> Sequence[Query]:
-    """The median and the 95th and 99th percentile of a histogram."""
-    inner = ", ".join(one for one in ("$here", labels) if one)
-    groups = ", ".join(one for one in (by, "le") if one)
-    return [
-        Query(
-            f"histogram_quantile({q}, sum by ({groups}) (rate({metric}_bucket{{{inner}}}[$__rate_interval])))",
-            f"{legend} p{100 * q:g}".strip(),
-        )
-        for q in (0.5, 0.95, 0.99)
-    ]
+def _of(metric: str, labels: str = "") -> str:
+    """Return the selector of a metric of the mesh that is looked at."""
+    return f"{metric}{{{', '.join(one for one in ('$here', labels) if one)}}}"
+
+
+def _names(by: str) -> str:
+    """Return the legend that names lines by these labels."""
+    return " ".join(f"{{{{{one}}}}}" for one in by.split(", "))
+
+
+def _per_s(metric: str, by: str = "", labels: str = "") -> str:
+    """Return the sum of a counter's rates, by labels if there are any."""
+    rates = f"(rate({_of(metric, labels)}[$__rate_interval]))"
+    return f"sum by ({by}) {rates}" if by else f"sum{rates}"
+
+
+def _quantile(q: float, metric: str, by: str, labels: str, legend: str) -> Query:
+    return Query(f"histogram_quantile({q}, {_per_s(f'{metric}_bucket', by, labels)})", legend)
+
+
+def _quantiles(metric: str, labels: str = "") -> Sequence[Query]:
+    """Return the median and the 95th and 99th percentile of a histogram."""
+    return [_quantile(q, metric, "le", labels, f"p{100 * q:g}") for q in (0.5, 0.95, 0.99)]
 
 
 def _p95(metric: str, by: str, labels: str = "") -> Query:
-    inner = ", ".join(one for one in ("$here", labels) if one)
-    return Query(
-        f"histogram_quantile(0.95, sum by ({by}, le) (rate({metric}_bucket{{{inner}}}[$__rate_interval])))",
-        f"{{{{{by}}}}}",
-    )
+    return _quantile(0.95, metric, f"{by}, le", labels, _names(by))
 
 
-def _rate(metric: str, by: str, labels: str = "") -> Query:
-    inner = ", ".join(one for one in ("$here", labels) if one)
-    legend = " ".join(f"{{{{{one}}}}}" for one in by.split(", "))
-    return Query(f"sum by ({by}) (rate({metric}{{{inner}}}[$__rate_interval]))", legend)
+def _rate(metric: str, by: str) -> Query:
+    return Query(_per_s(metric, by), _names(by))
 
 
-def _mean(metric: str, legend: str) -> Query:
-    """The mean of a histogram."""
-    return Query(
-        f"sum(rate({metric}_sum{{$here}}[$__rate_interval])) / sum(rate({metric}_count{{$here}}[$__rate_interval]))",
-        legend,
-    )
+def _total(metric: str, legend: str) -> Query:
+    return Query(_per_s(metric), legend)
+
+
+def _ratio(above: str, below: str, legend: str = "", by: str = "") -> Query:
+    """Return the rate of a counter over that of another."""
+    return Query(f"{_per_s(above, by)} / {_per_s(below, by)}", legend or _names(by))
+
+
+def _gauge(metric: str, legend: str = "", *, labels: str = "") -> Query:
+    return Query(_of(metric, labels), legend)
+
+
+def _by(function: str, metric: str, by: str, legend: str = "", *, labels: str = "") -> Query:
+    """Return the ``max``, ``sum`` … of a gauge by labels."""
+    return Query(f"{function} by ({by}) ({_of(metric, labels)})", legend or _names(by))
 
 
 def _kept(what: str) -> Query:
-    """The share of the asks of 30 days that were not ``failed`` or ``slow``."""
+    """Return the share of the asks of 30 days that were not ``failed`` or ``slow``."""
     return Query(
-        f"1 - sum(sum_over_time(namespace:ragmesh_asks_{what}:rate5m{{$here}}[30d]))"
-        " / sum(sum_over_time(namespace:ragmesh_asks:rate5m{$here}[30d]))"
+        f"1 - sum(sum_over_time(namespace:evenmesh_asks_{what}:rate5m{{$here}}[30d]))"
+        " / sum(sum_over_time(namespace:evenmesh_asks:rate5m{$here}[30d]))"
     )
 
 
 def _burning(what: str) -> Sequence[Query]:
     return [
-        Query(f"namespace:ragmesh_asks_{what}:ratio_rate{window}{{$here}} / {_BUDGETS[what]}", window)
+        Query(f"namespace:evenmesh_asks_{what}:ratio_rate{window}{{$here}} / {_BUDGETS[what]}", window)
         for window in _WINDOWS
     ]
 
 
 OVERVIEW: Final = Dashboard(
-    uid="ragmesh-overview",
-    title="ragmesh: overview",
+    uid="evenmesh-overview",
+    title="evenmesh: overview",
     description="Objectives, asks, and rate, errors and duration of every RPC.",
     rows=[
         Row(
@@ -111,38 +131,38 @@ OVERVIEW: Final = Dashboard(
                     "Asks by outcome",
                     "Degraded asks have an answer, but something was done instead of a stage.",
                     "reqps",
-                    [_rate("ragmesh_asks_total", "kind, outcome")],
+                    [_rate("evenmesh_asks_total", "kind, outcome")],
                     stacked=True,
                 ),
                 Panel(
                     "Duration of asks",
                     "From the ask to its last event.",
                     "s",
-                    _quantiles("ragmesh_ask_duration_seconds", 'kind="ask"'),
+                    _quantiles("evenmesh_ask_duration_seconds", 'kind="ask"'),
                 ),
                 Panel(
                     "Time to the first words",
                     "From the ask to the first words of its answer, as the caller sees it.",
                     "s",
-                    _quantiles("ragmesh_ask_first_word_duration_seconds"),
+                    _quantiles("evenmesh_ask_first_word_duration_seconds"),
                 ),
                 Panel(
                     "Duration of stages (p95)",
                     "The stage that takes longest is the one to look at; generate ends with the last word.",
                     "s",
-                    [_p95("ragmesh_ask_stage_duration_seconds", "stage")],
+                    [_p95("evenmesh_ask_stage_duration_seconds", "stage")],
                 ),
                 Panel(
                     "What was done instead",
-                    "Degradations by stage and action; docs/limits.md lists them.",
+                    "Degradations by stage and action; docs/operate/limits.md lists them.",
                     "ops",
-                    [_rate("ragmesh_ask_degradations_total", "stage, action, reason")],
+                    [_rate("evenmesh_ask_degradations_total", "stage, action, reason")],
                 ),
                 Panel(
                     "Circuits",
                     "0 closed, 1 half-open, 2 open: the orchestrator leaves that service alone.",
                     "short",
-                    [Query("max by (upstream) (ragmesh_upstream_circuit{$here})", "{{upstream}}")],
+                    [_by("max", "evenmesh_upstream_circuit", "upstream")],
                     most=2,
                 ),
             ],
@@ -154,78 +174,69 @@ OVERVIEW: Final = Dashboard(
                     "Calls",
                     "By service and method, over five minutes.",
                     "reqps",
-                    [Query("method:ragmesh_rpc_requests:rate5m{$here}", "{{service_name}} {{rpc_method}}")],
+                    [_gauge("method:evenmesh_rpc_requests:rate5m", _METHOD)],
                 ),
                 Panel(
                     "Errors",
                     "Share of calls that end with an error of the service's own.",
                     "percentunit",
-                    [
-                        Query(
-                            "method:ragmesh_rpc_errors:ratio_rate5m{$here}", "{{service_name}} {{rpc_method}}"
-                        )
-                    ],
+                    [_gauge("method:evenmesh_rpc_errors:ratio_rate5m", _METHOD)],
                     lines=[(0.05, "red")],
                 ),
                 Panel(
                     "Duration (p95)",
                     "Streams last until their last message.",
                     "ms",
-                    [
-                        Query(
-                            "method:ragmesh_rpc_duration_milliseconds:p95_rate5m{$here}",
-                            "{{service_name}} {{rpc_method}}",
-                        )
-                    ],
+                    [_gauge("method:evenmesh_rpc_duration_milliseconds:p95_rate5m", _METHOD)],
                 ),
                 Panel(
                     "Other statuses than OK, by reason",
                     "Refused requests and callers that hung up are among them.",
                     "ops",
-                    [_rate("ragmesh_rpc_errors_total", "service_name, rpc_method, error_type")],
+                    [_rate("evenmesh_rpc_errors_total", "service_name, rpc_method, error_type")],
                 ),
                 Panel(
                     "Duration as callers see it (p95)",
                     "Calls between services; what is above the duration at the service is the network and waiting.",
                     "ms",
-                    [_p95("rpc_client_duration_milliseconds", "rpc_method", 'rpc_service=~"ragmesh.+"')],
+                    [_p95("rpc_client_duration_milliseconds", "rpc_method", 'rpc_service=~"evenmesh.+"')],
                 ),
                 Panel(
                     "Second calls (hedges)",
                     "Calls made a second time because the first was slow, and whether the second won.",
                     "ops",
-                    [_rate("ragmesh_upstream_hedges_total", "upstream, won")],
+                    [_rate("evenmesh_upstream_hedges_total", "upstream, won")],
                 ),
             ],
         ),
         Row(
-            "Doors",
+            "Admission",
             [
                 Panel(
-                    "Work in flight and at the door",
+                    "Work in flight and in the admission queue",
                     "As a share of what fits; above 1 work waits.",
                     "percentunit",
-                    [Query("service:ragmesh_admission_load:ratio{$here}", "{{service_name}} {{unit}}")],
+                    [_gauge("service:evenmesh_admission_load:ratio", "{{service_name}} {{unit}}")],
                     lines=[(1, "red")],
                 ),
                 Panel(
                     "Turned away for want of room",
                     "Share of calls.",
                     "percentunit",
-                    [Query("service:ragmesh_admission_refused:ratio_rate5m{$here}", "{{service_name}}")],
+                    [_gauge("service:evenmesh_admission_refused:ratio_rate5m", "{{service_name}}")],
                     lines=[(0.01, "red")],
                 ),
                 Panel(
-                    "Wait at the door (p95)",
+                    "Wait in the admission queue (p95)",
                     "Of calls that had to wait and were let in.",
                     "s",
-                    [_p95("ragmesh_admission_wait_duration_seconds", "service_name")],
+                    [_p95("evenmesh_admission_wait_duration_seconds", "service_name")],
                 ),
                 Panel(
                     "Refused by tenants' limits",
-                    "Only where RAGMESH_LIMITS is set. Not an error of the mesh.",
+                    "Only where EVENMESH_LIMITS is set. Not an error of the mesh.",
                     "ops",
-                    [_rate("ragmesh_limits_refused_total", "service_name, reason")],
+                    [_rate("evenmesh_limits_refused_total", "service_name, reason")],
                 ),
             ],
         ),
@@ -238,7 +249,7 @@ OVERVIEW: Final = Dashboard(
                     "s",
                     [
                         Query(
-                            "min by (service_name, role) (ragmesh_certificate_expires_timestamp_seconds{$here}) - time()",
+                            "min by (service_name, role) (evenmesh_certificate_expires_timestamp_seconds{$here}) - time()",
                             "{{service_name}} {{role}}",
                         )
                     ],
@@ -248,12 +259,7 @@ OVERVIEW: Final = Dashboard(
                     "Files that are not in force",
                     "1 where what was there before a change is in force, since what is there now cannot be used.",
                     "short",
-                    [
-                        Query(
-                            "max by (service_name, file) (ragmesh_reload_stale{$here})",
-                            "{{service_name}} {{file}}",
-                        )
-                    ],
+                    [_by("max", "evenmesh_reload_stale", "service_name, file")],
                     most=1,
                 ),
                 Panel(
@@ -262,7 +268,7 @@ OVERVIEW: Final = Dashboard(
                     "short",
                     [
                         Query(
-                            "max by (service_name, file) (increase(ragmesh_reload_failures_total{$here}[1h]))",
+                            "max by (service_name, file) (increase(evenmesh_reload_failures_total{$here}[1h]))",
                             "{{service_name}} {{file}}",
                         )
                     ],
@@ -276,12 +282,7 @@ OVERVIEW: Final = Dashboard(
                     "Running",
                     "Processes that Prometheus reaches.",
                     "short",
-                    [
-                        Query(
-                            'sum by (job) (up{$here, job=~"orchestrator|retriever|reranker|generator|evaluator"})',
-                            "{{job}}",
-                        )
-                    ],
+                    [_by("sum", "up", "job", labels=_FIVE)],
                 ),
                 Panel(
                     "Processors",
@@ -289,8 +290,7 @@ OVERVIEW: Final = Dashboard(
                     "short",
                     [
                         Query(
-                            'rate(process_cpu_seconds_total{$here, job=~"orchestrator|retriever|reranker|generator|evaluator"}'
-                            "[$__rate_interval])",
+                            f"rate({_of('process_cpu_seconds_total', _FIVE)}[$__rate_interval])",
                             "{{job}} {{instance}}",
                         )
                     ],
@@ -299,12 +299,7 @@ OVERVIEW: Final = Dashboard(
                     "Memory",
                     "Resident memory of each process.",
                     "bytes",
-                    [
-                        Query(
-                            'process_resident_memory_bytes{$here, job=~"orchestrator|retriever|reranker|generator|evaluator"}',
-                            "{{job}} {{instance}}",
-                        )
-                    ],
+                    [_gauge("process_resident_memory_bytes", "{{job}} {{instance}}", labels=_FIVE)],
                 ),
             ],
         ),
@@ -312,8 +307,8 @@ OVERVIEW: Final = Dashboard(
 )
 
 MODELS: Final = Dashboard(
-    uid="ragmesh-models",
-    title="ragmesh: models",
+    uid="evenmesh-models",
+    title="evenmesh: models",
     description="What models are asked, how long it waits, and how much they do at a time.",
     rows=[
         Row(
@@ -324,21 +319,15 @@ MODELS: Final = Dashboard(
                     "Waiting for the model, and being computed. Zero where a Triton server computes.",
                     "short",
                     [
-                        Query(
-                            "sum by (gen_ai_request_model) (ragmesh_generator_requests_waiting{$here})",
-                            "{{gen_ai_request_model}} waiting",
-                        ),
-                        Query(
-                            "sum by (gen_ai_request_model) (ragmesh_generator_requests_active{$here})",
-                            "{{gen_ai_request_model}} active",
-                        ),
+                        _by("sum", f"evenmesh_generator_requests_{one}", _MODEL, f"{_names(_MODEL)} {one}")
+                        for one in ("waiting", "active")
                     ],
                 ),
                 Panel(
                     "Wait until the model takes a request up",
                     "Long waits mean that the model has more to do than it can: add generators or GPUs.",
                     "s",
-                    _quantiles("ragmesh_generator_queue_duration_seconds"),
+                    _quantiles("evenmesh_generator_queue_duration_seconds"),
                     lines=[(2, "red")],
                 ),
                 Panel(
@@ -357,22 +346,13 @@ MODELS: Final = Dashboard(
                     "Tokens written",
                     "By all answers together, as they are written.",
                     "short",
-                    [_rate("ragmesh_generator_tokens_written_total", "gen_ai_request_model")],
+                    [_rate("evenmesh_generator_tokens_written_total", _MODEL)],
                 ),
                 Panel(
                     "Prompt tokens",
                     "Computed, and found in the cache of encodings.",
                     "short",
-                    [
-                        Query(
-                            "sum(rate(ragmesh_generator_tokens_computed_total{$here}[$__rate_interval]))",
-                            "computed",
-                        ),
-                        Query(
-                            "sum(rate(ragmesh_generator_tokens_reused_total{$here}[$__rate_interval]))",
-                            "reused",
-                        ),
-                    ],
+                    [_total(f"evenmesh_generator_tokens_{one}_total", one) for one in ("computed", "reused")],
                     stacked=True,
                 ),
                 Panel(
@@ -380,10 +360,8 @@ MODELS: Final = Dashboard(
                     "How many answers the running batch writes at a time, on average: more is cheaper.",
                     "short",
                     [
-                        Query(
-                            "sum by (gen_ai_request_model) (rate(ragmesh_generator_step_rows_total{$here}[$__rate_interval]))"
-                            " / sum by (gen_ai_request_model) (rate(ragmesh_generator_steps_total{$here}[$__rate_interval]))",
-                            "{{gen_ai_request_model}}",
+                        _ratio(
+                            "evenmesh_generator_step_rows_total", "evenmesh_generator_steps_total", by=_MODEL
                         )
                     ],
                 ),
@@ -397,37 +375,22 @@ MODELS: Final = Dashboard(
                     "Cache of encodings",
                     "Memory taken by what models have read before.",
                     "bytes",
-                    [
-                        Query(
-                            "sum by (gen_ai_request_model) (ragmesh_generator_cache_size_bytes{$here})",
-                            "{{gen_ai_request_model}}",
-                        )
-                    ],
+                    [_by("sum", "evenmesh_generator_cache_size_bytes", _MODEL)],
                 ),
                 Panel(
                     "Ends",
                     "Requests answered, given up by their callers, and failed.",
                     "ops",
                     [
-                        Query(
-                            "sum(rate(ragmesh_generator_requests_finished_total{$here}[$__rate_interval]))",
-                            "finished",
-                        ),
-                        Query(
-                            "sum(rate(ragmesh_generator_requests_cancelled_total{$here}[$__rate_interval]))",
-                            "cancelled",
-                        ),
-                        Query(
-                            "sum(rate(ragmesh_generator_requests_failed_total{$here}[$__rate_interval]))",
-                            "failed",
-                        ),
+                        _total(f"evenmesh_generator_requests_{end}_total", end)
+                        for end in ("finished", "cancelled", "failed")
                     ],
                 ),
                 Panel(
                     "Passages judged",
                     "By the model that answers, for the reranker (RankRAG).",
                     "ops",
-                    [_rate("ragmesh_generator_passages_judged_total", "gen_ai_request_model")],
+                    [_rate("evenmesh_generator_passages_judged_total", _MODEL)],
                 ),
             ],
         ),
@@ -438,41 +401,47 @@ MODELS: Final = Dashboard(
                     "Pairs scored",
                     "Questions with passages, each second.",
                     "ops",
-                    [_rate("ragmesh_reranker_pairs_total", "reranker")],
+                    [_rate("evenmesh_reranker_pairs_total", "reranker")],
                 ),
                 Panel(
                     "Duration (p95)",
                     "Of a request, after it was let in.",
                     "s",
-                    [_p95("ragmesh_reranker_duration_seconds", "reranker")],
+                    [_p95("evenmesh_reranker_duration_seconds", "reranker")],
                 ),
                 Panel(
                     "Queue of the cross-encoder",
                     "Pairs that wait for a batch.",
                     "short",
-                    [Query("sum(ragmesh_reranker_queue_depth{$here})", "pairs")],
+                    [Query("sum(evenmesh_reranker_queue_depth{$here})", "pairs")],
                 ),
                 Panel(
                     "Wait of pairs for their batch",
                     "Long waits mean that the cross-encoder has more to do than it can.",
                     "s",
-                    _quantiles("ragmesh_reranker_queue_duration_seconds"),
+                    _quantiles("evenmesh_reranker_queue_duration_seconds"),
                     lines=[(1, "red")],
                 ),
                 Panel(
                     "Pairs of a batch",
                     "Computed together, on average.",
                     "short",
-                    [_mean("ragmesh_reranker_batch_pairs", "pairs")],
+                    [
+                        _ratio(
+                            "evenmesh_reranker_batch_pairs_sum",
+                            "evenmesh_reranker_batch_pairs_count",
+                            "pairs",
+                        )
+                    ],
                 ),
                 Panel(
                     "Pairs for each second of computing",
                     "How fast the cross-encoder is while it computes.",
                     "ops",
                     [
-                        Query(
-                            "sum(rate(ragmesh_reranker_batch_pairs_sum{$here}[$__rate_interval]))"
-                            " / sum(rate(ragmesh_reranker_batch_duration_seconds_sum{$here}[$__rate_interval]))",
+                        _ratio(
+                            "evenmesh_reranker_batch_pairs_sum",
+                            "evenmesh_reranker_batch_duration_seconds_sum",
                             "pairs/s",
                         )
                     ],
@@ -481,19 +450,14 @@ MODELS: Final = Dashboard(
                     "Model that serves",
                     "Of the agents without a version of their own.",
                     "short",
-                    [
-                        Query(
-                            "max by (instance, version, origin) (ragmesh_reranker_model_info{$here})",
-                            "{{version}}",
-                        )
-                    ],
+                    [_by("max", "evenmesh_reranker_model_info", "instance, version, origin", "{{version}}")],
                     kind="table",
                 ),
                 Panel(
                     "Age of the model",
                     "Time since its weights were made.",
                     "s",
-                    [Query("time() - max(ragmesh_reranker_model_created_timestamp_seconds{$here})")],
+                    [Query("time() - max(evenmesh_reranker_model_created_timestamp_seconds{$here})")],
                     kind="stat",
                 ),
             ],
@@ -505,31 +469,31 @@ MODELS: Final = Dashboard(
                     "Duration of a search (p95)",
                     "Scoring and ranking one query.",
                     "s",
-                    [_p95("ragmesh_retriever_search_duration_seconds", "retriever")],
+                    [_p95("evenmesh_retriever_search_duration_seconds", "retriever")],
                 ),
                 Panel(
                     "Duration of drawing (p95)",
                     "The part of a search that draws rankings.",
                     "s",
-                    [_p95("ragmesh_retriever_sample_duration_seconds", "retriever")],
+                    [_p95("evenmesh_retriever_sample_duration_seconds", "retriever")],
                 ),
                 Panel(
                     "Rankings drawn",
                     "Each second.",
                     "ops",
-                    [_rate("ragmesh_retriever_sampled_rankings_total", "retriever")],
+                    [_rate("evenmesh_retriever_sampled_rankings_total", "retriever")],
                 ),
                 Panel(
                     "Texts encoded",
                     "Queries, and passages that were ingested.",
                     "ops",
-                    [_rate("ragmesh_retriever_encoded_texts_total", "input")],
+                    [_rate("evenmesh_retriever_encoded_texts_total", "input")],
                 ),
                 Panel(
                     "Duration of encoding (p95)",
                     "Of one batch of the dense encoder.",
                     "s",
-                    [_p95("ragmesh_retriever_encode_duration_seconds", "input")],
+                    [_p95("evenmesh_retriever_encode_duration_seconds", "input")],
                 ),
             ],
         ),
@@ -540,25 +504,19 @@ MODELS: Final = Dashboard(
                     "Requests that wait for the running batch",
                     "Behind Triton's own queue. Empty without a Triton server.",
                     "short",
-                    [Query("sum by (model) (ragmesh_generator_waiting{$here})", "{{model}}")],
+                    [_by("sum", "evenmesh_generator_waiting", "model")],
                 ),
                 Panel(
                     "Mean wait in Triton's queue",
                     "Each request, in microseconds. Empty without a Triton server.",
                     "µs",
-                    [
-                        Query(
-                            "sum by (model) (rate(nv_inference_queue_duration_us{$here}[$__rate_interval]))"
-                            " / sum by (model) (rate(nv_inference_request_success{$here}[$__rate_interval]))",
-                            "{{model}}",
-                        )
-                    ],
+                    [_ratio("nv_inference_queue_duration_us", "nv_inference_request_success", by="model")],
                 ),
                 Panel(
                     "Tokens written",
                     "By each model of the Triton servers. Empty without a Triton server.",
                     "short",
-                    [_rate("ragmesh_generator_written_tokens_total", "model")],
+                    [_rate("evenmesh_generator_written_tokens_total", "model")],
                 ),
             ],
         ),
@@ -573,10 +531,10 @@ def _series(metric: str) -> Query:
 
 
 FAIRNESS: Final = Dashboard(
-    uid="ragmesh-fairness",
-    title="ragmesh: fairness",
+    uid="evenmesh-fairness",
+    title="evenmesh: fairness",
     description="Who was shown to the models in the last hour, and how useful the answers were.",
-    choices=[("collection", "Collection", "label_values(ragmesh_fairness_observations, collection)")],
+    choices=[("collection", "Collection", "label_values(evenmesh_fairness_observations, collection)")],
     rows=[
         Row(
             "Exposure",
@@ -585,7 +543,7 @@ FAIRNESS: Final = Dashboard(
                     "Disparity (EE-D, normalised)",
                     "0: all candidates get the same exposure; 1: one ranking for all. Lower α is fairer.",
                     "percentunit",
-                    [_series("series:ragmesh_fairness_ee_d_norm:mean")],
+                    [_series("series:evenmesh_fairness_ee_d_norm:mean")],
                     width=12,
                     lines=[(0.9, "red")],
                     most=1,
@@ -596,8 +554,8 @@ FAIRNESS: Final = Dashboard(
                     "short",
                     [
                         Query(
-                            f"series:ragmesh_fairness_ee_d_norm:mean{{{_OF}}}"
-                            f" - series:ragmesh_fairness_ee_d_norm:avg1d{{{_OF}}}",
+                            f"series:evenmesh_fairness_ee_d_norm:mean{{{_OF}}}"
+                            f" - series:evenmesh_fairness_ee_d_norm:avg1d{{{_OF}}}",
                             _SERIES,
                         )
                     ],
@@ -608,7 +566,7 @@ FAIRNESS: Final = Dashboard(
                     "Providers: least over most exposed",
                     "1: providers get the same; 0: one gets nothing.",
                     "percentunit",
-                    [_series("series:ragmesh_fairness_provider_exposure_ratio:mean")],
+                    [_series("series:evenmesh_fairness_provider_exposure_ratio:mean")],
                     width=12,
                     most=1,
                 ),
@@ -618,7 +576,7 @@ FAIRNESS: Final = Dashboard(
                     "percentunit",
                     [
                         Query(
-                            f"avg by (collection, provider) (ragmesh_fairness_provider_exposure_share{{{_OF}}})",
+                            f"avg by (collection, provider) (evenmesh_fairness_provider_exposure_share{{{_OF}}})",
                             "{{collection}} {{provider}}",
                         )
                     ],
@@ -630,7 +588,7 @@ FAIRNESS: Final = Dashboard(
                     "Exposure of what is useful (EE-R, normalised)",
                     "Where asks name useful passages.",
                     "percentunit",
-                    [_series("ragmesh_fairness_ee_r_norm")],
+                    [_series("evenmesh_fairness_ee_r_norm")],
                     width=12,
                     most=1,
                 ),
@@ -638,7 +596,7 @@ FAIRNESS: Final = Dashboard(
                     "Disparity (EE-D), not normalised",
                     "Sum of squared exposures, averaged over the window.",
                     "short",
-                    [_series("ragmesh_fairness_ee_d")],
+                    [_series("evenmesh_fairness_ee_d")],
                     width=12,
                 ),
             ],
@@ -650,7 +608,7 @@ FAIRNESS: Final = Dashboard(
                     "Expected utility",
                     "Where asks bring references, [0, 1].",
                     "percentunit",
-                    [_series("series:ragmesh_fairness_expected_utility:mean")],
+                    [_series("series:evenmesh_fairness_expected_utility:mean")],
                     width=12,
                     most=1,
                 ),
@@ -660,8 +618,8 @@ FAIRNESS: Final = Dashboard(
                     "percentunit",
                     [
                         Query(
-                            f"series:ragmesh_fairness_expected_utility:mean{{{_OF}}}"
-                            f" / series:ragmesh_fairness_expected_utility:avg1d{{{_OF}}}",
+                            f"series:evenmesh_fairness_expected_utility:mean{{{_OF}}}"
+                            f" / series:evenmesh_fairness_expected_utility:avg1d{{{_OF}}}",
                             _SERIES,
                         )
                     ],
@@ -672,7 +630,7 @@ FAIRNESS: Final = Dashboard(
                     "Of ensembles: share of the other answers that agree with the one that won.",
                     "percentunit",
                     # Of no one collection: each expression names its own.
-                    [Query("ragmesh_fairness_vote_agreement{$here}", "{{retriever}} {{generator}}")],
+                    [_gauge("evenmesh_fairness_vote_agreement", "{{retriever}} {{generator}}")],
                     width=12,
                     most=1,
                 ),
@@ -680,7 +638,7 @@ FAIRNESS: Final = Dashboard(
                     "Observations in the window",
                     "What the means are of: few make them wander.",
                     "short",
-                    [_series("series:ragmesh_fairness_observations:sum")],
+                    [_series("series:evenmesh_fairness_observations:sum")],
                     width=12,
                 ),
             ],
@@ -689,8 +647,8 @@ FAIRNESS: Final = Dashboard(
 )
 
 DATA: Final = Dashboard(
-    uid="ragmesh-data",
-    title="ragmesh: data",
+    uid="evenmesh-data",
+    title="evenmesh: data",
     description="Collections, feedback, and the way of observations to the evaluator.",
     rows=[
         Row(
@@ -700,20 +658,20 @@ DATA: Final = Dashboard(
                     "Outbox",
                     "Observations that the evaluator has not acknowledged.",
                     "short",
-                    [Query("ragmesh_outbox_depth{$here}", "{{instance}}")],
+                    [_gauge("evenmesh_outbox_depth", "{{instance}}")],
                 ),
                 Panel(
                     "Outbox, as a share of what fits",
                     "What does not fit is lost.",
                     "percentunit",
-                    [Query("instance:ragmesh_outbox_filled:ratio{$here}", "{{instance}}")],
+                    [_gauge("instance:evenmesh_outbox_filled:ratio", "{{instance}}")],
                     lines=[(0.5, "red")],
                 ),
                 Panel(
                     "Age of the oldest in the outbox",
                     "0 when it is empty.",
                     "s",
-                    [Query("ragmesh_outbox_oldest_age_seconds{$here}", "{{instance}}")],
+                    [_gauge("evenmesh_outbox_oldest_age_seconds", "{{instance}}")],
                     lines=[(300, "red")],
                 ),
                 Panel(
@@ -721,34 +679,30 @@ DATA: Final = Dashboard(
                     "Set aside is what the evaluator will never take; lost is what did not fit.",
                     "ops",
                     [
-                        Query(
-                            "sum(rate(ragmesh_outbox_delivered_total{$here}[$__rate_interval]))", "delivered"
-                        ),
-                        Query(
-                            "sum(rate(ragmesh_outbox_refused_total{$here}[$__rate_interval]))", "set aside"
-                        ),
-                        Query("sum(rate(ragmesh_outbox_dropped_total{$here}[$__rate_interval]))", "lost"),
+                        _total("evenmesh_outbox_delivered_total", "delivered"),
+                        _total("evenmesh_outbox_refused_total", "set aside"),
+                        _total("evenmesh_outbox_dropped_total", "lost"),
                     ],
                 ),
                 Panel(
                     "Taken in by the evaluator",
                     "New ones, ones it had already, and ones it refused.",
                     "ops",
-                    [_rate("ragmesh_evaluator_observations_total", "outcome")],
+                    [_rate("evenmesh_evaluator_observations_total", "outcome")],
                     stacked=True,
                 ),
                 Panel(
                     "Lag",
                     "From an ask's end until it is counted.",
                     "s",
-                    _quantiles("ragmesh_evaluator_lag_seconds"),
+                    _quantiles("evenmesh_evaluator_lag_seconds"),
                     lines=[(60, "red")],
                 ),
                 Panel(
                     "Backlog of the evaluator",
                     "Received and not yet durable.",
                     "short",
-                    [Query("ragmesh_evaluator_backlog{$here}", "{{instance}}")],
+                    [_gauge("evenmesh_evaluator_backlog", "{{instance}}")],
                 ),
             ],
         ),
@@ -759,26 +713,26 @@ DATA: Final = Dashboard(
                     "Passages",
                     "Of the largest collections.",
                     "short",
-                    [Query("ragmesh_retriever_collection_passages{$here}", "{{tenant}}/{{collection}}")],
+                    [_gauge("evenmesh_retriever_collection_passages", _COLLECTION)],
                 ),
                 Panel(
                     "Size on disk",
                     "Of the largest collections.",
                     "bytes",
-                    [Query("ragmesh_retriever_collection_size_bytes{$here}", "{{tenant}}/{{collection}}")],
+                    [_gauge("evenmesh_retriever_collection_size_bytes", _COLLECTION)],
                 ),
                 Panel(
                     "Passages with a vector",
                     "The others are found by their words alone.",
                     "percentunit",
-                    [Query("ragmesh_retriever_collection_embedded{$here}", "{{tenant}}/{{collection}}")],
+                    [_gauge("evenmesh_retriever_collection_embedded", _COLLECTION)],
                     most=1,
                 ),
                 Panel(
                     "Passages gone and still on disk",
                     "Merging frees them.",
                     "short",
-                    [Query("ragmesh_retriever_collection_tombstones{$here}", "{{tenant}}/{{collection}}")],
+                    [_gauge("evenmesh_retriever_collection_tombstones", _COLLECTION)],
                 ),
                 Panel(
                     "Since the last change",
@@ -786,7 +740,7 @@ DATA: Final = Dashboard(
                     "s",
                     [
                         Query(
-                            "time() - ragmesh_retriever_collection_updated_timestamp_seconds{$here}",
+                            "time() - evenmesh_retriever_collection_updated_timestamp_seconds{$here}",
                             "{{tenant}}/{{collection}}",
                         )
                     ],
@@ -797,7 +751,7 @@ DATA: Final = Dashboard(
                     "short",
                     [
                         Query(
-                            "max by (instance, tenant, collection, version, encoder) (ragmesh_retriever_collection_info{$here})"
+                            "max by (instance, tenant, collection, version, encoder) (evenmesh_retriever_collection_info{$here})"
                         )
                     ],
                     kind="table",
@@ -806,7 +760,7 @@ DATA: Final = Dashboard(
                     "Collections",
                     "Served by the retrievers.",
                     "short",
-                    [Query("sum(ragmesh_retriever_collections{$here})")],
+                    [Query("sum(evenmesh_retriever_collections{$here})")],
                     kind="stat",
                 ),
             ],
@@ -818,20 +772,20 @@ DATA: Final = Dashboard(
                     "Taken in",
                     "New items, ones that were there already, and refused ones.",
                     "ops",
-                    [_rate("ragmesh_reranker_feedback_total", "outcome")],
+                    [_rate("evenmesh_reranker_feedback_total", "outcome")],
                     stacked=True,
                 ),
                 Panel(
                     "Stored",
                     "Items of all tenants.",
                     "short",
-                    [Query("ragmesh_reranker_feedback_stored{$here}", "{{instance}}")],
+                    [_gauge("evenmesh_reranker_feedback_stored", "{{instance}}")],
                 ),
                 Panel(
                     "Newest feedback over the model",
                     "How much later the newest item came than the model was made: it has not learned from that.",
                     "s",
-                    [Query("instance:ragmesh_reranker_model_behind_feedback:seconds{$here}", "{{instance}}")],
+                    [_gauge("instance:evenmesh_reranker_model_behind_feedback:seconds", "{{instance}}")],
                     lines=[(14 * 86_400, "red")],
                 ),
             ],

@@ -80,12 +80,12 @@ class Dashboard:
     choices: Sequence[tuple[str, str, str]] = ()
 
     def json(self) -> dict[str, Any]:
-        """The document that Grafana reads."""
+        """Return the document that Grafana reads."""
         return {
             "uid": self.uid,
             "title": self.title,
             "description": self.description,
-            "tags": ["ragmesh"],
+            "tags": ["evenmesh"],
             "schemaVersion": SCHEMA_VERSION,
             "version": 1,
             "editable": True,
@@ -97,8 +97,8 @@ class Dashboard:
             "links": [
                 {
                     "type": "dashboards",
-                    "title": "ragmesh",
-                    "tags": ["ragmesh"],
+                    "title": "evenmesh",
+                    "tags": ["evenmesh"],
                     "asDropdown": False,
                     "includeVars": True,
                     "keepTime": True,
@@ -135,7 +135,7 @@ _ALERTS: Final = {
     "enable": True,
     "hide": False,
     "iconColor": "red",
-    "expr": 'ALERTS{alertname=~"Ragmesh.+", alertstate="firing"}',
+    "expr": 'ALERTS{alertname=~"Evenmesh.+", alertstate="firing"}',
     "titleFormat": "{{alertname}}",
     "textFormat": "{{severity}} {{service_name}}{{job}} {{collection}}",
 }

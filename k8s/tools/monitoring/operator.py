@@ -25,14 +25,14 @@ _Dumper.add_representer(str, _text)
 
 
 def prometheus_rule(files: Sequence[Path]) -> str:
-    """The PrometheusRule with all groups of these rule files, as YAML."""
+    """Return the PrometheusRule with all groups of these rule files, as YAML."""
     groups: list[Any] = []
     for path in files:
         groups += yaml.safe_load(path.read_text(encoding="utf-8"))["groups"]
     document = {
         "apiVersion": "monitoring.coreos.com/v1",
         "kind": "PrometheusRule",
-        "metadata": {"name": "ragmesh", "labels": {"app.kubernetes.io/name": "ragmesh"}},
+        "metadata": {"name": "evenmesh", "labels": {"app.kubernetes.io/name": "evenmesh"}},
         "spec": {"groups": groups},
     }
     return _HEAD + yaml.dump(document, Dumper=_Dumper, sort_keys=False, width=120, allow_unicode=True)

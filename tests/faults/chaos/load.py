@@ -10,9 +10,10 @@ from typing import Final
 
 import grpc
 
-from ragmesh import Addresses, AsyncClient, Degraded, Done, MeshError, Passage, demo
-from ragmesh.feedback import Feedback
-from ragmesh.request import Agent
+from evenmesh import Addresses, AsyncClient, Degraded, Done, MeshError, Passage
+from evenmesh.types.feedback import Feedback
+from evenmesh.types.request import Agent
+from evenmesh_studies import demo
 
 ASKERS: Final = 4
 GIVERS: Final = 2

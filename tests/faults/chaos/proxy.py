@@ -68,7 +68,7 @@ class Proxy:
             link.cut()
 
     def fall_silent(self) -> None:
-        """Forgets all connections: nothing passes any more, and nobody is told."""
+        """Forgets all connections: nothing passes any more, and nobody is reported."""
         for link in self._links:
             link.silent = True
 
@@ -96,7 +96,7 @@ class Proxy:
         back = asyncio.create_task(self._pump(link, other_reader, writer))
         try:
             await asyncio.wait((there, back), return_when=asyncio.FIRST_COMPLETED)
-            if link.silent:  # the other side is not told
+            if link.silent:  # the other side is not informed
                 await asyncio.wait((there, back))
         finally:
             there.cancel()

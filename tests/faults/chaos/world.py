@@ -11,13 +11,13 @@ from typing import Self
 import psutil
 from sqlalchemy import make_url
 
-from ragmesh import Addresses
+from evenmesh import Addresses
 from tests.faults.chaos.faults import DATABASE, SERVICES, Fault
 from tests.faults.chaos.proxy import Proxy
-from tests.killable import Killable
-from tests.postgres import Postgres
+from tests.support.killable import Killable
+from tests.support.postgres import Postgres
 
-MODULES = {name: "orchestrator" if name == "orchestrator" else f"services.{name}" for name in SERVICES}
+MODULES = {name: f"evenmesh_{name}" for name in SERVICES}
 
 
 class World:
@@ -70,9 +70,9 @@ class World:
             service.also(OMP_NUM_THREADS="1")
             self.services[name] = service
             self.proxies[name] = await self._stack.enter_async_context(Proxy(service.address))
-        self.services["reranker"].also(RAGMESH_RERANKER_GENERATOR_TARGET=self.proxies["generator"].address)
+        self.services["reranker"].also(EVENMESH_RERANKER_GENERATOR_TARGET=self.proxies["generator"].address)
         for name in ("retriever", "reranker", "generator", "evaluator"):
-            target = {f"RAGMESH_ORCHESTRATOR_{name.upper()}_TARGET": self.proxies[name].address}
+            target = {f"EVENMESH_ORCHESTRATOR_{name.upper()}_TARGET": self.proxies[name].address}
             self.services["orchestrator"].also(**target)
         await asyncio.gather(*(service.start() for service in self.services.values()))
 

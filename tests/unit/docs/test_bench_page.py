@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 import typer
 
-from ragmesh.bench.report import CAPTIONS
-from ragmesh.cli.bench import bench
+from evenmesh_studies.commands.load import bench
+from evenmesh_studies.load.reporting.report import CAPTIONS
 
-DOCS = Path(__file__).parents[3] / "docs"
+DOCS = Path(__file__).parents[3] / "docs" / "operate"
 PARTS = {
     "bench.md": ("ramp", "rerank-generate", "depth", "concurrency", "front"),
     "capacity.md": ("capacity",),
@@ -23,7 +23,7 @@ def test_its_commands_are_those_there_are(page: str) -> None:
     commands = [
         shlex.split(line, comments=True)[2:]
         for line in text.splitlines()
-        if line.startswith("ragmesh bench ")
+        if line.startswith("evenmesh bench ")
     ]
     assert commands
     known = typer.main.get_command(bench()).commands  # type: ignore[attr-defined]

@@ -1,4 +1,4 @@
-"""What docs/conversations.md says of settings, targets and commands is so."""
+"""What docs/guides/conversations.md says of settings, targets and commands is so."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from typing import cast
 import pytest
 import typer
 
-from orchestrator.settings import OrchestratorSettings
-from ragmesh.cli import application
-from ragmesh.cli.targets import read_target
-from ragmesh.client import Client
-from ragmesh.passage import Passage
+from evenmesh import Client
+from evenmesh.commands import application
+from evenmesh.commands.targets import read_target
+from evenmesh.types.passage import Passage
+from evenmesh_orchestrator.settings import OrchestratorSettings
 
-PAGE = (Path(__file__).parents[3] / "docs" / "conversations.md").read_text(encoding="utf-8")
-SETTINGS = dict(re.findall(r"^\| `RAGMESH_ORCHESTRATOR_(\w+)` \| ([\d,]+) \|", PAGE, re.MULTILINE))
+PAGE = (Path(__file__).parents[3] / "docs" / "guides" / "conversations.md").read_text(encoding="utf-8")
+SETTINGS = dict(re.findall(r"^\| `EVENMESH_ORCHESTRATOR_(\w+)` \| ([\d,]+) \|", PAGE, re.MULTILINE))
 SPECS = [
     spec
     for row in re.findall(r"^\| (`.*`) \| (?:the collection|these|ordered)", PAGE, re.MULTILINE)
@@ -47,7 +47,7 @@ def test_the_page_has_targets() -> None:
     assert len(SPECS) == 5
 
 
-@pytest.mark.parametrize("line", re.findall(r"ragmesh ((?:chat|harvest) [^\n#|]+)", PAGE))
+@pytest.mark.parametrize("line", re.findall(r"evenmesh ((?:chat|harvest) [^\n#|]+)", PAGE))
 def test_the_options_of_its_commands_are_there(line: str) -> None:
     name, *words = line.split()
     commands = typer.main.get_command(application()).commands  # type: ignore[attr-defined]

@@ -1,4 +1,4 @@
-"""The commands of docs/deploy.md exist with the options that they are given, and what it lists is there."""
+"""The commands of docs/operate/deploy.md exist with the options that they are given, and what it lists is there."""
 
 from __future__ import annotations
 
@@ -9,18 +9,18 @@ from pathlib import Path
 import pytest
 import yaml
 
-from tests.manifests import ORDER, SECRETS, SERVICES, build
-from tests.pages import assert_kubectl_has, assert_ragmesh_has, blocks, commands
+from tests.support.manifests import ORDER, SECRETS, SERVICES, build
+from tests.support.pages import assert_evenmesh_has, assert_kubectl_has, blocks, commands
 
 ROOT = Path(__file__).parents[3]
-PAGE = (ROOT / "docs" / "deploy.md").read_text(encoding="utf-8")
+PAGE = (ROOT / "docs" / "operate" / "deploy.md").read_text(encoding="utf-8")
 WELL_FORMED = {"docker", "kind", "helm", "openssl", "base64", "cat", "cp", "python3", "/tmp/checkov/bin/pip"}  # noqa: S108
 """Programs that are not here: their lines are only read as a shell would."""
 WELL_FORMED |= {"/tmp/checkov/bin/checkov"}  # noqa: S108
 
 COMMANDS = [words for block in blocks(PAGE) for words in commands(block)]
 KUBECTL = sorted({" ".join(words[1:]) for words in COMMANDS if words[0] == "kubectl"})
-RAGMESH = sorted({shlex.join(words[1:]) for words in COMMANDS if words[0] == "ragmesh"})
+EVENMESH = sorted({shlex.join(words[1:]) for words in COMMANDS if words[0] == "evenmesh"})
 
 
 def test_a_block_is_read_as_a_shell_reads_it() -> None:
@@ -34,9 +34,9 @@ def test_a_block_is_read_as_a_shell_reads_it() -> None:
 
 
 def test_every_program_is_known() -> None:
-    assert {words[0] for words in COMMANDS} <= WELL_FORMED | {"kubectl", "ragmesh"}
+    assert {words[0] for words in COMMANDS} <= WELL_FORMED | {"kubectl", "evenmesh"}
     assert len(KUBECTL) > 20
-    assert len(RAGMESH) >= 5
+    assert len(EVENMESH) >= 5
 
 
 @pytest.mark.parametrize("line", KUBECTL)
@@ -44,9 +44,9 @@ def test_kubectl_has_the_command_and_its_options(line: str) -> None:
     assert_kubectl_has(line.split())
 
 
-@pytest.mark.parametrize("line", RAGMESH)
-def test_ragmesh_can_read_the_command(line: str) -> None:
-    assert_ragmesh_has(shlex.split(line))
+@pytest.mark.parametrize("line", EVENMESH)
+def test_evenmesh_can_read_the_command(line: str) -> None:
+    assert_evenmesh_has(shlex.split(line))
 
 
 def test_the_files_of_the_page_are_there() -> None:
@@ -56,7 +56,7 @@ def test_the_files_of_the_page_are_there() -> None:
             path = path.replace("mine", "prod")
         assert (ROOT / path).exists(), path
     for link in re.findall(r"\]\((?!http)([\w./-]+)", PAGE):
-        assert (ROOT / "docs" / link).exists(), link
+        assert (ROOT / "docs/operate" / link).exists(), link
 
 
 def test_anchors_lead_somewhere() -> None:
@@ -82,7 +82,7 @@ def test_images_are_those_of_the_overlays() -> None:
         for container in workload.every_container
         if "example" in container["image"]
     }
-    assert pulled == {f"registry.example.com/ragmesh/{name}:0.1.0" for name in (*SERVICES, "triton")}
+    assert pulled == {f"registry.example.com/evenmesh/{name}:0.1.0" for name in (*SERVICES, "triton")}
     loaded = {word for words in COMMANDS if words[:2] == ["kind", "load"] for word in words if ":" in word}
     local = {one.containers[0]["image"] for one in build("dev").workloads()}
     assert loaded == local
@@ -94,7 +94,7 @@ def test_secrets_are_made_with_what_the_pods_read() -> None:
         name: set(re.findall(r"--from-(?:literal|file)=([\w.-]+)", rest))
         for name, rest in re.findall(r"create secret generic (\S+)((?: --from-\S+)+)", text)
     }
-    assert made["ragmesh-keys"] == {"keys.toml"}
+    assert made["evenmesh-keys"] == {"keys.toml"}
     for name, key in SECRETS:
         assert key in made[name]
     (mounted,) = (
@@ -103,9 +103,9 @@ def test_secrets_are_made_with_what_the_pods_read() -> None:
         if "secret" in volume
         for item in volume["secret"]["items"]
     )
-    assert mounted in made["ragmesh-postgres"]
-    keys = build("prod").workload("retriever").environment()["RAGMESH_API_KEYS"]
-    assert Path(keys).name in made["ragmesh-keys"]
+    assert mounted in made["evenmesh-postgres"]
+    keys = build("prod").workload("retriever").environment()["EVENMESH_API_KEYS"]
+    assert Path(keys).name in made["evenmesh-keys"]
 
 
 def test_the_loader_holds_the_audits_volumes() -> None:

@@ -1,4 +1,4 @@
-"""What docs/expressions.md writes can be read: its expressions, settings, errors and filters."""
+"""What docs/guides/expressions.md writes can be read: its expressions, settings, errors and filters."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.expressions.parser import ExpressionError, parse
-from orchestrator.expressions.sources import Catalogue, SourceDefinition
-from ragmesh.cli.filters import filter_of
-from services.retriever.backends.web.settings import WebSourceSettings
+from evenmesh.commands.filters import filter_of
+from evenmesh_orchestrator.expressions.parser import ExpressionError, parse
+from evenmesh_orchestrator.expressions.sources import Catalogue, SourceDefinition
+from evenmesh_retriever.backends.web.settings import WebSourceSettings
 
-PAGE = (Path(__file__).parents[3] / "docs" / "expressions.md").read_text(encoding="utf-8")
+PAGE = (Path(__file__).parents[3] / "docs" / "guides" / "expressions.md").read_text(encoding="utf-8")
 BLOCKS = re.findall(r"^```(\w*)\n(.*?)^```", PAGE, re.MULTILINE | re.DOTALL)
 SOURCES, WEB = (json.loads(text) for kind, text in BLOCKS if kind == "json")
 CATALOGUE = Catalogue({name: SourceDefinition(**one) for name, one in SOURCES.items()})
@@ -25,7 +25,7 @@ CATALOGUE = Catalogue({name: SourceDefinition(**one) for name, one in SOURCES.it
 @pytest.mark.parametrize("expression", EXPRESSIONS)
 def test_expressions_can_be_run_with_the_sources_of_the_page(expression: str) -> None:
     assert str(parse(expression)) == expression
-    assert CATALOGUE.read(expression).most <= 100
+    assert CATALOGUE.read(expression).max_passages <= 100
 
 
 def test_hb_is_what_the_page_says_it_stands_for() -> None:
@@ -35,7 +35,7 @@ def test_hb_is_what_the_page_says_it_stands_for() -> None:
 
 
 def test_errors_are_what_is_said() -> None:
-    for text, told in (
+    for text, reported in (
         ("SE@2@RR", "column 5: expected &, @CP or the end, got '@RR'"),
         ("SE@10@RR", "column 6: expected &, @CP or the end, got '@RR'"),
         ("Wiki@5@RR", "column 7: expected &, @CP or the end, got '@RR'"),
@@ -43,9 +43,9 @@ def test_errors_are_what_is_said() -> None:
     ):
         with pytest.raises(ExpressionError) as caught:
             CATALOGUE.read(text)
-        assert str(caught.value) == told
+        assert str(caught.value) == reported
     assert "expression: column 7: expected &, @CP or the end, got '@RR'" in PAGE
-    assert told in PAGE
+    assert reported in PAGE
 
 
 def test_web_sources_and_their_defaults() -> None:
@@ -59,5 +59,5 @@ def test_web_sources_and_their_defaults() -> None:
 
 
 def test_filters_of_the_command_line() -> None:
-    (line,) = (line for line in PAGE.splitlines() if line.startswith("ragmesh ask --filter"))
+    (line,) = (line for line in PAGE.splitlines() if line.startswith("evenmesh ask --filter"))
     assert set(filter_of(re.findall(r"--filter (\S+)", line)) or ()) == {"provider", "date", "year"}

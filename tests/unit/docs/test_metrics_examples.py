@@ -1,4 +1,4 @@
-"""The examples of docs/metrics.md give what the page says, section by section."""
+"""The examples of docs/science/metrics.md give what the page says, section by section."""
 
 import doctest
 import re
@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[3]
-PAGE = ROOT / "docs" / "metrics.md"
+PAGE = ROOT / "docs" / "science" / "metrics.md"
 # Fences would count as expected output; blank lines in their place keep the line numbers.
 TEXT = re.sub(r"^```\w*$", "", PAGE.read_text(encoding="utf-8"), flags=re.MULTILINE)
 STARTS = [match.start() for match in re.finditer(r"^## ", TEXT, flags=re.MULTILINE)]
@@ -38,7 +38,7 @@ def test_a_section_says_where_it_comes_from_and_what_was_chosen(name):
 
 def test_the_tests_named_in_the_mutation_table_exist():
     named = set(re.findall(r"\| `(test_\w+)` \|$", SECTIONS[TESTED][1], flags=re.MULTILINE))
-    sources = (ROOT / "tests" / "unit" / "ragcore").rglob("test_*.py")
+    sources = (ROOT / "tests" / "unit" / "core").rglob("test_*.py")
     written = {
         name for path in sources for name in re.findall(r"^def (test_\w+)", path.read_text("utf-8"), re.M)
     }

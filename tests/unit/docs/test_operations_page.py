@@ -1,30 +1,30 @@
-"""docs/operations.md has a page for each alert, and what it tells a reader to type and to ask for exists."""
+"""docs/operate/operations.md has a page for each alert, and what it tells a reader to type and to ask for exists."""
 
 from __future__ import annotations
 
 import re
 import shlex
-import shutil
 import subprocess
 from pathlib import Path
 
 import pytest
 import yaml
 
+from evenmesh_evaluator.settings import EvaluatorSettings
+from evenmesh_generator.settings import GeneratorSettings
+from evenmesh_kit.settings import variable
+from evenmesh_orchestrator.settings import OrchestratorSettings
+from evenmesh_reranker.settings import RerankerSettings
+from evenmesh_retriever.settings import RetrieverSettings
 from k8s.tools.monitoring.__main__ import COMPONENT
 from k8s.tools.monitoring.dashboards import DASHBOARDS
-from meshkit.settings import variable
-from orchestrator.settings import OrchestratorSettings
-from services.evaluator.settings import EvaluatorSettings
-from services.generator.settings import GeneratorSettings
-from services.reranker.settings import RerankerSettings
-from services.retriever.settings import RetrieverSettings
-from tests.manifests import build
-from tests.pages import assert_kubectl_has, assert_ragmesh_has, blocks, commands, inline
-from tests.promql import asked
+from tests.support.manifests import build
+from tests.support.pages import assert_evenmesh_has, assert_kubectl_has, blocks, commands, inline
+from tests.support.programs import required
+from tests.support.promql import asked
 
 ROOT = Path(__file__).parents[3]
-PAGE = (ROOT / "docs" / "operations.md").read_text(encoding="utf-8")
+PAGE = (ROOT / "docs" / "operate" / "operations.md").read_text(encoding="utf-8")
 RULES = [
     rule
     for path in sorted((COMPONENT / "rules").glob("*.yaml"))
@@ -33,15 +33,15 @@ RULES = [
 ]
 ALERTS = sorted({rule["alert"] for rule in RULES if "alert" in rule})
 COMMANDS = [words for block in blocks(PAGE) for words in commands(block)]
-TYPED = [*COMMANDS, *inline(PAGE, "ragmesh", "kubectl")]
+TYPED = [*COMMANDS, *inline(PAGE, "evenmesh", "kubectl")]
 KUBECTL = sorted({shlex.join(words[1:]) for words in TYPED if words[0] == "kubectl"})
-RAGMESH = sorted({shlex.join(words[1:]) for words in TYPED if words[0] == "ragmesh"})
+EVENMESH = sorted({shlex.join(words[1:]) for words in TYPED if words[0] == "evenmesh"})
 QUERIES = sorted({line for block in blocks(PAGE, "promql") for line in block.splitlines()})
 SERVICES = (OrchestratorSettings, RetrieverSettings, RerankerSettings, GeneratorSettings, EvaluatorSettings)
 
 
 def sections() -> dict[str, str]:
-    parts = re.split(r"^### (Ragmesh\w+)$", PAGE, flags=re.MULTILINE)
+    parts = re.split(r"^### (Evenmesh\w+)$", PAGE, flags=re.MULTILINE)
     return dict(zip(parts[1::2], parts[2::2], strict=True))
 
 
@@ -57,15 +57,15 @@ def test_each_alert_has_a_section_and_no_other_has_one() -> None:
 @pytest.mark.parametrize("name", ALERTS)
 def test_a_section_says_what_it_means_and_what_to_do(name: str) -> None:
     text = sections()[name]
-    told = re.findall(r"^\*\*(Means|Impact|Look|Do|Over)\b", text, re.MULTILINE)
-    assert told == ["Means", "Impact", "Look", "Do", "Over"]
+    reported = re.findall(r"^\*\*(Means|Impact|Look|Do|Over)\b", text, re.MULTILINE)
+    assert reported == ["Means", "Impact", "Look", "Do", "Over"]
     assert blocks(text) or blocks(text, "promql"), "how to look is something that can be typed"
 
 
 def test_every_program_is_known() -> None:
-    assert {words[0] for words in COMMANDS} <= {"ragmesh", "kubectl", "helm", "prometheus", "promtool"}
+    assert {words[0] for words in COMMANDS} <= {"evenmesh", "kubectl", "helm", "prometheus", "promtool"}
     assert len(KUBECTL) > 20
-    assert len(RAGMESH) > 10
+    assert len(EVENMESH) > 10
 
 
 @pytest.mark.parametrize("line", KUBECTL)
@@ -73,25 +73,24 @@ def test_kubectl_has_the_command_and_its_options(line: str) -> None:
     assert_kubectl_has(shlex.split(line))
 
 
-@pytest.mark.parametrize("line", RAGMESH)
-def test_ragmesh_can_read_the_command(line: str) -> None:
-    assert_ragmesh_has(shlex.split(line))
+@pytest.mark.parametrize("line", EVENMESH)
+def test_evenmesh_can_read_the_command(line: str) -> None:
+    assert_evenmesh_has(shlex.split(line))
 
 
 def test_prometheus_has_the_options() -> None:
-    if shutil.which("prometheus") is None:
-        pytest.skip("prometheus is not installed: it is Debian's package of that name")
+    required("prometheus")
     (words,) = ([*one[1:]] for one in COMMANDS if one[0] == "prometheus")
-    told = subprocess.run(["prometheus", "--help"], capture_output=True, text=True, timeout=60)
-    known = set(re.findall(r"(--[a-z.-]*[a-z])", told.stdout + told.stderr))
+    reported = subprocess.run(["prometheus", "--help"], capture_output=True, text=True, timeout=60)
+    known = set(re.findall(r"(--[a-z.-]*[a-z])", reported.stdout + reported.stderr))
     assert {word.split("=")[0] for word in words} <= known
-    told = subprocess.run(
+    reported = subprocess.run(
         ["promtool", "check", "config", ROOT / "k8s" / "tools" / "prometheus.yaml"],
         capture_output=True,
         text=True,
         timeout=60,
     )
-    assert told.returncode == 0, told.stderr
+    assert reported.returncode == 0, reported.stderr
 
 
 def test_pods_and_workloads_that_are_named_are_there() -> None:
@@ -105,8 +104,7 @@ def test_pods_and_workloads_that_are_named_are_there() -> None:
 
 
 def test_expressions_are_read_by_promtool(tmp_path: Path) -> None:
-    if shutil.which("promtool") is None:
-        pytest.skip("promtool is not installed: it comes with Debian's package prometheus")
+    required("promtool")
     queries = [*QUERIES, *(words[-1] for words in COMMANDS if words[:3] == ["promtool", "query", "instant"])]
     rules = [{"record": f"page:query:{place}", "expr": query} for place, query in enumerate(queries)]
     (tmp_path / "rules.yaml").write_text(yaml.safe_dump({"groups": [{"name": "page", "rules": rules}]}))
@@ -142,8 +140,8 @@ def test_the_table_of_burn_rates_is_what_the_rules_say() -> None:
     for severity, window, factor, failed, slow in rows:
         long = window.replace("days", "d").replace("day", "d").replace(" ", "")
         for name, budget, share in (
-            ("RagmeshAskErrorBudgetBurn", "0.005", failed),
-            ("RagmeshAskLatencyBudgetBurn", "0.05", slow),
+            ("EvenmeshAskErrorBudgetBurn", "0.005", failed),
+            ("EvenmeshAskLatencyBudgetBurn", "0.05", slow),
         ):
             (rule,) = (one for one in RULES if one.get("alert") == name and one["labels"]["long"] == long)
             assert rule["labels"]["severity"] == severity
@@ -153,18 +151,18 @@ def test_the_table_of_burn_rates_is_what_the_rules_say() -> None:
 
 def test_variables_and_files_are_there() -> None:
     known = {variable(settings, field) for settings in SERVICES for field in settings.model_fields}
-    for name in re.findall(r"\b(RAGMESH_(?:ORCHESTRATOR|RETRIEVER|RERANKER|GENERATOR|EVALUATOR)_\w+)", PAGE):
+    for name in re.findall(r"\b(EVENMESH_(?:ORCHESTRATOR|RETRIEVER|RERANKER|GENERATOR|EVALUATOR)_\w+)", PAGE):
         assert name in known, name
     for path in re.findall(r"\b(?:k8s|docs|src|tests)/[\w./-]*[\w/]", PAGE):
         assert (ROOT / path).exists(), path
     titles: dict[str, set[str]] = {}
     for link, anchor in re.findall(r"\]\(([\w./-]*)#([\w-]+)\)", PAGE):
-        text = (ROOT / "docs" / (link or "operations.md")).read_text(encoding="utf-8")
+        text = (ROOT / "docs/operate" / (link or "operations.md")).read_text(encoding="utf-8")
         titles[link] = {
             re.sub(r"[^\w -]", "", title.lower()).replace(" ", "-")
             for title in re.findall(r"^#+ (.*)$", text, re.MULTILINE)
         }
         assert anchor in titles[link], (link, anchor)
     for link in re.findall(r"\]\((?!http)([\w./-]+)", PAGE):
-        assert (ROOT / "docs" / link).exists(), link
-    assert {one.uid for one in DASHBOARDS} == set(re.findall(r"^\| `(ragmesh-\w+)` \|", PAGE, re.MULTILINE))
+        assert (ROOT / "docs/operate" / link).exists(), link
+    assert {one.uid for one in DASHBOARDS} == set(re.findall(r"^\| `(evenmesh-\w+)` \|", PAGE, re.MULTILINE))

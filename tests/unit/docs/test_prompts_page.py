@@ -1,4 +1,4 @@
-"""What docs/prompts.md says of the templates is so: names, what they hold, defaults, and how to write one."""
+"""What docs/guides/prompts.md says of the templates is so: names, what they hold, defaults, and how to write one."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from services.generator.domain import Passage, Turn
-from services.generator.engine import BACKGROUND_TEMPLATE, COMPRESSION_TEMPLATE
-from services.generator.prompts import TemplateLibrary
-from services.reranker.settings import RerankerSettings
+from evenmesh_generator.domain import Passage, Turn
+from evenmesh_generator.engine import BACKGROUND_TEMPLATE, COMPRESSION_TEMPLATE
+from evenmesh_generator.prompts import TemplateLibrary
+from evenmesh_reranker.settings import RerankerSettings
 
-PAGE = (Path(__file__).parents[3] / "docs" / "prompts.md").read_text(encoding="utf-8")
+PAGE = (Path(__file__).parents[3] / "docs" / "guides" / "prompts.md").read_text(encoding="utf-8")
 ROWS = [
     [cell.strip() for cell in line.strip("|").split("|")] for line in PAGE.splitlines() if line[:1] == "|"
 ]
@@ -39,7 +39,7 @@ def test_defaults(library: TemplateLibrary) -> None:
     assert set(defaults["a summary of the passages"]) == {COMPRESSION_TEMPLATE}
     for purpose in ("all passages in the prompt", "Fusion-in-Decoder", "no passages", "judging one passage"):
         assert all(library.get(name) for name in defaults[purpose] if name)
-    assert "RAGMESH_RERANKER_RANKRAG_TEMPLATE" in PAGE
+    assert "EVENMESH_RERANKER_RANKRAG_TEMPLATE" in PAGE
     assert "rankrag_template" in RerankerSettings.model_fields
 
 

@@ -1,13 +1,13 @@
-"""What docs/rag-eval.md and docs/lamp.md say of data sets, tasks and options is so."""
+"""What docs/guides/rag-eval.md and docs/guides/lamp.md say of data sets, tasks and options is so."""
 
 import re
 from pathlib import Path
 
-from raglab.files.lamp import MOST_BYTES, MOST_ITEM_BYTES, MOST_ITEMS, TASKS
-from raglab.files.questions import DATA_SETS, QuestionRecord
-from ragmesh.cli import main
+from evenmesh.commands import main
+from evenmesh_lab.files.lamp import MOST_BYTES, MOST_ITEM_BYTES, MOST_ITEMS, TASKS
+from evenmesh_lab.files.questions import DATA_SETS, QuestionRecord
 
-DOCS = Path(__file__).resolve().parents[3] / "docs"
+DOCS = Path(__file__).resolve().parents[3] / "docs" / "guides"
 
 
 def named(text: str) -> set[str]:

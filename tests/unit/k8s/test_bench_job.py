@@ -7,8 +7,8 @@ import pytest
 import typer
 import yaml
 
-from ragmesh.addresses import VARIABLES
-from ragmesh.cli.bench import bench
+from evenmesh.addresses import VARIABLES
+from evenmesh_studies.commands.load import bench
 
 FOLDER = Path(__file__).parents[3] / "k8s" / "components" / "bench"
 
@@ -23,7 +23,7 @@ def pod() -> dict[str, Any]:
 
 def test_the_command_is_one_of_the_command_line(pod: dict[str, Any]) -> None:
     (container,) = pod["containers"]
-    assert container["command"] == ["ragmesh"]
+    assert container["command"] == ["evenmesh"]
     group, name, *words = container["args"]
     assert (group, name) == ("bench", "ramp")
     command = typer.main.get_command(bench()).commands["ramp"]  # type: ignore[attr-defined]
@@ -34,7 +34,7 @@ def test_the_command_is_one_of_the_command_line(pod: dict[str, Any]) -> None:
     assert container["resources"]["requests"]["cpu"] == str(parsed["processes"])
 
 
-def test_it_is_told_where_the_services_are_that_it_may_call(pod: dict[str, Any]) -> None:
+def test_it_knows_where_the_services_are_that_it_may_call(pod: dict[str, Any]) -> None:
     (container,) = pod["containers"]
-    told = {one["name"] for one in container["env"]}
-    assert {VARIABLES[name] for name in ("orchestrator", "retriever", "reranker", "generator")} <= told
+    reported = {one["name"] for one in container["env"]}
+    assert {VARIABLES[name] for name in ("orchestrator", "retriever", "reranker", "generator")} <= reported

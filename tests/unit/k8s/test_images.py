@@ -12,16 +12,28 @@ from typing import Any
 import grpc
 import pytest
 
-from meshkit.settings import ServiceSettings
-from orchestrator.settings import OrchestratorSettings
-from services.evaluator.settings import EvaluatorSettings
-from services.generator.settings import GeneratorSettings
-from services.reranker.settings import RerankerSettings
-from services.retriever.settings import RetrieverSettings
-from tests.images import DOCKERFILE, IMAGES, PROJECT, ROOT, call, closure, command, hidden_from, running
-from tests.manifests import EVERYTHING, SERVICES, build
+from evenmesh_evaluator.settings import EvaluatorSettings
+from evenmesh_generator.settings import GeneratorSettings
+from evenmesh_kit.settings import ServiceSettings
+from evenmesh_orchestrator.settings import OrchestratorSettings
+from evenmesh_reranker.settings import RerankerSettings
+from evenmesh_retriever.settings import RetrieverSettings
+from tests.support.images import (
+    DOCKERFILE,
+    IMAGES,
+    PROJECTS,
+    ROOT,
+    call,
+    closure,
+    command,
+    hidden_from,
+    running,
+)
+from tests.support.manifests import EVERYTHING, SERVICES, build
 
-WANTED = os.environ.get("RAGMESH_TEST_IMAGES", "")
+OWN = {"retriever": ["faiss-cpu"]}
+"""Extras that a service cannot do without: a choice of one of several."""
+WANTED = os.environ.get("EVENMESH_TEST_IMAGES", "")
 """Services to install into a venv of their own: `all`, or names separated by commas."""
 HEAVY = {"torch", "transformers", "sentence-transformers", "faiss-cpu", "ctranslate2", "pymilvus"}
 SETTINGS: dict[str, type[ServiceSettings]] = {
@@ -39,7 +51,7 @@ ANSWERS: dict[str, Any] = {
     # precision 1/2, recall 1
     "evaluator": [pytest.approx(2 * (1 / 2) * 1 / (1 / 2 + 1))],
 }
-"""What each answers to the call of tests/images.py; the orchestrator is alone, and says so."""
+"""What each answers to the call of tests/support/images.py; the orchestrator is alone, and says so."""
 
 
 def answers(name: str, address: str) -> None:
@@ -54,44 +66,51 @@ def test_there_is_an_image_for_each_service_and_for_what_calls_them() -> None:
     assert set(IMAGES) == {*SERVICES, "client", "training"}
     for name in SERVICES:
         assert IMAGES[name].port == SETTINGS[name].model_fields["port"].default
-        assert name in IMAGES[name].extras
+        assert IMAGES[name].distribution == f"evenmesh-{name}"
     assert IMAGES["client"].port == IMAGES["training"].port == 0
 
 
 def test_images_have_the_extras_that_manifests_switch_on() -> None:
-    known = set(PROJECT["optional-dependencies"])
     for image in IMAGES.values():
-        assert set(image.extras) <= known
+        assert set(image.extras) <= set(PROJECTS[image.distribution].get("optional-dependencies", {}))
     for name in SERVICES:
-        told = build(EVERYTHING).workload(name).environment()
+        reported = build(EVERYTHING).workload(name).environment()
         needs = {
-            "telemetry": f"RAGMESH_{name.upper()}_METRICS_PORT" in told,
-            "postgres": f"RAGMESH_{name.upper()}_DATABASE_URL" in told,
-            "milvus": told.get("RAGMESH_RETRIEVER_STORE") == "milvus",
-            "triton": told.get("RAGMESH_GENERATOR_ENGINE") == "triton",
+            "telemetry": f"EVENMESH_{name.upper()}_METRICS_PORT" in reported,
+            "postgres": f"EVENMESH_{name.upper()}_DATABASE_URL" in reported,
+            "milvus": reported.get("EVENMESH_RETRIEVER_STORE") == "milvus",
+            "triton": reported.get("EVENMESH_GENERATOR_ENGINE") == "triton",
         }
         assert {extra for extra, needed in needs.items() if needed} <= set(IMAGES[name].extras), name
 
 
 @pytest.mark.parametrize("name", ["orchestrator", "evaluator"])
 def test_what_computes_no_model_holds_none_of_what_models_need(name: str) -> None:
-    assert not closure(IMAGES[name].extras) & HEAVY
-    assert "torch" in closure(IMAGES["generator"].extras)
+    assert not closure(f"evenmesh-{name}", IMAGES[name].extras) & HEAVY
+    assert "torch" in closure("evenmesh-generator", IMAGES["generator"].extras)
 
 
-@pytest.mark.parametrize("name", SERVICES)
-def test_a_service_runs_with_its_own_extra_alone(name: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("name", IMAGES)
+def test_an_image_is_given_every_room_that_it_needs_by_path(name: str) -> None:
     image = IMAGES[name]
-    assert {"pytest", "hypothesis"} <= set(hidden_from(image, [name]))
-    with running(image, command(image, [name]), tmp_path) as address:
+    ours = closure(image.distribution, image.extras) & set(PROJECTS)
+    assert {PROJECTS[one]["folder"] for one in ours} == set(image.rooms)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", SERVICES)
+def test_a_service_runs_with_its_own_distribution_alone(name: str, tmp_path: Path) -> None:
+    image = IMAGES[name]
+    assert {"pytest", "hypothesis"} <= set(hidden_from(image, OWN.get(name, [])))
+    with running(image, command(image, OWN.get(name, [])), tmp_path) as address:
         answers(name, address)
 
 
-def test_a_module_that_no_extra_brings_is_missed(tmp_path: Path) -> None:
+def test_a_module_that_no_distribution_brings_is_missed(tmp_path: Path) -> None:
     image = IMAGES["orchestrator"]
     with (
         pytest.raises(AssertionError, match="No module named 'lark'"),
-        running(image, command(image, ["orchestrator"], without=["lark"]), tmp_path),
+        running(image, command(image, [], without=["lark"]), tmp_path),
     ):
         pass
 
@@ -110,12 +129,12 @@ def test_an_audit_runs_where_only_the_client_is_installed(tmp_path: Path) -> Non
         str(tmp_path / "out"),
         "--exposure-only",
     ]
-    told = [*command(image, image.extras), *words, "--collection", "demo", "--target", "127.0.0.1:1"]
-    environment = {**os.environ, "RAGMESH_CLIENT_RETRIEVER_TARGET": "127.0.0.1:1"}
-    done = subprocess.run(told, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=240)
+    reported = [*command(image, image.extras), *words, "--collection", "demo", "--target", "127.0.0.1:1"]
+    environment = {**os.environ, "EVENMESH_CLIENT_RETRIEVER_TARGET": "127.0.0.1:1"}
+    done = subprocess.run(reported, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=240)
     assert done.returncode == 1, done.stderr
     assert "127.0.0.1:1" in done.stderr, "it read its files and found nobody"
-    assert not closure(image.extras) & HEAVY
+    assert not closure(image.distribution, image.extras) & HEAVY
 
 
 @pytest.mark.parametrize("name", SERVICES)
@@ -123,34 +142,38 @@ def test_an_audit_runs_where_only_the_client_is_installed(tmp_path: Path) -> Non
 def test_a_service_runs_where_only_its_image_is_installed(name: str, tmp_path: Path) -> None:
     if WANTED != "all" and name not in WANTED.split(","):
         pytest.skip(
-            f"RAGMESH_TEST_IMAGES={name} (or several, or all) installs it into a venv of its own: minutes, and "
+            f"EVENMESH_TEST_IMAGES={name} (or several, or all) installs it into a venv of its own: minutes, and "
             "for the retriever, the reranker and the generator gigabytes"
         )
     image = IMAGES[name]
     python = tmp_path / "venv" / "bin" / "python"
     subprocess.run([sys.executable, "-m", "venv", tmp_path / "venv"], check=True)
-    installing = [python, "-m", "pip", "install", "--quiet", "--constraint", ROOT / "constraints.txt"]
-    wanted = f"ragmesh[{','.join(image.extras)}] @ {ROOT.as_uri()}"
-    done = subprocess.run([*installing, wanted], capture_output=True, text=True, cwd=tmp_path)
-    assert done.returncode == 0, done.stderr[-4000:]
+    pip = [python, "-m", "pip"]
+    for step in (  # as in the Dockerfile, but for the environment that builds
+        ["install", "--quiet", "--require-hashes", "--requirement", ROOT / "locks" / f"{name}-cpu.txt"],
+        ["install", "--quiet", "--no-deps", *(ROOT / room for room in image.rooms)],
+        ["check"],
+    ):
+        done = subprocess.run([*pip, *step], capture_output=True, text=True, cwd=tmp_path)
+        assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-2000:]
     listed = subprocess.run(
         [python, "-m", "pip", "list", "--format=freeze"], capture_output=True, text=True, check=True
     )
     installed = {line.split("==")[0].lower() for line in listed.stdout.splitlines()}
     if name in ("orchestrator", "evaluator"):
         assert not installed & HEAVY
-    with running(image, [str(python), "-P", "-m", image.module], tmp_path, cwd=tmp_path) as address:
+    with running(image, [str(python), "-P", "-m", image.program], tmp_path, cwd=tmp_path) as address:
         answers(name, address)
 
 
 def test_what_installs_is_a_script_that_refuses_what_it_does_not_know() -> None:
     (script,) = re.findall(r"<<'INSTALL'\n(.*?)^INSTALL$", DOCKERFILE, re.MULTILINE | re.DOTALL)
     assert subprocess.run(["sh", "-n"], input=script, text=True, timeout=60).returncode == 0
-    for told, message in (
+    for reported, message in (
         ({"SERVICE": "retreiver", "VARIANT": "cpu"}, "SERVICE=retreiver is none of"),
         ({"SERVICE": "retriever", "VARIANT": "rocm"}, "VARIANT=rocm is neither"),
     ):
-        environment = {"PATH": "/usr/bin:/bin", **told}
+        environment = {"PATH": "/usr/bin:/bin", **reported}
         done = subprocess.run(
             ["sh"], input=script, env=environment, text=True, capture_output=True, timeout=60
         )
@@ -168,7 +191,7 @@ def test_nobody_is_root_and_only_two_folders_are_written() -> None:
         assert "USER" not in by_name[name]
     for workload in build(EVERYTHING).workloads():
         for container in workload.every_container:
-            if container["image"].startswith("ragmesh-"):
+            if container["image"].startswith("evenmesh-"):
                 assert workload.pod["securityContext"]["runAsUser"] == 10001
     assert list(by_name)[-1] == "service", "what is built without --target"
 
@@ -178,9 +201,9 @@ def test_every_image_of_ours_in_the_manifests_can_be_built() -> None:
         container["image"]
         for workload in build(EVERYTHING).workloads()
         for container in workload.every_container
-        if container["image"].startswith("ragmesh-")
+        if container["image"].startswith("evenmesh-")
     }
-    buildable = {f"ragmesh-{name}" for name in IMAGES} | {"ragmesh-generator-cuda", "ragmesh-triton"}
+    buildable = {f"evenmesh-{name}" for name in IMAGES} | {"evenmesh-generator-cuda", "evenmesh-triton"}
     assert ours <= buildable
     assert "ARG VARIANT=cpu" in DOCKERFILE
 

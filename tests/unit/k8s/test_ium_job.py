@@ -7,9 +7,9 @@ import pytest
 import typer
 import yaml
 
-from ragmesh.addresses import VARIABLES
-from ragmesh.cli.train import train
-from services.reranker.training import recipe
+from evenmesh.addresses import VARIABLES
+from evenmesh_training.commands.train import train
+from evenmesh_training.ium import recipe
 
 FOLDER = Path(__file__).parents[3] / "k8s" / "components" / "training"
 
@@ -24,7 +24,7 @@ def pod() -> dict[str, Any]:
 
 def test_the_command_is_one_of_the_command_line(pod: dict[str, Any]) -> None:
     (container,) = pod["containers"]
-    assert container["command"] == ["ragmesh"]
+    assert container["command"] == ["evenmesh"]
     group, name, *words = container["args"]
     assert (group, name) == ("train", "ium")
     command = typer.main.get_command(train()).commands["ium"]  # type: ignore[attr-defined]
@@ -34,10 +34,10 @@ def test_the_command_is_one_of_the_command_line(pod: dict[str, Any]) -> None:
     assert parsed["agents"] == Path("/data/AGENTS.toml")
 
 
-def test_it_is_told_where_the_mesh_is(pod: dict[str, Any]) -> None:
+def test_it_knows_where_the_mesh_is(pod: dict[str, Any]) -> None:
     (container,) = pod["containers"]
-    told = {one["name"] for one in container["env"]}
-    assert {VARIABLES["retriever"], VARIABLES["generator"]} <= told
+    reported = {one["name"] for one in container["env"]}
+    assert {VARIABLES["retriever"], VARIABLES["generator"]} <= reported
 
 
 def test_it_may_do_no_more_than_it_must(pod: dict[str, Any]) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import shutil
 import subprocess
 from pathlib import Path
 from typing import Any
@@ -12,7 +11,8 @@ from typing import Any
 import pytest
 import yaml
 
-from tests.manifests import EVERYTHING, K8S, NAME, SERVICES, Manifests, build
+from tests.support.manifests import EVERYTHING, K8S, NAME, SERVICES, Manifests, build
+from tests.support.programs import required
 
 
 @pytest.fixture(params=["prod", EVERYTHING])
@@ -36,7 +36,7 @@ def test_every_pod_with_metrics_is_scraped(built: Manifests) -> None:
 @pytest.mark.parametrize("name", SERVICES)
 def test_metrics_are_on_where_they_are_scraped(built: Manifests, name: str) -> None:
     workload = built.workload(name)
-    port = workload.environment()[f"RAGMESH_{name.upper()}_METRICS_PORT"]
+    port = workload.environment()[f"EVENMESH_{name.upper()}_METRICS_PORT"]
     assert int(port) == workload.ports()["metrics"]
 
 
@@ -45,8 +45,8 @@ def test_jobs_are_named_as_the_rules_expect(built: Manifests) -> None:
     label = monitor["spec"]["jobLabel"]
     assert label == NAME
     (rules,) = built.of("PrometheusRule")
-    told = json.dumps(rules["spec"])
-    jobs = {job for jobs in re.findall(r'job=~?\\"([a-z|]+)\\"', told) for job in jobs.split("|")}
+    reported = json.dumps(rules["spec"])
+    jobs = {job for jobs in re.findall(r'job=~?\\"([a-z|]+)\\"', reported) for job in jobs.split("|")}
     assert jobs == {*SERVICES, "triton"}
     assert jobs <= {one.labels[label] for one in built.workloads()}
 
@@ -70,24 +70,22 @@ def test_a_mesh_of_one_machine_is_scraped_by_service() -> None:
     (job,) = scrape("prometheus.yaml")
     jobs = {one["labels"]["job"]: one["targets"] for one in job["static_configs"]}
     assert set(jobs) == set(SERVICES)
-    page = (K8S.parent / "docs" / "operations.md").read_text(encoding="utf-8")
+    page = (K8S.parent / "docs" / "operate" / "operations.md").read_text(encoding="utf-8")
     for name, targets in jobs.items():
-        (port,) = re.findall(rf"RAGMESH_{name.upper()}_METRICS_PORT=(\d+)", page)
+        (port,) = re.findall(rf"EVENMESH_{name.upper()}_METRICS_PORT=(\d+)", page)
         assert targets == [f"127.0.0.1:{port}"]
 
 
 @pytest.mark.parametrize("name", ["scrape.yaml", "prometheus.yaml"])
 def test_promtool_takes_the_configuration(name: str, tmp_path: Path) -> None:
-    promtool = shutil.which("promtool")
-    if promtool is None:
-        pytest.skip("promtool is not installed: it comes with Debian's package prometheus")
-    told = yaml.safe_load((K8S / "tools" / name).read_text(encoding="utf-8"))
-    for job in told["scrape_configs"]:
+    promtool = required("promtool")
+    reported = yaml.safe_load((K8S / "tools" / name).read_text(encoding="utf-8"))
+    for job in reported["scrape_configs"]:
         # Debian builds Prometheus without discovery in Kubernetes.
         if "kubernetes_sd_configs" in job:
             assert job.pop("kubernetes_sd_configs") == [{"role": "pod"}]
-    told["rule_files"] = [str(K8S / "tools" / one) for one in told.get("rule_files", ())]
-    (tmp_path / name).write_text(yaml.safe_dump(told))
+    reported["rule_files"] = [str(K8S / "tools" / one) for one in reported.get("rule_files", ())]
+    (tmp_path / name).write_text(yaml.safe_dump(reported))
     done = subprocess.run(
         [promtool, "check", "config", tmp_path / name], capture_output=True, text=True, timeout=60
     )
@@ -95,7 +93,7 @@ def test_promtool_takes_the_configuration(name: str, tmp_path: Path) -> None:
 
 
 def test_grafana_finds_the_dashboards(built: Manifests) -> None:
-    (found,) = (one for one in built.of("ConfigMap") if one["metadata"]["name"] == "ragmesh-dashboards")
+    (found,) = (one for one in built.of("ConfigMap") if one["metadata"]["name"] == "evenmesh-dashboards")
     assert found["metadata"]["labels"]["grafana_dashboard"] == "1"
     for name, text in found["data"].items():
         assert name == f"{json.loads(text)['uid']}.json"

@@ -1,4 +1,4 @@
-"""Who may speak to whom is who does, by what the pods are told, and nobody else."""
+"""Who may speak to whom is who does, by what the pods are reported, and nobody else."""
 
 from __future__ import annotations
 
@@ -6,10 +6,19 @@ from typing import Any
 
 import pytest
 
-from orchestrator.settings import OrchestratorSettings
-from services.generator.settings import GeneratorSettings
-from services.reranker.settings import RerankerSettings
-from tests.manifests import EVERYTHING, OVERLAYS, SERVICES, Manifests, Workload, addresses, build, matches
+from evenmesh_generator.settings import GeneratorSettings
+from evenmesh_orchestrator.settings import OrchestratorSettings
+from evenmesh_reranker.settings import RerankerSettings
+from tests.support.manifests import (
+    EVERYTHING,
+    OVERLAYS,
+    SERVICES,
+    Manifests,
+    Workload,
+    addresses,
+    build,
+    matches,
+)
 
 BUILT = (*OVERLAYS, EVERYTHING)
 Edge = tuple[str, str, int]
@@ -73,10 +82,10 @@ def allowed(built: Manifests, way: str) -> set[Edge]:
     for source in built.workloads():
         for target in built.workloads():
             here, peer, word = (source, target, "to") if way == "egress" else (target, source, "from")
-            told = rules(built, here, way)
-            assert told is not None, f"{here.name} speaks to everybody, or listens to"
+            reported = rules(built, here, way)
+            assert reported is not None, f"{here.name} speaks to everybody, or listens to"
             for name, port in target.ports().items():
-                if any(allows(rule, peer, name, port, word) for rule in told):
+                if any(allows(rule, peer, name, port, word) for rule in reported):
                     edges.add((source.name, target.name, port))
     return edges
 
@@ -131,11 +140,11 @@ def test_others_come_in_by_two_ways(built: Manifests) -> None:
                             from_elsewhere.add((label, workload.name, number))
                 else:
                     assert "ipBlock" not in peer
-    asked = {edge for edge in from_elsewhere if edge[0] == "ragmesh.io/may-ask"}
-    assert asked == {("ragmesh.io/may-ask", "orchestrator", 7070)}
+    asked = {edge for edge in from_elsewhere if edge[0] == "evenmesh.io/may-ask"}
+    assert asked == {("evenmesh.io/may-ask", "orchestrator", 7070)}
     scraped = {edge for edge in from_elsewhere if edge not in asked}
     assert scraped == {
-        ("ragmesh.io/may-scrape", one.name, one.ports()["metrics"])
+        ("evenmesh.io/may-scrape", one.name, one.ports()["metrics"])
         for one in built.workloads()
         if "metrics" in one.ports()
     }

@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from meshkit.settings import variable
-from orchestrator.settings import OrchestratorSettings
-from ragmesh.orchestrator.v1 import orchestrator_service_pb2
-from tests.manifests import EVERYTHING, NAME, OVERLAYS, SERVICES, Manifests, Workload, build, matches
+from evenmesh.orchestrator.v1 import orchestrator_service_pb2
+from evenmesh_kit.settings import variable
+from evenmesh_orchestrator.settings import OrchestratorSettings
+from tests.support.manifests import EVERYTHING, NAME, OVERLAYS, SERVICES, Manifests, Workload, build, matches
 
 BUILT = (*OVERLAYS, EVERYTHING)
 LONG_LIVED = ("Deployment", "StatefulSet")
@@ -101,9 +101,9 @@ def test_with_tls_the_probes_speak_it(name: str) -> None:
     workload = build("prod").workload(name)
     (container,) = workload.containers
     files = {
-        "ca.crt": workload.environment()["RAGMESH_TLS_CA"],
-        "tls.crt": workload.environment()["RAGMESH_TLS_CERT"],
-        "tls.key": workload.environment()["RAGMESH_TLS_KEY"],
+        "ca.crt": workload.environment()["EVENMESH_TLS_CA"],
+        "tls.crt": workload.environment()["EVENMESH_TLS_CERT"],
+        "tls.key": workload.environment()["EVENMESH_TLS_KEY"],
     }
     (folder,) = {str(Path(path).parent) for path in files.values()}
     assert folder in {mount["mountPath"] for mount in container["volumeMounts"]}
@@ -112,14 +112,14 @@ def test_with_tls_the_probes_speak_it(name: str) -> None:
         assert "grpc" not in container[probe], "Kubernetes' own gRPC probe speaks no TLS"
         command = container[probe]["exec"]["command"]
         assert command[0] == "grpc-health-probe"
-        told = dict(re.fullmatch(r"-([a-z-]+)=?(.*)", word).groups() for word in command[1:])  # type: ignore[union-attr]
-        host, port = told.pop("addr").split(":")
+        reported = dict(re.fullmatch(r"-([a-z-]+)=?(.*)", word).groups() for word in command[1:])  # type: ignore[union-attr]
+        host, port = reported.pop("addr").split(":")
         assert int(port) == workload.ports()["grpc"]
         assert host in certificate["dnsNames"]
-        assert told.pop("service", "") == ("live" if probe == "livenessProbe" else "")
-        assert int(told.pop("rpc-timeout").rstrip("s")) < container[probe]["timeoutSeconds"]
-        assert int(told.pop("connect-timeout").rstrip("s")) < container[probe]["timeoutSeconds"]
-        assert told == {
+        assert reported.pop("service", "") == ("live" if probe == "livenessProbe" else "")
+        assert int(reported.pop("rpc-timeout").rstrip("s")) < container[probe]["timeoutSeconds"]
+        assert int(reported.pop("connect-timeout").rstrip("s")) < container[probe]["timeoutSeconds"]
+        assert reported == {
             "tls": "",
             "tls-ca-cert": files["ca.crt"],
             "tls-client-cert": files["tls.crt"],
@@ -143,7 +143,7 @@ def test_selectors_take_the_pods_of_one_workload(built: Manifests) -> None:
         selector = workload.document["spec"]["selector"]
         assert [one.name for one in built.selected(selector)] == [workload.name]
         assert workload.labels[NAME] == workload.name
-        assert workload.labels["app.kubernetes.io/part-of"] == "ragmesh"
+        assert workload.labels["app.kubernetes.io/part-of"] == "evenmesh"
 
 
 def test_one_scaler_for_each_and_none_for_what_keeps_data(built: Manifests) -> None:
@@ -155,8 +155,10 @@ def test_one_scaler_for_each_and_none_for_what_keeps_data(built: Manifests) -> N
     for kind, name, scaler in scalers:
         assert name in {"orchestrator", "generator", "triton"}
         assert "replicas" not in built.one(kind, name)["spec"], "each would undo what the other does"
-        told = scaler["spec"]
-        behavior = told.get("behavior") or told["advanced"]["horizontalPodAutoscalerConfig"]["behavior"]
+        reported = scaler["spec"]
+        behavior = (
+            reported.get("behavior") or reported["advanced"]["horizontalPodAutoscalerConfig"]["behavior"]
+        )
         assert behavior["scaleDown"]["stabilizationWindowSeconds"] >= 300
     scaled = {name for _, name, _ in scalers}
     for workload in built.workloads(*LONG_LIVED):
@@ -186,14 +188,14 @@ def grace(workload: Workload) -> tuple[Any, Any]:
 @pytest.mark.parametrize("name", SERVICES)
 def test_running_calls_end_before_the_pod_does(built: Manifests, name: str) -> None:
     seconds, environment = grace(built.workload(name))
-    assert seconds >= float(environment[f"RAGMESH_{name.upper()}_GRACE_S"]) + 10
+    assert seconds >= float(environment[f"EVENMESH_{name.upper()}_GRACE_S"]) + 10
 
 
 @pytest.mark.parametrize("name", SERVICES)
 def test_no_stream_is_cut_because_its_connection_is_old(built: Manifests, name: str) -> None:
     environment = built.workload(name).environment()
-    age = float(environment[f"RAGMESH_{name.upper()}_MAX_CONNECTION_AGE_S"])
-    left = float(environment[f"RAGMESH_{name.upper()}_MAX_CONNECTION_AGE_GRACE_S"])
+    age = float(environment[f"EVENMESH_{name.upper()}_MAX_CONNECTION_AGE_S"])
+    left = float(environment[f"EVENMESH_{name.upper()}_MAX_CONNECTION_AGE_GRACE_S"])
     settings = OrchestratorSettings()
     longest = settings.conversation_turns * settings.turn_timeout_s
     assert left > longest, variable(settings, "conversation_turns")
@@ -228,5 +230,5 @@ def test_nothing_has_an_address_outside_the_cluster(built: Manifests) -> None:
 
 def test_namespaces_take_no_other_pods() -> None:
     for name in OVERLAYS:
-        namespace = build(name).one("Namespace", "ragmesh")
+        namespace = build(name).one("Namespace", "evenmesh")
         assert namespace["metadata"]["labels"]["pod-security.kubernetes.io/enforce"] == "restricted"

@@ -1,4 +1,4 @@
-"""What pods are told is what their services know, and ports are the same wherever they are named."""
+"""What pods are reported is what their services know, and ports are the same wherever they are named."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ from typing import Any
 import pytest
 from prometheus_client import CollectorRegistry, generate_latest
 
-from meshkit.security.channel_security import ChannelSecurity
-from meshkit.settings import ServiceSettings, SettingsError, load, variable
-from orchestrator.settings import OrchestratorSettings
-from ragmesh.addresses import VARIABLES
-from services.evaluator.settings import EvaluatorSettings
-from services.generator.settings import GeneratorSettings
-from services.generator.triton.__main__ import main as triton
-from services.generator.triton.settings import TritonSettings
-from services.reranker.settings import RerankerSettings
-from services.retriever.settings import RetrieverSettings
-from tests.manifests import EVERYTHING, OVERLAYS, SERVICES, Manifests, Workload, build
+from evenmesh.addresses import VARIABLES
+from evenmesh.wire.security import ChannelSecurity
+from evenmesh_evaluator.settings import EvaluatorSettings
+from evenmesh_generator.settings import GeneratorSettings
+from evenmesh_generator.triton.__main__ import main as triton
+from evenmesh_generator.triton.settings import TritonSettings
+from evenmesh_kit.settings import ServiceSettings, SettingsError, load, variable
+from evenmesh_orchestrator.settings import OrchestratorSettings
+from evenmesh_reranker.settings import RerankerSettings
+from evenmesh_retriever.settings import RetrieverSettings
+from tests.support.manifests import EVERYTHING, OVERLAYS, SERVICES, Manifests, Workload, build
 
 BUILT = (*OVERLAYS, EVERYTHING)
 SETTINGS: dict[str, type[ServiceSettings]] = {
@@ -31,7 +31,7 @@ SETTINGS: dict[str, type[ServiceSettings]] = {
     "evaluator": EvaluatorSettings,
 }
 CLIENT = {
-    f"RAGMESH_{name}" for name in re.findall(r'"([A-Z_]{5,})"', inspect.getsource(ChannelSecurity.find))
+    f"EVENMESH_{name}" for name in re.findall(r'"([A-Z_]{5,})"', inspect.getsource(ChannelSecurity.find))
 }
 OTHERS = {
     "HF_HOME",
@@ -54,7 +54,7 @@ def built(request: pytest.FixtureRequest) -> Manifests:
 @pytest.fixture
 def environment(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
     """An environment without variables of ours."""
-    for name in [one for one in os.environ if one.startswith("RAGMESH_")]:
+    for name in [one for one in os.environ if one.startswith("EVENMESH_")]:
         monkeypatch.delenv(name)
     return monkeypatch
 
@@ -67,42 +67,42 @@ def settings(workload: Workload, environment: pytest.MonkeyPatch) -> Any:
 
 def test_the_client_reads_what_is_thought() -> None:
     assert {
-        "RAGMESH_TLS_CA", "RAGMESH_TLS_CERT", "RAGMESH_TLS_KEY", "RAGMESH_API_KEY", "RAGMESH_TOKEN_FILE",
+        "EVENMESH_TLS_CA", "EVENMESH_TLS_CERT", "EVENMESH_TLS_KEY", "EVENMESH_API_KEY", "EVENMESH_TOKEN_FILE",
     } == CLIENT  # fmt: skip
 
 
 @pytest.mark.parametrize("name", SERVICES)
 def test_every_variable_of_a_service_is_one_of_its_settings(built: Manifests, name: str) -> None:
     known = {variable(SETTINGS[name], field) for field in SETTINGS[name].model_fields}
-    told = set(built.workload(name).environment())
-    assert {one for one in told if one.startswith("RAGMESH_")} <= known
-    assert {one for one in told if not one.startswith("RAGMESH_")} <= OTHERS
+    reported = set(built.workload(name).environment())
+    assert {one for one in reported if one.startswith("EVENMESH_")} <= known
+    assert {one for one in reported if not one.startswith("EVENMESH_")} <= OTHERS
 
 
 @pytest.mark.parametrize("name", SERVICES)
-def test_a_service_can_start_with_what_it_is_told(
+def test_a_service_can_start_with_what_it_is_given(
     built: Manifests, name: str, environment: pytest.MonkeyPatch
 ) -> None:
     workload = built.workload(name)
-    told = settings(workload, environment)
+    reported = settings(workload, environment)
     ports = workload.ports()
-    assert told.port == SETTINGS[name].model_fields["port"].default == ports["grpc"]
-    assert told.metrics_port == ports["metrics"]
-    assert told.host == "0.0.0.0"  # noqa: S104 - other pods call it
+    assert reported.port == SETTINGS[name].model_fields["port"].default == ports["grpc"]
+    assert reported.metrics_port == ports["metrics"]
+    assert reported.host == "0.0.0.0"  # noqa: S104 - other pods call it
     mounts = {mount["mountPath"] for mount in workload.containers[0]["volumeMounts"]}
-    assert str(told.home) in mounts
+    assert str(reported.home) in mounts
 
 
 @pytest.mark.parametrize("name", SERVICES)
 def test_the_base_alone_refuses_to_start(name: str, environment: pytest.MonkeyPatch) -> None:
-    with pytest.raises(SettingsError, match=f"RAGMESH_{name.upper()}_HOST=0.0.0.0: .*TLS"):
+    with pytest.raises(SettingsError, match=f"EVENMESH_{name.upper()}_HOST=0.0.0.0: .*TLS"):
         settings(build("base").workload(name), environment)
 
 
 @pytest.mark.parametrize("name", SERVICES)
 def test_only_the_overlay_for_trying_out_is_insecure(name: str, environment: pytest.MonkeyPatch) -> None:
     assert settings(build("dev").workload(name), environment).allow_insecure
-    environment.delenv("RAGMESH_ALLOW_INSECURE")
+    environment.delenv("EVENMESH_ALLOW_INSECURE")
     guarded = settings(build("prod").workload(name), environment)
     assert not guarded.allow_insecure
     assert guarded.api_keys is not None
@@ -130,22 +130,22 @@ def test_those_are_services_who_call(environment: pytest.MonkeyPatch) -> None:
     assert not client & set(SERVICES), "nobody but a service is one"
 
 
-def test_jobs_are_told_what_clients_know(built: Manifests) -> None:
+def test_jobs_know_what_clients_know(built: Manifests) -> None:
     for job in built.workloads("Job"):
         for variables in job.variables.values():
-            ours = {name for name in variables if name.startswith("RAGMESH_")}
+            ours = {name for name in variables if name.startswith("EVENMESH_")}
             assert ours <= {*VARIABLES.values(), *CLIENT}, job.name
             assert set(variables) - ours <= OTHERS
 
 
 def test_jobs_that_call_show_a_certificate_and_a_key() -> None:
     for job in build(EVERYTHING).workloads("Job"):
-        told = job.environment()
-        if any(name in VARIABLES.values() for name in told):
-            assert job.document["metadata"]["labels"]["ragmesh.io/calls"] == "mesh"
-            assert CLIENT - {"RAGMESH_TOKEN_FILE"} <= set(told)
+        reported = job.environment()
+        if any(name in VARIABLES.values() for name in reported):
+            assert job.document["metadata"]["labels"]["evenmesh.io/calls"] == "mesh"
+            assert CLIENT - {"EVENMESH_TOKEN_FILE"} <= set(reported)
         else:
-            assert not CLIENT & set(told)
+            assert not CLIENT & set(reported)
 
 
 def test_ports_of_services_are_ports_of_their_pods(built: Manifests) -> None:
@@ -185,7 +185,7 @@ def test_the_generator_asks_triton_for_what_it_has(environment: pytest.MonkeyPat
     assert generator.triton_target == f"triton:{server.ports()['grpc']}"
     assert server.ports()["grpc"] == TritonSettings.model_fields["port"].default
     (fetch,) = server.pod["initContainers"]
-    assert fetch["command"] == ["python3", "-m", "services.generator.triton", "repository"]
+    assert fetch["command"] == ["python3", "-m", "evenmesh_generator.triton", "repository"]
     named = [
         word.removeprefix("--model=").split("=")[0] for word in fetch["args"] if word.startswith("--model=")
     ]
@@ -196,11 +196,11 @@ def test_the_generator_asks_triton_for_what_it_has(environment: pytest.MonkeyPat
     words = [f"--output={output}" if word.startswith("--output=") else word for word in words]
     assert triton(["repository", *words]) == 0
     written = {path.name for path in output.iterdir()}
-    assert {"ragmesh-pointer"} < written
+    assert {"evenmesh-pointer"} < written
     (container,) = server.containers
-    told = dict(word.split("=", 1) for word in container["args"] if "=" in word)
-    assert f"--output={told['--model-repository']}" in fetch["args"]
-    assert {int(told[f"--{name}-port"]) for name in ("grpc", "http", "metrics")} == set(
+    reported = dict(word.split("=", 1) for word in container["args"] if "=" in word)
+    assert f"--output={reported['--model-repository']}" in fetch["args"]
+    assert {int(reported[f"--{name}-port"]) for name in ("grpc", "http", "metrics")} == set(
         server.ports().values()
     )
 
@@ -210,10 +210,10 @@ def test_what_scalers_ask_for_is_measured(environment: pytest.MonkeyPatch) -> No
     from opentelemetry.sdk.metrics import MeterProvider
     from opentelemetry.trace import NoOpTracer
 
-    from meshkit.telemetry import Telemetry
-    from services.generator.metrics import GeneratorMetrics
-    from services.generator.runtime.statistics import EngineStatistics
-    from services.generator.triton import metrics as served
+    from evenmesh_generator.metrics import GeneratorMetrics
+    from evenmesh_generator.runtime.statistics import EngineStatistics
+    from evenmesh_generator.triton.python_models import metrics as served
+    from evenmesh_kit.telemetry.setup import Telemetry
 
     reader = PrometheusMetricReader()
     meters = MeterProvider([reader])
@@ -228,7 +228,7 @@ def test_what_scalers_ask_for_is_measured(environment: pytest.MonkeyPatch) -> No
         name
         for one in build("prod").of("ScaledObject")
         for trigger in one["spec"]["triggers"]
-        for name in re.findall(r"\b(ragmesh_\w+)", trigger["metadata"]["query"])
+        for name in re.findall(r"\b(evenmesh_\w+)", trigger["metadata"]["query"])
     }
     assert len(asked) == 2
     assert asked <= shown
@@ -249,13 +249,13 @@ def test_an_audit_is_one_of_the_command_line() -> None:
 
     import typer
 
-    from ragmesh.cli import application
-    from ragmesh.cli.failure import USAGE
+    from evenmesh.commands import application
+    from evenmesh.commands.failure import USAGE
 
     job = build(EVERYTHING).workload("audit")
     (script,) = job.containers[0]["args"]
     words = shlex.split(script.replace("$JOB_COMPLETION_INDEX", "3").replace("\\\n", ""))
-    assert words[:3] == ["exec", "ragmesh", "audit"]
+    assert words[:3] == ["exec", "evenmesh", "audit"]
     command = typer.main.get_command(application()).commands["audit"]  # type: ignore[attr-defined]
     parsed = command.make_context("audit", words[3:]).params
     assert parsed["shard"] == "3/4"

@@ -14,7 +14,7 @@ import pytest
 import yaml
 from kubernetes_validate import utils
 
-from tests.manifests import EVERYTHING, K8S, ORDER, OVERLAYS, Manifests, build
+from tests.support.manifests import EVERYTHING, K8S, ORDER, OVERLAYS, Manifests, build
 
 BUILT = ("base", *OVERLAYS, EVERYTHING)
 MINORS = ("1.33", "1.34", "1.35")
@@ -44,9 +44,9 @@ def test_everything_is_all_components() -> None:
 
 def test_every_file_is_used() -> None:
     for path in K8S.rglob("kustomization.yaml"):
-        folder, told = path.parent, yaml.safe_load(path.read_text(encoding="utf-8"))
-        named = {*told.get("resources", ()), *(one["path"] for one in told.get("patches", ()))}
-        for generator in told.get("configMapGenerator", ()):
+        folder, reported = path.parent, yaml.safe_load(path.read_text(encoding="utf-8"))
+        named = {*reported.get("resources", ()), *(one["path"] for one in reported.get("patches", ()))}
+        for generator in reported.get("configMapGenerator", ()):
             named |= {*generator.get("envs", ()), *generator.get("files", ())}
         there = {str(one.relative_to(folder)) for one in folder.rglob("*") if one.is_file()}
         # Rules are in an object of the operator, which a test of tests/unit/operations holds against them.

@@ -9,8 +9,8 @@ import typer
 import yaml
 from torch.distributed.run import get_args_parser
 
-from ragmesh.cli.train import train
-from services.generator.training import checkpoints, recipe
+from evenmesh_training.commands.train import train
+from evenmesh_training.rankrag import checkpoints, recipe
 
 FOLDER = Path(__file__).parents[3] / "k8s" / "components" / "training"
 
@@ -43,9 +43,9 @@ def test_the_component_lists_what_is_there() -> None:
 
 def test_the_commands_are_the_command_lines(script: str) -> None:
     words = shlex.split(script.replace("$(", " ").replace(")", " "))
-    at = words.index("ragmesh")
+    at = words.index("evenmesh")
     launched = words[words.index("torchrun") + 1 : at]
-    options = get_args_parser().parse_args([*launched, "ragmesh"])
+    options = get_args_parser().parse_args([*launched, "evenmesh"])
     assert (options.standalone, options.nproc_per_node, options.no_python) == (True, "gpu", True)
     assert words[at + 1 : at + 3] == ["train", "rankrag"]
     command = typer.main.get_command(train()).commands["rankrag"]  # type: ignore[attr-defined]

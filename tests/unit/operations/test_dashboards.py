@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shutil
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,8 +13,9 @@ import yaml
 
 from k8s.tools.monitoring.__main__ import COMPONENT
 from k8s.tools.monitoring.grafana import SCHEMA_VERSION
-from tests.metrics_catalogue import PROCESS, catalogue, of_triton
-from tests.promql import ADDED, asked
+from tests.support.metrics_catalogue import PROCESS, catalogue, of_triton
+from tests.support.programs import required
+from tests.support.promql import ADDED, asked
 
 FILES: Final = sorted((COMPONENT / "dashboards").glob("*.json"))
 KINDS: Final = {"row", "timeseries", "stat", "table"}
@@ -46,10 +46,10 @@ def panels(path: Path) -> list[dict[str, Any]]:
 
 def expression(target: dict[str, Any]) -> str:
     """A query with the variables of its dashboard filled in."""
-    told = str(target["expr"])
+    reported = str(target["expr"])
     for name, value in VARIABLES.items():
-        told = told.replace(name, value)
-    return told
+        reported = reported.replace(name, value)
+    return reported
 
 
 @pytest.fixture(params=FILES, ids=lambda path: path.stem)
@@ -59,24 +59,24 @@ def dashboard(request: pytest.FixtureRequest) -> Path:
 
 
 def test_it_has_what_grafana_reads(dashboard: Path) -> None:
-    told = read(dashboard)
-    assert told["uid"] == dashboard.stem
-    assert len(told["uid"]) <= 40
-    assert told["schemaVersion"] == SCHEMA_VERSION
-    assert "id" not in told, "Grafana gives it, and refuses one that it has not given"
-    assert told["title"].startswith("ragmesh: ")
-    assert told["tags"] == ["ragmesh"]
-    source, namespace, *_ = told["templating"]["list"]
+    reported = read(dashboard)
+    assert reported["uid"] == dashboard.stem
+    assert len(reported["uid"]) <= 40
+    assert reported["schemaVersion"] == SCHEMA_VERSION
+    assert "id" not in reported, "Grafana gives it, and refuses one that it has not given"
+    assert reported["title"].startswith("evenmesh: ")
+    assert reported["tags"] == ["evenmesh"]
+    source, namespace, *_ = reported["templating"]["list"]
     assert (source["type"], source["name"], source["query"]) == ("datasource", "datasource", "prometheus")
     assert (namespace["name"], namespace["allValue"], namespace["datasource"]) == ("namespace", ".*", SOURCE)
-    named = {one["name"] for one in told["templating"]["list"]}
+    named = {one["name"] for one in reported["templating"]["list"]}
     assert named - {"datasource"} <= {name.removeprefix("$") for name in VARIABLES}
 
 
 def test_panels_say_what_they_show(dashboard: Path) -> None:
-    told = read(dashboard)["panels"]
-    assert {panel["type"] for panel in told} <= KINDS
-    assert len({panel["id"] for panel in told}) == len(told)
+    reported = read(dashboard)["panels"]
+    assert {panel["type"] for panel in reported} <= KINDS
+    assert len({panel["id"] for panel in reported}) == len(reported)
     titles = [panel["title"] for panel in panels(dashboard)]
     assert len(titles) == len(
         set(zip(titles, (panel["gridPos"]["y"] for panel in panels(dashboard)), strict=True))
@@ -113,28 +113,28 @@ def known() -> dict[str, set[str]]:
         ready = [rule for rule in left if asked(rule["expr"]).metrics <= set(found)]
         assert ready, [rule["record"] for rule in left]
         for rule in ready:
-            told = asked(rule["expr"])
-            grouped = {name for name in told.groups if name != "le"}
-            found[rule["record"]] = grouped or set().union(*(found[name] for name in told.metrics))
+            reported = asked(rule["expr"])
+            grouped = {name for name in reported.groups if name != "le"}
+            found[rule["record"]] = grouped or set().union(*(found[name] for name in reported.metrics))
         left = [rule for rule in left if rule not in ready]
     return found
 
 
 def assert_asks_for_what_exists(text: str, there: dict[str, set[str]]) -> None:
-    told = asked(text)
-    assert told.metrics <= set(there), (told.metrics - set(there), text)
-    for name in told.metrics:
-        assert told.labels[name] <= there[name] | ADDED, (told.labels[name] - there[name], text)
-    of_all = set().union(*(there[name] for name in told.metrics))
-    assert told.groups <= of_all | ADDED, (told.groups - of_all, text)
+    reported = asked(text)
+    assert reported.metrics <= set(there), (reported.metrics - set(there), text)
+    for name in reported.metrics:
+        assert reported.labels[name] <= there[name] | ADDED, (reported.labels[name] - there[name], text)
+    of_all = set().union(*(there[name] for name in reported.metrics))
+    assert reported.groups <= of_all | ADDED, (reported.groups - of_all, text)
 
 
 def test_the_catalogue_is_read() -> None:
     found = catalogue()
     assert len(found) > 80
-    assert found["ragmesh_rpc_errors_total"] >= {"rpc_method", "rpc_grpc_status_code", "error_type"}
-    assert found["ragmesh_evaluator_lag_seconds_bucket"] == {"service_name", "le"}
-    assert "alpha" in found["ragmesh_fairness_ee_d_norm"]
+    assert found["evenmesh_rpc_errors_total"] >= {"rpc_method", "rpc_grpc_status_code", "error_type"}
+    assert found["evenmesh_evaluator_lag_seconds_bucket"] == {"service_name", "le"}
+    assert "alpha" in found["evenmesh_fairness_ee_d_norm"]
 
 
 def test_panels_ask_for_metrics_and_labels_that_exist(dashboard: Path) -> None:
@@ -151,9 +151,7 @@ def test_rules_ask_for_metrics_and_labels_that_exist() -> None:
 
 
 def test_promtool_reads_every_query(dashboard: Path, tmp_path: Path) -> None:
-    promtool = shutil.which("promtool")
-    if promtool is None:
-        pytest.skip("promtool is not installed: it comes with Debian's package prometheus")
+    promtool = required("promtool")
     queries = [expression(target) for panel in panels(dashboard) for target in panel["targets"]]
     made = [{"record": f"panel:query:{place}", "expr": query} for place, query in enumerate(queries)]
     (tmp_path / "rules.yaml").write_text(yaml.safe_dump({"groups": [{"name": "panels", "rules": made}]}))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import shutil
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,6 +12,7 @@ import pytest
 import yaml
 
 from k8s.tools.monitoring.__main__ import COMPONENT, made
+from tests.support.programs import required
 
 FILES: Final = sorted((COMPONENT / "rules").glob("*.yaml"))
 TESTS: Final = sorted(Path(__file__).with_name("rules").glob("*.yaml"))
@@ -35,10 +35,7 @@ ALERTS: Final = sorted({rule["alert"] for rule in rules("alert")})
 
 @pytest.fixture(scope="module")
 def promtool() -> str:
-    found = shutil.which("promtool")
-    if found is None:
-        pytest.skip("promtool is not installed: it comes with Debian's package prometheus")
-    return found
+    return required("promtool")
 
 
 def test_promtool_takes_all_rules(promtool: str) -> None:
@@ -88,15 +85,15 @@ def test_each_recording_is_worked_out_once() -> None:
 
 def test_alerts_say_how_bad_it_is_what_it_means_and_what_to_do() -> None:
     for rule in rules("alert"):
-        assert rule["alert"].startswith("Ragmesh")
+        assert rule["alert"].startswith("Evenmesh")
         assert rule["labels"]["severity"] in ("critical", "warning")
         annotations = rule["annotations"]
         assert set(annotations) == {"summary", "description", "runbook_url"}
         assert annotations["description"].endswith(".")
-        assert annotations["runbook_url"] == f"docs/operations.md#{rule['alert'].lower()}"
+        assert annotations["runbook_url"] == f"docs/operate/operations.md#{rule['alert'].lower()}"
 
 
-@pytest.mark.parametrize("name", ["RagmeshAskErrorBudgetBurn", "RagmeshAskLatencyBudgetBurn"])
+@pytest.mark.parametrize("name", ["EvenmeshAskErrorBudgetBurn", "EvenmeshAskLatencyBudgetBurn"])
 def test_burn_rates_are_those_that_use_up_a_share_of_the_budget(name: str) -> None:
     # Share of the budget of 30 days that is gone when the long window is over.
     shares = {"1h": 0.02, "6h": 0.05, "1d": 0.1, "3d": 0.1}

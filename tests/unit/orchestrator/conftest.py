@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from meshkit.compute import ComputePool
+from evenmesh_kit.compute.executors import ComputePool
 from tests.unit.orchestrator.fakes import FakeGenerator, FakeObserver, FakeReranker, FakeRetriever, Mesh
 
 

@@ -1,4 +1,4 @@
-"""Upstreams in this process that do what a test tells them, behind the pipeline's own ports."""
+"""Scripted upstreams in this process, behind the ports of the pipeline."""
 
 from __future__ import annotations
 
@@ -9,36 +9,35 @@ from typing import Any
 
 import numpy as np
 
-from meshkit.compute import ComputePool
-from meshkit.deadline import Deadline
-from meshkit.errors import MeshError
-from orchestrator import codec
-from orchestrator.audits import codec as audit_codec
-from orchestrator.budgets import Plan, StageSpec
-from orchestrator.domain import (
-    Agent,
-    Answer,
+from evenmesh.common.v1 import common_pb2
+from evenmesh.common.v1.common_pb2 import Agent, Passage
+from evenmesh.evaluator.v1.evaluator_service_pb2 import RunReport, VoteRequest
+from evenmesh.generator.v1 import generator_service_pb2 as generator_pb
+from evenmesh.generator.v1.generator_service_pb2 import Answer, GenerateRequest
+from evenmesh.orchestrator.v1 import orchestrator_service_pb2 as pb
+from evenmesh.wire.deadline import Deadline
+from evenmesh.wire.errors import MeshError
+from evenmesh_kit.compute.executors import ComputePool
+from evenmesh_orchestrator import codec
+from evenmesh_orchestrator.asks.budgets import PipelineConfig
+from evenmesh_orchestrator.asks.pipeline import Pipeline
+from evenmesh_orchestrator.asks.request import Defaults, read_ask, read_ensemble
+from evenmesh_orchestrator.audits.codec import read_audit
+from evenmesh_orchestrator.domain import (
     Ask,
     Audit,
     AuditEvent,
     EnsembleAsk,
     Event,
     Observation,
-    Passage,
     Pool,
-    Prompt,
     Relevance,
     Sampling,
     Stage,
 )
-from orchestrator.ensembles.ballots import LocalBallot
-from orchestrator.ensembles.definitions import Ensembles, Voting
-from orchestrator.expressions.sources import Catalogue, SourceDefinition
-from orchestrator.pipeline import Pipeline
-from orchestrator.ports import Ballot, Receipt, Standing
-from ragmesh.common.v1 import common_pb2
-from ragmesh.generator.v1 import generator_service_pb2 as generator_pb
-from ragmesh.orchestrator.v1 import orchestrator_service_pb2 as pb
+from evenmesh_orchestrator.ensembles.votes import LocalVoteSession
+from evenmesh_orchestrator.expressions.sources import Catalogue, SourceDefinition
+from evenmesh_orchestrator.ports import Receipt, VoteSession, VoteState
 
 
 def passage(name: str, text: str = "", *, provider: str = "", title: str = "") -> common_pb2.Passage:
@@ -56,7 +55,7 @@ def ask(**changes: Any) -> Ask:
     """An ask as it would be read: any field of the request may be given."""
     request = pb.AskRequest(question="Which river?", reranker="none")
     request.MergeFrom(pb.AskRequest(**changes))
-    return codec.ask(request, default_collection="demo", default_reranker="rankrag")
+    return read_ask(request, Defaults("demo", "rankrag"))
 
 
 SOURCES = Catalogue(
@@ -69,12 +68,14 @@ SOURCES = Catalogue(
     }
 )
 """Sources of the tests of expressions."""
+DEFAULTS = Defaults("demo", "rankrag", SOURCES)
+"""Defaults of requests, with these sources."""
 
 
 def ask_expression(expression: str, **changes: Any) -> Ask:
     """An ask with an expression over :data:`SOURCES`."""
     request = pb.AskRequest(question="Which river?", expression=expression, **changes)
-    return codec.ask(request, default_collection="demo", default_reranker="rankrag", sources=SOURCES)
+    return read_ask(request, DEFAULTS)
 
 
 def audit(*, alphas: Sequence[float] = (1.0, 4.0), rankings: int = 20, **changes: Any) -> Audit:
@@ -89,25 +90,14 @@ def audit(*, alphas: Sequence[float] = (1.0, 4.0), rankings: int = 20, **changes
     asked.labels.useful_passage_ids.extend(["c", "e"])
     asked.labels.references.append("a b")
     asked.MergeFrom(pb.AskRequest(**changes))
-    return audit_codec.audit(
-        pb.AuditRequest(ask=asked, alphas=alphas, **own),
-        default_collection="demo",
-        default_reranker="rankrag",
-        sources=SOURCES,
-    )
+    return read_audit(pb.AuditRequest(ask=asked, alphas=alphas, **own), DEFAULTS)
 
 
 def ensemble(*expressions: str, **changes: Any) -> EnsembleAsk:
     """An ask of an ensemble over :data:`SOURCES`, as it would be read."""
     request = pb.AskRequest(question="Which river?", run_id="run", query_id="q1", **changes)
     request.ensemble.expressions.extend(expressions)
-    return codec.ensemble(
-        request,
-        default_collection="demo",
-        default_reranker="rankrag",
-        sources=SOURCES,
-        ensembles=Ensembles(),
-    )
+    return read_ensemble(request, DEFAULTS)
 
 
 @dataclass
@@ -194,22 +184,24 @@ class FakeReranker:
 class FakeGenerator:
     """Answers with the ids of its passages, word by word when streamed."""
 
-    says: Callable[[Prompt], str] = lambda prompt: " ".join(one.id for one in prompt.passages)
+    says: Callable[[GenerateRequest], str] = lambda prompt: " ".join(one.id for one in prompt.passages)
     stream_error: Exception | None = None
     words_before_error: int = 0
     batch_error: Exception | None = None
-    fails: Callable[[Prompt], MeshError | None] = lambda _: None
+    fails: Callable[[GenerateRequest], MeshError | None] = lambda _: None
     delay_s: float = 0.0
     batch_delay_s: float = 0.0
     knows: str = "What the model knows."
     knowledge_error: Exception | None = None
-    streamed: list[Prompt] = field(default_factory=list)
-    batches: list[list[Prompt]] = field(default_factory=list)
+    streamed: list[GenerateRequest] = field(default_factory=list)
+    batches: list[list[GenerateRequest]] = field(default_factory=list)
     closed: int = 0
     batches_at_once: int = 0
     most_batches_at_once: int = 0
 
-    async def stream(self, prompt: Prompt, *, timeout_s: float) -> AsyncGenerator[str | Answer, None]:
+    async def stream(
+        self, prompt: GenerateRequest, *, timeout_s: float
+    ) -> AsyncGenerator[str | Answer, None]:
         self.streamed.append(prompt)
         text = self.says(prompt)
         words = text.split(" ")
@@ -223,7 +215,9 @@ class FakeGenerator:
         finally:
             self.closed += 1
 
-    async def batch(self, prompts: Sequence[Prompt], *, timeout_s: float) -> Sequence[Answer | MeshError]:
+    async def batch(
+        self, prompts: Sequence[GenerateRequest], *, timeout_s: float
+    ) -> Sequence[Answer | MeshError]:
         self.batches.append(list(prompts))
         self.batches_at_once += 1
         self.most_batches_at_once = max(self.most_batches_at_once, self.batches_at_once)
@@ -235,10 +229,10 @@ class FakeGenerator:
             raise self.batch_error
         return [self.fails(prompt) or answer(self.says(prompt)) for prompt in prompts]
 
-    async def knowledge(self, ask: Ask, *, most: int, timeout_s: float) -> Pool:
+    async def knowledge(self, ask: Ask, *, max_passages: int, timeout_s: float) -> Pool:
         if self.knowledge_error is not None:
             raise self.knowledge_error
-        return codec.knowledge(answer(self.knows), most=most)
+        return codec.knowledge(answer(self.knows), max_passages=max_passages)
 
 
 @dataclass
@@ -249,14 +243,14 @@ class FakeObserver:
     waits: str | None = None
     error: Exception | None = None
     delay_s: float = 0.0
-    report: object | Exception | None = None
+    report: RunReport | Exception | None = None
 
-    async def post(self, observation: Observation) -> Receipt:
+    async def submit(self, observation: Observation) -> Receipt:
         await asyncio.sleep(self.delay_s)
         if self.error is not None:
             raise self.error
         self.posted.append(observation)
-        future: asyncio.Future[object] | None = None
+        future: asyncio.Future[RunReport] | None = None
         if observation.ask.want_report:
             future = asyncio.get_running_loop().create_future()
             if isinstance(self.report, Exception):
@@ -268,31 +262,31 @@ class FakeObserver:
 
 @dataclass
 class FakeVotes:
-    """Lets answers vote by token F1, as the real one does by default; hangs or fails where it is told to."""
+    """Lets answers vote by token F1, as the real one does by default; hangs or fails on demand."""
 
     error: MeshError | None = None
     fails_after: int = 0
     delay_s: float = 0.0
-    casts: list[tuple[int, str | None]] = field(default_factory=list)
-    opened: list[Voting] = field(default_factory=list)
+    added: list[tuple[int, str | None]] = field(default_factory=list)
+    opened: list[VoteRequest] = field(default_factory=list)
     closed: int = 0
 
-    def open(self, question: str, voting: Voting, *, timeout_s: float) -> Ballot:
-        self.opened.append(voting)
-        return _FakeBallot(self, LocalBallot(voting))
+    def open_vote(self, vote: VoteRequest, *, timeout_s: float) -> VoteSession:
+        self.opened.append(vote)
+        return _FakeVoteSession(self, LocalVoteSession(vote))
 
 
 @dataclass
-class _FakeBallot:
+class _FakeVoteSession:
     votes: FakeVotes
-    local: LocalBallot
+    local: LocalVoteSession
 
-    async def cast(self, member: int, answer: str | None) -> Standing:
+    async def add(self, member: int, answer: str | None) -> VoteState:
         await asyncio.sleep(self.votes.delay_s)
-        if self.votes.error is not None and len(self.votes.casts) >= self.votes.fails_after:
+        if self.votes.error is not None and len(self.votes.added) >= self.votes.fails_after:
             raise self.votes.error
-        self.votes.casts.append((member, answer))
-        return await self.local.cast(member, answer)
+        self.votes.added.append((member, answer))
+        return await self.local.add(member, answer)
 
     def close(self) -> None:
         self.votes.closed += 1
@@ -308,13 +302,9 @@ class Mesh:
     observer: FakeObserver
     pool: ComputePool
     votes: FakeVotes = field(default_factory=FakeVotes)
-    plan: Plan = field(
-        default_factory=lambda: Plan(
-            stages=(
-                StageSpec(Stage.RETRIEVE, 0.25),
-                StageSpec(Stage.RERANK, 0.35),
-                StageSpec(Stage.GENERATE, 1.0),
-            ),
+    config: PipelineConfig = field(
+        default_factory=lambda: PipelineConfig(
+            shares={Stage.RETRIEVE: 0.25, Stage.RERANK: 0.35},
             closing_share=0.05,
             batch_size=2,
             batches_in_flight=2,
@@ -329,7 +319,7 @@ class Mesh:
             reranker=self.reranker,
             generator=self.generator,
             observer=self.observer,
-            plan=self.plan,
+            config=self.config,
             pool=self.pool,
             votes=self.votes,
         )

@@ -5,12 +5,12 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from orchestrator import codec
-from orchestrator.domain import Answered, Contexts, Labels, Observation, Pool, Ranked, UtilityMetric
-from orchestrator.exposure import measure
-from ragmesh.evaluator.v1 import evaluator_service_pb2 as evaluator_pb
-from services.evaluator.codec import observations as evaluator_codec
-from services.evaluator.measurement import measure as evaluator_measure
+from evenmesh.evaluator.v1 import evaluator_service_pb2 as evaluator_pb
+from evenmesh_evaluator.observations import codec as evaluator_codec
+from evenmesh_evaluator.observations.scores import measure as evaluator_measure
+from evenmesh_orchestrator import codec
+from evenmesh_orchestrator.asks.exposure import measure
+from evenmesh_orchestrator.domain import Answered, Contexts, Observation, Pool, Ranked
 from tests.unit.orchestrator.fakes import answer, ask, passage
 
 
@@ -27,15 +27,15 @@ CONTEXTS = Contexts(np.array([[0, 1], [0, 2], [0, 3], [0, 1]]), np.array([-1.0, 
 
 def test_exposure_by_hand() -> None:
     # ε = (1, 1/2, 1/4, 1/4): EE-D = 1 + 1/4 + 1/16 + 1/16 = 11/8 of 2.
-    exposure = measure(_pool(), CONTEXTS, [], Labels())
-    assert exposure.per_passage.tolist() == [1, 0.5, 0.25, 0.25]
+    exposure = measure(_pool(), CONTEXTS, [], evaluator_pb.Labels())
+    assert list(exposure.exposure) == [1, 0.5, 0.25, 0.25]
     assert exposure.ee_d_norm == pytest.approx(11 / 16)
-    assert exposure.ee_r_norm is None
-    assert exposure.expected_utility is None
+    assert not exposure.HasField("ee_r_norm")
+    assert not exposure.HasField("expected_utility")
     # P has 1 of 2; Q has 1/2 + 1/4; the unknown provider is not listed but counts in the whole.
-    assert [(p.name, p.exposure, p.share, p.target) for p in exposure.providers] == [
-        ("P", 1.0, 0.5, None),
-        ("Q", 0.75, 0.375, None),
+    assert [(p.name, p.exposure, p.share, p.HasField("target")) for p in exposure.providers] == [
+        ("P", 1.0, 0.5, False),
+        ("Q", 0.75, 0.375, False),
     ]
 
 
@@ -43,7 +43,12 @@ def test_relevance_and_utility_by_hand() -> None:
     # a and b are useful: ε* = (1, 1, 0, 0), EE-R = 1 + 1/2 of 2. Three of four samples are answered:
     # two right.
     answers = [Answered(answer("Rhine"), (0, 3), []), Answered(answer("Elbe"), (1,), [])]
-    labels = Labels(frozenset("ab"), ("Rhine",), UtilityMetric.EXACT_MATCH)
+    labels = evaluator_pb.Labels(
+        has_useful=True,
+        useful_passage_ids=["a", "b"],
+        references=["Rhine"],
+        metric=evaluator_pb.UTILITY_METRIC_EXACT_MATCH,
+    )
     exposure = measure(_pool(), CONTEXTS, answers, labels)
     assert exposure.ee_r_norm == pytest.approx(3 / 4)
     assert exposure.expected_utility == pytest.approx(2 / 3)
@@ -52,8 +57,8 @@ def test_relevance_and_utility_by_hand() -> None:
 
 def test_nothing_shown_is_no_exposure() -> None:
     nothing = Pool([], np.empty(0), np.empty((1, 0), dtype=np.int64), None, "bm25", "v1")
-    exposure = measure(nothing, Contexts(np.empty((1, 0), dtype=np.int64), None), [], Labels())
-    assert (len(exposure.per_passage), exposure.ee_d_norm, exposure.ee_r_norm) == (0, 0.0, None)
+    exposure = measure(nothing, Contexts(np.empty((1, 0), dtype=np.int64), None), [], evaluator_pb.Labels())
+    assert (len(exposure.exposure), exposure.ee_d_norm, exposure.HasField("ee_r_norm")) == (0, 0.0, False)
 
 
 @pytest.mark.parametrize("useful", [None, frozenset(), frozenset("ab"), frozenset("az"), frozenset("abcd")])
@@ -74,11 +79,13 @@ def test_the_evaluator_measures_the_same(useful: frozenset[str] | None) -> None:
     message = evaluator_pb.Observation.FromString(codec.observation(observation, with_text=True))
     there = evaluator_measure(evaluator_codec.observation(message, now_us=0))
     assert there.quantities["ee_d_norm"] == here.ee_d_norm
-    assert there.quantities["ee_r_norm"] == here.ee_r_norm
+    assert there.quantities["ee_r_norm"] == (here.ee_r_norm if here.HasField("ee_r_norm") else None)
     assert there.quantities["expected_utility"] == here.expected_utility
     providers = there.providers
     assert providers is not None
     targets = [None] * len(providers.names) if providers.target is None else providers.target.tolist()
     rows = zip(providers.names, zip(providers.exposure.tolist(), targets, strict=True), strict=True)
-    assert {p.name: (p.exposure, p.target) for p in here.providers} == {k: v for k, v in rows if k}
+    assert {p.name: (p.exposure, p.target if p.HasField("target") else None) for p in here.providers} == {
+        k: v for k, v in rows if k
+    }
     assert there.num_unanswered == 1

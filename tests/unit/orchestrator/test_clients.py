@@ -1,4 +1,4 @@
-"""The clients over real connections: lines that end, connections that come and go, errors in the ask's words."""
+"""The clients over real connections: streams that end, connections that come and go, errors in the ask's words."""
 
 from __future__ import annotations
 
@@ -9,24 +9,23 @@ from typing import Any
 import grpc
 import pytest
 
-from meshkit import metering
-from meshkit.breaker import Breaker, Circuit
-from meshkit.errors import MeshError, Unavailable
-from meshkit.hedging import Hedging
-from meshkit.limits import TenantLimits
-from meshkit.metering import Meter
-from meshkit.telemetry import Telemetry
-from orchestrator.clients import EvaluatorClient, GeneratorClient, RerankerClient, RetrieverClient
-from orchestrator.courier import Delivered, Outcome
-from orchestrator.domain import Agent, Augmentation, Decoding, Prompt
-from orchestrator.settings import OrchestratorSettings
-from orchestrator.upstreams import Upstream, Upstreams
-from ragmesh.evaluator.v1 import evaluator_service_pb2 as evaluator_pb
-from ragmesh.generator.v1 import generator_service_pb2 as generator_pb
-from ragmesh.reranker.v1 import reranker_service_pb2 as reranker_pb
+from evenmesh.common.v1.common_pb2 import Agent
+from evenmesh.evaluator.v1 import evaluator_service_pb2 as evaluator_pb
+from evenmesh.generator.v1 import generator_service_pb2 as generator_pb
+from evenmesh.reranker.v1 import reranker_service_pb2 as reranker_pb
+from evenmesh.wire.errors import MeshError, Unavailable
+from evenmesh_kit.admission import metering
+from evenmesh_kit.admission.limits import TenantLimits
+from evenmesh_kit.admission.metering import Meter
+from evenmesh_kit.rpc.breaker import Breaker, Circuit
+from evenmesh_kit.rpc.hedging import Hedging
+from evenmesh_kit.telemetry.setup import Telemetry
+from evenmesh_orchestrator.clients import EvaluatorClient, GeneratorClient, RerankerClient, RetrieverClient
+from evenmesh_orchestrator.settings import OrchestratorSettings
+from evenmesh_orchestrator.upstreams import Upstream, Upstreams
 from tests.unit.orchestrator.fakes import ask, passage
 
-SERVICE = "ragmesh.evaluator.v1.EvaluatorService"
+SERVICE = "evenmesh.evaluator.v1.EvaluatorService"
 
 
 async def _server(port: int = 0, **methods: Any) -> tuple[grpc.aio.Server, int]:
@@ -50,7 +49,7 @@ def _observe(behaviour: Any) -> dict[str, Any]:
         request_deserializer=evaluator_pb.ObserveRequest.FromString,
         response_serializer=evaluator_pb.ObserveResponse.SerializeToString,
     )
-    return {"ragmesh_evaluator_v1_EvaluatorService_Observe": handler}
+    return {"evenmesh_evaluator_v1_EvaluatorService_Observe": handler}
 
 
 async def _acknowledging(requests: AsyncIterator[Any], context: Any) -> AsyncIterator[Any]:
@@ -69,18 +68,18 @@ def _channel(port: int, telemetry: Telemetry) -> grpc.aio.Channel:
     return EvaluatorClient.channel_to(f"127.0.0.1:{port}", max_message_bytes=2**20, telemetry=telemetry)
 
 
-async def test_a_line_brings_and_ends(telemetry: Telemetry) -> None:
+async def test_a_stream_delivers_and_ends(telemetry: Telemetry) -> None:
     server, port = await _server(**_observe(_acknowledging))
     async with _channel(port, telemetry) as channel:
-        line = EvaluatorClient(channel).call()
+        observing = EvaluatorClient(channel).observe()
         payloads = [evaluator_pb.Observation(id=str(i)).SerializeToString() for i in range(3)]
-        assert [await line.send(payload, want_report=False) for payload in payloads] == [True] * 3
-        await line.hang_up()
-        assert [outcome async for outcome in line.outcomes()] == [Delivered(str(i)) for i in range(3)]
+        assert [await observing.send(payload, want_report=False) for payload in payloads] == [True] * 3
+        await observing.finish()
+        assert [one.ack.observation_id async for one in observing.responses()] == ["0", "1", "2"]
     await server.stop(0)
 
 
-async def test_a_line_that_dies_says_so_and_sends_no_more(telemetry: Telemetry) -> None:
+async def test_a_dead_stream_says_so_and_sends_no_more(telemetry: Telemetry) -> None:
     started = asyncio.Event()
 
     async def hanging(requests: AsyncIterator[Any], context: Any) -> AsyncIterator[Any]:
@@ -90,13 +89,13 @@ async def test_a_line_that_dies_says_so_and_sends_no_more(telemetry: Telemetry) 
 
     server, port = await _server(**_observe(hanging))
     async with _channel(port, telemetry) as channel:
-        line = EvaluatorClient(channel).call()
-        assert await line.send(evaluator_pb.Observation(id="a").SerializeToString(), want_report=False)
-        received: list[Outcome] = []
+        observing = EvaluatorClient(channel).observe()
+        assert await observing.send(evaluator_pb.Observation(id="a").SerializeToString(), want_report=False)
+        received: list[str] = []
 
         async def receive() -> None:
-            async for outcome in line.outcomes():
-                received.append(outcome)
+            async for response in observing.responses():
+                received.append(response.ack.observation_id)
 
         receiver = asyncio.create_task(receive())
         async with asyncio.timeout(30):
@@ -105,23 +104,23 @@ async def test_a_line_that_dies_says_so_and_sends_no_more(telemetry: Telemetry) 
             with pytest.raises(Unavailable) as caught:
                 await receiver
         assert caught.value.reason == "UPSTREAM_UNAVAILABLE"
-        assert received == [Delivered("a")]
-        assert not await line.send(b"", want_report=False)
-        line.cut()
+        assert received == ["a"]
+        assert not await observing.send(b"", want_report=False)
+        observing.cancel()
 
 
-async def test_a_line_to_nowhere_is_unavailable(telemetry: Telemetry) -> None:
+async def test_a_stream_to_nowhere_is_unavailable(telemetry: Telemetry) -> None:
     async with _channel(9, telemetry) as channel:
-        line = EvaluatorClient(channel).call()
-        sending = asyncio.create_task(line.send(b"", want_report=False))
+        observing = EvaluatorClient(channel).observe()
+        sending = asyncio.create_task(observing.send(b"", want_report=False))
         with pytest.raises(Unavailable):
             async with asyncio.timeout(30):
-                _ = [outcome async for outcome in line.outcomes()]
-        line.cut()
+                _ = [response async for response in observing.responses()]
+        observing.cancel()
         await asyncio.gather(sending, return_exceptions=True)
 
 
-async def test_connections_that_come_and_go_are_told() -> None:
+async def test_connections_that_come_and_go_are_reported() -> None:
     changes: asyncio.Queue[bool] = asyncio.Queue()
     server, port = await _server(**_observe(_acknowledging))
     async with _channel(port, Telemetry.disabled()) as channel:
@@ -137,7 +136,7 @@ async def test_connections_that_come_and_go_are_told() -> None:
     await server.stop(0)
 
 
-async def test_an_absence_from_the_start_is_told() -> None:
+async def test_an_absence_from_the_start_is_reported() -> None:
     changes: asyncio.Queue[bool] = asyncio.Queue()
     async with _channel(9, Telemetry.disabled()) as channel:
         watching = asyncio.create_task(EvaluatorClient(channel).watch(changes.put_nowait))
@@ -153,7 +152,7 @@ def _rerank(behaviour: Any) -> dict[str, Any]:
         request_deserializer=reranker_pb.RerankRequest.FromString,
         response_serializer=reranker_pb.RerankResponse.SerializeToString,
     )
-    return {"ragmesh_reranker_v1_RerankerService_Rerank": handler}
+    return {"evenmesh_reranker_v1_RerankerService_Rerank": handler}
 
 
 @pytest.mark.parametrize("scores", [[], [0.5], [0.5, float("nan")]])
@@ -182,7 +181,7 @@ async def _aborting(code: grpc.StatusCode) -> tuple[grpc.aio.Server, int]:
 
 
 @pytest.mark.parametrize(
-    ("code", "told"),
+    ("code", "reported"),
     [
         (grpc.StatusCode.UNKNOWN, grpc.StatusCode.UNAVAILABLE),
         (grpc.StatusCode.INTERNAL, grpc.StatusCode.UNAVAILABLE),
@@ -194,7 +193,7 @@ async def _aborting(code: grpc.StatusCode) -> tuple[grpc.aio.Server, int]:
         (grpc.StatusCode.PERMISSION_DENIED, grpc.StatusCode.UNAVAILABLE),
     ],
 )
-async def test_the_transports_words_stay_inside(code: grpc.StatusCode, told: grpc.StatusCode) -> None:
+async def test_words_of_the_transport_stay_inside(code: grpc.StatusCode, reported: grpc.StatusCode) -> None:
     server, port = await _aborting(code)
     channel = RerankerClient.channel_to(
         f"127.0.0.1:{port}", max_message_bytes=2**20, telemetry=Telemetry.disabled()
@@ -204,7 +203,7 @@ async def test_the_transports_words_stay_inside(code: grpc.StatusCode, told: grp
             await RerankerClient(channel).rerank(
                 "q", [passage("a")], agent=Agent(), reranker="x", timeout_s=30
             )
-    assert caught.value.code is told
+    assert caught.value.code is reported
     assert "10.0.0.1" not in str(caught.value)
     await server.stop(0)
 
@@ -226,7 +225,7 @@ def _rerank(behaviour: Any) -> dict[str, Any]:
         request_deserializer=reranker_pb.RerankRequest.FromString,
         response_serializer=reranker_pb.RerankResponse.SerializeToString,
     )
-    return {"ragmesh_reranker_v1_RerankerService_Rerank": handler}
+    return {"evenmesh_reranker_v1_RerankerService_Rerank": handler}
 
 
 async def _ranked(client: RerankerClient, *, timeout_s: float = 30) -> list[float]:
@@ -234,7 +233,7 @@ async def _ranked(client: RerankerClient, *, timeout_s: float = 30) -> list[floa
     return [float(score) for score in relevance.scores]
 
 
-async def test_who_gives_no_answers_is_left_alone_and_found_again() -> None:
+async def test_a_silent_upstream_is_not_called_and_found_again() -> None:
     calls = 0
 
     async def scoring(request: Any, context: Any) -> reranker_pb.RerankResponse:
@@ -264,7 +263,7 @@ async def test_who_gives_no_answers_is_left_alone_and_found_again() -> None:
         assert (caught.value.reason, calls) == ("CIRCUIT_OPEN", 2)
         (point,) = [
             point
-            for point in telemetry.metrics()["ragmesh.upstream.circuit"].data.data_points
+            for point in telemetry.metrics()["evenmesh.upstream.circuit"].data.data_points
             if point.attributes == {"upstream": "reranker"}
         ]
         assert point.value == Circuit.OPEN.value
@@ -281,7 +280,7 @@ async def test_who_gives_no_answers_is_left_alone_and_found_again() -> None:
     await server.stop(0)
 
 
-async def test_a_slow_replica_is_hedged_and_told_to_stop() -> None:
+async def test_a_slow_replica_is_hedged_and_cancelled() -> None:
     served: list[str] = []
     cancelled = asyncio.Event()
 
@@ -301,20 +300,20 @@ async def test_a_slow_replica_is_hedged_and_told_to_stop() -> None:
         return reranker_pb.RerankResponse(scores=[0.5])
 
     (first, one), (second, two) = await _server(**_rerank(slow)), await _server(**_rerank(quick))
-    told: list[bool] = []
-    hedging = Hedging(0.05, share=1.0, on_hedge=told.append)
+    reported: list[bool] = []
+    hedging = Hedging(0.05, share=1.0, on_hedge=reported.append)
     target = f"ipv4:127.0.0.1:{one},127.0.0.1:{two}"
     options = {"max_message_bytes": 2**20, "telemetry": Telemetry.disabled()}
     async with RerankerClient.channel_to(target, **options) as channel, asyncio.timeout(30):
         client = RerankerClient(channel, Upstream(Breaker("reranker"), hedging))
-        while True not in told:  # round robin: once both connections stand, the slow one is asked first
+        while True not in reported:  # round robin: once both connections stand, the slow one is asked first
             assert await _ranked(client) == [0.5]
         await cancelled.wait()
     assert set(served) == {"slow", "quick"}
     await asyncio.gather(first.stop(0), second.stop(0))
 
 
-async def test_what_answers_cost_is_noted_for_who_asked() -> None:
+async def test_the_caller_is_charged_for_answers() -> None:
     answer = generator_pb.Answer(text="x", prompt_tokens=30, completion_tokens=12)
 
     async def stream(request: Any, context: Any) -> AsyncIterator[generator_pb.GenerateResponse]:
@@ -326,7 +325,7 @@ async def test_what_answers_cost_is_noted_for_who_asked() -> None:
             results=[generator_pb.GenerateBatchResult(answer=answer) for _ in request.requests]
         )
 
-    name = "ragmesh_generator_v1_GeneratorService"
+    name = "evenmesh_generator_v1_GeneratorService"
     server, port = await _server(
         **{
             f"{name}_Generate": grpc.unary_stream_rpc_method_handler(
@@ -343,14 +342,14 @@ async def test_what_answers_cost_is_noted_for_who_asked() -> None:
     )
     meter = Meter("acme", TenantLimits(tokens_per_minute=3 * 42))
     metering.enter(meter)
-    prompt = Prompt("q", [], "", Augmentation.DEFAULT, Decoding())
+    prompt = generator_pb.GenerateRequest(question="q")
     options = {"max_message_bytes": 2**20, "telemetry": Telemetry.disabled()}
     async with GeneratorClient.channel_to(f"127.0.0.1:{port}", **options) as channel:
         client = GeneratorClient(channel)
         _ = [part async for part in client.stream(prompt, timeout_s=30)]
-        meter.begin(writes=True)  # 84 of 126 are left
+        await meter.begin(spends_tokens=True)  # 84 of 126 are left
         await client.batch([prompt, prompt], timeout_s=30)
     with pytest.raises(MeshError) as caught:  # 3 * (30 + 12) are gone
-        meter.begin(writes=True)
+        await meter.begin(spends_tokens=True)
     assert caught.value.reason == "OUT_OF_TOKENS"
     await server.stop(0)

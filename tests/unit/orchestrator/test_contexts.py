@@ -7,15 +7,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from orchestrator.contexts import cut, distinct, reordered, sampled
-from orchestrator.domain import Contexts, Sampling
+from evenmesh_orchestrator.asks.contexts import cut, distinct, reordered, sampled
+from evenmesh_orchestrator.domain import Contexts, Sampling
 from tests.unit.orchestrator.fakes import passage
 
 PASSAGES = [passage(name) for name in "abcdef"]
 
 
 def test_cutting_keeps_the_first_k() -> None:
-    contexts = cut(np.array([[3, 1, 2], [0, 2, 1]]), np.array([-1.0, -2.0]), 2)
+    contexts = cut(Contexts(np.array([[3, 1, 2], [0, 2, 1]]), np.array([-1.0, -2.0])), 2)
     assert contexts.rows.tolist() == [[3, 1], [0, 2]]
     assert contexts.log_probabilities is not None
     assert contexts.log_probabilities.tolist() == [-1.0, -2.0]
@@ -24,8 +24,7 @@ def test_cutting_keeps_the_first_k() -> None:
 def test_each_sample_is_ordered_by_score_within_itself() -> None:
     # Scores of b, c, e, f: 0.2, 0.9, 0.5, 0.9; c and f tie and stand by id.
     contexts = reordered(
-        np.array([[1, 2, 4], [5, 4, 2]]),
-        None,
+        Contexts(np.array([[1, 2, 4], [5, 4, 2]]), None),
         scored=np.array([1, 2, 4, 5]),
         scores=np.array([0.2, 0.9, 0.5, 0.9]),
         passages=PASSAGES,

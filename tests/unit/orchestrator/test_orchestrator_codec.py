@@ -1,4 +1,4 @@
-"""Bounds and defaults of orchestrator.proto at the door, and what is written to whom."""
+"""Bounds and defaults of orchestrator.proto of asks, and what is written to whom."""
 
 from __future__ import annotations
 
@@ -11,43 +11,35 @@ import grpc
 import numpy as np
 import pytest
 
-from meshkit.errors import InvalidField, MeshError
-from orchestrator import codec
-from orchestrator.domain import (
+from evenmesh.common.v1 import common_pb2
+from evenmesh.common.v1.common_pb2 import Agent
+from evenmesh.evaluator.v1 import evaluator_service_pb2 as evaluator_pb
+from evenmesh.generator.v1 import generator_service_pb2 as generator_pb
+from evenmesh.orchestrator.v1 import orchestrator_service_pb2 as pb
+from evenmesh.retriever.v1 import retriever_service_pb2 as retriever_pb
+from evenmesh.wire.errors import InvalidField, MeshError
+from evenmesh_orchestrator import codec
+from evenmesh_orchestrator.asks.request import Defaults, read_ask
+from evenmesh_orchestrator.domain import (
     Action,
-    Agent,
     Answered,
-    Augmentation,
-    Citation,
     Contexts,
-    Decoding,
     Degraded,
-    Delta,
     Event,
-    Exposure,
     Failed,
     Finished,
     Observation,
     Pool,
-    Prompt,
-    ProviderShare,
     Ranked,
-    Reported,
     Retrieved,
     Sampling,
-    SamplingStage,
     Stage,
 )
-from ragmesh.common.v1 import common_pb2
-from ragmesh.evaluator.v1 import evaluator_service_pb2 as evaluator_pb
-from ragmesh.generator.v1 import generator_service_pb2 as generator_pb
-from ragmesh.orchestrator.v1 import orchestrator_service_pb2 as pb
-from ragmesh.retriever.v1 import retriever_service_pb2 as retriever_pb
 from tests.unit.orchestrator.fakes import answer, ask, passage
 
 
 def _read(request: pb.AskRequest) -> object:
-    return codec.ask(request, default_collection="demo", default_reranker="rankrag")
+    return read_ask(request, Defaults("demo", "rankrag"))
 
 
 def _candidates(n: int) -> retriever_pb.InlineCandidates:
@@ -55,9 +47,7 @@ def _candidates(n: int) -> retriever_pb.InlineCandidates:
 
 
 def test_defaults_are_filled_in() -> None:
-    read = codec.ask(
-        pb.AskRequest(question="Which river?"), default_collection="demo", default_reranker="rankrag"
-    )
+    read = read_ask(pb.AskRequest(question="Which river?"), Defaults("demo", "rankrag"))
     assert (read.collection, read.candidates) == ("demo", None)
     assert (read.reranker, read.names_reranker) == ("rankrag", False)
     assert (read.depth, read.k, read.rerank_depth, read.num_answers) == (100, 5, 20, 1)
@@ -65,15 +55,15 @@ def test_defaults_are_filled_in() -> None:
     assert read.run_id == f"asks-{datetime.now(UTC):%Y-%m-%d}"
     assert read.query_id == hashlib.sha256(b"Which river?").hexdigest()[:16]
     assert (read.observe, read.want_report) == (True, False)
-    assert read.labels.useful is None
+    assert not read.labels.has_useful
     assert read.id != ask().id
 
 
 def test_what_is_searched_for_and_the_prompt_can_be_others_than_the_questions() -> None:
     read = ask(search="oil", template="lamp-4")
-    assert (read.looked_for, read.wording, read.template) == ("oil", "oil", "lamp-4")
+    assert (read.search, read.search_text, read.template) == ("oil", "oil", "lamp-4")
     assert codec.retrieve_request(read, k=5, sampling=None).query == "oil"
-    assert ask().wording == ask().question
+    assert ask().search_text == ask().question
     with pytest.raises(InvalidField, match="search"):
         ask(search=" ")
     with pytest.raises(InvalidField, match="search"):
@@ -224,7 +214,7 @@ def test_ids_are_prefixed_and_stay_ids() -> None:
 )
 def test_what_a_model_knows_is_cut_into_even_passages(words: int, sizes: list[int]) -> None:
     text = " ".join(f"w{i}" for i in range(words))
-    pool = codec.knowledge(answer(text), most=10)
+    pool = codec.knowledge(answer(text), max_passages=10)
     assert [len(one.text.split()) for one in pool.passages] == sizes
     assert " ".join(one.text for one in pool.passages) == text
     assert [one.id for one in pool.passages] == [f"PK/{i + 1}" for i in range(len(sizes))]
@@ -254,12 +244,14 @@ def test_an_empty_pool_is_one_ranking_of_nothing() -> None:
 
 
 def test_the_reranker_and_the_generator_are_asked() -> None:
-    request = codec.rerank_request("q", [passage("a")], agent=Agent("qa", "t5"), reranker="rankrag")
+    request = codec.rerank_request(
+        "q", [passage("a")], agent=Agent(task_id="qa", model_id="t5"), reranker="rankrag"
+    )
     assert (request.query, request.reranker, request.agent.task_id) == ("q", "rankrag", "qa")
     assert not codec.rerank_request("q", [], agent=Agent(), reranker="x").HasField("agent")
 
-    prompt = Prompt("q", [passage("a")], "m", Augmentation.FUSION_IN_DECODER, Decoding(num_beams=4))
-    written = codec.generate_request(prompt)
+    asked = ask(augmentation=generator_pb.AUGMENTATION_FUSION_IN_DECODER, decoding={"num_beams": 4})
+    written = asked.prompt([passage("a")])
     assert [one.id for one in written.passages] == ["a"]
     assert written.augmentation == generator_pb.AUGMENTATION_FUSION_IN_DECODER
     assert (written.decoding.num_beams, written.decoding.HasField("max_new_tokens")) == (4, False)
@@ -279,10 +271,15 @@ CONTEXTS = Contexts(np.array([[0], [0]]), np.array([-0.5, -0.5]))
             "contexts { depth: 1 indices: 0 indices: 0 log_probabilities: -0.5 log_probabilities: -0.5 }"
             ' reranker: "rankrag" model_version: "r1"',
         ),
-        (Delta("Rh"), "delta", 'text: "Rh"'),
+        (pb.Delta(text="Rh"), "delta", 'text: "Rh"'),
         (
             Answered(
-                answer("Rhine"), (0, 1), [Citation("a", "P", 1, 4, 9), Citation("b", "", 2, None, None)]
+                answer("Rhine"),
+                (0, 1),
+                [
+                    pb.Citation(passage_id="a", provider="P", rank=1, start=4, end=9),
+                    pb.Citation(passage_id="b", rank=2),
+                ],
             ),
             "answer",
             'samples: 0 samples: 1 citations { passage_id: "a" provider: "P" rank: 1 start: 4 end: 9 }'
@@ -294,9 +291,12 @@ CONTEXTS = Contexts(np.array([[0], [0]]), np.array([-0.5, -0.5]))
             'samples: 1 error { code: "UNAVAILABLE" reason: "X" message: "gone" }',
         ),
         (
-            Reported(
-                Exposure(np.array([1.0]), 1.0, None, 1.0, None, 0.5, [ProviderShare("P", 1.0, 1.0, None)]),
-                None,
+            pb.ExposureReport(
+                exposure=[1.0],
+                ee_d=1.0,
+                ee_d_norm=1.0,
+                expected_utility=0.5,
+                providers=[evaluator_pb.ExposureShare(name="P", exposure=1.0, share=1.0)],
             ),
             "report",
             'exposure: 1 ee_d_norm: 1 expected_utility: 0.5 providers { name: "P" exposure: 1 share: 1 } ee_d: 1',
@@ -389,7 +389,7 @@ SAMPLED = pb.SAMPLING_STAGE_RETRIEVER
 
 def test_the_sampling_stage_is_read() -> None:
     # Unset means whoever orders last.
-    assert ask(reranker="none").sampling_stage is SamplingStage.RETRIEVER
-    assert ask(reranker="rankrag").sampling_stage is SamplingStage.RERANKER
+    assert ask(reranker="none").sampling_stage == pb.SAMPLING_STAGE_RETRIEVER
+    assert ask(reranker="rankrag").sampling_stage == pb.SAMPLING_STAGE_RERANKER
     read = ask(reranker="rankrag", sampling_stage=pb.SAMPLING_STAGE_RETRIEVER)
-    assert read.sampling_stage is SamplingStage.RETRIEVER
+    assert read.sampling_stage == pb.SAMPLING_STAGE_RETRIEVER

@@ -6,14 +6,14 @@ from pathlib import Path
 
 import pytest
 
-from meshkit.settings import SettingsError, load
-from orchestrator.__main__ import plan
-from orchestrator.domain import Stage
-from orchestrator.settings import OrchestratorSettings
+from evenmesh_kit.settings import SettingsError, load
+from evenmesh_orchestrator.__main__ import pipeline_config
+from evenmesh_orchestrator.domain import Stage
+from evenmesh_orchestrator.settings import OrchestratorSettings
 
 
 def test_defaults(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setenv("RAGMESH_HOME", str(tmp_path))
+    monkeypatch.setenv("EVENMESH_HOME", str(tmp_path))
     settings = load(OrchestratorSettings)
     assert (settings.port, settings.default_collection, settings.default_reranker) == (
         7070,
@@ -26,23 +26,19 @@ def test_defaults(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 
 def test_sources_are_read_from_json(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(
-        "RAGMESH_ORCHESTRATOR_SOURCES",
+        "EVENMESH_ORCHESTRATOR_SOURCES",
         '{"Wiki": {"collection": "wiki", "retriever": "dense"}, "SE": {"web": "searx"},'
         ' "HB": {"all": ["Wiki", "SE", "PK"]}}',
     )
     settings = load(OrchestratorSettings)
-    assert settings.catalogue().names == ("HB", "SE", "Wiki", "PK", "ReFree")
-    assert settings.catalogue().read("HB@RR@10").most == 10
+    assert settings.source_catalogue().names == ("HB", "SE", "Wiki", "PK", "ReFree")
+    assert settings.source_catalogue().read("HB@RR@10").max_passages == 10
 
 
-def test_the_plan_follows_the_settings(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("RAGMESH_ORCHESTRATOR_RERANK_SHARE", "0.5")
-    made = plan(load(OrchestratorSettings))
-    assert [(one.stage, one.share) for one in made.stages] == [
-        (Stage.RETRIEVE, 0.25),
-        (Stage.RERANK, 0.5),
-        (Stage.GENERATE, 1.0),
-    ]
+def test_the_pipeline_follows_the_settings(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("EVENMESH_ORCHESTRATOR_RERANK_SHARE", "0.5")
+    config = pipeline_config(load(OrchestratorSettings))
+    assert config.shares == {Stage.RETRIEVE: 0.25, Stage.RERANK: 0.5}
 
 
 def test_nothing_is_called_twice_unless_asked_for() -> None:
@@ -51,22 +47,26 @@ def test_nothing_is_called_twice_unless_asked_for() -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "value", "told"),
+    ("name", "value", "message"),
     [
-        ("RETRIEVE_SHARE", "1.5", "RAGMESH_ORCHESTRATOR_RETRIEVE_SHARE"),
+        ("RETRIEVE_SHARE", "1.5", "EVENMESH_ORCHESTRATOR_RETRIEVE_SHARE"),
         ("RERANK_SHARE", "0.8", "RERANK_SHARE"),  # with retrieve and closing more than the whole
-        ("BREAKER_FAILURES", "0", "RAGMESH_ORCHESTRATOR_BREAKER_FAILURES"),
-        ("HEDGE_SHARE", "1.1", "RAGMESH_ORCHESTRATOR_HEDGE_SHARE"),
-        ("DEFAULT_COLLECTION", "No Such", "RAGMESH_ORCHESTRATOR_DEFAULT_COLLECTION"),
-        ("BATCH_SIZE", "257", "RAGMESH_ORCHESTRATOR_BATCH_SIZE"),
-        ("SOURCES", '{"HB": {"all": ["Wiki"]}}', "RAGMESH_ORCHESTRATOR_SOURCES=.*source HB: there is no"),
-        ("SOURCES", '{"Wiki": {"colection": "w"}}', r"RAGMESH_ORCHESTRATOR_SOURCES\[Wiki\]\[colection\]=w: "),
-        ("SOURCES", "{", "RAGMESH_ORCHESTRATOR_SOURCES=.*JSON"),
+        ("BREAKER_FAILURES", "0", "EVENMESH_ORCHESTRATOR_BREAKER_FAILURES"),
+        ("HEDGE_SHARE", "1.1", "EVENMESH_ORCHESTRATOR_HEDGE_SHARE"),
+        ("DEFAULT_COLLECTION", "No Such", "EVENMESH_ORCHESTRATOR_DEFAULT_COLLECTION"),
+        ("BATCH_SIZE", "257", "EVENMESH_ORCHESTRATOR_BATCH_SIZE"),
+        ("SOURCES", '{"HB": {"all": ["Wiki"]}}', "EVENMESH_ORCHESTRATOR_SOURCES=.*source HB: there is no"),
+        (
+            "SOURCES",
+            '{"Wiki": {"colection": "w"}}',
+            r"EVENMESH_ORCHESTRATOR_SOURCES\[Wiki\]\[colection\]=w: ",
+        ),
+        ("SOURCES", "{", "EVENMESH_ORCHESTRATOR_SOURCES=.*JSON"),
     ],
 )
 def test_a_wrong_value_names_the_variable(
-    monkeypatch: pytest.MonkeyPatch, name: str, value: str, told: str
+    monkeypatch: pytest.MonkeyPatch, name: str, value: str, message: str
 ) -> None:
-    monkeypatch.setenv(f"RAGMESH_ORCHESTRATOR_{name}", value)
-    with pytest.raises(SettingsError, match=told):
+    monkeypatch.setenv(f"EVENMESH_ORCHESTRATOR_{name}", value)
+    with pytest.raises(SettingsError, match=message):
         load(OrchestratorSettings)

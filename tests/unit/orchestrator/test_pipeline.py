@@ -10,23 +10,29 @@ from typing import TypeVar
 import grpc
 import pytest
 
-from meshkit.deadline import Deadline
-from meshkit.errors import FailedPrecondition, InvalidField, MeshError, NotFound, Overloaded, Unavailable
-from orchestrator.domain import (
+from evenmesh.evaluator.v1 import evaluator_service_pb2 as evaluator_pb
+from evenmesh.generator.v1 import generator_service_pb2 as generator_pb
+from evenmesh.orchestrator.v1 import orchestrator_service_pb2 as pb
+from evenmesh.wire.deadline import Deadline
+from evenmesh.wire.errors import (
+    FailedPrecondition,
+    InvalidField,
+    MeshError,
+    NotFound,
+    Overloaded,
+    Unavailable,
+)
+from evenmesh_orchestrator.domain import (
     Action,
     Answered,
     Degraded,
-    Delta,
     Event,
     Failed,
     Finished,
     Ranked,
-    Reported,
     Sampling,
     Stage,
 )
-from ragmesh.generator.v1 import generator_service_pb2 as generator_pb
-from ragmesh.orchestrator.v1 import orchestrator_service_pb2 as pb
 from tests.unit.orchestrator.fakes import Mesh, ask, passage
 
 E = TypeVar("E")
@@ -55,9 +61,9 @@ def _all(events: list[Event], kind: type[E]) -> list[E]:
 
 async def test_events_come_in_order(mesh: Mesh) -> None:
     events = await mesh.run(ask(reranker="rankrag"))
-    assert _kinds(events) == ["Retrieved", "Ranked", "Delta", "Answered", "Reported", "Finished"]
+    assert _kinds(events) == ["Retrieved", "Ranked", "Delta", "Answered", "ExposureReport", "Finished"]
     answered = _only(events, Answered)
-    assert "".join(delta.text for delta in _all(events, Delta)) == answered.answer.text
+    assert "".join(delta.text for delta in _all(events, pb.Delta)) == answered.answer.text
     finished = _only(events, Finished)
     assert list(finished.stage_ms) == [Stage.RETRIEVE, Stage.RERANK, Stage.GENERATE, Stage.OBSERVE]
     assert sum(finished.stage_ms.values()) <= finished.total_ms
@@ -160,13 +166,13 @@ async def test_num_answers_answers_the_first_samples_only(mesh: Mesh) -> None:
     events = await mesh.run(ask(k=1, num_answers=2, sampling={"num_rankings": 4}))
     assert [(one.answer.text, one.samples) for one in _all(events, Answered)] == [("a", (0,)), ("b", (1,))]
     # All four rankings count for exposure: a 1/2, b and c 1/4 each, so EE-D = 1/4 + 1/16 + 1/16 of 1.
-    assert _only(events, Reported).exposure.ee_d_norm == pytest.approx(6 / 16)
+    assert _only(events, pb.ExposureReport).ee_d_norm == pytest.approx(6 / 16)
 
 
 async def test_no_answers_need_no_generator(mesh: Mesh) -> None:
     mesh.generator.stream_error = AWAY
     events = await mesh.run(ask(num_answers=0))
-    assert _kinds(events) == ["Retrieved", "Ranked", "Reported", "Finished"]
+    assert _kinds(events) == ["Retrieved", "Ranked", "ExposureReport", "Finished"]
     assert mesh.generator.streamed == []
 
 
@@ -178,7 +184,7 @@ async def test_other_contexts_go_in_bounded_batches(mesh: Mesh) -> None:
     assert [len(batch) for batch in mesh.generator.batches] == [2, 2, 1]
     assert mesh.generator.most_batches_at_once == 2
     assert [one.samples for one in _all(events, Answered)] == [(0, 6), (1, 7), (2, 8), (3,), (4,), (5,)]
-    # The stream is greedy unless told otherwise, so the batches are told to be.
+    # The stream decodes greedily by default, so the batches ask for it.
     assert {prompt.decoding.num_beams for batch in mesh.generator.batches for prompt in batch} == {1}
 
 
@@ -192,7 +198,7 @@ async def test_decoding_that_was_asked_for_is_kept(mesh: Mesh) -> None:
 async def test_words_that_come_together_leave_together(mesh: Mesh) -> None:
     mesh.generator.says = lambda _: " ".join(["word"] * 200)
     events = await mesh.run(ask())
-    deltas = _all(events, Delta)
+    deltas = _all(events, pb.Delta)
     assert "".join(delta.text for delta in deltas) == _only(events, Answered).answer.text
     assert len(deltas) <= 3
 
@@ -271,6 +277,18 @@ async def test_without_a_reranker_the_retrievers_order_is_used_by_name(
     assert mesh.observer.posted[0].degradations == (degraded,)
 
 
+@pytest.mark.parametrize(
+    ("part", "name"), [("retriever", "error"), ("reranker", "error"), ("generator", "stream_error")]
+)
+async def test_what_never_fits_is_passed_on_as_it_is(mesh: Mesh, part: str, name: str) -> None:
+    error = MeshError(grpc.StatusCode.RESOURCE_EXHAUSTED, "OVER_CAPACITY", "at most 5 fit: send less at once")
+    setattr(getattr(mesh, part), name, error)
+    with pytest.raises(MeshError) as caught:
+        await mesh.run(ask(reranker="rankrag"))
+    assert caught.value is error
+    assert caught.value.retry_after_s is None
+
+
 async def test_what_the_reranker_refuses_is_the_callers_to_mend(mesh: Mesh) -> None:
     mesh.reranker.error = InvalidField("reranker", "no such reranker")
     with pytest.raises(InvalidField) as caught:
@@ -323,7 +341,7 @@ async def test_a_generator_that_fails_in_the_middle_leaves_the_answer_out_by_nam
     mesh.generator.delay_s = 0.05
     events = await mesh.run(ask(k=3, sampling={"num_rankings": 2}))
     assert _kinds(events) == [
-        "Retrieved", "Ranked", "Delta", "Degraded", "Failed", "Answered", "Reported", "Finished",
+        "Retrieved", "Ranked", "Delta", "Degraded", "Failed", "Answered", "ExposureReport", "Finished",
     ]  # fmt: skip
     assert (_only(events, Degraded).action, _only(events, Degraded).reason) == (
         Action.NO_ANSWER,
@@ -359,7 +377,7 @@ async def test_a_batch_that_fails_leaves_its_answers_out_and_says_so_once(mesh: 
     events = await mesh.run(ask(k=1, sampling={"num_rankings": 6}))
     assert [one.samples for one in _all(events, Failed)] == [(1,), (2,), (3,), (4,), (5,)]
     assert _only(events, Degraded).action is Action.NO_ANSWER
-    assert _kinds(events)[-2:] == ["Reported", "Finished"]
+    assert _kinds(events)[-2:] == ["ExposureReport", "Finished"]
 
 
 async def test_batches_that_are_too_slow_leave_time_for_the_end(mesh: Mesh) -> None:
@@ -382,7 +400,7 @@ async def test_labels_make_a_full_report(mesh: Mesh) -> None:
     events = await mesh.run(
         ask(k=2, labels={"has_useful": True, "useful_passage_ids": ["a", "f"], "references": ["a b"]})
     )
-    exposure = _only(events, Reported).exposure
+    exposure = _only(events, pb.ExposureReport)
     # Shown: a and b; useful: a and f. EE-R = 1 of 2, and "a b" is right to the word.
     assert (exposure.ee_d_norm, exposure.ee_r_norm, exposure.expected_utility) == (1.0, 0.5, 1.0)
 
@@ -410,12 +428,12 @@ async def test_trouble_with_the_observation_is_named_and_costs_no_answer(
     assert _only(events, Answered)
     degraded = _only(events, Degraded)
     assert (degraded.stage, degraded.action, degraded.reason) == (Stage.OBSERVE, action, reason)
-    assert _kinds(events)[-3:] == ["Reported", "Degraded", "Finished"]
+    assert _kinds(events)[-3:] == ["ExposureReport", "Degraded", "Finished"]
 
 
 async def test_the_runs_report_is_waited_for(mesh: Mesh) -> None:
-    mesh.observer.report = "the report"
-    assert _only(await mesh.run(ask(want_report=True)), Reported).run == "the report"
+    mesh.observer.report = evaluator_pb.RunReport(run_id="run")
+    assert _only(await mesh.run(ask(want_report=True)), pb.ExposureReport).run.run_id == "run"
 
 
 @pytest.mark.parametrize(("report", "reason"), [(None, "BUDGET_EXCEEDED"), (AWAY, "UPSTREAM_UNAVAILABLE")])
@@ -424,7 +442,7 @@ async def test_a_report_that_does_not_come_is_named(
 ) -> None:
     mesh.observer.report = report
     events = await mesh.run(ask(want_report=True))
-    assert _only(events, Reported).run is None
+    assert not _only(events, pb.ExposureReport).HasField("run")
     assert (_only(events, Degraded).stage, _only(events, Degraded).reason) == (Stage.OBSERVE, reason)
 
 
@@ -470,9 +488,9 @@ async def test_what_was_shown_is_observed_even_if_the_caller_leaves_at_the_end(m
     pipeline = mesh.pipeline()
     async with aclosing(pipeline.ask(ask(), Deadline.after(60))) as events:
         async for event in events:
-            if isinstance(event, Reported):
+            if isinstance(event, pb.ExposureReport):
                 break
-    await pipeline.settle()
+    await pipeline.drain()
     assert len(mesh.observer.posted) == 1
 
 
@@ -494,11 +512,11 @@ async def test_many_rankings_leave_the_event_loop_and_agree(mesh: Mesh) -> None:
     assert rows.shape == (1000, 5)
     assert rows[0].tolist() == [19, 18, 17, 16, 15]
     # 100 windows of 20, each ten times; those that wrap keep the highest. Exposure adds up to k.
-    assert _only(events, Reported).exposure.per_passage.sum() == pytest.approx(5)
+    assert sum(_only(events, pb.ExposureReport).exposure) == pytest.approx(5)
 
 
-async def test_a_reranker_that_is_left_alone_is_told_of(mesh: Mesh) -> None:
-    mesh.reranker.error = Unavailable("CIRCUIT_OPEN", "left alone")
+async def test_a_reranker_with_an_open_circuit_is_reported(mesh: Mesh) -> None:
+    mesh.reranker.error = Unavailable("CIRCUIT_OPEN", "open")
     events = await mesh.run(ask(reranker="rankrag", k=2))
     degraded = _only(events, Degraded)
     assert (degraded.stage, degraded.action, degraded.reason) == (
@@ -507,6 +525,6 @@ async def test_a_reranker_that_is_left_alone_is_told_of(mesh: Mesh) -> None:
         "CIRCUIT_OPEN",
     )
     assert degraded.message == (
-        "the reranker gave no answers and is left alone for a moment: the retriever's order is used"
+        "the reranker did not answer and is not called for a moment: the retriever's order is used"
     )
     assert _only(events, Ranked).contexts.rows.tolist() == [[0, 1]]

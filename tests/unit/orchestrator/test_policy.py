@@ -7,9 +7,9 @@ from pathlib import Path
 import grpc
 import pytest
 
-from meshkit.errors import MeshError, NotFound, Overloaded, Unavailable
-from orchestrator.domain import Action
-from orchestrator.policy import INSTEAD, POLICY, Failure, Step, failure_of, table
+from evenmesh.wire.errors import MeshError, NotFound, Overloaded, Unavailable
+from evenmesh_orchestrator.asks.failure_policy import INSTEAD, POLICY, Failure, Step, failure_of, table
+from evenmesh_orchestrator.domain import Action
 
 
 def test_every_step_and_failure_has_an_action() -> None:
@@ -25,7 +25,7 @@ def test_the_table_says_what_its_page_says() -> None:
     assert POLICY[Step.FIRST_WORD, Failure.UNAVAILABLE] is Action.FAIL
     assert POLICY[Step.FIRST_ANSWER, Failure.UNAVAILABLE] is Action.NO_ANSWER
     assert POLICY[Step.OTHER_ANSWERS, Failure.REFUSED] is Action.NO_ANSWER
-    assert POLICY[Step.KEEP_OBSERVATION, Failure.ERROR] is Action.OBSERVATION_DROPPED
+    assert POLICY[Step.STORE_OBSERVATION, Failure.ERROR] is Action.OBSERVATION_DROPPED
     assert POLICY[Step.SEND_OBSERVATION, Failure.UNAVAILABLE] is Action.OBSERVATION_QUEUED
 
 
@@ -36,6 +36,8 @@ def test_the_table_says_what_its_page_says() -> None:
         (Unavailable("CIRCUIT_OPEN", "x"), Failure.CIRCUIT_OPEN),
         (MeshError(grpc.StatusCode.DEADLINE_EXCEEDED, "X", "x"), Failure.BUDGET),
         (Overloaded("x", 1.0), Failure.OVERLOADED),
+        (MeshError(grpc.StatusCode.RESOURCE_EXHAUSTED, "OVER_CAPACITY", "x"), Failure.OVER_CAPACITY),
+        (MeshError(grpc.StatusCode.RESOURCE_EXHAUSTED, "REQUEST_TOO_LARGE", "x"), Failure.OVER_CAPACITY),
         (NotFound("x", "x"), Failure.REFUSED),
         (MeshError(grpc.StatusCode.INTERNAL, "X", "x"), Failure.ERROR),
         (MeshError(grpc.StatusCode.UNIMPLEMENTED, "X", "x"), Failure.ERROR),
@@ -46,7 +48,7 @@ def test_errors_are_failures(error: MeshError, failure: Failure) -> None:
 
 
 def test_the_page_has_the_table() -> None:
-    """To write it anew: python -c 'from orchestrator.policy import table; print(table())'."""
-    page = Path(__file__).parents[3] / "docs" / "limits.md"
+    """To update it: python -c 'from evenmesh_orchestrator.asks.failure_policy import table; print(table())'."""
+    page = Path(__file__).parents[3] / "docs" / "operate" / "limits.md"
     assert f"\n{table()}\n" in page.read_text()
     assert all(f"`{failure.reason}`" in page.read_text() for failure in Failure)

@@ -5,28 +5,27 @@ from __future__ import annotations
 from typing import Any
 
 import grpc
+import numpy as np
 import pytest
 
-from meshkit.errors import MeshError, NotFound
-from orchestrator.audits import codec
-from orchestrator.domain import Action, Audit, Degraded, Policy, Sampled, Stage
-from orchestrator.expressions.sources import Catalogue, SourceDefinition
-from ragmesh.orchestrator.v1 import orchestrator_service_pb2 as pb
-from tests.unit.orchestrator.fakes import Mesh, answer
+from evenmesh.orchestrator.v1 import orchestrator_service_pb2 as pb
+from evenmesh.wire.errors import MeshError, NotFound
+from evenmesh_orchestrator.asks.request import Defaults
+from evenmesh_orchestrator.audits import codec
+from evenmesh_orchestrator.audits.levels import Level, sample_of
+from evenmesh_orchestrator.domain import Action, Audit, Contexts, Degraded, Pool, Stage
+from evenmesh_orchestrator.expressions.sources import Catalogue, SourceDefinition
+from tests.unit.orchestrator.fakes import Mesh, answer, passage
 from tests.unit.orchestrator.fakes import audit as made
 
 SOURCES = Catalogue({"Wiki": SourceDefinition(collection="wiki")})
+POOL = Pool([passage("a")], np.array([1.0]), np.array([[0]]), None, "bm25", "v1")
 LABELS = {"has_useful": True, "useful_passage_ids": ["p1"]}
 
 
 def _read(ask: dict[str, Any] | None = None, **request: Any) -> Audit:
     asked = {"question": "Which river?", "labels": LABELS} | (ask or {})
-    return codec.audit(
-        pb.AuditRequest(ask=asked, **request),
-        default_collection="demo",
-        default_reranker="none",
-        sources=SOURCES,
-    )
+    return codec.read_audit(pb.AuditRequest(ask=asked, **request), Defaults("demo", "none", SOURCES))
 
 
 def test_defaults_are_the_papers() -> None:
@@ -110,10 +109,12 @@ async def test_events_are_written(mesh: Mesh) -> None:
 
 def test_a_sample_without_answer_says_why() -> None:
     error = NotFound("model", "there is no 'x'")
-    sample = codec.event(Sampled(Policy.ORACLE, None, 3, ("a",), None, None, error, None)).sample
+    oracle = Level(pb.AUDIT_POLICY_ORACLE, None, Contexts(np.array([[0]]), None), None, 1)
+    sample = sample_of(oracle, 3, POOL, np.array([0]), error, None)
     assert (sample.answered, sample.answer, sample.error.code) == (False, "", "NOT_FOUND")
     assert not sample.HasField("utility")
-    fine = codec.event(Sampled(Policy.SAMPLED, 2.0, 0, ("a",), -1.5, answer("x"), None, 0.0)).sample
+    drawn = Level(pb.AUDIT_POLICY_SAMPLED, 2.0, Contexts(np.array([[0]]), np.array([-1.5])), None, 1)
+    fine = sample_of(drawn, 0, POOL, np.array([0]), answer("x"), 0.0)
     assert (fine.HasField("error"), fine.utility, fine.alpha) == (False, 0.0, 2.0)
 
 

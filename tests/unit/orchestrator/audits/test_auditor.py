@@ -12,29 +12,17 @@ from typing import TypeVar
 import numpy as np
 import pytest
 
-from meshkit.deadline import Deadline
-from meshkit.errors import FailedPrecondition, InvalidField, MeshError, Overloaded, Unavailable
-from orchestrator.domain import (
-    Action,
-    Audit,
-    AuditEvent,
-    Degraded,
-    Finished,
-    LevelReported,
-    Policy,
-    Prompt,
-    Ranked,
-    Sampled,
-    Settled,
-    Stage,
-)
-from orchestrator.expressions.sources import COLLECTION_DEPTH
-from ragcore.confidence_sequences import empirical_bernstein_sequence
-from ragcore.exposure import exposure_metrics
-from ragcore.oracle import oracle_rankings
-from ragcore.plackett_luce import inclusion_probabilities, log_probability, log_weights, sample_rankings
-from ragcore.text_metrics import token_f1
-from ragmesh.orchestrator.v1 import orchestrator_service_pb2 as pb
+from evenmesh.generator.v1.generator_service_pb2 import GenerateRequest
+from evenmesh.orchestrator.v1 import orchestrator_service_pb2 as pb
+from evenmesh.wire.deadline import Deadline
+from evenmesh.wire.errors import FailedPrecondition, InvalidField, MeshError, Overloaded, Unavailable
+from evenmesh_core.confidence_sequences import empirical_bernstein_sequence
+from evenmesh_core.exposure import exposure_metrics
+from evenmesh_core.oracle import oracle_rankings
+from evenmesh_core.plackett_luce import inclusion_probabilities, log_probability, log_weights, sample_rankings
+from evenmesh_core.text_metrics import token_f1
+from evenmesh_orchestrator.domain import Action, Audit, AuditEvent, Degraded, Finished, Ranked, Stage
+from evenmesh_orchestrator.expressions.sources import COLLECTION_DEPTH
 from tests.unit.orchestrator.fakes import Mesh, ask, ask_expression, audit, passage
 
 E = TypeVar("E")
@@ -71,50 +59,56 @@ async def test_an_audit_is_a_loop_over_the_same_samples(mesh: Mesh) -> None:
     events = await mesh.audit(audit(alphas=[1, 4], rankings=count))
 
     contexts = {
-        (Policy.DETERMINISTIC, None): ["ab"],
-        (Policy.SAMPLED, 1.0): _drawn(1, count),
-        (Policy.SAMPLED, 4.0): _drawn(4, count),
-        (Policy.ORACLE, None): _oracle(count),
+        (pb.AUDIT_POLICY_DETERMINISTIC, None): ["ab"],
+        (pb.AUDIT_POLICY_SAMPLED, 1.0): _drawn(1, count),
+        (pb.AUDIT_POLICY_SAMPLED, 4.0): _drawn(4, count),
+        (pb.AUDIT_POLICY_ORACLE, None): _oracle(count),
     }
     expected = [
         (policy, alpha, sample, tuple(context), " ".join(context), _utility(context))
         for (policy, alpha), level in contexts.items()
         for sample, context in enumerate(level)
     ]
-    samples = _all(events, Sampled)
+    samples = _all(events, pb.AuditSample)
     assert [
         (
             one.policy,
-            one.alpha,
+            one.alpha or None,
             one.sample,
-            one.passage_ids,
-            one.answer.text if one.answer else None,
+            tuple(one.passage_ids),
+            one.answer,
             one.utility,
         )
         for one in samples
     ] == expected
     for alpha in (1.0, 4.0):
-        rows = [[NAMES.index(name) for name in context] for context in contexts[Policy.SAMPLED, alpha]]
+        rows = [
+            [NAMES.index(name) for name in context] for context in contexts[pb.AUDIT_POLICY_SAMPLED, alpha]
+        ]
         logs = [one.log_probability for one in samples if one.alpha == alpha]
         assert logs == pytest.approx(log_probability(log_weights(SCORES, alpha), np.array(rows)).tolist())
 
     u_max = max(_utility(context) for level in contexts.values() for context in level)
-    reports = _all(events, LevelReported)
-    assert [(one.policy, one.alpha) for one in reports] == list(contexts)
+    reports = _all(events, pb.ExposureReport)
+    assert [(one.audit.policy, one.audit.alpha or None) for one in reports] == list(contexts)
     for one, level in zip(reports, contexts.values(), strict=True):
         rows = [[NAMES.index(name) for name in context] for context in level]
         metrics = exposure_metrics(rows, USEFUL, k=2)
-        assert one.exposure.per_passage.tolist() == metrics.exposure.tolist()
-        assert (one.exposure.ee_d, one.exposure.ee_r) == (metrics.ee_d, metrics.ee_r)
-        assert (one.exposure.ee_d_norm, one.exposure.ee_r_norm) == (metrics.ee_d_norm, metrics.ee_r_norm)
+        assert one.exposure == metrics.exposure.tolist()
+        assert (one.ee_d, one.ee_r) == (metrics.ee_d, metrics.ee_r)
+        assert (one.ee_d_norm, one.ee_r_norm) == (metrics.ee_d_norm, metrics.ee_r_norm)
         mean = sum(map(_utility, level)) / len(level)
-        assert one.exposure.expected_utility == pytest.approx(mean)
-        assert one.u_max == u_max
-        assert one.normalized_expected_utility == pytest.approx(mean / u_max)
-        assert (one.num_rankings, one.num_answered, one.stopped_early) == (len(level), len(level), False)
+        assert one.expected_utility == pytest.approx(mean)
+        assert one.audit.u_max == u_max
+        assert one.audit.normalized_expected_utility == pytest.approx(mean / u_max)
+        assert (one.audit.num_rankings, one.audit.num_answered, one.audit.stopped_early) == (
+            len(level),
+            len(level),
+            False,
+        )
 
 
-async def test_what_is_searched_for_is_ranked_for_and_the_prompt_is_as_told(mesh: Mesh) -> None:
+async def test_what_is_searched_for_is_ranked_for_and_the_prompt_is_as_requested(mesh: Mesh) -> None:
     await mesh.audit(audit(alphas=[1], rankings=2, reranker="rankrag", search="oil", template="lamp-4"))
     assert [call["question"] for call in mesh.reranker.calls] == ["oil"]
     prompts = [prompt for batch in mesh.generator.batches for prompt in batch]
@@ -124,9 +118,9 @@ async def test_what_is_searched_for_is_ranked_for_and_the_prompt_is_as_told(mesh
 async def test_events_come_in_order(mesh: Mesh) -> None:
     events = await mesh.audit(audit(rankings=3, num_oracle=2))
     kinds = [type(event).__name__ for event in events]
-    assert kinds == ["Settled", *["Sampled"] * (1 + 3 + 3 + 2), *["LevelReported"] * 4, "Finished"]
-    (settled,) = _all(events, Settled)
-    assert [one.id for one in settled.pool.passages] == list(NAMES)
+    assert kinds == ["AuditSettled", *["AuditSample"] * (1 + 3 + 3 + 2), *["ExposureReport"] * 4, "Finished"]
+    (settled,) = _all(events, pb.AuditSettled)
+    assert list(settled.passage_ids) == list(NAMES)
     assert _all(events, Finished)[0].run_id == "run"
 
 
@@ -134,53 +128,55 @@ async def test_every_context_is_answered_once_and_few_at_a_time(mesh: Mesh) -> N
     mesh.generator.batch_delay_s = 0.001
     events = await mesh.audit(audit(alphas=[0, 1, 2], rankings=50))
 
-    contexts = {one.passage_ids for one in _all(events, Sampled)}
+    contexts = {tuple(one.passage_ids) for one in _all(events, pb.AuditSample)}
     asked = [tuple(one.id for one in prompt.passages) for batch in mesh.generator.batches for prompt in batch]
-    assert len(asked) == len(set(asked)) == len(contexts) == _all(events, Settled)[0].num_contexts
+    assert len(asked) == len(set(asked)) == len(contexts) == _all(events, pb.AuditSettled)[0].num_contexts
     assert set(asked) == contexts
-    assert mesh.generator.most_batches_at_once == mesh.plan.batches_in_flight
-    assert max(map(len, mesh.generator.batches)) <= mesh.plan.batch_size
+    assert mesh.generator.most_batches_at_once == mesh.config.batches_in_flight
+    assert max(map(len, mesh.generator.batches)) <= mesh.config.batch_size
     assert len(mesh.retriever.calls) == 1
 
 
 async def test_exact_exposure_is_that_of_infinitely_many_samples(mesh: Mesh) -> None:
     events = await mesh.audit(audit(alphas=[2], rankings=1000, num_answers=0))
-    (_, report) = _all(events, LevelReported)
+    (_, report) = _all(events, pb.ExposureReport)
     exact = exposure_metrics(None, USEFUL, k=2, exposure=inclusion_probabilities(log_weights(SCORES, 2), k=2))
-    assert report.exact_ee_d_norm == pytest.approx(exact.ee_d_norm)
-    assert report.exact_ee_r_norm == pytest.approx(exact.ee_r_norm)
+    assert report.audit.exact_ee_d_norm == pytest.approx(exact.ee_d_norm)
+    assert report.audit.exact_ee_r_norm == pytest.approx(exact.ee_r_norm)
     # A passage's exposure is a share of 1,000 draws: within 5 standard deviations, √(1/4 / 1000) at most.
-    assert report.exposure.ee_r_norm == pytest.approx(exact.ee_r_norm, abs=5 * (1 / 4 / 1000) ** 0.5)
+    assert report.ee_r_norm == pytest.approx(exact.ee_r_norm, abs=5 * (1 / 4 / 1000) ** 0.5)
 
 
 async def test_without_answers_nothing_is_generated(mesh: Mesh) -> None:
     events = await mesh.audit(audit(rankings=5, num_answers=0))
-    samples, reports = _all(events, Sampled), _all(events, LevelReported)
+    samples, reports = _all(events, pb.AuditSample), _all(events, pb.ExposureReport)
     assert len(samples) == 1 + 5 + 5
-    assert all(one.answer is None and one.error is None and one.utility is None for one in samples)
-    assert [(one.num_answered, one.u_max, one.exposure.expected_utility) for one in reports] == [
-        (0, None, None)
-    ] * 3
+    assert not any(one.answered or one.HasField("error") or one.HasField("utility") for one in samples)
+    assert [one.audit.num_answered for one in reports] == [0] * 3
+    assert not any(one.audit.HasField("u_max") or one.HasField("expected_utility") for one in reports)
     assert mesh.generator.batches == []
 
 
 async def test_sampling_stops_where_the_interval_is_narrow_enough(mesh: Mesh) -> None:
     mesh.generator.says = lambda _: "a b"
-    everything = _all(await mesh.audit(audit(alphas=[1, 2], rankings=200)), Sampled)
+    everything = _all(await mesh.audit(audit(alphas=[1, 2], rankings=200)), pb.AuditSample)
     events = await mesh.audit(audit(alphas=[1, 2], rankings=200, until_width=0.25, level=0.9, num_oracle=3))
 
     needed = empirical_bernstein_sequence(np.ones(200), level=0.9).first_within(0.25)
     assert needed is not None
-    samples = _all(events, Sampled)
+    samples = _all(events, pb.AuditSample)
     for alpha in (1.0, 2.0):
         mine = [one for one in samples if one.alpha == alpha]
         assert len(mine) == needed < 200
         whole = [one for one in everything if one.alpha == alpha]
         assert [one.passage_ids for one in mine] == [one.passage_ids for one in whole[:needed]]
-    for one in _all(events, LevelReported)[1:3]:
-        assert (one.num_rankings, one.num_answered, one.stopped_early) == (needed, needed, True)
-        assert one.expected_utility_interval is not None
-        low, high = one.expected_utility_interval
+    for one in _all(events, pb.ExposureReport)[1:3]:
+        assert (one.audit.num_rankings, one.audit.num_answered, one.audit.stopped_early) == (
+            needed,
+            needed,
+            True,
+        )
+        low, high = one.audit.expected_utility_low, one.audit.expected_utility_high
         assert high - low <= 0.25
         assert low <= 1.0 <= high
 
@@ -192,7 +188,7 @@ async def test_what_is_not_needed_any_more_is_not_generated(mesh: Mesh) -> None:
     needed = empirical_bernstein_sequence(np.ones(400)).first_within(0.9)
     assert needed is not None
     # What is asked for ahead is bounded by the batches in flight.
-    assert asked <= 1 + needed + mesh.plan.batch_size * mesh.plan.batches_in_flight < 6 * 5
+    assert asked <= 1 + needed + mesh.config.batch_size * mesh.config.batches_in_flight < 6 * 5
 
 
 async def test_a_context_that_fails_leaves_its_samples_without_answer(mesh: Mesh) -> None:
@@ -206,14 +202,18 @@ async def test_a_context_that_fails_leaves_its_samples_without_answer(mesh: Mesh
         Action.NO_ANSWER,
         "UPSTREAM_REFUSED",
     )
-    for one in _all(events, Sampled):
+    for one in _all(events, pb.AuditSample):
         failed = one.passage_ids[0] == "b"
-        assert (one.answer is None, one.error is bad, one.utility is None) == (failed, failed, failed)
-    for one in _all(events, LevelReported)[1:3]:
-        mine = [sample for sample in _all(events, Sampled) if sample.alpha == one.alpha]
-        values = [sample.utility for sample in mine if sample.utility is not None]
-        assert one.num_answered == len(values) < 30
-        assert one.exposure.expected_utility == pytest.approx(sum(values) / len(values))
+        assert (not one.answered, one.HasField("error"), not one.HasField("utility")) == (
+            failed,
+            failed,
+            failed,
+        )
+    for one in _all(events, pb.ExposureReport)[1:3]:
+        mine = [sample for sample in _all(events, pb.AuditSample) if sample.alpha == one.audit.alpha]
+        values = [sample.utility for sample in mine if sample.HasField("utility")]
+        assert one.audit.num_answered == len(values) < 30
+        assert one.expected_utility == pytest.approx(sum(values) / len(values))
 
 
 async def test_a_generator_that_is_away_fails_the_audit(mesh: Mesh) -> None:
@@ -231,7 +231,7 @@ async def test_a_generator_that_refuses_fails_the_audit(mesh: Mesh) -> None:
 async def test_a_generator_that_goes_away_in_the_middle_is_named(mesh: Mesh) -> None:
     batch = mesh.generator.batch
 
-    async def once(prompts: Sequence[Prompt], *, timeout_s: float) -> object:
+    async def once(prompts: Sequence[GenerateRequest], *, timeout_s: float) -> object:
         if len(mesh.generator.batches) >= 3:
             mesh.generator.batch_error = AWAY
         return await batch(prompts, timeout_s=timeout_s)
@@ -240,15 +240,15 @@ async def test_a_generator_that_goes_away_in_the_middle_is_named(mesh: Mesh) -> 
     events = await mesh.audit(audit(alphas=[0], rankings=60))
     (degraded,) = _all(events, Degraded)
     assert (degraded.action, degraded.reason) == (Action.NO_ANSWER, "UPSTREAM_UNAVAILABLE")
-    samples = _all(events, Sampled)
-    assert any(one.answer is not None for one in samples)
-    assert any(one.error is AWAY for one in samples)
+    samples = _all(events, pb.AuditSample)
+    assert any(one.answered for one in samples)
+    assert any(one.error.reason == AWAY.reason for one in samples)
 
 
 async def test_a_generator_with_too_much_to_do_is_waited_for(mesh: Mesh) -> None:
     batch, refused = mesh.generator.batch, 0
 
-    async def busy(prompts: Sequence[Prompt], *, timeout_s: float) -> object:
+    async def busy(prompts: Sequence[GenerateRequest], *, timeout_s: float) -> object:
         nonlocal refused
         if refused < 3:
             refused += 1
@@ -259,7 +259,7 @@ async def test_a_generator_with_too_much_to_do_is_waited_for(mesh: Mesh) -> None
     events = await mesh.audit(audit(rankings=5))
     assert refused == 3
     assert _all(events, Degraded) == []
-    assert all(one.answer is not None for one in _all(events, Sampled))
+    assert all(one.answered for one in _all(events, pb.AuditSample))
 
 
 async def test_rankings_over_a_reranker_are_those_of_an_ask(mesh: Mesh) -> None:
@@ -269,11 +269,15 @@ async def test_rankings_over_a_reranker_are_those_of_an_ask(mesh: Mesh) -> None:
     asked = await mesh.run(ask(reranker="rankrag", sampling={"alpha": 2, "num_rankings": 10}, **wanted))
 
     (ranked,) = [event for event in asked if isinstance(event, Ranked)]
-    mine = [one.passage_ids for one in _all(events, Sampled) if one.policy is Policy.SAMPLED]
+    mine = [
+        tuple(one.passage_ids)
+        for one in _all(events, pb.AuditSample)
+        if one.policy == pb.AUDIT_POLICY_SAMPLED
+    ]
     assert mine == [tuple(NAMES[index] for index in row) for row in ranked.contexts.rows]
-    first = _all(events, Sampled)[0]
-    assert first.passage_ids == ("e", "d", "c")
-    assert _all(events, Settled)[0].reranker == "rankrag"
+    first = _all(events, pb.AuditSample)[0]
+    assert first.passage_ids == ["e", "d", "c"]
+    assert _all(events, pb.AuditSettled)[0].reranker == "rankrag"
     # An audit reranks once, whatever the number of dials.
     assert len(mesh.reranker.calls) == 2
 
@@ -284,9 +288,9 @@ async def test_rankings_over_the_retriever_are_each_reranked(mesh: Mesh) -> None
         _reranked(k=2, rerank_depth=3, sampling_stage=pb.SAMPLING_STAGE_RETRIEVER, alphas=[1, 2])
     )
     for alpha in (1.0, 2.0):
-        mine = ["".join(one.passage_ids) for one in _all(events, Sampled) if one.alpha == alpha]
+        mine = ["".join(one.passage_ids) for one in _all(events, pb.AuditSample) if one.alpha == alpha]
         assert mine == ["".join(sorted(row, reverse=True)[:2]) for row in _drawn(alpha, 10, k=3)]
-    assert all(one.exact_ee_d_norm is None for one in _all(events, LevelReported))
+    assert not any(one.audit.HasField("exact_ee_d_norm") for one in _all(events, pb.ExposureReport))
     assert len(mesh.reranker.calls) == 1
 
 
@@ -296,9 +300,9 @@ async def test_a_reranker_that_is_away_is_named(mesh: Mesh, stage: pb.SamplingSt
     events = await mesh.audit(_reranked(k=2, rerank_depth=6, sampling_stage=stage, alphas=[1]))
     (degraded,) = _all(events, Degraded)
     assert (degraded.stage, degraded.action) == (Stage.RERANK, Action.RETRIEVER_ORDER)
-    assert _all(events, Sampled)[0].passage_ids == ("a", "b")
-    assert _all(events, Settled)[0].reranker == "none"
-    assert _all(events, LevelReported)[1].exact_ee_d_norm is not None
+    assert _all(events, pb.AuditSample)[0].passage_ids == ["a", "b"]
+    assert _all(events, pb.AuditSettled)[0].reranker == "none"
+    assert _all(events, pb.ExposureReport)[1].audit.HasField("exact_ee_d_norm")
 
 
 async def test_an_expression_is_audited_as_it_is_asked(mesh: Mesh) -> None:
@@ -309,10 +313,14 @@ async def test_an_expression_is_audited_as_it_is_asked(mesh: Mesh) -> None:
     asked = await mesh.run(ask_expression("Wiki@RR@4", sampling={"alpha": 3, "num_rankings": 8}))
 
     (ranked,) = [event for event in asked if isinstance(event, Ranked)]
-    found = _all(events, Settled)[0].pool
-    mine = [one.passage_ids for one in _all(events, Sampled) if one.policy is Policy.SAMPLED]
-    assert mine == [tuple(found.passages[index].id for index in row) for row in ranked.contexts.rows]
-    assert _all(events, Sampled)[0].passage_ids == tuple(f"wiki/w{i}" for i in (19, 18, 17, 16))
+    found = _all(events, pb.AuditSettled)[0]
+    mine = [
+        tuple(one.passage_ids)
+        for one in _all(events, pb.AuditSample)
+        if one.policy == pb.AUDIT_POLICY_SAMPLED
+    ]
+    assert mine == [tuple(found.passage_ids[index] for index in row) for row in ranked.contexts.rows]
+    assert _all(events, pb.AuditSample)[0].passage_ids == [f"wiki/w{i}" for i in (19, 18, 17, 16)]
 
 
 async def test_no_passages_are_answered_from_memory(mesh: Mesh) -> None:
@@ -320,21 +328,24 @@ async def test_no_passages_are_answered_from_memory(mesh: Mesh) -> None:
     events = await mesh.audit(audit(rankings=4))
     (degraded,) = _all(events, Degraded)
     assert degraded.reason == "NO_PASSAGES"
-    assert [one.passage_ids for one in _all(events, Sampled)] == [()] * (1 + 4 + 4)
+    assert [one.passage_ids for one in _all(events, pb.AuditSample)] == [[]] * (1 + 4 + 4)
     assert len(mesh.generator.batches) == 1
-    assert all(one.exposure.ee_d_norm == 0.0 for one in _all(events, LevelReported))
+    assert all(one.ee_d_norm == 0.0 for one in _all(events, pb.ExposureReport))
 
 
 async def test_without_a_useful_passage_there_is_no_oracle(mesh: Mesh) -> None:
     asked = audit(rankings=4)
-    asked = replace(asked, ask=replace(asked.ask, labels=replace(asked.ask.labels, useful=frozenset("z"))))
+    asked.ask.labels.useful_passage_ids[:] = ["z"]
     events = await mesh.audit(asked)
-    assert {one.policy for one in _all(events, LevelReported)} == {Policy.DETERMINISTIC, Policy.SAMPLED}
+    assert {one.audit.policy for one in _all(events, pb.ExposureReport)} == {
+        pb.AUDIT_POLICY_DETERMINISTIC,
+        pb.AUDIT_POLICY_SAMPLED,
+    }
     # The one useful passage was missed: it counts as an item that is never shown.
-    assert all(one.exposure.ee_r_norm is not None for one in _all(events, LevelReported))
+    assert all(one.HasField("ee_r_norm") for one in _all(events, pb.ExposureReport))
 
 
-async def test_the_evaluator_hears_of_each_level_once(mesh: Mesh) -> None:
+async def test_the_evaluator_gets_each_level_once(mesh: Mesh) -> None:
     await mesh.audit(audit(rankings=6))
     first = list(mesh.observer.posted)
     await mesh.audit(audit(rankings=6))
@@ -359,12 +370,12 @@ async def test_the_evaluator_hears_of_each_level_once(mesh: Mesh) -> None:
     assert not {one.ask.id for one in first} & {one.ask.id for one in mesh.observer.posted[8:]}
 
 
-async def test_the_evaluator_hears_nothing_where_it_shall_not(mesh: Mesh) -> None:
+async def test_the_evaluator_gets_nothing_unless_asked(mesh: Mesh) -> None:
     await mesh.audit(audit(rankings=2, skip_observation=True))
     assert mesh.observer.posted == []
 
 
-async def test_a_lost_observation_is_told_once(mesh: Mesh) -> None:
+async def test_a_lost_observation_is_reported_once(mesh: Mesh) -> None:
     mesh.observer.error = AWAY
     events = await mesh.audit(audit(rankings=2))
     assert [one.action for one in _all(events, Degraded)] == [Action.OBSERVATION_DROPPED]
@@ -373,7 +384,7 @@ async def test_a_lost_observation_is_told_once(mesh: Mesh) -> None:
 async def test_leaving_early_stops_the_work(mesh: Mesh) -> None:
     mesh.generator.batch_delay_s = 60.0
     async with aclosing(mesh.pipeline().audit(audit(), Deadline.after(120))) as events:
-        assert isinstance(await anext(events), Settled)
+        assert isinstance(await anext(events), pb.AuditSettled)
         waiting = asyncio.ensure_future(anext(events))
         while not mesh.generator.batches_at_once:
             await asyncio.sleep(0.001)

@@ -1,36 +1,31 @@
-"""Conversations on the wire: what is kept from turn to turn, and every bound with its field."""
+"""Conversations as messages: what stays from turn to turn, and every bound with its field."""
 
 import math
 from typing import Any
 
 import pytest
 
-from meshkit.errors import InvalidField
-from orchestrator.conversations import codec
-from orchestrator.conversations.options import History
-from orchestrator.conversations.shelf import Conversation, Limits, Told
-from orchestrator.conversations.sources import Cited
-from orchestrator.conversations.talk import Measured
-from orchestrator.expressions.sources import Catalogue
-from ragmesh.evaluator.v1 import evaluator_service_pb2 as evaluator_pb
-from ragmesh.orchestrator.v1 import orchestrator_service_pb2 as pb
+from evenmesh.evaluator.v1 import evaluator_service_pb2 as evaluator_pb
+from evenmesh.orchestrator.v1 import orchestrator_service_pb2 as pb
+from evenmesh.wire.errors import InvalidField
+from evenmesh_orchestrator.asks.request import Defaults
+from evenmesh_orchestrator.conversations import codec
+from evenmesh_orchestrator.conversations.sources import Cited
+from evenmesh_orchestrator.conversations.store import Conversation, Limits, TurnRecord
+from evenmesh_orchestrator.conversations.turns import Measured
 
 
 def take(conversation: Conversation, **request: Any) -> Any:
     """Reads a turn as the servicer does."""
-    read, conversation.kept = codec.ask(
-        pb.AskRequest(**request),
-        conversation,
-        default_collection="demo",
-        default_reranker="rankrag",
-        sources=Catalogue(),
+    read, conversation.settings = codec.read_turn(
+        pb.AskRequest(**request), conversation, Defaults("demo", "rankrag")
     )
     conversation.run_id = read.run_id
     return read
 
 
 def options(**fields: Any) -> Any:
-    return codec.options(pb.ConversationOptions(**fields))
+    return codec.read_options(pb.ConversationOptions(**fields))
 
 
 def test_how_to_answer_is_kept_until_it_is_set_again_as_a_whole() -> None:
@@ -38,9 +33,9 @@ def test_how_to_answer_is_kept_until_it_is_set_again_as_a_whole() -> None:
     take(conversation, question="One?", collection="c", k=2, run_id="run")
     second = take(conversation, question="Two?", labels={"has_useful": True, "useful_passage_ids": ["p"]})
     assert (second.question, second.collection, second.k, second.run_id) == ("Two?", "c", 2, "run")
-    assert second.labels.useful == {"p"}
+    assert second.labels.useful_passage_ids == ["p"]
     third = take(conversation, question="Three?", query_id="q3")
-    assert (third.collection, third.query_id, third.labels.useful) == ("c", "q3", None)
+    assert (third.collection, third.query_id, third.labels.has_useful) == ("c", "q3", False)
     fourth = take(conversation, question="Four?", depth=7)
     assert (fourth.collection, fourth.k, fourth.depth, fourth.run_id) == ("demo", 5, 7, "run")
 
@@ -83,7 +78,11 @@ def test_every_bound_names_its_field(fields: dict[str, Any], at: str) -> None:
 
 def test_defaults_of_the_contract() -> None:
     read = options(targets=[{"attribute": "provider", "groups": ["P", "Q"]}])
-    assert (read.history, read.history_turns, read.template) == (History.WORDS, 10, "")
+    assert (read.history, read.history_turns, read.template) == (
+        pb.ConversationOptions.HISTORY_WORDS,
+        10,
+        "",
+    )
     (target,) = read.targets
     assert target.shares == (0.5, 0.5)
     assert target.divergence == evaluator_pb.AttributeTarget.DIVERGENCE_JSD
@@ -93,17 +92,17 @@ def test_defaults_of_the_contract() -> None:
         codec.timeout_s(pb.ConverseRequest(timeout_ms=0), 7.0)
 
 
-def test_a_report_tells_what_the_turn_added() -> None:
+def test_a_report_says_what_the_turn_added() -> None:
     conversation = Conversation(
         "id", Limits(), options=options(targets=[{"attribute": "provider", "groups": ["P", "Q"]}])
     )
-    told = Told("one", "two", (Cited("p", "", "c", {"provider": "P"}, 2),))
-    standing = conversation.standing(told)
+    record = TurnRecord("one", "two", (Cited("p", "", "c", {"provider": "P"}, 2),))
+    state = conversation.state(record)
 
     def report(similarity: float) -> pb.ConversationReport:
         said = evaluator_pb.EvaluateConversationResponse(relevance=0.5)
         said.attributes["provider"].similarity.append(similarity)
-        return codec.response(conversation, Measured(standing, said)).report
+        return codec.response(conversation, Measured(state, said)).report
 
     conversation.relevance = 0.2
     first = report(0.75)

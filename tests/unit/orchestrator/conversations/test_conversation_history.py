@@ -1,10 +1,10 @@
-"""What passages are looked for with: words of earlier turns, or a task for the model."""
+"""Search texts of turns: words of earlier turns, or a rewriting task for the model."""
 
 from hypothesis import given
 from hypothesis import strategies as st
 
-from orchestrator.conversations.history import MAX_BYTES, REWRITE_TEMPLATE, rewriting, words
-from orchestrator.domain import Exchange
+from evenmesh.generator.v1.generator_service_pb2 import Turn
+from evenmesh_orchestrator.conversations.history import MAX_BYTES, REWRITE_TEMPLATE, rewrite_prompt, words
 from tests.unit.orchestrator.fakes import ask
 
 
@@ -34,20 +34,23 @@ def test_the_turn_itself_always_comes_first_and_nothing_is_said_twice(turn: str,
 
 
 def test_the_task_of_a_rewrite_has_the_turns_in_their_order() -> None:
-    turns = [Exchange("Where does the Danube rise?", "In Donaueschingen"), Exchange("And end?", "")]
-    prompt = rewriting(ask(question="How long is it?"), turns)
+    turns = [
+        Turn(question="Where does the Danube rise?", answer="In Donaueschingen"),
+        Turn(question="And end?"),
+    ]
+    prompt = rewrite_prompt(ask(question="How long is it?"), turns)
     assert prompt.question == (
         "Rewrite the last question so that it can be understood without the conversation.\n"
         "Question: Where does the Danube rise?\nAnswer: In Donaueschingen\n"
         "Question: And end?\nAnswer: \n"
         "Last question: How long is it?\nRewritten question:"
     )
-    assert (prompt.template, prompt.passages) == (REWRITE_TEMPLATE, ())
+    assert (prompt.template, list(prompt.passages)) == (REWRITE_TEMPLATE, [])
 
 
 def test_the_oldest_turns_are_left_out_of_a_task_that_would_be_too_long() -> None:
-    turns = [Exchange(f"{place} " + "q" * 3000, "a" * 5000) for place in range(4)]
-    prompt = rewriting(ask(question="And?"), turns)
+    turns = [Turn(question=f"{place} " + "q" * 3000, answer="a" * 5000) for place in range(4)]
+    prompt = rewrite_prompt(ask(question="And?"), turns)
     assert "Question: 3 " in prompt.question
     assert "Question: 0 " not in prompt.question
     assert len(prompt.question.encode()) <= MAX_BYTES

@@ -3,11 +3,12 @@
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator
 
+import grpc
 import pytest
 
-from meshkit.errors import MeshError
-from orchestrator.conversations.stream import MOST_WAITING, Inbox
-from ragmesh.orchestrator.v1 import orchestrator_service_pb2 as pb
+from evenmesh.orchestrator.v1 import orchestrator_service_pb2 as pb
+from evenmesh.wire.errors import MeshError
+from evenmesh_orchestrator.conversations.stream import MAX_WAITING, Inbox
 
 pytestmark = pytest.mark.asyncio
 
@@ -72,9 +73,31 @@ async def test_a_cancellation_before_its_turn_is_taken_up_hits_it_and_one_withou
 
 async def test_too_many_turns_at_once_are_refused() -> None:
     inbox = Inbox()
-    await inbox.fill(sent(*[turn("more")] * (MOST_WAITING + 1)))
-    for _ in range(MOST_WAITING):
+    await inbox.fill(sent(*[turn("more")] * (MAX_WAITING + 1)))
+    for _ in range(MAX_WAITING):
         await inbox.next()
     with pytest.raises(MeshError) as caught:
         await inbox.next()
     assert caught.value.reason == "TOO_MANY_TURNS"
+
+
+async def test_turns_that_wait_are_counted_until_they_run_or_the_stream_ends() -> None:
+    held: list[int] = []
+
+    def hold(size: int) -> None:
+        if sum(held) + size > 100:
+            raise MeshError(grpc.StatusCode.RESOURCE_EXHAUSTED, "CONVERSATIONS_TOO_LARGE", "too large")
+        held.append(size)
+
+    inbox = Inbox(hold)
+    await inbox.fill(sent(turn("a" * 30), turn("b" * 30), turn("c" * 90), turn("d")))
+    assert sum(held) > 60
+    assert await inbox.next() == turn("a" * 30)
+    inbox.drop()
+    assert sum(held) == 0
+
+    refused = Inbox(hold)
+    await refused.fill(sent(turn("c" * 101)))
+    with pytest.raises(MeshError, match="too large"):
+        await refused.next()
+    assert sum(held) == 0

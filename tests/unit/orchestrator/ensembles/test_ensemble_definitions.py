@@ -8,23 +8,24 @@ from typing import Any
 
 import pytest
 
-from meshkit.errors import InvalidField
-from orchestrator import codec
-from orchestrator.domain import Augmentation
-from orchestrator.ensembles.ballots import LocalBallot
-from orchestrator.ensembles.definitions import EnsembleDefinition, Ensembles, Voting
-from orchestrator.ports import Standing
-from ragcore.ensemble import vote
-from ragcore.text_metrics import token_f1
-from ragmesh.evaluator.v1 import evaluator_service_pb2 as evaluator_pb
-from ragmesh.orchestrator.v1 import orchestrator_service_pb2 as pb
+from evenmesh.evaluator.v1 import evaluator_service_pb2 as evaluator_pb
+from evenmesh.generator.v1 import generator_service_pb2 as generator_pb
+from evenmesh.orchestrator.v1 import orchestrator_service_pb2 as pb
+from evenmesh.wire.errors import InvalidField
+from evenmesh_core.ensemble import vote
+from evenmesh_core.text_metrics import token_f1
+from evenmesh_orchestrator import codec
+from evenmesh_orchestrator.asks.request import Defaults, read_ensemble
+from evenmesh_orchestrator.ensembles.definitions import EnsembleDefinition, Ensembles, equal_weights
+from evenmesh_orchestrator.ensembles.votes import LocalVoteSession
+from evenmesh_orchestrator.ports import VoteState
 from tests.unit.orchestrator.fakes import SOURCES
 
 MEMBERS = ("Wiki@10", "SE@RR@5&Wiki@5@CP", "PK", "ReFree")
 
 
 def _weights(folder: Path, **changes: Any) -> Path:
-    """What `ragmesh eval vote --tune` writes, with more than is looked at."""
+    """What `evenmesh eval vote --tune` writes, with more than is looked at."""
     path = folder / "weights.json"
     written = {
         "study": "vote",
@@ -44,29 +45,26 @@ def _ensembles(**definition: Any) -> Ensembles:
 
 def _read(ensembles: Ensembles | None = None, **request: Any) -> Any:
     asked = {"question": "Which river?"} | request
-    return codec.ensemble(
-        pb.AskRequest(**asked),
-        default_collection="demo",
-        default_reranker="rankrag",
-        sources=SOURCES,
-        ensembles=ensembles or Ensembles(),
-    )
+    defaults = Defaults("demo", "rankrag", SOURCES, ensembles or Ensembles())
+    return read_ensemble(pb.AskRequest(**asked), defaults)
 
 
 def test_weights_are_of_the_task(tmp_path: Path) -> None:
-    roster = _ensembles(weights={"qa": _weights(tmp_path)}, pooling="max").get("hub")
-    assert roster is not None
-    assert roster.voting("other").member_weights == (1.0,) * 4
-    voting = roster.voting("qa")
+    ensemble = _ensembles(weights={"qa": _weights(tmp_path)}, pooling="max").get("hub")
+    assert ensemble is not None
+    assert tuple(ensemble.vote("other").retriever_weights) == (1.0,) * 4
+    vote = ensemble.vote("qa")
     # The file has the members in another order.
-    assert voting.member_weights == (0.4, 0.3, 0.2, 0.1)
-    assert (voting.similarities, voting.pooling) == ({"token_f1": 0.6, "containment_em": 0.2}, "max")
+    assert tuple(vote.retriever_weights) == (0.4, 0.3, 0.2, 0.1)
+    similarities = dict(zip(vote.similarities, vote.similarity_weights, strict=True))
+    assert similarities == {"token_f1": 0.6, "containment_em": 0.2}
+    assert vote.pooling == evaluator_pb.VoteRequest.POOLING_MAX
 
 
 def test_weights_for_any_task_hold_where_a_task_has_none(tmp_path: Path) -> None:
-    roster = _ensembles(weights={"*": _weights(tmp_path)}).get("hub")
-    assert roster is not None
-    assert roster.voting("whatever").member_weights == (0.4, 0.3, 0.2, 0.1)
+    ensemble = _ensembles(weights={"*": _weights(tmp_path)}).get("hub")
+    assert ensemble is not None
+    assert tuple(ensemble.vote("whatever").retriever_weights) == (0.4, 0.3, 0.2, 0.1)
 
 
 @pytest.mark.parametrize(
@@ -112,15 +110,15 @@ def test_members_that_cannot_be_run_are_refused(members: list[str], words: str) 
 def test_an_ask_names_an_ensemble(tmp_path: Path) -> None:
     ensembles = _ensembles(weights={"qa": _weights(tmp_path)})
     found = _read(ensembles, ensemble={"name": "hub"}, agent={"task_id": "qa"}, reranker="rankrag")
-    assert [ask.recipe.text for ask in found.members] == list(MEMBERS)
+    assert [ask.expression.text for ask in found.members] == list(MEMBERS)
     assert [ask.augmentation for ask in found.members] == [
-        Augmentation.DEFAULT,
-        Augmentation.COMPRESSION,
-        Augmentation.PARAMETRIC_KNOWLEDGE,
-        Augmentation.RETRIEVAL_FREE,
+        generator_pb.AUGMENTATION_UNSPECIFIED,
+        generator_pb.AUGMENTATION_COMPRESSION,
+        generator_pb.AUGMENTATION_PARAMETRIC_KNOWLEDGE,
+        generator_pb.AUGMENTATION_RETRIEVAL_FREE,
     ]
     assert [ask.reranker for ask in found.members] == ["none", "rankrag", "none", "none"]
-    assert found.voting.member_weights == (0.4, 0.3, 0.2, 0.1)
+    assert tuple(found.vote.retriever_weights) == (0.4, 0.3, 0.2, 0.1)
 
 
 @pytest.mark.parametrize(
@@ -148,9 +146,16 @@ def test_bad_input_names_the_field(request_: dict[str, Any], field: str) -> None
 
 
 def test_the_vote_is_written_for_the_evaluator() -> None:
-    voting = Voting({"token_f1": 0.6, "nli": 0.2}, (0.5, 0.25), "plurality", 0.7, 0.2, True)
-    start = codec.vote_start("Which?", voting).start
-    assert (start.num_answers, list(start.vote.retriever_weights)) == (2, [0.5, 0.25])
+    ensemble = _ensembles(
+        similarities={"token_f1": 0.6, "nli": 0.2},
+        pooling="plurality",
+        threshold=0.7,
+        retriever_filter=0.2,
+        drop_filtered=True,
+    ).get("hub")
+    assert ensemble is not None
+    start = codec.vote_start(ensemble.vote("qa")).start
+    assert (start.num_answers, list(start.vote.retriever_weights)) == (4, [1.0] * 4)
     assert (list(start.vote.similarities), list(start.vote.similarity_weights)) == (
         ["token_f1", "nli"],
         [0.6, 0.2],
@@ -163,16 +168,18 @@ def test_the_vote_is_written_for_the_evaluator() -> None:
 
 async def test_a_vote_here_is_the_papers_vote() -> None:
     answers, weights = ["the Rhine", "Rhine river", "Elbe"], (0.3, 0.6, 0.5)
-    ballot = LocalBallot(Voting({"nli": 1.0}, weights))
-    standing = Standing(None, decided=False)
-    for place, answer in enumerate(answers):
-        standing = await ballot.cast(place, answer)
+    wanted = equal_weights(("a", "b", "c")).vote("qa")
+    wanted.retriever_weights[:] = weights
+    session = LocalVoteSession(wanted)
+    state = VoteState(None, decided=False)
+    for member, answer in enumerate(answers):
+        state = await session.add(member, answer)
     similarity = [[token_f1(one, other) for other in answers] for one in answers]
-    assert standing == Standing(vote([similarity], [1.0], weights).winner, decided=True)
+    assert state == VoteState(vote([similarity], [1.0], weights).winner, decided=True)
 
 
 async def test_who_is_missing_neither_wins_nor_votes() -> None:
-    ballot = LocalBallot(Voting({"token_f1": 1.0}, (1.0, 1.0, 1.0)))
-    assert await ballot.cast(0, None) == Standing(None, decided=False)
-    assert (await ballot.cast(2, "b")).winner == 2
-    assert await ballot.cast(1, "b") == Standing(1, decided=True)
+    session = LocalVoteSession(equal_weights(("a", "b", "c")).vote("qa"))
+    assert await session.add(0, None) == VoteState(None, decided=False)
+    assert (await session.add(2, "b")).winner == 2
+    assert await session.add(1, "b") == VoteState(1, decided=True)

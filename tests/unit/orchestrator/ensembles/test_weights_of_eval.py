@@ -1,10 +1,10 @@
-"""What `ragmesh eval vote --tune` writes is what an ensemble reads."""
+"""What `evenmesh eval vote --tune` writes is what an ensemble reads."""
 
 import json
 from pathlib import Path
 
-from orchestrator.ensembles.definitions import EnsembleDefinition, Ensembles
-from ragmesh.cli import main
+from evenmesh.commands import main
+from evenmesh_orchestrator.ensembles.definitions import EnsembleDefinition, Ensembles
 from tests.unit.orchestrator.fakes import SOURCES
 
 MEMBERS = ("Wiki@10", "SE@RR@5&Wiki@5@CP", "ReFree")
@@ -29,9 +29,9 @@ def test_a_tuned_vote_is_a_file_of_weights(tmp_path: Path) -> None:
     )
 
     written = json.loads(weights.read_text())
-    roster = ensembles.get("hub")
-    assert roster is not None
-    voting = roster.voting("qa")
-    assert list(voting.similarities) == ["token_f1", "containment_em"]
-    assert voting.member_weights == tuple(reversed(written["retriever_weights"]))
-    assert voting.member_weights[-1] == max(voting.member_weights)
+    ensemble = ensembles.get("hub")
+    assert ensemble is not None
+    vote = ensemble.vote("qa")
+    assert list(vote.similarities) == ["token_f1", "containment_em"]
+    assert list(vote.retriever_weights) == list(reversed(written["retriever_weights"]))
+    assert vote.retriever_weights[-1] == max(vote.retriever_weights)

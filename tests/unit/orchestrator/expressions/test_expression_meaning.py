@@ -8,9 +8,15 @@ import zlib
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from meshkit.compute import ComputePool
-from orchestrator.domain import Ranked, Retrieved
-from orchestrator.expressions.notation import Expression, Group, ParametricKnowledge, Selection, Source
+from evenmesh_kit.compute.executors import ComputePool
+from evenmesh_orchestrator.domain import Ranked, Retrieved
+from evenmesh_orchestrator.expressions.notation import (
+    Expression,
+    Group,
+    ParametricKnowledge,
+    Selection,
+    Source,
+)
 from tests.unit.orchestrator.fakes import (
     SOURCES,
     FakeGenerator,
@@ -44,7 +50,7 @@ def _shown(parts: tuple[Selection, ...]) -> list[str]:
     """The passages of a concatenation, straight from what the notation means."""
     shown: list[str] = []
     for part in parts:
-        match part.origin:
+        match part.base:
             case Source(name):
                 names = LISTS[name]
             case ParametricKnowledge():
@@ -57,18 +63,18 @@ def _shown(parts: tuple[Selection, ...]) -> list[str]:
     return shown
 
 
-def _selections(origins: st.SearchStrategy[object]) -> st.SearchStrategy[Selection]:
-    return st.builds(Selection, origins, st.booleans(), st.none() | st.integers(1, 6))  # type: ignore[arg-type]
+def _selections(bases: st.SearchStrategy[object]) -> st.SearchStrategy[Selection]:
+    return st.builds(Selection, bases, st.booleans(), st.none() | st.integers(1, 6))  # type: ignore[arg-type]
 
 
 LEAVES = st.sampled_from([*map(Source, LISTS), ParametricKnowledge()])
-ORIGINS = st.recursive(
+BASES = st.recursive(
     LEAVES,
     lambda inner: st.builds(Group, st.lists(_selections(inner), min_size=1, max_size=3).map(tuple)),
     max_leaves=3,
 )
 # Without a bound two searches could give more than a hundred; one of twenty-five each cannot.
-BOUNDED = _selections(ORIGINS).map(lambda one: Selection(one.origin, one.reranked, one.keep or 25))
+BOUNDED = _selections(BASES).map(lambda one: Selection(one.base, one.reranked, one.keep or 25))
 PARTS = st.lists(BOUNDED, min_size=1, max_size=3).map(tuple)
 
 
@@ -92,5 +98,5 @@ def test_what_is_shown_is_what_the_notation_means(parts: tuple[Selection, ...], 
         return [found.passages[i].id for i in row], given_to
 
     context, given_to = asyncio.run(run())
-    assert context == given_to == _shown(SOURCES.read(str(expression)).expression.parts)
+    assert context == given_to == _shown(SOURCES.read(str(expression)).parsed.parts)
     assert len(set(context)) == len(context)

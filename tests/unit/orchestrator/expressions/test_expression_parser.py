@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from orchestrator.expressions.notation import (
+from evenmesh_orchestrator.expressions.notation import (
     MAX_KEPT,
     RESERVED,
     Expression,
@@ -15,7 +15,7 @@ from orchestrator.expressions.notation import (
     Selection,
     Source,
 )
-from orchestrator.expressions.parser import (
+from evenmesh_orchestrator.expressions.parser import (
     MAX_EXPRESSION_BYTES,
     MAX_NESTING,
     ExpressionError,
@@ -65,9 +65,9 @@ def test_blanks_mean_nothing() -> None:
 
 def test_columns_of_sources() -> None:
     first, second = parse("SE@RR@5 & Wiki@5").parts
-    assert isinstance(first.origin, Source)
-    assert isinstance(second.origin, Source)
-    assert (first.origin.column, second.origin.column) == (1, 11)
+    assert isinstance(first.base, Source)
+    assert isinstance(second.base, Source)
+    assert (first.base.column, second.base.column) == (1, 11)
 
 
 def test_a_part_alone() -> None:
@@ -116,17 +116,17 @@ NAMES = st.from_regex(r"[A-Za-z][A-Za-z0-9_-]{0,6}", fullmatch=True).filter(lamb
 KEPT = st.none() | st.integers(1, MAX_KEPT)
 
 
-def _selections(origins: st.SearchStrategy[object]) -> st.SearchStrategy[Selection]:
-    return st.builds(Selection, origins, st.booleans(), KEPT)  # type: ignore[arg-type]
+def _selections(bases: st.SearchStrategy[object]) -> st.SearchStrategy[Selection]:
+    return st.builds(Selection, bases, st.booleans(), KEPT)  # type: ignore[arg-type]
 
 
 LEAVES = st.builds(Source, NAMES) | st.just(ParametricKnowledge())
-ORIGINS = st.recursive(
+BASES = st.recursive(
     LEAVES,
     lambda inner: st.builds(Group, st.lists(_selections(inner), min_size=1, max_size=3).map(tuple)),
     max_leaves=4,
 )
-PARTS = st.lists(_selections(ORIGINS), min_size=1, max_size=3).map(tuple)
+PARTS = st.lists(_selections(BASES), min_size=1, max_size=3).map(tuple)
 EXPRESSIONS = st.builds(Expression, PARTS, st.booleans()).filter(
     lambda one: not (one.compressed and Expression(one.parts).is_parametric)
 )
@@ -144,7 +144,7 @@ def test_what_is_written_reads_back(expression: Expression) -> None:
 
 
 @given(st.text(max_size=30) | st.text("WikSE@RCP&()0123 ", max_size=30))
-def test_any_text_is_read_or_told_where_it_is_wrong(text: str) -> None:
+def test_any_text_is_parsed_or_its_error_has_a_position(text: str) -> None:
     try:
         expression = parse(text)
     except ExpressionError as error:

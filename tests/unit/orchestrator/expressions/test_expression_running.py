@@ -1,4 +1,4 @@
-"""Expressions through the pipeline, over fakes: what is asked of whom, what is shown, what is told."""
+"""Expressions through the pipeline, over fakes: the calls to upstreams, the contexts, and the events."""
 
 from __future__ import annotations
 
@@ -11,24 +11,31 @@ import grpc
 import numpy as np
 import pytest
 
-from meshkit.deadline import Deadline
-from meshkit.errors import FailedPrecondition, InvalidField, MeshError, NotFound, Overloaded, Unavailable
-from orchestrator.contexts import sampled
-from orchestrator.domain import (
+from evenmesh.common.v1 import common_pb2
+from evenmesh.generator.v1 import generator_service_pb2 as generator_pb
+from evenmesh.orchestrator.v1 import orchestrator_service_pb2 as pb
+from evenmesh.retriever.v1 import retriever_service_pb2 as retriever_pb
+from evenmesh.wire.deadline import Deadline
+from evenmesh.wire.errors import (
+    FailedPrecondition,
+    InvalidField,
+    MeshError,
+    NotFound,
+    Overloaded,
+    Unavailable,
+)
+from evenmesh_orchestrator.asks.contexts import sampled
+from evenmesh_orchestrator.domain import (
     Action,
     Answered,
-    Augmentation,
     Degraded,
     Event,
     Finished,
     Ranked,
-    Reported,
     Retrieved,
     Sampling,
     Stage,
 )
-from ragmesh.common.v1 import common_pb2
-from ragmesh.retriever.v1 import retriever_service_pb2 as retriever_pb
 from tests.unit.orchestrator.fakes import Mesh, ask, ask_expression, passage
 
 E = TypeVar("E")
@@ -177,10 +184,10 @@ async def test_a_source_that_fails_is_left_out_by_name(
     mesh.retriever.errors = {"searx": error}
     events = await mesh.run(ask_expression("SE@2&Wiki@2"))
     assert _shown(events) == [_wiki(0, 1)]
-    told = _only(events, Degraded)
-    assert (told.stage, told.action) == (Stage.RETRIEVE, Action.SOURCE_LEFT_OUT)
-    assert (told.reason, told.message) == (reason, words)
-    assert mesh.observer.posted[0].degradations == (told,)
+    degraded = _only(events, Degraded)
+    assert (degraded.stage, degraded.action) == (Stage.RETRIEVE, Action.SOURCE_LEFT_OUT)
+    assert (degraded.reason, degraded.message) == (reason, words)
+    assert mesh.observer.posted[0].degradations == (degraded,)
 
 
 async def test_a_slow_source_is_left_out_within_retrievals_share(mesh: Mesh) -> None:
@@ -215,9 +222,9 @@ async def test_without_a_reranker_the_sources_order_is_used(mesh: Mesh) -> None:
     mesh.reranker.error = AWAY
     events = await mesh.run(ask_expression("SE@RR@2&Wiki@1"))
     assert _shown(events) == [_web(0, 1) + _wiki(0)]
-    told = _only(events, Degraded)
-    assert (told.stage, told.action) == (Stage.RERANK, Action.RETRIEVER_ORDER)
-    assert told.message == "the reranker, for SE@RR@2, is unavailable: the retriever's order is used"
+    degraded = _only(events, Degraded)
+    assert (degraded.stage, degraded.action) == (Stage.RERANK, Action.RETRIEVER_ORDER)
+    assert degraded.message == "the reranker, for SE@RR@2, is unavailable: the retriever's order is used"
     assert _only(events, Ranked).reranker == "none"
 
 
@@ -239,32 +246,32 @@ async def test_reranking_in_turn_keeps_within_one_share(mesh: Mesh) -> None:
 async def test_retrieval_free_asks_nobody(mesh: Mesh) -> None:
     events = await mesh.run(ask_expression("ReFree"))
     assert (mesh.retriever.calls, mesh.reranker.calls) == ([], [])
-    assert mesh.generator.streamed[0].augmentation is Augmentation.RETRIEVAL_FREE
+    assert mesh.generator.streamed[0].augmentation == generator_pb.AUGMENTATION_RETRIEVAL_FREE
     assert _only(events, Retrieved).pool.retriever == "ReFree"
     assert _all(events, Degraded) == []
-    assert _only(events, Reported).exposure.ee_d_norm == 0.0
+    assert _only(events, pb.ExposureReport).ee_d_norm == 0.0
 
 
 async def test_parametric_knowledge_alone_is_the_generators(mesh: Mesh) -> None:
     await mesh.run(ask_expression("PK"))
     assert mesh.retriever.calls == []
-    assert mesh.generator.streamed[0].augmentation is Augmentation.PARAMETRIC_KNOWLEDGE
+    assert mesh.generator.streamed[0].augmentation == generator_pb.AUGMENTATION_PARAMETRIC_KNOWLEDGE
 
 
 async def test_compression_is_the_generators(mesh: Mesh) -> None:
     events = await mesh.run(ask_expression("SE@1&Wiki@1@CP"))
     (prompt,) = mesh.generator.streamed
-    assert prompt.augmentation is Augmentation.COMPRESSION
+    assert prompt.augmentation == generator_pb.AUGMENTATION_COMPRESSION
     assert [one.id for one in prompt.passages] == _web(0) + _wiki(0)
     # Two of twelve passages are shown, surely.
-    assert _only(events, Reported).exposure.per_passage.tolist() == [1.0] + [0.0] * 5 + [1.0] + [0.0] * 5
+    assert list(_only(events, pb.ExposureReport).exposure) == [1.0] + [0.0] * 5 + [1.0] + [0.0] * 5
 
 
 async def test_nothing_found_cannot_be_compressed(mesh: Mesh) -> None:
     mesh.retriever.places["wiki"] = []
     events = await mesh.run(ask_expression("Wiki@3@CP"))
     assert _only(events, Degraded).action is Action.NO_CONTEXT
-    assert mesh.generator.streamed[0].augmentation is Augmentation.DEFAULT
+    assert mesh.generator.streamed[0].augmentation == generator_pb.AUGMENTATION_UNSPECIFIED
     assert len(_all(events, Answered)) == 1
 
 
@@ -362,9 +369,9 @@ BAD: list[tuple[str, dict[str, Any], str, str]] = [
         "must be the reranker",
     ),
     ("Wiki@3@CP", {"augmentation": 1}, "augmentation", "must be compression or unset"),
-    ("Wiki@3", {"augmentation": 3}, "augmentation", "is not what Wiki@3 says"),
-    ("ReFree", {"filter": {"conditions": []}}, "filter", "cannot hold for ReFree"),
-    ("PK&Wiki@3", {"filter": {"conditions": []}}, "filter", "cannot hold for PK&Wiki@3"),
+    ("Wiki@3", {"augmentation": 3}, "augmentation", "contradicts Wiki@3"),
+    ("ReFree", {"filter": {"conditions": []}}, "filter", "cannot apply to ReFree"),
+    ("PK&Wiki@3", {"filter": {"conditions": []}}, "filter", "cannot apply to PK&Wiki@3"),
 ]
 
 
@@ -376,10 +383,12 @@ def test_what_does_not_go_together(expression: str, changes: dict[str, Any], fie
 
 
 def test_what_goes_together() -> None:
-    assert ask_expression("Wiki@3", augmentation=2).augmentation is Augmentation.FUSION_IN_DECODER
-    assert ask_expression("Wiki@3@CP", augmentation=5).augmentation is Augmentation.COMPRESSION
+    assert (
+        ask_expression("Wiki@3", augmentation=2).augmentation == generator_pb.AUGMENTATION_FUSION_IN_DECODER
+    )
+    assert ask_expression("Wiki@3@CP", augmentation=5).augmentation == generator_pb.AUGMENTATION_COMPRESSION
     assert ask_expression("Wiki@3", reranker="none").reranker == "none"
     assert ask_expression("Wiki@RR@3", reranker="cross-encoder").names_reranker
     read = ask_expression("Wiki@RR@3", depth=7, sampling={"num_rankings": 2}, sampling_stage=2)
-    assert read.recipe is not None
-    assert read.recipe.places["Wiki"].depth == 7
+    assert read.expression is not None
+    assert read.expression.places["Wiki"].depth == 7

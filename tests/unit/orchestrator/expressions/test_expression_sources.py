@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from orchestrator.expressions.notation import Group, ParametricKnowledge, Selection, Source
-from orchestrator.expressions.parser import ExpressionError
-from orchestrator.expressions.sources import Catalogue, Place, SourceDefinition
+from evenmesh_orchestrator.expressions.notation import Group, ParametricKnowledge, Selection, Source
+from evenmesh_orchestrator.expressions.parser import ExpressionError
+from evenmesh_orchestrator.expressions.sources import Catalogue, Place, SourceDefinition
 from tests.unit.orchestrator.fakes import SOURCES
 
 
@@ -23,23 +23,27 @@ def test_names_are_the_sources_and_what_is_always_there() -> None:
 
 
 def test_places_are_in_the_order_in_which_they_are_named() -> None:
-    recipe = SOURCES.read(" SE@RR@5 & Wiki@5 ")
-    assert recipe.text == "SE@RR@5&Wiki@5"
-    assert list(recipe.places.values()) == [
+    resolved = SOURCES.read(" SE@RR@5 & Wiki@5 ")
+    assert resolved.text == "SE@RR@5&Wiki@5"
+    assert list(resolved.places.values()) == [
         Place("SE", "", "searx", "", 100),
         Place("Wiki", "wiki", "", "", 20),
     ]
-    assert [one.prefix for one in recipe.places.values()] == ["web:searx/", "wiki/"]
-    assert (recipe.most, recipe.reranks, recipe.uses_knowledge) == (5 + 5, True, False)
+    assert [one.prefix for one in resolved.places.values()] == ["web:searx/", "wiki/"]
+    assert (resolved.max_passages, resolved.reranks, resolved.uses_knowledge) == (5 + 5, True, False)
 
 
 def test_a_concatenation_by_name_is_what_it_stands_for() -> None:
-    recipe = SOURCES.read("HB@RR@10")
+    resolved = SOURCES.read("HB@RR@10")
     hybrid = Group(
         (Selection(Source("Wiki"), keep=2), Selection(Source("SE")), Selection(ParametricKnowledge()))
     )
-    assert recipe.expression.parts == (Selection(hybrid, True, 10),)
-    assert (recipe.text, recipe.uses_knowledge, list(recipe.places)) == ("HB@RR@10", True, ["Wiki", "SE"])
+    assert resolved.parsed.parts == (Selection(hybrid, True, 10),)
+    assert (resolved.text, resolved.uses_knowledge, list(resolved.places)) == (
+        "HB@RR@10",
+        True,
+        ["Wiki", "SE"],
+    )
 
 
 def test_depth_is_the_asks_or_the_sources_own_and_never_less_than_is_kept() -> None:
@@ -64,7 +68,7 @@ def test_what_can_be_sampled_has_one_kind_of_score() -> None:
         ),
         ("(SE@5&wiki@5)@RR@2", "column 7: there is no source 'wiki'"),
         ("SE&Wiki@5", "column 1: may give the generator 105 passages, at most 100"),
-        ("Wiki@1000&SE@RR@5", "column 1: its sources bring 1100 passages, at most 1000"),
+        ("Wiki@1000&SE@RR@5", "column 1: its sources return 1100 passages, at most 1000"),
         ("Wiki@", "column 5: expected"),
     ],
 )

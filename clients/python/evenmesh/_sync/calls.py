@@ -1,0 +1,133 @@
+# Generated from _async by generate_sync.py (make sdk). Do not edit.
+"""What all calls share: connections, deadlines, errors."""
+
+import math
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, Final, Self, TypeVar
+
+import grpc
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+
+from evenmesh._sync import adapter
+from evenmesh.addresses import Addresses
+from evenmesh.codec import messages as codec
+from evenmesh.evaluator.v1 import evaluator_service_pb2_grpc as evaluator_grpc
+from evenmesh.generator.v1 import generator_service_pb2_grpc as generator_grpc
+from evenmesh.orchestrator.v1 import orchestrator_service_pb2_grpc as orchestrator_grpc
+from evenmesh.reranker.v1 import feedback_service_pb2_grpc as feedback_grpc
+from evenmesh.retriever.v1 import collection_service_pb2_grpc as collection_grpc
+from evenmesh.retriever.v1 import retriever_service_pb2_grpc as retriever_grpc
+from evenmesh.types.status import Health, ServiceStatus
+from evenmesh.wire.errors import MeshError
+
+TIMEOUT_S: Final = 60.0
+STATUS_TIMEOUT_S: Final = 2.0
+PAGE_SIZE: Final = 1_000
+
+T = TypeVar("T")
+
+
+class Calls:
+    """Connections to the services of a mesh; they open when first used.
+
+    Args:
+        addresses: where the services are, or only the orchestrator's ``host:port``. Default: the mesh that
+            runs on this machine, see :meth:`evenmesh.Addresses.find`.
+        timeout: seconds a call may take when it is not given its own.
+    """
+
+    def __init__(self, addresses: Addresses | str | None = None, *, timeout: float = TIMEOUT_S) -> None:
+        self.addresses = Addresses(addresses) if isinstance(addresses, str) else addresses or Addresses.find()
+        self._timeout = timeout
+        self._channels: list[adapter.Channel] = []
+        self._orchestrator = orchestrator_grpc.OrchestratorServiceStub(
+            self._connect("orchestrator", "Orchestrator")
+        )
+        self._retriever = retriever_grpc.RetrieverServiceStub(self._connect("retriever", "Retriever"))
+        self._collections = collection_grpc.CollectionServiceStub(self._connect("retriever", "Collection"))
+        self._feedback = feedback_grpc.FeedbackServiceStub(self._connect("reranker", "Feedback"))
+        self._generator = generator_grpc.GeneratorServiceStub(self._connect("generator", "Generator"))
+        self._evaluator = evaluator_grpc.EvaluatorServiceStub(self._connect("evaluator", "Evaluator"))
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close the connections; calls in progress fail."""
+        for channel in self._channels:
+            channel.close()
+
+    def status(self, *, timeout: float = STATUS_TIMEOUT_S) -> list[ServiceStatus]:
+        """Return the health of each service, the orchestrator first; never fail."""
+
+        def check(place: tuple[str, str]) -> ServiceStatus:
+            service, address = place
+            with adapter.connect(address, service=health_pb2.DESCRIPTOR.package) as channel:
+                stub = health_pb2_grpc.HealthStub(channel)
+                try:
+                    reply = stub.Check(health_pb2.HealthCheckRequest(), timeout=timeout)
+                except grpc.RpcError:
+                    return ServiceStatus(service, address, Health.UNREACHABLE)
+            return ServiceStatus(service, address, codec.health(reply))
+
+        return adapter.at_once(check, self.addresses.items())
+
+    def _connect(self, service: str, name: str) -> adapter.Channel:
+        address = getattr(self.addresses, service)
+        channel = adapter.connect(address, service=f"evenmesh.{service}.v1.{name}Service")
+        self._channels.append(channel)
+        return channel
+
+    def _call(
+        self, service: str, method: "adapter.UnaryCall[Any, T]", request: object, timeout: float | None
+    ) -> T:
+        try:
+            return method(request, timeout=timeout or self._timeout)
+        except grpc.RpcError as exc:
+            raise self._error(exc, service) from exc
+
+    def _list(
+        self,
+        service: str,
+        method: "adapter.UnaryCall[Any, Any]",
+        request: Callable[..., object],
+        items: str,
+        *,
+        limit: float = math.inf,
+        timeout: float | None,
+    ) -> list[Any]:
+        """Return the first ``limit`` items of a list that comes page by page, as messages."""
+        found: list[Any] = []
+        token = ""
+        while len(found) < limit:
+            page_size = int(min(PAGE_SIZE, limit - len(found)))
+            reply = self._call(service, method, request(page_size=page_size, page_token=token), timeout)
+            found.extend(getattr(reply, items))
+            token = reply.next_page_token
+            if not token:
+                break
+        return found
+
+    def _stream(
+        self,
+        service: str,
+        method: Callable[..., Any],
+        request: object,
+        read: Callable[[Any], Iterable[T]],
+        timeout: float,
+    ) -> Iterator[T]:
+        """Yield what ``read`` finds in each message of a call; closing the iterator ends the call."""
+        call = method(request, timeout=timeout)
+        try:
+            for message in call:
+                yield from read(message)
+        except grpc.RpcError as exc:
+            raise self._error(exc, service) from exc
+        finally:
+            call.cancel()
+
+    def _error(self, exc: grpc.RpcError, service: str) -> MeshError:
+        return codec.error(exc, service=service, address=getattr(self.addresses, service))

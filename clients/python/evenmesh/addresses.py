@@ -1,0 +1,51 @@
+"""Find the five services."""
+
+import os
+import sys
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Final, Self
+
+from evenmesh.home import home as default_home
+from evenmesh.services import SERVICES
+
+VARIABLES: Final = {service: f"EVENMESH_CLIENT_{service.upper()}_TARGET" for service in SERVICES}
+"""Environment variable that overrides each service's address."""
+
+
+@dataclass(frozen=True, slots=True)
+class Addresses:
+    """Address of each service: ``host:port``, or any gRPC target such as ``dns:///mesh.example:7070``."""
+
+    orchestrator: str = "127.0.0.1:7070"
+    retriever: str = "127.0.0.1:7071"
+    reranker: str = "127.0.0.1:7072"
+    generator: str = "127.0.0.1:7073"
+    evaluator: str = "127.0.0.1:7074"
+
+    @classmethod
+    def find(cls, home: Path | None = None) -> Self:
+        """Return where the services are, as far as this machine knows.
+
+        First comes ``EVENMESH_CLIENT_<SERVICE>_TARGET``, then the mesh that ``evenmesh up`` runs under
+        ``home`` (default: ``EVENMESH_HOME``), then the default ports of this machine.
+        """
+        found = _running(home or default_home())
+        found.update(
+            {service: os.environ[name] for service, name in VARIABLES.items() if os.environ.get(name)}
+        )
+        return cls(**{field.name: found[field.name] for field in fields(cls) if field.name in found})
+
+    def items(self) -> list[tuple[str, str]]:
+        """Return pairs of service and address, the orchestrator first."""
+        return [(field.name, getattr(self, field.name)) for field in fields(self)]
+
+
+def _running(home: Path) -> dict[str, str]:
+    """Return the addresses of the mesh that runs on this machine; none on Windows, where none can run."""
+    if sys.platform == "win32":
+        return {}
+    from evenmesh.local_mesh import read_running  # locks files as POSIX does
+
+    state = read_running(home)
+    return {} if state is None else state.addresses

@@ -1,0 +1,1 @@
+"""Translate between protobuf messages and the types of :mod:`evenmesh.types`."""

@@ -1,0 +1,52 @@
+"""Check values for what a message can hold, and read times from messages."""
+
+from datetime import UTC, datetime
+
+import grpc
+from google.protobuf.timestamp_pb2 import Timestamp
+
+from evenmesh.wire.errors import InvalidField, MeshError
+
+
+def text(field: str, value: str | None) -> str:
+    """Return ``value``, or the empty string for None.
+
+    Raises:
+        InvalidField: it is not a string, or holds half a surrogate pair, which UTF-8 cannot encode.
+    """
+    if value is None:
+        return ""
+    if not isinstance(value, str):
+        raise InvalidField(field, f"must be text, not {type(value).__name__}")
+    try:
+        value.encode()
+    except UnicodeEncodeError as exc:
+        raise InvalidField(field, f"is not valid Unicode text at character {exc.start + 1}") from exc
+    return value
+
+
+def whole(field: str, value: int, *, bits: int = 32) -> int:
+    """Return ``value`` if it fits an unsigned field of ``bits`` bits.
+
+    Raises:
+        InvalidField: it does not.
+    """
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise InvalidField(field, f"must be a whole number, not {type(value).__name__}")
+    if not 0 <= value < 2**bits:
+        raise InvalidField(field, f"must be from 0 to 2^{bits} - 1, not {value}")
+    return value
+
+
+def time_of(message: Timestamp) -> datetime:
+    """Return the time of a reply, in UTC.
+
+    Raises:
+        MeshError: it is outside the calendar, which no server of this mesh sends.
+    """
+    try:
+        return message.ToDatetime(tzinfo=UTC)
+    except (ValueError, OverflowError):
+        raise MeshError(
+            grpc.StatusCode.INTERNAL, "MALFORMED_REPLY", "the reply has a time that does not exist"
+        ) from None

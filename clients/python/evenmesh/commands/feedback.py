@@ -1,0 +1,199 @@
+"""``evenmesh feedback`` and ``evenmesh agents``: what agents say of passages, and who they are."""
+
+import sys
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from evenmesh.commands.failure import FAILED, USAGE, CommandError
+from evenmesh.commands.group import group
+from evenmesh.commands.screen import Screen
+
+if TYPE_CHECKING:
+    from evenmesh.types.feedback import AgentSummary, Recorded
+    from evenmesh.types.request import Agent
+
+_SHOWN = 20
+
+Task = Annotated[str | None, typer.Option("--task", help="Only of the agent with this task id.")]
+Model = Annotated[str | None, typer.Option("--model", help="Only of the agent with this model id.")]
+
+
+def feedback() -> typer.Typer:
+    """Return the commands of ``evenmesh feedback``."""
+    return group("feedback", "Say how useful passages were; see what was said.", record, stats, export)
+
+
+def agents() -> typer.Typer:
+    """Return the commands of ``evenmesh agents``."""
+    return group("agents", "List the agents that are served, or register one.", list_, register)
+
+
+def record(
+    file: Annotated[
+        Path,
+        typer.Argument(help="JSON lines {query, passage_id, usefulness, agent, …}; - reads standard input."),
+    ],
+    as_json: Annotated[bool, typer.Option("--json", help="Print what became of it as JSON.")] = False,
+) -> None:
+    """Record feedback; what is stored is so for good.
+
+    Sending a file again is safe: what is stored already is reported as such. An item that is refused does not
+    keep the others out.
+    """
+    from evenmesh import Client
+    from evenmesh.types.feedback import read
+
+    screen = Screen()
+    with Client() as mesh:
+        if str(file) == "-":
+            done = mesh.record_feedback(read(sys.stdin.buffer, file))
+        else:
+            with file.open("rb") as stream:
+                done = mesh.record_feedback(read(stream, file))
+    if as_json:
+        screen.json(
+            {
+                "stored": done.stored,
+                "duplicates": done.duplicates,
+                "flagged": done.flagged,
+                "refused": [
+                    {"id": one.id, "reason": one.error.reason, "message": str(one.error)}
+                    for one in done.refused
+                    if one.error is not None
+                ],
+            }
+        )
+    else:
+        _show_recorded(screen, done)
+    if done.refused:
+        raise CommandError(f"{len(done.refused):,} of {len(done.results):,} items were refused", FAILED)
+
+
+def stats(
+    as_json: Annotated[bool, typer.Option("--json", help="Print it as JSON.")] = False,
+) -> None:
+    """Show what each agent gave, and what waits for training."""
+    from evenmesh import Client
+
+    screen = Screen()
+    with Client() as mesh:
+        found, training = mesh.agents(), mesh.training_status()
+    if as_json:
+        screen.json({"agents": found, "training": training})
+        return
+    if not found:
+        screen.line("No feedback yet; record some with: evenmesh feedback record FILE")
+        return
+    _table(screen, found)
+    screen.line(f"{training.state}: {training.message or 'nothing was said'}")
+
+
+def export(
+    file: Annotated[Path, typer.Argument(help="Parquet file to write; must not be there yet.")],
+    task: Task = None,
+    model: Model = None,
+    since: Annotated[
+        datetime | None,
+        typer.Option(help="Only what was stored then or later; UTC unless it says otherwise."),
+    ] = None,
+    flagged: Annotated[bool, typer.Option("--flagged", help="Also what is kept out of training.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print what was written as JSON.")] = False,
+) -> None:
+    """Write what is stored to a Parquet file, oldest first."""
+    from evenmesh import Client
+    from evenmesh.files.feedback_parquet import write
+
+    screen = Screen()
+    if file.exists():
+        raise CommandError(f"{file} is there already")
+    begins = since if since is None or since.tzinfo is not None else since.replace(tzinfo=UTC)
+    with Client() as mesh:
+        items = mesh.export_feedback(agent=named(task, model), since=begins, include_flagged=flagged)
+        count = write(file, items)
+    screen.answer({"file": str(file), "items": count}, f"{file}: {count:,} items", as_json=as_json)
+
+
+def list_(
+    as_json: Annotated[bool, typer.Option("--json", help="Print them as JSON.")] = False,
+) -> None:
+    """List the agents that are registered or gave feedback."""
+    from evenmesh import Client
+
+    screen = Screen()
+    with Client() as mesh:
+        found = mesh.agents()
+    if as_json:
+        screen.json(found)
+    elif found:
+        _table(screen, found)
+    else:
+        screen.line("No agents yet; register one with: evenmesh agents register TASK MODEL")
+
+
+def register(
+    task: Annotated[str, typer.Argument(help="Id of its task, such as qa-open.")],
+    model: Annotated[str, typer.Argument(help="Id of its model, such as t5-small-fid.")],
+    description: Annotated[str, typer.Option(help="Free text about it.")] = "",
+    as_json: Annotated[bool, typer.Option("--json", help="Print it as JSON.")] = False,
+) -> None:
+    """Register an agent: learned models have tokens of its own for it from now on."""
+    from evenmesh import Client
+    from evenmesh.types.request import Agent
+
+    screen = Screen()
+    with Client() as mesh:
+        found = mesh.register_agent(Agent(task, model), description)
+    if as_json:
+        screen.json(found)
+    else:
+        known = "has tokens for it" if found.known_to_model else "has no tokens for it before it is trained"
+        screen.line(f"{task} / {model} is registered; the served model {known}")
+
+
+def named(task: str | None, model: str | None) -> "Agent | None":
+    """Return the agent that the options name; None without options.
+
+    Raises:
+        CommandError: only one of task and model is given.
+    """
+    from evenmesh.types.request import Agent
+
+    if task is None and model is None:
+        return None
+    if task is None or model is None:
+        raise CommandError("an agent is a task and a model: give both --task and --model", USAGE)
+    return Agent(task, model)
+
+
+def _show_recorded(screen: Screen, done: "Recorded") -> None:
+    parts = [f"{done.stored:,} stored", f"{done.duplicates:,} stored before"]
+    if done.flagged:
+        parts.append(f"{done.flagged:,} of them kept out of training")
+    screen.line(", ".join(parts))
+    for one in done.refused[:_SHOWN]:
+        screen.note(f"{one.id}: {one.error}")
+    if len(done.refused) > _SHOWN:
+        screen.note(f"and {len(done.refused) - _SHOWN:,} more")
+
+
+def _table(screen: Screen, found: "list[AgentSummary]") -> None:
+    from evenmesh.commands.views import moment
+
+    numbers = ("items", "flagged", "today", "useful")
+    table = screen.table("task", "model", "registered", "tokens", *numbers, "latest", right=numbers)
+    for one in found:
+        table.add_row(
+            one.agent.task_id or "–",
+            one.agent.model_id or "–",
+            "–" if one.registered_at is None else moment(one.registered_at),
+            "yes" if one.known_to_model else "no",
+            f"{one.num_feedback:,}",
+            f"{one.num_flagged:,}",
+            f"{one.num_today:,}",
+            "–" if one.mean_usefulness is None else f"{one.mean_usefulness:.3f}",
+            "–" if one.last_feedback_at is None else moment(one.last_feedback_at),
+        )
+    screen.out.print(table)

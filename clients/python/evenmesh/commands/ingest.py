@@ -1,0 +1,134 @@
+"""``evenmesh ingest`` and ``evenmesh collections``."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from evenmesh.commands.screen import Screen
+
+if TYPE_CHECKING:
+    from evenmesh import Client
+    from evenmesh.types.collection import Ingested, Lexical
+
+
+def ingest(
+    file: Annotated[
+        Path,
+        typer.Argument(
+            help="JSON lines {id, title, text, attributes}, or corpus.jsonl of BEIR, .gz too; or Parquet."
+        ),
+    ],
+    collection: Annotated[str, typer.Option("--collection", "-c", help="Collection to fill.")],
+    analyzer: Annotated[
+        str | None, typer.Option(help="Of a new collection: english (default), unicode or whitespace.")
+    ] = None,
+    k1: Annotated[float | None, typer.Option("--k1", help="Of a new collection: BM25's k1, 0 to 10.")] = None,
+    b: Annotated[float | None, typer.Option("--b", help="Of a new collection: BM25's b, 0 to 1.")] = None,
+    wait: Annotated[
+        bool, typer.Option("--wait/--no-wait", help="Wait until all passages have vectors. Default: wait.")
+    ] = True,
+    as_json: Annotated[bool, typer.Option("--json", help="Print what was done as JSON.")] = False,
+) -> None:
+    """Add a file of passages to a collection.
+
+    Passages of equal id are replaced. All of the file is taken, or none of it. Vectors of a large file are
+    made after it is taken; meanwhile its passages are found by their words.
+    """
+    from evenmesh import Client
+    from evenmesh.types.collection import Lexical
+
+    screen = Screen()
+    given = analyzer is not None or k1 is not None or b is not None
+    lexical = Lexical(analyzer or "", k1, b) if given else None
+    with Client() as mesh:
+        done = ingest_file(screen, mesh, file, collection, lexical=lexical, wait=wait)
+    screen.answer(done, ingest_summary(done), as_json=as_json)
+
+
+def ingest_file(
+    screen: Screen,
+    mesh: "Client",
+    file: Path,
+    collection: str,
+    *,
+    lexical: "Lexical | None" = None,
+    wait: bool = True,
+) -> "Ingested":
+    """Ingest a file and show the progress; with ``wait``, return when all passages have vectors."""
+    from dataclasses import replace
+
+    from evenmesh.commands.progress import embedding_display, ingest_display
+    from evenmesh.files import passages as readers
+
+    with ingest_display(screen, file.name, readers.check(file)) as display:
+        done = mesh.ingest(file, collection, lexical=lexical, on_progress=display.update)
+    if not (wait and done.collection.lacks_vectors):
+        return done
+    with embedding_display(screen, collection) as display:
+        return replace(done, collection=mesh.until_embedded(collection, on_progress=display.update))
+
+
+def collections(
+    delete: Annotated[str | None, typer.Option(metavar="NAME", help="Remove this collection.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print them as JSON.")] = False,
+) -> None:
+    """List the collections."""
+    from evenmesh import Client
+    from evenmesh.commands.views import moment
+
+    screen = Screen()
+    with Client() as mesh:
+        if delete is not None:
+            mesh.delete_collection(delete)
+            screen.note(f"{delete} is removed")
+        found = mesh.collections()
+    if as_json:
+        screen.json(found)
+        return
+    if not found:
+        screen.line("No collections yet; make one with: evenmesh ingest FILE --collection NAME")
+        return
+    table = screen.table(
+        *("collection", "passages", "on disk", "encoder", "version", "updated", "embedded"),
+        right=("passages", "on disk", "embedded"),
+    )
+    for one in found:
+        table.add_row(
+            one.name,
+            f"{one.num_passages:,}",
+            size(one.size_bytes),
+            one.encoder or "–",
+            one.version,
+            moment(one.updated_at),
+            f"{one.embedded:.1%}" if one.lacks_vectors else "all" if one.encoder else "–",
+        )
+    screen.out.print(table)
+
+
+def ingest_summary(done: "Ingested") -> str:
+    """Return what an ingest did, in a line."""
+    parts = [
+        f"{count:,} {what}"
+        for count, what in (
+            (done.added, "added"),
+            (done.replaced, "replaced"),
+            (done.unchanged, "unchanged"),
+        )
+        if count
+    ]
+    name, total = done.collection.name, done.collection.num_passages
+    lacking = ""
+    if done.collection.lacks_vectors:
+        lacking = f", {done.collection.embedded:.0%} of them with vectors, the rest follows"
+    return f"{name}: {', '.join(parts) or 'nothing to add'}; {total:,} passages now{lacking}"
+
+
+def size(num_bytes: int) -> str:
+    """Return a number of bytes for a person to read, such as ``12 kB``."""
+    value = float(num_bytes)
+    for unit in ("B", "kB", "MB", "GB"):
+        if value < 1000:
+            return f"{value:.0f} {unit}" if unit == "B" or value >= 10 else f"{value:.1f} {unit}"
+        value /= 1000
+    return f"{value:.1f} TB"

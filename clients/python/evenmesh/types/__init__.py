@@ -1,0 +1,1 @@
+"""Values that clients take and return."""

@@ -1,0 +1,1 @@
+"""Speak gRPC with a mesh: channels, credentials, deadlines and errors. Services build on it too."""

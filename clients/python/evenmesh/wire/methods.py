@@ -1,0 +1,30 @@
+"""Read the facts about methods that the protos state as options."""
+
+from __future__ import annotations
+
+from google.protobuf import descriptor_pool
+
+from evenmesh.common.v1.method_options_pb2 import MethodFacts, facts
+
+
+def facts_of(method: str) -> MethodFacts:
+    """Return the facts about ``/package.Service/Method``; empty for a method of no imported proto."""
+    service, _, name = method.lstrip("/").partition("/")
+    return _facts_by_name(service).get(name, MethodFacts())
+
+
+def retryable_methods(service: str) -> list[str]:
+    """Return the names of a service's retryable methods; none for a service of no imported proto.
+
+    Args:
+        service: full name, such as ``evenmesh.retriever.v1.RetrieverService``.
+    """
+    return [name for name, of_method in _facts_by_name(service).items() if of_method.retryable]
+
+
+def _facts_by_name(service: str) -> dict[str, MethodFacts]:
+    try:
+        descriptor = descriptor_pool.Default().FindServiceByName(service)
+    except KeyError:
+        return {}
+    return {method.name: method.GetOptions().Extensions[facts] for method in descriptor.methods}

@@ -1,0 +1,71 @@
+"""Scores of many answers against many references, each text read once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Final, Literal, get_args
+
+import numpy as np
+
+from evenmesh_core.arrays import FloatArray
+from evenmesh_core.errors import InvalidInput
+from evenmesh_core.text_metrics import normalize_answer, rouge_scores
+from evenmesh_core.token_overlap import Bags, Check, best_of_bags, f1
+
+AnswerMetric = Literal["exact_match", "token_f1", "rouge1", "rouge2", "rougeL", "accuracy"]
+
+_BLOCK_CHARACTERS: Final = 1 << 18  # characters read between two checks: some milliseconds
+
+
+def best_scores(
+    predictions: Sequence[str],
+    references: Sequence[str],
+    metric: AnswerMetric,
+    *,
+    check: Callable[[], None] | None = None,
+) -> FloatArray:
+    """Score each prediction against its best-matching reference: vector [P] in [0, 1].
+
+    The values are those of the function of that name in :mod:`evenmesh_core.text_metrics`, or of its
+    ``rouge``, to the last bit. Each different text is read once, and each two are compared once.
+
+    Args:
+        predictions: the generated texts, at least one.
+        references: the reference texts, at least one.
+        metric: how a prediction is scored.
+        check: called every few milliseconds; what it raises ends the computation.
+
+    Raises:
+        InvalidInput: no predictions, no references, or an unknown metric.
+    """
+    for name, texts in (("predictions", predictions), ("references", references)):
+        if len(texts) == 0:
+            raise InvalidInput(name, texts, "at least one text")
+    if metric not in get_args(AnswerMetric):
+        raise InvalidInput("metric", metric, ", ".join(map(repr, get_args(AnswerMetric))))
+    given, wanted = list(dict.fromkeys(predictions)), list(dict.fromkeys(references))
+    scores = dict(zip(given, _scores(given, wanted, metric, check or (lambda: None)).tolist(), strict=True))
+    return np.array([scores[one] for one in predictions], dtype=np.float64)
+
+
+def _scores(given: Sequence[str], wanted: Sequence[str], metric: AnswerMetric, check: Check) -> FloatArray:
+    if metric == "exact_match" or metric == "accuracy":
+        read = normalize_answer if metric == "exact_match" else str.strip
+        right = {read(one) for one in _checked(wanted, check)}
+        return np.array([float(read(one) in right) for one in _checked(given, check)])
+    if metric == "token_f1":
+        bags = Bags()
+        held = [bags.of(normalize_answer(one).split()) for one in _checked(wanted, check)]
+        said = [bags.of(normalize_answer(one).split()) for one in _checked(given, check)]
+        return best_of_bags(said, held, f1, check)
+    return rouge_scores(given, wanted, metric, check=check)
+
+
+def _checked(texts: Sequence[str], check: Check) -> Iterator[str]:
+    read = 0
+    for text in texts:
+        read += 8 + len(text)
+        if read > _BLOCK_CHARACTERS:
+            read = 0
+            check()
+        yield text

@@ -1,0 +1,108 @@
+"""Several rankings of the same query made into one."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Generic, Literal, NamedTuple, TypeVar
+
+from evenmesh_core.arrays import float_array, same_length
+from evenmesh_core.errors import InvalidInput
+
+ItemId = TypeVar("ItemId", str, int)
+
+
+class FusedItem(NamedTuple, Generic[ItemId]):
+    """An item of a fused ranking."""
+
+    item: ItemId
+    score: float
+
+
+def reciprocal_rank_fusion(
+    rankings: Sequence[Sequence[ItemId]], *, k: float = 60, weights: Sequence[float] | None = None
+) -> list[FusedItem[ItemId]]:
+    """Fuse rankings by rank: an item scores Σ w_r / (k + rank_r) over the rankings r that hold it.
+
+    Args:
+        rankings: one list of item ids for each ranker, best first, each item at most once; some may be empty.
+        k: how little the first ranks stand out, from 0; 60 in the source.
+        weights: one weight from 0 for each ranker; None means 1 each.
+
+    Returns:
+        All items, best first; equal scores by ascending id. The sums are exactly rounded, so neither the
+        order of the rankings nor a tie depends on floating-point luck.
+
+    Source: Cormack, Clarke & Büttcher 2009.
+
+    Raises:
+        InvalidInput: no rankings, an item twice in one, ids of mixed type, k or a weight negative or not
+            finite.
+    """
+    if len(rankings) == 0:
+        raise InvalidInput("rankings", rankings, "at least one ranking")
+    offset = float(float_array("k", k, ndim=0, low=0.0))
+    shares = _weights(weights, "rankings", rankings)
+    terms: dict[ItemId, list[float]] = {}
+    for index, (ranking, share) in enumerate(zip(rankings, shares, strict=True)):
+        if len(set(ranking)) != len(ranking):
+            raise InvalidInput(f"rankings[{index}]", ranking, "each item once")
+        for rank, item in enumerate(ranking, start=1):
+            terms.setdefault(item, []).append(share / (offset + rank))
+    return _ranked("rankings", terms)
+
+
+def weighted_score_fusion(
+    scores: Sequence[Mapping[ItemId, float]],
+    weights: Sequence[float] | None = None,
+    *,
+    normalization: Literal["min-max", "none"] = "min-max",
+) -> list[FusedItem[ItemId]]:
+    """Fuse scores: an item gets Σ w_r · score_r over the rankers r that scored it (CombSUM).
+
+    Args:
+        scores: for each ranker, the scores of the items it returned; some may be empty.
+        weights: one weight from 0 for each ranker; None means 1 each.
+        normalization: "min-max" brings each ranker's scores to [0, 1] (all equal: all 1), "none" takes them
+            as they are.
+
+    Returns:
+        All items, best first; equal scores by ascending id; sums exactly rounded.
+
+    Source: Fox & Shaw 1994.
+
+    Raises:
+        InvalidInput: no rankers, scores not finite, ids of mixed type, a weight negative or not finite, or an
+            unknown normalization.
+    """
+    if len(scores) == 0:
+        raise InvalidInput("scores", scores, "the scores of at least one ranker")
+    if normalization not in ("min-max", "none"):
+        raise InvalidInput("normalization", normalization, "'min-max' or 'none'")
+    shares = _weights(weights, "scores", scores)
+    terms: dict[ItemId, list[float]] = {}
+    for index, (scored, share) in enumerate(zip(scores, shares, strict=True)):
+        if not scored:
+            continue
+        values = float_array(f"scores[{index}]", list(scored.values()))
+        if normalization == "min-max":
+            low, high = values.min(), values.max()
+            values = (values - low) / (high - low) if high > low else values * 0.0 + 1.0
+        for item, value in zip(scored, values.tolist(), strict=True):
+            terms.setdefault(item, []).append(share * value)
+    return _ranked("scores", terms)
+
+
+def _weights(weights: Sequence[float] | None, name: str, rankers: Sequence[object]) -> list[float]:
+    if weights is None:
+        return [1.0] * len(rankers)
+    shares: list[float] = float_array("weights", weights, low=0.0).tolist()
+    same_length(name, rankers, "weights", shares)
+    return shares
+
+
+def _ranked(name: str, terms: Mapping[ItemId, list[float]]) -> list[FusedItem[ItemId]]:
+    if not (all(isinstance(item, str) for item in terms) or all(isinstance(item, int) for item in terms)):
+        raise InvalidInput(name, list(terms), "ids that are all texts or all whole numbers")
+    fused = [FusedItem(item, math.fsum(parts)) for item, parts in terms.items()]
+    return sorted(fused, key=lambda entry: (-entry.score, entry.item))

@@ -1,0 +1,1 @@
+"""What every service shares: server, admission, security, settings, storage and telemetry."""

@@ -1,0 +1,1 @@
+"""Bound the work of a service: admission queue, limits and metering per tenant."""

@@ -1,0 +1,1 @@
+"""Run work off the event loop: executors, micro-batches, model files, devices."""

@@ -1,0 +1,1 @@
+"""Run a gRPC service and call others: server, guard, statuses, circuit breaker, hedging."""

@@ -1,0 +1,1 @@
+"""Secure a service: TLS, credentials, roles."""

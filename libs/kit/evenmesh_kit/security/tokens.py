@@ -1,0 +1,135 @@
+"""JSON Web Tokens: callers that an identity provider vouches for."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any, Final
+from urllib.parse import urlsplit
+
+import jwt
+
+from evenmesh.wire.errors import InvalidField, Unauthenticated
+from evenmesh.wire.file_watch import WatchedFiles
+from evenmesh_kit.security.caller import Caller, Role, tenant_name
+from evenmesh_kit.security.key_server import KeyServer
+
+ALGORITHMS: Final = ("RS256", "RS384", "RS512", "PS256", "PS384", "PS512", "ES256", "ES384", "ES512", "EdDSA")
+"""Accepted signatures, all of public keys: with a shared secret everyone who verifies could forge."""
+LEEWAY_S: Final = 30.0
+"""Largest accepted difference of clocks. Seconds."""
+_THIS_MACHINE: Final = ("127.0.0.1", "localhost", "::1")
+
+
+class TokensError(Exception):
+    """Raised for a key set that cannot be used; names it and says why."""
+
+
+@dataclass(frozen=True, slots=True)
+class Claims:
+    """What a token must claim, and which claims hold its tenant and roles.
+
+    Attributes:
+        audience: required value of ``aud``.
+        issuer: required value of ``iss``; empty for any.
+        tenant: claim with the tenant.
+        roles: claim with the roles: a list, or words in one string.
+        default_tenant: tenant of tokens that claim none; empty to refuse them.
+    """
+
+    audience: str
+    issuer: str = ""
+    tenant: str = "evenmesh_tenant"
+    roles: str = "evenmesh_roles"
+    default_tenant: str = ""
+
+
+class Tokens:
+    """Verifies tokens with a set of public keys (JWKS).
+
+    Args:
+        source: file, or ``https://`` address (:class:`KeyServer`); ``http://`` for this machine only.
+        claims: what tokens must claim.
+        clock: monotonic seconds; for tests.
+
+    Attributes:
+        keys: the reloaded key set.
+
+    Raises:
+        TokensError: the file is no key set, or the address is not ``https://``.
+    """
+
+    def __init__(self, source: str, claims: Claims, *, clock: Callable[[], float] = time.monotonic) -> None:
+        self._claims = claims
+        address = urlsplit(source)
+        self.keys: KeyServer | WatchedFiles[jwt.PyJWKSet]
+        if address.scheme == "https" or (address.scheme == "http" and address.hostname in _THIS_MACHINE):
+            self.keys = KeyServer(source, clock=clock)
+        elif "://" in source:
+            raise TokensError(f"{source}: keys must come from a file or an https:// address")
+        else:
+            path = Path(source)
+            self.keys = WatchedFiles((path,), partial(_read, path), TokensError, every_s=0.0)
+
+    async def caller(self, token: str) -> Caller:
+        """Return the caller that a token vouches for.
+
+        Raises:
+            Unauthenticated: its signature, its time or its claims are invalid, or it claims no tenant.
+            Unavailable: the keys cannot be fetched now.
+        """
+        try:
+            key = await self._key(token)
+            claims = jwt.decode(
+                token,
+                key,
+                algorithms=list(ALGORITHMS),
+                audience=self._claims.audience,
+                issuer=self._claims.issuer or None,
+                leeway=LEEWAY_S,
+                options={"require": ["exp", "aud", "sub"]},
+            )
+        except jwt.ExpiredSignatureError:
+            raise Unauthenticated("EXPIRED", "the token has expired") from None
+        except (jwt.PyJWTError, ValueError, TypeError, RecursionError) as error:
+            # A header may be nested deeply (RecursionError) or name another key's algorithm (TypeError).
+            raise Unauthenticated("INVALID_TOKEN", f"the token is not valid: {error}") from None
+        return self._read_claims(claims)
+
+    async def _key(self, token: str) -> Any:
+        name = jwt.get_unverified_header(token).get("kid")
+        if isinstance(self.keys, KeyServer):
+            return (await self.keys.key(name)).key
+        for key in self.keys.content().keys:
+            if name is None or key.key_id == name:
+                return key.key
+        raise jwt.InvalidKeyError(f"there is no key {name!r}")
+
+    def _read_claims(self, claims: dict[str, Any]) -> Caller:
+        roles = claims.get(self._claims.roles, [])
+        words = roles.split() if isinstance(roles, str) else roles
+        if not isinstance(words, list):
+            raise Unauthenticated(
+                "INVALID_TOKEN", f"the token is not valid: {self._claims.roles}: must be a list or a string"
+            )
+        known = frozenset(Role(word) for word in words if word in Role.__members__.values())
+        # A service calls for any tenant, so it must have a key or certificate of this mesh.
+        known -= {Role.SERVICE}
+        tenant = claims.get(self._claims.tenant, self._claims.default_tenant)
+        try:
+            return Caller(str(claims["sub"]), tenant_name(str(tenant), self._claims.tenant), known)
+        except InvalidField as error:
+            raise Unauthenticated("INVALID_TOKEN", f"the token is not valid: {error}") from None
+
+
+def _read(path: Path) -> jwt.PyJWKSet:
+    try:
+        return jwt.PyJWKSet.from_dict(json.loads(path.read_bytes()))
+    except OSError as error:
+        raise TokensError(f"{path}: {error.strerror}") from None
+    except (ValueError, TypeError, AttributeError, RecursionError, jwt.PyJWTError) as error:
+        raise TokensError(f"{path}: not a JSON Web Key Set: {error}") from None

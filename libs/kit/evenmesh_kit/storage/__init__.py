@@ -1,0 +1,1 @@
+"""Store data durably: SQL databases, migrations, failures, files."""

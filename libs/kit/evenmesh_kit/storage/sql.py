@@ -1,0 +1,177 @@
+"""One SQL database of a service: engines, transactions, schema and failures, for SQLite and PostgreSQL."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import time
+from collections.abc import AsyncIterator, Iterator, Sequence
+from contextlib import asynccontextmanager, contextmanager
+from pathlib import Path
+from typing import Any, Final, TypeVar
+
+from sqlalchemy import URL, BigInteger, Connection, Integer, String, Table, event
+from sqlalchemy.dialects import postgresql, sqlite
+from sqlalchemy.engine.interfaces import DBAPIConnection
+from sqlalchemy.exc import SQLAlchemyError
+from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_engine
+from sqlalchemy.pool import ConnectionPoolEntry
+
+from evenmesh.wire.errors import Unavailable
+from evenmesh_kit.storage.failures import StoreFailure
+from evenmesh_kit.storage.migrations import Schema
+from evenmesh_kit.storage.sqlite import unlock_when_cancelled, write_ahead
+
+ROW_ID: Final = BigInteger().with_variant(Integer, "sqlite")
+"""Type of a key that the database numbers itself; SQLite does so only in an INTEGER key."""
+
+_WRITES: Final = "evenmesh_writes"
+_CONNECT_S: Final = 5.0
+_STATEMENT_S: Final = 60.0
+T = TypeVar("T")
+
+
+def text_type() -> Any:
+    """Return a text type compared by code points, as Python and SQLite do, whatever the database's locale."""
+    return String().with_variant(postgresql.VARCHAR(collation="C"), "postgresql")
+
+
+def now_us() -> int:
+    """Return the time now. Microseconds since 1970."""
+    return time.time_ns() // 1000
+
+
+def chunks(values: Sequence[T], size: int = 10_000) -> Iterator[Sequence[T]]:
+    """Yield parts of a sequence, small enough for the parameters of one ``SELECT … IN``."""
+    for begin in range(0, len(values), size):
+        yield values[begin : begin + size]
+
+
+class SqlDatabase:
+    """A SQLite file or a PostgreSQL database with the tables of one schema.
+
+    SQLite runs in WAL mode with ``synchronous=FULL``: a commit that returned has reached the disk. Writing
+    transactions run one after the other, in PostgreSQL by an advisory lock: none waits for another's rows,
+    and rows become visible in the order of their sequence numbers, so a reader that has read up to one has
+    missed none before it.
+
+    Args:
+        url: database with an async driver, such as ``sqlite+aiosqlite:///FILE``.
+        schema: what its tables are.
+        lock_timeout_s: how long to wait for a locked SQLite database. Seconds, [0, 60].
+        cache_kib: page cache of each SQLite connection, for the index of ids. KiB, [1, inf).
+    """
+
+    def __init__(
+        self, url: URL, schema: Schema, *, lock_timeout_s: float = 5.0, cache_kib: int = 32_768
+    ) -> None:
+        self._url = url
+        self._schema = schema
+        self._what = f"the database of {schema.what}"
+        self._lock_timeout_s = lock_timeout_s
+        self._cache_kib = cache_kib
+        self._is_sqlite = url.get_backend_name() == "sqlite"
+        # A key of this store's own: several stores may share a PostgreSQL database.
+        digest = hashlib.sha256(schema.version_table.encode()).digest()
+        self._lock_key = int.from_bytes(digest[:8], "big", signed=True)
+        self._reader: AsyncEngine | None = None
+        self._writer: AsyncEngine | None = None
+
+    async def open(self) -> None:
+        """Connect and bring the tables to the schema of this version.
+
+        Raises:
+            Unavailable: it cannot be reached or written, or was made by a later version of evenmesh.
+        """
+        if self._is_sqlite:
+            await self._make_folder()
+            engine = create_async_engine(self._url, connect_args={"timeout": self._lock_timeout_s})
+            event.listen(engine.sync_engine, "connect", self._prepare_sqlite)
+            unlock_when_cancelled(engine)
+            self._reader = engine
+        else:
+            # The ping finds a restarted server before an old connection is used.
+            timeouts = {"timeout": _CONNECT_S, "command_timeout": _STATEMENT_S}
+            engine = create_async_engine(self._url, pool_pre_ping=True, connect_args=timeouts)
+            # One answer reads one snapshot; a transaction of SQLite does so anyway.
+            self._reader = engine.execution_options(isolation_level="REPEATABLE READ")
+        event.listen(engine.sync_engine, "begin", self._begin)
+        self._writer = engine.execution_options(**{_WRITES: True})
+        try:
+            async with self.write() as connection:
+                await connection.run_sync(self._schema.upgrade)
+        except BaseException:
+            await self.close()
+            raise
+
+    async def close(self) -> None:
+        """Close all connections."""
+        reader, self._reader, self._writer = self._reader, None, None
+        if reader is not None:
+            await reader.dispose()
+
+    @asynccontextmanager
+    async def read(self) -> AsyncIterator[AsyncConnection]:
+        """Run the block in a transaction that reads.
+
+        Raises:
+            Unavailable: the database cannot be reached, or failed.
+        """
+        with self._failures():
+            async with self._opened(self._reader).connect() as connection:
+                yield connection
+
+    @asynccontextmanager
+    async def write(self) -> AsyncIterator[AsyncConnection]:
+        """Run the block in the one transaction that writes: durable at the end, undone if the block raises.
+
+        Raises:
+            Unavailable: the database cannot be reached, or failed.
+        """
+        with self._failures():
+            async with self._opened(self._writer).begin() as connection:
+                yield connection
+
+    def insert(self, table: Table) -> Any:
+        """Return an INSERT of the database's dialect, which has ``on_conflict_do_update``."""
+        return sqlite.insert(table) if self._is_sqlite else postgresql.insert(table)
+
+    def _opened(self, engine: AsyncEngine | None) -> AsyncEngine:
+        if engine is None:
+            raise Unavailable("STORE_UNAVAILABLE", f"{self._what} is not open")
+        return engine
+
+    @contextmanager
+    def _failures(self) -> Iterator[None]:
+        try:
+            yield
+        except (SQLAlchemyError, OSError) as error:
+            raise StoreFailure(error, self._what) from error
+
+    async def _make_folder(self) -> None:
+        if not self._url.database or self._url.database.startswith("file:"):
+            return
+        folder = Path(self._url.database).parent
+        try:
+            await asyncio.to_thread(folder.mkdir, parents=True, exist_ok=True)
+        except OSError as error:
+            raise Unavailable(
+                "STORE_UNAVAILABLE", f"cannot make the folder {folder}: {error.strerror}"
+            ) from error
+
+    def _prepare_sqlite(self, connection: DBAPIConnection, _: ConnectionPoolEntry) -> None:
+        # The driver would begin transactions late, and never for SELECT; _begin does it instead.
+        connection.isolation_level = None
+        cursor = connection.cursor()
+        write_ahead(cursor)
+        cursor.execute("PRAGMA synchronous=FULL")
+        cursor.execute(f"PRAGMA cache_size=-{self._cache_kib}")
+        cursor.close()
+
+    def _begin(self, connection: Connection) -> None:
+        writes = connection.get_execution_options().get(_WRITES)
+        if self._is_sqlite:
+            # A writer takes the lock at once: after a read it might be unable to.
+            connection.exec_driver_sql("BEGIN IMMEDIATE" if writes else "BEGIN")
+        elif writes:
+            connection.exec_driver_sql(f"SELECT pg_advisory_xact_lock({self._lock_key})")

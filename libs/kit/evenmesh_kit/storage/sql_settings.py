@@ -1,0 +1,53 @@
+"""Settings of a service that keeps its state in a SQL database."""
+
+from __future__ import annotations
+
+from typing import ClassVar, Final
+
+from pydantic import Field, field_validator
+from sqlalchemy import URL, make_url
+from sqlalchemy.exc import ArgumentError
+
+from evenmesh.wire.errors import Unavailable
+from evenmesh_kit.settings import ServiceSettings, variable
+
+_DRIVERS: Final = {"sqlite": "sqlite+aiosqlite", "postgresql": "postgresql+asyncpg"}
+
+
+class DatabaseSettings(ServiceSettings):
+    """Where the database is, and how long to wait for it."""
+
+    DATABASE_FILE: ClassVar[str]
+    """The SQLite file where no database is named, below home."""
+
+    database_url: str = Field(default="", repr=False)
+    """Database: ``sqlite:///FILE`` or ``postgresql://…``; empty: a SQLite file under home."""
+    lock_timeout_s: float = Field(default=5.0, ge=0, le=60)
+    """Longest wait for a locked SQLite database. Seconds, [0, 60]."""
+
+    @field_validator("database_url")
+    @classmethod
+    def _known_database(cls, value: str) -> str:
+        if not value:
+            return value
+        try:
+            url = make_url(value)
+        except ArgumentError:
+            raise ValueError("must be sqlite:///FILE or postgresql://USER@HOST/NAME") from None
+        if url.get_backend_name() not in _DRIVERS:
+            raise ValueError("must be a sqlite or postgresql URL")
+        if url.get_backend_name() == "sqlite" and url.database in (None, "", ":memory:"):
+            raise ValueError("must name a file: a database in memory is not durable")
+        return value
+
+    def database(self) -> URL:
+        """Return the database's URL with its driver."""
+        if not self.database_url:
+            return URL.create(_DRIVERS["sqlite"], database=str(self.home / self.DATABASE_FILE))
+        url = make_url(self.database_url)
+        return url.set(drivername=_DRIVERS[url.get_backend_name()])
+
+    def remedy(self, error: Unavailable) -> str:
+        """Return one line on a database that cannot be opened, which says what to do."""
+        name = variable(self, "database_url" if self.database_url else "home")
+        return f"{error.message}: set {name} to a writable place"

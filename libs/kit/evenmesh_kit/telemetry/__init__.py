@@ -1,0 +1,1 @@
+"""Record traces, metrics and logs of a service."""

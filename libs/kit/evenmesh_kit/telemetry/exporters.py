@@ -1,0 +1,148 @@
+"""Export telemetry to an OTLP collector, a Prometheus scrape, or memory; imported only if one is set."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from opentelemetry.metrics import Meter
+from opentelemetry.sdk.metrics import MeterProvider
+from opentelemetry.sdk.metrics.export import (
+    InMemoryMetricReader,
+    Metric,
+    MetricReader,
+    PeriodicExportingMetricReader,
+)
+from opentelemetry.sdk.resources import Resource
+from opentelemetry.sdk.trace import ReadableSpan, SpanProcessor, TracerProvider
+from opentelemetry.sdk.trace.export import BatchSpanProcessor, SimpleSpanProcessor
+from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+from opentelemetry.sdk.trace.sampling import ALWAYS_OFF, ParentBased, Sampler, TraceIdRatioBased
+from opentelemetry.trace import Tracer
+
+from evenmesh_kit.settings import ServiceSettings, SettingsError, variable
+
+_SCOPE: Final = "evenmesh"
+_EXTRA: Final = "evenmesh-kit[telemetry]"
+_TIMEOUT_S: Final = 5
+
+
+@dataclass(frozen=True, slots=True)
+class Exporting:
+    """Where a service's spans and metrics go.
+
+    Attributes:
+        tracer: tracer whose spans are exported.
+        meter: meter whose metrics are exported.
+        on_shutdown: send what is left, and stop; in order.
+    """
+
+    tracer: Tracer
+    meter: Meter
+    on_shutdown: Sequence[Callable[[], object]]
+
+
+def from_settings(name: str, settings: ServiceSettings) -> Exporting:
+    """Return the exporters that the settings name; see ``Telemetry.from_settings``."""
+    processors: list[SpanProcessor] = []
+    readers: list[MetricReader] = []
+    on_shutdown: list[Callable[[], object]] = []
+    if settings.otlp_endpoint is not None:
+        processor, reader = _otlp(settings, settings.otlp_endpoint)
+        processors.append(processor)
+        readers.append(reader)
+    if settings.metrics_port is not None:
+        reader, stop = _prometheus(settings, settings.metrics_port)
+        readers.append(reader)
+        on_shutdown.append(stop)
+    # Without an exporter of spans none are made; the trace context still travels.
+    sampler = ParentBased(TraceIdRatioBased(settings.trace_sample_ratio)) if processors else ALWAYS_OFF
+    return _exporting(name, sampler, processors, readers, on_shutdown)
+
+
+class Memory:
+    """Keeps spans and metrics in memory."""
+
+    def __init__(self, name: str, trace_sample_ratio: float) -> None:
+        self._exporter = InMemorySpanExporter()
+        self._reader = InMemoryMetricReader()
+        self.exporting = _exporting(
+            name,
+            ParentBased(TraceIdRatioBased(trace_sample_ratio)),
+            [SimpleSpanProcessor(self._exporter)],
+            [self._reader],
+        )
+
+    def spans(self) -> Sequence[ReadableSpan]:
+        """Return the ended spans, in the order of their ends."""
+        return self._exporter.get_finished_spans()
+
+    def metrics(self) -> dict[str, Metric]:
+        """Return the current metrics by name."""
+        data = self._reader.get_metrics_data()
+        if data is None:
+            return {}
+        return {
+            metric.name: metric
+            for resource in data.resource_metrics
+            for scope in resource.scope_metrics
+            for metric in scope.metrics
+        }
+
+
+def _exporting(
+    name: str,
+    sampler: Sampler,
+    processors: Sequence[SpanProcessor],
+    readers: Sequence[MetricReader],
+    on_shutdown: Sequence[Callable[[], object]] = (),
+) -> Exporting:
+    resource = Resource.create({"service.name": name})
+    traces = TracerProvider(sampler=sampler, resource=resource, shutdown_on_exit=False)
+    for processor in processors:
+        traces.add_span_processor(processor)
+    meters = MeterProvider(readers, resource, shutdown_on_exit=False)
+    return Exporting(
+        traces.get_tracer(_SCOPE),
+        meters.get_meter(_SCOPE),
+        (traces.shutdown, meters.shutdown, *on_shutdown),
+    )
+
+
+def _otlp(settings: ServiceSettings, endpoint: str) -> tuple[SpanProcessor, MetricReader]:
+    try:
+        from opentelemetry.exporter.otlp.proto.grpc.metric_exporter import OTLPMetricExporter
+        from opentelemetry.exporter.otlp.proto.grpc.trace_exporter import OTLPSpanExporter
+    except ModuleNotFoundError:
+        raise _not_installed(settings, "otlp_endpoint") from None
+    insecure = not endpoint.startswith("https://")
+    return (
+        BatchSpanProcessor(OTLPSpanExporter(endpoint, insecure=insecure, timeout=_TIMEOUT_S)),
+        PeriodicExportingMetricReader(OTLPMetricExporter(endpoint, insecure=insecure, timeout=_TIMEOUT_S)),
+    )
+
+
+def _prometheus(settings: ServiceSettings, port: int) -> tuple[MetricReader, Callable[[], object]]:
+    try:
+        from opentelemetry.exporter.prometheus import PrometheusMetricReader
+        from prometheus_client import start_http_server
+    except ModuleNotFoundError:
+        raise _not_installed(settings, "metrics_port") from None
+    try:
+        server, _ = start_http_server(port, addr=settings.metrics_host)
+    except OSError as error:
+        name = variable(settings, "metrics_port")
+        why = f"cannot listen on {settings.metrics_host}: {error.strerror}"
+        raise SettingsError(f"{name}={port}: {why}") from None
+    # Label each series with its service; the scope is the same for all, so leave it out.
+    reader = PrometheusMetricReader(
+        scope_info_enabled=False, resource_attribute_filter=lambda key: key == "service.name"
+    )
+    return reader, server.shutdown
+
+
+def _not_installed(settings: ServiceSettings, field: str) -> SettingsError:
+    return SettingsError(
+        f"{variable(settings, field)} is set, but its exporter is not installed: pip install '{_EXTRA}'"
+    )

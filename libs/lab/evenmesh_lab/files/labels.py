@@ -1,0 +1,93 @@
+"""Labels: which passages are useful for which query, and whose they are."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from evenmesh_lab.files import trec
+from evenmesh_lab.files.failure import FileError
+from evenmesh_lab.files.lines import json_value, lines
+from evenmesh_lab.files.records import LabelRecord, is_json_lines, is_parquet, read
+
+
+@dataclass(frozen=True, slots=True)
+class Labels:
+    """The judgements of a file."""
+
+    path: Path
+    grades: Mapping[str, Mapping[str, float]]
+    """By query, by passage: its grade from 0, not useful."""
+    attributes: Mapping[str, Mapping[str, str]]
+    """By attribute ("provider", "group"), by passage: what the labels say of it."""
+
+
+def read_labels(path: Path) -> Labels:
+    """Read the labels of a TREC qrels file, or of JSON lines or Parquet with the columns of a label record.
+
+    Raises:
+        FileError: an invalid record; a passage judged twice for a query; a passage of two providers.
+    """
+    grades: dict[str, dict[str, float]] = {}
+    attributes: dict[str, dict[str, str]] = {}
+    if is_parquet(path) or is_json_lines(path):
+        for number, record in read(path, LabelRecord):
+            _judge(path, number, grades, record.query_id, record.passage_id, record.grade)
+            for name, value in (("provider", record.provider), ("group", record.group)):
+                if value is not None:
+                    _attribute(path, number, attributes, name, record.passage_id, value)
+    else:
+        for number, query, passage, grade in trec.read_qrels(path):
+            _judge(path, number, grades, query, passage, grade)
+    return Labels(path, grades, attributes)
+
+
+def read_attribute(path: Path, name: str) -> dict[str, str]:
+    """Read one attribute of each passage, such as its provider, from a file of passages in JSON lines.
+
+    A line has an ``id`` (or ``passage_id``), and the attribute among its members or in its ``attributes``, as
+    the files have that ``evenmesh ingest`` takes. Passages without the attribute are left out.
+
+    Raises:
+        FileError: a line that is no such object, a passage given twice, or no passage has the attribute.
+    """
+    found: dict[str, str] = {}
+    seen: set[str] = set()
+    for number, line in lines(path):
+        record: Any = json_value(path, number, line)
+        if not isinstance(record, dict):
+            raise FileError(path, number, "must be a JSON object")
+        passage = record.get("id", record.get("passage_id"))
+        if not isinstance(passage, str) or not passage:
+            raise FileError(path, number, "has no 'id'")
+        if passage in seen:
+            raise FileError(path, number, f"repeats the id {passage!r}")
+        seen.add(passage)
+        inner = record.get("attributes")
+        value = record.get(name, inner.get(name) if isinstance(inner, dict) else None)
+        if value is not None and not isinstance(value, str):
+            raise FileError(path, number, f"{name!r} must be a string")
+        if value:
+            found[passage] = value
+    if not found:
+        raise FileError(path, None, f"has no passage with the attribute {name!r}")
+    return found
+
+
+def _judge(
+    path: Path, number: int, grades: dict[str, dict[str, float]], query: str, passage: str, grade: float
+) -> None:
+    judged = grades.setdefault(query, {})
+    if passage in judged:
+        raise FileError(path, number, f"judges {passage!r} for query {query!r} again")
+    judged[passage] = grade
+
+
+def _attribute(
+    path: Path, number: int, attributes: dict[str, dict[str, str]], name: str, passage: str, value: str
+) -> None:
+    known = attributes.setdefault(name, {}).setdefault(passage, value)
+    if known != value:
+        raise FileError(path, number, f"gives {passage!r} the {name} {value!r}, which is {known!r} above")

@@ -1,0 +1,92 @@
+"""The similarities there are, by name."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from functools import partial
+
+from evenmesh_core.errors import InvalidInput
+from evenmesh_lab.similarities.bert_scores import BertScore, BertScorer
+from evenmesh_lab.similarities.classifiers import PairClassifier
+from evenmesh_lab.similarities.embeddings import EmbeddingCosine, Encoder
+from evenmesh_lab.similarities.entailment import Entailment, QuestionEntailment, entailment_label
+from evenmesh_lab.similarities.equivalence import AnswerEquivalence, equivalence_label
+from evenmesh_lab.similarities.models import MissingModel, Models, Once
+from evenmesh_lab.similarities.similarity import Similarity
+from evenmesh_lab.similarities.strings import ContainmentEm, TokenF1
+
+_KINDS: Mapping[str, str | None] = {
+    TokenF1.name: None,
+    ContainmentEm.name: None,
+    EmbeddingCosine.name: "embedding",
+    BertScore.name: "bert_score",
+    Entailment.name: "nli",
+    QuestionEntailment.name: "nli",
+    AnswerEquivalence.name: "answer_equivalence",
+}
+"""Field of :class:`Models` by similarity; None needs no model."""
+
+
+def names() -> tuple[str, ...]:
+    """Return the names of all similarities; the first needs no model and is the default of votes."""
+    return tuple(_KINDS)
+
+
+def reads_question(name: str) -> bool:
+    """Return whether the named similarity reads the question."""
+    return name in (QuestionEntailment.name, AnswerEquivalence.name)
+
+
+def needs_model(name: str) -> bool:
+    """Return whether the named similarity needs a model."""
+    return _KINDS[name] is not None
+
+
+class Similarities:
+    """Similarities that share their models: each model is loaded when it is first used, and once.
+
+    Args:
+        models: which models there are.
+    """
+
+    def __init__(self, models: Models) -> None:
+        self._models = models
+        embedding = Once(partial(Encoder, models))
+        scorer = Once(partial(BertScorer, models))
+        nli = Once(partial(PairClassifier, "nli", models, entailment_label))
+        equivalence = Once(partial(PairClassifier, "answer_equivalence", models, equivalence_label))
+        make: Mapping[str, Callable[[], Similarity]] = {
+            TokenF1.name: TokenF1,
+            ContainmentEm.name: ContainmentEm,
+            EmbeddingCosine.name: partial(EmbeddingCosine, embedding),
+            BertScore.name: partial(BertScore, scorer),
+            Entailment.name: partial(Entailment, nli),
+            QuestionEntailment.name: partial(QuestionEntailment, nli),
+            AnswerEquivalence.name: partial(AnswerEquivalence, equivalence),
+        }
+        self._known = {name: make[name]() for name in _KINDS}
+
+    def get(self, name: str) -> Similarity:
+        """Return the named similarity; its model is not loaded yet.
+
+        Raises:
+            InvalidInput: there is none of that name.
+            MissingModel: it needs a model, and none is named.
+        """
+        if name not in self._known:
+            raise InvalidInput("name", name, ", ".join(self._known))
+        kind = _KINDS[name]
+        if kind not in (None, "embedding") and not getattr(self._models, str(kind)):
+            needs = f"not set, and {name} needs it: name a model, or its folder"
+            raise MissingModel(self._models.setting(str(kind)), needs)
+        return self._known[name]
+
+
+def load(name: str, models: Models) -> Similarity:
+    """Return the named similarity with a model of its own; :class:`Similarities` shares models.
+
+    Raises:
+        InvalidInput: there is none of that name.
+        MissingModel: it needs a model, and none is named.
+    """
+    return Similarities(models).get(name)

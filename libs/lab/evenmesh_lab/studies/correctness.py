@@ -1,0 +1,94 @@
+"""Whether the answers of an ensemble are right, and whether the passages hold them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
+
+import numpy as np
+
+from evenmesh_core.arrays import BoolArray, FloatArray
+from evenmesh_core.errors import InvalidInput
+from evenmesh_core.text_metrics import contains_answer, exact_match, normalize_answer, token_f1
+from evenmesh_lab.files.ensembles import Ensemble, EnsembleQuestion
+from evenmesh_lab.files.failure import FileError
+
+
+def _contains(answer: str, references: tuple[str, ...]) -> float:
+    return float(any(holds(answer, reference) for reference in references))
+
+
+JUDGES: Mapping[str, Callable[[str, tuple[str, ...]], float]] = MappingProxyType(
+    {"exact_match": exact_match, "containment": _contains, "token_f1": token_f1}
+)
+"""How answers are compared with references: equal, or containing one as whole words, or by token F1."""
+
+
+def holds(text: str, answer: str) -> bool:
+    """Return whether a text holds an answer as whole words; False for one without a letter or digit."""
+    if not any(character.isalnum() for character in answer):
+        return False
+    return contains_answer(text, answer)
+
+
+def correctness(ensemble: Ensemble, judge: str) -> FloatArray:
+    """Return how correct each answer is, a matrix [N, M] in [0, 1]: by the file, or else by the judge.
+
+    Args:
+        ensemble: N questions, M retrievers.
+        judge: a name of :data:`JUDGES`.
+
+    Raises:
+        FileError: a question has neither ``correct`` nor references.
+        InvalidInput: an unknown judge.
+    """
+    if judge not in JUDGES:
+        raise InvalidInput("judge", judge, ", ".join(JUDGES))
+    return np.array([_row(question, JUDGES[judge]) for question in ensemble.questions], dtype=np.float64)
+
+
+def has_correctness(ensemble: Ensemble) -> bool:
+    """Return whether every question can be judged."""
+    return all(
+        question.references or all(one.correct is not None for one in question.answers)
+        for question in ensemble.questions
+    )
+
+
+def held(ensemble: Ensemble) -> tuple[BoolArray, BoolArray] | None:
+    """Return whether the passages hold a right answer, and the given answer: two matrices [N, M].
+
+    None where a question has no references, or an answer no context.
+    """
+    for question in ensemble.questions:
+        if not question.references or any(one.context is None for one in question.answers):
+            return None
+    right, given = [], []
+    for question in ensemble.questions:
+        contexts = [one.context or "" for one in question.answers]
+        right.append([_contains(context, question.references) == 1.0 for context in contexts])
+        given.append(
+            [holds(context, one.answer) for context, one in zip(contexts, question.answers, strict=True)]
+        )
+    return np.array(right, dtype=np.bool_), np.array(given, dtype=np.bool_)
+
+
+def same_answer(left: str, right: str) -> float:
+    """Return 1.0 if two answers are equal after normalisation, else 0.0."""
+    return float(normalize_answer(left) == normalize_answer(right))
+
+
+def _row(question: EnsembleQuestion, judge: Callable[[str, tuple[str, ...]], float]) -> list[float]:
+    values = []
+    for answer in question.answers:
+        if answer.correct is not None:
+            values.append(answer.correct)
+        elif question.references:
+            values.append(judge(answer.answer, question.references))
+        else:
+            raise FileError(
+                question.path,
+                question.line,
+                f"begins query {question.query_id!r}, which has neither references nor correct",
+            )
+    return values

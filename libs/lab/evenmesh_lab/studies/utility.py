@@ -1,0 +1,371 @@
+"""The utility study: how good the answers of an audit are, and what fairness costs.
+
+Source: Kim & Diaz 2025, §3.1, §3.3.2, §3.3.3, §5, appendices B and C.3.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from types import MappingProxyType
+from typing import Final
+
+import numpy as np
+
+from evenmesh_core.arrays import IntArray, count
+from evenmesh_core.errors import InvalidInput
+from evenmesh_core.intervals import BootstrapInterval
+from evenmesh_core.text_metrics import LAMP_METRICS, accuracy, exact_match, lamp_utility, rouge, token_f1
+from evenmesh_core.utility import (
+    FairnessIntervals,
+    expected_utility,
+    fairness_intervals,
+    maximum_utility,
+    normalized_expected_utility,
+)
+from evenmesh_lab.files.audits import QueryAudit, Sampling
+from evenmesh_lab.files.failure import FileError
+from evenmesh_lab.files.labels import Labels
+from evenmesh_lab.studies.curves import Curve, curves_of
+from evenmesh_lab.studies.exposure import (
+    compare_systems,
+    comparison_table,
+    curve_table,
+    judgements,
+    longest_ranking,
+    means_of,
+    metrics_of,
+    universe,
+)
+from evenmesh_lab.studies.tables import SYSTEM, Column, Table, by_configuration, means, measures, text
+from evenmesh_lab.studies.uncertainty import Bootstrap, Comparison
+
+AnswerMetric = Callable[[str, tuple[str, ...]], float]
+"""Scores an answer against its references: a utility from 0, higher is better."""
+
+
+def _lamp(task: str) -> AnswerMetric:
+    def best(answer: str, references: tuple[str, ...]) -> float:
+        return max(lamp_utility(task, answer, reference) for reference in references)
+
+    return best
+
+
+METRICS: Mapping[str, AnswerMetric] = MappingProxyType(
+    {
+        "token_f1": token_f1,
+        "exact_match": exact_match,
+        "accuracy": accuracy,
+        "rouge1": lambda answer, references: rouge(answer, references, "rouge1"),
+        "rouge2": lambda answer, references: rouge(answer, references, "rouge2"),
+        "rougeL": lambda answer, references: rouge(answer, references, "rougeL"),
+        **{task: _lamp(task) for task in LAMP_METRICS},
+    }
+)
+"""Metrics of answers by name."""
+
+LABELS: Mapping[str, str] = {
+    "eu": "EU",
+    "eu_norm": "EU, of its maximum",
+    "ee_d_norm": "EE-D, of its bound",
+    "ee_r_norm": "EE-R, of its bound",
+}
+
+
+_CURVES: Final = (
+    ("disparity-utility", "ee_d_norm", "eu_norm"),
+    ("quality-utility", "ee_r_norm", "eu_norm"),
+    ("disparity-quality", "ee_d_norm", "ee_r_norm"),
+)
+"""Name of each curve, and the measures it is over."""
+
+
+@dataclass(frozen=True, slots=True)
+class UtilityRow:
+    """One query under one system and α."""
+
+    query_id: str
+    system: str
+    alpha: float | None
+    num_rankings: int
+    num_unanswered: int
+    """Rankings without answer and utility; they are left out of the expectation."""
+    eu: float
+    """Expected utility; ``nan`` where no ranking has one."""
+    u_max: float
+    """Largest utility of any ranking of the query, whatever system and α; ``nan`` where none has one."""
+    eu_norm: float
+    """Expected over largest utility; ``nan`` where that is 0."""
+    ee_d_norm: float
+    ee_r_norm: float
+    """``nan`` without labels, or without useful passages."""
+
+
+@dataclass(frozen=True, slots=True)
+class UtilitySummary:
+    """One system at one α: means over queries."""
+
+    system: str
+    alpha: float | None
+    num_queries: int
+    num_unanswered: int
+    means: Mapping[str, BootstrapInterval]
+    """By the name of the measure."""
+
+
+@dataclass(frozen=True, slots=True)
+class SystemFairness:
+    """Normalised utility of one system at five levels of fairness, relative to the deterministic ranking."""
+
+    system: str
+    baseline_system: str
+    baseline: float
+    """Mean normalised expected utility of the deterministic ranking."""
+    intervals: FairnessIntervals
+    differences: tuple[BootstrapInterval, ...]
+    """Its five values with their intervals over queries."""
+
+
+@dataclass(frozen=True, slots=True)
+class UtilityStudy:
+    """Results of the study."""
+
+    k: int
+    longest: int
+    """Length of the longest ranking; where it is below ``k``, no ranking can reach the bound of EE-D."""
+    metric: str
+    weighted: bool
+    bootstrap: Bootstrap
+    rows: tuple[UtilityRow, ...]
+    summaries: tuple[UtilitySummary, ...]
+    curves: tuple[Curve, ...]
+    """Disparity against utility, and with labels quality against utility and disparity against quality."""
+    fairness: tuple[SystemFairness, ...]
+    """For each system that has sampled rankings; empty where no rankings are deterministic (without α)."""
+    comparisons: tuple[Comparison, ...]
+    """The first system against each other, at the same α."""
+
+    def tables(self) -> tuple[Table, ...]:
+        """Return summary, levels of fairness, curves, comparisons, and the rows of each query, in order."""
+        return tuple(table for table in _tables(self) if table.rows)
+
+
+def measure(
+    queries: Iterable[QueryAudit],
+    labels: Labels | None = None,
+    *,
+    k: int,
+    metric: str = "token_f1",
+    weighted: bool = False,
+    min_grade: float = 1.0,
+    graded: bool = False,
+    baseline: str | None = None,
+    bootstrap: Bootstrap | None = None,
+) -> UtilityStudy:
+    """Measure the utility of an audit's answers, one query at a time in memory.
+
+    Args:
+        queries: as :func:`evenmesh_lab.files.read_audits` gives them.
+        labels: which passages are useful, for the quality of rankings; None leaves that out.
+        k: number of passages the generator is given, from 1.
+        metric: how answers without a ``utility`` are scored, a name of :data:`METRICS`.
+        weighted: whether rankings are weighed by their probability in place of alike; all need one then.
+        min_grade: grade from which a passage is useful, above 0.
+        graded: whether higher grades deserve to be shown first.
+        baseline: the system whose deterministic rankings are the reference; None takes each system's
+            own.
+        bootstrap: how intervals are computed.
+
+    Raises:
+        FileError: a file's record is at fault: no query has a utility, an answer has no references, a ranking
+            no probability, or the labels do not know its query.
+        InvalidInput: an argument out of range.
+    """
+    depth = count("k", k)
+    if metric not in METRICS:
+        raise InvalidInput("metric", metric, ", ".join(METRICS))
+    settings = bootstrap or Bootstrap()
+    rows: list[UtilityRow] = []
+    longest = 0
+    for query in queries:
+        longest = max(longest, longest_ranking(query))
+        judged = judgements(query, labels, min_grade, graded)
+        items = {
+            system: universe(query, system, judged)
+            for system in dict.fromkeys(one.system for one in query.samplings)
+        }
+        utilities = [_utilities(query, sampling, METRICS[metric]) for sampling in query.samplings]
+        known = [[value for value in values if value is not None] for values in utilities]
+        u_max = maximum_utility([values for values in known if values]) if any(known) else float("nan")
+        for sampling, values in zip(query.samplings, utilities, strict=True):
+            exposed = metrics_of(sampling, *items[sampling.system], depth)
+            eu = _expected(query, sampling, values, weighted)
+            rows.append(
+                UtilityRow(
+                    query_id=query.query_id,
+                    system=sampling.system,
+                    alpha=sampling.alpha,
+                    num_rankings=len(sampling.rankings),
+                    num_unanswered=values.count(None),
+                    eu=eu,
+                    u_max=u_max,
+                    eu_norm=float("nan") if np.isnan(eu) else float(normalized_expected_utility(eu, u_max)),
+                    ee_d_norm=exposed.ee_d_norm,
+                    ee_r_norm=exposed.ee_r_norm,
+                )
+            )
+    order = by_configuration([(row.system, row.alpha) for row in rows])
+    systems = list(dict.fromkeys(system for system, _ in order))
+    if baseline is not None and baseline not in systems:
+        raise InvalidInput("baseline", baseline, ", ".join(systems))
+    return UtilityStudy(
+        k=depth,
+        longest=longest,
+        metric=metric,
+        weighted=weighted,
+        bootstrap=settings,
+        rows=tuple(rows),
+        summaries=tuple(_summary(key, rows, settings) for key in order),
+        curves=curves_of(rows, _CURVES, settings),
+        fairness=tuple(_fairness(rows, systems, baseline, settings)),
+        comparisons=compare_systems(rows, ("eu",), settings),
+    )
+
+
+def _utilities(query: QueryAudit, sampling: Sampling, metric: AnswerMetric) -> list[float | None]:
+    scored: dict[str, float] = {}  # samples often agree, and some metrics are slow
+    values: list[float | None] = []
+    for answer, utility in zip(sampling.answers, sampling.utilities, strict=True):
+        if utility is None and answer is not None:
+            if not query.references:
+                raise FileError(
+                    query.path,
+                    query.line,
+                    f"begins query {query.query_id!r}, whose answers have neither utilities nor references",
+                )
+            if answer not in scored:
+                scored[answer] = metric(answer, query.references)
+            utility = scored[answer]
+        values.append(utility)
+    return values
+
+
+def _expected(query: QueryAudit, sampling: Sampling, values: list[float | None], weighted: bool) -> float:
+    answered = [(place, value) for place, value in enumerate(values) if value is not None]
+    if not answered:
+        return float("nan")
+    utilities = [value for _, value in answered]
+    if not weighted:
+        return expected_utility(utilities)
+    logs = [sampling.log_probabilities[place] for place, _ in answered]
+    probable = [log for log in logs if log is not None]
+    if len(probable) < len(logs):
+        raise FileError(
+            query.path,
+            query.line,
+            f"begins query {query.query_id!r}, where a ranking has no log_probability to weigh it by",
+        )
+    # Relative to the likeliest, so that the probabilities of long rankings do not vanish.
+    return expected_utility(utilities, np.exp(np.array(probable) - max(probable)))
+
+
+def _summary(key: tuple[str, float | None], rows: list[UtilityRow], bootstrap: Bootstrap) -> UtilitySummary:
+    mine = [row for row in rows if (row.system, row.alpha) == key]
+    means = means_of(key, mine, LABELS, bootstrap)
+    return UtilitySummary(*key, len(mine), sum(row.num_unanswered for row in mine), means)
+
+
+def _fairness(
+    rows: list[UtilityRow], systems: list[str], baseline: str | None, bootstrap: Bootstrap
+) -> Iterable[SystemFairness]:
+    for system in systems:
+        against = baseline or system
+        level = [
+            row.eu_norm
+            for row in rows
+            if row.system == against and row.alpha is None and not np.isnan(row.eu_norm)
+        ]
+        sampled = [row for row in rows if row.system == system and row.alpha is not None]
+        if level and sampled:
+            mean = float(np.mean(level))
+            found = fairness_intervals(
+                [row.ee_d_norm for row in sampled], [row.eu_norm for row in sampled], mean
+            )
+            even = [row for row in rows if row.system == against and row.alpha is None]
+            yield SystemFairness(
+                system,
+                against,
+                mean,
+                found,
+                tuple(_difference(place, found, system, sampled, even, bootstrap) for place in range(5)),
+            )
+
+
+def _difference(
+    place: int,
+    found: FairnessIntervals,
+    system: str,
+    sampled: Sequence[UtilityRow],
+    even: Sequence[UtilityRow],
+    bootstrap: Bootstrap,
+) -> BootstrapInterval:
+    """Return the utility at one level of fairness minus the deterministic ranking's, resampled jointly."""
+    points = [*sampled, *even]
+    utility = np.array([row.eu_norm for row in points])
+    disparity = np.array([row.ee_d_norm for row in points])
+    low, high = found.edges[place], found.edges[place + 1]
+    is_sampled = np.arange(len(points)) < len(sampled)
+    defined = ~np.isnan(utility)
+    here = is_sampled & defined & (disparity >= low) & (disparity < high)
+    held_against = ~is_sampled & defined
+
+    def difference(drawn: IntArray) -> float:
+        mine, theirs = utility[drawn][here[drawn]], utility[drawn][held_against[drawn]]
+        return float(mine.mean() - theirs.mean()) if len(mine) and len(theirs) else float("nan")
+
+    name = f"fairness {system} {low:g}"
+    return bootstrap.statistic(name, [row.query_id for row in points], difference)
+
+
+def _tables(study: UtilityStudy) -> Iterable[Table]:
+    yield Table.of(
+        "summary",
+        f"Expected utility, {study.k} passages given, answers scored by {study.metric}",
+        study.summaries,
+        *SYSTEM,
+        Column("queries", "queries", ("num_queries",)),
+        Column("unanswered", "unanswered", ("num_unanswered",)),
+        *means(LABELS),
+        note="The maximum of a query is the largest utility of any of its rankings, whatever system and α; "
+        "queries where it is 0 are left out and counted.",
+    )
+    edges = (0, 0.2, 0.4, 0.6, 0.8, 1)
+    yield Table(
+        "fairness",
+        "Utility at five levels of fairness, minus that of the deterministic ranking",
+        (
+            text("system", "system"),
+            text("baseline", "held against"),
+            Column("baseline_value", "its EU, of its maximum"),
+            *(
+                Column(f"ee_d_{low:g}_{high:g}".replace(".", "_"), f"EE-D {low:g}–{high:g}")
+                for low, high in pairwise(edges)
+            ),
+        ),
+        tuple((one.system, one.baseline_system, one.baseline, *one.differences) for one in study.fairness),
+        note="Each level includes its lower edge and not its upper; the lower, the fairer.",
+    )
+    yield curve_table(study.curves)
+    yield comparison_table(study.comparisons, LABELS)
+    yield Table.of(
+        "queries",
+        "Each query",
+        study.rows,
+        text("query_id", "query"),
+        *SYSTEM,
+        Column("rankings", "rankings", ("num_rankings",)),
+        Column("unanswered", "unanswered", ("num_unanswered",)),
+        Column("u_max", "largest utility"),
+        *measures(LABELS),
+    )

@@ -1,0 +1,193 @@
+"""Restore backups: check everything first, replace nothing unless asked, then switch at once."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import secrets
+import shutil
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Final
+
+from evenmesh_kit.storage import durable_files
+from evenmesh_mesh.backup.manifest import BackupError, Manifest, Part
+from evenmesh_mesh.backup.stores import COLLECTIONS, Database, Stores
+from evenmesh_mesh.backup.taking import run_postgresql
+from evenmesh_mesh.lock import LockHeldError, MeshLock
+
+_BESIDE_SQLITE: Final = ("-wal", "-shm", "-journal")
+_COUNT: Final = "SELECT count(*) FROM information_schema.tables WHERE table_schema = current_schema()"
+
+
+def verified(backup: Path) -> Manifest:
+    """Compare every file of a backup with its manifest, and return the manifest.
+
+    Raises:
+        BackupError: a file is missing or differs.
+    """
+    manifest = Manifest.read(backup)
+    if problems := manifest.problems(backup):
+        raise BackupError("\n".join(problems))
+    return manifest
+
+
+def restore(
+    backup: Path, stores: Stores, *, overwrite: bool = False, on_part: Callable[[Part], None] = lambda _: None
+) -> tuple[Manifest, Path | None]:
+    """Restore a backup into a home, and into the servers of its databases.
+
+    Everything is checked before anything changes. Existing data moves aside into a folder of the home, and
+    files are copied completely before they take its place. Each PostgreSQL database is replaced in one
+    transaction.
+
+    Args:
+        backup: the backup's folder.
+        stores: where the data goes.
+        overwrite: whether existing data may be replaced.
+        on_part: called with each finished part.
+
+    Returns:
+        The manifest, and the folder with the data that was replaced; None if there was none.
+
+    Raises:
+        BackupError: the backup is damaged, a mesh runs in that home, or data exists there already.
+    """
+    manifest = verified(backup)
+    databases = {database.name: database for database in stores.databases}
+    try:
+        with ExitStack() as stack:
+            stack.enter_context(MeshLock(stores.home))
+            stack.enter_context(_no_retriever(stores.home / COLLECTIONS))
+            _check_kinds(manifest, databases)
+            if not overwrite and (taken := _taken(manifest, stores, databases)):
+                raise BackupError(
+                    "\n".join([*(f"{one} is there already" for one in taken), "--overwrite replaces it"])
+                )
+            return manifest, _bring(manifest, backup, stores, databases, on_part)
+    except LockHeldError:
+        raise BackupError(f"a mesh runs under {stores.home}: stop it with `evenmesh down`") from None
+    except OSError as error:
+        raise BackupError(
+            f"cannot write {error.filename or stores.home}: {error.strerror or error}"
+        ) from None
+
+
+def _bring(
+    manifest: Manifest,
+    backup: Path,
+    stores: Stores,
+    databases: dict[str, Database],
+    on_part: Callable[[Part], None],
+) -> Path | None:
+    beside = stores.home / f".restoring-{secrets.token_hex(4)}"
+    aside = stores.home / f"replaced-{datetime.now(UTC):%Y%m%dT%H%M%SZ}-{secrets.token_hex(2)}"
+    brought: list[str] = []
+    try:
+        for part in manifest.parts:
+            if part.kind == "files":
+                (beside / part.path).mkdir(parents=True)
+                for folder in (path for path in (backup / part.path).rglob("*") if path.is_dir()):
+                    (beside / folder.relative_to(backup)).mkdir(parents=True, exist_ok=True)
+            if part.kind != "postgresql":
+                for name in part.files:
+                    target = beside / name
+                    target.parent.mkdir(parents=True, exist_ok=True)
+                    shutil.copyfile(backup / name, target)
+                    durable_files.sync(target)
+        # First what may fail for reasons of others, before anything here is moved.
+        for part in sorted(manifest.parts, key=lambda part: part.kind != "postgresql"):
+            if part.kind == "postgresql":
+                arguments = [
+                    "--clean",
+                    "--if-exists",
+                    "--single-transaction",
+                    "--no-owner",
+                    "--no-privileges",
+                ]
+                database = databases[part.name]
+                named = f"--dbname={database.server.get('PGDATABASE', '')}"
+                run_postgresql("pg_restore", [*arguments, named, str(backup / part.path)], database)
+            else:
+                target = _target(part, stores, databases)
+                _set_aside(target, aside / part.path)
+                target.parent.mkdir(parents=True, exist_ok=True)
+                shutil.move(beside / part.path, target)
+                durable_files.sync(target.parent)
+            brought.append(part.name)
+            on_part(part)
+    except (BackupError, OSError) as error:
+        if not brought:
+            raise
+        before = f"; what was there before is in {aside}" if aside.exists() else ""
+        raise BackupError(f"{error}\nonly the {', '.join(brought)} were brought back{before}") from None
+    finally:
+        shutil.rmtree(beside, ignore_errors=True)
+    return aside if aside.exists() else None
+
+
+def _target(part: Part, stores: Stores, databases: dict[str, Database]) -> Path:
+    database = databases.get(part.name)
+    return stores.home / part.path if database is None or database.file is None else database.file
+
+
+def _check_kinds(manifest: Manifest, databases: dict[str, Database]) -> None:
+    for part in manifest.parts:
+        database = databases.get(part.name)
+        if database is not None and (part.kind == "postgresql") is not (database.file is None):
+            here = "PostgreSQL" if database.file is None else "SQLite"
+            raise BackupError(
+                f"the {part.name} of the backup are of {part.kind} and here they are in {here}: set "
+                "EVENMESH_…_DATABASE_URL as it was"
+            )
+
+
+def _taken(manifest: Manifest, stores: Stores, databases: dict[str, Database]) -> list[str]:
+    found = []
+    for part in manifest.parts:
+        if part.kind == "postgresql":
+            database = databases[part.name]
+            arguments = ["--no-psqlrc", "--tuples-only", "--no-align", "--command", _COUNT]
+            if int(run_postgresql("psql", arguments, database)):
+                found.append(f"the PostgreSQL database of the {part.name}")
+            continue
+        target = _target(part, stores, databases)
+        if target.is_dir() and not any(path.name != ".lock" for path in target.iterdir()):
+            continue
+        if target.exists():
+            found.append(str(target))
+    return found
+
+
+def _set_aside(target: Path, aside: Path) -> None:
+    if target.is_dir() and not any(path.name != ".lock" for path in target.iterdir()):
+        shutil.rmtree(target)
+        return
+    beside = [target.with_name(f"{target.name}{ending}") for ending in _BESIDE_SQLITE]
+    for path in (target, *beside):
+        if path.exists():
+            aside.parent.mkdir(parents=True, exist_ok=True)
+            shutil.move(path, aside.with_name(path.name))
+
+
+@contextmanager
+def _no_retriever(collections: Path) -> Iterator[None]:
+    """Lock the folder of collections against every retriever.
+
+    Raises:
+        BackupError: a retriever holds the lock.
+    """
+    if not collections.is_dir():
+        yield
+        return
+    descriptor = os.open(collections / ".lock", os.O_RDWR | os.O_CREAT, 0o644)
+    try:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise BackupError(f"a retriever has {collections}: stop it first") from None
+        yield
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,89 @@
+"""Commands ``evenmesh backup`` and ``evenmesh restore``."""
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from evenmesh.commands.failure import CommandError
+from evenmesh.commands.screen import Screen
+from evenmesh_mesh.commands.mesh import Home, folder_of
+
+if TYPE_CHECKING:
+    from evenmesh_mesh.backup import Part, Stores
+
+
+def backup(
+    target: Annotated[Path, typer.Argument(help="Folder to make.")],
+    home: Home = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the manifest as JSON.")] = False,
+) -> None:
+    """Copy everything a mesh must not lose.
+
+    Observations, feedback, the outbox, models and collections, while the mesh runs.
+
+    Databases in PostgreSQL are read with pg_dump, by the services' own EVENMESH_…_DATABASE_URL.
+    """
+    from evenmesh_mesh.backup import BackupError, take
+
+    screen = Screen()
+    try:
+        manifest = take(_stores(home), target, on_part=lambda part: _note(screen, part))
+    except BackupError as error:
+        raise CommandError(str(error)) from None
+    screen.answer(
+        manifest,
+        f"{target}: {manifest.size:,} bytes; `evenmesh restore {target}` brings it back",
+        as_json=as_json,
+    )
+
+
+def restore(
+    source: Annotated[Path, typer.Argument(help="Folder that `evenmesh backup` made.")],
+    home: Home = None,
+    overwrite: Annotated[
+        bool, typer.Option("--overwrite", help="Replace what is there; it is moved aside, not removed.")
+    ] = False,
+    check: Annotated[bool, typer.Option("--check", help="Only read the backup and compare it.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the manifest as JSON.")] = False,
+) -> None:
+    """Bring back what `backup` copied.
+
+    The mesh must be stopped.
+
+    Every file is compared with its SHA-256 before anything is touched.
+    """
+    from evenmesh_mesh.backup import BackupError, verified
+    from evenmesh_mesh.backup import restore as bring
+
+    screen = Screen()
+    try:
+        if check:
+            manifest, aside = verified(source), None
+        else:
+            manifest, aside = bring(
+                source, _stores(home), overwrite=overwrite, on_part=lambda part: _note(screen, part)
+            )
+    except BackupError as error:
+        raise CommandError(str(error).replace("\n", "; ")) from None
+    if aside is not None:
+        screen.note(f"what was there before is in {aside}")
+    if as_json:
+        screen.json(manifest)
+    elif check:
+        screen.line(f"{source} is whole: {manifest.size:,} bytes of {manifest.created_at}")
+    else:
+        screen.line(
+            f"restored {manifest.size:,} bytes of {manifest.created_at}; start the mesh with: evenmesh up"
+        )
+
+
+def _stores(home: Path | None) -> "Stores":
+    from evenmesh_mesh.backup import Stores
+
+    return Stores.find(folder_of(home), os.environ)
+
+
+def _note(screen: Screen, part: "Part") -> None:
+    screen.note(f"{part.name}: {part.size:,} bytes in {len(part.files):,} files")

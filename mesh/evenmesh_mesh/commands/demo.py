@@ -1,0 +1,124 @@
+"""Command ``evenmesh demo``: ask one question at several values of α, and compare who is shown."""
+
+import asyncio
+from contextlib import AsyncExitStack
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Final
+
+import typer
+
+from evenmesh.commands.screen import Screen
+from evenmesh_mesh.commands.mesh import Home, folder_of
+
+if TYPE_CHECKING:
+    from evenmesh.addresses import Addresses
+    from evenmesh.types.events import AskResult
+    from evenmesh_studies.demo import Question
+
+ALPHAS: Final = (0.0, 1.0, 8.0)
+SAMPLES: Final = 100
+POOL: Final = 10
+ANSWERS: Final = 3
+
+
+def demo(
+    number: Annotated[
+        int, typer.Option("--question", min=1, max=60, help="Which of the demo's questions to ask.")
+    ] = 1,
+    home: Home = None,
+) -> None:
+    """Ask one question at α = 0, 1 and 8; watch exposure move.
+
+    Uses the running mesh, or starts one and stops it afterwards.
+    """
+    from evenmesh_studies.demo import questions
+
+    if not asyncio.run(_demo(Screen(), folder_of(home), questions()[number - 1])):
+        raise KeyboardInterrupt
+
+
+async def _demo(screen: Screen, home: Path, question: "Question") -> bool:
+    """Show the demo; return whether it came to its end, which a signal to stop prevents."""
+    from evenmesh.addresses import Addresses
+    from evenmesh.local_mesh import read_running
+    from evenmesh_mesh import MeshSettings
+    from evenmesh_mesh.commands.running import ensure_demo, started
+
+    async with AsyncExitStack[bool]() as stack:
+        running = read_running(home)
+        if running is None:
+            mesh = await started(screen, MeshSettings(home=home), stack)
+            running = mesh.state
+        addresses = Addresses(**running.addresses)
+        await ensure_demo(screen, addresses)
+        await _show(screen, addresses, question)
+        return True
+    return False  # a signal ended the block
+
+
+async def _show(screen: Screen, addresses: "Addresses", question: "Question") -> None:
+    from evenmesh import AsyncClient
+    from evenmesh.commands.views import AskView
+    from evenmesh_mesh.commands.running import DEMO
+
+    async with AsyncClient(addresses) as client:
+        screen.line(f"$ evenmesh ask {question.question!r}", style="bold cyan")
+        with AskView(screen) as view:
+            async for event in client.ask(
+                question.question,
+                collection=DEMO,
+                references=question.answers,
+                useful=question.useful_passage_ids,
+            ):
+                view.show(event)
+            view.finish(question.question)
+        screen.line()
+        screen.line(
+            f"The same question from {SAMPLES} sampled rankings of its {POOL} best passages, "
+            "at three settings of the fairness dial α",
+            style="bold",
+        )
+        results: dict[float, AskResult] = {}
+        for alpha in ALPHAS:
+            with screen.err.status(f"α = {alpha:g}"):
+                results[alpha] = await client.answer(
+                    question.question,
+                    collection=DEMO,
+                    alpha=alpha,
+                    samples=SAMPLES,
+                    depth=POOL,
+                    num_answers=ANSWERS,
+                    references=question.answers,
+                    useful=question.useful_passage_ids,
+                )
+    _compare(screen, question, results)
+
+
+def _compare(screen: Screen, question: "Question", results: "dict[float, AskResult]") -> None:
+    """Make a table with a row per provider and a column per value of the dial."""
+    from rich.text import Text
+
+    from evenmesh.commands.screen import clean
+
+    shares = {
+        alpha: {share.name: share.share for share in result.report.providers} if result.report else {}
+        for alpha, result in results.items()
+    }
+    table = screen.table("provider", "useful", *(f"α = {alpha:g}" for alpha in ALPHAS))
+    for name in dict.fromkeys(name for alpha in reversed(ALPHAS) for name in shares[alpha]):
+        cells = (
+            screen.bar(share, 14) + Text(f" {share:4.0%}")
+            for share in (shares[alpha].get(name, 0.0) for alpha in ALPHAS)
+        )
+        table.add_row(Text(clean(name)), "yes" if name in question.providers else "", *cells)
+    table.add_section()
+    reports = [results[alpha].report for alpha in ALPHAS]
+    for label, values in (
+        ("unevenness (EE-D)", [report and report.ee_d_norm for report in reports]),
+        ("useful passages shown (EE-R)", [report and report.ee_r_norm for report in reports]),
+        ("answers right (utility)", [report and report.expected_utility for report in reports]),
+    ):
+        table.add_row(label, "", *("–" if value is None else f"{value:.2f}" for value in values))
+    said = ([*results[alpha].samples_by_answer(), "–"][0] for alpha in ALPHAS)
+    table.add_row("most frequent answer", "", *(Text(clean(text)) for text in said))
+    screen.out.print(table)

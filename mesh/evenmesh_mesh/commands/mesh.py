@@ -1,0 +1,126 @@
+"""Commands ``evenmesh up``, ``down`` and ``status``."""
+
+import asyncio
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import typer
+
+from evenmesh.commands.failure import CommandError
+from evenmesh.commands.screen import Screen
+
+Home = Annotated[
+    Path | None,
+    typer.Option(
+        "--home", metavar="DIR", help="Where everything lives. Default: EVENMESH_HOME, or your data folder."
+    ),
+]
+
+
+def folder_of(home: Path | None) -> Path:
+    """Return the folder that the option names, or the default one."""
+    from evenmesh.home import home as default_home
+
+    return home.expanduser().absolute() if home else default_home()
+
+
+def up(
+    detach: Annotated[
+        bool, typer.Option("--detach", "-d", help="Run in the background; `evenmesh down` stops it.")
+    ] = False,
+    port: Annotated[
+        int,
+        typer.Option(
+            min=0, max=65_529, help="The orchestrator's port, the others follow; 0 picks free ones."
+        ),
+    ] = 7070,
+    generator: Annotated[
+        Literal["in-process", "triton"],
+        typer.Option(
+            envvar="EVENMESH_GENERATOR_ENGINE",
+            help="What computes answers: the generator itself, or a Triton server beside it.",
+        ),
+    ] = "in-process",
+    learn: Annotated[
+        bool,
+        typer.Option(
+            "--learn", envvar="EVENMESH_LEARN", help="Also train the reranker on the feedback of each agent."
+        ),
+    ] = False,
+    no_demo: Annotated[bool, typer.Option("--no-demo", help="Do not ingest the demo corpus.")] = False,
+    home: Home = None,
+) -> None:
+    """Start the services, and restart what crashes."""
+    from evenmesh_mesh import GeneratorEngine, MeshSettings, services_with
+    from evenmesh_mesh.commands.running import run_attached, run_detached
+
+    services = services_with(GeneratorEngine(generator), learn=learn)
+    settings = MeshSettings(folder_of(home), port=port, services=services)
+    screen = Screen()
+    if detach:
+        run_detached(screen, settings, demo=not no_demo)
+    else:
+        asyncio.run(run_attached(screen, settings, demo=not no_demo))
+
+
+def down(home: Home = None) -> None:
+    """Stop the mesh of this machine."""
+    from evenmesh_mesh import stop
+
+    screen = Screen()
+    with screen.err.status("stopping the mesh"):
+        stopped = stop(folder_of(home))
+    screen.note("no mesh is running" if stopped is None else "the mesh is stopped", style="")
+
+
+def status(
+    as_json: Annotated[bool, typer.Option("--json", help="Print it as JSON.")] = False,
+    home: Home = None,
+) -> None:
+    """Show where the services are and how they are.
+
+    Exit status 1 unless all of them serve.
+    """
+    from evenmesh import Client
+    from evenmesh.addresses import Addresses
+    from evenmesh.local_mesh import read_running
+    from evenmesh.types.status import Health
+    from evenmesh_mesh.health import inner_services
+
+    screen = Screen()
+    where = folder_of(home)
+    running = read_running(where)
+    with Client(Addresses.find(where)) as client:
+        found = client.status()
+    if running is not None:
+        found += asyncio.run(inner_services(running))
+    serving = all(one.health is Health.SERVING for one in found)
+    if as_json:
+        services: list[dict[str, Any]] = []
+        for one in found:
+            process = running.services.get(one.service) if running is not None else None
+            services.append(
+                {
+                    "service": one.service,
+                    "address": one.address,
+                    "health": one.health,
+                    "pid": process.pid if process else None,
+                    "restarts": process.restarts if process else None,
+                }
+            )
+        screen.json(
+            {
+                "serving": serving,
+                "home": str(where),
+                "supervisor_pid": running.pid if running is not None else None,
+                "services": services,
+            }
+        )
+    elif running is None and all(one.health is Health.UNREACHABLE for one in found):
+        raise CommandError("no mesh is running; start one with: evenmesh up")
+    else:
+        from evenmesh_mesh.commands.running import show_services
+
+        show_services(screen, found, running)
+    if not serving:
+        raise typer.Exit(1)

@@ -1,1 +1,0 @@
-"""Audits: many rankings of one labelled query, and what each led to (Kim and Diaz, "Towards Fair RAG")."""

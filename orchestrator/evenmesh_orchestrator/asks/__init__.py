@@ -1,0 +1,1 @@
+"""Run an ask: retrieve, rerank, generate, observe."""

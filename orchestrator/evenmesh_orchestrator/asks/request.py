@@ -1,0 +1,351 @@
+"""Read AskRequests: every bound of orchestrator.proto, checked with the field named, and every default."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+import secrets
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import Final, Protocol
+
+from evenmesh.common.v1 import common_pb2
+from evenmesh.evaluator.v1 import evaluator_service_pb2 as evaluator_pb
+from evenmesh.generator.v1 import generator_service_pb2 as generator_pb
+from evenmesh.orchestrator.v1 import orchestrator_service_pb2 as pb
+from evenmesh.wire import checks
+from evenmesh.wire.errors import InvalidField
+from evenmesh_orchestrator.domain import Ask, EnsembleAsk, EnumNames, Sampling, word_of
+from evenmesh_orchestrator.ensembles.definitions import (
+    MAX_MEMBERS,
+    MIN_MEMBERS,
+    Ensemble,
+    Ensembles,
+    equal_weights,
+)
+from evenmesh_orchestrator.expressions.parser import ExpressionError
+from evenmesh_orchestrator.expressions.sources import Catalogue, ResolvedExpression
+
+MAX_NAME_BYTES: Final = 128
+"""Longest name of a retriever, reranker or model, and longest id of an agent, a run or a query. Bytes."""
+DEFAULT_DEPTH: Final = 100
+"""Default number of passages in the pool."""
+DEFAULT_K: Final = 5
+"""Default number of passages in a context."""
+DEFAULT_RERANK_DEPTH: Final = 20
+"""Default number of passages for the reranker."""
+
+_MAX_SEED: Final = 2**63 - 1
+_CONTROL: Final = re.compile(r"[\x00-\x1f\x7f-\x9f]")
+_BYTES_PER_CHARACTER: Final = 4
+
+_DECODING_BOUNDS: Final = {"num_beams": (1, 16), "max_new_tokens": (1, 4096), "temperature": (0, 10)}
+_SET_BY_EXPRESSIONS: Final = frozenset(
+    {
+        generator_pb.AUGMENTATION_RETRIEVAL_FREE,
+        generator_pb.AUGMENTATION_PARAMETRIC_KNOWLEDGE,
+        generator_pb.AUGMENTATION_COMPRESSION,
+    }
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Defaults:
+    """What requests may leave out, and what they can name.
+
+    Attributes:
+        collection: collection of asks that name none.
+        reranker: reranker of asks that name none.
+        sources: sources of expressions; only ``PK`` and ``ReFree`` by default.
+        ensembles: ensembles by name.
+    """
+
+    collection: str
+    reranker: str
+    sources: Catalogue = field(default_factory=Catalogue)
+    ensembles: Ensembles = field(default_factory=Ensembles)
+
+
+def read_ask(request: pb.AskRequest, defaults: Defaults) -> Ask:
+    """Read an ask: check every bound and fill in every default.
+
+    Raises:
+        InvalidField: a bound of the contract is broken, or fields contradict each other.
+    """
+    question = checks.text("question", request.question)
+    expression = _expression(request, defaults.sources) if request.expression else None
+    source = request.WhichOneof("source")
+    candidates: Sequence[common_pb2.Passage] | None = None
+    if source == "candidates":
+        candidates = list(request.candidates.passages)
+        checks.passages("candidates.passages", candidates)
+    collection = "" if candidates is not None or expression is not None else defaults.collection
+    if source == "collection":
+        collection = checks.name("collection", request.collection)
+    if expression is not None:
+        # An expression sets its own sizes; the largest possible context is bounded like k.
+        depth = max([place.depth for place in expression.places.values()], default=1)
+        depth = k = rerank_depth = max(1, depth, expression.max_passages)
+    else:
+        depth, k, rerank_depth = _sizes(request, len(candidates) if candidates is not None else None)
+    sampling = _sampling(request.sampling) if request.HasField("sampling") else None
+    reranker = _name("reranker", request.reranker) or defaults.reranker
+    if expression is not None:
+        reranker = _reranker(expression, request, reranker)
+    sampling_stage = request.sampling_stage
+    check_enum("sampling_stage", sampling_stage, pb.SamplingStage)
+    if sampling_stage == pb.SAMPLING_STAGE_UNSPECIFIED:
+        # The last stage that orders decides what is shown; it would undo sampling before it.
+        last_is_retriever = reranker == "none"
+        sampling_stage = pb.SAMPLING_STAGE_RETRIEVER if last_is_retriever else pb.SAMPLING_STAGE_RERANKER
+    if sampling is not None:
+        if sampling_stage == pb.SAMPLING_STAGE_RERANKER and reranker == "none":
+            raise InvalidField("sampling_stage", "must be the retriever where there is no reranker")
+        if expression is not None:
+            _check_sampling(expression, sampling_stage)
+    most = 1 if sampling is None else sampling.num_rankings
+    num_answers = request.num_answers if request.HasField("num_answers") else most
+    augmentation = request.augmentation
+    check_enum("augmentation", augmentation, generator_pb.Augmentation)
+    _check_decoding(request.decoding)
+    _name("agent.task_id", request.agent.task_id)
+    _name("agent.model_id", request.agent.model_id)
+    return Ask(
+        id=secrets.token_hex(16),
+        question=question,
+        collection=collection,
+        candidates=candidates,
+        retriever=_name("retriever", request.retriever),
+        reranker=reranker,
+        names_reranker=bool(request.reranker),
+        model=_name("model", request.model),
+        depth=depth,
+        k=k,
+        rerank_depth=rerank_depth,
+        sampling=sampling,
+        sampling_stage=sampling_stage,
+        augmentation=augmentation if expression is None else _augmentation(expression, augmentation),
+        decoding=request.decoding,
+        num_answers=checks.between("num_answers", num_answers, 0, most),
+        agent=request.agent,
+        run_id=_name("run_id", request.run_id) or f"asks-{datetime.now(UTC):%Y-%m-%d}",
+        query_id=_name("query_id", request.query_id) or hashlib.sha256(question.encode()).hexdigest()[:16],
+        labels=_labels(request.labels),
+        observe=not request.skip_observation,
+        want_report=request.want_report and not request.skip_observation,
+        filter=request.filter if request.HasField("filter") else None,
+        expression=expression,
+        search=checks.text("search", request.search) if request.search else "",
+        template=_name("template", request.template),
+    )
+
+
+def read_ensemble(request: pb.AskRequest, defaults: Defaults) -> EnsembleAsk:
+    """Read an ask of an ensemble: every member as an ask of its own.
+
+    Raises:
+        InvalidField: a bound of the contract is broken, or fields contradict each other.
+    """
+    others = {
+        "sampling": request.HasField("sampling"),
+        "num_answers": request.HasField("num_answers"),
+        "expression": bool(request.expression),
+        "template": bool(request.template),
+    }
+    for name, given in others.items():
+        if given:
+            raise InvalidField(name, "cannot be given with an ensemble")
+    if request.augmentation != generator_pb.AUGMENTATION_UNSPECIFIED:
+        raise InvalidField("augmentation", "cannot be given with an ensemble: its expressions set it")
+    ensemble = _ensemble(request, defaults.ensembles)
+    members = []
+    for place, member in enumerate(ensemble.members):
+        one = pb.AskRequest()
+        one.CopyFrom(request)
+        one.ClearField("ensemble")
+        one.expression = member
+        try:
+            if not defaults.sources.read(member).reranks:
+                one.reranker = ""
+        except ExpressionError as error:
+            raise InvalidField(f"ensemble.expressions[{place}]", str(error)) from None
+        members.append(read_ask(one, defaults))
+    name = request.ensemble.name or ", ".join(ensemble.members)
+    if len(name.encode()) > MAX_NAME_BYTES:
+        name = name.encode()[: MAX_NAME_BYTES - len("…".encode())].decode(errors="ignore") + "…"
+    return EnsembleAsk(members[0], tuple(members), ensemble.vote(request.agent.task_id), name)
+
+
+class _Enum(EnumNames, Protocol):
+    def keys(self) -> Sequence[str]: ...
+    def values(self) -> Sequence[int]: ...
+
+
+def check_enum(field: str, value: int, enum: _Enum) -> None:
+    """Raise InvalidField if a value is not in its enum."""
+    if value not in enum.values():
+        raise InvalidField(field, f"must be one of {', '.join(enum.keys())}, got {value}")
+
+
+def _sizes(request: pb.AskRequest, inline: int | None) -> tuple[int, int, int]:
+    """Return the sizes of the pool, of the context, and of what is reranked."""
+    depth = request.depth if request.HasField("depth") else min(inline or DEFAULT_DEPTH, 1000)
+    checks.between("depth", depth, 1, 1000)
+    if request.HasField("k"):
+        k = checks.between("k", request.k, 1, 100)
+        if k > depth:
+            raise InvalidField("k", f"must be at most depth, {depth}, got {k}")
+        if inline is not None and k > inline:
+            raise InvalidField("k", f"must be at most the number of candidates, {inline}, got {k}")
+    else:
+        k = min(DEFAULT_K, depth)
+    if inline is not None:
+        depth = min(depth, inline)
+        k = min(k, inline)
+    if request.HasField("rerank_depth"):
+        rerank_depth = checks.between("rerank_depth", request.rerank_depth, k, depth)
+    else:
+        rerank_depth = max(k, min(DEFAULT_RERANK_DEPTH, depth))
+    return depth, k, rerank_depth
+
+
+def _expression(request: pb.AskRequest, sources: Catalogue) -> ResolvedExpression:
+    """Return the expression; check that no other field says where passages come from."""
+    source = request.WhichOneof("source")
+    others = {
+        source or "": source is not None,
+        "retriever": bool(request.retriever),
+        "k": request.HasField("k"),
+        "rerank_depth": request.HasField("rerank_depth"),
+    }
+    for name, given in others.items():
+        if given:
+            raise InvalidField(name, "cannot be given with an expression, which sets it")
+    depth = checks.between("depth", request.depth, 1, 1000) if request.HasField("depth") else None
+    try:
+        expression = sources.read(request.expression, depth=depth)
+    except ExpressionError as error:
+        raise InvalidField("expression", str(error)) from None
+    if request.HasField("filter") and (expression.uses_knowledge or not expression.places):
+        raise InvalidField(
+            "filter", f"cannot apply to {expression.text}: a model's own knowledge has no attributes"
+        )
+    return expression
+
+
+def _ensemble(request: pb.AskRequest, ensembles: Ensembles) -> Ensemble:
+    asked = request.ensemble
+    if bool(asked.name) == bool(asked.expressions):
+        raise InvalidField("ensemble", "must have either a name or expressions")
+    if asked.name:
+        ensemble = ensembles.get(_name("ensemble.name", asked.name))
+        if ensemble is None:
+            known = f"there are {', '.join(ensembles.names)}" if ensembles.names else "there are none"
+            raise InvalidField("ensemble.name", f"there is no {asked.name!r}; {known}")
+        return ensemble
+    members = tuple(asked.expressions)
+    checks.between("ensemble.expressions", len(members), MIN_MEMBERS, MAX_MEMBERS)
+    for place, member in enumerate(members):
+        if member in members[:place]:
+            raise InvalidField(f"ensemble.expressions[{place}]", f"is a duplicate: {member}")
+    return equal_weights(members)
+
+
+def _reranker(expression: ResolvedExpression, request: pb.AskRequest, reranker: str) -> str:
+    """Return the reranker of an expression; ``none`` where nothing is reranked."""
+    if expression.reranks:
+        if reranker == "none":
+            raise InvalidField("reranker", f"must not be none: {expression.text} reranks (@RR)")
+        return reranker
+    if request.reranker not in ("", "none"):
+        raise InvalidField("reranker", f"cannot be given: {expression.text} reranks nothing (no @RR)")
+    return "none"
+
+
+def _check_sampling(expression: ResolvedExpression, stage: int) -> None:
+    part = expression.sampled_part
+    if part is None:
+        raise InvalidField(
+            "sampling",
+            f"{expression.text} has no one list of scores to sample from; a single source such as Wiki@10 "
+            "has one, and so has a list that is reranked as a whole, such as (SE&Wiki@20)@RR@10",
+        )
+    wanted = pb.SAMPLING_STAGE_RERANKER if part.reranked else pb.SAMPLING_STAGE_RETRIEVER
+    if stage != wanted:
+        word = word_of(pb.SamplingStage, wanted)
+        raise InvalidField("sampling_stage", f"must be the {word} for {expression.text}")
+
+
+def _augmentation(
+    expression: ResolvedExpression, asked: generator_pb.Augmentation.ValueType
+) -> generator_pb.Augmentation.ValueType:
+    """Return how the model receives what an expression finds."""
+    if expression.parsed.is_retrieval_free:
+        needed = generator_pb.AUGMENTATION_RETRIEVAL_FREE
+    elif expression.parsed.is_parametric:
+        needed = generator_pb.AUGMENTATION_PARAMETRIC_KNOWLEDGE
+    elif expression.parsed.compressed:
+        needed = generator_pb.AUGMENTATION_COMPRESSION
+    else:
+        if asked in _SET_BY_EXPRESSIONS:
+            raise InvalidField("augmentation", f"contradicts {expression.text}")
+        return asked
+    if asked not in (generator_pb.AUGMENTATION_UNSPECIFIED, needed):
+        word = word_of(generator_pb.Augmentation, needed)
+        raise InvalidField("augmentation", f"must be {word} or unset for {expression.text}")
+    return needed
+
+
+def _sampling(message: common_pb2.Sampling) -> Sampling:
+    alpha = message.alpha if message.HasField("alpha") else 1.0
+    num_rankings = message.num_rankings if message.HasField("num_rankings") else 1
+    _check_seed("sampling.seed", message.seed)
+    return Sampling(
+        alpha=checks.between("sampling.alpha", alpha, 0, 100),
+        num_rankings=checks.between("sampling.num_rankings", num_rankings, 1, 1000),
+        seed=message.seed,
+    )
+
+
+def _check_decoding(message: generator_pb.Decoding) -> None:
+    given = {field.name: value for field, value in message.ListFields()}
+    if not 0 < given.get("top_p", 1.0) <= 1:
+        raise InvalidField("decoding.top_p", f"must be in (0, 1], got {message.top_p}")
+    _check_seed("decoding.seed", message.seed)
+    for name, (low, high) in _DECODING_BOUNDS.items():
+        if name in given:
+            checks.between(f"decoding.{name}", given[name], low, high)
+
+
+def _check_seed(field: str, seed: int) -> None:
+    if seed > _MAX_SEED:
+        raise InvalidField(field, f"must be in [0, 2^63 - 1], got {seed}")
+
+
+def _labels(message: evaluator_pb.Labels) -> evaluator_pb.Labels:
+    """Return the labels with a metric and sorted, distinct ids."""
+    for index, one in enumerate(message.useful_passage_ids):
+        size = len(one.encode())
+        if not 1 <= size <= checks.MAX_ID_BYTES:
+            raise InvalidField(
+                f"labels.useful_passage_ids[{index}]",
+                f"must be 1 to {checks.MAX_ID_BYTES} bytes, has {size}",
+            )
+    if message.useful_passage_ids and not message.has_useful:
+        raise InvalidField("labels.has_useful", "must be true where useful passages are named")
+    check_enum("labels.metric", message.metric, evaluator_pb.UtilityMetric)
+    return evaluator_pb.Labels(
+        useful_passage_ids=sorted(set(message.useful_passage_ids)),
+        has_useful=message.has_useful,
+        references=message.references,
+        metric=message.metric or evaluator_pb.UTILITY_METRIC_TOKEN_F1,
+    )
+
+
+def _name(field: str, value: str) -> str:
+    if len(value) * _BYTES_PER_CHARACTER > MAX_NAME_BYTES and (size := len(value.encode())) > MAX_NAME_BYTES:
+        raise InvalidField(field, f"must be at most {MAX_NAME_BYTES} bytes, has {size}")
+    if _CONTROL.search(value):
+        raise InvalidField(field, "must not hold control characters")
+    return value

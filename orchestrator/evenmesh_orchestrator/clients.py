@@ -1,0 +1,371 @@
+"""Clients of the four upstreams: each sends over one channel, translates errors, and implements its port."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
+from typing import Any, ClassVar, Final, TypeVar, cast
+
+import grpc
+import numpy as np
+from google.protobuf.descriptor import ServiceDescriptor
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+
+from evenmesh.common.v1.common_pb2 import Agent, Passage
+from evenmesh.evaluator.v1 import evaluator_service_pb2 as evaluator_pb
+from evenmesh.evaluator.v1 import evaluator_service_pb2_grpc as evaluator_grpc
+from evenmesh.generator.v1 import generator_service_pb2 as generator_pb
+from evenmesh.generator.v1 import generator_service_pb2_grpc as generator_grpc
+from evenmesh.reranker.v1 import reranker_service_pb2 as reranker_pb
+from evenmesh.reranker.v1 import reranker_service_pb2_grpc as reranker_grpc
+from evenmesh.retriever.v1 import retriever_service_pb2 as retriever_pb
+from evenmesh.retriever.v1 import retriever_service_pb2_grpc as retriever_grpc
+from evenmesh.wire.channel import DEFAULT_MAX_MESSAGE_BYTES, connect
+from evenmesh.wire.errors import MeshError, Unavailable, from_item_error, from_rpc_error
+from evenmesh.wire.methods import facts_of
+from evenmesh_kit.admission import metering
+from evenmesh_kit.rpc.breaker import Breaker, Unanswered
+from evenmesh_kit.rpc.guard import MESSAGE_LIMIT_KEY
+from evenmesh_kit.telemetry.setup import Telemetry
+from evenmesh_orchestrator import codec
+from evenmesh_orchestrator.domain import Ask, Pool, Relevance, Sampling
+from evenmesh_orchestrator.observations.relay import ObserveStream
+from evenmesh_orchestrator.ports import VoteSession, VoteState
+from evenmesh_orchestrator.upstreams import Upstream
+
+T = TypeVar("T")
+
+_DETAILS_KEY: Final = "grpc-status-details-bin"
+_OBSERVE_TIMEOUT_S: Final = 60.0
+_HEALTH_TIMEOUT_S: Final = 5.0
+
+
+class _Client:
+    """A client of one upstream.
+
+    Args:
+        channel: a channel to it, see :meth:`channel_to`.
+        upstream: its breaker and hedging, shared by its clients.
+    """
+
+    NAME: ClassVar[str]
+    SERVICE: ClassVar[ServiceDescriptor]
+    FIELDS: ClassVar[Mapping[str, str | None]] = {}
+    """The ask's name of an upstream's field; None where the ask has no such field."""
+
+    def __init__(self, channel: grpc.aio.Channel, upstream: Upstream | None = None) -> None:
+        self._channel = channel
+        self._upstream = upstream or Upstream(Breaker(self.NAME))
+
+    @classmethod
+    def channel_to(cls, target: str, *, max_message_bytes: int, telemetry: Telemetry) -> grpc.aio.Channel:
+        """Return a channel to the upstream at ``target``."""
+        return connect(
+            target,
+            service=cls.SERVICE.full_name,
+            max_message_bytes=max_message_bytes,
+            telemetry=telemetry,
+        )
+
+    async def _call(
+        self,
+        method: Callable[..., Awaitable[T]],
+        request: object,
+        *,
+        timeout_s: float,
+        repeatable: bool = False,
+    ) -> T:
+        """Make a unary call through the breaker; hedge it if it is repeatable."""
+
+        async def call() -> T:
+            try:
+                return await method(request, timeout=timeout_s)
+            except grpc.RpcError as error:
+                raise _translated(error, self.NAME, self.FIELDS) from error
+
+        return await self._upstream.call(call, timeout_s=timeout_s, repeatable=repeatable)
+
+
+class RetrieverClient(_Client):
+    """The retriever, as :class:`evenmesh_orchestrator.ports.Retriever`."""
+
+    NAME = "retriever"
+    SERVICE = retriever_pb.DESCRIPTOR.services_by_name["RetrieverService"]
+    FIELDS: ClassVar[Mapping[str, str | None]] = {"query": "question", "stream_id": None}
+
+    def __init__(self, channel: grpc.aio.Channel, upstream: Upstream | None = None) -> None:
+        super().__init__(channel, upstream)
+        self._stub = retriever_grpc.RetrieverServiceStub(channel)
+
+    async def retrieve(self, ask: Ask, *, k: int, sampling: Sampling | None, timeout_s: float) -> Pool:
+        """Retrieve; see the port."""
+        request = codec.retrieve_request(ask, k=k, sampling=sampling)
+        # A web search is never repeated: it costs money, and its results may differ.
+        response = await self._call(self._stub.Retrieve, request, timeout_s=timeout_s, repeatable=not ask.web)
+        return codec.pool(response, id_prefix=ask.id_prefix)
+
+
+class RerankerClient(_Client):
+    """The reranker, as :class:`evenmesh_orchestrator.ports.Reranker`."""
+
+    NAME = "reranker"
+    SERVICE = reranker_pb.DESCRIPTOR.services_by_name["RerankerService"]
+    FIELDS: ClassVar[Mapping[str, str | None]] = {"query": "question", "passages": None, "top_k": None}
+
+    def __init__(self, channel: grpc.aio.Channel, upstream: Upstream | None = None) -> None:
+        super().__init__(channel, upstream)
+        self._stub = reranker_grpc.RerankerServiceStub(channel)
+
+    async def rerank(
+        self, question: str, passages: Sequence[Passage], *, agent: Agent, reranker: str, timeout_s: float
+    ) -> Relevance:
+        """Rerank; see the port."""
+        request = codec.rerank_request(question, passages, agent=agent, reranker=reranker)
+        response = await self._call(self._stub.Rerank, request, timeout_s=timeout_s, repeatable=True)
+        scores = np.fromiter(response.scores, dtype=np.float64, count=len(response.scores))
+        if len(scores) != len(passages) or not np.isfinite(scores).all():
+            raise _upstream_error("the reranker did not score every passage")
+        return Relevance(scores, response.reranker or reranker, response.model_version)
+
+
+class GeneratorClient(_Client):
+    """The generator, as :class:`evenmesh_orchestrator.ports.Generator`."""
+
+    NAME = "generator"
+    SERVICE = generator_pb.DESCRIPTOR.services_by_name["GeneratorService"]
+    FIELDS: ClassVar[Mapping[str, str | None]] = {"passages": None, "turns": None, "requests": None}
+
+    def __init__(self, channel: grpc.aio.Channel, upstream: Upstream | None = None) -> None:
+        super().__init__(channel, upstream)
+        self._stub = generator_grpc.GeneratorServiceStub(channel)
+
+    async def stream(
+        self, prompt: generator_pb.GenerateRequest, *, timeout_s: float
+    ) -> AsyncGenerator[str | generator_pb.Answer, None]:
+        """Stream an answer; see the port."""
+        with self._upstream.breaker.watch(timeout_s) as answered:
+            call = self._stub.Generate(prompt, timeout=timeout_s)
+            try:
+                async for part in call:
+                    answered()
+                    if part.HasField("answer"):
+                        _charge(part.answer)
+                        yield part.answer
+                    else:
+                        yield part.delta
+            except grpc.RpcError as error:
+                raise _translated(error, self.NAME, self.FIELDS) from error
+            finally:
+                call.cancel()
+
+    async def batch(
+        self, prompts: Sequence[generator_pb.GenerateRequest], *, timeout_s: float
+    ) -> Sequence[generator_pb.Answer | MeshError]:
+        """Answer several prompts; see the port."""
+        request = generator_pb.GenerateBatchRequest(requests=prompts)
+        response = await self._call(self._stub.GenerateBatch, request, timeout_s=timeout_s)
+        if len(response.results) != len(prompts):
+            raise _upstream_error("the generator did not answer every context")
+        answers: list[generator_pb.Answer | MeshError] = []
+        for result in response.results:
+            if result.HasField("answer"):
+                _charge(result.answer)
+                answers.append(result.answer)
+            else:
+                answers.append(_renamed(from_item_error(result.error), self.FIELDS))
+        return answers
+
+    async def knowledge(self, ask: Ask, *, max_passages: int, timeout_s: float) -> Pool:
+        """Write what the model knows; see the port."""
+        (answer,) = await self.batch([codec.knowledge_prompt(ask)], timeout_s=timeout_s)
+        if isinstance(answer, MeshError):
+            raise answer
+        return codec.knowledge(answer, max_passages=max_passages)
+
+
+class EvaluatorClient(_Client):
+    """The evaluator: observations, votes and measurements of conversations.
+
+    It implements :class:`evenmesh_orchestrator.observations.relay.Evaluator`,
+    :class:`evenmesh_orchestrator.ports.VoteSessions` and
+    :class:`evenmesh_orchestrator.conversations.evaluation.ConversationEvaluator`. Its channel repeats no
+    call: the outbox relay sends observations again itself.
+    """
+
+    NAME = "evaluator"
+    SERVICE = evaluator_pb.DESCRIPTOR.services_by_name["EvaluatorService"]
+
+    def __init__(self, channel: grpc.aio.Channel, upstream: Upstream | None = None) -> None:
+        super().__init__(channel, upstream)
+        self._stub = evaluator_grpc.EvaluatorServiceStub(channel)
+        self._health = health_pb2_grpc.HealthStub(channel)
+        facts = facts_of(f"/{self.SERVICE.full_name}/Observe")
+        self._max_message_bytes = facts.max_request_bytes or DEFAULT_MAX_MESSAGE_BYTES
+
+    @property
+    def max_message_bytes(self) -> int:
+        """The largest observation that the evaluator accepts: the contract's, or what it last said."""
+        return self._max_message_bytes
+
+    async def is_serving(self) -> bool:
+        """Check the health of the evaluator; see the port."""
+        try:
+            reply = await self._health.Check(
+                health_pb2.HealthCheckRequest(service=self.SERVICE.full_name), timeout=_HEALTH_TIMEOUT_S
+            )
+        except grpc.RpcError:
+            return False
+        return bool(reply.status == health_pb2.HealthCheckResponse.SERVING)
+
+    def observe(self) -> ObserveStream:
+        """Open a stream for observations; see the port."""
+        return _ObserveCall(self._stub.Observe(timeout=_OBSERVE_TIMEOUT_S), self._learn)
+
+    def _learn(self, trailers: Iterable[tuple[str, str | bytes]] | None) -> None:
+        for key, value in trailers or ():
+            if key == MESSAGE_LIMIT_KEY:
+                facts = facts_of(f"/{self.SERVICE.full_name}/Observe")
+                self._max_message_bytes = min(facts.max_request_bytes or int(value), int(value))
+
+    def open_vote(self, vote: evaluator_pb.VoteRequest, *, timeout_s: float) -> VoteSession:
+        """Open a vote; see the port."""
+        call = self._stub.VoteAnytime(timeout=timeout_s)
+        return _VoteCall(call, codec.vote_start(vote), self._upstream.breaker, timeout_s)
+
+    async def evaluate(
+        self, request: evaluator_pb.EvaluateConversationRequest, *, timeout_s: float
+    ) -> evaluator_pb.EvaluateConversationResponse:
+        """Measure a conversation; see the port."""
+        return await self._call(self._stub.EvaluateConversation, request, timeout_s=timeout_s)
+
+    async def watch(self, on_change: Callable[[bool], None]) -> None:
+        """Watch the connection; see the port."""
+        reachable: bool | None = None
+        while True:
+            state = self._channel.get_state(try_to_connect=True)
+            now = reachable
+            if state is grpc.ChannelConnectivity.READY:
+                now = True
+            elif state is grpc.ChannelConnectivity.TRANSIENT_FAILURE or reachable is not None:
+                # Nothing is known while it connects for the first time; later a connection broke.
+                now = False
+            if now is not None and now is not reachable:
+                reachable = now
+                on_change(now)
+            await self._channel.wait_for_state_change(state)
+
+
+class _VoteCall:
+    """One VoteAnytime stream."""
+
+    def __init__(
+        self,
+        call: grpc.aio.StreamStreamCall[Any, Any],
+        start: evaluator_pb.VoteAnytimeRequest,
+        breaker: Breaker,
+        timeout_s: float,
+    ) -> None:
+        self._call = call
+        self._start: evaluator_pb.VoteAnytimeRequest | None = start
+        self._breaker = breaker
+        self._timeout_s = timeout_s
+
+    async def add(self, member: int, answer: str | None) -> VoteState:
+        with self._breaker.watch(self._timeout_s):
+            try:
+                if self._start is not None:
+                    await self._call.write(self._start)
+                    self._start = None
+                await self._call.write(codec.vote_answer(member, answer))
+                response: Any = await self._call.read()
+            except (grpc.aio.UsageError, asyncio.InvalidStateError) as error:  # the call is over
+                raise Unavailable("UPSTREAM_UNAVAILABLE", "the evaluator ended the vote") from error
+            except grpc.RpcError as error:
+                raise _translated(error, "evaluator", {}) from error
+            if response is grpc.aio.EOF:
+                raise Unavailable("UPSTREAM_UNAVAILABLE", "the evaluator ended the vote")
+        return VoteState(response.winner if response.HasField("winner") else None, response.decided)
+
+    def close(self) -> None:
+        self._call.cancel()
+
+
+class _ObserveCall:
+    """One Observe stream."""
+
+    def __init__(
+        self,
+        call: grpc.aio.StreamStreamCall[Any, Any],
+        on_end: Callable[[Iterable[tuple[str, str | bytes]] | None], None],
+    ) -> None:
+        self._call = call
+        self._on_end = on_end
+
+    async def send(self, payload: bytes, *, want_report: bool) -> bool:
+        request = evaluator_pb.ObserveRequest(want_report=want_report)
+        request.observation.MergeFromString(payload)
+        try:
+            await self._call.write(request)
+        except (grpc.RpcError, grpc.aio.UsageError, asyncio.InvalidStateError):  # the call is over
+            return False
+        return True
+
+    async def responses(self) -> AsyncIterator[evaluator_pb.ObserveResponse]:
+        try:
+            async for response in self._call:
+                yield response
+            self._on_end(await self._call.trailing_metadata())
+        except grpc.RpcError as error:
+            self._on_end(cast(grpc.aio.AioRpcError, error).trailing_metadata())
+            raise _translated(error, "evaluator", {}) from error
+
+    async def finish(self) -> None:
+        await self._call.done_writing()
+
+    def cancel(self) -> None:
+        self._call.cancel()
+
+
+def _translated(error: grpc.RpcError, name: str, fields: Mapping[str, str | None]) -> MeshError:
+    """Return the error of a failed call in terms of the ask.
+
+    An error of our own services keeps its code, reason and words, with the ask's name for the field. Any
+    other error comes from the transport, whose words may hold addresses and are not passed on.
+    """
+    call_error = cast(grpc.aio.AioRpcError, error)
+    code = call_error.code()
+    if code in (grpc.StatusCode.UNAUTHENTICATED, grpc.StatusCode.PERMISSION_DENIED):
+        # The caller has access here; it is this process that lacks access there.
+        return Unavailable("UPSTREAM_REFUSED", f"the {name} rejects the orchestrator's credential")
+    if any(key == _DETAILS_KEY for key, _ in call_error.trailing_metadata() or ()):
+        return _renamed(from_rpc_error(error), fields)
+    if code is grpc.StatusCode.DEADLINE_EXCEEDED:
+        return MeshError(code, "BUDGET_EXCEEDED", f"the {name} did not answer within its share of the time")
+    if code is grpc.StatusCode.RESOURCE_EXHAUSTED:
+        return MeshError(code, "UPSTREAM_EXHAUSTED", f"a message to or from the {name} is too large")
+    if code is grpc.StatusCode.UNIMPLEMENTED:
+        return Unavailable("UPSTREAM_UNIMPLEMENTED", f"the server at the {name}'s address is no {name}")
+    # A process that is killed during a call shows as several codes, among them UNKNOWN and INTERNAL.
+    return Unanswered("UPSTREAM_UNAVAILABLE", f"the {name} is unavailable")
+
+
+def _upstream_error(message: str) -> MeshError:
+    return MeshError(grpc.StatusCode.INTERNAL, "UPSTREAM_ERROR", message)
+
+
+def _charge(answer: generator_pb.Answer) -> None:
+    """Charge the caller for the tokens of an answer."""
+    metering.current().spend(answer.prompt_tokens + answer.completion_tokens)
+
+
+def _renamed(error: MeshError, fields: Mapping[str, str | None]) -> MeshError:
+    """Return the error with the ask's name for its field, and without the upstream's name in its message."""
+    if error.field is None:
+        return error
+    field: str | None = re.sub(r"^requests\[\d+\]\.", "", error.field)
+    head = re.split(r"[.\[]", field or "", maxsplit=1)[0]
+    if head in fields:
+        field = fields[head]
+    words = error.message.removeprefix(f"{error.field}: ")
+    return MeshError(error.code, error.reason, words, field=field, retry_after_s=error.retry_after_s)

@@ -1,0 +1,1 @@
+"""Conversations: turns that build on each other, and their joint relevance and group fairness (GFRC)."""

@@ -1,0 +1,78 @@
+"""Search texts for turns of a conversation that follow earlier turns."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import Final
+
+from evenmesh.generator.v1 import generator_service_pb2 as generator_pb
+from evenmesh_orchestrator.domain import Ask
+
+MAX_BYTES: Final = 8_192
+"""Longest search text. Bytes."""
+
+REWRITE_TEMPLATE: Final = "question"
+"""Prompt template that consists of the question, which here is the rewriting task."""
+
+_MAX_REWRITE_TOKENS: Final = 64
+_MAX_ANSWER_CHARS: Final = 500
+_WORD: Final = re.compile(r"\w+(?:[-'’.]\w+)*")
+_FUNCTION_WORD_LIST: Final = """
+a about above after again all also am an and any are as at be because been before being below between both
+but by can could did do does doing down during each else ever few for from further give go had has have
+having he her here hers him his how i if in into is it its itself just know let like list many may me might
+mine more most much must my need no nor not now of off ok okay on once one only or other our out over own
+please same say she should show so some such tell than thank thanks that the their them then there these
+they this those through to too under until up us very want was we well were what when where which while who
+whom whose why will with would yes you your
+"""
+_FUNCTION_WORDS: Final = frozenset(_FUNCTION_WORD_LIST.split())
+
+
+def words(question: str, earlier: Sequence[str]) -> str:
+    """Return the turn followed by content words of earlier user turns that it lacks, newest turn first.
+
+    Args:
+        question: the user's turn.
+        earlier: the user's turns before it, oldest first.
+
+    Returns:
+        At most :data:`MAX_BYTES`; the turn itself where nothing is added.
+    """
+    seen = {word.lower() for word in _WORD.findall(question)} | _FUNCTION_WORDS
+    text = question
+    for turn in reversed(earlier):
+        for word in _WORD.findall(turn):
+            if word.lower() in seen:
+                continue
+            seen.add(word.lower())
+            longer = f"{text} {word}"
+            if len(longer.encode()) > MAX_BYTES:
+                return text
+            text = longer
+    return text
+
+
+def rewrite_prompt(ask: Ask, turns: Sequence[generator_pb.Turn]) -> generator_pb.GenerateRequest:
+    """Return the prompt to rewrite a question so that it can be understood alone.
+
+    Args:
+        ask: the turn.
+        turns: those before it, oldest first; the oldest are left out where all would be too long.
+    """
+    task = "Rewrite the last question so that it can be understood without the conversation.\n"
+    end = f"Last question: {ask.question}\nRewritten question:"
+    included: list[str] = []
+    for turn in reversed(turns):
+        one = f"Question: {turn.question}\nAnswer: {turn.answer[:_MAX_ANSWER_CHARS]}\n"
+        if len((task + one + "".join(included) + end).encode()) > MAX_BYTES:
+            break
+        included.insert(0, one)
+    return generator_pb.GenerateRequest(
+        question=task + "".join(included) + end,
+        model=ask.model,
+        augmentation=generator_pb.AUGMENTATION_RETRIEVAL_FREE,
+        decoding=generator_pb.Decoding(num_beams=1, max_new_tokens=_MAX_REWRITE_TOKENS),
+        template=REWRITE_TEMPLATE,
+    )

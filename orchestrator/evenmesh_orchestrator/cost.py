@@ -1,0 +1,37 @@
+"""What asks, audits and ensembles count in admission: answers, and what takes as long or as much memory."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from google.protobuf.message import Message
+
+from evenmesh_orchestrator.domain import Ask, Audit, EnsembleAsk
+
+_PLACES_PER_ANSWER: Final = 10_000
+_BYTES_PER_ANSWER: Final = 32_768
+
+
+def of_ask(ask: Ask, request: Message) -> int:
+    """Return the work of an ask: its answers, its sampled places and its request. Answers, [1, inf)."""
+    rankings = 1 if ask.sampling is None else ask.sampling.num_rankings
+    return max(1, ask.num_answers) + _drawn(rankings, ask) + _held(request)
+
+
+def of_ensemble(ensemble: EnsembleAsk, request: Message) -> int:
+    """Return the work of an ensemble: that of its members. Answers, [1, inf)."""
+    return sum(1 + _drawn(1, member) for member in ensemble.members) + _held(request)
+
+
+def of_audit(audit: Audit, request: Message) -> int:
+    """Return the work of an audit: answers, places of its rankings, and its request. Answers, [1, inf)."""
+    answers = audit.num_rankings if audit.ask.num_answers else 1
+    return answers + _drawn(audit.num_rankings, audit.ask) + _held(request)
+
+
+def _drawn(rankings: int, ask: Ask) -> int:
+    return rankings * ask.depth // _PLACES_PER_ANSWER
+
+
+def _held(request: Message) -> int:
+    return request.ByteSize() // _BYTES_PER_ANSWER

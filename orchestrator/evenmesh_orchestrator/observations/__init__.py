@@ -1,0 +1,1 @@
+"""Deliver one observation for every ask to the evaluator."""

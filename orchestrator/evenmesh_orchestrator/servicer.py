@@ -1,0 +1,175 @@
+"""The RPCs of the orchestrator, over the pipeline."""
+# ruff: noqa: N802 - the contract sets names and arguments
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, AsyncIterator
+from contextlib import aclosing
+from functools import partial
+from typing import Any, Final, TypeVar
+
+import grpc
+
+from evenmesh.orchestrator.v1 import orchestrator_service_pb2 as pb
+from evenmesh.orchestrator.v1 import orchestrator_service_pb2_grpc as pb_grpc
+from evenmesh.wire import deadline
+from evenmesh.wire.errors import InvalidField, MeshError
+from evenmesh_kit.admission import metering
+from evenmesh_kit.admission.queue import Admission
+from evenmesh_kit.compute.executors import ComputePool
+from evenmesh_kit.security import caller as callers
+from evenmesh_orchestrator import codec, cost
+from evenmesh_orchestrator.asks.pipeline import Pipeline
+from evenmesh_orchestrator.asks.request import Defaults, read_ask, read_ensemble
+from evenmesh_orchestrator.audits import codec as audit_codec
+from evenmesh_orchestrator.conversations import codec as conversation_codec
+from evenmesh_orchestrator.conversations.store import Conversation, ConversationStore
+from evenmesh_orchestrator.conversations.stream import Inbox
+from evenmesh_orchestrator.conversations.turns import TurnEvent, TurnHandler, TurnResult
+
+Context = grpc.aio.ServicerContext[Any, Any]
+
+E = TypeVar("E")
+
+_INLINE_CANDIDATES: Final = 64
+
+
+class OrchestratorServicer(pb_grpc.OrchestratorServiceServicer):
+    """Serves ``evenmesh.orchestrator.v1.OrchestratorService``.
+
+    Args:
+        pipeline: runs asks.
+        pool: threads that check asks with many candidates.
+        admission: counts the work of asks and audits in flight, in answers.
+        defaults: what requests may leave out, and what they can name.
+        turns: runs the turns of conversations.
+        conversations: stores conversations.
+        turn_timeout_s: default time for a turn. Seconds.
+    """
+
+    def __init__(
+        self,
+        pipeline: Pipeline,
+        *,
+        pool: ComputePool,
+        admission: Admission,
+        defaults: Defaults,
+        turns: TurnHandler,
+        conversations: ConversationStore,
+        turn_timeout_s: float,
+    ) -> None:
+        self._pipeline = pipeline
+        self._pool = pool
+        self._admission = admission
+        self._defaults = defaults
+        self._turns = turns
+        self._conversations = conversations
+        self._turn_timeout_s = turn_timeout_s
+
+    async def Ask(self, request: pb.AskRequest, context: Context) -> AsyncIterator[pb.AskResponse]:
+        """Answer one question; yield events as they happen, ``done`` last."""
+        if request.HasField("ensemble"):
+            ensemble = read_ensemble(request, self._defaults)
+            work = cost.of_ensemble(ensemble, request)
+            run = self._pipeline.ensemble(ensemble, deadline.current())
+        else:
+            if len(request.candidates.passages) > _INLINE_CANDIDATES:
+                ask = await self._pool.run(read_ask, request, self._defaults)
+            else:
+                ask = read_ask(request, self._defaults)
+            work = cost.of_ask(ask, request)
+            run = self._pipeline.ask(ask, deadline.current())
+        async with self._admission.admit(work), aclosing(_ahead(run)) as events:
+            async for event in events:
+                yield codec.event(event)
+
+    async def Audit(self, request: pb.AuditRequest, context: Context) -> AsyncIterator[pb.AuditResponse]:
+        """Sample rankings of one labelled query; yield the outcome of each, ``done`` last."""
+        audit = await self._pool.run(audit_codec.read_audit, request, self._defaults)
+        async with self._admission.admit(cost.of_audit(audit, request)):
+            try:
+                async with aclosing(_ahead(self._pipeline.audit(audit, deadline.current()))) as events:
+                    async for event in events:
+                        yield audit_codec.event(event)
+            except MeshError as error:
+                raise audit_codec.of_ask(error) from error
+
+    async def Converse(
+        self, request_iterator: AsyncIterator[pb.ConverseRequest], context: Context
+    ) -> AsyncIterator[pb.ConverseResponse]:
+        """Run the turns of one conversation; report a turn that fails and go on with the next."""
+        tenant = callers.current().tenant
+        inbox = Inbox(partial(self._conversations.hold, tenant))
+        reader = asyncio.create_task(inbox.fill(request_iterator))
+        conversation: Conversation | None = None
+        try:
+            while (request := await inbox.next(within_s=self._conversations.lifetime_s)) is not None:
+                first = conversation is None
+                if conversation is None:
+                    conversation = self._conversations.acquire(tenant, request.conversation_id)
+                try:
+                    if not first:  # the call itself has counted the first turn
+                        await metering.current().begin(spends_tokens=True)
+                    async with aclosing(self._turn(conversation, request, inbox)) as events:
+                        async for event in events:
+                            response = conversation_codec.response(conversation, event)
+                            if isinstance(event, TurnResult):
+                                self._conversations.add(conversation, event.record, event.state)
+                                conversation.relevance = event.relevance
+                            yield response
+                except MeshError as error:
+                    yield conversation_codec.failed(conversation, error)
+        finally:
+            if conversation is not None:
+                self._conversations.release(conversation)
+            reader.cancel()
+            await asyncio.gather(reader, return_exceptions=True)
+            inbox.drop()
+
+    async def _turn(
+        self, conversation: Conversation, request: pb.ConverseRequest, inbox: Inbox
+    ) -> AsyncGenerator[TurnEvent, None]:
+        if request.conversation_id not in ("", conversation.id):
+            raise InvalidField(
+                "conversation_id", "is not this stream's; use one stream for each conversation"
+            )
+        options = conversation.options
+        if request.HasField("options"):
+            options = conversation_codec.read_options(request.options)
+        ask, settings = conversation_codec.read_turn(request.ask, conversation, self._defaults)
+        self._conversations.keep(conversation, settings, options)
+        conversation.check_room(ask.question, ask.k)
+        conversation.run_id = ask.run_id
+        timeout_s = conversation_codec.timeout_s(request, self._turn_timeout_s)
+        limit = deadline.Deadline.after(min(timeout_s, deadline.current().remaining()))
+        async with self._admission.admit(cost.of_ask(ask, request)):
+            turn = _ahead(self._turns.run(conversation, ask, limit))
+            async with aclosing(turn), aclosing(inbox.until_cancelled(turn)) as events:
+                async for event in events:
+                    yield event
+
+
+async def _ahead(events: AsyncGenerator[E, None]) -> AsyncGenerator[E, None]:
+    """Run the next stage of the pipeline while an event is sent to the caller.
+
+    The call bounds the queue: a pool, as many answers as were admitted, and their deltas.
+    """
+    waiting: asyncio.Queue[E | None] = asyncio.Queue()
+
+    async def run() -> None:
+        try:
+            async with aclosing(events):
+                async for event in events:
+                    waiting.put_nowait(event)
+        finally:
+            waiting.put_nowait(None)
+
+    runner = asyncio.create_task(run())
+    try:
+        while (event := await waiting.get()) is not None:
+            yield event
+        await runner
+    finally:
+        runner.cancel()
+        await asyncio.gather(runner, return_exceptions=True)

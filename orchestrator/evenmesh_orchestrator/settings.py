@@ -1,0 +1,152 @@
+"""Settings of the orchestrator, from ``EVENMESH_ORCHESTRATOR_*``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Self
+
+from pydantic import Field, field_validator, model_validator
+from pydantic_settings import SettingsConfigDict
+
+from evenmesh_kit.settings import ServiceSettings
+from evenmesh_orchestrator.conversations.store import Limits
+from evenmesh_orchestrator.ensembles.definitions import EnsembleDefinition, Ensembles
+from evenmesh_orchestrator.expressions.sources import Catalogue, SourceDefinition
+
+
+class OrchestratorSettings(ServiceSettings):
+    """The settings of the orchestrator."""
+
+    model_config = SettingsConfigDict(
+        env_prefix="EVENMESH_ORCHESTRATOR_",
+        frozen=True,
+        extra="ignore",
+        populate_by_name=True,
+        allow_inf_nan=False,
+    )
+
+    port: int = Field(default=7070, ge=0, le=65535)
+    """Port to listen on, [0, 65535]; 0 lets the system choose."""
+    max_work: int = Field(default=2000, ge=1)
+    """Most answers that the asks in flight may want; an ask counts at least one. Answers, [1, inf)."""
+
+    retriever_target: str = Field(default="dns:///127.0.0.1:7071", min_length=1)
+    """gRPC target of the retriever."""
+    reranker_target: str = Field(default="dns:///127.0.0.1:7072", min_length=1)
+    """gRPC target of the reranker."""
+    generator_target: str = Field(default="dns:///127.0.0.1:7073", min_length=1)
+    """gRPC target of the generator."""
+    evaluator_target: str = Field(default="dns:///127.0.0.1:7074", min_length=1)
+    """gRPC target of the evaluator."""
+
+    default_collection: str = Field(default="demo", pattern=r"^[a-z0-9][a-z0-9_-]{0,63}$")
+    """Collection of asks that name none."""
+    default_reranker: str = Field(default="rankrag", min_length=1, max_length=128)
+    """Reranker of asks that name none; ``none`` for the retriever's order."""
+
+    sources: dict[str, SourceDefinition] = Field(default_factory=dict, max_length=256)
+    """Sources that expressions can name, as JSON: by name, each with ``collection`` or ``web`` (optionally
+    ``retriever`` and ``depth``), or with ``all``, parts to concatenate. See docs/guides/expressions.md."""
+
+    ensembles: dict[str, EnsembleDefinition] = Field(default_factory=dict, max_length=64)
+    """Ensembles that asks can name, as JSON: by name, each with ``members``, expressions over the sources,
+    and optionally how they vote. See docs/guides/ensembles.md."""
+
+    conversation_turns: int = Field(default=100, ge=1, le=100)
+    """Most turns of a conversation. Turns, [1, 100]."""
+    conversation_words: int = Field(default=20_000, ge=1)
+    """Most words of a conversation, the user's and the system's. Words, [1, inf)."""
+    conversation_lifetime_s: float = Field(default=3_600.0, gt=0)
+    """How long a conversation can be resumed after its stream has ended. Seconds, (0, inf)."""
+    conversations: int = Field(default=1_000, ge=1)
+    """Most conversations in memory; beyond, the tenant with most loses its oldest. [1, inf)."""
+    conversation_bytes: int = Field(default=2**26, ge=2**20)
+    """Most memory of all conversations, and of turns that wait in their streams. Bytes, [1048576, inf)."""
+    conversation_tenant_share: float = Field(default=0.75, gt=0, le=1)
+    """Largest part of both that one tenant alone can take; several share it. Fraction, (0, 1]."""
+    turn_timeout_s: float = Field(default=60.0, gt=0, le=3_600)
+    """Default time for a turn of a conversation. Seconds, (0, 3600]."""
+
+    retrieve_share: float = Field(default=0.25, gt=0, lt=1)
+    """Largest part of an ask's time that retrieval may take. Fraction, (0, 1)."""
+    rerank_share: float = Field(default=0.35, gt=0, lt=1)
+    """Largest part of an ask's time that reranking may take; generation gets the rest. Fraction, (0, 1)."""
+    closing_share: float = Field(default=0.05, gt=0, lt=1)
+    """Part of an ask's time reserved for its report and end, at most half a second. Fraction, (0, 1)."""
+    batch_size: int = Field(default=16, ge=1, le=256)
+    """Contexts per GenerateBatch call. Contexts, [1, 256]."""
+    batches_in_flight: int = Field(default=2, ge=1, le=64)
+    """Concurrent GenerateBatch calls of one ask. Calls, [1, 64]."""
+    report_wait_s: float = Field(default=2.0, ge=0, le=60)
+    """Longest wait for a run's report where an ask wants it. Seconds, [0, 60]."""
+
+    breaker_failures: int = Field(default=5, ge=1)
+    """Unanswered calls in a row that open the circuit to a service. Calls, [1, inf)."""
+    breaker_open_s: float = Field(default=2.0, gt=0, le=3_600)
+    """How long the circuit stays open before a trial call. Seconds, (0, 3600]."""
+    breaker_slow_s: float = Field(default=5.0, gt=0, le=3_600)
+    """Shortest time without an answer that is a failure; above normal call times. Seconds, (0, 3600]."""
+    hedge_retrieve_s: float = Field(default=0.0, ge=0, le=60)
+    """Time after which a slow Retrieve is hedged by a second call; 0 for never. Seconds, [0, 60]."""
+    hedge_rerank_s: float = Field(default=0.0, ge=0, le=60)
+    """Time after which a slow Rerank is hedged by a second call; 0 for never. Seconds, [0, 60]."""
+    hedge_share: float = Field(default=0.1, ge=0, le=1)
+    """Most second calls per call. Fraction, [0, 1]."""
+
+    outbox_capacity: int = Field(default=100_000, ge=1)
+    """Most observations stored while the evaluator is away; beyond, new ones are dropped. [1, inf)."""
+    outbox_max_bytes: int = Field(default=2**30, ge=2**20)
+    """Largest size of the outbox's file. Bytes, [1048576, inf)."""
+    outbox_tenant_share: float = Field(default=0.75, gt=0, le=1)
+    """Largest part of the outbox that one tenant alone can fill; several share it. Fraction, (0, 1]."""
+    outbox_attempts: int = Field(default=5, ge=1)
+    """Deliveries at which the evaluator died or failed before an observation is set aside. [1, inf)."""
+    outbox_flush: bool = False
+    """Whether an ask waits until its observation has reached the disk."""
+    observe_text: bool = True
+    """Whether observations carry the text of questions and, where there are references, of passages."""
+    compute_threads: int = Field(default=1, ge=1, le=256)
+    """Threads for sampling and measuring that is too large for the event loop. Threads, [1, 256]."""
+
+    @model_validator(mode="after")
+    def _check_shares(self) -> Self:
+        if self.retrieve_share + self.rerank_share + self.closing_share >= 1:
+            raise ValueError(
+                "EVENMESH_ORCHESTRATOR_RETRIEVE_SHARE, _RERANK_SHARE and _CLOSING_SHARE must add up to"
+                " less than 1"
+            )
+        return self
+
+    @field_validator("sources")
+    @classmethod
+    def _check_sources(cls, value: dict[str, SourceDefinition]) -> dict[str, SourceDefinition]:
+        Catalogue(value)
+        return value
+
+    @model_validator(mode="after")
+    def _check_ensembles(self) -> Self:
+        self.ensemble_registry()
+        return self
+
+    def ensemble_registry(self) -> Ensembles:
+        """Return the ensembles with their weights loaded."""
+        return Ensembles(self.ensembles, self.source_catalogue())
+
+    def source_catalogue(self) -> Catalogue:
+        """Return the sources that expressions can name."""
+        return Catalogue(self.sources)
+
+    def conversation_limits(self) -> Limits:
+        """Return the limits of conversations."""
+        return Limits(
+            turns=self.conversation_turns,
+            words=self.conversation_words,
+            lifetime_s=self.conversation_lifetime_s,
+            conversations=self.conversations,
+            bytes=self.conversation_bytes,
+            tenant_share=self.conversation_tenant_share,
+        )
+
+    def outbox_file(self) -> Path:
+        """Return the file of the outbox."""
+        return self.home / "orchestrator" / "outbox.db"

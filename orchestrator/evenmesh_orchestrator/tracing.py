@@ -1,0 +1,269 @@
+"""Spans of the steps of an ask: one per call of a port, below the span of the RPC.
+
+The spans `retrieve`, `rerank`, `generate` and `observe` are the same for asks, ensembles, audits and turns of
+conversations. Attributes have OpenTelemetry's names where it has any. The names are literals here for the
+reason that :mod:`evenmesh_generator.metrics` gives; a test compares them with the package. They hold no text
+of users unless the settings allow it, nor users' names of passages, runs or agents.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import AsyncGenerator, Callable, Iterable, Sequence
+from contextlib import aclosing
+from typing import Final
+
+from opentelemetry import context as otel_context
+from opentelemetry import trace
+
+from evenmesh.common.v1.common_pb2 import Agent, Passage
+from evenmesh.evaluator.v1 import evaluator_service_pb2 as evaluator_pb
+from evenmesh.generator.v1 import generator_service_pb2 as generator_pb
+from evenmesh.generator.v1.generator_service_pb2 import Answer, GenerateRequest
+from evenmesh.wire.errors import MeshError
+from evenmesh_kit.telemetry.recorder import inject_context
+from evenmesh_kit.telemetry.spans import Attributes, Spans, describe
+from evenmesh_orchestrator.domain import Ask, Observation, Pool, Relevance, Sampling, word_of
+from evenmesh_orchestrator.ports import Generator, Observer, Receipt, Reranker, Retriever
+
+OPERATION: Final = "gen_ai.operation.name"
+PROVIDER: Final = "gen_ai.provider.name"
+REQUEST_MODEL: Final = "gen_ai.request.model"
+REQUEST_MAX_TOKENS: Final = "gen_ai.request.max_tokens"
+REQUEST_TEMPERATURE: Final = "gen_ai.request.temperature"
+REQUEST_TOP_P: Final = "gen_ai.request.top_p"
+REQUEST_SEED: Final = "gen_ai.request.seed"
+REQUEST_STREAM: Final = "gen_ai.request.stream"
+RESPONSE_MODEL: Final = "gen_ai.response.model"
+FIRST_CHUNK_S: Final = "gen_ai.response.time_to_first_chunk"
+INPUT: Final = "gen_ai.input.messages"
+OUTPUT: Final = "gen_ai.output.messages"
+DATA_SOURCE: Final = "gen_ai.data_source.id"
+QUERY_TEXT: Final = "gen_ai.retrieval.query.text"
+DOCUMENTS: Final = "gen_ai.retrieval.documents"
+
+RETRIEVAL: Final = "retrieval"
+TEXT_COMPLETION: Final = "text_completion"
+
+
+class TracedRetriever:
+    """A :class:`evenmesh_orchestrator.ports.Retriever` with a span `retrieve` for each call."""
+
+    def __init__(self, retriever: Retriever, spans: Spans) -> None:
+        self._retriever = retriever
+        self._spans = spans
+
+    async def retrieve(self, ask: Ask, *, k: int, sampling: Sampling | None, timeout_s: float) -> Pool:
+        """Retrieve; see the port."""
+
+        def asked() -> Attributes:
+            return {
+                OPERATION: RETRIEVAL,
+                DATA_SOURCE: ask.web or ask.collection or None,
+                "evenmesh.retrieval.depth": ask.depth,
+                "evenmesh.retrieval.k": k,
+                QUERY_TEXT: ask.search_text if self._spans.text else None,
+                **sampling_attributes(sampling),
+            }
+
+        with self._spans.within("retrieve", asked) as span:
+            pool = await self._retriever.retrieve(ask, k=k, sampling=sampling, timeout_s=timeout_s)
+            if span.is_recording():
+                describe(span, pool_attributes(pool, text=self._spans.text))
+            return pool
+
+
+class TracedReranker:
+    """A :class:`evenmesh_orchestrator.ports.Reranker` with a span `rerank` for each call."""
+
+    def __init__(self, reranker: Reranker, spans: Spans) -> None:
+        self._reranker = reranker
+        self._spans = spans
+
+    async def rerank(
+        self, question: str, passages: Sequence[Passage], *, agent: Agent, reranker: str, timeout_s: float
+    ) -> Relevance:
+        """Rerank; see the port."""
+
+        def asked() -> Attributes:
+            return {
+                "evenmesh.reranker": reranker,
+                "evenmesh.reranker.pairs": len(passages),
+                "evenmesh.agent.task_id": agent.task_id if self._spans.text else None,
+                "evenmesh.agent.model_id": agent.model_id if self._spans.text else None,
+                QUERY_TEXT: question if self._spans.text else None,
+            }
+
+        with self._spans.within("rerank", asked) as span:
+            relevance = await self._reranker.rerank(
+                question, passages, agent=agent, reranker=reranker, timeout_s=timeout_s
+            )
+            describe(
+                span,
+                {
+                    "evenmesh.reranker": relevance.reranker,
+                    "evenmesh.reranker.model.version": relevance.model_version,
+                },
+            )
+            return relevance
+
+
+class TracedGenerator:
+    """A :class:`evenmesh_orchestrator.ports.Generator` with a span `generate` for each call."""
+
+    def __init__(self, generator: Generator, spans: Spans) -> None:
+        self._generator = generator
+        self._spans = spans
+
+    async def stream(
+        self, prompt: GenerateRequest, *, timeout_s: float
+    ) -> AsyncGenerator[str | Answer, None]:
+        """Stream an answer; see the port."""
+        began = time.perf_counter()
+        with self._spans.within("generate", lambda: self._asked([prompt], stream=True)) as span:
+            waiting = span.is_recording()
+            async with aclosing(self._generator.stream(prompt, timeout_s=timeout_s)) as parts:
+                async for part in parts:
+                    if waiting:
+                        waiting = False
+                        span.set_attribute(FIRST_CHUNK_S, time.perf_counter() - began)
+                    if not isinstance(part, str) and span.is_recording():
+                        describe(span, self._answered([part]))
+                    yield part
+
+    async def batch(
+        self, prompts: Sequence[GenerateRequest], *, timeout_s: float
+    ) -> Sequence[Answer | MeshError]:
+        """Answer several prompts; see the port."""
+        with self._spans.within("generate", lambda: self._asked(prompts, stream=False)) as span:
+            outcomes = await self._generator.batch(prompts, timeout_s=timeout_s)
+            if span.is_recording():
+                describe(span, self._answered([one for one in outcomes if not isinstance(one, MeshError)]))
+                failed = [one.reason for one in outcomes if isinstance(one, MeshError)]
+                if failed:
+                    describe(span, {"evenmesh.generate.failed": len(failed), "error.type": failed[0]})
+            return outcomes
+
+    async def knowledge(self, ask: Ask, *, max_passages: int, timeout_s: float) -> Pool:
+        """Write what the model knows, in a span `retrieve`; see the port."""
+
+        def asked() -> Attributes:
+            return {
+                OPERATION: RETRIEVAL,
+                REQUEST_MODEL: ask.model or None,
+                "evenmesh.retrieval.k": max_passages,
+                QUERY_TEXT: ask.question if self._spans.text else None,
+            }
+
+        with self._spans.within("retrieve", asked) as span:
+            pool = await self._generator.knowledge(ask, max_passages=max_passages, timeout_s=timeout_s)
+            if span.is_recording():
+                describe(span, pool_attributes(pool, text=self._spans.text))
+            return pool
+
+    def _asked(self, prompts: Sequence[GenerateRequest], *, stream: bool) -> Attributes:
+        if not prompts:
+            return {OPERATION: TEXT_COMPLETION}
+        first, decoding = prompts[0], prompts[0].decoding
+        return {
+            OPERATION: TEXT_COMPLETION,
+            PROVIDER: "evenmesh",
+            REQUEST_MODEL: first.model or None,
+            REQUEST_STREAM: stream,
+            REQUEST_MAX_TOKENS: decoding.max_new_tokens,
+            REQUEST_TEMPERATURE: decoding.temperature,
+            REQUEST_TOP_P: decoding.top_p,
+            REQUEST_SEED: decoding.seed,
+            "evenmesh.generate.beams": decoding.num_beams,
+            "evenmesh.generate.augmentation": _augmentation(first),
+            "evenmesh.generate.contexts": len(prompts),
+            "evenmesh.generate.passages": len(first.passages),
+            INPUT: _messages("user", map(_written, prompts)) if self._spans.text else None,
+        }
+
+    def _answered(self, answers: Sequence[Answer]) -> Attributes:
+        if not answers:
+            return {}
+        first = answers[0]
+        return {
+            RESPONSE_MODEL: f"{first.model}@{first.model_version}",
+            OUTPUT: _messages("assistant", (one.text for one in answers)) if self._spans.text else None,
+        }
+
+
+class TracedObserver:
+    """A :class:`evenmesh_orchestrator.ports.Observer` with a span `observe` for each observation.
+
+    The span ends when the observation is stored here. The evaluator's work on it, however much later, is a
+    span below it: see :func:`encoder`.
+    """
+
+    def __init__(self, observer: Observer, spans: Spans) -> None:
+        self._observer = observer
+        self._spans = spans
+
+    async def submit(self, observation: Observation) -> Receipt:
+        """Submit an observation; see the port."""
+
+        def asked() -> Attributes:
+            run_id = observation.ask.run_id if self._spans.text else None
+            return {"evenmesh.ask.id": observation.ask.id, "evenmesh.run.id": run_id}
+
+        with self._spans.within("observe", asked) as span:
+            receipt = await self._observer.submit(observation)
+            describe(span, {"evenmesh.outbox.waits": receipt.waits})
+            return receipt
+
+
+def encoder(encode: Callable[[Observation], bytes]) -> Callable[[Observation], bytes]:
+    """Return an encoder that adds the current trace (W3C ``traceparent``) if it is recorded."""
+
+    def encoded(observation: Observation) -> bytes:
+        payload = encode(observation)
+        if not trace.get_current_span().get_span_context().trace_flags.sampled:
+            return payload
+        traceparent = inject_context(otel_context.get_current())["traceparent"]
+        # Protobuf reads concatenated messages as one that has the fields of both.
+        return payload + evaluator_pb.Observation(trace_context=traceparent).SerializeToString()
+
+    return encoded
+
+
+def sampling_attributes(sampling: Sampling | None) -> Attributes:
+    """Return attributes of how rankings are drawn; none for None."""
+    if sampling is None:
+        return {}
+    return {
+        "evenmesh.sampling.alpha": sampling.alpha,
+        "evenmesh.sampling.seed": sampling.seed,
+        "evenmesh.sampling.rankings": sampling.num_rankings,
+    }
+
+
+def pool_attributes(pool: Pool, *, text: bool) -> Attributes:
+    """Return attributes of a pool; its passages only with ``text``."""
+    documents = [
+        {"id": one.id, "score": score, "content": f"{one.title} {one.text}".strip()}
+        for one, score in (zip(pool.passages, pool.scores.tolist(), strict=False) if text else ())
+    ]
+    return {
+        "evenmesh.retriever": pool.retriever or None,
+        "evenmesh.index.version": pool.index_version or None,
+        "evenmesh.retrieval.returned": len(pool.passages),
+        "evenmesh.retrieval.rankings": len(pool.rankings),
+        DOCUMENTS: json.dumps(documents) if text else None,
+    }
+
+
+def _augmentation(prompt: GenerateRequest) -> str:
+    return word_of(generator_pb.Augmentation, prompt.augmentation) if prompt.augmentation else "default"
+
+
+def _written(prompt: GenerateRequest) -> str:
+    """Return the text of a prompt as far as it is known here: the model's template assembles it."""
+    return "\n".join([prompt.question, *(f"{one.title} {one.text}".strip() for one in prompt.passages)])
+
+
+def _messages(role: str, texts: Iterable[str]) -> str:
+    return json.dumps([{"role": role, "parts": [{"type": "text", "content": one}]} for one in texts])

@@ -1,1 +1,0 @@
-"""The evaluator: keeps what was shown and said, and measures exposure, utility, votes and conversations."""

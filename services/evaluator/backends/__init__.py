@@ -1,1 +1,0 @@
-"""Stores of observations behind ``services.evaluator.ports.ObservationStore``."""

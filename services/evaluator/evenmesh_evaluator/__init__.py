@@ -1,0 +1,1 @@
+"""The evaluator: stores observations, and measures exposure, utility, votes and conversations."""

@@ -1,0 +1,94 @@
+"""Run the evaluator: ``python -m evenmesh_evaluator``."""
+
+from __future__ import annotations
+
+import sys
+
+from evenmesh.evaluator.v1 import evaluator_service_pb2 as pb
+from evenmesh.evaluator.v1 import evaluator_service_pb2_grpc as pb_grpc
+from evenmesh.wire.errors import Unavailable
+from evenmesh_evaluator.backends.sql import SqlObservationStore
+from evenmesh_evaluator.domain import Quotas
+from evenmesh_evaluator.engine import Evaluator
+from evenmesh_evaluator.metrics import EvaluatorMetrics
+from evenmesh_evaluator.observations.servicer import measure_payload
+from evenmesh_evaluator.servicer import EvaluatorServicer
+from evenmesh_evaluator.settings import EvaluatorSettings
+from evenmesh_kit.admission.metrics import AdmissionMetrics
+from evenmesh_kit.admission.queue import Admission
+from evenmesh_kit.compute.executors import ComputePool
+from evenmesh_kit.compute.tenant_pool import TenantPool
+from evenmesh_kit.rpc.server import Registration, ServerStartError, Service, run_service
+from evenmesh_kit.settings import variable
+from evenmesh_kit.telemetry.setup import Telemetry
+from evenmesh_lab.similarities import Models, Similarities
+
+NAME = pb.DESCRIPTOR.services_by_name["EvaluatorService"].full_name
+"""Full name of the service."""
+
+
+class EvaluatorService(Service):
+    """One evaluator process: its parts and its lifecycle.
+
+    Args:
+        settings: the settings.
+        telemetry: records observations and fairness.
+    """
+
+    def __init__(self, settings: EvaluatorSettings, telemetry: Telemetry | None = None) -> None:
+        self._settings = settings
+        telemetry = telemetry or Telemetry.disabled()
+        admission = Admission.from_settings(settings, "KiB")
+        AdmissionMetrics(telemetry, admission)
+        self._store = SqlObservationStore(
+            settings.database(),
+            lock_timeout_s=settings.lock_timeout_s,
+            quotas=Quotas(settings.tenant_mb * 2**20, settings.tenant_runs, settings.tenant_configurations),
+            remeasure=measure_payload,
+        )
+        self._pool = ComputePool(settings.compute_threads, "evaluator")
+        self._evaluator = Evaluator(self._store, commit_size=settings.commit_size)
+        self._measures_pool = TenantPool(settings.measures_threads, "evaluator-measures")
+        servicer = EvaluatorServicer(
+            self._evaluator,
+            pool=self._pool,
+            measures_pool=self._measures_pool,
+            similarities=Similarities(_models(settings)),
+            admission=admission,
+            window=settings.observe_window,
+            metrics=EvaluatorMetrics(
+                telemetry, window_s=settings.fairness_window_s, series=settings.metrics_series
+            ),
+        )
+        self.registrations = [Registration(pb_grpc.add_EvaluatorServiceServicer_to_server, servicer, NAME)]
+
+    async def start(self) -> None:
+        """Open the store. Raises ServerStartError when the store cannot be used."""
+        try:
+            await self._store.open()
+        except Unavailable as error:
+            raise ServerStartError(self._settings.remedy(error)) from error
+
+    async def stop(self) -> None:
+        """Store pending observations and close the store."""
+        await self._evaluator.close()
+        await self._store.close()
+        self._pool.close()
+        self._measures_pool.close()
+
+
+def _models(settings: EvaluatorSettings) -> Models:
+    """Return the models of similarities, each named by its environment variable."""
+    kinds = ("embedding", "bert_score", "nli", "answer_equivalence")
+    return Models(
+        embedding=settings.embedding_model,
+        bert_score=settings.bert_score_model,
+        nli=settings.nli_model,
+        answer_equivalence=settings.answer_equivalence_model,
+        called={kind: variable(settings, f"{kind}_model") for kind in kinds},
+        threads=settings.model_threads,
+    )
+
+
+if __name__ == "__main__":
+    sys.exit(run_service("evaluator", EvaluatorSettings, EvaluatorService))

@@ -1,0 +1,1 @@
+"""Observation stores behind ``evenmesh_evaluator.ports.ObservationStore``."""

@@ -1,0 +1,536 @@
+"""The observation store in SQL: observations and their aggregates."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections import Counter, defaultdict
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import Any, NamedTuple
+
+from sqlalchemy import (
+    URL,
+    ColumnElement,
+    and_,
+    case,
+    func,
+    or_,
+    select,
+)
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from evenmesh.wire.errors import Unavailable
+from evenmesh_evaluator.backends import sql_segments, sql_usage, sql_version_1
+from evenmesh_evaluator.backends.schema import SCHEMA
+from evenmesh_evaluator.backends.sql_tables import CONVERSATIONS, OBSERVATIONS, PEAKS, SCOPES
+from evenmesh_evaluator.domain import (
+    CONVERSATION,
+    MEASURED,
+    NORMALIZED,
+    Configuration,
+    Measurement,
+    Observation,
+    Quotas,
+    Scope,
+    ScopeSummary,
+    StoredMeasurement,
+    Window,
+)
+from evenmesh_evaluator.reports.aggregate import Aggregate
+from evenmesh_evaluator.reports.moments import Moments
+from evenmesh_evaluator.reports.summary import Totals
+from evenmesh_evaluator.reports.windows import Bucket, begins_us, bucket, minute
+from evenmesh_kit.storage.sql import SqlDatabase, chunks, now_us
+
+_Item = tuple[Observation, Measurement]
+
+
+class _Peak(NamedTuple):
+    tenant: str
+    query_id: str
+    collection: str
+    generator: str
+    metric: str
+
+
+class _Kind(IntEnum):
+    RUN = 0
+    CONFIGURATION = 1
+
+
+class _ScopeKey(NamedTuple):
+    tenant: str
+    kind: int
+    key: str
+
+
+class _ConversationKey(NamedTuple):
+    tenant: str
+    run_id: str
+    conversation_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class _Changes:
+    """The rows that a batch of new observations changes."""
+
+    peaks: Mapping[_Peak, float]
+    conversations: Mapping[_ConversationKey, _Item]
+    scopes: Mapping[_ScopeKey, Mapping[Bucket, Sequence[int]]]
+    """Places in the batch, by scope and bucket."""
+
+
+class SqlObservationStore:
+    """An :class:`evenmesh_evaluator.ports.ObservationStore` in a SQL database.
+
+    Ids are made idempotent by a unique key, so several evaluators may share one database, see
+    :class:`evenmesh_kit.storage.sql.SqlDatabase`.
+
+    Args:
+        url: database with an async driver, such as ``sqlite+aiosqlite:///FILE``.
+        lock_timeout_s: how long to wait for a locked SQLite database. Seconds, [0, 60].
+        clock: the time. Microseconds since 1970.
+        quotas: what a tenant may keep.
+        remeasure: parses and measures a payload, for databases of version 1; None refuses those.
+    """
+
+    def __init__(
+        self,
+        url: URL,
+        *,
+        lock_timeout_s: float = 5.0,
+        clock: Callable[[], int] = now_us,
+        quotas: Quotas | None = None,
+        remeasure: Callable[[bytes], tuple[Observation, Measurement]] | None = None,
+    ) -> None:
+        self._remeasure = remeasure
+        self._database = SqlDatabase(url, SCHEMA, lock_timeout_s=lock_timeout_s, cache_kib=65_536)
+        self._clock = clock
+        self._quotas = quotas or Quotas()
+        self._segments = sql_segments.Reader()
+        self._compacted_minute = 0
+        self._compacted: set[int] = set()
+
+    async def open(self) -> None:
+        """See the port."""
+        await self._database.open()
+        try:
+            async with self._database.read() as connection:
+                has_version_1 = await connection.run_sync(sql_version_1.is_there)
+            if has_version_1:
+                await self._measure_again()
+        except Unavailable:
+            await self.close()
+            raise
+
+    async def _measure_again(self) -> None:
+        """Store what a database of version 1 held. An interrupted run starts over, as ids count once."""
+        if self._remeasure is None:
+            raise Unavailable("STORE_UNAVAILABLE", "the database of observations is of version 1")
+        async for page in sql_version_1.payloads(self._database):
+            await self._append(await asyncio.to_thread(list, map(self._remeasure, page)), bounded=False)
+        async with self._database.write() as connection:
+            await connection.run_sync(sql_version_1.drop)
+
+    async def close(self) -> None:
+        """See the port."""
+        await self._database.close()
+
+    async def append(self, batch: Sequence[_Item]) -> Sequence[bool | None]:
+        """See the port."""
+        return await self._append(batch, bounded=True)
+
+    async def _append(self, batch: Sequence[_Item], *, bounded: bool) -> Sequence[bool | None]:
+        now_us = self._clock()
+        first: dict[tuple[str, str], _Item] = {}
+        for item in batch:
+            first.setdefault((item[0].tenant, item[0].id), item)
+        compacted: set[int] = set()
+        over: set[tuple[str, str]] = set()
+        async with self._database.write() as connection:
+            if bounded:
+                entries = [_entry(observation) for observation, _ in first.values()]
+                kinds = (_Kind.RUN, _Kind.CONFIGURATION)
+                over = await sql_usage.over(connection, entries, self._quotas, kinds)
+            fitting = [item for key, item in first.items() if key not in over]
+            new = await self._insert_observations(connection, fitting, now_us) if fitting else set()
+            items = [item for key, item in first.items() if key in new]
+            if items:
+                changes = await asyncio.to_thread(_changes, items, now_us)
+                compacted = await self._aggregate(connection, items, changes, now_us)
+        self._compacted |= compacted
+        stored: list[bool | None] = []
+        for observation, _ in batch:
+            key = (observation.tenant, observation.id)
+            stored.append(None if key in over else key in new)
+            new.discard(key)
+        return stored
+
+    async def totals(self, tenant: str, scope: Scope, window: Window) -> Totals | None:
+        """See the port."""
+        now_us = self._clock()
+        tenant, kind, key = _scope_key(tenant, scope)
+        async with self._database.read() as connection:
+            found = and_(SCOPES.c.tenant == tenant, SCOPES.c.kind == kind, SCOPES.c.key == key)
+            scope_id = await connection.scalar(select(SCOPES.c.id).where(found))
+            if scope_id is None:
+                return None
+            whole = await self._segments.read(connection, scope_id, window, now_us)
+            of_scope = (
+                and_(CONVERSATIONS.c.tenant == tenant, CONVERSATIONS.c.run_id == key)
+                if kind == _Kind.RUN
+                else CONVERSATIONS.c.configuration_id == scope_id
+            )
+            begins = begins_us(window, now_us)
+            if begins is not None:
+                of_scope = and_(of_scope, CONVERSATIONS.c.observed_at_us >= begins)
+            return Totals(
+                whole,
+                await _peaks(connection, whole.utilities.keys),
+                await _conversations(connection, of_scope),
+            )
+
+    async def runs(self, tenant: str, *, before: int | None, limit: int) -> Sequence[ScopeSummary]:
+        """See the port."""
+        return await self._scopes(tenant, _Kind.RUN, before, limit)
+
+    async def configurations(self, tenant: str, *, before: int | None, limit: int) -> Sequence[ScopeSummary]:
+        """See the port."""
+        return await self._scopes(tenant, _Kind.CONFIGURATION, before, limit)
+
+    async def measurements(
+        self, tenant: str, run_id: str, *, after: int, limit: int
+    ) -> Sequence[StoredMeasurement]:
+        """See the port."""
+        columns = OBSERVATIONS.c
+        names = (*MEASURED, *CONVERSATION)
+        same_query = and_(
+            PEAKS.c.tenant == columns.tenant,
+            PEAKS.c.query_id == columns.query_id,
+            PEAKS.c.collection == columns.collection,
+            PEAKS.c.generator == columns.generator,
+            PEAKS.c.metric == columns.metric,
+        )
+        query = (
+            select(
+                columns.sequence,
+                columns.id,
+                columns.query_id,
+                columns.collection,
+                columns.retriever,
+                columns.reranker,
+                columns.generator,
+                columns.alpha,
+                columns.observed_at_us,
+                PEAKS.c.utility,
+                *(columns[name] for name in names),
+            )
+            .select_from(OBSERVATIONS.outerjoin(PEAKS, same_query))
+            .where(columns.tenant == tenant, columns.run_id == run_id, columns.sequence > after)
+            .order_by(columns.sequence)
+            .limit(limit)
+        )
+        async with self._database.read() as connection:
+            rows = (await connection.execute(query)).all()
+        page = []
+        for row in rows:
+            sequence, id_, query_id, *configuration, observed_at_us, peak = row[:10]
+            quantities = {name: v for name, v in zip(names, row[10:], strict=True) if v is not None}
+            if peak and "expected_utility" in quantities:
+                quantities[NORMALIZED] = quantities["expected_utility"] / peak
+            page.append(
+                StoredMeasurement(
+                    sequence, id_, query_id, Configuration(*configuration), observed_at_us, quantities
+                )
+            )
+        return page
+
+    async def _scopes(
+        self, tenant: str, kind: _Kind, before: int | None, limit: int
+    ) -> Sequence[ScopeSummary]:
+        mine = and_(SCOPES.c.tenant == tenant, SCOPES.c.kind == kind)
+        async with self._database.read() as connection:
+            # Ids count over all tenants, so a scope's number is its place among those of its tenant.
+            end = await connection.scalar(select(func.count()).select_from(SCOPES).where(mine)) or 0
+            if before is not None:
+                end = min(end, max(0, before - 1))
+            begin = max(0, end - limit)
+            query = select(SCOPES).where(mine).order_by(SCOPES.c.id).offset(begin).limit(end - begin)
+            rows = (await connection.execute(query)).all()
+            return [
+                ScopeSummary(
+                    begin + place + 1,
+                    row.key if kind is _Kind.RUN else Configuration(*json.loads(row.key)),
+                    row.num_observations,
+                    row.started_at_us,
+                    row.updated_at_us,
+                )
+                for place, row in reversed(list(enumerate(rows)))
+            ]
+
+    async def _insert_observations(
+        self, connection: AsyncConnection, batch: Sequence[_Item], now_us: int
+    ) -> set[tuple[str, str]]:
+        """Insert new observations and return their tenants and ids; the database decides between writers."""
+        empty = dict.fromkeys(CONVERSATION)
+        rows = [
+            {
+                "tenant": observation.tenant,
+                "id": observation.id,
+                "run_id": observation.run_id,
+                "query_id": observation.query_id,
+                "observed_at_us": observation.observed_at_us,
+                "stored_at_us": now_us,
+                "collection": observation.configuration.collection,
+                "retriever": observation.configuration.retriever,
+                "reranker": observation.configuration.reranker,
+                "generator": observation.configuration.generator,
+                "alpha": observation.configuration.alpha,
+                "metric": observation.labels.metric.value,
+                "num_rankings": measurement.num_rankings,
+                "num_unanswered": measurement.num_unanswered,
+                **empty,
+                **measurement.quantities,
+                "payload": observation.payload,
+            }
+            for observation, measurement in batch
+        ]
+        statement = self._database.insert(OBSERVATIONS).on_conflict_do_nothing(
+            index_elements=["tenant", "id"]
+        )
+        columns = OBSERVATIONS.c
+        found = await connection.execute(statement.returning(columns.tenant, columns.id), rows)
+        return {(tenant, id_) for tenant, id_ in found}
+
+    async def _aggregate(
+        self, connection: AsyncConnection, items: Sequence[_Item], changes: _Changes, now_us: int
+    ) -> set[int]:
+        """Update the aggregates, and return the ids of scopes with segments compacted for this minute."""
+        peak_ids = await self._raise_peaks(connection, changes.peaks)
+        written = await self._touch_scopes(connection, items, changes.scopes)
+        if changes.conversations:
+            configurations = {key: id_ for key, (id_, _) in written.items()}
+            await self._replace_conversations(connection, changes.conversations, configurations)
+        await sql_usage.add(connection, self._database, _added(items, changes.scopes, written))
+        rows = await asyncio.to_thread(_segments, items, changes.scopes, peak_ids, written)
+        await sql_segments.add(connection, rows)
+
+        now_minute = minute(now_us)
+        if now_minute != self._compacted_minute:
+            self._compacted_minute = now_minute
+            self._compacted.clear()
+        piled = {
+            id_
+            for key, (id_, last) in written.items()
+            if last // sql_segments.FAN > (last - len(changes.scopes[key])) // sql_segments.FAN
+        }
+        due = piled | {id_ for id_, _ in written.values() if id_ not in self._compacted}
+        if due:
+            await sql_segments.compact(connection, due, now_us)
+        return due
+
+    async def _raise_peaks(
+        self, connection: AsyncConnection, peaks: Mapping[_Peak, float]
+    ) -> dict[_Peak, str]:
+        if not peaks:
+            return {}
+        statement = self._database.insert(PEAKS)
+        new, old = statement.excluded, PEAKS.c
+        rows = await connection.execute(
+            statement.on_conflict_do_update(
+                index_elements=list(_Peak._fields),
+                set_={"utility": case((new.utility > old.utility, new.utility), else_=old.utility)},
+            ).returning(PEAKS.c.id, *(PEAKS.c[name] for name in _Peak._fields)),
+            [{**peak._asdict(), "utility": peaks[peak]} for peak in peaks],
+        )
+        return {_Peak(*peak): str(id_) for id_, *peak in rows}
+
+    async def _touch_scopes(
+        self,
+        connection: AsyncConnection,
+        items: Sequence[_Item],
+        scopes: Mapping[_ScopeKey, Mapping[Bucket, Sequence[int]]],
+    ) -> dict[_ScopeKey, tuple[int, int]]:
+        """Count new observations and segments; return each scope's id and last segment number."""
+        rows = []
+        for scope, buckets in scopes.items():
+            times = [items[place][0].observed_at_us for places in buckets.values() for place in places]
+            rows.append(
+                {
+                    **scope._asdict(),
+                    "num_observations": len(times),
+                    "started_at_us": min(times),
+                    "updated_at_us": max(times),
+                    "num_segments": len(buckets),
+                }
+            )
+        statement = self._database.insert(SCOPES)
+        new, old = statement.excluded, SCOPES.c
+        found = await connection.execute(
+            statement.on_conflict_do_update(
+                index_elements=list(_ScopeKey._fields),
+                set_={
+                    "num_observations": old.num_observations + new.num_observations,
+                    "started_at_us": case(
+                        (new.started_at_us < old.started_at_us, new.started_at_us), else_=old.started_at_us
+                    ),
+                    "updated_at_us": case(
+                        (new.updated_at_us > old.updated_at_us, new.updated_at_us), else_=old.updated_at_us
+                    ),
+                    "num_segments": old.num_segments + new.num_segments,
+                },
+            ).returning(*(SCOPES.c[name] for name in (*_ScopeKey._fields, "id", "num_segments"))),
+            rows,
+        )
+        return {_ScopeKey(*scope): (id_, segments) for *scope, id_, segments in found}
+
+    async def _replace_conversations(
+        self,
+        connection: AsyncConnection,
+        conversations: Mapping[_ConversationKey, _Item],
+        scope_ids: Mapping[_ScopeKey, int],
+    ) -> None:
+        statement = self._database.insert(CONVERSATIONS)
+        new, old = statement.excluded, CONVERSATIONS.c
+        replaced = ["configuration_id", "observed_at_us", "observation_id", *CONVERSATION]
+        await connection.execute(
+            statement.on_conflict_do_update(
+                index_elements=list(_ConversationKey._fields),
+                set_={name: new[name] for name in replaced},
+                where=or_(
+                    new.observed_at_us > old.observed_at_us,
+                    and_(new.observed_at_us == old.observed_at_us, new.observation_id > old.observation_id),
+                ),
+            ),
+            [
+                {
+                    **key._asdict(),
+                    "configuration_id": scope_ids[_scope_key(key.tenant, observation.configuration)],
+                    "observed_at_us": observation.observed_at_us,
+                    "observation_id": observation.id,
+                    **{name: measurement.quantities[name] for name in CONVERSATION},
+                }
+                for key, (observation, measurement) in conversations.items()
+            ],
+        )
+
+
+def _entry(observation: Observation) -> sql_usage.Entry:
+    configuration = _scope_key(observation.tenant, observation.configuration).key
+    return sql_usage.Entry(observation, observation.run_id, configuration)
+
+
+def _added(
+    items: Sequence[_Item],
+    scopes: Mapping[_ScopeKey, Mapping[Bucket, Sequence[int]]],
+    written: Mapping[_ScopeKey, tuple[int, int]],
+) -> Mapping[str, Counter[str]]:
+    """Return what the tenants of new observations keep more, by column."""
+    added: dict[str, Counter[str]] = defaultdict(Counter)
+    for observation, _ in items:
+        added[observation.tenant]["num_bytes"] += _entry(observation).size
+    for key, (_, segments) in written.items():
+        if segments == len(scopes[key]):  # all of its segments are of this batch: it is new
+            added[key.tenant]["num_runs" if key.kind == _Kind.RUN else "num_configurations"] += 1
+    return added
+
+
+def _changes(items: Sequence[_Item], now_us: int) -> _Changes:
+    peaks: dict[_Peak, float] = {}
+    conversations: dict[_ConversationKey, _Item] = {}
+    scopes: dict[_ScopeKey, dict[Bucket, list[int]]] = defaultdict(lambda: defaultdict(list))
+    for place, item in enumerate(items):
+        observation, measurement = item
+        at = bucket(observation.observed_at_us, now_us)
+        scopes[_scope_key(observation.tenant, observation.run_id)][at].append(place)
+        scopes[_scope_key(observation.tenant, observation.configuration)][at].append(place)
+        if measurement.largest_utility is not None:
+            peak = _peak(observation)
+            peaks[peak] = max(peaks.get(peak, 0.0), measurement.largest_utility)
+        if observation.conversation is not None:
+            key = _ConversationKey(observation.tenant, observation.run_id, observation.conversation.id)
+            if key not in conversations or _order(conversations[key][0]) < _order(observation):
+                conversations[key] = item
+    return _Changes(peaks, conversations, scopes)
+
+
+def _segments(
+    items: Sequence[_Item],
+    scopes: Mapping[_ScopeKey, Mapping[Bucket, Sequence[int]]],
+    peak_ids: Mapping[_Peak, str],
+    written: Mapping[_ScopeKey, tuple[int, int]],
+) -> list[dict[str, Any]]:
+    packed: dict[tuple[int, ...], bytes] = {}  # a run and its configuration often have the same observations
+    rows = []
+    for key, buckets in scopes.items():
+        scope_id, last = written[key]
+        for number, (at, places) in enumerate(buckets.items()):
+            which = tuple(places)
+            if which not in packed:
+                part = [(*items[place], peak_ids.get(_peak(items[place][0]))) for place in places]
+                packed[which] = Aggregate.of(part).pack()
+            rows.append(
+                {
+                    "scope_id": scope_id,
+                    "sequence": last - number,
+                    "span": at.span,
+                    "start": at.start,
+                    "state": packed[which],
+                }
+            )
+    return rows
+
+
+def _order(observation: Observation) -> tuple[int, str]:
+    return observation.observed_at_us, observation.id
+
+
+def _peak(observation: Observation) -> _Peak:
+    configuration = observation.configuration
+    return _Peak(
+        observation.tenant,
+        observation.query_id,
+        configuration.collection,
+        configuration.generator,
+        observation.labels.metric.value,
+    )
+
+
+def _scope_key(tenant: str, scope: Scope) -> _ScopeKey:
+    if isinstance(scope, str):
+        return _ScopeKey(tenant, _Kind.RUN, scope)
+    alpha = None if scope.alpha is None else float(scope.alpha) + 0.0  # -0.0 is 0.0
+    fields = [scope.collection, scope.retriever, scope.reranker, scope.generator, alpha]
+    key = json.dumps(fields, ensure_ascii=False, separators=(",", ":"))
+    return _ScopeKey(tenant, _Kind.CONFIGURATION, key)
+
+
+async def _peaks(connection: AsyncConnection, keys: Sequence[str]) -> dict[str, float]:
+    peaks: dict[str, float] = {}
+    for part in chunks(keys):
+        ids = [int(key) for key in part]
+        for id_, utility in await connection.execute(
+            select(PEAKS.c.id, PEAKS.c.utility).where(PEAKS.c.id.in_(ids))
+        ):
+            peaks[str(id_)] = utility
+    return peaks
+
+
+async def _conversations(connection: AsyncConnection, of_scope: ColumnElement[bool]) -> dict[str, Moments]:
+    """Return moments over conversations, in two passes, as a sum of squares would lose digits."""
+    columns = [CONVERSATIONS.c[name] for name in CONVERSATION]
+    counted = [f(column) for column in columns for f in (func.count, func.avg)]
+    first = (await connection.execute(select(*counted, func.count()).where(of_scope))).one()
+    total = first[-1]
+    means = {name: first[2 * i + 1] or 0.0 for i, name in enumerate(CONVERSATION)}
+    second = (
+        await connection.execute(
+            select(*(func.sum((c - means[c.name]) * (c - means[c.name])) for c in columns)).where(of_scope)
+        )
+    ).one()
+    return {
+        name: Moments(first[2 * i], total - first[2 * i], float(means[name]), float(second[i] or 0.0))
+        for i, name in enumerate(CONVERSATION)
+    }

@@ -1,0 +1,143 @@
+"""The evaluator's engine: it stores observations and reports on them."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from typing import Final
+
+import grpc
+
+from evenmesh.wire.errors import MeshError, NotFound
+from evenmesh_evaluator.domain import (
+    Measurement,
+    Observation,
+    RunReport,
+    Scope,
+    ScopeSummary,
+    StoredMeasurement,
+    Window,
+)
+from evenmesh_evaluator.ports import ObservationStore
+from evenmesh_evaluator.reports.summary import report
+from evenmesh_kit.compute.batching import MicroBatcher
+
+MAX_NAMES: Final = 100
+"""Most providers, and most passages, in a report."""
+
+TENANT_FULL: Final = "TENANT_FULL"
+"""Reason of observations that are more than their tenant may keep."""
+_PAGE: Final = 500  # measurements read at a time
+
+
+class Evaluator:
+    """Stores observations and reports on them.
+
+    Observations that wait together share one transaction: while one batch is written, the next collects.
+    Under load many observations share the cost of a durable commit; without load none waits.
+
+    Args:
+        store: stores observations and aggregates.
+        commit_size: most observations in one transaction, [1, inf).
+    """
+
+    def __init__(self, store: ObservationStore, *, commit_size: int) -> None:
+        self._store = store
+        self._commits: MicroBatcher[tuple[Observation, Measurement], bool | None] = MicroBatcher(
+            store.append, max_size=commit_size, max_delay_s=0.0
+        )
+
+    async def observe(self, observation: Observation, measurement: Measurement) -> bool:
+        """Store one observation; it is durable when this returns.
+
+        Returns whether it is new: an id that was stored before changes nothing.
+
+        Raises:
+            MeshError: RESOURCE_EXHAUSTED, ``TENANT_FULL``: the tenant keeps as much as it may.
+            Unavailable: the store cannot be written; the caller may send the observation again.
+        """
+        new = await self._commits.submit((observation, measurement))
+        if new is None:
+            raise MeshError(
+                grpc.StatusCode.RESOURCE_EXHAUSTED,
+                TENANT_FULL,
+                "the tenant keeps as many bytes, runs or configurations as it may: use fewer runs and "
+                "configurations, or have the operator raise EVENMESH_EVALUATOR_TENANT_MB, …_TENANT_RUNS or "
+                "…_TENANT_CONFIGURATIONS",
+            )
+        return new
+
+    async def report(self, tenant: str, scope: Scope, window: Window = Window.ALL) -> RunReport:
+        """Return the report of a tenant's run or configuration so far.
+
+        Raises:
+            NotFound: it has no observations.
+            Unavailable: the store cannot be read now.
+        """
+        totals = await self._store.totals(tenant, scope, window)
+        if totals is None:
+            if isinstance(scope, str):
+                raise _no_run(scope)
+            raise NotFound(
+                "configuration", "it has no observations; ListConfigurations lists those that have"
+            )
+        return await asyncio.to_thread(report, scope, window, totals, max_names=MAX_NAMES)
+
+    async def runs(
+        self, tenant: str, *, before: int | None, limit: int
+    ) -> tuple[Sequence[ScopeSummary], int | None]:
+        """Return up to ``limit`` runs of a tenant, newest first, and the ``before`` of the next page.
+
+        Pages never repeat or skip a run, whatever is observed meanwhile: runs are ordered by their beginning.
+
+        Raises:
+            Unavailable: the store cannot be read now.
+        """
+        return await _paged(self._store.runs, tenant, before, limit)
+
+    async def configurations(
+        self, tenant: str, *, before: int | None, limit: int
+    ) -> tuple[Sequence[ScopeSummary], int | None]:
+        """Return up to ``limit`` configurations of a tenant, as :meth:`runs` does.
+
+        Raises:
+            Unavailable: the store cannot be read now.
+        """
+        return await _paged(self._store.configurations, tenant, before, limit)
+
+    async def measurements(self, tenant: str, run_id: str) -> AsyncIterator[StoredMeasurement]:
+        """Yield the measurements of a tenant's run in the order of storing, page by page from the store.
+
+        Observations that arrive meanwhile may or may not be included.
+
+        Raises:
+            NotFound: the run has no observations.
+            Unavailable: the store cannot be read now.
+        """
+        after = -1
+        while page := await self._store.measurements(tenant, run_id, after=after, limit=_PAGE):
+            for one in page:
+                yield one
+            after = page[-1].sequence
+        if after < 0:
+            raise _no_run(run_id)
+
+    async def close(self) -> None:
+        """Store pending observations."""
+        await self._commits.close()
+
+
+def _no_run(run_id: str) -> NotFound:
+    return NotFound("run_id", f"there is no run {run_id!r}; ListRuns lists all runs")
+
+
+_Listing = Callable[..., Awaitable[Sequence[ScopeSummary]]]
+
+
+async def _paged(
+    listing: _Listing, tenant: str, before: int | None, limit: int
+) -> tuple[Sequence[ScopeSummary], int | None]:
+    page = await listing(tenant, before=before, limit=limit + 1)
+    if len(page) <= limit:
+        return page, None
+    return page[:limit], page[limit - 1].sequence

@@ -1,0 +1,1 @@
+"""Observations: read, measure, store, acknowledge."""

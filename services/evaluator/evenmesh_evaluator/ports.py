@@ -1,0 +1,54 @@
+"""The store that the evaluator's engine needs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+from evenmesh_evaluator.domain import Measurement, Observation, Scope, ScopeSummary, StoredMeasurement, Window
+from evenmesh_evaluator.reports.summary import Totals
+
+
+class ObservationStore(Protocol):
+    """Stores observations, and the running aggregates of every run and configuration of a tenant.
+
+    Tenants are isolated: no observation of one changes or reveals anything to another.
+
+    Every method raises ``evenmesh.wire.errors.Unavailable`` when the store cannot work now, with a reason:
+    ``STORE_FULL``, ``STORE_READ_ONLY``, ``STORE_LOCKED`` or ``STORE_UNAVAILABLE``.
+    """
+
+    async def open(self) -> None:
+        """Make the store ready, creating it where it does not exist."""
+
+    async def close(self) -> None:
+        """Close the store; call nothing else afterwards."""
+
+    async def append(self, batch: Sequence[tuple[Observation, Measurement]]) -> Sequence[bool | None]:
+        """Store a batch in one transaction, all of it or nothing; it is durable when this returns.
+
+        Returns for each observation whether it is new; None for one that is more than its tenant may keep,
+        which is not stored. One whose id was stored before, or comes earlier in the batch, changes nothing
+        and is not new. The same transaction updates the aggregates, at a cost that does not depend on the
+        number of earlier observations.
+        """
+
+    async def totals(self, tenant: str, scope: Scope, window: Window) -> Totals | None:
+        """Return the totals of a tenant's run or configuration in a window; None if nothing was ever stored.
+
+        Of a conversation only the latest observation counts, in whichever batch it came.
+        """
+
+    async def runs(self, tenant: str, *, before: int | None, limit: int) -> Sequence[ScopeSummary]:
+        """Return up to ``limit`` runs of a tenant, newest first, with a sequence below ``before``."""
+
+    async def configurations(self, tenant: str, *, before: int | None, limit: int) -> Sequence[ScopeSummary]:
+        """Return up to ``limit`` configurations of a tenant, as :meth:`runs` does."""
+
+    async def measurements(
+        self, tenant: str, run_id: str, *, after: int, limit: int
+    ) -> Sequence[StoredMeasurement]:
+        """Return up to ``limit`` measurements of a run, in the order of storing, with a sequence > ``after``.
+
+        Normalised expected utility is relative to the current u_max.
+        """

@@ -1,0 +1,1 @@
+"""Reports of observations: mergeable aggregates, windows, summaries."""

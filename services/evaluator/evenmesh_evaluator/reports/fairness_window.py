@@ -1,0 +1,201 @@
+"""Fairness over a sliding window, by configuration, updated with each observation.
+
+A window is a ring of time buckets, each with sums by configuration; a read adds up the buckets in the window.
+Memory is bounded whatever names callers send: past a number of configurations and providers for each bucket,
+:data:`OTHER` collects the rest.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import defaultdict
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from functools import lru_cache
+from typing import Final
+
+from evenmesh_evaluator.domain import Configuration, Measurement, Observation
+
+QUANTITIES: Final = ("ee_d", "ee_d_norm", "ee_r", "ee_r_norm", "expected_utility", "vote_agreement")
+"""Quantities that are averaged."""
+OTHER: Final = "(other)"
+"""Name of everything past the limits."""
+
+_BUCKETS: Final = 60
+_MOST_SERIES: Final = 200
+_MOST_PROVIDERS: Final = 1_000
+_LONGEST_LABEL: Final = 100
+_FRESH_S: Final = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class Series:
+    """A configuration of a tenant as metric labels; ``alpha`` is empty for deterministic rankings."""
+
+    tenant: str
+    collection: str
+    retriever: str
+    reranker: str
+    generator: str
+    alpha: str
+
+    @staticmethod
+    @lru_cache(maxsize=1024)
+    def of(tenant: str, configuration: Configuration) -> Series:
+        """Return the labels of a configuration; long names, such as expressions, are cut."""
+        alpha = "" if configuration.alpha is None else format(configuration.alpha, "g")
+        return Series(
+            tenant=tenant,
+            collection=configuration.collection[:_LONGEST_LABEL],
+            retriever=configuration.retriever[:_LONGEST_LABEL],
+            reranker=configuration.reranker[:_LONGEST_LABEL],
+            generator=configuration.generator[:_LONGEST_LABEL],
+            alpha=alpha,
+        )
+
+
+REST: Final = Series(OTHER, OTHER, OTHER, OTHER, OTHER, OTHER)
+"""Labels of all configurations past the limit."""
+
+
+@dataclass(slots=True)
+class Fairness:
+    """Sums over observations: quantities, how often each was defined, and exposure by known provider."""
+
+    num_observations: int = 0
+    sums: dict[str, float] = field(default_factory=dict)
+    counts: dict[str, int] = field(default_factory=dict)
+    providers: dict[str, float] = field(default_factory=dict)
+
+    def add(self, measurement: Measurement) -> None:
+        """Add one observation."""
+        self.num_observations += 1
+        for name in QUANTITIES:
+            value = measurement.quantities.get(name)
+            if value is not None:
+                self.sums[name] = self.sums.get(name, 0.0) + value
+                self.counts[name] = self.counts.get(name, 0) + 1
+        if measurement.providers is not None:
+            exposures = measurement.providers.exposure.tolist()
+            self._expose(zip(measurement.providers.names, exposures, strict=True))
+
+    def merge(self, other: Fairness) -> None:
+        """Add the observations of another."""
+        self.num_observations += other.num_observations
+        for name, value in other.sums.items():
+            self.sums[name] = self.sums.get(name, 0.0) + value
+            self.counts[name] = self.counts.get(name, 0) + other.counts[name]
+        self._expose(other.providers.items())
+
+    def mean(self, quantity: str) -> float | None:
+        """Return the mean of a quantity over the observations that define it; None without any."""
+        count = self.counts.get(quantity)
+        return self.sums[quantity] / count if count else None
+
+    @property
+    def exposure_ratio(self) -> float | None:
+        """Smallest over largest exposure of the providers that had a candidate, [0, 1]; 1 is even.
+
+        None with fewer than two known providers, or where none was shown.
+        """
+        known = [exposure for name, exposure in self.providers.items() if name != OTHER]
+        most = max(known, default=0.0)
+        return min(known) / most if len(known) > 1 and most > 0 else None
+
+    def _expose(self, exposures: Iterable[tuple[str, float]]) -> None:
+        mine = self.providers
+        for name, exposure in exposures:
+            if not name:
+                continue
+            if name not in mine and len(mine) >= _MOST_PROVIDERS:
+                name = OTHER
+            mine[name] = mine.get(name, 0.0) + exposure
+
+
+@dataclass(frozen=True, slots=True)
+class Share:
+    """The share of one provider in a collection's exposure of known providers, [0, 1]."""
+
+    tenant: str
+    collection: str
+    provider: str
+    share: float
+
+
+class FairnessWindow:
+    """Fairness of the observations of the last ``window_s`` seconds, to a sixtieth of it.
+
+    For one writer thread and any number of readers.
+
+    Args:
+        window_s: length of the window. Seconds, (0, inf).
+        series: most configurations by name (the most observed), and most providers (the most exposed).
+        clock: current time. Seconds since 1970.
+    """
+
+    def __init__(self, window_s: float, *, series: int, clock: Callable[[], float] = time.time) -> None:
+        self._step_s = window_s / _BUCKETS
+        self._series = series
+        self._clock = clock
+        self._buckets: dict[int, dict[Series, Fairness]] = {}
+        self._lock = threading.Lock()
+        self._latest: dict[Series, Fairness] = {}
+        self._read_at = float("-inf")
+
+    def add(self, observation: Observation, measurement: Measurement) -> None:
+        """Add an observation at its own time; one older than the window is ignored."""
+        now = int(self._clock() / self._step_s)
+        at = min(int(observation.observed_at_us / 1e6 / self._step_s), now)
+        if at <= now - _BUCKETS:
+            return
+        key = Series.of(observation.tenant, observation.configuration)
+        with self._lock:
+            bucket = self._buckets.get(at)
+            if bucket is None:
+                bucket = self._buckets[at] = {}
+                for old in [one for one in self._buckets if one <= now - _BUCKETS]:
+                    del self._buckets[old]
+            if key not in bucket and len(bucket) >= _MOST_SERIES:
+                key = REST
+            bucket.setdefault(key, Fairness()).add(measurement)
+
+    def read(self) -> dict[Series, Fairness]:
+        """Return the window by configuration: the ``series`` most observed, and the rest as one.
+
+        A result of the last second is reused, so that the metrics of one scrape agree.
+        """
+        now_s = self._clock()
+        if 0 <= now_s - self._read_at < _FRESH_S:
+            return self._latest
+        oldest = int(now_s / self._step_s) - _BUCKETS
+        whole: dict[Series, Fairness] = {}
+        for at in tuple(self._buckets):
+            with self._lock:  # for one bucket at a time, so that `add` waits less
+                for key, one in self._buckets.get(at, {}).items() if at > oldest else ():
+                    whole.setdefault(key, Fairness()).merge(one)
+        most = sorted(whole, key=lambda one: (one == REST, -whole[one].num_observations, repr(one)))
+        latest = {key: whole[key] for key in most[: self._series]}
+        for key in most[self._series :]:
+            latest.setdefault(REST, Fairness()).merge(whole[key])
+        self._latest, self._read_at = latest, now_s
+        return latest
+
+    def shares(self) -> list[Share]:
+        """Return shares by collection and provider: the ``series`` largest, and each collection's rest."""
+        exposures: defaultdict[tuple[str, str, str], float] = defaultdict(float)
+        for key, one in self.read().items():
+            for provider, exposure in one.providers.items():
+                exposures[key.tenant, key.collection, provider] += exposure
+        totals: defaultdict[tuple[str, str], float] = defaultdict(float)
+        for (tenant, collection, _), exposure in exposures.items():
+            totals[tenant, collection] += exposure
+        named = sorted((key for key in exposures if key[2] != OTHER), key=lambda key: (-exposures[key], key))[
+            : self._series
+        ]
+        shares = [Share(*key, exposures[key] / totals[key[:2]]) for key in named if totals[key[:2]] > 0]
+        rest = {key: 1.0 for key, total in totals.items() if total > 0}
+        for share in shares:
+            rest[share.tenant, share.collection] -= share.share
+        shares += [Share(*key, OTHER, left) for key, left in rest.items() if left > 1e-9]
+        return shares

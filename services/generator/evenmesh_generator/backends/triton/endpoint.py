@@ -1,0 +1,140 @@
+"""One model of a Triton server: its running requests, and whether it is up."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from typing import Any, TypeVar, cast
+
+from evenmesh.wire.deadline import Deadline
+from evenmesh.wire.errors import DeadlineExceeded, MeshError, Unavailable, restored
+from evenmesh_generator.backends.triton.errors import ModelProcessGone, ModelUnavailable, ServerGone
+from evenmesh_generator.ports import Cancellation, Cancelled
+
+T = TypeVar("T")
+
+MARGIN_S = 0.02
+"""What the service keeps of a deadline for its own answer. Seconds."""
+
+
+class _Running:
+    """A running request, in a task of its own."""
+
+    def __init__(self) -> None:
+        self._task = cast("asyncio.Task[Any]", asyncio.current_task())
+        self.ended_with: Exception | None = None
+
+    def end(self, error: Exception) -> None:
+        """End the request with ``error``, wherever it waits."""
+        if self.ended_with is None and not self._task.done():
+            self.ended_with = error
+            self._task.cancel()
+
+
+class ModelEndpoint:
+    """Sends requests to one model of a Triton server while it is available. For one event loop.
+
+    Args:
+        name: Triton's name of the model.
+        slots: places for running requests, shared by all models of the server.
+    """
+
+    def __init__(self, name: str, slots: asyncio.Semaphore) -> None:
+        self.name = name
+        self._slots = slots
+        self._running: set[_Running] = set()
+        self._unavailable: Unavailable | None = None
+        self._responded_at = -float("inf")
+        self.on_failure: Callable[[], object] = lambda: None
+        """Called when a request shows that something is wrong."""
+        self.on_change: Callable[[], object] = lambda: None
+        """Called when the model has gone away or come back."""
+
+    @property
+    def up(self) -> bool:
+        """Return whether requests are sent there."""
+        return self._unavailable is None
+
+    @property
+    def in_flight(self) -> int:
+        """Return the requests that run or wait for a place."""
+        return len(self._running)
+
+    @property
+    def silent_s(self) -> float:
+        """Return the seconds since it last answered anything, (0, inf]."""
+        return time.monotonic() - self._responded_at
+
+    def mark_unavailable(self, why: Unavailable, *, fail_running: bool) -> None:
+        """Refuse requests from now on with ``why``; with ``fail_running``, end running ones too."""
+        changed, self._unavailable = self._unavailable is None, why
+        if fail_running:
+            for running in tuple(self._running):
+                running.end(_copy(why))
+        if changed:
+            self.on_change()
+
+    def record_response(self) -> None:
+        """Record that the model has answered a request, or a part of one."""
+        self._responded_at = time.monotonic()
+
+    def mark_available(self) -> None:
+        """Accept requests again."""
+        if self._unavailable is not None:
+            self._unavailable = None
+            self.on_change()
+
+    async def run(self, work: Callable[[float], Awaitable[T]], cancel: Cancellation) -> T:
+        """Run a request once there is a place for it; the calling task must be the request's own.
+
+        Args:
+            work: sends it, given the seconds it may take.
+
+        Raises:
+            MeshError: the model is away, the deadline has passed, or what the model says.
+            Cancelled: the caller has gone.
+        """
+        cancel.check()
+        if self._unavailable is not None:
+            raise _copy(self._unavailable)
+        loop, running = asyncio.get_running_loop(), _Running()
+
+        def on_cancel() -> None:
+            loop.call_soon_threadsafe(running.end, Cancelled())
+
+        self._running.add(running)
+        try:
+            with cancel.notifying(on_cancel):
+                async with self._place(cancel.deadline):
+                    return await work(cancel.deadline.budget(margin_s=MARGIN_S))
+        except asyncio.CancelledError:
+            if running.ended_with is None:
+                raise
+            raise running.ended_with from None
+        except (ModelProcessGone, ServerGone, ModelUnavailable) as error:
+            self._running.discard(running)
+            # The other requests of a dead process would wait in vain until their deadlines.
+            self.mark_unavailable(error, fail_running=isinstance(error, ModelProcessGone))
+            self.on_failure()
+            raise
+        finally:
+            self._running.discard(running)
+
+    @asynccontextmanager
+    async def _place(self, deadline: Deadline) -> AsyncIterator[None]:
+        try:
+            async with asyncio.timeout(deadline.budget(margin_s=MARGIN_S)):
+                await self._slots.acquire()
+        except TimeoutError:
+            raise DeadlineExceeded("no place at the Triton server came free in time") from None
+        try:
+            yield
+        finally:
+            self._slots.release()
+
+
+def _copy(error: MeshError) -> MeshError:
+    """Return a copy of the error for one more request: a raised one keeps the frames of those before."""
+    return restored(error.code, error.reason, error.message, error.field, error.retry_after_s)

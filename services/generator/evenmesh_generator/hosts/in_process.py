@@ -1,0 +1,101 @@
+"""Run models in this process. Needs ``torch`` and ``transformers``."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import replace
+
+import torch
+from transformers.utils import logging as transformers_logging
+
+from evenmesh.wire.errors import InvalidField, NotFound
+from evenmesh_generator.backends.in_process import InProcessModel
+from evenmesh_generator.ports import HostedModel
+from evenmesh_generator.prompts import TemplateLibrary
+from evenmesh_generator.runtime.assembly import EngineOptions, assemble
+from evenmesh_generator.runtime.engine import LanguageEngine
+from evenmesh_generator.settings import GeneratorSettings, ModelSource
+from evenmesh_kit.compute import model_files as models
+from evenmesh_kit.compute.executors import ComputePool
+from evenmesh_kit.compute.placement import DeviceError
+from evenmesh_kit.settings import SettingsError, variable
+
+
+class InProcessHost:
+    """Loads every model into this process."""
+
+    def __init__(self, settings: GeneratorSettings, templates: TemplateLibrary) -> None:
+        self._settings = settings
+        self._templates = templates
+        self._pool = ComputePool(1, "generator-loading")
+        self._engines: list[LanguageEngine] = []
+
+    async def start(self) -> Sequence[HostedModel]:
+        """Load every model, the default first.
+
+        Raises:
+            SettingsError: a model cannot be had; one line that names the setting.
+        """
+        # Send the library's log lines where every other line goes, and no progress bars.
+        transformers_logging.disable_progress_bar()  # type: ignore[no-untyped-call]
+        transformers_logging.disable_default_handler()
+        transformers_logging.enable_propagation()
+        cores = os.cpu_count() or 1
+        torch.set_num_threads(self._settings.threads or max(1, cores // self._settings.workers))
+        self._engines = await self._pool.run(self._load)
+        interval_s = self._settings.delta_interval_ms / 1000
+        return [InProcessModel(engine, interval_s=interval_s) for engine in self._engines]
+
+    async def stop(self) -> None:
+        """Stop the threads."""
+        for engine in self._engines:
+            engine.close()
+        self._pool.close()
+
+    def _load(self) -> list[LanguageEngine]:
+        sources = {source.name: source for source in self._settings.models}
+        return [
+            self._load_model(sources[name]) if name in sources else self._load_bundled(name)
+            for name in self._settings.names
+        ]
+
+    def _load_bundled(self, name: str) -> LanguageEngine:
+        try:
+            return assemble(name, self._options(), self._templates)
+        except models.ModelError as error:
+            without = variable(self._settings, "bundled")
+            raise SettingsError(f"{error}; {without}=false serves without {name}") from None
+
+    def _load_model(self, source: ModelSource) -> LanguageEngine:
+        settings = self._settings
+        where = f"{variable(settings, 'models')}: model {source.name!r}"
+        options = replace(
+            self._options(),
+            path=source.path,
+            engine=source.engine,
+            template=source.template,
+            instruction=source.instruction,
+        )
+        try:
+            return assemble(source.name, options, self._templates)
+        except DeviceError as error:
+            raise SettingsError(f"{variable(settings, 'device')}={settings.device!r}: {error}") from None
+        except models.DownloadsOffError as error:
+            allow = variable(settings, "allow_download")
+            raise SettingsError(f"{where}: {error}; {allow}=true fetches it") from None
+        except (models.ModelError, NotFound, InvalidField) as error:
+            raise SettingsError(f"{where}: {error}") from None
+
+    def _options(self) -> EngineOptions:
+        settings = self._settings
+        return EngineOptions(
+            device=settings.device,
+            dtype=settings.dtype,
+            max_input_tokens=settings.max_input_tokens,
+            batch_tokens=settings.batch_tokens,
+            max_rows=settings.max_rows,
+            cache_bytes=settings.cache_bytes,
+            workers=settings.workers,
+            allow_download=settings.allow_download,
+        )

@@ -1,0 +1,121 @@
+"""How a question and a passage become the tokens of one pair."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from tokenizers import Tokenizer
+from torch import Tensor
+
+CLS, SEP, PAD = 101, 102, 0
+MAX_QUESTION = 64
+"""Longest question kept, in tokens."""
+MAX_TITLE = 24
+"""Longest title kept, in tokens, the colon after it not counted."""
+
+
+@dataclass(frozen=True)
+class Pair:
+    """Tokens ``[CLS] question [SEP] title: text [SEP]``.
+
+    ``boundary``: index of the first passage token (what precedes has token type 0, the rest 1);
+    ``text_start``: index of the first token of the text; ``text_offset``: which token of the whole
+    text that is (0 unless a window was cut).
+    """
+
+    ids: tuple[int, ...]
+    boundary: int
+    text_start: int
+    text_offset: int
+
+
+@dataclass(frozen=True)
+class Text:
+    """Tokens of a passage's text with the character span of each in the original."""
+
+    ids: tuple[int, ...]
+    offsets: tuple[tuple[int, int], ...]
+
+
+class PairTokenizer:
+    """The base model's lower-casing WordPiece tokenizer, without its truncation and padding."""
+
+    def __init__(self, folder: Path) -> None:
+        self._tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
+        self._tokenizer.no_truncation()
+        self._tokenizer.no_padding()
+        # A passage that holds "[SEP]" has these letters, and does not end where they stand.
+        self._tokenizer.encode_special_tokens = True
+
+    def ids(self, text: str) -> tuple[int, ...]:
+        """Return the word-piece ids of ``text``, without special tokens."""
+        return tuple(self._tokenizer.encode(text, add_special_tokens=False).ids)
+
+    def many_ids(self, texts: Sequence[str]) -> list[tuple[int, ...]]:
+        """Return the word-piece ids of many texts, in parallel."""
+        return [tuple(e.ids) for e in self._tokenizer.encode_batch(list(texts), add_special_tokens=False)]
+
+    def text(self, text: str) -> Text:
+        """Return the word-piece ids of ``text`` and where each lies in it."""
+        encoding = self._tokenizer.encode(text, add_special_tokens=False)
+        return Text(tuple(encoding.ids), tuple(encoding.offsets))
+
+    def piece(self, token: int) -> str:
+        """Return the word piece of ``token``, ``##`` before one that continues a word; empty for a special
+        token.
+        """
+        piece = self._tokenizer.id_to_token(token)
+        return "" if piece is None or (piece.startswith("[") and len(piece) > 1) else str(piece)
+
+    def decode(self, ids: Sequence[int]) -> str:
+        """Return the text of ``ids``: lower case, word pieces joined, special tokens left out."""
+        return str(self._tokenizer.decode(list(ids), skip_special_tokens=True))
+
+    def title_ids(self, title: str) -> tuple[int, ...]:
+        """Return the ids of ``title`` and a colon; empty for an empty title."""
+        ids = self.ids(title)[:MAX_TITLE]
+        return ids + self.ids(":") if ids else ()
+
+
+def room(question_ids: Sequence[int], title_ids: Sequence[int], limit: int) -> int:
+    """Return how many text tokens fit a pair of at most ``limit`` tokens (at least 1)."""
+    return max(1, limit - 3 - min(len(question_ids), MAX_QUESTION) - len(title_ids))
+
+
+def pair(
+    question_ids: Sequence[int],
+    title_ids: Sequence[int],
+    text_ids: Sequence[int],
+    *,
+    limit: int,
+    start: int = 0,
+) -> Pair:
+    """Lay out one pair of at most ``limit`` tokens, the text cut to a window from token ``start``."""
+    question = tuple(question_ids[:MAX_QUESTION])
+    window = tuple(text_ids[start : start + room(question_ids, title_ids, limit)])
+    head = (CLS, *question, SEP)
+    return Pair((*head, *title_ids, *window, SEP), len(head), len(head) + len(title_ids), start)
+
+
+def in_one_text(passages: Sequence[tuple[str, str]]) -> str:
+    """Return the titles and texts of passages, best first, as one text.
+
+    ``context 1: {doc1} … context k: {dock}``, a document being its title and text: what follows the input in
+    in-prompt augmentation (Salemi and Zamani, 2025, section 5.1).
+    """
+    documents = (" ".join(filter(None, one)) for one in passages)
+    return " ".join(f"context {place}: {document}" for place, document in enumerate(documents, start=1))
+
+
+def pad_pairs(pairs: Sequence[Pair]) -> tuple[Tensor, Tensor, Tensor]:
+    """Return the ids, mask (1 on tokens) and token types of ``pairs``, each [N, L] with L the longest."""
+    length = max(len(p.ids) for p in pairs)
+    input_ids = torch.full((len(pairs), length), PAD)
+    mask = torch.zeros_like(input_ids)
+    types = torch.zeros_like(input_ids)
+    for row, p in enumerate(pairs):
+        input_ids[row, : len(p.ids)] = torch.tensor(p.ids)
+        mask[row, : len(p.ids)] = 1
+        types[row, p.boundary : len(p.ids)] = 1
+    return input_ids, mask, types

@@ -1,0 +1,1 @@
+"""Token selection: greedy, sampled and beam search, under a model's own rules."""

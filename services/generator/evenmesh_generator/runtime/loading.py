@@ -1,0 +1,80 @@
+"""Loading transformers models from a folder: safetensors only, and no code of theirs."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError
+from transformers import (
+    AutoConfig,
+    AutoModelForCausalLM,
+    AutoModelForSeq2SeqLM,
+    AutoTokenizer,
+    GenerationConfig,
+    PreTrainedModel,
+    PreTrainedTokenizerBase,
+)
+
+from evenmesh_kit.compute.model_files import ModelError, one_line
+from evenmesh_kit.compute.placement import LOADING, Placement
+
+
+def model_type(folder: Path) -> str:
+    """Return the ``model_type`` in the configuration in ``folder``.
+
+    Raises:
+        ModelError: there is no configuration.
+    """
+    try:
+        return str(json.loads((folder / "config.json").read_text(encoding="utf-8"))["model_type"])
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise ModelError(f"{folder} has no usable config.json: {one_line(error)}") from None
+
+
+def load(folder: Path, placement: Placement) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
+    """Load the model, ready to compute, and its tokenizer.
+
+    Raises:
+        ModelError: weights or tokenizer are missing or do not fit the configuration, or the architecture
+            would need code of its own.
+    """
+    if not any(folder.glob("*.safetensors")):
+        raise ModelError(f"{folder} has no *.safetensors weights; other formats are not loaded")
+    try:
+        config = AutoConfig.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
+        auto: Any = AutoModelForSeq2SeqLM if config.is_encoder_decoder else AutoModelForCausalLM
+        tokenizer = AutoTokenizer.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
+        with LOADING:
+            model = auto.from_pretrained(
+                folder,
+                config=config,
+                dtype=placement.dtype,
+                local_files_only=True,
+                trust_remote_code=False,
+                use_safetensors=True,
+            )
+    except (OSError, ValueError, KeyError, RuntimeError, ImportError, SafetensorError) as error:
+        raise ModelError(f"{folder} cannot be loaded: {one_line(error)}") from None
+    return model.to(placement.device).eval(), tokenizer
+
+
+def shape(folder: Path) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
+    """Load the model without weights, with its generation settings, and its tokenizer.
+
+    Raises:
+        ModelError: as :func:`load`.
+    """
+    try:
+        config = AutoConfig.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
+        auto: Any = AutoModelForSeq2SeqLM if config.is_encoder_decoder else AutoModelForCausalLM
+        tokenizer = AutoTokenizer.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
+        with torch.device("meta"):
+            model = auto.from_config(config)
+        if (folder / "generation_config.json").is_file():
+            model.generation_config = GenerationConfig.from_pretrained(folder, local_files_only=True)
+    except (OSError, ValueError, KeyError, RuntimeError, ImportError) as error:
+        raise ModelError(f"{folder} cannot be loaded: {one_line(error)}") from None
+    return model, tokenizer

@@ -1,0 +1,1 @@
+"""Networks that the decoding loop computes with, one per kind of model, and their batches."""

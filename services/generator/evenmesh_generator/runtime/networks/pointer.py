@@ -1,0 +1,317 @@
+"""The pointer model in the running batch.
+
+The same arithmetic as :mod:`evenmesh_generator.pointer.modeling`, one token at a time and for many requests
+together: what depends on the source alone (cross-attention keys and values, copy keys, each token's share in
+the gate) is computed once per passage and kept; beams read one source; and the mixture touches only those
+entries of the vocabulary that the source holds.
+
+Shapes: N rows, R requests of w rows in a source group, S source tokens, H hidden, A heads, D head size,
+V vocabulary.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, cast
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from evenmesh_generator.pointer.modeling import PointerForConditionalGeneration, apply_abstention_bias
+from evenmesh_generator.pointer.tokenization import PAD
+from evenmesh_generator.runtime.networks.encodings import EncodingStore, content_key
+from evenmesh_generator.runtime.networks.prefills import EncoderPrefill, hand_out, next_rows
+from evenmesh_generator.runtime.networks.protocol import DecoderStart, Footprint, Part, Prefill, Prompt
+from evenmesh_generator.runtime.networks.sources import STATES, SourcedRows, SourceGroup
+from evenmesh_kit.compute.lengths import by_length
+
+_COPY, _GATE, _IDS = "copy", "gate", "ids"
+_TINY = torch.finfo(torch.float32).tiny
+
+
+_ROWS_AT_ONCE = 8
+"""Rows of the vocabulary that fit a core's own cache: a megabyte at 30,000 words."""
+
+
+@dataclass(frozen=True)
+class _Copy:
+    """What some rows copy.
+
+    ``rows`` [M] of the batch; ``spread`` [M, S] the source's tokens, ``probs`` [M, S] their probabilities;
+    ``gate`` [M], whose sigmoid is the weight of copying.
+    """
+
+    rows: Tensor
+    spread: Tensor
+    probs: Tensor
+    gate: Tensor
+
+
+@dataclass(frozen=True)
+class _Linear:
+    """A projection in the type it is computed in."""
+
+    weight: Tensor
+    bias: Tensor
+
+    @classmethod
+    def of(cls, dtype: torch.dtype, *modules: Any) -> _Linear:
+        """Return one projection of several side by side."""
+        return cls(
+            torch.cat([one.weight.detach() for one in modules]).to(dtype),
+            torch.cat([one.bias.detach() for one in modules]).to(dtype),
+        )
+
+    def __call__(self, hidden: Tensor) -> Tensor:
+        return functional.linear(hidden, self.weight, self.bias)
+
+
+@dataclass(frozen=True)
+class _Norm:
+    """A layer normalisation."""
+
+    weight: Tensor
+    bias: Tensor
+    eps: float
+
+    @classmethod
+    def of(cls, dtype: torch.dtype, module: Any) -> _Norm:
+        return cls(module.weight.detach().to(dtype), module.bias.detach().to(dtype), module.eps)
+
+    def __call__(self, hidden: Tensor) -> Tensor:
+        return functional.layer_norm(hidden, self.weight.shape, self.weight, self.bias, self.eps)
+
+
+class _Layer:
+    """One decoder layer's weights."""
+
+    def __init__(self, layer: Any, dtype: torch.dtype) -> None:
+        own, cross = layer.attention, layer.crossattention
+        self.projected = _Linear.of(dtype, own.self.query, own.self.key, own.self.value)
+        self.own_out = _Linear.of(dtype, own.output.dense)
+        self.own_norm = _Norm.of(dtype, own.output.LayerNorm)
+        self.query = _Linear.of(dtype, cross.self.query)
+        self.cross_out = _Linear.of(dtype, cross.output.dense)
+        self.cross_norm = _Norm.of(dtype, cross.output.LayerNorm)
+        self.inner = _Linear.of(dtype, layer.intermediate.dense)
+        self.outer = _Linear.of(dtype, layer.output.dense)
+        self.norm = _Norm.of(dtype, layer.output.LayerNorm)
+
+
+class PointerNetwork:
+    """A :class:`~evenmesh_generator.runtime.networks.protocol.Network` of the pointer model.
+
+    Args:
+        model: in float32, where it shall compute.
+        dtype: type of the arithmetic; bfloat16 encodes under autocast.
+        batch_tokens: most padded tokens of a pass.
+        cache_bytes: room for encoded passages.
+    """
+
+    normalised = True
+
+    def __init__(
+        self,
+        model: PointerForConditionalGeneration,
+        *,
+        dtype: torch.dtype,
+        batch_tokens: int,
+        cache_bytes: int,
+    ) -> None:
+        self.model = model
+        self.dtype = dtype
+        self._batch_tokens = batch_tokens
+        self._store: EncodingStore[Part] = EncodingStore(
+            cache_bytes, lambda part: sum(value.nbytes for value in part.values())
+        )
+        config = model.config
+        self.heads = config.num_attention_heads
+        self.size = config.hidden_size // config.num_attention_heads
+        self.layers = [_Layer(layer, dtype) for layer in model.decoder.layers]
+        embeddings: Any = model.encoder.embeddings
+        self.words = embeddings.word_embeddings.weight.detach()
+        self.projection = _Linear(self.words.to(dtype), model.head.vocab_bias.detach().float())
+        self.positions = embeddings.position_embeddings.weight.detach()
+        self.type = embeddings.token_type_embeddings.weight.detach()[0]
+        self.tasks = model.decoder.task_embeddings.weight.detach()
+        self.starts = (config.answer_token_id, config.relevance_token_id)
+        self.norm = _Norm.of(torch.float32, model.decoder.norm)
+        self.transform = _Linear.of(dtype, model.head.transform)
+        self.head_norm = _Norm.of(dtype, model.head.norm)
+        exact = torch.float32  # as in the model: copying and the gate are never rounded
+        self.copying = _Linear.of(exact, model.head.copy_query, model.head.successor)
+        gate = model.head.gate
+        self.gate_state = _Linear(
+            gate.weight.detach()[:, : config.hidden_size].float(), gate.bias.detach().float()
+        )
+        self.gate_context = gate.weight.detach()[0, config.hidden_size :].float()
+        size = torch.empty(0, dtype=dtype).element_size()
+        own = 2 * len(self.layers) * config.hidden_size * size
+        self.footprint = Footprint(own, own + config.hidden_size * size + 12)
+
+    @property
+    def device(self) -> torch.device:
+        """Return the device it computes on."""
+        return self.model.device
+
+    def prefill(self, prompt: Prompt) -> EncoderPrefill[Part]:
+        """Start to read a prompt."""
+        keys = [
+            content_key((head, *row), tenant=prompt.tenant)
+            for head, row in zip(prompt.heads, prompt.rows, strict=True)
+        ]
+        return EncoderPrefill(prompt, keys)
+
+    def advance(self, prefills: Sequence[Prefill], most_tokens: int) -> None:
+        """Encode missing rows."""
+        wanted = next_rows(cast("Sequence[EncoderPrefill[Part]]", prefills), self._store, most_tokens)
+        keys = list(wanted)
+        rows = [row for row, _ in wanted.values()]
+        heads = [waiting[0].prompt.heads[waiting[0].row(key)] for key, (_, waiting) in wanted.items()]
+        for chosen in by_length([len(row) for row in rows], self._batch_tokens):
+            parts = self._encode([rows[at] for at in chosen], [heads[at] for at in chosen])
+            for at, part in zip(chosen, parts, strict=True):
+                self._store.put(keys[at], part, wanted[keys[at]][1][0].prompt.tenant)
+                hand_out(keys[at], part, wanted[keys[at]][1])
+
+    def begin(self, prefills: Sequence[Prefill]) -> list[DecoderStart]:
+        """Return empty states: the next step selects the first token."""
+        empty = torch.empty(
+            (len(self.layers), 2, self.heads, 0, self.size), dtype=self.dtype, device=self.device
+        )
+        return [
+            DecoderStart(None, empty, one.parts()) for one in cast("Sequence[EncoderPrefill[Part]]", prefills)
+        ]
+
+    def judge(self, prefills: Sequence[Prefill]) -> Tensor:
+        """Return the log-probabilities [B, V] of the first token."""
+        rows = self.rows()
+        for owner, started in enumerate(self.begin(prefills)):
+            rows.join(owner, started, 1)
+        starts = [one.prompt.start[0] for one in prefills]
+        return rows.step(torch.tensor(starts, device=self.device))
+
+    def rows(self) -> PointerRows:
+        """Return an empty batch."""
+        return PointerRows(self)
+
+    def counts(self) -> tuple[int, int, int]:
+        """Return the bytes of encodings kept, encodings found, encodings not found."""
+        return self._store.counts()
+
+    def _encode(self, rows: Sequence[tuple[int, ...]], heads: Sequence[int]) -> list[Part]:
+        lengths = torch.tensor([len(row) for row in rows])[:, None]
+        longest = int(lengths.max())
+        ids = torch.tensor([[*row, *[PAD] * (longest - len(row))] for row in rows])
+        at = torch.arange(longest)
+        mask = at < lengths
+        types = ((at >= torch.tensor(heads)[:, None]) & mask).long()
+        device = self.device
+        with torch.autocast(device.type, torch.bfloat16, enabled=self.dtype is torch.bfloat16):
+            source = self.model.encoder(ids.to(device), mask.to(device), types.to(device))
+            projected = self.model.decoder.project(source.last_hidden_state)
+        states = torch.stack([torch.stack(pair) for pair in projected]).to(self.dtype)
+        gate = source.last_hidden_state.float() @ self.gate_context
+        return [
+            {
+                STATES: states[:, :, place, :, : len(row)].clone(),
+                _COPY: source.copy_keys[place, : len(row)].clone(),
+                _GATE: gate[place, : len(row)].clone(),
+                _IDS: source.source_ids[place, : len(row)].clone(),
+            }
+            for place, row in enumerate(rows)
+        ]
+
+
+class PointerRows(SourcedRows):
+    """The running batch of the pointer model."""
+
+    def __init__(self, network: PointerNetwork) -> None:
+        super().__init__(network.device)
+        self._network = network
+        self._copied = torch.zeros(0)
+
+    def step(self, tokens: Tensor) -> Tensor:
+        """Return the log-probabilities [N, V] of the mixture after every row's token."""
+        net = self._network
+        timeline = self._timeline
+        timeline.reserve()
+        positions = torch.tensor(timeline.lengths, device=net.device)
+        hidden = net.words[tokens] + net.positions[positions] + net.type
+        for task, start in enumerate(net.starts):
+            hidden = hidden + (tokens == start).unsqueeze(-1) * net.tasks[task]
+        hidden = net.norm(hidden).to(net.dtype)
+        mask = timeline.mask(net.dtype)
+        scale = net.size**-0.5
+        rows = len(tokens)
+        for index, layer in enumerate(net.layers):
+            query, key, value = layer.projected(hidden).view(rows, 3, net.heads, 1, net.size).unbind(1)
+            keys, values = timeline.write(index, key, value)
+            own = functional.scaled_dot_product_attention(query, keys, values, attn_mask=mask, scale=scale)
+            hidden = layer.own_norm(layer.own_out(own.reshape(rows, -1)) + hidden)
+            query = layer.query(hidden).view(rows, net.heads, 1, net.size)
+            read = self._sources.attend(index, query, scale)
+            hidden = layer.cross_norm(layer.cross_out(read.reshape(rows, -1)) + hidden)
+            hidden = layer.norm(layer.outer(functional.gelu(layer.inner(hidden))) + hidden)
+        timeline.advance()
+        return self._mixture(hidden, tokens)
+
+    def _mixture(self, hidden: Tensor, tokens: Tensor) -> Tensor:
+        net = self._network
+        transformed = net.head_norm(functional.gelu(net.transform(hidden)))
+        logits = functional.linear(transformed, net.projection.weight)
+        states = hidden.float()
+        copying = net.copying(states)
+        query, favour = copying[:, :-1] * states.shape[-1] ** -0.5, copying[:, -1]
+        gate = net.gate_state(states)[:, 0]
+        copies = [self._copy(group, query, favour, gate, tokens) for group in self._sources.groups]
+        generating = torch.empty_like(gate)
+        for copy in copies:
+            generating[copy.rows] = functional.logsigmoid(-copy.gate)
+        mixed = torch.empty(logits.shape, dtype=torch.float32, device=logits.device)
+        for begin in range(0, len(logits), _ROWS_AT_ONCE):
+            some = mixed[begin : begin + _ROWS_AT_ONCE]
+            some.copy_(logits[begin : begin + _ROWS_AT_ONCE]).add_(net.projection.bias)
+            some.add_((generating[begin : begin + _ROWS_AT_ONCE] - some.logsumexp(-1))[:, None])
+        if self._copied.shape != mixed.shape:
+            self._copied = torch.zeros_like(mixed)
+        for copy in copies:
+            self._mix(copy, mixed)
+        begins = (tokens == net.starts[0]).nonzero()[:, 0]
+        if len(begins):
+            mixed[begins] = apply_abstention_bias(mixed[begins], tokens[begins], net.model.config)
+        return mixed
+
+    def _copy(self, group: SourceGroup, query: Tensor, favour: Tensor, gate: Tensor, tokens: Tensor) -> _Copy:
+        """Return what the rows of a source group copy."""
+        rows = group.index
+        if rows is None:
+            rows = torch.arange(len(tokens), device=tokens.device)
+        else:
+            query, favour, gate, tokens = query[rows], favour[rows], gate[rows], tokens[rows]
+        width = group.width
+        ids = group.field(_IDS)
+        scores = query.view(-1, width, query.shape[-1]) @ group.field(_COPY).float().transpose(1, 2)
+        before = functional.pad(ids[:, :-1], (1, 0), value=-1)
+        follows = before[:, None, :] == tokens.view(-1, width, 1)
+        scores = scores + favour.view(-1, width, 1) * follows
+        visible = group.visible
+        if visible is not None:
+            scores = scores.masked_fill(~visible[:, None, :], float("-inf"))
+        probs = scores.softmax(-1)
+        gate = gate.view(-1, width) + (probs @ group.field(_GATE)[:, :, None])[:, :, 0]
+        spread = ids[:, None, :].expand(-1, width, -1).reshape(len(rows), -1)
+        return _Copy(rows, spread, probs.reshape(len(rows), -1), gate.reshape(-1))
+
+    def _mix(self, copy: _Copy, mixed: Tensor) -> None:
+        """Add what is copied to ``mixed``, which holds what is generated."""
+        places = (copy.rows[:, None] * mixed.shape[1] + copy.spread).reshape(-1)
+        # A vocabulary of zeros is kept, and cleared where it was used.
+        copied, flat = self._copied.view(-1), mixed.view(-1)
+        share = copied.scatter_add_(0, places, copy.probs.reshape(-1)).gather(0, places)
+        copied.scatter_(0, places, 0.0)
+        copying = functional.logsigmoid(copy.gate)[:, None].expand_as(copy.probs).reshape(-1)
+        together = torch.logaddexp(flat.gather(0, places), copying + share.clamp_min(_TINY).log())
+        flat.scatter_(0, places, together)

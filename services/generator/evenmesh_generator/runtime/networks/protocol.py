@@ -1,0 +1,142 @@
+"""The decoding loop's port to a network: read prompts, start answers, step all rows together.
+
+Shapes: N rows of the batch, V vocabulary.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+Part = Mapping[str, Tensor]
+"""Named tensors of some source tokens: ``states`` [K, 2, A, S, D], and what else the model needs, [S, …]."""
+
+
+@dataclass(frozen=True, slots=True)
+class Prompt:
+    """What a model reads.
+
+    Attributes:
+        rows: token rows, one for all passages or (Fusion-in-Decoder) one per passage.
+        start: what a decoder beside an encoder is given to begin with.
+        heads: tokens of each row before its passage, for models that tell them apart.
+        dropped_passages: passages that did not fit, last ones first.
+        cut_passages: passages cut at their end.
+        dropped_turns: turns that did not fit, oldest first.
+        tenant: owner of what is kept of it.
+    """
+
+    rows: tuple[tuple[int, ...], ...]
+    start: tuple[int, ...] = ()
+    heads: tuple[int, ...] = ()
+    dropped_passages: int = 0
+    cut_passages: int = 0
+    dropped_turns: int = 0
+    tenant: str = ""
+
+    @property
+    def tokens(self) -> int:
+        """Return the tokens of all rows."""
+        return sum(map(len, self.rows))
+
+
+class Prefill(Protocol):
+    """A prompt being read."""
+
+    computed: int
+    """Tokens computed for it."""
+    reused: int
+    """Tokens whose encodings were there already."""
+
+    @property
+    def prompt(self) -> Prompt:
+        """Return the prompt."""
+
+    @property
+    def done(self) -> bool:
+        """Return whether the answer can begin."""
+
+
+@dataclass(frozen=True, slots=True)
+class DecoderStart:
+    """An answer about to be written.
+
+    Attributes:
+        logits: scores [V] of its first token; None if the prompt's start token is still to be stepped over.
+        kept: self-attention keys and values [K, 2, A, L, D] of the decoder's own tokens so far.
+        parts: what the decoder reads besides; empty for decoder-only models.
+    """
+
+    logits: Tensor | None
+    kept: Tensor
+    parts: Sequence[Part] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Footprint:
+    """Bytes of the batch: per token of a row's own, and per token of a source."""
+
+    own: int
+    source: int
+
+
+class Rows(Protocol):
+    """The rows of a running batch."""
+
+    def join(self, owner: int, started: DecoderStart, width: int) -> None:
+        """Add a request with ``width`` equal rows at the end."""
+
+    def step(self, tokens: Tensor) -> Tensor:
+        """Return scores [N, V] after every row's token [N]."""
+
+    def settle(
+        self, sources: Sequence[int], rows: Mapping[int, Sequence[int]], left: Mapping[int, int]
+    ) -> None:
+        """Return the row i becomes what row ``sources[i]`` was.
+
+        Args:
+            rows: rows of every request that stays.
+            left: requests that left, and how many rows they had.
+        """
+
+    @property
+    def bytes(self) -> int:
+        """Return the size of what is held."""
+
+
+class Network(Protocol):
+    """A model as the loop computes it. Used from one thread."""
+
+    @property
+    def device(self) -> torch.device:
+        """Return the device it computes on."""
+
+    @property
+    def normalised(self) -> bool:
+        """Return whether scores are log-probabilities already."""
+
+    @property
+    def footprint(self) -> Footprint:
+        """Return what rows cost."""
+
+    def prefill(self, prompt: Prompt) -> Prefill:
+        """Start to read a prompt; compute nothing yet."""
+
+    def advance(self, prefills: Sequence[Prefill], most_tokens: int) -> None:
+        """Compute one pass of about ``most_tokens`` over what is missing, in the order of ``prefills``."""
+
+    def begin(self, prefills: Sequence[Prefill]) -> list[DecoderStart]:
+        """Start the answers of prefills that are done."""
+
+    def judge(self, prefills: Sequence[Prefill]) -> Tensor:
+        """Return scores [B, V] of the first token after each of the readings, which are done."""
+
+    def rows(self) -> Rows:
+        """Return an empty batch."""
+
+    def counts(self) -> tuple[int, int, int]:
+        """Return the bytes of encodings kept, encodings found, encodings not found."""

@@ -1,0 +1,1 @@
+"""Requests as tokens, and tokens as text."""

@@ -1,0 +1,127 @@
+"""Write prompts of the pointer model: pairs of the question and passages."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from evenmesh.wire.errors import InvalidField
+from evenmesh_generator.domain import Augmentation, GenerationRequest, Passage, RelevanceRequest
+from evenmesh_generator.pointer.configuration import PointerConfig
+from evenmesh_generator.pointer.grounding import Grounder
+from evenmesh_generator.pointer.tokenization import (
+    MAX_QUESTION,
+    Pair,
+    PairTokenizer,
+    Text,
+    in_one_text,
+    pair,
+    room,
+)
+from evenmesh_generator.prompts import most_passages
+from evenmesh_generator.runtime.networks.protocol import Prompt
+from evenmesh_generator.runtime.prompts.text_prompter import Verdicts
+from evenmesh_generator.runtime.prompts.transcript import Transcript
+from evenmesh_kit.compute.tenant_cache import TenantCache
+
+_TEXT_BYTES = 64 * 2**20
+"""Room for tokens of passages: rankings of one query show the same ones again and again. Bytes."""
+
+_TOKEN_BYTES = 128
+"""What a token of a passage takes with its place in the text, about. Bytes."""
+
+
+class PairPrompter:
+    """Each passage is read with the question, cut at its end where the pair is too long.
+
+    In-prompt, all passages make one pair with the question, as far as they fit: the last are left out first.
+
+    Args:
+        name: what errors call the model.
+        limit: longest pair of a question and one passage. Tokens.
+    """
+
+    def __init__(self, name: str, tokenizer: PairTokenizer, config: PointerConfig, *, limit: int) -> None:
+        self._name = name
+        self._tokenizer = tokenizer
+        self._limit = limit
+        self._most = config.max_position_embeddings
+        self._answer = config.answer_token_id
+        self._relevance = config.relevance_token_id
+        self._verdicts = Verdicts((), config.true_token_id, config.false_token_id)
+        self._texts: TenantCache[Text] = TenantCache(_TEXT_BYTES, share=1.0)
+
+    @property
+    def verdicts(self) -> Verdicts | None:
+        """Return the tokens of True and False."""
+        return self._verdicts
+
+    def prompt(self, request: GenerationRequest) -> Prompt:
+        """Return one row per passage, one for all passages (in-prompt), or the question alone."""
+        question = self._question(request.question, request.template)
+        if request.augmentation is Augmentation.IN_PROMPT and request.passages:
+            return self._together(question, request)
+        made = [self._pair(question, passage, request.tenant) for passage in request.passages]
+        if not made:
+            made = [(pair(question, (), (), limit=self._limit), False)]
+        return Prompt(
+            tuple(one.ids for one, _ in made),
+            (self._answer,),
+            tuple(one.boundary for one, _ in made),
+            cut_passages=sum(cut for _, cut in made),
+            dropped_turns=len(request.turns),
+        )
+
+    def transcript(self, request: GenerationRequest) -> Transcript:
+        """Return what turns the answer's tokens into the passages' own letters."""
+        texts = [passage.text for passage in request.passages]
+        return Grounder(texts, [self._text(text, request.tenant) for text in texts], self._tokenizer)
+
+    def judgements(self, request: RelevanceRequest) -> list[Prompt]:
+        """Return one pair per passage."""
+        question = self._question(request.question, request.template)
+        made = [self._pair(question, passage, request.tenant)[0] for passage in request.passages]
+        return [Prompt((one.ids,), (self._relevance,), (one.boundary,)) for one in made]
+
+    def _question(self, question: str, template: str) -> tuple[int, ...]:
+        if template:
+            raise InvalidField(
+                "template", f"{self._name} reads passages in a form of its own and takes no template"
+            )
+        ids = self._tokenizer.ids(question)
+        if len(ids) > MAX_QUESTION:
+            raise InvalidField(
+                "question", f"has {len(ids)} tokens; {self._name} reads at most {MAX_QUESTION}"
+            )
+        return ids
+
+    def _together(self, question: tuple[int, ...], request: GenerationRequest) -> Prompt:
+        space = room(question, (), self._most)
+
+        def tokens(passages: Sequence[Passage]) -> tuple[int, ...]:
+            return self._tokenizer.ids(in_one_text([(one.title, one.text) for one in passages]))
+
+        kept = max(1, most_passages(request.passages, lambda shown: len(tokens(shown)) <= space))
+        shown = tokens(request.passages[:kept])
+        made = pair(question, (), shown, limit=self._most)
+        return Prompt(
+            (made.ids,),
+            (self._answer,),
+            (made.boundary,),
+            dropped_passages=len(request.passages) - kept,
+            cut_passages=int(len(shown) > space),
+            dropped_turns=len(request.turns),
+        )
+
+    def _text(self, text: str, tenant: str) -> Text:
+        """Return the tokens of a passage, kept for its tenant."""
+        found = self._texts.get(tenant, text)
+        if found is None:
+            found = self._tokenizer.text(text)
+            self._texts.put(tenant, text, found, len(text) + _TOKEN_BYTES * len(found.ids))
+        return found
+
+    def _pair(self, question: tuple[int, ...], passage: Passage, tenant: str) -> tuple[Pair, bool]:
+        title = self._tokenizer.title_ids(passage.title)
+        text = self._text(passage.text, tenant)
+        made = pair(question, title, text.ids, limit=self._limit)
+        return made, len(text.ids) > room(question, title, self._limit)

@@ -1,0 +1,157 @@
+"""Settings of the generator, from ``EVENMESH_GENERATOR_…``."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, field_validator
+from pydantic_settings import NoDecode, SettingsConfigDict
+
+from evenmesh_kit.security.triton_tls import TritonTls
+
+_TARGET = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._-]+):[0-9]{1,5}")
+
+BUNDLED = "evenmesh-pointer"
+"""Name of the bundled model."""
+
+
+class ModelSource(BaseModel):
+    """A model to serve.
+
+    ``name`` is what requests call it; ``path`` a local folder or a hub repository; ``template`` its in-prompt
+    template where a request names none; ``instruction`` whether it follows instructions, and so can write its
+    own background documents (default: if its tokenizer has a chat template); ``engine`` ``ctranslate2`` runs
+    models of T5's and Llama's shape with eight-bit weights. A generator in front of Triton
+    needs the name alone: the server's model repository holds the rest.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    name: str = Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$")
+    path: str = ""
+    template: str = ""
+    instruction: bool | None = None
+    engine: Literal["auto", "ctranslate2"] = "auto"
+
+
+class GeneratorSettings(TritonTls):
+    """What the generator serves, and how."""
+
+    model_config = SettingsConfigDict(env_prefix="EVENMESH_GENERATOR_")
+
+    port: int = Field(default=7073, ge=0, le=65535)
+    max_work: int = Field(default=400_000, ge=1)
+    """Admission capacity: tokens to read and to write, beams counted. Tokens, [1, inf)."""
+    engine: Literal["in-process", "triton"] = "in-process"
+    """What runs the models: this process, or a Triton server."""
+    bundled: bool = True
+    """Whether the bundled model is served."""
+    models: Annotated[tuple[ModelSource, ...], NoDecode] = ()
+    """Models besides the bundled one: ``name=path,…`` or a JSON list of :class:`ModelSource` objects; with
+    Triton ``name`` alone will do."""
+    default_model: str = Field(default="", validate_default=True)
+    """Model of requests that name none; empty: the bundled one, or the first."""
+    templates: Path | None = None
+    """Folder of prompt templates besides the papers', ``NAME.vVERSION.txt``."""
+    allow_download: bool = False
+    """Whether models that are not here may be fetched from the hub."""
+    device: str = Field(default="auto", min_length=1)
+    """``auto``, ``cpu``, ``cuda`` or ``cuda:<n>``; auto is the first GPU, or else the CPU."""
+    dtype: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
+    """Number type of weights and arithmetic; auto is bfloat16 where the device has fast arithmetic for it."""
+    max_input_tokens: int | None = Field(default=None, ge=16, le=2**31 - 1)
+    """Longest input of transformers models; unset: what their configuration says. Tokens, [16, 2^31 - 1]."""
+    batch_tokens: int = Field(default=8192, ge=1)
+    """Most padded tokens in a batch. Tokens, [1, inf)."""
+    max_rows: int = Field(default=64, ge=1, le=4096)
+    """Most rows, beams counted, of a model's running batch. Rows, [1, 4096]."""
+    cache_bytes: int = Field(default=256 * 2**20, ge=0)
+    """Room, per model, for encodings of passages and prompts; 0 keeps none. Bytes, [0, inf)."""
+    workers: int = Field(default=2, ge=1, le=256)
+    """Threads that make prompts, for each model. Threads, [1, 256]."""
+    threads: int | None = Field(default=None, ge=1, le=1024)
+    """Threads of one matrix product; unset: the processor's cores divided among the workers. [1, 1024]."""
+    delta_interval_ms: float = Field(default=20.0, ge=0, le=1000)
+    """Least time between two deltas of a stream. Milliseconds, [0, 1000]."""
+    triton_target: str = Field(default="", validate_default=True)
+    """``host:port`` of the Triton server's gRPC endpoint."""
+    triton_in_flight: int = Field(default=64, ge=1, le=65536)
+    """Most requests at the Triton server at a time; more wait within their deadlines. [1, 65536]."""
+    triton_start_s: float = Field(default=120.0, gt=0, le=3600)
+    """How long the server and its models are waited for at the start. Seconds, (0, 3600]."""
+    triton_probe_interval_s: float = Field(default=5.0, gt=0, le=3600)
+    """Time between two checks of a model. Seconds, (0, 3600]."""
+    triton_probe_s: float = Field(default=10.0, gt=0, le=3600)
+    """Longest that a model may take for one token when asked whether it is there. Seconds, (0, 3600]."""
+    triton_stuck_s: float = Field(default=120.0, gt=0, le=86_400)
+    """A model that answers nothing for this long is reloaded. Seconds, (0, 86400]."""
+
+    @field_validator("models", mode="before")
+    @classmethod
+    def _parse_models(cls, value: Any, info: ValidationInfo) -> Any:
+        if not isinstance(value, str):
+            return value
+        text = value.strip()
+        if text.startswith(("[", "{")):
+            try:
+                return json.loads(text)
+            except json.JSONDecodeError as error:
+                raise ValueError(f"not valid JSON: {error}") from None
+        sources = []
+        for entry in filter(None, (part.strip() for part in text.split(","))):
+            name, equals, path = entry.partition("=")
+            if not equals and not _by_triton(info):
+                raise ValueError(f"{entry!r} is not name=path")
+            sources.append({"name": name.strip(), "path": path.strip()})
+        return sources
+
+    @field_validator("models")
+    @classmethod
+    def _names_and_paths(
+        cls, value: tuple[ModelSource, ...], info: ValidationInfo
+    ) -> tuple[ModelSource, ...]:
+        for source in value:
+            if not source.path and not _by_triton(info):
+                raise ValueError(f"the model {source.name!r} has no path, which only Triton can do without")
+        names = [source.name for source in value]
+        for name in names:
+            if name == BUNDLED or names.count(name) > 1:
+                raise ValueError(f"the name {name!r} is taken twice")
+        return value
+
+    @field_validator("default_model")
+    @classmethod
+    def _known_default(cls, value: str, info: ValidationInfo) -> str:
+        names = _names(info.data.get("bundled", True), info.data.get("models", ()))
+        if not names:
+            raise ValueError("without the bundled model, EVENMESH_GENERATOR_MODELS must name one")
+        if value and value not in names:
+            raise ValueError(f"must be one of {', '.join(names)}")
+        return value
+
+    @field_validator("triton_target")
+    @classmethod
+    def _target_of_triton(cls, value: str, info: ValidationInfo) -> str:
+        if _by_triton(info) and not value:
+            raise ValueError("must be host:port of the Triton server that EVENMESH_GENERATOR_ENGINE asks for")
+        if value and not _TARGET.fullmatch(value):
+            raise ValueError("must be host:port")
+        return value
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Return the names of all models, the default first."""
+        names = _names(self.bundled, self.models)
+        first = self.default_model or names[0]
+        return (first, *(name for name in names if name != first))
+
+
+def _by_triton(info: ValidationInfo) -> bool:
+    return info.data.get("engine") == "triton"
+
+
+def _names(bundled: bool, models: tuple[ModelSource, ...]) -> tuple[str, ...]:
+    return ((BUNDLED,) if bundled else ()) + tuple(source.name for source in models)

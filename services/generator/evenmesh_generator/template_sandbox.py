@@ -1,0 +1,141 @@
+"""A Jinja environment in which a template is text with places, and no program."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+import jinja2
+from jinja2 import nodes
+from jinja2.exceptions import SecurityError
+from jinja2.sandbox import ImmutableSandboxedEnvironment
+
+MOST_CHARACTERS: Final = 16 * 2**20
+"""Longest prompt: that of the largest request, whose question goes with each passage, and a template."""
+
+_MOST_RANGE: Final = 1000
+_MOST_NESTED: Final = 2
+_FILTERS: Final = frozenset(
+    [
+        "capitalize",
+        "default",
+        "first",
+        "int",
+        "join",
+        "last",
+        "length",
+        "list",
+        "lower",
+        "reverse",
+        "string",
+        "title",
+        "tojson",
+        "trim",
+        "upper",
+    ]
+)
+_METHODS: Final = frozenset(
+    [
+        "capitalize",
+        "endswith",
+        "lower",
+        "lstrip",
+        "partition",
+        "removeprefix",
+        "removesuffix",
+        "rpartition",
+        "rstrip",
+        "split",
+        "splitlines",
+        "startswith",
+        "strip",
+        "title",
+        "upper",
+    ]
+)
+_REFUSED: Final = (
+    nodes.CallBlock,
+    nodes.Extends,
+    nodes.FilterBlock,
+    nodes.FromImport,
+    nodes.Import,
+    nodes.Include,
+    nodes.Macro,
+)
+
+
+class TemplateSandbox(ImmutableSandboxedEnvironment):
+    """Compiles templates that can neither reach Python nor take more time or memory than their values need.
+
+    Loops are at most two deep, ranges at most 1,000 long, and numbers alone are multiplied; macros, inclusion
+    and filters that make text longer are refused.
+    """
+
+    intercepted_binops = frozenset({"*", "**", "%"})
+
+    def __init__(self) -> None:
+        # Prompts are plain text for a model: escaping would change them, and passages are values only.
+        super().__init__(
+            trim_blocks=True,
+            lstrip_blocks=True,
+            undefined=jinja2.StrictUndefined,
+            autoescape=False,
+        )
+        self.globals = {"range": _short_range}
+        self.filters = {name: self.filters[name] for name in _FILTERS}
+
+    def compiled(self, text: str) -> jinja2.Template:
+        """Return a template.
+
+        Raises:
+            TemplateSyntaxError: the text is none, or uses what is refused.
+        """
+        self._check(self.parse(text), 0)
+        return self.from_string(text)
+
+    def is_safe_attribute(self, obj: Any, attr: str, value: Any) -> bool:
+        """Return whether a template may read an attribute."""
+        if isinstance(obj, str | bytes):
+            return attr in _METHODS
+        return super().is_safe_attribute(obj, attr, value)
+
+    def call_binop(self, context: Any, operator: str, left: Any, right: Any) -> Any:
+        """Compute an operator of numbers; refuse powers, and text that is repeated or padded."""
+        if operator == "**" or not all(isinstance(one, int | float) for one in (left, right)):
+            raise SecurityError(f"{operator} is for numbers, and there are no powers")
+        return super().call_binop(context, operator, left, right)
+
+    def _check(self, node: nodes.Node, depth: int) -> None:
+        if isinstance(node, _REFUSED):
+            raise jinja2.TemplateSyntaxError(f"{type(node).__name__} cannot be used", node.lineno)
+        if isinstance(node, nodes.For):
+            depth += 1
+            if node.recursive or depth > _MOST_NESTED:
+                raise jinja2.TemplateSyntaxError(
+                    f"loops may be {_MOST_NESTED} deep, and not recursive", node.lineno
+                )
+        for child in node.iter_child_nodes():
+            self._check(child, depth)
+
+
+def rendered(template: jinja2.Template, values: Mapping[str, object]) -> str:
+    """Return the text of a template.
+
+    Raises:
+        SecurityError: it is too long, or the template does what it may not.
+    """
+    parts: list[str] = []
+    size = 0
+    for part in template.generate(values):
+        parts.append(part)
+        size += len(part)
+        if size > MOST_CHARACTERS:
+            raise SecurityError(f"the prompt is longer than {MOST_CHARACTERS} characters")
+    return "".join(parts)
+
+
+def _short_range(*arguments: int) -> range:
+    made = range(*arguments)
+    if len(made) > _MOST_RANGE:
+        raise OverflowError(f"a range may have {_MOST_RANGE} numbers, has {len(made)}")
+    return made

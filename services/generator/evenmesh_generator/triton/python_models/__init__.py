@@ -1,0 +1,1 @@
+"""Run inside Triton's Python back-end: the models of the repository."""

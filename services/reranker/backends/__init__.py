@@ -1,1 +1,0 @@
-"""Ways to score passages for a query."""

@@ -1,0 +1,1 @@
+"""Rerankers: implementations of :class:`evenmesh_reranker.ports.Reranker`."""

@@ -1,0 +1,166 @@
+"""The learned cross-encoder: pairs of all waiting requests and agents share batches."""
+
+from __future__ import annotations
+
+import asyncio
+from bisect import bisect_right
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import accumulate
+
+import grpc
+
+from evenmesh.wire.errors import MeshError
+from evenmesh_kit.compute.batching import MicroBatcher
+from evenmesh_kit.compute.executors import ComputePool
+from evenmesh_kit.compute.lengths import by_length
+from evenmesh_kit.telemetry.setup import Telemetry
+from evenmesh_reranker.domain import Agent, Best, Passage, Scores
+from evenmesh_reranker.metrics import RerankerMetrics
+from evenmesh_reranker.models.pairs import passage_text, probabilities
+from evenmesh_reranker.ports import Assigned, ModelsOfAgents, Row
+
+_CHUNK = 32
+"""Most pairs of one request that queue together; their padded tokens are at most a batch's."""
+
+_WAITING = 2
+"""Chunks of one request in the queue at a time: other requests get between those of a large one."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Chunk:
+    """Pairs of one request and what scores them."""
+
+    rows: tuple[Row, ...]
+    assigned: Assigned
+
+
+class CrossEncoderReranker:
+    """Scores passages in batches shared between concurrent requests.
+
+    Pairs of all waiting requests are sorted by length and computed in small batches, which need little
+    padding. Agents share a batch if they share a model, whatever adapters they have. A passage is read as
+    its title and text, joined by a space; the end of what is too long is cut.
+
+    A request is scored by the version that serves its agent when it arrives, even if another is promoted
+    meanwhile.
+
+    Args:
+        models: finds the model of each agent.
+        pool: threads that compute; two, so that one request is tokenised while another is scored.
+        batch_size: most pairs in a batch.
+        batch_tokens: most padded tokens in a batch, and most tokens taken from the queue at once. Tokens.
+        max_delay_s: longest wait for other requests when nothing runs. Seconds, [0, inf).
+        max_tokens: most tokens of one request's pairs, [1, inf); None: any number.
+        setting: name of the setting that this comes from, for errors.
+        metrics: records batches; None records nothing.
+    """
+
+    def __init__(
+        self,
+        models: ModelsOfAgents,
+        *,
+        pool: ComputePool,
+        batch_size: int,
+        batch_tokens: int,
+        max_delay_s: float,
+        max_tokens: int | None = None,
+        setting: str = "",
+        metrics: RerankerMetrics | None = None,
+    ) -> None:
+        self._models = models
+        self._pool = pool
+        self._batch_size = batch_size
+        self._batch_tokens = batch_tokens
+        self._max_tokens = max_tokens
+        self._setting = setting
+        self._metrics = metrics or RerankerMetrics(Telemetry.disabled())
+        self._batcher: MicroBatcher[_Chunk, list[float]] = MicroBatcher(
+            self._run,
+            max_size=64,
+            max_delay_s=max_delay_s,
+            cost=lambda chunk: sum(len(row.ids) for row in chunk.rows),
+            max_cost=batch_tokens,
+            on_batch=self._metrics.queued,
+        )
+        self._metrics.watch_queue(lambda: sum(len(chunk.rows) for chunk in self._batcher.waiting))
+
+    async def score(
+        self, query: str, passages: Sequence[Passage], agent: Agent, *, best: Best | None = None
+    ) -> Scores:
+        """Return the probability of each passage, by the agent's own version if it has one.
+
+        Raises:
+            MeshError: RESOURCE_EXHAUSTED, the pairs have more tokens than a request may have.
+        """
+        assigned = await self._models.model_for(agent)
+        rows: list[Row] = []
+        for begin in range(0, len(passages), _CHUNK):
+            some = passages[begin : begin + _CHUNK]
+            rows += await self._pool.run(_rows, query, some, agent, assigned)
+            self._check(rows, len(passages))
+        chunks, order = await self._pool.run(_chunks, rows, assigned, self._batch_tokens)
+        turn = asyncio.Semaphore(_WAITING)
+
+        async def in_turn(chunk: _Chunk) -> list[float]:
+            async with turn:
+                return await self._batcher.submit(chunk)
+
+        scored = await asyncio.gather(*map(in_turn, chunks))
+        values = [0.0] * len(passages)
+        for at, value in zip(order, (value for chunk in scored for value in chunk), strict=True):
+            values[at] = value
+        return Scores(tuple(values), assigned.version)
+
+    def _check(self, rows: Sequence[Row], count: int) -> None:
+        """Refuse pairs of too many tokens, before any is scored."""
+        tokens = list(accumulate(len(row.ids) for row in rows))
+        if self._max_tokens is not None and tokens[-1] > self._max_tokens:
+            fitting = bisect_right(tokens, self._max_tokens)
+            raise MeshError(
+                grpc.StatusCode.RESOURCE_EXHAUSTED,
+                "REQUEST_TOO_LARGE",
+                f"with the query the first {fitting} of {count} passages have the {self._max_tokens} tokens "
+                f"that a request may have: send fewer or shorter ones, or raise {self._setting}",
+                field="passages",
+            )
+
+    async def close(self) -> None:
+        """Score what is queued and accept no more."""
+        await self._batcher.close()
+
+    async def _run(self, chunks: Sequence[_Chunk]) -> list[list[float]]:
+        return await self._pool.run(self._score, chunks)
+
+    def _score(self, chunks: Sequence[_Chunk]) -> list[list[float]]:
+        scored: list[list[float]] = [[] for _ in chunks]
+        by_model: dict[int, list[int]] = defaultdict(list)
+        for at, chunk in enumerate(chunks):
+            by_model[id(chunk.assigned.model)].append(at)
+        for places in by_model.values():
+            values = iter(
+                probabilities(
+                    chunks[places[0]].assigned.model,
+                    [row for at in places for row in chunks[at].rows],
+                    [chunks[at].assigned.adapter for at in places for _ in chunks[at].rows],
+                    batch_tokens=self._batch_tokens,
+                    batch_size=self._batch_size,
+                    around=self._metrics.batch,
+                )
+            )
+            for at in places:
+                scored[at] = [next(values) for _ in chunks[at].rows]
+        return scored
+
+
+def _rows(query: str, passages: Sequence[Passage], agent: Agent, assigned: Assigned) -> list[Row]:
+    return assigned.model.rows(query, [passage_text(one.title, one.text) for one in passages], agent)
+
+
+def _chunks(rows: Sequence[Row], assigned: Assigned, batch_tokens: int) -> tuple[list[_Chunk], list[int]]:
+    """Return the request's pairs in chunks, longest pair first, and the place of each in the request."""
+    # A caller that leaves waits in one batch at most: the model computes no more of its pairs after that.
+    parts = by_length([len(row.ids) for row in rows], batch_tokens, size=_CHUNK)
+    chunks = [_Chunk(tuple(rows[at] for at in part), assigned) for part in parts]
+    return chunks, [at for part in parts for at in part]

@@ -1,0 +1,200 @@
+"""A cross-encoder in memory: it reads query and passage together and gives one score."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Sequence
+from datetime import datetime
+from pathlib import Path
+from threading import Lock
+from typing import Any, cast
+
+import torch
+from safetensors import SafetensorError
+from sentence_transformers import CrossEncoder
+from torch import Tensor
+from transformers.utils import logging as transformers_logging
+
+from evenmesh_kit.compute.model_files import ModelError, one_line
+from evenmesh_kit.compute.placement import LOADING, Placement
+from evenmesh_reranker.backends.adapters import LowRankAdapter, applied
+from evenmesh_reranker.backends.head import exact, head
+from evenmesh_reranker.domain import Agent, Passage
+from evenmesh_reranker.models import pairs, token_names, tokens
+from evenmesh_reranker.ports import Adapter, LoadedModel, Row
+
+
+class Encoder:
+    """A :class:`evenmesh_reranker.ports.LoadedModel`.
+
+    A model with agent tokens reads ``[CLS] [task:t] [model:m] query [SEP] passage [SEP]``, one without
+    ``[CLS] query [SEP] passage [SEP]``, by its own template. The end of the longer text is cut if the pair is
+    too long; agent tokens never are.
+
+    Args:
+        encoder: a CrossEncoder with one logit (the score is its sigmoid) or two classes (the score is the
+            second's probability).
+        version: version of its weights.
+        provenance: where it came from, for people.
+        created_at: when its weights were made.
+        placement: device, and number type of the matrix products.
+    """
+
+    def __init__(
+        self,
+        encoder: CrossEncoder,
+        version: str,
+        *,
+        provenance: str,
+        created_at: datetime,
+        placement: Placement,
+    ) -> None:
+        self.encoder = encoder
+        self.version = version
+        self.provenance = provenance
+        self.created_at = created_at
+        self._placement = placement
+        # A fast tokenizer sets its truncation in place: two threads must not use it at once.
+        self._tokenizer_lock = Lock()
+        # Held while the parameters are read or, for new tokens, replaced.
+        self._model_lock = Lock()
+
+    @property
+    def size(self) -> int:
+        """Size in memory. Bytes."""
+        return sum(one.numel() * one.element_size() for one in self.encoder.parameters())
+
+    @property
+    def agent_tokens(self) -> tuple[str, ...]:
+        """See the port."""
+        return tokens.present(self.encoder.tokenizer)
+
+    def knows(self, agent: Agent) -> bool:
+        """See the port."""
+        return token_names.agent_tokens(agent) <= set(self.agent_tokens)
+
+    def add_agents(self, agents: Sequence[Agent]) -> None:
+        """See the port."""
+        with self._tokenizer_lock, self._model_lock:
+            if tokens.is_personal(self.encoder.tokenizer):
+                tokens.add_agents(self.encoder.tokenizer, self.encoder.model, agents)
+
+    def rows(self, query: str, texts: Sequence[str], agent: Agent) -> list[Row]:
+        """See the port. No query or text becomes a special token."""
+        count = len(texts)
+        with self._tokenizer_lock:
+            return pairs.rows(
+                self.encoder.tokenizer, [query] * count, texts, [agent] * count, self.encoder.max_seq_length
+            )
+
+    def probabilities(self, rows: Sequence[Row], adapters: Sequence[Adapter | None]) -> list[float]:
+        """See the port."""
+        device, dtype = self._placement.device, self._placement.dtype
+        features = {
+            name: value.to(device) for name, value in pairs.padded(self.encoder.tokenizer, rows).items()
+        }
+        narrow = dtype is not torch.float32
+        low_rank = cast("Sequence[LowRankAdapter | None]", adapters)
+        with (
+            self._model_lock,
+            applied(self.encoder.model, low_rank),
+            exact(head(cast(Any, self.encoder.model)) if narrow else ()),
+            torch.inference_mode(),
+            torch.autocast(device.type, dtype=dtype, enabled=narrow),
+        ):
+            logits: Tensor = self.encoder(features)["scores"]
+        logits = logits.double().reshape(len(rows), -1)
+        scores = logits[:, 0].sigmoid() if logits.shape[1] == 1 else logits.softmax(1)[:, 1]
+        return [float(score) for score in scores]
+
+    def scores(
+        self, query: str, passages: Sequence[Passage], agent: Agent, adapter: Adapter | None = None
+    ) -> list[float]:
+        """Return the score of each passage, [0, 1], as serving computes it."""
+        rows = self.rows(query, [pairs.passage_text(one.title, one.text) for one in passages], agent)
+        return pairs.probabilities(self, rows, [adapter] * len(rows))
+
+
+class EncoderLoader:
+    """A :class:`evenmesh_reranker.ports.ModelLoader`.
+
+    Args:
+        placement: device and number type of the models.
+        max_length: longest pair; None: what the model reads. Tokens.
+    """
+
+    def __init__(self, placement: Placement, *, max_length: int | None = None) -> None:
+        self._placement = placement
+        self._max_length = max_length
+
+    @classmethod
+    def create(
+        cls, device: str, dtype: str, *, threads: int | None, max_length: int | None = None
+    ) -> EncoderLoader:
+        """Return a loader for this process, whose threads of a matrix product it sets; call it in a thread.
+
+        Args:
+            device: name of the device.
+            dtype: name of the number type.
+            threads: threads of one matrix product; None: one for each core.
+            max_length: longest pair; None: what the model reads. Tokens.
+
+        Raises:
+            DeviceError: there is no such device.
+        """
+        torch.set_num_threads(threads or os.cpu_count() or 1)
+        transformers_logging.disable_progress_bar()  # type: ignore[no-untyped-call]
+        return cls(Placement.choose(device, dtype), max_length=max_length)
+
+    def full(self, folder: Path, version: str, *, provenance: str, created_at: datetime) -> Encoder:
+        """See the port."""
+        encoder = load(folder, self._placement, max_length=self._max_length)
+        return Encoder(
+            encoder, version, provenance=provenance, created_at=created_at, placement=self._placement
+        )
+
+    def adapter(self, folder: Path, version: str, base: LoadedModel) -> Adapter:
+        """See the port."""
+        model = cast(Encoder, base).encoder.model
+        return LowRankAdapter.load(folder, version, model, self._placement.device)
+
+    def merge_tokens(self, source: LoadedModel, folder: Path, target: Path) -> tuple[str, ...]:
+        """See the port."""
+        old = cast(Encoder, source).encoder
+        new = load(folder, self._placement)
+        if not tokens.carry_over(old.tokenizer, old.model, new.tokenizer, new.model):
+            return ()
+        for path in folder.iterdir():
+            if path.suffix != ".safetensors":
+                shutil.copyfile(path, target / path.name)
+        cast(Any, new.model).save_pretrained(target)
+        new.tokenizer.save_pretrained(target)
+        return tokens.present(new.tokenizer)
+
+
+def load(folder: Path, placement: Placement, *, max_length: int | None = None) -> CrossEncoder:
+    """Return the cross-encoder in ``folder``; read safetensors only, and run no code of the folder.
+
+    Raises:
+        ModelError: it cannot be loaded, or has neither one nor two labels.
+    """
+    if not any(folder.glob("*.safetensors")):
+        raise ModelError(f"{folder} has no *.safetensors weights; other formats are not loaded")
+    try:
+        with LOADING:
+            encoder: CrossEncoder = CrossEncoder(
+                str(folder),
+                device=str(placement.device),
+                trust_remote_code=False,
+                local_files_only=True,
+                model_kwargs={"use_safetensors": True},
+            )
+    except (OSError, ValueError, KeyError, RuntimeError, ImportError, SafetensorError) as error:
+        raise ModelError(f"{folder} cannot be loaded: {one_line(error)}") from None
+    if encoder.num_labels not in (1, 2):
+        raise ModelError(f"{folder} has {encoder.num_labels} labels; a reranker has one or two")
+    if max_length is not None:
+        encoder.max_seq_length = min(max_length, encoder.max_seq_length or max_length)
+    encoder.eval()
+    return encoder

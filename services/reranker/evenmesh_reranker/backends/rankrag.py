@@ -1,0 +1,116 @@
+"""RankRAG: the generator's own model judges passages (Yu et al. 2024, section 4.3 and appendix D.1)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+import grpc
+
+from evenmesh.common.v1 import common_pb2
+from evenmesh.generator.v1 import generator_service_pb2 as pb
+from evenmesh.generator.v1.generator_service_pb2_grpc import GeneratorServiceStub
+from evenmesh.wire import deadline
+from evenmesh.wire.channel import connect
+from evenmesh.wire.errors import (
+    FailedPrecondition,
+    InvalidField,
+    MeshError,
+    NotFound,
+    Unavailable,
+    from_rpc_error,
+)
+from evenmesh_kit.telemetry.setup import Telemetry
+from evenmesh_reranker.domain import Agent, Best, Passage, Scores
+
+_SERVICE: Final = "evenmesh.generator.v1.GeneratorService"
+
+
+class RankRag:
+    """Scores a passage by P(True) under the generator's context-ranking prompt, alike for all agents.
+
+    The caller's deadline, less a margin, and its cancellation apply to the call.
+
+    Args:
+        target: gRPC target of the generator.
+        model: model that judges; empty: the generator's default.
+        model_setting: environment variable that names the model, for errors.
+        template: prompt of one passage; empty: the model's default.
+        template_setting: environment variable that names the template, for errors.
+        max_message_bytes: largest message either way. Bytes.
+        telemetry: records the calls.
+    """
+
+    def __init__(
+        self,
+        target: str,
+        *,
+        model: str,
+        model_setting: str,
+        template: str = "",
+        template_setting: str = "",
+        max_message_bytes: int,
+        telemetry: Telemetry | None = None,
+    ) -> None:
+        self._channel = connect(
+            target,
+            service=_SERVICE,
+            max_message_bytes=max_message_bytes,
+            telemetry=telemetry,
+        )
+        self._stub = GeneratorServiceStub(self._channel)
+        self._model = model
+        self._model_setting = model_setting
+        self._template = template
+        self._template_setting = template_setting
+
+    async def score(
+        self, query: str, passages: Sequence[Passage], agent: Agent, *, best: Best | None = None
+    ) -> Scores:
+        """Return P(True) of each passage; with ``best``, the generator judges in order until it knows these.
+
+        Raises:
+            Unavailable: the generator is away.
+            DeadlineExceeded: no time is left.
+            FailedPrecondition: the settings name no model or template of the generator that can judge.
+            InvalidField: the query or a passage does not fit the model.
+        """
+        request = pb.ScoreRelevanceRequest(
+            question=query,
+            passages=[common_pb2.Passage(id=one.id, title=one.title, text=one.text) for one in passages],
+            model=self._model,
+            template=self._template,
+            top_k=None if best is None else best.count,
+            tolerance=None if best is None else best.tolerance,
+        )
+        try:
+            response = await self._stub.ScoreRelevance(request, timeout=deadline.current().budget())
+        except grpc.RpcError as error:
+            raise self._translated(from_rpc_error(error)) from error
+        return Scores(
+            tuple(response.probabilities),
+            f"{response.model}@{response.model_version}",
+            response.unjudged_at_most if response.unjudged else None,
+        )
+
+    async def close(self) -> None:
+        """Close the channel."""
+        await self._channel.close()
+
+    def _translated(self, error: MeshError) -> MeshError:
+        """Return the generator's error in terms of the reranker's request and settings."""
+        if isinstance(error, Unavailable):
+            return Unavailable(
+                "GENERATOR_UNAVAILABLE", f"the generator, which judges for rankrag, is away: {error.message}"
+            )
+        if isinstance(error, InvalidField) and error.field == "question":
+            return InvalidField("query", error.message)
+        if error.reason == "NO_RELEVANCE":
+            message = f"{error.message}; {self._model_setting} names a model that can"
+            return FailedPrecondition(error.reason, message)
+        # Model and template come from the settings, not from the caller.
+        if isinstance(error, NotFound | InvalidField) and error.field == "template":
+            return FailedPrecondition("NO_TEMPLATE", f"{self._template_setting}: {error.message}")
+        if isinstance(error, NotFound):
+            return FailedPrecondition("NO_MODEL", f"{self._model_setting}: {error.message}")
+        return error

@@ -1,0 +1,88 @@
+"""The agent registry in SQL."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import asdict
+from typing import Any
+
+from sqlalchemy import func, select, update
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from evenmesh_kit.storage.sql import now_us
+from evenmesh_reranker.backends.sql.database import Database, agent_id
+from evenmesh_reranker.backends.sql.feedback import DAY_US
+from evenmesh_reranker.backends.sql.tables import AGENTS
+from evenmesh_reranker.domain import Agent
+from evenmesh_reranker.feedback.domain import AgentSummary
+
+
+class SqlAgentRegistry:
+    """A :class:`evenmesh_reranker.feedback.ports.AgentRegistry`.
+
+    Args:
+        database: the database of feedback.
+        clock: the time. Microseconds since 1970.
+    """
+
+    def __init__(self, database: Database, *, clock: Callable[[], int] = now_us) -> None:
+        self._database = database
+        self._clock = clock
+
+    async def register(self, agent: Agent, description: str, *, most: int) -> AgentSummary | None:
+        """See the port."""
+        now = self._clock()
+        async with self._database.write() as connection:
+            number = await agent_id(connection, agent)
+            known = number is not None and await self._is_registered(connection, number)
+            if not known:
+                registered = select(func.count(AGENTS.c.registered_at_us)).where(
+                    AGENTS.c.tenant == agent.tenant
+                )
+                if (await connection.scalar(registered) or 0) >= most:
+                    return None
+            if number is None:
+                await connection.execute(AGENTS.insert().values(asdict(agent)))
+                number = await agent_id(connection, agent)
+            changes: dict[str, Any] = {"description": description}
+            if not known:
+                changes["registered_at_us"] = now
+            here = AGENTS.c.id == number
+            await connection.execute(update(AGENTS).where(here).values(**changes))
+            return _summary((await connection.execute(select(AGENTS).where(here))).one(), now)
+
+    async def registered(self) -> Sequence[Agent]:
+        """See the port."""
+        query = (
+            select(AGENTS.c.task_id, AGENTS.c.model_id, AGENTS.c.tenant)
+            .where(AGENTS.c.registered_at_us.is_not(None))
+            .order_by(AGENTS.c.id)
+        )
+        async with self._database.read() as connection:
+            return [Agent(*row) for row in await connection.execute(query)]
+
+    async def agents(self, tenant: str, *, skip: int = 0, limit: int = 1000) -> Sequence[AgentSummary]:
+        """See the port."""
+        now = self._clock()
+        mine = AGENTS.c.tenant == tenant
+        query = select(AGENTS).where(mine).order_by(AGENTS.c.id).offset(skip).limit(limit)
+        async with self._database.read() as connection:
+            return [_summary(row, now) for row in await connection.execute(query)]
+
+    async def _is_registered(self, connection: AsyncConnection, number: int) -> bool:
+        query = select(AGENTS.c.registered_at_us).where(AGENTS.c.id == number)
+        return await connection.scalar(query) is not None
+
+
+def _summary(row: Any, now: int) -> AgentSummary:
+    return AgentSummary(
+        sequence=row.id,
+        agent=Agent(row.task_id, row.model_id, row.tenant),
+        description=row.description,
+        registered_at_us=row.registered_at_us,
+        stored=row.stored,
+        flagged=row.flagged,
+        today=row.today if row.day == now // DAY_US else 0,
+        mean_usefulness=min(1.0, max(0.0, row.usefulness / row.stored)) if row.stored else None,
+        last_feedback_at_us=row.last_feedback_at_us,
+    )

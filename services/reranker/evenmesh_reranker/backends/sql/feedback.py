@@ -1,0 +1,409 @@
+"""The feedback store in SQL: each item of an agent once, within its limits, flagged when stored."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any, Final
+
+from sqlalchemy import and_, delete, func, select, update
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from evenmesh_kit.storage.sql import chunks, now_us
+from evenmesh_reranker.backends.sql.database import Database, agent_id
+from evenmesh_reranker.backends.sql.tables import AGENTS, FEEDBACK, TENANTS
+from evenmesh_reranker.domain import Agent, Scope
+from evenmesh_reranker.feedback.domain import Feedback, Flag, Limits, Outcome, RecordStatus, StoredFeedback
+from evenmesh_reranker.feedback.quality import Conduct, QualityRules
+from evenmesh_reranker.metrics import FeedbackSummary
+
+DAY_US: Final = 24 * 3600 * 10**6
+"""Length of a day. Microseconds."""
+
+
+@dataclass(slots=True)
+class _AgentState:
+    """The stored state of an agent, and what a batch adds to it."""
+
+    id: int
+    registered: bool
+    stored: int
+    flagged: int
+    usefulness: float
+    day: int
+    today: int
+    conduct: Conduct
+    digests: dict[str, bytes] = field(default_factory=dict)
+    judged: dict[int, tuple[float, float]] = field(default_factory=dict)
+    contradicted: set[int] = field(default_factory=set)
+    runs_out: bool = False
+    changed: bool = False
+
+
+@dataclass(slots=True)
+class _TenantState:
+    """What is stored of a tenant, and what a batch adds to it."""
+
+    numbered: int
+    bytes: int
+    changed: bool = False
+
+
+class SqlFeedbackStore:
+    """A :class:`evenmesh_reranker.feedback.ports.FeedbackStore`.
+
+    Args:
+        database: the database of feedback.
+        limits: most feedback to accept of each agent.
+        rules: which feedback to flag.
+        clock: the time. Microseconds since 1970.
+    """
+
+    def __init__(
+        self,
+        database: Database,
+        *,
+        limits: Limits | None = None,
+        rules: QualityRules | None = None,
+        clock: Callable[[], int] = now_us,
+    ) -> None:
+        self._database = database
+        self._limits = limits or Limits()
+        self._rules = rules or QualityRules()
+        self._clock = clock
+
+    async def record(self, batch: Sequence[Feedback]) -> Sequence[Outcome]:
+        """See the port."""
+        now = self._clock()
+        async with self._database.write() as connection:
+            states = await self._agents(connection, {one.agent: None for one in batch}, now)
+            await _read_known(connection, states, batch)
+            tenants = await _read_tenants(connection, {one.agent.tenant for one in batch})
+            outcomes = []
+            rows = []
+            for one in batch:
+                tenant = tenants[one.agent.tenant]
+                outcome = self._take(one, states.get(one.agent), tenant)
+                outcomes.append(outcome)
+                if outcome.status is RecordStatus.STORED:
+                    rows.append(_row(one, states[one.agent].id, outcome.flag, now, tenant.numbered))
+            if rows:
+                await _write_tenants(connection, tenants)
+                await connection.execute(FEEDBACK.insert(), rows)
+            for state in states.values():
+                if state.changed:
+                    await self._settle(connection, state, now)
+        return outcomes
+
+    async def find(self, batch: Sequence[Feedback]) -> Sequence[Outcome | None]:
+        """See the port."""
+        async with self._database.read() as connection:
+            states = await _known_agents(connection, {one.agent: None for one in batch})
+            await _read_known(connection, states, batch)
+        found = []
+        for one in batch:
+            state = states.get(one.agent)
+            found.append(None if state is None else _replayed(one, state))
+        return found
+
+    async def summary(self) -> FeedbackSummary:
+        """Return the amount of all feedback and the time of the newest; reads one row for each agent."""
+        columns = AGENTS.c
+        async with self._database.read() as connection:
+            row = (
+                await connection.execute(
+                    select(func.coalesce(func.sum(columns.stored), 0), func.max(columns.last_feedback_at_us))
+                )
+            ).one()
+        return FeedbackSummary(int(row[0]), row[1])
+
+    async def page(
+        self,
+        scope: Scope,
+        *,
+        after: int = 0,
+        limit: int = 1000,
+        since_us: int = 0,
+        include_flagged: bool = False,
+    ) -> Sequence[StoredFeedback]:
+        """See the port."""
+        columns = FEEDBACK.c
+        query = (
+            select(FEEDBACK, AGENTS.c.task_id, AGENTS.c.model_id, AGENTS.c.tenant)
+            .join(AGENTS, AGENTS.c.id == columns.agent_id)
+            .where(AGENTS.c.tenant == scope.tenant)
+            .where(columns.sequence > after, columns.recorded_at_us >= since_us)
+            .order_by(columns.sequence)
+            .limit(limit)
+        )
+        if not include_flagged:
+            query = query.where(columns.flag == Flag.NONE)
+        async with self._database.read() as connection:
+            if isinstance(scope, Agent):
+                number = await agent_id(connection, scope)
+                if number is None:
+                    return []
+                query = query.where(columns.agent_id == number)
+            return [
+                StoredFeedback(
+                    row.sequence,
+                    Feedback(
+                        id=row.id,
+                        query=row.query,
+                        passage_id=row.passage_id,
+                        agent=Agent(row.task_id, row.model_id, row.tenant),
+                        usefulness=row.usefulness,
+                        model_version=row.model_version,
+                        collection=row.collection,
+                        ranking=tuple(json.loads(row.ranking)),
+                    ),
+                    Flag(row.flag),
+                    row.recorded_at_us,
+                    row.number,
+                )
+                for row in await connection.execute(query)
+            ]
+
+    async def latest(self) -> int:
+        """See the port."""
+        async with self._database.read() as connection:
+            return await connection.scalar(select(func.max(FEEDBACK.c.sequence))) or 0
+
+    async def delete_before(self, before_us: int, *, limit: int) -> int:
+        """See the port."""
+        columns = FEEDBACK.c
+        async with self._database.write() as connection:
+            # Order by sequence number, so that the index is read only as far as rows are deleted.
+            oldest = await connection.execute(
+                select(
+                    columns.sequence,
+                    columns.agent_id,
+                    columns.flag,
+                    columns.usefulness,
+                    columns.recorded_at_us,
+                    columns.bytes,
+                    AGENTS.c.tenant,
+                )
+                .join(AGENTS, AGENTS.c.id == columns.agent_id)
+                .order_by(columns.sequence)
+                .limit(limit)
+            )
+            gone = [row for row in oldest if row.recorded_at_us < before_us]
+            less: dict[int, list[float]] = defaultdict(lambda: [0, 0, 0.0])
+            for row in gone:
+                counts = less[row.agent_id]
+                counts[0] += 1
+                counts[1] += row.flag != Flag.NONE
+                counts[2] += row.usefulness
+            freed: Counter[str] = Counter()
+            for row in gone:
+                freed[row.tenant] += row.bytes
+            for name, size in freed.items():
+                await connection.execute(
+                    update(TENANTS).where(TENANTS.c.tenant == name).values(bytes=TENANTS.c.bytes - size)
+                )
+            for part in chunks([row.sequence for row in gone]):
+                await connection.execute(delete(FEEDBACK).where(columns.sequence.in_(part)))
+            for number, (stored, flagged, usefulness) in less.items():
+                await connection.execute(
+                    update(AGENTS)
+                    .where(AGENTS.c.id == number)
+                    .values(
+                        stored=AGENTS.c.stored - int(stored),
+                        flagged=AGENTS.c.flagged - int(flagged),
+                        usefulness=AGENTS.c.usefulness - usefulness,
+                    )
+                )
+        return len(gone)
+
+    async def _agents(
+        self, connection: AsyncConnection, agents: Iterable[Agent], now: int
+    ) -> dict[Agent, _AgentState]:
+        """Return the states of a batch's agents; new agents are added while their tenant has room."""
+        agents = list(agents)
+        states = await _known_agents(connection, agents)
+        unknown: dict[str, list[Agent]] = defaultdict(list)
+        for agent in agents:
+            if agent not in states and not self._limits.registered_only:
+                unknown[agent.tenant].append(agent)
+        for tenant, new_agents in unknown.items():
+            there = select(func.count()).where(AGENTS.c.tenant == tenant)
+            room = self._limits.agents - (await connection.scalar(there) or 0)
+            if new := new_agents[: max(0, room)]:
+                await connection.execute(AGENTS.insert(), [asdict(one) for one in new])
+                states |= await _known_agents(connection, new)
+        day = now // DAY_US
+        for state in states.values():
+            if state.day != day:
+                state.day, state.today = day, 0
+        return states
+
+    def _take(self, one: Feedback, state: _AgentState | None, tenant: _TenantState) -> Outcome:
+        """Return the outcome of the next item, and update the states with it."""
+        if state is None:
+            return Outcome(
+                RecordStatus.UNREGISTERED if self._limits.registered_only else RecordStatus.TOO_MANY_AGENTS
+            )
+        replayed = _replayed(one, state)
+        if replayed is not None:
+            return replayed
+        if self._limits.registered_only and not state.registered:
+            return Outcome(RecordStatus.UNREGISTERED)
+        if state.stored >= self._limits.total:
+            return Outcome(RecordStatus.OVER_TOTAL)
+        if state.today >= self._limits.per_day:
+            return Outcome(RecordStatus.OVER_DAY)
+        if tenant.bytes + one.size > self._limits.tenant_bytes:
+            return Outcome(RecordStatus.OVER_BYTES)
+        earlier = state.judged.get(one.judged)
+        flag = state.conduct.judge(one.usefulness, earlier, self._rules)
+        low, high = earlier or (one.usefulness, one.usefulness)
+        state.judged[one.judged] = min(low, one.usefulness), max(high, one.usefulness)
+        if flag is Flag.CONTRADICTION:
+            state.contradicted.add(one.judged)
+        state.runs_out |= state.conduct.run == self._rules.constant_run
+        state.digests[one.id] = one.digest
+        state.stored += 1
+        state.today += 1
+        state.flagged += flag is not Flag.NONE
+        state.usefulness += one.usefulness
+        state.changed = tenant.changed = True
+        tenant.numbered += 1
+        tenant.bytes += one.size
+        return Outcome(RecordStatus.STORED, flag)
+
+    async def _settle(self, connection: AsyncConnection, state: _AgentState, now: int) -> None:
+        """Flag earlier feedback that a batch contradicts or that joins a constant run; store the state."""
+        columns = FEEDBACK.c
+        unflagged = and_(columns.agent_id == state.id, columns.flag == Flag.NONE)
+        for part in chunks(sorted(state.contradicted)):
+            found = await connection.execute(
+                update(FEEDBACK)
+                .where(unflagged, columns.judged.in_(part))
+                .values(flag=int(Flag.CONTRADICTION))
+            )
+            state.flagged += found.rowcount
+        if state.runs_out:
+            # The run began before it was long enough to flag: flag all of it.
+            newest = (
+                select(columns.sequence)
+                .where(columns.agent_id == state.id)
+                .order_by(columns.sequence.desc())
+                .limit(max(state.conduct.run, self._rules.constant_run))
+            )
+            same = columns.usefulness == state.conduct.value
+            found = await connection.execute(
+                update(FEEDBACK)
+                .where(unflagged, same, columns.sequence.in_(newest))
+                .values(flag=int(Flag.CONSTANT))
+            )
+            state.flagged += found.rowcount
+        await connection.execute(
+            update(AGENTS)
+            .where(AGENTS.c.id == state.id)
+            .values(
+                stored=state.stored,
+                flagged=state.flagged,
+                usefulness=state.usefulness,
+                day=state.day,
+                today=state.today,
+                last_feedback_at_us=now,
+                value=state.conduct.value,
+                run=state.conduct.run,
+                judged_again=state.conduct.judged_again,
+                contradicted=state.conduct.contradicted,
+            )
+        )
+
+
+async def _read_tenants(connection: AsyncConnection, tenants: Iterable[str]) -> dict[str, _TenantState]:
+    states = {tenant: _TenantState(0, 0) for tenant in tenants}
+    for part in chunks(list(states)):
+        for row in await connection.execute(select(TENANTS).where(TENANTS.c.tenant.in_(part))):
+            states[row.tenant] = _TenantState(row.numbered, row.bytes)
+    return states
+
+
+async def _write_tenants(connection: AsyncConnection, tenants: Mapping[str, _TenantState]) -> None:
+    for tenant, state in tenants.items():
+        if state.changed:
+            values = {"numbered": state.numbered, "bytes": state.bytes}
+            found = await connection.execute(update(TENANTS).where(TENANTS.c.tenant == tenant).values(values))
+            if not found.rowcount:
+                await connection.execute(TENANTS.insert().values(tenant=tenant, **values))
+
+
+async def _known_agents(connection: AsyncConnection, agents: Iterable[Agent]) -> dict[Agent, _AgentState]:
+    by_task: dict[tuple[str, str], list[str]] = defaultdict(list)
+    for agent in agents:
+        by_task[agent.tenant, agent.task_id].append(agent.model_id)
+    states = {}
+    columns = AGENTS.c
+    for (tenant, task_id), model_ids in by_task.items():
+        for part in chunks(model_ids):
+            here = and_(columns.tenant == tenant, columns.task_id == task_id, columns.model_id.in_(part))
+            for row in await connection.execute(select(AGENTS).where(here)):
+                states[Agent(row.task_id, row.model_id, row.tenant)] = _AgentState(
+                    id=row.id,
+                    registered=row.registered_at_us is not None,
+                    stored=row.stored,
+                    flagged=row.flagged,
+                    usefulness=row.usefulness,
+                    day=row.day,
+                    today=row.today,
+                    conduct=Conduct(row.value, row.run, row.judged_again, row.contradicted),
+                )
+    return states
+
+
+async def _read_known(
+    connection: AsyncConnection, states: dict[Agent, _AgentState], batch: Sequence[Feedback]
+) -> None:
+    """Read what is stored for a batch: the digests of its ids, and earlier judgements."""
+    columns = FEEDBACK.c
+    items: dict[Agent, list[Feedback]] = defaultdict(list)
+    for one in batch:
+        items[one.agent].append(one)
+    for agent, state in states.items():
+        here = columns.agent_id == state.id
+        for ids in chunks(list({one.id for one in items[agent]})):
+            rows = await connection.execute(
+                select(columns.id, columns.digest).where(here, columns.id.in_(ids))
+            )
+            state.digests.update((id_, bytes(digest)) for id_, digest in rows)
+        for keys in chunks(list({one.judged for one in items[agent]})):
+            ranges = await connection.execute(
+                select(columns.judged, func.min(columns.usefulness), func.max(columns.usefulness))
+                .where(here, columns.judged.in_(keys))
+                .group_by(columns.judged)
+            )
+            state.judged.update((judged, (low, high)) for judged, low, high in ranges)
+
+
+def _replayed(one: Feedback, state: _AgentState) -> Outcome | None:
+    known = state.digests.get(one.id)
+    if known is None:
+        return None
+    return Outcome(RecordStatus.DUPLICATE if known == one.digest else RecordStatus.CONFLICT)
+
+
+def _row(one: Feedback, agent: int, flag: Flag, now: int, number: int) -> dict[str, Any]:
+    return {
+        "agent_id": agent,
+        "id": one.id,
+        "digest": one.digest,
+        "query": one.query,
+        "query_key": one.query_key,
+        "passage_id": one.passage_id,
+        "judged": one.judged,
+        "usefulness": one.usefulness + 0.0,
+        "model_version": one.model_version,
+        "collection": one.collection,
+        "ranking": json.dumps(one.ranking, ensure_ascii=False),
+        "flag": int(flag),
+        "recorded_at_us": now,
+        "number": number,
+        "bytes": one.size,
+    }

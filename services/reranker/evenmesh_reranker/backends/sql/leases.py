@@ -1,0 +1,58 @@
+"""Leases of agents by trainers, in SQL: one row with holder and expiry for each agent."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from sqlalchemy import delete, or_
+
+from evenmesh_kit.storage.sql import now_us
+from evenmesh_reranker.backends.sql.database import Database, agent_id
+from evenmesh_reranker.backends.sql.tables import LEASES
+from evenmesh_reranker.domain import Agent
+
+
+class SqlLeases:
+    """A :class:`evenmesh_training.online.ports.Leases`.
+
+    Clocks of machines with the same database must agree to well within ``lease_s``.
+
+    Args:
+        database: the database of feedback.
+        holder: name of this trainer, unique for each process.
+        lease_s: duration of a lease. Seconds, (0, inf).
+        clock: the time. Microseconds since 1970.
+    """
+
+    def __init__(
+        self, database: Database, holder: str, *, lease_s: float, clock: Callable[[], int] = now_us
+    ) -> None:
+        self._database = database
+        self._holder = holder
+        self._lease_us = int(lease_s * 10**6)
+        self._clock = clock
+
+    async def take(self, agent: Agent) -> bool:
+        """See the port. An unknown agent cannot be leased."""
+        async with self._database.write() as connection:
+            number = await agent_id(connection, agent)
+            if number is None:
+                return False
+            now = self._clock()
+            values = {"holder": self._holder, "until_us": now + self._lease_us}
+            insert = self._database.insert(LEASES).values(agent_id=number, **values)
+            done = await connection.execute(
+                insert.on_conflict_do_update(
+                    index_elements=["agent_id"],
+                    set_=values,
+                    where=or_(LEASES.c.holder == self._holder, LEASES.c.until_us < now),
+                )
+            )
+            return done.rowcount == 1
+
+    async def give_back(self, agent: Agent) -> None:
+        """See the port."""
+        async with self._database.write() as connection:
+            number = await agent_id(connection, agent)
+            mine = LEASES.c.holder == self._holder
+            await connection.execute(delete(LEASES).where(LEASES.c.agent_id == number, mine))

@@ -1,0 +1,182 @@
+"""Accept feedback: concurrent batches share a commit, and no agent crowds out another."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter, defaultdict
+from collections.abc import Callable, Sequence
+from typing import Final
+
+import grpc
+
+from evenmesh.wire.errors import AlreadyExists, FailedPrecondition, MeshError, Overloaded
+from evenmesh_kit.compute.batching import MicroBatcher
+from evenmesh_reranker.domain import Agent
+from evenmesh_reranker.feedback.domain import Feedback, Limits, Outcome, RecordStatus
+from evenmesh_reranker.feedback.ports import FeedbackStore
+from evenmesh_reranker.feedback.served import ServedRankings
+
+_PART: Final = 250
+"""Items of one agent that queue together: other agents get between the parts of a large batch."""
+
+_FULL_S: Final = 60.0
+"""Time during which items of an agent at its quota are only looked up. Seconds."""
+
+
+class FeedbackIntake:
+    """Stores feedback durably; each item is stored, is a duplicate, or gets an error of its own.
+
+    Items that wait together share one transaction: while one batch is written to the disk, the next collects.
+    One agent may have a quarter of the items in flight. Items of an agent at its quota do not reach the disk:
+    they are only looked up, so that replays are still answered as duplicates.
+
+    Args:
+        store: keeps the feedback.
+        limits: limits of the store, for messages.
+        commit_size: most items in one transaction, [1, inf).
+        max_in_flight: most items in flight of all agents, [4, inf).
+        served: served rankings, if feedback on anything else is rejected.
+        clock: monotonic seconds.
+        on_outcomes: called with the outcomes of each batch.
+    """
+
+    def __init__(
+        self,
+        store: FeedbackStore,
+        *,
+        limits: Limits,
+        commit_size: int,
+        max_in_flight: int,
+        served: ServedRankings | None,
+        clock: Callable[[], float],
+        on_outcomes: Callable[[Sequence[Outcome | MeshError]], None] = lambda _: None,
+    ) -> None:
+        self._store = store
+        self._limits = limits
+        self._max_in_flight = max_in_flight
+        self._served = served
+        self._clock = clock
+        self._on_outcomes = on_outcomes
+        self._in_flight: Counter[Agent] = Counter()
+        self._full: dict[Agent, float] = {}
+        self._commits: MicroBatcher[Sequence[Feedback], Sequence[Outcome]] = MicroBatcher(
+            self._commit, max_size=commit_size, max_delay_s=0.0, cost=len, max_cost=commit_size
+        )
+
+    async def record(self, batch: Sequence[Feedback]) -> list[Outcome | MeshError]:
+        """Store a batch; return one outcome or error per item, in order. Durable on return.
+
+        Raises:
+            Unavailable: perhaps nothing was stored; the caller may send all of it again.
+        """
+        results: list[Outcome | MeshError | None] = [None] * len(batch)
+        by_agent: dict[Agent, list[int]] = defaultdict(list)
+        for at, one in enumerate(batch):
+            by_agent[one.agent].append(at)
+        done = await asyncio.gather(
+            *(self._record_of(agent, batch, places, results) for agent, places in by_agent.items()),
+            return_exceptions=True,
+        )
+        for error in done:
+            if error is not None:
+                raise error
+        outcomes = [one for one in results if one is not None]
+        self._on_outcomes(outcomes)
+        return outcomes
+
+    async def close(self) -> None:
+        """Store what waits and accept no more."""
+        await self._commits.close()
+
+    async def _record_of(
+        self,
+        agent: Agent,
+        batch: Sequence[Feedback],
+        places: Sequence[int],
+        results: list[Outcome | MeshError | None],
+    ) -> None:
+        count = len(places)
+        if self._in_flight[agent] and (
+            self._in_flight[agent] + count > self._max_in_flight // 4
+            or self._in_flight.total() + count > self._max_in_flight
+        ):
+            busy = Overloaded("too much feedback of this agent is in flight; try again in a second", 1.0)
+            for at in places:
+                results[at] = busy
+            return
+        self._in_flight[agent] += count
+        try:
+            if self._served is not None:
+                places = await self._check_served(self._served, batch, places, results)
+            for begin in range(0, len(places), _PART):
+                part = places[begin : begin + _PART]
+                outcomes = await self._store_part(agent, [batch[at] for at in part])
+                for at, outcome in zip(part, outcomes, strict=True):
+                    results[at] = self._result(outcome)
+        finally:
+            self._in_flight[agent] -= count
+            if not self._in_flight[agent]:
+                del self._in_flight[agent]
+
+    async def _check_served(
+        self,
+        served: ServedRankings,
+        batch: Sequence[Feedback],
+        places: Sequence[int],
+        results: list[Outcome | MeshError | None],
+    ) -> list[int]:
+        """Return the places of feedback on served rankings or of replays; set the error of the others."""
+        kept = []
+        for at, known in zip(places, await self._store.find([batch[at] for at in places]), strict=True):
+            one = batch[at]
+            if known is None and not one.ranking:
+                message = "this server accepts feedback only with the ranking it served"
+                results[at] = FailedPrecondition("NOT_SERVED", message)
+            elif known is None and not await served.was_served(
+                one.query, one.agent, one.model_version, one.ranking
+            ):
+                message = "no ranking of these passages was served for this query, agent and model version"
+                results[at] = FailedPrecondition("NOT_SERVED", message)
+            else:
+                kept.append(at)
+        return kept
+
+    async def _store_part(self, agent: Agent, part: Sequence[Feedback]) -> Sequence[Outcome]:
+        if self._full.get(agent, -1.0) > self._clock():
+            found = await self._store.find(part)
+            return [Outcome(RecordStatus.OVER_DAY) if one is None else one for one in found]
+        self._full.pop(agent, None)
+        outcomes = await self._commits.submit(part)
+        if outcomes[-1].status in (RecordStatus.OVER_DAY, RecordStatus.OVER_TOTAL):
+            self._full[agent] = self._clock() + _FULL_S
+        return outcomes
+
+    async def _commit(self, parts: Sequence[Sequence[Feedback]]) -> list[Sequence[Outcome]]:
+        outcomes = iter(await self._store.record([one for part in parts for one in part]))
+        return [[next(outcomes) for _ in part] for part in parts]
+
+    def _result(self, outcome: Outcome) -> Outcome | MeshError:
+        match outcome.status:
+            case RecordStatus.STORED | RecordStatus.DUPLICATE:
+                return outcome
+            case RecordStatus.CONFLICT:
+                return AlreadyExists("id", "this agent's id is stored with other content")
+            case RecordStatus.OVER_DAY | RecordStatus.OVER_TOTAL:
+                return _quota(
+                    f"an agent may give {self._limits.per_day} items a day and have {self._limits.total} "
+                    "stored; this one is at its quota"
+                )
+            case RecordStatus.OVER_BYTES:
+                return _quota(
+                    f"the feedback of a tenant may have {self._limits.tenant_bytes} bytes; no more fits "
+                    "until old feedback is deleted"
+                )
+            case RecordStatus.TOO_MANY_AGENTS:
+                return _quota(f"there are {self._limits.agents} agents already, and no more may be")
+            case RecordStatus.UNREGISTERED:
+                message = "this server accepts feedback of registered agents only"
+                return FailedPrecondition("NOT_REGISTERED", message)
+
+
+def _quota(message: str) -> MeshError:
+    return MeshError(grpc.StatusCode.RESOURCE_EXHAUSTED, "QUOTA", message)

@@ -1,0 +1,157 @@
+"""RPCs of the feedback service: decode, do, encode."""
+# ruff: noqa: N802 - names and arguments are the contract's
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable, Sequence
+from typing import Any, Final
+
+import grpc
+
+from evenmesh.reranker.v1 import feedback_service_pb2 as pb
+from evenmesh.reranker.v1 import feedback_service_pb2_grpc as rpc
+from evenmesh.wire.errors import MeshError
+from evenmesh_kit.compute.executors import ComputePool
+from evenmesh_kit.security import caller as callers
+from evenmesh_reranker.domain import Agent
+from evenmesh_reranker.feedback import codec
+from evenmesh_reranker.feedback.domain import Outcome
+from evenmesh_reranker.feedback.intake import FeedbackIntake
+from evenmesh_reranker.feedback.ports import AgentRegistry, FeedbackStore, TrainingLog
+from evenmesh_reranker.feedback.training import Training
+from evenmesh_reranker.models.registry import ModelRegistry
+
+NAME: Final = "evenmesh.reranker.v1.FeedbackService"
+"""Full name of the feedback service."""
+
+Context = grpc.aio.ServicerContext[Any, Any]
+
+
+class FeedbackServicer(rpc.FeedbackServiceServicer):
+    """The feedback service; the server accepts no call before its parts are open.
+
+    Args:
+        intake: accepts feedback.
+        store: keeps feedback.
+        agents: keeps agents.
+        trainings: keeps reports of trainers.
+        models: the models.
+        max_agents: most registered agents.
+        codec_pool: threads that check and convert batches: a thousand items take longer than a millisecond.
+        clock: returns the time now. Microseconds since 1970.
+    """
+
+    def __init__(
+        self,
+        *,
+        intake: FeedbackIntake,
+        store: FeedbackStore,
+        agents: AgentRegistry,
+        trainings: TrainingLog,
+        models: ModelRegistry,
+        max_agents: int,
+        codec_pool: ComputePool,
+        clock: Callable[[], int],
+    ) -> None:
+        self._intake = intake
+        self._store = store
+        self._agents = agents
+        self._trainings = trainings
+        self._models = models
+        self._max_agents = max_agents
+        self._codec_pool = codec_pool
+        self._clock = clock
+
+    async def RecordFeedback(
+        self, request: pb.RecordFeedbackRequest, context: Context
+    ) -> pb.RecordFeedbackResponse:
+        """Store a batch; durable when it answers."""
+        items = await self._codec_pool.run(codec.decode_batch, request, _tenant())
+        good = [one for one in items if not isinstance(one, MeshError)]
+        recorded = iter(await self._intake.record(good))
+        outcomes: list[Outcome | MeshError] = [
+            one if isinstance(one, MeshError) else next(recorded) for one in items
+        ]
+        return await self._codec_pool.run(codec.encode_outcomes, request, outcomes)
+
+    async def ExportFeedback(
+        self, request: pb.ExportFeedbackRequest, context: Context
+    ) -> AsyncIterator[pb.ExportFeedbackResponse]:
+        """Stream stored feedback in order; items stored meanwhile may or may not be part of it."""
+        scope, since_us = codec.decode_export(request, _tenant())
+        after = 0
+        while page := await self._store.page(
+            scope,
+            after=after,
+            limit=codec.MAX_ITEMS,
+            since_us=since_us,
+            include_flagged=request.include_flagged,
+        ):
+            yield await self._codec_pool.run(codec.encode_export, page)
+            after = page[-1].sequence
+
+    async def RegisterAgent(
+        self, request: pb.RegisterAgentRequest, context: Context
+    ) -> pb.RegisterAgentResponse:
+        """Register an agent, or change its description."""
+        agent, description = codec.decode_registration(request, _tenant())
+        summary = await self._agents.register(agent, description, most=self._max_agents)
+        if summary is None:
+            raise MeshError(
+                grpc.StatusCode.RESOURCE_EXHAUSTED,
+                "QUOTA",
+                f"{self._max_agents} agents are registered already, and no more may be",
+            )
+        await self._models.register(agent)
+        known = await self._models.knows(agent)
+        return pb.RegisterAgentResponse(agent=codec.encode_agent(summary, known=known))
+
+    async def ListAgents(self, request: pb.ListAgentsRequest, context: Context) -> pb.ListAgentsResponse:
+        """Return a page of agents."""
+        skip, size = codec.decode_page(request, _tenant())
+        found = await self._agents.agents(_tenant(), skip=skip, limit=size + 1)
+        page = found[:size]
+        return pb.ListAgentsResponse(
+            agents=[codec.encode_agent(one, known=await self._models.knows(one.agent)) for one in page],
+            next_page_token=codec.page_token(skip + size, _tenant()) if len(found) > size else "",
+        )
+
+    async def ListModels(self, request: pb.ListModelsRequest, context: Context) -> pb.ListModelsResponse:
+        """Return the versions there are."""
+        scope = codec.decode_scope(request, _tenant())
+        await self._models.refresh()
+        return pb.ListModelsResponse(models=map(codec.encode_model, self._models.models(scope)))
+
+    async def PromoteModel(
+        self, request: pb.PromoteModelRequest, context: Context
+    ) -> pb.PromoteModelResponse:
+        """Serve a version from the next request on."""
+        model = await self._models.promote(
+            codec.decode_version(request.version),
+            tenant=_tenant(),
+            merge_agent_tokens=request.merge_agent_tokens,
+        )
+        return pb.PromoteModelResponse(model=codec.encode_model(model))
+
+    async def RollbackModel(
+        self, request: pb.RollbackModelRequest, context: Context
+    ) -> pb.RollbackModelResponse:
+        """Serve the version before."""
+        model = await self._models.rollback(codec.decode_scope(request, _tenant()))
+        return pb.RollbackModelResponse(model=codec.encode_model(model))
+
+    async def GetTrainingStatus(
+        self, request: pb.GetTrainingStatusRequest, context: Context
+    ) -> pb.GetTrainingStatusResponse:
+        """Return the reports of trainers, and the feedback that waits for them."""
+        scope = codec.decode_scope(request, _tenant())
+        if isinstance(scope, Agent):
+            trainings: Sequence[Training] = [await self._trainings.training(scope)]
+        else:
+            trainings = await self._trainings.trainings(scope.tenant)
+        return codec.encode_trainings(trainings, self._clock())
+
+
+def _tenant() -> str:
+    """Return the tenant of the caller's credential."""
+    return callers.current().tenant

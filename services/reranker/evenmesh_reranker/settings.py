@@ -1,0 +1,91 @@
+"""Settings of the reranker, from ``EVENMESH_RERANKER_…``."""
+
+from __future__ import annotations
+
+from typing import ClassVar, Literal
+
+from pydantic import Field
+from pydantic_settings import SettingsConfigDict
+
+from evenmesh_kit.storage.sql_settings import DatabaseSettings
+
+
+class RerankerSettings(DatabaseSettings):
+    """Settings of one reranker process."""
+
+    model_config = SettingsConfigDict(
+        env_prefix="EVENMESH_RERANKER_",
+        frozen=True,
+        extra="ignore",
+        populate_by_name=True,
+        allow_inf_nan=False,
+    )
+
+    DATABASE_FILE: ClassVar[str] = "reranker/feedback.db"
+
+    port: int = Field(default=7072, ge=0, le=65535)
+    max_work: int = Field(default=4096, ge=1)
+    """Admission capacity. Pairs of query and passage, [1, inf)."""
+    default_reranker: Literal["cross-encoder", "rankrag", "none"] = "rankrag"
+    """Reranker of requests that name none."""
+    generator_target: str = Field(default="dns:///127.0.0.1:7073", min_length=1)
+    """Generator that judges for `rankrag`."""
+    rankrag_model: str = ""
+    """Model of the generator that judges for `rankrag`; empty: the generator's default."""
+    rankrag_template: str = ""
+    """Prompt for judging, such as `rankrag-context-ranking-claim`; empty: the model's default."""
+    cross_encoder: str = ""
+    """Default model of `cross-encoder`, until a version of the model store is promoted: a folder, a hub
+    repository, or `bundled`; empty: none."""
+    allow_download: bool = False
+    """Whether a model may be downloaded from the hub."""
+    device: str = Field(default="auto", min_length=1)
+    """``auto``, ``cpu``, ``cuda`` or ``cuda:<n>``; auto is the first GPU, or the CPU without one."""
+    dtype: Literal["auto", "float32", "bfloat16"] = "auto"
+    """Number type of matrix products; auto is bfloat16 if the device computes it fast."""
+    max_length: int | None = Field(default=None, ge=16, le=2**16)
+    """Longest pair; unset: the model's own limit. Tokens, [16, 65536]."""
+    batch_size: int = Field(default=16, ge=1, le=4096)
+    """Most pairs in a batch. Pairs, [1, 4096]."""
+    batch_tokens: int = Field(default=4096, ge=1)
+    """Most padded tokens in a batch. Tokens, [1, inf)."""
+    batch_delay_ms: float = Field(default=2.0, ge=0, le=1000)
+    """Longest wait of a request for others that share its batch. Milliseconds, [0, 1000]."""
+    max_request_tokens: int = Field(default=13_000, ge=1)
+    """Most tokens of the pairs of one request to the cross-encoder, [1, inf). The bundled
+    model reads the default in less than five seconds of one processor; raise it on a GPU."""
+    threads: int | None = Field(default=None, ge=1, le=1024)
+    """Threads of one matrix product; unset: one for each core. [1, 1024]."""
+    model_poll_s: float = Field(default=5.0, gt=0, le=3600)
+    """Time between two looks for versions that another process promoted. Seconds, (0, 3600]."""
+    keep_versions: int = Field(default=5, ge=1, le=1000)
+    """Versions kept of those served before, and as many of the newest others, for all agents and for each
+    agent; the rest is removed after an hour. Versions, [1, 1000]."""
+    agent_memory_mb: int = Field(default=1024, ge=1)
+    """Most memory of agents' own models; the least recently used are dropped. MB, [1, inf)."""
+    max_registered_agents: int = Field(default=1000, ge=1)
+    """Most registered agents: each has tokens in every model. Agents, [1, inf)."""
+    feedback_commit_size: int = Field(default=2000, ge=1, le=100_000)
+    """Most items of feedback in one transaction. Items, [1, 100000]."""
+    feedback_in_flight: int = Field(default=20_000, ge=4)
+    """Most items of feedback in flight to the disk; one agent may have a quarter. Items, [4, inf)."""
+    feedback_per_day: int = Field(default=100_000, ge=1)
+    """Most items of one agent in a UTC day. Items, [1, inf)."""
+    feedback_total: int = Field(default=1_000_000, ge=1)
+    """Most items of one agent stored at a time. Items, [1, inf)."""
+    feedback_agents: int = Field(default=10_000, ge=1)
+    """Most agents of a tenant, registered or not. Agents, [1, inf)."""
+    feedback_tenant_mb: int = Field(default=4096, ge=1)
+    """Most feedback of one tenant stored at a time. MB, [1, inf)."""
+    feedback_registered_only: bool = False
+    """Whether only registered agents may give feedback."""
+    feedback_served_only: bool = False
+    """Whether feedback is rejected unless it is for a ranking that this service served."""
+    feedback_constant_run: int = Field(default=500, ge=2)
+    """Length of a run of equal items of an agent that is kept out of training. Items, [2, inf)."""
+    feedback_retention_days: int = Field(default=365, ge=1)
+    """Age at which feedback is deleted. Days, [1, inf)."""
+    served_memory: int = Field(default=100_000, ge=1)
+    """Served rankings kept in memory, if feedback is checked against them. [1, inf)."""
+    served_retention_days: int = Field(default=7, ge=1)
+    """Age at which served rankings are deleted from disk. Days, [1, inf)."""

@@ -1,1 +1,0 @@
-"""Versions of learned models: kept as immutable folders, promoted and rolled back while serving."""

@@ -1,1 +1,0 @@
-"""Offline training of the learned reranker: iterative utility maximisation and what it needs."""

@@ -1,1 +1,0 @@
-"""The retriever service: collections of passages, and stochastic rankings of them."""

@@ -1,1 +1,0 @@
-"""What the retriever's ports are filled with."""

@@ -1,1 +1,0 @@
-"""BM25 over postings that live in memory-mapped files."""

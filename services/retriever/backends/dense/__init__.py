@@ -1,1 +1,0 @@
-"""Dense retrieval: an encoder and exact search over its vectors."""

@@ -1,0 +1,1 @@
+"""Keep collections of passages, and draw stochastic rankings of them."""

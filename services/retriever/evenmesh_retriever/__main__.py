@@ -1,0 +1,247 @@
+"""Run the retriever: ``python -m evenmesh_retriever``; settings come from ``EVENMESH_RETRIEVER_…``."""
+
+from __future__ import annotations
+
+import shutil
+import sys
+from functools import cache
+from typing import TYPE_CHECKING
+
+from evenmesh.retriever.v1 import collection_service_pb2, retriever_service_pb2
+from evenmesh.retriever.v1.collection_service_pb2_grpc import add_CollectionServiceServicer_to_server
+from evenmesh.retriever.v1.retriever_service_pb2_grpc import add_RetrieverServiceServicer_to_server
+from evenmesh_kit.admission.metrics import AdmissionMetrics
+from evenmesh_kit.admission.shares import TenantShares
+from evenmesh_kit.compute.tenant_pool import TenantPool
+from evenmesh_kit.rpc.server import Registration, ServerStartError, Service, run_service
+from evenmesh_kit.settings import variable
+from evenmesh_kit.telemetry.setup import Telemetry
+from evenmesh_retriever import ranking
+from evenmesh_retriever.analyzer import analyzer
+from evenmesh_retriever.backends.catalogue import Catalogue
+from evenmesh_retriever.backends.segments.building.writer import Recipe
+from evenmesh_retriever.backends.segments.quotas import Limit, Quotas
+from evenmesh_retriever.backends.segments.store import Options, SegmentStore
+from evenmesh_retriever.backends.splade.postings import SparseTextEncoder
+from evenmesh_retriever.engine import RetrieverEngine
+from evenmesh_retriever.ingest_admission import IngestAdmission
+from evenmesh_retriever.metrics import RetrieverMetrics
+from evenmesh_retriever.ports import CannotStart, Encoder
+from evenmesh_retriever.query_admission import QueryAdmission
+from evenmesh_retriever.servicer import CollectionServicer, RetrieverServicer
+from evenmesh_retriever.settings import RetrieverSettings
+from evenmesh_retriever.web import WebRetrieval
+
+if TYPE_CHECKING:
+    from evenmesh_retriever.backends.milvus.opening import MilvusOpening
+    from evenmesh_retriever.backends.milvus.store import MilvusStore
+    from evenmesh_retriever.backends.web.source import SearxSources
+
+RETRIEVER_NAME = retriever_service_pb2.DESCRIPTOR.services_by_name["RetrieverService"].full_name
+"""Full name of the service that ranks."""
+COLLECTION_NAME = collection_service_pb2.DESCRIPTOR.services_by_name["CollectionService"].full_name
+"""Full name of the service that keeps collections."""
+
+
+_TAKE_OVER_S = 120.0
+_TENANT_OF_DISK = 16
+
+
+class RetrieverService(Service):
+    """Everything of one retriever process, put together; also its lifecycle.
+
+    Args:
+        settings: the settings.
+        telemetry: what is recorded of searches and collections.
+    """
+
+    def __init__(self, settings: RetrieverSettings, telemetry: Telemetry | None = None) -> None:
+        self._settings = settings
+        telemetry = telemetry or Telemetry.disabled()
+        self._metrics = RetrieverMetrics(telemetry, series=settings.metrics_series)
+        ingesting = IngestAdmission(settings)
+        self._admissions = AdmissionMetrics(telemetry, ingesting.admission)
+        self._pool = TenantPool(settings.threads, "retriever")
+        self._store: SegmentStore | MilvusStore | None = None
+        self._web: SearxSources | None = None
+        self._retriever = RetrieverServicer(self._pool)
+        self._collections = CollectionServicer(
+            self._pool,
+            ingesting,
+            TenantShares(
+                settings.max_tenant_listings,
+                "listings of passages",
+                variable(settings, "max_tenant_listings"),
+            ),
+            idle_s=settings.ingest_idle_s,
+        )
+        self.registrations = [
+            Registration(add_RetrieverServiceServicer_to_server, self._retriever, RETRIEVER_NAME),
+            Registration(add_CollectionServiceServicer_to_server, self._collections, COLLECTION_NAME),
+        ]
+
+    async def start(self) -> None:
+        """Load the encoder and open the collections.
+
+        Raises:
+            ServerStartError: either cannot be had; one line that says what to do.
+        """
+        settings = self._settings
+        # Before the folder of collections is waited for: what comes after is a gap where one takes over.
+        await self._pool.run(ranking.warm)
+        try:
+            encoder = None
+            if settings.encoder:
+                encoder = self._metrics.encoder(await self._pool.run(_load_encoder, settings))
+            analyzers = cache(analyzer)
+            sparse = await self._pool.run(_load_splade, settings) if settings.splade_model else None
+            store: SegmentStore | MilvusStore
+            if settings.store == "milvus":
+                opened = await self._pool.run(_load_milvus, settings, encoder, sparse)
+                self._store = store = opened.store
+                await store.start()
+                catalogue = await self._pool.run(
+                    Catalogue, settings, analyzers, encoder, sparse, opened.retrievers
+                )
+            else:
+                catalogue = await self._pool.run(Catalogue, settings, analyzers, encoder, sparse)
+                self._store = store = SegmentStore(
+                    settings.home / "collections",
+                    Recipe(analyzers, encoder, settings.embed_at_once, catalogue.carry, catalogue.ahead),
+                    catalogue.prepare,
+                    Options(
+                        quotas=_quotas(settings),
+                        verify_bytes=settings.verify_bytes,
+                        lock_wait_s=_TAKE_OVER_S if settings.share_port else 0.0,
+                    ),
+                )
+                await store.start()
+            if settings.web_sources:
+                self._web = (await self._pool.run(_web_class))(settings.web_sources, settings.web_readers)
+                await self._web.start()
+        except CannotStart as error:
+            raise ServerStartError(str(error)) from None
+        admission = QueryAdmission(
+            settings.max_work, queue_s=settings.queue_s, setting=variable(settings, "max_work")
+        )
+        self._admissions.watch(admission.admission)
+        self._metrics.watch(store.everyones)
+        engine = RetrieverEngine(
+            store, catalogue.retrievers, catalogue.default, self._pool, admission, self._metrics
+        )
+        self._retriever.open(
+            engine, WebRetrieval(self._web.sources if self._web is not None else {}, engine, admission)
+        )
+        self._collections.open(store)
+
+    async def stop(self) -> None:
+        """Close the collections."""
+        if self._store is not None:
+            await self._store.stop()
+        if self._web is not None:
+            await self._web.close()
+        self._pool.close()
+
+
+def _quotas(settings: RetrieverSettings) -> Quotas:
+    def limit(name: str) -> Limit:
+        return Limit(getattr(settings, name), variable(settings, name))
+
+    return Quotas(
+        limit("max_collection_passages"),
+        limit("max_collection_bytes"),
+        limit("max_tenant_passages"),
+        Limit(_tenant_bytes(settings), variable(settings, "max_tenant_bytes")),
+        limit("max_tenant_collections"),
+        limit("max_collections"),
+    )
+
+
+def _tenant_bytes(settings: RetrieverSettings) -> int:
+    """Return the most bytes of a tenant's passages, 0 for no bound: an only user has all of the disk."""
+    if settings.max_tenant_bytes is not None:
+        return settings.max_tenant_bytes
+    if settings.store == "milvus" or not settings.knows_callers:
+        return 0
+    there = next(
+        folder for folder in (settings.home.absolute(), *settings.home.absolute().parents) if folder.exists()
+    )
+    return shutil.disk_usage(there).total // _TENANT_OF_DISK
+
+
+def _load_encoder(settings: RetrieverSettings) -> Encoder:
+    # In a thread of its own: importing PyTorch takes seconds, in which health must answer.
+    if settings.encoder.startswith("triton://"):
+        return _triton_encoder(settings)
+    from evenmesh_retriever.backends.dense.sentence_encoder import SentenceEncoder
+
+    return SentenceEncoder(
+        settings.encoder,
+        device=settings.encoder_device,
+        precision=settings.encoder_precision,
+        threads=settings.encoder_threads,
+        pooling=settings.encoder_pooling,
+        query_prefix=settings.encoder_query_prefix,
+        passage_prefix=settings.encoder_passage_prefix,
+        setting=variable(settings, "encoder"),
+    )
+
+
+def _triton_encoder(settings: RetrieverSettings) -> Encoder:
+    name = variable(settings, "encoder")
+    try:
+        from evenmesh_retriever.backends.dense.triton_encoder import TritonEncoder
+    except ModuleNotFoundError as error:
+        raise CannotStart(
+            f"{name}={settings.encoder!r} needs {error.name}, which is not installed: "
+            "pip install 'evenmesh-retriever[triton]'"
+        ) from None
+    if settings.encoder_pooling:
+        raise CannotStart(
+            f"{variable(settings, 'encoder_pooling')} must be empty where {name} is a Triton server's: there "
+            "the model's parameter `pooling` says it"
+        )
+    return TritonEncoder(
+        settings.encoder,
+        query_prefix=settings.encoder_query_prefix or "",
+        passage_prefix=settings.encoder_passage_prefix or "",
+        setting=name,
+        credentials=settings.triton_credentials(),
+    )
+
+
+def _load_splade(settings: RetrieverSettings) -> SparseTextEncoder:
+    from evenmesh_retriever.backends.splade.sparse_encoder import SpladeEncoder
+
+    return SpladeEncoder(
+        settings.splade_model, device=settings.encoder_device, setting=variable(settings, "splade_model")
+    )
+
+
+def _load_milvus(
+    settings: RetrieverSettings, encoder: Encoder | None, sparse: SparseTextEncoder | None
+) -> MilvusOpening:
+    # In a thread, and only where it is used: importing its client takes a second.
+    try:
+        from evenmesh_retriever.backends.milvus.opening import MilvusOpening
+    except ModuleNotFoundError as error:
+        raise CannotStart(
+            f"{variable(settings, 'store')}='milvus' needs {error.name}, which is not installed: "
+            "pip install 'evenmesh-retriever[milvus]'"
+        ) from None
+    return MilvusOpening(settings, encoder, sparse, _quotas(settings))
+
+
+def _web_class() -> type[SearxSources]:
+    # In a thread, and only where it is used: it brings a client of the web.
+    try:
+        from evenmesh_retriever.backends.web.source import SearxSources
+    except ModuleNotFoundError as error:
+        raise CannotStart(
+            f"web sources need {error.name}, which is not installed: pip install 'evenmesh-retriever[web]'"
+        ) from None
+    return SearxSources
+
+
+if __name__ == "__main__":
+    sys.exit(run_service("retriever", RetrieverSettings, RetrieverService))

@@ -1,0 +1,1 @@
+"""Search by BM25 over postings in memory-mapped files."""

@@ -1,0 +1,1 @@
+"""Search by vectors: an encoder and exact search."""

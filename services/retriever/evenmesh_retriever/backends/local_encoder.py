@@ -1,0 +1,79 @@
+"""What dense and sparse encoders of sentence-transformers in this process have in common."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from threading import Lock
+from typing import ClassVar, Final, Generic, TypeVar
+
+import torch
+from sentence_transformers import SentenceTransformer, SparseEncoder
+from transformers.utils import logging as transformers_logging
+
+from evenmesh_retriever.ports import CannotStart
+
+BATCH: Final = 16
+"""Texts that are encoded together."""
+
+M = TypeVar("M", SentenceTransformer, SparseEncoder)
+
+
+class LocalEncoder(Generic[M]):
+    """A model of sentence-transformers in this process; see the ports for its attributes.
+
+    Args:
+        kind: class of the model.
+        model: a folder, or a name in the local Hugging Face cache; nothing is downloaded.
+        source: where it is, if not there.
+        device: ``auto`` (a GPU if PyTorch sees one), ``cpu`` or ``cuda:0``.
+        setting: name of the setting ``model`` comes from, for errors.
+
+    Raises:
+        CannotStart: there is no such model, or it cannot be loaded.
+    """
+
+    UNFIT: ClassVar[str]
+    """What is wrong with a folder that does not load, for errors; may name the ``{device}``."""
+
+    def __init__(
+        self, kind: type[M], model: str, source: str | os.PathLike[str], *, device: str, setting: str
+    ) -> None:
+        transformers_logging.disable_progress_bar()  # type: ignore[no-untyped-call]
+        self.name = Path(model).name if Path(model).is_dir() else model
+        self.device = ("cuda:0" if torch.cuda.is_available() else "cpu") if device == "auto" else device
+        self._passage_prompt = ""
+        # A fast tokenizer must not be used by two threads at once; the model may.
+        self._tokenizer = Lock()
+        try:
+            self._model: M = kind(
+                str(source), device=self.device, local_files_only=True, trust_remote_code=False
+            ).eval()
+        except (OSError, ValueError, RuntimeError, KeyError) as error:
+            if Path(source).is_dir():
+                unfit = self.UNFIT.format(device=self.device)
+                why = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+                raise CannotStart(f"{setting}={model!r}: {unfit}: {why}") from None
+            raise CannotStart(
+                f"{setting}={model!r}: no such folder, and not in the local Hugging Face cache: give a "
+                f"folder, or fetch the model with `hf download {model}`"
+            ) from None
+        # A model without positions may have an infinite limit, or none.
+        self.max_tokens = int(min(self._model.max_seq_length or sys.maxsize, sys.maxsize))
+
+    def count_tokens(self, texts: Sequence[str]) -> int:
+        """Return the tokens that the model reads of passages encoded together, padding included."""
+        with self._tokenizer:
+            read = self._model.preprocess([self._passage_prompt + text for text in texts])
+        return int(read["input_ids"].numel())
+
+    def _identify(self, *settings: object) -> str:
+        """Return the hash of the length limit, ``settings`` and the weights."""
+        digest = hashlib.sha256(repr((self._model.max_seq_length, *settings)).encode())
+        for name, tensor in sorted(self._model.state_dict().items()):
+            digest.update(f"{name} {tuple(tensor.shape)} {tensor.dtype}".encode())
+            digest.update(tensor.detach().cpu().contiguous().view(torch.uint8).numpy().tobytes())
+        return digest.hexdigest()[:16]

@@ -1,0 +1,1 @@
+"""Keep collections in Milvus, for more than one machine or process serves. See docs/guides/milvus.md."""

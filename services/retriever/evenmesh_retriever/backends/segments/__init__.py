@@ -1,0 +1,1 @@
+"""Keep collections on a local disk as immutable segments: live, memory-mapped, consistent after a crash."""

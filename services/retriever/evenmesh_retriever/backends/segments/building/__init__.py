@@ -1,0 +1,1 @@
+"""Build, merge and publish segments."""

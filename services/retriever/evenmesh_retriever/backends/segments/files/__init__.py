@@ -1,0 +1,1 @@
+"""Lay out segments and versions on disk, and read them."""

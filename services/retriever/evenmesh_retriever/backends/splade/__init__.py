@@ -1,0 +1,1 @@
+"""Search by learned sparse weights of vocabulary terms (SPLADE), with the engine of BM25."""

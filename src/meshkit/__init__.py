@@ -1,1 +1,0 @@
-"""Scaffolding every ragmesh service shares: server, channels, deadlines, errors, settings, telemetry."""

@@ -1,1 +1,0 @@
-"""Ensembles of retrievers over question sets: what is asked, all that is wrong with it, the run, findings."""

@@ -1,0 +1,1 @@
+"""Measure a running mesh: audits, ensembles, answering, conversations, labels, load."""

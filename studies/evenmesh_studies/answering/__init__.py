@@ -1,0 +1,1 @@
+"""Evaluate retrieval, reranking and answering on question sets."""

@@ -1,0 +1,1 @@
+"""Audit many queries: expected exposure and utility of sampled rankings."""

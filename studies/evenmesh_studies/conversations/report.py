@@ -1,0 +1,164 @@
+"""Measure the transcripts of a study, with the corrections that people made, and write the report."""
+
+import json
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from evenmesh.types.conversation import GroupTarget
+from evenmesh_core.group_fairness import Attribute, Transcript
+from evenmesh_lab import figures
+from evenmesh_lab.figures.outcomes import draw_outcomes
+from evenmesh_lab.files import FileError, read_conversations, read_marks
+from evenmesh_lab.studies import Bootstrap, ConversationStudy, conversation, stability
+from evenmesh_lab.studies.stability import ConversationJudgement, Marks, StabilityStudy
+from evenmesh_studies.conversations.plan import RECORDS, ConversationPlan
+from evenmesh_studies.runner.report import ReportSection, write_report
+from evenmesh_studies.runner.shards import records_file
+
+TRANSCRIPTS = "transcripts"
+"""Folder of the annotated transcripts, one file for each system and trial."""
+
+
+@dataclass(frozen=True, slots=True)
+class ConversationReport:
+    """Measures of all transcripts.
+
+    ``fairness`` is None without targets, and as long as a transcript has yet to be judged.
+    """
+
+    stability: StabilityStudy
+    fairness: ConversationStudy | None
+    unjudged: tuple[FileError, ...]
+    """Files that cannot be measured yet, with the reason."""
+
+
+def write_transcripts(folder: Path, plan: ConversationPlan) -> tuple[list[Path], list[Path]]:
+    """Write the transcripts that do not exist yet.
+
+    Args:
+        folder: of the run.
+        plan: what was run.
+
+    Returns:
+        The paths of all transcripts, and of those that a person corrected.
+    """
+    texts: dict[Path, list[str]] = {_path(folder, *key): [] for key in _keys(plan)}
+    for line in (folder / records_file(RECORDS)).read_text(encoding="utf-8").split("\n"):
+        if line:
+            record: Any = json.loads(line)
+            texts[_path(folder, record["system"], record["trial"])].extend(record["transcript"])
+    (folder / TRANSCRIPTS).mkdir(exist_ok=True)
+    corrected = []
+    for path, lines in texts.items():
+        text = "".join(f"{line}\n" for line in lines).encode()
+        if not path.exists():
+            path.write_bytes(text)
+        elif path.read_bytes() != text:
+            corrected.append(path)
+    return list(texts), corrected
+
+
+def measure(
+    folder: Path, plan: ConversationPlan, *, bootstrap: Bootstrap | None = None
+) -> ConversationReport:
+    """Measure the transcripts of a run.
+
+    Args:
+        folder: of the run.
+        plan: what was run.
+        bootstrap: how intervals are computed.
+
+    Raises:
+        FileError: a transcript is missing or cannot be read.
+    """
+    settings = bootstrap or Bootstrap()
+    patterns: dict[str, dict[int, dict[str, Marks]]] = {}
+    transcripts: dict[tuple[str, int], list[Transcript]] = {}
+    unjudged: list[FileError] = []
+    for system, trial in _keys(plan):
+        path = _path(folder, system, trial)
+        patterns.setdefault(system, {})[trial] = {one.topic: one.useful for one in read_marks(path)}
+        if plan.targets:
+            try:
+                transcripts[system, trial] = read_conversations(path)
+            except FileError as error:
+                unjudged.append(error)
+    fairness, judged = None, {}
+    if transcripts and not unjudged:
+        attributes = {one.attribute: attribute_of(one) for one in plan.targets}
+        by_system: dict[str, list[Transcript]] = {}
+        for (system, _), found in transcripts.items():
+            by_system.setdefault(system, []).extend(found)
+        how = plan.conversation
+        fairness = conversation.measure(
+            by_system,
+            attributes,
+            patience=how.get("patience") or 1250,
+            method="cumulative" if how.get("cumulative") else "independent",
+            irrelevant_turns="uniform" if how.get("uniform_turns") else "ignore",
+            alpha=0.5 if (weight := how.get("relevance_weight")) is None else weight,
+            bootstrap=settings,
+        )
+        scores = {(row.system, row.trial, row.topic): row for row in fairness.rows}
+        for (system, trial), found in transcripts.items():
+            for one in found:
+                row = scores[system, trial, one.topic]
+                judged[system, trial, one.topic] = ConversationJudgement(
+                    _entities(one), row.relevance, row.group_fairness
+                )
+    planned = {topic.name: topic.num_turns for topic in plan.topics.topics}
+    return ConversationReport(
+        stability.measure(patterns, judged, planned=planned, bootstrap=settings), fairness, tuple(unjudged)
+    )
+
+
+def attribute_of(target: GroupTarget) -> Attribute:
+    """Return a target in the form that measures take."""
+    shares = target.shares or (1 / len(target.groups),) * len(target.groups)
+    return Attribute(shares, target.divergence)
+
+
+def write(found: ConversationReport, facts: Sequence[tuple[str, str]], folder: Path) -> list[Path]:
+    """Write the report of all transcripts.
+
+    Args:
+        found: of the transcripts.
+        facts: what the report is about: names and values.
+        folder: where to; made if needed.
+
+    Returns:
+        The files, the page first.
+    """
+    stated = "; ".join(f"{name}: {value}" for name, value in facts if name != "intervals")
+    tables = found.stability.tables()
+    csv = {"outcomes.csv": tables}
+    drawn = {"outcomes": figures.state(draw_outcomes(found.stability), stated)}
+    sections = [ReportSection("Turns", tables[:-1] or tables, drawn)]
+    if found.fairness is not None:
+        tables = csv["fairness.csv"] = found.fairness.tables()
+        drawn = dict(figures.of(found.fairness, stated=stated))
+        sections.append(ReportSection("Relevance and group fairness", tables[:-1] or tables, drawn))
+    if found.unjudged:
+        sections.append(ReportSection("Still to be judged", notes=[str(one) for one in found.unjudged]))
+    return write_report(folder, "Harvest", facts, sections, csv)
+
+
+def _keys(plan: ConversationPlan) -> list[tuple[str, int]]:
+    return [(system.name, trial) for system in plan.systems for trial in range(1, plan.repeats(system) + 1)]
+
+
+def _path(folder: Path, system: str, trial: int) -> Path:
+    stem = re.sub(r"[^\w.=-]", "_", system).lstrip(".") or "system"
+    return folder / TRANSCRIPTS / f"{stem}-trial{trial}.txt"
+
+
+def _entities(transcript: Transcript) -> frozenset[str]:
+    return frozenset(
+        one.entity
+        for turn in transcript.turns
+        for one in turn.annotations
+        if one.entity is not None and one.level > 0
+    )

@@ -1,0 +1,130 @@
+"""Measure the records of a study, and write the report and the weights for a mesh's ensembles."""
+
+import json
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from evenmesh_lab import figures, reports
+from evenmesh_lab.files import Ensemble, FileError, read_ensemble
+from evenmesh_lab.studies import Bootstrap, EorStudy, eor, statement
+from evenmesh_lab.studies.vote import Voting
+from evenmesh_studies.ensembles.plan import EnsemblePlan, records_name
+from evenmesh_studies.ensembles.pool import reports_context
+from evenmesh_studies.runner import WHOLE, Shard, stem
+from evenmesh_studies.runner.report import ReportSection, with_statement, write_report
+from evenmesh_studies.runner.shards import records_paths
+
+
+def measure(
+    plan: EnsemblePlan,
+    folder: Path,
+    voting: Voting,
+    *,
+    judge: str,
+    longest_answer: int | None,
+    level: float,
+    shard: Shard = WHOLE,
+) -> EorStudy:
+    """Learn weights on the written training questions, and measure on the test questions.
+
+    Args:
+        plan: what was run.
+        folder: of its records.
+        voting: how answers vote.
+        judge: how answers are compared with references.
+        longest_answer: most words of an answer whose kind of error is classified; None for any.
+        level: confidence level of intervals.
+        shard: any of the run's shards.
+
+    Raises:
+        FileError: a file cannot be read, or a data set has no records.
+        InvalidInput: a split has no answered question.
+    """
+    members = plan.pool.members
+    settings = []
+    for dataset in plan.datasets:
+        chosen = plan.chosen(dataset)
+        training = [query.query_id for query in chosen if plan.is_training(query)]
+        testing = [query.query_id for query in chosen if not plan.is_training(query)]
+        for model in plan.models:
+            paths = records_paths(folder, records_name(dataset.name, model), shard)
+            if not paths:
+                raise FileError(folder, None, f"has no answers of {model} to {dataset.name}")
+            found = read_ensemble(paths, retrievers=members)
+            settings.append(
+                eor.Setting(
+                    dataset=dataset.name,
+                    model=model,
+                    train=_part(found, training),
+                    test=_part(found, testing),
+                    unknown_contexts=tuple(one for one in members if not reports_context(one)),
+                )
+            )
+    return eor.measure(
+        settings, voting, judge=judge, longest_answer=longest_answer, bootstrap=Bootstrap(level=level)
+    )
+
+
+def write(
+    study: EorStudy, voting: Voting, facts: Sequence[tuple[str, str]], stated: str, folder: Path
+) -> list[Path]:
+    """Write the report and the weights.
+
+    Args:
+        study: what was found.
+        voting: how answers voted.
+        facts: what the report is about: names and values.
+        stated: models, versions and seeds, for figures and table notes.
+        folder: where to; made if needed.
+
+    Returns:
+        The files, the page first.
+    """
+    tables = study.tables()
+    *shown, details = with_statement(tables, statement(study), stated)
+    section = ReportSection("Findings", shown, figures.of(study, stated=stated), details=[details])
+    written = write_report(folder, "Ensemble of retrievers", facts, [section], {"eor.csv": tables})
+    return [*written, *write_weights(study, voting, folder)]
+
+
+def write_weights(study: EorStudy, voting: Voting, folder: Path) -> list[Path]:
+    """Write the weights of each data set and model, and ``ensembles.json``.
+
+    An orchestrator with ``EVENMESH_ORCHESTRATOR_ENSEMBLES`` set to the latter votes with these weights; the
+    data set is the task.
+
+    Returns:
+        The files.
+    """
+    written = []
+    ensembles: dict[str, dict[str, object]] = {}
+    models = list(dict.fromkeys(one.model for one in study.settings))
+    for one in study.settings:
+        path = folder / f"weights-{stem(one.dataset)}.{stem(one.model)}.json"
+        path.write_text(reports.as_json(one.vote) + "\n", encoding="utf-8")
+        written.append(path)
+        name = "eor" if len(models) == 1 else f"eor-{one.model}"
+        ensemble = ensembles.setdefault(
+            name,
+            {
+                "members": list(one.vote.retrievers),
+                "pooling": voting.pooling,
+                "threshold": voting.threshold,
+                "retriever_filter": voting.retriever_filter,
+                "drop_filtered": voting.drop_filtered,
+                "weights": {},
+            },
+        )
+        weights = ensemble["weights"]
+        if isinstance(weights, dict):
+            weights[one.dataset] = str(path.resolve())
+    settings = folder / "ensembles.json"
+    settings.write_text(json.dumps(ensembles, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+    return [*written, settings]
+
+
+def _part(found: Ensemble, query_ids: Sequence[str]) -> Ensemble:
+    """Return some of the questions in the given order, whatever shards wrote them."""
+    there = {one.query_id: one for one in found.questions}
+    return replace(found, questions=tuple(there[one] for one in query_ids if one in there))

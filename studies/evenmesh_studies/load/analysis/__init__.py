@@ -1,0 +1,1 @@
+"""Analyse measured times: knees, comparisons, queueing predictions, capacity."""

@@ -1,0 +1,1 @@
+"""Write tables, figures and pages of a load test."""

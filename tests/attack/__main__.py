@@ -1,0 +1,63 @@
+"""One tenant attacks for ten minutes while another asks: ``python -m tests.attack --seconds 600``."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import sys
+import tempfile
+from pathlib import Path
+
+from tests.attack.standing import Seen, endure, mesh_with_tenants, p95
+
+_LEAST_SUCCESS = 0.99
+_MOST_RATIO = 2.0
+
+
+def main() -> int:
+    """Return 0 if the other tenant was served as it should be."""
+    parser = argparse.ArgumentParser(prog="python -m tests.attack", description=__doc__)
+    parser.add_argument("--seconds", type=float, default=600.0, help="time under attack")
+    parser.add_argument("--turns", type=int, default=6, help="turns of quiet and attack")
+    given = parser.parse_args()
+    with (
+        tempfile.TemporaryDirectory(prefix="evenmesh-attack-") as home,
+        mesh_with_tenants(Path(home)) as mesh,
+    ):
+        seen = asyncio.run(endure(mesh, given.seconds, given.turns))
+    sys.stdout.write(report(seen, given.seconds) + "\n")
+    wrong = [*seen.internal, *seen.guessed, *seen.lost, *seen.restarts]
+    good = seen.success >= _LEAST_SUCCESS and seen.p95_ratio <= _MOST_RATIO and not wrong and not seen.dropped
+    return 0 if good else 1
+
+
+def report(seen: Seen, seconds: float) -> str:
+    """Return what was measured, in Markdown."""
+    rows = [
+        (f"asks answered in {seconds:g} s of attack", f"{100 * seen.success:.1f} %", "≥ 99 %"),
+        ("asks in quiet, under attack", f"{len(seen.quiet_s)}, {len(seen.attacked_s)}", ""),
+        ("p95 in quiet, under attack", f"{p95(seen.quiet_s):.2f} s, {p95(seen.attacked_s):.2f} s", ""),
+        *(
+            (f"p95 of {stage}", f"{p95(quiet):.2f} s, {p95(attacked):.2f} s", "")
+            for stage, (quiet, attacked) in seen.stages_s.items()
+        ),
+        ("ratio", f"{seen.p95_ratio:.2f}", "≤ 2"),
+        ("lost observations", f"{len(seen.lost)}, {seen.dropped} reported", "0"),
+        ("restarts", ", ".join(seen.restarts) or "none", "none"),
+        ("secrets guessed", f"{len(seen.guessed)}", "0"),
+        ("failures", ", ".join(f"{n} × {one}" for one, n in seen.failed.items()) or "none", ""),
+        ("memory, MiB", ", ".join(f"{name} {mib:.0f}" for name, mib in seen.peak_mib.items()), ""),
+    ]
+    lines = [
+        "| | | target |",
+        "|---|---|---|",
+        *(f"| {' | '.join(row)} |" for row in rows),
+        "",
+        "The attacker's calls:",
+        "",
+    ]
+    return "\n".join([*lines, *(f"- {n} × {one}" for one, n in sorted(seen.outcomes.items()))])
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,356 @@
+"""A tenant that attacks the mesh it may use: ``python -m tests.attack.attacker SECONDS TURN < addresses``.
+
+Each attack is a row of the review that found it; all run at once, each from :data:`WORKERS` workers, again and
+again until the time is over. The environment has the tenant's key. The process is nice, as an attacker has a
+machine of its own; at the end it prints what became of its calls as JSON.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import os
+import sys
+from collections import Counter
+from collections.abc import Awaitable, Callable, Iterator, Mapping
+from contextlib import AsyncExitStack
+from functools import cache
+from itertools import count
+from typing import Any, Final
+
+import grpc
+
+from evenmesh import Addresses
+from evenmesh.common.v1 import common_pb2
+from evenmesh.evaluator.v1 import evaluator_service_pb2 as evaluator_pb
+from evenmesh.generator.v1 import generator_service_pb2 as generator_pb
+from evenmesh.orchestrator.v1 import orchestrator_service_pb2 as orchestrator_pb
+from evenmesh.retriever.v1 import collection_service_pb2 as collection_pb
+from evenmesh.retriever.v1 import retriever_service_pb2 as retriever_pb
+from evenmesh.wire.channel import connect
+from evenmesh.wire.credentials import CREDENTIAL_KEY
+from evenmesh.wire.errors import from_rpc_error
+from evenmesh.wire.security import ChannelSecurity
+
+WORKERS: Final = 2
+SECRETS: Final = tuple(f"The vault of house {number} opens with the word sesame." for number in range(64))
+"""Passages of which the other tenant sends one in each turn, for the attacker to guess which."""
+
+_MIB: Final = 2**20
+_WAIT_S: Final = 30.0
+_PAUSE_S: Final = 0.05
+_TEN_YEARS_S: Final = 10 * 365 * 86_400.0
+_SERVICES: Final = {
+    "orchestrator": "evenmesh.orchestrator.v1.OrchestratorService",
+    "retriever": "evenmesh.retriever.v1.RetrieverService",
+    "generator": "evenmesh.generator.v1.GeneratorService",
+    "evaluator": "evenmesh.evaluator.v1.EvaluatorService",
+}
+
+
+class Attacker:
+    """Calls of the tenant, and what became of them.
+
+    Args:
+        channels: by service.
+        turn: number of this turn: which secret the other tenant has sent.
+
+    Attributes:
+        channels: by service.
+        metadata: what every call shows.
+        outcomes: calls by attack and status.
+        guessed: secrets of the other tenant that the mesh gave away.
+    """
+
+    def __init__(self, channels: Mapping[str, grpc.aio.Channel], turn: int) -> None:
+        self.channels = channels
+        self._numbers = count()
+        self._guesses = iter((turn, *(one for one in range(len(SECRETS)) if one != turn)))
+        # Not by the channel: what adds it there complains of calls that end in the middle.
+        self.metadata = ((CREDENTIAL_KEY, f"Bearer {os.environ['EVENMESH_API_KEY']}"),)
+        self.outcomes: Counter[str] = Counter()
+        self.guessed: list[str] = []
+
+    def name(self) -> str:
+        """Return a name that is new in this turn."""
+        return f"m{os.getpid()}-{next(self._numbers)}"
+
+    async def call(
+        self,
+        row: str,
+        service: str,
+        method: str,
+        *requests: bytes,
+        timeout: float = _WAIT_S,
+        leave_after: float | None = None,
+        gzip: bool = False,
+    ) -> bytes | None:
+        """Make a call with these requests, leave it after a while if asked to, and return its last reply.
+
+        A method is ``Service/Method`` where its service is not the main one of its process.
+        """
+        path = f"/{_SERVICES[service]}/{method}" if "/" not in method else f"/evenmesh.{service}.v1.{method}"
+        compression = grpc.Compression.Gzip if gzip else None
+        self.outcomes[f"row {row}: begun"] += 1  # a call may last longer than the attack
+        start: Any = self.channels[service].stream_stream(path)
+        call = start(iter(requests), timeout=timeout, compression=compression, metadata=self.metadata)
+        last, outcome = None, "OK"
+        try:
+            async with asyncio.timeout(min(leave_after or timeout, _WAIT_S)):
+                async for reply in call:
+                    last = reply
+        except TimeoutError:
+            outcome = "left"
+        except grpc.RpcError as error:
+            failed = from_rpc_error(error)
+            outcome = f"{failed.code.name} {failed.reason}"
+            if failed.code in (grpc.StatusCode.INTERNAL, grpc.StatusCode.UNKNOWN):
+                outcome += f": {failed.message}"
+        finally:
+            call.cancel()
+        self.outcomes[f"row {row}: {outcome}"] += 1
+        return last
+
+    def guess(self) -> int | None:
+        """Return the next secret to try; None when all have been."""
+        return next(self._guesses, None)
+
+
+def words(number_of_bytes: int, seed: int = 0) -> str:
+    """Return a text of many different words."""
+    return " ".join(f"w{seed}x{n}" for n in range(number_of_bytes // 7))[:number_of_bytes]
+
+
+@cache
+def large_passages(items: int, each: int) -> tuple[common_pb2.Passage, ...]:
+    """Return passages that fill a request."""
+    return tuple(common_pb2.Passage(id=f"p{n}", text=words(each, n)) for n in range(items))
+
+
+@cache
+def utility(items: int, each: int, metric: str) -> bytes:
+    """Return a request to compare every answer with every reference."""
+    return evaluator_pb.EvaluateUtilityRequest(
+        answers=[words(each, n) for n in range(items)],
+        references=[words(each, n + items) for n in range(items)],
+        metric=evaluator_pb.UtilityMetric.Value(f"UTILITY_METRIC_{metric}"),
+    ).SerializeToString()
+
+
+async def quadratic_scoring(it: Attacker) -> None:
+    """Row 2: score long answers against long references, and leave."""
+    await it.call("2", "evaluator", "EvaluateUtility", utility(3, 60_000, "ROUGE_L"))
+    await it.call("2", "evaluator", "EvaluateUtility", utility(1, 16_000, "ROUGE_L"), leave_after=1.0)
+    await it.call("2", "evaluator", "EvaluateUtility", utility(1000, 1000, "TOKEN_F1"))
+    await it.call("2", "evaluator", "EvaluateUtility", utility(100, 4000, "ROUGE_L"))
+
+
+@cache
+def labelled() -> bytes:
+    """Return an ask whose observation is expensive to score."""
+    return orchestrator_pb.AskRequest(
+        question="Who rows?",
+        candidates=retriever_pb.InlineCandidates(passages=large_passages(2, 100)),
+        reranker="none",
+        run_id="killer",
+        labels=evaluator_pb.Labels(
+            references=[words(8000, n) for n in range(900)],
+            metric=evaluator_pb.UTILITY_METRIC_ROUGE_L,
+        ),
+    ).SerializeToString()
+
+
+async def deadly_observation(it: Attacker) -> None:
+    """Row 3: have the evaluator score an observation with megabytes of labels."""
+    await it.call("3", "orchestrator", "Ask", labelled())
+
+
+@cache
+def wide(number: int) -> bytes:
+    """Return an ask whose observation is large."""
+    return orchestrator_pb.AskRequest(
+        question=f"Who rows {number}?",
+        candidates=retriever_pb.InlineCandidates(passages=large_passages(700, 7000)),
+        retriever="bm25",
+        depth=700,
+        k=1,
+        reranker="none",
+        run_id="filler",
+    ).SerializeToString()
+
+
+async def full_outbox(it: Attacker) -> None:
+    """Row 4: fill the outbox with large observations."""
+    await it.call("4", "orchestrator", "Ask", wide(0))
+
+
+async def kept_conversations(it: Attacker) -> None:
+    """Row 5: begin conversations with large requests, and leave them."""
+    request = orchestrator_pb.ConverseRequest(ask=orchestrator_pb.AskRequest.FromString(wide(1)))
+    await it.call("5", "orchestrator", "Converse", request.SerializeToString())
+
+
+def batch(name: str) -> bytes:
+    """Return the largest batch of answers, all to other questions."""
+    passages = large_passages(4, 1000)
+    decoding = generator_pb.Decoding(max_new_tokens=32)
+    requests = [
+        generator_pb.GenerateRequest(question=f"Who is {name} {n}?", passages=passages, decoding=decoding)
+        for n in range(256)
+    ]
+    return generator_pb.GenerateBatchRequest(requests=requests).SerializeToString()
+
+
+async def whole_generator(it: Attacker) -> None:
+    """Row 6: ask for more answers at once than the generator can write, with ten years of time."""
+    reply = await it.call("6", "generator", "GenerateBatch", batch(it.name()), timeout=_TEN_YEARS_S)
+    if reply is not None:
+        results = generator_pb.GenerateBatchResponse.FromString(reply).results
+        it.outcomes.update(f"row 6, items: {one.error.reason or 'OK'}" for one in results)
+
+
+@cache
+def compared(values: int) -> bytes:
+    """Return a comparison with the most resamples."""
+    scores = [float(n % 7) for n in range(values)]
+    return evaluator_pb.CompareSystemsRequest(
+        first=scores, second=scores[::-1], bootstrap=evaluator_pb.Bootstrap(num_resamples=100_000)
+    ).SerializeToString()
+
+
+@cache
+def dense() -> bytes:
+    """Return a search that encodes megabytes."""
+    return retriever_pb.RetrieveRequest(
+        query="who",
+        candidates=retriever_pb.InlineCandidates(passages=large_passages(1000, 8000)),
+        retriever="dense",
+    ).SerializeToString()
+
+
+async def long_calls(it: Attacker) -> None:
+    """Row 7: hold threads with long computations, and leave what others wait for."""
+    await it.call("7", "evaluator", "CompareSystems", compared(100_000), timeout=_TEN_YEARS_S)
+    await it.call("7", "evaluator", "CompareSystems", compared(2000), timeout=_TEN_YEARS_S)
+    await it.call("7", "retriever", "Retrieve", dense(), leave_after=1.0)
+
+
+@cache
+def compressible() -> bytes:
+    """Return a message of passages without anything, small on the wire."""
+    return b"\x12\x00" * (4 * _MIB)
+
+
+async def silent_ingests(it: Attacker) -> None:
+    """Row 8: hold streams of ingest open in silence, and send what is large only when decoded."""
+    ingest = "CollectionService/Ingest"
+    await it.call("8", "retriever", ingest, compressible(), gzip=True)
+    path = f"/evenmesh.retriever.v1.{ingest}"
+    method: Any = it.channels["retriever"].stream_unary(path)
+    held = [method(timeout=_WAIT_S, metadata=it.metadata) for _ in range(16)]
+    first = collection_pb.IngestRequest(
+        collection="held", create_if_missing=True, passages=large_passages(100, 7000)
+    ).SerializeToString()
+    for stream in held:
+        with contextlib.suppress(grpc.RpcError, asyncio.InvalidStateError):
+            await stream.write(first)
+    await asyncio.sleep(2.0)
+    for stream in held:
+        stream.cancel()
+    it.outcomes["row 8: silent"] += len(held)
+
+
+def asked_about(number: int) -> bytes:
+    """Return a request about one secret."""
+    passage = common_pb2.Passage(id="secret", text=SECRETS[number])
+    return generator_pb.GenerateRequest(
+        question="What opens it?", passages=[passage], decoding=generator_pb.Decoding(max_new_tokens=4)
+    ).SerializeToString()
+
+
+def reused(reply: bytes | None) -> int:
+    """Return how many tokens the generator had kept."""
+    if reply is None:
+        return 0
+    return generator_pb.GenerateResponse.FromString(reply).answer.cost.reused_tokens
+
+
+async def guesses(it: Attacker) -> None:
+    """Row 9: find out what the other tenant has sent by what is reused."""
+    number = it.guess()
+    if number is None:
+        await asyncio.sleep(1.0)
+        return
+    if reused(await it.call("9", "generator", "Generate", asked_about(number))):
+        it.guessed.append(SECRETS[number])
+
+
+async def many_collections(it: Attacker) -> None:
+    """Row 10: make collections without end, and open them all."""
+    request = collection_pb.IngestRequest(
+        collection=it.name(), create_if_missing=True, passages=large_passages(1, 100), last=True
+    )
+    await it.call("10", "retriever", "CollectionService/Ingest", request.SerializeToString())
+    search = retriever_pb.RetrieveRequest(query="w0x1", collection=request.collection, retriever="bm25")
+    await it.call("10", "retriever", "Retrieve", search.SerializeToString())
+
+
+ATTACKS: Final[tuple[Callable[[Attacker], Awaitable[None]], ...]] = (
+    quadratic_scoring,
+    deadly_observation,
+    full_outbox,
+    kept_conversations,
+    whole_generator,
+    long_calls,
+    silent_ingests,
+    guesses,
+    many_collections,
+)
+
+
+async def attack(addresses: Mapping[str, str], seconds: float, turn: int) -> dict[str, Any]:
+    """Attack for so long, and return what became of it."""
+    async with AsyncExitStack() as stack:
+        channels = {
+            name: await stack.enter_async_context(
+                connect(addresses[name], service=service, retry=False, security=ChannelSecurity())
+            )
+            for name, service in _SERVICES.items()
+        }
+        it = Attacker(channels, turn)
+
+        async def worker(one: Callable[[Attacker], Awaitable[None]]) -> None:
+            while True:
+                await one(it)
+                await asyncio.sleep(_PAUSE_S)
+
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(seconds), asyncio.TaskGroup() as workers:
+                for one in ATTACKS:
+                    for _ in range(WORKERS):
+                        workers.create_task(worker(one))
+    return {"outcomes": dict(sorted(it.outcomes.items())), "guessed": it.guessed}
+
+
+def _warm() -> Iterator[bytes]:
+    """Make the large requests before the time begins."""
+    yield from (labelled(), wide(0), wide(1), compared(100_000), compared(2000), dense())
+    yield from (utility(1000, 1000, "TOKEN_F1"), utility(100, 4000, "ROUGE_L"), compressible())
+
+
+def main() -> int:
+    """Attack the mesh whose addresses come in standard input."""
+    os.nice(19)
+    seconds, turn = float(sys.argv[1]), int(sys.argv[2])
+    addresses = dict(Addresses(**json.loads(sys.stdin.read())).items())
+    for _ in _warm():
+        pass
+    sys.stdout.write("ready\n")
+    sys.stdout.flush()
+    sys.stdout.write(json.dumps(asyncio.run(attack(addresses, seconds, turn))) + "\n")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

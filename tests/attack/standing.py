@@ -1,0 +1,237 @@
+"""Two tenants on one real mesh: one attacks, the other asks, in quiet and under attack by turns."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+import grpc
+import numpy as np
+import psutil
+
+from evenmesh import Addresses, AsyncClient, Degraded, Done, MeshError
+from evenmesh.local_mesh import MeshState, read_running
+from evenmesh.wire.channel import connect
+from evenmesh.wire.credentials import Credential
+from evenmesh.wire.security import ChannelSecurity
+from evenmesh_kit.security import keys
+from evenmesh_mesh import MeshSettings, launch, stop
+from evenmesh_studies import demo
+from tests.attack.attacker import asked_about, reused
+
+_ROOT: Final = Path(__file__).resolve().parents[2]
+_KEYS: Final = (
+    ("ada", "ada", ("ask", "ingest")),
+    ("mallory", "mallory", ("ask", "ingest", "feedback", "train")),
+    ("mesh", "default", ("service",)),
+)
+_COLLECTION: Final = "demo"
+_RUN: Final = "ada"
+_ASKERS: Final = 2
+_ASK_S: Final = 120.0
+_OBSERVED_S: Final = 300.0
+_QUESTIONS: Final = [one.question for one in demo.questions()[:20]]
+
+
+@dataclass(frozen=True)
+class Attacked:
+    """A mesh of real services that knows its callers.
+
+    Attributes:
+        home: its home.
+        state: as it was when it had started.
+        keys: API keys by name.
+    """
+
+    home: Path
+    state: MeshState
+    keys: Mapping[str, str]
+
+
+@contextmanager
+def mesh_with_tenants(home: Path) -> Iterator[Attacked]:
+    """Run a mesh with keys for Ada, who asks, and Mallory, who attacks."""
+    known = {}
+    for name, tenant, roles in _KEYS:
+        known[name], digest = keys.new_key()
+        entry = {"name": name, "sha256": digest, "roles": roles, "tenant": tenant}
+        keys.add_entry(home / "keys.toml", keys.KeyEntry.read(entry))
+    environment = {"EVENMESH_API_KEYS": str(home / "keys.toml"), "EVENMESH_API_KEY": known["mesh"]}
+    state = launch(MeshSettings(home=home, port=0, start_s=600, environment=environment))
+    try:
+        yield Attacked(home, state, known)
+    finally:
+        stop(home)
+
+
+@dataclass
+class Seen:
+    """What Ada saw.
+
+    Attributes:
+        quiet_s: durations of asks without the attacker. Seconds.
+        attacked_s: durations of asks under attack. Seconds.
+        stages_s: durations of the stages of asks, by stage, in quiet and under attack. Seconds.
+        done: ids of the asks that were answered.
+        failed: other asks under attack, by status and reason.
+        failed_quiet: other asks without the attacker.
+        dropped: asks whose observation was reported as lost.
+        observed: ids of the observations that the evaluator has.
+        outcomes: the attacker's calls by attack and status.
+        guessed: secrets that the attacker found.
+        restarts: services that are another process than before.
+        peak_mib: most memory of each service at the end of a turn. MiB.
+    """
+
+    quiet_s: list[float] = field(default_factory=list)
+    attacked_s: list[float] = field(default_factory=list)
+    stages_s: dict[str, tuple[list[float], list[float]]] = field(default_factory=dict)
+    done: list[str] = field(default_factory=list)
+    failed: Counter[str] = field(default_factory=Counter)
+    failed_quiet: Counter[str] = field(default_factory=Counter)
+    dropped: int = 0
+    observed: set[str] = field(default_factory=set)
+    outcomes: Counter[str] = field(default_factory=Counter)
+    guessed: list[str] = field(default_factory=list)
+    restarts: list[str] = field(default_factory=list)
+    peak_mib: dict[str, float] = field(default_factory=dict)
+
+    @property
+    def success(self) -> float:
+        """Return the share of asks under attack that were answered."""
+        return len(self.attacked_s) / max(1, len(self.attacked_s) + self.failed.total())
+
+    @property
+    def lost(self) -> set[str]:
+        """Return the ids of answered asks whose observation is not there."""
+        return set(self.done) - self.observed
+
+    @property
+    def internal(self) -> dict[str, int]:
+        """Return the attacker's calls that ended in a fault of the mesh."""
+        return {one: n for one, n in self.outcomes.items() if ": INTERNAL" in one or ": UNKNOWN" in one}
+
+    @property
+    def p95_ratio(self) -> float:
+        """Return the 95th percentile under attack beside that without."""
+        return p95(self.attacked_s) / p95(self.quiet_s)
+
+
+def p95(durations: list[float]) -> float:
+    """Return the 95th percentile; NaN of nothing. Seconds."""
+    return float(np.percentile(durations, 95)) if durations else float("nan")
+
+
+async def endure(mesh: Attacked, attack_s: float, turns: int) -> Seen:
+    """Ask in quiet and under attack by turns, ``attack_s`` in all under attack, a third of that in quiet."""
+    os.environ["EVENMESH_API_KEY"] = mesh.keys["ada"]
+    try:
+        seen = Seen()
+        async with AsyncClient(Addresses(**mesh.state.addresses), timeout=_ASK_S) as ada:
+            await ada.ingest(demo.passages()[:60], _COLLECTION)
+            await ada.until_embedded(_COLLECTION)
+            await _ask_for(ada, seen, 1.0, [], Counter())  # until all is warm
+            for turn in range(turns):
+                await _ask_for(ada, seen, attack_s / turns / 3, seen.quiet_s, seen.failed_quiet)
+                await _send_secret(mesh, turn)
+                attack = await asyncio.create_subprocess_exec(
+                    *(sys.executable, "-m", "tests.attack.attacker", str(attack_s / turns), str(turn)),
+                    env={**os.environ, "EVENMESH_API_KEY": mesh.keys["mallory"]},
+                    cwd=_ROOT,
+                    stdin=subprocess.PIPE,
+                    stdout=subprocess.PIPE,
+                    limit=2**24,
+                )
+                assert attack.stdin is not None
+                assert attack.stdout is not None
+                attack.stdin.write(json.dumps(mesh.state.addresses).encode())
+                attack.stdin.write_eof()
+                assert await attack.stdout.readline() == b"ready\n"
+                await _ask_for(ada, seen, attack_s / turns, seen.attacked_s, seen.failed)
+                said: dict[str, Any] = json.loads(await attack.stdout.readline())
+                await attack.wait()
+                seen.outcomes.update(said["outcomes"])
+                seen.guessed += said["guessed"]
+                _note_memory(mesh, seen)
+            await _collect_observations(ada, seen)
+        now = read_running(mesh.home)
+        assert now is not None, "the mesh is gone"
+        seen.restarts = [
+            name for name, one in now.services.items() if one.pid != mesh.state.services[name].pid
+        ]
+        return seen
+    finally:
+        del os.environ["EVENMESH_API_KEY"]
+
+
+async def _ask_for(
+    ada: AsyncClient, seen: Seen, seconds: float, took: list[float], failed: Counter[str]
+) -> None:
+    until = time.perf_counter() + seconds
+
+    async def asker(number: int) -> None:
+        turn = 0
+        while time.perf_counter() < until or not turn:
+            question = _QUESTIONS[(5 * number + turn) % len(_QUESTIONS)]
+            turn += 1
+            began = time.perf_counter()
+            try:
+                async for event in ada.ask(question, depth=10, k=2, run_id=_RUN, timeout=_ASK_S):
+                    if isinstance(event, Degraded):
+                        seen.dropped += event.action == "observation_dropped"
+                    elif isinstance(event, Done):
+                        seen.done.append(event.ask_id)
+                        took.append(time.perf_counter() - began)
+                        for stage, ms in event.stage_ms.items():
+                            times = seen.stages_s.setdefault(stage, ([], []))
+                            times[took is seen.attacked_s].append(ms / 1000)
+            except MeshError as error:
+                failed[f"{error.code.name} {error.reason}"] += 1
+                await asyncio.sleep(0.05)
+
+    await asyncio.gather(*(asker(number) for number in range(_ASKERS)))
+
+
+async def _send_secret(mesh: Attacked, turn: int) -> None:
+    """Have Ada send a secret twice, so that it is kept for her."""
+    security = ChannelSecurity(None, Credential(mesh.keys["ada"]))
+    service = "evenmesh.generator.v1.GeneratorService"
+    async with connect(mesh.state.addresses["generator"], service=service, security=security) as channel:
+        last: bytes | None = None
+        generate: Any = channel.unary_stream(f"/{service}/Generate")
+        for _ in range(2):
+            async for reply in generate(asked_about(turn), timeout=_ASK_S):
+                last = reply
+        assert reused(last), "the generator keeps nothing: the guesses would show nothing"
+
+
+def _note_memory(mesh: Attacked, seen: Seen) -> None:
+    for name, one in mesh.state.services.items():
+        if one.pid is not None and psutil.pid_exists(one.pid):
+            mib = psutil.Process(one.pid).memory_info().rss / 2**20
+            seen.peak_mib[name] = max(seen.peak_mib.get(name, 0.0), mib)
+
+
+async def _collect_observations(ada: AsyncClient, seen: Seen) -> None:
+    """Wait until every observation has arrived, or too long."""
+    try:
+        async with asyncio.timeout(_OBSERVED_S):
+            while seen.lost or not seen.observed:
+                try:
+                    seen.observed = {one.observation_id async for one in ada.measurements(_RUN)}
+                except MeshError as error:
+                    if error.code not in (grpc.StatusCode.NOT_FOUND, grpc.StatusCode.UNAVAILABLE):
+                        raise
+                await asyncio.sleep(0.5)
+    except TimeoutError:
+        pass  # what is missing shows

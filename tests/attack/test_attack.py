@@ -1,0 +1,37 @@
+"""A tenant that attacks with everything at once takes nothing from another: whole processes, a short time.
+
+``make attack`` is the long one, which measures times too.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.attack.__main__ import report
+from tests.attack.attacker import ATTACKS
+from tests.attack.standing import endure, mesh_with_tenants
+
+SECONDS = float(os.environ.get("EVENMESH_ATTACK_S", "10"))
+
+pytestmark = [pytest.mark.mesh, pytest.mark.faults, pytest.mark.timeout(SECONDS + 900)]
+
+
+async def test_a_tenant_under_attack_is_served(tmp_path: Path) -> None:
+    with mesh_with_tenants(tmp_path) as mesh:
+        seen = await endure(mesh, SECONDS, 1)
+    sys.stderr.write(f"\n{report(seen, SECONDS)}\n")
+    assert not seen.restarts
+    assert not seen.lost
+    assert not seen.dropped
+    assert not seen.failed
+    assert not seen.failed_quiet
+    assert not seen.internal
+    assert not seen.guessed
+    assert seen.attacked_s, "nothing was asked under attack: the run shows nothing"
+    rows = {re.split("[:,]", one)[0] for one in seen.outcomes}
+    assert rows == {f"row {number}" for number in range(2, 2 + len(ATTACKS))}

@@ -1,0 +1,169 @@
+"""The largest request that each method takes stays within the memory that its pod has.
+
+Each shape of ``tests.support.heavy_requests`` is sent at full size and then smaller, until the service takes it. The
+table that ``pytest -s`` shows has what it cost: CPU seconds of all services and the most memory of its own. It runs
+where ``EVENMESH_LARGEST`` is set: it takes minutes (``make largest``). CPU seconds are shown and not asserted, because
+they are the machine's.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from collections.abc import AsyncIterator, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import grpc
+import psutil
+import pytest
+import yaml
+from google.protobuf import message_factory
+from google.protobuf.message import Message
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+
+from evenmesh import Addresses, Client
+from evenmesh.local_mesh import MeshState
+from evenmesh.wire import errors
+from evenmesh.wire.channel import connect
+from evenmesh_mesh import SERVICES, MeshSettings, launch, stop
+from evenmesh_studies import demo
+from tests.contract.test_method_facts import METHODS
+from tests.support.heavy_requests import COLLECTION, SHAPES, Shape
+from tests.support.manifests import K8S
+from tests.support.tiny_models import cross_encoder
+
+SHARES: Final = (1.0, 0.7, 0.5, 0.35, 0.25, 0.18, 0.12, 0.08, 0.05, 0.03, 0.02, 0.01, 0.005, 0.002, 0.001)
+REFUSALS: Final = (grpc.StatusCode.INVALID_ARGUMENT, grpc.StatusCode.RESOURCE_EXHAUSTED)
+TIMEOUT_S: Final = 300
+_UNITS: Final = {"Mi": 2**20, "Gi": 2**30}
+
+pytestmark = [
+    pytest.mark.faults,
+    pytest.mark.timeout(3600),
+    pytest.mark.skipif(
+        not os.environ.get("EVENMESH_LARGEST"), reason="EVENMESH_LARGEST=1 runs it: it takes minutes"
+    ),
+]
+
+
+@dataclass(frozen=True)
+class Taken:
+    """What the largest request that was taken cost."""
+
+    share: float
+    size: int
+    cpu_s: float
+    took_s: float
+    peak: int
+
+
+@pytest.fixture(scope="module")
+def mesh(tmp_path_factory: pytest.TempPathFactory) -> Iterator[MeshState]:
+    home = tmp_path_factory.mktemp("mesh")
+    settings = MeshSettings(
+        home=home,
+        port=0,
+        start_s=600,
+        environment={
+            "EVENMESH_RERANKER_CROSS_ENCODER": str(cross_encoder(home / "tiny")),
+            "OMP_NUM_THREADS": "2",
+        },
+    )
+    state = launch(settings)
+    try:
+        with Client(Addresses(**state.addresses)) as client:
+            client.ingest(demo.passages(), COLLECTION)
+            client.until_embedded(COLLECTION)
+        yield state
+    finally:
+        stop(home)
+
+
+@pytest.mark.parametrize("method", SHAPES)
+async def test_the_largest_request_fits_its_pod(mesh: MeshState, method: str) -> None:
+    name = method.split(".")[1]
+    process = psutil.Process(mesh.services[name].pid)
+    service = method.split("/")[1]
+    for shape, build in SHAPES[method].items():
+        async with connect(mesh.services[name].address, service=service, retry=False) as channel:
+            taken = await _largest_taken(channel, method, build, process, mesh)
+            health = health_pb2_grpc.HealthStub(channel)
+            await health.Check(health_pb2.HealthCheckRequest(), timeout=60)
+        sys.stderr.write(
+            f"| {method.rpartition('/')[2]} | {shape} | {taken.share:g} | {taken.size / 2**20:.2f} | "
+            f"{taken.cpu_s:.1f} | {taken.took_s:.1f} | {taken.peak / 2**20:.0f} |\n"
+        )
+        assert taken.peak < memory_limit(name)
+
+
+async def _largest_taken(
+    channel: Any, method: str, build: Shape, process: psutil.Process, mesh: MeshState
+) -> Taken:
+    refused = ""
+    taken = None
+    for at, share in enumerate((SHARES[-1], *SHARES)):
+        built = build(share)
+        requests = built if isinstance(built, list) else [built]
+        size = sum(one.ByteSize() for one in requests)
+        _forget_peak(process.pid)
+        before, begun = _cpu_s(mesh), time.monotonic()
+        try:
+            await _call(channel, method, requests)
+        except grpc.RpcError as error:
+            failed = errors.from_rpc_error(error)
+            refused = f"{failed.code.name} {failed.reason}: {failed}"
+            if failed.code in REFUSALS:
+                continue
+            assert failed.code is grpc.StatusCode.DEADLINE_EXCEEDED, (
+                refused
+            )  # a model's work takes what it takes
+        taken = Taken(share, size, _cpu_s(mesh) - before, time.monotonic() - begun, _peak(process.pid))
+        if at:  # the first one, a small one, loads models
+            return taken
+    if taken is not None:
+        return taken
+    pytest.fail(f"{method} takes none of the requests: {refused}")
+
+
+async def _call(channel: Any, method: str, sent: list[Message]) -> None:
+    reply = message_factory.GetMessageClass(METHODS[method].output_type)
+
+    async def requests() -> AsyncIterator[Message]:
+        for one in sent:
+            yield one
+
+    call = channel.stream_stream(
+        method, request_serializer=type(sent[0]).SerializeToString, response_deserializer=reply.FromString
+    )(requests(), timeout=TIMEOUT_S)
+    async for _ in call:
+        pass
+
+
+def memory_limit(service: str) -> int:
+    """Return the memory that the pod of a service has. Bytes."""
+    documents = yaml.safe_load_all((K8S / "base" / f"{service}.yaml").read_text())
+    (pod,) = (
+        one["spec"]["template"]["spec"] for one in documents if one["kind"] in {"Deployment", "StatefulSet"}
+    )
+    stated: str = pod["containers"][0]["resources"]["limits"]["memory"]
+    return int(stated[:-2]) * _UNITS[stated[-2:]]
+
+
+def _cpu_s(mesh: MeshState) -> float:
+    """Return the CPU time of all services so far. Seconds."""
+    times = [psutil.Process(mesh.services[one.name].pid).cpu_times() for one in SERVICES]
+    return sum(one.user + one.system for one in times)
+
+
+def _forget_peak(pid: int) -> None:
+    """Begin the peak of a process again, at what it has."""
+    Path(f"/proc/{pid}/clear_refs").write_text("5")
+
+
+def _peak(pid: int) -> int:
+    """Return the most memory that a process has had. Bytes."""
+    lines = Path(f"/proc/{pid}/status").read_text().splitlines()
+    return next(int(line.split()[1]) for line in lines if line.startswith("VmHWM")) * 1024

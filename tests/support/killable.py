@@ -1,0 +1,109 @@
+"""Services as processes that are killed and started again on the same port."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import grpc
+import psutil
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+
+from evenmesh.wire.channel import connect
+
+_HEALTH = "grpc.health.v1.Health"
+
+
+class Killable:
+    """A service's process on a port of its own, which it keeps when it is started again.
+
+    Args:
+        module: what ``python -m`` runs.
+        name: the service's short name, as its settings have it.
+        home: where everything lives; its log among it.
+        settings: its settings.
+    """
+
+    def __init__(self, module: str, name: str, home: Path, **settings: str) -> None:
+        with socket.socket() as probe:
+            probe.bind(("127.0.0.1", 0))
+            port = probe.getsockname()[1]
+        self.address = f"127.0.0.1:{port}"
+        self.name = name
+        self._module = module
+        self._environment = dict(os.environ) | {"EVENMESH_HOME": str(home), "HF_HUB_OFFLINE": "1"}
+        prefix = f"EVENMESH_{name.upper()}_"
+        self._environment |= {
+            f"{prefix}{key}": value for key, value in {"PORT": str(port), **settings}.items()
+        }
+        self.log = home / f"{name}.log"
+        self._running: subprocess.Popen[bytes] | None = None
+
+    def also(self, **variables: str) -> Killable:
+        """With variables of others too."""
+        self._environment |= variables
+        return self
+
+    @property
+    def pid(self) -> int:
+        """Its process id."""
+        assert self._running is not None
+        return self._running.pid
+
+    async def start(self) -> None:
+        """Starts it and waits until it serves."""
+        self._running = await self._spawned()
+        await self._serves(self._running)
+
+    async def replace(self, *, waits_for_end: bool = False) -> None:
+        """Starts another process on the port, which it must share, and ends this one when that can answer.
+
+        Args:
+            waits_for_end: whether the other waits for a lock that this one has.
+        """
+        before = self._running
+        assert before is not None
+        file = self.log.with_suffix(".address")
+        file.unlink(missing_ok=True)
+        self.also(**{f"EVENMESH_{self.name.upper()}_PORT_FILE": str(file)})
+        self._running = await self._spawned()
+        async with asyncio.timeout(600):
+            while not (self._waits_for_lock() if waits_for_end else file.exists()):
+                assert self._running.poll() is None, f"the {self.name} ended"
+                await asyncio.sleep(0.1)
+        before.send_signal(signal.SIGTERM)
+        assert await asyncio.to_thread(before.wait, 60) == 0
+        await self._serves(self._running)
+
+    def _waits_for_lock(self) -> bool:
+        opened = psutil.Process(self.pid).open_files()
+        return any(file.path.endswith(".lock") for file in opened)
+
+    async def _spawned(self) -> subprocess.Popen[bytes]:
+        command = [sys.executable, "-m", self._module]
+        with self.log.open("ab") as log:  # to be read where a test fails
+            return await asyncio.to_thread(subprocess.Popen, command, env=self._environment, stderr=log)
+
+    async def _serves(self, process: subprocess.Popen[bytes]) -> None:
+        async with connect(self.address, service=_HEALTH) as channel, asyncio.timeout(300):
+            health = health_pb2_grpc.HealthStub(channel)
+            while True:
+                assert process.poll() is None, f"the {self.name} ended"
+                try:
+                    reply = await health.Check(health_pb2.HealthCheckRequest(), timeout=5)
+                    if reply.status == health_pb2.HealthCheckResponse.SERVING:
+                        return
+                except grpc.aio.AioRpcError:
+                    pass
+                await asyncio.sleep(0.1)
+
+    def kill(self) -> None:
+        """``kill -9``."""
+        if self._running is not None and self._running.poll() is None:
+            self._running.send_signal(signal.SIGKILL)
+            self._running.wait(30)

@@ -1,0 +1,122 @@
+"""A PostgreSQL server of a test's own, from the installed binaries; it can be killed and started again."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import tempfile
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.support.programs import required
+
+
+class Postgres:
+    """A server on a free port of this machine.
+
+    Args:
+        durable: whether commits wait for the disk, as they must where the server is killed.
+    """
+
+    def __init__(self, *, durable: bool = False) -> None:
+        initdb, server = required("initdb"), required("postgres")
+        if importlib.util.find_spec("asyncpg") is None:
+            pytest.skip("asyncpg is not installed")
+        self._folder = Path(tempfile.mkdtemp(prefix="evenmesh-postgres-"))
+        self._as: list[str] = []
+        if os.geteuid() == 0:  # as which PostgreSQL refuses to run
+            setpriv = required("setpriv")
+            # Not subprocess's own way: that forks, which gRPC's threads do not survive.
+            self._as = [setpriv, "--reuid=nobody", "--regid=nogroup", "--clear-groups"]
+            shutil.chown(self._folder, "nobody", "nogroup")
+        self._data = self._folder / "data"
+        self._log = self._folder / "log"
+        subprocess.run(
+            [*self._as, initdb, "-D", self._data, "-U", "evenmesh", "--auth=trust", "--no-sync"],
+            check=True,
+            capture_output=True,
+            cwd=self._folder,
+        )
+        with socket.socket() as probe:
+            probe.bind(("127.0.0.1", 0))
+            self._port = probe.getsockname()[1]
+        self._command = [*self._as, server, "-D", self._data, "-p", str(self._port), "-h", "127.0.0.1"]
+        self._command += ["-k", self._folder, *([] if durable else ["-c", "fsync=off"])]
+        self._process: subprocess.Popen[bytes] | None = None
+        self._said_before = 0
+
+    @property
+    def url(self) -> str:
+        """Its URL for SQLAlchemy."""
+        return f"postgresql+asyncpg://evenmesh@127.0.0.1:{self._port}/postgres"
+
+    @property
+    def pid(self) -> int:
+        """Process id of the server, whose children are its backends."""
+        assert self._process is not None
+        return self._process.pid
+
+    def start(self) -> None:
+        """Starts it and waits until it answers.
+
+        A server that was killed leaves backends which end when they next look, a busy one seconds later; until
+        then the next server refuses to start. As whoever supervises a database would, this one tries again.
+        """
+        ends = time.monotonic() + 60
+        self._process = self._spawn()
+        while not self._answers():
+            assert time.monotonic() < ends, f"PostgreSQL does not answer: {self._said()}"
+            if self._process.poll() is not None:
+                assert "pre-existing shared memory block" in self._said(), self._said()
+                self._process = self._spawn()
+            time.sleep(0.05)
+
+    def kill(self) -> None:
+        """``kill -9`` of the server; its backends see that it is gone and end."""
+        assert self._process is not None
+        self._process.send_signal(signal.SIGKILL)
+        self._process.wait(30)
+
+    def end(self) -> None:
+        """Ends it at once and removes what is left of it."""
+        if self._process is not None and self._process.poll() is None:
+            self._process.send_signal(signal.SIGQUIT)
+            self._process.wait(30)
+        shutil.rmtree(self._folder, ignore_errors=True)
+
+    def empty(self) -> None:
+        """Drops all tables."""
+        self._psql("DROP SCHEMA public CASCADE; CREATE SCHEMA public")
+
+    def _spawn(self) -> subprocess.Popen[bytes]:
+        # Backends of the server before may still write: after what is there, and not over it.
+        self._said_before = self._log.stat().st_size if self._log.exists() else 0
+        with self._log.open("ab") as log:
+            return subprocess.Popen(self._command, stdout=log, stderr=log, cwd=self._folder)
+
+    def _said(self) -> str:
+        return self._log.read_bytes()[self._said_before :].decode(errors="replace")[-8000:]
+
+    def _answers(self) -> bool:
+        return self._psql("SELECT 1", check=False) == 0
+
+    def _psql(self, statement: str, *, check: bool = True) -> int:
+        command = [
+            required("psql"),
+            "-h",
+            "127.0.0.1",
+            "-p",
+            str(self._port),
+            "-U",
+            "evenmesh",
+            "-d",
+            "postgres",
+            "-q",
+        ]
+        return subprocess.run([*command, "-c", statement], check=check, capture_output=True).returncode

@@ -1,0 +1,44 @@
+"""Programs that tests need and that pip does not install: where they are, or which package brings them."""
+
+from __future__ import annotations
+
+import re
+import shutil
+from collections import Counter
+from collections.abc import Iterable
+from typing import Final
+
+import pytest
+
+PACKAGES: Final = {
+    "initdb": "postgresql",
+    "kubectl": "kubernetes-client",
+    "postgres": "postgresql",
+    "prometheus": "prometheus",
+    "promtool": "prometheus",
+    "psql": "postgresql-client",
+    "redis-server": "redis-server",
+    "setpriv": "util-linux",
+}
+"""Debian's package by program."""
+
+_REASON: Final = re.compile(r"comes with Debian's package (\S+)")
+
+
+def required(name: str) -> str:
+    """Return the path of a program; skip the test where it is not installed."""
+    found = shutil.which(name)
+    if found is None:
+        pytest.skip(f"{name} is not installed: it comes with Debian's package {PACKAGES[name]}")
+    return found
+
+
+def missing(reasons: Iterable[str]) -> str:
+    """Return one line that says how many tests were skipped for want of which packages; empty for none.
+
+    Args:
+        reasons: why tests were skipped, one for each.
+    """
+    counts = Counter(match[1] for reason in reasons if (match := _REASON.search(reason)))
+    needs = ", ".join(f"{count} for want of {package}" for package, count in sorted(counts.items()))
+    return f"skipped: {needs}; install with: apt-get install {' '.join(sorted(counts))}" if needs else ""

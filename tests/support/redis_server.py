@@ -1,0 +1,69 @@
+"""A Redis server of a test's own, from the installed binary; it can be killed and started again."""
+
+from __future__ import annotations
+
+import shutil
+import socket
+import subprocess
+import tempfile
+import time
+from pathlib import Path
+
+from tests.support.programs import required
+
+_STARTS_S = 60.0
+
+
+class RedisServer:
+    """A server on a free port of this machine, which keeps nothing on disk."""
+
+    def __init__(self) -> None:
+        self._program = required("redis-server")
+        self._folder = Path(tempfile.mkdtemp(prefix="evenmesh-redis-"))
+        with socket.socket() as probe:
+            probe.bind(("127.0.0.1", 0))
+            self._port = probe.getsockname()[1]
+        self._process: subprocess.Popen[bytes] | None = None
+
+    @property
+    def url(self) -> str:
+        """Its URL."""
+        return f"redis://127.0.0.1:{self._port}/0"
+
+    def start(self) -> None:
+        """Start it, and wait until it listens."""
+        self._process = subprocess.Popen(
+            [
+                self._program,
+                "--port",
+                str(self._port),
+                "--bind",
+                "127.0.0.1",
+                "--save",
+                "",
+                "--dir",
+                self._folder,
+            ],
+            stdout=subprocess.DEVNULL,
+        )
+        deadline = time.monotonic() + _STARTS_S
+        while True:
+            try:
+                socket.create_connection(("127.0.0.1", self._port)).close()
+                return
+            except OSError:
+                assert time.monotonic() < deadline, "redis-server does not listen"
+                assert self._process.poll() is None, "redis-server has ended"
+                time.sleep(0.02)
+
+    def kill(self) -> None:
+        """Kill it, and forget what it held."""
+        if self._process is not None:
+            self._process.kill()
+            self._process.wait()
+            self._process = None
+
+    def end(self) -> None:
+        """Kill it and remove its folder."""
+        self.kill()
+        shutil.rmtree(self._folder, ignore_errors=True)

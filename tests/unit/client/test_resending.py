@@ -1,0 +1,126 @@
+"""Which calls are sent again after a server rejected them."""
+
+# ruff: noqa: N802 - gRPC names methods as the contract does
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from typing import Any
+
+import grpc
+import pytest
+
+from evenmesh import AsyncClient, Client, Done
+from evenmesh.orchestrator.v1 import orchestrator_service_pb2 as pb
+from evenmesh.orchestrator.v1 import orchestrator_service_pb2_grpc as pb_grpc
+from evenmesh.resending import Resending
+from evenmesh.wire.errors import MeshError, Unavailable
+from evenmesh_kit.rpc.statuses import abort
+
+AWAY = Unavailable("SHUTTING_DOWN", "the service is shutting down")
+
+
+@pytest.mark.parametrize("error", [AWAY, Unavailable("UNREACHABLE", "no orchestrator answers")])
+def test_a_rejected_call_is_sent_again_after_pauses_that_double_and_not_for_ever(error: MeshError) -> None:
+    resending = Resending(60)
+    pauses = []
+    while resending.allows(error):
+        pauses.append(resending.pause_s)
+    assert pauses == pytest.approx([0.05, 0.1, 0.2, 0.4, 0.8])
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        Unavailable("CUT_SHORT", "the service stopped before the call ended"),  # it had begun
+        MeshError(grpc.StatusCode.INTERNAL, "INTERNAL", "internal error"),
+    ],
+)
+def test_a_call_that_may_have_begun_is_not_sent_again(error: MeshError) -> None:
+    assert not Resending(60).allows(error)
+
+
+def test_a_call_that_has_begun_is_not_sent_again() -> None:
+    resending = Resending(60)
+    resending.begun = True
+    assert not resending.allows(AWAY)
+
+
+def test_a_call_without_time_left_is_not_sent_again() -> None:
+    assert not Resending(0.01).allows(AWAY)
+
+
+class Leaving(pb_grpc.OrchestratorServiceServicer):
+    """Rejects every second call, and breaks off a call that asks for it after its first event."""
+
+    def __init__(self) -> None:
+        self.calls = 0
+
+    async def Ask(self, request: pb.AskRequest, context: Any) -> AsyncIterator[pb.AskResponse]:
+        self.calls += 1
+        if self.calls % 2:
+            await abort(context, AWAY)
+        yield pb.AskResponse(retrieved=pb.Retrieved())
+        if request.question == "broken":
+            await abort(context, AWAY)
+        yield pb.AskResponse(done=pb.Done())
+
+    async def Audit(self, request: pb.AuditRequest, context: Any) -> AsyncIterator[pb.AuditResponse]:
+        async for one in self.Ask(request.ask, context):
+            yield pb.AuditResponse(
+                **{name.name: value for name, value in one.ListFields() if name.name == "done"}
+            )
+
+
+@pytest.mark.parametrize("method", ["ask", "audit"])
+async def test_both_clients_send_a_rejected_call_again(method: str) -> None:
+    server, servicer = grpc.aio.server(), Leaving()
+    pb_grpc.add_OrchestratorServiceServicer_to_server(servicer, server)
+    address = f"127.0.0.1:{server.add_insecure_port('127.0.0.1:0')}"
+    await server.start()
+    about: dict[str, Any] = {"useful": ["p"]} if method == "audit" else {}
+    async with AsyncClient(address, timeout=30) as client:
+        *_, last = [event async for event in getattr(client, method)("whole", **about)]
+        assert (isinstance(last, Done), servicer.calls) == (True, 2)
+        with pytest.raises(Unavailable):
+            _ = [event async for event in client.ask("broken")]
+    with Client(address, timeout=30) as sync:
+        *_, last = await asyncio.to_thread(list, getattr(sync, method)("whole", **about))
+    assert (isinstance(last, Done), servicer.calls) == (True, 6)
+    await server.stop(0)
+
+
+async def test_a_successor_that_answers_slowly_is_found() -> None:
+    server, servicer = grpc.aio.server(), Leaving()
+    servicer.calls = 1  # the next is let in
+    pb_grpc.add_OrchestratorServiceServicer_to_server(servicer, server)
+    port = server.add_insecure_port("127.0.0.1:0")
+    await server.start()
+    pipes: list[asyncio.Task[None]] = []
+    connections = 0
+
+    async def pipe(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        while data := await reader.read(2**16):
+            writer.write(data)
+        writer.close()
+
+    async def front(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        nonlocal connections
+        connections += 1
+        if connections == 1:  # it was waiting at a process that has ended
+            writer.transport.abort()
+            return
+        await asyncio.sleep(0.5)  # the core is busy with something else
+        there, to = await asyncio.open_connection("127.0.0.1", port)
+        pipes.extend((asyncio.create_task(pipe(reader, to)), asyncio.create_task(pipe(there, writer))))
+
+    gate = await asyncio.start_server(front, "127.0.0.1", 0)
+    address = "{}:{}".format(*gate.sockets[0].getsockname())
+    async with AsyncClient(address, timeout=30) as client:
+        *_, last = [event async for event in client.ask("whole")]
+    assert isinstance(last, Done)
+    assert connections == 2
+    gate.close()
+    await asyncio.gather(*pipes)
+    await server.stop(0)

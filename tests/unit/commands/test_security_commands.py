@@ -1,0 +1,76 @@
+"""``evenmesh certs`` and ``evenmesh keys``, as a user runs them."""
+
+import os
+import stat
+from pathlib import Path
+
+import pytest
+
+from evenmesh.commands import main
+from evenmesh.wire.certificates import Certificates
+from evenmesh_kit.security.caller import Role
+from evenmesh_kit.security.keys import ApiKeys
+
+
+def test_certificates_of_one_authority_that_services_can_use(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = tmp_path / "certs"
+    before = os.umask(0o022)
+    try:
+        assert main(["certs", "dev", "--output", str(folder), "--name", "mesh.example"]) == 0
+        assert os.umask(0o022) == 0o022  # as it was
+    finally:
+        os.umask(before)
+    assert {stat.S_IMODE(one.stat().st_mode) for one in folder.iterdir()} == {0o600}
+    assert stat.S_IMODE(folder.stat().st_mode) == 0o700
+    for owner in ("orchestrator", "retriever", "reranker", "generator", "evaluator", "client"):
+        key = folder / f"{owner}-key.pem"
+        assert Certificates(folder / f"{owner}.pem", key, folder / "ca.pem").material.chain
+        assert stat.S_IMODE(key.stat().st_mode) == 0o600
+    assert "ca.pem" in capsys.readouterr().out
+    assert main(["certs", "dev", "--output", str(folder)]) == 2
+    assert "not empty" in capsys.readouterr().err
+
+
+def test_a_key_is_printed_once_and_its_entry_opens(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "keys.toml"
+    for name, role in (("ci", "ingest"), ('a "quoted" one', "ask")):
+        assert main(["keys", "new", name, "--role", role, "--tenant", "acme", "--file", str(file)]) == 0
+        key = capsys.readouterr().out.strip()
+        found = ApiKeys(file).caller(key)
+        assert (found.name, found.tenant, found.roles) == (name, "acme", {Role(role)})
+        assert key not in file.read_text()
+    assert stat.S_IMODE(file.stat().st_mode) == 0o600
+    assert main(["keys", "check", str(file)]) == 0
+    assert "acme" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("options", "complaint"),
+    [
+        (["--role", "king"], "roles.0"),
+        (["--role", "ask", "--tenant", "UP"], "tenant"),
+        (["--role", "ask", "--expires", "soon"], "expires"),
+        (["--role", "ask", "--expires", "2027-01-01T00:00:00"], "time zone"),
+    ],
+)
+def test_a_key_that_makes_no_sense_is_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], options: list[str], complaint: str
+) -> None:
+    file = tmp_path / "keys.toml"
+    assert main(["keys", "new", "n", *options, "--file", str(file)]) == 2
+    reported = capsys.readouterr()
+    assert complaint in reported.err
+    assert reported.out == ""
+    assert not file.exists()
+
+
+def test_a_broken_file_of_keys_is_not_added_to(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = tmp_path / "keys.toml"
+    file.write_text("[[key]]\n")
+    assert main(["keys", "new", "n", "--role", "ask", "--file", str(file)]) == 2
+    assert "key 1" in capsys.readouterr().err
+    assert file.read_text() == "[[key]]\n"

@@ -1,0 +1,95 @@
+import math
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from evenmesh_core.errors import InvalidInput
+from evenmesh_core.fusion import reciprocal_rank_fusion, weighted_score_fusion
+
+property_test = settings(derandomize=True, deadline=None, max_examples=50)
+rankings_lists = st.lists(
+    st.permutations("abcdef").flatmap(lambda p: st.integers(0, 6).map(lambda n: p[:n])),
+    min_size=1,
+    max_size=5,
+)
+
+
+def test_reciprocal_ranks_by_hand():
+    fused = reciprocal_rank_fusion([["a", "b"], ["b", "c"]])
+    assert fused == [("b", 1 / 62 + 1 / 61), ("a", 1 / 61), ("c", 1 / 62)]
+    assert fused[0].item == "b"
+
+
+def test_k_and_weights():
+    fused = reciprocal_rank_fusion([["a", "b"], ["b"]], k=1, weights=[2.0, 1.0])
+    assert fused == [("b", 2 / 3 + 1 / 2), ("a", 2 / 2)]
+
+
+def test_equal_scores_rank_by_ascending_id():
+    assert [item for item, _ in reciprocal_rank_fusion([["b", "a"], ["a", "b"]])] == ["a", "b"]
+    assert [item for item, _ in reciprocal_rank_fusion([[10, 9], [9, 10]])] == [9, 10]
+
+
+def test_a_tie_is_a_tie_whatever_the_order_of_summation():
+    # "a" has ranks 1, 7 and 2, "b" has 2, 1 and 7; added from left to right, "a" would get the smaller sum.
+    assert (1 / 61 + 1 / 67) + 1 / 62 < (1 / 62 + 1 / 61) + 1 / 67
+    rankings = [["a", "b"], ["b", *"cdefg", "a"], ["h", "a", *"ijkl", "b"]]
+    scores = dict(reciprocal_rank_fusion(rankings))
+    assert scores["a"] == scores["b"]
+
+
+@property_test
+@given(rankings_lists)
+def test_fusion_does_not_depend_on_the_order_of_the_rankings(rankings):
+    fused = reciprocal_rank_fusion(rankings)
+    assert fused == reciprocal_rank_fusion(rankings[::-1])
+    assert {item for item, _ in fused} == {item for ranking in rankings for item in ranking}
+    assert fused == sorted(fused, key=lambda entry: (-entry.score, entry.item))
+
+
+@property_test
+@given(st.permutations("abcdef"))
+def test_fusing_a_ranking_with_itself_keeps_it(ranking):
+    assert [item for item, _ in reciprocal_rank_fusion([ranking, ranking])] == list(ranking)
+
+
+def test_empty_rankings_add_nothing():
+    assert reciprocal_rank_fusion([[], ["a"]]) == [("a", 1 / 61)]
+    assert reciprocal_rank_fusion([[], []]) == []
+
+
+def test_weighted_scores_by_hand():
+    fused = weighted_score_fusion([{"a": 3.0, "b": 1.0, "c": 2.0}, {"c": 10.0, "d": 0.0}], [1.0, 2.0])
+    assert fused == [("c", (2 - 1) / (3 - 1) + 2 * 1), ("a", 1.0), ("b", 0.0), ("d", 0.0)]
+
+
+def test_scores_as_they_are():
+    assert weighted_score_fusion([{"a": 3.0}, {"a": 1.0, "b": 5.0}], normalization="none") == [
+        ("b", 5.0),
+        ("a", 4.0),
+    ]
+
+
+def test_scores_that_do_not_differ_count_full():
+    assert weighted_score_fusion([{"b": 7.0, "a": 7.0}, {}]) == [("a", 1.0), ("b", 1.0)]
+
+
+@pytest.mark.parametrize(
+    ("call", "complaint"),
+    [
+        (lambda: reciprocal_rank_fusion([]), "rankings is"),
+        (lambda: reciprocal_rank_fusion([["a", "a"]]), r"rankings\[0\] is .*each item once"),
+        (lambda: reciprocal_rank_fusion([["a"]], k=-1), "k is -1"),
+        (lambda: reciprocal_rank_fusion([["a"]], k=math.nan), "k is nan"),
+        (lambda: reciprocal_rank_fusion([["a"]], weights=[1.0, 2.0]), r"len\(weights\) is 2"),
+        (lambda: reciprocal_rank_fusion([["a"]], weights=[-1.0]), r"weights\[0\] is -1"),
+        (lambda: reciprocal_rank_fusion([["a", 1]]), "all texts or all whole numbers"),
+        (lambda: weighted_score_fusion([]), "scores is"),
+        (lambda: weighted_score_fusion([{"a": math.nan}]), r"scores\[0\]\[0\] is nan"),
+        (lambda: weighted_score_fusion([{"a": 1.0}], normalization="z"), "normalization is 'z'"),
+    ],
+)
+def test_bad_input_is_refused(call, complaint):
+    with pytest.raises(InvalidInput, match=complaint):
+        call()

@@ -1,0 +1,37 @@
+"""Settings of the evaluator."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from evenmesh_evaluator.settings import EvaluatorSettings
+from evenmesh_kit.settings import SettingsError, load
+
+
+def test_defaults(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("EVENMESH_HOME", str(tmp_path))
+    settings = load(EvaluatorSettings)
+    assert settings.port == 7074
+    assert settings.database().drivername == "sqlite+aiosqlite"
+    assert settings.database().database == str(tmp_path / "evaluator" / "observations.db")
+
+
+@pytest.mark.parametrize(
+    ("url", "driver"),
+    [
+        ("sqlite:////var/lib/x.db", "sqlite+aiosqlite"),
+        ("postgresql://user:secret@db/evenmesh", "postgresql+asyncpg"),
+    ],
+)
+def test_a_url_gets_the_async_driver(monkeypatch: pytest.MonkeyPatch, url: str, driver: str) -> None:
+    monkeypatch.setenv("EVENMESH_EVALUATOR_DATABASE_URL", url)
+    assert load(EvaluatorSettings).database().drivername == driver
+
+
+@pytest.mark.parametrize("url", ["nonsense", "mysql://db/x", "sqlite://", "sqlite:///:memory:"])
+def test_a_wrong_url_names_the_variable(monkeypatch: pytest.MonkeyPatch, url: str) -> None:
+    monkeypatch.setenv("EVENMESH_EVALUATOR_DATABASE_URL", url)
+    with pytest.raises(SettingsError, match="EVENMESH_EVALUATOR_DATABASE_URL"):
+        load(EvaluatorSettings)

@@ -1,0 +1,192 @@
+"""Models that CTranslate2 runs: the answers of plain transformers, token by token, and what it cannot do."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+pytest.importorskip(
+    "ctranslate2", reason="CTranslate2 is not installed: pip install 'evenmesh-generator[ctranslate2]'"
+)
+
+from evenmesh.wire.errors import InvalidField, MeshError
+from evenmesh_generator.domain import (
+    Answer,
+    Augmentation,
+    Decoding,
+    FinishReason,
+    GenerationRequest,
+    Normalization,
+    Passage,
+    RelevanceRequest,
+)
+from evenmesh_generator.ports import Cancellation, Cancelled
+from evenmesh_generator.prompts import TemplateLibrary
+from evenmesh_generator.runtime.assembly import EngineOptions, assemble
+from evenmesh_generator.runtime.engine import LanguageEngine
+from evenmesh_generator.runtime.tasks import Outcome
+from evenmesh_kit.compute.model_files import ModelError
+from tests.support import tiny_models
+from tests.support.tiny_models import SENTENCES
+
+MAKERS = {"t5": tiny_models.t5, "llama": tiny_models.llama}
+MOST = 16
+
+
+@dataclass
+class Ear:
+    """Records one request."""
+
+    deltas: list[str] = field(default_factory=list)
+    outcome: Outcome | None = None
+    ended: threading.Event = field(default_factory=threading.Event)
+    cancel: Cancellation = field(default_factory=Cancellation)
+    stop_after: int = 10**9
+
+    def on_delta(self, text: str) -> None:
+        self.deltas.append(text)
+        if len(self.deltas) >= self.stop_after:
+            self.cancel.cancel()
+
+    def on_end(self, outcome: Outcome) -> None:
+        assert self.outcome is None
+        self.outcome = outcome
+        self.ended.set()
+
+    def wait(self) -> Outcome:
+        assert self.ended.wait(60)
+        assert self.outcome is not None
+        return self.outcome
+
+
+@dataclass
+class Pair:
+    """A model both ways."""
+
+    converted: LanguageEngine
+    usual: LanguageEngine
+    plain: Any
+    tokenizer: Any
+
+
+@pytest.fixture(scope="module", params=MAKERS)
+def pair(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pair]:
+    folder = MAKERS[request.param](tmp_path_factory.mktemp(request.param))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("cache")))
+        converted = _assembled(folder, "ctranslate2")
+    usual = _assembled(folder, "auto")
+    yield Pair(converted, usual, *tiny_models.plain(folder))
+    converted.close()
+    usual.close()
+
+
+def _assembled(folder: Path, engine: str) -> LanguageEngine:
+    options = EngineOptions(path=str(folder), engine=engine, device="cpu", dtype="float32")
+    return assemble("tiny", options, TemplateLibrary.bundled())
+
+
+def _request(question: str, **decoding: Any) -> GenerationRequest:
+    kept = Decoding(max_new_tokens=MOST, **decoding)
+    return GenerationRequest(
+        question, augmentation=Augmentation.RETRIEVAL_FREE, template="question", decoding=kept
+    )
+
+
+def _answers(engine: LanguageEngine, requests: list[GenerationRequest]) -> list[Answer]:
+    ears = [Ear() for _ in requests]
+    for request, ear in zip(requests, ears, strict=True):
+        engine.submit(request, ear.cancel, ear)
+    outcomes = [ear.wait() for ear in ears]
+    for ear, outcome in zip(ears, outcomes, strict=True):
+        assert isinstance(outcome, Answer)
+        assert "".join(ear.deltas) == outcome.text
+    return [outcome for outcome in outcomes if isinstance(outcome, Answer)]
+
+
+@pytest.mark.parametrize("beams", [1, 4])
+def test_answers_are_those_of_plain_generate(pair: Pair, beams: int) -> None:
+    answers = _answers(pair.converted, [_request(one, num_beams=beams) for one in SENTENCES])
+    for question, answer in zip(SENTENCES, answers, strict=True):
+        inputs = pair.tokenizer(question, return_tensors="pt", return_token_type_ids=False)
+        with torch.inference_mode():
+            found = pair.plain.generate(
+                **inputs, do_sample=False, num_beams=beams, max_new_tokens=MOST, pad_token_id=0
+            )[0].tolist()
+        ids = found[1:] if pair.plain.config.is_encoder_decoder else found[inputs.input_ids.shape[1] :]
+        assert answer.text == pair.tokenizer.decode(ids, skip_special_tokens=True)
+        assert (answer.finish_reason is FinishReason.STOP) == (pair.tokenizer.eos_token_id in ids)
+
+
+@pytest.mark.parametrize("beams", [1, 4])
+def test_log_probabilities_are_those_of_the_usual_engine(pair: Pair, beams: int) -> None:
+    requests = [_request(one, num_beams=beams) for one in SENTENCES]
+    for one, other in zip(_answers(pair.converted, requests), _answers(pair.usual, requests), strict=True):
+        assert replace(one, log_probability=0.0) == replace(other, log_probability=0.0)
+        assert one.log_probability == pytest.approx(other.log_probability, abs=0.05)
+
+
+def test_greedy_answers_of_one_batch_end_each_at_its_own_length(pair: Pair) -> None:
+    lengths = [3, 9, 5]
+    requests = [
+        GenerationRequest(
+            SENTENCES[0],
+            augmentation=Augmentation.RETRIEVAL_FREE,
+            template="question",
+            decoding=Decoding(max_new_tokens=most),
+        )
+        for most in lengths
+    ]
+    assert [one.completion_tokens for one in _answers(pair.converted, requests)] == lengths
+
+
+def test_judgements_are_those_of_the_usual_engine(pair: Pair) -> None:
+    passages = tuple(Passage(str(at), "", text) for at, text in enumerate(SENTENCES[1:5]))
+    for normalization in Normalization:
+        request = RelevanceRequest(SENTENCES[0], passages, normalization)
+        assert pair.converted.judge(request, Cancellation()).result() == pytest.approx(
+            pair.usual.judge(request, Cancellation()).result(), abs=1e-3
+        )
+
+
+def test_who_leaves_stops_the_answer_at_its_next_token(pair: Pair) -> None:
+    ear = Ear(stop_after=2)
+    pair.converted.submit(_request(SENTENCES[0]), ear.cancel, ear)
+    assert isinstance(ear.wait(), Cancelled)
+    assert len(ear.deltas) == 2
+    assert pair.converted.statistics().most_steps_after_cancel <= 1
+    assert pair.converted.statistics().active_requests == 0
+
+
+def test_it_says_what_it_is_and_what_it_cannot_do(pair: Pair) -> None:
+    description = pair.converted.describe()
+    assert (description.engine, description.dtype) == ("ctranslate2", "float32")
+    assert Augmentation.FUSION_IN_DECODER not in description.augmentations
+    ear = Ear()
+    pair.converted.submit(_request(SENTENCES[0], temperature=0.7), ear.cancel, ear)
+    outcome = ear.wait()
+    assert isinstance(outcome, InvalidField)
+    assert outcome.field == "decoding.temperature"
+
+
+def test_a_model_it_does_not_know_is_named(tmp_path: Path) -> None:
+    folder = tiny_models.bart(tmp_path / "bart")
+    with pytest.raises(ModelError, match="generation settings"):
+        _assembled(folder, "ctranslate2")
+
+
+def test_what_waits_at_the_end_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    engine = _assembled(tiny_models.t5(tmp_path / "t5"), "ctranslate2")
+    engine.close()
+    ear = Ear()
+    engine.submit(_request(SENTENCES[0]), ear.cancel, ear)
+    outcome = ear.wait()
+    assert isinstance(outcome, MeshError)
+    assert outcome.reason == "STOPPED"

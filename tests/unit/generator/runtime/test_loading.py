@@ -1,0 +1,59 @@
+"""Which models are loaded, which are refused and with what words."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+import torch
+
+from evenmesh_generator.runtime import loading
+from evenmesh_kit.compute.model_files import ModelError
+from evenmesh_kit.compute.placement import Placement
+
+
+@pytest.fixture
+def copy(folders: dict[str, Path], tmp_path: Path) -> Path:
+    return Path(shutil.copytree(folders["t5"], tmp_path / "model"))
+
+
+def test_no_weights_but_safetensors(copy: Path) -> None:
+    (copy / "model.safetensors").unlink()
+    (copy / "pytorch_model.bin").write_bytes(b"pickle")
+    with pytest.raises(ModelError, match=r"has no \*.safetensors weights; other formats are not loaded"):
+        loading.load(copy, Placement(torch.device("cpu"), torch.float32))
+
+
+def test_no_code_of_a_models_own(copy: Path) -> None:
+    """A configuration that names code of its own is refused, and the code is not run."""
+    (copy / "evil.py").write_text("raise SystemExit('ran')\n")
+    config = json.loads((copy / "config.json").read_text())
+    config |= {"model_type": "evil", "auto_map": {"AutoConfig": "evil.EvilConfig"}}
+    (copy / "config.json").write_text(json.dumps(config))
+    assert loading.model_type(copy) == "evil"
+    with pytest.raises(ModelError, match="cannot be loaded"):
+        loading.load(copy, Placement(torch.device("cpu"), torch.float32))
+
+
+@pytest.mark.parametrize("config", ["", "{", "{}", "[]"])
+def test_a_folder_without_a_usable_configuration(copy: Path, config: str) -> None:
+    (copy / "config.json").write_text(config)
+    with pytest.raises(ModelError, match=r"has no usable config.json") as caught:
+        loading.model_type(copy)
+    assert "\n" not in str(caught.value)
+
+
+def test_damaged_weights(copy: Path) -> None:
+    (copy / "model.safetensors").write_bytes(b"not safetensors")
+    with pytest.raises(ModelError, match="cannot be loaded") as caught:
+        loading.load(copy, Placement(torch.device("cpu"), torch.float32))
+    assert "\n" not in str(caught.value)
+
+
+def test_weights_take_the_number_type(copy: Path) -> None:
+    model, tokenizer = loading.load(copy, Placement(torch.device("cpu"), torch.bfloat16))
+    assert model.dtype is torch.bfloat16
+    assert not model.training
+    assert tokenizer.eos_token == "</s>"  # noqa: S105 - a token, not a password

@@ -1,0 +1,151 @@
+"""Rows of the batch: layout, keys and values in time, sources; each against the simplest thing that is right."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch.nn import functional
+
+from evenmesh_generator.runtime.loops.layout import Layout
+from evenmesh_generator.runtime.networks.encodings import EncodingStore, content_key
+from evenmesh_generator.runtime.networks.sources import STATES, Sources
+from evenmesh_generator.runtime.networks.timeline import Timeline
+from evenmesh_kit.compute.tenant_cache import ENTRY_BYTES
+
+LAYERS, HEADS, SIZE = 2, 2, 4
+MOVES = st.lists(
+    st.tuples(st.sampled_from(["join", "step", "fork", "leave"]), st.integers(0, 10**6)), max_size=40
+)
+
+
+@dataclass
+class Plain:
+    """Rows as lists of tensors."""
+
+    widths: dict[int, int] = field(default_factory=dict)
+    rows: dict[tuple[int, int], torch.Tensor] = field(default_factory=dict)
+    sources: dict[int, torch.Tensor] = field(default_factory=dict)
+
+
+@settings(max_examples=60, deadline=None)
+@given(MOVES)
+def test_rows_hold_what_they_should_whatever_happens(moves: list[tuple[str, int]]) -> None:
+    torch.manual_seed(0)
+    layout, timeline, sources, plain = Layout(), Timeline(), Sources(), Plain()
+    owners = iter(range(10**6))
+    for move, number in moves:
+        present = list(plain.widths)
+        owner = present[number % len(present)] if present else -1
+        parents: dict[int, list[int]] = {}
+        leaving: dict[int, int] = {}
+        if move == "join":
+            owner, width, length = next(owners), 1 + number % 4, number // 4 % 20
+            kept = torch.randn(LAYERS, 2, HEADS, length, SIZE)
+            parts = [{STATES: torch.randn(LAYERS, 2, HEADS, 1 + number % 3 + at, SIZE)} for at in range(2)]
+            timeline.insert(kept, width)
+            layout.add(owner, width)
+            sources.add(owner, width, parts)
+            plain.widths[owner] = width
+            plain.sources[owner] = torch.cat([part[STATES] for part in parts], 3)
+            for beam in range(width):
+                plain.rows[owner, beam] = kept
+        elif move == "step" and present:
+            timeline.reserve()
+            fresh = torch.randn(LAYERS, 2, len(layout), HEADS, 1, SIZE)
+            for layer in range(LAYERS):
+                timeline.write(layer, fresh[layer, 0], fresh[layer, 1])
+            timeline.advance()
+            for mine, rows in layout.rows.items():
+                for beam, row in enumerate(rows):
+                    plain.rows[mine, beam] = torch.cat([plain.rows[mine, beam], fresh[:, :, row]], 3)
+        elif move == "fork" and present:
+            parents = {
+                owner: [number // (7**beam) % plain.widths[owner] for beam in range(plain.widths[owner])]
+            }
+            old = [plain.rows[owner, beam] for beam in range(plain.widths[owner])]
+            for beam, parent in enumerate(parents[owner]):
+                plain.rows[owner, beam] = old[parent]
+        elif move == "leave" and present:
+            leaving = {owner: plain.widths.pop(owner)}
+            del plain.sources[owner]
+            plain.rows = {key: value for key, value in plain.rows.items() if key[0] != owner}
+        if parents or leaving:
+            timeline.rearrange(layout.settle(parents, leaving))
+            for gone, width in leaving.items():
+                sources.remove(gone, width)
+        _check(layout, timeline, sources, plain)
+
+
+def _check(layout: Layout, timeline: Timeline, sources: Sources, plain: Plain) -> None:
+    assert sorted(row for rows in layout.rows.values() for row in rows) == list(range(len(layout)))
+    assert len(layout) == len(timeline) == sum(plain.widths.values())
+    if not plain.widths:
+        assert timeline.bytes == sources.bytes == 0
+        return
+    timeline.reserve()
+    ones = torch.ones(len(layout), HEADS, 1, SIZE)
+    mask = timeline.mask(torch.float32)
+    sources.place(layout.rows, torch.device("cpu"))
+    queries = torch.randn(len(layout), HEADS, 1, SIZE)
+    for layer in range(LAYERS):
+        keys, values = timeline.write(layer, ones, ones)
+        read = sources.attend(layer, queries, 0.5)
+        for (owner, beam), kept in plain.rows.items():
+            row = layout.rows[owner][beam]
+            length = kept.shape[3]
+            assert torch.equal(keys[row, :, keys.shape[2] - 1 - length : -1], kept[layer, 0])
+            assert torch.equal(values[row, :, keys.shape[2] - 1 - length : -1], kept[layer, 1])
+            if mask is not None:
+                assert ((mask[row, 0, 0] == 0).sum(), mask[row, 0, 0, -1 - length]) == (length + 1, 0)
+            source = plain.sources[owner][layer]
+            alone = functional.scaled_dot_product_attention(queries[row], source[0], source[1], scale=0.5)
+            assert torch.allclose(read[row], alone, atol=1e-5)
+
+
+def test_few_rows_move() -> None:
+    """Beams that go on from themselves stay; of two from one, the second takes the row of the one that ends."""
+    layout = Layout()
+    layout.add(0, 3)
+    layout.add(1, 1)
+    assert layout.settle({0: [1, 0, 1]}, ()) == [0, 1, 1, 3]
+    assert layout.rows == {0: [1, 0, 2], 1: [3]}
+    assert layout.settle({}, {0}) == [3]
+    assert layout.rows == {1: [0]}
+
+
+def test_what_was_used_last_is_kept() -> None:
+    """Room for two of 8 bytes."""
+    store: EncodingStore[bytes] = EncodingStore(2 * (8 + ENTRY_BYTES), len)
+    for name in (b"a", b"b"):
+        store.put(name, name * 8, "t")
+    assert store.get(b"a", "t") == b"aaaaaaaa"
+    store.put(b"c", b"c" * 8, "t")
+    assert store.get(b"b", "t") is None
+    assert store.get(b"a", "t") is not None
+    assert (store.size, store.hits, store.misses) == (store.most_bytes, 2, 1)
+    store.put(b"d", b"d" * 1000, "t")
+    assert store.get(b"d", "t", count=False) is None
+    store.clear()
+    assert store.size == 0
+
+
+def test_a_tenant_finds_and_evicts_nothing_of_another() -> None:
+    """Room for four; one tenant that keeps adding evicts its own."""
+    store: EncodingStore[bytes] = EncodingStore(4 * (8 + ENTRY_BYTES), len)
+    store.put(b"secret", b"s" * 8, "polite")
+    assert store.get(b"secret", "greedy") is None
+    for at in range(20):
+        store.put(bytes([at]), b"g" * 8, "greedy")
+    assert store.get(b"secret", "polite") == b"s" * 8
+    assert store.size <= store.most_bytes
+
+
+def test_keys_tell_rows_and_their_beginnings_apart() -> None:
+    assert content_key([1, 2, 3]) == content_key((1, 2, 3))
+    keys = {content_key([1, 2, 3]), content_key([1, 2, 4]), content_key([1, 2]), content_key([3], after=b"x")}
+    assert len(keys) == 4
+    assert content_key([3], after=b"x") != content_key([3], after=b"y")
+    assert content_key([3], tenant="a") not in (content_key([3]), content_key([3], tenant="b"))

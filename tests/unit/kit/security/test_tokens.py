@@ -1,0 +1,340 @@
+"""Tokens: what a third party signed, and nothing that only looks like it."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import json
+import os
+import threading
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from http.server import BaseHTTPRequestHandler, HTTPServer, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import jwt
+import pytest
+from cryptography.hazmat.primitives import serialization
+from cryptography.hazmat.primitives.asymmetric import ec, rsa
+
+from evenmesh.wire.errors import Unauthenticated, Unavailable
+from evenmesh_kit.security.caller import Caller, Role
+from evenmesh_kit.security.tokens import Claims, Tokens, TokensError
+
+KEY = rsa.generate_private_key(public_exponent=65537, key_size=2048)
+OTHER = rsa.generate_private_key(public_exponent=65537, key_size=2048)
+CURVE = ec.generate_private_key(ec.SECP256R1())
+CLAIMS = Claims("evenmesh", "https://issuer.example")
+
+
+def jwks(**keys: Any) -> str:
+    """A set of public keys by name."""
+    found = []
+    for name, key in keys.items():
+        algorithm = (
+            jwt.algorithms.RSAAlgorithm if isinstance(key, rsa.RSAPrivateKey) else jwt.algorithms.ECAlgorithm
+        )
+        found.append(algorithm.to_jwk(key.public_key(), as_dict=True) | {"kid": name, "use": "sig"})
+    return json.dumps({"keys": found})
+
+
+def token(key: Any = KEY, name: str = "one", algorithm: str = "RS256", **claims: Any) -> str:
+    """A token that is in order but for what a test changes."""
+    content = {
+        "sub": "ada",
+        "aud": "evenmesh",
+        "iss": "https://issuer.example",
+        "exp": int(time.time()) + 600,
+        "evenmesh_tenant": "acme",
+        "evenmesh_roles": ["ask", "feedback"],
+    } | claims
+    content = {name: value for name, value in content.items() if value is not None}
+    return jwt.encode(content, key, algorithm=algorithm, headers={"kid": name})
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    """A file with two keys."""
+    path = tmp_path / "jwks.json"
+    path.write_text(jwks(one=KEY, two=CURVE))
+    return path
+
+
+def caller(path: Path, text: str) -> Caller:
+    """Whom a token vouches for."""
+    return asyncio.run(Tokens(str(path), CLAIMS).caller(text))
+
+
+def test_a_token_says_who_for_whom_and_what(path: Path) -> None:
+    assert caller(path, token()) == Caller("ada", "acme", frozenset({Role.ASK, Role.FEEDBACK}))
+    assert caller(path, token(CURVE, "two", "ES256")).name == "ada"
+    assert caller(path, token(evenmesh_roles="ask train nonsense")).roles == {Role.ASK, Role.TRAIN}
+    assert caller(path, token(evenmesh_roles=None)) == Caller("ada", "acme", frozenset())
+
+
+def test_a_token_without_a_tenant_has_the_one_of_the_settings(path: Path) -> None:
+    claims = replace(CLAIMS, default_tenant="everybody")
+    found = asyncio.run(Tokens(str(path), claims).caller(token(evenmesh_tenant=None)))
+    assert found.tenant == "everybody"
+
+
+def test_no_token_makes_a_service_of_its_bearer(path: Path) -> None:
+    assert caller(path, token(evenmesh_roles=["service", "ask"])).roles == {Role.ASK}
+
+
+@pytest.mark.parametrize(
+    ("make", "why"),
+    [  # made when they are shown: a token of when tests were collected may have expired
+        (lambda: token(exp=int(time.time()) - 60), "expired"),
+        (lambda: token(nbf=int(time.time()) + 600), "not yet valid"),
+        (lambda: token(aud="another"), "udience"),
+        (lambda: token(iss="https://evil.example"), "ssuer"),
+        (lambda: token(exp=None), '"exp"'),
+        (lambda: token(sub=None), '"sub"'),
+        (lambda: token(OTHER), "ignature"),
+        (lambda: token(name="three"), "no key 'three'"),
+        (lambda: token(evenmesh_tenant="../etc"), "evenmesh_tenant"),
+        (lambda: token(evenmesh_tenant=None), "evenmesh_tenant: must name a tenant"),
+        (lambda: token(evenmesh_tenant=""), "evenmesh_tenant: must name a tenant"),
+        (lambda: token(evenmesh_roles=5), "evenmesh_roles: must be a list"),
+        (lambda: token(evenmesh_roles={"ask": True}), "evenmesh_roles: must be a list"),
+        (lambda: token(CURVE, "one", "ES256"), "not valid"),
+        (lambda: "not.a.token", "not valid"),
+        (lambda: "", "not valid"),
+    ],
+    ids=[
+        *("expired", "early", "audience", "issuer", "no-expiry", "no-subject"),
+        *("another-key", "unknown-key", "tenant", "no-tenant", "empty-tenant", "roles-number", "roles-table"),
+        *("algorithm-of-another-key", "no-token", "empty"),
+    ],
+)
+def test_what_is_not_in_order_is_refused(path: Path, make: Callable[[], str], why: str) -> None:
+    with pytest.raises(Unauthenticated, match=why):
+        caller(path, make())
+
+
+def test_a_public_key_is_no_secret_to_sign_with(path: Path) -> None:
+    import hashlib
+    import hmac
+
+    public = KEY.public_key().public_bytes(
+        serialization.Encoding.PEM, serialization.PublicFormat.SubjectPublicKeyInfo
+    )
+    for algorithm in ("HS256", "none"):
+        head = base64.urlsafe_b64encode(json.dumps({"alg": algorithm, "kid": "one"}).encode()).rstrip(b"=")
+        body = token().split(".")[1].encode()
+        signature = b""
+        if algorithm == "HS256":
+            digest = hmac.new(public, head + b"." + body, hashlib.sha256).digest()
+            signature = base64.urlsafe_b64encode(digest).rstrip(b"=")
+        with pytest.raises(Unauthenticated):
+            caller(path, b".".join([head, body, signature]).decode())
+
+
+def test_keys_are_read_again_when_the_file_changes(path: Path) -> None:
+    tokens = Tokens(str(path), CLAIMS)
+    with pytest.raises(Unauthenticated):
+        asyncio.run(tokens.caller(token(OTHER, "three")))
+    path.write_text(jwks(three=OTHER))
+    os.utime(path, ns=(1, 1))
+    assert asyncio.run(tokens.caller(token(OTHER, "three"))).name == "ada"
+    with pytest.raises(Unauthenticated):
+        asyncio.run(tokens.caller(token()))
+    path.write_text("{")
+    os.utime(path, ns=(2, 2))
+    assert asyncio.run(tokens.caller(token(OTHER, "three"))).name == "ada"
+    assert (tokens.keys.stale(), tokens.keys.failures) == (True, 1)
+    path.write_text(jwks(one=KEY))
+    assert asyncio.run(tokens.caller(token())).name == "ada"
+    assert not tokens.keys.stale()
+
+
+@pytest.fixture
+def issuer() -> Iterator[HTTPServer]:
+    """A server of keys."""
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            body = self.path[1:].encode() if self.path != "/jwks" else jwks(one=KEY).encode()
+            self.send_response(200)
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, *_: object) -> None:
+            """Says nothing."""
+
+    server = HTTPServer(("127.0.0.1", 0), Handler)
+    thread = threading.Thread(target=server.serve_forever)
+    thread.start()
+    try:
+        yield server
+    finally:
+        server.shutdown()
+        server.server_close()
+        thread.join()
+
+
+def test_keys_come_from_an_address(issuer: HTTPServer) -> None:
+    tokens = Tokens(f"http://127.0.0.1:{issuer.server_port}/jwks", CLAIMS)
+    assert asyncio.run(tokens.caller(token())).name == "ada"
+    with pytest.raises(Unauthenticated):
+        asyncio.run(tokens.caller(token(OTHER, "three")))
+
+
+@pytest.mark.parametrize("answer", ["", "{", "[]", "{}", '{"keys":[]}'], ids=repr)
+def test_an_address_without_keys_is_not_the_tokens_fault(issuer: HTTPServer, answer: str) -> None:
+    tokens = Tokens(f"http://127.0.0.1:{issuer.server_port}/{answer}", CLAIMS)
+    assert not tokens.keys.stale()
+    for _ in range(2):  # the second time it is not asked again
+        with pytest.raises(Unavailable, match="cannot be fetched"):
+            asyncio.run(tokens.caller(token()))
+        assert (tokens.keys.stale(), tokens.keys.failures) == (True, 1)
+
+
+class Clock:
+    """Time that passes when reported."""
+
+    def __init__(self) -> None:
+        self.now = 1000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def test_a_failure_is_reported_for_five_minutes() -> None:
+    clock = Clock()
+    tokens = Tokens("http://127.0.0.1:9/jwks", CLAIMS, clock=clock)
+    with pytest.raises(Unavailable):
+        asyncio.run(tokens.caller(token()))
+    assert tokens.keys.stale()
+    clock.now += 301
+    assert not tokens.keys.stale()
+
+
+class SlowIssuer(BaseHTTPRequestHandler):
+    """A server of keys, whose answers wait until they are let go."""
+
+    keys = jwks(one=KEY)
+    asked = 0
+    go = threading.Event()
+
+    def do_GET(self) -> None:
+        cls = type(self)
+        cls.asked += 1
+        assert cls.go.wait(30)
+        body = cls.keys.encode()
+        self.send_response(200)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, *_: object) -> None:
+        """Says nothing."""
+
+
+@pytest.fixture
+def slow() -> Iterator[tuple[type[SlowIssuer], str]]:
+    """A slow server of keys, and its address."""
+
+    class Handler(SlowIssuer):
+        go = threading.Event()
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    thread = threading.Thread(target=server.serve_forever)
+    thread.start()
+    try:
+        yield Handler, f"http://127.0.0.1:{server.server_port}/jwks"
+    finally:
+        Handler.go.set()
+        server.shutdown()
+        server.server_close()
+        thread.join()
+
+
+async def asked(issuer: type[SlowIssuer], times: int) -> None:
+    """Wait until the server has been asked that often."""
+    async with asyncio.timeout(30):
+        while issuer.asked < times:
+            await asyncio.sleep(0.01)
+
+
+async def test_forged_tokens_do_not_delay_valid_ones(slow: tuple[type[SlowIssuer], str]) -> None:
+    issuer, address = slow
+    clock = Clock()
+    tokens = Tokens(address, CLAIMS, clock=clock)
+    issuer.go.set()
+    assert (await tokens.caller(token())).name == "ada"
+    issuer.go.clear()
+    clock.now += 31
+    forged = [asyncio.create_task(tokens.caller(token(OTHER, f"forged-{n}"))) for n in range(30)]
+    await asked(issuer, 2)
+    assert (await tokens.caller(token())).name == "ada"
+    assert not any(one.done() for one in forged), (
+        "the valid token is first, while the server has not answered"
+    )
+    issuer.go.set()
+    ends = await asyncio.gather(*forged, return_exceptions=True)
+    assert [type(end) for end in ends] == [Unauthenticated] * 30
+    issuer.go.clear()
+    with pytest.raises(Unauthenticated, match="no key 'forged'"):  # at once: the server would not answer
+        await tokens.caller(token(OTHER, "forged"))
+    assert issuer.asked == 2
+
+
+async def test_keys_are_fetched_again_in_the_background(slow: tuple[type[SlowIssuer], str]) -> None:
+    issuer, address = slow
+    clock = Clock()
+    tokens = Tokens(address, CLAIMS, clock=clock)
+    issuer.go.set()
+    await tokens.caller(token())
+    issuer.go.clear()
+    issuer.keys = jwks(two=OTHER)
+    clock.now += 301
+    assert (await tokens.caller(token())).name == "ada"
+    await asked(issuer, 2)
+    assert (await tokens.caller(token())).name == "ada", "until the new keys are there"
+    waiting = asyncio.create_task(tokens.caller(token(OTHER, "two")))
+    issuer.go.set()
+    assert (await waiting).name == "ada"
+    with pytest.raises(Unauthenticated, match="no key 'one'"):
+        await tokens.caller(token())
+    assert issuer.asked == 2
+
+
+async def test_keys_that_nobody_can_fetch_again_end(slow: tuple[type[SlowIssuer], str]) -> None:
+    issuer, address = slow
+    clock = Clock()
+    tokens = Tokens(address, CLAIMS, clock=clock)
+    issuer.go.set()
+    await tokens.caller(token())
+    issuer.keys = "{}"
+    clock.now += 599
+    assert (await tokens.caller(token())).name == "ada"
+    clock.now += 1
+    with pytest.raises(Unavailable):
+        await tokens.caller(token())
+
+
+def test_an_address_that_does_not_answer_is_a_passing_failure() -> None:
+    with pytest.raises(Unavailable, match="cannot be fetched"):
+        asyncio.run(Tokens("http://127.0.0.1:9/jwks", CLAIMS).caller(token()))
+
+
+@pytest.mark.parametrize(
+    "source",
+    ["http://issuer.example/jwks", "ftp://issuer.example/jwks", "http://127.0.0.1.issuer.example/jwks"],
+)
+def test_keys_that_anyone_between_could_change_are_refused(source: str) -> None:
+    with pytest.raises(TokensError, match="https"):
+        Tokens(source, CLAIMS)
+
+
+@pytest.mark.parametrize("content", ["", "[]", "{}", '{"keys": [{"kty": "none"}]}'])
+def test_a_file_without_keys_is_reported(tmp_path: Path, content: str) -> None:
+    path = tmp_path / "jwks.json"
+    path.write_text(content)
+    with pytest.raises(TokensError, match=r"jwks\.json"):
+        Tokens(str(path), CLAIMS)

@@ -1,0 +1,47 @@
+"""Metrics of admission."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from evenmesh.wire.errors import Overloaded
+from evenmesh_kit.admission.metrics import AdmissionMetrics
+from evenmesh_kit.admission.queue import Admission
+from evenmesh_kit.telemetry.setup import Telemetry
+
+
+async def test_it_tells_what_is_in_flight_waits_and_was_refused() -> None:
+    telemetry = Telemetry.in_memory("echo")
+    pairs, tokens = Admission(4, "pairs", queue_s=60.0), Admission(7, "tokens")
+    AdmissionMetrics(telemetry, pairs, tokens)
+
+    def reported(name: str) -> dict[str, float]:
+        points = telemetry.metrics()[f"evenmesh.admission.{name}"].data.data_points
+        return {one.attributes["unit"]: one.value for one in points}
+
+    async def later() -> None:
+        async with pairs.admit(3):
+            pass
+
+    with pairs.admit(4):
+        waiting = asyncio.create_task(later())
+        await asyncio.sleep(0)
+        assert reported("in_flight") == {"pairs": 4, "tokens": 0}
+        assert reported("waiting") == {"pairs": 3, "tokens": 0}
+        with pytest.raises(Overloaded), pairs.admit(1):
+            pass
+    await waiting
+    assert reported("in_flight") == {"pairs": 0, "tokens": 0}
+    assert reported("capacity") == {"pairs": 4, "tokens": 7}
+    assert reported("refused") == {"pairs": 1, "tokens": 0}
+    (waits,) = telemetry.metrics()["evenmesh.admission.wait.duration"].data.data_points
+    assert (dict(waits.attributes), waits.count) == ({"unit": "pairs"}, 1)
+
+
+def test_nothing_is_reported_where_telemetry_is_off() -> None:
+    admission = Admission(4, "pairs")
+    AdmissionMetrics(Telemetry.disabled(), admission)
+    with admission.admit(4):
+        assert admission.in_flight == 4

@@ -1,0 +1,73 @@
+"""Compute in bounded threads."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Iterator
+
+import pytest
+
+from evenmesh.wire import deadline
+from evenmesh_kit.compute.executors import ComputePool
+
+
+@pytest.fixture
+def pool() -> Iterator[ComputePool]:
+    pool = ComputePool(1, "test-compute")
+    yield pool
+    pool.close()
+
+
+async def test_it_runs_elsewhere_and_returns_the_result(pool: ComputePool) -> None:
+    name = await pool.run(lambda: threading.current_thread().name)
+    assert name.startswith("test-compute")
+    assert await pool.run(divmod, 7, 2) == (3, 1)
+
+
+async def test_an_exception_comes_back(pool: ComputePool) -> None:
+    with pytest.raises(ZeroDivisionError):
+        await pool.run(divmod, 1, 0)
+
+
+async def test_context_variables_go_along(pool: ComputePool) -> None:
+    mine = deadline.Deadline.after(5)
+    deadline.enter(mine)
+    assert await pool.run(deadline.current) is mine
+
+
+async def test_a_cancelled_caller_leaves_the_running_thread_alone(pool: ComputePool) -> None:
+    began, go, ended = threading.Event(), threading.Event(), threading.Event()
+
+    def work() -> None:
+        began.set()
+        assert go.wait(20)
+        ended.set()
+
+    task = asyncio.create_task(pool.run(work))
+    await asyncio.to_thread(began.wait, 20)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    go.set()
+    assert await pool.run(ended.is_set)
+
+
+async def test_work_that_has_not_begun_is_dropped_with_its_caller(pool: ComputePool) -> None:
+    began, go, ran = threading.Event(), threading.Event(), threading.Event()
+
+    def hold() -> None:
+        began.set()
+        assert go.wait(20)
+
+    holding = asyncio.create_task(pool.run(hold))
+    await asyncio.to_thread(began.wait, 20)
+    waiting = asyncio.create_task(pool.run(ran.set))
+    await asyncio.sleep(0)
+    waiting.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await waiting
+    go.set()
+    await holding
+    await pool.run(int)
+    assert not ran.is_set()

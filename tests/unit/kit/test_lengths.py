@@ -1,0 +1,26 @@
+"""Batches of alike lengths."""
+
+from __future__ import annotations
+
+import numpy as np
+from hypothesis import given
+from hypothesis import strategies as st
+
+from evenmesh_kit.compute.lengths import by_length
+
+
+@given(st.lists(st.integers(1, 500), max_size=80), st.integers(1, 2000), st.integers(1, 20))
+def test_every_row_once_within_the_bounds(lengths: list[int], most: int, size: int) -> None:
+    batches = by_length(lengths, most, size=size)
+    assert sorted(index for batch in batches for index in batch) == list(range(len(lengths)))
+    for batch in batches:
+        padded = max(lengths[index] for index in batch) * len(batch)
+        assert len(batch) <= size
+        assert padded <= most or len(batch) == 1
+
+
+def test_little_is_padded() -> None:
+    """Passage-like lengths (mean 166, deviation 40): under 10 % of the computed tokens are padding."""
+    lengths = [int(n) for n in np.random.default_rng(0).normal(166, 40, 200).clip(16, 256)]
+    computed = sum(max(lengths[i] for i in batch) * len(batch) for batch in by_length(lengths, 8192))
+    assert computed / sum(lengths) < 1.10

@@ -1,0 +1,302 @@
+"""Requests are read and decoded only after their calls were admitted."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sys
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import grpc
+import pytest
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+from grpc_reflection.v1alpha import reflection_pb2_grpc
+
+from evenmesh.common.v1.common_pb2 import ItemError
+from evenmesh.wire import errors
+from evenmesh.wire.channel import connect
+from evenmesh_kit.rpc import requests
+from evenmesh_kit.rpc.requests import RequestReader
+from tests.unit.kit.conftest import KINDS, SERVICE
+
+MIB = 2**20
+LARGE = b"\x0a\x00" * (31 * MIB // 2)
+
+
+@pytest.fixture
+def keys(tmp_path: Path) -> Path:
+    """A file of keys that nobody has."""
+    file = tmp_path / "keys.toml"
+    file.write_text("")
+    return file
+
+
+def decoding(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Return the list that the size of every request to be decoded goes to."""
+    seen: list[int] = []
+    decoder = requests._decoder
+
+    def watched(*args: Any) -> Any:
+        decode = decoder(*args)
+
+        def decoded(data: bytes) -> Any:
+            seen.append(len(data))
+            return decode(data)
+
+        return decoded
+
+    monkeypatch.setattr(requests, "_decoder", watched)
+    return seen
+
+
+@pytest.mark.parametrize("kind", KINDS)
+async def test_requests_of_unknown_callers_are_not_decoded(
+    serve: Any, call: Any, kind: str, keys: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen = decoding(monkeypatch)
+    echo = call(await serve(settings={"api_keys": keys}))
+    with pytest.raises(grpc.RpcError) as failed:
+        await echo(kind, raw=b"\xff\xff")
+    assert errors.from_rpc_error(failed.value).reason == "NO_CREDENTIAL"
+    assert seen == []
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("compression", [grpc.Compression.NoCompression, grpc.Compression.Gzip])
+async def test_large_requests_of_unknown_callers_stay_on_the_wire(
+    serve: Any,
+    call: Any,
+    kind: str,
+    keys: Path,
+    compression: grpc.Compression,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    received: list[int] = []
+    read = requests.discard_requests
+
+    async def watched(context: Any, **options: Any) -> None:
+        class Watched:
+            async def read(self) -> Any:
+                data = await context.read()
+                if data is not grpc.aio.EOF:
+                    received.append(len(data))
+                return data
+
+        await read(Watched(), **options)
+
+    monkeypatch.setattr("evenmesh_kit.rpc.guard.discard_requests", watched)
+    server = await serve(settings={"api_keys": keys})
+    echo = call(server)
+    method = echo.method(kind, raw=True)
+    many = kind in ("client_stream", "bidi")
+
+    async def one() -> str:
+        running = method(iter([LARGE] * 4) if many else LARGE, timeout=60, compression=compression)
+        return str((await running.code()).name)
+
+    codes = await asyncio.gather(*(one() for _ in range(4)))
+    # A caller that still writes when its call ends may see the end of its writes instead of the status.
+    assert set(codes) <= ({"UNAUTHENTICATED", "INTERNAL", "CANCELLED"} if many else {"UNAUTHENTICATED"})
+    # Of unknown callers' streams, one at a time is read, to its first large request.
+    assert len(received) <= (len(codes) if many else 0)
+
+
+async def test_refused_logins_are_audited(
+    serve: Any, call: Any, keys: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    echo = call(await serve(settings={"api_keys": keys}))
+    with caplog.at_level("INFO", "evenmesh.audit"), pytest.raises(grpc.RpcError):
+        await echo("unary", "a secret text")
+    [record] = [one for one in caplog.records if getattr(one, "event", "") == "login_refused"]
+    seen = vars(record)
+    assert (seen["reason"], seen["method"]) == ("NO_CREDENTIAL", f"/{SERVICE}/unary")
+    assert "secret" not in str(seen)
+
+
+async def test_a_silent_stream_of_an_unknown_caller_ends(serve: Any, call: Any, keys: Path) -> None:
+    echo = call(await serve(settings={"api_keys": keys}))
+    stream = echo.method("bidi")(timeout=None)
+    async with asyncio.timeout(60):
+        assert await stream.code() == grpc.StatusCode.UNAUTHENTICATED
+
+
+async def test_a_credential_is_sent_once(serve: Any, keys: Path) -> None:
+    server = await serve(settings={"api_keys": keys})
+    async with connect(server.address, service=SERVICE, retry=False) as channel:
+        unary = channel.unary_unary(f"/{SERVICE}/unary")
+        with pytest.raises(grpc.RpcError) as failed:
+            await unary(
+                b"", timeout=20, metadata=[("authorization", "Bearer a"), ("authorization", "Bearer b")]
+            )
+    assert errors.from_rpc_error(failed.value).reason == "TWO_CREDENTIALS"
+
+
+async def test_a_request_over_the_bound_of_its_method_is_refused(
+    serve: Any, call: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(RequestReader, "_largest", lambda *_: 100)
+    echo = call(await serve())
+    assert await echo("unary", "a" * 98) == ["a" * 98]
+    for kind in KINDS:
+        with pytest.raises(grpc.RpcError) as failed:
+            await echo(kind, "a" * 99)
+        error = errors.from_rpc_error(failed.value)
+        assert (error.code, error.reason) == (grpc.StatusCode.RESOURCE_EXHAUSTED, "REQUEST_TOO_LARGE")
+        assert "has 101 bytes" in error.message
+        assert "at most 100" in error.message
+
+
+@pytest.mark.parametrize("kind", ["unary", "server_stream"])
+async def test_a_call_without_its_request_is_refused(serve: Any, call: Any, kind: str) -> None:
+    server = await serve()
+    async with connect(server.address, service=SERVICE, retry=False) as channel:
+        make = channel.stream_unary if kind == "unary" else channel.stream_stream
+        running = make(f"/{SERVICE}/{kind}")(iter(()), timeout=20)
+        assert await running.code() == grpc.StatusCode.INVALID_ARGUMENT
+        assert "without a request" in await running.details()
+
+
+async def test_a_call_whose_request_does_not_come_ends(serve: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    reader = RequestReader.__init__
+
+    def hurried(self: RequestReader, most: int) -> None:
+        reader(self, most, first_request_s=0.05)
+
+    monkeypatch.setattr(RequestReader, "__init__", hurried)
+    server = await serve()
+    async with connect(server.address, service=SERVICE, retry=False) as channel:
+        running = channel.stream_unary(f"/{SERVICE}/unary")(timeout=None)
+        async with asyncio.timeout(60):
+            assert await running.code() == grpc.StatusCode.DEADLINE_EXCEEDED
+        assert "no request came" in await running.details()
+
+
+async def test_a_tenants_silent_calls_do_not_hold_up_another(serve: Any) -> None:
+    server = await serve()
+
+    async def silent() -> AsyncIterator[bytes]:
+        await asyncio.Event().wait()
+        yield b""
+
+    async with connect(server.address, service=SERVICE, retry=False) as channel:
+        held = [
+            channel.stream_unary(f"/{SERVICE}/unary")(
+                silent(), timeout=60, metadata=[("evenmesh-tenant", "mallory")]
+            )
+            for _ in range(50)
+        ]
+        while server.in_flight < len(held):
+            await asyncio.sleep(0.01)
+        unary = channel.unary_unary(f"/{SERVICE}/unary", request_serializer=ItemError.SerializeToString)
+        await unary(ItemError(), timeout=30, metadata=[("evenmesh-tenant", "ada")])
+        for one in held:
+            one.cancel()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+async def test_calls_have_a_longest_life(serve: Any, call: Any, kind: str) -> None:
+    async def wait(request: Any, context: Any) -> Any:
+        await asyncio.Event().wait()
+
+    limits = {"max_call_s": 0.05, "max_stream_s": 0.05}
+    echo = call(await serve(settings=limits, **{kind: wait}))
+    ten_years_s = 10 * 365 * 86_400
+    with pytest.raises(grpc.RpcError) as failed:
+        await echo(kind, timeout=ten_years_s)
+    reason = errors.from_rpc_error(failed.value).reason
+    assert reason == ("CALL_TOO_LONG" if kind == "unary" else "STREAM_TOO_LONG")
+
+
+async def test_health_takes_no_large_request(serve: Any, call: Any) -> None:
+    channel = call(await serve()).channel
+    check = channel.unary_unary("/grpc.health.v1.Health/Check")
+    with pytest.raises(grpc.RpcError) as failed:
+        await check(health_pb2.HealthCheckRequest(service="a" * MIB).SerializeToString(), timeout=30)
+    assert errors.from_rpc_error(failed.value).reason == "REQUEST_TOO_LARGE"
+    await health_pb2_grpc.HealthStub(channel).Check(health_pb2.HealthCheckRequest(), timeout=30)
+
+
+async def test_silent_reflection_ends(serve: Any, call: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    reader = RequestReader.__init__
+
+    def hurried(self: RequestReader, most: int) -> None:
+        reader(self, most, runtime_idle_s=0.05)
+
+    monkeypatch.setattr(RequestReader, "__init__", hurried)
+    stub = reflection_pb2_grpc.ServerReflectionStub(call(await serve()).channel)
+    async with asyncio.timeout(60):
+        assert await stub.ServerReflectionInfo(timeout=None).code() == grpc.StatusCode.DEADLINE_EXCEEDED
+
+
+async def test_health_watches_are_bounded(serve: Any, call: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("evenmesh_kit.rpc.runtime_streams._MOST", 2)
+    stub = health_pb2_grpc.HealthStub(call(await serve()).channel)
+    watches = [stub.Watch(health_pb2.HealthCheckRequest(), timeout=60) for _ in range(2)]
+    for watch in watches:
+        await watch.read()
+    third = stub.Watch(health_pb2.HealthCheckRequest(), timeout=60)
+    assert await third.code() == grpc.StatusCode.RESOURCE_EXHAUSTED
+    for watch in watches:
+        watch.cancel()
+
+
+SERVER = """
+import asyncio, sys
+from pathlib import Path
+sys.path.insert(0, sys.argv[1])
+from tests.unit.kit.conftest import EchoSettings, Quiet, registration
+from evenmesh_kit.rpc.server import MeshServer
+from evenmesh_kit.telemetry.setup import Telemetry
+
+async def main():
+    settings = EchoSettings(home=Path(sys.argv[2]), api_keys=Path(sys.argv[2]) / "keys.toml")
+    server = MeshServer("echo", settings, [registration()], Quiet(), telemetry=Telemetry.disabled())
+    async with server:
+        print(server.address, flush=True)
+        await asyncio.Event().wait()
+
+asyncio.run(main())
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not Path("/proc/self/clear_refs").exists(), reason="needs /proc of Linux")
+@pytest.mark.parametrize("compression", [grpc.Compression.NoCompression, grpc.Compression.Gzip])
+async def test_unknown_callers_raise_no_memory(
+    tmp_path: Path, keys: Path, compression: grpc.Compression
+) -> None:
+    """31 MiB in each of 100 calls at once, as a row of empty messages: decoded, 3 GB of each."""
+    del keys
+    root = str(Path(__file__).parents[3])
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, "-c", SERVER, root, str(tmp_path), stdout=asyncio.subprocess.PIPE,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+    )  # fmt: skip
+    try:
+        assert process.stdout is not None
+        address = (await process.stdout.readline()).decode().strip()
+        async with connect(address, service=SERVICE, retry=False) as channel:
+            unary = channel.unary_unary(f"/{SERVICE}/unary")
+
+            async def one(data: bytes, n: int) -> None:
+                for _ in range(n):
+                    running = unary(data, timeout=300, compression=compression)
+                    assert await running.code() == grpc.StatusCode.UNAUTHENTICATED
+
+            await one(b"", 1)
+            before = _peak_mib(process.pid)
+            calls = 10 if compression is grpc.Compression.Gzip else 100  # compressing takes the test's time
+            await asyncio.gather(*(one(LARGE, 1) for _ in range(calls)))
+            assert _peak_mib(process.pid) - before < 64
+    finally:
+        process.kill()
+        await process.wait()
+
+
+def _peak_mib(pid: int) -> float:
+    """Return the most memory that a process has had. MiB."""
+    lines = Path(f"/proc/{pid}/status").read_text().splitlines()
+    return next(int(line.split()[1]) for line in lines if line.startswith("VmHWM")) / 1024

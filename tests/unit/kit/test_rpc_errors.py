@@ -1,0 +1,53 @@
+"""RPCs that fail are counted with the reason that their caller is given."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from typing import Any
+
+import grpc
+import pytest
+
+from evenmesh.common.v1.common_pb2 import ItemError
+from evenmesh.wire import errors
+from evenmesh.wire.errors import reason_in
+from evenmesh_kit.telemetry.setup import Telemetry
+
+
+@pytest.mark.parametrize("kind", ["unary", "server_stream", "client_stream", "bidi"])
+async def test_an_error_is_counted_with_its_reason(serve: Any, call: Any, kind: str) -> None:
+    async def unary(request: Any, context: Any) -> ItemError:
+        raise errors.Unavailable("NO_MODEL", "a secret")
+
+    async def stream(request: Any, context: Any) -> AsyncIterator[ItemError]:
+        yield ItemError()
+        raise errors.Unavailable("NO_MODEL", "a secret")
+
+    telemetry = Telemetry.in_memory("echo")
+    server = await serve(
+        telemetry=telemetry, unary=unary, server_stream=stream, client_stream=unary, bidi=stream
+    )
+    with pytest.raises(grpc.RpcError):
+        await call(server)(kind)
+    async with asyncio.timeout(10):
+        while "evenmesh.rpc.errors" not in telemetry.metrics():
+            await asyncio.sleep(0.005)
+    (point,) = telemetry.metrics()["evenmesh.rpc.errors"].data.data_points
+    assert point.value == 1
+    reported = {key: point.attributes[key] for key in ("rpc.method", "rpc.grpc.status_code", "error.type")}
+    assert reported == {"rpc.method": kind, "rpc.grpc.status_code": 14, "error.type": "NO_MODEL"}
+    (span,) = telemetry.spans()
+    assert (span.attributes or {})["error.type"] == "NO_MODEL"
+    assert "secret" not in span.to_json()
+
+
+async def test_a_call_that_works_is_no_error(serve: Any, call: Any) -> None:
+    telemetry = Telemetry.in_memory("echo")
+    await call(await serve(telemetry=telemetry))("unary")
+    assert "evenmesh.rpc.errors" not in telemetry.metrics()
+
+
+@pytest.mark.parametrize("trailers", [None, (), (("other", "x"),), (("grpc-status-details-bin", b"\xff"),)])
+def test_metadata_of_others_has_no_reason(trailers: Any) -> None:
+    assert reason_in(trailers) == ""

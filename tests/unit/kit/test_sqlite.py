@@ -1,0 +1,91 @@
+"""SQLite on an event loop: nothing stays locked, and nobody waits for a lock with the loop in hand."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import random
+import sqlite3
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from sqlalchemy import text
+from sqlalchemy.engine import Connection
+from sqlalchemy.event import listen
+from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
+
+from evenmesh_kit.storage.sqlite import unlock_when_cancelled, write_ahead
+
+LOCK_TIMEOUT_S = 2.0
+
+
+@pytest.fixture
+def uncollected() -> Iterator[None]:
+    """No garbage is collected meanwhile: nothing is let go of by chance."""
+    gc.disable()
+    yield
+    gc.enable()
+
+
+def engine_of(path: Path) -> AsyncEngine:
+    """An engine whose transactions take the lock to write at once, as those of our stores do."""
+
+    def prepare(connection: Any, _: Any) -> None:
+        connection.isolation_level = None
+        connection.execute("PRAGMA journal_mode=WAL")
+
+    def begin(connection: Connection) -> None:
+        connection.exec_driver_sql("BEGIN IMMEDIATE")
+
+    engine = create_async_engine(f"sqlite+aiosqlite:///{path}", connect_args={"timeout": LOCK_TIMEOUT_S})
+    listen(engine.sync_engine, "connect", prepare)
+    listen(engine.sync_engine, "begin", begin)
+    return engine
+
+
+async def write(engine: AsyncEngine) -> None:
+    async with engine.begin() as connection:
+        await connection.execute(text("SELECT 1"))
+        await connection.execute(text("CREATE TABLE IF NOT EXISTS things (id INTEGER)"))
+        await connection.execute(text("INSERT INTO things VALUES (1)"))
+
+
+async def test_whoever_writes_next_finds_it_unlocked(uncollected: None, tmp_path: Path) -> None:
+    rng = random.Random(5)
+    engine = engine_of(tmp_path / "things.db")
+    unlock_when_cancelled(engine)
+    cancelled, kept = 0, []
+    for _ in range(400):
+        writing = asyncio.create_task(write(engine))
+        await asyncio.sleep(rng.choice([0.0, rng.uniform(0.0, 0.004)]))
+        writing.cancel()
+        try:
+            await writing
+        except asyncio.CancelledError as error:
+            cancelled += 1
+            kept.append(error)  # as whoever logs it does: with its traceback it holds what was cancelled
+        await write(engine)
+    await engine.dispose()
+    assert cancelled > 50
+
+
+async def test_who_opens_a_file_that_another_changes_lets_the_loop_go_on(tmp_path: Path) -> None:
+    path = tmp_path / "things.db"
+    other = sqlite3.connect(path, isolation_level=None)
+    other.execute("BEGIN EXCLUSIVE")
+
+    def prepare(connection: Any, _: Any) -> None:
+        cursor = connection.cursor()
+        write_ahead(cursor)
+        cursor.close()
+
+    engine = create_async_engine(f"sqlite+aiosqlite:///{path}", connect_args={"timeout": 0})
+    listen(engine.sync_engine, "connect", prepare)
+    opening = asyncio.create_task(write(engine))
+    await asyncio.sleep(0.1)
+    other.execute("ROLLBACK")  # which the loop must let us do
+    other.close()
+    await opening
+    await engine.dispose()

@@ -1,0 +1,139 @@
+import socket
+import sys
+from pathlib import Path
+
+import pytest
+
+from evenmesh.local_mesh import MeshState, ServiceState
+from evenmesh_lab import machine
+from evenmesh_mesh import MeshSettings, doctor
+from evenmesh_mesh.doctor import Level, examine
+from evenmesh_mesh.lock import MeshLock
+
+
+def found(settings: MeshSettings) -> dict[str, doctor.Finding]:
+    return {finding.what: finding for finding in examine(settings)}
+
+
+def test_looks_at_everything_and_changes_nothing(tmp_path: Path) -> None:
+    findings = found(MeshSettings(home=tmp_path / "home", port=0))
+
+    assert set(findings) == {
+        "python", "packages", "processor", "threads", "memory", "home",
+        "encoder", "generator", "gpu", "triton", "ports", "access",
+    }  # fmt: skip
+    assert sys.executable in findings["python"].detail
+    assert findings["encoder"].level is Level.OK
+    assert all(finding.advice for finding in findings.values() if finding.level is not Level.OK)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_taken_ports_are_named(tmp_path: Path) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        finding = found(MeshSettings(home=tmp_path, port=port - 1))["ports"]
+
+    assert finding.level is Level.FAIL
+    assert f"{port} (retriever)" in finding.detail
+
+
+def test_the_ports_of_a_running_mesh_are_no_clash(tmp_path: Path) -> None:
+    with MeshLock(tmp_path) as lock:
+        lock.write(MeshState(1, ready=True, services={"orchestrator": ServiceState("127.0.0.1:7", 2, 0)}))
+        finding = found(MeshSettings(home=tmp_path))["ports"]
+
+    assert finding == doctor.Finding(
+        "ports", Level.OK, "a mesh is running already, orchestrator at 127.0.0.1:7"
+    )
+
+
+def test_a_home_in_a_file_and_a_missing_package_fail(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "file").touch()
+    monkeypatch.setitem(doctor._PACKAGES, "no_such_package_of_ours", "no-such")
+
+    findings = found(MeshSettings(home=tmp_path / "file" / "home", port=0))
+
+    assert (findings["home"].level, findings["packages"].level) == (Level.FAIL, Level.FAIL)
+    assert "EVENMESH_HOME" in findings["home"].advice
+    assert findings["packages"].detail == "missing: no-such"
+
+
+def test_whether_triton_can_run_is_said_and_why_not(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from evenmesh_generator.triton import environment
+
+    monkeypatch.setattr(environment, "refusal", lambda: "the moon is not full")
+    assert "it cannot run here: the moon is not full" in found(MeshSettings(home=tmp_path))["triton"].detail
+
+    monkeypatch.setattr(environment, "refusal", lambda: None)
+    monkeypatch.setenv("EVENMESH_TRITON_HOME", str(tmp_path))
+    assert "first start fetches" in found(MeshSettings(home=tmp_path))["triton"].detail
+
+    there = environment.folder_of_runtime(tmp_path)
+    there.mkdir()
+    (there / "runtime.json").touch()
+    finding = found(MeshSettings(home=tmp_path))["triton"]
+    assert finding.level is Level.OK
+    assert str(there) in finding.detail
+
+
+def test_little_memory_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    levels = []
+    for free in (1_000_000_000, 2_000_000_000, 9_000_000_000):
+        monkeypatch.setattr(doctor, "usable_memory", lambda _, free=free: free)
+        levels.append(found(MeshSettings(home=tmp_path, port=0))["memory"].level)
+
+    assert levels == [Level.FAIL, Level.WARN, Level.OK]
+
+
+def test_a_container_s_limits_count(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(machine, "_CGROUP", tmp_path)
+    whole = machine.usable_cores()
+    assert machine.usable_memory(100) == 100
+
+    (tmp_path / "cpu.max").write_text("50000 100000\n")
+    (tmp_path / "memory.max").write_text("90\n")
+    (tmp_path / "memory.current").write_text("60\n")
+    assert machine.usable_cores() == 1
+    assert machine.usable_memory(100) == 30
+
+    (tmp_path / "cpu.max").write_text("max 100000\n")
+    (tmp_path / "memory.max").write_text("max\n")
+    assert machine.usable_cores() == whole
+    assert machine.usable_memory(100) == 100
+
+
+@pytest.mark.parametrize(
+    ("cpuinfo", "said"),
+    [
+        ("flags\t\t: fpu avx2 avx512f amx_bf16\n", ("AVX2", "AVX-512", "AMX bf16")),
+        ("Features\t: fp asimd bf16 sve\n", ("NEON", "bf16", "SVE")),
+        ("nothing\n", ()),
+    ],
+)
+def test_matrix_instructions_by_their_flags(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cpuinfo: str, said: tuple[str, ...]
+) -> None:
+    (tmp_path / "cpuinfo").write_text(cpuinfo)
+    monkeypatch.setattr(machine, "_CPUINFO", tmp_path / "cpuinfo")
+
+    assert machine.matrix_instructions() == said
+
+
+def test_it_says_who_gets_in(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    settings = MeshSettings(home=tmp_path, port=0)
+    assert found(settings)["access"] == doctor.Finding(
+        "access", Level.OK, "127.0.0.1 alone: plain text; no authentication"
+    )
+    keys = tmp_path / "keys.toml"
+    monkeypatch.setenv("EVENMESH_API_KEYS", str(keys))
+    missing = found(settings)["access"]
+    assert (missing.level, "EVENMESH_API_KEYS" in missing.detail) == (Level.FAIL, True)
+    keys.write_text(f'[[key]]\nname = "mesh"\nsha256 = "{64 * "0"}"\nroles = ["service"]\n')
+    alone = found(settings)["access"]
+    assert (alone.level, "nothing to show each other" in alone.detail) == (Level.WARN, True)
+    monkeypatch.setenv("EVENMESH_API_KEY", "emk_one")
+    assert found(settings)["access"].detail == "127.0.0.1 alone: plain text; authentication by API keys"
+    monkeypatch.setenv("EVENMESH_ALLOW_INSECURE", "true")
+    assert found(settings)["access"].level is Level.WARN

@@ -1,0 +1,99 @@
+"""What asks, audits and ensembles count in admission; and that nothing is kept across tenants."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+
+import evenmesh_orchestrator
+from evenmesh.orchestrator.v1 import orchestrator_service_pb2 as pb
+from evenmesh.wire.errors import MeshError
+from evenmesh_kit.admission.queue import Admission
+from evenmesh_kit.compute.executors import ComputePool
+from evenmesh_orchestrator import cost
+from evenmesh_orchestrator.asks.request import Defaults
+from evenmesh_orchestrator.domain import Sampling
+from evenmesh_orchestrator.servicer import OrchestratorServicer
+from tests.unit.orchestrator.fakes import ask, audit, ensemble
+
+EMPTY = pb.AskRequest()
+
+
+def test_sampled_places_count_beside_answers() -> None:
+    plain = replace(ask(), num_answers=1, depth=100, sampling=None)
+    assert cost.of_ask(plain, EMPTY) == 1
+    assert cost.of_ask(replace(plain, num_answers=0), EMPTY) == 1
+    sampled = replace(plain, depth=1000, sampling=Sampling(1.0, 1000, 0))
+    assert cost.of_ask(sampled, EMPTY) == 1 + 1000 * 1000 // 10_000
+
+
+def test_an_audit_without_answers_counts_its_rankings() -> None:
+    made = audit()
+    asked = replace(made.ask, depth=1000, num_answers=0)
+    large = replace(
+        made, ask=asked, alphas=tuple(map(float, range(16))), sampling=Sampling(0, 1000, 0), num_oracle=0
+    )
+    assert cost.of_audit(large, EMPTY) == 1 + 16_001 * 1000 // 10_000
+    answered = replace(large, ask=replace(asked, num_answers=1000))
+    assert cost.of_audit(answered, EMPTY) == 16_001 + 16_001 * 1000 // 10_000
+
+
+def test_members_of_an_ensemble_count_with_their_pools() -> None:
+    made = ensemble("Wiki@2", "SE@1")
+    members = tuple(replace(one, depth=1000) for one in made.members) * 50
+    assert cost.of_ensemble(replace(made, members=members), EMPTY) == 100
+    deep = tuple(replace(one, depth=20_000) for one in made.members)
+    assert cost.of_ensemble(replace(made, members=deep), EMPTY) == 2 + 2 * 2
+
+
+def test_a_large_request_counts_its_bytes() -> None:
+    request = pb.AskRequest(question="Which?")
+    for at in range(100):
+        request.candidates.passages.add(id=str(at), text="x" * 65_536)
+    assert cost.of_ask(replace(ask(), num_answers=1, depth=100, sampling=None), request) == 1 + 200
+
+
+@pytest.fixture
+def pool() -> Iterator[ComputePool]:
+    made = ComputePool(1, "test")
+    yield made
+    made.close()
+
+
+async def test_an_audit_that_draws_too_much_is_refused_before_it_begins(pool: ComputePool) -> None:
+    nothing = cast(Any, None)
+    servicer = OrchestratorServicer(
+        nothing,
+        pool=pool,
+        admission=Admission(100, "answers"),
+        defaults=Defaults("demo", "none"),
+        turns=nothing,
+        conversations=nothing,
+        turn_timeout_s=60,
+    )
+    request = pb.AuditRequest(ask=pb.AskRequest(question="Which?", depth=1000, num_answers=0))
+    request.ask.sampling.num_rankings = 1000
+    request.ask.labels.has_useful = True
+    with pytest.raises(MeshError) as refused:
+        async for _ in servicer.Audit(request, nothing):
+            pass
+    assert refused.value.reason == "OVER_CAPACITY"
+
+
+def test_what_is_kept_between_calls_is_kept_by_tenant() -> None:
+    """Every function that remembers its results has the tenant as its first argument."""
+    folder = Path(evenmesh_orchestrator.__file__).parent
+    kept = []
+    for path in folder.rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and any(
+                "cache" in ast.unparse(one) for one in node.decorator_list
+            ):
+                kept.append((node.name, node.args.args[0].arg))
+    assert kept  # one that finds none finds nothing wrong
+    assert {first for _, first in kept} == {"tenant"}

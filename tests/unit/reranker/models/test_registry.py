@@ -1,0 +1,370 @@
+"""Who is served by what, with stand-ins for the models: what goes wrong while they are loaded."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Sequence
+from datetime import UTC, datetime, timedelta
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+from evenmesh.wire.errors import FailedPrecondition, NotFound, Unavailable
+from evenmesh_kit.compute.executors import ComputePool
+from evenmesh_kit.compute.model_files import ModelError
+from evenmesh_kit.security.caller import DEFAULT_TENANT
+from evenmesh_reranker.domain import Agent, AllAgents
+from evenmesh_reranker.models.manifest import Lineage
+from evenmesh_reranker.models.registry import ModelRegistry
+from evenmesh_reranker.models.retention import prune
+from evenmesh_reranker.models.store import ModelStore, Pointer
+from evenmesh_reranker.models.token_names import agent_tokens
+from evenmesh_reranker.ports import Adapter, LoadedModel, Row
+
+ANN = Agent("qa", "ann")
+
+
+class Model:
+    """Scores every row by the number in its file."""
+
+    def __init__(self, version: str, provenance: str, created_at: datetime, score: float) -> None:
+        self.version = version
+        self.provenance = provenance
+        self.created_at = created_at
+        self.size = 100
+        self.score = score
+        self.agents: list[Agent] = []
+
+    @property
+    def agent_tokens(self) -> tuple[str, ...]:
+        return tuple(sorted({token for agent in self.agents for token in agent_tokens(agent)}))
+
+    def knows(self, agent: Agent) -> bool:
+        return agent_tokens(agent) <= set(self.agent_tokens)
+
+    def rows(self, query: str, texts: Sequence[str], agent: Agent) -> list[Row]:
+        return [Row((1,), None) for _ in texts]
+
+    def probabilities(self, rows: Sequence[Row], adapters: Sequence[Adapter | None]) -> list[float]:
+        return [self.score] * len(rows)
+
+    def add_agents(self, agents: Sequence[Agent]) -> None:
+        self.agents.extend(agents)
+
+
+class Loader:
+    """Reads the number in a version's file."""
+
+    def __init__(self) -> None:
+        self.loaded: list[str] = []
+
+    def full(self, folder: Path, version: str, *, provenance: str, created_at: datetime) -> LoadedModel:
+        self.loaded.append(version)
+        text = (folder / "score").read_text()
+        if text == "broken":
+            raise ModelError(f"{folder} cannot be loaded: no such layer")
+        return Model(version, provenance, created_at, float(text))
+
+    def adapter(self, folder: Path, version: str, base: LoadedModel) -> Adapter:
+        raise AssertionError("there are no adapters here")
+
+    def merge_tokens(self, source: LoadedModel, folder: Path, target: Path) -> tuple[str, ...]:
+        return ()
+
+
+class World:
+    """A registry over a store, and a registry that can be away."""
+
+    def __init__(self, folder: Path) -> None:
+        self.store = ModelStore(folder)
+        self.loader = Loader()
+        self.pool = ComputePool(1, "test")
+        self.registry_away = False
+        self.registry = self.another()
+
+    def another(self, keep_versions: int | None = None) -> ModelRegistry:
+        async def loader() -> Loader:
+            return self.loader
+
+        async def registered() -> Sequence[Agent]:
+            if self.registry_away:
+                raise Unavailable("STORE_UNAVAILABLE", "away")
+            return [ANN]
+
+        return ModelRegistry(
+            self.store,
+            loader=loader,
+            pool=self.pool,
+            memory_bytes=150,
+            registered=registered,
+            no_model="set something",
+            poll_s=0.01,
+            keep_versions=keep_versions,
+        )
+
+    def keep(self, score: str, agent: Agent | None = None, *, tenant: str = DEFAULT_TENANT) -> str:
+        with self.store.write(Lineage(f"score {score}", agent=agent, tenant=tenant)) as draft:
+            (draft.folder / "score").write_text(score)
+        return draft.version
+
+
+@pytest.fixture
+async def world(tmp_path: Path) -> AsyncIterator[World]:
+    world = World(tmp_path)
+    await world.registry.start(None)
+    yield world
+    await world.registry.close()
+    world.pool.close()
+
+
+async def test_without_a_model_it_says_what_to_do(world: World) -> None:
+    with pytest.raises(FailedPrecondition, match="set something"):
+        await world.registry.model_for(ANN)
+    with pytest.raises(FailedPrecondition, match="no earlier version that can be served"):
+        await world.registry.rollback(AllAgents())
+
+
+@pytest.mark.parametrize(
+    ("score", "said"),
+    [("nan", "its scores are no numbers"), ("broken", "it cannot be loaded: no such layer")],
+)
+async def test_what_cannot_score_is_refused(world: World, score: str, said: str) -> None:
+    good, bad = world.keep("0.5"), world.keep(score)
+    await world.registry.promote(good, tenant=DEFAULT_TENANT)
+    with pytest.raises(FailedPrecondition, match=f"version {bad} cannot be served: {said}"):
+        await world.registry.promote(bad, tenant=DEFAULT_TENANT)
+    assert (await world.registry.model_for(ANN)).version == good
+    assert world.store.pointer(AllAgents()) == Pointer(good, (None,))
+
+
+async def test_models_know_registered_agents_also_while_the_registry_is_away(world: World) -> None:
+    one, two = world.keep("0.1"), world.keep("0.2")
+    await world.registry.promote(one, tenant=DEFAULT_TENANT)
+    assert await world.registry.knows(ANN)
+    world.registry_away = True
+    await world.registry.promote(two, tenant=DEFAULT_TENANT)
+    assert await world.registry.knows(ANN)
+
+
+async def test_agents_own_models_come_and_go(world: World) -> None:
+    await world.registry.promote(world.keep("0.1"), tenant=DEFAULT_TENANT)
+    agents = [Agent("qa", str(at)) for at in range(3)]
+    own = [world.keep(f"0.{at + 2}", agent) for at, agent in enumerate(agents)]
+    for version in own:
+        await world.registry.promote(version, tenant=DEFAULT_TENANT)
+    world.loader.loaded.clear()
+    together = await asyncio.gather(*(world.registry.model_for(agent) for agent in agents * 2))
+    assert [one.version for one in together] == own * 2
+    # One of 100 bytes fits into 150; who asks together loads once.
+    assert len(world.loader.loaded) <= 4
+    assert (await world.registry.model_for(ANN)).model.version not in own
+
+
+async def test_an_agents_version_that_broke_gives_way_and_is_not_tried_at_each_request(world: World) -> None:
+    everyones = world.keep("0.1")
+    await world.registry.promote(everyones, tenant=DEFAULT_TENANT)
+    broken = world.keep("broken", ANN)
+    world.store.set_pointer(ANN, Pointer(broken))
+    later = world.another()
+    await later.start(None)
+    world.loader.loaded.clear()
+    for _ in range(3):
+        assert (await later.model_for(ANN)).version == everyones
+    assert world.loader.loaded == [broken]
+    await later.close()
+
+
+async def test_what_another_process_promotes_is_followed(world: World) -> None:
+    one, own = world.keep("0.1"), world.keep("0.2", ANN)
+    other = world.another()
+    await other.start(None)
+    await other.promote(one, tenant=DEFAULT_TENANT)
+    await other.promote(own, tenant=DEFAULT_TENANT)
+    async with asyncio.timeout(30):
+        while {model.version for model in world.registry.models(AllAgents()) if model.serving} != {one, own}:
+            await world.registry.refresh()
+            await asyncio.sleep(0.01)
+    assert (await world.registry.model_for(ANN)).version == own
+    assert (await world.registry.model_for(Agent())).version == one
+    await other.close()
+
+
+async def test_what_is_promoted_while_a_registry_starts_is_followed(world: World) -> None:
+    one, two = world.keep("0.1"), world.keep("0.2")
+    world.store.set_pointer(AllAgents(), Pointer(one))
+    await asyncio.sleep(0.02)  # a file system's clock ticks every few milliseconds
+
+    class Meanwhile(Loader):
+        def full(self, folder: Path, version: str, *, provenance: str, created_at: datetime) -> LoadedModel:
+            if version == one:
+                world.store.set_pointer(AllAgents(), Pointer(two, (one,)))
+            return super().full(folder, version, provenance=provenance, created_at=created_at)
+
+    world.loader = Meanwhile()
+    later = world.another()
+    await later.start(None)
+    async with asyncio.timeout(30):
+        while (await later.model_for(ANN)).version != two:
+            await asyncio.sleep(0.01)
+    await later.close()
+
+
+async def test_a_pointer_that_cannot_be_read_leaves_what_serves(world: World, tmp_path: Path) -> None:
+    version = world.keep("0.1")
+    await world.registry.promote(version, tenant=DEFAULT_TENANT)
+    (tmp_path / "serving" / "all.json").write_text("{")
+    (tmp_path / "serving" / "touch").write_text("")
+    await _until(world.registry.stale)
+    assert world.registry.failures == 1
+    assert (await world.registry.model_for(ANN)).version == version
+    later = world.another()
+    await later.start(None)
+    with pytest.raises(FailedPrecondition):
+        await later.model_for(ANN)
+    assert later.stale()
+    assert (await later.promote(version, tenant=DEFAULT_TENANT)).serving
+    await _until(lambda: not later.stale())
+    await _until(lambda: not world.registry.stale())
+    await later.close()
+
+
+async def test_it_reports_that_an_earlier_version_serves_than_was_promoted(world: World) -> None:
+    good, broken = world.keep("0.1"), world.keep("broken")
+    await world.registry.promote(good, tenant=DEFAULT_TENANT)
+    assert (world.registry.stale(), world.registry.failures) == (False, 0)
+    world.store.set_pointer(AllAgents(), Pointer(broken, (good,)))
+    await _until(world.registry.stale)
+    await _until(lambda: world.registry.failures == 1)
+    assert (await world.registry.model_for(ANN)).version == good
+    await world.registry.rollback(AllAgents())
+    assert not world.registry.stale()
+
+
+async def _until(reached: Callable[[], bool]) -> None:
+    async with asyncio.timeout(30):
+        while not reached():
+            await asyncio.sleep(0.01)
+
+
+async def test_old_versions_are_removed_while_others_serve(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    versions = [world.keep(f"0.{at}") for at in range(4)]
+    for version in versions:
+        await world.registry.promote(version, tenant=DEFAULT_TENANT)
+    monkeypatch.setattr("evenmesh_reranker.models.registry._PRUNE_S", 0.0)
+    monkeypatch.setattr("evenmesh_reranker.models.registry.prune", partial(prune, grace=timedelta(0)))
+    keeping = world.another(keep_versions=1)
+    await keeping.start(None)
+    async with asyncio.timeout(30):
+        while versions[0] in {one.version for one in keeping.models(AllAgents())}:
+            await asyncio.sleep(0.01)
+    # Served, served before, and the newest of the others.
+    assert set(world.store.manifests({})) == set(versions[1:])
+    assert {one.version for one in keeping.models(AllAgents())} == set(versions[1:])
+    assert (await keeping.rollback(AllAgents())).version == versions[2]
+    await keeping.close()
+
+
+async def test_a_version_is_its_tenants_alone(world: World) -> None:
+    theirs_ann = Agent(ANN.task_id, ANN.model_id, "acme")
+    ours, theirs = world.keep("0.1"), world.keep("0.1", tenant="acme")
+    assert ours != theirs  # of the same files
+    own = world.keep("0.3", theirs_ann, tenant="acme")
+    for version in (theirs, own):
+        with pytest.raises(NotFound, match=version):
+            await world.registry.promote(version, tenant=DEFAULT_TENANT)
+    with pytest.raises(NotFound, match=ours):
+        await world.registry.promote(ours, tenant="acme")
+    await world.registry.promote(theirs, tenant="acme")
+    with pytest.raises(FailedPrecondition, match="set something"):
+        await world.registry.model_for(ANN)
+    await world.registry.promote(ours, tenant=DEFAULT_TENANT)
+    await world.registry.promote(own, tenant="acme")
+    for agent, version in ((ANN, ours), (theirs_ann, own), (Agent("qa", "bob", "acme"), theirs)):
+        assert (await world.registry.model_for(agent)).version == version
+    listed = {
+        tenant: {(one.version, one.serving) for one in world.registry.models(AllAgents(tenant))}
+        for tenant in (DEFAULT_TENANT, "acme", "nobody")
+    }
+    assert listed == {DEFAULT_TENANT: {(ours, True)}, "acme": {(theirs, True), (own, True)}, "nobody": set()}
+    assert [one.version for one in world.registry.models(theirs_ann)] == [own]
+    assert world.registry.models(ANN) == []
+    with pytest.raises(FailedPrecondition, match="no earlier version that can be served"):
+        await world.registry.rollback(AllAgents("nobody"))
+
+    # Another process finds all of it again, and serves each its own.
+    later = world.another()
+    await later.start(None)
+    try:
+        for agent, version in ((ANN, ours), (theirs_ann, own), (Agent("qa", "bob", "acme"), theirs)):
+            assert (await later.model_for(agent)).version == version
+    finally:
+        await later.close()
+
+
+async def test_the_model_of_the_settings_is_every_tenants(world: World) -> None:
+    origin = Model("origin", "shipped", datetime.now(UTC), 0.5)
+    registry = world.another()
+    await registry.start(origin)
+    try:
+        theirs = world.keep("0.1", tenant="acme")
+        await registry.promote(theirs, tenant="acme")
+        for tenant, version in (("acme", theirs), (DEFAULT_TENANT, "origin"), ("other", "origin")):
+            assert (await registry.model_for(Agent(tenant=tenant))).version == version
+        # A tenant is reported that it is there, and of its own agents' tokens in it alone: ANN is another's.
+        [reported] = registry.models(AllAgents("other"))
+        assert (reported.version, reported.serving, reported.agent_tokens) == ("origin", True, ())
+        assert not await registry.knows(Agent(ANN.task_id, ANN.model_id, "other"))
+        assert await registry.knows(ANN)
+        await registry.register(Agent(ANN.task_id, ANN.model_id, "other"))
+        assert await registry.knows(Agent(ANN.task_id, ANN.model_id, "other"))
+        assert (await registry.rollback(AllAgents("acme"))).version == "origin"
+        assert (await registry.promote(theirs, tenant="acme")).serving
+        assert (await registry.promote("origin", tenant="acme")).serving
+        assert (await registry.model_for(Agent(tenant="acme"))).version == "origin"
+    finally:
+        await registry.close()
+
+
+async def test_of_a_tenants_versions_that_are_damaged_the_latest_that_is_not_serves(world: World) -> None:
+    good, bad = world.keep("0.1", tenant="acme"), world.keep("0.2", tenant="acme")
+    await world.registry.promote(good, tenant="acme")
+    await world.registry.promote(bad, tenant="acme")
+    (world.store.verified(bad)[0] / "score").write_text("9")
+    later = world.another()
+    await later.start(None)
+    try:
+        assert (await later.model_for(Agent(tenant="acme"))).version == good
+        assert next((one.version, one.serving) for one in later.models(AllAgents("acme"))) == (good, True)
+        with pytest.raises(FailedPrecondition, match="should have 3"):
+            await later.promote(bad, tenant="acme")
+    finally:
+        await later.close()
+
+
+async def test_a_version_that_is_damaged_while_it_serves_serves_no_more(world: World) -> None:
+    for tenant in (DEFAULT_TENANT, "acme"):
+        good, bad = world.keep("0.1", tenant=tenant), world.keep("0.2", tenant=tenant)
+        for version in (good, bad):
+            await world.registry.promote(version, tenant=tenant)
+        agent = Agent(tenant=tenant)
+        assert (await world.registry.model_for(agent)).version == bad
+        # Written anew with the same content it serves on; only damage counts.
+        path = world.store.folder(bad) / "score"
+        path.write_bytes(path.read_bytes())
+        await asyncio.sleep(0.1)
+        assert (await world.registry.model_for(agent)).version == bad
+        path.write_text("9")
+        async with asyncio.timeout(60):
+            while (await world.registry.model_for(agent)).version == bad:
+                await asyncio.sleep(0.01)
+        # As a process does that reads the files anew, such as the trainer.
+        later = world.another()
+        await later.start(None)
+        try:
+            assert (await later.model_for(agent)).version == good
+            assert (await world.registry.model_for(agent)).version == good
+        finally:
+            await later.close()

@@ -1,0 +1,91 @@
+"""Settings of the retriever, and what is said of wrong ones."""
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from evenmesh_kit.settings import SettingsError, load
+from evenmesh_retriever.__main__ import _quotas
+from evenmesh_retriever.settings import RetrieverSettings
+
+
+def test_defaults(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("EVENMESH_RETRIEVER_PORT", raising=False)
+    settings = load(RetrieverSettings)
+    assert (settings.port, settings.encoder, settings.bm25_engine) == (7071, "all-MiniLM-L6-v2", "csr")
+    assert (settings.bm25_k1, settings.bm25_b) == (1.5, 0.75)  # those of rank_bm25
+
+
+@pytest.mark.parametrize(
+    ("variable", "value"),
+    [
+        ("BM25_ENGINE", "lucene"),
+        ("BM25_K1", "0"),
+        ("BM25_B", "1.5"),
+        ("BM25_B", "nan"),
+        ("THREADS", "0"),
+        ("ENCODER_DEVICE", "tpu"),
+        ("ENCODER_PRECISION", "int4"),
+        ("DEFAULT_RETRIEVER", "splade"),
+        ("MAX_INGEST_BYTES", "1"),
+    ],
+)
+def test_a_wrong_value_names_its_variable(monkeypatch: pytest.MonkeyPatch, variable: str, value: str) -> None:
+    name = f"EVENMESH_RETRIEVER_{variable}"
+    monkeypatch.setenv(name, value)
+    with pytest.raises(SettingsError, match=f"^{name}='?{value}'?: ") as error:
+        load(RetrieverSettings)
+    assert "\n" not in str(error.value)
+
+
+def test_a_default_that_needs_an_encoder_needs_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("EVENMESH_RETRIEVER_ENCODER", "")
+    assert load(RetrieverSettings).encoder == ""
+    monkeypatch.setenv("EVENMESH_RETRIEVER_DEFAULT_RETRIEVER", "hybrid")
+    with pytest.raises(SettingsError, match=r"EVENMESH_RETRIEVER_DEFAULT_RETRIEVER.*needs an encoder"):
+        load(RetrieverSettings)
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ({"HYBRID": "bm25-plus+dense"}, r"HYBRID=bm25-plus\+dense: "),  # all its scores are above 0
+        ({"HYBRID": "dense+dense"}, "names a retriever twice"),
+        ({"HYBRID": "dense+splade"}, "needs a SPLADE model"),
+        ({"HYBRID_WEIGHTS": "1,2,3"}, "has 3 weights for 2 retrievers"),
+        ({"HYBRID_WEIGHTS": "0,0"}, "has no weight above 0"),
+        ({"HYBRID_WEIGHTS": "1;2"}, "HYBRID_WEIGHTS=1;2: "),
+        ({"DEFAULT_RETRIEVER": "splade"}, "needs a SPLADE model"),
+    ],
+)
+def test_what_hybrid_fuses_is_checked(
+    monkeypatch: pytest.MonkeyPatch, values: dict[str, str], message: str
+) -> None:
+    for name, value in values.items():
+        monkeypatch.setenv(f"EVENMESH_RETRIEVER_{name}", value)
+    with pytest.raises(SettingsError, match=message):
+        load(RetrieverSettings)
+
+
+def test_a_hybrid_without_dense_needs_no_encoder(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("EVENMESH_RETRIEVER_ENCODER", "")
+    monkeypatch.setenv("EVENMESH_RETRIEVER_HYBRID", "bm25+bm25-l")
+    monkeypatch.setenv("EVENMESH_RETRIEVER_HYBRID_WEIGHTS", "1,0.5")
+    monkeypatch.setenv("EVENMESH_RETRIEVER_DEFAULT_RETRIEVER", "hybrid")
+    settings = load(RetrieverSettings)
+    assert settings.hybrid_components == ("bm25", "bm25-l")
+    assert settings.hybrid_shares == (1.0, 0.5)
+
+
+def test_a_tenant_has_a_share_of_the_disk_where_callers_are_known(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("EVENMESH_HOME", str(tmp_path / "not" / "there" / "yet"))
+    assert _quotas(load(RetrieverSettings)).tenant_bytes.most == 0
+    monkeypatch.setenv("EVENMESH_API_KEYS", str(tmp_path / "keys.toml"))
+    share = _quotas(load(RetrieverSettings)).tenant_bytes
+    assert share.most == shutil.disk_usage(tmp_path).total // 16
+    assert share.setting == "EVENMESH_RETRIEVER_MAX_TENANT_BYTES"
+    monkeypatch.setenv("EVENMESH_RETRIEVER_MAX_TENANT_BYTES", "0")
+    assert _quotas(load(RetrieverSettings)).tenant_bytes.most == 0

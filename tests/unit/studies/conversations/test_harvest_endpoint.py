@@ -1,0 +1,173 @@
+"""`evenmesh harvest --openai` against a small server of this test that speaks the protocol."""
+
+import json
+import os
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from evenmesh_lab.files import read_conversations
+
+REFUSAL = "I'm unable to help you with that, as I'm only a language model."
+TIMEOUT_S = 120
+
+
+class Endpoint(ThreadingHTTPServer):
+    """Lists a movie for each user turn so far; refuses what is about nothing; fails first if set to."""
+
+    def __init__(self) -> None:
+        super().__init__(("127.0.0.1", 0), Handler)
+        self.asked: list[dict[str, Any]] = []
+        self.keys: list[str] = []
+        self.failures = 0
+        self.status = 503
+
+    @property
+    def base(self) -> str:
+        return f"http://127.0.0.1:{self.server_port}/v1"
+
+
+class Handler(BaseHTTPRequestHandler):
+    server: Endpoint
+
+    def do_POST(self) -> None:
+        body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+        endpoint = self.server
+        if endpoint.failures:
+            endpoint.failures -= 1
+            self._reply(endpoint.status, {"error": {"message": "not now"}})
+            return
+        endpoint.asked.append(body)
+        endpoint.keys.append(self.headers.get("Authorization", ""))
+        assert self.path == "/v1/chat/completions"
+        turns = [one["content"] for one in body["messages"] if one["role"] == "user"]
+        text = f"Sure!\n# A movie\nMovie {len(turns)}: https://m.example/{body['seed']}/{len(turns)}"
+        if "nothing" in turns[0]:
+            text = REFUSAL
+        self._reply(200, {"model": "m-1", "choices": [{"message": {"content": text}}]})
+
+    def _reply(self, status: int, body: object) -> None:
+        data = json.dumps(body).encode()
+        self.send_response(status)
+        self.send_header("Content-Length", str(len(data)))
+        self.end_headers()
+        self.wfile.write(data)
+
+    def log_message(self, *args: object) -> None:
+        """Says nothing."""
+
+
+@pytest.fixture
+def endpoint() -> Iterator[Endpoint]:
+    with Endpoint() as server:
+        thread = threading.Thread(target=server.serve_forever, daemon=True)
+        thread.start()
+        yield server
+        server.shutdown()
+        thread.join(10)
+
+
+@pytest.fixture
+def topics(tmp_path: Path) -> Path:
+    path = tmp_path / "topics.jsonl"
+    path.write_text(
+        '{"topic": "M001", "question": "List movies", "format": "title, URL"}\n'
+        '{"topic": "M002", "question": "List nothing"}\n'
+    )
+    return path
+
+
+def harvest(topics: Path, *arguments: str) -> "subprocess.CompletedProcess[str]":
+    """Runs the command."""
+    return subprocess.run(
+        [sys.executable, "-m", "evenmesh", "harvest", str(topics), *arguments],
+        env=os.environ | {"EVENMESH_HARVEST_KEY": "secret", "EVENMESH_HOME": str(topics.parent / "home")},
+        capture_output=True,
+        text=True,
+        timeout=TIMEOUT_S,
+        check=False,
+    )
+
+
+@pytest.mark.slow
+def test_conversations_are_held_written_to_be_judged_and_reported(endpoint: Endpoint, topics: Path) -> None:
+    out = topics.parent / "out"
+    endpoint.failures = 1
+    arguments = ("-o", str(out), "--openai", endpoint.base, "-m", "m", "--fair", "RATINGS=low:1,high:1@rnod")
+    first = harvest(topics, *arguments, "--seed", "7")
+    assert first.returncode == 0, first.stderr
+    assert "the endpoint answers 503" in first.stderr
+    assert "to be judged" in first.stderr
+    assert set(endpoint.keys) == {"Bearer secret"}
+    assert "secret" not in first.stdout + first.stderr
+    # Two trials with seeds of their own; M001 has two turns, M002 breaks down in the first.
+    assert [one["seed"] for one in endpoint.asked] == [7, 7, 7, 8, 8, 8]
+    assert [len(one["messages"]) for one in endpoint.asked] == [1, 3, 1] * 2
+    transcript = out / "transcripts" / "m-trial1.txt"
+    assert transcript.read_text() == (
+        "##### M001\n### U1\nList movies\nFormat: title, URL\n### S1 o\nSure!\n\\# A movie\n"
+        "Movie 1: https://m.example/7/1\n#L?\n#RATINGS: (?)\n### U2\nCan you name a few more?\n### S2 o\nSure!\n"
+        "\\# A movie\nMovie 2: https://m.example/7/2\n#L?\n#RATINGS: (?)\n##### M002\n### U1\nList nothing\n"
+        f"### S1 x\n{REFUSAL}\n"
+    )
+    report = (out / "report" / "report.md").read_text()
+    assert "Still to be judged" in report
+    assert (out / "report" / "outcomes.png").stat().st_size > 1000
+
+    # A person judges; the same command again asks nothing, and measures what they wrote.
+    for trial in (1, 2):
+        path = out / "transcripts" / f"m-trial{trial}.txt"
+        path.write_text(path.read_text().replace("#L?", "#L2").replace("(?)", "(1,0)"))
+    asked = len(endpoint.asked)
+    second = harvest(topics, *arguments, "--seed", "7")
+    assert second.returncode == 0, second.stderr
+    assert len(endpoint.asked) == asked
+    assert "corrected by hand: m-trial1.txt, m-trial2.txt" in (out / "report" / "report.md").read_text()
+    assert "Relevance and group fairness" in second.stdout
+    assert transcript.read_text().count("#L2") == 2
+    assert [one.topic for one in read_conversations(transcript)] == ["M001", "M002"]
+
+
+def test_an_endpoint_that_refuses_ends_the_run_at_once(endpoint: Endpoint, topics: Path) -> None:
+    endpoint.failures, endpoint.status = 1, 401
+    found = harvest(topics, "-o", str(topics.parent / "out"), "--openai", endpoint.base, "-m", "m")
+    assert found.returncode == 1
+    assert "the endpoint answers 401" in found.stderr
+    assert endpoint.asked == []
+
+
+def test_all_problems_are_reported_before_anything_is_asked(endpoint: Endpoint, topics: Path) -> None:
+    with topics.open("a") as stream:
+        stream.write('{"topic": "M001", "question": "again"}\n{"topic": ""}\n')
+    found = harvest(
+        topics,
+        "-o",
+        str(topics.parent / "out"),
+        "--openai",
+        "nowhere",
+        "--alpha",
+        "2",
+        "--fair",
+        "x",
+        "--history",
+        "all",
+    )
+    assert found.returncode == 2
+    for problem in (
+        ":3: repeats the topic 'M001' of line 1",
+        ":4: topic: must be text",
+        ":4: must have either a question or turns",
+        "--openai is 'nowhere'",
+        "--openai needs --model",
+        "--alpha is for the mesh",
+        "'x' needs --collection",
+        "--history all: allowed: none, words, rewrite",
+    ):
+        assert problem in found.stderr, problem
+    assert endpoint.asked == []

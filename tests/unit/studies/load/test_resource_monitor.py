@@ -1,0 +1,113 @@
+"""Who held calls up."""
+
+import os
+import socket
+import threading
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from typing import Any
+
+import pytest
+
+from evenmesh_studies.load.resource_monitor import ResourceMonitor, ResourceUsage, bottleneck, scrape
+
+FREE: dict[str, Any] = {
+    "client_cpu_s": 1.0,
+    "processes": 1,
+    "elapsed_s": 10.0,
+    "late_p99_ms": 1.0,
+    "latency_p50_ms": 100.0,
+    "kept_up": 1.0,
+    "local": True,
+}
+
+
+def _machine(busy: float, **services: float) -> ResourceUsage:
+    return ResourceUsage(10.0, 2, busy * 20, 0.0, services)
+
+
+def test_a_client_that_computes_all_the_time_is_to_blame() -> None:
+    assert bottleneck(_machine(0.9, generator=9.0), **FREE | {"client_cpu_s": 9.0})[0] == "client"
+    # The same shared by three processes is no load for any of them.
+    assert (
+        bottleneck(_machine(0.9, generator=9.0), **FREE | {"client_cpu_s": 9.0, "processes": 3})[0]
+        == "server"
+    )
+
+
+def test_a_client_that_sends_late_is_to_blame() -> None:
+    found = bottleneck(_machine(0.5, generator=5.0), **FREE | {"client_cpu_s": 5.0, "late_p99_ms": 80.0})
+    assert found[0] == "client"
+
+
+def test_a_busy_machine_is_the_servers_if_the_services_made_it_busy() -> None:
+    who, why = bottleneck(_machine(0.95, generator=15.0, retriever=2.5), **FREE)
+    assert who == "server"
+    assert "generator" in why
+
+
+def test_neighbours_are_seen() -> None:
+    # 19 of 20 seconds computed, of them 3 by the services and 1 by the client.
+    usage = _machine(0.95, generator=3.0)
+    assert usage.others_share(1.0) == pytest.approx((19 - 3 - 1) / 20)
+    assert bottleneck(usage, **FREE)[0] == "neighbours"
+
+
+def test_a_mesh_elsewhere_that_falls_behind_is_to_blame() -> None:
+    assert bottleneck(_machine(0.06), **FREE | {"local": False, "kept_up": 0.5})[0] == "server"
+    assert bottleneck(_machine(0.06), **FREE | {"local": False})[0] == "none"
+
+
+def test_this_process_is_seen_to_compute() -> None:
+    monitor = ResourceMonitor({"me": os.getpid(), "gone": 2**22 - 1})
+    monitor.begin(0.0)
+    sum(number * number for number in range(3_000_000))
+    found = monitor.end(1.0)
+    assert found.services_cpu_s["me"] > 0
+    assert "gone" not in found.services_cpu_s
+    assert found.machine_cpu_s >= 0
+
+
+def test_counters_are_reported_by_increment_and_gauges_by_value() -> None:
+    class Metrics(BaseHTTPRequestHandler):
+        count = 0
+
+        def do_GET(self) -> None:
+            Metrics.count += 5
+            body = f'# HELP x\nwork_total{{kind="a"}} {Metrics.count}\nqueue 7\nx_bucket{{le="1"}} 3\n'
+            self.send_response(200)
+            self.end_headers()
+            self.wfile.write(body.encode())
+
+        def log_message(self, format: str, *args: object) -> None:  # noqa: A002
+            return
+
+    server = HTTPServer(("127.0.0.1", 0), Metrics)
+    thread = threading.Thread(target=server.serve_forever)
+    thread.start()
+    try:
+        address = f"http://127.0.0.1:{server.server_port}/metrics"
+        monitor = ResourceMonitor({}, {"generator": address})
+        monitor.begin(0.0)
+        found = monitor.end(1.0)
+        assert found.work == {'generator work_total{kind="a"}': 5.0, "generator queue": 7.0}
+    finally:
+        server.shutdown()
+        thread.join()
+        server.server_close()
+    assert scrape(address) == {}
+
+
+def test_who_speaks_no_http_tells_nothing() -> None:
+    assert scrape("http://[nowhere/metrics") == {}
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+
+        def answer() -> None:
+            connection, _ = listening.accept()
+            with connection:
+                connection.recv(1024)
+                connection.sendall(b"\x00\x00\x06\x04")  # HTTP/2, as a port of gRPC
+
+        thread = threading.Thread(target=answer)
+        thread.start()
+        assert scrape(f"http://127.0.0.1:{listening.getsockname()[1]}/metrics") == {}
+        thread.join()

@@ -1,0 +1,137 @@
+"""The distributions of this repository: what their wheels hold, and what their projects say."""
+
+from __future__ import annotations
+
+import ast
+import re
+import subprocess
+import sys
+import zipfile
+from collections import Counter
+from functools import cache
+from pathlib import Path
+
+import pytest
+from packaging.requirements import Requirement
+
+from tests.support.images import PROJECTS, ROOT
+
+PACKAGES = {name: ROOT / project["folder"] / name.replace("-", "_") for name, project in PROJECTS.items()}
+DISTRIBUTION_OF = {
+    "Stemmer": "pystemmer",
+    "faiss": "faiss-cpu",
+    "google.protobuf": "protobuf",
+    "google.rpc": "googleapis-common-protos",
+    "grpc": "grpcio",
+    "grpc_health": "grpcio-health-checking",
+    "grpc_reflection": "grpcio-reflection",
+    "grpc_status": "grpcio-status",
+    "hdrh": "hdrhistogram",
+    "jwt": "pyjwt",
+    "opentelemetry": "opentelemetry-sdk",
+}
+"""Distribution by what is imported of it, where the names differ by more than a hyphen."""
+ELSEWHERE = {"triton_python_backend_utils", "prometheus_client"}
+"""What Triton's Python backend has, and what an exporter that is required brings along."""
+
+
+@pytest.mark.parametrize("name", PROJECTS)
+def test_a_wheel_holds_one_package_of_ours(name: str, tmp_path: Path) -> None:
+    folder = ROOT / PROJECTS[name]["folder"]
+    command = [sys.executable, "-m", "hatchling", "build", "--target", "wheel", "--directory", str(tmp_path)]
+    done = subprocess.run(command, cwd=folder, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    (wheel,) = tmp_path.glob("*.whl")
+    with zipfile.ZipFile(wheel) as archive:
+        names = {one.split("/")[0] for one in archive.namelist()}
+        files = {one for one in archive.namelist() if not one.endswith(".pyc")}
+    module = name.replace("-", "_")
+    assert {one for one in names if not one.endswith(".dist-info")} == {module}
+    assert f"{module}/py.typed" in files
+    assert f"{module}/__init__.py" in files
+
+
+@cache
+def imported(package: Path) -> frozenset[str]:
+    """What a package imports of others, at any depth."""
+    found = set()
+    for path in package.rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            names = [one.name for one in node.names] if isinstance(node, ast.Import) else []
+            if isinstance(node, ast.ImportFrom) and node.module and not node.level:
+                names = [node.module]
+            for one in names:
+                parts = one.split(".")
+                found.add(".".join(parts[:2]) if parts[0] == "google" else parts[0])
+    return frozenset(found - set(sys.stdlib_module_names) - {package.name})
+
+
+@pytest.mark.parametrize("name", PROJECTS)
+def test_a_project_requires_what_its_package_imports(name: str) -> None:
+    project = PROJECTS[name]
+    texts = [
+        *project["dependencies"],
+        *(one for extra in project.get("optional-dependencies", {}).values() for one in extra),
+    ]
+    required = {Requirement(text).name.lower() for text in texts}
+    needed = {
+        DISTRIBUTION_OF.get(one, one.replace("_", "-")).lower()
+        for one in imported(PACKAGES[name]) - ELSEWHERE
+    }
+    # What a required distribution of ours requires by an extra that is asked for is there, too.
+    for text in texts:
+        requirement = Requirement(text)
+        for extra in requirement.extras if requirement.name in PROJECTS else ():
+            required |= {
+                Requirement(one).name.lower()
+                for one in PROJECTS[requirement.name]["optional-dependencies"][extra]
+            }
+    assert needed <= required, f"{name} imports and does not require: {sorted(needed - required)}"
+
+
+def test_versions_agree() -> None:
+    versions = {project["version"] for project in PROJECTS.values()}
+    assert len(versions) == 1
+    (version,) = versions
+    for project in PROJECTS.values():
+        texts = [
+            *project["dependencies"],
+            *(one for extra in project.get("optional-dependencies", {}).values() for one in extra),
+        ]
+        for requirement in map(Requirement, texts):
+            if requirement.name in PROJECTS:
+                assert str(requirement.specifier) == f"=={version}"
+
+
+def test_everything_is_installed_for_development() -> None:
+    listed = (ROOT / "workspace.txt").read_text(encoding="utf-8")
+    folders = re.findall(r"^-e ([^\[\n]+)", listed, re.MULTILINE)
+    assert sorted(folders) == sorted(project["folder"] for project in PROJECTS.values())
+
+
+@pytest.mark.parametrize("choice", ["faiss-cpu", "faiss-gpu"])
+def test_one_faiss_is_chosen(choice: str) -> None:
+    extras = PROJECTS["evenmesh-retriever"]["optional-dependencies"]
+    assert [Requirement(one).name.split("-")[1] for one in extras[choice]] == [choice.split("-")[1]]
+    assert not any("faiss" in one for one in PROJECTS["evenmesh-retriever"]["dependencies"])
+
+
+def test_the_limit_of_protobuf_stands_where_tritonclient_is_used() -> None:
+    for name, project in PROJECTS.items():
+        tables = {"": project["dependencies"], **project.get("optional-dependencies", {})}
+        for extra, texts in tables.items():
+            names = {Requirement(one).name for one in texts}
+            limited = any(one.startswith("protobuf") and "<" in one for one in texts)
+            assert limited == ("tritonclient" in names), (name, extra)
+
+
+def test_folders_with_many_modules_state_why() -> None:
+    listed = subprocess.run(["git", "ls-files", "*.py"], cwd=ROOT, capture_output=True, text=True, check=True)
+    modules = Counter(
+        str(Path(name).parent)
+        for name in listed.stdout.splitlines()
+        if not re.search(r"__init__\.py$|_pb2(?:_grpc)?\.py$|^tests/", name)
+    )
+    page = (ROOT / "docs" / "decisions" / "0008-rooms.md").read_text(encoding="utf-8")
+    stated = re.findall(r"^\| `([\w/]+)` \|", page, re.MULTILINE)
+    assert sorted(stated) == sorted(name for name, count in modules.items() if count > 15)

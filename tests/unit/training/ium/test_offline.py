@@ -1,0 +1,268 @@
+"""Algorithm 1 on a few agents whose taste is a rule: rounds, what is kept, going on after a stop, baselines."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from evenmesh.wire.errors import NotFound
+from evenmesh_lab.files.agent_runs import AgentRunRecord, read_agent_runs
+from evenmesh_reranker.domain import Passage
+from evenmesh_training.ium import session
+from evenmesh_training.ium.answer_collector import AnswerCollector, StoppedError
+from evenmesh_training.ium.offline import Offline
+from evenmesh_training.ium.plan import Plan, PlanError, Task
+from evenmesh_training.ium.result_cache import ResultCache
+from evenmesh_training.ium.systems import system
+from tests.support import tiny_models
+from tests.support.offline_world import (
+    EVEN,
+    ODD,
+    PASSAGES,
+    PLACEMENT,
+    PLAN,
+    RECIPE,
+    TASKS,
+    NoProgress,
+    RuleMesh,
+)
+
+
+@pytest.fixture(scope="module")
+def begin(tmp_path_factory: pytest.TempPathFactory) -> str:
+    return str(tiny_models.cross_encoder(tmp_path_factory.mktemp("begin")))
+
+
+def _run(
+    folder: Path,
+    begin: str,
+    mesh: RuleMesh,
+    names: Sequence[str] = ("offline-ium",),
+    *,
+    personalised: bool = True,
+    stop_after: int | None = None,
+) -> list[AgentRunRecord]:
+    calls = 0
+
+    def stop() -> bool:
+        nonlocal calls
+        calls += 1
+        return stop_after is not None and calls > stop_after
+
+    with session.open_run(folder, PLAN, RECIPE, begin=begin, seed=1) as cache:
+        collector = AnswerCollector(
+            RECIPE, cache=cache, mesh=mesh, progress=NoProgress(), stop=stop, in_flight=2
+        )
+        offline = Offline(
+            PLAN, RECIPE, begin=begin, seed=1, folder=folder, collector=collector, placement=PLACEMENT
+        )
+        chosen = [system(name, PLAN, rounds=RECIPE.rounds, personalised=personalised) for name in names]
+        return read_agent_runs([asyncio.run(offline.run(chosen))])
+
+
+@pytest.fixture(scope="module")
+def done(begin: str, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, RuleMesh, list[AgentRunRecord]]:
+    folder, mesh = tmp_path_factory.mktemp("done"), RuleMesh()
+    return folder, mesh, _run(folder, begin, mesh)
+
+
+def test_each_agent_judges_the_best_k_alone_and_no_judgement_is_asked_for_twice(
+    done: tuple[Path, RuleMesh, list[AgentRunRecord]],
+) -> None:
+    folder, mesh, _ = done
+    assert len(mesh.asked) == len(set(mesh.asked))
+    assert {len(shown) for _, _, shown in mesh.asked} == {1}
+    assert sorted(mesh.found) == sorted({task.question for task in TASKS})
+    for number in (1, 2):
+        reported = json.loads((folder / "together" / f"round-{number}" / "feedback.json").read_text())
+        assert reported["examples"] == 2 * 3 * RECIPE.k  # agents, training queries, judged of each
+        assert reported["unknown"] == 0
+
+
+def test_every_round_is_measured_on_every_agents_test_queries(
+    done: tuple[Path, RuleMesh, list[AgentRunRecord]],
+) -> None:
+    _, _, records = done
+    assert {(one.iteration, one.agent, one.query_id) for one in records} == {
+        (number, agent.name, task.id)
+        for number in (0, 1, 2)
+        for agent in PLAN.agents
+        for task in TASKS
+        if task.split == "test"
+    }
+    for one in records:
+        assert one.system == "offline-ium"
+        assert one.shown == 1
+        assert sorted(one.ranking) == [f"p{at}" for at in range(6)]
+        even = int(one.ranking[0][1:]) % 2 == 0
+        assert one.utility == float(even is (one.model_id == "even"))
+    before, after = ({one.reranker_version for one in records if one.iteration == at} for at in (0, 2))
+    assert before != after
+
+
+def test_before_any_training_all_agents_get_the_same_lists(
+    done: tuple[Path, RuleMesh, list[AgentRunRecord]],
+) -> None:
+    _, _, records = done
+    lists: dict[str, set[tuple[str, ...]]] = {}
+    for one in records:
+        if one.iteration == 0:
+            lists.setdefault(one.query_id, set()).add(tuple(one.ranking))
+    assert all(len(found) == 1 for found in lists.values())
+
+
+def test_the_model_of_the_last_round_can_be_served(done: tuple[Path, RuleMesh, list[AgentRunRecord]]) -> None:
+    from evenmesh_reranker.domain import Agent
+    from tests.support import tiny_encoders
+
+    folder, _, _ = done
+    model = tiny_encoders.encoder(folder / "together" / "round-2" / "model", version="v")
+    assert model.knows(Agent("qa", "even"))
+    assert model.encoder.max_seq_length == RECIPE.max_length
+
+
+@pytest.mark.parametrize("stop_after", [0, 3, 9, 13, 20])
+def test_a_stopped_run_goes_on_to_the_same_records(
+    begin: str, tmp_path: Path, done: tuple[Path, RuleMesh, list[AgentRunRecord]], stop_after: int
+) -> None:
+    mesh = RuleMesh()
+    with pytest.raises(StoppedError):
+        _run(tmp_path, begin, mesh, stop_after=stop_after)
+    assert _run(tmp_path, begin, mesh) == done[2]
+    assert len(mesh.asked) == len(set(mesh.asked))
+
+
+def test_baselines_share_what_the_run_found_out(begin: str, tmp_path: Path) -> None:
+    mesh = RuleMesh()
+    first = _run(tmp_path, begin, mesh)
+    asked = len(mesh.asked)
+    records = _run(tmp_path, begin, mesh, ["bm25", "dense", "urag", "per-agent", "per-dataset"])
+    assert records != first
+    by_system = {
+        name: [one for one in records if one.system == name] for name in {one.system for one in records}
+    }
+    assert {name: len(found) for name, found in by_system.items()} == {
+        "offline-ium": 3 * 4,
+        **dict.fromkeys(("bm25", "dense", "urag", "per-agent", "per-dataset"), 4),
+    }
+    # uRAG is the first round, so it costs nothing; the retrievers' and the others' lists may be new.
+    rounds = {(one.agent, one.query_id): one.ranking for one in first if one.iteration == 1}
+    assert {(one.agent, one.query_id): one.ranking for one in by_system["urag"]} == rounds
+    assert all(one.ranking[0] == "p0" for one in by_system["bm25"])
+    assert all(one.ranking[0] == "p5" for one in by_system["dense"])
+    assert len(mesh.asked) - asked <= 4 * 4
+    assert len({one.reranker_version for one in by_system["per-agent"]}) == 2
+
+
+def test_what_is_learned_alike_is_learned_once_and_nothing_else_shares_a_folder() -> None:
+    other = EVEN.model_copy(update={"task_id": "facts", "dataset": ""})
+    plan = Plan((other, EVEN, ODD), "tiny", TASKS)
+    folders = {
+        (name, personalised): [
+            (one.folder, tuple(agent.name for agent in one.agents))
+            for one in system(name, plan, rounds=3, personalised=personalised).learners
+        ]
+        for name in ("urag", "offline-ium", "per-agent", "per-dataset")
+        for personalised in (True, False)
+    }
+    assert folders["urag", True] == folders["offline-ium", True]
+    assert folders["per-dataset", True] == [
+        ("per-agent/000", ("facts/even",)),
+        ("per-dataset/001", ("qa/even", "qa/odd")),
+    ]
+    reported, untold = (
+        {folder for (_, personal), found in folders.items() if personal is one for folder, _ in found}
+        for one in (True, False)
+    )
+    assert not reported & untold
+    with pytest.raises(ValueError, match="other"):
+        system("other", plan, rounds=1)
+
+
+def test_without_personalisation_agents_get_the_same_lists(begin: str, tmp_path: Path) -> None:
+    records = _run(tmp_path, begin, RuleMesh(), personalised=False)
+    assert not any(one.personalised for one in records)
+    lists: dict[tuple[int | None, str], set[tuple[str, ...]]] = {}
+    for one in records:
+        lists.setdefault((one.iteration, one.query_id), set()).add(tuple(one.ranking))
+    assert all(len(found) == 1 for found in lists.values())
+
+
+def test_what_cannot_be_answered_is_counted_and_not_learned(begin: str, tmp_path: Path) -> None:
+    records = _run(tmp_path, begin, RuleMesh(refuses="p1"), ["urag", "bm25"])
+    reported = json.loads((tmp_path / "together" / "round-1" / "feedback.json").read_text())
+    assert reported["examples"] + reported["unknown"] == 2 * 3 * RECIPE.k
+    assert all((one.utility is None) == (one.ranking[0] == "p1") for one in records)
+
+
+async def test_what_the_mesh_refuses_ends_the_run_and_not_after_all_the_others(tmp_path: Path) -> None:
+    class Refuses(RuleMesh):
+        async def candidates(self, question: str, *, retriever: str, depth: int) -> list[Passage]:
+            self.found.append(question)
+            if question == "water 1":
+                raise NotFound("collection", "there is none")
+            await asyncio.sleep(0)
+            return PASSAGES[:depth]
+
+    tasks = tuple(Task(f"t{at}", "qa", f"water {at}", ("yes",), "test") for at in range(50))
+    plan, mesh = Plan((EVEN,), "tiny", tasks), Refuses()
+    with ResultCache(tmp_path / "evidence.db") as cache:
+        collector = AnswerCollector(
+            RECIPE, cache=cache, mesh=mesh, progress=NoProgress(), stop=lambda: False, in_flight=2
+        )
+        offline = Offline(
+            plan, RECIPE, begin="", seed=1, folder=tmp_path, collector=collector, placement=PLACEMENT
+        )
+        with pytest.raises(NotFound):
+            await offline.run([system("bm25", plan, rounds=1)])
+    assert len(mesh.found) < 10
+
+
+def test_a_run_of_other_settings_is_refused(begin: str, tmp_path: Path) -> None:
+    with session.open_run(tmp_path, PLAN, RECIPE, begin=begin, seed=1):
+        pass
+    other = RECIPE.model_copy(update={"k": 5})
+    with (
+        pytest.raises(PlanError) as refused,
+        session.open_run(tmp_path, PLAN, other, begin=begin, seed=2),
+    ):
+        pass
+    assert len(refused.value.problems) == 2
+    assert "recipe" in refused.value.problems[0]
+    assert "seed" in refused.value.problems[1]
+
+
+def test_two_processes_do_not_share_a_run(begin: str, tmp_path: Path) -> None:
+    with (
+        session.open_run(tmp_path, PLAN, RECIPE, begin=begin, seed=1),
+        pytest.raises(PlanError, match="another process"),
+        session.open_run(tmp_path, PLAN, RECIPE, begin=begin, seed=1),
+    ):
+        pass
+
+
+def test_a_fact_that_changes_is_refused(tmp_path: Path) -> None:
+    with ResultCache(tmp_path / "evidence.db") as cache:
+        cache.fact("version of m", "1")
+        cache.fact("version of m", "1")
+        with pytest.raises(PlanError, match="begin again"):
+            cache.fact("version of m", "2")
+
+
+def test_averages_leave_out_what_is_unknown() -> None:
+    def record(model_id: str, query_id: str, utility: float | None) -> AgentRunRecord:
+        return AgentRunRecord(
+            task_id="t", model_id=model_id, query_id=query_id, system="s", ranking=[], utility=utility
+        )
+
+    records = [record("a", "1", 1.0), record("a", "2", 0.0), record("a", "3", None), record("b", "1", 1.0)]
+    assert session.averages([*records, record("c", "1", None)]) == {
+        "t/a": (1 + 0) / 2,
+        "t/b": 1.0,
+        "macro": (1 / 2 + 1) / 2,
+    }
+    assert session.averages([]) == {}

@@ -1,0 +1,230 @@
+"""Rounds of online training: tastes are learned, each agent's alone, and nothing worse comes to serve."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from scipy.stats import kendalltau
+
+from evenmesh_kit.security.caller import DEFAULT_TENANT
+from evenmesh_reranker.backends.sql.tables import LEASES
+from evenmesh_reranker.domain import Agent, AllAgents
+from evenmesh_reranker.feedback.training import State
+from evenmesh_training.online.rounds import RoundError
+from evenmesh_training.online.served import ServedModels
+from tests.support import tiny_encoders
+from tests.support.online_world import Promoting, World, dislikes, likes
+
+ANN, BOB = Agent("qa", "ann"), Agent("qa", "bob")
+ASKED = range(36)
+LATER = range(1000, 1030)
+
+
+def _tau(one: list[list[str]], other: list[list[str]]) -> float:
+    """Mean Kendall's tau between two agents' lists of the same passages."""
+    taus = [
+        kendalltau(range(len(first)), [second.index(id_) for id_ in first]).statistic
+        for first, second in zip(one, other, strict=True)
+    ]
+    return float(sum(taus) / len(taus))
+
+
+@pytest.mark.slow
+async def test_opposite_tastes_end_with_opposite_lists_and_move_nobody_else(world: World) -> None:
+    cat = Agent("qa", "cat")
+    begun = {agent: await world.lists(agent, LATER) for agent in (ANN, BOB, cat)}
+    assert begun[BOB] == begun[cat]
+    rounds = world.rounds()
+
+    values = [await world.value(*one, LATER) for one in ((ANN, likes("water")), (BOB, dislikes("water")))]
+
+    await world.says(ANN, likes("water"), range(48))
+    await world.says(BOB, dislikes("water"), range(48))
+    reported = await rounds.run(await world.training(ANN))
+    assert reported.state is State.IDLE
+    anns = await world.lists(ANN, LATER)
+    assert anns != begun[ANN]
+    assert await world.lists(BOB, LATER) == begun[BOB]  # not moved by what Ann said
+
+    await rounds.run(await world.training(BOB))
+    bobs = await world.lists(BOB, LATER)
+    assert await world.lists(ANN, LATER) == anns  # nor Ann by Bob
+    assert await world.lists(cat, LATER) == begun[cat]
+    assert await world.value(ANN, likes("water"), LATER) > values[0] + 0.05
+    assert await world.value(BOB, dislikes("water"), LATER) > values[1] + 0.05
+    assert begun[ANN] == begun[BOB]  # both were unknown to the model
+    tau = _tau(anns, bobs)
+    sys.stdout.write(f"Kendall's tau {tau:.3f}\n")
+    assert tau < 0.3
+
+    # What serves them is reported with where it came from and what was measured.
+    version = (await world.registry.model_for(ANN)).version
+    await world.registry.refresh()
+    [own] = world.registry.models(ANN)
+    everyones = world.models.pointer(AllAgents()).serving
+    assert (own.version, own.serving, own.agent) == (version, True, ANN)
+    assert (own.parent_version, own.base_version) == (everyones, everyones)
+    assert own.metrics["queries"] == 48
+    assert own.metrics["items"] == 6 * 48
+    assert own.metrics["ndcg"] > own.metrics["ndcg-before"]
+    assert version in reported.message
+
+
+@pytest.mark.slow
+async def test_a_whole_model_of_ones_own(world: World) -> None:
+    await world.says(BOB, likes("water"), ASKED)
+    before = await world.value(BOB, likes("water"), LATER)
+    await world.rounds(parameters="full", learning_rate=5e-3).run(await world.training(BOB))
+    assigned = await world.registry.model_for(BOB)
+    [own] = [one for one in world.registry.models(BOB) if one.version == assigned.version]
+    assert not own.base_version
+    assert "[model:bob]" in own.agent_tokens
+    assert await world.value(BOB, likes("water"), LATER) > before + 0.03
+    assert (await world.registry.model_for(ANN)).version == world.models.pointer(AllAgents()).serving
+
+
+@pytest.mark.slow
+async def test_what_is_worse_stays_a_candidate_until_someone_promotes_it(world: World) -> None:
+    good = (await world.registry.model_for(ANN)).version
+    # The newest quarter, which judges, is of another taste than what is learned from.
+    await world.says(ANN, dislikes("water"), range(36))
+    await world.says(ANN, likes("water"), range(36, 48))
+    reported = await world.rounds().run(await world.training(ANN))
+    assert (await world.registry.model_for(ANN)).version == good
+    assert reported.candidate_version
+    assert f"{reported.candidate_version} is worse" in reported.message
+    now = await world.training(ANN)
+    assert (now.report, now.pending) == (reported, 0)
+    await world.registry.promote(reported.candidate_version, tenant=DEFAULT_TENANT)
+    assert (await world.registry.model_for(ANN)).version == reported.candidate_version
+    await world.registry.rollback(ANN)
+    assert (await world.registry.model_for(ANN)).version == good
+
+
+async def test_too_few_to_judge_by_is_a_candidate_too(world: World) -> None:
+    await world.says(ANN, likes("water"), range(6))
+    reported = await world.rounds(epochs=1).run(await world.training(ANN))
+    assert reported.candidate_version
+    # Of six queries half may be held back; five signs agree by chance with probability 1/32 < 0.05.
+    assert "cannot be judged by fewer than 5 queries held back" in reported.message
+    assert not world.promoting.asked
+
+
+@pytest.mark.slow
+async def test_deleted_passages_are_left_out_and_counted(world: World) -> None:
+    await world.says(ANN, likes("water"), ASKED)
+    spoken = {one.id for number in ASKED for one in world.stream.candidates(number)}
+    gone = sorted(spoken)[:20]
+    for id_ in gone:
+        del world.passages.passages[id_]
+    reported = await world.rounds(epochs=1).run(await world.training(ANN))
+    assert "20 passages are gone" in reported.message
+    await world.says(BOB, likes("water"), ASKED)
+    world.passages.passages.clear()
+    training = await world.training(BOB)
+    # As a trainer that was killed left it.
+    killed = replace(training.report, state=State.RUNNING, progress=0.5, message="step 1 of 2")
+    reported = await world.rounds().run(replace(training, report=killed))
+    assert reported.message.startswith("nothing to learn from: ")
+    assert (reported.state, reported.progress) == (State.IDLE, 0.0)
+    assert (await world.training(BOB)).pending == 0
+
+
+async def test_without_a_learned_model_nothing_can_be_trained(world: World) -> None:
+    await world.says(ANN, likes("water"), range(8))
+    (world.home / "reranker" / "models" / "serving" / "all.json").unlink()
+    with pytest.raises(RoundError, match="no learned model serves"):
+        await world.rounds().run(await world.training(ANN))
+    assert (await world.reported(ANN)).state is State.FAILED
+    assert (await world.training(ANN)).pending == 8 * 6
+
+
+async def test_a_damaged_version_is_skipped_as_the_reranker_skips_it(world: World, folder: Path) -> None:
+    good = (await world.registry.model_for(ANN)).version
+    bad = await asyncio.to_thread(tiny_encoders.keep, world.models, folder, "another")
+    own = await asyncio.to_thread(tiny_encoders.keep_adapter, world.models, good, ANN, 1)
+    for version in (bad, own):
+        scope = ANN if version == own else AllAgents()
+        world.models.set_pointer(scope, world.models.pointer(scope).promoted(version))
+    served = ServedModels.from_settings(world.settings(), world.reranker, world.models, world.pool)
+
+    async def versions() -> tuple[str, str]:
+        return (await served.find(ANN)).version, (await served.find(BOB)).version
+
+    assert await versions() == (bad, bad)  # the adapter changes another version
+    weights = world.models.folder(bad) / "model.safetensors"
+    cut = weights.read_bytes()[:-1]
+    weights.unlink()  # the registry may have mapped it: cutting it in place would end this process
+    weights.write_bytes(cut)
+    assert await versions() == (own, good)  # as does what was served before
+    (world.models.folder(own) / "adapter.safetensors").write_bytes(b"")
+    assert await versions() == (good, good)
+
+    # The reranker, started anew, serves the same, and a round starts from it.
+    later = world.another_registry()
+    await later.start(None)
+    try:
+        assert [(await later.model_for(one)).version for one in (ANN, BOB)] == [good, good]
+        world.promoting = Promoting(later)
+        await world.says(BOB, likes("water"), ASKED)
+        await world.rounds(epochs=1).run(await world.training(BOB))
+    finally:
+        await later.close()
+    manifests = world.models.manifests({}).values()
+    [made] = [one for one in manifests if one.lineage.provenance.startswith("online-ium, ")]
+    assert (made.lineage.parent, made.lineage.base) == (good, good)
+
+
+@pytest.mark.slow
+async def test_a_round_that_was_killed_goes_on_and_makes_the_same(
+    world: World, folder: Path, tmp_path: Path
+) -> None:
+    await world.says(ANN, likes("water"), ASKED)
+    short = {"lease_s": 0.6, "epochs": 2}  # reported five times a second
+    running = asyncio.create_task(world.rounds(**short).run(await world.training(ANN)))
+    while not (await world.reported(ANN)).progress:
+        assert not running.done()
+        await asyncio.sleep(0.01)
+    running.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await running
+    assert list(world.home.glob("work/*/learning.pt"))
+    assert not world.promoting.asked
+
+    upto = await world.store.latest()
+    await world.says(ANN, likes("water"), range(200, 203))
+    reported = await world.rounds(**short).run(await world.training(ANN))
+    assert reported.trained_upto == upto
+    assert not list(world.home.glob("work/*"))
+    async with World.opened(tmp_path / "other", folder) as other:
+        await other.says(ANN, likes("water"), ASKED)
+        await other.rounds(**short).run(await other.training(ANN))
+        assert other.promoting.asked == world.promoting.asked
+
+
+@pytest.mark.slow
+async def test_a_round_that_was_killed_after_promoting_is_not_done_again(world: World) -> None:
+    await world.says(ANN, likes("water"), ASKED)
+    before = await world.training(ANN)
+    reported = await world.rounds(epochs=2).run(before)
+    # The log knows nothing of it, as after a kill between promoting and telling.
+    await world.log.report(before.report)
+    again = await world.rounds(epochs=2).run(await world.training(ANN))
+    assert again.trained_upto == reported.trained_upto
+    assert len(world.promoting.asked) == 1
+
+
+async def test_who_lost_the_agent_promotes_nothing(world: World) -> None:
+    await world.says(ANN, likes("water"), ASKED)
+    running = asyncio.create_task(world.rounds(lease_s=0.6, epochs=50).run(await world.training(ANN)))
+    while not (await world.reported(ANN)).progress:
+        await asyncio.sleep(0.01)
+    async with world.database.write() as connection:
+        await connection.execute(LEASES.update().values(holder="another", until_us=2**62))
+    with pytest.raises(RoundError, match="another trainer took the agent over"):
+        await running
+    assert not world.promoting.asked

@@ -1,0 +1,116 @@
+"""Who is trained when: after enough queries, one at a time, by one trainer alone."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import replace
+
+from evenmesh_reranker.domain import Agent
+from evenmesh_reranker.feedback.training import Training, TrainingReport
+from evenmesh_training.online.rounds import RoundError
+from evenmesh_training.online.trainer import Trainer
+from tests.support.online_world import World, likes
+
+ANN, BOB = Agent("qa", "ann"), Agent("qa", "bob")
+
+
+class Rounds:
+    """Rounds without learning: they say that they were done, or fail."""
+
+    def __init__(self, world: World, *, fails: Agent | None = None) -> None:
+        self.ran: list[Agent] = []
+        self.at_once = 0
+        self.most_at_once = 0
+        self.gate = asyncio.Event()
+        self.gate.set()
+        self._world = world
+        self._fails = fails
+
+    async def run(self, training: Training) -> TrainingReport:
+        agent = training.report.agent
+        assert agent is not None
+        self.ran.append(agent)
+        self.at_once += 1
+        self.most_at_once = max(self.most_at_once, self.at_once)
+        await self.gate.wait()
+        self.at_once -= 1
+        if agent == self._fails:
+            raise RoundError("the retriever is away")
+        report = replace(training.report, trained_upto=await self._world.store.latest())
+        await self._world.log.report(report)
+        return report
+
+
+class Clock:
+    """Seconds that a test moves."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def _trainer(world: World, rounds: Rounds, holder: str, clock: Clock | None = None) -> Trainer:
+    return Trainer(
+        rounds,  # type: ignore[arg-type]
+        store=world.store,
+        log=world.log,
+        leases=world.leases(holder),
+        queries=5,
+        wake_s=0.01,
+        clock=clock or Clock(),
+    )
+
+
+async def test_an_agent_is_trained_after_b_queries_and_not_before(world: World) -> None:
+    rounds = Rounds(world)
+    trainer = _trainer(world, rounds, "one")
+    assert not await trainer.turn()
+    await world.says(ANN, likes("water"), range(4))  # of six items each
+    await world.says(BOB, likes("water"), range(7))
+    assert await trainer.turn()
+    assert not await trainer.turn()
+    assert rounds.ran == [BOB]
+    await world.says(ANN, likes("water"), range(4, 5))
+    await world.says(BOB, likes("water"), range(7, 11))
+    assert await trainer.turn()
+    assert not await trainer.turn()
+    assert rounds.ran == [BOB, ANN]
+    assert await world.leases("another").take(ANN)  # it was given back
+
+
+async def test_two_trainers_never_have_the_same_agent(world: World) -> None:
+    rounds = Rounds(world)
+    await world.says(ANN, likes("water"), range(9))
+    await world.says(BOB, likes("water"), range(6))
+    rounds.gate.clear()
+    one, other = _trainer(world, rounds, "one"), _trainer(world, rounds, "other")
+    turns = [
+        asyncio.create_task(trainer.turn()) for trainer in (one, other, _trainer(world, rounds, "third"))
+    ]
+    while len(rounds.ran) < 2:
+        await asyncio.sleep(0.01)
+    done, _ = await asyncio.wait(turns, return_when=asyncio.FIRST_COMPLETED)
+    assert [task.result() for task in done] == [False]  # there was nobody for the third
+    rounds.gate.set()
+    await asyncio.gather(*turns)
+    assert sorted(rounds.ran, key=str) == [ANN, BOB]
+
+
+async def test_who_fails_is_tried_again_later_and_keeps_nobody_waiting(world: World) -> None:
+    rounds, clock = Rounds(world, fails=ANN), Clock()
+    trainer = _trainer(world, rounds, "one", clock)
+    await world.says(ANN, likes("water"), range(9))
+    await world.says(BOB, likes("water"), range(6))
+    for _ in range(4):
+        await trainer.turn()
+    assert rounds.ran == [ANN, BOB]
+    for waits in (10, 20, 40):
+        clock.now += waits - 1
+        await trainer.turn()
+        tried = len(rounds.ran)
+        clock.now += 2
+        await trainer.turn()
+        assert len(rounds.ran) == tried + 1
+    assert rounds.ran == [ANN, BOB, ANN, ANN, ANN]

@@ -1,0 +1,1 @@
+"""Train models: RankRAG, agents, iterative utility maximisation, and the bundled models."""

@@ -1,0 +1,1 @@
+"""Make the bundled models: training runs, evaluation, model cards."""

@@ -1,0 +1,12 @@
+"""Commands of ``evenmesh train``."""
+
+from collections.abc import Sequence
+
+from evenmesh.commands import Command
+
+
+def commands() -> Sequence[Command]:
+    """Return the commands of this distribution: its entry point in ``evenmesh.commands``."""
+    from evenmesh_training.commands.train import train
+
+    return [train()]

@@ -1,0 +1,1 @@
+"""Offline training of the learned reranker by iterative utility maximisation (IUM)."""

@@ -1,0 +1,312 @@
+"""Offline iterative utility maximisation: Algorithm 1 of Salemi and Zamani, section 4.1.
+
+In each round the current model ranks BM25's candidates for every agent's training queries; each agent answers
+from each of the best k passages alone; and the utilities of these answers, and nothing else, train the model
+further. All results are kept, so that a run that was stopped or killed resumes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import json
+from collections.abc import Sequence
+from dataclasses import KW_ONLY, dataclass
+from pathlib import Path
+from typing import Final
+
+import numpy as np
+import torch
+
+from evenmesh_kit.compute import model_files
+from evenmesh_kit.compute.placement import Placement
+from evenmesh_lab.files.agent_runs import BM25, DENSE, AgentRunRecord, read_agent_runs, write_agent_runs
+from evenmesh_training.ium import learning, start
+from evenmesh_training.ium.answer_collector import AnswerCollector, StoppedError
+from evenmesh_training.ium.learning import Example
+from evenmesh_training.ium.plan import TRAIN, AgentTable, Plan, Task
+from evenmesh_training.ium.ranking import Ranker
+from evenmesh_training.ium.recipe import IumRecipe
+from evenmesh_training.ium.systems import Learner, System, ids
+
+MODEL: Final = "model"
+CHECKPOINT: Final = "learning.pt"
+RUNS: Final = "runs.jsonl"
+FEEDBACK: Final = "feedback.json"
+_QUERIES: Final = 7
+"""Sets the random choice of queries apart from other draws of the same seed."""
+
+
+@dataclass(frozen=True)
+class Collected:
+    """The feedback of one round.
+
+    Attributes:
+        examples: judgements to learn from.
+        unknown: number of passages that an agent could not answer from, which are left out.
+        useful: mean utility of the passages by agent; None without any.
+    """
+
+    examples: tuple[Example, ...]
+    unknown: int
+    useful: dict[str, float | None]
+
+
+@dataclass(eq=False)
+class Offline:
+    """A run in a folder.
+
+    Args:
+        plan: agents and tasks.
+        recipe: settings of training.
+        begin: model that every learner starts from, see :func:`evenmesh_training.ium.start.start`.
+        seed: of the choice of queries and of all learning.
+        folder: folder of all results.
+        collector: asks the mesh; with the same recipe, and a cache in the same folder.
+        placement: device and number type of models.
+    """
+
+    plan: Plan
+    recipe: IumRecipe
+    _: KW_ONLY
+    begin: str
+    seed: int
+    folder: Path
+    collector: AnswerCollector
+    placement: Placement
+
+    async def run(self, systems: Sequence[System]) -> Path:
+        """Train and measure all systems, and return the file of all records.
+
+        Raises:
+            StoppedError: it was asked to stop.
+            ModelError: there is no such model to start from.
+            MeshError: the mesh rejects a call, or was away for too long.
+            PlanError: a model or index of the mesh changed since the run began.
+        """
+        begun = self.folder / "start" / MODEL
+        if any(one.learners for one in systems) and not begun.is_dir():
+            begun.parent.mkdir(parents=True, exist_ok=True)
+            agents = [one.agent for one in self.plan.agents]
+            made = await asyncio.to_thread(
+                start.start, self.begin, agents, seed=self.seed, max_length=self.recipe.max_length
+            )
+            await asyncio.to_thread(start.save, *made, begun)
+        for system in systems:
+            if not system.learners:
+                await self._measure_retriever(system)
+            for learner in system.learners:
+                await self._learn(system, learner, begun)
+        return gather(self.folder)
+
+    async def _learn(self, system: System, learner: Learner, begun: Path) -> None:
+        """Run Algorithm 1 for one model."""
+        folder = begun
+        if system.first == 0:
+            await self._measure(system, learner, 0, folder)
+        for number in range(1, learner.rounds + 1):
+            home = self.folder / learner.folder / f"round-{number}"
+            if not (home / MODEL).is_dir():
+                home.mkdir(parents=True, exist_ok=True)
+                collected = await self._collect(learner, folder, number)
+                data = {
+                    "round": number,
+                    "examples": len(collected.examples),
+                    "unknown": collected.unknown,
+                    "mean_utility": collected.useful,
+                }
+                (home / FEEDBACK).write_text(json.dumps(data, indent=1) + "\n", encoding="utf-8")
+                await self._train(learner, folder, home, collected, number)
+            folder = home / MODEL
+            if number >= system.first:
+                await self._measure(system, learner, number, folder)
+
+    async def _collect(self, learner: Learner, folder: Path, number: int) -> Collected:
+        """Expectation: collect utilities of the best k passages of the current model."""
+        units = [(agent, task) for agent in learner.agents for task in self._chosen(agent)]
+        ranked = await self._rank(learner, folder, units, f"{learner.folder} round {number}")
+        contexts = [
+            (agent, task, [[one] for one in best[: self.recipe.k]])
+            for (agent, task), best in zip(units, ranked, strict=True)
+        ]
+        await self.collector.answer(contexts, f"{learner.folder} round {number}: feedback")
+        examples: list[Example] = []
+        unknown = 0
+        worth: dict[str, list[float]] = {agent.name: [] for agent in learner.agents}
+        for agent, task, alone in contexts:
+            passages = self.collector.cache.passages(one for (one,) in alone)
+            for passage in passages:
+                utility, _ = self.collector.utility(agent, task, [passage.id])
+                if utility is None:
+                    unknown += 1
+                    continue
+                worth[agent.name].append(utility)
+                examples.append(
+                    Example(task.question, passage.title, passage.text, learner.reads(agent), utility)
+                )
+        means = {name: float(np.mean(found)) if found else None for name, found in worth.items()}
+        return Collected(tuple(examples), unknown, means)
+
+    async def _train(
+        self, learner: Learner, before: Path, home: Path, collected: Collected, number: int
+    ) -> None:
+        """Maximisation: train the next parameters from those before."""
+        if not collected.examples:
+            self.collector.progress.note(
+                f"{learner.folder}: no feedback to learn from; the model does not change"
+            )
+        tokenizer, model = await asyncio.to_thread(start.load, before)
+        checkpoint = home / CHECKPOINT
+        if collected.examples:
+            start.choose_trained(tokenizer, model, self.recipe)
+            model.to(self.placement.device)
+            # Order and withheld ids differ between rounds, not only between epochs.
+            drawn = np.random.SeedSequence((self.seed, number)).generate_state(1, np.uint64)
+            options = self.recipe.options(int(drawn[0] >> np.uint64(1)))
+            # Where a processor has no fast bfloat16, float32 is faster.
+            narrow = options.bf16 and self.placement.dtype is torch.bfloat16
+            options = dataclasses.replace(options, bf16=narrow)
+            self.collector.progress.begins(
+                f"{learner.folder} {home.name}: learning", options.steps(len(collected.examples)), 0
+            )
+            done = 0
+
+            def watch(step: int, _steps: int, _loss: float) -> None:
+                nonlocal done
+                self.collector.progress.advances(step - done)
+                done = step
+
+            learned = await asyncio.to_thread(
+                learning.learn,
+                tokenizer,
+                model,
+                collected.examples,
+                options,
+                on_step=watch,
+                checkpoint=checkpoint,
+                stop=self.collector.stop,
+            )
+            if not learned.complete:
+                raise StoppedError
+            (home / "losses.json").write_text(json.dumps(learned.losses) + "\n", encoding="utf-8")
+        await asyncio.to_thread(start.save, tokenizer, model.to("cpu"), home / MODEL)
+        checkpoint.unlink(missing_ok=True)
+
+    async def _measure(self, system: System, learner: Learner, number: int, folder: Path) -> None:
+        """Measure the utility of each agent's answers from the lists that a model ranks."""
+        path = self.folder / learner.folder / f"{system.name}-{number}.{RUNS}"
+        if path.exists():
+            return
+        units = self._evaluated(learner.agents)
+        what = f"{system.name} after round {number}"
+        ranked = await self._rank(learner, folder, units, what)
+        version = model_files.version(folder)
+        records = await self._records(units, ranked, what)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_agent_runs(
+            [
+                one.model_copy(
+                    update={
+                        "system": system.name,
+                        "iteration": number,
+                        "personalised": learner.personalised,
+                        "seed": self.seed,
+                        "reranker_version": version,
+                    }
+                )
+                for one in records
+            ],
+            path,
+        )
+
+    async def _measure_retriever(self, system: System) -> None:
+        path = self.folder / system.name / f"{system.name}.{RUNS}"
+        if path.exists():
+            return
+        units = self._evaluated(self.plan.agents)
+        retriever = {BM25: "bm25", DENSE: "dense"}[system.name]
+        tasks = [task for _, task in units]
+        found = await self.collector.candidates(tasks, system.name, retriever=retriever)
+        ranked = [[one.id for one in passages] for passages in found]
+        records = await self._records(units, ranked, system.name)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_agent_runs([one.model_copy(update={"system": system.name}) for one in records], path)
+
+    async def _records(
+        self, units: Sequence[tuple[AgentTable, Task]], ranked: Sequence[Sequence[str]], what: str
+    ) -> list[AgentRunRecord]:
+        lists = [
+            (agent, task, [list(best[: agent.passages])])
+            for (agent, task), best in zip(units, ranked, strict=True)
+        ]
+        await self.collector.answer(lists, f"{what}: answers")
+        found = []
+        for (agent, task, (shown,)), best in zip(lists, ranked, strict=True):
+            utility, answer = self.collector.utility(agent, task, shown)
+            found.append(
+                AgentRunRecord(
+                    task_id=agent.task_id,
+                    model_id=agent.model_id,
+                    query_id=task.id,
+                    system=BM25,
+                    ranking=list(best),
+                    shown=len(shown),
+                    utility=utility,
+                    answer=answer,
+                    dataset=agent.group,
+                )
+            )
+        return found
+
+    async def _rank(
+        self, learner: Learner, folder: Path, units: Sequence[tuple[AgentTable, Task]], what: str
+    ) -> list[list[str]]:
+        """Return each unit's candidates as the model ranks them; read rankings that are kept."""
+        found = await self.collector.candidates([task for _, task in units], what)
+        version, depth = model_files.version(folder), self.recipe.depth
+        keys = [(ids(learner.reads(agent)), task.question) for agent, task in units]
+        known = {key: self.collector.cache.ranking(version, *key, depth) for key in dict.fromkeys(keys)}
+        todo = {
+            key: (passages, learner.reads(agent))
+            for key, passages, (agent, _) in zip(keys, found, units, strict=True)
+            if known[key] is None
+        }
+        self.collector.progress.begins(f"{what}: ranking", len(known), len(known) - len(todo))
+        if todo:
+            ranker = await asyncio.to_thread(Ranker, folder, self.placement)
+            for (agent_key, question), (passages, agent) in todo.items():
+                self.collector.check_stop()
+                best = await asyncio.to_thread(ranker.ranked, question, passages, agent)
+                self.collector.cache.keep_ranking(version, agent_key, question, depth, best)
+                known[agent_key, question] = best
+                self.collector.progress.advances()
+        return [known[key] or [] for key in keys]
+
+    def _chosen(self, agent: AgentTable) -> list[Task]:
+        """Return the training queries of an agent: the same in each round and for each system."""
+        tasks = self.plan.of(agent, TRAIN)
+        most = self.recipe.queries
+        if not most or len(tasks) <= most:
+            return tasks
+        chosen = np.random.default_rng((self.seed, _QUERIES)).permutation(len(tasks))[:most]
+        return [tasks[at] for at in sorted(map(int, chosen))]
+
+    def _evaluated(self, agents: Sequence[AgentTable]) -> list[tuple[AgentTable, Task]]:
+        recipe = self.recipe
+        return [
+            (agent, task)
+            for agent in agents
+            for task in self.plan.of(agent, recipe.evaluation_split, recipe.evaluation)
+        ]
+
+
+def gather(folder: Path) -> Path:
+    """Write all records of a run's folder to one file in it, and return its path.
+
+    Raises:
+        OSError: it cannot be written.
+    """
+    path = folder / RUNS
+    parts = sorted(one for one in folder.rglob(f"*.{RUNS}") if not one.name.startswith("."))
+    write_agent_runs(read_agent_runs(parts), path)
+    return path

@@ -1,0 +1,96 @@
+"""Clients of other services: the retriever, which has the passages, and the reranker, which promotes."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+from typing import Final
+
+import grpc
+
+from evenmesh.reranker.v1 import feedback_service_pb2 as feedback_pb
+from evenmesh.reranker.v1.feedback_service_pb2_grpc import FeedbackServiceStub
+from evenmesh.retriever.v1 import collection_service_pb2 as collection_pb
+from evenmesh.retriever.v1.collection_service_pb2_grpc import CollectionServiceStub
+from evenmesh.wire.channel import connect
+from evenmesh.wire.errors import NotFound, from_rpc_error
+from evenmesh_kit.telemetry.setup import Telemetry
+from evenmesh_reranker.domain import Passage
+from evenmesh_training.online.training_examples import PassageKey
+
+_COLLECTIONS: Final = "evenmesh.retriever.v1.CollectionService"
+_FEEDBACK: Final = "evenmesh.reranker.v1.FeedbackService"
+_IDS_AT_ONCE: Final = 5_000
+_READ_S: Final = 60.0
+_PROMOTE_S: Final = 600.0
+
+
+class RetrieverPassages:
+    """A :class:`evenmesh_training.online.ports.Passages`.
+
+    Args:
+        target: gRPC target of the retriever.
+        max_message_bytes: largest message either way. Bytes.
+        telemetry: records calls.
+    """
+
+    def __init__(self, target: str, *, max_message_bytes: int, telemetry: Telemetry | None = None) -> None:
+        self._channel = connect(
+            target,
+            service=_COLLECTIONS,
+            max_message_bytes=max_message_bytes,
+            telemetry=telemetry,
+        )
+        self._stub = CollectionServiceStub(self._channel)
+
+    async def texts(self, keys: Iterable[PassageKey]) -> Mapping[PassageKey, Passage]:
+        """See the port."""
+        wanted: dict[str, list[str]] = defaultdict(list)
+        for collection, id_ in keys:
+            if collection:
+                wanted[collection].append(id_)
+        found: dict[PassageKey, Passage] = {}
+        for collection, ids in wanted.items():
+            for begin in range(0, len(ids), _IDS_AT_ONCE):
+                request = collection_pb.GetPassagesRequest(
+                    collection=collection, passage_ids=ids[begin : begin + _IDS_AT_ONCE]
+                )
+                try:
+                    async for part in self._stub.GetPassages(request, timeout=_READ_S):
+                        for one in part.passages:
+                            found[collection, one.id] = Passage(one.id, one.title, one.text)
+                except grpc.RpcError as error:
+                    failure = from_rpc_error(error)
+                    if isinstance(failure, NotFound):
+                        break  # the collection was deleted with all its passages
+                    raise failure from error
+        return found
+
+    async def close(self) -> None:
+        """Close the channel."""
+        await self._channel.close()
+
+
+class RerankerPromoter:
+    """A :class:`evenmesh_training.online.ports.Promoter`.
+
+    Args:
+        target: gRPC target of the reranker.
+        telemetry: records calls.
+    """
+
+    def __init__(self, target: str, *, telemetry: Telemetry | None = None) -> None:
+        self._channel = connect(target, service=_FEEDBACK, telemetry=telemetry)
+        self._stub = FeedbackServiceStub(self._channel)
+
+    async def promote(self, version: str) -> None:
+        """See the port."""
+        try:
+            request = feedback_pb.PromoteModelRequest(version=version)
+            await self._stub.PromoteModel(request, timeout=_PROMOTE_S)
+        except grpc.RpcError as error:
+            raise from_rpc_error(error) from error
+
+    async def close(self) -> None:
+        """Close the channel."""
+        await self._channel.close()

@@ -1,0 +1,46 @@
+"""Interfaces that online training needs: texts of passages, promotion, and leases of agents."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Protocol
+
+from evenmesh_reranker.domain import Agent, Passage
+from evenmesh_training.online.training_examples import PassageKey
+
+
+class Passages(Protocol):
+    """Knows the texts of passages."""
+
+    async def texts(self, keys: Iterable[PassageKey]) -> Mapping[PassageKey, Passage]:
+        """Return the passages that exist; deleted ones and those of no collection are left out.
+
+        Raises:
+            Unavailable: they cannot be read now.
+        """
+        ...
+
+
+class Promoter(Protocol):
+    """Promotes versions."""
+
+    async def promote(self, version: str) -> None:
+        """Serve a version to its agent; the next request is scored by it.
+
+        Raises:
+            Unavailable: the serving process is away.
+            MeshError: it rejects the version.
+        """
+        ...
+
+
+class Leases(Protocol):
+    """Gives each agent to one trainer at a time. Every method may raise Unavailable."""
+
+    async def take(self, agent: Agent) -> bool:
+        """Take an agent, or extend its lease; return False if another trainer has it."""
+        ...
+
+    async def give_back(self, agent: Agent) -> None:
+        """End the lease."""
+        ...

@@ -1,0 +1,1 @@
+"""Read data sets, and blend them into training examples."""

@@ -1,0 +1,1 @@
+"""Train one kind of model each, behind one protocol."""
