@@ -27,7 +27,8 @@ ELSEWHERE := tests/unit/lab/similarities tests/unit/kit/test_models.py tests/uni
   tests/unit/client/test_measures_sdk.py \
   tests/unit/client/test_feedback_batches.py
 PORTABLE := -e 'libs/core[compiled]' -e 'libs/lab[parquet,reports]' -e 'clients/python[parquet]' \
-  -e 'libs/kit[jwt,redis,sqlite,telemetry]' hypothesis pytest pytest-asyncio pytest-timeout pytest-xdist trustme
+  -e 'libs/kit[jwt,redis,sqlite,telemetry]' hypothesis pytest pytest-asyncio pytest-rerunfailures \
+  pytest-timeout pytest-xdist trustme
 
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
