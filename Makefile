@@ -27,8 +27,7 @@ ELSEWHERE := tests/unit/lab/similarities tests/unit/kit/test_models.py tests/uni
   tests/unit/client/test_measures_sdk.py \
   tests/unit/client/test_feedback_batches.py
 PORTABLE := -e 'libs/core[compiled]' -e 'libs/lab[parquet,reports]' -e 'clients/python[parquet]' \
-  -e 'libs/kit[jwt,redis,sqlite,telemetry]' hypothesis pytest pytest-asyncio pytest-rerunfailures \
-  pytest-timeout pytest-xdist trustme
+  -e 'libs/kit[jwt,redis,sqlite,telemetry]' hypothesis pytest pytest-asyncio pytest-timeout pytest-xdist trustme
 
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
@@ -64,7 +63,7 @@ down: install ## Stop it
 	@$(BIN)/evenmesh down
 
 test: install ## Prove that it works: unit, contract and integration tests, the real mesh among them
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 3 --dist loadgroup --no-loadscope-reorder
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 3 --dist loadgroup --no-loadscope-reorder --reruns 1
 
 check: install ## Lint what changed and run the quick unit tests of its rooms
 	@$(BIN)/python -m tests.check

@@ -24,8 +24,6 @@ gc.disable()
 
 FIRST: Final = ("mesh", "triton", "faults", "attack", "integration", "contract", "fuzz", "unit")
 """Order of the groups of tests: those of a server that is shared, then by folder."""
-REAL: Final = ("faults", "attack", "integration")
-"""Folders of tests of real processes, which also depend on programs of others and on the machine's scheduler."""
 TESTS: Final = Path(__file__).parent
 
 
@@ -49,8 +47,6 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             slow.add(_file(item))
     for item in items:
         item.add_marker(pytest.mark.xdist_group(groups.get(_file(item), _file(item))))
-        if item.path.relative_to(TESTS).parts[0] in REAL or _file(item) in groups:
-            item.add_marker(pytest.mark.flaky(reruns=1))  # reported as rerun: a defect to mend, of test or code
 
     def place(item: pytest.Item) -> tuple[int, bool]:
         group = groups.get(_file(item), item.path.relative_to(TESTS).parts[0])
