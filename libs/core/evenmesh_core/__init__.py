@@ -15,5 +15,5 @@ ascending item id, an undefined value is ``nan``, and bad input raises ``evenmes
 
 The papers, by the names that docstrings use: Kim & Diaz 2025 (arXiv:2409.11598), Li et al. 2024
 (arXiv:2405.20680), Sakai 2023 (doi:10.20736/0002001350), Yu et al. 2024 (arXiv:2407.02485), and Salemi &
-Zamani 2024 (arXiv:2410.09942).
+Zamani 2025 (arXiv:2410.09942).
 """
