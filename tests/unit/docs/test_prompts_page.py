@@ -35,7 +35,7 @@ def test_every_template_is_listed_with_what_it_holds(library: TemplateLibrary) -
 
 def test_defaults(library: TemplateLibrary) -> None:
     defaults = {row[0]: [cell.strip("`") for cell in row[1:]] for row in ROWS if row[0] and len(row) == 4}
-    assert set(defaults["a document of the model's own"]) == {BACKGROUND_TEMPLATE}
+    assert set(defaults["a document that the model writes itself"]) == {BACKGROUND_TEMPLATE}
     assert set(defaults["a summary of the passages"]) == {COMPRESSION_TEMPLATE}
     for purpose in ("all passages in the prompt", "Fusion-in-Decoder", "no passages", "judging one passage"):
         assert all(library.get(name) for name in defaults[purpose] if name)
