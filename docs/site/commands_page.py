@@ -11,8 +11,8 @@ from evenmesh.commands import application
 
 INTRODUCTION = """# Commands
 
-`evenmesh COMMAND --help` prints the same as this page. `pip install evenmesh` brings the commands of a
-client, `evenmesh[mesh]` those that run a mesh, `evenmesh[studies]` the studies, and `evenmesh[training]` the
+`evenmesh COMMAND --help` prints the same as this page. The distribution `evenmesh` has the commands of a
+client, `evenmesh-mesh` those that run a mesh, `evenmesh-studies` the studies, and `evenmesh-training` the
 trainings.
 
 This page is generated from the command line.

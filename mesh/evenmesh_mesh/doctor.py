@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Final
 
 import evenmesh_models
+from evenmesh.commands.failure import INSTALL
 from evenmesh.local_mesh import read_running
 from evenmesh_lab.machine import matrix_instructions, usable_cores, usable_memory
 from evenmesh_mesh.ports import is_free
@@ -126,9 +127,7 @@ def _python() -> Finding:
 def _packages() -> Finding:
     missing = sorted({name for module, name in _PACKAGES.items() if importlib.util.find_spec(module) is None})
     if missing:
-        return Finding(
-            "packages", Level.FAIL, f"missing: {', '.join(missing)}", "pip install 'evenmesh[mesh]'"
-        )
+        return Finding("packages", Level.FAIL, f"missing: {', '.join(missing)}", INSTALL)
     return Finding("packages", Level.OK, ", ".join(f"{name} {version(name)}" for name in ("torch", "grpcio")))
 
 
@@ -217,7 +216,11 @@ def _gpu() -> Finding:
 
 def _triton() -> Finding:
     if importlib.util.find_spec("tritonclient") is None or importlib.util.find_spec("filelock") is None:
-        return Finding("triton", Level.OK, "not needed; for it: pip install 'evenmesh-generator[triton]'")
+        return Finding(
+            "triton",
+            Level.OK,
+            "not needed; for it: in a checkout, pip install './services/generator[triton]'",
+        )
     from evenmesh_generator.triton import environment
 
     why = environment.refusal()

@@ -275,5 +275,6 @@ async def test_web_sources_without_their_packages_stop_the_start_with_the_remedy
     assert ended.returncode == 2
     (line,) = ended.stderr.strip().splitlines()
     assert (
-        "web sources need trafilatura, which is not installed: pip install 'evenmesh-retriever[web]'" in line
+        "web sources need trafilatura, which is not installed: in a checkout, pip install './services/retriever[web]'"
+        in line
     )

@@ -125,6 +125,27 @@ def test_the_limit_of_protobuf_stands_where_tritonclient_is_used() -> None:
             assert limited == ("tritonclient" in names), (name, extra)
 
 
+def test_what_is_printed_of_pip_installs_from_a_checkout() -> None:
+    """Nothing is on the package index yet: a stranger may take the names of our distributions there."""
+    listed = ["git", "grep", "-hE", "pip install", "--", ":!locks", ":!tests/unit/test_distributions.py"]
+    lines = subprocess.run(listed, cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    ours = {project["folder"]: project for project in PROJECTS.values()}
+    for command in re.findall(r"pip install [^`\"\n]+", lines):
+        words = [word.strip("'()") for word in command.split()]
+        assert not [word for word in words if re.match("evenmesh(-[a-z]+)?(\\[|$)", word)], command
+        given = dict(re.findall(r"\./([a-z/]+[a-z])(?:\[([a-z0-9,-]+)\])?", command))
+        assert set(given) <= set(ours), command
+        for folder, extras in given.items():
+            for extra in filter(None, extras.split(",")):
+                texts = ours[folder]["optional-dependencies"][extra]
+                # A distribution that only the extra requires is not there yet.
+                new = {Requirement(one).name for one in texts} - {
+                    Requirement(one).name for one in ours[folder]["dependencies"]
+                }
+                new -= {ours[folder]["name"]}
+                assert {PROJECTS[one]["folder"] for one in new & set(PROJECTS)} <= set(given), command
+
+
 def test_folders_with_many_modules_state_why() -> None:
     listed = subprocess.run(["git", "ls-files", "*.py"], cwd=ROOT, capture_output=True, text=True, check=True)
     modules = Counter(

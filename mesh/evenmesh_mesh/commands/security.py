@@ -31,10 +31,8 @@ def dev(
     ] = None,
 ) -> None:
     """Make a certificate authority and certificates signed by it: for development, not for production."""
-    try:
-        import trustme
-    except ModuleNotFoundError:
-        raise CommandError("this needs trustme: pip install 'evenmesh[mesh]'") from None
+    import trustme
+
     if output.exists() and any(output.iterdir()):
         raise CommandError(f"{output} is not empty: name another folder, or remove it", USAGE)
     authority = trustme.CA(organization_name="evenmesh, development only")

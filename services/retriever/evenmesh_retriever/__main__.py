@@ -194,7 +194,7 @@ def _triton_encoder(settings: RetrieverSettings) -> Encoder:
     except ModuleNotFoundError as error:
         raise CannotStart(
             f"{name}={settings.encoder!r} needs {error.name}, which is not installed: "
-            "pip install 'evenmesh-retriever[triton]'"
+            "in a checkout, pip install './services/retriever[triton]'"
         ) from None
     if settings.encoder_pooling:
         raise CannotStart(
@@ -227,7 +227,7 @@ def _load_milvus(
     except ModuleNotFoundError as error:
         raise CannotStart(
             f"{variable(settings, 'store')}='milvus' needs {error.name}, which is not installed: "
-            "pip install 'evenmesh-retriever[milvus]'"
+            "in a checkout, pip install './services/retriever[milvus]'"
         ) from None
     return MilvusOpening(settings, encoder, sparse, _quotas(settings))
 
@@ -238,7 +238,8 @@ def _web_class() -> type[SearxSources]:
         from evenmesh_retriever.backends.web.source import SearxSources
     except ModuleNotFoundError as error:
         raise CannotStart(
-            f"web sources need {error.name}, which is not installed: pip install 'evenmesh-retriever[web]'"
+            f"web sources need {error.name}, which is not installed: "
+            "in a checkout, pip install './services/retriever[web]'"
         ) from None
     return SearxSources
 

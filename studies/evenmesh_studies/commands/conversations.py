@@ -200,7 +200,7 @@ def _systems(alpha: str, models: Sequence[str], openai: str, problems: list[str]
         if urlsplit(openai).scheme not in ("http", "https") or not urlsplit(openai).netloc:
             problems.append(f"--openai is {openai!r}; allowed: an address like http://127.0.0.1:8000/v1")
         if find_spec("httpx") is None:
-            problems.append("--openai needs httpx: pip install 'evenmesh-studies[openai]'")
+            problems.append("--openai needs httpx: in a checkout, pip install './studies[openai]'")
         if alpha != "none":
             problems.append("--alpha is for the mesh, not for an endpoint")
         if not models:

@@ -170,7 +170,7 @@ def test_a_missing_package_is_named_with_the_way_to_it(
 
     said = capsys.readouterr().err.splitlines()[-1]
     assert said.startswith(f"evenmesh: this needs {missing}")
-    assert said.endswith("pip install 'evenmesh[studies]'")
+    assert said.endswith("pip install -c constraints.txt -r workspace.txt")
 
 
 def test_help_loads_nothing_heavy_and_lists_the_studies() -> None:

@@ -37,7 +37,7 @@ def test_what_is_not_installed_is_not_in_the_help(
 
 
 @pytest.mark.parametrize(
-    ("words", "extra"),
+    ("words", "room"),
     [
         (["up", "--detach"], "mesh"),
         (["audit"], "studies"),
@@ -46,12 +46,13 @@ def test_what_is_not_installed_is_not_in_the_help(
     ],
 )
 def test_naming_it_says_what_brings_it(
-    words: list[str], extra: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    words: list[str], room: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     installed(monkeypatch)
     assert main(words) == USAGE
     assert capsys.readouterr().err.splitlines() == [
-        f"evenmesh: `evenmesh {words[0]}` comes with another distribution: pip install 'evenmesh[{extra}]'"
+        f"evenmesh: `evenmesh {words[0]}` is in evenmesh-{room}, which is not installed: "
+        "in a checkout, pip install -c constraints.txt -r workspace.txt"
     ]
 
 

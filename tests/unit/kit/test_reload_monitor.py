@@ -350,4 +350,4 @@ def test_an_end_that_cannot_be_read_is_logged_and_not_reported(
     with monkeypatch.context() as patched, caplog.at_level(logging.WARNING):
         patched.setattr(builtins, "__import__", without)
         assert ends(telemetry) == {}
-    assert "pip install 'evenmesh-kit[telemetry]'" in caplog.records[-1].getMessage()
+    assert "in a checkout, pip install './libs/kit[telemetry]'" in caplog.records[-1].getMessage()

@@ -2,7 +2,7 @@
 
 from importlib.util import find_spec
 
-from evenmesh.commands.failure import CommandError
+from evenmesh.commands.failure import INSTALL, CommandError
 
 
 def with_training() -> None:
@@ -17,4 +17,4 @@ def with_training() -> None:
         if not find_spec(name)
     ]
     if missing:
-        raise CommandError(f"training needs {', '.join(missing)}: pip install 'evenmesh[training]'")
+        raise CommandError(f"training needs {', '.join(missing)}: {INSTALL}")

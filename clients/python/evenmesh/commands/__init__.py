@@ -17,7 +17,7 @@ import typer
 from evenmesh.commands.ask import ask
 from evenmesh.commands.chat import chat
 from evenmesh.commands.collection_files import collection
-from evenmesh.commands.failure import FAILED, USAGE, CommandError
+from evenmesh.commands.failure import FAILED, INSTALL, USAGE, CommandError
 from evenmesh.commands.feedback import agents, feedback
 from evenmesh.commands.group import start
 from evenmesh.commands.ingest import collections, ingest
@@ -44,7 +44,7 @@ GROUP: Final = "evenmesh.commands"
 """Group of the entry points that add commands."""
 
 _ORDER: Final = {
-    # Each command, in the order a new user meets them, and the extra of this distribution that brings it.
+    # Each command, in the order a new user meets them, and the distribution evenmesh-... that it is in.
     "demo": "mesh",
     "up": "mesh",
     "down": "mesh",
@@ -174,10 +174,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _missing(arguments: Sequence[str], installed: Container[str]) -> str:
     """Return the line that says which distribution brings a command that is not installed; else nothing."""
     name = next((one for one in arguments if not one.startswith("-")), "")
-    extra = _ORDER.get(name, "")
-    if not extra or name in installed:
+    room = _ORDER.get(name, "")
+    if not room or name in installed:
         return ""
-    return f"`evenmesh {name}` comes with another distribution: pip install 'evenmesh[{extra}]'"
+    return f"`evenmesh {name}` is in evenmesh-{room}, which is not installed: {INSTALL}"
 
 
 def _failure(exc: Exception) -> tuple[str, int]:
@@ -202,7 +202,7 @@ def _failure(exc: Exception) -> tuple[str, int]:
         wait = "" if exc.retry_after_s is None else f"; try again in {exc.retry_after_s:.1f} s"
         return f"{exc}{advice}{wait}", FAILED
     if isinstance(exc, ModuleNotFoundError) and exc.name == "pyarrow":
-        return "Parquet files need pyarrow, which is not installed: pip install 'evenmesh[parquet]'", FAILED
+        return "Parquet files need pyarrow, which is not installed: pip install pyarrow", FAILED
     if isinstance(exc, ReadError | LocalMeshError):
         return str(exc), FAILED
     if isinstance(exc, OSError):

@@ -8,6 +8,9 @@ from evenmesh.commands.screen import Screen
 USAGE: Final = 2
 FAILED: Final = 1
 
+INSTALL: Final = "in a checkout, pip install -c constraints.txt -r workspace.txt"
+"""How to install what a command lacks: all distributions, because the package index has none of them."""
+
 
 class CommandError(Exception):
     """Ends a command with one line on standard error.

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
-from evenmesh.commands.failure import USAGE, CommandError
+from evenmesh.commands.failure import INSTALL, USAGE, CommandError
 from evenmesh.commands.screen import Screen
 
 if TYPE_CHECKING:
@@ -146,6 +146,6 @@ def _page(mesh: "Client", found: "RunReport") -> str:
     """Make the page of a report with the distribution that has figures."""
     points = entry_points(group=PAGES, name="run")
     if not points:
-        raise CommandError("a page needs another distribution: pip install 'evenmesh[studies]'")
+        raise CommandError(f"a page needs evenmesh-studies, which is not installed: {INSTALL}")
     page: str = next(iter(points)).load()(mesh, found)
     return page

@@ -67,7 +67,7 @@ def _parquet(path: Path) -> Iterator[Passage]:
         raise ReadError(
             path,
             None,
-            f"is Parquet, which needs {exc.name}, which is not installed: pip install 'evenmesh[parquet]'",
+            f"is Parquet, which needs {exc.name}, which is not installed: pip install pyarrow",
         ) from exc
     return parquet.read(path)
 

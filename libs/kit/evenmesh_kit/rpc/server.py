@@ -338,7 +338,7 @@ def _shared_rates(name: str, settings: ServiceSettings, telemetry: Telemetry) ->
         )
     except ImportError:
         raise ServerStartError(
-            "EVENMESH_LIMITS_STORE needs the package redis: pip install 'evenmesh-kit[redis]'"
+            "EVENMESH_LIMITS_STORE needs the package redis: in a checkout, pip install './libs/kit[redis]'"
         ) from None
     except ValueError:  # its text may hold the password
         raise ServerStartError(

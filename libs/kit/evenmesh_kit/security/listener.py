@@ -115,7 +115,7 @@ def _tokens(settings: ServiceSettings) -> Tokens:
         from evenmesh_kit.security.tokens import Claims, Tokens, TokensError
     except ModuleNotFoundError:
         raise ListenerSecurityError(
-            "EVENMESH_JWKS: tokens need PyJWT: pip install 'evenmesh-kit[jwt]'"
+            "EVENMESH_JWKS: tokens need PyJWT: in a checkout, pip install './libs/kit[jwt]'"
         ) from None
     try:
         claims = Claims(

@@ -24,7 +24,7 @@ from opentelemetry.trace import Tracer
 from evenmesh_kit.settings import ServiceSettings, SettingsError, variable
 
 _SCOPE: Final = "evenmesh"
-_EXTRA: Final = "evenmesh-kit[telemetry]"
+_EXTRA: Final = "./libs/kit[telemetry]"
 _TIMEOUT_S: Final = 5
 
 
@@ -144,5 +144,6 @@ def _prometheus(settings: ServiceSettings, port: int) -> tuple[MetricReader, Cal
 
 def _not_installed(settings: ServiceSettings, field: str) -> SettingsError:
     return SettingsError(
-        f"{variable(settings, field)} is set, but its exporter is not installed: pip install '{_EXTRA}'"
+        f"{variable(settings, field)} is set, but its exporter is not installed: "
+        f"in a checkout, pip install '{_EXTRA}'"
     )

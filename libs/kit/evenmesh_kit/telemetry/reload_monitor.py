@@ -136,7 +136,9 @@ def _ends(pem: bytes | None) -> tuple[float, ...]:
     try:
         from cryptography import x509
     except ModuleNotFoundError:
-        _log.warning("the expiry of certificates is not reported: pip install 'evenmesh-kit[telemetry]'")
+        _log.warning(
+            "the expiry of certificates is not reported: in a checkout, pip install './libs/kit[telemetry]'"
+        )
         return ()
     try:
         found = x509.load_pem_x509_certificates(pem)

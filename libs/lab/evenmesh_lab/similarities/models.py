@@ -134,7 +134,9 @@ def required(module: str, setting: str, what: str) -> ModuleType:
         return importlib.import_module(module)
     except ImportError:
         raise MissingModel(
-            setting, f"{what} needs the Python module {module}: pip install 'evenmesh-lab[similarities]'"
+            setting,
+            f"{what} needs the Python module {module}: "
+            "in a checkout, pip install ./models './libs/lab[similarities]'",
         ) from None
 
 

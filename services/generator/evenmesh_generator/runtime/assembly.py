@@ -186,7 +186,7 @@ def converted_engine(
         from evenmesh_generator.runtime.loops.converted_model import ConvertedModel
     except ImportError:
         raise ModelError(
-            "CTranslate2 is not installed: pip install 'evenmesh-generator[ctranslate2]'"
+            "CTranslate2 is not installed: in a checkout, pip install './services/generator[ctranslate2]'"
         ) from None
     model, tokenizer = loading.shape(folder)
     version = models.version(folder)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 import typer
 from rich.text import Text
 
-from evenmesh.commands.failure import FAILED, USAGE, CommandError
+from evenmesh.commands.failure import FAILED, INSTALL, USAGE, CommandError
 from evenmesh.commands.screen import Screen, clean
 
 if TYPE_CHECKING:
@@ -19,7 +19,6 @@ if TYPE_CHECKING:
 
 MANY_ROWS: Final = 40
 """Longest table shown on a terminal."""
-LAB: Final = "pip install 'evenmesh[studies]'"
 _OPTIONAL: Final = ("matplotlib", "pyarrow", "jinja2", "hdrh", "psutil")
 """Packages that an installation without studies may lack."""
 _ENDINGS: Final = (".png", ".svg", ".pdf")
@@ -90,7 +89,7 @@ def reported() -> Iterator[None]:
         yield
     except ImportError as exc:
         if (exc.name or "").partition(".")[0] in _OPTIONAL:
-            raise CommandError(f"this needs {exc.name}: {LAB}", FAILED) from exc
+            raise CommandError(f"this needs {exc.name}: {INSTALL}", FAILED) from exc
         raise
     except Exception as exc:
         from evenmesh_core.errors import InvalidInput

@@ -12,7 +12,8 @@ import pytest
 import torch
 
 pytest.importorskip(
-    "ctranslate2", reason="CTranslate2 is not installed: pip install 'evenmesh-generator[ctranslate2]'"
+    "ctranslate2",
+    reason="CTranslate2 is not installed: in a checkout, pip install './services/generator[ctranslate2]'",
 )
 
 from evenmesh.wire.errors import InvalidField, MeshError

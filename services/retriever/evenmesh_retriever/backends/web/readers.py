@@ -120,7 +120,8 @@ class _Reader:
             raise CannotStart("the process that reads pages of the web does not start") from None
         if missing is not None:
             raise CannotStart(
-                f"web sources need {missing}, which is not installed: pip install 'evenmesh-retriever[web]'"
+                f"web sources need {missing}, which is not installed: "
+                "in a checkout, pip install './services/retriever[web]'"
             )
 
     def answer(self, message: bytes) -> Any:
