@@ -195,6 +195,7 @@ class FakeGenerator:
     knowledge_error: Exception | None = None
     streamed: list[GenerateRequest] = field(default_factory=list)
     batches: list[list[GenerateRequest]] = field(default_factory=list)
+    batch_timeouts: list[float] = field(default_factory=list)
     closed: int = 0
     batches_at_once: int = 0
     most_batches_at_once: int = 0
@@ -219,6 +220,7 @@ class FakeGenerator:
         self, prompts: Sequence[GenerateRequest], *, timeout_s: float
     ) -> Sequence[Answer | MeshError]:
         self.batches.append(list(prompts))
+        self.batch_timeouts.append(timeout_s)
         self.batches_at_once += 1
         self.most_batches_at_once = max(self.most_batches_at_once, self.batches_at_once)
         try:

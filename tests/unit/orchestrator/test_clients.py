@@ -248,15 +248,17 @@ async def test_a_silent_upstream_is_not_called_and_found_again() -> None:
         raise AssertionError
 
     telemetry = Telemetry.in_memory("orchestrator")
-    settings = OrchestratorSettings(breaker_failures=2, breaker_open_s=0.2, breaker_slow_s=0.05)
+    settings = OrchestratorSettings(breaker_failures=2, breaker_open_s=3, breaker_slow_s=0.05)
     upstream = Upstreams(settings, telemetry.meter).reranker
     server, port = await _server(**_rerank(hanging))
     options = {"max_message_bytes": 2**20, "telemetry": Telemetry.disabled()}
     async with RerankerClient.channel_to(f"127.0.0.1:{port}", **options) as channel:
+        async with asyncio.timeout(30):
+            await channel.channel_ready()
         client = RerankerClient(channel, upstream)
         for _ in range(2):
             with pytest.raises(MeshError) as caught:
-                await _ranked(client, timeout_s=0.1)
+                await _ranked(client, timeout_s=1)
             assert caught.value.reason == "BUDGET_EXCEEDED"
         with pytest.raises(MeshError) as caught:
             await _ranked(client)

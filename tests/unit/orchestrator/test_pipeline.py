@@ -309,7 +309,8 @@ async def test_a_slow_reranker_is_cut_at_its_budget(mesh: Mesh) -> None:
     assert _only(events, Degraded).reason == "BUDGET_EXCEEDED"
     assert _only(events, Answered)
     assert mesh.reranker.cancelled == 1
-    assert mesh.reranker.calls[0]["timeout_s"] == pytest.approx(0.35 * 2, rel=1e-3)
+    # 0.35 of the two seconds, less what retrieval took of them.
+    assert 0.5 < mesh.reranker.calls[0]["timeout_s"] <= 0.7
 
 
 async def test_a_slow_retriever_is_cut_and_the_ask_fails(mesh: Mesh) -> None:
@@ -385,7 +386,9 @@ async def test_batches_that_are_too_slow_leave_time_for_the_end(mesh: Mesh) -> N
     mesh.generator.batch_delay_s = 30
     events = await mesh.run(ask(k=1, sampling={"num_rankings": 2}), seconds=2)
     assert _only(events, Degraded).reason == "BUDGET_EXCEEDED"
-    assert _only(events, Finished).total_ms < 2000
+    # Of the two seconds 0.05, and 0.02 s more, are left for the end.
+    (timeout_s,) = mesh.generator.batch_timeouts
+    assert 0.5 < timeout_s <= 2 - 0.1 - 0.02
 
 
 async def test_a_stream_that_is_too_slow_is_cut(mesh: Mesh) -> None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import time
+from collections.abc import Callable
 from typing import Final
 
 from evenmesh.wire.errors import MeshError
@@ -28,10 +30,19 @@ class SharedSearches:
         source: what searches.
         keep_s: how long what was found is given again. Seconds, (0, inf).
         keep_bytes: most bytes of passages that are kept. [0, inf).
+        clock: monotonic seconds.
     """
 
-    def __init__(self, source: WebSource, *, keep_s: float, keep_bytes: int = KEPT_BYTES) -> None:
+    def __init__(
+        self,
+        source: WebSource,
+        *,
+        keep_s: float,
+        keep_bytes: int = KEPT_BYTES,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
         self._source = source
+        self._clock = clock
         self._keep_s = keep_s
         self._under_way: dict[tuple[str, str], asyncio.Task[list[Passage]]] = {}
         # With the time at which they are too old.
@@ -45,7 +56,7 @@ class SharedSearches:
     async def search(self, query: str) -> list[Passage]:
         """Return what is found, best first; raises as the source does."""
         tenant = callers.current().tenant
-        now = asyncio.get_running_loop().time()
+        now = self._clock()
         kept = self._found.get(tenant, query)
         if kept is not None and now < kept[0]:
             return list(kept[1])

@@ -31,14 +31,16 @@ class Counted:
 
 
 async def test_equal_queries_are_one_search_for_a_while() -> None:
-    source = Counted()
-    shared = SharedSearches(source, keep_s=0.05)
+    source, now = Counted(), 100.0
+    shared = SharedSearches(source, keep_s=2, clock=lambda: now)
     first = await shared.search("fox")
     assert await shared.search("fox") == first
     assert (await shared.search("dog"))[0].id == "dog-2"
     first.clear()  # a list of one's own
     assert (await shared.search("fox"))[0].id == "fox-1"
-    await asyncio.sleep(0.1)
+    now = 101.9
+    assert (await shared.search("fox"))[0].id == "fox-1"
+    now = 102.1
     assert (await shared.search("fox"))[0].id == "fox-3"
     assert shared.info == source.info
 
