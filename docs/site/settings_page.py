@@ -99,7 +99,7 @@ def _default(field: FieldInfo) -> str:
 
 
 def _choices(annotation: Any) -> str:
-    values = [one for one in get_args(annotation) if isinstance(one, str)]
+    values = [one or "(empty)" for one in get_args(annotation) if isinstance(one, str)]
     return ", ".join(f"`{one}`" for one in values) if values else ""
 
 
