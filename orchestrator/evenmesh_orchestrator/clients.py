@@ -22,8 +22,10 @@ from evenmesh.reranker.v1 import reranker_service_pb2_grpc as reranker_grpc
 from evenmesh.retriever.v1 import retriever_service_pb2 as retriever_pb
 from evenmesh.retriever.v1 import retriever_service_pb2_grpc as retriever_grpc
 from evenmesh.wire.channel import DEFAULT_MAX_MESSAGE_BYTES, connect
+from evenmesh.wire.deadline import Deadline
 from evenmesh.wire.errors import MeshError, Unavailable, from_item_error, from_rpc_error
 from evenmesh.wire.methods import facts_of
+from evenmesh.wire.pieces import in_pieces
 from evenmesh_kit.admission import metering
 from evenmesh_kit.rpc.breaker import Breaker, Unanswered
 from evenmesh_kit.rpc.guard import MESSAGE_LIMIT_KEY
@@ -121,12 +123,27 @@ class RerankerClient(_Client):
         self, question: str, passages: Sequence[Passage], *, agent: Agent, reranker: str, timeout_s: float
     ) -> Relevance:
         """Rerank; see the port."""
-        request = codec.rerank_request(question, passages, agent=agent, reranker=reranker)
-        response = await self._call(self._stub.Rerank, request, timeout_s=timeout_s, repeatable=True)
-        scores = np.fromiter(response.scores, dtype=np.float64, count=len(response.scores))
-        if len(scores) != len(passages) or not np.isfinite(scores).all():
-            raise _upstream_error("the reranker did not score every passage")
-        return Relevance(scores, response.reranker or reranker, response.model_version)
+        until = Deadline.after(timeout_s)
+
+        async def scored(some: Sequence[Passage]) -> Relevance:
+            request = codec.rerank_request(question, some, agent=agent, reranker=reranker)
+            left_s = until.budget(margin_s=0.0)
+            response = await self._call(self._stub.Rerank, request, timeout_s=left_s, repeatable=True)
+            scores = np.fromiter(response.scores, dtype=np.float64, count=len(response.scores))
+            if len(scores) != len(some) or not np.isfinite(scores).all():
+                raise _upstream_error("the reranker did not score every passage")
+            return Relevance(scores, response.reranker or reranker, response.model_version)
+
+        pieces = await in_pieces(passages, scored)
+        *_, (_, last) = pieces
+        # Scores of two versions cannot be compared: one may be promoted between two calls.
+        parts = [
+            one if one.model_version == last.model_version else await scored(some) for some, one in pieces
+        ]
+        if any(one.model_version != last.model_version for one in parts):
+            raise _upstream_error("the reranker changed its model twice during one ranking")
+        scores = np.concatenate([one.scores for one in parts])
+        return Relevance(scores, last.reranker, last.model_version)
 
 
 class GeneratorClient(_Client):
@@ -163,12 +180,22 @@ class GeneratorClient(_Client):
         self, prompts: Sequence[generator_pb.GenerateRequest], *, timeout_s: float
     ) -> Sequence[generator_pb.Answer | MeshError]:
         """Answer several prompts; see the port."""
-        request = generator_pb.GenerateBatchRequest(requests=prompts)
-        response = await self._call(self._stub.GenerateBatch, request, timeout_s=timeout_s)
-        if len(response.results) != len(prompts):
-            raise _upstream_error("the generator did not answer every context")
+        until = Deadline.after(timeout_s)
+
+        async def answered(
+            some: Sequence[generator_pb.GenerateRequest],
+        ) -> Sequence[generator_pb.GenerateBatchResult]:
+            request = generator_pb.GenerateBatchRequest(requests=some)
+            response = await self._call(
+                self._stub.GenerateBatch, request, timeout_s=until.budget(margin_s=0.0)
+            )
+            if len(response.results) != len(some):
+                raise _upstream_error("the generator did not answer every context")
+            return response.results
+
+        results = [result for _, some in await in_pieces(prompts, answered) for result in some]
         answers: list[generator_pb.Answer | MeshError] = []
-        for result in response.results:
+        for result in results:
             if result.HasField("answer"):
                 _charge(result.answer)
                 answers.append(result.answer)

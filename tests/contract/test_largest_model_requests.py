@@ -24,7 +24,18 @@ from evenmesh.retriever.v1 import collection_service_pb2 as collections_pb
 from evenmesh.retriever.v1 import retriever_service_pb2 as retriever_pb
 from evenmesh.wire.errors import InvalidField, MeshError
 from evenmesh.wire.methods import facts_of
-from evenmesh_generator.servicer import _CALL, GeneratorServicer
+from evenmesh_generator.domain import (
+    Answer,
+    Augmentation,
+    FinishReason,
+    GenerationRequest,
+    ModelDescription,
+    Passage,
+    RelevanceRequest,
+)
+from evenmesh_generator.engine import CallLimit, Generator
+from evenmesh_generator.prompts import TemplateLibrary
+from evenmesh_generator.servicer import GeneratorServicer
 from evenmesh_generator.settings import GeneratorSettings
 from evenmesh_kit.admission.queue import Admission
 from evenmesh_kit.compute.executors import ComputePool
@@ -73,6 +84,42 @@ class CountingEncoder:
     def encode_passages(self, texts: Sequence[str], progress: Callable[[int], None]) -> VectorArray:
         self.read += self.count_tokens(texts)
         return np.full((len(texts), 4), 0.5, dtype=np.float32)
+
+
+class CountingLanguageModel:
+    """A language model that reads every sign as a token, each passage once for each question, and counts."""
+
+    LONGEST = 256
+    up = True
+
+    def __init__(self) -> None:
+        self._seen: set[tuple[str, str, str]] = set()
+        self.read = 0
+
+    def describe(self) -> ModelDescription:
+        return ModelDescription(
+            *("m", "v", "e", "a", "cpu", "float32", True, 512, 511, (Augmentation.FUSION_IN_DECODER,)),
+            max_passage_tokens=self.LONGEST,
+        )
+
+    async def generate_stream(self, request: GenerationRequest, cancel: object) -> Any:
+        (answer,) = await self.generate_batch([request], cancel)
+        yield answer
+
+    async def generate_batch(self, requests: Sequence[GenerationRequest], cancel: object) -> list[Answer]:
+        for request in requests:
+            self._reads(request.question, request.passages)
+        return [Answer("", FinishReason.STOP, 1, 1, 0.0)] * len(requests)
+
+    async def score_relevance(self, request: RelevanceRequest, cancel: object) -> list[float]:
+        self._reads(request.question, request.passages)
+        return [0.5] * len(request.passages)
+
+    def _reads(self, question: str, passages: Sequence[Passage]) -> None:
+        for one in passages:
+            if (question, one.title, one.text) not in self._seen:
+                self._seen.add((question, one.title, one.text))
+                self.read += min(self.LONGEST, len(f"{question}{one.title}{one.text}"))
 
 
 class CountingModel:
@@ -133,52 +180,34 @@ async def rerank(message: reranker_pb.RerankRequest) -> tuple[int, int]:
 
 
 async def generated(method: str, message: Message) -> tuple[int, int]:
-    """Call the servicer with an engine that counts what it is given."""
-    capacity, pool = GeneratorSettings().max_work, ComputePool(1, "test")
-    admission = Admission(capacity, "tokens")
-    servicer = GeneratorServicer(admission, pool)
-    asked = 0
-
-    class Engine:
-        def name_of(self, _: str) -> str:
-            return "model"
-
-        async def stream(self, request: object, cancel: object) -> Any:
-            nonlocal asked
-            asked += admission.in_flight
-            yield ""
-
-        async def batch(self, requests: Sequence[Any], cancel: object, admit: Any) -> list[MeshError]:
-            for one in requests:
-                await self._admitted(one, admit)
-            return [MeshError(grpc.StatusCode.UNAVAILABLE, "NO_MODEL", "")] * len(requests)
-
-        async def relevance(self, request: Any, *_: Any, admit: Any, **__: Any) -> Any:
-            for passage in request.passages:
-                await self._admitted(
-                    type(request)(request.question, (passage,), request.normalization), admit
-                )
-            raise MeshError(grpc.StatusCode.UNAVAILABLE, "NO_MODEL", "")
-
-        async def _admitted(self, piece: Any, admit: Any) -> None:
-            nonlocal asked
-            async with admit(piece):
-                asked += admission.in_flight
-
-    servicer.open(cast(Any, Engine()))
+    """Call the servicer with a model that counts what it is given."""
+    settings, pool = GeneratorSettings(), ComputePool(1, "test")
+    model = CountingLanguageModel()
+    servicer = GeneratorServicer(Admission(settings.max_work, "tokens"), pool)
+    limit = CallLimit(settings.max_call_tokens)
+    servicer.open(Generator([cast(Any, model)], TemplateLibrary.bundled(), limit))
+    # Every sign may be a token, and two count as one.
+    most = 2 * settings.max_call_tokens
+    _clear_template(message)
     try:
         if method == "Generate":
+            most = 100 * model.LONGEST  # an answer alone: its rows are read in steps, and it can be cancelled
             async for _ in servicer.Generate(cast(Any, message), cast(Any, None)):
                 pass
         else:
             await getattr(servicer, method)(message, None)
-    except MeshError as error:
-        if error.reason != "NO_MODEL":
-            raise
     finally:
         pool.close()
-        assert asked <= _CALL * capacity
-    return asked, _CALL * capacity
+        assert model.read <= most
+    return model.read, most
+
+
+def _clear_template(message: Any) -> None:
+    """Leave out what a model refuses that has names of its own."""
+    for one in [message, *getattr(message, "requests", ())]:
+        for field in ("template", "turns", "model", "augmentation"):
+            if field in one.DESCRIPTOR.fields_by_name:
+                one.ClearField(field)
 
 
 async def generate(message: generator_pb.GenerateRequest) -> tuple[int, int]:

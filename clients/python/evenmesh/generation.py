@@ -5,7 +5,7 @@
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
 from evenmesh._async.calls import AsyncCalls
 from evenmesh.codec.mapping import encode
@@ -13,6 +13,8 @@ from evenmesh.generator.v1 import generator_service_pb2 as generator_pb2
 from evenmesh.types.events import Failed
 from evenmesh.types.passage import Passage
 from evenmesh.types.request import Augmentation, Decoding, passage_message
+from evenmesh.wire.deadline import Deadline
+from evenmesh.wire.pieces import in_pieces
 
 LARGEST_BATCH: Final = 256
 """Most answers of one call."""
@@ -51,6 +53,8 @@ class Generation(AsyncCalls):
     ) -> list[WrittenAnswer | Failed]:
         """Return one answer for each context, or why there is none.
 
+        Where the generator takes fewer at once they are sent in several calls, one after the other.
+
         Args:
             question: the question.
             contexts: passages to answer from, at most 256 lists; an empty list means an answer from memory.
@@ -58,7 +62,7 @@ class Generation(AsyncCalls):
             augmentation: how the model takes passages; None for the model's default.
             template: prompt by name, for contexts with passages; None for the model's default.
             decoding: how tokens are chosen; four beams without it.
-            timeout: seconds the call may take.
+            timeout: seconds all of it may take.
 
         Raises:
             MeshError: the call failed as a whole.
@@ -74,9 +78,16 @@ class Generation(AsyncCalls):
             }
             for passages in contexts
         ]
-        request = encode(generator_pb2.GenerateBatchRequest, {"requests": requests})
-        reply = await self._call("generator", self._generator.GenerateBatch, request, timeout)
-        return [_outcome(place, result) for place, result in enumerate(reply.results)]
+        until = Deadline.after(timeout)
+
+        async def answered(some: Sequence[Any]) -> Sequence[generator_pb2.GenerateBatchResult]:
+            request = encode(generator_pb2.GenerateBatchRequest, {"requests": some})
+            left = until.budget(margin_s=0.0)
+            reply = await self._call("generator", self._generator.GenerateBatch, request, left)
+            return reply.results
+
+        results = [result for _, some in await in_pieces(requests, answered) for result in some]
+        return [_outcome(place, result) for place, result in enumerate(results)]
 
 
 def _outcome(place: int, result: generator_pb2.GenerateBatchResult) -> WrittenAnswer | Failed:

@@ -6,7 +6,7 @@ import sys
 from typing import TYPE_CHECKING
 
 from evenmesh.generator.v1.generator_service_pb2_grpc import add_GeneratorServiceServicer_to_server
-from evenmesh_generator.engine import Generator
+from evenmesh_generator.engine import CallLimit, Generator
 from evenmesh_generator.metrics import GeneratorMetrics
 from evenmesh_generator.prompts import TemplateError, TemplateLibrary
 from evenmesh_generator.servicer import NAME, GeneratorServicer
@@ -39,6 +39,7 @@ class GeneratorService(Service):
 
     def __init__(self, settings: GeneratorSettings, telemetry: Telemetry | None = None) -> None:
         self._templates = _templates(settings)
+        self._limit = CallLimit(settings.max_call_tokens, variable(settings, "max_call_tokens"))
         self.readiness = Readiness()
         telemetry = telemetry or Telemetry.disabled()
         self._host = _host(settings, self._templates, self.readiness, Spans(telemetry))
@@ -58,7 +59,7 @@ class GeneratorService(Service):
         models = await self._host.start()
         for model in models:
             self._metrics.watch(model.describe().name, model.statistics)
-        self._servicer.open(Generator(models, self._templates))
+        self._servicer.open(Generator(models, self._templates, self._limit))
 
     async def stop(self) -> None:
         """Release the models and stop the threads."""

@@ -161,6 +161,8 @@ class ModelDescription:
     empty elsewhere; ``augmentations``: its default first;
     ``max_input_tokens`` and ``max_new_tokens``: most tokens it reads and writes, [1, 2^31 - 1]. A model that
     reads and writes in one context (decoder-only) reads at most ``max_input_tokens`` less what it may write.
+    ``max_passage_tokens``: most tokens of a passage that is read alone, with the question; 0 where they are
+    ``max_input_tokens``.
     """
 
     name: str
@@ -174,3 +176,4 @@ class ModelDescription:
     max_new_tokens: int
     augmentations: tuple[Augmentation, ...]
     runtime: str = ""
+    max_passage_tokens: int = 0

@@ -8,6 +8,8 @@ from contextlib import AbstractAsyncContextManager, aclosing, nullcontext
 from dataclasses import dataclass, field, replace
 from typing import Final
 
+import grpc
+
 from evenmesh.wire.errors import (
     DeadlineExceeded,
     FailedPrecondition,
@@ -16,7 +18,8 @@ from evenmesh.wire.errors import (
     NotFound,
     Overloaded,
 )
-from evenmesh_generator import relevance
+from evenmesh_generator import call_cost, relevance
+from evenmesh_generator.call_cost import DRAFT_TOKENS
 from evenmesh_generator.domain import (
     Answer,
     Augmentation,
@@ -35,9 +38,6 @@ BACKGROUND_TEMPLATE = "eor-parametric-knowledge"
 
 COMPRESSION_TEMPLATE = "eor-compression"
 """The prompt by which a model summarises the passages (the same, ``@CP``)."""
-
-DRAFT_TOKENS = 256
-"""Longest background document or summary: two hundred words, as the prompt of the latter says. Tokens."""
 
 _AT_ONCE: Final = 64
 """Answers of one batch that wait or run at a time: as many as the rows of a running batch."""
@@ -105,19 +105,53 @@ class RelevanceScores:
     unjudged: int = 0
 
 
+@dataclass(frozen=True, slots=True)
+class CallLimit:
+    """Most tokens that one call may cost, see :mod:`evenmesh_generator.call_cost`.
+
+    One passage or one answer alone may cost more, so that every call can be split into some that fit.
+
+    Attributes:
+        tokens: [1, inf).
+        setting: name of the setting that it comes from, for errors.
+    """
+
+    tokens: int
+    setting: str = ""
+
+    def check(self, cost: int, number: int, field: str) -> None:
+        """Raise if ``number`` passages or answers cost too much together.
+
+        Raises:
+            MeshError: RESOURCE_EXHAUSTED, ``REQUEST_TOO_LARGE``; trying again does not help.
+        """
+        if number > 1 and cost > self.tokens:
+            raise MeshError(
+                grpc.StatusCode.RESOURCE_EXHAUSTED,
+                "REQUEST_TOO_LARGE",
+                f"the {number} {field} cost {cost} tokens, and those of a call may cost {self.tokens}: send "
+                f"fewer at once, or raise {self.setting}",
+                field=field,
+            )
+
+
 class Generator:
     """The use cases of the generator service.
 
     Args:
         models: every model of this server, the default first; names differ.
+        limit: bounds each call; None: nothing does.
     """
 
-    def __init__(self, models: Sequence[LanguageModel], templates: TemplateLibrary) -> None:
+    def __init__(
+        self, models: Sequence[LanguageModel], templates: TemplateLibrary, limit: CallLimit | None = None
+    ) -> None:
         self._models = {model.describe().name: model for model in models}
         if len(self._models) < len(models) or not models:
             raise ValueError("the generator needs at least one model, and models of different names")
         self._default = models[0].describe().name
         self._templates = templates
+        self._limit = limit
 
     def models(self) -> list[ModelDescription]:
         """Return every model, the default first."""
@@ -169,6 +203,7 @@ class Generator:
         Raises:
             DeadlineExceeded: no time is left for the batch.
             Overloaded: as ``admit`` does.
+            MeshError: RESOURCE_EXHAUSTED, they cost more than a call may.
         """
         outcomes: dict[int, GeneratedAnswer | MeshError] = {}
         wanted: dict[str, dict[int, GenerationRequest]] = {}
@@ -179,6 +214,12 @@ class Generator:
                 outcomes[at] = error
             else:
                 wanted.setdefault(model.describe().name, {})[at] = _without_ids(resolved)
+        if self._limit is not None:
+            distinct = {name: list(dict.fromkeys(mine.values())) for name, mine in wanted.items()}
+            cost = sum(
+                call_cost.of_answers(mine, self._models[name].describe()) for name, mine in distinct.items()
+            )
+            self._limit.check(cost, sum(map(len, distinct.values())), "requests")
         for name, mine in wanted.items():
             answers = await _answer_all(self._models[name], list(mine.values()), cancel, admit)
             outcomes |= zip(mine, answers, strict=True)
@@ -211,7 +252,7 @@ class Generator:
             NotFound: no model or no template of that name.
             InvalidField: the template is of another kind, or does not show the turns.
             FailedPrecondition: the model cannot judge relevance.
-            MeshError: the model's own errors.
+            MeshError: RESOURCE_EXHAUSTED, all passages cost more than a call may; the model's own errors.
         """
         judge = self._model(model)
         description = judge.describe()
@@ -221,6 +262,8 @@ class Generator:
         if request.template:
             self._templates.judging(request.template, turns=bool(request.turns))
         ids = [passage.id for passage in request.passages]
+        if self._limit is not None:
+            self._limit.check(call_cost.of_judgement(request, description), len(ids), "passages")
         judged: list[float] = []
         for some in relevance.rounds(len(ids), None if best is None else best.count):
             for passages in _pieces(request, request.passages[some], piece):

@@ -36,9 +36,6 @@ Context = grpc.aio.ServicerContext[Any, Any]
 _BYTES_PER_TOKEN: Final = 4
 """How many bytes of text one token is, for admission: exact counts would cost a tokenizer pass."""
 
-
-_CALL: Final = 10
-"""Most work of a call in all its pieces together, in capacities of the admission."""
 _PIECES: Final = 4
 """Pieces into which a judgement of the largest possible work is cut."""
 
@@ -105,9 +102,6 @@ class GeneratorServicer(rpc.GeneratorServiceServicer):
         """Write several answers; one answer or one error per item."""
         items = await self._codec_pool.run(codec.decode_batch, request, _tenant())
         good = [item for item in items if not isinstance(item, MeshError)]
-        # One that alone is over the capacity costs nothing: it becomes the error of its item.
-        works = (work for work in map(_work, good) if work <= self._admission.largest)
-        self._check(sum(works), "requests")
         cancel = Cancellation(deadline.current())
         began = time.perf_counter()
         model = self.engine.name_of(good[0].model) if good else ""
@@ -128,7 +122,6 @@ class GeneratorServicer(rpc.GeneratorServiceServicer):
     ) -> pb.ScoreRelevanceResponse:
         """Return P(True) of each passage, or of as many as are needed to know the best."""
         judgement, model, best = await self._codec_pool.run(codec.decode_judgement, request, _tenant())
-        self._check(_reading(judgement), "passages")
         cancel = Cancellation(deadline.current())
         name = self.engine.name_of(model)
         failures = self._metrics.failures(SCORE_RELEVANCE, name)
@@ -150,22 +143,6 @@ class GeneratorServicer(rpc.GeneratorServiceServicer):
     async def ListModels(self, request: pb.ListModelsRequest, context: Context) -> pb.ListModelsResponse:
         """List the models."""
         return codec.encode_models(self.engine.models(), self.engine.unavailable())
-
-    def _check(self, work: int, field: str) -> None:
-        """Refuse a call that asks for too much in all its pieces together, before any of it is done.
-
-        Raises:
-            MeshError: RESOURCE_EXHAUSTED; trying again does not help.
-        """
-        most = _CALL * self._admission.capacity
-        if work > most:
-            raise MeshError(
-                grpc.StatusCode.RESOURCE_EXHAUSTED,
-                "REQUEST_TOO_LARGE",
-                f"the call is about {work} tokens to read and to write, and a call may have {most}: send "
-                "fewer at once, or raise EVENMESH_GENERATOR_MAX_WORK",
-                field=field,
-            )
 
     def _record(
         self,

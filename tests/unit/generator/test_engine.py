@@ -18,7 +18,7 @@ from evenmesh.wire.errors import (
     NotFound,
     Unavailable,
 )
-from evenmesh_generator import relevance
+from evenmesh_generator import call_cost, relevance
 from evenmesh_generator.domain import (
     Answer,
     Augmentation,
@@ -32,7 +32,7 @@ from evenmesh_generator.domain import (
     RelevanceRequest,
     Turn,
 )
-from evenmesh_generator.engine import BatchCost, GeneratedAnswer, Generator, batch_cost
+from evenmesh_generator.engine import BatchCost, CallLimit, GeneratedAnswer, Generator, batch_cost
 from evenmesh_generator.ports import Cancellation
 from evenmesh_generator.prompts import TemplateLibrary
 
@@ -517,3 +517,61 @@ def test_models_of_one_name_are_refused(first: Scribe) -> None:
         Generator([first, Scribe("first")], TEMPLATES)
     with pytest.raises(ValueError, match="at least one model"):
         Generator([], TEMPLATES)
+
+
+async def test_judgements_that_cost_more_than_a_call_may_are_refused_before_any(first: Scribe) -> None:
+    generator = Generator([first], TEMPLATES, CallLimit(1000, "MOST"))
+    # 400 characters: 1 token, 200 that are read and 6 for the tokeniser.
+    passages = [Passage(f"p{at}", "", "x" * 399) for at in range(5)]
+    judged = await generator.relevance(RelevanceRequest("q", tuple(passages[:4])), "", Cancellation())
+    assert len(judged.probabilities) == first.judged == 4
+    with pytest.raises(MeshError) as refused:
+        await generator.relevance(
+            RelevanceRequest("q", tuple(passages)), "", Cancellation(), best=Best(1, tolerance=1.0)
+        )
+    assert (refused.value.reason, refused.value.field) == ("REQUEST_TOO_LARGE", "passages")
+    assert refused.value.retry_after_s is None
+    assert "cost 1035 tokens, and those of a call may cost 1000" in refused.value.message
+    assert "raise MOST" in refused.value.message
+    assert first.judged == 4
+    one = Passage("long", "", "x" * 60_000)
+    assert len((await generator.relevance(RelevanceRequest("q", (one,)), "", Cancellation())).probabilities)
+
+
+async def test_batches_that_cost_more_than_a_call_may_are_refused_before_any(first: Scribe) -> None:
+    generator = Generator([first], TEMPLATES, CallLimit(10_000, "MOST"))
+    decoding = Decoding(max_new_tokens=100)
+    requests = [GenerationRequest(f"q{at}", (A,), decoding=decoding) for at in range(30)]
+    # Steps of all together, 100 x 40, then 100 x 2 to write each, and less than 20 to read.
+    assert len(await generator.batch(requests[:27], Cancellation())) == 27
+    first.batches.clear()
+    with pytest.raises(MeshError) as refused:
+        await generator.batch(requests, Cancellation())
+    assert (refused.value.reason, refused.value.field) == ("REQUEST_TOO_LARGE", "requests")
+    assert not first.batches
+    same = [requests[0]] * 200  # one answer
+    assert len(await generator.batch(same, Cancellation())) == 200
+    # 2 x 16 rows, 100 x 2 each, and 100 x 40 for the steps.
+    long = GenerationRequest("q", (A,), decoding=Decoding(num_beams=16, max_new_tokens=100))
+    assert len(await generator.batch([long], Cancellation())) == 1
+    with pytest.raises(MeshError, match="cost 10416 tokens"):
+        await generator.batch([long, replace(long, question="p")], Cancellation())
+
+
+def test_a_passage_read_with_one_question_counts_once() -> None:
+    model = replace(Scribe("m").describe(), max_passage_tokens=50)
+    passages = tuple(Passage(str(at), "", f"{at}" * 200) for at in range(10))
+    alone = [
+        GenerationRequest("q", passages[at:] + passages[:at], augmentation=Augmentation.FUSION_IN_DECODER)
+        for at in range(10)
+    ]
+    together = [replace(one, augmentation=Augmentation.IN_PROMPT) for one in alone]
+    one = Decoding(max_new_tokens=1)
+
+    def cost(requests: list[GenerationRequest]) -> int:
+        return call_cost.of_answers([replace(request, decoding=one) for request in requests], model)
+
+    # A pair: 1 + 50 + 201 // 64. A row: 2 + 540 // 160. A step: 40.
+    assert cost(alone) == 10 * 54 + 10 * 5 + 40
+    # A prompt: 1 + 500 + 2001 // 64. A row: 2 + 532 // 160.
+    assert cost(together) == 10 * 532 + 10 * 5 + 40

@@ -17,6 +17,7 @@ from evenmesh.wire.errors import MeshError, Unavailable
 from evenmesh_kit.admission import metering
 from evenmesh_kit.admission.limits import TenantLimits
 from evenmesh_kit.admission.metering import Meter
+from evenmesh_kit.rpc import statuses
 from evenmesh_kit.rpc.breaker import Breaker, Circuit
 from evenmesh_kit.rpc.hedging import Hedging
 from evenmesh_kit.telemetry.setup import Telemetry
@@ -170,6 +171,68 @@ async def test_scores_that_are_none_are_an_error_and_no_order(scores: list[float
                 "q", [passage("a"), passage("b")], agent=Agent(), reranker="x", timeout_s=30
             )
     assert (caught.value.code, caught.value.reason) == (grpc.StatusCode.INTERNAL, "UPSTREAM_ERROR")
+    await server.stop(0)
+
+
+async def _refuse_many(context: Any, number: int) -> None:
+    if number > 2:
+        error = MeshError(grpc.StatusCode.RESOURCE_EXHAUSTED, "REQUEST_TOO_LARGE", "send fewer")
+        await statuses.abort(context, error)
+
+
+@pytest.mark.parametrize("promoted_after", [0, 1])
+async def test_passages_that_are_too_many_for_a_call_are_scored_by_one_version(promoted_after: int) -> None:
+    scored: list[list[str]] = []
+
+    async def scoring(request: Any, context: Any) -> reranker_pb.RerankResponse:
+        await _refuse_many(context, len(request.passages))
+        version = "new" if len(scored) >= promoted_after else "old"
+        scored.append([one.id for one in request.passages])
+        return reranker_pb.RerankResponse(
+            scores=[ord(one.id) + (version == "new") / 2 for one in request.passages], model_version=version
+        )
+
+    server, port = await _server(**_rerank(scoring))
+    channel = RerankerClient.channel_to(
+        f"127.0.0.1:{port}", max_message_bytes=2**20, telemetry=Telemetry.disabled()
+    )
+    async with channel:
+        relevance = await RerankerClient(channel).rerank(
+            "q", [passage(name) for name in "abcde"], agent=Agent(), reranker="x", timeout_s=30
+        )
+    assert scored == [["a", "b"], ["c", "d"], ["e"], *([["a", "b"]] if promoted_after else [])]
+    assert relevance.scores.tolist() == [ord(name) + 0.5 for name in "abcde"]
+    assert relevance.model_version == "new"
+    await server.stop(0)
+
+
+async def test_contexts_that_are_too_many_for_a_call_are_answered_in_order() -> None:
+    sizes = []
+
+    async def batch(request: Any, context: Any) -> generator_pb.GenerateBatchResponse:
+        sizes.append(len(request.requests))
+        await _refuse_many(context, len(request.requests))
+        return generator_pb.GenerateBatchResponse(
+            results=[
+                generator_pb.GenerateBatchResult(answer=generator_pb.Answer(text=one.question))
+                for one in request.requests
+            ]
+        )
+
+    handler = grpc.unary_unary_rpc_method_handler(
+        batch,
+        request_deserializer=generator_pb.GenerateBatchRequest.FromString,
+        response_serializer=generator_pb.GenerateBatchResponse.SerializeToString,
+    )
+    server, port = await _server(evenmesh_generator_v1_GeneratorService_GenerateBatch=handler)
+    channel = GeneratorClient.channel_to(
+        f"127.0.0.1:{port}", max_message_bytes=2**20, telemetry=Telemetry.disabled()
+    )
+    async with channel:
+        prompts = [generator_pb.GenerateRequest(question=f"q{at}") for at in range(5)]
+        answers = await GeneratorClient(channel).batch(prompts, timeout_s=30)
+    assert [getattr(one, "text", None) for one in answers] == [f"q{at}" for at in range(5)]
+    assert sizes == [5, 3, 2, 2, 1]
     await server.stop(0)
 
 

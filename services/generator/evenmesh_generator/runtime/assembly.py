@@ -141,6 +141,7 @@ def pointer_engine(
         dtype=placement.dtype_name,
         scores_relevance=True,
         max_input_tokens=config.max_position_embeddings,
+        max_passage_tokens=LONGEST_PAIR,
         max_new_tokens=config.max_position_embeddings - 1,
         augmentations=(
             Augmentation.FUSION_IN_DECODER,
