@@ -5,12 +5,13 @@ from __future__ import annotations
 import asyncio
 import errno
 import logging
-from collections.abc import Awaitable, Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Awaitable, Callable, Generator, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from threading import Event
+from types import MappingProxyType
 from typing import Any, Final, TypeVar
 from weakref import WeakValueDictionary
 
@@ -21,7 +22,7 @@ from evenmesh_kit.compute.executors import ComputePool
 from evenmesh_kit.compute.tenant_pool import TenantPool
 from evenmesh_kit.security.caller import DEFAULT_TENANT
 from evenmesh_kit.storage import durable_files
-from evenmesh_retriever.backends.segments.building import compaction
+from evenmesh_retriever.backends.segments.building import compaction, embedding
 from evenmesh_retriever.backends.segments.building.compaction import Candidate
 from evenmesh_retriever.backends.segments.building.writer import (
     CollectionWriter,
@@ -44,12 +45,13 @@ from evenmesh_retriever.domain import (
     IngestReport,
     Lexical,
     Passage,
+    VectorArray,
 )
 from evenmesh_retriever.ports import CannotStart, Encoder, Snapshot
 
 _FULL: Final = (errno.ENOSPC, errno.EDQUOT)
 # Passages of an ingest that are encoded at a time before its turn: others come in between.
-_AHEAD: Final = 256
+_AHEAD: Final = 64
 _log = logging.getLogger("evenmesh.retriever.store")
 T = TypeVar("T")
 Checkpoint = Callable[[], None]
@@ -232,7 +234,11 @@ class SegmentStore:
     @contextmanager
     def lease(self, key: Key) -> Iterator[Snapshot]:
         """Yield the version served now, kept for as long as the block runs."""
-        collection = self._find("collection", key)
+        with self._held(self._find("collection", key)) as snapshot:
+            yield snapshot
+
+    @contextmanager
+    def _held(self, collection: _Collection) -> Iterator[SegmentSnapshot]:
         version = collection.served
         version.readers += 1
         try:
@@ -269,27 +275,37 @@ class SegmentStore:
 
     async def ingest(self, key: Key, passages: Sequence[Passage], *, create: bool) -> IngestReport:
         """Add or replace passages; a passage that is there already, equal in every field, changes nothing."""
-        if self._recipe.ahead is None:
-            return await self._ingest(key, passages, create=create)
+        recipe = self._recipe
+        ready: dict[str, VectorArray] = {}
+        if recipe.ahead is None and recipe.encoder is None:
+            return await self._ingest(key, passages, ready, create=create)
         # What would be refused is refused before it is encoded, which is what an ingest costs.
         collection = None if create and not self._is_taken(key) else self._find("collection", key)
-        base = None if collection is None else collection.served.snapshot
-        passages_ahead, usage = await self._encoding.run(changed, base, passages)
-        if passages_ahead:
-            self._check(key, usage)
-        with self._recipe.ahead(key[0]) as make:
-            for begin in range(0, len(passages_ahead), _AHEAD):
-                if self._closing.is_set():
-                    raise _shutting_down()
-                contents = [passage.content for passage in passages_ahead[begin : begin + _AHEAD]]
-                await self._encoding.run(make, contents)
-            return await self._ingest(key, passages, create=create)
+        with ExitStack() as stack:
+            base = None if collection is None else stack.enter_context(self._held(collection))
+            new, usage = await self._encoding.run(changed, base, passages)
+            if new:
+                self._check(key, usage)
+                if collection is None:
+                    self._check_number(key)
+            encodings = [] if recipe.ahead is None else [stack.enter_context(recipe.ahead(key[0]))]
+            if recipe.encoder is not None and len(new) <= recipe.embed_at_once:
+                encodings.append(partial(_embed_ahead, ready, base, recipe.encoder))
+            for begin in range(0, len(new), _AHEAD):
+                contents = [passage.content for passage in new[begin : begin + _AHEAD]]
+                for encode in encodings:
+                    if self._closing.is_set():
+                        raise _shutting_down()
+                    await self._encoding.run(encode, contents)
+            return await self._ingest(key, passages, ready, create=create)
 
-    async def _ingest(self, key: Key, passages: Sequence[Passage], *, create: bool) -> IngestReport:
+    async def _ingest(
+        self, key: Key, passages: Sequence[Passage], ready: Mapping[str, VectorArray], *, create: bool
+    ) -> IngestReport:
         async def make(checkpoint: Checkpoint) -> Written | None:
             if self._is_taken(key):
                 return None
-            return await self._create(key, "", Lexical(), passages, checkpoint)
+            return await self._create(key, "", Lexical(), passages, checkpoint, ready)
 
         written = None
         if create and not self._is_taken(key):
@@ -297,7 +313,9 @@ class SegmentStore:
         if written is None:
             written = await self._written(
                 key,
-                lambda c, admit, checkpoint: c.writer.ingest(c.served.snapshot, passages, admit, checkpoint),
+                lambda c, admit, checkpoint: c.writer.ingest(
+                    c.served.snapshot, passages, admit, checkpoint, ready
+                ),
             )
         return IngestReport(written.snapshot.info, written.added, written.replaced, written.unchanged)
 
@@ -432,11 +450,12 @@ class SegmentStore:
         lexical: Lexical,
         passages: Sequence[Passage] | None,
         checkpoint: Checkpoint,
+        ready: Mapping[str, VectorArray] = MappingProxyType({}),
     ) -> Written:
         self._check_number(key)
         self._begun.add(key)
         try:
-            written = await self._pool.run(self._made, key, description, lexical, passages, checkpoint)
+            written = await self._pool.run(self._made, key, description, lexical, passages, checkpoint, ready)
         finally:
             self._begun.discard(key)
             self._promised.pop(key, None)
@@ -454,6 +473,7 @@ class SegmentStore:
         lexical: Lexical,
         passages: Sequence[Passage] | None,
         checkpoint: Checkpoint,
+        ready: Mapping[str, VectorArray],
     ) -> Written:
         tenant, name = key
         with segment_directory.unborn(self._root / tenant) as folder:
@@ -463,7 +483,7 @@ class SegmentStore:
             written = Written(writer.begun(tenant, name, description, lexical))
             if passages:
                 written = writer.ingest(
-                    written.snapshot, passages, lambda usage: self._admit(key, usage), checkpoint
+                    written.snapshot, passages, lambda usage: self._admit(key, usage), checkpoint, ready
                 )
             else:
                 written = Written(writer.publish(written.snapshot, checkpoint))
@@ -661,9 +681,11 @@ class SegmentStore:
         size = next(len(view.segment) for view in version.snapshot.views if view.segment.name == name)
         _log.info("collection %s: embedding %d passages", version.snapshot.info.name, size)
         try:
-            folder, vectors = await self._embedding.run(
-                writer.embed, version.snapshot, name, encoder, progress
-            )
+            chunks = writer.embed(version.snapshot, name, encoder, progress)
+            # Tenants take turns between chunks.
+            while (made := await self._embedding.run(_next_of, chunks)) is None:
+                pass
+            folder, vectors = made
             async with collection.turn:
                 progress(size)
                 snapshot = await self._pool.run(
@@ -723,6 +745,24 @@ class SegmentStore:
         if not isinstance(error, MeshError | _Abandoned):
             # Waiting callers get it, too; where nobody waits any more, only the log has it.
             _log.warning("work on a collection failed with %s", type(error).__name__, exc_info=error)
+
+
+def _embed_ahead(
+    ready: dict[str, VectorArray], base: SegmentSnapshot | None, encoder: Encoder, contents: Sequence[str]
+) -> None:
+    """Add vectors of passages to those that are ready."""
+    known = () if base is None else base.views
+    ready.update(zip(contents, embedding.vectors_of(contents, known, encoder), strict=True))
+
+
+def _next_of(steps: Generator[None, None, T]) -> T | None:
+    """Run one step; return the result after the last one."""
+    try:
+        next(steps)
+    except StopIteration as end:
+        result: T = end.value
+        return result
+    return None
 
 
 def _shutting_down() -> Unavailable:

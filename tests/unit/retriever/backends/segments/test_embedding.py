@@ -2,11 +2,13 @@
 
 import asyncio
 from collections.abc import Callable, Sequence
-from threading import Event
+from dataclasses import replace
+from threading import Event, Semaphore
 
 import numpy as np
 import pytest
 
+from evenmesh_kit.security import caller as callers
 from evenmesh_kit.security.caller import DEFAULT_TENANT
 from evenmesh_retriever.backends.segments.building import embedding
 from evenmesh_retriever.backends.segments.snapshot import SegmentSnapshot
@@ -128,3 +130,51 @@ async def test_an_index_that_cannot_be_read_is_named_and_the_version_before_serv
     assert described.version == first.collection.version
     assert "dense.json is not the manifest of a dense index" in described.warning
     assert "dense.json" in caplog.text
+
+
+class OneByOne(CountingEncoder):
+    """Encodes a step whenever it is told to; knows whose steps have ended, by the first word of their texts."""
+
+    def __init__(self) -> None:
+        self.told = Semaphore(0)
+        self.ended: list[str] = []
+
+    async def step(self) -> None:
+        before = len(self.ended)
+        self.told.release()
+        while len(self.ended) == before:
+            await asyncio.sleep(0.01)
+
+    def encode_passages(self, texts: Sequence[str], progress: Callable[[int], None]) -> VectorArray:
+        assert self.told.acquire(timeout=60)
+        vectors = super().encode_passages(list(texts), progress)
+        self.ended.append(texts[0].split()[0])
+        return vectors
+
+
+@pytest.mark.parametrize("embed_at_once", [5_000, 0], ids=["before the reply", "after the reply"])
+async def test_tenants_that_ingest_much_leave_others_their_turn(open_store, embed_at_once: int) -> None:
+    encoder = OneByOne()
+    store = await open_store(encoder=encoder, embed_at_once=embed_at_once, write_threads=1)
+
+    async def ingest(tenant: str, name: str, number: int) -> None:
+        callers.enter(replace(callers.ANYONE, tenant=tenant))
+        passages = [Passage(f"p{at}", "", f"{tenant} {name} {at}") for at in range(number)]
+        await store.of(tenant).ingest(name, passages, create=True)
+
+    # Two tenants hold all threads, each with two collections of more than ten steps.
+    loud = [asyncio.create_task(ingest(tenant, name, 1500)) for tenant in ("a", "b") for name in "cd"]
+    async with asyncio.timeout(60):
+        for _ in range(8):
+            await encoder.step()
+        quiet = asyncio.create_task(ingest("quiet", "c", 1))
+        if not embed_at_once:
+            await quiet
+        while "quiet" not in encoder.ended:
+            await encoder.step()
+    assert encoder.ended.index("quiet") < 30  # of about 50, or 100
+    for _ in range(200):
+        encoder.told.release()
+    await asyncio.gather(*loud, quiet)
+    await store.settled()
+    assert 6000 / 128 <= len(encoder.ended) - 1 <= 6000 / 64 + 4

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
@@ -20,7 +20,7 @@ from evenmesh_retriever.backends.segments.files.segment_directory import PARTIAL
 from evenmesh_retriever.domain import VectorArray
 from evenmesh_retriever.ports import Encoder
 
-_CHUNK: Final = 512
+_CHUNK: Final = 128
 _DONE: Final = "done.json"
 
 Progress = Callable[[int], None]
@@ -32,19 +32,30 @@ def entry_of(encoder: Encoder) -> EncoderEntry:
 
 
 def write(
-    folder: Path, contents: Sequence[str], known: Sequence[View], encoder: Encoder, progress: Progress
+    folder: Path,
+    contents: Sequence[str],
+    ready: Mapping[str, VectorArray],
+    known: Sequence[View],
+    encoder: Encoder,
+    progress: Progress,
 ) -> DenseManifest:
     """Write the vectors of texts into a folder of their own; on disk when it returns.
 
     Args:
         folder: made if it is not there.
         contents: 1 or more texts.
+        ready: vectors of some of them.
         known: segments whose vectors are taken over where a text is the same.
         encoder: makes the others.
         progress: called with the number of texts done; what it raises ends the work.
     """
     vectors = dense.new_vectors(folder, len(contents), encoder.dimension)
-    vectors[:] = _vectors(contents, known, encoder, progress)
+    missing = [place for place, content in enumerate(contents) if content not in ready]
+    if missing:
+        vectors[missing] = vectors_of([contents[place] for place in missing], known, encoder, progress)
+    for place, content in enumerate(contents):
+        if content in ready:
+            vectors[place] = ready[content]
     vectors.flush()
     del vectors
     return dense.finish(folder, entry_of(encoder), len(contents), progress)
@@ -52,10 +63,10 @@ def write(
 
 def write_on(
     segment: Path, view: View, known: Sequence[View], encoder: Encoder, progress: Progress
-) -> tuple[Path, DenseManifest]:
+) -> Generator[None, None, tuple[Path, DenseManifest]]:
     """Write the vectors of a segment in chunks, going on where an earlier process stopped.
 
-    Rows that are gone get none.
+    Each chunk is a step. Rows that are gone get none.
 
     Args:
         segment: the segment's folder.
@@ -80,11 +91,12 @@ def write_on(
             rows = rows[view.alive[rows]]
         contents = [view.segment.records.passage(row).content for row in rows.tolist()]
         if contents:
-            vectors[rows] = _vectors(contents, known, encoder, lambda _: progress(begin))  # noqa: B023
+            vectors[rows] = vectors_of(contents, known, encoder, lambda _: progress(begin))  # noqa: B023
         vectors.flush()
         durable_files.replace(folder / _DONE, json.dumps(min(begin + _CHUNK, size)).encode())
         progress(min(begin + _CHUNK, size))
         faults.point("embedding.half-written")
+        yield
     del vectors
     (folder / _DONE).unlink(missing_ok=True)
     return folder, dense.finish(folder, entry_of(encoder), size, lambda _: progress(size))
@@ -99,9 +111,10 @@ def _done(folder: Path, size: int, dimension: int) -> int:
     return done if vectors.shape == (size, dimension) and 0 <= done <= size else 0
 
 
-def _vectors(
-    contents: Sequence[str], known: Sequence[View], encoder: Encoder, progress: Progress
+def vectors_of(
+    contents: Sequence[str], known: Sequence[View], encoder: Encoder, progress: Progress = lambda _: None
 ) -> VectorArray:
+    """Return the vectors of texts, of ``known`` segments where a text is the same; see :func:`write`."""
     vectors = np.empty((len(contents), encoder.dimension), dtype=np.float32)
     missing = np.ones(len(contents), dtype=np.bool_)
     hashes = hashes_of(content.encode() for content in contents)

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
+from types import MappingProxyType
 from typing import Final
 
 import numpy as np
@@ -30,7 +31,7 @@ from evenmesh_retriever.backends.segments.files.segment import View
 from evenmesh_retriever.backends.segments.files.segment_directory import SegmentDirectory
 from evenmesh_retriever.backends.segments.quotas import Usage
 from evenmesh_retriever.backends.segments.snapshot import SegmentSnapshot
-from evenmesh_retriever.domain import CollectionInfo, Lexical, Passage
+from evenmesh_retriever.domain import CollectionInfo, Lexical, Passage, VectorArray
 from evenmesh_retriever.ports import Analyzer, Encoder
 
 _VECTORS: Final = "vectors"
@@ -165,6 +166,7 @@ class CollectionWriter:
         passages: Sequence[Passage],
         admit: Callable[[Usage], None],
         checkpoint: Checkpoint,
+        ready: Mapping[str, VectorArray] = MappingProxyType({}),
     ) -> Written:
         """Add or replaces passages by id; their ids are unique. Costs what the passages hold.
 
@@ -173,6 +175,7 @@ class CollectionWriter:
             passages: the passages.
             admit: called with what the collection would hold; what it raises ends the write.
             checkpoint: called now and then; what it raises ends the write.
+            ready: vectors of passages, by content; others are made.
         """
         change = _change(base.views, passages)
         order, replaced = change.order, change.replaced
@@ -181,7 +184,8 @@ class CollectionWriter:
             return Written(base, unchanged=unchanged)
         admit(change.usage)
         generation = self.directory.generation() + 1
-        built = self._built(base, generation, [passages[place] for place in order], change.new, checkpoint)
+        passages = [passages[place] for place in order]
+        built = self._built(base, generation, passages, change.new, checkpoint, ready)
         snapshot = self._published(base, generation, [*change.views, built], checkpoint)
         return Written(snapshot, len(order) - replaced, replaced, unchanged)
 
@@ -238,8 +242,8 @@ class CollectionWriter:
 
     def embed(
         self, base: SegmentSnapshot, name: str, encoder: Encoder, progress: Callable[[int], None]
-    ) -> tuple[Path, DenseManifest]:
-        """Make the vectors of a segment of a version; others may write meanwhile."""
+    ) -> Generator[None, None, tuple[Path, DenseManifest]]:
+        """Make the vectors of a segment of a version, step by step; others may write meanwhile."""
         view = next(view for view in base.views if view.segment.name == name)
         return embedding.write_on(self.directory.segment_folder(name), view, base.views, encoder, progress)
 
@@ -264,6 +268,7 @@ class CollectionWriter:
         passages: Sequence[Passage],
         stored: Sequence[Record],
         checkpoint: Checkpoint,
+        ready: Mapping[str, VectorArray],
     ) -> View:
         """Return a segment of new passages, with vectors if they are few."""
         analyzer = self._recipe.analyzer(base.manifest.lexical.analyzer)
@@ -274,7 +279,7 @@ class CollectionWriter:
             if encoder is not None and len(passages) <= self._recipe.embed_at_once:
                 contents = [passage.content for passage in passages]
                 vectors = embedding.write(
-                    folder / _VECTORS, contents, base.views, encoder, lambda _: checkpoint()
+                    folder / _VECTORS, contents, ready, base.views, encoder, lambda _: checkpoint()
                 )
                 dense.publish(folder, folder / _VECTORS, vectors)
             checkpoint()
