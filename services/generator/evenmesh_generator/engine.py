@@ -39,6 +39,9 @@ BACKGROUND_TEMPLATE = "eor-parametric-knowledge"
 COMPRESSION_TEMPLATE = "eor-compression"
 """The prompt by which a model summarises the passages (the same, ``@CP``)."""
 
+_ALONE: Final = 8
+"""How many times what a call may cost one answer or passage alone may cost: it cannot be split."""
+
 _AT_ONCE: Final = 64
 """Answers of one batch that wait or run at a time: as many as the rows of a running batch."""
 
@@ -109,7 +112,8 @@ class RelevanceScores:
 class CallLimit:
     """Most tokens that one call may cost, see :mod:`evenmesh_generator.call_cost`.
 
-    One passage or one answer alone may cost more, so that every call can be split into some that fit.
+    One passage or one answer alone may cost eight times as much, so that calls can be split into some that
+    fit.
 
     Attributes:
         tokens: [1, inf).
@@ -125,12 +129,17 @@ class CallLimit:
         Raises:
             MeshError: RESOURCE_EXHAUSTED, ``REQUEST_TOO_LARGE``; trying again does not help.
         """
-        if number > 1 and cost > self.tokens:
+        most = self.tokens if number > 1 else _ALONE * self.tokens
+        if cost > most:
+            what, instead = (
+                (f"{number} {field} together", "send fewer at once")
+                if number > 1
+                else ("the request alone", "ask for fewer passages, beams or tokens")
+            )
             raise MeshError(
                 grpc.StatusCode.RESOURCE_EXHAUSTED,
                 "REQUEST_TOO_LARGE",
-                f"the {number} {field} cost {cost} tokens, and those of a call may cost {self.tokens}: send "
-                f"fewer at once, or raise {self.setting}",
+                f"{what} cost about {cost} tokens, and may cost {most}: {instead}, or raise {self.setting}",
                 field=field,
             )
 
@@ -174,9 +183,11 @@ class Generator:
         Raises:
             NotFound: no model or no template of that name.
             InvalidField: the model cannot do what is asked.
-            MeshError: the model's own errors.
+            MeshError: RESOURCE_EXHAUSTED, the answer costs more than one alone may; the model's own errors.
         """
         model, request = self._resolve(request)
+        if self._limit is not None:
+            self._limit.check(call_cost.of_answers([request], model.describe()), 1, "passages")
         draft: _Output | None = None
         if request.augmentation in _IN_TWO_STEPS:
             written = await _answered(model, _draft_request(request, model), cancel)

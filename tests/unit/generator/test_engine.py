@@ -531,11 +531,24 @@ async def test_judgements_that_cost_more_than_a_call_may_are_refused_before_any(
         )
     assert (refused.value.reason, refused.value.field) == ("REQUEST_TOO_LARGE", "passages")
     assert refused.value.retry_after_s is None
-    assert "cost 1035 tokens, and those of a call may cost 1000" in refused.value.message
+    assert "5 passages together cost about 1035 tokens, and may cost 1000" in refused.value.message
     assert "raise MOST" in refused.value.message
     assert first.judged == 4
     one = Passage("long", "", "x" * 60_000)
     assert len((await generator.relevance(RelevanceRequest("q", (one,)), "", Cancellation())).probabilities)
+
+
+async def test_one_answer_may_cost_eight_times_as_much_as_a_call(first: Scribe) -> None:
+    generator = Generator([first], TEMPLATES, CallLimit(100, "MOST"))
+    # 10 steps of 40, each of 16 rows of 2, and 8 to read.
+    fits = GenerationRequest("q", (A,), decoding=Decoding(num_beams=16, max_new_tokens=10))
+    over = replace(fits, decoding=Decoding(num_beams=16, max_new_tokens=12))
+    assert (await _stream(generator, fits)).answer.text
+    assert len(await generator.batch([fits], Cancellation())) == 1
+    with pytest.raises(MeshError, match="the request alone cost about 872 tokens, and may cost 800"):
+        await _stream(generator, over)
+    with pytest.raises(MeshError, match="the request alone"):
+        await generator.batch([over], Cancellation())
 
 
 async def test_batches_that_cost_more_than_a_call_may_are_refused_before_any(first: Scribe) -> None:
@@ -554,7 +567,7 @@ async def test_batches_that_cost_more_than_a_call_may_are_refused_before_any(fir
     # 2 x 16 rows, 100 x 2 each, and 100 x 40 for the steps.
     long = GenerationRequest("q", (A,), decoding=Decoding(num_beams=16, max_new_tokens=100))
     assert len(await generator.batch([long], Cancellation())) == 1
-    with pytest.raises(MeshError, match="cost 10416 tokens"):
+    with pytest.raises(MeshError, match="cost about 10416 tokens"):
         await generator.batch([long, replace(long, question="p")], Cancellation())
 
 

@@ -133,20 +133,20 @@ async def test_an_index_that_cannot_be_read_is_named_and_the_version_before_serv
 
 
 class OneByOne(CountingEncoder):
-    """Encodes a step whenever it is told to; knows whose steps have ended, by the first word of their texts."""
+    """Encodes a step for each permit; knows whose steps have ended, by the first word of their texts."""
 
     def __init__(self) -> None:
-        self.told = Semaphore(0)
+        self.permits = Semaphore(0)
         self.ended: list[str] = []
 
     async def step(self) -> None:
         before = len(self.ended)
-        self.told.release()
+        self.permits.release()
         while len(self.ended) == before:
             await asyncio.sleep(0.01)
 
     def encode_passages(self, texts: Sequence[str], progress: Callable[[int], None]) -> VectorArray:
-        assert self.told.acquire(timeout=60)
+        assert self.permits.acquire(timeout=60)
         vectors = super().encode_passages(list(texts), progress)
         self.ended.append(texts[0].split()[0])
         return vectors
@@ -174,7 +174,7 @@ async def test_tenants_that_ingest_much_leave_others_their_turn(open_store, embe
             await encoder.step()
     assert encoder.ended.index("quiet") < 30  # of about 50, or 100
     for _ in range(200):
-        encoder.told.release()
+        encoder.permits.release()
     await asyncio.gather(*loud, quiet)
     await store.settled()
     assert 6000 / 128 <= len(encoder.ended) - 1 <= 6000 / 64 + 4
