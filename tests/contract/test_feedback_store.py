@@ -347,12 +347,62 @@ async def test_what_was_served_is_recalled_newest_first(database: Database) -> N
     store = SqlServedStore(database)
     key = served_key("q", ANN, "v")
     await store.remember(
-        [ServedRanking(key, b"".join(passage_keys(["a"])), 1), ServedRanking(b"x" * 16, b"", 2)]
+        [
+            ServedRanking(key, b"".join(passage_keys(["a"])), 1, "ann's"),
+            ServedRanking(b"x" * 16, b"", 2, "bob's"),
+        ]
     )
-    await store.remember([ServedRanking(key, b"".join(passage_keys(["b", "a"])), 3)])
+    await store.remember([ServedRanking(key, b"".join(passage_keys(["b", "a"])), 3, "ann's")])
     assert [len(one) for one in await store.recall(key)] == [16, 8]
     assert await store.forget_before(3, limit=10) == 2
     assert [len(one) for one in await store.recall(key)] == [16]
+
+
+async def test_a_tenant_that_is_served_much_loses_its_own_oldest_alone(database: Database) -> None:
+    # A ranking of one passage is counted with 128 bytes and 8.
+    store = SqlServedStore(database, tenant_bytes=10 * 136)
+
+    def served(tenant: str, at: int) -> ServedRanking:
+        return ServedRanking(f"{tenant} {at:>8}".encode(), b"passages", at, tenant)
+
+    await store.remember([served("quiet", 0)])
+    for begin in range(0, 40, 4):
+        await store.remember([served("loud", at) for at in range(begin, begin + 4)])
+    left = [at for at in range(40) if await store.recall(served("loud", at).key)]
+    assert left == list(range(30, 40))
+    assert await store.recall(served("quiet", 0).key)
+
+
+async def test_passages_that_were_ranked_in_several_calls_were_served(
+    database: Database, clock: Clock
+) -> None:
+    before = ServedRankings(SqlServedStore(database), capacity=2, clock=clock)
+    before.remember("q", ANN, "v", ["a", "b"])
+    before.remember("q", ANN, "v", ["c"])
+    await before.close()
+    for knows in (before, ServedRankings(SqlServedStore(database), capacity=2, clock=clock)):
+        assert await knows.was_served("q", ANN, "v", ["c", "a"])
+        assert not await knows.was_served("q", ANN, "v", ["c", "d"])
+
+
+async def test_what_is_kept_of_a_tenant_is_not_pushed_out_by_another(
+    database: Database, clock: Clock
+) -> None:
+    class Away(SqlServedStore):
+        async def remember(self, served: Sequence[ServedRanking]) -> None:
+            raise Unavailable("AWAY", "away")
+
+        async def recall(self, key: bytes) -> Sequence[bytes]:
+            return ()
+
+    served = ServedRankings(Away(database), capacity=5, clock=clock)
+    quiet, loud = replace(ANN, tenant="quiet"), replace(ANN, tenant="loud")
+    served.remember("q", quiet, "v", ["a"])
+    for at in range(20):
+        served.remember(f"q{at}", loud, "v", ["a"])
+        await served.close()  # what could not be written waits
+    assert await served.was_served("q", quiet, "v", ["a"])
+    assert [at for at in range(20) if await served.was_served(f"q{at}", loud, "v", ["a"])] == [16, 17, 18, 19]
 
 
 async def test_what_was_served_survives_a_restart(database: Database, clock: Clock) -> None:

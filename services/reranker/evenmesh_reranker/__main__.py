@@ -65,7 +65,7 @@ class RerankerService(Service):
         self._closing: list[Callable[[], Awaitable[None]]] = []
         self._database = Database(settings.database(), lock_timeout_s=settings.lock_timeout_s)
         self._agents = SqlAgentRegistry(self._database)
-        served_store = SqlServedStore(self._database)
+        served_store = SqlServedStore(self._database, tenant_bytes=settings.served_tenant_mb * _MB)
         limits = Limits(
             settings.feedback_per_day,
             settings.feedback_total,

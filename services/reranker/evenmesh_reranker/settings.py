@@ -86,6 +86,9 @@ class RerankerSettings(DatabaseSettings):
     feedback_retention_days: int = Field(default=365, ge=1)
     """Age at which feedback is deleted. Days, [1, inf)."""
     served_memory: int = Field(default=100_000, ge=1)
-    """Served rankings kept in memory, if feedback is checked against them. [1, inf)."""
+    """Served rankings kept in memory, if feedback is checked against them; the tenant with most loses its
+    oldest. [1, inf)."""
+    served_tenant_mb: int = Field(default=1024, ge=1)
+    """Most disk that the served rankings of one tenant take; its oldest are deleted. MB, [1, inf)."""
     served_retention_days: int = Field(default=7, ge=1)
     """Age at which served rankings are deleted from disk. Days, [1, inf)."""

@@ -168,11 +168,13 @@ class ServedRanking:
         key: digest of query, agent and version, 16 bytes, see :func:`served_key`.
         passages: 8 bytes for each passage, ascending, see :func:`passage_keys`.
         served_at_us: when. Microseconds since 1970.
+        tenant: whose agent it was.
     """
 
     key: bytes
     passages: bytes
     served_at_us: int
+    tenant: str
 
 
 def served_key(query: str, agent: Agent, model_version: str) -> bytes:

@@ -57,7 +57,7 @@ class ServedStore(Protocol):
     """Keeps served rankings. Every method may raise Unavailable."""
 
     async def remember(self, served: Sequence[ServedRanking]) -> None:
-        """Keep rankings; durable on return."""
+        """Keep rankings; durable on return. A tenant's oldest go where it has more than its share."""
 
     async def recall(self, key: bytes) -> Sequence[bytes]:
         """Return the passages of the newest few rankings of a key, newest first."""

@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import OrderedDict, deque
-from collections.abc import Callable, Sequence
-from typing import Final
+from collections.abc import Callable, Iterable, Sequence, Sized
+from typing import Final, TypeVar
 
 from evenmesh.wire.errors import Unavailable
 from evenmesh_kit.compute.tasks import cancel
@@ -14,10 +14,11 @@ from evenmesh_reranker.domain import Agent
 from evenmesh_reranker.feedback.domain import ServedRanking, passage_keys, served_key
 from evenmesh_reranker.feedback.ports import ServedStore
 
-_KEPT: Final = 8
+_KEPT: Final = 16
 """Rankings kept for one query, agent and version, the newest."""
 
 _WIDTH: Final = 8
+H = TypeVar("H", bound=Sized)
 _log = logging.getLogger("evenmesh.reranker.served")
 
 
@@ -25,14 +26,16 @@ class ServedRankings:
     """Knows which passages were ranked for which query, agent and model version.
 
     The orchestrator may sample a ranking from the scores, so the reranker does not know which passages an
-    agent was given. Feedback counts as given on a served ranking if all its passages were ranked together.
+    agent was given. Feedback counts as given on a served ranking if each of its passages was ranked for the
+    query, agent and version, in one call or in several: long lists are ranked in several.
 
     A ranking is kept in memory at once and in the store within ``flush_s``: serving waits for no disk. It
     survives a restart; a crash loses the last moment. Other processes with the same store then know it too.
 
     Args:
         store: keeps the rankings.
-        capacity: queries, agents and versions in memory, the newest, [1, inf).
+        capacity: queries, agents and versions in memory, the newest; the tenant with most loses its oldest.
+            [1, inf).
         flush_s: time between two writes. Seconds, (0, inf).
         clock: returns the time now. Microseconds since 1970.
     """
@@ -44,8 +47,8 @@ class ServedRankings:
         self._capacity = capacity
         self._flush_s = flush_s
         self._clock = clock
-        self._known: OrderedDict[bytes, list[bytes]] = OrderedDict()
-        self._waiting: deque[ServedRanking] = deque(maxlen=capacity)
+        self._known: dict[str, OrderedDict[bytes, list[bytes]]] = {}
+        self._waiting: dict[str, deque[ServedRanking]] = {}
         self._task: asyncio.Task[None] | None = None
 
     def start(self) -> None:
@@ -58,50 +61,63 @@ class ServedRankings:
         await self._flush()
 
     def remember(self, query: str, agent: Agent, model_version: str, ids: Sequence[str]) -> None:
-        """Record that passages were ranked together."""
+        """Record that passages were ranked."""
         key = served_key(query, agent, model_version)
         passages = b"".join(passage_keys(ids))
-        known = self._known.setdefault(key, [])
-        self._known.move_to_end(key)
+        mine = self._known.setdefault(agent.tenant, OrderedDict())
+        known = mine.setdefault(key, [])
+        mine.move_to_end(key)
         if passages in known:
             return
         known.insert(0, passages)
         del known[_KEPT:]
-        while len(self._known) > self._capacity:
-            self._known.popitem(last=False)
-        self._waiting.append(ServedRanking(key, passages, self._clock()))
+        if sum(map(len, self._known.values())) > self._capacity:
+            _fullest(self._known).popitem(last=False)
+        self._wait(ServedRanking(key, passages, self._clock(), agent.tenant))
 
     async def was_served(self, query: str, agent: Agent, model_version: str, ids: Sequence[str]) -> bool:
-        """Return whether the passages were ranked together.
+        """Return whether each of the passages was ranked.
 
         Raises:
-            Unavailable: the ranking is not in memory and the store cannot be read.
+            Unavailable: they are not in memory and the store cannot be read.
         """
         key = served_key(query, agent, model_version)
         wanted = passage_keys(ids)
-        if any(_covers(passages, wanted) for passages in self._known.get(key, ())):
-            return True
-        return any(_covers(passages, wanted) for passages in await self._store.recall(key))
+        known = self._known.get(agent.tenant, OrderedDict()).get(key, [])
+        return _covers(known, wanted) or _covers([*known, *await self._store.recall(key)], wanted)
 
     async def _run(self) -> None:
         while True:
             await asyncio.sleep(self._flush_s)
             await self._flush()
 
+    def _wait(self, one: ServedRanking) -> None:
+        self._waiting.setdefault(one.tenant, deque()).append(one)
+        if sum(map(len, self._waiting.values())) > self._capacity:
+            _fullest(self._waiting).popleft()
+
     async def _flush(self) -> None:
-        batch, self._waiting = self._waiting, deque(maxlen=self._capacity)
+        batch = [one for waiting in self._waiting.values() for one in waiting]
+        self._waiting = {}
         if not batch:
             return
         try:
             await self._store.remember(batch)
         except BaseException as error:
-            # The next flush tries again; the oldest rankings are dropped if they are too many.
-            self._waiting = deque([*batch, *self._waiting], maxlen=self._capacity)
+            # The next flush tries again; the fullest tenant's oldest are dropped if they are too many.
+            newer, self._waiting = self._waiting, {}
+            for one in (*batch, *(one for waiting in newer.values() for one in waiting)):
+                self._wait(one)
             if not isinstance(error, Unavailable):
                 raise
             _log.warning("served rankings cannot be written yet: %s", error.message)
 
 
-def _covers(passages: bytes, wanted: Sequence[bytes]) -> bool:
-    there = {passages[at : at + _WIDTH] for at in range(0, len(passages), _WIDTH)}
+def _fullest(held: dict[str, H]) -> H:
+    """Return what the tenant that has most has."""
+    return held[max(held, key=lambda tenant: len(held[tenant]))]
+
+
+def _covers(rankings: Iterable[bytes], wanted: Sequence[bytes]) -> bool:
+    there = {passages[at : at + _WIDTH] for passages in rankings for at in range(0, len(passages), _WIDTH)}
     return there.issuperset(wanted)

@@ -5,28 +5,53 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
-from sqlalchemy import delete, select
+from sqlalchemy import delete, func, select
 
 from evenmesh_reranker.backends.sql.database import Database
 from evenmesh_reranker.backends.sql.tables import SERVED
 from evenmesh_reranker.feedback.domain import ServedRanking
 
-_NEWEST: Final = 8  # rankings of a key to recall
+_NEWEST: Final = 16  # rankings of a key to recall
+_ROW_BYTES: Final = 128
+"""What a ranking takes beside its passages, indexes included, about. Bytes."""
 
 
 class SqlServedStore:
-    """A :class:`evenmesh_reranker.feedback.ports.ServedStore`."""
+    """A :class:`evenmesh_reranker.feedback.ports.ServedStore`.
 
-    def __init__(self, database: Database) -> None:
+    Args:
+        database: the database of feedback.
+        tenant_bytes: most bytes of one tenant's rankings; its oldest are deleted, [1, inf).
+    """
+
+    def __init__(self, database: Database, *, tenant_bytes: int = 2**30) -> None:
         self._database = database
+        self._tenant_bytes = tenant_bytes
 
     async def remember(self, served: Sequence[ServedRanking]) -> None:
         """See the port."""
-        rows = [
-            {"key": one.key, "passages": one.passages, "served_at_us": one.served_at_us} for one in served
-        ]
+        columns = SERVED.c
         async with self._database.write() as connection:
+            newest = select(columns.tenant, func.max(columns.upto)).group_by(columns.tenant)
+            tenants = {one.tenant for one in served}
+            found = await connection.execute(newest.where(columns.tenant.in_(tenants)))
+            upto = dict.fromkeys(tenants, 0) | dict(found.tuples().all())
+            rows = []
+            for one in served:
+                upto[one.tenant] += _ROW_BYTES + len(one.passages)
+                rows.append(
+                    {
+                        "key": one.key,
+                        "passages": one.passages,
+                        "served_at_us": one.served_at_us,
+                        "tenant": one.tenant,
+                        "upto": upto[one.tenant],
+                    }
+                )
             await connection.execute(SERVED.insert(), rows)
+            for tenant, most in upto.items():
+                old = (columns.tenant == tenant) & (columns.upto <= most - self._tenant_bytes)
+                await connection.execute(delete(SERVED).where(old))
 
     async def recall(self, key: bytes) -> Sequence[bytes]:
         """See the port."""

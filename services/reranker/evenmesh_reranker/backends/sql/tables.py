@@ -91,9 +91,12 @@ SERVED: Final = Table(
     Column("key", LargeBinary, nullable=False),
     Column("passages", LargeBinary, nullable=False),
     Column("served_at_us", BigInteger, nullable=False),
+    Column("tenant", text_type(), nullable=False, server_default=""),
+    Column("upto", BigInteger, nullable=False, server_default="0"),
     Index("served_by_key", "key", "sequence"),
+    Index("served_of_tenant", "tenant", "upto"),
 )
-"""Served rankings, as digests."""
+"""Served rankings, as digests; ``upto`` counts the bytes that the tenant has stored up to each, ever."""
 
 TRAININGS: Final = Table(
     "trainings",
