@@ -260,39 +260,40 @@ def _observation(share: float) -> Message:
     )
 
 
-def _generation(share: float) -> generator.GenerateRequest:
-    return generator.GenerateRequest(
+def _generation(beams: int) -> Shape:
+    """One answer that no end token ends early: a high temperature, or beams that go on."""
+    return lambda share: generator.GenerateRequest(
         question=question(),
-        passages=passages(part(100, share), part(8 * _MIB - 20_000, share)),
-        decoding=generator.Decoding(num_beams=1, max_new_tokens=part(512, share)),
+        passages=passages(part(100, share), part(120_000, share)),
+        decoding=generator.Decoding(
+            num_beams=beams, max_new_tokens=part(511, share), temperature=10 if beams == 1 else 0
+        ),
     )
 
 
-def _generations(share: float) -> Message:
-    number = part(256, share)
-    one = (16 * _MIB - 100_000) // 256
-    return generator.GenerateBatchRequest(
+def _generations(number: int, depth: int, temperature: float) -> Shape:
+    return lambda share: generator.GenerateBatchRequest(
         requests=[
             generator.GenerateRequest(
                 question=question(),
-                passages=passages(10, part(one, share)),
-                decoding=generator.Decoding(max_new_tokens=part(128, share)),
+                passages=passages(depth, 600 * depth),
+                decoding=generator.Decoding(num_beams=1, max_new_tokens=64, temperature=temperature),
             )
-            for _ in range(number)
+            for _ in range(part(number, share))
         ]
     )
 
 
-def _relevance(share: float) -> Message:
-    return generator.ScoreRelevanceRequest(
-        question=question(), passages=passages(part(1000, share), part(8 * _MIB - 80_000, share))
+def _relevance(size: int) -> Shape:
+    return lambda share: generator.ScoreRelevanceRequest(
+        question=question(), passages=passages(part(1000, share), part(1000, share) * size)
     )
 
 
-def _rerank(name: str) -> Shape:
+def _rerank(name: str, size: int) -> Shape:
     return lambda share: reranker.RerankRequest(
         query=question(),
-        passages=passages(part(1000, share), part(8 * _MIB - 80_000, share)),
+        passages=passages(part(1000, share), part(1000, share) * size),
         reranker=name,
     )
 
@@ -418,11 +419,16 @@ SHAPES: Final[dict[str, dict[str, Shape]]] = {
     },
     f"{_EVALUATOR}CompareRetrievers": {"full": _retrievers},
     f"{_EVALUATOR}Observe": {"full": _observation},
-    f"{_GENERATOR}Generate": {"full": _generation},
-    f"{_GENERATOR}GenerateBatch": {"full": _generations},
-    f"{_GENERATOR}ScoreRelevance": {"full": _relevance},
+    f"{_GENERATOR}Generate": {"sampled": _generation(1), "16 beams": _generation(16)},
+    f"{_GENERATOR}GenerateBatch": {
+        "5 passages each": _generations(256, 5, 10),
+        "20 passages each": _generations(256, 20, 10),
+    },
+    f"{_GENERATOR}ScoreRelevance": {"short passages": _relevance(500), "long passages": _relevance(8000)},
     "/evenmesh.reranker.v1.RerankerService/Rerank": {
-        name: _rerank(name) for name in ("rankrag", "cross-encoder")
+        f"{name}, {kind} passages": _rerank(name, size)
+        for name in ("rankrag", "cross-encoder")
+        for kind, size in (("short", 500), ("long", 8000))
     },
     "/evenmesh.reranker.v1.FeedbackService/RecordFeedback": {"full": _feedback},
     f"{_RETRIEVER}Retrieve": {
