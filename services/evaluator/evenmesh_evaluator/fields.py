@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
-from typing import Final, Generic, TypeVar
+from collections.abc import Sequence
+from typing import Final
 
 import numpy as np
-from google.protobuf.descriptor import EnumDescriptor
 from google.protobuf.message import Message
 
 from evenmesh.common.v1 import common_pb2
 from evenmesh.evaluator.v1 import evaluator_service_pb2 as pb
 from evenmesh.wire import checks
+from evenmesh.wire.choices import Choices
 from evenmesh.wire.errors import InvalidField
 from evenmesh_core.arrays import FloatArray, IntArray
 from evenmesh_evaluator.domain import UtilityMetric
@@ -26,37 +26,6 @@ MAX_QUESTION_BYTES: Final = 8192
 LARGEST_SEED: Final = 2**63 - 1
 """Largest seed of a random generator."""
 CONTROL: Final = re.compile(r"[\x00-\x1f\x7f-\x9f]")
-
-T = TypeVar("T", bound=str)
-
-
-class Choices(Generic[T]):
-    """Pairs the numbers of a protobuf enum with Python's values by name: ``METRIC_ROUGE_L`` with ``rougeL``.
-
-    Args:
-        enum: the enum, whose value 0 is ``PREFIX_UNSPECIFIED``.
-        values: a Python value for each other name; case and underscores do not matter.
-        default: value of an unspecified field; None rejects an unspecified field.
-    """
-
-    def __init__(self, enum: EnumDescriptor, values: Iterable[T], default: T | None = None) -> None:
-        prefix = enum.values_by_number[0].name.removesuffix("UNSPECIFIED")
-        numbers = {one.name.removeprefix(prefix).replace("_", ""): one.number for one in enum.values}
-        self._values = {numbers[value.upper().replace("_", "")]: value for value in values}
-        if default is not None:
-            self._values[0] = default
-        self._names = ", ".join(one.name for one in enum.values if one.number in self._values)
-
-    def read(self, field: str, number: int) -> T:
-        """Return the value of a number.
-
-        Raises:
-            InvalidField: the enum has no such number.
-        """
-        if number not in self._values:
-            raise InvalidField(field, f"must be one of {self._names}, got {number}")
-        return self._values[number]
-
 
 METRICS: Final = Choices(pb.UtilityMetric.DESCRIPTOR, UtilityMetric, UtilityMetric.TOKEN_F1)
 """Metrics of answers; unspecified is token F1."""

@@ -9,6 +9,7 @@ from typing import Final
 from evenmesh.common.v1 import common_pb2
 from evenmesh.generator.v1 import generator_service_pb2 as pb
 from evenmesh.wire import checks
+from evenmesh.wire.choices import Choices
 from evenmesh.wire.errors import InvalidField, MeshError
 from evenmesh_generator import relevance
 from evenmesh_generator.domain import (
@@ -40,24 +41,11 @@ MAX_TURNS: Final = 100
 MAX_REPLY_BYTES: Final = 65_536
 """Longest answer of an earlier turn. Bytes."""
 
-_AUGMENTATIONS: Final = {
-    pb.AUGMENTATION_UNSPECIFIED: None,
-    pb.AUGMENTATION_IN_PROMPT: Augmentation.IN_PROMPT,
-    pb.AUGMENTATION_FUSION_IN_DECODER: Augmentation.FUSION_IN_DECODER,
-    pb.AUGMENTATION_RETRIEVAL_FREE: Augmentation.RETRIEVAL_FREE,
-    pb.AUGMENTATION_PARAMETRIC_KNOWLEDGE: Augmentation.PARAMETRIC_KNOWLEDGE,
-    pb.AUGMENTATION_COMPRESSION: Augmentation.COMPRESSION,
-}
-_AUGMENTATION_CODES: Final = {value: code for code, value in _AUGMENTATIONS.items() if value is not None}
-_NORMALIZATIONS: Final = {
-    pb.ScoreRelevanceRequest.NORMALIZATION_UNSPECIFIED: Normalization.TRUE_FALSE,
-    pb.ScoreRelevanceRequest.NORMALIZATION_TRUE_FALSE: Normalization.TRUE_FALSE,
-    pb.ScoreRelevanceRequest.NORMALIZATION_VOCABULARY: Normalization.VOCABULARY,
-}
-_FINISH_CODES: Final = {
-    FinishReason.STOP: pb.Answer.FINISH_REASON_STOP,
-    FinishReason.LENGTH: pb.Answer.FINISH_REASON_LENGTH,
-}
+_AUGMENTATIONS: Final = Choices(pb.Augmentation.DESCRIPTOR, Augmentation)
+_NORMALIZATIONS: Final = Choices(
+    pb.ScoreRelevanceRequest.Normalization.DESCRIPTOR, Normalization, Normalization.TRUE_FALSE
+)
+_FINISH_REASONS: Final = Choices(pb.Answer.FinishReason.DESCRIPTOR, FinishReason)
 
 
 def decode_request(message: pb.GenerateRequest, *, default_beams: int, tenant: str = "") -> GenerationRequest:
@@ -68,10 +56,9 @@ def decode_request(message: pb.GenerateRequest, *, default_beams: int, tenant: s
     """
     question = checks.text("question", message.question)
     checks.passages("passages", message.passages, min=0, max=MAX_PASSAGES)
-    try:
-        augmentation = _AUGMENTATIONS[message.augmentation]
-    except KeyError:
-        raise InvalidField("augmentation", f"no value {message.augmentation}") from None
+    augmentation = None
+    if message.augmentation != pb.AUGMENTATION_UNSPECIFIED:
+        augmentation = _AUGMENTATIONS.read("augmentation", message.augmentation)
     return GenerationRequest(
         question=question,
         passages=decode_passages(message.passages),
@@ -111,14 +98,10 @@ def decode_judgement(
     """
     question = checks.text("question", message.question)
     checks.passages("passages", message.passages, min=1, max=MAX_JUDGED)
-    try:
-        normalization = _NORMALIZATIONS[message.normalization]
-    except KeyError:
-        raise InvalidField("normalization", f"no value {message.normalization}") from None
     request = RelevanceRequest(
         question,
         decode_passages(message.passages),
-        normalization,
+        _NORMALIZATIONS.read("normalization", message.normalization),
         template=_name("template", message.template),
         turns=_turns(message.turns),
         tenant=tenant,
@@ -136,7 +119,7 @@ def encode_answer(finished: GeneratedAnswer) -> pb.Answer:
     answer, model = finished.answer, finished.model
     return pb.Answer(
         text=answer.text,
-        finish_reason=_FINISH_CODES[answer.finish_reason],
+        finish_reason=_FINISH_REASONS.number(answer.finish_reason),
         prompt_tokens=answer.prompt_tokens,
         completion_tokens=answer.completion_tokens,
         log_probability=answer.log_probability,
@@ -198,7 +181,7 @@ def encode_models(
                 is_default=at == 0,
                 scores_relevance=model.scores_relevance,
                 max_input_tokens=model.max_input_tokens,
-                augmentations=[_AUGMENTATION_CODES[one] for one in model.augmentations],
+                augmentations=[_AUGMENTATIONS.number(one) for one in model.augmentations],
                 max_new_tokens=model.max_new_tokens,
                 runtime=model.runtime,
                 unavailable=model.name in unavailable,

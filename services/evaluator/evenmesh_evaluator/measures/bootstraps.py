@@ -8,13 +8,12 @@ from typing import Final, get_args
 
 from evenmesh.evaluator.v1 import evaluator_service_pb2 as pb
 from evenmesh.wire import checks
+from evenmesh.wire.choices import Choices
 from evenmesh.wire.errors import InvalidField
 from evenmesh_core.intervals import BootstrapInterval, BootstrapMethod
 from evenmesh_evaluator import cost, fields
 
-_METHODS: Final = fields.Choices[BootstrapMethod](
-    pb.IntervalMethod.DESCRIPTOR, get_args(BootstrapMethod), "bca"
-)
+_METHODS: Final = Choices[BootstrapMethod](pb.IntervalMethod.DESCRIPTOR, get_args(BootstrapMethod), "bca")
 
 
 @dataclass(frozen=True, slots=True)

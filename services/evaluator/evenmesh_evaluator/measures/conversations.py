@@ -8,20 +8,20 @@ from typing import Final, Literal
 
 from evenmesh.evaluator.v1 import evaluator_service_pb2 as pb
 from evenmesh.wire import checks
+from evenmesh.wire.choices import Choices
 from evenmesh.wire.errors import InvalidField
 from evenmesh_core import group_fairness
 from evenmesh_core.errors import InvalidInput
 from evenmesh_core.group_fairness import ConversationFairness, Nugget, parse_transcripts
-from evenmesh_evaluator import fields
 from evenmesh_evaluator.domain import JudgedConversation
 from evenmesh_evaluator.measures import groups
 from evenmesh_evaluator.steps import Check, unchecked
 
 _Request = pb.EvaluateConversationRequest
-_METHODS: Final = fields.Choices[Literal["independent", "cumulative"]](
+_METHODS: Final = Choices[Literal["independent", "cumulative"]](
     _Request.Method.DESCRIPTOR, ("independent", "cumulative"), "independent"
 )
-_IRRELEVANT_TURNS: Final = fields.Choices[Literal["ignore", "uniform"]](
+_IRRELEVANT_TURNS: Final = Choices[Literal["ignore", "uniform"]](
     _Request.IrrelevantTurns.DESCRIPTOR, ("ignore", "uniform"), "ignore"
 )
 

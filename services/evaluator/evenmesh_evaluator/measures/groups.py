@@ -6,12 +6,13 @@ from collections.abc import Mapping
 from typing import Final, get_args
 
 from evenmesh.evaluator.v1 import evaluator_service_pb2 as pb
+from evenmesh.wire.choices import Choices
 from evenmesh.wire.errors import InvalidField
 from evenmesh_core.group_fairness import Attribute, DivergenceName
 from evenmesh_evaluator import fields
 
 _SUM_SLACK: Final = 1e-6
-_DIVERGENCES: Final = fields.Choices[DivergenceName](
+_DIVERGENCES: Final = Choices[DivergenceName](
     pb.AttributeTarget.Divergence.DESCRIPTOR, get_args(DivergenceName), "rnod"
 )
 

@@ -8,6 +8,7 @@ from typing import Final, Literal
 
 from evenmesh.evaluator.v1 import evaluator_service_pb2 as pb
 from evenmesh.wire import checks
+from evenmesh.wire.choices import Choices
 from evenmesh.wire.errors import InvalidField
 from evenmesh_core import group_fairness
 from evenmesh_core.group_fairness import Attribute
@@ -21,9 +22,7 @@ RELEVANCE: Final = "utility"
 """Key of the weight of relevance beside those of the attributes."""
 
 _Request = pb.EvaluateRankedListRequest
-_UTILITIES: Final = fields.Choices[Literal["err", "irbu"]](
-    _Request.UtilityModel.DESCRIPTOR, ("err", "irbu"), "err"
-)
+_UTILITIES: Final = Choices[Literal["err", "irbu"]](_Request.UtilityModel.DESCRIPTOR, ("err", "irbu"), "err")
 
 
 def ranked_list(

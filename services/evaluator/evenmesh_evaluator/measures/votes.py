@@ -10,6 +10,7 @@ import numpy as np
 
 from evenmesh.evaluator.v1 import evaluator_service_pb2 as pb
 from evenmesh.wire import checks
+from evenmesh.wire.choices import Choices
 from evenmesh.wire.errors import InvalidField
 from evenmesh_core import ensemble
 from evenmesh_core.arrays import FloatArray
@@ -27,7 +28,7 @@ MAX_EXPECTED: Final = 100
 MAX_SESSION_CHARACTERS: Final = 2**20
 """Most characters of all answers of a vote session, which holds them until it ends."""
 
-_POOLINGS: Final = fields.Choices[ensemble.Pooling](pb.VoteRequest.Pooling.DESCRIPTOR, POOLINGS, "mean")
+_POOLINGS: Final = Choices[ensemble.Pooling](pb.VoteRequest.Pooling.DESCRIPTOR, POOLINGS, "mean")
 
 
 class PollOptions(TypedDict):

@@ -10,6 +10,7 @@ import numpy as np
 from evenmesh.common.v1 import common_pb2
 from evenmesh.evaluator.v1 import evaluator_service_pb2 as pb
 from evenmesh.wire import checks
+from evenmesh.wire.choices import Choices
 from evenmesh.wire.errors import InvalidField
 from evenmesh_evaluator import fields
 from evenmesh_evaluator.domain import (
@@ -25,7 +26,7 @@ from evenmesh_evaluator.measures.conversations import read_conversation
 MAX_CANDIDATES: Final = 1000
 """Most candidates of an observation."""
 _MAX_VOTERS: Final = 1000
-_STAGES: Final = fields.Choices(common_pb2.Stage.DESCRIPTOR, Stage)
+_STAGES: Final = Choices(common_pb2.Stage.DESCRIPTOR, Stage)
 
 
 def observation(message: pb.Observation, *, now_us: int) -> Observation:

@@ -12,6 +12,7 @@ from google.protobuf.timestamp_pb2 import Timestamp
 from evenmesh.common.v1 import common_pb2
 from evenmesh.evaluator.v1 import evaluator_service_pb2 as pb
 from evenmesh.wire import checks
+from evenmesh.wire.choices import Choices
 from evenmesh.wire.errors import InvalidField
 from evenmesh_evaluator import fields
 from evenmesh_evaluator.domain import (
@@ -29,7 +30,7 @@ DEFAULT_PAGE: Final = 100
 """Runs or configurations per page where the request does not say."""
 _RUNS: Final = "runs"
 _CONFIGURATIONS: Final = "configurations"
-WINDOWS: Final = fields.Choices(pb.Window.DESCRIPTOR, Window, Window.ALL)
+WINDOWS: Final = Choices(pb.Window.DESCRIPTOR, Window, Window.ALL)
 """Windows of reports; unspecified is all of time."""
 
 
