@@ -2,17 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any, Final
+from collections.abc import Iterable, Iterator, Mapping
+from itertools import count
+from typing import Any, Final, cast
 
 import jinja2
 from jinja2 import nodes
 from jinja2.exceptions import SecurityError
 from jinja2.sandbox import ImmutableSandboxedEnvironment
+from jinja2.visitor import NodeTransformer
 
 MOST_CHARACTERS: Final = 16 * 2**20
 """Longest prompt: that of the largest request, whose question goes with each passage, and a template."""
 
+MOST_STEPS: Final = 100_000
+"""Most steps of all loops of a prompt."""
+
+_COUNTED: Final = "(counted)"
+_JOINED: Final = "(joined)"
+_STEPS: Final = "(steps)"
+"""Names that no template can spell: filters around what a loop goes over and around parts that `~` joins, and
+the variable that counts steps."""
 _MOST_RANGE: Final = 1000
 _MOST_NESTED: Final = 2
 _FILTERS: Final = frozenset(
@@ -54,6 +64,7 @@ _METHODS: Final = frozenset(
     ]
 )
 _REFUSED: Final = (
+    nodes.AssignBlock,
     nodes.CallBlock,
     nodes.Extends,
     nodes.FilterBlock,
@@ -67,11 +78,12 @@ _REFUSED: Final = (
 class TemplateSandbox(ImmutableSandboxedEnvironment):
     """Compiles templates that can neither reach Python nor take more time or memory than their values need.
 
-    Loops are at most two deep, ranges at most 1,000 long, and numbers alone are multiplied; macros, inclusion
-    and filters that make text longer are refused.
+    Loops are at most two deep and have 100,000 steps in all, ranges are at most 1,000 long, numbers alone are
+    multiplied, lists hold constants, and no text is longer than a prompt; macros, inclusion and filters that
+    make text longer are refused.
     """
 
-    intercepted_binops = frozenset({"*", "**", "%"})
+    intercepted_binops = frozenset({"+", "*", "**", "%"})
 
     def __init__(self) -> None:
         # Prompts are plain text for a model: escaping would change them, and passages are values only.
@@ -83,6 +95,7 @@ class TemplateSandbox(ImmutableSandboxedEnvironment):
         )
         self.globals = {"range": _short_range}
         self.filters = {name: self.filters[name] for name in _FILTERS}
+        self.filters |= {"join": _join, _COUNTED: _counted, _JOINED: _join}
 
     def compiled(self, text: str) -> jinja2.Template:
         """Return a template.
@@ -90,7 +103,6 @@ class TemplateSandbox(ImmutableSandboxedEnvironment):
         Raises:
             TemplateSyntaxError: the text is none, or uses what is refused.
         """
-        self._check(self.parse(text), 0)
         return self.from_string(text)
 
     def is_safe_attribute(self, obj: Any, attr: str, value: Any) -> bool:
@@ -100,14 +112,27 @@ class TemplateSandbox(ImmutableSandboxedEnvironment):
         return super().is_safe_attribute(obj, attr, value)
 
     def call_binop(self, context: Any, operator: str, left: Any, right: Any) -> Any:
-        """Compute an operator of numbers; refuse powers, and text that is repeated or padded."""
+        """Compute with numbers, or add texts; refuse powers, and text that is repeated or padded."""
+        if operator == "+" and isinstance(left, str) and isinstance(right, str):
+            return _short(left + right)
         if operator == "**" or not all(isinstance(one, int | float) for one in (left, right)):
             raise SecurityError(f"{operator} is for numbers, and there are no powers")
         return super().call_binop(context, operator, left, right)
 
+    def _parse(self, source: str, name: str | None, filename: str | None) -> nodes.Template:
+        tree = super()._parse(source, name, filename)
+        self._check(tree, 0)
+        for loop in tree.find_all(nodes.For):
+            loop.iter = nodes.Filter(loop.iter, _COUNTED, [], [], None, None, lineno=loop.lineno)
+        return cast(nodes.Template, _Joins().visit(tree))
+
     def _check(self, node: nodes.Node, depth: int) -> None:
         if isinstance(node, _REFUSED):
             raise jinja2.TemplateSyntaxError(f"{type(node).__name__} cannot be used", node.lineno)
+        if isinstance(node, nodes.List | nodes.Tuple | nodes.Dict) and any(
+            one.ctx == "load" for one in node.find_all(nodes.Name)
+        ):
+            raise jinja2.TemplateSyntaxError("a list can hold constants only", node.lineno)
         if isinstance(node, nodes.For):
             depth += 1
             if node.recursive or depth > _MOST_NESTED:
@@ -126,12 +151,41 @@ def rendered(template: jinja2.Template, values: Mapping[str, object]) -> str:
     """
     parts: list[str] = []
     size = 0
-    for part in template.generate(values):
+    for part in template.generate({**values, _STEPS: count(1)}):
         parts.append(part)
         size += len(part)
         if size > MOST_CHARACTERS:
             raise SecurityError(f"the prompt is longer than {MOST_CHARACTERS} characters")
     return "".join(parts)
+
+
+class _Joins(NodeTransformer):
+    """Makes `~` a filter that bounds the result."""
+
+    def visit_Concat(self, node: nodes.Concat) -> nodes.Node:  # noqa: N802 - jinja2's name
+        self.generic_visit(node)
+        parts = nodes.List(node.nodes, lineno=node.lineno)
+        return nodes.Filter(parts, _JOINED, [], [], None, None, lineno=node.lineno)
+
+
+@jinja2.pass_context
+def _counted(context: jinja2.runtime.Context, items: Iterable[object]) -> Iterator[object]:
+    """Yield items and count them for the prompt."""
+    steps = context.resolve(_STEPS)
+    for item in items:
+        if next(steps) > MOST_STEPS:
+            raise SecurityError(f"loops have more than {MOST_STEPS} steps")
+        yield item
+
+
+def _join(items: Iterable[object], between: str = "") -> str:
+    return _short(between.join(map(str, items)))
+
+
+def _short(text: str) -> str:
+    if len(text) > MOST_CHARACTERS:
+        raise SecurityError(f"a text is longer than {MOST_CHARACTERS} characters")
+    return text
 
 
 def _short_range(*arguments: int) -> range:
