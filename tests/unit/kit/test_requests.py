@@ -6,6 +6,7 @@ import asyncio
 import os
 import sys
 from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -18,10 +19,12 @@ from evenmesh.common.v1.common_pb2 import ItemError
 from evenmesh.wire import errors
 from evenmesh.wire.channel import connect
 from evenmesh_kit.rpc import requests
+from evenmesh_kit.rpc.guard import MESSAGE_LIMIT_KEY
 from evenmesh_kit.rpc.requests import RequestReader
 from tests.unit.kit.conftest import KINDS, SERVICE
 
 MIB = 2**20
+_SERVING = health_pb2.HealthCheckResponse.SERVING
 LARGE = b"\x0a\x00" * (31 * MIB // 2)
 
 
@@ -231,6 +234,70 @@ async def test_silent_reflection_ends(serve: Any, call: Any, monkeypatch: pytest
         assert await stub.ServerReflectionInfo(timeout=None).code() == grpc.StatusCode.DEADLINE_EXCEEDED
 
 
+def patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let a server wait an hour for requests of health and reflection."""
+    reader = RequestReader.__init__
+
+    def waiting(self: RequestReader, most: int) -> None:
+        reader(self, most, runtime_idle_s=3600)
+
+    monkeypatch.setattr(RequestReader, "__init__", waiting)
+
+
+async def test_silent_checks_do_not_hold_up_health(
+    serve: Any, call: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    patient(monkeypatch)
+    channel = call(await serve()).channel
+    silent = [channel.stream_unary("/grpc.health.v1.Health/Check")(timeout=None) for _ in range(7)]
+    stub = health_pb2_grpc.HealthStub(channel)
+    assert (await stub.Check(health_pb2.HealthCheckRequest(), timeout=60)).status == _SERVING
+    # The first ones gave way to those that waited behind them.
+    assert await silent[0].code() == grpc.StatusCode.DEADLINE_EXCEEDED
+    for one in silent:
+        one.cancel()
+
+
+async def test_of_each_host_few_checks_wait(serve: Any, call: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    patient(monkeypatch)
+    monkeypatch.setattr(requests, "_HURRIED_S", 3600.0)
+    channel = call(await serve()).channel
+    silent = [channel.stream_unary("/grpc.health.v1.Health/Check")(timeout=None) for _ in range(9)]
+    ended, waiting = await asyncio.wait(
+        [asyncio.create_task(one.code()) for one in silent], timeout=60, return_when=asyncio.FIRST_COMPLETED
+    )
+    assert [one.result() for one in ended] == [grpc.StatusCode.RESOURCE_EXHAUSTED]
+    assert len(waiting) == 8
+    for one in silent:
+        one.cancel()
+
+
+@pytest.mark.parametrize(
+    ("peer", "host"),
+    [
+        ("ipv4:10.0.0.7:4711", "ipv4:10.0.0.7"),
+        ("ipv6:%5B2001:db8:1:2:3:4:5:6%5D:4711", "2001:db8:1:2::/64"),
+        ("ipv6:[::ffff:10.0.0.7]:4711", "10.0.0.7"),
+        ("ipv6:%5Bfe80::1%25eth0%5D:4711", "fe80::/64"),
+        ("unix:/run/mesh.sock", "unix"),
+    ],
+)
+def test_the_host_of_a_peer_has_no_port(peer: str, host: str) -> None:
+    assert requests._host(peer) == host
+
+
+async def test_grpc_receives_no_more_than_the_largest_method_takes(
+    serve: Any, call: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("evenmesh_kit.rpc.server.largest_request_bytes", lambda _: 100_000)
+    echo = call(await serve())
+    running = echo.method("unary")(ItemError(), timeout=20)
+    assert (MESSAGE_LIMIT_KEY, "100000") in tuple(await running.trailing_metadata())
+    refused = echo.channel.unary_unary("/grpc.health.v1.Health/Check")(b"a" * 100_001, timeout=20)
+    assert await refused.code() == grpc.StatusCode.RESOURCE_EXHAUSTED
+    assert "larger than max" in await refused.details()
+
+
 async def test_health_watches_are_bounded(serve: Any, call: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("evenmesh_kit.rpc.runtime_streams._MOST", 2)
     stub = health_pb2_grpc.HealthStub(call(await serve()).channel)
@@ -252,7 +319,8 @@ from evenmesh_kit.rpc.server import MeshServer
 from evenmesh_kit.telemetry.setup import Telemetry
 
 async def main():
-    settings = EchoSettings(home=Path(sys.argv[2]), api_keys=Path(sys.argv[2]) / "keys.toml")
+    keys = Path(sys.argv[2]) / "keys.toml"
+    settings = EchoSettings(home=Path(sys.argv[2]), api_keys=keys, max_message_bytes=2**24)
     server = MeshServer("echo", settings, [registration()], Quiet(), telemetry=Telemetry.disabled())
     async with server:
         print(server.address, flush=True)
@@ -270,27 +338,59 @@ async def test_unknown_callers_raise_no_memory(
 ) -> None:
     """31 MiB in each of 100 calls at once, as a row of empty messages: decoded, 3 GB of each."""
     del keys
+    async with (
+        apart(tmp_path) as (pid, address),
+        connect(address, service=SERVICE, retry=False) as channel,
+    ):
+        unary = channel.unary_unary(f"/{SERVICE}/unary")
+
+        async def one(data: bytes) -> None:
+            running = unary(data, timeout=300, compression=compression)
+            assert await running.code() == grpc.StatusCode.UNAUTHENTICATED
+
+        await one(b"")
+        before = _peak_mib(pid)
+        calls = 10 if compression is grpc.Compression.Gzip else 100  # compressing takes the test's time
+        await asyncio.gather(*(one(LARGE) for _ in range(calls)))
+        assert _peak_mib(pid) - before < 64
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not Path("/proc/self/clear_refs").exists(), reason="needs /proc of Linux")
+@pytest.mark.parametrize("compression", [grpc.Compression.NoCompression, grpc.Compression.Gzip])
+async def test_large_checks_of_health_take_turns(
+    tmp_path: Path, keys: Path, compression: grpc.Compression
+) -> None:
+    """15 MiB to health over each of 20 connections: gRPC holds the one that is read, three times."""
+    del keys
+    async with apart(tmp_path) as (pid, address), AsyncExitStack() as stack:
+        options = [("grpc.use_local_subchannel_pool", 1), ("grpc.max_send_message_length", -1)]
+        checks = [
+            (
+                await stack.enter_async_context(grpc.aio.insecure_channel(address, options=options))
+            ).unary_unary("/grpc.health.v1.Health/Check")
+            for _ in range(20)
+        ]
+        await checks[0](b"", timeout=60)
+        before = _peak_mib(pid)
+        calls = [one(LARGE[: 15 * MIB], timeout=300, compression=compression) for one in checks]
+        codes = await asyncio.gather(*(one.code() for one in calls))
+        # One that comes slowly gives way to those that wait.
+        assert set(codes) <= {grpc.StatusCode.RESOURCE_EXHAUSTED, grpc.StatusCode.DEADLINE_EXCEEDED}
+        assert _peak_mib(pid) - before < 160
+
+
+@asynccontextmanager
+async def apart(home: Path) -> AsyncIterator[tuple[int, str]]:
+    """Run a server of largest requests of 16 MiB as a process of its own: its id and address."""
     root = str(Path(__file__).parents[3])
     process = await asyncio.create_subprocess_exec(
-        sys.executable, "-c", SERVER, root, str(tmp_path), stdout=asyncio.subprocess.PIPE,
+        sys.executable, "-c", SERVER, root, str(home), stdout=asyncio.subprocess.PIPE,
         env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
     )  # fmt: skip
     try:
         assert process.stdout is not None
-        address = (await process.stdout.readline()).decode().strip()
-        async with connect(address, service=SERVICE, retry=False) as channel:
-            unary = channel.unary_unary(f"/{SERVICE}/unary")
-
-            async def one(data: bytes, n: int) -> None:
-                for _ in range(n):
-                    running = unary(data, timeout=300, compression=compression)
-                    assert await running.code() == grpc.StatusCode.UNAUTHENTICATED
-
-            await one(b"", 1)
-            before = _peak_mib(process.pid)
-            calls = 10 if compression is grpc.Compression.Gzip else 100  # compressing takes the test's time
-            await asyncio.gather(*(one(LARGE, 1) for _ in range(calls)))
-            assert _peak_mib(process.pid) - before < 64
+        yield process.pid, (await process.stdout.readline()).decode().strip()
     finally:
         process.kill()
         await process.wait()

@@ -13,6 +13,16 @@ def facts_of(method: str) -> MethodFacts:
     return _facts_by_name(service).get(name, MethodFacts())
 
 
+def largest_request_bytes(service: str) -> int:
+    """Return the largest request of any method of a service; 0 if one of them states none. Bytes.
+
+    Args:
+        service: full name, such as ``evenmesh.retriever.v1.RetrieverService``.
+    """
+    stated = [of_method.max_request_bytes for of_method in _facts_by_name(service).values()]
+    return max(stated) if stated and all(stated) else 0
+
+
 def retryable_methods(service: str) -> list[str]:
     """Return the names of a service's retryable methods; none for a service of no imported proto.
 

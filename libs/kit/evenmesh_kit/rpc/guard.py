@@ -45,7 +45,7 @@ class Guard(HandlerInterceptor):
 
     Args:
         default_deadline_s: deadline of calls without one. Seconds, (0, inf).
-        max_message_bytes: the server's message limit, sent in the trailing metadata of every reply. Bytes.
+        max_message_bytes: largest request of the server, sent in the trailing metadata of every reply. Bytes.
         max_call_s: longest life of a call with one request and one reply. Seconds, (0, inf].
         max_stream_s: longest life of a stream. Seconds, (0, inf].
     """

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+import ipaddress
+from collections import Counter
 from collections.abc import AsyncIterator, Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager, suppress
 from contextvars import ContextVar
 from typing import Any, Final, cast
+from urllib.parse import unquote
 
 import grpc
 from google.protobuf.message import DecodeError
 
-from evenmesh.wire.errors import DeadlineExceeded, MeshError
+from evenmesh.wire.errors import DeadlineExceeded, MeshError, Overloaded
 from evenmesh.wire.methods import facts_of
 from evenmesh_kit.rpc.handlers import (
     RUNTIME,
@@ -29,6 +32,10 @@ from evenmesh_kit.security import caller as callers
 
 _INLINE_BYTES: Final = 64 * 1024
 _RUNTIME_BYTES: Final = 64 * 1024
+_RUNTIME_READS: Final = 3
+_RUNTIME_CALLS: Final = 64
+_HOST_CALLS: Final = 8
+_HURRIED_S: Final = 0.25
 _DISCARD_S: Final = 5.0
 _PAUSE_S: Final = 0.2
 _TENANT_READS: Final = 8
@@ -70,24 +77,24 @@ class RequestReader(HandlerInterceptor):
     ``MALFORMED_REQUEST``; gRPC alone answers UNKNOWN.
 
     gRPC holds a whole message in memory before its size is known. So a tenant may have eight first requests
-    on their way at a time; others wait. gRPC's own methods (health, reflection) need no credential: of each
-    connection one request is read at a time, and it must come soon.
+    on their way at a time; others wait. gRPC's own methods (health, reflection) need no credential: few of
+    their requests are read at a time (:class:`_RuntimeReads`).
 
     Args:
         max_message_bytes: largest message of methods whose contract states no size. Bytes.
         first_request_s: longest wait for the first request of a call. Seconds, (0, inf).
-        runtime_idle_s: longest wait for any request of gRPC's own methods. Seconds, (0, inf).
+        runtime_idle_s: longest wait of any call of gRPC's own methods for its turn and its request. Seconds,
+            (0, inf).
     """
 
     def __init__(
-        self, max_message_bytes: int, *, first_request_s: float = 30.0, runtime_idle_s: float = 5.0
+        self, max_message_bytes: int, *, first_request_s: float = 30.0, runtime_idle_s: float = 3.0
     ) -> None:
         super().__init__()
         self._max_message_bytes = max_message_bytes
         self._first_request_s = first_request_s
-        self._runtime_idle_s = runtime_idle_s
         self._tenants = _Turns(_TENANT_READS)
-        self._connections = _Turns(1)
+        self._runtime = _RuntimeReads(runtime_idle_s)
         self._threads = ThreadPoolExecutor(2, thread_name_prefix="decode")
 
     def covers(self, method: str) -> bool:
@@ -142,8 +149,8 @@ class RequestReader(HandlerInterceptor):
 
     async def _runtime_request(self, context: Context, decode: _Decode, *, first: bool) -> Any:
         del first
-        async with self._connections.of(context.peer()):
-            return await self._decoded(await _in_time(context, self._runtime_idle_s), decode)
+        data = await self._runtime.read(context)
+        return data if data is grpc.aio.EOF else decode(data)
 
     async def _decoded(self, data: Any, decode: _Decode) -> Any:
         if data is grpc.aio.EOF:
@@ -182,6 +189,91 @@ class _Turns:
                 del self._known[key]
 
 
+class _RuntimeReads:
+    """Reads the requests of gRPC's own methods, whose callers nobody knows.
+
+    gRPC holds a message in memory before its size is known, and a flow-control window of a call that is not
+    read. So a process reads three requests at a time, one of each host. At most eight calls of a host and 64
+    of all wait or are read; others are refused. While calls wait, a request must come within a quarter of a
+    second of its turn, so that silent callers keep nobody from health.
+
+    Args:
+        longest_s: longest wait for a turn and the request together. Seconds, (0, inf).
+    """
+
+    def __init__(self, longest_s: float) -> None:
+        self._longest_s = longest_s
+        self._turns = asyncio.Semaphore(_RUNTIME_READS)
+        self._hosts = _Turns(1)
+        self._calls: Counter[str] = Counter()
+        self._waiting = 0
+        self._reading: dict[asyncio.Timeout, float] = {}
+
+    async def read(self, context: Context) -> Any:
+        """Return the bytes of the next request of a call, or EOF.
+
+        Raises:
+            Overloaded: too many calls wait.
+            DeadlineExceeded: the request did not come in time.
+            MeshError: RESOURCE_EXHAUSTED, ``REQUEST_TOO_LARGE``.
+        """
+        host = _host(context.peer())
+        if self._calls[host] >= _HOST_CALLS or self._calls.total() >= _RUNTIME_CALLS:
+            raise Overloaded("too many calls of health and reflection wait", 1.0)
+        self._calls[host] += 1
+        try:
+            async with asyncio.timeout(self._longest_s) as life, self._turn(host, life):
+                data: Any = await context.read()
+                if data is not grpc.aio.EOF and len(data) > _RUNTIME_BYTES:
+                    size, data = len(data), None  # the error's frames would keep it
+                    raise _too_large(size, _RUNTIME_BYTES, "this method")
+                return data
+        except TimeoutError:
+            raise DeadlineExceeded(
+                f"no request came within {self._longest_s:g} s, or less: many wait"
+            ) from None
+        finally:
+            self._calls[host] -= 1
+            if not self._calls[host]:
+                del self._calls[host]
+
+    @asynccontextmanager
+    async def _turn(self, host: str, life: asyncio.Timeout) -> AsyncIterator[None]:
+        """Hold a turn, in which ``life`` ends early as soon as others wait for theirs."""
+        if self._calls[host] > 1 or self._turns.locked():
+            for one, began in self._reading.items():
+                _hurry(one, began)
+        self._waiting += 1
+        waits = True
+        try:
+            async with self._hosts.of(host), self._turns:
+                self._waiting -= 1
+                waits = False
+                self._reading[life] = began = asyncio.get_running_loop().time()
+                if self._waiting:
+                    _hurry(life, began)
+                yield
+        finally:
+            self._waiting -= waits
+            self._reading.pop(life, None)
+
+
+def _hurry(life: asyncio.Timeout, began: float) -> None:
+    """Let a request come no later than a quarter of a second after its turn began."""
+    ends = life.when()
+    if not life.expired() and ends is not None:
+        life.reschedule(min(ends, began + _HURRIED_S))
+
+
+def _host(peer: str) -> str:
+    """Return the host of a peer such as ``ipv4:10.0.0.7:4711``; the /64 network of an IPv6 address."""
+    host = unquote(peer).rpartition(":")[0]
+    if not host.startswith("ipv6:["):
+        return host
+    address = ipaddress.IPv6Address(host.removeprefix("ipv6:").strip("[]"))
+    return str(address.ipv4_mapped or ipaddress.IPv6Network((address.packed[:8] + bytes(8), 64)))
+
+
 def _with_statuses(behaviour: Behaviour) -> Behaviour:
     """Return the behaviour of one of gRPC's own methods, whose errors the guard does not see."""
 
@@ -213,11 +305,7 @@ def _decoder(handler: Handler, largest: int, method: str) -> _Decode:
 
     def checked(data: bytes) -> Any:
         if len(data) > largest:
-            raise MeshError(
-                grpc.StatusCode.RESOURCE_EXHAUSTED,
-                "REQUEST_TOO_LARGE",
-                f"the request has {len(data):,} bytes; {method} takes at most {largest:,}",
-            )
+            raise _too_large(len(data), largest, method)
         # A smaller one takes little memory, and its servicer answers item by item or goes on with a stream.
         if scan is not None and len(data) > _INLINE_BYTES:
             scan(data)
@@ -227,6 +315,14 @@ def _decoder(handler: Handler, largest: int, method: str) -> _Decode:
             raise malformed(name, str(error)) from None
 
     return checked
+
+
+def _too_large(size: int, largest: int, method: str) -> MeshError:
+    return MeshError(
+        grpc.StatusCode.RESOURCE_EXHAUSTED,
+        "REQUEST_TOO_LARGE",
+        f"the request has {size:,} bytes; {method} takes at most {largest:,}",
+    )
 
 
 async def discard_requests(context: Context, *, for_s: float = _DISCARD_S, most: int | None = None) -> None:

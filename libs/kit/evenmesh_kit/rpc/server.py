@@ -25,6 +25,7 @@ from grpc_reflection.v1alpha import reflection
 
 from evenmesh.wire import keepalive
 from evenmesh.wire.file_watch import WatchedFiles
+from evenmesh.wire.methods import largest_request_bytes
 from evenmesh_kit.admission.limits import BUILT_IN, Limits, LimitsError, TenantLimits, record_changes
 from evenmesh_kit.admission.metering import Metering
 from evenmesh_kit.admission.shared_rates import SharedRates
@@ -117,9 +118,16 @@ class MeshServer:
         self._hurry = asyncio.Event()
         self._port = 0
         self._port_file: os.stat_result | None = None
+        largest = min(
+            settings.max_message_bytes,
+            max(
+                (largest_request_bytes(name) or settings.max_message_bytes for name in self._names),
+                default=settings.max_message_bytes,
+            ),
+        )
         self._guard = Guard(
             settings.default_deadline_s,
-            max_message_bytes=settings.max_message_bytes,
+            max_message_bytes=largest,
             max_call_s=settings.max_call_s,
             max_stream_s=settings.max_stream_s,
         )
@@ -151,7 +159,7 @@ class MeshServer:
                 # it is the one that takes over.
                 ("grpc.so_reuseport", int(settings.share_port)),
                 ("grpc.max_send_message_length", settings.max_message_bytes),
-                ("grpc.max_receive_message_length", settings.max_message_bytes),
+                ("grpc.max_receive_message_length", largest),
                 *settings.connection_age,
                 *settings.connection_bounds,
                 *keepalive.SERVER,
