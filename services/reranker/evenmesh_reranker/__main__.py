@@ -40,7 +40,7 @@ from evenmesh_reranker.metrics import FeedbackGauges, RerankerMetrics
 from evenmesh_reranker.models.default_model import default_model
 from evenmesh_reranker.models.registry import ModelRegistry
 from evenmesh_reranker.models.store import ModelStore
-from evenmesh_reranker.ports import LoadedModel, ModelLoader, Reranker
+from evenmesh_reranker.ports import Adapter, LoadedModel, ModelLoader, Reranker
 from evenmesh_reranker.servicer import RERANKER, RerankerServicer
 from evenmesh_reranker.settings import RerankerSettings
 
@@ -202,7 +202,7 @@ class RerankerService(Service):
         except Unavailable as error:
             raise ServerStartError(self._settings.remedy(error)) from error
 
-    async def _loader(self) -> ModelLoader:
+    async def _loader(self) -> ModelLoader[LoadedModel, Adapter]:
         # Imported late: only a process with a cross-encoder needs torch and sentence-transformers.
         from evenmesh_kit.compute.placement import DeviceError
         from evenmesh_reranker.backends.encoder import EncoderLoader
@@ -235,7 +235,7 @@ class RerankerService(Service):
             raise SettingsError(f"{setting}: {error}") from None
 
 
-def _load_default(loader: ModelLoader, settings: RerankerSettings) -> LoadedModel:
+def _load_default(loader: ModelLoader[LoadedModel, Adapter], settings: RerankerSettings) -> LoadedModel:
     folder, version = default_model(settings)
     written_at = datetime.fromtimestamp(
         max(path.stat().st_mtime for path in folder.glob("*.safetensors")), UTC

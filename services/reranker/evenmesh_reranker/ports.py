@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 from evenmesh_reranker.domain import Agent, Best, Passage, Scores
 
@@ -90,16 +90,20 @@ class LoadedModel(Protocol):
         """
 
 
-class ModelLoader(Protocol):
+M = TypeVar("M", bound=LoadedModel, covariant=True)
+A = TypeVar("A", bound=Adapter, covariant=True)
+
+
+class ModelLoader(Protocol[M, A]):
     """Loads models into memory. Its methods take long: call them in a thread.
 
     Each raises evenmesh_kit.compute.model_files.ModelError when a model cannot be loaded.
     """
 
-    def full(self, folder: Path, version: str, *, provenance: str, created_at: datetime) -> LoadedModel:
+    def full(self, folder: Path, version: str, *, provenance: str, created_at: datetime) -> M:
         """Load a whole model."""
 
-    def adapter(self, folder: Path, version: str, base: LoadedModel) -> Adapter:
+    def adapter(self, folder: Path, version: str, base: LoadedModel) -> A:
         """Load changes of a loaded model."""
 
     def merge_tokens(self, source: LoadedModel, folder: Path, target: Path) -> tuple[str, ...]:

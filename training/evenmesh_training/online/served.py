@@ -6,13 +6,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import cast
 
 from evenmesh.wire.errors import FailedPrecondition
 from evenmesh_kit.compute.executors import ComputePool
 from evenmesh_kit.compute.placement import DeviceError
 from evenmesh_kit.settings import SettingsError, variable
-from evenmesh_reranker.backends.adapters import LowRankAdapter
 from evenmesh_reranker.backends.encoder import Encoder, EncoderLoader
 from evenmesh_reranker.domain import Agent, AllAgents, Scope
 from evenmesh_reranker.models.assignment import VersionLoader, model_of_agent, model_of_all
@@ -128,7 +126,7 @@ class ServedModels:
 
     def _load_base(self, version: str | None) -> tuple[Encoder, Path] | None:
         if version is not None:
-            return cast(Encoder, self._versions.full(version)), self._store.folder(version)
+            return self._versions.full(version), self._store.folder(version)
         if self._default is None:
             return None
         folder, name = self._default()
@@ -139,9 +137,9 @@ class ServedModels:
         if not manifest.lineage.applies_to(base.version):
             return None
         if manifest.lineage.kind is Kind.FULL:
-            model = cast(Encoder, self._versions.full(version))
+            model = self._versions.full(version)
             return ServedModel(base, Parameters(model), self._store.folder(version), manifest)
-        adapter = cast(LowRankAdapter, self._versions.adapter(version, base))
+        adapter = self._versions.adapter(version, base)
         return ServedModel(base, Parameters(base, adapter), folder, manifest)
 
     def _load(self, folder: Path, version: str) -> Encoder:

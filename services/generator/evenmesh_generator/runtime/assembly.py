@@ -265,7 +265,7 @@ def _understood(
 
 def _network(
     model: PreTrainedModel, pad: int, start: int | None, most_input: int, options: EngineOptions
-) -> tuple[Network, bool]:
+) -> tuple[Network[Any], bool]:
     """Return the network, and whether it supports continuous batching."""
     kept = {"batch_tokens": options.batch_tokens, "cache_bytes": options.cache_bytes}
     encodes = bool(model.config.is_encoder_decoder)

@@ -154,7 +154,7 @@ class EncoderLoader:
             encoder, version, provenance=provenance, created_at=created_at, placement=self._placement
         )
 
-    def adapter(self, folder: Path, version: str, base: LoadedModel) -> Adapter:
+    def adapter(self, folder: Path, version: str, base: LoadedModel) -> LowRankAdapter:
         """See the port."""
         model = cast(Encoder, base).encoder.model
         return LowRankAdapter.load(folder, version, model, self._placement.device)

@@ -15,7 +15,7 @@ import math
 import re
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import TypeVar
+from typing import Generic, TypeVar
 
 from evenmesh.wire.errors import FailedPrecondition
 from evenmesh_kit.compute.model_files import ModelError
@@ -25,6 +25,8 @@ from evenmesh_reranker.models.store import ModelStore, Pointer
 from evenmesh_reranker.ports import Adapter, LoadedModel, ModelLoader
 
 M = TypeVar("M")
+Loaded = TypeVar("Loaded", bound=LoadedModel)
+A = TypeVar("A", bound=Adapter)
 
 _log = logging.getLogger("evenmesh.reranker.models")
 
@@ -78,7 +80,7 @@ async def model_of_agent(
         return None
 
 
-class VersionLoader:
+class VersionLoader(Generic[Loaded, A]):
     """Loads verified versions of a store. Its methods take long: call them in a thread.
 
     Each raises FailedPrecondition if the version is damaged or cannot be loaded.
@@ -88,7 +90,7 @@ class VersionLoader:
         loader: loads models.
     """
 
-    def __init__(self, store: ModelStore, loader: ModelLoader) -> None:
+    def __init__(self, store: ModelStore, loader: ModelLoader[Loaded, A]) -> None:
         self._store = store
         self._loader = loader
 
@@ -102,7 +104,7 @@ class VersionLoader:
         with damage_named(version):
             self._store.verified(version)
 
-    def full(self, version: str, agents: Sequence[Agent] = ()) -> LoadedModel:
+    def full(self, version: str, agents: Sequence[Agent] = ()) -> Loaded:
         """Load a whole model, check that it computes numbers, and add tokens of ``agents``."""
         with damage_named(version):
             folder, manifest = self._store.verified(version)
@@ -116,7 +118,7 @@ class VersionLoader:
             model.add_agents(agents)
             return model
 
-    def adapter(self, version: str, base: LoadedModel) -> Adapter:
+    def adapter(self, version: str, base: LoadedModel) -> A:
         """Load an adapter of ``base``."""
         with damage_named(version):
             folder, _ = self._store.verified(version)

@@ -59,7 +59,7 @@ class ModelRegistry:
         self,
         store: ModelStore,
         *,
-        loader: Callable[[], Awaitable[ModelLoader]],
+        loader: Callable[[], Awaitable[ModelLoader[LoadedModel, Adapter]]],
         pool: ComputePool,
         memory_bytes: int,
         registered: Callable[[], Awaitable[Sequence[Agent]]],
@@ -69,7 +69,7 @@ class ModelRegistry:
     ) -> None:
         self._store = store
         self._make_loader = loader
-        self._loader: ModelLoader | None = None
+        self._loader: ModelLoader[LoadedModel, Adapter] | None = None
         self._pool = pool
         self._registered = registered
         self._no_model = no_model
@@ -348,7 +348,7 @@ class ModelRegistry:
         self._states[version] = await self._pool.run(self._store.state, version)
         return await self._pool.run(loading.adapter, version, base)
 
-    def _merged(self, loader: ModelLoader, served: LoadedModel, version: str) -> str:
+    def _merged(self, loader: ModelLoader[LoadedModel, Adapter], served: LoadedModel, version: str) -> str:
         """Return a version with the agent tokens of ``served`` that a version lacks; itself if it has all."""
         with damage_named(version):
             folder, manifest = self._store.verified(version)
@@ -370,7 +370,7 @@ class ModelRegistry:
             self._known_agents = list(await self._registered())
         return self._known_agents
 
-    async def _model_loader(self) -> ModelLoader:
+    async def _model_loader(self) -> ModelLoader[LoadedModel, Adapter]:
         if self._loader is None:
             self._loader = await self._make_loader()
         return self._loader

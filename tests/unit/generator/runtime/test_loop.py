@@ -145,7 +145,7 @@ class Desk:
     def __init__(
         self,
         subject: Subject,
-        network: Network | None = None,
+        network: Network[Any] | None = None,
         limits: Limits = ROOMY,
         *,
         continuous: bool = True,
@@ -732,7 +732,7 @@ def test_prompts_of_one_tenant_take_as_much_time_as_answers_of_another(
     network = Timed(subject.made())
     most = 64
     limits = replace(ROOMY, rows=32, chunk_tokens=most)
-    desk = opened(subject, cast(Network, network), limits, clock=lambda: network.now)
+    desk = opened(subject, cast("Network[Any]", network), limits, clock=lambda: network.now)
 
     def ask(tenant: str, tokens: int, seed: int) -> Ear:
         ear = Ear()
@@ -771,7 +771,7 @@ def test_a_tenants_prompt_is_read_in_its_turn(
         advance(prefills, most_tokens)
 
     network.advance = held  # type: ignore[method-assign]
-    desk = opened(subject, cast(Network, network), limits, clock=lambda: network.now)
+    desk = opened(subject, cast("Network[Any]", network), limits, clock=lambda: network.now)
 
     def ask(tenant: str, seed: int) -> Ear:
         ear = Ear()

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import zip_longest
-from typing import Final, TypeVar
+from typing import Any, Final, TypeVar
 
 import grpc
 import torch
@@ -71,7 +71,7 @@ class DecodingLoop(Loop):
     def __init__(
         self,
         name: str,
-        network: Network,
+        network: Network[Any],
         rules: Rules,
         limits: Limits,
         *,
@@ -351,9 +351,9 @@ class DecodingLoop(Loop):
             self._give_up(tasks, error)
         self._owed_s = max(0.0, self._owed_s - (self._clock() - begun))
 
-    def _select(self, logits: torch.Tensor, rows: object, tasks: Sequence[Task]) -> None:
+    def _select(self, logits: torch.Tensor, rows: Mapping[int, Sequence[int]], tasks: Sequence[Task]) -> None:
         sequences = {one.id: one.sequence for one in tasks if one.sequence is not None}
-        select_tokens(logits, rows, sequences, normalised=self._network.normalised)  # type: ignore[arg-type]
+        select_tokens(logits, rows, sequences, normalised=self._network.normalised)
         now = time.monotonic()
         for task in tasks:
             task.first = task.first or now

@@ -12,7 +12,7 @@ from transformers import DynamicCache, PreTrainedModel
 
 from evenmesh_generator.runtime.networks.attention import own_cache, step_mask
 from evenmesh_generator.runtime.networks.encodings import EncodingStore, content_key
-from evenmesh_generator.runtime.networks.protocol import DecoderStart, Footprint, Prefill, Prompt
+from evenmesh_generator.runtime.networks.protocol import DecoderStart, Footprint, Prompt
 from evenmesh_generator.runtime.networks.seq2seq import stacked
 from evenmesh_generator.runtime.networks.timeline import Timeline
 
@@ -86,9 +86,9 @@ class CausalNetwork:
         """Start to read a prompt."""
         return PrefixPrefill(prompt)
 
-    def advance(self, prefills: Sequence[Prefill], most_tokens: int) -> None:
+    def advance(self, prefills: Sequence[PrefixPrefill], most_tokens: int) -> None:
         """Compute one pass over prompts that have been read equally far."""
-        waiting = [one for one in cast("Sequence[PrefixPrefill]", prefills) if not one.done]
+        waiting = [one for one in prefills if not one.done]
         for prefill in waiting:
             if prefill.kept is None:
                 self._find(prefill)
@@ -113,15 +113,15 @@ class CausalNetwork:
         if group:
             self._read_on(group, most_tokens)
 
-    def begin(self, prefills: Sequence[Prefill]) -> list[DecoderStart]:
+    def begin(self, prefills: Sequence[PrefixPrefill]) -> list[DecoderStart]:
         """Return what was found at the end of each prompt."""
         found = []
-        for prefill in cast("Sequence[PrefixPrefill]", prefills):
+        for prefill in prefills:
             assert prefill.logits is not None and prefill.kept is not None, "read to its end"  # noqa: S101, PT018
             found.append(DecoderStart(prefill.logits, prefill.kept))
         return found
 
-    def judge(self, prefills: Sequence[Prefill]) -> Tensor:
+    def judge(self, prefills: Sequence[PrefixPrefill]) -> Tensor:
         """Return scores [B, V] of the first token."""
         return torch.stack([one.logits for one in self.begin(prefills) if one.logits is not None])
 

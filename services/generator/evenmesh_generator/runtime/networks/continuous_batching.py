@@ -31,7 +31,7 @@ def has_windowed_layers(config: Any, most_input: int) -> bool:
 
 
 @torch.inference_mode()
-def supports_continuous_batching(network: Network, model: Any, start: int | None) -> bool:
+def supports_continuous_batching(network: Network[Any], model: Any, start: int | None) -> bool:
     """Return whether the scores stay the model's own when a second prompt joins late with two rows.
 
     Args:
@@ -47,7 +47,7 @@ def supports_continuous_batching(network: Network, model: Any, start: int | None
     return good
 
 
-def _largest_difference(network: Network, model: Any, start: int | None) -> float:
+def _largest_difference(network: Network[Any], model: Any, start: int | None) -> float:
     vocabulary = int(model.config.get_text_config().vocab_size)
     generator = torch.Generator().manual_seed(0)
 

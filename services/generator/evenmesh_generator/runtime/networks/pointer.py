@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -23,7 +23,7 @@ from evenmesh_generator.pointer.modeling import PointerForConditionalGeneration,
 from evenmesh_generator.pointer.tokenization import PAD
 from evenmesh_generator.runtime.networks.encodings import EncodingStore, content_key
 from evenmesh_generator.runtime.networks.prefills import EncoderPrefill, hand_out, next_rows
-from evenmesh_generator.runtime.networks.protocol import DecoderStart, Footprint, Part, Prefill, Prompt
+from evenmesh_generator.runtime.networks.protocol import DecoderStart, Footprint, Part, Prompt
 from evenmesh_generator.runtime.networks.sources import STATES, SourcedRows, SourceGroup
 from evenmesh_kit.compute.lengths import by_length
 
@@ -164,9 +164,9 @@ class PointerNetwork:
         ]
         return EncoderPrefill(prompt, keys)
 
-    def advance(self, prefills: Sequence[Prefill], most_tokens: int) -> None:
+    def advance(self, prefills: Sequence[EncoderPrefill[Part]], most_tokens: int) -> None:
         """Encode missing rows."""
-        wanted = next_rows(cast("Sequence[EncoderPrefill[Part]]", prefills), self._store, most_tokens)
+        wanted = next_rows(prefills, self._store, most_tokens)
         keys = list(wanted)
         rows = [row for row, _ in wanted.values()]
         heads = [waiting[0].prompt.heads[waiting[0].row(key)] for key, (_, waiting) in wanted.items()]
@@ -176,16 +176,14 @@ class PointerNetwork:
                 self._store.put(keys[at], part, wanted[keys[at]][1][0].prompt.tenant)
                 hand_out(keys[at], part, wanted[keys[at]][1])
 
-    def begin(self, prefills: Sequence[Prefill]) -> list[DecoderStart]:
+    def begin(self, prefills: Sequence[EncoderPrefill[Part]]) -> list[DecoderStart]:
         """Return empty states: the next step selects the first token."""
         empty = torch.empty(
             (len(self.layers), 2, self.heads, 0, self.size), dtype=self.dtype, device=self.device
         )
-        return [
-            DecoderStart(None, empty, one.parts()) for one in cast("Sequence[EncoderPrefill[Part]]", prefills)
-        ]
+        return [DecoderStart(None, empty, one.parts()) for one in prefills]
 
-    def judge(self, prefills: Sequence[Prefill]) -> Tensor:
+    def judge(self, prefills: Sequence[EncoderPrefill[Part]]) -> Tensor:
         """Return the log-probabilities [B, V] of the first token."""
         rows = self.rows()
         for owner, started in enumerate(self.begin(prefills)):

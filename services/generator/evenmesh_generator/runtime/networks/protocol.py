@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 import torch
 from torch import Tensor
@@ -61,6 +61,9 @@ class Prefill(Protocol):
         """Return whether the answer can begin."""
 
 
+P = TypeVar("P", bound=Prefill)
+
+
 @dataclass(frozen=True, slots=True)
 class DecoderStart:
     """An answer about to be written.
@@ -108,8 +111,8 @@ class Rows(Protocol):
         """Return the size of what is held."""
 
 
-class Network(Protocol):
-    """A model as the loop computes it. Used from one thread."""
+class Network(Protocol[P]):
+    """A model as the loop computes it, with prompts that it reads in its own way. Used from one thread."""
 
     @property
     def device(self) -> torch.device:
@@ -123,16 +126,16 @@ class Network(Protocol):
     def footprint(self) -> Footprint:
         """Return what rows cost."""
 
-    def prefill(self, prompt: Prompt) -> Prefill:
+    def prefill(self, prompt: Prompt) -> P:
         """Start to read a prompt; compute nothing yet."""
 
-    def advance(self, prefills: Sequence[Prefill], most_tokens: int) -> None:
+    def advance(self, prefills: Sequence[P], most_tokens: int) -> None:
         """Compute one pass of about ``most_tokens`` over what is missing, in the order of ``prefills``."""
 
-    def begin(self, prefills: Sequence[Prefill]) -> list[DecoderStart]:
+    def begin(self, prefills: Sequence[P]) -> list[DecoderStart]:
         """Start the answers of prefills that are done."""
 
-    def judge(self, prefills: Sequence[Prefill]) -> Tensor:
+    def judge(self, prefills: Sequence[P]) -> Tensor:
         """Return scores [B, V] of the first token after each of the readings, which are done."""
 
     def rows(self) -> Rows:

@@ -14,7 +14,7 @@ from transformers.modeling_outputs import BaseModelOutput
 from evenmesh_generator.runtime.networks.attention import SteppedPositions, shared_cache, step_mask
 from evenmesh_generator.runtime.networks.encodings import EncodingStore, content_key
 from evenmesh_generator.runtime.networks.prefills import EncoderPrefill, hand_out, next_rows
-from evenmesh_generator.runtime.networks.protocol import DecoderStart, Footprint, Prefill, Prompt
+from evenmesh_generator.runtime.networks.protocol import DecoderStart, Footprint, Prompt
 from evenmesh_generator.runtime.networks.sources import STATES, SourcedRows
 from evenmesh_kit.compute.lengths import by_length
 
@@ -52,10 +52,9 @@ class Seq2SeqNetwork:
         """Start to read a prompt."""
         return EncoderPrefill(prompt, [content_key(row, tenant=prompt.tenant) for row in prompt.rows])
 
-    def advance(self, prefills: Sequence[Prefill], most_tokens: int) -> None:
+    def advance(self, prefills: Sequence[EncoderPrefill[Tensor]], most_tokens: int) -> None:
         """Encode missing rows."""
-        mine = cast("Sequence[EncoderPrefill[Tensor]]", prefills)
-        wanted = next_rows(mine, self._store, most_tokens)
+        wanted = next_rows(prefills, self._store, most_tokens)
         rows = [row for row, _ in wanted.values()]
         keys = list(wanted)
         for chosen in by_length([len(row) for row in rows], self._batch_tokens):
@@ -65,22 +64,21 @@ class Seq2SeqNetwork:
                 self._store.put(keys[at], one, wanted[keys[at]][1][0].prompt.tenant)
                 hand_out(keys[at], one, wanted[keys[at]][1])
 
-    def begin(self, prefills: Sequence[Prefill]) -> list[DecoderStart]:
+    def begin(self, prefills: Sequence[EncoderPrefill[Tensor]]) -> list[DecoderStart]:
         """Run the decoder over its start tokens; similar lengths together."""
-        mine = cast("Sequence[EncoderPrefill[Tensor]]", prefills)
-        started: list[DecoderStart | None] = [None] * len(mine)
+        started: list[DecoderStart | None] = [None] * len(prefills)
         groups: dict[tuple[int, ...], list[int]] = {}
-        for at, prefill in enumerate(mine):
+        for at, prefill in enumerate(prefills):
             groups.setdefault(prefill.prompt.start, []).append(at)
         for start, members in groups.items():
-            lengths = [mine[at].prompt.tokens for at in members]
+            lengths = [prefills[at].prompt.tokens for at in members]
             for chosen in by_length(lengths, self._batch_tokens):
                 picked = [members[at] for at in chosen]
-                for at, one in zip(picked, self._begin([mine[at] for at in picked], start), strict=True):
+                for at, one in zip(picked, self._begin([prefills[at] for at in picked], start), strict=True):
                     started[at] = one
         return [one for one in started if one is not None]
 
-    def judge(self, prefills: Sequence[Prefill]) -> Tensor:
+    def judge(self, prefills: Sequence[EncoderPrefill[Tensor]]) -> Tensor:
         """Return scores [B, V] of the first token."""
         return torch.stack([one.logits for one in self.begin(prefills) if one.logits is not None])
 

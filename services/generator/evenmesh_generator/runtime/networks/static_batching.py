@@ -17,7 +17,7 @@ from transformers import PreTrainedModel
 from transformers.modeling_outputs import BaseModelOutput
 
 from evenmesh_generator.runtime.networks.prefills import EncoderPrefill
-from evenmesh_generator.runtime.networks.protocol import DecoderStart, Footprint, Prefill, Prompt
+from evenmesh_generator.runtime.networks.protocol import DecoderStart, Footprint, Prompt
 from evenmesh_generator.runtime.networks.seq2seq import Seq2SeqNetwork
 from evenmesh_generator.runtime.networks.sources import STATES
 
@@ -53,15 +53,15 @@ class StaticCausalNetwork:
         """Do nothing before the first step."""
         return DeferredPrefill(prompt)
 
-    def advance(self, prefills: Sequence[Prefill], most_tokens: int) -> None:
+    def advance(self, prefills: Sequence[DeferredPrefill], most_tokens: int) -> None:
         """Do nothing before the first step."""
 
-    def begin(self, prefills: Sequence[Prefill]) -> list[DecoderStart]:
+    def begin(self, prefills: Sequence[DeferredPrefill]) -> list[DecoderStart]:
         """Return the prompts; the first step reads them."""
         ids = [torch.tensor(one.prompt.rows[0]) for one in prefills]
         return [DecoderStart(None, _NOTHING, [{STATES: one}]) for one in ids]
 
-    def judge(self, prefills: Sequence[Prefill]) -> Tensor:
+    def judge(self, prefills: Sequence[DeferredPrefill]) -> Tensor:
         """Return scores of the first token."""
         return _judged(self, prefills)
 
@@ -77,12 +77,11 @@ class StaticCausalNetwork:
 class StaticSeq2SeqNetwork(Seq2SeqNetwork):
     """A :class:`~evenmesh_generator.runtime.networks.protocol.Network` of an encoder–decoder."""
 
-    def begin(self, prefills: Sequence[Prefill]) -> list[DecoderStart]:
+    def begin(self, prefills: Sequence[EncoderPrefill[Tensor]]) -> list[DecoderStart]:
         """Return the encoder states; the first step runs the decoder."""
-        mine = cast("Sequence[EncoderPrefill[Tensor]]", prefills)
-        return [DecoderStart(None, _NOTHING, [{STATES: torch.cat(one.parts())}]) for one in mine]
+        return [DecoderStart(None, _NOTHING, [{STATES: torch.cat(one.parts())}]) for one in prefills]
 
-    def judge(self, prefills: Sequence[Prefill]) -> Tensor:
+    def judge(self, prefills: Sequence[EncoderPrefill[Tensor]]) -> Tensor:
         """Return scores of the first token."""
         return torch.stack([one.logits for one in super().begin(prefills) if one.logits is not None])
 
@@ -172,7 +171,7 @@ class StaticRows:
         return logits
 
 
-def _judged(network: StaticCausalNetwork, prefills: Sequence[Prefill]) -> Tensor:
+def _judged(network: StaticCausalNetwork, prefills: Sequence[DeferredPrefill]) -> Tensor:
     rows = network.rows()
     for owner, started in enumerate(network.begin(prefills)):
         rows.join(owner, started, 1)
