@@ -134,7 +134,7 @@ def failure_of(error: MeshError) -> Failure:
 
 
 def table() -> str:
-    """Return the policy as a Markdown table, for docs/limits.md."""
+    """Return the policy as a Markdown table, for docs/operate/limits.md."""
     rows = ["| stage | what fails | how | what is done | reported as |", "|---|---|---|---|---|"]
     for step in Step:
         by_action: dict[Action, list[Failure]] = {}

@@ -28,7 +28,7 @@ from evenmesh_kit.security import caller as callers
 from evenmesh_kit.telemetry.setup import Telemetry
 from evenmesh_kit.telemetry.spans import Spans
 
-NAME: Final = "evenmesh.generator.v1.GeneratorService"
+NAME: Final = pb.DESCRIPTOR.services_by_name["GeneratorService"].full_name
 """Full name of the service."""
 
 Context = grpc.aio.ServicerContext[Any, Any]

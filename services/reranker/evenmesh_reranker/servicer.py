@@ -17,7 +17,7 @@ from evenmesh_reranker import codec
 from evenmesh_reranker.engine import Reranking
 from evenmesh_reranker.feedback.served import ServedRankings
 
-RERANKER: Final = "evenmesh.reranker.v1.RerankerService"
+RERANKER: Final = pb.DESCRIPTOR.services_by_name["RerankerService"].full_name
 """Full name of the reranker service."""
 
 Context = grpc.aio.ServicerContext[Any, Any]

@@ -6,6 +6,7 @@ import ast
 import functools
 import importlib.util
 import re
+import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -171,6 +172,17 @@ def test_files_of_the_repository_exist(page: Path) -> None:
     for path in re.findall(rf"`((?:{rooms})/[\w./-]*\w)(?:::\w+)?`", text_of(page)):
         if not any(part in path for part in ("overlays/mine", "models/repository", ".db")):
             assert (ROOT / path).exists(), path
+
+
+def test_test_files_that_commands_and_docstrings_name_exist() -> None:
+    listed = subprocess.run(
+        ["git", "grep", "-hoE", r"\btests/[a-z0-9_/]+\.py\b", "--", "*.md", "*.py", "*.yaml", "Makefile"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert [name for name in sorted(set(listed.stdout.split())) if not (ROOT / name).exists()] == []
 
 
 def test_every_page_of_the_decisions_has_a_status() -> None:

@@ -18,8 +18,8 @@ from evenmesh_kit.telemetry.setup import Telemetry
 from evenmesh_reranker.domain import Passage
 from evenmesh_training.online.training_examples import PassageKey
 
-_COLLECTIONS: Final = "evenmesh.retriever.v1.CollectionService"
-_FEEDBACK: Final = "evenmesh.reranker.v1.FeedbackService"
+_COLLECTIONS: Final = collection_pb.DESCRIPTOR.services_by_name["CollectionService"].full_name
+_FEEDBACK: Final = feedback_pb.DESCRIPTOR.services_by_name["FeedbackService"].full_name
 _IDS_AT_ONCE: Final = 5_000
 _READ_S: Final = 60.0
 _PROMOTE_S: Final = 600.0

@@ -23,7 +23,7 @@ from evenmesh.wire.errors import (
 from evenmesh_kit.telemetry.setup import Telemetry
 from evenmesh_reranker.domain import Agent, Best, Passage, Scores
 
-_SERVICE: Final = "evenmesh.generator.v1.GeneratorService"
+_SERVICE: Final = pb.DESCRIPTOR.services_by_name["GeneratorService"].full_name
 
 
 class RankRag:

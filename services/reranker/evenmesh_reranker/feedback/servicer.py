@@ -21,7 +21,7 @@ from evenmesh_reranker.feedback.ports import AgentRegistry, FeedbackStore, Train
 from evenmesh_reranker.feedback.training import Training
 from evenmesh_reranker.models.registry import ModelRegistry
 
-NAME: Final = "evenmesh.reranker.v1.FeedbackService"
+NAME: Final = pb.DESCRIPTOR.services_by_name["FeedbackService"].full_name
 """Full name of the feedback service."""
 
 Context = grpc.aio.ServicerContext[Any, Any]

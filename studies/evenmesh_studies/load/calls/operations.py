@@ -12,6 +12,7 @@ from evenmesh.codec.mapping import decode
 from evenmesh.common.v1 import common_pb2
 from evenmesh.generator.v1 import generator_service_pb2 as generator_pb2
 from evenmesh.generator.v1 import generator_service_pb2_grpc as generator_grpc
+from evenmesh.orchestrator.v1 import orchestrator_service_pb2 as orchestrator_pb2
 from evenmesh.orchestrator.v1 import orchestrator_service_pb2_grpc as orchestrator_grpc
 from evenmesh.reranker.v1 import reranker_service_pb2 as reranker_pb2
 from evenmesh.reranker.v1 import reranker_service_pb2_grpc as reranker_grpc
@@ -23,9 +24,9 @@ from evenmesh_studies.load.calls.inputs import Item
 from evenmesh_studies.load.settings import CallSettings
 
 _SERVICES: Final = {
-    "orchestrator": "evenmesh.orchestrator.v1.OrchestratorService",
-    "reranker": "evenmesh.reranker.v1.RerankerService",
-    "generator": "evenmesh.generator.v1.GeneratorService",
+    "orchestrator": orchestrator_pb2.DESCRIPTOR.services_by_name["OrchestratorService"].full_name,
+    "reranker": reranker_pb2.DESCRIPTOR.services_by_name["RerankerService"].full_name,
+    "generator": generator_pb2.DESCRIPTOR.services_by_name["GeneratorService"].full_name,
 }
 
 
