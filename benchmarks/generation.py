@@ -42,7 +42,7 @@ SHAPED = "t5-small-shaped"
 STREAMS = (1, 4, 16)
 REQUESTS, TOGETHER = 16, 8
 READ, WRITTEN = 500, 32
-"""About so many tokens of a prompt, and so many of an answer, of the T5-small-shaped model."""
+"""Approximate tokens of a prompt and of an answer, for the T5-small-shaped model."""
 BEAMS = 4
 ALPHAS = (1.0, 2.0, 4.0, 8.0)
 POOL, SAMPLES, K = 100, 100, 5

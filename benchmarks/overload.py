@@ -175,7 +175,7 @@ async def flood(
 async def closed_loop(
     stub: orch_grpc.OrchestratorServiceAsyncStub, callers: int, seconds: float
 ) -> list[Asked]:
-    """Return asks from so many callers, each one after the other."""
+    """Return asks of ``callers`` callers, each of whom asks one after the other."""
     until = time.perf_counter() + seconds
     made: list[Asked] = []
 

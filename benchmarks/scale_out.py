@@ -48,7 +48,7 @@ SECONDS = 15.0
 CALLERS = 8
 """Callers for each process."""
 WAIT_S, SLOTS = 0.1, 2
-"""A waiting process has so many calls at a time, each for so long."""
+"""Seconds of a waiting process's calls, and how many it has at a time."""
 LOAD = 0.5
 """Of what three of the waiting processes can do together: the rate while one of four is killed."""
 AGE_S = 10.0
@@ -193,7 +193,7 @@ async def _generated(channel: grpc.aio.Channel) -> str:
 
 
 async def _closed(channel: grpc.aio.Channel, ask: _Ask, callers: int, seconds: float) -> Counter[str]:
-    """Return calls that ended within so many seconds, by process."""
+    """Return calls that ended within ``seconds``, by process."""
     served: Counter[str] = Counter()
     await asyncio.gather(*(ask(channel) for _ in range(callers)))
     ends = time.monotonic() + seconds

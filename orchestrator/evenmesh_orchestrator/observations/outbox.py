@@ -11,13 +11,14 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import wraps
 from pathlib import Path
-from typing import Any, Concatenate, Final, ParamSpec, TypeVar
+from typing import Any, Concatenate, Final, Literal, ParamSpec, TypeVar
 
 import grpc
 
 from evenmesh.wire.errors import MeshError, Unavailable
 from evenmesh_kit.compute.batching import MicroBatcher
 from evenmesh_kit.compute.executors import ComputePool
+from evenmesh_kit.storage import sqlite_file
 from evenmesh_kit.storage.failures import DatabaseFailure, describe_failure, failure_of
 from evenmesh_orchestrator.observations import schema
 from evenmesh_orchestrator.observations.shares import TENANT_SHARE, DynamicShares
@@ -102,7 +103,7 @@ class Outbox:
     ) -> None:
         self._path = path
         self._max_bytes = max_bytes
-        self._synchronous = "FULL" if flush else "NORMAL"
+        self._synchronous: Literal["FULL", "NORMAL"] = "FULL" if flush else "NORMAL"
         aside = max_bytes // _SET_ASIDE_PART
         self._waiting = _Holdings(capacity, max_bytes - aside, tenant_share)
         self._aside = _Holdings(max_set_aside, aside, _SET_ASIDE_SHARE)
@@ -128,11 +129,9 @@ class Outbox:
             ) from error
         _make_private(self._path)
         with _unavailable():
-            connection = sqlite3.connect(
-                self._path, timeout=_LOCK_TIMEOUT_S, isolation_level=None, check_same_thread=False
+            connection = sqlite_file.connect(
+                self._path, synchronous=self._synchronous, timeout_s=_LOCK_TIMEOUT_S, threads=True
             )
-            connection.execute("PRAGMA journal_mode=WAL")
-            connection.execute(f"PRAGMA synchronous={self._synchronous}")
             self._connection = connection
         with self._transaction():
             schema.upgrade(connection)

@@ -7,8 +7,9 @@ import gc
 import random
 import sqlite3
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 from sqlalchemy import text
@@ -16,6 +17,7 @@ from sqlalchemy.engine import Connection
 from sqlalchemy.event import listen
 from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
 
+from evenmesh_kit.storage import sqlite_file
 from evenmesh_kit.storage.sqlite import unlock_when_cancelled, write_ahead
 
 LOCK_TIMEOUT_S = 2.0
@@ -89,3 +91,33 @@ async def test_who_opens_a_file_that_another_changes_lets_the_loop_go_on(tmp_pat
     other.close()
     await opening
     await engine.dispose()
+
+
+def test_a_file_that_another_changes_is_opened_when_it_is_done(tmp_path: Path) -> None:
+    path = tmp_path / "things.db"
+    other = sqlite3.connect(path, isolation_level=None)
+    other.execute("BEGIN EXCLUSIVE")
+    mine = sqlite3.connect(path, isolation_level=None, timeout=0)
+    pauses: list[float] = []
+
+    def pause(seconds: float) -> None:
+        pauses.append(seconds)
+        if len(pauses) == 3:
+            other.execute("ROLLBACK")
+
+    sqlite_file.write_ahead(mine, pause)
+    assert len(pauses) == 3
+    assert mine.execute("PRAGMA journal_mode").fetchone() == ("wal",)
+    mine.close()
+    other.close()
+
+
+@pytest.mark.parametrize(("synchronous", "number"), [("FULL", 2), ("NORMAL", 1)])
+def test_a_file_is_opened_with_what_a_commit_must_reach(
+    synchronous: Literal["FULL", "NORMAL"], number: int, tmp_path: Path
+) -> None:
+    with closing(sqlite_file.connect(tmp_path / "things.db", synchronous=synchronous)) as file:
+        assert file.execute("PRAGMA synchronous").fetchone() == (number,)
+        assert file.execute("PRAGMA journal_mode").fetchone() == ("wal",)
+        file.execute("CREATE TABLE things (id INTEGER)")
+        assert not file.in_transaction

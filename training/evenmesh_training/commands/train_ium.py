@@ -177,7 +177,7 @@ class _Run:
     async def until_done(
         self, cache: "ResultCache", begin: str, asking: Asking, options: dict[str, Any]
     ) -> Path:
-        """Runs it all; Ctrl-C or SIGTERM ends it, and the second one at once."""
+        """Run everything, and return the folder; Ctrl-C or SIGTERM ends it, and the second one at once."""
         from evenmesh import AsyncClient
         from evenmesh.addresses import Addresses
         from evenmesh.generation import Generation
@@ -268,7 +268,7 @@ class _Progress:
 
 
 def _wrong_tenant(tenant: str | None) -> list[str]:
-    """What is wrong with whose the version is to be."""
+    """Return what is wrong with the tenant that shall own the version."""
     from evenmesh.wire.errors import InvalidField
     from evenmesh.wire.security import ChannelSecurity, ChannelSecurityError
     from evenmesh_kit.security.caller import tenant_name
@@ -301,7 +301,7 @@ def _tell(
     tenant: str,
     as_json: bool,
 ) -> None:
-    """What each way of ranking is worth, by agent; and the version, if one is kept."""
+    """Print what each way of ranking is worth, by agent; and the version, if one is kept."""
     from evenmesh_lab.files.agent_runs import OFFLINE, AgentRunRecord, read_agent_runs
     from evenmesh_reranker.models.manifest import Lineage
     from evenmesh_reranker.models.store import ModelStore

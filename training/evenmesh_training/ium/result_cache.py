@@ -6,11 +6,11 @@ Each result is in the file completely or not at all, even if the process is kill
 from __future__ import annotations
 
 import json
-import sqlite3
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any, Final, Self
 
+from evenmesh_kit.storage import sqlite_file
 from evenmesh_reranker.domain import Passage
 from evenmesh_training.ium.plan import PlanError
 
@@ -39,11 +39,8 @@ class ResultCache:
     def __init__(self, path: Path) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
         self._path = path
-        # Autocommit: a statement is a transaction, unless one is opened.
-        self._file = sqlite3.connect(path, isolation_level=None)
-        self._file.execute("PRAGMA journal_mode=WAL")
         # A killed process loses nothing; after a power cut the last results may be computed again.
-        self._file.execute("PRAGMA synchronous=NORMAL")
+        self._file = sqlite_file.connect(path, synchronous="NORMAL")
         self._file.executescript(_SCHEMA)
 
     def __enter__(self) -> Self:

@@ -5,33 +5,22 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import sqlite3
-from typing import Any, Final
+from typing import Any
 
 from sqlalchemy import event
 from sqlalchemy.ext.asyncio import AsyncEngine
 from sqlalchemy.util import await_only
 
-_TRIES: Final = 100
-_PAUSE_S: Final = 0.02
+from evenmesh_kit.storage import sqlite_file
 
 
 def write_ahead(cursor: Any) -> None:
-    """Switch a database to a write-ahead log, unless it has one.
-
-    The first opener changes the file under an exclusive lock, for which SQLite does not let others wait: it
-    rejects them at once. So retry while the event loop runs on.
+    """Switch a database to a write-ahead log, unless it has one; the event loop runs on while it is locked.
 
     Raises:
         sqlite3.OperationalError: the file was locked for two seconds, or cannot be written.
     """
-    for left in reversed(range(_TRIES)):
-        try:
-            cursor.execute("PRAGMA journal_mode=WAL")
-            return
-        except sqlite3.OperationalError as error:
-            if not left or error.sqlite_errorcode & 0xFF != sqlite3.SQLITE_BUSY:
-                raise
-        await_only(asyncio.sleep(_PAUSE_S))
+    sqlite_file.write_ahead(cursor, lambda seconds: await_only(asyncio.sleep(seconds)))
 
 
 def unlock_when_cancelled(engine: AsyncEngine) -> None:

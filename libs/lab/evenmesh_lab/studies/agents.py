@@ -88,7 +88,7 @@ class SystemComparison:
 
 @dataclass(frozen=True, slots=True)
 class Point:
-    """A mean over agents at one place of a curve: after so many rounds, or with such a batch size."""
+    """A mean over agents at one place of a curve: after a number of rounds, or with a batch size."""
 
     system: str
     place: int

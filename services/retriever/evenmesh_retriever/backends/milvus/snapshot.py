@@ -32,7 +32,7 @@ class Question:
     scores: Callable[[Sequence[Row]], FloatArray]
     """The scores of rows that were found, ``[n]``."""
     parameters: Callable[[int], Mapping[str, Any]] = lambda _: {}
-    """Parameters of a search for so many."""
+    """Parameters of a search, by the number of its results."""
     fields: tuple[str, ...] = ()
     """What ``scores`` needs of the rows, besides ``distance``."""
 

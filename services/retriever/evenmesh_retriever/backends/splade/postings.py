@@ -65,7 +65,7 @@ class ImpactPostings:
 
     @classmethod
     def build(cls, vectors: Iterable[SparseVector], vocabulary: int) -> ImpactPostings:
-        """Return postings of passages in row order, of a vocabulary of so many terms."""
+        """Return postings of passages in row order, of a vocabulary of ``vocabulary`` terms."""
         terms: list[IntArray] = []
         weights: list[VectorArray] = []
         bounds = [0]

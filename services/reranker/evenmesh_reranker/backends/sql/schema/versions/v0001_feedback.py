@@ -13,7 +13,7 @@ down_revision = None
 
 
 def upgrade(op: Operations) -> None:
-    """Makes the tables."""
+    """Create the tables."""
     big: Any = sa.BigInteger().with_variant(sa.Integer, "sqlite")
     text: Any = sa.String().with_variant(postgresql.VARCHAR(collation="C"), "postgresql")
     version = op.create_table("schema_version", sa.Column("version", sa.Integer, primary_key=True))

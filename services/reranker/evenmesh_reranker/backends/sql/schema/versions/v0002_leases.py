@@ -13,7 +13,7 @@ down_revision = "0001"
 
 
 def upgrade(op: Operations) -> None:
-    """Makes the table."""
+    """Create the table."""
     text: Any = sa.String().with_variant(postgresql.VARCHAR(collation="C"), "postgresql")
     op.create_table(
         "leases",

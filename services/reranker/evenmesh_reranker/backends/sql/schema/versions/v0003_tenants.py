@@ -11,7 +11,7 @@ down_revision = "0002"
 
 
 def upgrade(op: Operations) -> None:
-    """Adds the tenant to the keys of agents and trainings."""
+    """Add the tenant to the keys of agents and trainings."""
     if op.get_bind().dialect.name == "postgresql":
         _alter(op)
     else:
@@ -72,7 +72,7 @@ def _rebuild(op: Operations) -> None:
 
 
 def _moved(op: Operations, name: str) -> str:
-    """Gives a table another name; the names of its columns, as SQL lists them."""
+    """Rename a table, and return the names of its columns as SQL lists them."""
     op.rename_table(name, f"{name}_before")
     columns = sa.inspect(op.get_bind()).get_columns(f"{name}_before")
     return ", ".join(f'"{one["name"]}"' for one in columns)

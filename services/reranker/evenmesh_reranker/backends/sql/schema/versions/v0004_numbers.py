@@ -11,7 +11,7 @@ down_revision = "0003"
 
 
 def upgrade(op: Operations) -> None:
-    """Adds numbers within the tenant to what is stored, and sums of bytes by tenant."""
+    """Add numbers within the tenant to what is stored, and sums of bytes by tenant."""
     in_postgres = op.get_bind().dialect.name == "postgresql"
     text = postgresql.VARCHAR(collation="C") if in_postgres else sa.String()
     for name in ("number", "bytes"):

@@ -11,7 +11,7 @@ down_revision = "0004"
 
 
 def upgrade(op: Operations) -> None:
-    """Adds the tenant of what was served; nobody's is left until it is too old."""
+    """Add the tenant of what was served; nobody's is left until it is too old."""
     text = postgresql.VARCHAR(collation="C") if op.get_bind().dialect.name == "postgresql" else sa.String()
     op.add_column("served", sa.Column("tenant", text, nullable=False, server_default=""))
     op.add_column("served", sa.Column("upto", sa.BigInteger, nullable=False, server_default="0"))
