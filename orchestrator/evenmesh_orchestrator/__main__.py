@@ -11,7 +11,7 @@ from evenmesh.orchestrator.v1 import orchestrator_service_pb2_grpc as pb_grpc
 from evenmesh.wire.errors import Unavailable
 from evenmesh_kit.admission.metrics import AdmissionMetrics
 from evenmesh_kit.admission.queue import Admission
-from evenmesh_kit.compute.executors import ComputePool
+from evenmesh_kit.compute.tenant_pool import TenantPool
 from evenmesh_kit.rpc.server import Registration, ServerStartError, Service, run_service
 from evenmesh_kit.settings import variable
 from evenmesh_kit.telemetry.setup import Telemetry
@@ -65,7 +65,7 @@ class Orchestrator(Service):
         generator_client = GeneratorClient(generator, upstreams.generator)
         evaluator_client = EvaluatorClient(evaluator, upstreams.evaluator)
         self._channels = (retriever, reranker, generator, evaluator)
-        self._pool = ComputePool(settings.compute_threads, "orchestrator")
+        self._pool = TenantPool(settings.compute_threads, "orchestrator")
         outbox = partial(RecordedOutbox, telemetry) if telemetry.enabled else Outbox
         encode = partial(codec.observation, with_text=settings.observe_text)
         self._relay = OutboxRelay(

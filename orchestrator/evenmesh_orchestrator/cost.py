@@ -19,8 +19,9 @@ def of_ask(ask: Ask, request: Message) -> int:
 
 
 def of_ensemble(ensemble: EnsembleAsk, request: Message) -> int:
-    """Return the work of an ensemble: that of its members. Answers, [1, inf)."""
-    return sum(1 + _drawn(1, member) for member in ensemble.members) + _held(request)
+    """Return the work of an ensemble: that of its members, each observed alone too. Answers, [1, inf)."""
+    members = sum(1 + _drawn(1, member) for member in ensemble.members)
+    return members + (len(ensemble.members) + 1) * _held(request)
 
 
 def of_audit(audit: Audit, request: Message) -> int:

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from contextlib import aclosing
 from functools import partial
 from typing import Any, Final, TypeVar
@@ -17,7 +17,7 @@ from evenmesh.wire import deadline
 from evenmesh.wire.errors import InvalidField, MeshError
 from evenmesh_kit.admission import metering
 from evenmesh_kit.admission.queue import Admission
-from evenmesh_kit.compute.executors import ComputePool
+from evenmesh_kit.compute.tenant_pool import TenantPool
 from evenmesh_kit.security import caller as callers
 from evenmesh_orchestrator import codec, cost
 from evenmesh_orchestrator.asks.pipeline import Pipeline
@@ -31,8 +31,10 @@ from evenmesh_orchestrator.conversations.turns import TurnEvent, TurnHandler, Tu
 Context = grpc.aio.ServicerContext[Any, Any]
 
 E = TypeVar("E")
+T = TypeVar("T")
 
 _INLINE_CANDIDATES: Final = 64
+_INLINE_BYTES: Final = 65_536
 
 
 class OrchestratorServicer(pb_grpc.OrchestratorServiceServicer):
@@ -40,7 +42,7 @@ class OrchestratorServicer(pb_grpc.OrchestratorServiceServicer):
 
     Args:
         pipeline: runs asks.
-        pool: threads that check asks with many candidates.
+        pool: threads that read large requests.
         admission: counts the work of asks and audits in flight, in answers.
         defaults: what requests may leave out, and what they can name.
         turns: runs the turns of conversations.
@@ -52,7 +54,7 @@ class OrchestratorServicer(pb_grpc.OrchestratorServiceServicer):
         self,
         pipeline: Pipeline,
         *,
-        pool: ComputePool,
+        pool: TenantPool,
         admission: Admission,
         defaults: Defaults,
         turns: TurnHandler,
@@ -70,14 +72,11 @@ class OrchestratorServicer(pb_grpc.OrchestratorServiceServicer):
     async def Ask(self, request: pb.AskRequest, context: Context) -> AsyncIterator[pb.AskResponse]:
         """Answer one question; yield events as they happen, ``done`` last."""
         if request.HasField("ensemble"):
-            ensemble = read_ensemble(request, self._defaults)
+            ensemble = await self._read(request, partial(read_ensemble, request, self._defaults))
             work = cost.of_ensemble(ensemble, request)
             run = self._pipeline.ensemble(ensemble, deadline.current())
         else:
-            if len(request.candidates.passages) > _INLINE_CANDIDATES:
-                ask = await self._pool.run(read_ask, request, self._defaults)
-            else:
-                ask = read_ask(request, self._defaults)
+            ask = await self._read(request, partial(read_ask, request, self._defaults))
             work = cost.of_ask(ask, request)
             run = self._pipeline.ask(ask, deadline.current())
         async with self._admission.admit(work), aclosing(_ahead(run)) as events:
@@ -86,7 +85,7 @@ class OrchestratorServicer(pb_grpc.OrchestratorServiceServicer):
 
     async def Audit(self, request: pb.AuditRequest, context: Context) -> AsyncIterator[pb.AuditResponse]:
         """Sample rankings of one labelled query; yield the outcome of each, ``done`` last."""
-        audit = await self._pool.run(audit_codec.read_audit, request, self._defaults)
+        audit = await self._read(request.ask, partial(audit_codec.read_audit, request, self._defaults))
         async with self._admission.admit(cost.of_audit(audit, request)):
             try:
                 async with aclosing(_ahead(self._pipeline.audit(audit, deadline.current()))) as events:
@@ -127,6 +126,13 @@ class OrchestratorServicer(pb_grpc.OrchestratorServiceServicer):
             await asyncio.gather(reader, return_exceptions=True)
             inbox.drop()
 
+    async def _read(self, request: pb.AskRequest, read: Callable[[], T], *, more: int = 0) -> T:
+        """Read a request, in a thread where it could hold up the event loop; ``more`` bytes are read too."""
+        large = request.ByteSize() + more > _INLINE_BYTES
+        if large or len(request.candidates.passages) > _INLINE_CANDIDATES:
+            return await self._pool.run(read)
+        return read()
+
     async def _turn(
         self, conversation: Conversation, request: pb.ConverseRequest, inbox: Inbox
     ) -> AsyncGenerator[TurnEvent, None]:
@@ -137,7 +143,11 @@ class OrchestratorServicer(pb_grpc.OrchestratorServiceServicer):
         options = conversation.options
         if request.HasField("options"):
             options = conversation_codec.read_options(request.options)
-        ask, settings = conversation_codec.read_turn(request.ask, conversation, self._defaults)
+        ask, settings = await self._read(
+            request.ask,
+            partial(conversation_codec.read_turn, request.ask, conversation, self._defaults),
+            more=len(conversation.settings),
+        )
         self._conversations.keep(conversation, settings, options)
         conversation.check_room(ask.question, ask.k)
         conversation.run_id = ask.run_id

@@ -14,6 +14,15 @@ from evenmesh_core.token_overlap import Bags, Check, best_of_bags, f1
 
 AnswerMetric = Literal["exact_match", "token_f1", "rouge1", "rouge2", "rougeL", "accuracy"]
 
+READ_NS: Final = 100
+"""Time to read a character of a text as words; these times are of one core of a small server, rounded up."""
+PAIR_NS: Final = 600
+"""Time to compare two bags of words, beside their words."""
+TOKEN_NS: Final = 100
+"""Time for each word of the smaller of two bags."""
+SUBSEQUENCE_NS: Final = 16
+"""Time for 64 cells of a longest common subsequence."""
+
 _BLOCK_CHARACTERS: Final = 1 << 18  # characters read between two checks: some milliseconds
 
 
@@ -46,6 +55,24 @@ def best_scores(
     given, wanted = list(dict.fromkeys(predictions)), list(dict.fromkeys(references))
     scores = dict(zip(given, _scores(given, wanted, metric, check or (lambda: None)).tolist(), strict=True))
     return np.array([scores[one] for one in predictions], dtype=np.float64)
+
+
+def scoring_ns(
+    predictions: int, said_characters: int, references: int, held_characters: int, metric: AnswerMetric
+) -> int:
+    """Return about how long :func:`best_scores` takes, from the number of texts and their characters.
+
+    It is an upper bound of the order of magnitude, for refusing what would take too long. Nanoseconds of one
+    core, [0, inf).
+    """
+    said, held = predictions + said_characters // 2, references + held_characters // 2  # words at most
+    pairs = predictions * references
+    ns = READ_NS * (said_characters + held_characters)
+    if metric == "rougeL":
+        return ns + PAIR_NS * pairs + SUBSEQUENCE_NS * said * (held // 64 + references)
+    if metric in ("exact_match", "accuracy"):
+        return ns
+    return ns + PAIR_NS * pairs + TOKEN_NS * min(said * references, held * predictions)
 
 
 def _scores(given: Sequence[str], wanted: Sequence[str], metric: AnswerMetric, check: Check) -> FloatArray:

@@ -5,18 +5,19 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
-from functools import partial
-from typing import Final, Protocol, TypeVar
+from typing import Final, TypeVar
 
 import numpy as np
 
 from evenmesh.evaluator.v1 import evaluator_service_pb2 as evaluator_pb
 from evenmesh.orchestrator.v1 import orchestrator_service_pb2 as pb
-from evenmesh_core import text_metrics
+from evenmesh_core.answer_scores import AnswerMetric, best_scores
 from evenmesh_core.arrays import FloatArray
 from evenmesh_core.exposure import ExposureMetrics, exposure_metrics
 from evenmesh_core.utility import expected_utility
-from evenmesh_kit.compute.executors import ComputePool
+from evenmesh_kit.compute import steps
+from evenmesh_kit.compute.steps import Check, unchecked
+from evenmesh_kit.compute.tenant_pool import TenantPool
 from evenmesh_orchestrator.domain import Answered, Contexts, Pool
 
 T = TypeVar("T")
@@ -26,18 +27,15 @@ _INLINE_PLACES: Final = 2_000
 _INLINE_CHARACTERS: Final = 10_000
 
 
-class _Score(Protocol):
-    def __call__(self, prediction: str, references: str | Sequence[str]) -> float: ...
-
-
-_SCORES: Final[dict[int, _Score]] = {
-    evaluator_pb.UTILITY_METRIC_EXACT_MATCH: text_metrics.exact_match,
-    evaluator_pb.UTILITY_METRIC_TOKEN_F1: text_metrics.token_f1,
-    evaluator_pb.UTILITY_METRIC_ROUGE1: partial(text_metrics.rouge, variant="rouge1"),
-    evaluator_pb.UTILITY_METRIC_ROUGE2: partial(text_metrics.rouge, variant="rouge2"),
-    evaluator_pb.UTILITY_METRIC_ROUGE_L: partial(text_metrics.rouge, variant="rougeL"),
-    evaluator_pb.UTILITY_METRIC_ACCURACY: text_metrics.accuracy,
+METRICS: Final[dict[int, AnswerMetric]] = {
+    evaluator_pb.UTILITY_METRIC_EXACT_MATCH: "exact_match",
+    evaluator_pb.UTILITY_METRIC_TOKEN_F1: "token_f1",
+    evaluator_pb.UTILITY_METRIC_ROUGE1: "rouge1",
+    evaluator_pb.UTILITY_METRIC_ROUGE2: "rouge2",
+    evaluator_pb.UTILITY_METRIC_ROUGE_L: "rougeL",
+    evaluator_pb.UTILITY_METRIC_ACCURACY: "accuracy",
 }
+"""Names of the metrics in ``evenmesh_core.answer_scores``."""
 _SLOW_METRICS: Final = frozenset(
     {
         evaluator_pb.UTILITY_METRIC_ROUGE1,
@@ -47,15 +45,15 @@ _SLOW_METRICS: Final = frozenset(
 )
 
 
-async def offload(pool: ComputePool, size: float, compute: Callable[[], T]) -> T:
+async def offload(pool: TenantPool, size: float, compute: Callable[[Check], T]) -> T:
     """Compute on the event loop if it is quick, in a thread if it could block the loop.
 
     Args:
         pool: the threads.
         size: places, passages, or the result of :func:`scoring_size`.
-        compute: the work.
+        compute: the work; what it calls between two steps ends it when its caller is gone.
     """
-    return compute() if size <= _INLINE_PLACES else await pool.run(compute)
+    return compute(unchecked) if size <= _INLINE_PLACES else await steps.run(pool, compute)
 
 
 def scoring_size(texts: Iterable[str], labels: evaluator_pb.Labels) -> float:
@@ -71,7 +69,11 @@ def scoring_size(texts: Iterable[str], labels: evaluator_pb.Labels) -> float:
 
 
 def measure(
-    pool: Pool, contexts: Contexts, answers: Sequence[Answered], labels: evaluator_pb.Labels
+    pool: Pool,
+    contexts: Contexts,
+    answers: Sequence[Answered],
+    labels: evaluator_pb.Labels,
+    check: Check = unchecked,
 ) -> pb.ExposureReport:
     """Return the exposure and utility of an ask, as the evaluator measures its observation.
 
@@ -83,13 +85,17 @@ def measure(
     """
     k = contexts.rows.shape[1]
     if not pool.passages or not k:
-        return pb.ExposureReport(expected_utility=_expected_utility(answers, labels))
+        return pb.ExposureReport(expected_utility=_expected_utility(answers, labels, check))
     metrics = exposure_metrics(contexts.rows, usefulness(pool, labels), k=k)
-    return _report(pool, metrics, answers, labels)
+    return _report(pool, metrics, answers, labels, check)
 
 
 def measure_shown(
-    pool: Pool, shown: Sequence[Sequence[int]], answers: Sequence[Answered], labels: evaluator_pb.Labels
+    pool: Pool,
+    shown: Sequence[Sequence[int]],
+    answers: Sequence[Answered],
+    labels: evaluator_pb.Labels,
+    check: Check = unchecked,
 ) -> pb.ExposureReport:
     """Return what :func:`measure` returns, for contexts of several lengths: one per member of an ensemble.
 
@@ -102,12 +108,12 @@ def measure_shown(
     answers = [replace(one, samples=(0,)) for one in answers]
     k = max(map(len, shown), default=0)
     if not pool.passages or not k:
-        return pb.ExposureReport(expected_utility=_expected_utility(answers, labels))
+        return pb.ExposureReport(expected_utility=_expected_utility(answers, labels, check))
     useful = usefulness(pool, labels)
     exposure = np.zeros(len(useful))
     for places in shown:
         exposure[list(places)] += 1 / len(shown)
-    return _report(pool, exposure_metrics(None, useful, k=k, exposure=exposure), answers, labels)
+    return _report(pool, exposure_metrics(None, useful, k=k, exposure=exposure), answers, labels, check)
 
 
 def measure_exactly(
@@ -127,13 +133,17 @@ def usefulness(pool: Pool, labels: evaluator_pb.Labels) -> list[bool]:
     return mask + [True] * (len(useful) - sum(mask))
 
 
-def utility(text: str, labels: evaluator_pb.Labels) -> float:
+def utility(text: str, labels: evaluator_pb.Labels, check: Check = unchecked) -> float:
     """Return the score of an answer against the references, of which there must be some; [0, 1]."""
-    return float(_SCORES[labels.metric](text, labels.references))
+    return float(best_scores([text], labels.references, METRICS[labels.metric], check=check)[0])
 
 
 def _report(
-    pool: Pool, metrics: ExposureMetrics, answers: Sequence[Answered], labels: evaluator_pb.Labels
+    pool: Pool,
+    metrics: ExposureMetrics,
+    answers: Sequence[Answered],
+    labels: evaluator_pb.Labels,
+    check: Check,
 ) -> pb.ExposureReport:
     return pb.ExposureReport(
         exposure=metrics.exposure[: len(pool.passages)].tolist(),
@@ -141,7 +151,7 @@ def _report(
         ee_r=_defined(metrics.ee_r),
         ee_d_norm=metrics.ee_d_norm,
         ee_r_norm=_defined(metrics.ee_r_norm),
-        expected_utility=_expected_utility(answers, labels),
+        expected_utility=_expected_utility(answers, labels, check),
         providers=_providers(pool, metrics.exposure, metrics.target if labels.has_useful else None),
     )
 
@@ -150,11 +160,12 @@ def _defined(value: float) -> float | None:
     return None if math.isnan(value) else value
 
 
-def _expected_utility(answers: Sequence[Answered], labels: evaluator_pb.Labels) -> float | None:
+def _expected_utility(answers: Sequence[Answered], labels: evaluator_pb.Labels, check: Check) -> float | None:
     if not labels.references or not answers:
         return None
-    scores = {text: utility(text, labels) for text in {answered.answer.text for answered in answers}}
-    return expected_utility([scores[answered.answer.text] for answered in answers for _ in answered.samples])
+    texts = [answered.answer.text for answered in answers]
+    scores = best_scores(texts, labels.references, METRICS[labels.metric], check=check)
+    return expected_utility(np.repeat(scores, [len(answered.samples) for answered in answers]))
 
 
 def _providers(

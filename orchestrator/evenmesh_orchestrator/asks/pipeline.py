@@ -14,7 +14,7 @@ from contextlib import AbstractContextManager, aclosing, nullcontext
 
 from evenmesh.orchestrator.v1 import orchestrator_service_pb2 as pb
 from evenmesh.wire.deadline import Deadline
-from evenmesh_kit.compute.executors import ComputePool
+from evenmesh_kit.compute.tenant_pool import TenantPool
 from evenmesh_orchestrator.asks.budgets import Clock, PipelineConfig
 from evenmesh_orchestrator.asks.exposure import measure, offload, scoring_size
 from evenmesh_orchestrator.asks.generation import GenerationStage
@@ -62,7 +62,7 @@ class Pipeline:
         generator: Generator,
         observer: Observer,
         config: PipelineConfig,
-        pool: ComputePool,
+        pool: TenantPool,
         votes: VoteSessions,
         around_draw: Callable[[Sampling], AbstractContextManager[object]] = nullcontext,
     ) -> None:
@@ -184,4 +184,4 @@ class Pipeline:
         pool, contexts, labels = found.pool, ranked.contexts, found.ask.labels
         scoring = scoring_size((one.answer.text for one in answers), labels)
         size = contexts.rows.size + len(pool.passages) + scoring
-        return await offload(self._pool, size, lambda: measure(pool, contexts, answers, labels))
+        return await offload(self._pool, size, lambda check: measure(pool, contexts, answers, labels, check))

@@ -13,7 +13,7 @@ from evenmesh.common.v1.common_pb2 import Passage
 from evenmesh.orchestrator.v1 import orchestrator_service_pb2 as pb
 from evenmesh.wire.deadline import Deadline
 from evenmesh_core.arrays import FloatArray, IntArray
-from evenmesh_kit.compute.executors import ComputePool
+from evenmesh_kit.compute.tenant_pool import TenantPool
 from evenmesh_orchestrator.asks import contexts
 from evenmesh_orchestrator.asks.budgets import Clock, HandledFailure, attempt
 from evenmesh_orchestrator.asks.exposure import offload
@@ -67,7 +67,7 @@ class RankingStage:
     def __init__(
         self,
         reranker: Reranker,
-        pool: ComputePool,
+        pool: TenantPool,
         around_draw: Callable[[Sampling], AbstractContextManager[object]] = nullcontext,
     ) -> None:
         self._reranker = reranker
@@ -156,7 +156,7 @@ class RankingStage:
             cut = await offload(
                 self._pool,
                 sum(one.rows.size for one in rankings),
-                lambda: [
+                lambda _: [
                     contexts.reordered(one, scored=scored, scores=scores, passages=pool.passages, k=ask.k)
                     for one in rankings
                 ],

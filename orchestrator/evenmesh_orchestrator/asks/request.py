@@ -6,7 +6,7 @@ import hashlib
 import re
 import secrets
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from typing import Final, Protocol
 
@@ -16,6 +16,8 @@ from evenmesh.generator.v1 import generator_service_pb2 as generator_pb
 from evenmesh.orchestrator.v1 import orchestrator_service_pb2 as pb
 from evenmesh.wire import checks
 from evenmesh.wire.errors import InvalidField
+from evenmesh_core.answer_scores import AnswerMetric, scoring_ns
+from evenmesh_orchestrator.asks.exposure import METRICS
 from evenmesh_orchestrator.domain import Ask, EnsembleAsk, EnumNames, Sampling, word_of
 from evenmesh_orchestrator.ensembles.definitions import (
     MAX_MEMBERS,
@@ -36,6 +38,13 @@ DEFAULT_K: Final = 5
 DEFAULT_RERANK_DEPTH: Final = 20
 """Default number of passages for the reranker."""
 
+MAX_REFERENCE_CHARACTERS: Final = 262_144
+"""Most characters of all references of an ask."""
+MAX_SCORING_CPU_S: Final = 5.0
+"""Most time that scoring the answers of an ask may take, estimated before it begins. Seconds of one core."""
+
+_ANSWER_TOKENS: Final = 256  # of answers whose length the ask does not bound
+_CHARACTERS_PER_TOKEN: Final = 4
 _MAX_SEED: Final = 2**63 - 1
 _CONTROL: Final = re.compile(r"[\x00-\x1f\x7f-\x9f]")
 _BYTES_PER_CHARACTER: Final = 4
@@ -106,9 +115,11 @@ def read_ask(request: pb.AskRequest, defaults: Defaults) -> Ask:
             _check_sampling(expression, sampling_stage)
     most = 1 if sampling is None else sampling.num_rankings
     num_answers = request.num_answers if request.HasField("num_answers") else most
+    checks.between("num_answers", num_answers, 0, most)
     augmentation = request.augmentation
     check_enum("augmentation", augmentation, generator_pb.Augmentation)
     _check_decoding(request.decoding)
+    labels = _labels(request.labels, num_answers, request.decoding)
     _name("agent.task_id", request.agent.task_id)
     _name("agent.model_id", request.agent.model_id)
     return Ask(
@@ -127,11 +138,11 @@ def read_ask(request: pb.AskRequest, defaults: Defaults) -> Ask:
         sampling_stage=sampling_stage,
         augmentation=augmentation if expression is None else _augmentation(expression, augmentation),
         decoding=request.decoding,
-        num_answers=checks.between("num_answers", num_answers, 0, most),
+        num_answers=num_answers,
         agent=request.agent,
         run_id=_name("run_id", request.run_id) or f"asks-{datetime.now(UTC):%Y-%m-%d}",
         query_id=_name("query_id", request.query_id) or hashlib.sha256(question.encode()).hexdigest()[:16],
-        labels=_labels(request.labels),
+        labels=labels,
         observe=not request.skip_observation,
         want_report=request.want_report and not request.skip_observation,
         filter=request.filter if request.HasField("filter") else None,
@@ -159,18 +170,22 @@ def read_ensemble(request: pb.AskRequest, defaults: Defaults) -> EnsembleAsk:
     if request.augmentation != generator_pb.AUGMENTATION_UNSPECIFIED:
         raise InvalidField("augmentation", "cannot be given with an ensemble: its expressions set it")
     ensemble = _ensemble(request, defaults.ensembles)
+    labels = _labels(request.labels, len(ensemble.members), request.decoding)
+    shared = pb.AskRequest()
+    shared.CopyFrom(request)
+    shared.ClearField("ensemble")
+    shared.ClearField("labels")
     members = []
     for place, member in enumerate(ensemble.members):
         one = pb.AskRequest()
-        one.CopyFrom(request)
-        one.ClearField("ensemble")
+        one.CopyFrom(shared)
         one.expression = member
         try:
             if not defaults.sources.read(member).reranks:
                 one.reranker = ""
         except ExpressionError as error:
             raise InvalidField(f"ensemble.expressions[{place}]", str(error)) from None
-        members.append(read_ask(one, defaults))
+        members.append(replace(read_ask(one, defaults), labels=labels))
     name = request.ensemble.name or ", ".join(ensemble.members)
     if len(name.encode()) > MAX_NAME_BYTES:
         name = name.encode()[: MAX_NAME_BYTES - len("…".encode())].decode(errors="ignore") + "…"
@@ -323,8 +338,10 @@ def _check_seed(field: str, seed: int) -> None:
         raise InvalidField(field, f"must be in [0, 2^63 - 1], got {seed}")
 
 
-def _labels(message: evaluator_pb.Labels) -> evaluator_pb.Labels:
-    """Return the labels with a metric and sorted, distinct ids."""
+def _labels(
+    message: evaluator_pb.Labels, num_answers: int, decoding: generator_pb.Decoding
+) -> evaluator_pb.Labels:
+    """Return the labels with a metric and sorted, distinct ids; check the cost of scoring the answers."""
     for index, one in enumerate(message.useful_passage_ids):
         size = len(one.encode())
         if not 1 <= size <= checks.MAX_ID_BYTES:
@@ -335,12 +352,36 @@ def _labels(message: evaluator_pb.Labels) -> evaluator_pb.Labels:
     if message.useful_passage_ids and not message.has_useful:
         raise InvalidField("labels.has_useful", "must be true where useful passages are named")
     check_enum("labels.metric", message.metric, evaluator_pb.UtilityMetric)
+    metric = message.metric or evaluator_pb.UTILITY_METRIC_TOKEN_F1
+    if message.references:
+        _check_scoring(message.references, METRICS[metric], num_answers, decoding)
     return evaluator_pb.Labels(
         useful_passage_ids=sorted(set(message.useful_passage_ids)),
         has_useful=message.has_useful,
         references=message.references,
-        metric=message.metric or evaluator_pb.UTILITY_METRIC_TOKEN_F1,
+        metric=metric,
     )
+
+
+def _check_scoring(
+    references: Sequence[str], metric: AnswerMetric, num_answers: int, decoding: generator_pb.Decoding
+) -> None:
+    """Raise InvalidField where scoring the answers one by one would take too long."""
+    held = sum(map(len, references))
+    if held > MAX_REFERENCE_CHARACTERS:
+        raise InvalidField(
+            "labels.references",
+            f"must have at most {MAX_REFERENCE_CHARACTERS:,} characters together, have {held:,}",
+        )
+    said = _CHARACTERS_PER_TOKEN * (decoding.max_new_tokens or _ANSWER_TOKENS)
+    cpu_s = num_answers * scoring_ns(1, said, len(references), held, metric) * 1e-9
+    if cpu_s > MAX_SCORING_CPU_S:
+        raise InvalidField(
+            "labels.references",
+            f"scoring {num_answers:,} answers against them would take {cpu_s:.0f} CPU seconds, at most "
+            f"{MAX_SCORING_CPU_S:g} are allowed: give fewer or shorter references, or ask for fewer or "
+            "shorter answers",
+        )
 
 
 def _name(field: str, value: str) -> str:

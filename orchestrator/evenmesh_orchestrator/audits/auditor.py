@@ -21,7 +21,7 @@ from evenmesh.orchestrator.v1 import orchestrator_service_pb2 as pb
 from evenmesh.wire.deadline import Deadline
 from evenmesh.wire.errors import DeadlineExceeded, MeshError
 from evenmesh_core.arrays import IntArray
-from evenmesh_kit.compute.executors import ComputePool
+from evenmesh_kit.compute.tenant_pool import TenantPool
 from evenmesh_orchestrator.asks.budgets import Clock, HandledFailure, PipelineConfig, attempt, handle
 from evenmesh_orchestrator.asks.exposure import offload, scoring_size, utility
 from evenmesh_orchestrator.asks.failure_policy import Step
@@ -77,7 +77,7 @@ class Auditor:
         generator: Generator,
         publisher: ObservationPublisher,
         config: PipelineConfig,
-        pool: ComputePool,
+        pool: TenantPool,
     ) -> None:
         self._retrieval = retrieval
         self._ranking = ranking
@@ -217,7 +217,7 @@ class Auditor:
         text = outcome.text
         if text not in scores:
             size = scoring_size([text], ask.labels)
-            scores[text] = await offload(self._pool, size, lambda: utility(text, ask.labels))
+            scores[text] = await offload(self._pool, size, lambda check: utility(text, ask.labels, check))
         return scores[text]
 
     def _publish(

@@ -167,10 +167,12 @@ def _target(field: str, message: pb.GroupTarget) -> Target:
     groups = tuple(message.groups)
     if not 2 <= len(groups) <= _MAX_GROUPS:
         raise InvalidField(f"{field}.groups", f"must be 2 to {_MAX_GROUPS} groups, has {len(groups)}")
+    seen: set[str] = set()
     for at, group in enumerate(groups):
         checks.text(f"{field}.groups[{at}]", group, max_bytes=_MAX_GROUP_BYTES)
-        if group in groups[:at]:
+        if group in seen:
             raise InvalidField(f"{field}.groups[{at}]", f"is a duplicate: {group!r}")
+        seen.add(group)
     shares = tuple(message.shares) or (1 / len(groups),) * len(groups)
     if len(shares) != len(groups):
         raise InvalidField(

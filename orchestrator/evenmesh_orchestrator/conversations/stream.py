@@ -20,6 +20,8 @@ MAX_WAITING: Final = 16
 class Inbox:
     """The messages of a stream. For one event loop.
 
+    A turn that waits is kept serialized: read, it can take forty times the memory.
+
     Args:
         hold: counts the bytes of a turn that waits, and, negative, of one that no longer does; raises
             MeshError where they do not fit.
@@ -27,7 +29,7 @@ class Inbox:
 
     def __init__(self, hold: Callable[[int], None] = lambda _: None) -> None:
         self._hold = hold
-        self._waiting: asyncio.Queue[pb.ConverseRequest | MeshError | None] = asyncio.Queue()
+        self._waiting: asyncio.Queue[bytes | MeshError | None] = asyncio.Queue()
         self._cancel = asyncio.Event()
         self._running = False
         self._cancel_next = False
@@ -54,7 +56,7 @@ class Inbox:
                     return
                 else:
                     self._hold(message.ByteSize())
-                    self._waiting.put_nowait(message)
+                    self._waiting.put_nowait(message.SerializeToString())
         except MeshError as error:
             self._waiting.put_nowait(error)
         finally:
@@ -75,20 +77,20 @@ class Inbox:
         if isinstance(found, MeshError):
             raise found
         if found is not None:
-            self._hold(-found.ByteSize())
+            self._hold(-len(found))
         self._running = True
         # An earlier cancellation applied to a turn that is over.
         self._cancel.clear()
         if self._cancel_next:
             self._cancel_next = False
             self._cancel.set()
-        return found
+        return None if found is None else pb.ConverseRequest.FromString(found)
 
     def drop(self) -> None:
         """Give back what the turns that still wait hold, at the end of the stream."""
         while not self._waiting.empty():
-            if isinstance(found := self._waiting.get_nowait(), pb.ConverseRequest):
-                self._hold(-found.ByteSize())
+            if isinstance(found := self._waiting.get_nowait(), bytes):
+                self._hold(-len(found))
 
     async def until_cancelled(self, events: AsyncGenerator[E, None]) -> AsyncGenerator[E, None]:
         """Yield events until the client cancels the turn.

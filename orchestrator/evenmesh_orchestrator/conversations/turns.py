@@ -6,14 +6,13 @@ import asyncio
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import Final, TypeAlias
 
 from evenmesh.evaluator.v1.evaluator_service_pb2 import EvaluateConversationResponse, ObservedConversation
 from evenmesh.orchestrator.v1 import orchestrator_service_pb2 as pb
 from evenmesh.wire.deadline import Deadline
 from evenmesh.wire.errors import MeshError
-from evenmesh_kit.compute.executors import ComputePool
+from evenmesh_kit.compute.tenant_pool import TenantPool
 from evenmesh_orchestrator.asks.budgets import Clock, HandledFailure, PipelineConfig, attempt
 from evenmesh_orchestrator.asks.exposure import offload
 from evenmesh_orchestrator.asks.failure_policy import Step
@@ -76,7 +75,7 @@ class TurnHandler:
         generator: Generator,
         evaluator: ConversationEvaluator,
         config: PipelineConfig,
-        pool: ComputePool,
+        pool: TenantPool,
     ) -> None:
         self._pipeline = pipeline
         self._generator = generator
@@ -154,7 +153,7 @@ class TurnHandler:
 
     async def _state(self, conversation: Conversation, record: TurnRecord) -> ConversationState:
         size = conversation.memberships(len(record.cited)) * _PLACES_PER_MEMBERSHIP + conversation.num_words
-        return await offload(self._pool, size, partial(conversation.state, record))
+        return await offload(self._pool, size, lambda _: conversation.state(record))
 
     async def _search_text(
         self, conversation: Conversation, ask: Ask, clock: Clock

@@ -20,7 +20,8 @@ from evenmesh.common.v1.common_pb2 import Passage
 from evenmesh.orchestrator.v1 import orchestrator_service_pb2 as pb
 from evenmesh.wire.deadline import Deadline
 from evenmesh.wire.errors import MeshError
-from evenmesh_kit.compute.executors import ComputePool
+from evenmesh_kit.compute import steps
+from evenmesh_kit.compute.tenant_pool import TenantPool
 from evenmesh_orchestrator.asks.budgets import Clock, HandledFailure, PipelineConfig, attempt
 from evenmesh_orchestrator.asks.citations import citations
 from evenmesh_orchestrator.asks.exposure import measure_shown
@@ -112,7 +113,7 @@ class EnsembleRunner:
         votes: VoteSessions,
         publisher: ObservationPublisher,
         config: PipelineConfig,
-        pool: ComputePool,
+        pool: TenantPool,
     ) -> None:
         self._retriever = retriever
         self._reranker = reranker
@@ -241,7 +242,9 @@ class EnsembleRunner:
             submitted = list(map(self._publisher.publish, observations))
         pool, shown = _merged(pools)
         answers = [member.answered for member, _ in pools if member.answered is not None]
-        report = await self._pool.run(measure_shown, pool, shown, answers, ensemble.ask.labels)
+        report = await steps.run(
+            self._pool, lambda check: measure_shown(pool, shown, answers, ensemble.ask.labels, check)
+        )
         run, late = await self._publisher.outcome(submitted, clock)
         if run is not None:
             report.run.CopyFrom(run)

@@ -16,7 +16,6 @@ from evenmesh_evaluator.servicer import EvaluatorServicer
 from evenmesh_evaluator.settings import EvaluatorSettings
 from evenmesh_kit.admission.metrics import AdmissionMetrics
 from evenmesh_kit.admission.queue import Admission
-from evenmesh_kit.compute.executors import ComputePool
 from evenmesh_kit.compute.tenant_pool import TenantPool
 from evenmesh_kit.rpc.server import Registration, ServerStartError, Service, run_service
 from evenmesh_kit.settings import variable
@@ -46,7 +45,7 @@ class EvaluatorService(Service):
             quotas=Quotas(settings.tenant_mb * 2**20, settings.tenant_runs, settings.tenant_configurations),
             remeasure=measure_payload,
         )
-        self._pool = ComputePool(settings.compute_threads, "evaluator")
+        self._pool = TenantPool(settings.compute_threads, "evaluator")
         self._evaluator = Evaluator(self._store, commit_size=settings.commit_size)
         self._measures_pool = TenantPool(settings.measures_threads, "evaluator-measures")
         servicer = EvaluatorServicer(

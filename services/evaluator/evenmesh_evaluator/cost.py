@@ -18,6 +18,7 @@ from google.protobuf.message import Message
 
 from evenmesh.evaluator.v1 import evaluator_service_pb2 as pb
 from evenmesh.wire.errors import InvalidField
+from evenmesh_core.answer_scores import PAIR_NS, READ_NS, scoring_ns
 from evenmesh_evaluator.domain import UtilityMetric
 from evenmesh_evaluator.fields import METRICS
 from evenmesh_lab.similarities import names, needs_model
@@ -38,11 +39,7 @@ DEFAULT_RESAMPLES: Final = 2000
 
 _KIB_PER_CPU_S: Final = 8192
 _NS: Final = 1e-9
-_READ_NS: Final = 100  # to read a character of a text as words
-_PAIR_NS: Final = 600  # to compare two bags, beside
-_TOKEN_NS: Final = 100  # for each token of the smaller bag
 _SEARCH_NS: Final = 1  # to search a character for one text
-_STEP_NS: Final = 16  # for 64 cells of a longest common subsequence
 _DRAW_NS: Final = 10  # to draw a query of a resample
 _POINT_NS: Final = 55  # to weigh a point of a tradeoff in a resample
 _RESAMPLE_NS: Final = 25_000  # of a tradeoff, beside
@@ -66,8 +63,6 @@ _POOL_NS: Final = 250  # of a set of retrievers
 _TEXT_NS: Final = 2_000  # of an answer or reference that is compared as a whole
 _ENCODER: Final = "embedding_cosine"  # reads every text once, and not every pair
 _TOKEN_BYTES: Final = 100
-_SUBSEQUENCE: Final = UtilityMetric.ROUGE_L
-_WHOLE: Final = (UtilityMetric.EXACT_MATCH, UtilityMetric.ACCURACY)
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,20 +80,15 @@ class Cost:
 
 def answers(given: Sequence[str], references: Sequence[str], metric: UtilityMetric) -> Cost:
     """Return the cost of scoring answers against references."""
-    wanted, said = _tokens(references), _tokens(given)
-    characters = sum(map(len, given)) + sum(map(len, references))
-    pairs = len(given) * len(references)
-    ns = _READ_NS * characters
-    if metric is _SUBSEQUENCE:
-        ns += _PAIR_NS * pairs + _STEP_NS * said * (wanted // 64 + len(references))
-    elif metric not in _WHOLE:
-        ns += _PAIR_NS * pairs + _TOKEN_NS * min(said * len(references), wanted * len(given))
-    return Cost(ns * _NS, _TOKEN_BYTES * (wanted + said))
+    said, wanted = sum(map(len, given)), sum(map(len, references))
+    ns = scoring_ns(len(given), said, len(references), wanted, metric.value)
+    words = len(given) + len(references) + (said + wanted) // 2  # at most
+    return Cost(ns * _NS, _TOKEN_BYTES * words)
 
 
 def held(characters: int, texts: int) -> Cost:
     """Return the cost of searching passages of that many characters for that many texts."""
-    return Cost(_NS * (_READ_NS * characters + _SEARCH_NS * characters * texts), 0)
+    return Cost(_NS * (READ_NS * characters + _SEARCH_NS * characters * texts), 0)
 
 
 def of(request: Message) -> Cost:
@@ -252,10 +242,10 @@ def _weights(request: pb.SearchVoteWeightsRequest) -> Cost:
 
 def _retrievers(request: pb.CompareRetrieversRequest) -> Cost:
     pools = 2 ** min(len(request.retrievers), 20)  # more are refused before they are counted
-    ns = _POOL_NS * pools + 2 * _READ_NS * request.ByteSize()
+    ns = _POOL_NS * pools + 2 * READ_NS * request.ByteSize()
     for question in request.questions:
         references, contexts = len(question.references), len(question.contexts)
-        ns += _TEXT_NS * (len(question.answers) + references + contexts) + _PAIR_NS * references * contexts
+        ns += _TEXT_NS * (len(question.answers) + references + contexts) + PAIR_NS * references * contexts
         ns += 2 * _SEARCH_NS * (references + 1) * sum(map(len, question.contexts))
     return _bounded(
         "questions",
@@ -299,7 +289,7 @@ class _Compared:
         """Return the nanoseconds of a similarity; 0 for an unknown one, which is refused."""
         if similarity not in names():
             return 0
-        ns = _READ_NS * sum(self.sizes) + _ALIKE_NS * self.pairs
+        ns = READ_NS * sum(self.sizes) + _ALIKE_NS * self.pairs
         if similarity == _ENCODER:
             return ns + _MODEL_NS * sum(min(2 + size // 2, _MODEL_TOKENS) for size in self.sizes)
         if needs_model(similarity):  # both ways
@@ -333,8 +323,3 @@ def _bounded(field: str, cost: Cost, advice: str) -> Cost:
             f"{MAX_BYTES >> 20} are allowed: {advice}",
         )
     return cost
-
-
-def _tokens(texts: Sequence[str]) -> int:
-    """Return an upper bound of the tokens of texts."""
-    return sum(1 + len(text) // 2 for text in texts)

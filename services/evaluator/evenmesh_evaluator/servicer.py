@@ -8,7 +8,6 @@ from evenmesh_evaluator.metrics import EvaluatorMetrics
 from evenmesh_evaluator.observations.servicer import ObservationsServicer
 from evenmesh_evaluator.reports.servicer import ReportsServicer
 from evenmesh_kit.admission.queue import Admission
-from evenmesh_kit.compute.executors import ComputePool
 from evenmesh_kit.compute.tenant_pool import TenantPool
 from evenmesh_lab.similarities import Similarities
 
@@ -30,7 +29,7 @@ class EvaluatorServicer(ObservationsServicer, ReportsServicer, MeasuresServicer)
         self,
         evaluator: Evaluator,
         *,
-        pool: ComputePool,
+        pool: TenantPool,
         measures_pool: TenantPool,
         similarities: Similarities,
         admission: Admission,

@@ -13,7 +13,7 @@ from evenmesh_generator.servicer import NAME, GeneratorServicer
 from evenmesh_generator.settings import GeneratorSettings
 from evenmesh_kit.admission.metrics import AdmissionMetrics
 from evenmesh_kit.admission.queue import Admission
-from evenmesh_kit.compute.executors import ComputePool
+from evenmesh_kit.compute.tenant_pool import TenantPool
 from evenmesh_kit.rpc.readiness import Readiness
 from evenmesh_kit.rpc.server import Registration, Service, run_service
 from evenmesh_kit.settings import SettingsError, variable
@@ -43,7 +43,7 @@ class GeneratorService(Service):
         self.readiness = Readiness()
         telemetry = telemetry or Telemetry.disabled()
         self._host = _host(settings, self._templates, self.readiness, Spans(telemetry))
-        self._codec_pool = ComputePool(1, "generator-codec")
+        self._codec_pool = TenantPool(1, "generator-codec")
         self._metrics = GeneratorMetrics(telemetry)
         admission = Admission.from_settings(settings, "tokens")
         AdmissionMetrics(telemetry, admission)

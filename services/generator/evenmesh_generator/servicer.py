@@ -23,7 +23,7 @@ from evenmesh_generator.ports import Cancellation
 from evenmesh_generator.tracing import ModelSpans
 from evenmesh_kit.admission import metering
 from evenmesh_kit.admission.queue import Admission, Admitted
-from evenmesh_kit.compute.executors import ComputePool
+from evenmesh_kit.compute.tenant_pool import TenantPool
 from evenmesh_kit.security import caller as callers
 from evenmesh_kit.telemetry.setup import Telemetry
 from evenmesh_kit.telemetry.spans import Spans
@@ -53,7 +53,7 @@ class GeneratorServicer(rpc.GeneratorServiceServicer):
     def __init__(
         self,
         admission: Admission,
-        codec_pool: ComputePool,
+        codec_pool: TenantPool,
         metrics: GeneratorMetrics | None = None,
         spans: Spans | None = None,
     ) -> None:

@@ -15,6 +15,7 @@ from evenmesh.wire.errors import FailedPrecondition, Unavailable
 from evenmesh_kit.admission.metrics import AdmissionMetrics
 from evenmesh_kit.admission.queue import Admission
 from evenmesh_kit.compute.executors import ComputePool
+from evenmesh_kit.compute.tenant_pool import TenantPool
 from evenmesh_kit.compute.model_files import ModelError
 from evenmesh_kit.rpc.server import Registration, ServerStartError, Service, run_service
 from evenmesh_kit.settings import SettingsError, variable
@@ -60,7 +61,7 @@ class RerankerService(Service):
         self._telemetry = telemetry
         self._metrics = RerankerMetrics(telemetry)
         self._pool = ComputePool(2, "reranker")
-        self._codec_pool = ComputePool(1, "reranker-codec")
+        self._codec_pool = TenantPool(1, "reranker-codec")
         self._loading_pool = ComputePool(2, "reranker-loading")
         self._closing: list[Callable[[], Awaitable[None]]] = []
         self._database = Database(settings.database(), lock_timeout_s=settings.lock_timeout_s)

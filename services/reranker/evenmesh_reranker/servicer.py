@@ -11,7 +11,7 @@ import grpc
 from evenmesh.reranker.v1 import reranker_service_pb2 as pb
 from evenmesh.reranker.v1 import reranker_service_pb2_grpc as rpc
 from evenmesh_kit.admission.queue import Admission
-from evenmesh_kit.compute.executors import ComputePool
+from evenmesh_kit.compute.tenant_pool import TenantPool
 from evenmesh_kit.security import caller as callers
 from evenmesh_reranker import codec
 from evenmesh_reranker.engine import Reranking
@@ -32,7 +32,7 @@ class RerankerServicer(rpc.RerankerServiceServicer):
             millisecond.
     """
 
-    def __init__(self, admission: Admission, codec_pool: ComputePool) -> None:
+    def __init__(self, admission: Admission, codec_pool: TenantPool) -> None:
         self._admission = admission
         self._codec_pool = codec_pool
         self._engine: Reranking | None = None

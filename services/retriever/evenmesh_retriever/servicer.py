@@ -240,7 +240,7 @@ class CollectionServicer(collections_grpc.CollectionServiceServicer):
         """Return passages of the version that is served now by id."""
         name = checks.name("collection", request.collection)
         ids = await self._pool.run(collections.ids_of, request.passage_ids)
-        with self._mine().lease(name) as snapshot:
+        with self._listings.hold(1), self._mine().lease(name) as snapshot:
             pages = collections.named_of(snapshot, ids)
             while (page := await self._pool.run(next, pages, None)) is not None:
                 yield page

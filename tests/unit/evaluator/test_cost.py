@@ -18,7 +18,7 @@ from evenmesh_evaluator.__main__ import EvaluatorService
 from evenmesh_evaluator.domain import UtilityMetric
 from evenmesh_evaluator.servicer import EvaluatorServicer
 from evenmesh_evaluator.settings import EvaluatorSettings
-from evenmesh_evaluator.steps import Steps
+from evenmesh_kit.compute.steps import Steps
 from evenmesh_lab.similarities import Models, Similarities
 from tests.support.largest import largest
 

@@ -6,13 +6,13 @@ from collections.abc import Iterator
 
 import pytest
 
-from evenmesh_kit.compute.executors import ComputePool
+from evenmesh_kit.compute.tenant_pool import TenantPool
 from tests.unit.orchestrator.fakes import FakeGenerator, FakeObserver, FakeReranker, FakeRetriever, Mesh
 
 
 @pytest.fixture
 def mesh() -> Iterator[Mesh]:
     """A mesh in which everything works."""
-    pool = ComputePool(1, "test")
+    pool = TenantPool(1, "test")
     yield Mesh(FakeRetriever(), FakeReranker(), FakeGenerator(), FakeObserver(), pool)
     pool.close()

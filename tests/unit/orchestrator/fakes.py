@@ -17,7 +17,7 @@ from evenmesh.generator.v1.generator_service_pb2 import Answer, GenerateRequest
 from evenmesh.orchestrator.v1 import orchestrator_service_pb2 as pb
 from evenmesh.wire.deadline import Deadline
 from evenmesh.wire.errors import MeshError
-from evenmesh_kit.compute.executors import ComputePool
+from evenmesh_kit.compute.tenant_pool import TenantPool
 from evenmesh_orchestrator import codec
 from evenmesh_orchestrator.asks.budgets import PipelineConfig
 from evenmesh_orchestrator.asks.pipeline import Pipeline
@@ -302,7 +302,7 @@ class Mesh:
     reranker: FakeReranker
     generator: FakeGenerator
     observer: FakeObserver
-    pool: ComputePool
+    pool: TenantPool
     votes: FakeVotes = field(default_factory=FakeVotes)
     config: PipelineConfig = field(
         default_factory=lambda: PipelineConfig(

@@ -176,6 +176,20 @@ def test_a_broken_bound_names_its_field(field: str, request_: Callable[[], pb.As
     assert caught.value.field == field
 
 
+def test_references_that_take_too_long_to_score_are_refused() -> None:
+    long = evaluator_pb.Labels(references=["x" * 16_384] * 17)
+    with pytest.raises(InvalidField, match=r"labels\.references.*262,144 characters together"):
+        ask(labels=long)
+    # Each of 1,000 answers alone, against 4 references of 2,000 characters. 256 tokens are 1,024 characters, 513 words
+    # at most: 100 ns * 9,024 + 600 ns * 4 + 16 ns * 513 * (4,004 // 64 + 4) = 1.4 ms. 4,096 tokens: 8,193 words, 11 ms.
+    labels = evaluator_pb.Labels(references=["x" * 2000] * 4, metric=evaluator_pb.UTILITY_METRIC_ROUGE_L)
+    sampling = {"num_rankings": 1000}
+    ask(labels=labels, sampling=sampling)
+    with pytest.raises(InvalidField, match=r"labels\.references.*1,000 answers.*11 CPU seconds"):
+        ask(labels=labels, sampling=sampling, decoding={"max_new_tokens": 4096})
+    ask(labels=labels, sampling=sampling, decoding={"max_new_tokens": 4096}, num_answers=100)
+
+
 def test_the_retriever_is_asked_for_a_collection_or_for_candidates() -> None:
     request = codec.retrieve_request(ask(retriever="bm25", depth=50), k=50, sampling=None)
     assert (request.query, request.collection, request.retriever) == ("Which river?", "demo", "bm25")

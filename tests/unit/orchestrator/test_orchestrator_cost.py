@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator
+import contextlib
+import threading
+from collections.abc import AsyncIterator, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
@@ -12,11 +14,13 @@ import pytest
 
 import evenmesh_orchestrator
 from evenmesh.orchestrator.v1 import orchestrator_service_pb2 as pb
-from evenmesh.wire.errors import MeshError
+from evenmesh.wire.errors import InvalidField, MeshError
 from evenmesh_kit.admission.queue import Admission
-from evenmesh_kit.compute.executors import ComputePool
+from evenmesh_kit.compute.tenant_pool import TenantPool
 from evenmesh_orchestrator import cost
+from evenmesh_orchestrator import servicer as servicer_module
 from evenmesh_orchestrator.asks.request import Defaults
+from evenmesh_orchestrator.conversations.store import ConversationStore, Limits
 from evenmesh_orchestrator.domain import Sampling
 from evenmesh_orchestrator.servicer import OrchestratorServicer
 from tests.unit.orchestrator.fakes import ask, audit, ensemble
@@ -58,14 +62,20 @@ def test_a_large_request_counts_its_bytes() -> None:
     assert cost.of_ask(replace(ask(), num_answers=1, depth=100, sampling=None), request) == 1 + 200
 
 
+def test_an_ensemble_counts_its_bytes_for_every_member_and_the_vote() -> None:
+    made = ensemble("Wiki@2", "SE@1")
+    request = pb.AskRequest(question="x" * 65_536)
+    assert cost.of_ensemble(made, request) == 2 + 3 * 2
+
+
 @pytest.fixture
-def pool() -> Iterator[ComputePool]:
-    made = ComputePool(1, "test")
+def pool() -> Iterator[TenantPool]:
+    made = TenantPool(1, "test")
     yield made
     made.close()
 
 
-async def test_an_audit_that_draws_too_much_is_refused_before_it_begins(pool: ComputePool) -> None:
+async def test_an_audit_that_draws_too_much_is_refused_before_it_begins(pool: TenantPool) -> None:
     nothing = cast(Any, None)
     servicer = OrchestratorServicer(
         nothing,
@@ -83,6 +93,49 @@ async def test_an_audit_that_draws_too_much_is_refused_before_it_begins(pool: Co
         async for _ in servicer.Audit(request, nothing):
             pass
     assert refused.value.reason == "OVER_CAPACITY"
+
+
+@pytest.mark.parametrize("kind", ["ask", "ensemble", "turn"])
+async def test_a_large_request_is_read_in_a_thread(
+    pool: TenantPool, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    """Read on the event loop, 8 MiB of labels would hold up everybody's calls for a tenth of a second and more."""
+    read_in: list[str] = []
+
+    def note(*_: object) -> None:
+        read_in.append(threading.current_thread().name)
+        raise InvalidField("question", "seen")
+
+    names = {"ask": "read_ask", "ensemble": "read_ensemble"}
+    if kind in names:
+        monkeypatch.setattr(servicer_module, names[kind], note)
+    else:
+        monkeypatch.setattr(servicer_module.conversation_codec, "read_turn", note)
+    nothing = cast(Any, None)
+    servicer = OrchestratorServicer(
+        nothing,
+        pool=pool,
+        admission=Admission(100, "answers"),
+        defaults=Defaults("demo", "none"),
+        turns=nothing,
+        conversations=ConversationStore(Limits()),
+        turn_timeout_s=60,
+    )
+    for size in (10, 70_000):
+        request = pb.AskRequest(question="Which?", labels={"references": ["x" * size]})
+        if kind == "ensemble":
+            request.ensemble.name = "mixed"
+
+        async def turns(ask: pb.AskRequest = request) -> AsyncIterator[pb.ConverseRequest]:
+            yield pb.ConverseRequest(ask=ask)
+
+        stream = servicer.Converse(turns(), nothing) if kind == "turn" else servicer.Ask(request, nothing)
+        with contextlib.suppress(InvalidField):
+            async for _ in stream:
+                pass
+    here = threading.current_thread().name
+    assert read_in[0] == here
+    assert read_in[1].startswith("test")
 
 
 def test_what_is_kept_between_calls_is_kept_by_tenant() -> None:

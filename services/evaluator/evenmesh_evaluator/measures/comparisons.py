@@ -15,7 +15,7 @@ from evenmesh_core.significance import mcnemar, paired_bootstrap
 from evenmesh_core.text_metrics import normalize_answer
 from evenmesh_evaluator import fields
 from evenmesh_evaluator.measures import bootstraps
-from evenmesh_evaluator.steps import Check, unchecked
+from evenmesh_kit.compute.steps import Check, unchecked
 
 MAX_RETRIEVERS: Final = 20
 """Most retrievers of a comparison: every pool of them is evaluated."""

@@ -15,7 +15,7 @@ from evenmesh_core.errors import InvalidInput
 from evenmesh_core.group_fairness import ConversationFairness, Nugget, parse_transcripts
 from evenmesh_evaluator.domain import JudgedConversation
 from evenmesh_evaluator.measures import groups
-from evenmesh_evaluator.steps import Check, unchecked
+from evenmesh_kit.compute.steps import Check, unchecked
 
 _Request = pb.EvaluateConversationRequest
 _METHODS: Final = Choices[Literal["independent", "cumulative"]](

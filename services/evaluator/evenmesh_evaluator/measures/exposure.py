@@ -24,7 +24,7 @@ from evenmesh_core.exposure import (
 )
 from evenmesh_evaluator import fields
 from evenmesh_evaluator.measures.bootstraps import defined
-from evenmesh_evaluator.steps import Check, unchecked
+from evenmesh_kit.compute.steps import Check, unchecked
 
 _SUM_SLACK: Final = 1e-6
 

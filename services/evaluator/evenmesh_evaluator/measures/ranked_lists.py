@@ -14,7 +14,7 @@ from evenmesh_core import group_fairness
 from evenmesh_core.group_fairness import Attribute
 from evenmesh_evaluator import fields
 from evenmesh_evaluator.measures import groups
-from evenmesh_evaluator.steps import Check, unchecked
+from evenmesh_kit.compute.steps import Check, unchecked
 
 MAX_DOCUMENTS: Final = 1000
 """Most documents of a list."""

@@ -15,7 +15,7 @@ from evenmesh_evaluator import fields
 from evenmesh_evaluator.measures.bootstraps import defined
 from evenmesh_evaluator.reports.codec import estimate
 from evenmesh_evaluator.reports.moments import Moments
-from evenmesh_evaluator.steps import Check, unchecked
+from evenmesh_kit.compute.steps import Check, unchecked
 
 MAX_QUERIES: Final = 10_000
 """Most queries of one call."""

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from collections.abc import AsyncIterator, Callable
 from functools import partial
@@ -16,8 +15,8 @@ from evenmesh.evaluator.v1 import evaluator_service_pb2_grpc as pb_grpc
 from evenmesh.wire.errors import FailedPrecondition
 from evenmesh_evaluator import cost, measures
 from evenmesh_evaluator.fields import kib
-from evenmesh_evaluator.steps import Steps
 from evenmesh_kit.admission.queue import Admission
+from evenmesh_kit.compute import steps
 from evenmesh_kit.compute.tenant_pool import TenantPool
 from evenmesh_kit.rpc.handlers import Context
 from evenmesh_lab.similarities import MissingModel, Similarities
@@ -134,13 +133,9 @@ class MeasuresServicer(pb_grpc.EvaluatorServiceServicer):
             estimated = cost_of(request)
         else:
             estimated = await self._measures_pool.run(cost_of, request)
-        steps = Steps()
         async with self._admission.admit(weight + estimated.kib):
             try:
-                return await self._measures_pool.run(measure, request, check=steps.check)
-            except asyncio.CancelledError:
-                steps.abandon()
-                raise
+                return await steps.run(self._measures_pool, lambda check: measure(request, check=check))
             except MissingModel as error:
                 _log.warning("%s", error)
                 raise FailedPrecondition("MODEL_MISSING", f"{error.setting}: {error.why}") from error

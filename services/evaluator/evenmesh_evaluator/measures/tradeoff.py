@@ -14,7 +14,7 @@ from evenmesh_core.intervals import tradeoff_intervals
 from evenmesh_core.utility import fairness_intervals
 from evenmesh_evaluator import fields
 from evenmesh_evaluator.measures import bootstraps
-from evenmesh_evaluator.steps import Check, unchecked
+from evenmesh_kit.compute.steps import Check, unchecked
 
 MAX_POINTS: Final = 100_000
 """Most points of one tradeoff."""

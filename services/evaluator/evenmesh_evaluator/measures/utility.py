@@ -11,7 +11,7 @@ from evenmesh_core.arrays import FloatArray
 from evenmesh_core.utility import expected_utility, utility_gains
 from evenmesh_evaluator import fields
 from evenmesh_evaluator.domain import UtilityMetric
-from evenmesh_evaluator.steps import Check, unchecked
+from evenmesh_kit.compute.steps import Check, unchecked
 
 
 def utility(request: pb.EvaluateUtilityRequest, check: Check = unchecked) -> pb.EvaluateUtilityResponse:

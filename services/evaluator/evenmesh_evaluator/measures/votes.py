@@ -17,7 +17,7 @@ from evenmesh_core.arrays import FloatArray
 from evenmesh_core.ensemble.votes import POOLINGS
 from evenmesh_evaluator import cost, fields
 from evenmesh_evaluator.measures.bootstraps import defined
-from evenmesh_evaluator.steps import Check, unchecked
+from evenmesh_kit.compute.steps import Check, unchecked
 from evenmesh_lab import similarities as catalogue
 from evenmesh_lab.similarities import Similarities
 

@@ -12,7 +12,7 @@ from evenmesh_core import ensemble
 from evenmesh_core.arrays import FloatArray
 from evenmesh_evaluator import fields
 from evenmesh_evaluator.measures.votes import MAX_VOTES, VoteRules, check_question, read_rules
-from evenmesh_evaluator.steps import Check, unchecked
+from evenmesh_kit.compute.steps import Check, unchecked
 from evenmesh_lab.similarities import Similarities
 
 MAX_QUESTIONS: Final = 10_000

@@ -30,8 +30,11 @@ MAX_INDICES: Final = 1_000_000
 """Most places of all rankings of an observation."""
 
 
-def check(message: pb.Observation) -> None:
+def check(message: pb.Observation) -> float:
     """Check counts first, which takes no time, then bytes and the cost of measuring.
+
+    Returns:
+        The cost of measuring. CPU seconds, [0, inf).
 
     Raises:
         MeshError: one is above its bound.
@@ -48,8 +51,9 @@ def check(message: pb.Observation) -> None:
             raise _too_large(field, f"must be at most {most:,}, has {len(values):,}")
     if (size := message.ByteSize()) > cost.MAX_OBSERVATION_BYTES:
         raise _too_large("", f"must be at most {cost.MAX_OBSERVATION_BYTES:,} bytes, has {size:,}")
+    cpu_s = 0.0
     if message.HasField("conversation"):
-        _check_conversation(message.conversation.judged)
+        cpu_s += _check_conversation(message.conversation.judged)
     references = message.labels.references
     if references and message.labels.metric in pb.UtilityMetric.values():
         texts = (*references, *(answer.text for answer in message.answers))
@@ -57,19 +61,21 @@ def check(message: pb.Observation) -> None:
             text = f"answers and references must be at most {cost.MAX_TEXT:,} characters, one has {longest:,}"
             raise _too_large("labels.references", text)
         metric = METRICS.read("labels.metric", message.labels.metric)
-        cpu_s = cost.answers([answer.text for answer in message.answers], references, metric).cpu_s
+        scoring_s = cost.answers([answer.text for answer in message.answers], references, metric).cpu_s
         held = sum(len(candidate.text) for candidate in message.candidates)
-        cpu_s += cost.held(held, len(references) + len(message.answers)).cpu_s
-        if cpu_s > cost.MAX_OBSERVATION_CPU_S:
+        scoring_s += cost.held(held, len(references) + len(message.answers)).cpu_s
+        if scoring_s > cost.MAX_OBSERVATION_CPU_S:
             raise _too_large(
                 "labels.references",
-                f"scoring the answers would take {cpu_s:.1f} CPU seconds, at most "
+                f"scoring the answers would take {scoring_s:.1f} CPU seconds, at most "
                 f"{cost.MAX_OBSERVATION_CPU_S:g} are allowed: give fewer or shorter references, answers or "
                 "passages",
             )
+        cpu_s += scoring_s
+    return cpu_s
 
 
-def _check_conversation(judged: pb.EvaluateConversationRequest) -> None:
+def _check_conversation(judged: pb.EvaluateConversationRequest) -> float:
     try:
         cpu_s = cost.conversation(judged).cpu_s
     except InvalidField as error:
@@ -77,6 +83,7 @@ def _check_conversation(judged: pb.EvaluateConversationRequest) -> None:
     if cpu_s > cost.MAX_OBSERVATION_CPU_S:
         text = f"would take {cpu_s:.1f} CPU seconds, at most {cost.MAX_OBSERVATION_CPU_S:g} are allowed"
         raise _too_large("conversation.judged", f"{text}: send fewer turns, nuggets or groups")
+    return cpu_s
 
 
 def _too_large(field: str, text: str) -> MeshError:

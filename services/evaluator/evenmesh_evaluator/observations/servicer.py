@@ -12,6 +12,7 @@ from evenmesh.evaluator.v1 import evaluator_service_pb2 as pb
 from evenmesh.evaluator.v1 import evaluator_service_pb2_grpc as pb_grpc
 from evenmesh.wire.errors import MeshError
 from evenmesh_core.errors import InvalidInput
+from evenmesh_evaluator import cost
 from evenmesh_evaluator.domain import Measurement, Observation
 from evenmesh_evaluator.engine import TENANT_FULL, Evaluator
 from evenmesh_evaluator.fields import MAX_ID_BYTES, kib
@@ -20,7 +21,7 @@ from evenmesh_evaluator.observations import bounds, codec
 from evenmesh_evaluator.observations.scores import measure
 from evenmesh_evaluator.reports.codec import report
 from evenmesh_kit.admission.queue import Admission
-from evenmesh_kit.compute.executors import ComputePool
+from evenmesh_kit.compute.tenant_pool import TenantPool
 from evenmesh_kit.rpc.handlers import Context
 from evenmesh_kit.rpc.statuses import item_error
 from evenmesh_kit.security import caller as callers
@@ -48,7 +49,7 @@ class ObservationsServicer(pb_grpc.EvaluatorServiceServicer):
         self,
         evaluator: Evaluator,
         *,
-        pool: ComputePool,
+        pool: TenantPool,
         admission: Admission,
         window: int,
         metrics: EvaluatorMetrics | None = None,
@@ -106,12 +107,12 @@ class ObservationsServicer(pb_grpc.EvaluatorServiceServicer):
     async def _observe(self, tenant: str, message: pb.Observation) -> pb.ObserveResponse:
         with self._metrics.record(message) as record:
             try:
-                bounds.check(message)
+                cpu_s = bounds.check(message)
             except MeshError as error:
                 record.refused()
                 refusal = pb.ObserveRefusal(observation_id=message.id[:MAX_ID_BYTES], error=item_error(error))
                 return pb.ObserveResponse(refusal=refusal)
-            async with self._admission.admit(kib(message)):
+            async with self._admission.admit(kib(message) + cost.Cost(cpu_s, 0).kib):
                 try:
                     observation, measurement = await self._measure(message)
                 except (MeshError, InvalidInput) as error:

@@ -27,7 +27,7 @@ class FeedbackIntake:
     """Stores feedback durably; each item is stored, is a duplicate, or gets an error of its own.
 
     Items that wait together share one transaction: while one batch is written to the disk, the next collects.
-    One agent may have a quarter of the items in flight. Items of an agent at its quota do not reach the disk:
+    One agent may have a quarter of the items in flight, the agents of one tenant three quarters. Items of an agent at its quota do not reach the disk:
     they are only looked up, so that replays are still answered as duplicates.
 
     Args:
@@ -58,6 +58,7 @@ class FeedbackIntake:
         self._clock = clock
         self._on_outcomes = on_outcomes
         self._in_flight: Counter[Agent] = Counter()
+        self._of_tenants: Counter[str] = Counter()
         self._full: dict[Agent, float] = {}
         self._commits: MicroBatcher[Sequence[Feedback], Sequence[Outcome]] = MicroBatcher(
             self._commit, max_size=commit_size, max_delay_s=0.0, cost=len, max_cost=commit_size
@@ -96,15 +97,13 @@ class FeedbackIntake:
         results: list[Outcome | MeshError | None],
     ) -> None:
         count = len(places)
-        if self._in_flight[agent] and (
-            self._in_flight[agent] + count > self._max_in_flight // 4
-            or self._in_flight.total() + count > self._max_in_flight
-        ):
-            busy = Overloaded("too much feedback of this agent is in flight; try again in a second", 1.0)
+        if whose := self._full_share(agent, count):
+            busy = Overloaded(f"too much feedback of {whose} is in flight; try again in a second", 1.0)
             for at in places:
                 results[at] = busy
             return
         self._in_flight[agent] += count
+        self._of_tenants[agent.tenant] += count
         try:
             if self._served is not None:
                 places = await self._check_served(self._served, batch, places, results)
@@ -117,6 +116,19 @@ class FeedbackIntake:
             self._in_flight[agent] -= count
             if not self._in_flight[agent]:
                 del self._in_flight[agent]
+            self._of_tenants[agent.tenant] -= count
+            if not self._of_tenants[agent.tenant]:
+                del self._of_tenants[agent.tenant]
+
+    def _full_share(self, agent: Agent, count: int) -> str:
+        """Return whose share has no room for so many items; empty if all have. An empty share takes any number."""
+        most = self._max_in_flight
+        shares = (
+            ("this agent", self._in_flight[agent], most // 4),
+            ("this tenant", self._of_tenants[agent.tenant], 3 * most // 4),
+            ("all tenants", self._of_tenants.total(), most),
+        )
+        return next((whose for whose, held, share in shares if held and held + count > share), "")
 
     async def _check_served(
         self,

@@ -11,7 +11,7 @@ import grpc
 from evenmesh.reranker.v1 import feedback_service_pb2 as pb
 from evenmesh.reranker.v1 import feedback_service_pb2_grpc as rpc
 from evenmesh.wire.errors import MeshError
-from evenmesh_kit.compute.executors import ComputePool
+from evenmesh_kit.compute.tenant_pool import TenantPool
 from evenmesh_kit.security import caller as callers
 from evenmesh_reranker.domain import Agent
 from evenmesh_reranker.feedback import codec
@@ -50,7 +50,7 @@ class FeedbackServicer(rpc.FeedbackServiceServicer):
         trainings: TrainingLog,
         models: ModelRegistry,
         max_agents: int,
-        codec_pool: ComputePool,
+        codec_pool: TenantPool,
         clock: Callable[[], int],
     ) -> None:
         self._intake = intake

@@ -145,6 +145,18 @@ def test_bad_input_names_the_field(request_: dict[str, Any], field: str) -> None
     assert caught.value.field == field
 
 
+def test_members_share_the_labels() -> None:
+    """The labels of a request can be megabytes, and an ensemble has up to twenty members."""
+    labels = evaluator_pb.Labels(references=["Rhine"], useful_passage_ids=["b", "a"], has_useful=True)
+    members = pb.Ensemble(expressions=MEMBERS)
+    read = read_ensemble(
+        pb.AskRequest(question="Which river?", labels=labels, ensemble=members),
+        Defaults("demo", "rankrag", SOURCES),
+    )
+    assert list(read.ask.labels.useful_passage_ids) == ["a", "b"]
+    assert all(member.labels is read.ask.labels for member in read.members)
+
+
 def test_the_vote_is_written_for_the_evaluator() -> None:
     ensemble = _ensembles(
         similarities={"token_f1": 0.6, "nli": 0.2},

@@ -8,7 +8,7 @@ import zlib
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from evenmesh_kit.compute.executors import ComputePool
+from evenmesh_kit.compute.tenant_pool import TenantPool
 from evenmesh_orchestrator.domain import Ranked, Retrieved
 from evenmesh_orchestrator.expressions.notation import (
     Expression,
@@ -84,7 +84,7 @@ def test_what_is_shown_is_what_the_notation_means(parts: tuple[Selection, ...], 
     expression = Expression(parts, compressed)
 
     async def run() -> tuple[list[str], list[str]]:
-        pool = ComputePool(1, "test")
+        pool = TenantPool(1, "test")
         try:
             mesh = Mesh(FakeRetriever(), FakeReranker(SCORES), FakeGenerator(), FakeObserver(), pool)
             mesh.retriever.places = {place: [passage(name) for name in names] for place, names in HAS.items()}

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import threading
 from collections.abc import Callable
-from typing import TypeAlias
+from typing import TypeAlias, TypeVar
 
+from evenmesh_kit.compute.tenant_pool import TenantPool
+
+T = TypeVar("T")
 Check: TypeAlias = Callable[[], None]
 """Called before each step of a computation; what it raises ends it."""
 
@@ -36,3 +40,13 @@ class Steps:
         """
         if self._gone.is_set():
             raise AbandonedError
+
+
+async def run(pool: TenantPool, compute: Callable[[Check], T]) -> T:
+    """Run a computation in a thread; cancelling the caller ends it before its next step."""
+    steps = Steps()
+    try:
+        return await pool.run(compute, steps.check)
+    except asyncio.CancelledError:
+        steps.abandon()
+        raise
