@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
-from evenmesh_kit.compute.executors import ComputePool
+from evenmesh_kit.compute.tenant_pool import TenantPool
 from evenmesh_kit.rpc.server import Registration, serve
 from evenmesh_kit.settings import ServiceSettings, load
 from evenmesh_kit.telemetry import logs
@@ -21,7 +21,7 @@ class Around:
 
     registrations: Sequence[Registration]
     opened: Callable[[], None]
-    pool: ComputePool
+    pool: TenantPool
 
     async def start(self) -> None:
         self.opened()
@@ -31,11 +31,11 @@ class Around:
 
 
 async def serve_stand_in(
-    name: str, kind: type[S], around: Callable[[S, Telemetry, ComputePool], Around]
+    name: str, kind: type[S], around: Callable[[S, Telemetry, TenantPool], Around]
 ) -> None:
     """Serve until stopped, with the settings of the service in the environment."""
     settings = load(kind)
     logs.configure(name, settings)
     telemetry = Telemetry.from_settings(name, settings)
-    service = around(settings, telemetry, ComputePool(1, f"{name}-codec"))
+    service = around(settings, telemetry, TenantPool(1, f"{name}-codec"))
     await serve(name, settings, service.registrations, service, telemetry=telemetry)

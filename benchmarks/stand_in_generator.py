@@ -25,7 +25,7 @@ from evenmesh_generator.prompts import TemplateLibrary
 from evenmesh_generator.servicer import NAME, GeneratorServicer
 from evenmesh_generator.settings import GeneratorSettings
 from evenmesh_kit.admission.queue import Admission
-from evenmesh_kit.compute.executors import ComputePool
+from evenmesh_kit.compute.tenant_pool import TenantPool
 from evenmesh_kit.rpc.server import Registration, run
 from evenmesh_kit.telemetry.setup import Telemetry
 from evenmesh_kit.telemetry.spans import Spans
@@ -73,7 +73,7 @@ class StandIn:
 async def main(model: StandIn | None = None) -> None:
     """Serve until stopped, with another model if it is given one."""
 
-    def around(settings: GeneratorSettings, telemetry: Telemetry, pool: ComputePool) -> Around:
+    def around(settings: GeneratorSettings, telemetry: Telemetry, pool: TenantPool) -> Around:
         admission = Admission(settings.max_work, "tokens")
         servicer = GeneratorServicer(admission, pool, GeneratorMetrics(telemetry), Spans(telemetry))
         registration = Registration(add_GeneratorServiceServicer_to_server, servicer, NAME)

@@ -9,7 +9,7 @@ from functools import partial
 from benchmarks.stand_in import Around, serve_stand_in
 from evenmesh.reranker.v1.reranker_service_pb2_grpc import add_RerankerServiceServicer_to_server
 from evenmesh_kit.admission.queue import Admission
-from evenmesh_kit.compute.executors import ComputePool
+from evenmesh_kit.compute.tenant_pool import TenantPool
 from evenmesh_kit.rpc.server import Registration, run
 from evenmesh_kit.telemetry.setup import Telemetry
 from evenmesh_reranker.domain import Agent, Best, LearnedModel, Passage, Scores
@@ -34,7 +34,7 @@ class StandIn:
 async def main(scorer: StandIn | None = None) -> None:
     """Serve until stopped, with another scorer if it is given one."""
 
-    def around(settings: RerankerSettings, telemetry: Telemetry, pool: ComputePool) -> Around:
+    def around(settings: RerankerSettings, telemetry: Telemetry, pool: TenantPool) -> Around:
         # The stand-in goes by the name that asks use by default.
         servicer = RerankerServicer(Admission(settings.max_work, "pairs"), pool)
         registration = Registration(add_RerankerServiceServicer_to_server, servicer, RERANKER)

@@ -63,4 +63,5 @@ async def supervise(settings: MeshSettings) -> int:
 
 
 if __name__ == "__main__":
+    os.umask(0o077)  # logs of services and what they store are this user's alone
     sys.exit(asyncio.run(supervise(load(sys.argv[1]))))

@@ -37,7 +37,7 @@ def launch(settings: MeshSettings, observe: Observe = unobserved) -> MeshState:
         MeshStartError: it cannot start; nothing is left running.
     """
     try:
-        settings.logs.mkdir(parents=True, exist_ok=True)
+        settings.logs.mkdir(mode=0o700, parents=True, exist_ok=True)
         log = os.open(settings.logs / SUPERVISOR_LOG, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
     except OSError as exc:
         raise MeshStartError(cannot_write(exc, settings.home)) from exc

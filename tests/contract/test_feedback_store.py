@@ -185,6 +185,18 @@ async def test_pages_go_on_where_the_last_ended(store: FeedbackStore, clock: Clo
     assert await _ids(store, ANN) == ["1", "3"]
 
 
+async def test_pages_end_after_4_mib_of_rankings(store: FeedbackStore) -> None:
+    """A thousand of the largest rankings are 250 MB, and a message of 16 MiB never could be sent."""
+    ranking = tuple(f"{place:0250d}" for place in range(1000))
+    await store.record([item(str(at), query="q", passage_id=ranking[0], ranking=ranking) for at in range(20)])
+    pages = []
+    while page := await store.page(ALL, after=pages[-1][-1].sequence if pages else 0):
+        pages.append(page)
+    # A ranking is stored as 254,000 bytes: '["', 1,000 ids of 250 digits, 999 '", "' and '"]'; 17 reach 4 MiB.
+    assert [len(page) for page in pages] == [17, 3]
+    assert [one.feedback.id for page in pages for one in page] == list(map(str, range(20)))
+
+
 async def test_a_batch_is_stored_whole_or_not_at_all(store: FeedbackStore) -> None:
     impossible: Any = None  # no database takes a feedback without usefulness
     with pytest.raises((Unavailable, TypeError)):

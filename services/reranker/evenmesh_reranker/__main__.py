@@ -14,9 +14,10 @@ from evenmesh.reranker.v1.reranker_service_pb2_grpc import add_RerankerServiceSe
 from evenmesh.wire.errors import FailedPrecondition, Unavailable
 from evenmesh_kit.admission.metrics import AdmissionMetrics
 from evenmesh_kit.admission.queue import Admission
+from evenmesh_kit.admission.shares import TenantShares
 from evenmesh_kit.compute.executors import ComputePool
-from evenmesh_kit.compute.tenant_pool import TenantPool
 from evenmesh_kit.compute.model_files import ModelError
+from evenmesh_kit.compute.tenant_pool import TenantPool
 from evenmesh_kit.rpc.server import Registration, ServerStartError, Service, run_service
 from evenmesh_kit.settings import SettingsError, variable
 from evenmesh_kit.storage.sql import now_us
@@ -123,6 +124,9 @@ class RerankerService(Service):
             trainings=SqlTrainingLog(self._database),
             models=self._registry,
             max_agents=settings.max_registered_agents,
+            exports=TenantShares(
+                settings.max_tenant_exports, "exports", variable(settings, "max_tenant_exports")
+            ),
             codec_pool=self._codec_pool,
             clock=now_us,
         )

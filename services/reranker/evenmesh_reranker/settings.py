@@ -63,12 +63,15 @@ class RerankerSettings(DatabaseSettings):
     agent; the rest is removed after an hour. Versions, [1, 1000]."""
     agent_memory_mb: int = Field(default=1024, ge=1)
     """Most memory of agents' own models; the least recently used are dropped. MB, [1, inf)."""
+    max_tenant_exports: int = Field(default=8, ge=1)
+    """Most streams of ``ExportFeedback`` of a tenant at a time, [1, inf)."""
     max_registered_agents: int = Field(default=1000, ge=1)
     """Most registered agents: each has tokens in every model. Agents, [1, inf)."""
     feedback_commit_size: int = Field(default=2000, ge=1, le=100_000)
     """Most items of feedback in one transaction. Items, [1, 100000]."""
     feedback_in_flight: int = Field(default=20_000, ge=4)
-    """Most items of feedback in flight to the disk; one agent may have a quarter. Items, [4, inf)."""
+    """Most items of feedback in flight to the disk; one agent may have a quarter, and one tenant three
+    quarters. Items, [4, inf)."""
     feedback_per_day: int = Field(default=100_000, ge=1)
     """Most items of one agent in a UTC day. Items, [1, inf)."""
     feedback_total: int = Field(default=1_000_000, ge=1)

@@ -36,7 +36,8 @@ class RetrieverSettings(TritonTls):
     max_tenant_ingests: int = Field(default=8, ge=1)
     """Most ingest streams of a tenant at a time, [1, inf)."""
     max_tenant_listings: int = Field(default=8, ge=1)
-    """Most streams of ``ListPassages`` of a tenant at a time, [1, inf): each keeps a version on disk."""
+    """Most streams of ``ListPassages`` and ``GetPassages`` of a tenant at a time, [1, inf): each keeps a
+    version on disk."""
     ingest_idle_s: float = Field(default=60.0, gt=0, le=86_400)
     """Longest wait for passages of an ingest stream, after which it ends and nothing of it is kept. Seconds,
     (0, 86400]."""

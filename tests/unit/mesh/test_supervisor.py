@@ -208,6 +208,9 @@ def test_a_detached_mesh_is_found_and_stopped(stand_in_settings: MakeSettings) -
     assert gone(pids)
     assert list((settings.home / "run").iterdir()) == []
     assert stop(settings.home) is None
+    written = [path for path in settings.logs.rglob("*") if path.is_file()]
+    assert written
+    assert {path.stat().st_mode & 0o077 for path in (settings.logs, *written)} == {0}
 
 
 def test_a_detached_mesh_that_does_not_start_says_why(stand_in_settings: MakeSettings) -> None:

@@ -107,6 +107,10 @@ class Mesh:
         request = collections_pb.ListPassagesRequest(collection="c")
         return self.collections.ListPassages(request, metadata=metadata, timeout=GUARD_S)
 
+    def get(self, metadata: tuple[tuple[str, str], ...]):  # type: ignore[no-untyped-def]
+        request = collections_pb.GetPassagesRequest(collection="c", passage_ids=[passages(1, "kept")[0].id])
+        return self.collections.GetPassages(request, metadata=metadata, timeout=GUARD_S)
+
     async def holds(self, size: int) -> None:
         """Wait until unfinished ingests hold as much."""
         async with asyncio.timeout(GUARD_S):
@@ -218,6 +222,9 @@ async def test_a_tenant_lists_as_many_collections_at_a_time_as_it_may(tmp_path: 
                 await _listed(mesh.list(LOUD))
             assert raised.value.code() == grpc.StatusCode.RESOURCE_EXHAUSTED
             assert "MAX_TENANT_LISTINGS" in str(raised.value.details())
+            with pytest.raises(grpc.aio.AioRpcError, match="MAX_TENANT_LISTINGS"):
+                await _listed(mesh.get(LOUD))
+            assert await _listed(mesh.get(QUIET)) == 1
             assert await _listed(mesh.list(QUIET)) == 3
         assert await _listed(mesh.list(LOUD)) == 3
         assert mesh.listings.held("loud") == mesh.listings.held("quiet") == 0

@@ -27,8 +27,9 @@ class FeedbackIntake:
     """Stores feedback durably; each item is stored, is a duplicate, or gets an error of its own.
 
     Items that wait together share one transaction: while one batch is written to the disk, the next collects.
-    One agent may have a quarter of the items in flight, the agents of one tenant three quarters. Items of an agent at its quota do not reach the disk:
-    they are only looked up, so that replays are still answered as duplicates.
+    One agent may have a quarter of the items in flight, and the agents of one tenant three quarters. Items of
+    an agent at its quota do not reach the disk: they are only looked up, so that replays are still answered
+    as duplicates.
 
     Args:
         store: keeps the feedback.
@@ -121,7 +122,7 @@ class FeedbackIntake:
                 del self._of_tenants[agent.tenant]
 
     def _full_share(self, agent: Agent, count: int) -> str:
-        """Return whose share has no room for so many items; empty if all have. An empty share takes any number."""
+        """Return whose share has no room for so many items, if any. An unused share takes any number."""
         most = self._max_in_flight
         shares = (
             ("this agent", self._in_flight[agent], most // 4),

@@ -28,7 +28,10 @@ class FeedbackStore(Protocol):
         since_us: int = 0,
         include_flagged: bool = False,
     ) -> Sequence[StoredFeedback]:
-        """Return the first ``limit`` items of a scope after a sequence number, in order."""
+        """Return the first items of a scope after a sequence number, in order.
+
+        At most ``limit``, and no more after 4 MiB of rankings; none only where there are none.
+        """
 
     async def latest(self) -> int:
         """Return the sequence number of the last item; 0 if there is none. Cheap."""

@@ -11,6 +11,7 @@ import grpc
 from evenmesh.reranker.v1 import feedback_service_pb2 as pb
 from evenmesh.reranker.v1 import feedback_service_pb2_grpc as rpc
 from evenmesh.wire.errors import MeshError
+from evenmesh_kit.admission.shares import TenantShares
 from evenmesh_kit.compute.tenant_pool import TenantPool
 from evenmesh_kit.security import caller as callers
 from evenmesh_reranker.domain import Agent
@@ -37,6 +38,7 @@ class FeedbackServicer(rpc.FeedbackServiceServicer):
         trainings: keeps reports of trainers.
         models: the models.
         max_agents: most registered agents.
+        exports: counts the exports of each tenant.
         codec_pool: threads that check and convert batches: a thousand items take longer than a millisecond.
         clock: returns the time now. Microseconds since 1970.
     """
@@ -50,6 +52,7 @@ class FeedbackServicer(rpc.FeedbackServiceServicer):
         trainings: TrainingLog,
         models: ModelRegistry,
         max_agents: int,
+        exports: TenantShares,
         codec_pool: TenantPool,
         clock: Callable[[], int],
     ) -> None:
@@ -59,6 +62,7 @@ class FeedbackServicer(rpc.FeedbackServiceServicer):
         self._trainings = trainings
         self._models = models
         self._max_agents = max_agents
+        self._exports = exports
         self._codec_pool = codec_pool
         self._clock = clock
 
@@ -80,15 +84,16 @@ class FeedbackServicer(rpc.FeedbackServiceServicer):
         """Stream stored feedback in order; items stored meanwhile may or may not be part of it."""
         scope, since_us = codec.decode_export(request, _tenant())
         after = 0
-        while page := await self._store.page(
-            scope,
-            after=after,
-            limit=codec.MAX_ITEMS,
-            since_us=since_us,
-            include_flagged=request.include_flagged,
-        ):
-            yield await self._codec_pool.run(codec.encode_export, page)
-            after = page[-1].sequence
+        with self._exports.hold(1):
+            while page := await self._store.page(
+                scope,
+                after=after,
+                limit=codec.MAX_ITEMS,
+                since_us=since_us,
+                include_flagged=request.include_flagged,
+            ):
+                yield await self._codec_pool.run(codec.encode_export, page)
+                after = page[-1].sequence
 
     async def RegisterAgent(
         self, request: pb.RegisterAgentRequest, context: Context

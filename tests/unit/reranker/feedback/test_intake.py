@@ -155,6 +155,23 @@ async def test_an_agent_has_a_quarter_of_what_is_in_flight(intake: FeedbackIntak
     assert (await intake.record(_items(8))) == [Outcome(RecordStatus.STORED)]
 
 
+async def test_many_agents_of_a_tenant_leave_room_for_another(intake: FeedbackIntake, store: Store) -> None:
+    store.proceed.clear()
+    first = [
+        asyncio.create_task(intake.record(_items(*range(10), agent=Agent("t", str(at), "loud"))))
+        for at in range(3)
+    ]
+    await asyncio.sleep(0)
+    (refused,) = await intake.record(_items(0, agent=Agent("t", "3", "loud")))
+    assert isinstance(refused, Overloaded)
+    assert "this tenant" in refused.message
+    quiet = asyncio.create_task(intake.record(_items(*range(10), agent=Agent("t", "0", "quiet"))))
+    await asyncio.sleep(0)
+    store.proceed.set()
+    assert [len(one) for one in await asyncio.gather(*first)] == [10] * 3
+    assert await quiet == [Outcome(RecordStatus.STORED)] * 10
+
+
 async def test_a_store_that_is_away_fails_the_call(intake: FeedbackIntake, store: Store) -> None:
     store.away = True
     with pytest.raises(Unavailable):

@@ -19,8 +19,11 @@ from evenmesh_reranker.feedback.domain import Feedback, Flag, Limits, Outcome, R
 from evenmesh_reranker.feedback.quality import Conduct, QualityRules
 from evenmesh_reranker.metrics import FeedbackSummary
 
+PAGE_BYTES: Final = 2**22
+"""Size of rankings, as stored, after which a page ends. Bytes."""
 DAY_US: Final = 24 * 3600 * 10**6
 """Length of a day. Microseconds."""
+_FETCHED: Final = 16  # rows at a time: a ranking can have 256 KiB
 
 
 @dataclass(slots=True)
@@ -146,8 +149,9 @@ class SqlFeedbackStore:
                 if number is None:
                     return []
                 query = query.where(columns.agent_id == number)
-            return [
-                StoredFeedback(
+            page, size = [], 0
+            async for row in await connection.stream(query.execution_options(yield_per=_FETCHED)):
+                stored = StoredFeedback(
                     row.sequence,
                     Feedback(
                         id=row.id,
@@ -163,8 +167,11 @@ class SqlFeedbackStore:
                     row.recorded_at_us,
                     row.number,
                 )
-                for row in await connection.execute(query)
-            ]
+                page.append(stored)
+                size += len(row.ranking)
+                if size >= PAGE_BYTES:
+                    break
+            return page
 
     async def latest(self) -> int:
         """See the port."""
