@@ -35,7 +35,7 @@ class SqlServedStore:
             newest = select(columns.tenant, func.max(columns.upto)).group_by(columns.tenant)
             tenants = {one.tenant for one in served}
             found = await connection.execute(newest.where(columns.tenant.in_(tenants)))
-            upto = dict.fromkeys(tenants, 0) | dict(found.tuples().all())
+            upto = dict.fromkeys(tenants, 0) | {row[0]: row[1] for row in found}
             rows = []
             for one in served:
                 upto[one.tenant] += _ROW_BYTES + len(one.passages)
