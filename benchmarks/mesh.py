@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import subprocess
 import sys
 import tempfile
@@ -125,7 +126,9 @@ def stand_in_mesh(home: Path, generator: str, environment: Mapping[str, str]) ->
     given = {
         "EVENMESH_RETRIEVER_ENCODER": "",
         # The stand-ins live in the checkout, not in the installed package.
-        "PYTHONPATH": str(Path(__file__).resolve().parents[1]),
+        "PYTHONPATH": os.pathsep.join(
+            [str(Path(__file__).resolve().parents[1]), *filter(None, [os.environ.get("PYTHONPATH")])]
+        ),
         **environment,
     }
     state = launch(MeshSettings(home, port=0, services=services, environment=given))

@@ -381,3 +381,17 @@ async def test_a_stream_that_its_caller_does_not_read_ends(
                 pass
     error = errors.from_rpc_error(failed.value)
     assert (error.code, error.reason) == (grpc.StatusCode.DEADLINE_EXCEEDED, "STREAM_IDLE")
+
+
+async def test_a_stream_may_pause_for_longer_than_its_caller_may(
+    serve: Any, call: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(handlers, "TAKEN_S", 1.0)
+
+    async def slow(request: Any, context: Any) -> Any:
+        yield ItemError(message="one")
+        await asyncio.sleep(2.2)
+        yield ItemError(message="two")
+
+    echo = call(await serve(server_stream=slow))
+    assert [one.message async for one in echo.method("server_stream")(ItemError())] == ["one", "two"]

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+import math
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import aclosing
+from contextlib import aclosing, asynccontextmanager
 from typing import Any, Final, TypeAlias, TypeVar, cast
 
 import grpc
@@ -82,36 +83,61 @@ def behaviour_of(handler: Handler) -> Behaviour:
         generate = code
 
         async def stream(request: Any, context: Context) -> None:
-            async with aclosing(generate(request, context)) as responses:
+            async with _writer(context) as write, aclosing(generate(request, context)) as responses:
                 async for response in responses:
-                    await _write(context, response)
+                    await write(response)
 
         return stream
 
     async def call(request: Any, context: Context) -> Any:
         result = code(request, context)
         if isinstance(result, AsyncIterator):
-            async for response in result:
-                await _write(context, response)
+            async with _writer(context) as write:
+                async for response in result:
+                    await write(response)
             return None
         return await result if inspect.isawaitable(result) else result
 
     return call
 
 
-async def _write(context: Context, response: Any) -> None:
-    """Write a message of a stream; end a stream whose caller takes none."""
+@asynccontextmanager
+async def _writer(context: Context) -> AsyncIterator[Callable[[Any], Awaitable[None]]]:
+    """Yield what writes the messages of a stream; end a stream whose caller takes none.
+
+    One timer a stream looks after it: one a message would take as long as writing it.
+    """
+    loop = asyncio.get_running_loop()
+    since = math.inf  # when the message was written that is not yet taken
+
+    def look() -> None:
+        nonlocal timer
+        left = since + TAKEN_S - loop.time()
+        if left <= 0:
+            taking.reschedule(loop.time())
+        else:
+            timer = loop.call_later(min(left, TAKEN_S), look)
+
+    async def write(response: Any) -> None:
+        nonlocal since
+        since = loop.time()
+        await context.write(response)
+        since = math.inf
+
+    timer = loop.call_later(TAKEN_S, look)
     try:
-        async with asyncio.timeout(TAKEN_S) as wait:
-            await context.write(response)
+        async with asyncio.timeout(None) as taking:
+            yield write
     except TimeoutError:
-        if not wait.expired():
+        if not taking.expired():
             raise
         raise MeshError(
             grpc.StatusCode.DEADLINE_EXCEEDED,
             "STREAM_IDLE",
             f"no message of the stream was read for {TAKEN_S:g} s: call again, and read faster",
         ) from None
+    finally:
+        timer.cancel()
 
 
 def with_behaviour(handler: Handler, behaviour: Behaviour) -> Handler:
