@@ -12,7 +12,6 @@ import numpy as np
 
 from evenmesh.wire.errors import InvalidField, MeshError, NotFound
 from evenmesh_kit.compute.executors import ComputePool
-from evenmesh_kit.compute.tenant_pool import TenantPool
 from evenmesh_kit.telemetry.setup import Telemetry
 from evenmesh_retriever import cost
 from evenmesh_retriever.domain import Draw, Filter, Passage, Query, Retrieval, RetrieverInfo, Scored
@@ -46,7 +45,7 @@ class RetrieverEngine:
         store: Tenants,
         retrievers: Mapping[str, Retriever],
         default: str,
-        pool: ComputePool | TenantPool,
+        pool: ComputePool,
         admission: QueryAdmission,
         metrics: RetrieverMetrics | None = None,
     ) -> None:

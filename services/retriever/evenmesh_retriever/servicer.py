@@ -18,7 +18,6 @@ from evenmesh.wire import checks
 from evenmesh.wire.errors import MeshError
 from evenmesh_kit.admission.shares import TenantShares
 from evenmesh_kit.compute.executors import ComputePool
-from evenmesh_kit.compute.tenant_pool import TenantPool
 from evenmesh_kit.security import caller as callers
 from evenmesh_retriever.codec import collections, queries
 from evenmesh_retriever.codec.passages import decoded_bytes
@@ -43,7 +42,7 @@ class RetrieverServicer(retriever_grpc.RetrieverServiceServicer):
         pool: threads for reading and writing large messages.
     """
 
-    def __init__(self, pool: ComputePool | TenantPool) -> None:
+    def __init__(self, pool: ComputePool) -> None:
         self._pool = pool
         self._engine: RetrieverEngine
         self._web: WebRetrieval
@@ -101,7 +100,7 @@ class CollectionServicer(collections_grpc.CollectionServiceServicer):
 
     def __init__(
         self,
-        pool: ComputePool | TenantPool,
+        pool: ComputePool,
         admission: IngestAdmission,
         listings: TenantShares,
         *,

@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from typing import Final, Generic, TypeVar
 
 from evenmesh_kit.compute.executors import ComputePool
-from evenmesh_kit.compute.tenant_pool import TenantPool
 
 T = TypeVar("T")
 V = TypeVar("V")
@@ -32,7 +31,7 @@ class Outcome(Generic[T]):
 
 
 async def run(
-    pool: ComputePool | TenantPool, steps: Steps[T], check: Callable[[int], None] = lambda _: None
+    pool: ComputePool, steps: Steps[T], check: Callable[[int], None] = lambda _: None
 ) -> Outcome[T]:
     """Run a computation step by step in threads; cancelling the caller ends it after the running step.
 

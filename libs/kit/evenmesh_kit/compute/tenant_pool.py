@@ -8,16 +8,17 @@ import contextvars
 import functools
 from collections import Counter, deque
 from collections.abc import Callable
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future
 from typing import Any, ParamSpec, TypeVar
 
+from evenmesh_kit.compute.executors import ComputePool
 from evenmesh_kit.security import caller as callers
 
 P = ParamSpec("P")
 T = TypeVar("T")
 
 
-class TenantPool:
+class TenantPool(ComputePool):
     """Threads for compute that no tenant can hold alone. For one event loop.
 
     Each tenant has a queue, and a free thread takes the next piece of work from the queues in turns. A tenant
@@ -30,17 +31,14 @@ class TenantPool:
     """
 
     def __init__(self, threads: int, name: str) -> None:
-        self._executor = ThreadPoolExecutor(max_workers=threads + 1, thread_name_prefix=name)
+        super().__init__(threads + 1, name)
         self._most = threads
         self._running: Counter[str] = Counter()
         # In the order of their turns; only tenants that wait.
         self._waiting: dict[str, deque[asyncio.Future[None]]] = {}
 
     async def run(self, fn: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-        """Run ``fn`` in a thread, with the caller's context variables.
-
-        Cancelling the caller drops work that has not begun; work that has begun runs to its end unused.
-        """
+        """Run ``fn`` as :meth:`ComputePool.run` does, when its tenant's turn has come."""
         loop = asyncio.get_running_loop()
         tenant = callers.current().tenant
         if tenant in self._waiting or not self._may_begin(tenant):
@@ -64,12 +62,12 @@ class TenantPool:
         return await asyncio.wrap_future(work)
 
     def close(self) -> None:
-        """Drop work that has not begun and wait for work that has."""
+        """Do as :meth:`ComputePool.close`; work that waits for its turn is dropped too."""
         for turns in self._waiting.values():
             for turn in turns:
                 turn.cancel()
         self._waiting.clear()
-        self._executor.shutdown(wait=True, cancel_futures=True)
+        super().close()
 
     def _may_begin(self, tenant: str) -> bool:
         return self._running[tenant] < self._most and self._running.total() <= self._most
