@@ -34,7 +34,7 @@ def doctor(
         table = screen.table("", "what", "found")
         for finding in findings:
             mark, style = marks[finding.level]
-            found = Text(finding.detail) + Text(f"; {finding.advice}" if finding.advice else "", style=style)
+            found = Text(finding.detail) + Text(f"\n{finding.advice}" if finding.advice else "", style=style)
             table.add_row(Text(mark, style=style), finding.what, found)
         screen.out.print(table)
         screen.line(

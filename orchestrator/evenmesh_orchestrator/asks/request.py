@@ -256,8 +256,8 @@ def _ensemble(request: pb.AskRequest, ensembles: Ensembles) -> Ensemble:
     if asked.name:
         ensemble = ensembles.get(_name("ensemble.name", asked.name))
         if ensemble is None:
-            known = f"there are {', '.join(ensembles.names)}" if ensembles.names else "there are none"
-            raise InvalidField("ensemble.name", f"there is no {asked.name!r}; {known}")
+            known = f"it has {', '.join(ensembles.names)}" if ensembles.names else "it has none"
+            raise InvalidField("ensemble.name", f"the orchestrator has no ensemble {asked.name!r}; {known}")
         return ensemble
     members = tuple(asked.expressions)
     checks.between("ensemble.expressions", len(members), MIN_MEMBERS, MAX_MEMBERS)

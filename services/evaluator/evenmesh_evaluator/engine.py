@@ -79,7 +79,7 @@ class Evaluator:
             if isinstance(scope, str):
                 raise _no_run(scope)
             raise NotFound(
-                "configuration", "it has no observations; ListConfigurations lists those that have"
+                "configuration", "it has no observations; list the configurations to see which have"
             )
         return await asyncio.to_thread(report, scope, window, totals, max_names=MAX_NAMES)
 
@@ -128,7 +128,7 @@ class Evaluator:
 
 
 def _no_run(run_id: str) -> NotFound:
-    return NotFound("run_id", f"there is no run {run_id!r}; ListRuns lists all runs")
+    return NotFound("run_id", f"there is no run {run_id!r}; list the runs to see all")
 
 
 _Listing = Callable[..., Awaitable[Sequence[ScopeSummary]]]

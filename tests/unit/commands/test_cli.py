@@ -405,6 +405,13 @@ def test_doctor_and_version_for_machines(capsys: Output) -> None:
     assert json.loads(capsys.readouterr().out)["python"] == sys.version.split()[0]
 
 
+def test_doctor_gives_advice_on_a_line_of_its_own(monkeypatch: pytest.MonkeyPatch, capsys: Output) -> None:
+    monkeypatch.setenv("EVENMESH_ALLOW_INSECURE", "true")
+    main(["doctor", "--port", "0"])
+    lines = [line.strip() for line in capsys.readouterr().out.splitlines()]
+    assert "unset EVENMESH_ALLOW_INSECURE unless something else guards it" in lines
+
+
 def test_every_command_has_a_short_help(capsys: Output) -> None:
     assert main([]) == 0
 

@@ -227,9 +227,10 @@ def encode_trainings(trainings: Sequence[Training], now_us: int) -> pb.GetTraini
     for_all = [one for one in trainings if one.report.agent is None] or [first]
     waiting = for_all[0].pending
     if state is State.IDLE:
-        message = f"nothing is being trained; {waiting} items of feedback wait"
+        items = "1 item of feedback waits" if waiting == 1 else f"{waiting} items of feedback wait"
+        message = f"nothing is being trained; {items}"
         if candidates := sum(bool(one.report.candidate_version) for one in trainings):
-            message += f", and {candidates} candidates for someone to promote them"
+            message += f", and {candidates} candidate{'s' if candidates > 1 else ''} to be promoted"
     elif first.report.agent is not None:
         message = f"{first.report.agent.task_id}/{first.report.agent.model_id}: {message}"
     response = pb.GetTrainingStatusResponse(

@@ -199,7 +199,7 @@ class ModelRegistry:
             await self.refresh()
             if not self._has(tenant, version):
                 if self._default is None or version != self._default.version:
-                    raise NotFound("version", f"there is no version {version!r}; ListModels lists them all")
+                    raise NotFound("version", f"there is no version {version!r}; list the models to see all")
                 await self._serve_all(tenant, self._pointer(AllAgents(tenant)).promoted(None))
                 return self._default_described(self._default, tenant)
             scope = (await self._manifest(version)).lineage.scope

@@ -157,6 +157,13 @@ def test_members_share_the_labels() -> None:
     assert all(member.labels is read.ask.labels for member in read.members)
 
 
+@pytest.mark.parametrize(("ensembles", "has"), [(None, "it has none"), (_ensembles(), "it has hub")])
+def test_an_unknown_ensemble_names_those_there_are(ensembles: Ensembles | None, has: str) -> None:
+    with pytest.raises(InvalidField) as caught:
+        _read(ensembles, ensemble={"name": "mixed"})
+    assert caught.value.message == f"the orchestrator has no ensemble 'mixed'; {has}"
+
+
 def test_the_vote_is_written_for_the_evaluator() -> None:
     ensemble = _ensembles(
         similarities={"token_f1": 0.6, "nli": 0.2},

@@ -7,8 +7,10 @@ import pytest
 from evenmesh.common.v1 import common_pb2
 from evenmesh.reranker.v1 import feedback_service_pb2 as pb
 from evenmesh.wire.errors import InvalidField
+from evenmesh_reranker.domain import AllAgents
 from evenmesh_reranker.feedback import codec
 from evenmesh_reranker.feedback.domain import Feedback
+from evenmesh_reranker.feedback.training import State, Training, TrainingReport
 
 
 def test_a_page_token_is_one_tenants_own() -> None:
@@ -42,3 +44,16 @@ def test_digests_are_computed_where_a_batch_is_read() -> None:
     (item,) = codec.decode_batch(_batch(1, 3), "acme")
     assert isinstance(item, Feedback)
     assert {"digest", "judged", "query_key"} <= set(vars(item))
+
+
+@pytest.mark.parametrize(
+    ("pending", "candidate", "message"),
+    [
+        (0, "", "nothing is being trained; 0 items of feedback wait"),
+        (1, "", "nothing is being trained; 1 item of feedback waits"),
+        (2, "v2", "nothing is being trained; 2 items of feedback wait, and 1 candidate to be promoted"),
+    ],
+)
+def test_what_waits_is_counted_in_words(pending: int, candidate: str, message: str) -> None:
+    report = TrainingReport(AllAgents("acme"), State.IDLE, candidate_version=candidate)
+    assert codec.encode_trainings([Training(report, pending, pending, None)], 0).message == message
