@@ -32,7 +32,7 @@ async def test_what_is_too_old_goes_and_what_is_not_stays(database: Database) ->
         await store.record(
             [Feedback(f"{age}-{at}", "q", f"p{at}", Agent("a", "b"), 0.5) for at in range(count)]
         )
-        await served.remember([ServedRanking(bytes([age]) * 16, b"", now[0])])
+        await served.remember([ServedRanking(bytes([age]) * 16, b"", now[0], "default")])
     now[0] = 100 * DAY_US
     retention = Retention(store, feedback_days=30, served=served, served_days=20, clock=lambda: now[0])
     assert await retention.sweep() == 700
