@@ -25,13 +25,13 @@ _CHARACTERS: Final = 2
 """Characters that count as a token: more tokens than most texts have, because nothing is tokenised yet."""
 _TEXT: Final = 64
 """Characters that are tokenised in the time of a token, also where the model reads less of them."""
-_STEP: Final = 40
+_STEP: Final = 60
 """A step that writes one token of all rows that run together."""
 _ROWS: Final = 64
 """Rows that run together."""
-_ROW: Final = 2
+_ROW: Final = 4
 """A row of a step."""
-_SOURCE: Final = 160
+_SOURCE: Final = 100
 """Tokens before a row that it looks at, in one step, in the time of a token."""
 
 

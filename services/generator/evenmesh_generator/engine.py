@@ -39,7 +39,7 @@ BACKGROUND_TEMPLATE = "eor-parametric-knowledge"
 COMPRESSION_TEMPLATE = "eor-compression"
 """The prompt by which a model summarises the passages (the same, ``@CP``)."""
 
-_ALONE: Final = 8
+_ALONE: Final = 16
 """How many times what a call may cost one answer or passage alone may cost: it cannot be split."""
 
 _AT_ONCE: Final = 64
@@ -112,7 +112,7 @@ class RelevanceScores:
 class CallLimit:
     """Most tokens that one call may cost, see :mod:`evenmesh_generator.call_cost`.
 
-    One passage or one answer alone may cost eight times as much, so that calls can be split into some that
+    One passage or one answer alone may cost sixteen times as much, so that calls can be split into some that
     fit.
 
     Attributes:

@@ -47,7 +47,7 @@ class GeneratorSettings(TritonTls):
     """Admission capacity: tokens to read and to write, beams counted. Tokens, [1, inf)."""
     max_call_tokens: int = Field(default=28_000, ge=1)
     """Most tokens that one call may make a model read, written ones counted by their time (see
-    :mod:`evenmesh_generator.call_cost`); one answer alone may have eight times as many. The bundled model
+    :mod:`evenmesh_generator.call_cost`); one answer alone may have sixteen times as many. The bundled model
     reads the default, a hundred passages of 1,200 characters, in less than five seconds of one processor;
     raise it for a GPU. Tokens, [1, inf)."""
     engine: Literal["in-process", "triton"] = "in-process"

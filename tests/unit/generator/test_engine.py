@@ -538,24 +538,24 @@ async def test_judgements_that_cost_more_than_a_call_may_are_refused_before_any(
     assert len((await generator.relevance(RelevanceRequest("q", (one,)), "", Cancellation())).probabilities)
 
 
-async def test_one_answer_may_cost_eight_times_as_much_as_a_call(first: Scribe) -> None:
+async def test_one_answer_may_cost_sixteen_times_as_much_as_a_call(first: Scribe) -> None:
     generator = Generator([first], TEMPLATES, CallLimit(100, "MOST"))
-    # 10 steps of 40, each of 16 rows of 2, and 8 to read.
+    # 10 steps of 60, each of 16 rows of 4, and 8 to read.
     fits = GenerationRequest("q", (A,), decoding=Decoding(num_beams=16, max_new_tokens=10))
-    over = replace(fits, decoding=Decoding(num_beams=16, max_new_tokens=12))
+    over = replace(fits, decoding=Decoding(num_beams=16, max_new_tokens=13))
     assert (await _stream(generator, fits)).answer.text
     assert len(await generator.batch([fits], Cancellation())) == 1
-    with pytest.raises(MeshError, match="the request alone cost about 872 tokens, and may cost 800"):
+    with pytest.raises(MeshError, match="the request alone cost about 1620 tokens, and may cost 1600"):
         await _stream(generator, over)
     with pytest.raises(MeshError, match="the request alone"):
         await generator.batch([over], Cancellation())
 
 
 async def test_batches_that_cost_more_than_a_call_may_are_refused_before_any(first: Scribe) -> None:
-    generator = Generator([first], TEMPLATES, CallLimit(10_000, "MOST"))
+    generator = Generator([first], TEMPLATES, CallLimit(17_100, "MOST"))
     decoding = Decoding(max_new_tokens=100)
     requests = [GenerationRequest(f"q{at}", (A,), decoding=decoding) for at in range(30)]
-    # Steps of all together, 100 x 40, then 100 x 2 to write each, and less than 20 to read.
+    # Steps of all together, 100 x 60, then 100 x 4 to write each, and 9 to read it.
     assert len(await generator.batch(requests[:27], Cancellation())) == 27
     first.batches.clear()
     with pytest.raises(MeshError) as refused:
@@ -564,10 +564,10 @@ async def test_batches_that_cost_more_than_a_call_may_are_refused_before_any(fir
     assert not first.batches
     same = [requests[0]] * 200  # one answer
     assert len(await generator.batch(same, Cancellation())) == 200
-    # 2 x 16 rows, 100 x 2 each, and 100 x 40 for the steps.
+    # 2 x 16 rows, 100 x 4 each, 100 x 60 for the steps, and 8 to read each.
     long = GenerationRequest("q", (A,), decoding=Decoding(num_beams=16, max_new_tokens=100))
     assert len(await generator.batch([long], Cancellation())) == 1
-    with pytest.raises(MeshError, match="cost about 10416 tokens"):
+    with pytest.raises(MeshError, match="cost about 18816 tokens"):
         await generator.batch([long, replace(long, question="p")], Cancellation())
 
 
@@ -584,7 +584,7 @@ def test_a_passage_read_with_one_question_counts_once() -> None:
     def cost(requests: list[GenerationRequest]) -> int:
         return call_cost.of_answers([replace(request, decoding=one) for request in requests], model)
 
-    # A pair: 1 + 50 + 201 // 64. A row: 2 + 540 // 160. A step: 40.
-    assert cost(alone) == 10 * 54 + 10 * 5 + 40
-    # A prompt: 1 + 500 + 2001 // 64. A row: 2 + 532 // 160.
-    assert cost(together) == 10 * 532 + 10 * 5 + 40
+    # A pair: 1 + 50 + 201 // 64. A row: 4 + 540 // 100. A step: 60.
+    assert cost(alone) == 10 * 54 + 10 * 9 + 60
+    # A prompt: 1 + 500 + 2001 // 64. A row: 4 + 532 // 100.
+    assert cost(together) == 10 * 532 + 10 * 9 + 60
