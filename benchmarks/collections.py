@@ -23,7 +23,7 @@ from evenmesh_kit.security.caller import DEFAULT_TENANT
 from evenmesh_retriever.analyzer import analyzer
 from evenmesh_retriever.backends.bm25.kernel import choose
 from evenmesh_retriever.backends.bm25.weighting import Lucene
-from evenmesh_retriever.backends.segments.building.writer import Recipe
+from evenmesh_retriever.backends.segments.building.writer import SegmentIndexing
 from evenmesh_retriever.backends.segments.lexical import SegmentedIndex
 from evenmesh_retriever.backends.segments.snapshot import SegmentSnapshot
 from evenmesh_retriever.backends.segments.store import SegmentStore, TenantCollections
@@ -102,7 +102,7 @@ def _run(connection: Connection, work: _Work, *arguments: object) -> None:
 
 
 async def _opened(root: Path) -> tuple[SegmentStore, TenantCollections]:
-    store = SegmentStore(root, Recipe(cache(analyzer), None), lambda _: None)
+    store = SegmentStore(root, SegmentIndexing(cache(analyzer), None), lambda _: None)
     await store.start()
     return store, store.of(DEFAULT_TENANT)
 
@@ -174,7 +174,7 @@ async def _open(root: Path, queries: int) -> dict[str, str]:
     tokens = analyzer("").tokens  # the default, as the collection has it
     asked = [" ".join(one.text.split()[:10]) for one in generated(queries, seed=99)]
     # Compiled, or loaded, before the clock starts.
-    small = SegmentStore(root.with_name("small"), Recipe(cache(analyzer), None), lambda _: None)
+    small = SegmentStore(root.with_name("small"), SegmentIndexing(cache(analyzer), None), lambda _: None)
     await small.start()
     await small.of(DEFAULT_TENANT).ingest(NAME, list(generated(10)), create=True)
     with _leased(small.of(DEFAULT_TENANT)) as snapshot:

@@ -29,8 +29,8 @@ from evenmesh_kit.rpc.server import MeshServer, Registration
 from evenmesh_kit.security.caller import DEFAULT_TENANT
 from evenmesh_kit.telemetry.setup import Telemetry
 from evenmesh_retriever.analyzer import analyzer
-from evenmesh_retriever.backends.catalogue import Catalogue
-from evenmesh_retriever.backends.segments.building.writer import Recipe
+from evenmesh_retriever.backends.catalogue import RetrieverCatalogue
+from evenmesh_retriever.backends.segments.building.writer import SegmentIndexing
 from evenmesh_retriever.backends.segments.store import SegmentStore
 from evenmesh_retriever.codec import queries
 from evenmesh_retriever.domain import Draw, FloatArray, Query, VectorArray
@@ -86,10 +86,12 @@ def measure(sizes: Sequence[int] = SIZES, *, asked: int = 50, rounds: int = 5) -
 async def _measured(size: int, asked: int, rounds: int) -> list[dict[str, str]]:
     vectors, query_vectors = vectors_of(size, asked)
     encoder = _Known(vectors, query_vectors)
-    catalogue = Catalogue(RetrieverSettings(encoder="known", query_cache_bytes=0), cache(analyzer), encoder)
+    catalogue = RetrieverCatalogue(
+        RetrieverSettings(encoder="known", query_cache_bytes=0), cache(analyzer), encoder
+    )
     with TemporaryDirectory(prefix="evenmesh-bench-") as folder:
         store = SegmentStore(
-            Path(folder) / "collections", Recipe(cache(analyzer), encoder, size), catalogue.prepare
+            Path(folder) / "collections", SegmentIndexing(cache(analyzer), encoder, size), catalogue.prepare
         )
         await store.start()
         await fill(store, size)
@@ -115,7 +117,7 @@ async def _measured(size: int, asked: int, rounds: int) -> list[dict[str, str]]:
 async def _added(
     engine: RetrieverEngine,
     store: SegmentStore,
-    catalogue: Catalogue,
+    catalogue: RetrieverCatalogue,
     name: str,
     size: int,
     texts: Sequence[str],

@@ -105,7 +105,7 @@ async def batched(model: LanguageModel, requests: Sequence[GenerationRequest]) -
     return took, answers
 
 
-def squad(questions: int, pool: int) -> list[Asked]:
+def squad(questions: int, pool: int) -> list[RetrievedQuestion]:
     """Dev questions of squad-open with the ``pool`` passages that BM25 finds best for each."""
     from evenmesh_retriever.analyzer import analyzer
     from evenmesh_retriever.backends.bm25.csr import CsrIndex
@@ -121,12 +121,12 @@ def squad(questions: int, pool: int) -> list[Asked]:
     found = []
     for question in random.Random(7).sample(asked, questions):
         best = index.search(words.tokens(question), pool)
-        found.append(Asked(question, [passages[row] for row in best.rows.tolist()], best.scores))
+        found.append(RetrievedQuestion(question, [passages[row] for row in best.rows.tolist()], best.scores))
     return found
 
 
 @dataclass(frozen=True)
-class Asked:
+class RetrievedQuestion:
     """A question and the passages found for it, best first, with their scores."""
 
     question: str
@@ -134,7 +134,9 @@ class Asked:
     scores: FloatArray
 
 
-def sampled(asked: Asked, alpha: float, samples: int, k: int, decoding: Decoding) -> list[GenerationRequest]:
+def sampled(
+    asked: RetrievedQuestion, alpha: float, samples: int, k: int, decoding: Decoding
+) -> list[GenerationRequest]:
     """Return the question with the ``k`` passages of each of ``samples`` rankings, as an audit asks it."""
     weights = plackett_luce.log_weights(asked.scores, alpha)
     rankings = plackett_luce.sample_rankings(weights, num_rankings=samples, k=k, rng=0)
@@ -314,7 +316,7 @@ one (transformers, float32): the median of {TIMED}, for each that differs.
 {page.table(audits)}"""
 
 
-def _shown(asked: Asked, **decoding: Any) -> GenerationRequest:
+def _shown(asked: RetrievedQuestion, **decoding: Any) -> GenerationRequest:
     return GenerationRequest(
         asked.question,
         tuple(asked.passages[:K]),
@@ -323,7 +325,7 @@ def _shown(asked: Asked, **decoding: Any) -> GenerationRequest:
     )
 
 
-def _long(asked: Asked) -> GenerationRequest:
+def _long(asked: RetrievedQuestion) -> GenerationRequest:
     """Return a prompt of about ``READ`` tokens; the tokenizer knows few words, so most letters are tokens."""
     text = " ".join(passage.text for passage in asked.passages[:K])[: READ - 60]
     return GenerationRequest(
@@ -368,13 +370,13 @@ async def _batches(
     }
 
 
-async def _generation(model: LanguageModel, asked: Sequence[Asked]) -> float:
+async def _generation(model: LanguageModel, asked: Sequence[RetrievedQuestion]) -> float:
     """Return seconds of one generation of an audit, of a question not seen before."""
     return median([(await batched(model, [_shown(one, num_beams=BEAMS)]))[0] for one in asked])
 
 
 async def _audit(
-    model: LanguageModel, plain: Plain, asked: Asked, alpha: float, generation_s: float
+    model: LanguageModel, plain: Plain, asked: RetrievedQuestion, alpha: float, generation_s: float
 ) -> tuple[dict[str, str], float]:
     """Audit as the generator's engine does it; return a row, and the time in generations."""
     wanted = sampled(asked, alpha, SAMPLES, K, Decoding(num_beams=BEAMS, max_new_tokens=WRITTEN))

@@ -28,7 +28,7 @@ _ROLES = ("retriever", "reranker", "generator", "evaluator")
 
 
 @dataclass(frozen=True)
-class Beside:
+class SideBySide:
     """One mesh beside another or beside the bare flow: medians over the rounds, ratios second over first."""
 
     first_p50_ms: float
@@ -41,7 +41,7 @@ class Beside:
     rounds: int
 
 
-def measure(*, rounds: int = 5, count: int = 200, flows: int = 600) -> Beside:
+def measure(*, rounds: int = 5, count: int = 200, flows: int = 600) -> SideBySide:
     """Measure the real mesh beside the bare flow.
 
     The mesh is the real five processes, its generator's and reranker's models replaced by ones that answer at
@@ -51,7 +51,7 @@ def measure(*, rounds: int = 5, count: int = 200, flows: int = 600) -> Beside:
         return asyncio.run(side_by_side(bare, mesh, rounds, count, flows))
 
 
-async def side_by_side(first: str, second: str, rounds: int, count: int, flows: int) -> Beside:
+async def side_by_side(first: str, second: str, rounds: int, count: int, flows: int) -> SideBySide:
     """Warm two orchestrators up, and measure them with the same load, one after the other."""
     ask = load.request(COLLECTION)
     sides = (first, second)
@@ -66,7 +66,7 @@ async def side_by_side(first: str, second: str, rounds: int, count: int, flows: 
         for target in order:
             per_s[target].append(await load.throughput(target, ask, callers=CALLERS, count=flows))
     pairs = list(zip(latency[first], latency[second], strict=True))
-    return Beside(
+    return SideBySide(
         first_p50_ms=median(one.p50 for one in latency[first]),
         second_p50_ms=median(one.p50 for one in latency[second]),
         p50_ratio=median(other.p50 / one.p50 for one, other in pairs),

@@ -121,7 +121,7 @@ def _shown(key: str) -> ChannelSecurity:
 
 
 @dataclass(frozen=True)
-class Asked:
+class AskOutcome:
     """What became of one ask.
 
     Attributes:
@@ -140,7 +140,7 @@ class Asked:
         return self.began + self.took_s
 
 
-async def ask(stub: orch_grpc.OrchestratorServiceAsyncStub) -> Asked:
+async def ask(stub: orch_grpc.OrchestratorServiceAsyncStub) -> AskOutcome:
     """Make one ask."""
     began = time.perf_counter()
     failure = None
@@ -148,19 +148,19 @@ async def ask(stub: orch_grpc.OrchestratorServiceAsyncStub) -> Asked:
         await load.ask(stub, load.request(COLLECTION), within_s=_TIMEOUT_S)
     except grpc.RpcError as error:
         failure = from_rpc_error(error)
-    return Asked(began, time.perf_counter() - began, failure)
+    return AskOutcome(began, time.perf_counter() - began, failure)
 
 
-async def in_turn(stub: orch_grpc.OrchestratorServiceAsyncStub, count: int) -> list[Asked]:
+async def in_turn(stub: orch_grpc.OrchestratorServiceAsyncStub, count: int) -> list[AskOutcome]:
     """Return asks one after the other."""
     return [await ask(stub) for _ in range(count)]
 
 
 async def flood(
     stub: orch_grpc.OrchestratorServiceAsyncStub, ended: asyncio.Event, callers: int = FLOOD_CALLERS
-) -> list[Asked]:
+) -> list[AskOutcome]:
     """Ask from many callers at once, each again shortly after a refusal, until the event is set."""
-    made: list[Asked] = []
+    made: list[AskOutcome] = []
 
     async def caller() -> None:
         while not ended.is_set():
@@ -174,10 +174,10 @@ async def flood(
 
 async def closed_loop(
     stub: orch_grpc.OrchestratorServiceAsyncStub, callers: int, seconds: float
-) -> list[Asked]:
+) -> list[AskOutcome]:
     """Return asks of ``callers`` callers, each of whom asks one after the other."""
     until = time.perf_counter() + seconds
-    made: list[Asked] = []
+    made: list[AskOutcome] = []
 
     async def caller() -> None:
         while time.perf_counter() < until:
@@ -192,10 +192,10 @@ async def open_loop(
     per_s: float,
     seconds: float,
     rng: np.random.Generator,
-) -> list[Asked]:
+) -> list[AskOutcome]:
     """Return asks that arrive at random times, whether others are answered or not."""
     began = time.perf_counter()
-    tasks: list[asyncio.Task[Asked]] = []
+    tasks: list[asyncio.Task[AskOutcome]] = []
     for due in poisson(per_s, seconds, rng).tolist():
         await asyncio.sleep(max(0.0, began + due - time.perf_counter()))
         tasks.append(asyncio.create_task(ask(stub)))
@@ -211,12 +211,12 @@ async def memory(pid: int, ended: asyncio.Event) -> list[tuple[float, float]]:
     return samples
 
 
-def p99_ms(asked: Sequence[Asked]) -> float:
+def p99_ms(asked: Sequence[AskOutcome]) -> float:
     """99th percentile of those that were answered. Milliseconds."""
     return float(1e3 * np.percentile([one.took_s for one in asked if one.error is None], 99))
 
 
-def per_s(asked: Sequence[Asked]) -> float:
+def per_s(asked: Sequence[AskOutcome]) -> float:
     """Return answers per second, over the time in which they ended."""
     ends = sorted(one.ended for one in asked if one.error is None)
     return (len(ends) - 1) / (ends[-1] - ends[0])

@@ -25,7 +25,7 @@ from scipy.stats import kendalltau
 from sentence_transformers import CrossEncoder
 
 from benchmarks import page
-from benchmarks.generation import BUNDLED, Asked, in_process, squad
+from benchmarks.generation import BUNDLED, RetrievedQuestion, in_process, squad
 from evenmesh.wire.errors import MeshError
 from evenmesh_core.ranking import top_k
 from evenmesh_generator import relevance
@@ -123,7 +123,7 @@ are exactly those of judging all.
 {page.table(stopping)}"""
 
 
-async def _cross_encoder(home: Path, others: Sequence[Asked]) -> Path:
+async def _cross_encoder(home: Path, others: Sequence[RetrievedQuestion]) -> Path:
     if named := os.environ.get("EVENMESH_BENCH_CROSS_ENCODER"):
         return Path(named)
     _, model = fresh(seed=0)
@@ -170,7 +170,7 @@ def _reranker(encoder: Encoder, pool: ComputePool) -> CrossEncoderReranker:
 
 
 async def _overheads(
-    depth: int, asked: Sequence[Asked], narrow: Encoder, pool: ComputePool
+    depth: int, asked: Sequence[RetrievedQuestion], narrow: Encoder, pool: ComputePool
 ) -> list[dict[str, str]]:
     """Time both rerankers at one depth, in turn for each question, without caches between questions."""
     ranks: dict[str, list[float]] = {"rankrag": [], "cross-encoder": []}
@@ -202,7 +202,7 @@ async def _overheads(
     ]
 
 
-async def _stopping(asked: Sequence[Asked], pool: int) -> list[dict[str, str]]:
+async def _stopping(asked: Sequence[RetrievedQuestion], pool: int) -> list[dict[str, str]]:
     """Return what the generator's engine would have judged, given the scores of all."""
     scores = []
     with in_process(BUNDLED, None, cache_bytes=0) as judge:
@@ -248,7 +248,7 @@ class _Beside:
         self._exact = _reranker(exact, pool)
         self._narrow = _reranker(narrow, pool)
         self._agents = [Agent(f"task-{at}", "m") for at in range(CALLERS)]
-        self._ways: dict[str, Callable[[Asked], Awaitable[list[float]]]] = {
+        self._ways: dict[str, Callable[[RetrievedQuestion], Awaitable[list[float]]]] = {
             _EXACT: lambda one: _scored(self._exact, one, Agent()),
             _PREDICT: self._predicted,
             f"ours, {dtype}": lambda one: _scored(self._narrow, one, Agent()),
@@ -256,7 +256,7 @@ class _Beside:
         }
 
     async def measure(
-        self, asked: Sequence[Asked], rounds: int
+        self, asked: Sequence[RetrievedQuestion], rounds: int
     ) -> tuple[list[dict[str, str]], float, float, float]:
         """Return speeds, the bound, what matrix products reach, and the mean length of a pair."""
         lengths = [self._lengths(one) for one in asked]
@@ -287,7 +287,7 @@ class _Beside:
         ]
         return found, bound, median(products), mean(map(mean, lengths))
 
-    async def alone(self, one: Asked) -> float:
+    async def alone(self, one: RetrievedQuestion) -> float:
         """Return seconds of one caller's request."""
         return (await _timed(_scored(self._narrow, one, Agent())))[0]
 
@@ -296,15 +296,15 @@ class _Beside:
         await self._exact.close()
         await self._narrow.close()
 
-    def _lengths(self, one: Asked) -> list[int]:
+    def _lengths(self, one: RetrievedQuestion) -> list[int]:
         texts = [_text(passage) for passage in one.passages]
         return [len(row.ids) for row in self._encoder.rows(one.question, texts, Agent())]
 
-    async def _predicted(self, one: Asked) -> list[float]:
+    async def _predicted(self, one: RetrievedQuestion) -> list[float]:
         pairs = [(one.question, _text(passage)) for passage in one.passages]
         return [float(value) for value in self._peer.predict(pairs, show_progress_bar=False)]
 
-    async def _together(self, one: Asked) -> list[float]:
+    async def _together(self, one: RetrievedQuestion) -> list[float]:
         """Return the same pairs, of callers that come at the same time."""
         parts = [replace(one, passages=one.passages[at::CALLERS]) for at in range(CALLERS)]
         asking = [_scored(self._narrow, part, agent) for part, agent in zip(parts, self._agents, strict=True)]
@@ -322,7 +322,7 @@ async def _judged(model: LanguageModel, question: str, passages: Sequence[Passag
     return await model.score_relevance(RelevanceRequest(question, tuple(passages)), Cancellation())
 
 
-async def _answered(model: LanguageModel, asked: Asked, places: Sequence[int]) -> None:
+async def _answered(model: LanguageModel, asked: RetrievedQuestion, places: Sequence[int]) -> None:
     request = GenerationRequest(
         asked.question,
         tuple(asked.passages[place] for place in places),
@@ -334,7 +334,7 @@ async def _answered(model: LanguageModel, asked: Asked, places: Sequence[int]) -
         raise outcome
 
 
-async def _scored(reranker: CrossEncoderReranker, asked: Asked, agent: Agent) -> list[float]:
+async def _scored(reranker: CrossEncoderReranker, asked: RetrievedQuestion, agent: Agent) -> list[float]:
     passages = [Candidate(one.id, one.title, one.text) for one in asked.passages]
     return list((await reranker.score(asked.question, passages, agent)).values)
 
@@ -344,7 +344,7 @@ def _best(scores: Sequence[float]) -> list[int]:
     return found
 
 
-def _first(asked: Asked, count: int) -> Asked:
+def _first(asked: RetrievedQuestion, count: int) -> RetrievedQuestion:
     return replace(asked, passages=asked.passages[:count], scores=asked.scores[:count])
 
 

@@ -16,7 +16,7 @@ S = TypeVar("S", bound=ServiceSettings)
 
 
 @dataclass(frozen=True)
-class Around:
+class StandInService:
     """The lifecycle of a service: what it registers, and how it is opened with the stand-in."""
 
     registrations: Sequence[Registration]
@@ -31,7 +31,7 @@ class Around:
 
 
 async def serve_stand_in(
-    name: str, kind: type[S], around: Callable[[S, Telemetry, TenantPool], Around]
+    name: str, kind: type[S], around: Callable[[S, Telemetry, TenantPool], StandInService]
 ) -> None:
     """Serve until stopped, with the settings of the service in the environment."""
     settings = load(kind)

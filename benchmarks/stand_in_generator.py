@@ -7,7 +7,7 @@ from collections.abc import AsyncGenerator, Sequence
 from functools import partial
 
 from benchmarks import shapes
-from benchmarks.stand_in import Around, serve_stand_in
+from benchmarks.stand_in import StandInService, serve_stand_in
 from evenmesh.generator.v1.generator_service_pb2_grpc import add_GeneratorServiceServicer_to_server
 from evenmesh.wire.errors import MeshError
 from evenmesh_generator.domain import (
@@ -73,12 +73,12 @@ class StandIn:
 async def main(model: StandIn | None = None) -> None:
     """Serve until stopped, with another model if it is given one."""
 
-    def around(settings: GeneratorSettings, telemetry: Telemetry, pool: TenantPool) -> Around:
+    def around(settings: GeneratorSettings, telemetry: Telemetry, pool: TenantPool) -> StandInService:
         admission = Admission(settings.max_work, "tokens")
         servicer = GeneratorServicer(admission, pool, GeneratorMetrics(telemetry), Spans(telemetry))
         registration = Registration(add_GeneratorServiceServicer_to_server, servicer, NAME)
         generator = Generator([model or StandIn()], TemplateLibrary.bundled())
-        return Around([registration], partial(servicer.open, generator), pool)
+        return StandInService([registration], partial(servicer.open, generator), pool)
 
     await serve_stand_in("generator", GeneratorSettings, around)
 

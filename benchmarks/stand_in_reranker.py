@@ -6,7 +6,7 @@ import sys
 from collections.abc import Sequence
 from functools import partial
 
-from benchmarks.stand_in import Around, serve_stand_in
+from benchmarks.stand_in import StandInService, serve_stand_in
 from evenmesh.reranker.v1.reranker_service_pb2_grpc import add_RerankerServiceServicer_to_server
 from evenmesh_kit.admission.queue import Admission
 from evenmesh_kit.compute.tenant_pool import TenantPool
@@ -34,13 +34,13 @@ class StandIn:
 async def main(scorer: StandIn | None = None) -> None:
     """Serve until stopped, with another scorer if it is given one."""
 
-    def around(settings: RerankerSettings, telemetry: Telemetry, pool: TenantPool) -> Around:
+    def around(settings: RerankerSettings, telemetry: Telemetry, pool: TenantPool) -> StandInService:
         # The stand-in goes by the name that asks use by default.
         servicer = RerankerServicer(Admission(settings.max_work, "pairs"), pool)
         registration = Registration(add_RerankerServiceServicer_to_server, servicer, RERANKER)
         reranker = RerankerMetrics(telemetry).reranker("rankrag", scorer or StandIn())
         reranking = Reranking({"rankrag": reranker}, "rankrag")
-        return Around([registration], partial(servicer.open, reranking), pool)
+        return StandInService([registration], partial(servicer.open, reranking), pool)
 
     await serve_stand_in("reranker", RerankerSettings, around)
 

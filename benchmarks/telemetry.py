@@ -9,7 +9,7 @@ from concurrent import futures
 
 import grpc
 
-from benchmarks.mesh import CALLERS, Beside, real_mesh, side_by_side
+from benchmarks.mesh import CALLERS, SideBySide, real_mesh, side_by_side
 
 HEADING = "Telemetry on and off"
 RATIO = 0.1
@@ -17,7 +17,7 @@ RATIO = 0.1
 _SERVICES = ("ORCHESTRATOR", "RETRIEVER", "RERANKER", "GENERATOR", "EVALUATOR")
 
 
-def measure(*, rounds: int = 5, count: int = 200, flows: int = 600) -> tuple[Beside, int]:
+def measure(*, rounds: int = 5, count: int = 200, flows: int = 600) -> tuple[SideBySide, int]:
     """Return the mesh without telemetry beside that with it, and how much the collector got."""
     with _collector() as (address, exports):
         with real_mesh() as off, real_mesh(_exporting_to(address)) as on:
@@ -25,7 +25,7 @@ def measure(*, rounds: int = 5, count: int = 200, flows: int = 600) -> tuple[Bes
         return found, len(exports)
 
 
-def section(measured: tuple[Beside, int]) -> str:
+def section(measured: tuple[SideBySide, int]) -> str:
     """Return what was measured as a section of docs/science/benchmarks.md."""
     found, exports = measured
     p50 = f"{found.first_p50_ms:.2f} ms | {found.second_p50_ms:.2f} ms | {found.p50_ratio:.2f}"

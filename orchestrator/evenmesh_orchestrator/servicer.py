@@ -26,7 +26,7 @@ from evenmesh_orchestrator.audits import codec as audit_codec
 from evenmesh_orchestrator.conversations import codec as conversation_codec
 from evenmesh_orchestrator.conversations.store import Conversation, ConversationStore
 from evenmesh_orchestrator.conversations.stream import Inbox
-from evenmesh_orchestrator.conversations.turns import TurnEvent, TurnHandler, TurnResult
+from evenmesh_orchestrator.conversations.turns import TurnEnd, TurnEvent, TurnHandler
 
 Context = grpc.aio.ServicerContext[Any, Any]
 
@@ -113,7 +113,7 @@ class OrchestratorServicer(pb_grpc.OrchestratorServiceServicer):
                     async with aclosing(self._turn(conversation, request, inbox)) as events:
                         async for event in events:
                             response = conversation_codec.response(conversation, event)
-                            if isinstance(event, TurnResult):
+                            if isinstance(event, TurnEnd):
                                 self._conversations.add(conversation, event.record, event.state)
                                 conversation.relevance = event.relevance
                             yield response

@@ -11,7 +11,7 @@ from pydantic_settings import SettingsConfigDict
 from evenmesh_kit.settings import ServiceSettings
 from evenmesh_orchestrator.conversations.store import Limits
 from evenmesh_orchestrator.ensembles.definitions import EnsembleDefinition, Ensembles
-from evenmesh_orchestrator.expressions.sources import Catalogue, SourceDefinition
+from evenmesh_orchestrator.expressions.sources import SourceCatalogue, SourceDefinition
 
 
 class OrchestratorSettings(ServiceSettings):
@@ -120,7 +120,7 @@ class OrchestratorSettings(ServiceSettings):
     @field_validator("sources")
     @classmethod
     def _check_sources(cls, value: dict[str, SourceDefinition]) -> dict[str, SourceDefinition]:
-        Catalogue(value)
+        SourceCatalogue(value)
         return value
 
     @model_validator(mode="after")
@@ -132,9 +132,9 @@ class OrchestratorSettings(ServiceSettings):
         """Return the ensembles with their weights loaded."""
         return Ensembles(self.ensembles, self.source_catalogue())
 
-    def source_catalogue(self) -> Catalogue:
+    def source_catalogue(self) -> SourceCatalogue:
         """Return the sources that expressions can name."""
-        return Catalogue(self.sources)
+        return SourceCatalogue(self.sources)
 
     def conversation_limits(self) -> Limits:
         """Return the limits of conversations."""

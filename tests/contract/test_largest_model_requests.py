@@ -46,7 +46,7 @@ from evenmesh_reranker.feedback import codec as feedback_codec
 from evenmesh_reranker.ports import Assigned, Row
 from evenmesh_reranker.settings import RerankerSettings
 from evenmesh_retriever.analyzer import analyzer
-from evenmesh_retriever.backends.catalogue import Catalogue
+from evenmesh_retriever.backends.catalogue import RetrieverCatalogue
 from evenmesh_retriever.codec import collections, queries
 from evenmesh_retriever.codec.passages import decoded_bytes
 from evenmesh_retriever.domain import VectorArray
@@ -143,7 +143,7 @@ class CountingModel:
 
 async def retrieve(message: retriever_pb.RetrieveRequest) -> tuple[int, int]:
     encoder, settings, pool = CountingEncoder(), RetrieverSettings(encoder="counting"), ComputePool(1, "test")
-    catalogue = Catalogue(settings, cache(analyzer), encoder)
+    catalogue = RetrieverCatalogue(settings, cache(analyzer), encoder)
     admission = QueryAdmission(settings.max_work, setting="EVENMESH_RETRIEVER_MAX_WORK")
     engine = RetrieverEngine(cast(Any, None), catalogue.retrievers, catalogue.default, pool, admission)
     message.retriever = "dense"

@@ -22,10 +22,10 @@ import pytest
 from evenmesh.wire.errors import FailedPrecondition, InvalidField
 from evenmesh_kit.security.caller import DEFAULT_TENANT
 from evenmesh_retriever.analyzer import analyzer
-from evenmesh_retriever.backends.catalogue import Catalogue
+from evenmesh_retriever.backends.catalogue import RetrieverCatalogue
 from evenmesh_retriever.backends.dense.sentence_encoder import BUNDLED, SentenceEncoder
 from evenmesh_retriever.backends.milvus.opening import MilvusOpening
-from evenmesh_retriever.backends.segments.building.writer import Recipe
+from evenmesh_retriever.backends.segments.building.writer import SegmentIndexing
 from evenmesh_retriever.backends.segments.quotas import Quotas
 from evenmesh_retriever.backends.segments.snapshot import SegmentSnapshot
 from evenmesh_retriever.backends.segments.store import SegmentStore, TenantCollections
@@ -108,7 +108,7 @@ async def opened(
     embed_at_once: int = 5_000,
 ) -> AsyncIterator[TenantCollections]:
     """The collections of a folder."""
-    store = SegmentStore(root, Recipe(cache(analyzer), encoder, embed_at_once), prepare)
+    store = SegmentStore(root, SegmentIndexing(cache(analyzer), encoder, embed_at_once), prepare)
     await store.start()
     try:
         yield store.of(DEFAULT_TENANT)
@@ -157,7 +157,7 @@ async def setup(
         settings = RetrieverSettings(store="milvus", milvus_uri=milvus.uri)
         opened_there = MilvusOpening(settings, encoder, None, Quotas())
         await opened_there.store.start()
-        catalogue = Catalogue(settings, cache(analyzer), encoder, None, opened_there.retrievers)
+        catalogue = RetrieverCatalogue(settings, cache(analyzer), encoder, None, opened_there.retrievers)
         # A tenant for each test, so that none sees what another did.
         there = opened_there.store.of(f"t-{secrets.token_hex(8)}")
         await there.ingest("c", PASSAGES, create=True)
@@ -166,7 +166,7 @@ async def setup(
         await opened_there.store.stop()
         return
     name, _, engine = request.param.partition(" by ")
-    catalogue = Catalogue(RetrieverSettings(bm25_engine=engine or "csr"), cache(analyzer), encoder)
+    catalogue = RetrieverCatalogue(RetrieverSettings(bm25_engine=engine or "csr"), cache(analyzer), encoder)
     root = shutil.copytree(collections, tmp_path / "collections")
     async with opened(root, encoder, catalogue.prepare) as store:
         yield Setup(catalogue.retrievers[name], store)
@@ -399,8 +399,8 @@ async def test_a_collection_without_vectors_gets_them_in_the_background(
         made = await lexical.ingest("c", PASSAGES, create=True)
         assert (made.collection.encoder, made.collection.embedded) == ("", 0)
 
-    catalogue = Catalogue(RetrieverSettings(), cache(analyzer), encoder)
-    store = SegmentStore(tmp_path, Recipe(cache(analyzer), encoder), catalogue.prepare)
+    catalogue = RetrieverCatalogue(RetrieverSettings(), cache(analyzer), encoder)
+    store = SegmentStore(tmp_path, SegmentIndexing(cache(analyzer), encoder), catalogue.prepare)
     await store.start()
     collections = store.of(DEFAULT_TENANT)
     dense, hybrid, bm25 = (
@@ -425,8 +425,8 @@ async def test_a_collection_without_vectors_gets_them_in_the_background(
 async def test_vectors_of_many_passages_follow_and_what_has_one_is_found(
     encoder: SentenceEncoder, tmp_path: Path
 ) -> None:
-    catalogue = Catalogue(RetrieverSettings(), cache(analyzer), encoder)
-    store = SegmentStore(tmp_path, Recipe(cache(analyzer), encoder, 5), catalogue.prepare)
+    catalogue = RetrieverCatalogue(RetrieverSettings(), cache(analyzer), encoder)
+    store = SegmentStore(tmp_path, SegmentIndexing(cache(analyzer), encoder, 5), catalogue.prepare)
     await store.start()
     collections = store.of(DEFAULT_TENANT)
     await collections.ingest("c", PASSAGES[:4], create=True)
@@ -516,7 +516,7 @@ async def test_cranfield_is_found_better_than_its_card_says(name: str, tmp_path:
         Passage(str(row["id"]), str(row["title"]), str(row["text"]))
         for row in rows(folder / "documents.jsonl.gz")
     ]
-    catalogue = Catalogue(RetrieverSettings(encoder=""), cache(analyzer), None)
+    catalogue = RetrieverCatalogue(RetrieverSettings(encoder=""), cache(analyzer), None)
     gains = []
     async with opened(tmp_path, None, catalogue.prepare) as store:
         await store.ingest("cranfield", passages, create=True)

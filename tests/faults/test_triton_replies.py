@@ -21,7 +21,7 @@ from evenmesh_generator.backends.triton.model import TritonModel
 from evenmesh_generator.backends.triton.wire import DESCRIBE, generation_tensors
 from evenmesh_generator.domain import Answer, GenerationRequest
 from evenmesh_generator.ports import Cancellation
-from evenmesh_generator.triton.repository import ServedModel, read_config, write_model
+from evenmesh_generator.triton.repository import TritonModelEntry, read_config, write_model
 from tests.support import triton_models
 from tests.support.triton_server import TritonServer, skip_where_impossible
 
@@ -34,7 +34,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TritonServer]:
     skip_where_impossible()
     repository = tmp_path_factory.mktemp("repository")
     for name in ("odd", "other"):
-        folder = write_model(ServedModel(name, "encoder_decoder"), repository)
+        folder = write_model(TritonModelEntry(name, "encoder_decoder"), repository)
         shutil.copyfile(Path(__file__).with_name("odd_model.py"), folder / "1" / "model.py")
     config = read_config(repository / "other" / "config.pbtxt")
     for one in config.input:

@@ -12,7 +12,7 @@ import pytest
 from evenmesh import Client
 from evenmesh_lab.files import read_ensemble
 from evenmesh_orchestrator.ensembles.definitions import EnsembleDefinition, Ensembles
-from evenmesh_orchestrator.expressions.sources import Catalogue, SourceDefinition
+from evenmesh_orchestrator.expressions.sources import SourceCatalogue, SourceDefinition
 from evenmesh_studies import demo
 from tests.integration.conftest import SOURCES, RunningMesh
 
@@ -102,7 +102,7 @@ def test_a_killed_study_ends_as_one_that_was_not(
     written = json.loads((whole / "report" / "ensembles.json").read_text())
     ensembles = Ensembles(
         {name: EnsembleDefinition.model_validate(one) for name, one in written.items()},
-        Catalogue({name: SourceDefinition.model_validate(one) for name, one in SOURCES.items()}),
+        SourceCatalogue({name: SourceDefinition.model_validate(one) for name, one in SOURCES.items()}),
     )
     ensemble = ensembles.get("eor")
     assert ensemble is not None

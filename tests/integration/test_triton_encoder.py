@@ -15,10 +15,10 @@ from evenmesh.wire.errors import DeadlineExceeded, Unavailable
 from evenmesh_kit.security.caller import DEFAULT_TENANT
 from evenmesh_retriever.__main__ import _load_encoder
 from evenmesh_retriever.analyzer import analyzer
-from evenmesh_retriever.backends.catalogue import Catalogue
+from evenmesh_retriever.backends.catalogue import RetrieverCatalogue
 from evenmesh_retriever.backends.dense.sentence_encoder import SentenceEncoder
 from evenmesh_retriever.backends.dense.triton_encoder import TritonEncoder
-from evenmesh_retriever.backends.segments.building.writer import Recipe
+from evenmesh_retriever.backends.segments.building.writer import SegmentIndexing
 from evenmesh_retriever.backends.segments.store import Options, SegmentStore, TenantCollections
 from evenmesh_retriever.domain import Passage
 from evenmesh_retriever.ports import CannotStart
@@ -101,8 +101,8 @@ def test_prefixes_are_its_own_and_make_other_vectors(server: TritonServer, encod
 async def test_a_collection_is_embedded_and_searched_with_it(server: TritonServer, tmp_path: Path) -> None:
     settings = RetrieverSettings(encoder=f"triton://{server.target}/{MODEL}")
     encoder = _load_encoder(settings)
-    catalogue = Catalogue(settings, cache(analyzer), encoder)
-    recipe = Recipe(cache(analyzer), encoder)
+    catalogue = RetrieverCatalogue(settings, cache(analyzer), encoder)
+    recipe = SegmentIndexing(cache(analyzer), encoder)
     store = SegmentStore(tmp_path / "collections", recipe, catalogue.prepare)
     await store.start()
     collections = store.of(DEFAULT_TENANT)
@@ -157,7 +157,7 @@ def test_a_query_waits_no_longer_than_its_caller(encoder: TritonEncoder) -> None
 async def test_a_server_that_goes_and_comes_back(
     server: TritonServer, encoder: TritonEncoder, tmp_path: Path
 ) -> None:
-    recipe = Recipe(cache(analyzer), encoder, embed_at_once=0)
+    recipe = SegmentIndexing(cache(analyzer), encoder, embed_at_once=0)
     store = SegmentStore(tmp_path / "collections", recipe, lambda _: None, Options(retry_s=0.2))
     await store.start()
     collections = store.of(DEFAULT_TENANT)

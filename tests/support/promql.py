@@ -25,7 +25,7 @@ ADDED: Final = {
 
 
 @dataclass(frozen=True)
-class Asked:
+class QueriedMetrics:
     """What an expression asks for.
 
     Attributes:
@@ -39,7 +39,7 @@ class Asked:
     groups: frozenset[str]
 
 
-def asked(expression: str) -> Asked:
+def asked(expression: str) -> QueriedMetrics:
     """What an expression asks for."""
     text = re.sub(r"#.*", "", expression)
     text = re.sub(r'"(?:[^"\\]|\\.)*"', '""', text)
@@ -55,6 +55,6 @@ def asked(expression: str) -> Asked:
         if name in _WORDS or re.fullmatch(r"[smhdwy]|ms", name):
             continue
         labels.setdefault(name, set()).update(re.findall(rf"({_NAME})\s*(?:=~|!~|!=|=)", selector))
-    return Asked(
+    return QueriedMetrics(
         frozenset(labels), {name: frozenset(ones) for name, ones in labels.items()}, frozenset(groups)
     )

@@ -27,7 +27,7 @@ from evenmesh_orchestrator.ensembles.definitions import (
     equal_weights,
 )
 from evenmesh_orchestrator.expressions.parser import ExpressionError
-from evenmesh_orchestrator.expressions.sources import Catalogue, ResolvedExpression
+from evenmesh_orchestrator.expressions.sources import ResolvedExpression, SourceCatalogue
 
 MAX_NAME_BYTES: Final = 128
 """Longest name of a retriever, reranker or model, and longest id of an agent, a run or a query. Bytes."""
@@ -72,7 +72,7 @@ class Defaults:
 
     collection: str
     reranker: str
-    sources: Catalogue = field(default_factory=Catalogue)
+    sources: SourceCatalogue = field(default_factory=SourceCatalogue)
     ensembles: Ensembles = field(default_factory=Ensembles)
 
 
@@ -225,7 +225,7 @@ def _sizes(request: pb.AskRequest, inline: int | None) -> tuple[int, int, int]:
     return depth, k, rerank_depth
 
 
-def _expression(request: pb.AskRequest, sources: Catalogue) -> ResolvedExpression:
+def _expression(request: pb.AskRequest, sources: SourceCatalogue) -> ResolvedExpression:
     """Return the expression; check that no other field says where passages come from."""
     source = request.WhichOneof("source")
     others = {

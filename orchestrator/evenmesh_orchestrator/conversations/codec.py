@@ -15,7 +15,7 @@ from evenmesh_orchestrator import codec
 from evenmesh_orchestrator.asks.request import Defaults, check_enum, read_ask
 from evenmesh_orchestrator.conversations.options import DEFAULT_HISTORY_TURNS, Options, Target
 from evenmesh_orchestrator.conversations.store import Conversation
-from evenmesh_orchestrator.conversations.turns import Measured, SearchText, TurnEvent, TurnResult
+from evenmesh_orchestrator.conversations.turns import Measured, SearchText, TurnEnd, TurnEvent
 from evenmesh_orchestrator.domain import Ask
 
 MAX_TIMEOUT_MS: Final = 3_600_000
@@ -116,7 +116,7 @@ def response(conversation: Conversation, event: TurnEvent) -> pb.ConverseRespons
             message.looked_for = text
         case Measured():
             message.report.CopyFrom(_report(conversation, event))
-        case TurnResult():
+        case TurnEnd():
             message.event.done.CopyFrom(codec.done(event.finished))
             message.transcript = event.state.text
         case _:

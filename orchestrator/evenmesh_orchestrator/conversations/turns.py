@@ -44,7 +44,7 @@ class Measured:
 
 
 @dataclass(frozen=True, slots=True)
-class TurnResult:
+class TurnEnd:
     """Event: the turn is over. ``relevance`` is R of the conversation so far; None where it is unknown."""
 
     finished: Finished
@@ -53,7 +53,7 @@ class TurnResult:
     relevance: float | None
 
 
-TurnEvent: TypeAlias = SearchText | Event | Measured | TurnResult
+TurnEvent: TypeAlias = SearchText | Event | Measured | TurnEnd
 """An event of a turn."""
 
 
@@ -86,7 +86,7 @@ class TurnHandler:
     async def run(
         self, conversation: Conversation, ask: Ask, deadline: Deadline
     ) -> AsyncGenerator[TurnEvent, None]:
-        """Run one turn; yield ``TurnResult`` last. The caller adds its record to the conversation.
+        """Run one turn; yield ``TurnEnd`` last. The caller adds its record to the conversation.
 
         Close it early to cancel all work.
 
@@ -149,7 +149,7 @@ class TurnHandler:
             else:
                 relevance = outcome.relevance
                 yield Measured(state, outcome)
-        yield TurnResult(finished, record, state, relevance)
+        yield TurnEnd(finished, record, state, relevance)
 
     async def _state(self, conversation: Conversation, record: TurnRecord) -> ConversationState:
         size = conversation.memberships(len(record.cited)) * _PLACES_PER_MEMBERSHIP + conversation.num_words

@@ -12,7 +12,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 
 from evenmesh.evaluator.v1.evaluator_service_pb2 import VoteRequest
 from evenmesh_orchestrator.expressions.parser import ExpressionError
-from evenmesh_orchestrator.expressions.sources import Catalogue
+from evenmesh_orchestrator.expressions.sources import SourceCatalogue
 
 MIN_MEMBERS: Final = 2
 """Fewest expressions of an ensemble: one alone cannot vote."""
@@ -97,9 +97,11 @@ class Ensembles:
     """
 
     def __init__(
-        self, definitions: Mapping[str, EnsembleDefinition] | None = None, sources: Catalogue | None = None
+        self,
+        definitions: Mapping[str, EnsembleDefinition] | None = None,
+        sources: SourceCatalogue | None = None,
     ) -> None:
-        known = sources or Catalogue()
+        known = sources or SourceCatalogue()
         self._ensembles = {
             name: _ensemble(name, definition, known) for name, definition in (definitions or {}).items()
         }
@@ -120,7 +122,7 @@ def equal_weights(members: tuple[str, ...]) -> Ensemble:
     return Ensemble(members, {ANY_TASK: _vote(definition, (1.0,) * len(members), definition.similarities)})
 
 
-def _ensemble(name: str, definition: EnsembleDefinition, sources: Catalogue) -> Ensemble:
+def _ensemble(name: str, definition: EnsembleDefinition, sources: SourceCatalogue) -> Ensemble:
     members = definition.members
     for member in members:
         try:

@@ -112,7 +112,7 @@ class ResolvedExpression:
         return part if part.reranked or isinstance(part.base, Source) else None
 
 
-class Catalogue:
+class SourceCatalogue:
     """The sources of the settings.
 
     Args:

@@ -18,8 +18,8 @@ from evenmesh_kit.settings import variable
 from evenmesh_kit.telemetry.setup import Telemetry
 from evenmesh_retriever import ranking
 from evenmesh_retriever.analyzer import analyzer
-from evenmesh_retriever.backends.catalogue import Catalogue
-from evenmesh_retriever.backends.segments.building.writer import Recipe
+from evenmesh_retriever.backends.catalogue import RetrieverCatalogue
+from evenmesh_retriever.backends.segments.building.writer import SegmentIndexing
 from evenmesh_retriever.backends.segments.quotas import Limit, Quotas
 from evenmesh_retriever.backends.segments.store import Options, SegmentStore
 from evenmesh_retriever.backends.splade.postings import SparseTextEncoder
@@ -101,13 +101,15 @@ class RetrieverService(Service):
                 self._store = store = opened.store
                 await store.start()
                 catalogue = await self._pool.run(
-                    Catalogue, settings, analyzers, encoder, sparse, opened.retrievers
+                    RetrieverCatalogue, settings, analyzers, encoder, sparse, opened.retrievers
                 )
             else:
-                catalogue = await self._pool.run(Catalogue, settings, analyzers, encoder, sparse)
+                catalogue = await self._pool.run(RetrieverCatalogue, settings, analyzers, encoder, sparse)
                 self._store = store = SegmentStore(
                     settings.home / "collections",
-                    Recipe(analyzers, encoder, settings.embed_at_once, catalogue.carry, catalogue.ahead),
+                    SegmentIndexing(
+                        analyzers, encoder, settings.embed_at_once, catalogue.carry, catalogue.ahead
+                    ),
                     catalogue.prepare,
                     Options(
                         quotas=_quotas(settings),

@@ -10,13 +10,13 @@ import pytest
 
 from evenmesh.commands.filters import filter_of
 from evenmesh_orchestrator.expressions.parser import ExpressionError, parse
-from evenmesh_orchestrator.expressions.sources import Catalogue, SourceDefinition
+from evenmesh_orchestrator.expressions.sources import SourceCatalogue, SourceDefinition
 from evenmesh_retriever.backends.web.settings import WebSourceSettings
 
 PAGE = (Path(__file__).parents[3] / "docs" / "guides" / "expressions.md").read_text(encoding="utf-8")
 BLOCKS = re.findall(r"^```(\w*)\n(.*?)^```", PAGE, re.MULTILINE | re.DOTALL)
 SOURCES, WEB = (json.loads(text) for kind, text in BLOCKS if kind == "json")
-CATALOGUE = Catalogue({name: SourceDefinition(**one) for name, one in SOURCES.items()})
+CATALOGUE = SourceCatalogue({name: SourceDefinition(**one) for name, one in SOURCES.items()})
 (EXPRESSIONS,) = (
     [line.split("  ")[0] for line in text.splitlines()] for kind, text in BLOCKS if kind == "text"
 )

@@ -55,12 +55,12 @@ def _vote(request: pb.VoteRequest, similarities: Similarities | None = None) -> 
 
 def _started(
     vote: pb.VoteRequest, answers: int, similarities: Similarities | None = None
-) -> measures.VoteSession:
+) -> measures.AnytimeVote:
     start = pb.VoteAnytimeRequest(start=_START(vote=vote, num_answers=answers))
-    return measures.VoteSession(start, similarities or Similarities(Models()))
+    return measures.AnytimeVote(start, similarities or Similarities(Models()))
 
 
-def _arrive(session: measures.VoteSession, index: int, text: str | None) -> pb.VoteAnytimeResponse:
+def _arrive(session: measures.AnytimeVote, index: int, text: str | None) -> pb.VoteAnytimeResponse:
     answer = pb.VoteAnytimeRequest.Answer(index=index, text=text or "", missing=text is None)
     return session.add(pb.VoteAnytimeRequest(answer=answer))
 
@@ -245,7 +245,7 @@ def test_the_last_answer_gives_the_vote_and_decided_winners_stay(
 )
 def test_bounds_of_a_start(field: str, request_: pb.VoteAnytimeRequest) -> None:
     with pytest.raises(InvalidField) as caught:
-        measures.VoteSession(request_, Similarities(Models()))
+        measures.AnytimeVote(request_, Similarities(Models()))
     assert caught.value.field == field
 
 

@@ -36,7 +36,7 @@ from evenmesh_orchestrator.domain import (
     Stage,
 )
 from evenmesh_orchestrator.ensembles.votes import LocalVoteSession
-from evenmesh_orchestrator.expressions.sources import Catalogue, SourceDefinition
+from evenmesh_orchestrator.expressions.sources import SourceCatalogue, SourceDefinition
 from evenmesh_orchestrator.ports import Receipt, VoteSession, VoteState
 
 
@@ -58,7 +58,7 @@ def ask(**changes: Any) -> Ask:
     return read_ask(request, Defaults("demo", "rankrag"))
 
 
-SOURCES = Catalogue(
+SOURCES = SourceCatalogue(
     {
         "Wiki": SourceDefinition(collection="wiki"),
         "WikiDense": SourceDefinition(collection="wiki", retriever="dense"),

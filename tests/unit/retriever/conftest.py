@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from evenmesh_retriever.analyzer import analyzer
-from evenmesh_retriever.backends.segments.building.writer import Recipe
+from evenmesh_retriever.backends.segments.building.writer import SegmentIndexing
 from evenmesh_retriever.backends.segments.snapshot import SegmentSnapshot
 from evenmesh_retriever.backends.segments.store import Options, SegmentStore
 from evenmesh_retriever.ports import Analyzer, Encoder
@@ -28,7 +28,7 @@ async def open_store(tmp_path: Path) -> AsyncIterator[OpenStore]:
         analyzer: Callable[[str], Analyzer] = cache(analyzer),  # noqa: B008
         **options: Any,
     ) -> SegmentStore:
-        recipe = Recipe(analyzer, encoder, embed_at_once)
+        recipe = SegmentIndexing(analyzer, encoder, embed_at_once)
         store = SegmentStore(tmp_path / "collections", recipe, prepare, Options(**options))
         await store.start()
         opened.append(store)

@@ -16,7 +16,7 @@ from evenmesh_kit.compute.executors import ComputePool
 from evenmesh_kit.security import caller as callers
 from evenmesh_kit.security.caller import DEFAULT_TENANT, Caller
 from evenmesh_retriever.analyzer import analyzer
-from evenmesh_retriever.backends.catalogue import Catalogue
+from evenmesh_retriever.backends.catalogue import RetrieverCatalogue
 from evenmesh_retriever.domain import Draw, Passage, Query, RetrieverInfo, Scored
 from evenmesh_retriever.engine import RetrieverEngine
 from evenmesh_retriever.query_admission import QueryAdmission
@@ -37,7 +37,7 @@ def admission(capacity: int) -> QueryAdmission:
 
 @pytest.fixture
 async def engine(open_store) -> AsyncIterator[RetrieverEngine]:
-    catalogue = Catalogue(RetrieverSettings(encoder=""), analyzer, None)
+    catalogue = RetrieverCatalogue(RetrieverSettings(encoder=""), analyzer, None)
     store = await open_store(prepare=catalogue.prepare)
     mine = store.of(DEFAULT_TENANT)
     await mine.ingest("c", PASSAGES, create=True)

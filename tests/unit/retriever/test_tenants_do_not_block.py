@@ -32,8 +32,8 @@ from evenmesh_kit.security.caller import Caller
 from evenmesh_kit.telemetry.setup import Telemetry
 from evenmesh_retriever.__main__ import COLLECTION_NAME, RETRIEVER_NAME
 from evenmesh_retriever.analyzer import analyzer
-from evenmesh_retriever.backends.catalogue import Catalogue
-from evenmesh_retriever.backends.segments.building.writer import Recipe
+from evenmesh_retriever.backends.catalogue import RetrieverCatalogue
+from evenmesh_retriever.backends.segments.building.writer import SegmentIndexing
 from evenmesh_retriever.backends.segments.store import SegmentStore
 from evenmesh_retriever.domain import VectorArray
 from evenmesh_retriever.engine import RetrieverEngine
@@ -130,8 +130,8 @@ class _Nothing:
 async def serving(home: Path, **settings: float) -> AsyncIterator[Mesh]:
     configured = RetrieverSettings(encoder="held", host="127.0.0.1", port=0, **settings)  # type: ignore[arg-type]
     encoder = HeldEncoder()
-    catalogue = Catalogue(configured, cache(analyzer), encoder)
-    store = SegmentStore(home / "collections", Recipe(cache(analyzer), encoder), catalogue.prepare)
+    catalogue = RetrieverCatalogue(configured, cache(analyzer), encoder)
+    store = SegmentStore(home / "collections", SegmentIndexing(cache(analyzer), encoder), catalogue.prepare)
     await store.start()
     pool = TenantPool(1, "retriever")
     admission = QueryAdmission(configured.max_work, queue_s=0, setting="EVENMESH_RETRIEVER_MAX_WORK")

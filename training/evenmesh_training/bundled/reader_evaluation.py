@@ -70,21 +70,21 @@ def held_out(data: Path, name: str) -> Dataset:
 
 
 @dataclass(frozen=True)
-class Asked:
+class QuestionWithPassage:
     """A question with the one passage it is answered from."""
 
     item: Item
     passage: Passage
 
 
-def _batches(asked: Sequence[Asked], size: int, name: str) -> Iterator[list[int]]:
+def _batches(asked: Sequence[QuestionWithPassage], size: int, name: str) -> Iterator[list[int]]:
     """Yield indices of questions whose passages are of similar length."""
     order = sorted(range(len(asked)), key=lambda at: len(asked[at].passage.text))
     for begin in tqdm(range(0, len(order), size), desc=name, leave=False, disable=None):
         yield order[begin : begin + size]
 
 
-def _encoded(reader: PointerReader, asked: Sequence[Asked]) -> list[Encodings]:
+def _encoded(reader: PointerReader, asked: Sequence[QuestionWithPassage]) -> list[Encodings]:
     return reader.encode_many([(one.item.question, [parts(one.passage)]) for one in asked])
 
 
@@ -92,7 +92,7 @@ def evaluate_gold(
     reader: PointerReader, dataset: Dataset, items: Sequence[Item], *, batch_size: int = 32
 ) -> list[Measure]:
     """Measure answers from the gold passage."""
-    asked = [Asked(item, dataset.passages[item.gold[0]]) for item in items]
+    asked = [QuestionWithPassage(item, dataset.passages[item.gold[0]]) for item in items]
     exact, overlap = [0.0] * len(asked), [0.0] * len(asked)
     abstained = [0.0] * len(asked)
     for rows in _batches(asked, batch_size, "gold"):
@@ -169,19 +169,19 @@ def evaluate_retrieved(
     ]
 
 
-def abstention_questions(dataset: Dataset, *, development: bool) -> list[Asked]:
+def abstention_questions(dataset: Dataset, *, development: bool) -> list[QuestionWithPassage]:
     """Return the half of CLAP NQ on which the bias is chosen, or the one that is evaluated; the passage
     shown.
     """
     return [
-        Asked(item, dataset.passages[(item.gold or item.irrelevant)[0]])
+        QuestionWithPassage(item, dataset.passages[(item.gold or item.irrelevant)[0]])
         for item in dataset.items
         if for_development(item.id) is development
     ]
 
 
 def evaluate_abstention(
-    reader: PointerReader, asked: Sequence[Asked], *, batch_size: int = 32
+    reader: PointerReader, asked: Sequence[QuestionWithPassage], *, batch_size: int = 32
 ) -> list[Measure]:
     """Return whether the model says that a passage does not answer, where it does not."""
     abstained: list[bool] = [False] * len(asked)
@@ -198,7 +198,9 @@ def evaluate_abstention(
     ]
 
 
-def chosen_bias(reader: PointerReader, asked: Sequence[Asked], *, batch_size: int = 32) -> float:
+def chosen_bias(
+    reader: PointerReader, asked: Sequence[QuestionWithPassage], *, batch_size: int = 32
+) -> float:
     """Return the bias towards abstaining that is precise enough on ``asked``; see :func:`choose_bias`."""
     reader.model.config.abstention_bias = 0.0
     margins = [0.0] * len(asked)

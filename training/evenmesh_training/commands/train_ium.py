@@ -16,7 +16,7 @@ from evenmesh_training.commands.requirements import with_training
 
 if TYPE_CHECKING:
     from evenmesh_training.ium.answer_collector import AnswerCollector
-    from evenmesh_training.ium.plan import Plan
+    from evenmesh_training.ium.plan import AgentTasks
     from evenmesh_training.ium.recipe import IumRecipe
     from evenmesh_training.ium.result_cache import ResultCache
     from evenmesh_training.ium.systems import System
@@ -168,7 +168,7 @@ class _Run:
     """One run of the command against a mesh."""
 
     screen: Screen
-    plan: "Plan"
+    plan: "AgentTasks"
     recipe: "IumRecipe"
     systems: Sequence["System"]
     online: Sequence[int]

@@ -24,7 +24,7 @@ from evenmesh_lab.files.agent_runs import BM25, DENSE, AgentRunRecord, read_agen
 from evenmesh_training.ium import learning, start
 from evenmesh_training.ium.answer_collector import AnswerCollector, StoppedError
 from evenmesh_training.ium.learning import Example
-from evenmesh_training.ium.plan import TRAIN, AgentTable, Plan, Task
+from evenmesh_training.ium.plan import TRAIN, AgentTable, AgentTasks, Task
 from evenmesh_training.ium.ranking import Ranker
 from evenmesh_training.ium.recipe import IumRecipe
 from evenmesh_training.ium.systems import Learner, System, ids
@@ -66,7 +66,7 @@ class Offline:
         placement: device and number type of models.
     """
 
-    plan: Plan
+    plan: AgentTasks
     recipe: IumRecipe
     _: KW_ONLY
     begin: str

@@ -127,7 +127,7 @@ class Task:
 
 
 @dataclass(frozen=True)
-class Plan:
+class AgentTasks:
     """Agents and tasks.
 
     Attributes:
@@ -168,7 +168,7 @@ def parse(kind: type[M], text: str, source: str) -> M:
         ) from None
 
 
-def load(path: Path) -> Plan:
+def load(path: Path) -> AgentTasks:
     """Read a plan and its tasks.
 
     Raises:
@@ -196,7 +196,7 @@ def load(path: Path) -> Plan:
         ]
     if problems:
         raise PlanError(problems)
-    return Plan(read.agent, read.data.collection, tuple(tasks))
+    return AgentTasks(read.agent, read.data.collection, tuple(tasks))
 
 
 def _tasks(path: Path, wanted: set[str]) -> tuple[list[Task], list[str]]:

@@ -16,7 +16,7 @@ from evenmesh_reranker.models import tokens
 from evenmesh_reranker.models.manifest import Lineage
 from evenmesh_reranker.models.store import ModelStore
 from evenmesh_training.ium import start
-from evenmesh_training.ium.plan import Plan, PlanError
+from evenmesh_training.ium.plan import AgentTasks, PlanError
 from evenmesh_training.ium.recipe import IumRecipe
 from evenmesh_training.ium.result_cache import ResultCache
 
@@ -24,7 +24,9 @@ RESULTS: Final = "evidence.db"
 
 
 @contextmanager
-def open_run(folder: Path, plan: Plan, recipe: IumRecipe, *, begin: str, seed: int) -> Iterator[ResultCache]:
+def open_run(
+    folder: Path, plan: AgentTasks, recipe: IumRecipe, *, begin: str, seed: int
+) -> Iterator[ResultCache]:
     """Yield the results in a run's folder, and keep other processes out of it meanwhile.
 
     Args:
@@ -90,7 +92,7 @@ def averages(records: Sequence[AgentRunRecord]) -> Mapping[str, float]:
     return {**means, "macro": sum(means.values()) / len(means)} if means else {}
 
 
-def _settings(plan: Plan, recipe: IumRecipe, begin: str, seed: int) -> Mapping[str, str]:
+def _settings(plan: AgentTasks, recipe: IumRecipe, begin: str, seed: int) -> Mapping[str, str]:
     tasks = json.dumps([[one.id, one.asked_of, one.question, one.answers, one.split] for one in plan.tasks])
     begun = begin
     if begin != start.FRESH:

@@ -8,7 +8,7 @@ from typing import Final
 
 from evenmesh_lab.files.agent_runs import BM25, DENSE, OFFLINE, PER_AGENT, PER_DATASET, URAG
 from evenmesh_reranker.domain import Agent
-from evenmesh_training.ium.plan import AgentTable, Plan
+from evenmesh_training.ium.plan import AgentTable, AgentTasks
 
 BASELINES: Final = (BM25, DENSE, PER_AGENT, PER_DATASET, URAG)
 """Baselines of offline IUM (section 5.2)."""
@@ -50,7 +50,7 @@ class System:
     first: int = 0
 
 
-def system(name: str, plan: Plan, *, rounds: int, personalised: bool = True) -> System:
+def system(name: str, plan: AgentTasks, *, rounds: int, personalised: bool = True) -> System:
     """Return a way of ranking by name.
 
     Systems that train the same model share its folder: uRAG is the first round of offline IUM, and the model

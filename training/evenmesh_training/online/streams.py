@@ -21,7 +21,7 @@ from evenmesh_reranker.backends.encoder import Encoder, EncoderLoader
 from evenmesh_training.ium.answer_collector import AnswerCollector
 from evenmesh_training.ium.learning import Options
 from evenmesh_training.ium.offline import RUNS
-from evenmesh_training.ium.plan import AgentTable, Plan, Task
+from evenmesh_training.ium.plan import AgentTable, AgentTasks, Task
 from evenmesh_training.ium.recipe import IumRecipe
 from evenmesh_training.online.maximisation import ADAPTER_RATE
 from evenmesh_training.online.replay import Query, ReplayOptions, record_of, replay
@@ -46,7 +46,7 @@ class Streams:
         placement: device and number type of the model.
     """
 
-    plan: Plan
+    plan: AgentTasks
     recipe: IumRecipe
     _: KW_ONLY
     model: Path

@@ -96,7 +96,7 @@ class Point:
 
 
 @dataclass(frozen=True, slots=True)
-class Third:
+class StreamThird:
     """A third of a stream of queries, in the order they came: a system that learns and one that does not."""
 
     agent: str
@@ -145,7 +145,7 @@ class AgentsStudy:
     comparisons: tuple[SystemComparison, ...]
     rounds: tuple[Point, ...]
     batches: tuple[Point, ...]
-    thirds: tuple[Third, ...]
+    thirds: tuple[StreamThird, ...]
     frozen_system: str
     """The system that a stream is compared with: it does not learn from the stream."""
     agreements: tuple[ListAgreement, ...]
@@ -467,7 +467,7 @@ def _batches(runs: _Runs, bootstrap: Bootstrap) -> Iterable[Point]:
 
 def _thirds(
     chosen: Mapping[str, Sequence[AgentRunRecord]], runs: _Runs, bootstrap: Bootstrap
-) -> Iterable[Third]:
+) -> Iterable[StreamThird]:
     """Compare the online system with one that does not learn, on its stream."""
     stream = [one for one in chosen.get(ONLINE, ()) if one.position is not None]
     reference = _frozen_system(chosen)
@@ -491,7 +491,7 @@ def _thirds(
             right = {query: frozen[agent][query] for query in queries}
             found = compare(bootstrap, f"third {third} of {agent}", (ONLINE, left), (FROZEN, right))
             if found is not None:
-                yield Third(
+                yield StreamThird(
                     agent,
                     third + 1,
                     len(queries),
@@ -504,7 +504,7 @@ def _thirds(
         second = {agent: {q: frozen[agent][q] for q in mine[third]} for agent, mine in parts.items()}
         pair = macro_difference(bootstrap, f"third {third}", first, second)
         if pair is not None:
-            yield Third(
+            yield StreamThird(
                 MACRO,
                 third + 1,
                 sum(len(mine) for mine in first.values()),

@@ -15,8 +15,8 @@ from evenmesh_lab.studies.agents import (
     WITHOUT_IDS,
     AgentsStudy,
     Point,
+    StreamThird,
     SystemComparison,
-    Third,
 )
 from evenmesh_lab.studies.tables import Cell, Column, Table, text
 
@@ -175,7 +175,7 @@ def _sentence(one: SystemComparison) -> str:
     return f"{one.first} − {one.second}: {numbers}. {_conclusion(one.difference.value, one.p_value)}"
 
 
-def _sentence_of_last_third(one: Third, frozen: str) -> str:
+def _sentence_of_last_third(one: StreamThird, frozen: str) -> str:
     return (
         f"{ONLINE} − {frozen} over the last third of the stream ({one.num_queries:,} queries): "
         f"{_signed(one.difference)} "

@@ -58,7 +58,7 @@ class VoteRow:
 
 
 @dataclass(frozen=True, slots=True)
-class Tuned:
+class TunedWeights:
     """Weights found on training questions."""
 
     similarity_weights: tuple[float, ...]
@@ -80,7 +80,7 @@ class VoteStudy:
     similarity_weights: tuple[float, ...]
     retriever_weights: tuple[float, ...]
     pooling: Pooling
-    tuned: Tuned | None
+    tuned: TunedWeights | None
     bootstrap: Bootstrap
     rows: tuple[VoteRow, ...]
     wins: tuple[int, ...]
@@ -196,7 +196,7 @@ def outcomes(ensemble: Ensemble, voting: Voting, *, judge: str = "exact_match") 
     ]
 
 
-def tune(training: Ensemble, voting: Voting, *, judge: str = "exact_match") -> Tuned:
+def tune(training: Ensemble, voting: Voting, *, judge: str = "exact_match") -> TunedWeights:
     """Search the weights with which the winners are right most often.
 
     Args:
@@ -217,7 +217,7 @@ def tune(training: Ensemble, voting: Voting, *, judge: str = "exact_match") -> T
         drop_filtered=voting.drop_filtered,
         max_weight=voting.max_weight,
     )
-    return Tuned(
+    return TunedWeights(
         tuple(found.metric_weights.tolist()),
         tuple(found.retriever_weights.tolist()),
         found.correctness,

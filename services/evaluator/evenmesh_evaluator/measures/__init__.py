@@ -12,11 +12,11 @@ from evenmesh_evaluator.measures.ranked_lists import ranked_list
 from evenmesh_evaluator.measures.rankings import rankings
 from evenmesh_evaluator.measures.tradeoff import tradeoff
 from evenmesh_evaluator.measures.utility import utility
-from evenmesh_evaluator.measures.votes import VoteSession, vote
+from evenmesh_evaluator.measures.votes import AnytimeVote, vote
 from evenmesh_evaluator.measures.weight_search import search_weights
 
 __all__ = [
-    "VoteSession",
+    "AnytimeVote",
     "compare_retrievers",
     "compare_systems",
     "conversation",

@@ -90,10 +90,10 @@ class MeasuresServicer(pb_grpc.EvaluatorServiceServicer):
         self, request_iterator: AsyncIterator[pb.VoteAnytimeRequest], context: Context
     ) -> AsyncIterator[pb.VoteAnytimeResponse]:
         """Let answers vote as they arrive: reply to every answer with the winner so far."""
-        session: measures.VoteSession | None = None
+        session: measures.AnytimeVote | None = None
         async for request in request_iterator:
             if session is None:
-                begin = partial(measures.VoteSession, similarities=self._similarities)
+                begin = partial(measures.AnytimeVote, similarities=self._similarities)
                 session = await self._compute(request, begin)
             else:
                 yield await self._compute(request, session.add, session.cost)

@@ -90,7 +90,7 @@ def vote(request: pb.VoteRequest, similarities: Similarities, check: Check = unc
     )
 
 
-class VoteSession:
+class AnytimeVote:
     """A vote whose answers arrive one by one. Not thread-safe.
 
     A new answer is compared only with those that arrived before: the cost of an arrival grows with the number

@@ -13,7 +13,7 @@ from evenmesh_generator.settings import GeneratorSettings
 from evenmesh_generator.triton import environment
 from evenmesh_generator.triton.environment import RuntimeUnavailableError
 from evenmesh_generator.triton.models import embedder, judge, language_model
-from evenmesh_generator.triton.repository import ServedModel, write_repository
+from evenmesh_generator.triton.repository import TritonModelEntry, write_repository
 from evenmesh_generator.triton.server import WrongServerError
 from evenmesh_generator.triton.serving import ServeError, Serving
 from evenmesh_generator.triton.settings import TritonSettings
@@ -92,7 +92,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _write(options: argparse.Namespace) -> None:
     parameters = dict(options.parameters)
-    models: list[ServedModel] = []
+    models: list[TritonModelEntry] = []
     for name, path in options.model:
         folder = locate(path, allow_download=options.allow_download) if path else None
         models.append(language_model(name, folder, packages=options.packages, **parameters))

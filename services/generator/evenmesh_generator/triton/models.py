@@ -8,14 +8,16 @@ from pathlib import Path
 
 from evenmesh_generator.settings import GeneratorSettings, ModelSource
 from evenmesh_generator.triton.architecture import is_encoder_decoder
-from evenmesh_generator.triton.repository import ServedModel
+from evenmesh_generator.triton.repository import TritonModelEntry
 from evenmesh_generator.triton.settings import TritonSettings
 from evenmesh_generator.triton.tensors import RELEVANCE_SUFFIX
 from evenmesh_kit.compute import model_files
 from evenmesh_kit.settings import SettingsError, variable
 
 
-def served_models(triton: TritonSettings, generator: GeneratorSettings, packages: str) -> list[ServedModel]:
+def served_models(
+    triton: TritonSettings, generator: GeneratorSettings, packages: str
+) -> list[TritonModelEntry]:
     """Return the repository's models: each of the generator's, one that judges for it, and encoders.
 
     Args:
@@ -28,11 +30,11 @@ def served_models(triton: TritonSettings, generator: GeneratorSettings, packages
     """
     common = _common(triton, generator) | {"packages": packages}
     sources = {source.name: source for source in generator.models}
-    served: list[ServedModel] = []
+    served: list[TritonModelEntry] = []
     for name in generator.names:
         template, parameters = _source(sources.get(name), generator)
         parameters = {"model_name": name, **common, **parameters}
-        served.append(ServedModel(name, template, parameters))
+        served.append(TritonModelEntry(name, template, parameters))
         served.append(judge(name, packages))
     for name, path in triton.embedders.items():
         encoder = {key: common[key] for key in ("packages", "device", "dtype", "threads")}
@@ -40,7 +42,7 @@ def served_models(triton: TritonSettings, generator: GeneratorSettings, packages
     return served
 
 
-def language_model(name: str, folder: Path | None, **parameters: str) -> ServedModel:
+def language_model(name: str, folder: Path | None, **parameters: str) -> TritonModelEntry:
     """Return the Triton model of a language model.
 
     Args:
@@ -53,20 +55,20 @@ def language_model(name: str, folder: Path | None, **parameters: str) -> ServedM
     """
     template = "encoder_decoder" if folder is None or is_encoder_decoder(folder) else "decoder_only"
     path = "" if folder is None else str(folder.absolute())
-    return ServedModel(name, template, {"model_name": name, "model_path": path, **parameters})
+    return TritonModelEntry(name, template, {"model_name": name, "model_path": path, **parameters})
 
 
-def judge(name: str, packages: str) -> ServedModel:
+def judge(name: str, packages: str) -> TritonModelEntry:
     """Return the Triton model that judges for the language model ``name``, by asking it."""
-    return ServedModel(
+    return TritonModelEntry(
         name + RELEVANCE_SUFFIX, "score_relevance", {"generating_model": name, "packages": packages}
     )
 
 
-def embedder(name: str, path: str, **parameters: str) -> ServedModel:
+def embedder(name: str, path: str, **parameters: str) -> TritonModelEntry:
     """Return the Triton model of an encoder; an empty ``path`` is the bundled one."""
     where = str(Path(path).expanduser().absolute()) if path else ""
-    return ServedModel(name, "embed", {"model_path": where, **parameters})
+    return TritonModelEntry(name, "embed", {"model_path": where, **parameters})
 
 
 def _source(source: ModelSource | None, generator: GeneratorSettings) -> tuple[str, Mapping[str, str]]:

@@ -25,7 +25,7 @@ _FILE: Final = 0o644
 
 
 @dataclass(frozen=True, slots=True)
-class ServedModel:
+class TritonModelEntry:
     """A model of a repository.
 
     Attributes:
@@ -41,7 +41,7 @@ class ServedModel:
     version: int = 1
 
 
-def write_repository(models: Sequence[ServedModel], folder: Path) -> None:
+def write_repository(models: Sequence[TritonModelEntry], folder: Path) -> None:
     """Write a repository of ``models``; replace what was in ``folder`` in one step.
 
     Raises:
@@ -64,7 +64,7 @@ def write_repository(models: Sequence[ServedModel], folder: Path) -> None:
         new.rename(folder)
 
 
-def write_model(model: ServedModel, repository: Path) -> Path:
+def write_model(model: TritonModelEntry, repository: Path) -> Path:
     """Write the folder of one model, and replace its configuration if it exists.
 
     Another version of a model that is there is written beside the versions it has.
@@ -94,7 +94,7 @@ def write_model(model: ServedModel, repository: Path) -> Path:
     return folder
 
 
-def configured(model: ServedModel, template: Path) -> str:
+def configured(model: TritonModelEntry, template: Path) -> str:
     """Return the text of the configuration of ``model``.
 
     Raises:

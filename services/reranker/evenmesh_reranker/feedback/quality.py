@@ -47,7 +47,7 @@ class QualityRules:
 
 
 @dataclass(slots=True)
-class Conduct:
+class JudgingHistory:
     """How an agent has been judging, as far as the rules need it.
 
     Attributes:

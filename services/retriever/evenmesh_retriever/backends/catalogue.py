@@ -11,9 +11,9 @@ from evenmesh_kit.settings import variable
 from evenmesh_retriever.backends.bm25.csr import CsrIndex
 from evenmesh_retriever.backends.bm25.kernel import Kernel, choose
 from evenmesh_retriever.backends.bm25.retriever import Bm25Retriever
-from evenmesh_retriever.backends.bm25.weighting import Long, Lucene, Okapi, Plus, Weighting
+from evenmesh_retriever.backends.bm25.weighting import LongWeighting, Lucene, Okapi, PlusWeighting, Weighting
 from evenmesh_retriever.backends.hybrid import Component, Fusion, HybridRetriever
-from evenmesh_retriever.backends.segments.building.merge import Plan
+from evenmesh_retriever.backends.segments.building.merge import MergeOrder
 from evenmesh_retriever.backends.segments.files.manifest import SegmentManifest
 from evenmesh_retriever.backends.segments.impacts import ImpactCache
 from evenmesh_retriever.backends.segments.lexical import index as lexical_index
@@ -25,7 +25,7 @@ from evenmesh_retriever.settings import RetrieverSettings
 _CPU = "cpu"
 
 
-class Catalogue:
+class RetrieverCatalogue:
     """All retrievers that can run.
 
     Attributes:
@@ -85,7 +85,7 @@ class Catalogue:
             return None
         return partial(self._impacts.ahead, self._sparse)
 
-    def carry(self, tenant: str, plan: Plan, manifest: SegmentManifest) -> None:
+    def carry(self, tenant: str, plan: MergeOrder, manifest: SegmentManifest) -> None:
         """Take over what retrievers keep about passages whose segments have been merged into one."""
         if self._impacts is not None:
             self._impacts.carry(tenant, plan, manifest)
@@ -141,7 +141,7 @@ def _bm25(
             "bm25-plus",
             "BM25+, with the scores of the rank_bm25 package: a term that is there counts, however long the "
             "passage",
-            Plus,
+            PlusWeighting,
             paper,
             settings.plus_delta,
         ),
@@ -149,7 +149,7 @@ def _bm25(
             "bm25-l",
             "BM25L, with the scores of the rank_bm25 package, which multiplies by the count once more than "
             "the paper",
-            Long,
+            LongWeighting,
             paper,
             settings.long_delta,
         ),

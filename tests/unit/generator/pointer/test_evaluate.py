@@ -14,7 +14,7 @@ from evenmesh_generator.pointer.reader import PointerReader, ReaderAnswer
 from evenmesh_training.bundled import reader_card as card
 from evenmesh_training.bundled import reader_evaluation as evaluate
 from evenmesh_training.bundled.reader_card import Evaluation, Measure
-from evenmesh_training.bundled.reader_evaluation import Asked, interval, measure, words
+from evenmesh_training.bundled.reader_evaluation import QuestionWithPassage, interval, measure, words
 from evenmesh_training.rankrag.data.datasets import Dataset, Item
 from evenmesh_training.rankrag.record import EVALUATION as EVALUATION_FILE
 from evenmesh_training.rankrag.record import TRAINING, Training
@@ -97,10 +97,10 @@ def test_ranking_and_answers_from_the_best(scripted: PointerReader) -> None:
 
 def test_abstention_is_counted_both_ways(scripted: PointerReader) -> None:
     asked = [
-        Asked(ITEMS[0], PASSAGES[0]),
-        Asked(ITEMS[1], PASSAGES[1]),
-        Asked(replace(ITEMS[1], id="q3", gold=(), irrelevant=(2,)), PASSAGES[2]),
-        Asked(replace(ITEMS[2], id="q4", gold=(), irrelevant=(0,)), PASSAGES[0]),
+        QuestionWithPassage(ITEMS[0], PASSAGES[0]),
+        QuestionWithPassage(ITEMS[1], PASSAGES[1]),
+        QuestionWithPassage(replace(ITEMS[1], id="q3", gold=(), irrelevant=(2,)), PASSAGES[2]),
+        QuestionWithPassage(replace(ITEMS[2], id="q4", gold=(), irrelevant=(0,)), PASSAGES[0]),
     ]
     found = {m.name: (m.value, m.questions) for m in evaluate.evaluate_abstention(scripted, asked)}
     assert found == {
@@ -125,7 +125,10 @@ def test_what_the_bias_is_chosen_on_is_not_evaluated() -> None:
 
 def test_the_chosen_bias_is_written_and_read(tmp_path: Path) -> None:
     reader = tiny_models.pointer()
-    right = [Asked(replace(ITEMS[0], gold=()), PASSAGES[2]), Asked(replace(ITEMS[1], gold=()), PASSAGES[0])]
+    right = [
+        QuestionWithPassage(replace(ITEMS[0], gold=()), PASSAGES[2]),
+        QuestionWithPassage(replace(ITEMS[1], gold=()), PASSAGES[0]),
+    ]
     bias = evaluate.chosen_bias(reader, right)
     encodings = reader.encode_many([(one.item.question, [evaluate.parts(one.passage)]) for one in right])
     assert all(margin + bias > 0 for margin in reader.margins(encodings))  # all unanswerable: always right

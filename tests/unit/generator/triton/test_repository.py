@@ -7,7 +7,7 @@ from tritonclient.grpc.model_config_pb2 import ModelConfig
 from evenmesh_generator.settings import GeneratorSettings
 from evenmesh_generator.triton.__main__ import main
 from evenmesh_generator.triton.models import embedder, judge, language_model, served_models
-from evenmesh_generator.triton.repository import ServedModel, read_config, write_model, write_repository
+from evenmesh_generator.triton.repository import TritonModelEntry, read_config, write_model, write_repository
 from evenmesh_generator.triton.settings import TritonSettings
 from evenmesh_kit.compute.model_files import ModelError
 from evenmesh_kit.settings import SettingsError, load
@@ -59,7 +59,7 @@ def test_another_user_can_read_a_repository_whatever_the_umask(tmp_path: Path, t
     before = os.umask(0o077)
     try:
         write_repository([language_model("small", t5), judge("small", "/p")], tmp_path / "out")
-        write_model(ServedModel("small", "encoder_decoder", version=2), tmp_path / "out")
+        write_model(TritonModelEntry("small", "encoder_decoder", version=2), tmp_path / "out")
     finally:
         os.umask(before)
     paths = [tmp_path / "out", *(tmp_path / "out").rglob("*")]
@@ -77,7 +77,7 @@ def test_a_version_comes_beside_those_there_are(tmp_path: Path, t5: Path) -> Non
     first = language_model("small", t5)
     write_model(first, tmp_path / "out")
     folder = write_model(
-        ServedModel(first.name, first.template, {**first.parameters, "dtype": "bfloat16"}, version=2),
+        TritonModelEntry(first.name, first.template, {**first.parameters, "dtype": "bfloat16"}, version=2),
         tmp_path / "out",
     )
     assert sorted(path.name for path in folder.iterdir()) == ["1", "2", "config.pbtxt"]
@@ -88,7 +88,7 @@ def test_mistakes_are_named(tmp_path: Path, t5: Path) -> None:
     with pytest.raises(ValueError, match="no parameter 'colour'; there are batch_tokens"):
         write_model(language_model("small", t5, colour="red"), tmp_path / "out")
     with pytest.raises(ValueError, match="no template 'x'; there are decoder_only, "):
-        write_model(ServedModel("small", "x"), tmp_path / "out")
+        write_model(TritonModelEntry("small", "x"), tmp_path / "out")
     with pytest.raises(ValueError, match="two models are called 'small'"):
         write_repository([language_model("small", t5)] * 2, tmp_path / "out")
     with pytest.raises(ModelError, match=r"no usable config\.json"):

@@ -14,11 +14,11 @@ from evenmesh_orchestrator.asks.request import Defaults
 from evenmesh_orchestrator.audits import codec
 from evenmesh_orchestrator.audits.levels import Level, sample_of
 from evenmesh_orchestrator.domain import Action, Audit, Contexts, Degraded, Pool, Stage
-from evenmesh_orchestrator.expressions.sources import Catalogue, SourceDefinition
+from evenmesh_orchestrator.expressions.sources import SourceCatalogue, SourceDefinition
 from tests.unit.orchestrator.fakes import Mesh, answer, passage
 from tests.unit.orchestrator.fakes import audit as made
 
-SOURCES = Catalogue({"Wiki": SourceDefinition(collection="wiki")})
+SOURCES = SourceCatalogue({"Wiki": SourceDefinition(collection="wiki")})
 POOL = Pool([passage("a")], np.array([1.0]), np.array([[0]]), None, "bm25", "v1")
 LABELS = {"has_useful": True, "useful_passage_ids": ["p1"]}
 

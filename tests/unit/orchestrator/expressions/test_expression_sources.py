@@ -9,17 +9,17 @@ from pydantic import ValidationError
 
 from evenmesh_orchestrator.expressions.notation import Group, ParametricKnowledge, Selection, Source
 from evenmesh_orchestrator.expressions.parser import ExpressionError
-from evenmesh_orchestrator.expressions.sources import Catalogue, Place, SourceDefinition
+from evenmesh_orchestrator.expressions.sources import Place, SourceCatalogue, SourceDefinition
 from tests.unit.orchestrator.fakes import SOURCES
 
 
-def _catalogue(**definitions: dict[str, Any]) -> Catalogue:
-    return Catalogue({name: SourceDefinition(**one) for name, one in definitions.items()})
+def _catalogue(**definitions: dict[str, Any]) -> SourceCatalogue:
+    return SourceCatalogue({name: SourceDefinition(**one) for name, one in definitions.items()})
 
 
 def test_names_are_the_sources_and_what_is_always_there() -> None:
     assert SOURCES.names == ("HB", "News", "SE", "Wiki", "WikiDense", "PK", "ReFree")
-    assert Catalogue().names == ("PK", "ReFree")
+    assert SourceCatalogue().names == ("PK", "ReFree")
 
 
 def test_places_are_in_the_order_in_which_they_are_named() -> None:

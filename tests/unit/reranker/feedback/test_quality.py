@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from evenmesh_reranker.feedback.domain import Flag
-from evenmesh_reranker.feedback.quality import Conduct, QualityRules
+from evenmesh_reranker.feedback.quality import JudgingHistory, QualityRules
 
 RULES = QualityRules(fewest_judged_again=4, most_contradicted=0.25, constant_run=3)
 
@@ -26,11 +26,11 @@ RULES = QualityRules(fewest_judged_again=4, most_contradicted=0.25, constant_run
 def test_what_is_far_from_before_contradicts(
     usefulness: float, earlier: tuple[float, float] | None, flag: Flag
 ) -> None:
-    assert Conduct().judge(usefulness, earlier, RULES) is flag
+    assert JudgingHistory().judge(usefulness, earlier, RULES) is flag
 
 
 def test_an_agent_that_always_says_the_same() -> None:
-    conduct = Conduct()
+    conduct = JudgingHistory()
     values = [1.0, 0.0, 0.0, 0.0, 0.0, 0.5, 0.0]
     flags = [conduct.judge(value, None, RULES) for value in values]
     assert flags == [Flag.NONE] * 3 + [Flag.CONSTANT] * 2 + [Flag.NONE] * 2
@@ -38,7 +38,7 @@ def test_an_agent_that_always_says_the_same() -> None:
 
 def test_an_agent_that_contradicts_itself_is_believed_again_when_it_is_repaired() -> None:
     rules = QualityRules(fewest_judged_again=4, most_contradicted=0.25, fade=0.5)
-    conduct = Conduct()
+    conduct = JudgingHistory()
     for at in range(8):
         conduct.judge(at % 2, (1 - at % 2, 1 - at % 2), rules)
     assert conduct.judge(0.3, None, rules) is Flag.INCONSISTENT
@@ -48,7 +48,7 @@ def test_an_agent_that_contradicts_itself_is_believed_again_when_it_is_repaired(
 
 
 def test_too_few_judged_again_say_nothing_of_the_agent() -> None:
-    conduct = Conduct()
+    conduct = JudgingHistory()
     for _ in range(3):
         conduct.judge(1.0, (0.0, 0.0), RULES)
     assert conduct.judge(0.5, None, RULES) is Flag.NONE
@@ -58,7 +58,7 @@ def test_too_few_judged_again_say_nothing_of_the_agent() -> None:
 
 @given(st.lists(st.floats(0, 1), max_size=60), st.floats(0, 1))
 def test_who_agrees_and_varies_is_never_flagged(values: list[float], other: float) -> None:
-    conduct = Conduct()
+    conduct = JudgingHistory()
     for at, value in enumerate(values):
         varied = value if value != conduct.value else (value + 0.25) % 1
         assert conduct.judge(varied, (varied, varied) if at % 2 else None, RULES) is Flag.NONE

@@ -4,7 +4,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from evenmesh_retriever.backends.bm25.kernel import Asked, Impacts, NumbaKernel
+from evenmesh_retriever.backends.bm25.kernel import Impacts, NumbaKernel, QueryTokens
 from evenmesh_retriever.backends.selection import best
 
 
@@ -14,7 +14,7 @@ def test_best_is_a_stable_sort_cut_short(values: list[float], n: int) -> None:
     expected = sorted(range(len(values)), key=lambda row: (-values[row], row))[:n]
     # One term whose impacts are the scores.
     every = Impacts(np.arange(len(values), dtype=np.int32), scores.astype(np.float32), len(values))
-    asked = Asked(np.array([0]), np.array([len(values)]), np.array([1.0]))
+    asked = QueryTokens(np.array([0]), np.array([len(values)]), np.array([1.0]))
     for found in (best(scores, n), NumbaKernel().search(every, asked, n)):
         assert found.rows.tolist() == expected
         assert found.scores.tolist() == [values[row] for row in expected]

@@ -15,7 +15,7 @@ from evenmesh_reranker.domain import Passage
 from evenmesh_training.ium import session
 from evenmesh_training.ium.answer_collector import AnswerCollector, StoppedError
 from evenmesh_training.ium.offline import Offline
-from evenmesh_training.ium.plan import Plan, PlanError, Task
+from evenmesh_training.ium.plan import AgentTasks, PlanError, Task
 from evenmesh_training.ium.result_cache import ResultCache
 from evenmesh_training.ium.systems import system
 from tests.support import tiny_models
@@ -160,7 +160,7 @@ def test_baselines_share_what_the_run_found_out(begin: str, tmp_path: Path) -> N
 
 def test_what_is_learned_alike_is_learned_once_and_nothing_else_shares_a_folder() -> None:
     other = EVEN.model_copy(update={"task_id": "facts", "dataset": ""})
-    plan = Plan((other, EVEN, ODD), "tiny", TASKS)
+    plan = AgentTasks((other, EVEN, ODD), "tiny", TASKS)
     folders = {
         (name, personalised): [
             (one.folder, tuple(agent.name for agent in one.agents))
@@ -209,7 +209,7 @@ async def test_what_the_mesh_refuses_ends_the_run_and_not_after_all_the_others(t
             return PASSAGES[:depth]
 
     tasks = tuple(Task(f"t{at}", "qa", f"water {at}", ("yes",), "test") for at in range(50))
-    plan, mesh = Plan((EVEN,), "tiny", tasks), Refuses()
+    plan, mesh = AgentTasks((EVEN,), "tiny", tasks), Refuses()
     with ResultCache(tmp_path / "evidence.db") as cache:
         collector = AnswerCollector(
             RECIPE, cache=cache, mesh=mesh, progress=NoProgress(), stop=lambda: False, in_flight=2

@@ -12,14 +12,14 @@ from evenmesh_lab.files.agent_runs import AgentRunRecord, read_agent_runs
 from evenmesh_reranker.domain import Agent
 from evenmesh_training.ium.answer_collector import AnswerCollector, StoppedError
 from evenmesh_training.ium.offline import gather
-from evenmesh_training.ium.plan import Plan, Task
+from evenmesh_training.ium.plan import AgentTasks, Task
 from evenmesh_training.ium.result_cache import ResultCache
 from evenmesh_training.online.streams import Streams
 from tests.support import tiny_encoders, tiny_models
 from tests.support.offline_world import EVEN, ODD, PLACEMENT, RECIPE, NoProgress, RuleMesh
 
 TASKS = tuple(Task(f"t{at}", "qa", f"water number {at}", ("yes",), "test") for at in range(30))
-PLAN = Plan((EVEN, ODD), "tiny", TASKS)
+PLAN = AgentTasks((EVEN, ODD), "tiny", TASKS)
 
 
 @pytest.fixture(scope="module")

@@ -99,7 +99,7 @@ class Rows(Protocol):
     def settle(
         self, sources: Sequence[int], rows: Mapping[int, Sequence[int]], left: Mapping[int, int]
     ) -> None:
-        """Return the row i becomes what row ``sources[i]`` was.
+        """Let row i become what row ``sources[i]`` was.
 
         Args:
             rows: rows of every request that stays.

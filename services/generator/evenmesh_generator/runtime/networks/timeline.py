@@ -108,7 +108,7 @@ class Timeline:
         self._width += 1
 
     def rearrange(self, sources: Sequence[int]) -> None:
-        """Return the row i becomes what row ``sources[i]`` was; rows beyond go."""
+        """Let row i become what row ``sources[i]`` was; rows beyond go."""
         moved = [(to, source) for to, source in enumerate(sources) if to != source]
         if moved:
             begin = self._end - self._width

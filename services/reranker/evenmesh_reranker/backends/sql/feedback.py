@@ -16,7 +16,7 @@ from evenmesh_reranker.backends.sql.database import Database, agent_id
 from evenmesh_reranker.backends.sql.tables import AGENTS, FEEDBACK, TENANTS
 from evenmesh_reranker.domain import Agent, Scope
 from evenmesh_reranker.feedback.domain import Feedback, Flag, Limits, Outcome, RecordStatus, StoredFeedback
-from evenmesh_reranker.feedback.quality import Conduct, QualityRules
+from evenmesh_reranker.feedback.quality import JudgingHistory, QualityRules
 from evenmesh_reranker.metrics import FeedbackSummary
 
 PAGE_BYTES: Final = 2**22
@@ -37,7 +37,7 @@ class _AgentState:
     usefulness: float
     day: int
     today: int
-    conduct: Conduct
+    conduct: JudgingHistory
     digests: dict[str, bytes] = field(default_factory=dict)
     judged: dict[int, tuple[float, float]] = field(default_factory=dict)
     contradicted: set[int] = field(default_factory=set)
@@ -360,7 +360,7 @@ async def _known_agents(connection: AsyncConnection, agents: Iterable[Agent]) ->
                     usefulness=row.usefulness,
                     day=row.day,
                     today=row.today,
-                    conduct=Conduct(row.value, row.run, row.judged_again, row.contradicted),
+                    conduct=JudgingHistory(row.value, row.run, row.judged_again, row.contradicted),
                 )
     return states
 

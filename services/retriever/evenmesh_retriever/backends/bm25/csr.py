@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from evenmesh_retriever.backends.bm25.kernel import Asked, Counts, Kernel, MaskArray
+from evenmesh_retriever.backends.bm25.kernel import Counts, Kernel, MaskArray, QueryTokens
 from evenmesh_retriever.backends.bm25.postings import Postings
 from evenmesh_retriever.backends.bm25.weighting import Weighting, average_length
 from evenmesh_retriever.domain import FloatArray, IntArray, Scored
@@ -80,11 +80,11 @@ class CsrIndex:
         """Score of every passage, ``[n]``."""
         return self._kernel.scores(self._counts, self._asked(tokens))
 
-    def _asked(self, tokens: Sequence[str]) -> Asked:
+    def _asked(self, tokens: Sequence[str]) -> QueryTokens:
         numbers = self._postings.numbers(tokens)
         bounds = self._postings.bounds
         statistics = self._statistics
         idf = self._weighting.idf(
             statistics.frequencies[numbers], statistics.num_passages, statistics.mean_idf
         )
-        return Asked(bounds[numbers], bounds[numbers + 1], idf)
+        return QueryTokens(bounds[numbers], bounds[numbers + 1], idf)

@@ -101,7 +101,7 @@ class Impacts:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Asked:
+class QueryTokens:
     """The tokens of a query, in order, repetitions included; ``p`` of them.
 
     Attributes:
@@ -122,11 +122,11 @@ class Kernel(Protocol):
     def name(self) -> str:
         """What runs them."""
 
-    def scores(self, postings: Counts | Impacts, asked: Asked) -> FloatArray:
+    def scores(self, postings: Counts | Impacts, asked: QueryTokens) -> FloatArray:
         """Return what each passage gets of the tokens, added up token by token, ``[n]``."""
 
     def search(
-        self, postings: Counts | Impacts, asked: Asked, n: int, allowed: MaskArray | None = None
+        self, postings: Counts | Impacts, asked: QueryTokens, n: int, allowed: MaskArray | None = None
     ) -> Scored:
         """Return the best ``n`` of :meth:`scores`, or all there are, equal ones by ascending row.
 
@@ -139,7 +139,7 @@ class NumpyKernel:
 
     name = "numpy"
 
-    def scores(self, postings: Counts | Impacts, asked: Asked) -> FloatArray:
+    def scores(self, postings: Counts | Impacts, asked: QueryTokens) -> FloatArray:
         """See :class:`Kernel`."""
         scores = np.zeros(len(postings))
         for begin, end, weight in zip(
@@ -156,7 +156,7 @@ class NumpyKernel:
         return scores
 
     def search(
-        self, postings: Counts | Impacts, asked: Asked, n: int, allowed: MaskArray | None = None
+        self, postings: Counts | Impacts, asked: QueryTokens, n: int, allowed: MaskArray | None = None
     ) -> Scored:
         """See :class:`Kernel`."""
         scores = self.scores(postings, asked)
@@ -182,16 +182,16 @@ class NumbaKernel:
         from evenmesh_retriever.backends.bm25 import compiled
 
         self._loops: Any = compiled
-        self.search(_tiny(), Asked(np.zeros(1, np.int64), np.ones(1, np.int64), np.ones(1)), 1)
+        self.search(_tiny(), QueryTokens(np.zeros(1, np.int64), np.ones(1, np.int64), np.ones(1)), 1)
 
-    def scores(self, postings: Counts | Impacts, asked: Asked) -> FloatArray:
+    def scores(self, postings: Counts | Impacts, asked: QueryTokens) -> FloatArray:
         """See :class:`Kernel`."""
         scores = np.zeros(len(postings))
         self._loops.accumulate(asked.begins, asked.ends, asked.weights, *_fields(postings), scores)
         return scores
 
     def search(
-        self, postings: Counts | Impacts, asked: Asked, n: int, allowed: MaskArray | None = None
+        self, postings: Counts | Impacts, asked: QueryTokens, n: int, allowed: MaskArray | None = None
     ) -> Scored:
         """See :class:`Kernel`."""
         wanted = min(n, len(postings))

@@ -118,7 +118,7 @@ class Lucene(Weighting):
 
 
 @dataclass(frozen=True, slots=True)
-class Plus(Weighting):
+class PlusWeighting(Weighting):
     """BM25+: a term that is there is worth ``delta`` at least, however long the passage.
 
     idf = ln((n + 1) / df). As in ``rank_bm25.BM25Plus``, ``delta`` counts for every known token of the query,
@@ -140,7 +140,7 @@ class Plus(Weighting):
 
 
 @dataclass(frozen=True, slots=True)
-class Long(Weighting):
+class LongWeighting(Weighting):
     """BM25L as ``rank_bm25.BM25L`` has it: counts relative to length, lifted by ``delta``.
 
     idf = ln(n + 1) - ln(df + 0.5). The package multiplies by tf once more than the paper does, so that a part

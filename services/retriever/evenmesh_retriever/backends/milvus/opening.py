@@ -8,7 +8,7 @@ from functools import partial
 from evenmesh_kit.settings import variable
 from evenmesh_retriever.backends.milvus.connection import connect
 from evenmesh_retriever.backends.milvus.retrievers import over_milvus
-from evenmesh_retriever.backends.milvus.store import MilvusStore, Recipe
+from evenmesh_retriever.backends.milvus.store import MilvusIndexing, MilvusStore
 from evenmesh_retriever.backends.segments.quotas import Quotas
 from evenmesh_retriever.backends.splade.postings import SparseTextEncoder
 from evenmesh_retriever.ports import Encoder, Retriever
@@ -44,7 +44,7 @@ class MilvusOpening:
                 variable(settings, "milvus_uri"),
                 variable(settings, "milvus_token_file"),
             ),
-            Recipe(
+            MilvusIndexing(
                 encoder,
                 sparse,
                 settings.milvus_dense_index,

@@ -39,7 +39,7 @@ T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
-class Recipe:
+class MilvusIndexing:
     """How passages are indexed."""
 
     encoder: Encoder | None
@@ -68,7 +68,9 @@ class MilvusStore:
         threads: collections that may be written at a time.
     """
 
-    def __init__(self, connect: Callable[[], Connection], recipe: Recipe, *, threads: int = 2) -> None:
+    def __init__(
+        self, connect: Callable[[], Connection], recipe: MilvusIndexing, *, threads: int = 2
+    ) -> None:
         self._connect = connect
         self._recipe = recipe
         self._pool = ComputePool(threads, "retriever-milvus")

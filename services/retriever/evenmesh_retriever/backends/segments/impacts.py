@@ -15,7 +15,7 @@ from typing import Final
 
 from evenmesh_kit.storage import durable_files
 from evenmesh_retriever.backends.bm25.kernel import Kernel
-from evenmesh_retriever.backends.segments.building.merge import Plan
+from evenmesh_retriever.backends.segments.building.merge import MergeOrder
 from evenmesh_retriever.backends.segments.files.manifest import Name, SegmentManifest
 from evenmesh_retriever.backends.segments.files.segment import Segment
 from evenmesh_retriever.backends.segments.selection import gathered, merged
@@ -140,7 +140,7 @@ class ImpactCache:
         _save(built, folder)
         return ImpactPostings.open(folder)
 
-    def carry(self, tenant: str, plan: Plan, manifest: SegmentManifest) -> None:
+    def carry(self, tenant: str, plan: MergeOrder, manifest: SegmentManifest) -> None:
         """Take over the weights of a tenant's segments that have been merged into one."""
         for encoded in self._root.glob(f"[!.]*/{tenant}"):
             folders = [encoded / _digest(view.segment.manifest) for view in plan.views]

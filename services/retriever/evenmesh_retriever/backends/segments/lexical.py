@@ -7,7 +7,7 @@ from functools import cached_property
 
 import numpy as np
 
-from evenmesh_retriever.backends.bm25.kernel import Asked, Counts, Kernel
+from evenmesh_retriever.backends.bm25.kernel import Counts, Kernel, QueryTokens
 from evenmesh_retriever.backends.bm25.weighting import Okapi, Weighting, average_length
 from evenmesh_retriever.backends.segments.selection import gathered, merged
 from evenmesh_retriever.backends.segments.snapshot import OfVersion, SegmentSnapshot
@@ -64,7 +64,7 @@ class SegmentedIndex(OfVersion):
         ]
         return gathered(scores, self._snapshot.allowed(where), self._snapshot.offsets)
 
-    def _asked(self, tokens: Sequence[str]) -> list[Asked]:
+    def _asked(self, tokens: Sequence[str]) -> list[QueryTokens]:
         """Return the query's tokens in each segment, weighted by the statistics of the whole collection."""
         snapshot = self._snapshot
         distinct = list(dict.fromkeys(tokens))
@@ -89,7 +89,7 @@ class SegmentedIndex(OfVersion):
             begins = np.zeros(len(distinct), dtype=np.int64)
             ends = np.zeros(len(distinct), dtype=np.int64)
             begins[places], ends[places] = bounds[numbers], bounds[numbers + 1]
-            by_view.append(Asked(begins[asked], ends[asked], weights[asked]))
+            by_view.append(QueryTokens(begins[asked], ends[asked], weights[asked]))
         return by_view
 
     @cached_property

@@ -27,7 +27,7 @@ from evenmesh_retriever.backends.segments.building.compaction import Candidate
 from evenmesh_retriever.backends.segments.building.writer import (
     CollectionWriter,
     Merged,
-    Recipe,
+    SegmentIndexing,
     Written,
     changed,
 )
@@ -163,7 +163,7 @@ class SegmentStore:
     def __init__(
         self,
         root: Path,
-        recipe: Recipe,
+        recipe: SegmentIndexing,
         prepare: Callable[[SegmentSnapshot], None],
         options: Options = Options(),
     ) -> None:

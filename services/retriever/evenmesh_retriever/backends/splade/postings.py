@@ -10,7 +10,7 @@ from typing import Final, NamedTuple, Protocol, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from evenmesh_retriever.backends.bm25.kernel import Asked, Impacts, Kernel
+from evenmesh_retriever.backends.bm25.kernel import Impacts, Kernel, QueryTokens
 from evenmesh_retriever.backends.segments.files.mapping import load
 from evenmesh_retriever.domain import FloatArray, IntArray, Scored, VectorArray
 from evenmesh_retriever.ports import TextEncoder
@@ -153,9 +153,9 @@ class ImpactPostings:
     def _impacts(self) -> Impacts:
         return Impacts(self.rows, self.impacts, self.size)
 
-    def _asked(self, query: SparseVector) -> Asked:
+    def _asked(self, query: SparseVector) -> QueryTokens:
         terms = query.terms.astype(np.int64)
-        return Asked(self.bounds[terms], self.bounds[terms + 1], query.weights.astype(np.float64))
+        return QueryTokens(self.bounds[terms], self.bounds[terms + 1], query.weights.astype(np.float64))
 
 
 def _fixed(array: NDArray[N]) -> NDArray[N]:

@@ -12,7 +12,7 @@ from evenmesh_retriever.backends.bm25.csr import CsrIndex, Statistics
 from evenmesh_retriever.backends.bm25.kernel import Kernel, NumbaKernel, NumpyKernel, choose
 from evenmesh_retriever.backends.bm25.postings import build
 from evenmesh_retriever.backends.bm25.reference import RankBm25Index
-from evenmesh_retriever.backends.bm25.weighting import Long, Lucene, Okapi, Plus, Weighting
+from evenmesh_retriever.backends.bm25.weighting import LongWeighting, Lucene, Okapi, PlusWeighting, Weighting
 
 KERNELS = [NumpyKernel(), NumbaKernel()]
 words = st.sampled_from(["a", "b", "c", "d", "e", "f", "the", "of"])
@@ -52,7 +52,7 @@ def test_plus_is_rank_bm25s(
 ) -> None:
     k1, b = k1_b
     expected = BM25Plus(corpus, k1=k1, b=b, delta=delta).get_scores(query)
-    index = CsrIndex(build(corpus), Plus(k1, b, delta), kernel)
+    index = CsrIndex(build(corpus), PlusWeighting(k1, b, delta), kernel)
     np.testing.assert_allclose(index.scores(query), expected, rtol=1e-13, atol=0)
     assert index.search(query, len(corpus)).scores.tolist() == sorted(index.scores(query), reverse=True)
 
@@ -65,17 +65,17 @@ def test_long_is_rank_bm25s(
 ) -> None:
     k1, b = k1_b
     expected = BM25L(corpus, k1=k1, b=b, delta=delta).get_scores(query)
-    index = CsrIndex(build(corpus), Long(k1, b, delta), kernel)
+    index = CsrIndex(build(corpus), LongWeighting(k1, b, delta), kernel)
     np.testing.assert_allclose(index.scores(query), expected, rtol=1e-13, atol=0)
 
 
 def test_the_defaults_are_rank_bm25s() -> None:
     corpus = [["a", "b"], ["a"], ["c"]]
-    for ours, theirs in ((Okapi(), BM25Okapi), (Plus(), BM25Plus), (Long(), BM25L)):
+    for ours, theirs in ((Okapi(), BM25Okapi), (PlusWeighting(), BM25Plus), (LongWeighting(), BM25L)):
         expected = theirs(corpus)
         assert (ours.k1, ours.b) == (expected.k1, expected.b)
-    assert Plus().delta == BM25Plus(corpus).delta
-    assert Long().delta == BM25L(corpus).delta
+    assert PlusWeighting().delta == BM25Plus(corpus).delta
+    assert LongWeighting().delta == BM25L(corpus).delta
 
 
 @given(corpora, queries)
@@ -104,7 +104,9 @@ def test_lucene_is_never_negative(corpus: list[list[str]], query: list[str]) -> 
     assert (scores > 0).tolist() == matches
 
 
-@pytest.mark.parametrize("weighting", [Okapi(), Lucene(), Plus(), Long()], ids=lambda w: type(w).__name__)
+@pytest.mark.parametrize(
+    "weighting", [Okapi(), Lucene(), PlusWeighting(), LongWeighting()], ids=lambda w: type(w).__name__
+)
 @given(corpora, queries, st.data())
 def test_a_mask_leaves_passages_out_before_ranking(
     weighting: Weighting, corpus: list[list[str]], query: list[str], data: st.DataObject
@@ -120,7 +122,9 @@ def test_a_mask_leaves_passages_out_before_ranking(
         assert found.scores.tolist() == scores[expected].tolist()
 
 
-@pytest.mark.parametrize("weighting", [Okapi(), Lucene(), Plus(), Long()], ids=lambda w: type(w).__name__)
+@pytest.mark.parametrize(
+    "weighting", [Okapi(), Lucene(), PlusWeighting(), LongWeighting()], ids=lambda w: type(w).__name__
+)
 def test_a_part_with_the_statistics_of_the_whole_scores_as_the_whole_does(weighting: Weighting) -> None:
     rng = np.random.default_rng(3)
     corpus = [[f"w{rank}" for rank in rng.zipf(1.5, 30) if rank < 50] for _ in range(80)]
@@ -139,7 +143,9 @@ def test_a_part_with_the_statistics_of_the_whole_scores_as_the_whole_does(weight
         np.testing.assert_array_equal(CsrIndex(part, weighting, kernel, statistics).scores(query), expected)
 
 
-@pytest.mark.parametrize("weighting", [Okapi(), Lucene(), Plus(), Long()], ids=lambda w: type(w).__name__)
+@pytest.mark.parametrize(
+    "weighting", [Okapi(), Lucene(), PlusWeighting(), LongWeighting()], ids=lambda w: type(w).__name__
+)
 def test_more_passages_than_are_added_up_at_a_time(weighting: Weighting) -> None:
     rng = np.random.default_rng(7)
     corpus = [[f"w{rank}" for rank in rng.zipf(1.3, 6)] for _ in range(70_000)]
@@ -156,7 +162,7 @@ def test_more_passages_than_are_added_up_at_a_time(weighting: Weighting) -> None
 def test_no_passages_and_no_tokens() -> None:
     for kernel in KERNELS:
         for corpus in ([], [[], []]):
-            for weighting in (Okapi(), Lucene(), Plus(), Long()):
+            for weighting in (Okapi(), Lucene(), PlusWeighting(), LongWeighting()):
                 found = CsrIndex(build(corpus), weighting, kernel).search(["a"], 3)
                 assert found.rows.tolist() == list(range(len(corpus)))
                 assert found.scores.tolist() == [0.0] * len(corpus)

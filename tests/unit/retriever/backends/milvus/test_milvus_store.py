@@ -13,14 +13,14 @@ from pymilvus import MilvusClient
 
 from evenmesh.wire.errors import FailedPrecondition, InvalidField, MeshError, Unavailable
 from evenmesh_retriever.analyzer import analyzer
-from evenmesh_retriever.backends.catalogue import Catalogue
+from evenmesh_retriever.backends.catalogue import RetrieverCatalogue
 from evenmesh_retriever.backends.milvus.connection import Connection, Row
 from evenmesh_retriever.backends.milvus.opening import MilvusOpening
 from evenmesh_retriever.backends.milvus.registry import DenseKind, Registry
 from evenmesh_retriever.backends.milvus.retrievers import over_milvus
 from evenmesh_retriever.backends.milvus.rows import DENSE
 from evenmesh_retriever.backends.milvus.snapshot import MilvusSnapshot
-from evenmesh_retriever.backends.milvus.store import MilvusCollections, MilvusStore, Recipe
+from evenmesh_retriever.backends.milvus.store import MilvusCollections, MilvusIndexing, MilvusStore
 from evenmesh_retriever.backends.segments.quotas import Limit, Quotas
 from evenmesh_retriever.backends.splade.postings import SparseVector
 from evenmesh_retriever.domain import AnyOf, Condition, Filter, Lexical, Passage, TextRange
@@ -58,7 +58,7 @@ class Failing(Connection):
 class Held:
     """A store with its connection."""
 
-    def __init__(self, uri: str, recipe: Recipe) -> None:
+    def __init__(self, uri: str, recipe: MilvusIndexing) -> None:
         self.connection = Failing(uri)
         self.store = MilvusStore(lambda: self.connection, recipe)
         self.collections: MilvusCollections = self.store.of(f"t-{token_hex(8)}")
@@ -70,7 +70,7 @@ class Held:
 
 @pytest.fixture
 async def held(milvus: MilvusLite) -> AsyncIterator[Held]:
-    held = Held(milvus.uri, Recipe(None))
+    held = Held(milvus.uri, MilvusIndexing(None))
     await held.store.start()
     yield held
     await held.store.stop()
@@ -135,7 +135,7 @@ async def test_writes_of_one_collection_take_turns(held: Held) -> None:
 
 async def test_quotas_hold(milvus: MilvusLite) -> None:
     quotas = Quotas(Limit(5, "C"), Limit(0, ""), Limit(8, "T"), Limit(0, ""))
-    held = Held(milvus.uri, Recipe(None, quotas=quotas))
+    held = Held(milvus.uri, MilvusIndexing(None, quotas=quotas))
     await held.store.start()
     with pytest.raises(MeshError, match="would hold 6 passages and may hold 5"):
         await held.collections.ingest("a", PLAIN[:6], create=True)
@@ -163,7 +163,7 @@ class Words:
 
 
 async def test_sparse_weights_and_filters_that_try_to_escape(milvus: MilvusLite) -> None:
-    held = Held(milvus.uri, Recipe(None, Words()))
+    held = Held(milvus.uri, MilvusIndexing(None, Words()))
     await held.store.start()
     passages = [
         Passage("a", "", "oil oil", {"g": "x"}),
@@ -172,7 +172,7 @@ async def test_sparse_weights_and_filters_that_try_to_escape(milvus: MilvusLite)
         Passage("d", "", "oil lamp", {"g": "y"}),
     ]
     await held.collections.ingest("c", passages, create=True)
-    local = Catalogue(RetrieverSettings(encoder="", hybrid="bm25"), analyzer, None).retrievers
+    local = RetrieverCatalogue(RetrieverSettings(encoder="", hybrid="bm25"), analyzer, None).retrievers
     splade = over_milvus({**local, "splade": local["bm25"]}, None, Words(), version="v", cache=8)["splade"]
 
     def found(query: str, n: int, where: Filter | None = None) -> list[tuple[str, float]]:
@@ -198,7 +198,7 @@ async def test_sparse_weights_and_filters_that_try_to_escape(milvus: MilvusLite)
 
 async def test_vectors_of_another_model_are_not_mixed(milvus: MilvusLite, held: Held) -> None:
     await held.collections.ingest("c", PLAIN, create=True)
-    other = Held(milvus.uri, Recipe(None, Words()))
+    other = Held(milvus.uri, MilvusIndexing(None, Words()))
     await other.store.start()
     there = other.store.of(held.collections.tenant)
     with pytest.raises(
@@ -239,10 +239,10 @@ class _Directions:
 @pytest.mark.parametrize("kind", ["FLAT", "HNSW", "AUTOINDEX"])
 async def test_dense_indexes_by_kind_find_the_same(milvus: MilvusLite, kind: DenseKind) -> None:
     encoder = _Directions()
-    held = Held(milvus.uri, Recipe(encoder, None, kind))
+    held = Held(milvus.uri, MilvusIndexing(encoder, None, kind))
     await held.store.start()
     retrievers = over_milvus(
-        Catalogue(RetrieverSettings(), analyzer, encoder).retrievers,
+        RetrieverCatalogue(RetrieverSettings(), analyzer, encoder).retrievers,
         encoder,
         None,
         version=held.store.version,

@@ -16,7 +16,7 @@ import numpy as np
 
 from evenmesh_kit.security.caller import DEFAULT_TENANT
 from evenmesh_retriever.analyzer import analyzer
-from evenmesh_retriever.backends.segments.building.writer import Recipe
+from evenmesh_retriever.backends.segments.building.writer import SegmentIndexing
 from evenmesh_retriever.backends.segments.store import SegmentStore
 from evenmesh_retriever.domain import Passage, VectorArray
 
@@ -42,8 +42,8 @@ class CountingEncoder:
         return np.array([self.encode_query(text) for text in texts]).reshape(-1, self.dimension)
 
 
-def recipe() -> Recipe:
-    return Recipe(cache(analyzer), CountingEncoder(), embed_at_once=3)
+def recipe() -> SegmentIndexing:
+    return SegmentIndexing(cache(analyzer), CountingEncoder(), embed_at_once=3)
 
 
 async def live(root: Path) -> None:

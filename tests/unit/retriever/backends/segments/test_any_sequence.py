@@ -18,8 +18,8 @@ from evenmesh.wire.errors import InvalidField
 from evenmesh_kit.security.caller import DEFAULT_TENANT
 from evenmesh_retriever.analyzer import analyzer as analyzer_of
 from evenmesh_retriever.backends.bm25.kernel import NumbaKernel
-from evenmesh_retriever.backends.bm25.weighting import Long, Lucene, Okapi, Plus, Weighting
-from evenmesh_retriever.backends.segments.building.writer import Recipe
+from evenmesh_retriever.backends.bm25.weighting import LongWeighting, Lucene, Okapi, PlusWeighting, Weighting
+from evenmesh_retriever.backends.segments.building.writer import SegmentIndexing
 from evenmesh_retriever.backends.segments.files.records import record_of
 from evenmesh_retriever.backends.segments.lexical import SegmentedIndex
 from evenmesh_retriever.backends.segments.snapshot import SegmentSnapshot
@@ -53,7 +53,7 @@ FILTERS = [
     Filter((Condition("year", NumberRange(2000, None)), Condition("lang", TextRange(None, "en")))),
 ]
 QUERIES = ["the fox", "common common dog", "nothing", "ночь STRASSE a"]
-WEIGHTINGS: list[Weighting] = [Okapi(), Lucene(), Plus(), Long()]
+WEIGHTINGS: list[Weighting] = [Okapi(), Lucene(), PlusWeighting(), LongWeighting()]
 
 analyzer = cache(analyzer_of)
 
@@ -101,7 +101,7 @@ class Collection(RuleBasedStateMachine):
         return self.store.of(DEFAULT_TENANT)
 
     async def opened(self) -> None:
-        self.store = PatientStore(self.root, Recipe(analyzer, None), lambda _: None)
+        self.store = PatientStore(self.root, SegmentIndexing(analyzer, None), lambda _: None)
         await self.store.start()
 
     @initialize()

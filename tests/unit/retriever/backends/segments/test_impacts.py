@@ -13,7 +13,7 @@ from evenmesh.wire.errors import MeshError, NotFound
 from evenmesh_kit.security.caller import DEFAULT_TENANT
 from evenmesh_retriever.analyzer import analyzer
 from evenmesh_retriever.backends.bm25.kernel import NumpyKernel
-from evenmesh_retriever.backends.segments.building.writer import Recipe
+from evenmesh_retriever.backends.segments.building.writer import SegmentIndexing
 from evenmesh_retriever.backends.segments.impacts import ImpactCache
 from evenmesh_retriever.backends.segments.quotas import Limit, Quotas
 from evenmesh_retriever.backends.segments.snapshot import SegmentSnapshot
@@ -53,7 +53,7 @@ async def test_merging_takes_weights_over(tmp_path: Path) -> None:
     def prepare(snapshot: SegmentSnapshot) -> None:
         impacts.index(snapshot, encoder, kernel)
 
-    recipe = Recipe(cache(analyzer), None, carry=impacts.carry)
+    recipe = SegmentIndexing(cache(analyzer), None, carry=impacts.carry)
     store = SegmentStore(tmp_path / "collections", recipe, prepare)
     await store.start()
     collections = store.of(DEFAULT_TENANT)
@@ -100,7 +100,9 @@ async def test_encoding_keeps_no_other_writer_waiting(tmp_path: Path) -> None:
 
     encoder, kernel = Halting(), NumpyKernel()
     impacts = ImpactCache(tmp_path / "splade")
-    recipe = Recipe(cache(analyzer), None, carry=impacts.carry, ahead=partial(impacts.ahead, encoder))
+    recipe = SegmentIndexing(
+        cache(analyzer), None, carry=impacts.carry, ahead=partial(impacts.ahead, encoder)
+    )
     store = SegmentStore(
         tmp_path / "collections", recipe, lambda snapshot: void(impacts.index(snapshot, encoder, kernel))
     )
@@ -127,7 +129,9 @@ async def test_encoding_keeps_no_other_writer_waiting(tmp_path: Path) -> None:
 async def test_what_is_refused_is_not_encoded(tmp_path: Path) -> None:
     encoder = LetterEncoder()
     impacts = ImpactCache(tmp_path / "splade")
-    recipe = Recipe(cache(analyzer), None, carry=impacts.carry, ahead=partial(impacts.ahead, encoder))
+    recipe = SegmentIndexing(
+        cache(analyzer), None, carry=impacts.carry, ahead=partial(impacts.ahead, encoder)
+    )
     store = SegmentStore(
         tmp_path / "collections",
         recipe,
@@ -163,7 +167,7 @@ async def test_tenants_share_no_weights(tmp_path: Path) -> None:
         assert impacts.index(snapshot, encoder, NumpyKernel()) is not None
 
     store = SegmentStore(
-        tmp_path / "collections", Recipe(cache(analyzer), None, carry=impacts.carry), prepare
+        tmp_path / "collections", SegmentIndexing(cache(analyzer), None, carry=impacts.carry), prepare
     )
     await store.start()
     passages = [Passage("secret", "", "what another tenant has")]

@@ -337,9 +337,9 @@ async def test_one_store_per_folder(reopened, tmp_path: Path) -> None:
         "import asyncio, sys; from pathlib import Path\n"
         "from evenmesh_retriever.analyzer import analyzer\n"
         "from evenmesh_retriever.backends.segments.store import SegmentStore\n"
-        "from evenmesh_retriever.backends.segments.building.writer import Recipe\n"
+        "from evenmesh_retriever.backends.segments.building.writer import SegmentIndexing\n"
         "from evenmesh_retriever.ports import CannotStart\n"
-        "store = SegmentStore(Path(sys.argv[1]), Recipe(analyzer, None), lambda _: None)\n"
+        "store = SegmentStore(Path(sys.argv[1]), SegmentIndexing(analyzer, None), lambda _: None)\n"
         "try: asyncio.run(store.start())\n"
         "except CannotStart as error: print(error)\n"
     )

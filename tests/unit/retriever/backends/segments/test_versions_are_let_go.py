@@ -12,8 +12,8 @@ import pytest
 
 from evenmesh_kit.security.caller import DEFAULT_TENANT
 from evenmesh_retriever.analyzer import analyzer
-from evenmesh_retriever.backends.catalogue import Catalogue
-from evenmesh_retriever.backends.segments.building.writer import Recipe
+from evenmesh_retriever.backends.catalogue import RetrieverCatalogue
+from evenmesh_retriever.backends.segments.building.writer import SegmentIndexing
 from evenmesh_retriever.backends.segments.snapshot import SegmentSnapshot
 from evenmesh_retriever.backends.segments.store import SegmentStore
 from evenmesh_retriever.domain import Passage
@@ -29,14 +29,14 @@ async def test_of_many_writes_only_the_last_version_stays_open(
     settings = RetrieverSettings(home=tmp_path, encoder="", bm25_engine=engine)
     encoder = CountingEncoder()
     analyzers = cache(analyzer)
-    catalogue = Catalogue(settings, analyzers, encoder, LetterEncoder())  # type: ignore[arg-type]
+    catalogue = RetrieverCatalogue(settings, analyzers, encoder, LetterEncoder())  # type: ignore[arg-type]
     prepared: list[ref[SegmentSnapshot]] = []
 
     def prepare(snapshot: SegmentSnapshot) -> None:
         catalogue.prepare(snapshot)
         prepared.append(ref(snapshot))
 
-    recipe = Recipe(analyzers, encoder, carry=catalogue.carry, ahead=catalogue.ahead)
+    recipe = SegmentIndexing(analyzers, encoder, carry=catalogue.carry, ahead=catalogue.ahead)
     store = SegmentStore(tmp_path / "collections", recipe, prepare)
     await store.start()
     try:

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from evenmesh_retriever.analyzer import analyzer
-from evenmesh_retriever.backends.catalogue import Catalogue
-from evenmesh_retriever.backends.segments.building.writer import Recipe
+from evenmesh_retriever.backends.catalogue import RetrieverCatalogue
+from evenmesh_retriever.backends.segments.building.writer import SegmentIndexing
 from evenmesh_retriever.backends.segments.impacts import ImpactCache
 from evenmesh_retriever.backends.segments.store import SegmentStore, TenantCollections
 from evenmesh_retriever.backends.splade.sparse_encoder import SpladeEncoder
@@ -33,9 +33,9 @@ class Server:
         settings = RetrieverSettings(
             encoder="", home=home, splade_model="tiny", hybrid="bm25-lucene+splade", hybrid_weights="1,2"
         )
-        self.catalogue = Catalogue(settings, cache(analyzer), None, encoder)
+        self.catalogue = RetrieverCatalogue(settings, cache(analyzer), None, encoder)
         self.splade = self.catalogue.retrievers["splade"]
-        recipe = Recipe(cache(analyzer), None)
+        recipe = SegmentIndexing(cache(analyzer), None)
         self.all = SegmentStore(home / "collections", recipe, self.catalogue.prepare)
         self.store = TenantCollections(self.all)
 
@@ -137,9 +137,9 @@ def test_weights_that_tenants_shared_go(tmp_path: Path) -> None:
 
 
 def test_it_is_there_only_with_a_model() -> None:
-    without = Catalogue(RetrieverSettings(encoder=""), cache(analyzer), None)
+    without = RetrieverCatalogue(RetrieverSettings(encoder=""), cache(analyzer), None)
     assert "splade" not in without.retrievers
     assert "hybrid" not in without.retrievers
     settings = RetrieverSettings(encoder="", splade_model="tiny", hybrid="bm25+splade")
     with pytest.raises(CannotStart, match=r"^EVENMESH_RETRIEVER_HYBRID='bm25\+splade': there is no 'splade'"):
-        Catalogue(settings, cache(analyzer), None)
+        RetrieverCatalogue(settings, cache(analyzer), None)

@@ -35,7 +35,7 @@ Checkpoint = Callable[[], None]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Plan:
+class MergeOrder:
     """Which row of which view becomes which row of the merged segment.
 
     Attributes:
@@ -51,8 +51,8 @@ class Plan:
     new_rows: Sequence[NDArray[np.int32]]
 
     @classmethod
-    def of(cls, views: Sequence[View]) -> Plan:
-        """Return orders the passages of views by id."""
+    def of(cls, views: Sequence[View]) -> MergeOrder:
+        """Return the order of the passages of views by id."""
         runs: list[Iterator[tuple[bytes, int]]] = []
         first = 0
         for view in views:
@@ -95,7 +95,7 @@ class Plan:
         return self.gathered(of, 0, len(self))
 
 
-def write(folder: Path, plan: Plan, checkpoint: Checkpoint) -> SegmentManifest:
+def write(folder: Path, plan: MergeOrder, checkpoint: Checkpoint) -> SegmentManifest:
     """Write the merged segment into an empty folder; on disk when it returns.
 
     It equals a segment built afresh from its passages: rows by id, terms in the order they are first seen.
@@ -128,7 +128,7 @@ def write(folder: Path, plan: Plan, checkpoint: Checkpoint) -> SegmentManifest:
     return manifest
 
 
-def write_vectors(folder: Path, plan: Plan, checkpoint: Checkpoint) -> DenseManifest | None:
+def write_vectors(folder: Path, plan: MergeOrder, checkpoint: Checkpoint) -> DenseManifest | None:
     """Write the vectors of the merged segment, if one encoder made those of all the views."""
     parts = [view.dense for view in plan.views if view.dense is not None]
     if len(parts) < len(plan.views) or len({part.manifest.encoder for part in parts}) > 1:
@@ -142,7 +142,7 @@ def write_vectors(folder: Path, plan: Plan, checkpoint: Checkpoint) -> DenseMani
     return dense.finish(folder, parts[0].manifest.encoder, len(plan), lambda _: checkpoint())
 
 
-def _passages(plan: Plan) -> Iterator[NDArray[np.uint8]]:
+def _passages(plan: MergeOrder) -> Iterator[NDArray[np.uint8]]:
     raw = [view.segment.records.raw for view in plan.views]
     for begin, end in plan.blocks():
         pairs = zip(plan.source[begin:end].tolist(), plan.row[begin:end].tolist(), strict=True)
@@ -155,7 +155,7 @@ def _by_row(index: HashIndex) -> HashArray:
     return hashes
 
 
-def _attributes(plan: Plan) -> Entries:
+def _attributes(plan: MergeOrder) -> Entries:
     entries: Entries = {}
     for view, new_rows in zip(plan.views, plan.new_rows, strict=True):
         for entry, rows in view.segment.attributes.entries():
@@ -166,7 +166,7 @@ def _attributes(plan: Plan) -> Entries:
     return entries
 
 
-def _postings(writer: ArrayWriter, plan: Plan, folder: Path) -> None:
+def _postings(writer: ArrayWriter, plan: MergeOrder, folder: Path) -> None:
     names: dict[bytes, int] = {}
     joint = [
         np.array([names.setdefault(name, len(names)) for name in view.segment.terms.names()], dtype=np.int32)
@@ -192,7 +192,7 @@ def _postings(writer: ArrayWriter, plan: Plan, folder: Path) -> None:
 
 
 def _by_passage(
-    plan: Plan,
+    plan: MergeOrder,
     per_row: IntArray,
     joint: Sequence[NDArray[np.int32]],
     number: NDArray[np.int32],
@@ -221,7 +221,7 @@ def _by_passage(
 
 
 def _by_term(
-    plan: Plan, mapped: Sequence[NDArray[np.int32]], frequencies: IntArray, spool: IO[bytes]
+    plan: MergeOrder, mapped: Sequence[NDArray[np.int32]], frequencies: IntArray, spool: IO[bytes]
 ) -> Iterator[NDArray[np.int32]]:
     """Yield the new rows of each new term, ascending; how many they are is noted in ``frequencies``."""
     ordered, sizes = [], np.zeros(len(frequencies), dtype=np.int64)

@@ -14,7 +14,7 @@ import numpy as np
 
 from evenmesh_retriever.analyzer import DEFAULT
 from evenmesh_retriever.backends.segments.building import build, embedding, merge
-from evenmesh_retriever.backends.segments.building.merge import Plan
+from evenmesh_retriever.backends.segments.building.merge import MergeOrder
 from evenmesh_retriever.backends.segments.files import dense, faults
 from evenmesh_retriever.backends.segments.files.dense import DensePart
 from evenmesh_retriever.backends.segments.files.hashes import hashes_of
@@ -40,7 +40,7 @@ Checkpoint = Callable[[], None]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Recipe:
+class SegmentIndexing:
     """How passages are indexed."""
 
     analyzer: Callable[[str], Analyzer]
@@ -49,7 +49,7 @@ class Recipe:
     """None for no vectors."""
     embed_at_once: int = 5_000
     """Passages of an ingest up to which their vectors are made before it returns, [0, inf)."""
-    carry: Callable[[str, Plan, SegmentManifest], None] = lambda _, __, ___: None
+    carry: Callable[[str, MergeOrder, SegmentManifest], None] = lambda _, __, ___: None
     """Called with the tenant when segments have been merged into one, before that is served: takes over what
     else is kept about their passages."""
     ahead: Callable[[str], AbstractContextManager[Callable[[Sequence[str]], None]]] | None = None
@@ -85,7 +85,7 @@ class Merged:
     """A segment that is written and not yet part of a version."""
 
     folder: Path
-    plan: Plan
+    plan: MergeOrder
     manifest: SegmentManifest
     vectors: DenseManifest | None
 
@@ -100,7 +100,7 @@ class CollectionWriter:
     """
 
     def __init__(
-        self, directory: SegmentDirectory, recipe: Recipe, prepare: Callable[[SegmentSnapshot], None]
+        self, directory: SegmentDirectory, recipe: SegmentIndexing, prepare: Callable[[SegmentSnapshot], None]
     ) -> None:
         self.directory = directory
         self._recipe = recipe
@@ -210,7 +210,7 @@ class CollectionWriter:
         self, base: SegmentSnapshot, names: Sequence[str], folder: Path, checkpoint: Checkpoint
     ) -> Merged:
         """Write one segment from some of a version, into an empty folder; others may write meanwhile."""
-        plan = Plan.of([view for view in base.views if view.segment.name in names])
+        plan = MergeOrder.of([view for view in base.views if view.segment.name in names])
         manifest = merge.write(folder, plan, checkpoint)
         vectors = merge.write_vectors(folder / _VECTORS, plan, checkpoint)
         if vectors is not None:
