@@ -8,7 +8,7 @@ import torch
 
 from evenmesh_kit.compute.placement import Placement
 from evenmesh_reranker.domain import Passage
-from evenmesh_training.ium.plan import AgentTable, Plan, Task
+from evenmesh_training.ium.plan import AgentTable, AgentTasks, Task
 from evenmesh_training.ium.recipe import IumRecipe
 from tests.support.tiny_models import SENTENCES
 
@@ -21,7 +21,7 @@ TASKS = tuple(
     for split, words in (("train", ["celsius", "boils", "sea"]), ("test", ["level", "point"]))
     for at, word in enumerate(words)
 )
-PLAN = Plan((EVEN, ODD), "tiny", TASKS)
+PLAN = AgentTasks((EVEN, ODD), "tiny", TASKS)
 RECIPE = IumRecipe(
     name="tiny",
     rounds=2,

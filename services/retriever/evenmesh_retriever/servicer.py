@@ -48,7 +48,7 @@ class RetrieverServicer(retriever_grpc.RetrieverServiceServicer):
         self._web: WebRetrieval
 
     def open(self, engine: RetrieverEngine, web: WebRetrieval) -> None:
-        """Return it what answers queries, and what answers those to the web."""
+        """Serve queries with an engine, and those to the web with another."""
         self._engine = engine
         self._web = web
 
@@ -113,7 +113,7 @@ class CollectionServicer(collections_grpc.CollectionServiceServicer):
         self._store: Tenants
 
     def open(self, store: Tenants) -> None:
-        """Return it the collections."""
+        """Serve these collections."""
         self._store = store
 
     def _mine(self) -> CollectionStore:
