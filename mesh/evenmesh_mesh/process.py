@@ -1,6 +1,7 @@
 """Start, check and stop the process of one service."""
 
 import asyncio
+import contextlib
 import os
 import signal
 import sys
@@ -49,6 +50,10 @@ class ServiceProcess:
             )
         finally:
             os.close(descriptor)
+        if service.nice:
+            with contextlib.suppress(ProcessLookupError):
+                own = os.getpriority(os.PRIO_PROCESS, 0)
+                os.setpriority(os.PRIO_PROCESS, process.pid, own + service.nice)
         return cls(service, address, process)
 
     @property

@@ -25,6 +25,7 @@ class Service:
         arguments: command-line arguments after the module.
         settings: its fixed settings: name and value.
         scheme: prefix of its address for callers.
+        nice: how far it yields the processors to the other services, as ``nice`` counts, [0, 19].
     """
 
     name: str
@@ -35,6 +36,7 @@ class Service:
     arguments: tuple[str, ...] = ()
     settings: tuple[tuple[str, str], ...] = ()
     scheme: str = "dns:///"
+    nice: int = 0
 
     @property
     def prefix(self) -> str:
@@ -46,7 +48,7 @@ SERVICES: Final = (
     Service("generator", "evenmesh_generator", offset=3, thread_settings=("threads",)),
     Service("retriever", "evenmesh_retriever", offset=1, thread_settings=("encoder_threads",)),
     Service("reranker", "evenmesh_reranker", offset=2, needs=("generator",), thread_settings=("threads",)),
-    Service("evaluator", "evenmesh_evaluator", offset=4),
+    Service("evaluator", "evenmesh_evaluator", offset=4, nice=5),  # asks do not wait for what it measures
     Service(
         "orchestrator",
         "evenmesh_orchestrator",

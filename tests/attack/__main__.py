@@ -8,7 +8,8 @@ import sys
 import tempfile
 from pathlib import Path
 
-from tests.attack.standing import Seen, endure, mesh_with_tenants, p95
+from tests.attack.attacker import ROWS
+from tests.attack.standing import PAUSE_S, Seen, endure, mesh_with_tenants, p95
 
 _LEAST_SUCCESS = 0.99
 _MOST_RATIO = 2.0
@@ -19,22 +20,28 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.attack", description=__doc__)
     parser.add_argument("--seconds", type=float, default=600.0, help="time under attack")
     parser.add_argument("--turns", type=int, default=6, help="turns of quiet and attack")
+    parser.add_argument(
+        "--rows", type=int, nargs="+", choices=ROWS, default=ROWS, help="attacks to make; default: all"
+    )
+    parser.add_argument(
+        "--pause", type=float, default=PAUSE_S, help="seconds between an answer and the next ask"
+    )
     given = parser.parse_args()
     with (
         tempfile.TemporaryDirectory(prefix="evenmesh-attack-") as home,
         mesh_with_tenants(Path(home)) as mesh,
     ):
-        seen = asyncio.run(endure(mesh, given.seconds, given.turns))
-    sys.stdout.write(report(seen, given.seconds) + "\n")
+        seen = asyncio.run(endure(mesh, given.seconds, given.turns, rows=given.rows, pause_s=given.pause))
+    sys.stdout.write(report(seen) + "\n")
     wrong = [*seen.internal, *seen.guessed, *seen.lost, *seen.restarts]
     good = seen.success >= _LEAST_SUCCESS and seen.p95_ratio <= _MOST_RATIO and not wrong and not seen.dropped
     return 0 if good else 1
 
 
-def report(seen: Seen, seconds: float) -> str:
+def report(seen: Seen) -> str:
     """Return what was measured, in Markdown."""
     rows = [
-        (f"asks answered in {seconds:g} s of attack", f"{100 * seen.success:.1f} %", "≥ 99 %"),
+        (f"asks answered in {seen.attack_s:g} s of attack", f"{100 * seen.success:.1f} %", "≥ 99 %"),
         ("asks in quiet, under attack", f"{len(seen.quiet_s)}, {len(seen.attacked_s)}", ""),
         ("p95 in quiet, under attack", f"{p95(seen.quiet_s):.2f} s, {p95(seen.attacked_s):.2f} s", ""),
         *(
@@ -47,6 +54,10 @@ def report(seen: Seen, seconds: float) -> str:
         ("secrets guessed", f"{len(seen.guessed)}", "0"),
         ("failures", ", ".join(f"{n} × {one}" for one, n in seen.failed.items()) or "none", ""),
         ("memory, MiB", ", ".join(f"{name} {mib:.0f}" for name, mib in seen.peak_mib.items()), ""),
+        *(
+            (f"processor time of {name}", f"{quiet:.0f} s, {attacked:.0f} s", "")
+            for name, (quiet, attacked) in seen.cpu_s.items()
+        ),
     ]
     lines = [
         "| | | target |",

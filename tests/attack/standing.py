@@ -9,7 +9,7 @@ import subprocess
 import sys
 import time
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -27,7 +27,7 @@ from evenmesh.wire.security import ChannelSecurity
 from evenmesh_kit.security import keys
 from evenmesh_mesh import MeshSettings, launch, stop
 from evenmesh_studies import demo
-from tests.attack.attacker import asked_about, reused
+from tests.attack.attacker import ROWS, asked_about, reused
 
 _ROOT: Final = Path(__file__).resolve().parents[2]
 _KEYS: Final = (
@@ -38,6 +38,8 @@ _KEYS: Final = (
 _COLLECTION: Final = "demo"
 _RUN: Final = "ada"
 _ASKERS: Final = 2
+PAUSE_S: Final = 0.2
+"""Time between an answer and the next ask: Ada asks for less than her half of the mesh. Seconds."""
 _ASK_S: Final = 120.0
 _OBSERVED_S: Final = 300.0
 _QUESTIONS: Final = [one.question for one in demo.questions()[:20]]
@@ -91,6 +93,8 @@ class Seen:
         guessed: secrets that the attacker found.
         restarts: services that are another process than before.
         peak_mib: most memory of each service at the end of a turn. MiB.
+        cpu_s: processor time of each process, in quiet and under attack. Seconds.
+        attack_s: time under attack. Seconds.
     """
 
     quiet_s: list[float] = field(default_factory=list)
@@ -105,6 +109,8 @@ class Seen:
     guessed: list[str] = field(default_factory=list)
     restarts: list[str] = field(default_factory=list)
     peak_mib: dict[str, float] = field(default_factory=dict)
+    cpu_s: dict[str, list[float]] = field(default_factory=dict)
+    attack_s: float = 0.0
 
     @property
     def success(self) -> float:
@@ -126,26 +132,42 @@ class Seen:
         """Return the 95th percentile under attack beside that without."""
         return p95(self.attacked_s) / p95(self.quiet_s)
 
+    def add_processor_time(self, process: str, seconds: float, *, under_attack: bool) -> None:
+        """Add processor time of a process."""
+        self.cpu_s.setdefault(process, [0.0, 0.0])[under_attack] += seconds
+
 
 def p95(durations: list[float]) -> float:
     """Return the 95th percentile; NaN of nothing. Seconds."""
     return float(np.percentile(durations, 95)) if durations else float("nan")
 
 
-async def endure(mesh: Attacked, attack_s: float, turns: int) -> Seen:
-    """Ask in quiet and under attack by turns, ``attack_s`` in all under attack, a third of that in quiet."""
+async def endure(
+    mesh: Attacked, attack_s: float, turns: int, *, rows: Collection[int] = ROWS, pause_s: float = PAUSE_S
+) -> Seen:
+    """Ask in quiet and under attack by turns, ``attack_s`` in all under attack, a third of that in quiet.
+
+    Args:
+        mesh: the mesh.
+        attack_s: time under attack. Seconds.
+        turns: of quiet and attack.
+        rows: the attacks to make.
+        pause_s: time between an answer and the next ask. Seconds.
+    """
     os.environ["EVENMESH_API_KEY"] = mesh.keys["ada"]
     try:
-        seen = Seen()
+        seen = Seen(attack_s=attack_s)
         async with AsyncClient(Addresses(**mesh.state.addresses), timeout=_ASK_S) as ada:
             await ada.ingest(demo.passages()[:60], _COLLECTION)
             await ada.until_embedded(_COLLECTION)
             await _ask_for(ada, seen, 1.0, [], Counter())  # until all is warm
             for turn in range(turns):
-                await _ask_for(ada, seen, attack_s / turns / 3, seen.quiet_s, seen.failed_quiet)
+                with _processor_time(mesh, seen, under_attack=False):
+                    await _ask_for(ada, seen, attack_s / turns / 3, seen.quiet_s, seen.failed_quiet, pause_s)
                 await _send_secret(mesh, turn)
                 attack = await asyncio.create_subprocess_exec(
                     *(sys.executable, "-m", "tests.attack.attacker", str(attack_s / turns), str(turn)),
+                    *map(str, rows),
                     env={**os.environ, "EVENMESH_API_KEY": mesh.keys["mallory"]},
                     cwd=_ROOT,
                     stdin=subprocess.PIPE,
@@ -157,11 +179,13 @@ async def endure(mesh: Attacked, attack_s: float, turns: int) -> Seen:
                 attack.stdin.write(json.dumps(mesh.state.addresses).encode())
                 attack.stdin.write_eof()
                 assert await attack.stdout.readline() == b"ready\n"
-                await _ask_for(ada, seen, attack_s / turns, seen.attacked_s, seen.failed)
+                with _processor_time(mesh, seen, under_attack=True):
+                    await _ask_for(ada, seen, attack_s / turns, seen.attacked_s, seen.failed, pause_s)
                 said: dict[str, Any] = json.loads(await attack.stdout.readline())
                 await attack.wait()
                 seen.outcomes.update(said["outcomes"])
                 seen.guessed += said["guessed"]
+                seen.add_processor_time("attacker", said["cpu_s"], under_attack=True)
                 _note_memory(mesh, seen)
             await _collect_observations(ada, seen)
         now = read_running(mesh.home)
@@ -175,7 +199,12 @@ async def endure(mesh: Attacked, attack_s: float, turns: int) -> Seen:
 
 
 async def _ask_for(
-    ada: AsyncClient, seen: Seen, seconds: float, took: list[float], failed: Counter[str]
+    ada: AsyncClient,
+    seen: Seen,
+    seconds: float,
+    took: list[float],
+    failed: Counter[str],
+    pause_s: float = 0.0,
 ) -> None:
     until = time.perf_counter() + seconds
 
@@ -198,6 +227,7 @@ async def _ask_for(
             except MeshError as error:
                 failed[f"{error.code.name} {error.reason}"] += 1
                 await asyncio.sleep(0.05)
+            await asyncio.sleep(pause_s)
 
     await asyncio.gather(*(asker(number) for number in range(_ASKERS)))
 
@@ -213,6 +243,21 @@ async def _send_secret(mesh: Attacked, turn: int) -> None:
             async for reply in generate(asked_about(turn), timeout=_ASK_S):
                 last = reply
         assert reused(last), "the generator keeps nothing: the guesses would show nothing"
+
+
+@contextmanager
+def _processor_time(mesh: Attacked, seen: Seen, *, under_attack: bool) -> Iterator[None]:
+    """Add the processor time that each process takes during the block."""
+    processes = {
+        name: psutil.Process(one.pid)
+        for name, one in mesh.state.services.items()
+        if one.pid is not None and psutil.pid_exists(one.pid)
+    } | {"asker": psutil.Process()}
+    before = {name: sum(one.cpu_times()[:2]) for name, one in processes.items()}
+    yield
+    for name, one in processes.items():
+        if one.is_running():
+            seen.add_processor_time(name, sum(one.cpu_times()[:2]) - before[name], under_attack=under_attack)
 
 
 def _note_memory(mesh: Attacked, seen: Seen) -> None:

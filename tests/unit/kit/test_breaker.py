@@ -143,6 +143,17 @@ def test_impatience_neither_counts_nor_forgives() -> None:
     assert watched.breaker.state is Circuit.OPEN
 
 
+def test_slow_calls_of_one_caller_do_not_open_it_for_one_that_is_answered() -> None:
+    watched = Watched()
+    for ends in (DeadlineExceeded("late"), asyncio.CancelledError()) * 3:
+        with pytest.raises(type(ends)), watched.breaker.watch(10):
+            assert watched.call() == "ok"
+            watched.clock.now += 10
+            raise ends
+    assert watched.call() == "ok"
+    assert watched.reported == []
+
+
 def test_a_stream_closes_it_with_its_first_word() -> None:
     watched = Watched()
     for _ in range(3):

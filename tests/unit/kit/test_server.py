@@ -501,6 +501,19 @@ def test_run_tells_what_the_user_can_mend_in_one_line(capfd: pytest.CaptureFixtu
     assert run(fine) == 0
 
 
+def test_threads_that_compute_let_others_in_after_a_millisecond() -> None:
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(0.005)
+
+    async def main() -> None:
+        assert sys.getswitchinterval() == pytest.approx(0.001)
+
+    try:
+        assert run(main) == 0
+    finally:
+        sys.setswitchinterval(before)
+
+
 async def test_telemetry_that_is_off_installs_nothing() -> None:
     assert Telemetry.disabled().server_interceptors() == ()
     assert Telemetry.disabled().client_interceptors() == ()

@@ -64,6 +64,9 @@ async def test_starts_everything_and_leaves_nothing(stand_in_settings: MakeSetti
         assert Addresses.find(settings.home) == Addresses(**state.addresses)
         pids = list(pids_of(settings.home).values())
         assert len(set(pids)) == 5
+        own = os.getpriority(os.PRIO_PROCESS, 0)
+        yielding = [name for name, pid in pids_of(settings.home).items() if psutil.Process(pid).nice() > own]
+        assert yielding == ["evaluator"]
 
     assert gone(pids)
     assert not is_locked(settings.home)

@@ -36,10 +36,11 @@ class Breaker:
     """Counts unanswered calls in a row to an upstream, and rejects calls after too many.
 
     Closed, open, half-open, as in Nygard, Release It!, 2nd edition 2018, "Circuit Breaker". A call is
-    unanswered if nobody listened, the connection broke, or ``slow_s`` and more passed in silence. Any status
-    that the upstream sends itself shows that it lives, overload and its own failures included; a timeout
-    shorter than ``slow_s`` shows nothing. So bad requests of one caller cannot open it for others; silent
-    work longer than ``slow_s`` can, so choose ``slow_s`` long enough. For one event loop.
+    unanswered if nobody listened, the connection broke, or ``slow_s`` and more passed in silence, in which no
+    other call was answered either. Any status that the upstream sends itself shows that it lives, overload
+    and its own failures included; a timeout shorter than ``slow_s`` shows nothing. So bad or slow requests of
+    one caller cannot open it while others are answered; silent work longer than ``slow_s`` can where nobody
+    is, so choose ``slow_s`` long enough. For one event loop.
 
     Args:
         name: upstream, for messages: ``reranker``.
@@ -69,6 +70,7 @@ class Breaker:
         self._state = Circuit.CLOSED
         self._failures = 0
         self._opened_at = 0.0
+        self._answered_at = -math.inf
         self._probing = False
 
     @property
@@ -101,16 +103,15 @@ class Breaker:
             yield answered
         except MeshError as error:
             late = error.code is grpc.StatusCode.DEADLINE_EXCEEDED
-            silent = late and not spoke and self._clock() - began >= self._slow_s
-            if isinstance(error, Unanswered) or silent:
+            if isinstance(error, Unanswered) or (late and not spoke and self._silent_since(began)):
                 self._not_answered()
             elif not late:
                 self._answered()
             raise
         except (asyncio.CancelledError, GeneratorExit):
             # The caller's own timer may fire before the deadline of its call.
-            waited_s = self._clock() - began
-            if not spoke and waited_s >= self._slow_s and waited_s >= _ALMOST * timeout_s:
+            almost = self._clock() - began >= _ALMOST * timeout_s
+            if not spoke and almost and self._silent_since(began):
                 self._not_answered()
             raise
         else:
@@ -138,8 +139,13 @@ class Breaker:
         self._become(Circuit.HALF_OPEN)
         return True
 
+    def _silent_since(self, began: float) -> bool:
+        """Return whether no call has been answered since, for so long that it counts."""
+        return self._clock() - began >= self._slow_s and self._answered_at <= began
+
     def _answered(self) -> None:
         self._failures = 0
+        self._answered_at = self._clock()
         self._become(Circuit.CLOSED)
 
     def _not_answered(self) -> None:

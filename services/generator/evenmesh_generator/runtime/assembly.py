@@ -48,6 +48,9 @@ _UNBOUNDED_INPUT = 2048
 _MOST_NEW_TOKENS = 4096
 """Longest answer of a model whose decoder has no limit of its own. Tokens."""
 
+_CPU_PASS_TOKENS = 512
+"""Prompt tokens of a pass on a processor: more are not computed faster, and others wait longer. Tokens."""
+
 _STATE_BYTES = 2**30
 """Room for the running batch of a model on the CPU. Bytes."""
 
@@ -293,6 +296,9 @@ def _limits(options: EngineOptions, device: torch.device) -> Limits:
     room = options.state_bytes
     if room is None:
         room = torch.cuda.mem_get_info(device)[0] // 3 if device.type == "cuda" else _STATE_BYTES
+    if device.type == "cpu":
+        most = min(options.batch_tokens, _CPU_PASS_TOKENS)
+        return Limits(options.max_rows, room, most, min(most, options.chunk_tokens), apart=True)
     return Limits(options.max_rows, room, options.batch_tokens, options.chunk_tokens)
 
 

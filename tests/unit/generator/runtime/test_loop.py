@@ -476,7 +476,7 @@ def test_two_hundred_that_gave_up_leave_nothing(
     assert (statistics.active_requests, statistics.active_rows, statistics.waiting) == (0, 0, 0)
     assert statistics.most_steps_after_cancel <= 2
     assert statistics.cache_bytes == kept
-    assert desk.loop._rows.bytes == 0
+    assert not desk.loop._batches
     assert threading.active_count() <= threads
 
 
@@ -678,17 +678,21 @@ def test_a_tenant_joins_beside_one_that_has_more_to_do(
 
 
 class Timed:
-    """A network on a clock of its own: a prompt's token and a step take a second each.
+    """A network on a clock of its own: a prompt's token and a step take a unit each.
 
     Attributes:
+        unit: a second, or another time. Seconds.
         now: its time. Seconds.
         read: tokens that were read between one step and the next.
+        stepped: the batch of each step.
     """
 
-    def __init__(self, inner: Any) -> None:
+    def __init__(self, inner: Any, unit: float = 1.0) -> None:
         self._inner = inner
+        self.unit = unit
         self.now = 0.0
         self.read = [0]
+        self.stepped: list[object] = []
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._inner, name)
@@ -697,7 +701,7 @@ class Timed:
         before = sum(one.computed for one in prefills)
         self._inner.advance(prefills, most_tokens)
         took = sum(one.computed for one in prefills) - before
-        self.now += took
+        self.now += took * self.unit
         self.read[-1] += took
 
     def rows(self) -> Rows:
@@ -712,8 +716,9 @@ class _TimedRows:
         return getattr(self._inner, name)
 
     def step(self, tokens: torch.Tensor) -> torch.Tensor:
-        self._network.now += 1
+        self._network.now += self._network.unit
         self._network.read.append(0)
+        self._network.stepped.append(self)
         return self._inner.step(tokens)
 
 
@@ -754,13 +759,44 @@ def test_prompts_of_one_tenant_take_as_much_time_as_answers_of_another(
     assert sum(network.read) > 4 * (len(read) + 2 * most), "there was much to read"
 
 
+@pytest.mark.parametrize("apart", [False, True])
+def test_a_tenant_that_asks_for_little_waits_for_a_piece_and_not_for_turns(
+    subjects: dict[str, Subject], opened: Callable[..., Desk], apart: bool
+) -> None:
+    """A hundredth of a second each: 30 tokens and 30 steps are within the credit of a second."""
+    subject = subjects["pointer"]
+    network = Timed(subject.made(), 0.01)
+    limits = replace(ROOMY, chunk_tokens=1, apart=apart)
+    desk = opened(subject, cast("Network[Any]", network), limits, clock=lambda: network.now)
+
+    def ask(tenant: str, tokens: int, seed: int) -> Ear:
+        ear = Ear()
+        decoding = Decoding(max_new_tokens=tokens, temperature=5.0, seed=seed)
+        request = GenerationRequest("q", decoding=decoding, tenant=tenant)
+        prompt = _unlike(subject.prompts[0], seed, tenant)
+        desk.loop.put(Task(request, Cancellation(), ear, prompt=prompt, transcript=Ids()))
+        return ear
+
+    greedy = [ask("greedy", 2000, 0)]
+    _let_run(desk, 150, greedy)
+    greedy += [ask("greedy", 2000, at) for at in range(1, 30)]
+    polite = ask("polite", 30, 0)
+    received(polite)
+    mine = [at for at, one in enumerate(network.stepped) if one is not network.stepped[0]]
+    assert bool(mine) is apart
+    if apart:
+        assert len(mine) > 10
+        assert mine[-1] - mine[0] <= len(mine), "at most one step of the other tenant's answers in between"
+    desk.close()
+
+
 def test_a_tenants_prompt_is_read_in_its_turn(
     subjects: dict[str, Subject], opened: Callable[..., Desk]
 ) -> None:
     subject = subjects["pointer"]
     network = Timed(subject.made())
     order: list[str] = []
-    limits = replace(ROOMY, rows=32, pass_tokens=1)
+    limits = replace(ROOMY, rows=32, pass_tokens=1, chunk_tokens=1)
     begun, gate, opened_gate = threading.Semaphore(0), threading.Semaphore(0), threading.Event()
     advance = network.advance
 

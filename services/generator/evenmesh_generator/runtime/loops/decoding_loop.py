@@ -1,11 +1,12 @@
-"""The decoding loop: one thread, one running batch, requests join and leave between steps."""
+"""The decoding loop: one thread, running batches, requests join and leave between steps."""
 
 from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from enum import Enum
 from itertools import zip_longest
 from typing import Any, Final, TypeVar
 
@@ -19,13 +20,14 @@ from evenmesh_generator.runtime.decoding.selection import select_tokens
 from evenmesh_generator.runtime.decoding.sequences import BeamSequences, SingleSequence
 from evenmesh_generator.runtime.loops.layout import Layout
 from evenmesh_generator.runtime.loops.loop import Loop, notify, stopped, why_cancelled
-from evenmesh_generator.runtime.networks.protocol import Network, Prefill
+from evenmesh_generator.runtime.loops.tenant_time import TenantTime
+from evenmesh_generator.runtime.networks.protocol import Network, Prefill, Rows
 from evenmesh_generator.runtime.statistics import EngineStatistics
 from evenmesh_generator.runtime.tasks import Judgement, Outcome, Task
 from evenmesh_kit.compute.tenant_turns import TenantTurns
 from evenmesh_kit.rpc.statuses import to_mesh_error
 
-Item = TypeVar("Item")
+Item = TypeVar("Item", Task, "_Passage")
 
 _log = logging.getLogger("evenmesh.generator.runtime")
 
@@ -33,7 +35,10 @@ _JUDGE_ROWS = 16
 """Most passages of one judging pass: a few rows of alike lengths, and scores that fit."""
 
 _TENANT_SHARE: Final = 0.75
-"""Largest part of the batch's rows that one tenant has, so that another one joins at the next step."""
+"""Largest part of all rows and bytes that one tenant has, so that another one joins at the next step."""
+
+_CREDIT_S: Final = 1.0
+"""Most time by which a tenant that asks for little goes before others: several of its requests. Seconds."""
 
 _SIMILAR_AMONG = 256
 """How many waiting passages are searched for ones of the oldest's length."""
@@ -48,24 +53,62 @@ class Limits:
         bytes: most bytes of keys and values, [1, inf).
         pass_tokens: most prompt tokens of a pass while no answer is being generated.
         chunk_tokens: most prompt tokens between two steps, so that answers do not stall.
+        apart: whether each tenant has batches and passes of its own. A step of more rows takes longer
+            where a processor computes, and hardly any longer on a GPU.
     """
 
     rows: int
     bytes: int
     pass_tokens: int
     chunk_tokens: int
+    apart: bool = False
+
+
+class _Piece(Enum):
+    """The kinds of work; a tenant gets one piece of each in turn."""
+
+    READ = 0
+    JUDGE = 1
+    STEP = 2
+
+
+@dataclass(slots=True)
+class _Batch:
+    """Answers that are written together."""
+
+    rows: Rows
+    layout: Layout = field(default_factory=Layout)
+    running: dict[int, Task] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class _Passage:
+    """A passage to judge: its place among those of its call."""
+
+    judgement: Judgement
+    at: int
+
+    @property
+    def tenant(self) -> str:
+        """Return the tenant of the call."""
+        return self.judgement.tenant
+
+    @property
+    def prefill(self) -> Prefill:
+        """Return its prompt, being read."""
+        return self.judgement.prefills[self.at]
 
 
 class DecodingLoop(Loop):
     """Runs requests in the turns of their tenants, as many together as there is room for.
 
-    Prompts are read between the steps of running answers, at once where none runs. Those of one tenant take
-    at most as much time as the steps of other tenants' answers. A request that needs more rows or bytes
-    than there are is refused.
+    The work is done in pieces: a pass over prompts, a pass over passages to judge, a step of running answers.
+    The tenant that has had least time gets the next piece. A request that needs more rows or bytes than there
+    are is refused.
 
     Args:
         continuous: whether rows may join a running batch; if not, waiting requests start together.
-        clock: seconds from any moment, of which tenants get equal parts.
+        clock: seconds from any moment; tenants get equal parts of them.
     """
 
     def __init__(
@@ -86,24 +129,22 @@ class DecodingLoop(Loop):
         self._continuous = continuous
         self._waiting: TenantTurns[Task] = TenantTurns(lambda task: task.tenant)
         self._prefilling: list[Task] = []
-        self._running: dict[int, Task] = {}
+        self._batches: dict[str, _Batch] = {}
         self._judging: list[Judgement] = []
-        self._read_last = ""
-        self._judged_last = ""
-        self._owed_s = 0.0
-        """Time that passes over prompts have taken from other tenants' answers. Seconds."""
-        self._layout = Layout()
-        self._rows = network.rows()
+        self._time = TenantTime(_CREDIT_S)
+        self._last: dict[str, _Piece] = {}
+        """The last piece of each tenant that has something to do."""
         self._thread.start()
 
     def statistics(self, preparing: int) -> EngineStatistics:
         """Return the counts so far; ``preparing``: requests that have no prompt yet."""
         cache_bytes, hits, misses = self._network.counts()
+        batches = tuple(self._batches.values())
         return replace(
             self._counts,
             waiting=preparing + len(self._arrivals) + len(self._waiting),
-            active_requests=len(self._prefilling) + len(self._running),
-            active_rows=len(self._layout),
+            active_requests=len(self._prefilling) + sum(len(one.running) for one in batches),
+            active_rows=sum(len(one.layout) for one in batches),
             cache_bytes=cache_bytes,
             cache_hits=hits,
             cache_misses=misses,
@@ -114,12 +155,10 @@ class DecodingLoop(Loop):
             while self._take_in():
                 self._drop()
                 self._admit()
-                self._read()
                 self._begin()
-                self._judge()
-                self._step()
+                self._work()
         items: list[Task | Judgement] = [
-            *self._running.values(),
+            *self._running(),
             *self._prefilling,
             *self._waiting,
             *self._judging,
@@ -134,7 +173,7 @@ class DecodingLoop(Loop):
                 or self._arrivals
                 or self._waiting
                 or self._prefilling
-                or self._running
+                or self._batches
                 or self._judging
             ):
                 self._changed.wait()
@@ -153,11 +192,12 @@ class DecodingLoop(Loop):
             for task in [one for one in kept if one.lost or one.cancel.cancelled]:
                 kept.remove(task)
                 self._end(task, why_cancelled(task))
-        gone = [one for one in self._running.values() if one.lost or one.cancel.cancelled]
-        if gone:
-            self._leave(gone, {})
-            for task in gone:
-                self._end(task, why_cancelled(task))
+        for name, batch in list(self._batches.items()):
+            gone = [one for one in batch.running.values() if one.lost or one.cancel.cancelled]
+            if gone:
+                self._leave(name, gone, {})
+                for task in gone:
+                    self._end(task, why_cancelled(task))
         for judgement in [one for one in self._judging if one.cancel.cancelled]:
             self._judging.remove(judgement)
             self._refuse(judgement, why_cancelled(judgement))
@@ -177,11 +217,17 @@ class DecodingLoop(Loop):
             task.prefill = self._network.prefill(task.prompt)
             self._prefilling.append(task)
 
+    def _running(self) -> list[Task]:
+        return [task for batch in self._batches.values() for task in batch.running.values()]
+
     def _within_share(self, task: Task) -> bool:
         """Return whether a request leaves room for other tenants, or is the only one of its tenant."""
-        active = [*self._running.values(), *self._prefilling]
-        rows = sum(one.width for one in active if one.tenant == task.tenant)
-        return not (task.tenant and rows) or rows + task.width <= self._limits.rows * _TENANT_SHARE
+        if not task.tenant:
+            return True
+        mine = [one for one in [*self._running(), *self._prefilling] if one.tenant == task.tenant]
+        return not mine or self._hold(
+            [*mine, task], self._limits.rows * _TENANT_SHARE, self._limits.bytes * _TENANT_SHARE
+        )
 
     def _too_large(self, task: Task) -> MeshError | None:
         """Return the error of a request that would not even fit alone."""
@@ -198,9 +244,13 @@ class DecodingLoop(Loop):
         )
 
     def _fits(self, task: Task) -> bool:
-        together = [*self._running.values(), *self._prefilling, task]
+        together = [*self._running(), *self._prefilling, task]
+        return self._hold(together, self._limits.rows, self._limits.bytes)
+
+    def _hold(self, together: Sequence[Task], most_rows: float, most_bytes: float) -> bool:
+        """Return whether requests fit together."""
         rows = sum(one.width for one in together)
-        if rows > self._limits.rows:
+        if rows > most_rows:
             return False
         cost = self._network.footprint
         own = max(self._own_tokens(one) for one in together) * rows
@@ -208,7 +258,7 @@ class DecodingLoop(Loop):
         for one in together:
             longest.setdefault(one.width, []).append(one.prompt.tokens if one.prompt else 0)
         source = sum(max(lengths) * len(lengths) for lengths in longest.values())
-        return own * cost.own + source * cost.source <= self._limits.bytes
+        return own * cost.own + source * cost.source <= most_bytes
 
     def _own_tokens(self, task: Task) -> int:
         """Return the tokens a row of the request may have at its end."""
@@ -216,43 +266,68 @@ class DecodingLoop(Loop):
         before = 0 if prompt is None else len(prompt.start) if prompt.start else prompt.tokens
         return before + task.request.decoding.max_new_tokens
 
-    def _read(self) -> None:
-        """Compute one pass over prompts, of tenants in turn; a small one while answers are being written."""
-        unread = [one for one in self._prefilling if one.prefill is not None and not one.prefill.done]
-        allowed = [one for one in unread if self._may_read(one.tenant)]
-        tasks = _in_turns(allowed, self._read_last, lambda task: task.tenant)
-        if not tasks:
+    def _work(self) -> None:
+        """Do one piece of work of the tenant that has had least time."""
+        todo: dict[str, set[_Piece]] = {}
+        for task in self._prefilling:
+            if task.prefill is not None and not task.prefill.done:
+                todo.setdefault(task.tenant, set()).add(_Piece.READ)
+        for judgement in self._judging:
+            todo.setdefault(judgement.tenant, set()).add(_Piece.JUDGE)
+        for task in self._running():
+            todo.setdefault(task.tenant, set()).add(_Piece.STEP)
+        self._last = {tenant: one for tenant, one in self._last.items() if tenant in todo}
+        if not todo:
             return
-        self._read_last = tasks[0].tenant
-        prefills = [one.prefill for one in tasks if one.prefill is not None]
+        tenant = self._time.next(todo)
+        after = self._last[tenant].value + 1 if tenant in self._last else 0
+        piece = min(todo[tenant], key=lambda one: (one.value - after) % len(_Piece))
+        self._last[tenant] = piece
+        begun = self._clock()
+        parts = {_Piece.READ: self._read, _Piece.JUDGE: self._judge, _Piece.STEP: self._step}[piece](tenant)
+        took = self._clock() - begun
+        whole = sum(parts.values())
+        for name, part in parts.items() if whole else [(tenant, 1)]:
+            self._time.charge(name, took * part / max(1, whole))
+
+    def _batch_of(self, tenant: str) -> str:
+        """Return the name of the batch that a tenant's answers are in."""
+        return tenant if self._limits.apart else ""
+
+    def _in_turns(self, items: Sequence[Item], tenant: str) -> list[Item]:
+        """Return a tenant's items, or where tenants share batches one of each in turn, beginning with it."""
+        mine: dict[str, list[Item]] = {tenant: []}
+        for item in items:
+            mine.setdefault(item.tenant, []).append(item)
+        if self._limits.apart:
+            return mine[tenant]
+        return [item for one in zip_longest(*mine.values()) for item in one if item is not None]
+
+    def _read(self, tenant: str) -> dict[str, int]:
+        """Compute one pass over prompts, those of a tenant first; return the tokens of each tenant."""
+        unread = [one for one in self._prefilling if one.prefill is not None and not one.prefill.done]
+        tasks = self._in_turns(unread, tenant)
 
         def fail(at: int, error: MeshError) -> None:
             self._prefilling.remove(tasks[at])
             self._end(tasks[at], error)
 
-        self._pass_over(prefills, {one.tenant for one in tasks}, fail)
-
-    def _may_read(self, tenant: str) -> bool:
-        """Return whether a prompt of the tenant may be read before the next step.
-
-        Reading takes as long as many steps do. So other tenants' answers get as much time as it has taken.
-        """
-        return self._owed_s <= 0 or not self._takes_from_others({tenant})
-
-    def _takes_from_others(self, tenants: Collection[str]) -> bool:
-        """Return whether an answer that is being written waits for work of other tenants than its own."""
-        return any(tenant != one.tenant for one in self._running.values() for tenant in tenants)
-
-    def _pass_over(
-        self, prefills: Sequence[Prefill], tenants: Collection[str], fail: Callable[[int, MeshError], None]
-    ) -> None:
-        most = self._limits.chunk_tokens if self._running else self._limits.pass_tokens
-        begun = self._clock()
-        self._advance(prefills, most, fail)
-        if self._takes_from_others(tenants):
-            self._owed_s += self._clock() - begun
+        prefills = [one.prefill for one in tasks if one.prefill is not None]
+        return self._advance(prefills, [one.tenant for one in tasks], fail)
 
     def _advance(
+        self, prefills: Sequence[Prefill], tenants: Sequence[str], fail: Callable[[int, MeshError], None]
+    ) -> dict[str, int]:
+        """Compute one pass over prompts of these tenants; return the tokens of each tenant."""
+        before = [one.computed for one in prefills]
+        most = self._limits.chunk_tokens if self._batches else self._limits.pass_tokens
+        self._pass_over(prefills, most, fail)
+        computed: dict[str, int] = {}
+        for prefill, tenant, had in zip(prefills, tenants, before, strict=True):
+            computed[tenant] = computed.get(tenant, 0) + prefill.computed - had
+        return computed
+
+    def _pass_over(
         self, prefills: Sequence[Prefill], most: int, fail: Callable[[int, MeshError], None]
     ) -> None:
         before = sum(one.computed for one in prefills)
@@ -264,23 +339,23 @@ class DecodingLoop(Loop):
                 return
             # One of several is at fault, or they are too much together: each by itself.
             for at, prefill in enumerate(prefills):
-                self._advance([prefill], 1, lambda _, one, at=at: fail(at, one))  # type: ignore[misc]
+                self._pass_over([prefill], 1, lambda _, one, at=at: fail(at, one))  # type: ignore[misc]
         self._counts.prefills += sum(one.computed for one in prefills) > before
 
     def _begin(self) -> None:
-        """Add the requests whose prompts are read to the batch."""
-        if not self._continuous and (
-            self._running or not all(one.prefill and one.prefill.done for one in self._prefilling)
-        ):
+        """Add the requests whose prompts are read to their batches."""
+        ready: dict[str, list[Task]] = {}
+        for task in self._prefilling:
+            if task.prefill is not None and task.prefill.done:
+                ready.setdefault(self._batch_of(task.tenant), []).append(task)
+        if not self._continuous and (self._batches or sum(map(len, ready.values())) < len(self._prefilling)):
             return
-        ready = [one for one in self._prefilling if one.prefill is not None and one.prefill.done]
-        if not ready:
-            return
-        for task in ready:
-            self._prefilling.remove(task)
-        self._join(ready)
+        for name, tasks in ready.items():
+            for task in tasks:
+                self._prefilling.remove(task)
+            self._join(name, tasks)
 
-    def _join(self, tasks: Sequence[Task]) -> None:
+    def _join(self, name: str, tasks: Sequence[Task]) -> None:
         try:
             started = self._network.begin([one.prefill for one in tasks if one.prefill is not None])
         except Exception as error:  # noqa: BLE001 - the caller receives it
@@ -288,20 +363,21 @@ class DecodingLoop(Loop):
                 self._end(tasks[0], _as_mesh_error(error))
                 return
             for task in tasks:
-                self._join([task])
+                self._join(name, [task])
             return
+        batch = self._batches.setdefault(name, _Batch(self._network.rows()))
         known = []
         for task in tasks:
             task.sequence = self._sequence(task)
         try:
             for task, one in zip(tasks, started, strict=True):
-                self._rows.join(task.id, one, task.width)
-                self._layout.add(task.id, task.width)
-                self._running[task.id] = task
+                batch.rows.join(task.id, one, task.width)
+                batch.layout.add(task.id, task.width)
+                batch.running[task.id] = task
                 if one.logits is not None:
                     known.append((task, one.logits))
         except Exception as error:  # noqa: BLE001 - the caller receives it
-            self._give_up({one.id: one for one in [*self._running.values(), *tasks]}.values(), error)
+            self._give_up(name, {one.id: one for one in [*batch.running.values(), *tasks]}.values(), error)
             return
         if known:
             logits = torch.stack([scores for task, scores in known for _ in range(task.width)])
@@ -310,7 +386,7 @@ class DecodingLoop(Loop):
             for task, _ in known:
                 rows[task.id] = range(at, at + task.width)
                 at += task.width
-            self._select(logits, rows, [task for task, _ in known])
+            self._select(name, logits, rows, [task for task, _ in known])
 
     def _sequence(self, task: Task) -> SingleSequence | BeamSequences:
         prompt, transcript, decoding = task.prompt, task.transcript, task.request.decoding
@@ -328,30 +404,32 @@ class DecodingLoop(Loop):
         stream = task.request.question
         return SingleSequence(decoding, stream, self._rules, processors, behind, transcript, emit)
 
-    def _step(self) -> None:
-        """Compute one token for every row."""
-        if not self._running:
-            self._owed_s = 0.0
-            return
-        begun = self._clock()
-        tokens = [0] * len(self._layout)
-        for owner, rows in self._layout.rows.items():
-            sequence = self._running[owner].sequence
+    def _step(self, tenant: str) -> dict[str, int]:
+        """Compute one token for every row of the batch of a tenant; return the rows of each tenant in it."""
+        name = self._batch_of(tenant)
+        batch = self._batches[name]
+        tokens = [0] * len(batch.layout)
+        for owner, rows in batch.layout.rows.items():
+            sequence = batch.running[owner].sequence
             for row, token in zip(rows, sequence.tokens if sequence else (), strict=True):
                 tokens[row] = token
-        tasks = list(self._running.values())
+        tasks = list(batch.running.values())
+        stepped: dict[str, int] = {}
         for task in tasks:
             task.batch_rows = max(task.batch_rows, len(tokens))
+            stepped[task.tenant] = stepped.get(task.tenant, 0) + task.width
         try:
-            logits = self._rows.step(torch.tensor(tokens, device=self._network.device))
+            logits = batch.rows.step(torch.tensor(tokens, device=self._network.device))
             self._counts.steps += 1
             self._counts.step_rows += len(tokens)
-            self._select(logits, self._layout.rows, tasks)
+            self._select(name, logits, batch.layout.rows, tasks)
         except Exception as error:  # noqa: BLE001 - the caller receives it
-            self._give_up(tasks, error)
-        self._owed_s = max(0.0, self._owed_s - (self._clock() - begun))
+            self._give_up(name, tasks, error)
+        return stepped
 
-    def _select(self, logits: torch.Tensor, rows: Mapping[int, Sequence[int]], tasks: Sequence[Task]) -> None:
+    def _select(
+        self, name: str, logits: torch.Tensor, rows: Mapping[int, Sequence[int]], tasks: Sequence[Task]
+    ) -> None:
         sequences = {one.id: one.sequence for one in tasks if one.sequence is not None}
         select_tokens(logits, rows, sequences, normalised=self._network.normalised)
         now = time.monotonic()
@@ -365,49 +443,43 @@ class DecodingLoop(Loop):
         }
         done = [one for one in tasks if one.sequence is not None and one.sequence.done]
         if parents or done:
-            self._leave(done, parents)
+            self._leave(name, done, parents)
         for task in done:
             self._end(task, task.answer())
 
-    def _leave(self, tasks: Sequence[Task], parents: dict[int, list[int]]) -> None:
+    def _leave(self, name: str, tasks: Sequence[Task], parents: dict[int, list[int]]) -> None:
+        batch = self._batches[name]
         left = {one.id: one.width for one in tasks}
         for owner in left:
-            del self._running[owner]
-        sources = self._layout.settle(parents, left)
-        self._rows.settle(sources, self._layout.rows, left)
+            del batch.running[owner]
+        if not batch.running:
+            del self._batches[name]
+            return
+        sources = batch.layout.settle(parents, left)
+        batch.rows.settle(sources, batch.layout.rows, left)
 
-    def _give_up(self, tasks: Collection[Task], error: Exception) -> None:
-        """End the requests of a failed step, and go on with an empty batch."""
+    def _give_up(self, name: str, tasks: Collection[Task], error: Exception) -> None:
+        """End the requests of a failed step, and go on without their batch."""
         mesh_error = _as_mesh_error(error)
-        self._running.clear()
-        self._layout = Layout()
-        self._rows = self._network.rows()
+        self._batches.pop(name, None)
         for task in tasks:
             self._end(task, mesh_error)
 
-    def _judge(self) -> None:
-        """Compute one pass over passages to judge, of any request."""
-        if not self._judging:
-            return
-        for judgement in self._judging:
-            if not judgement.prefills:
-                judgement.prefills = {
-                    at: self._network.prefill(prompt) for at, prompt in enumerate(judgement.prompts)
-                }
-        waiting = [(one, at) for one in self._judging if self._may_read(one.tenant) for at in one.prefills]
-        items = _in_turns(waiting, self._judged_last, lambda item: item[0].tenant)
-        missing = _by_similar_length([(one, at) for one, at in items if not one.prefills[at].done])
+    def _judge(self, tenant: str) -> dict[str, int]:
+        """Compute one pass over passages to judge, a tenant's first; return the tokens of each tenant."""
+        passages = [_Passage(one, at) for one in self._judging for at in self._prefills(one)]
+        waiting = self._in_turns(passages, tenant)
+        missing = _by_similar_length([one for one in waiting if not one.prefill.done])
         failed: dict[int, MeshError] = {}
 
         def fail(place: int, error: MeshError) -> None:
-            failed[id(missing[place][0])] = error
+            failed[id(missing[place].judgement)] = error
 
+        tokens: dict[str, int] = {}
         if missing:
-            self._judged_last = missing[0][0].tenant
-            prefills = [one.prefills[at] for one, at in missing]
-            self._pass_over(prefills, {one.tenant for one, _ in missing}, fail)
-        ready = [(one, at) for one, at in items if one.prefills[at].done and id(one) not in failed]
-        ready.sort(key=lambda item: item[0].prompts[item[1]].tokens)
+            tokens = self._advance([one.prefill for one in missing], [one.tenant for one in missing], fail)
+        ready = [one for one in waiting if one.prefill.done and id(one.judgement) not in failed]
+        ready.sort(key=lambda one: one.judgement.prompts[one.at].tokens)
         for begin in range(0, len(ready), _JUDGE_ROWS):
             self._judge_together(ready[begin : begin + _JUDGE_ROWS], failed)
         for judgement in list(self._judging):
@@ -417,24 +489,37 @@ class DecodingLoop(Loop):
             elif len(judgement.scores) == len(judgement.prompts):
                 self._judging.remove(judgement)
                 self._settle(judgement)
+        return tokens
 
-    def _judge_together(self, items: Sequence[tuple[Judgement, int]], failed: dict[int, MeshError]) -> None:
+    def _prefills(self, judgement: Judgement) -> Mapping[int, Prefill]:
+        """Return the prompts of passages without scores, begun if they were not."""
+        if not judgement.prefills:
+            judgement.prefills = {
+                at: self._network.prefill(prompt) for at, prompt in enumerate(judgement.prompts)
+            }
+        return judgement.prefills
+
+    def _judge_together(self, items: Sequence[_Passage], failed: dict[int, MeshError]) -> None:
         try:
-            logits = self._network.judge([one.prefills[at] for one, at in items]).double()
+            logits = self._network.judge([one.prefill for one in items]).double()
         except Exception as error:  # noqa: BLE001 - the caller receives it
             if len(items) == 1:
-                failed[id(items[0][0])] = _as_mesh_error(error)
+                failed[id(items[0].judgement)] = _as_mesh_error(error)
                 return
             for item in items:
                 self._judge_together([item], failed)
             return
         log_probs = logits if self._network.normalised else logits.log_softmax(-1)
-        true = log_probs.gather(1, torch.tensor([[one.true] for one, _ in items], device=logits.device))
-        false = log_probs.gather(1, torch.tensor([[one.false] for one, _ in items], device=logits.device))
-        for (judgement, at), pair in zip(items, torch.cat([true, false], 1).tolist(), strict=True):
-            judgement.scores[at] = (pair[0], pair[1])
+        true = log_probs.gather(
+            1, torch.tensor([[one.judgement.true] for one in items], device=logits.device)
+        )
+        false = log_probs.gather(
+            1, torch.tensor([[one.judgement.false] for one in items], device=logits.device)
+        )
+        for one, pair in zip(items, torch.cat([true, false], 1).tolist(), strict=True):
+            one.judgement.scores[one.at] = (pair[0], pair[1])
             # Free what was read: a thousand passages' keys and values would not fit.
-            prefill = judgement.prefills.pop(at)
+            prefill = one.judgement.prefills.pop(one.at)
             self._counts.computed_tokens += prefill.computed
             self._counts.reused_tokens += prefill.reused
         self._counts.judged += len(items)
@@ -455,21 +540,12 @@ class DecodingLoop(Loop):
             super()._refuse(item, error)
 
 
-def _in_turns(items: Iterable[Item], last: str, tenant_of: Callable[[Item], str]) -> list[Item]:
-    """Return one item of each tenant in turn, beginning with the tenant after ``last``."""
-    mine: dict[str, list[Item]] = {}
-    for item in items:
-        mine.setdefault(tenant_of(item), []).append(item)
-    names = sorted(mine, key=lambda name: (name <= last, name))
-    return [item for one in zip_longest(*(mine[name] for name in names)) for item in one if item is not None]
-
-
-def _by_similar_length(items: Sequence[tuple[Judgement, int]]) -> list[tuple[Judgement, int]]:
-    """Return the oldest first, then those of similar length: this pads little, and none starves."""
+def _by_similar_length(items: Sequence[_Passage]) -> list[_Passage]:
+    """Return the first of these, then those of similar length: this pads little, and none starves."""
     if not items:
         return []
     near = items[:_SIMILAR_AMONG]
-    lengths = [judgement.prompts[at].tokens for judgement, at in near]
+    lengths = [one.judgement.prompts[one.at].tokens for one in near]
     order = sorted(range(len(near)), key=lambda place: abs(lengths[place] - lengths[0]))
     return [*(near[place] for place in order), *items[_SIMILAR_AMONG:]]
 

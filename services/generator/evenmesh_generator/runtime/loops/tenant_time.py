@@ -1,0 +1,44 @@
+"""Share the time of one thread among tenants."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+
+
+class TenantTime:
+    """Chooses the tenant that has had least time.
+
+    This is start-time fair queueing (Goyal, Vin and Cheng, 1996, section 2) by the time that each piece of
+    work has taken. A tenant that has had less than the others, because it asked for less, is first until it
+    has had up to ``credit_s`` more. So a tenant that needs less than its share waits for the piece that runs,
+    not for turns.
+
+    Args:
+        credit_s: most time that a tenant may have to its credit. Seconds, [0, inf).
+    """
+
+    def __init__(self, credit_s: float) -> None:
+        self._credit_s = credit_s
+        self._paid_until: dict[str, float] = {}
+        self._virtual = 0.0
+
+    def next(self, tenants: Iterable[str]) -> str:
+        """Return which of these tenants is next; of equals the first.
+
+        Raises:
+            ValueError: there is none.
+        """
+        tenant = min(tenants, key=self._start)
+        self._virtual = max(self._virtual, self._start(tenant))
+        return tenant
+
+    def charge(self, tenant: str, seconds: float) -> None:
+        """Record the time that a piece of a tenant's work has taken."""
+        self._paid_until[tenant] = self._start(tenant) + seconds
+        oldest = self._virtual - self._credit_s
+        for name in [one for one, until in self._paid_until.items() if until <= oldest]:
+            del self._paid_until[name]
+
+    def _start(self, tenant: str) -> float:
+        return max(self._paid_until.get(tenant, -math.inf), self._virtual - self._credit_s)
