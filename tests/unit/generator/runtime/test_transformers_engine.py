@@ -400,7 +400,7 @@ def test_finish_reasons(models: dict[str, LanguageEngine]) -> None:
 def test_judgements_of_many_callers_share_batches(
     folders: dict[str, Path], model_of: Callable[..., LanguageEngine]
 ) -> None:
-    """Eight callers of five passages: fewer passes than callers, and the scores of one by one."""
+    """Eight callers of five passages: fewer passes than one by one, and the same scores."""
     model = model_of(folders["t5"], cache_bytes=0)
     passages = [Passage(str(at), "", text) for at, text in enumerate(SENTENCES[:5])]
     alone = [_judge(model, question, passages) for question in SENTENCES]
@@ -414,8 +414,7 @@ def test_judgements_of_many_callers_share_batches(
         assert one == pytest.approx(other, rel=1e-3)
     statistics = model.statistics()
     assert statistics.judged == 2 * 8 * 5
-    assert before == 8
-    assert statistics.judge_batches - before < 8
+    assert statistics.judge_batches - before < before
 
 
 def test_judging_by_another_template(models: dict[str, LanguageEngine]) -> None:
