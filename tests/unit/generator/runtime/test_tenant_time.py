@@ -5,7 +5,10 @@ from __future__ import annotations
 from collections import Counter
 
 import pytest
+import torch
 
+from evenmesh_generator.runtime import assembly
+from evenmesh_generator.runtime.assembly import EngineOptions
 from evenmesh_generator.runtime.loops.tenant_time import TenantTime
 
 
@@ -54,3 +57,10 @@ def test_who_has_gone_is_forgotten() -> None:
     assert set(time._paid_until) == {"last"}
     with pytest.raises(ValueError, match="empty"):
         time.next([])
+
+
+def test_tenants_share_batches_where_more_rows_take_hardly_longer() -> None:
+    options = EngineOptions(state_bytes=1)
+    processor, gpu = (assembly._limits(options, torch.device(name)) for name in ("cpu", "cuda"))
+    assert (processor.apart, processor.pass_tokens, processor.chunk_tokens) == (True, 512, 512)
+    assert (gpu.apart, gpu.pass_tokens, gpu.chunk_tokens) == (False, 8192, 1024)
