@@ -345,12 +345,16 @@ class DecodingLoop(Loop):
     def _begin(self) -> None:
         """Add the requests whose prompts are read to their batches."""
         ready: dict[str, list[Task]] = {}
+        unread: set[str] = set()
         for task in self._prefilling:
+            name = self._batch_of(task.tenant)
             if task.prefill is not None and task.prefill.done:
-                ready.setdefault(self._batch_of(task.tenant), []).append(task)
-        if not self._continuous and (self._batches or sum(map(len, ready.values())) < len(self._prefilling)):
-            return
+                ready.setdefault(name, []).append(task)
+            else:
+                unread.add(name)
         for name, tasks in ready.items():
+            if not self._continuous and (name in self._batches or name in unread):
+                continue
             for task in tasks:
                 self._prefilling.remove(task)
             self._join(name, tasks)
