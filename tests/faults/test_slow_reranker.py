@@ -16,7 +16,7 @@ from evenmesh.orchestrator.v1 import orchestrator_service_pb2_grpc as pb_grpc
 pytestmark = [pytest.mark.mesh, pytest.mark.faults, pytest.mark.timeout(240)]
 
 FAILURES = 3
-TIMEOUT_S = 4.0
+TIMEOUT_S = 16.0
 LEFT_TO_THE_RETRIEVER = ("STAGE_RERANK", "ACTION_RETRIEVER_ORDER")
 
 
@@ -26,8 +26,8 @@ def mesh() -> Iterator[PacedMesh]:
     settings = {
         "EVENMESH_ORCHESTRATOR_RERANK_SHARE": "0.125",
         "EVENMESH_ORCHESTRATOR_BREAKER_FAILURES": str(FAILURES),
-        "EVENMESH_ORCHESTRATOR_BREAKER_SLOW_S": "0.4",
-        "EVENMESH_ORCHESTRATOR_BREAKER_OPEN_S": "1.0",
+        "EVENMESH_ORCHESTRATOR_BREAKER_SLOW_S": "1.6",
+        "EVENMESH_ORCHESTRATOR_BREAKER_OPEN_S": "3.0",
     }
     with paced_mesh(Pace(slots=4, answer_s=0.0, max_work=8), settings) as mesh:
         yield mesh
@@ -60,7 +60,10 @@ async def _ask(
 
 async def test_a_reranker_that_hangs(mesh: PacedMesh) -> None:
     async with mesh.stub("polite") as stub:
-        _, degraded = await _ask(stub)
+        for _ in range(10):  # the first calls also connect the services and load what they read
+            _, degraded = await _ask(stub)
+            if not degraded:
+                break
         assert degraded == []
         os.kill(mesh.pids["reranker"], signal.SIGSTOP)
         try:

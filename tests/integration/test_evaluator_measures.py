@@ -508,6 +508,10 @@ def tiny_classifier(tmp_path_factory: pytest.TempPathFactory) -> Path:
 # --- load, and callers that leave
 
 
+_WAITS_S = (0.3, 0.1, 0.03, 0.01)
+"""How long a caller stays, shorter where the machine is done by then. Seconds."""
+
+
 def _long_search() -> pb.SearchVoteWeightsRequest:
     """About the most that is allowed: 2,600 evaluations over 320 questions of 12 retrievers."""
     answers = ["rhine", "the rhine", "elbe"] * 4
@@ -555,14 +559,15 @@ async def test_a_search_ends_when_its_caller_has_gone(small: str, leave: str) ->
     async with grpc.aio.insecure_channel(small) as channel:
         stub = pb_grpc.EvaluatorServiceStub(channel)
         await _vote_once_free(stub)
-        search = stub.SearchVoteWeights(_long_search(), timeout=0.3 if leave == "deadline" else 300)
-        if leave == "cancelled":
-            await asyncio.sleep(0.2)
-            search.cancel()
-            with pytest.raises(asyncio.CancelledError):
-                await search
-        else:
-            assert (await _failure(search)).code() is grpc.StatusCode.DEADLINE_EXCEEDED
+        for wait_s in _WAITS_S:
+            search = stub.SearchVoteWeights(_long_search(), timeout=wait_s if leave == "deadline" else 300)
+            if leave == "cancelled":
+                await asyncio.sleep(wait_s)
+                search.cancel()
+            if (code := await search.code()) is not grpc.StatusCode.OK:
+                break
+        expected = {"cancelled": grpc.StatusCode.CANCELLED, "deadline": grpc.StatusCode.DEADLINE_EXCEEDED}
+        assert code is expected[leave]
         # The only thread is free.
         assert (await _vote_once_free(stub)).winner == 1
 
@@ -575,6 +580,10 @@ async def test_a_tradeoff_ends_when_its_caller_has_gone(small: str) -> None:
     async with grpc.aio.insecure_channel(small) as channel:
         stub = pb_grpc.EvaluatorServiceStub(channel)
         await _vote_once_free(stub)
-        error = await _failure(stub.EvaluateTradeoff(request, timeout=0.5))
-        assert error.code() is grpc.StatusCode.DEADLINE_EXCEEDED
+        for wait_s in _WAITS_S:
+            if (
+                code := await stub.EvaluateTradeoff(request, timeout=wait_s).code()
+            ) is not grpc.StatusCode.OK:
+                break
+        assert code is grpc.StatusCode.DEADLINE_EXCEEDED
         assert (await _vote_once_free(stub)).winner == 1

@@ -297,18 +297,31 @@ async def test_two_hundred_random_cancels_leave_nothing_behind(
             await asyncio.gather(*(leave() for _ in range(10)))
         await _until(lambda: _idle(endless))
 
-    await leave_many(100)
-    gc.collect()
     here = psutil.Process()
-    tasks, threads = len(asyncio.all_tasks()), (here.num_threads(), process.num_threads())
-    memory = process.memory_info().rss, here.memory_info().rss
-    await leave_many(200)
-    gc.collect()
-    await _until(lambda: _at_most(tasks))  # a look at a model may be under way, with tasks of its own
-    assert here.num_threads() <= threads[0] + 2  # gRPC's own come and go
-    assert process.num_threads() <= threads[1] + 1
-    assert process.memory_info().rss - memory[0] < 32 * 2**20
-    assert here.memory_info().rss - memory[1] < 32 * 2**20
+
+    def used() -> list[int]:
+        gc.collect()
+        return [one.num_threads() for one in (here, process)] + [
+            one.memory_info().rss for one in (here, process)
+        ]
+
+    await leave_many(100)
+    tasks = len(asyncio.all_tasks())
+    before = used()
+    # An allocator takes what it needs in steps, and gRPC's threads come and go: what is left behind every time
+    # shows in both halves.
+    grown = []
+    for _ in range(2):
+        await leave_many(100)
+        await _until(lambda: _at_most(tasks))  # a look at a model may be under way, with tasks of its own
+        after = used()
+        grown.append([now - then for now, then in zip(after, before, strict=True)])
+        before = after
+    threads_here, threads, memory_here, memory = (min(both) for both in zip(*grown, strict=True))
+    assert threads_here <= 2
+    assert threads <= 1
+    assert memory_here < 16 * 2**20
+    assert memory < 16 * 2**20
     request = replace(ENDLESS, decoding=Decoding(max_new_tokens=5))
     (outcome,) = await endless.generate_batch([request], Cancellation(Deadline.after(TIMEOUT)))
     assert isinstance(outcome, Answer)

@@ -94,13 +94,13 @@ class Load:
 
     async def clean_round(self) -> bool:
         """Whether an ask without degradation, feedback and an ingest all succeed now."""
-        async with AsyncClient(self._addresses, timeout=3) as client:
+        async with AsyncClient(self._addresses, timeout=20) as client:
             degraded = 0
             try:
-                async for event in client.ask(QUESTIONS[0], run_id="recovery", depth=5, k=2, timeout=3):
+                async for event in client.ask(QUESTIONS[0], run_id="recovery", depth=5, k=2, timeout=20):
                     degraded += isinstance(event, Degraded)
-                await client.record_feedback([_item("recovery", 0)], timeout=3)
-                await client.ingest([_passage("recovery")], COLLECTION, create=False, timeout=3)
+                await client.record_feedback([_item("recovery", 0)], timeout=20)
+                await client.ingest([_passage("recovery")], COLLECTION, create=False, timeout=20)
             except MeshError:
                 return False
             return not degraded

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from scipy.stats import kendalltau
@@ -13,7 +16,8 @@ from scipy.stats import kendalltau
 from evenmesh_kit.security.caller import DEFAULT_TENANT
 from evenmesh_reranker.backends.sql.tables import LEASES
 from evenmesh_reranker.domain import Agent, AllAgents
-from evenmesh_reranker.feedback.training import State
+from evenmesh_reranker.feedback.training import State, TrainingReport
+from evenmesh_training.online import rounds as rounds_module
 from evenmesh_training.online.rounds import RoundError
 from evenmesh_training.online.served import ServedModels
 from tests.support import tiny_encoders
@@ -179,19 +183,35 @@ async def test_a_damaged_version_is_skipped_as_the_reranker_skips_it(world: Worl
     assert (made.lineage.parent, made.lineage.base) == (good, good)
 
 
+@asynccontextmanager
+async def _held_after_a_step(world: World, **settings: Any) -> AsyncIterator[asyncio.Task[TrainingReport]]:
+    """A round for Ann that has reported its first step, and takes the second one only when it is stopped."""
+    step = rounds_module._Round.step
+
+    def held(self: rounds_module._Round, at: int, steps: int, loss: float) -> None:
+        step(self, at, steps, loss)
+        assert self.stop.wait(120)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(rounds_module._Round, "step", held)
+        patch.setattr(rounds_module, "_REPORT_S", 0.02)
+        running = asyncio.create_task(world.rounds(**settings).run(await world.training(ANN)))
+        while not (await world.reported(ANN)).progress:
+            assert not running.done()
+            await asyncio.sleep(0.01)
+        yield running
+
+
 @pytest.mark.slow
 async def test_a_round_that_was_killed_goes_on_and_makes_the_same(
     world: World, folder: Path, tmp_path: Path
 ) -> None:
     await world.says(ANN, likes("water"), ASKED)
-    short = {"lease_s": 0.6, "epochs": 2}  # reported five times a second
-    running = asyncio.create_task(world.rounds(**short).run(await world.training(ANN)))
-    while not (await world.reported(ANN)).progress:
-        assert not running.done()
-        await asyncio.sleep(0.01)
-    running.cancel()
-    with pytest.raises(asyncio.CancelledError):
-        await running
+    short = {"epochs": 2}
+    async with _held_after_a_step(world, **short) as running:
+        running.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await running
     assert list(world.home.glob("work/*/learning.pt"))
     assert not world.promoting.asked
 
@@ -220,11 +240,9 @@ async def test_a_round_that_was_killed_after_promoting_is_not_done_again(world: 
 
 async def test_who_lost_the_agent_promotes_nothing(world: World) -> None:
     await world.says(ANN, likes("water"), ASKED)
-    running = asyncio.create_task(world.rounds(lease_s=0.6, epochs=50).run(await world.training(ANN)))
-    while not (await world.reported(ANN)).progress:
-        await asyncio.sleep(0.01)
-    async with world.database.write() as connection:
-        await connection.execute(LEASES.update().values(holder="another", until_us=2**62))
-    with pytest.raises(RoundError, match="another trainer took the agent over"):
-        await running
+    async with _held_after_a_step(world, epochs=2) as running:
+        async with world.database.write() as connection:
+            await connection.execute(LEASES.update().values(holder="another", until_us=2**62))
+        with pytest.raises(RoundError, match="another trainer took the agent over"):
+            await running
     assert not world.promoting.asked
