@@ -101,7 +101,7 @@ lint: install drift breaking ## ruff, mypy --strict, import-linter, buf, stub dr
 
 docs: install ## Build the documentation into build/site, strictly and without the network
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet
-	@echo "open build/site/index.html"
+	@echo "open build/site/index.html; for its search: python3 -m http.server --directory build/site"
 
 # Generates the stubs of protos/ into the folder $(1).
 define generate

@@ -102,12 +102,12 @@ class _File:
         yield f"From `{file.name}`. {self._text((2,))}"
         for number, service in enumerate(file.service):
             yield from ("", self._heading(2, service.name), "", self._text((6, number)), "")
-            yield from ("| method | request | reply | | roles | facts |", "|---|---|---|---|---|---|")
+            yield from ("| method | request → reply | | roles and facts |", "|---|---|---|---|")
             for place, method in enumerate(service.method):
                 request = ("stream " if method.client_streaming else "") + self._link(method.input_type)
                 reply = ("stream " if method.server_streaming else "") + self._link(method.output_type)
                 text, stated = self._cell((6, number, 2, place)), _facts(method.options.Extensions[facts])
-                yield f"| `{method.name}` | {request} | {reply} | {text} | {stated} |"
+                yield f"| `{method.name}` | {request} → {reply} | {text} | {stated} |"
         for path, name, message in _messages(file):
             yield from ("", self._heading(3, name), "", self._text(path), "")
             if message.field:
@@ -158,13 +158,13 @@ class _File:
 
 
 def _facts(of_method: MethodFacts) -> str:
-    """Return the roles of a method, and what else it states, as two cells."""
+    """Return the roles of a method and its other facts as one cell."""
     roles = ", ".join(Role.Name(role).removeprefix("ROLE_").lower() for role in of_method.roles)
     stated = ["retryable"] * of_method.retryable
     stated += [f"request at most {of_method.max_request_bytes:,} bytes"]
     stated += ["counts tokens"] * (of_method.metering == METERING_TOKENS)
     stated += ["audited"] * of_method.audited
-    return f"{roles or 'admin'} | {', '.join(stated)}"
+    return f"{roles or 'admin'}; {', '.join(stated)}"
 
 
 def _stated(of_field: FieldBounds) -> list[str]:

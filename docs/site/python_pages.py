@@ -13,7 +13,11 @@ SDK = {
 }
 """Modules of the SDK: the title of their page, and what of the module it shows."""
 
-_PAGE = """# {title}
+_PAGE = """---
+title: {short}
+---
+
+# {title}
 
 ::: {module}
     options:
@@ -47,4 +51,5 @@ def _modules(folder: Path) -> list[Path]:
 
 
 def _page(title: str, module: str) -> str:
-    return _PAGE.format(title=title, module=module)
+    short = title.removeprefix("evenmesh_core.").removeprefix("evenmesh.")  # the navigation cuts long titles
+    return _PAGE.format(title=title, short=short, module=module)

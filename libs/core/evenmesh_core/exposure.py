@@ -150,9 +150,9 @@ class ExposureMetrics:
     ee_d: float
     """Disparity EE-D = ‖ε‖², in [0, ``ee_d_bound``]; higher is less fair."""
     ee_r: float
-    """Relevance EE-R = ⟨ε, ε*⟩, in [0, ‖ε*‖²]; higher is better; ``nan`` where no item is useful."""
+    """Relevance ``EE-R = ⟨ε, ε*⟩``, in ``[0, ‖ε*‖²]``; higher is better; ``nan`` where no item is useful."""
     ee_l: float
-    """Loss EE-L = ‖ε − ε*‖² = EE-D − 2 EE-R + ‖ε*‖², the squared distance; lower is better."""
+    """Loss ``EE-L = ‖ε − ε*‖² = EE-D − 2 EE-R + ‖ε*‖²``, the squared distance; lower is better."""
     ee_d_norm: float
     """EE-D / min(k, n), in [0, 1] (equation 12)."""
     ee_r_norm: float

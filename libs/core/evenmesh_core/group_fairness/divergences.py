@@ -46,8 +46,8 @@ def distribution(name: str, values: ArrayLike) -> FloatArray:
 def rnod(achieved: ArrayLike, gold: ArrayLike) -> float:
     """Return the root normalised order-aware divergence (RNOD), for ordinal groups.
 
-    DW_i = Σ_j |i − j| (p_j − p*_j)²; OD is the mean of DW_i over the groups with p*_i > 0; RNOD = √(OD / (C −
-    1)).
+    ``DW_i = Σ_j |i − j| (p_j − p*_j)²``; OD is the mean of DW_i over the groups with ``p*_i > 0``;
+    ``RNOD = √(OD / (C − 1))``.
 
     Args:
         achieved: distribution p over C ordered groups.
