@@ -1,4 +1,4 @@
-"""Start, find and stop a mesh whose supervisor is a process of its own."""
+"""Start, find and stop a mesh whose supervisor is a separate process."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""Keep one log file per service: started anew with the mesh, bounded while it runs."""
+"""Keep one log file per service: restarted with the mesh, bounded while it runs."""
 
 import json
 import os

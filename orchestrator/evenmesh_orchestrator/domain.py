@@ -255,7 +255,7 @@ AuditEvent: TypeAlias = pb.AuditSettled | pb.AuditSample | pb.ExposureReport | D
 
 @dataclass(frozen=True, slots=True)
 class EnsembleAsk:
-    """One question for several expressions, each as an ask of its own.
+    """One question for several expressions, each as a separate ask.
 
     ``vote`` has one weight per member. ``name`` comes from the settings, or lists the expressions.
     """

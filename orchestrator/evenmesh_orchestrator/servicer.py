@@ -97,7 +97,7 @@ class OrchestratorServicer(pb_grpc.OrchestratorServiceServicer):
     async def Converse(
         self, request_iterator: AsyncIterator[pb.ConverseRequest], context: Context
     ) -> AsyncIterator[pb.ConverseResponse]:
-        """Run the turns of one conversation; report a turn that fails and go on with the next."""
+        """Run the turns of one conversation; report a turn that fails and continue with the next."""
         tenant = callers.current().tenant
         inbox = Inbox(partial(self._conversations.hold, tenant))
         reader = asyncio.create_task(inbox.fill(request_iterator))

@@ -261,7 +261,7 @@ def _augmentation(prompt: GenerateRequest) -> str:
 
 
 def _written(prompt: GenerateRequest) -> str:
-    """Return the text of a prompt as far as it is known here: the model's template assembles it."""
+    """Return the known text of a prompt: the model's template assembles it."""
     return "\n".join([prompt.question, *(f"{one.title} {one.text}".strip() for one in prompt.passages)])
 
 

@@ -264,7 +264,7 @@ async def test_agents_are_registered_listed_and_known(
     assert (bob.agent, bob.description, bob.known_to_model) == (BOB, "answers", True)
     assert list((await _rerank(channel, BOB)).scores) == pytest.approx(before, abs=1e-6)
     assert (await register(ANN)).num_feedback == 1
-    with pytest.raises(grpc.aio.AioRpcError, match="2 agents are registered already") as caught:
+    with pytest.raises(grpc.aio.AioRpcError, match="limit of 2 registered agents is reached") as caught:
         await register(common_pb2.Agent(task_id="t", model_id="m"))
     assert (caught.value.code(), _reason(caught.value)) == (grpc.StatusCode.RESOURCE_EXHAUSTED, "QUOTA")
     for agent in (common_pb2.Agent(task_id="t"), common_pb2.Agent(model_id="m")):

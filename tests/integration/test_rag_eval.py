@@ -136,7 +136,7 @@ def test_all_problems_are_reported_before_anything_is_answered(mesh: RunningMesh
     options = ("-c", DEMO, "-k", "2", "-n", "3", "--template", "no-such")
     said = finish(command(mesh, str(data), out, *options, "-r", "nothing"), 2)
 
-    assert "there is no 'nothing'" in said
+    assert "there is no retriever 'nothing'" in said
     # Templates only the generator knows, which is not asked to write for what is refused already.
     assert "no-such" not in said
     assert "no template 'no-such'" in finish(command(mesh, str(data), out, *options), 2)

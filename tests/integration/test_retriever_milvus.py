@@ -102,7 +102,7 @@ def test_a_collection_moves_to_milvus_and_back_unchanged(
     out, again = tmp_path / "bikes.parquet", tmp_path / "again.parquet"
     assert main(["collection", "export", "bikes", str(out)]) == 0
     assert main(["collection", "export", "bikes", str(out)]) == 1
-    assert "is there already" in capsys.readouterr().err
+    assert "exists; name a new file" in capsys.readouterr().err
 
     use(milvus_mesh, monkeypatch)
     assert main(["collection", "import", str(out), "--json"]) == 0
@@ -136,7 +136,7 @@ def test_a_collection_moves_to_milvus_and_back_unchanged(
     cut = tmp_path / "cut.parquet"
     cut.write_bytes(out.read_bytes()[:-100])
     assert main(["collection", "import", str(cut), "--collection", "cut"]) == 1
-    assert "is no whole Parquet file" in capsys.readouterr().err
+    assert "is not a whole Parquet file" in capsys.readouterr().err
     with Client(disk_mesh.addresses) as client:
         assert "cut" not in {one.name for one in client.collections()}
 

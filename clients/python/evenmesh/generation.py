@@ -51,7 +51,7 @@ class Generation(AsyncCalls):
         decoding: Decoding | None = None,
         timeout: float,
     ) -> list[WrittenAnswer | Failed]:
-        """Return one answer for each context, or why there is none.
+        """Return for each context its answer, or the reason for its absence.
 
         Where the generator takes fewer at once they are sent in several calls, one after the other.
 

@@ -62,7 +62,7 @@ def requests(
 
 
 class IngestStream:
-    """Hands the messages of an ingest to gRPC, which iterates in a thread of its own.
+    """Hands the messages of an ingest to gRPC, which iterates in its own thread.
 
     If their source fails, the stream ends without its last message, and the service keeps nothing.
 

@@ -104,8 +104,11 @@ def mean_with_resamples(
     rng: Seed,
     check: Callable[[], None] | None = None,
 ) -> tuple[BootstrapInterval, FloatArray]:
-    """Return :func:`mean_interval` and the means of its resamples, a vector [num_resamples], or an empty one
-    with fewer than two defined values. ``check`` is called again and again; what it raises ends it."""
+    """Return :func:`mean_interval` and the means of its resamples.
+
+    The means are a vector [num_resamples], or an empty one with fewer than two defined values. ``check`` is
+    called regularly; an error that it raises ends the computation.
+    """
     array = float_array("values", values, undefined=True)
     plan = _plan(level, method, num_resamples)
     draws = generator(rng)

@@ -90,7 +90,7 @@ def paired_bootstrap(
         method: "bca" or "percentile".
         num_resamples: number of resamples, from 100.
         rng: a NumPy generator, or a seed for a new one.
-        check: called again and again while resampling; what it raises ends the computation.
+        check: called regularly while resampling; an error that it raises ends the computation.
 
     Source: Efron & Tibshirani 1993, §16.4; Sakai 2006 for retrieval.
 

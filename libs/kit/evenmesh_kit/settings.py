@@ -20,7 +20,7 @@ _UNREAD_BYTES: Final = 256 * 1024
 
 
 class SettingsError(Exception):
-    """Raised for invalid settings; one line for each, with variable, value and what is allowed."""
+    """Raised for invalid settings; one line for each, with variable, value and allowed values."""
 
 
 class ServiceSettings(BaseSettings):

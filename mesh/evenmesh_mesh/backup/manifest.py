@@ -111,7 +111,7 @@ class Manifest:
                 str(read["created_at"]), str(read["evenmesh"]), tuple(_part(one) for one in read["parts"])
             )
         except FileNotFoundError:
-            raise BackupError(f"{backup} is no backup: it has no {FILE}") from None
+            raise BackupError(f"{backup} is not a backup: it has no {FILE}") from None
         except OSError as error:
             raise BackupError(f"{backup / FILE} cannot be read: {error.strerror}") from None
         except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError) as error:

@@ -53,7 +53,7 @@ def restore(
         The manifest, and the folder with the data that was replaced; None if there was none.
 
     Raises:
-        BackupError: the backup is damaged, a mesh runs in that home, or data exists there already.
+        BackupError: the backup is damaged, a mesh runs in that home, or data exists there.
     """
     manifest = verified(backup)
     databases = {database.name: database for database in stores.databases}
@@ -63,9 +63,7 @@ def restore(
             stack.enter_context(_no_retriever(stores.home / COLLECTIONS))
             _check_kinds(manifest, databases)
             if not overwrite and (taken := _taken(manifest, stores, databases)):
-                raise BackupError(
-                    "\n".join([*(f"{one} is there already" for one in taken), "--overwrite replaces it"])
-                )
+                raise BackupError("\n".join([*(f"{one} exists" for one in taken), "--overwrite replaces it"]))
             return manifest, _bring(manifest, backup, stores, databases, on_part)
     except LockHeldError:
         raise BackupError(f"a mesh runs under {stores.home}: stop it with `evenmesh down`") from None

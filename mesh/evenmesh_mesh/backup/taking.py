@@ -38,7 +38,7 @@ def take(stores: Stores, target: Path, *, on_part: Callable[[Part], None] = lamb
         BackupError: it exists, or something cannot be read or written; nothing is left behind.
     """
     if target.exists():
-        raise BackupError(f"{target} is there already: name a new folder")
+        raise BackupError(f"{target} exists; name a new folder")
     beside = target.with_name(f".{target.name}.{secrets.token_hex(4)}")
     created_at = datetime.now(UTC).isoformat(timespec="seconds")
     parts: list[Part] = []

@@ -19,11 +19,11 @@ def backup(
     home: Home = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the manifest as JSON.")] = False,
 ) -> None:
-    """Copy everything a mesh must not lose.
+    """Back up everything a mesh must not lose.
 
-    Observations, feedback, the outbox, models and collections, while the mesh runs.
+    Copy observations, feedback, the outbox, models and collections, while the mesh runs.
 
-    Databases in PostgreSQL are read with pg_dump, by the services' own EVENMESH_…_DATABASE_URL.
+    Databases in PostgreSQL are read with pg_dump; set the services' own EVENMESH_…_DATABASE_URL.
     """
     from evenmesh_mesh.backup import BackupError, take
 
@@ -34,7 +34,7 @@ def backup(
         raise CommandError(str(error)) from None
     screen.answer(
         manifest,
-        f"{target}: {manifest.size:,} bytes; `evenmesh restore {target}` brings it back",
+        f"{target}: {manifest.size:,} bytes; `evenmesh restore {target}` restores it",
         as_json=as_json,
     )
 
@@ -43,16 +43,14 @@ def restore(
     source: Annotated[Path, typer.Argument(help="Folder that `evenmesh backup` made.")],
     home: Home = None,
     overwrite: Annotated[
-        bool, typer.Option("--overwrite", help="Replace what is there; it is moved aside, not removed.")
+        bool, typer.Option("--overwrite", help="Replace existing data; it is moved aside, not removed.")
     ] = False,
     check: Annotated[bool, typer.Option("--check", help="Only read the backup and compare it.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print the manifest as JSON.")] = False,
 ) -> None:
-    """Bring back what `backup` copied.
+    """Restore a backup.
 
-    The mesh must be stopped.
-
-    Every file is compared with its SHA-256 before anything is touched.
+    Stop the mesh first. The command compares every file with its SHA-256 before it changes anything.
     """
     from evenmesh_mesh.backup import BackupError, verified
     from evenmesh_mesh.backup import restore as bring
@@ -86,4 +84,5 @@ def _stores(home: Path | None) -> "Stores":
 
 
 def _note(screen: Screen, part: "Part") -> None:
-    screen.note(f"{part.name}: {part.size:,} bytes in {len(part.files):,} files")
+    number = len(part.files)
+    screen.note(f"{part.name}: {part.size:,} bytes in {number:,} {'file' if number == 1 else 'files'}")

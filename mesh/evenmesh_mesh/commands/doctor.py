@@ -13,7 +13,7 @@ def doctor(
     as_json: Annotated[bool, typer.Option("--json", help="Print the findings as JSON.")] = False,
     home: Home = None,
 ) -> None:
-    """Check this machine, and what would run how.
+    """Check what this machine can run, and how.
 
     Exit status 0 if `evenmesh up` can work here, 1 if not.
     """

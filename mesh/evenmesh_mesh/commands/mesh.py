@@ -38,7 +38,7 @@ def up(
         Literal["in-process", "triton"],
         typer.Option(
             envvar="EVENMESH_GENERATOR_ENGINE",
-            help="What computes answers: the generator itself, or a Triton server beside it.",
+            help="Where models run: in the generator's process, or on a Triton server beside it.",
         ),
     ] = "in-process",
     learn: Annotated[
@@ -50,7 +50,7 @@ def up(
     no_demo: Annotated[bool, typer.Option("--no-demo", help="Do not ingest the demo corpus.")] = False,
     home: Home = None,
 ) -> None:
-    """Start the services, and restart what crashes."""
+    """Start the services, and restart those that crash."""
     from evenmesh_mesh import GeneratorEngine, MeshSettings, services_with
     from evenmesh_mesh.commands.running import run_attached, run_detached
 
@@ -77,7 +77,7 @@ def status(
     as_json: Annotated[bool, typer.Option("--json", help="Print it as JSON.")] = False,
     home: Home = None,
 ) -> None:
-    """Show where the services are and how they are.
+    """Show the address and the health of each service.
 
     Exit status 1 unless all of them serve.
     """

@@ -15,12 +15,12 @@ _SERVICES = ("orchestrator", "retriever", "reranker", "generator", "evaluator")
 
 def certs() -> typer.Typer:
     """Return the commands of ``evenmesh certs``."""
-    return group("certs", "Certificates for TLS between services and clients.", dev)
+    return group("certs", "Make certificates for TLS between services and clients.", dev)
 
 
 def keys() -> typer.Typer:
     """Return the commands of ``evenmesh keys``."""
-    return group("keys", "API keys: who may call, for which tenant, to do what.", new, check)
+    return group("keys", "Make and check API keys.", new, check)
 
 
 def dev(
@@ -56,21 +56,21 @@ def dev(
 
 
 def new(
-    name: Annotated[str, typer.Argument(help="Whom the key is for; appears in logs.")],
+    name: Annotated[str, typer.Argument(help="Name of the key's user; appears in logs.")],
     role: Annotated[
         list[str], typer.Option(help="ask, ingest, feedback, train, admin or service; repeat for several.")
     ],
     tenant: Annotated[str, typer.Option(help="Whose collections, feedback and models it opens.")] = "default",
     file: Annotated[
-        Path | None, typer.Option(help="File of keys to add the entry to; otherwise it is printed.")
+        Path | None, typer.Option(help="File of keys to add the entry to. Default: print the entry.")
     ] = None,
     expires: Annotated[
-        str | None, typer.Option(help="When it ends, as 2027-01-31T00:00:00Z; never by default.")
+        str | None, typer.Option(help="Time at which it expires, as 2027-01-31T00:00:00Z. Default: never.")
     ] = None,
 ) -> None:
-    """Make an API key. It is shown once: services keep only its hash.
+    """Make an API key and show it once: services keep only its hash.
 
-    The key goes to standard output and everything else to standard error: pipe it to where you keep it.
+    The key goes to standard output, everything else to standard error, so that you can redirect the key.
     """
     from evenmesh_kit.security.keys import KeyEntry, KeysError, add_entry, new_key, to_toml
 

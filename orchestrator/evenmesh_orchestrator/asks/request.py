@@ -110,7 +110,7 @@ def read_ask(request: pb.AskRequest, defaults: Defaults) -> Ask:
         sampling_stage = pb.SAMPLING_STAGE_RETRIEVER if last_is_retriever else pb.SAMPLING_STAGE_RERANKER
     if sampling is not None:
         if sampling_stage == pb.SAMPLING_STAGE_RERANKER and reranker == "none":
-            raise InvalidField("sampling_stage", "must be the retriever where there is no reranker")
+            raise InvalidField("sampling_stage", "must be retriever: there is no reranker")
         if expression is not None:
             _check_sampling(expression, sampling_stage)
     most = 1 if sampling is None else sampling.num_rankings
@@ -153,7 +153,7 @@ def read_ask(request: pb.AskRequest, defaults: Defaults) -> Ask:
 
 
 def read_ensemble(request: pb.AskRequest, defaults: Defaults) -> EnsembleAsk:
-    """Read an ask of an ensemble: every member as an ask of its own.
+    """Read an ask of an ensemble: every member as a separate ask.
 
     Raises:
         InvalidField: a bound of the contract is broken, or fields contradict each other.
@@ -204,7 +204,7 @@ def check_enum(field: str, value: int, enum: _Enum) -> None:
 
 
 def _sizes(request: pb.AskRequest, inline: int | None) -> tuple[int, int, int]:
-    """Return the sizes of the pool, of the context, and of what is reranked."""
+    """Return the sizes of the pool, of the context, and of the list to rerank."""
     depth = request.depth if request.HasField("depth") else min(inline or DEFAULT_DEPTH, 1000)
     checks.between("depth", depth, 1, 1000)
     if request.HasField("k"):

@@ -38,7 +38,7 @@ class Answers:
         self._any = False
 
     async def of(self, row: IntArray) -> Outcome:
-        """Return the answer to a context of the feed, or why there is none.
+        """Return the answer to a context of the feed, or the reason for its absence.
 
         Raises:
             MeshError: the generator refused, or failed before its first answer.

@@ -131,7 +131,7 @@ class Conversation:
         self.num_words = state.num_words
 
     def state(self, turn: TurnRecord | None = None) -> ConversationState:
-        """Return the conversation as it is measured, optionally with one more turn."""
+        """Return the conversation in the form that is measured, optionally with one more turn."""
         turns = (*self.turns, *(() if turn is None else (turn,)))
         found = [sources(one.cited, self.options) for one in turns]
         text = "".join(
@@ -150,7 +150,7 @@ class Conversation:
 
 @dataclass(frozen=True, slots=True)
 class ConversationState:
-    """A conversation so far, as it is measured: the nuggets and the sources of each system turn.
+    """A conversation so far, in the form that is measured: the nuggets and the sources of each system turn.
 
     ``text`` has the format of the GFRC paper's figure 5, without the line of its topic.
     """

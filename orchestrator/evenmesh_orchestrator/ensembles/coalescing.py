@@ -26,7 +26,7 @@ class Coalescer:
         self._tasks: dict[Hashable, asyncio.Task[Any]] = {}
 
     async def once(self, key: Hashable, work: Callable[[], Coroutine[Any, Any, T]]) -> T:
-        """Return the result of the work of that key; it goes on if this caller stops waiting."""
+        """Return the result of the work of that key; it continues if this caller stops waiting."""
         task = self._tasks.get(key)
         if task is None:
             task = self._tasks[key] = asyncio.create_task(work())

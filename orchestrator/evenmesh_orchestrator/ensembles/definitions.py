@@ -112,7 +112,7 @@ class Ensembles:
         return tuple(sorted(self._ensembles))
 
     def get(self, name: str) -> Ensemble | None:
-        """Return an ensemble by name; None if there is none."""
+        """Return an ensemble by name; None if it does not exist."""
         return self._ensembles.get(name)
 
 

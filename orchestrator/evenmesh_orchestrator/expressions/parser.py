@@ -1,4 +1,4 @@
-"""Parse expressions, and point at what is wrong in them."""
+"""Parse expressions, and point at their errors."""
 
 from __future__ import annotations
 

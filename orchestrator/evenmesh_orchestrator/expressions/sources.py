@@ -54,7 +54,7 @@ class SourceDefinition(BaseModel):
         if sum(one is not None for one in (self.collection, self.web, self.all)) != 1:
             raise ValueError("must have exactly one of collection, web and all")
         if self.all is not None and (self.retriever or self.depth is not None):
-            raise ValueError("has all, whose parts have retriever and depth of their own")
+            raise ValueError("has all: give retriever and depth to its parts instead")
         return self
 
 

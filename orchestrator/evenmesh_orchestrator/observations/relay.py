@@ -56,10 +56,10 @@ class ObserveStream(Protocol):
         """Send an observation. Return False if the stream is dead; its responses then say why."""
 
     def responses(self) -> AsyncIterator[ObserveResponse]:
-        """Yield responses to what was sent, in order, until the stream ends. Raise MeshError if it breaks."""
+        """Yield the responses in the order of the entries sent; raise MeshError if the stream breaks."""
 
     async def finish(self) -> None:
-        """Announce that nothing more will be sent; what was sent is still answered."""
+        """Announce that no entry follows; entries already sent are still answered."""
 
     def cancel(self) -> None:
         """End the stream at once."""
@@ -85,7 +85,7 @@ class Evaluator(Protocol):
 class OutboxRelay:
     """Stores observations durably and delivers them in the background until each is acknowledged.
 
-    Each tenant has a stream of its own: its observations arrive as its own, and never wait for another's.
+    Each tenant has its own stream: its observations arrive as its own, and never wait for another's.
 
     Args:
         outbox: stores observations; the relay opens and closes it.
@@ -193,7 +193,7 @@ class _TenantRelay:
     entry. If the connection breaks or the evaluator fails, all entries on their way are suspects. Suspects
     are sent alone, one at a time among all tenants, and only to an evaluator that says that it serves: so an
     outage counts against none of them. An entry at which the evaluator fails ``max_attempts`` times, or that
-    it refuses for good, is set aside.
+    it refuses permanently, is set aside.
     """
 
     def __init__(
@@ -380,7 +380,7 @@ class _TenantRelay:
                 await self._outbox.remove(arrived)
 
     async def _judge(self, sent: dict[str, OutboxEntry], error: MeshError) -> None:
-        """Set the entry that was sent alone aside if it failed for good, or often enough."""
+        """Set aside the entry that was sent alone if it failed permanently, or often enough."""
         ((id_, entry),) = sent.items()
         if _is_final(error) or entry.attempts + 1 >= self._max_attempts:
             with contextlib.suppress(Unavailable):  # the outbox cannot be written: the entry is sent again

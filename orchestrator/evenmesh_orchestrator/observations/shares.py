@@ -1,4 +1,4 @@
-"""Share a bounded store among tenants whose number nobody knows in advance."""
+"""Share a bounded store among tenants whose number is not known in advance."""
 
 from __future__ import annotations
 

@@ -61,7 +61,7 @@ class Evaluator:
             raise MeshError(
                 grpc.StatusCode.RESOURCE_EXHAUSTED,
                 TENANT_FULL,
-                "the tenant keeps as many bytes, runs or configurations as it may: use fewer runs and "
+                "the tenant has reached its limit of bytes, runs or configurations: use fewer runs and "
                 "configurations, or have the operator raise EVENMESH_EVALUATOR_TENANT_MB, …_TENANT_RUNS or "
                 "…_TENANT_CONFIGURATIONS",
             )

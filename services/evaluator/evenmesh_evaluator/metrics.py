@@ -39,7 +39,7 @@ class EvaluatorMetrics:
     Args:
         telemetry: provides meter and tracer.
         window_s: length of the window of fairness. Seconds.
-        series: most configurations that have series of their own.
+        series: most configurations that have their own series.
     """
 
     def __init__(self, telemetry: Telemetry, *, window_s: float = 3600.0, series: int = 20) -> None:

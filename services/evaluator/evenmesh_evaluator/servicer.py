@@ -19,7 +19,7 @@ class EvaluatorServicer(ObservationsServicer, ReportsServicer, MeasuresServicer)
         evaluator: the engine.
         pool: threads that measure observations too large for the event loop.
         measures_pool: threads that compute the measures of requests.
-        similarities: how alike answers are, by name.
+        similarities: similarities of answers, by name.
         admission: counts KiB of requests and observations in flight.
         window: observations of one stream that may be on their way to disk. Observations, [1, inf).
         metrics: records what happens to observations; None records nothing.

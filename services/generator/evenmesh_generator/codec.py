@@ -72,7 +72,7 @@ def decode_request(message: pb.GenerateRequest, *, default_beams: int, tenant: s
 
 
 def decode_batch(message: pb.GenerateBatchRequest, tenant: str = "") -> list[GenerationRequest | MeshError]:
-    """Return every item of a batch, or what is wrong with it; beam 4 where an item names no beams.
+    """Return every item of a batch, or its error; beam 4 where an item names no beams.
 
     Raises:
         InvalidField: there are no items, or too many.

@@ -117,7 +117,7 @@ class Cost:
 
     Seconds from the request's arrival at the model, [0, inf): ``queue_s`` until it was taken up,
     ``first_token_s`` until its first token, ``total_s`` until its last. Tokens of the prompt:
-    ``computed_tokens``, and ``reused_tokens`` whose encodings were there already. ``batch_rows``: most rows
+    ``computed_tokens``, and ``reused_tokens`` whose encodings were cached. ``batch_rows``: most rows
     (beams counted) computed together while it was written.
     """
 

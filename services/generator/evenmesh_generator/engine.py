@@ -182,7 +182,7 @@ class Generator:
 
         Raises:
             NotFound: no model or no template of that name.
-            InvalidField: the model cannot do what is asked.
+            InvalidField: the model does not support the request.
             MeshError: RESOURCE_EXHAUSTED, the answer costs more than one alone may; the model's own errors.
         """
         model, request = self._resolve(request)

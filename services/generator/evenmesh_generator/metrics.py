@@ -130,7 +130,7 @@ class GeneratorMetrics:
         self._reused = meter.create_counter(
             _PREFIX + "tokens.reused",
             "{token}",
-            "Prompt tokens whose encodings were there already.",
+            "Prompt tokens whose encodings were cached.",
         )
         if self._enabled:
             for one in _LEVELS:

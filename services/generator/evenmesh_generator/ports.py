@@ -14,11 +14,11 @@ from evenmesh_generator.runtime.statistics import EngineStatistics
 
 
 class Cancelled(Exception):  # noqa: N818 - not an error
-    """Raised by a model between two tokens when nobody waits for the answer any more."""
+    """Raised by a model between two tokens when no caller waits for the answer any more."""
 
 
 class Cancellation:
-    """Shows a model that nobody waits any more: the caller has gone, or its deadline has passed.
+    """Tells a model that no caller waits any more: the caller has gone, or its deadline has passed.
 
     Set from any thread, read by the model between tokens.
     """
@@ -66,7 +66,7 @@ class Cancellation:
         return self._gone.is_set() or self._deadline.expired
 
     def check(self) -> None:
-        """Raise if nobody waits for the answer any more.
+        """Raise if no caller waits for the answer any more.
 
         Raises:
             Cancelled: the caller has gone.

@@ -120,7 +120,7 @@ class GeneratorSettings(TritonTls):
     ) -> tuple[ModelSource, ...]:
         for source in value:
             if not source.path and not _by_triton(info):
-                raise ValueError(f"the model {source.name!r} has no path, which only Triton can do without")
+                raise ValueError(f"the model {source.name!r} has no path; only Triton can do without")
         names = [source.name for source in value]
         for name in names:
             if name == BUNDLED or names.count(name) > 1:

@@ -32,7 +32,7 @@ class Agent:
 
 @dataclass(frozen=True, slots=True)
 class AllAgents:
-    """All agents of a tenant. They share one model, except agents that have a version of their own."""
+    """All agents of a tenant. They share one model, except agents that have their own version."""
 
     tenant: str = DEFAULT_TENANT
 

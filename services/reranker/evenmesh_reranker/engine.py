@@ -21,7 +21,7 @@ class Reranking:
 
     def __init__(self, rerankers: Mapping[str, Reranker], default: str) -> None:
         if default not in rerankers:
-            raise ValueError(f"the default {default!r} is none of {', '.join(rerankers)}")
+            raise ValueError(f"the default {default!r} is not one of {', '.join(rerankers)}")
         self._rerankers = dict(rerankers)
         self._default = default
 

@@ -72,7 +72,7 @@ class LoadedModel(Protocol):
 
     @property
     def agent_tokens(self) -> tuple[str, ...]:
-        """Tokens of tasks and models, ascending; empty if the model ranks alike for all agents."""
+        """Tokens of tasks and models, ascending; empty if the model ranks the same for all agents."""
 
     def knows(self, agent: Agent) -> bool:
         """Return whether the model has tokens of the agent's task and model."""

@@ -72,7 +72,7 @@ class AnyOf:
 
 @dataclass(frozen=True, slots=True)
 class TextRange:
-    """Text between two others, both included, in the order of Unicode code points; None is no bound."""
+    """Text between two others, both included, in the order of Unicode code points; None means no bound."""
 
     low: str | None
     high: str | None
@@ -80,7 +80,7 @@ class TextRange:
 
 @dataclass(frozen=True, slots=True)
 class NumberRange:
-    """A number between two others, both included; None is no bound. What is no number is outside."""
+    """A number between two others, both included; None means no bound. Other values are outside."""
 
     low: float | None
     high: float | None
@@ -222,7 +222,7 @@ class Lexical:
 
 @dataclass(frozen=True, slots=True)
 class CollectionInfo:
-    """A collection as it is served."""
+    """The current state of a collection."""
 
     name: str
     version: str

@@ -92,7 +92,7 @@ class RetrieverEngine:
                 return await self._searched(name, query, at_once(find))
 
     def num_fitting(self, query: Query) -> int:
-        """Return how many candidates of a query, from the first, are no more work than a query may ask for.
+        """Return how many candidates, from the first, fit the work that a query may ask for.
 
         Raises:
             NotFound: no such retriever.
@@ -116,7 +116,7 @@ class RetrieverEngine:
         if retriever is None:
             raise NotFound(
                 "retriever",
-                f"there is no {query.retriever!r}; this server has {', '.join(self._retrievers)}",
+                f"there is no retriever {query.retriever!r}; this server has {', '.join(self._retrievers)}",
             )
         return retriever
 
@@ -183,7 +183,7 @@ def _bytes_of(query: Query) -> Sequence[int]:
 
 
 def _sizes(query: Query, candidates: int | None) -> tuple[int, int]:
-    """Return the pool's size and the rankings' length as asked for; what there is may be less."""
+    """Return the requested size of the pool and length of rankings; fewer passages may exist."""
     depth = query.depth or (DEFAULT_DEPTH if candidates is None else candidates)
     k = query.k or min(DEFAULT_K, depth)
     if k > depth:

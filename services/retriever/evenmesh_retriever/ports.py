@@ -110,7 +110,7 @@ class Snapshot(Protocol):
         """
 
     def passages_of(self, ids: Sequence[str]) -> list[Passage]:
-        """Return the passages of some ids, in no particular order; what is not there is left out."""
+        """Return the passages of some ids, in no particular order; unknown ids are left out."""
 
     def by_id(self, rows: IntArray) -> IntArray:
         """Return some rows, by ascending passage id."""
@@ -226,7 +226,7 @@ class Shared(Protocol):
     """A store whose collections other processes change too."""
 
     async def refresh(self) -> None:
-        """Learn what there is now, so that it is described."""
+        """Read the current state, so that descriptions are up to date."""
 
 
 class CannotStart(Exception):  # noqa: N818 - a state, reported to the operator

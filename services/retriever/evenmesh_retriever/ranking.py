@@ -20,7 +20,7 @@ def ranked(query: Query, pool: Scored, k: int) -> tuple[int, IntArray, FloatArra
     Args:
         query: whether rankings are drawn, and what of them is wanted.
         pool: what was found.
-        k: positions of a ranking; what there is may be less.
+        k: positions of a ranking; fewer passages may exist.
 
     Returns:
         The number of passages to show; rankings, indices into the pool, ``[rankings, k]``; their
@@ -56,7 +56,7 @@ def drawn_from_all(
         query: what of the rankings is wanted.
         draw: how they are drawn.
         found: every passage that may be found.
-        k: positions of a ranking; what there is may be less.
+        k: positions of a ranking; fewer passages may exist.
         places: numbers for rows that ascend as passage ids do.
 
     Returns:

@@ -38,7 +38,7 @@ class WebSource(Protocol):
         """Return what it finds, best first; ids are unique, and equal for equal parts of equal pages.
 
         Raises:
-            MeshError: the search failed; that of a single page is no error.
+            MeshError: the search failed; a failed page is not an error.
         """
 
 
@@ -47,7 +47,7 @@ class WebRetrieval:
 
     Args:
         sources: by name.
-        engine: ranks what was found where a request names a retriever.
+        engine: ranks the results if a request names a retriever.
         admission: bounds the work of searches and of ranking what they find.
     """
 

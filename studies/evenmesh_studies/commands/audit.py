@@ -30,14 +30,16 @@ def audit(
     model: study.Models = None,
     reranker: Annotated[str, typer.Option(help="cross-encoder, rankrag or none.")] = "none",
     stage: Annotated[
-        str | None, typer.Option(help="Over whose scores rankings are sampled: retriever or reranker.")
+        str | None, typer.Option(help="Sample rankings from the scores of the retriever or of the reranker.")
     ] = None,
     alpha: Annotated[str, typer.Option(metavar="A,B,…", help="Fairness dials, each 0 to 100.")] = "1,2,4,8",
     samples: Annotated[int, typer.Option("--samples", "-n", min=1, max=1000, help="Rankings of each.")] = 100,
     oracle: Annotated[
         int | None,
         typer.Option(
-            min=0, max=1000, help="Rankings of an oracle, for the largest utility. Default: as many."
+            min=0,
+            max=1000,
+            help="Rankings of an oracle, for the largest utility. Default: as many as --samples.",
         ),
     ] = None,
     seed: Annotated[int, typer.Option(min=0, help="Seed of the sampling.")] = 0,
@@ -61,7 +63,7 @@ def audit(
     ] = None,
     level: study.Level = 0.95,
     exposure_only: Annotated[
-        bool, typer.Option("--exposure-only", help="Measure who is shown; generate nothing.")
+        bool, typer.Option("--exposure-only", help="Measure exposure only; generate nothing.")
     ] = False,
     shard: study.ShardText = "0/1",
     in_flight: study.InFlight = 2,
@@ -71,7 +73,7 @@ def audit(
     observe: study.Observe = True,
     target: Target = None,
 ) -> None:
-    """Audit who is shown, and what fairness costs.
+    """Audit who is shown, and the cost of fairness.
 
     Sample rankings at several α, answer each with every model, and measure exposure and utility.
     The same command resumes a run that was stopped or killed.

@@ -27,7 +27,7 @@ KEY_VARIABLE: Final = "EVENMESH_HARVEST_KEY"
 
 def harvest(
     topics: Annotated[
-        Path, typer.Argument(help="JSON lines: topic, and question and format, or turns; perhaps useful.")
+        Path, typer.Argument(help="JSON lines: topic, and question and format, or turns; useful is optional.")
     ],
     out: study.Out,
     collection: Annotated[
@@ -41,7 +41,7 @@ def harvest(
         str,
         typer.Option(
             metavar="A,B,…",
-            help="Fairness dials, each a system of its own; none: deterministic.",
+            help="Fairness dials, each a separate system; none: deterministic.",
         ),
     ] = "none",
     trials: Annotated[
@@ -56,14 +56,16 @@ def harvest(
         str, typer.Option(help="Earlier turns in the search: none, words or rewrite.")
     ] = "words",
     history_turns: Annotated[
-        int | None, typer.Option(min=1, max=100, help="Earlier turns that enter. Default: 10.")
+        int | None, typer.Option(min=1, max=100, help="Earlier turns that the search uses. Default: 10.")
     ] = None,
     template: Annotated[
         str | None, typer.Option(help="Prompt template that shows the model earlier turns.")
     ] = None,
     entity: Annotated[
         str | None,
-        typer.Option(metavar="ATTRIBUTE", help="Identifies entities. Default: the passage."),
+        typer.Option(
+            metavar="ATTRIBUTE", help="Attribute that names an entity. Default: each passage is one."
+        ),
     ] = None,
     k: Annotated[int | None, typer.Option("-k", help="Passages the model is given.")] = None,
     depth: Annotated[int | None, typer.Option(help="Size of the candidate pool.")] = None,

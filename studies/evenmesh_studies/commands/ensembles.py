@@ -49,10 +49,10 @@ def eor(
     ] = None,
     model: study.Models = None,
     reranker: Annotated[
-        str | None, typer.Option(help="What @RR stands for.  [default: the pool's, or the mesh's own]")
+        str | None, typer.Option(help="Reranker for @RR. [default: the pool's, or the mesh's own]")
     ] = None,
     train_share: Annotated[float, typer.Option(help="Share of questions to learn weights on.")] = 0.5,
-    seed: Annotated[int, typer.Option(min=0, help="Of the questions' order and split.")] = 0,
+    seed: Annotated[int, typer.Option(min=0, help="Seed of the questions' order and split.")] = 0,
     sample: Annotated[
         int | None,
         typer.Option(min=2, help="Most questions of each data set; a larger number resumes the run."),
@@ -77,7 +77,7 @@ def eor(
     level: options.Level = 0.95,
     report_only: Annotated[
         bool,
-        typer.Option("--report-only", help="Ask nothing: measure what is there, however much that is."),
+        typer.Option("--report-only", help="Ask nothing: measure the answers so far."),
     ] = False,
     shard: study.ShardText = "0/1",
     in_flight: study.InFlight = 2,

@@ -23,7 +23,7 @@ def label(
         typer.Option(
             "--retriever",
             "-r",
-            help="Its pool is labelled; several pools are labelled together.  [default: bm25]",
+            help="Retriever whose pool is labelled; several pools are joined. [default: bm25]",
         ),
     ] = None,
     depth: Annotated[int, typer.Option(min=1, max=1000, help="Size of each pool.")] = 100,
@@ -35,10 +35,10 @@ def label(
         ),
     ] = "token_f1",
     augmentation: Annotated[
-        str | None, typer.Option(help="How a passage is handed over: in_prompt, fusion_in_decoder.")
+        str | None, typer.Option(help="How the model reads the passage: in_prompt, fusion_in_decoder.")
     ] = None,
     template: study.Template = None,
-    batch: Annotated[int, typer.Option(min=1, max=256, help="Answers of one call.")] = 32,
+    batch: Annotated[int, typer.Option(min=1, max=256, help="Answers per call.")] = 32,
     shard: study.ShardText = "0/1",
     in_flight: study.InFlight = 2,
     timeout: Annotated[float, typer.Option(min=1, help="Seconds for one call.")] = 600.0,

@@ -64,17 +64,17 @@ def _options(
     ] = True,
     timeout: Annotated[float, typer.Option(help="Deadline of a call in seconds.")] = 60.0,
     seconds: Annotated[float, typer.Option(help="Shortest step in seconds.")] = 30.0,
-    calls: Annotated[int, typer.Option(help="Calls that a step is made long enough for.")] = 100,
+    calls: Annotated[int, typer.Option(help="Calls per step: a step is long enough for so many.")] = 100,
     longest: Annotated[float, typer.Option(help="Longest step in seconds, whatever --calls is.")] = 300.0,
     warm_up: Annotated[int, typer.Option(help="Calls before the first step, not counted.")] = 8,
     seed: Seed = 0,
     processes: Annotated[int, typer.Option(help="Processes that make the calls.")] = 1,
     slo_ms: Annotated[
         float | None,
-        typer.Option(help="Milliseconds of a good call, at most. Default: four times the idle mesh's."),
+        typer.Option(help="Most milliseconds of a good call. Default: four times the idle mesh's."),
     ] = None,
     slo_first_ms: Annotated[
-        float | None, typer.Option(help="Milliseconds to its first text, at most.")
+        float | None, typer.Option(help="Most milliseconds to the first text of a good call.")
     ] = None,
     slo_share: Annotated[float, typer.Option(help="Share of calls that must be good.")] = 0.95,
     metrics: Annotated[
@@ -125,7 +125,10 @@ def bench() -> typer.Typer:
 def load(
     operation: Operation,
     out: Out,
-    rate: Annotated[str, typer.Option(metavar="R,…", help="Calls per second, sent whatever happens.")] = "",
+    rate: Annotated[
+        str,
+        typer.Option(metavar="R,…", help="Calls per second, sent whether or not earlier calls have ended."),
+    ] = "",
     concurrency: Annotated[str, typer.Option(metavar="C,…", help="Callers who wait for each answer.")] = "",
     trace: Annotated[
         Path | None, typer.Option(help="File of arrivals: seconds or dates in the first column.")
@@ -134,7 +137,7 @@ def load(
 ) -> None:
     """Measure given loads.
 
-    Calls at rates, from callers who wait, or from a trace.
+    Send calls at given rates, from waiting callers, or from a trace.
 
     The same command resumes a run that was stopped or killed.
     """
@@ -155,8 +158,8 @@ def ramp(
 
     At the knee calls take twice as long as alone.
 
-    Callers who wait calibrate a queueing model first; then the rate of calls rises until two rates were
-    clearly too much.
+    Calibrate a queueing model with waiting callers first; then raise the rate of calls until two rates were
+    clearly too high.
     """
 
 
@@ -197,8 +200,8 @@ def compare(
 
     Exit status 1 if the second is worse.
 
-    It is worse if the whole interval of a time's ratio, or of the difference of failed calls, exceeds what is
-    allowed.
+    It is worse if the whole interval of a time's ratio, or of the difference of failed calls, exceeds the
+    limits --slower and --errors.
     """
     problems = [
         f"{name} is {value:g}; allowed: from 0"
@@ -240,7 +243,9 @@ def compare(
 
 
 def capacity(
-    run: Annotated[Path, typer.Argument(help="Folder of a ramp of asks, against services on its machine.")],
+    run: Annotated[
+        Path, typer.Argument(help="Folder of a ramp of asks, measured against services on the same machine.")
+    ],
     asks: Annotated[str, typer.Option(metavar="R,…", help="Asks per second.")] = "10,1000,100000",
     assumptions: Annotated[
         Path | None,
@@ -491,7 +496,7 @@ def _report(screen: Screen, run: "LoadRun", out: Path) -> None:
 
 
 def _numbers(name: str, text: str, problems: list[str], *, whole: bool = False) -> list[float]:
-    """Return the numbers between commas; add a problem for each part that is none."""
+    """Return the numbers between commas; add a problem for each part that is not a number."""
     found = []
     for part in (one.strip() for one in text.split(",") if one.strip()):
         try:

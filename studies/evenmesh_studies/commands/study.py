@@ -32,13 +32,13 @@ Retrievers = Annotated[
 ]
 Collection = Annotated[
     str | None,
-    typer.Option("--collection", "-c", help="Source of passages, unless queries bring their own."),
+    typer.Option("--collection", "-c", help="Collection of passages, unless the questions bring their own."),
 ]
 Template = Annotated[
     str | None, typer.Option(help="Prompt by name, such as lamp-4. Default: the model's own.")
 ]
 Observe = Annotated[bool, typer.Option("--observe/--no-observe", help="Send observations to the evaluator.")]
-Run = Annotated[str, typer.Option(help="Run to file observations under. Default: one of its own.")]
+Run = Annotated[str, typer.Option(help="Run to file observations under. Default: a new one.")]
 ShardText = Annotated[
     str, typer.Option("--shard", metavar="I/N", help="Every N-th question from the I-th, counted from 0.")
 ]
@@ -46,9 +46,7 @@ InFlight = Annotated[int, typer.Option(min=1, max=64, help="Questions asked at a
 Timeout = Annotated[float, typer.Option(min=1, help="Seconds for one question.")]
 RetryFor = Annotated[
     float,
-    typer.Option(
-        "--retry-for", min=0, help="Seconds to retry a question that fails, or a mesh that is away."
-    ),
+    typer.Option("--retry-for", min=0, help="Seconds to retry a failed question or an unreachable mesh."),
 ]
 Level = Annotated[float, typer.Option(help="Confidence level of intervals.")]
 
@@ -126,7 +124,7 @@ def run_study(
     *,
     asked: str = "the mesh: ",
 ) -> None:
-    """Run what is left of a study under a progress bar.
+    """Run the rest of a study under a progress bar.
 
     Args:
         screen: where the bar is.

@@ -29,7 +29,7 @@ class SystemTurn:
 
     @property
     def breakdown(self) -> bool:
-        """Whether the user cannot go on: the turn is not useful, and is empty or refuses."""
+        """Whether the user cannot continue: the turn is not useful, and is empty or refuses."""
         return not self.useful and (not self.text.strip() or _REFUSAL.search(self.text) is not None)
 
 

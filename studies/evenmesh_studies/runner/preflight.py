@@ -72,7 +72,7 @@ def proper_share(option: str, value: float) -> Iterator[str]:
 
 
 def queries(asked: Queries, *, called: str = "queries", scored: str = "") -> Iterator[str]:
-    """Yield what is wrong with a file of queries.
+    """Yield the problems of a file of queries.
 
     Args:
         asked: as read from the file.
@@ -88,7 +88,7 @@ def queries(asked: Queries, *, called: str = "queries", scored: str = "") -> Ite
 
 
 def models(asked: Sequence[str], there: Sequence[GeneratorModel]) -> Iterator[str]:
-    """Yield what is wrong with the models of a run.
+    """Yield the problems of the models of a run.
 
     Args:
         asked: names.

@@ -53,7 +53,7 @@ WHOLE: Final = Shard()
 
 
 def read_shard(text: str) -> Shard | None:
-    """Parse ``I/N``; return None where that is no shard."""
+    """Parse ``I/N``; return None if that is not a shard."""
     found = _NAME.fullmatch(text)
     if found is None or int(found[1]) >= int(found[2]):
         return None

@@ -41,7 +41,7 @@ def test_several_and_none() -> None:
         (["provider=,"], "no value is left"),
         (["year:=x"], "numbers"),
         (["year:=1..y"], "numbers"),
-        (["a=x", "a=y"], "a is filtered already"),
+        (["a=x", "a=y"], "a has a condition already"),
     ],
 )
 def test_what_cannot_be_read(texts: list[str], words: str) -> None:

@@ -77,7 +77,7 @@ def test_the_default_comes_first(monkeypatch: pytest.MonkeyPatch) -> None:
         ({"MODELS": "a b=x"}, "MODELS[0][name]", "pattern"),
         ({"DEFAULT_MODEL": "z"}, "DEFAULT_MODEL", "must be one of evenmesh-pointer"),
         ({"BUNDLED": "false"}, "DEFAULT_MODEL", "EVENMESH_GENERATOR_MODELS must name one"),
-        ({"MODELS": '[{"name": "a"}]'}, "MODELS", "'a' has no path, which only Triton can do without"),
+        ({"MODELS": '[{"name": "a"}]'}, "MODELS", "'a' has no path; only Triton can do without"),
         ({"ENGINE": "vllm"}, "ENGINE", "'in-process' or 'triton'"),
         ({"ENGINE": "triton"}, "TRITON_TARGET", "host:port"),
         ({"ENGINE": "triton", "TRITON_TARGET": "triton"}, "TRITON_TARGET", "host:port"),

@@ -86,5 +86,5 @@ async def test_what_has_no_score_is_not_among_the_best() -> None:
 
 
 def test_an_unknown_default_is_refused() -> None:
-    with pytest.raises(ValueError, match="the default 'b' is none of a"):
+    with pytest.raises(ValueError, match="the default 'b' is not one of a"):
         Reranking({"a": Unranked()}, "b")

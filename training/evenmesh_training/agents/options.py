@@ -29,16 +29,17 @@ class AgentOptions:
         ),
     ] = "wiki-multitask"
     passages: Annotated[
-        Path | None, typer.Option(help="Passages to look in, JSON lines; beside the tasks by default.")
+        Path | None, typer.Option(help="Passages, JSON lines. Default: the file next to the tasks.")
     ] = None
     collection: Annotated[
         str | None, typer.Option(help="Name of these passages in the mesh, for agent.toml.")
     ] = None
     name: Annotated[
-        str | None, typer.Option(help="What the generator calls the model; by default as the output folder.")
+        str | None,
+        typer.Option(help="The generator's name for the model. Default: the name of the output folder."),
     ] = None
     model_id: Annotated[
-        str | None, typer.Option(help="Model id of the agent; by default as the generator calls the model.")
+        str | None, typer.Option(help="Model id of the agent. Default: the generator's name for the model.")
     ] = None
     template: Annotated[
         str, typer.Option(help="Prompt template of the generator; by default ra-x or fusion-in-decoder.")
@@ -47,17 +48,17 @@ class AgentOptions:
         str | None,
         typer.Option(
             metavar="exact-match|accuracy|token-f1",
-            help="What answers are worth; by default exact match of qa, else accuracy.",
+            help="Utility of answers. Default: exact match for qa, else accuracy.",
         ),
     ] = None
-    k: Annotated[int, typer.Option("--k", "-k", help="Passages shown, as far as they fit.")] = 10
+    k: Annotated[int, typer.Option("--k", "-k", help="Passages shown, if they fit.")] = 10
     epochs: Annotated[float, typer.Option(help="Passes over all inputs.")] = 10.0
     steps: Annotated[int | None, typer.Option(help="Optimiser steps, instead of --epochs.")] = None
     limit: Annotated[
         int | None, typer.Option(help="Most inputs of each task to learn from, drawn from the seed.")
     ] = None
     batch_size: Annotated[int, typer.Option(help="Inputs of an optimiser step.")] = 64
-    micro_batch: Annotated[int, typer.Option(help="Inputs computed at once.")] = 8
+    micro_batch: Annotated[int, typer.Option(help="Inputs per pass of the model.")] = 8
     learning_rate: Annotated[float, typer.Option(help="AdamW's value.")] = 5e-5
     weight_decay: Annotated[float, typer.Option(help="AdamW's value.")] = 1e-2
     warm_up: Annotated[float, typer.Option(help="Share of the steps in which the rate rises.")] = 0.05
@@ -67,8 +68,8 @@ class AgentOptions:
     held_out: Annotated[
         int, typer.Option(help="Inputs of split dev (or test) to measure on after every epoch.")
     ] = 200
-    seed: Annotated[int, typer.Option(min=0, help="Of the order of the inputs, and of dropout.")] = 13
+    seed: Annotated[int, typer.Option(min=0, help="Seed of the order of the inputs, and of dropout.")] = 13
     bf16: Annotated[
         bool, typer.Option("--bf16/--float32", help="Precision; float32 where a processor has no bfloat16.")
     ] = True
-    resume: Annotated[bool, typer.Option("--resume", help="Go on from the checkpoint in --output.")] = False
+    resume: Annotated[bool, typer.Option("--resume", help="Resume from the checkpoint in --output.")] = False

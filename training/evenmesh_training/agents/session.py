@@ -71,7 +71,7 @@ class Run:
     output: Path
 
     def run(self) -> TrainingResult:
-        """Train, and write the entries beside the model at the end."""
+        """Train, and write the entries next to the model at the end."""
         done = self.trainer.run()
         if done.complete and self.trainer.is_main:
             write_entries(self.output / ENTRIES, self.entries)

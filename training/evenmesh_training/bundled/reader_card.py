@@ -1,4 +1,4 @@
-"""Write the model card from what was measured."""
+"""Write the model card from the measurements."""
 
 import json
 from collections.abc import Mapping

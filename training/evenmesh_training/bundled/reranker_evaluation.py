@@ -1,8 +1,8 @@
 """``python -m evenmesh_training.bundled.reranker_evaluation``: measure a reranker on SQuAD's dev questions.
 
 The model reorders BM25's best passages of a question, for an unknown agent. Prints nDCG@10 and recall@5 with
-bootstrap intervals over the questions, for BM25's order too, and how far a second model (such as the shipped
-form in bfloat16) ranks alike.
+bootstrap intervals over the questions, for BM25's order too, and how similarly a second model (such as the
+shipped form in bfloat16) ranks.
 """
 
 from __future__ import annotations

@@ -43,17 +43,15 @@ def rankrag(
         list[str] | None,
         typer.Option(
             metavar="KIND",
-            help="Leave a kind of examples out, as the paper's ablations: retrieval-augmented-qa, "
+            help="Leave out a kind of examples, as in the paper's ablations: retrieval-augmented-qa, "
             "retrieval-augmented-ranking, … May be repeated.",
         ),
     ] = None,
     data: Annotated[
-        Path | None, typer.Option(help="Folder of the data sets; EVENMESH_SHARED_DATA by default.")
+        Path | None, typer.Option(help="Folder of the data sets. Default: EVENMESH_SHARED_DATA.")
     ] = None,
-    dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Only show what goes into the blend, and check it.")
-    ] = False,
-    resume: Annotated[bool, typer.Option("--resume", help="Go on from the checkpoint in --output.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only show the blend and check it.")] = False,
+    resume: Annotated[bool, typer.Option("--resume", help="Resume from the checkpoint in --output.")] = False,
     lora: Annotated[
         bool | None,
         typer.Option("--lora/--full", help="Train adapters or all weights; overrides the recipe."),
@@ -68,7 +66,7 @@ def rankrag(
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the blend or the result as JSON.")] = False,
 ) -> None:
-    """Train a model by RankRAG's recipe, or show what would go in.
+    """Train a model by RankRAG's recipe, or show the blend of its data.
 
     On several GPUs or processes: torchrun --nproc-per-node N --no-python evenmesh train rankrag ...
     """

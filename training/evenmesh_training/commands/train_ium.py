@@ -29,11 +29,11 @@ _INTERRUPTED: Final = 130
 class Asking:
     """How the mesh is asked."""
 
-    in_flight: Annotated[int, typer.Option(min=1, max=64, help="Questions at the mesh at a time.")] = 2
-    batch: Annotated[int, typer.Option(min=1, max=256, help="Answers of one call.")] = 32
+    in_flight: Annotated[int, typer.Option(min=1, max=64, help="Questions asked at a time.")] = 2
+    batch: Annotated[int, typer.Option(min=1, max=256, help="Answers per call.")] = 32
     timeout: Annotated[float, typer.Option(min=1, help="Seconds for one call.")] = 600.0
     retry_for: Annotated[
-        float, typer.Option(min=0, help="Seconds the mesh may be away or overloaded before this gives up.")
+        float, typer.Option(min=0, help="Seconds to retry an unreachable or overloaded mesh.")
     ] = 600.0
 
 
@@ -41,11 +41,11 @@ class Asking:
 def ium(
     *,
     agents: Annotated[
-        Path, typer.Argument(metavar="AGENTS.toml", help="Agents to learn from, and what they are asked.")
+        Path, typer.Argument(metavar="AGENTS.toml", help="Agents to learn from, and their tasks.")
     ],
     output: Annotated[
         Path,
-        typer.Option(metavar="RUN", help="Folder of the run; the same command goes on with what is there."),
+        typer.Option(metavar="RUN", help="Folder of the run; the same command resumes it."),
     ],
     recipe: Annotated[str, typer.Option(help="TOML file, or a preset: laptop, paper.")] = "laptop",
     start: Annotated[
@@ -64,21 +64,24 @@ def ium(
     ] = None,
     personalisation: Annotated[
         bool,
-        typer.Option("--personalisation/--no-personalisation", help="Whether it learns whom it ranks for."),
+        typer.Option(
+            "--personalisation/--no-personalisation",
+            help="Whether the model learns the identity of its agents.",
+        ),
     ] = True,
     online: Annotated[
         list[int] | None,
         typer.Option(
             metavar="B",
             min=1,
-            help="And then online IUM: each agent is asked the evaluation's queries one by one, its own "
-            "parameters trained after every B of them. May be repeated.",
+            help="Then run online IUM: ask each agent the evaluation's queries one by one, and train its own "
+            "parameters after every B of them. May be repeated.",
         ),
     ] = None,
-    seed: Annotated[int, typer.Option(min=0, help="Of the draw of queries and of learning.")] = 0,
+    seed: Annotated[int, typer.Option(min=0, help="Seed of the draw of queries and of training.")] = 0,
     store: Annotated[
         bool,
-        typer.Option("--store/--no-store", help="Keep what it ends with as a version of the reranker."),
+        typer.Option("--store/--no-store", help="Store the final model as a version of the reranker."),
     ] = False,
     tenant: Annotated[
         str | None,
@@ -92,14 +95,14 @@ def ium(
         int | None, typer.Option(min=1, help="Processor threads; results depend on their number.")
     ] = None,
     asking: Asking,
-    as_json: Annotated[bool, typer.Option("--json", help="Print what came of it as JSON.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the result as JSON.")] = False,
 ) -> None:
-    """Train the reranker offline on what agents make of what it finds (iterative utility maximisation).
+    """Train the reranker offline on the utility of passages to agents (iterative utility maximisation).
 
-    In each round it ranks for the agents' training queries, every agent answers from each of the best
-    passages alone, and it learns what that was worth. Answers are kept: a run that was stopped or killed goes
-    on where it was, and baselines in the same RUN ask only for what is new. Writes RUN/runs.jsonl, what each
-    agent makes of each way of ranking.
+    In each round the reranker ranks for the agents' training queries, every agent answers from each of the
+    best passages alone, and the reranker learns the utility of these answers. The command keeps answers: it
+    resumes a run that was stopped or killed, and baselines in the same RUN ask only new questions. It writes
+    RUN/runs.jsonl, the utility of each way of ranking to each agent.
     """
     with_training()
     import torch

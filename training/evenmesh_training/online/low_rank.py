@@ -76,7 +76,7 @@ def fold(model: Any, adapter: LowRankAdapter) -> None:
 
 
 def copy(adapter: LowRankAdapter) -> LowRankAdapter:
-    """Return an adapter with the same numbers in memory of its own."""
+    """Return a copy of an adapter in its own memory."""
     pairs = {name: (down.clone(), up.clone()) for name, (down, up) in adapter.pairs.items()}
     return LowRankAdapter(adapter.version, pairs)
 

@@ -111,7 +111,7 @@ async def replay(
         agent: the agent.
         base: the model to start from; not changed.
         settings: how to replay.
-        stop: called while it learns; True discards what is being learned.
+        stop: called during training; True discards the running training.
 
     Raises:
         InvalidInput: ``batch`` or ``shown`` is below 1.

@@ -110,7 +110,7 @@ class ServedModels:
         return await model_of_agent(pointer, load_own) or ServedModel(base, Parameters(base), folder, None)
 
     def copy(self, served: ServedModel) -> Encoder:
-        """Return a copy of the served model in memory of its own.
+        """Return a copy of the served model in its own memory.
 
         Raises:
             ModelError: it cannot be loaded.

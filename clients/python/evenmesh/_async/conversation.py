@@ -66,7 +66,7 @@ class AsyncConversation:
         return self._conversation
 
     def set(self, **conversation: Any) -> None:
-        """Change how the conversation goes from the next turn on; earlier turns are measured anew.
+        """Change options from the next turn on; earlier turns are measured again.
 
         Args:
             conversation: the fields of :class:`evenmesh.ConversationOptions` that change.

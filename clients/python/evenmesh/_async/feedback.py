@@ -33,9 +33,9 @@ class AsyncFeedbackCalls(AsyncCalls):
     ) -> Recorded:
         """Record how useful passages were; stored items are durable when this returns.
 
-        Items are sent in calls of at most 1,000, and of the bytes and ranked passages that a call may have.
-        Each item is stored, was stored before, or has an error of its own in the result. If a call fails as a
-        whole, all items may be sent again: ids count once.
+        Send items in calls of at most 1,000, and of the bytes and ranked passages that a call may have. The
+        result says of each item whether it is stored now, was stored before, or has an error. If a call fails
+        as a whole, you may send all items again: ids count once.
 
         Args:
             feedback: one item or many.
@@ -64,7 +64,7 @@ class AsyncFeedbackCalls(AsyncCalls):
         Args:
             agent: only the feedback of one agent.
             since: only feedback stored at this time or later; with a time zone.
-            include_flagged: also what is kept out of training.
+            include_flagged: also feedback that is not used for training.
             timeout: seconds for the whole export.
         """
         request = codec.export_request(agent, since, include_flagged=include_flagged)
@@ -79,7 +79,7 @@ class AsyncFeedbackCalls(AsyncCalls):
     async def register_agent(
         self, agent: Agent, description: str = "", *, timeout: float | None = None
     ) -> AgentSummary:
-        """Register an agent, or change its description; models then have tokens of its own for it."""
+        """Register an agent, or change its description; models then have separate tokens for it."""
         request = pb.RegisterAgentRequest(
             agent=codec.agent_message(agent), description=text("description", description)
         )

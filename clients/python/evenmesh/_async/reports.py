@@ -1,4 +1,4 @@
-"""Calls of the evaluator that read what was observed: runs, configurations, reports."""
+"""Calls of the evaluator that read observations: runs, configurations, reports."""
 
 from collections.abc import AsyncIterator
 

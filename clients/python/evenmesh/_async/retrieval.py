@@ -111,7 +111,7 @@ class AsyncRetrievalCalls(AsyncCalls):
                 on_progress(found.embedded)
             if time.monotonic() > ends:
                 raise DeadlineExceeded(
-                    f"{found.embedded:.1%} of the passages of {name!r} have vectors by now; the rest follows"
+                    f"{found.embedded:.1%} of the passages of {name!r} have vectors so far; the others follow"
                 )
             await adapter.sleep(EMBEDDED_EVERY_S)
         return found

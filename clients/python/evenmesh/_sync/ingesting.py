@@ -64,4 +64,6 @@ class IngestCalls(RetrievalCalls):
                 return
         there = self.collection(name, timeout=timeout).lexical
         if not lexical.agrees_with(there):
-            raise InvalidField("lexical", f"collection {name!r} exists and is indexed with {there}, for good")
+            raise InvalidField(
+                "lexical", f"collection {name!r} exists and is indexed with {there}, which cannot change"
+            )

@@ -53,7 +53,7 @@ class MeasureCalls(Calls):
         groups: Sequence[str] = (),
         timeout: float | None = None,
     ) -> ExposureMeasures:
-        """Return the expected exposure of rankings, held against what is useful.
+        """Return the expected exposure of rankings, compared with the useful items.
 
         Args:
             usefulness: grade of each of the n items, 0 to 1,000; above 0 is useful, and higher grades deserve

@@ -1,5 +1,5 @@
 # Generated from _async by generate_sync.py (make sdk). Do not edit.
-"""Calls of the evaluator that read what was observed: runs, configurations, reports."""
+"""Calls of the evaluator that read observations: runs, configurations, reports."""
 
 from collections.abc import Iterator
 

@@ -79,7 +79,7 @@ _ORDER: Final = {
 
 
 def application() -> typer.Typer:
-    """Return the command line of what is installed."""
+    """Return the command line with the commands of all installed distributions."""
     app = typer.Typer(
         name="evenmesh",
         help="A gRPC mesh for retrieval-augmented generation that measures who gets shown to the model.",
@@ -185,7 +185,8 @@ def _failure(exc: Exception) -> tuple[str, int]:
     if isinstance(exc, CommandError):
         return str(exc), exc.status
     if isinstance(exc, _CommandError):
-        message: str = exc.format_message()  # type: ignore[attr-defined]
+        said: str = exc.format_message()  # type: ignore[attr-defined]
+        message = said.replace("Value error, ", "").rstrip(".")
         code: int = exc.exit_code  # type: ignore[attr-defined]
         context = getattr(exc, "ctx", None)
         command = "evenmesh" if context is None else context.command_path

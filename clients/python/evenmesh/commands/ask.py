@@ -42,7 +42,7 @@ def ask(
         int | None, typer.Option("--samples", "-n", min=1, max=1000, help="Rankings to sample.")
     ] = None,
     stage: Annotated[
-        str | None, typer.Option(help="Over whose scores rankings are sampled: retriever or reranker.")
+        str | None, typer.Option(help="Sample rankings from the scores of the retriever or of the reranker.")
     ] = None,
     answers: Annotated[
         int | None, typer.Option(min=0, help="Sampled rankings to answer, from the first. Default: all.")
@@ -56,11 +56,11 @@ def ask(
     task: Annotated[
         str | None, typer.Option(help="Task of the agent asking, such as qa; an ensemble has its weights.")
     ] = None,
-    timeout: Annotated[float, typer.Option(min=0.001, help="Seconds for all of it.")] = 60.0,
+    timeout: Annotated[float, typer.Option(min=0.001, help="Seconds for the whole command.")] = 60.0,
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object per event, a line each.")] = False,
     target: Target = None,
 ) -> None:
-    """Ask a question; see the answer as it is written.
+    """Ask a question and show the answer as it is written.
 
     Then: the passages it cites, and which providers were shown to the model.
     """

@@ -45,11 +45,11 @@ def chat(
         typer.Option(
             "--fair",
             metavar="SPEC",
-            help=f"{TARGET_HELP} Default: the providers of --collection alike, if that is small.",
+            help=f"{TARGET_HELP} Default: equal shares for the providers of --collection, if that is small.",
         ),
     ] = None,
     history: Annotated[
-        str, typer.Option(help="What of earlier turns the search uses: none, words or rewrite.")
+        str, typer.Option(help="How the search uses earlier turns: none, words or rewrite.")
     ] = "words",
     history_turns: Annotated[
         int | None, typer.Option(min=1, max=100, help="Earlier turns that the search uses. Default: 10.")
@@ -69,9 +69,12 @@ def chat(
     ] = None,
     save: Annotated[
         Path | None,
-        typer.Option(metavar="FILE", help="Write it, annotated, after each turn, and its targets beside it."),
+        typer.Option(
+            metavar="FILE",
+            help="Write the annotated conversation after each turn, and its targets next to it.",
+        ),
     ] = None,
-    topic: Annotated[str, typer.Option(help="What the saved conversation is called.")] = "chat",
+    topic: Annotated[str, typer.Option(help="Name of the saved conversation.")] = "chat",
     timeout: Annotated[float, typer.Option(min=0.001, max=3600, help="Seconds for a turn.")] = 60.0,
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object per event, a line each.")] = False,
     target: Target = None,

@@ -32,8 +32,8 @@ def collection() -> typer.Typer:
 
 def export(
     name: Annotated[str, typer.Argument(help="The collection.")],
-    file: Annotated[Path, typer.Argument(help="Parquet file to write; must not be there yet.")],
-    as_json: Annotated[bool, typer.Option("--json", help="Print what was written as JSON.")] = False,
+    file: Annotated[Path, typer.Argument(help="Parquet file to write; must not exist.")],
+    as_json: Annotated[bool, typer.Option("--json", help="Print the result as JSON.")] = False,
 ) -> None:
     """Write all passages of a collection, as of now, to a Parquet file."""
     from evenmesh import Client
@@ -43,7 +43,7 @@ def export(
 
     screen = Screen()
     if file.exists():
-        raise CommandError(f"{file} is there already")
+        raise CommandError(f"{file} exists; name a new file")
     of: list[Collection] = []
     writer = parquet.Writer(file)
     try:
@@ -54,7 +54,7 @@ def export(
                 if count % _SHOWN_EVERY == 0:
                     display.update(count, of[0].num_passages)
         if not of:
-            raise CommandError("the server said nothing of the collection")
+            raise CommandError("the server did not describe the collection")
         done = writer.finish(of[0])
     except BaseException:
         writer.abandon()
@@ -68,15 +68,15 @@ def import_(
     file: Annotated[Path, typer.Argument(help="Parquet file that `evenmesh collection export` wrote.")],
     name: Annotated[
         str | None,
-        typer.Option("--collection", "-c", help="Collection to make; that of the file without it."),
+        typer.Option("--collection", "-c", help="Collection to make. Default: the name in the file."),
     ] = None,
-    into: Annotated[bool, typer.Option("--into", help="Add to a collection that is there already.")] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print what was done as JSON.")] = False,
+    into: Annotated[bool, typer.Option("--into", help="Add to an existing collection.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the result as JSON.")] = False,
 ) -> None:
-    """Make a collection from an exported file, indexed as it was.
+    """Make a collection from an exported file, with the same index settings.
 
-    The file is checked from end to end first. Large ones are sent in parts: where an import was cut off,
-    import again with --into; what is there already stays as it is.
+    Check the whole file first. Send a large file in parts: after an interruption, import again with --into;
+    passages that are already there stay unchanged.
     """
     from evenmesh import Client
     from evenmesh.commands.ingest import ingest_summary
@@ -110,7 +110,7 @@ def import_(
 def delete(
     name: Annotated[str, typer.Argument(help="The collection.")],
     passages: Annotated[list[str], typer.Argument(metavar="ID...", help="Ids of passages.")],
-    as_json: Annotated[bool, typer.Option("--json", help="Print what was done as JSON.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the result as JSON.")] = False,
 ) -> None:
     """Remove passages from a collection."""
     from evenmesh import Client

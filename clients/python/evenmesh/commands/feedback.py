@@ -23,12 +23,12 @@ Model = Annotated[str | None, typer.Option("--model", help="Only of the agent wi
 
 def feedback() -> typer.Typer:
     """Return the commands of ``evenmesh feedback``."""
-    return group("feedback", "Say how useful passages were; see what was said.", record, stats, export)
+    return group("feedback", "Record how useful passages were; show what is recorded.", record, stats, export)
 
 
 def agents() -> typer.Typer:
     """Return the commands of ``evenmesh agents``."""
-    return group("agents", "List the agents that are served, or register one.", list_, register)
+    return group("agents", "List agents, or register one.", list_, register)
 
 
 def record(
@@ -36,12 +36,12 @@ def record(
         Path,
         typer.Argument(help="JSON lines {query, passage_id, usefulness, agent, …}; - reads standard input."),
     ],
-    as_json: Annotated[bool, typer.Option("--json", help="Print what became of it as JSON.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the result as JSON.")] = False,
 ) -> None:
-    """Record feedback; what is stored is so for good.
+    """Record feedback from a file.
 
-    Sending a file again is safe: what is stored already is reported as such. An item that is refused does not
-    keep the others out.
+    Stored feedback is durable. You can send a file again: it reports items that are already stored. A refused
+    item does not affect the others.
     """
     from evenmesh import Client
     from evenmesh.types.feedback import read
@@ -75,7 +75,7 @@ def record(
 def stats(
     as_json: Annotated[bool, typer.Option("--json", help="Print it as JSON.")] = False,
 ) -> None:
-    """Show what each agent gave, and what waits for training."""
+    """Show the feedback of each agent, and what waits for training."""
     from evenmesh import Client
 
     screen = Screen()
@@ -92,23 +92,25 @@ def stats(
 
 
 def export(
-    file: Annotated[Path, typer.Argument(help="Parquet file to write; must not be there yet.")],
+    file: Annotated[Path, typer.Argument(help="Parquet file to write; must not exist.")],
     task: Task = None,
     model: Model = None,
     since: Annotated[
         datetime | None,
-        typer.Option(help="Only what was stored then or later; UTC unless it says otherwise."),
+        typer.Option(help="Only feedback stored at this time or later; UTC unless it states a zone."),
     ] = None,
-    flagged: Annotated[bool, typer.Option("--flagged", help="Also what is kept out of training.")] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print what was written as JSON.")] = False,
+    flagged: Annotated[
+        bool, typer.Option("--flagged", help="Also feedback that is not used for training.")
+    ] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the result as JSON.")] = False,
 ) -> None:
-    """Write what is stored to a Parquet file, oldest first."""
+    """Write the stored feedback to a Parquet file, oldest first."""
     from evenmesh import Client
     from evenmesh.files.feedback_parquet import write
 
     screen = Screen()
     if file.exists():
-        raise CommandError(f"{file} is there already")
+        raise CommandError(f"{file} exists; name a new file")
     begins = since if since is None or since.tzinfo is not None else since.replace(tzinfo=UTC)
     with Client() as mesh:
         items = mesh.export_feedback(agent=named(task, model), since=begins, include_flagged=flagged)
@@ -139,7 +141,7 @@ def register(
     description: Annotated[str, typer.Option(help="Free text about it.")] = "",
     as_json: Annotated[bool, typer.Option("--json", help="Print it as JSON.")] = False,
 ) -> None:
-    """Register an agent: learned models have tokens of its own for it from now on."""
+    """Register an agent: learned models then have separate tokens for it."""
     from evenmesh import Client
     from evenmesh.types.request import Agent
 

@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from evenmesh.types.filters import Allowed, Filter
 
 FILTER_HELP: Final = (
-    "What an attribute of passages that may be found is: one of provider=a,b; text between "
+    "Condition on an attribute of passages: one of the values in provider=a,b; text between "
     "date=2020-01-01..2021 (either end may be left out); numbers between year:=1990..2000. May be repeated."
 )
 
@@ -30,7 +30,10 @@ def filter_of(conditions: Sequence[str]) -> "Filter | None":
             raise CommandError(f"--filter {condition}: must be like provider=a,b or date=2020-01-01..", USAGE)
         attribute = match["attribute"]
         if attribute in wanted:
-            raise CommandError(f"--filter {condition}: {attribute} is filtered already", USAGE)
+            raise CommandError(
+                f"--filter {condition}: {attribute} has a condition already; give all its values in one",
+                USAGE,
+            )
         wanted[attribute] = _allowed(condition, match["allowed"], numbers=match["numbers"] is not None)
     return wanted or None
 

@@ -21,19 +21,20 @@ def ingest(
     ],
     collection: Annotated[str, typer.Option("--collection", "-c", help="Collection to fill.")],
     analyzer: Annotated[
-        str | None, typer.Option(help="Of a new collection: english (default), unicode or whitespace.")
+        str | None,
+        typer.Option(help="Analyzer of a new collection: english (default), unicode or whitespace."),
     ] = None,
-    k1: Annotated[float | None, typer.Option("--k1", help="Of a new collection: BM25's k1, 0 to 10.")] = None,
-    b: Annotated[float | None, typer.Option("--b", help="Of a new collection: BM25's b, 0 to 1.")] = None,
+    k1: Annotated[float | None, typer.Option("--k1", help="BM25's k1 of a new collection, 0 to 10.")] = None,
+    b: Annotated[float | None, typer.Option("--b", help="BM25's b of a new collection, 0 to 1.")] = None,
     wait: Annotated[
         bool, typer.Option("--wait/--no-wait", help="Wait until all passages have vectors. Default: wait.")
     ] = True,
-    as_json: Annotated[bool, typer.Option("--json", help="Print what was done as JSON.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the result as JSON.")] = False,
 ) -> None:
     """Add a file of passages to a collection.
 
-    Passages of equal id are replaced. All of the file is taken, or none of it. Vectors of a large file are
-    made after it is taken; meanwhile its passages are found by their words.
+    Replace passages with the same id. Add all of the file or nothing. The vectors of a large file follow in
+    the background; until then BM25 finds its passages.
     """
     from evenmesh import Client
     from evenmesh.types.collection import Lexical

@@ -25,7 +25,7 @@ def list_(
     model: Model = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print them as JSON.")] = False,
 ) -> None:
-    """List the versions, the served ones first, and which of them wait for someone to promote them."""
+    """List the versions, the served ones first, and mark those that wait for promotion."""
     from evenmesh import Client
 
     screen = Screen()
@@ -44,11 +44,11 @@ def promote(
     version: Annotated[str, typer.Argument(help="The version, see `evenmesh models list`.")],
     merge_agent_tokens: Annotated[
         bool,
-        typer.Option("--merge-agent-tokens", help="Keep what the served version knows of agents."),
+        typer.Option("--merge-agent-tokens", help="Keep the agent tokens of the served version."),
     ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print it as JSON.")] = False,
 ) -> None:
-    """Serve a version, to its agent or to all, without a restart."""
+    """Serve a version to its agent or to all, without a restart."""
     from evenmesh import Client
 
     screen = Screen()
@@ -62,7 +62,7 @@ def rollback(
     model: Model = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print it as JSON.")] = False,
 ) -> None:
-    """Serve what was served before, to all or to one agent."""
+    """Serve the previous version again, to all or to one agent."""
     from evenmesh import Client
 
     screen = Screen()
@@ -85,9 +85,9 @@ def training(
     if as_json:
         screen.json(found)
         return
-    screen.line(f"{found.state}: {found.message or 'nothing was said'}")
+    screen.line(f"{found.state}: {found.message or 'no message'}")
     numbers = ("done", "items wait", "queries wait")
-    table = screen.table("of", "state", *numbers, "candidate", "said", right=numbers)
+    table = screen.table("agent", "state", *numbers, "candidate", "message", right=numbers)
     for one in found.trainings:
         table.add_row(
             _whose(one.agent),

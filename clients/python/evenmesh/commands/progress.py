@@ -27,8 +27,8 @@ class ProgressDisplay:
 
     Args:
         screen: where.
-        text: the work, beside the bar.
-        note: line that is shown instead of a bar where there is no terminal; empty for none.
+        text: the work, shown next to the bar.
+        note: line shown instead of a bar without a terminal; empty for none.
         total: what makes the work complete; None where that is not known yet.
         done: what is done already.
         columns: what stands behind the bar; by default the counts and the time.

@@ -43,14 +43,14 @@ def retrieve(
     ] = False,
     inclusion: Annotated[
         bool,
-        typer.Option("--inclusion", help="Each passage's exact probability to be among the first k."),
+        typer.Option("--inclusion", help="Show each passage's exact probability to be among the first k."),
     ] = False,
-    timeout: Annotated[float, typer.Option(min=0.001, help="Seconds for all of it.")] = 60.0,
+    timeout: Annotated[float, typer.Option(min=0.001, help="Seconds for the whole command.")] = 60.0,
     as_json: Annotated[bool, typer.Option("--json", help="Print passages and rankings as JSON.")] = False,
 ) -> None:
     """Retrieve passages, without an answer.
 
-    Of sampled rankings it shows how often each passage is among the first k.
+    With sampled rankings, show how often each passage is among the first k.
     """
     from evenmesh import Client
 

@@ -19,9 +19,9 @@ PAGES: Final = "evenmesh.pages"
 
 
 def runs(
-    limit: Annotated[int, typer.Option(min=1, help="Newest to list.")] = 20,
+    limit: Annotated[int, typer.Option(min=1, help="Number of entries.")] = 20,
     configurations: Annotated[
-        bool, typer.Option("--configurations", help="List what answered, over all runs, instead of runs.")
+        bool, typer.Option("--configurations", help="List configurations over all runs instead of runs.")
     ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print them as JSON.")] = False,
 ) -> None:

@@ -35,7 +35,7 @@ class Screen:
         self.out.print(Text(clean(text), style=style), soft_wrap=True)
 
     def note(self, text: str, style: str = "dim") -> None:
-        """Write one line beside the output, on standard error."""
+        """Write one line to standard error."""
         self.err.print(Text(clean(text), style=style), soft_wrap=True)
 
     def fail(self, message: str) -> None:

@@ -12,8 +12,9 @@ if TYPE_CHECKING:
     from evenmesh.types.conversation import GroupTarget
 
 HELP: Final = (
-    "What is fair: ATTRIBUTE (all its groups alike), ATTRIBUTE=collection (as the collection has them), or "
-    "ATTRIBUTE=A:2,B:1 (shares; also as JSON). Add @rnod or @nmd where groups have an order. May be repeated."
+    "Fairness target: ATTRIBUTE (equal shares for its groups), ATTRIBUTE=collection (their shares of the "
+    "collection), or ATTRIBUTE=A:2,B:1 (these shares; also as JSON). Add @rnod or @nmd if groups have an "
+    "order. May be repeated."
 )
 _SPEC: Final = re.compile(r"(?s)(\w+)(?:=(.*?))?(?:@(jsd|rnod|nmd))?")
 
@@ -22,14 +23,14 @@ def read_target(text: str, client: "Client", collection: str | None) -> "GroupTa
     """Return the target that a text describes; for the groups of a collection, read all its passages.
 
     Raises:
-        CommandError: the text is no target, or the collection has fewer than two groups.
+        CommandError: the text is not a target, or the collection has fewer than two groups.
         MeshError: the collection cannot be read.
     """
     from evenmesh.types.conversation import GroupTarget
 
     found = _SPEC.fullmatch(text.strip())
     if found is None:
-        raise CommandError(f"{text!r} is no target; allowed: {HELP}", USAGE)
+        raise CommandError(f"{text!r} is not a target; allowed: {HELP}", USAGE)
     attribute, said, divergence = found[1], (found[2] or "").strip(), found[3] or "jsd"
     if said in ("", "uniform", "collection"):
         if collection is None:
@@ -87,5 +88,5 @@ def _weights(text: str, said: str) -> dict[str, float]:
         if all(weights) and len(weights) == len(pairs):
             return weights
     except (ValueError, TypeError, AttributeError) as exc:
-        raise CommandError(f"{text!r} is no target: {exc}; allowed: {HELP}", USAGE) from exc
-    raise CommandError(f"{text!r} is no target; allowed: {HELP}", USAGE)
+        raise CommandError(f"{text!r} is not a target: {exc}; allowed: {HELP}", USAGE) from exc
+    raise CommandError(f"{text!r} is not a target; allowed: {HELP}", USAGE)

@@ -189,7 +189,7 @@ def read(path: Path) -> Iterator[Passage]:
                 path, None, f"has {digest.passages:,} passages and says {expected.num_passages:,}"
             )
         if digest.hex() != expected.sha256:
-            raise ReadError(path, None, "does not have the SHA-256 that it says: it is damaged")
+            raise ReadError(path, None, "is damaged: its SHA-256 differs from the recorded one")
 
 
 def check(path: Path) -> Manifest:
@@ -231,7 +231,7 @@ def _open(path: Path) -> pq.ParquetFile:
     try:
         return pq.ParquetFile(path, page_checksum_verification=True)
     except (pa.ArrowException, UnicodeDecodeError) as exc:
-        raise ReadError(path, None, f"is no whole Parquet file ({_first_line(exc)})") from exc
+        raise ReadError(path, None, f"is not a whole Parquet file ({_first_line(exc)})") from exc
     except OSError as exc:
         raise ReadError(path, None, exc.strerror or _first_line(exc)) from exc
 
@@ -248,7 +248,7 @@ def _manifest(path: Path, file: pq.ParquetFile) -> Manifest | None:
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as exc:
         if isinstance(exc, ReadError):
             raise
-        raise ReadError(path, None, "says of itself what cannot be understood") from exc
+        raise ReadError(path, None, "has metadata that cannot be read") from exc
 
 
 def _columns(path: Path, schema: pa.Schema) -> list[str]:

@@ -100,7 +100,7 @@ def _lines(path: Path) -> Iterator[Passage]:
 
 
 class _LineError(ValueError):
-    """Raised for a line that is no passage."""
+    """Raised for a line that is not a passage."""
 
 
 def _opened(path: Path) -> BinaryIO:

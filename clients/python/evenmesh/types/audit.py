@@ -50,7 +50,7 @@ class AuditSample:
         answer: None where there is none.
         utility: 0 to 1; None without references or answer.
         log_probability: of the sampled ranking, in nats; None where it was not sampled.
-        failure: why there is no answer; None where there is one, or none was asked for.
+        failure: why there is no answer; None if there is one, or none was requested.
         model: name of the model that answered; empty without an answer.
         model_version: its version.
     """
@@ -126,7 +126,7 @@ def audit_request(
     until_width: float | None = None,
     level: float | None = None,
 ) -> orchestrator_pb2.AuditRequest:
-    """Return the request that audits ``question``; the mesh chooses what is left out.
+    """Return the request that audits ``question``; the mesh chooses options that are left out.
 
     Raises:
         InvalidField: a value that does not fit its field.

@@ -19,7 +19,7 @@ class Lexical:
     b: float | None = None
 
     def agrees_with(self, other: "Lexical") -> bool:
-        """Return whether ``other`` has what is given here; what is left open agrees with anything."""
+        """Return whether ``other`` has the values given here; a value left open agrees with any."""
         return (
             self.analyzer in ("", other.analyzer)
             and self.k1 in (None, other.k1)
@@ -29,7 +29,7 @@ class Lexical:
 
 @dataclass(frozen=True, slots=True)
 class Collection:
-    """A collection as it is served now.
+    """The current state of a collection.
 
     Attributes:
         name: 1 to 64 of a-z, 0-9, ``-`` and ``_``, starting with a letter or digit.
@@ -77,7 +77,7 @@ class Ingested:
         collection: the collection afterwards.
         added: passages that were new.
         replaced: passages that replaced one of the same id.
-        unchanged: passages that were there already, equal in every field.
+        unchanged: passages already stored, equal in every field.
     """
 
     collection: Collection

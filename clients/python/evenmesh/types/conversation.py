@@ -16,13 +16,14 @@ Divergence = Literal["jsd", "rnod", "nmd"]
 
 @dataclass(frozen=True, slots=True)
 class GroupTarget:
-    """What is fair for one attribute of the passages that a conversation cites.
+    """Fairness target for one attribute of the passages that a conversation cites.
 
     Attributes:
         attribute: its name, such as ``provider``.
-        groups: values of it, in their order where they have one. A passage that names several with ``;``
-            between belongs to these in equal parts; one that names none to all alike, and is counted.
-        shares: of each group, from 0, sum 1; None for the same share each.
+        groups: its values, in order if they have one. A passage whose value names several groups, separated
+            by ``;``, belongs to them in equal parts; one that names none belongs to all equally, and is
+            counted.
+        shares: share of each group, 0 or more, sum 1; None for equal shares.
         divergence: how the achieved distribution is compared with it.
     """
 
@@ -33,7 +34,7 @@ class GroupTarget:
 
 
 class ConversationOptions(TypedDict, total=False):
-    """How a conversation goes, beside how its turns are answered; what is left out is left to the mesh.
+    """Options of a conversation, besides those of its turns; the mesh chooses options that are left out.
 
     Attributes:
         targets: what is fair; without any there is no report.

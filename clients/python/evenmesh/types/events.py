@@ -57,7 +57,7 @@ class Citation:
 
     Attributes:
         passage_id: the passage.
-        provider: who provides it; empty if unknown.
+        provider: its provider; empty if unknown.
         rank: its place in the context, from 1.
         start: where the answer stands in the passage's text, first character; None if only the title has it.
         end: one past the last character; None if only the title has it.
@@ -79,7 +79,7 @@ class Cost:
         first_token_ms: from the request's arrival at the model to its first token. Milliseconds.
         total_ms: from the request's arrival at the model to its last token. Milliseconds.
         computed_tokens: tokens of the prompt that were computed.
-        reused_tokens: tokens of the prompt whose encodings were there already.
+        reused_tokens: tokens of the prompt whose encodings were cached.
         batch_rows: most rows (beams counted) computed together while it was written.
     """
 
@@ -139,7 +139,7 @@ class Failed:
         code: canonical gRPC code by name, such as ``UNAVAILABLE``.
         reason: machine-readable reason.
         message: one line for a person.
-        field: the field at fault; empty when there is none.
+        field: the field at fault; empty for none.
         member: the expression it concerns, in an ensemble; empty otherwise.
     """
 
@@ -180,7 +180,7 @@ class Report:
 
     Attributes:
         exposure: expected exposure per retrieved passage, 0 to 1.
-        ee_d_norm: EE-D over its bound, 0 (everybody seen alike) to 1 (always the same passages).
+        ee_d_norm: EE-D over its bound, 0 (equal exposure) to 1 (always the same passages).
         ee_r_norm: EE-R over its bound; None without labels.
         expected_utility: 0 to 1; None without references.
         providers: exposure per provider, most exposed first.
@@ -197,11 +197,11 @@ class Report:
 
 @dataclass(frozen=True, slots=True)
 class Degraded:
-    """A stage that failed or ran out of its budget, and what was done instead.
+    """A stage that failed or exceeded its budget, and its fallback.
 
     Attributes:
         stage: ``retrieve``, ``rerank``, ``generate`` or ``observe``.
-        action: what was done instead, such as ``retriever_order``.
+        action: the fallback, such as ``retriever_order``.
         reason: machine-readable, such as ``UPSTREAM_UNAVAILABLE``.
         message: one line for a person.
     """

@@ -88,7 +88,7 @@ class FeedbackResult:
 
 @dataclass(frozen=True, slots=True)
 class Recorded:
-    """What happened to feedback; what is stored is durable.
+    """The outcome of recording feedback; stored items are durable.
 
     Attributes:
         results: of each item, in order.
@@ -119,7 +119,7 @@ class Recorded:
 
 @dataclass(frozen=True, slots=True)
 class StoredFeedback:
-    """Feedback as it is stored.
+    """A stored item of feedback.
 
     Attributes:
         feedback: the item.
@@ -142,9 +142,9 @@ class AgentSummary:
         agent: the agent.
         registered_at: when it was registered, UTC; None if it only gave feedback.
         description: free text.
-        known_to_model: whether the served model has tokens of its own for it.
+        known_to_model: whether the served model has separate tokens for it.
         num_feedback: items stored now.
-        num_flagged: of them kept out of training.
+        num_flagged: stored items that are not used for training.
         num_today: items stored since midnight UTC.
         mean_usefulness: of the items stored now, 0 to 1; None without any.
         last_feedback_at: when its last item was stored, UTC; None if none was.
@@ -171,9 +171,9 @@ class ModelVersion:
         created_at: when it was made, UTC.
         provenance: what made it.
         parent_version: what it was trained from; empty if nothing.
-        metrics: what was measured of it, by name.
+        metrics: measured values, by name.
         agent: whose own it is; None if it serves all agents.
-        base_version: of an adapter, what it changes; empty if it is a model of its own.
+        base_version: the version that an adapter changes; empty for a whole model.
         size_bytes: its size on disk.
         agent_tokens: tokens of tasks and models that it has.
     """
@@ -246,7 +246,7 @@ def read(lines: Iterable[bytes], path: Path) -> Iterator[Feedback]:
         path: its name, for errors.
 
     Raises:
-        ReadError: at the first line that is no feedback.
+        ReadError: at the first line that is not feedback.
     """
     for number, raw in enumerate(lines, start=1):
         if not raw.strip():

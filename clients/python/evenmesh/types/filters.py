@@ -14,7 +14,7 @@ MAX_CONDITIONS: Final = 16
 
 @dataclass(frozen=True, slots=True)
 class Between:
-    """Values from ``low`` to ``high``, both included; None is no bound.
+    """Values from ``low`` to ``high``, both included; None means no bound.
 
     Of text, values are compared as text, as which dates of ISO 8601 compare by time. Of numbers, a value that
     is no number is outside. Without any bound a passage need only have the attribute.
@@ -36,7 +36,7 @@ def filter_message(wanted: Filter) -> retriever_pb2.Filter:
     """Return the message of a filter.
 
     Raises:
-        InvalidField: a condition is none of :data:`Allowed`; its field names the attribute.
+        InvalidField: a condition is not one of :data:`Allowed`; its field names the attribute.
     """
     if not isinstance(wanted, Mapping):
         raise InvalidField("filter", f"must say what is allowed by attribute, not be {type(wanted).__name__}")

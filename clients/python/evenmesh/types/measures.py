@@ -240,7 +240,7 @@ class RankingMeasures:
 
 @dataclass(frozen=True, slots=True)
 class AttributeTarget:
-    """What is fair for one attribute.
+    """Fairness target for one attribute.
 
     Attributes:
         gold: target share of each group; sum 1.
@@ -319,7 +319,7 @@ class ConversationMeasures:
 
 @dataclass(frozen=True, slots=True)
 class VotingRule:
-    """How answers vote; what is left out is left to the evaluator.
+    """How answers vote; the evaluator chooses options that are left out.
 
     Attributes:
         retriever_weights: weight of each retriever, 0 to 1; equal without any.

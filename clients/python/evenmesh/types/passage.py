@@ -26,5 +26,5 @@ class Passage:
 
     @property
     def provider(self) -> str:
-        """Return who provides it; empty if unknown."""
+        """Return its provider; empty if unknown."""
         return self.attributes.get(PROVIDER, "")

@@ -92,7 +92,7 @@ class RunReport:
         ee_r_norm: EE-R over its bound, 0 or more.
         expected_utility: per observation with references, 0 to 1.
         normalized_expected_utility: over the largest utility of any run of that query and generator, 0 to 1.
-        vote_agreement: share of the other answers alike to the vote's winner, per observation with a vote.
+        vote_agreement: share of the other answers that agree with the winner, per observation with a vote.
         retriever_error: share of samples whose passages lack the right answer.
         hallucination_error: share of samples whose passages lack the answer given.
         extraction_error: share of samples that took the wrong part of the right passages.

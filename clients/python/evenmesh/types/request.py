@@ -55,7 +55,7 @@ class Decoding:
 
 
 class AskOptions(TypedDict, total=False):
-    """How to answer a question; the mesh chooses what is left out or None.
+    """How to answer a question; the mesh chooses options that are left out or None.
 
     Attributes:
         collection: name of the collection to ask; the server's default without it.

@@ -29,7 +29,7 @@ class Retriever:
         name: what :attr:`RetrieveOptions.retriever` takes.
         description: one line on formula, engine and model.
         engine: such as ``csr``, ``rank_bm25`` or ``faiss-flat``.
-        model: the model behind it; empty where there is none.
+        model: its model; empty if it has none.
         device: where it computes: ``cpu`` or ``cuda:0``.
         is_default: whether it is used when a request names none.
     """
@@ -70,7 +70,7 @@ class Retrieval:
 
 
 class RetrieveOptions(TypedDict, total=False):
-    """What to retrieve from and how; the server chooses what is left out or None.
+    """What to retrieve from and how; the server chooses options that are left out or None.
 
     Attributes:
         collection: name of a collection; this, ``passages`` or ``web`` must be given.

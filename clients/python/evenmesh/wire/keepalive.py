@@ -1,8 +1,8 @@
 """Find dead connections by pings from both sides.
 
 When a peer's machine disappears or a firewall drops a connection, no system call fails and a call waits for
-its deadline. So callers ping a silent connection and close it when no answer comes: calls in flight fail with
-UNAVAILABLE and the next call connects anew. gRPC's core answers pings without Python, so a service that
+its deadline. So callers ping a silent connection and close it when no answer comes: calls in flight fail
+with UNAVAILABLE and the next call reconnects. gRPC's core answers pings without Python, so a service that
 computes or waits for its interpreter still answers.
 """
 

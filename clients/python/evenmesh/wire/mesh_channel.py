@@ -53,7 +53,7 @@ def _multi_callable(kind: str) -> Callable[..., Any]:
 
 
 class MeshChannel(grpc.aio.Channel):
-    """A channel that connects anew when its certificates change, and checks every response.
+    """A channel that reconnects when its certificates change, and checks every response.
 
     A call checks the certificate files at most every 5 s. Running calls end on the connection they began on.
     gRPC alone would keep the first certificate until it expires, and then fail every handshake. A response

@@ -179,7 +179,7 @@ class SharedRates:
 
 
 def _connect(url: str) -> Redis:
-    """Return a client that never sends a command again by itself: a call would count twice."""
+    """Return a client that never resends a command automatically: a call would count twice."""
     from redis.asyncio import BlockingConnectionPool, Redis
     from redis.asyncio.retry import Retry
     from redis.backoff import NoBackoff

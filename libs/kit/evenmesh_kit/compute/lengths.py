@@ -9,7 +9,7 @@ def by_length(lengths: Sequence[int], most: int, *, size: int = 16) -> list[list
     """Return indices into ``lengths``, longest first, in batches of up to ``size`` rows, ``most`` tokens.
 
     ``most`` counts padding.
-    A row longer than ``most`` is a batch of its own. Small batches of sorted lengths pad little: 8 % at 16
+    A row longer than ``most`` is a separate batch. Small batches of sorted lengths pad little: 8 % at 16
     rows of passage-like lengths.
     """
     batches: list[list[int]] = []

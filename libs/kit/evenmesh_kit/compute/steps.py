@@ -15,7 +15,7 @@ Check: TypeAlias = Callable[[], None]
 
 
 def unchecked() -> None:
-    """Let a computation go on."""
+    """Let a computation continue."""
 
 
 class AbandonedError(Exception):

@@ -28,7 +28,7 @@ _REFUSED_DISCARD_BYTES: Final = 64 * 1024
 
 
 class StrayCancellationError(RuntimeError):
-    """Raised when a servicer ends with a ``CancelledError`` although nobody cancelled its call."""
+    """Raised when a servicer ends with a ``CancelledError`` although its call was not cancelled."""
 
 
 class Guard(HandlerInterceptor):
@@ -80,7 +80,7 @@ class Guard(HandlerInterceptor):
         self._refusal = None
 
     def close(self) -> None:
-        """Reject new calls; running ones go on."""
+        """Reject new calls; running ones continue."""
         self._refusal = ("SHUTTING_DOWN", "the service is shutting down")
 
     def end(self) -> None:

@@ -165,7 +165,7 @@ _Read = Callable[..., Any]
 
 
 class _Turns:
-    """Lets a number of tasks of each key go on at a time; others of the key wait in order.
+    """Lets a number of tasks of each key run at a time; others of the key wait in order.
 
     Args:
         each: tasks of a key at a time, [1, inf).

@@ -68,7 +68,7 @@ def record(
         peer: address of the connection, as gRPC states it.
         reason: machine-readable reason of an error, such as ``UNKNOWN_KEY``; empty if all went well.
         outcome: how it ended.
-        target: name of what was deleted, promoted or changed.
+        target: name of the deleted, promoted or changed thing.
         tenant: tenant that it belongs to; default: the caller's.
     """
     _log.info(

@@ -35,7 +35,7 @@ class Exporting:
     Attributes:
         tracer: tracer whose spans are exported.
         meter: meter whose metrics are exported.
-        on_shutdown: send what is left, and stop; in order.
+        on_shutdown: send the rest, and stop; in order.
     """
 
     tracer: Tracer

@@ -36,7 +36,7 @@ class ReloadMonitor:
 
     ``evenmesh.certificate.expires.timestamp`` by ``role``, ``evenmesh.reload.stale`` and
     ``evenmesh.reload.failures`` by ``file``. A reader of metrics checks the files in its own thread, as an
-    idle service would not. The monitor holds weak references: it stops to report on what nobody uses.
+    idle service would not. The monitor holds weak references: it stops to report on unused material.
 
     Args:
         meter: makes the metrics.

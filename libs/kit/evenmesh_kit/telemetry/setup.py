@@ -118,7 +118,7 @@ class Telemetry:
         return self._sync_client
 
     def shutdown(self) -> None:
-        """Send what is left and stop; takes seconds if a collector does not answer."""
+        """Send the rest and stop; takes seconds if a collector does not answer."""
         for stop in self._on_shutdown:
             stop()
 

@@ -44,9 +44,9 @@ class Spans:
     ) -> Iterator[Span]:
         """Run the block in a span below the current one or ``parent``.
 
-        If that is not recorded, the block gets a span that records nothing, and ``attributes`` is not called.
-        A failed block records its reason as ``error.type``, never its message, which may quote a user. A
-        cancelled block is no error.
+        If that is not recorded, the block gets a span that records nothing, and ``attributes`` is not
+        called. A failed block records its reason as ``error.type``, never its message, which may quote a
+        user. A cancelled block is not an error.
 
         Args:
             name: name of the span, out of few values.

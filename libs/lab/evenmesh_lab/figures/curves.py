@@ -54,7 +54,7 @@ def draw_curves(curves: Sequence[Curve]) -> Figure:
 
 
 def _widen(axes: Axes) -> None:
-    """Widen axes of shares that hardly differ, so that they look alike."""
+    """Widen axes of shares that hardly differ, so that they look equal."""
     for low, high, setter in ((*axes.get_xlim(), axes.set_xlim), (*axes.get_ylim(), axes.set_ylim)):
         if high - low < _LEAST_SPAN:
             middle = (low + high) / 2

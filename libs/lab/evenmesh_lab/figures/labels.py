@@ -1,4 +1,4 @@
-"""Names beside points that cover neither points nor each other."""
+"""Place names next to points so that they cover neither points nor each other."""
 
 from __future__ import annotations
 

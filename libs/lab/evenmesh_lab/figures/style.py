@@ -208,7 +208,7 @@ def slant(axes: Axes) -> None:
 
 
 def colour_bar(made: Figure, axes: Axes, drawn: ScalarMappable, label: str, *, pad: float = 0.03) -> None:
-    """Draw the scale of the colours beside the axes."""
+    """Draw the scale of the colours next to the axes."""
     bar = made.colorbar(drawn, ax=axes, fraction=0.05, pad=pad)
     bar.set_label(label, fontsize=7, color=SECOND)
     bar.outline.set_visible(False)

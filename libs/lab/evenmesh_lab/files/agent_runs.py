@@ -132,7 +132,7 @@ def write_agent_runs(records: Iterable[AgentRunRecord], path: Path) -> None:
     """Write records as JSON lines (``.gz`` too) or Parquet, replacing the file atomically.
 
     Raises:
-        ValueError: the name's ending is none of these.
+        ValueError: the name ends with none of these.
         OSError: the file cannot be written.
     """
     if is_parquet(path):

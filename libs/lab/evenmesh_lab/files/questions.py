@@ -60,7 +60,7 @@ class Question:
 
     @property
     def judged(self) -> bool:
-        """Whether it is known what is right."""
+        """Whether the right answer is known."""
         return bool(self.references or self.right or not self.answerable)
 
     @property

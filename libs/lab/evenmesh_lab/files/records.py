@@ -169,7 +169,7 @@ def query_ids(path: Path) -> Iterator[bytes | str | None]:
 
 
 def replace_file(path: Path, write: Callable[[Path], object]) -> None:
-    """Write a file beside its place, then move it there: it is complete, or as it was before."""
+    """Write a file next to its place, then move it there: it is complete, or as it was before."""
     beside = path.with_name(f".{path.name}.{os.getpid()}")
     try:
         write(beside)

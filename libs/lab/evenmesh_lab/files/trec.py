@@ -50,9 +50,9 @@ def read_run(path: Path) -> Iterator[tuple[int, TrecRanking]]:
     """Yield the rankings of a run, in the order of the file, each with the number of its first line.
 
     Raises:
-        FileError: not six columns, a rank or score that is no finite number, a tag's alpha outside [0, 100],
-            rank and score that contradict each other, a passage twice in a ranking, or lines of one ranking
-            that are apart.
+        FileError: not six columns, a rank or score that is not a finite number, a tag's alpha outside
+            [0, 100], rank and score that contradict each other, a passage twice in a ranking, or lines of one
+            ranking that are apart.
     """
     open_key: tuple[str, str] | None = None
     block: list[_Line] = []
@@ -83,7 +83,7 @@ def read_qrels(path: Path) -> Iterator[tuple[int, str, str, float]]:
     """Yield the judgements of a qrels file: line, query, passage and grade from 0.
 
     Raises:
-        FileError: not four columns, or a grade that is no whole number.
+        FileError: not four columns, or a grade that is not a whole number.
     """
     for number, line in lines(path):
         columns = line.split()

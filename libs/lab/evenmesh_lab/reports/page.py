@@ -163,7 +163,7 @@ def _table(table: Table) -> dict[str, object]:
 
 
 def _cell(cell: Cell) -> tuple[str, str]:
-    """Return an entry, and the small text beside it."""
+    """Return an entry, and the small text next to it."""
     if isinstance(cell, BootstrapInterval):
         return shown(cell.value), interval_shown(cell)
     return shown(cell), ""

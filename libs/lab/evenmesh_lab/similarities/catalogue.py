@@ -83,7 +83,7 @@ class Similarities:
 
 
 def load(name: str, models: Models) -> Similarity:
-    """Return the named similarity with a model of its own; :class:`Similarities` shares models.
+    """Return the named similarity with its own model; :class:`Similarities` shares models.
 
     Raises:
         InvalidInput: there is none of that name.

@@ -17,15 +17,14 @@ Check = Callable[[], None]
 
 
 def unchecked() -> None:
-    """Let a comparison go on."""
+    """Let a comparison continue."""
 
 
 class Similarity(ABC):
-    """Says how alike answers to one question are; judges each two different texts once.
+    """Measures the similarity of answers to one question; judges each two different texts once.
 
-    Symmetric, and an answer is as alike as can be to itself: ``high``. Equal texts are alike by definition
-    and are not judged. Pairs are judged in alphabetical order, so that the order of a request does not
-    matter. Safe to use from several threads.
+    Symmetric. Equal texts have similarity ``high`` by definition and are not judged. Pairs are judged in
+    alphabetical order, so that the order of a request does not matter. Safe to use from several threads.
 
     Attributes:
         name: its name.

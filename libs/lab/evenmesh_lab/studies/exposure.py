@@ -137,7 +137,7 @@ def measure(
         labels: which passages are useful; None measures disparity alone.
         k: number of passages the generator is given, from 1.
         min_grade: grade from which a passage is useful, above 0.
-        graded: whether higher grades deserve to be shown first; if not, useful passages are alike.
+        graded: whether higher grades deserve to be shown first; if not, useful passages count equally.
         browsing: attention by rank; None means the same to the first k.
         groups: provider or group of each passage.
         group_by: what ``groups`` are, for people.

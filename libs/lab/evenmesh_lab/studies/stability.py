@@ -1,4 +1,4 @@
-"""The stability study: whether conversations are useful, recover, and come out alike when held again.
+"""The stability study: whether conversations are useful, recover, and have the same outcome when repeated.
 
 Source: Sakai 2023, §5, figures 2 to 4.
 """
@@ -81,7 +81,7 @@ class StabilityStudy:
 
 @dataclass(frozen=True, slots=True)
 class ConversationJudgement:
-    """Judgements of an annotated conversation beside its marks."""
+    """Judgements of an annotated conversation besides its marks."""
 
     entities: frozenset[str]
     """Relevant ones."""

@@ -36,7 +36,7 @@ class MeasuresServicer(pb_grpc.EvaluatorServiceServicer):
     the measure, in a thread, which ends before its next step once its caller is gone.
 
     Args:
-        similarities: how alike answers are, by name; models load on first use.
+        similarities: similarities of answers, by name; models load on first use.
         pool: threads that compute.
         admission: counts KiB of requests in flight, and what they cost.
     """

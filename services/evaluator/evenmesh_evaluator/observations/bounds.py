@@ -1,4 +1,4 @@
-"""Refuse what is too large or too costly to observe, before it is read or takes memory.
+"""Refuse observations that are too large or too costly, before they are read or take memory.
 
 Such an observation never fits, so its status is final: RESOURCE_EXHAUSTED, ``OBSERVATION_TOO_LARGE``,
 without a time to try again.

@@ -39,7 +39,7 @@ class ObservationsServicer(pb_grpc.EvaluatorServiceServicer):
 
     Args:
         evaluator: the engine.
-        pool: threads that measure what is too large for the event loop.
+        pool: threads that measure observations too large for the event loop.
         admission: counts KiB of requests and observations in flight.
         window: observations of one stream that may be on their way to disk. Observations, [1, inf).
         metrics: records what happens to observations; None records nothing.
@@ -65,8 +65,8 @@ class ObservationsServicer(pb_grpc.EvaluatorServiceServicer):
     ) -> AsyncIterator[pb.ObserveResponse]:
         """Store observations and acknowledge each in order; up to a window of them share commits.
 
-        A refused observation does not end the stream. A store that cannot write ends it with UNAVAILABLE: the
-        caller may send again what was not acknowledged.
+        A refused observation does not end the stream. A store that cannot write ends it with UNAVAILABLE:
+        the caller may send unacknowledged observations again.
         """
         tenant = callers.current().tenant
         outcomes: asyncio.Queue[tuple[asyncio.Task[pb.ObserveResponse], str] | None] = asyncio.Queue()

@@ -38,7 +38,7 @@ class LanguageEngine:
     """Runs the requests of one model. Every method may be called from any thread.
 
     Args:
-        prompter: makes prompts, on threads of its own.
+        prompter: makes prompts, on its own threads.
         loop: computes.
         workers: threads that make prompts, [1, inf).
     """

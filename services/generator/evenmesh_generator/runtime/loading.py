@@ -39,7 +39,7 @@ def load(folder: Path, placement: Placement) -> tuple[PreTrainedModel, PreTraine
 
     Raises:
         ModelError: weights or tokenizer are missing or do not fit the configuration, or the architecture
-            would need code of its own.
+            would need custom code.
     """
     if not any(folder.glob("*.safetensors")):
         raise ModelError(f"{folder} has no *.safetensors weights; other formats are not loaded")

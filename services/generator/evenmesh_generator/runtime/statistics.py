@@ -14,14 +14,14 @@ class EngineStatistics:
         active_requests: requests being computed.
         active_rows: rows (beams counted) of the running batch.
         finished: requests answered.
-        cancelled: requests nobody waited for any more.
+        cancelled: cancelled requests.
         failed: requests that ended with an error.
         steps: decoder steps computed.
         step_rows: rows of all steps together; divided by ``steps``, the mean batch size.
         prefills: passes over prompts.
         written_tokens: tokens written.
         computed_tokens: prompt tokens computed.
-        reused_tokens: prompt tokens whose encodings were there already.
+        reused_tokens: prompt tokens whose encodings were cached.
         cache_bytes: size of the encodings kept. Bytes.
         cache_hits: encodings found.
         cache_misses: encodings not found.

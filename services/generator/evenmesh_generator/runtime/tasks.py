@@ -107,7 +107,7 @@ class Judgement:
 
 
 class Runner(Protocol):
-    """Computes requests in a thread of its own. Every method may be called from any thread."""
+    """Computes requests in its own thread. Every method may be called from any thread."""
 
     def put(self, item: Task | Judgement) -> None:
         """Accept a request that has a prompt, or passages to judge."""

@@ -73,7 +73,7 @@ class TritonRuntime:
         """
         found = shutil.which(server)
         if found is None:
-            raise RuntimeUnavailableError(f"{server} is no program")
+            raise RuntimeUnavailableError(f"{server} is not a program")
         program = Path(found).resolve()
         folder = program.parent.parent / "backends" if backends is None else backends
         if not (folder / "python").is_dir():
@@ -114,7 +114,7 @@ def folder_of_runtime(runtimes: Path) -> Path:
 
 
 def is_prepared(runtimes: Path | None = None) -> bool:
-    """Return whether the runtime is there already."""
+    """Return whether the runtime exists."""
     return (folder_of_runtime(runtimes or home()) / _MARK).is_file()
 
 

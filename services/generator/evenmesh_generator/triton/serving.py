@@ -29,7 +29,7 @@ _PORTS: Final = ("port", "http_port", "metrics_port")
 
 
 class ServeError(Exception):
-    """Raised when the server cannot start, or ends by itself; one line."""
+    """Raised when the server cannot start, or ends unexpectedly; one line."""
 
 
 class Serving:

@@ -127,7 +127,7 @@ class CrossEncoderReranker:
             )
 
     async def close(self) -> None:
-        """Score what is queued and accept no more."""
+        """Score the queued pairs and accept no more."""
         await self._batcher.close()
 
     async def _run(self, chunks: Sequence[_Chunk]) -> list[list[float]]:

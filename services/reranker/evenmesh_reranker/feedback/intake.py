@@ -24,7 +24,7 @@ _FULL_S: Final = 60.0
 
 
 class FeedbackIntake:
-    """Stores feedback durably; each item is stored, is a duplicate, or gets an error of its own.
+    """Stores feedback durably; each item is stored, is a duplicate, or gets its own error.
 
     Items that wait together share one transaction: while one batch is written to the disk, the next collects.
     One agent may have a quarter of the items in flight, and the agents of one tenant three quarters. Items of
@@ -69,7 +69,7 @@ class FeedbackIntake:
         """Store a batch; return one outcome or error per item, in order. Durable on return.
 
         Raises:
-            Unavailable: perhaps nothing was stored; the caller may send all of it again.
+            Unavailable: it is unknown whether items were stored; the caller may send all of them again.
         """
         results: list[Outcome | MeshError | None] = [None] * len(batch)
         by_agent: dict[Agent, list[int]] = defaultdict(list)

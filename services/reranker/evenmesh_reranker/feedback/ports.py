@@ -14,7 +14,7 @@ class FeedbackStore(Protocol):
     """Keeps feedback; several processes may share one. Every method may raise Unavailable."""
 
     async def record(self, batch: Sequence[Feedback]) -> Sequence[Outcome]:
-        """Store what is new and within the limits, all of it or nothing; durable on return."""
+        """Store new items within the limits, all or nothing; durable on return."""
 
     async def find(self, batch: Sequence[Feedback]) -> Sequence[Outcome | None]:
         """Return which items of a batch are stored: DUPLICATE, CONFLICT, or None; change nothing."""
@@ -73,7 +73,7 @@ class TrainingLog(Protocol):
     """Keeps reports of trainers. Every method may raise Unavailable."""
 
     async def report(self, report: TrainingReport) -> None:
-        """Keep a report in place of the one before."""
+        """Replace the previous report."""
 
     async def training(self, agent: Agent) -> Training:
         """Return an agent's training and how much of its feedback waits."""

@@ -105,7 +105,7 @@ class FeedbackServicer(rpc.FeedbackServiceServicer):
             raise MeshError(
                 grpc.StatusCode.RESOURCE_EXHAUSTED,
                 "QUOTA",
-                f"{self._max_agents} agents are registered already, and no more may be",
+                f"the limit of {self._max_agents} registered agents is reached",
             )
         await self._models.register(agent)
         known = await self._models.knows(agent)

@@ -1,4 +1,4 @@
-"""Reports of trainers, which are processes of their own, and the feedback that waits for them."""
+"""Reports of trainers, which are separate processes, and the feedback that waits for them."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 """Which model serves whom: the rule that the reranker and the online trainer share.
 
 All agents of a tenant get the promoted version. If it is damaged, they get the latest version served before
-it that is not; after the last of these, the default model. An agent with a version of its own gets that
-instead, unless it is damaged or is an adapter of another version than the one all agents get.
+it that is not; after the last of these, the default model. An agent with its own version gets that instead,
+unless it is damaged or is an adapter of another version than the one all agents get.
 
 Damaged is what the files on disk say, also of a version that is in memory: a process that serves looks at
 them again when they change, so that it and the trainer, which reads them anew, agree.
@@ -41,7 +41,7 @@ async def model_of_all(
 
     Args:
         pointer: what was promoted for them.
-        load: loads a version, or the default model for None. It returns None to go on without a word.
+        load: loads a version, or the default model for None. It returns None to continue silently.
         skipped: called with each version that is damaged; the log names it too.
     """
     for version in dict.fromkeys((pointer.serving, *pointer.history, None)):

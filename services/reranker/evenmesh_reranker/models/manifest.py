@@ -204,7 +204,7 @@ def _check(lineage: Lineage) -> None:
         raise ManifestError("an agent's own version is its tenant's")
     for name, value in lineage.metrics.items():
         if value is not None and not math.isfinite(value):
-            raise ManifestError(f"the metric {name} is {value}; what is undefined is None")
+            raise ManifestError(f"the metric {name} is {value}; an undefined value is None")
 
 
 def _entry(path: Path) -> FileEntry:

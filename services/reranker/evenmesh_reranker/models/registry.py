@@ -93,7 +93,7 @@ class ModelRegistry:
         self._polling: asyncio.Task[None] | None = None
 
     async def start(self, default: LoadedModel | None) -> None:
-        """Load what was served last, and follow what other processes promote from now on.
+        """Load the version served last, and then follow promotions of other processes.
 
         Args:
             default: the default model, if the settings name one.
@@ -215,7 +215,7 @@ class ModelRegistry:
             return self._described(self._manifests[version])
 
     async def rollback(self, scope: Scope) -> LearnedModel:
-        """Serve what was served before, to all of a tenant or to one agent; skip damaged versions.
+        """Serve the previous version, to all of a tenant or to one agent; skip damaged versions.
 
         Raises:
             FailedPrecondition: nothing was served before, or nothing of it can be served.

@@ -39,12 +39,11 @@ def agents(
     depth: Annotated[int, typer.Option(min=1, help="Depth at which lists of agents are compared.")] = 10,
     intervals: options.Intervals,
 ) -> None:
-    """Compare ranking systems by their worth to agents.
+    """Compare ranking systems by their utility to agents.
 
-    Tables and figures are the IUM paper's.
-
-    Compare systems by agent with McNemar's test, rounds with and without personalisation, batch sizes,
-    streams, and the lists of two agents. Write report.md, report.html, CSV files and figures.
+    Make the tables and figures of the IUM paper: systems by agent with McNemar's test, rounds with and
+    without personalisation, batch sizes, streams, and the lists of two agents. Write report.md, report.html,
+    CSV files and figures.
     """
     screen = Screen()
     with reported():

@@ -68,7 +68,7 @@ def filter_(
     min_useful: Useful = 2,
     min_grade: Grade = 1.0,
 ) -> None:
-    """Keep the questions with two or more useful items, between which one can be fair."""
+    """Keep the questions with two or more useful items, among which exposure can be fair."""
     from evenmesh_lab.files import read_labels
     from evenmesh_lab.files.lines import lines
     from evenmesh_lab.studies.profiles import enough_useful

@@ -76,26 +76,28 @@ class VoteRule:
     retriever_filter: Annotated[
         float, typer.Option("--filter", help="Weight up to which a retriever's answer cannot win.")
     ] = 0.1
-    drop_filtered: Annotated[bool, typer.Option("--drop-filtered", help="Nor do they vote for others.")] = (
-        False
-    )
+    drop_filtered: Annotated[
+        bool, typer.Option("--drop-filtered", help="Such answers do not vote for others either.")
+    ] = False
 
 
 @dataclass(frozen=True)
 class SimilarityModels:
-    """Models of the similarities that need one of their own."""
+    """Models of the similarities that need one."""
 
     embedding_model: Annotated[
         str | None,
         typer.Option(
-            "--embedding-model", metavar="MODEL", help="Of embedding_cosine. Default: the bundled one."
+            "--embedding-model", metavar="MODEL", help="Model of embedding_cosine. Default: the bundled one."
         ),
     ] = None
-    bert_score_model: Annotated[str | None, typer.Option(metavar="MODEL", help="Of bert_score.")] = None
-    nli_model: Annotated[str | None, typer.Option(metavar="MODEL", help="Of nli and nli_question.")] = None
+    bert_score_model: Annotated[str | None, typer.Option(metavar="MODEL", help="Model of bert_score.")] = None
+    nli_model: Annotated[str | None, typer.Option(metavar="MODEL", help="Model of nli and nli_question.")] = (
+        None
+    )
     answer_equivalence_model: Annotated[
         str | None,
-        typer.Option(metavar="MODEL", help="Of answer_equivalence."),
+        typer.Option(metavar="MODEL", help="Model of answer_equivalence."),
     ] = None
 
     def models(self, *, download: bool = False) -> "Models":

@@ -26,17 +26,19 @@ _ENDINGS: Final = (".png", ".svg", ".pdf")
 
 @dataclass(frozen=True)
 class Outputs:
-    """Files a study is written to, beside the terminal; the JSON file - is standard output."""
+    """Files a study is written to, besides the terminal; the JSON file - is standard output."""
 
     json: Annotated[
         str | None,
-        typer.Option("--json", metavar="FILE", help="Write all of it as JSON; - is standard output."),
+        typer.Option("--json", metavar="FILE", help="Write all results as JSON; - is standard output."),
     ] = None
     csv: Annotated[
         Path | None,
-        typer.Option(metavar="FILE", help="Write each query's row as CSV, the other tables beside it."),
+        typer.Option(metavar="FILE", help="Write a row per query as CSV, the other tables next to it."),
     ] = None
-    html: Annotated[Path | None, typer.Option(metavar="FILE", help="Write one page of everything.")] = None
+    html: Annotated[Path | None, typer.Option(metavar="FILE", help="Write one HTML page of all results.")] = (
+        None
+    )
 
     @property
     def figures(self) -> Path | None:

@@ -31,26 +31,22 @@ def rag(
     out: study.Out,
     data_folder: Annotated[
         Path | None,
-        typer.Option(
-            envvar="EVENMESH_SHARED_DATA", metavar="FOLDER", help="Folder of the data sets that are named."
-        ),
+        typer.Option(envvar="EVENMESH_SHARED_DATA", metavar="FOLDER", help="Folder of the named data sets."),
     ] = None,
     collection: Annotated[
         str | None,
         typer.Option("--collection", "-c", help="Collection to ask. Default: one named after the data set."),
     ] = None,
-    ingest: Annotated[
-        bool, typer.Option("--ingest", help="Load the passages that the data set brings first.")
-    ] = False,
+    ingest: Annotated[bool, typer.Option("--ingest", help="First load the data set's passages.")] = False,
     passages: Annotated[
         str | None,
         typer.Option(
-            metavar="FILE_OR_DATASET", help="What --ingest loads instead: a file, or a data set's passages."
+            metavar="FILE_OR_DATASET", help="Passages for --ingest to load instead: a file, or a data set's."
         ),
     ] = None,
     questions: Annotated[
         int | None,
-        typer.Option(min=1, metavar="COUNT", help="Questions drawn of each set. Default: all."),
+        typer.Option(min=1, metavar="COUNT", help="Questions to draw from each set. Default: all."),
     ] = None,
     seed: Annotated[int, typer.Option(min=0, help="Seed of that draw.")] = 0,
     retriever: study.Retrievers = None,
@@ -69,12 +65,12 @@ def rag(
     model: study.Models = None,
     template: Annotated[str | None, typer.Option(help="Prompt by name. Default: the model's own.")] = None,
     beams: Annotated[int, typer.Option(help="Beams; 1 is greedy, as the paper's.")] = 1,
-    max_tokens: Annotated[int, typer.Option(help="Longest answer; the paper's for open questions.")] = 32,
+    max_tokens: Annotated[
+        int, typer.Option(help="Longest answer in tokens; 32 is the paper's for open questions.")
+    ] = 32,
     abstention: Annotated[
         str | None,
-        typer.Option(
-            metavar="TEXT", help="Answer of a model that finds none.  [default: not in the passages]"
-        ),
+        typer.Option(metavar="TEXT", help="Answer that counts as abstention. [default: not in the passages]"),
     ] = None,
     level: study.Level = 0.95,
     in_flight: Annotated[

@@ -96,7 +96,7 @@ def test_runtimes_are_where_the_user_says(monkeypatch: pytest.MonkeyPatch, tmp_p
 def test_an_installed_server_is_taken_with_the_backends_beside_it(tmp_path: Path) -> None:
     server = tmp_path / "bin" / "tritonserver"
     server.parent.mkdir()
-    with pytest.raises(RuntimeUnavailableError, match="is no program"):
+    with pytest.raises(RuntimeUnavailableError, match="is not a program"):
         TritonRuntime.installed(server)
     server.write_text("#!/bin/sh\n")
     server.chmod(0o755)

@@ -117,7 +117,7 @@ def test_what_is_there_is_replaced_only_on_request_and_then_moved_aside(home: Pa
     take(stores, tmp_path / "backup")
     asyncio.run(_feedback(_url(home), "later"))
     before = _files(home)
-    with pytest.raises(BackupError, match=r"feedback\.db is there already(.|\n)*--overwrite"):
+    with pytest.raises(BackupError, match=r"feedback\.db exists(.|\n)*--overwrite"):
         restore(tmp_path / "backup", stores)
     assert {name: content for name, content in _files(home).items() if name in before} == before
     _, aside = restore(tmp_path / "backup", stores, overwrite=True)
@@ -241,7 +241,7 @@ def test_postgresql_is_dumped_and_restored(postgres: Postgres, tmp_path: Path) -
     manifest = take(stores, tmp_path / "backup")
     assert [(part.name, part.kind) for part in manifest.parts] == [("feedback", "postgresql")]
     asyncio.run(_feedback(url, "later"))
-    with pytest.raises(BackupError, match="PostgreSQL database of the feedback is there already"):
+    with pytest.raises(BackupError, match="PostgreSQL database of the feedback exists"):
         restore(tmp_path / "backup", stores)
     restore(tmp_path / "backup", stores, overwrite=True)
     assert asyncio.run(_feedback(url)) == {"a", "b"}
@@ -253,13 +253,13 @@ def test_commands(home: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
     backup = str(tmp_path / "backup")
     assert main(["backup", backup, "--home", str(home)]) == 0
     assert main(["backup", backup, "--home", str(home)]) == 1
-    assert "is there already" in capsys.readouterr().err
+    assert "exists; name a new folder" in capsys.readouterr().err
     assert main(["restore", backup, "--check"]) == 0
     assert "is whole" in capsys.readouterr().out
     assert main(["restore", backup, "--home", str(home)]) == 1
     assert "--overwrite" in capsys.readouterr().err
     assert main(["restore", str(tmp_path / "home"), "--check"]) == 1
-    assert "is no backup" in capsys.readouterr().err
+    assert "is not a backup" in capsys.readouterr().err
     assert main(["backup", str(tmp_path / "empty"), "--home", str(tmp_path / "nowhere")]) == 1
     assert "nothing to back up" in capsys.readouterr().err
 

@@ -227,7 +227,7 @@ class TritonClient:
             raise LoadError(server_message(error)) from None
 
     async def unload(self, model: str, *, timeout_s: float) -> None:
-        """Unload a model; requests that it computes go on.
+        """Unload a model; its running requests continue.
 
         Raises:
             LoadError: the server will not, or cannot.

@@ -20,7 +20,7 @@ MARGIN_S = 0.02
 
 
 class _Running:
-    """A running request, in a task of its own."""
+    """A running request, in its own task."""
 
     def __init__(self) -> None:
         self._task = cast("asyncio.Task[Any]", asyncio.current_task())

@@ -1,1 +1,1 @@
-"""Loops that run the requests of one model, each in a thread of its own."""
+"""Loops that run the requests of one model, each in its own thread."""

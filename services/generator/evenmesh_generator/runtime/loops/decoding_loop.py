@@ -186,7 +186,7 @@ class DecodingLoop(Loop):
             return not self._closed
 
     def _drop(self) -> None:
-        """Drop requests that nobody waits for."""
+        """Drop requests whose callers have left."""
         waiting: tuple[TenantTurns[Task] | list[Task], ...] = (self._waiting, self._prefilling)
         for kept in waiting:
             for task in [one for one in kept if one.lost or one.cancel.cancelled]:

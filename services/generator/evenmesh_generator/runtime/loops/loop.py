@@ -93,7 +93,7 @@ def notify(task: Task, call: Callable[[], None]) -> None:
 
 
 def why_cancelled(item: Task | Judgement) -> MeshError | Cancelled:
-    """Return why nobody waits for a cancelled request any more."""
+    """Return why a request was cancelled."""
     try:
         item.cancel.check()
     except (MeshError, Cancelled) as error:

@@ -130,7 +130,7 @@ class CausalNetwork:
         return CausalRows(self._model, self.layers, positions=self._positions)
 
     def forget(self) -> None:
-        """Forget what is kept, and the counts."""
+        """Clear the cache and its counts."""
         self._store.clear()
 
     def counts(self) -> tuple[int, int, int]:
@@ -232,5 +232,5 @@ class CausalRows:
 
     @property
     def bytes(self) -> int:
-        """Return the size of what is held."""
+        """Return the size of the held data."""
         return self._timeline.bytes

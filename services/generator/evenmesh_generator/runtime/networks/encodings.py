@@ -35,7 +35,7 @@ class EncodingStore(Generic[Value]):
 
     @property
     def size(self) -> int:
-        """Return the bytes of what is kept."""
+        """Return the bytes of the cached data."""
         return self._values.size
 
     @property
@@ -44,7 +44,7 @@ class EncodingStore(Generic[Value]):
         return self._most
 
     def get(self, key: bytes, tenant: str, *, count: bool = True) -> Value | None:
-        """Return what was kept for the tenant, or None; with ``count``, count a hit or a miss."""
+        """Return the tenant's cached value, or None; with ``count``, count a hit or a miss."""
         value = self._values.get(tenant, key)
         if count:
             self.hits += value is not None

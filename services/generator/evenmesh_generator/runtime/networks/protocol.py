@@ -50,7 +50,7 @@ class Prefill(Protocol):
     computed: int
     """Tokens computed for it."""
     reused: int
-    """Tokens whose encodings were there already."""
+    """Tokens whose encodings were cached."""
 
     @property
     def prompt(self) -> Prompt:
@@ -108,7 +108,7 @@ class Rows(Protocol):
 
     @property
     def bytes(self) -> int:
-        """Return the size of what is held."""
+        """Return the size of the held data."""
 
 
 class Network(Protocol[P]):

@@ -87,7 +87,7 @@ class Seq2SeqNetwork:
         return Seq2SeqRows(self._model, self._positions, self.layers)
 
     def forget(self) -> None:
-        """Forget what is kept, and the counts."""
+        """Clear the cache and its counts."""
         self._store.clear()
 
     def counts(self) -> tuple[int, int, int]:

@@ -60,7 +60,7 @@ class Prompter(Protocol):
 class TextPrompter:
     """Prompts of templates, tokenized.
 
-    Passages go into the prompt, or (Fusion-in-Decoder) each makes a row of its own with the question. A
+    Passages go into the prompt, or (Fusion-in-Decoder) each makes a separate row with the question. A
     prompt that does not fit loses turns, the oldest first, then whole passages from the end, then the end of
     its only passage; the question is never cut. What in a question, passage or turn would be a special token
     is read as plain text.

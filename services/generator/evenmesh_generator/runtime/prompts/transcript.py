@@ -12,7 +12,7 @@ class Transcript(Protocol):
         """Return the text that a token completes; may be empty."""
 
     def finish(self) -> str:
-        """Return what was held back."""
+        """Return the text held back."""
 
     @property
     def text(self) -> str:

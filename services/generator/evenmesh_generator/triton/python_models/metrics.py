@@ -91,7 +91,7 @@ _MEASURED: Final = (
 
 
 class EngineMetrics:
-    """Publishes an engine's statistics at intervals, from a thread of its own: each value is a round trip.
+    """Publishes an engine's statistics at intervals, from its own thread: each value is a round trip.
 
     Does nothing where the server has no metrics.
 

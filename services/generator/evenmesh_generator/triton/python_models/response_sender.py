@@ -91,7 +91,7 @@ class ResponseStream:
         self._announce()
 
     def on_end(self, outcome: Outcome) -> None:
-        """Queue the answer, or why there is none."""
+        """Queue the answer, or the reason for its absence."""
         if isinstance(outcome, Answer):
             outcome = replace(outcome, model_version=outcome.model_version or self._version)
             self._on_answer(outcome)
@@ -109,7 +109,7 @@ class ResponseStream:
             return not self.over and self._sender.is_cancelled()
 
     def send(self) -> None:
-        """Send what is queued."""
+        """Send the queued responses."""
         with self._lock:
             self._waits = False  # before taking: text that comes from now on is announced again
         outcome = self._outcome

@@ -32,7 +32,7 @@ _log = logging.getLogger("evenmesh.retriever.dense")
 
 
 def why_not() -> str:
-    """Why there is no search on a GPU; empty if there is."""
+    """Return why there is no search on a GPU; empty if there is one."""
     if not hasattr(faiss, "StandardGpuResources"):
         return "the FAISS that is installed is the one for processors (faiss-gpu is not there)"
     if not faiss.get_num_gpus():

@@ -1,4 +1,4 @@
-"""Describe a dense index in a file beside it."""
+"""Describe a dense index in a file next to it."""
 
 from __future__ import annotations
 

@@ -73,11 +73,11 @@ class Record(BaseModel):
         return f"{self.place.removeprefix('evenmesh_')[:8]}-{self.generation:08d}"
 
     def begun(self) -> Record:
-        """As it is while a change is under way."""
+        """Return the record during a change."""
         return self.model_copy(update={"generation": self.generation + 1, "changing": True})
 
     def ended(self, num_passages: int, passage_bytes: int) -> Record:
-        """As it is after the change."""
+        """Return the record after the change."""
         return self.model_copy(
             update={
                 "changing": False,
@@ -88,7 +88,7 @@ class Record(BaseModel):
         )
 
     def info(self) -> CollectionInfo:
-        """As it is described."""
+        """Return the description."""
         return CollectionInfo(
             name=self.name,
             version=self.version,
@@ -110,7 +110,7 @@ class Record(BaseModel):
 
 
 class Registry:
-    """The records, in a collection of their own.
+    """The records, in a separate collection.
 
     Args:
         connection: to the Milvus.

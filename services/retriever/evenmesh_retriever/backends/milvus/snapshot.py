@@ -88,7 +88,7 @@ class MilvusSnapshot:
         return [self._passages[row] for row in rows]
 
     def passages_of(self, ids: Sequence[str]) -> list[Passage]:
-        """Return the passages of some ids, each given once; what is not there is left out."""
+        """Return the passages of some ids, each given once; unknown ids are left out."""
         found = []
         for begin in range(0, len(ids), _IDS_AT_ONCE):
             some = one_of(rows_of.ID, ids[begin : begin + _IDS_AT_ONCE])
@@ -123,8 +123,8 @@ class MilvusSnapshot:
         if self.unsettled:
             raise Unavailable(
                 "COLLECTION_CHANGED",
-                f"collection {self._key[1]!r} was changed while it was read, and what was read is of no one "
-                "version; read it again while nothing is ingested",
+                f"collection {self._key[1]!r} changed during the read, so its passages may be of two "
+                "versions; read it again while nothing is ingested",
             )
 
     def find(self, question: Question, n: int, where: Filter | None, *, fill: bool) -> Scored:

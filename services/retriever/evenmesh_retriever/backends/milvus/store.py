@@ -115,7 +115,7 @@ class MilvusStore:
         return self._connection.version
 
     async def refresh(self) -> None:
-        """Learn what there is now: other processes may have changed it."""
+        """Read the current state: other processes may have changed it."""
         records = await self._pool.run(self._registry.list)
         self._known = {record.key: record for record in records}
 
@@ -150,7 +150,7 @@ class MilvusStore:
         return self._noted(await self._alone(key, work)).info()
 
     async def ingest(self, key: Key, passages: Sequence[Passage], *, create: bool) -> IngestReport:
-        """Add or replace passages; a passage that is there already, equal in every field, changes nothing."""
+        """Add or replace passages; a passage already stored, equal in every field, changes nothing."""
         record, added, replaced = await self._alone(key, lambda: self._ingest(key, passages, create=create))
         return IngestReport(self._noted(record).info(), added, replaced, len(passages) - added - replaced)
 
@@ -403,7 +403,7 @@ class MilvusCollections:
         return self._tenant
 
     async def refresh(self) -> None:
-        """Learn what there is now."""
+        """Read the current state."""
         await self._store.refresh()
 
     @contextmanager
@@ -424,7 +424,7 @@ class MilvusCollections:
         return await self._store.create((self._tenant, name), description, lexical)
 
     async def ingest(self, name: str, passages: Sequence[Passage], *, create: bool) -> IngestReport:
-        """Add or replace passages; a passage that is there already, equal in every field, changes nothing."""
+        """Add or replace passages; a passage already stored, equal in every field, changes nothing."""
         return await self._store.ingest((self._tenant, name), passages, create=create)
 
     async def delete_passages(self, name: str, ids: Sequence[str]) -> DeleteReport:

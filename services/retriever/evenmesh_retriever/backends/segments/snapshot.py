@@ -88,7 +88,7 @@ class SegmentSnapshot:
         ]
 
     def passages_of(self, ids: Sequence[str]) -> list[Passage]:
-        """Return the passages of some ids, each given once; what is not there is left out."""
+        """Return the passages of some ids, each given once; unknown ids are left out."""
         keys = [one.encode() for one in ids]
         hashes = hashes_of(keys)
         found = []
@@ -192,5 +192,5 @@ class OfVersion:
     def _snapshot(self) -> SegmentSnapshot:
         snapshot = self._version()
         if snapshot is None:
-            raise ReferenceError("the version was let go of while it was being read")
+            raise ReferenceError("the version was removed while it was read; read again")
         return snapshot

@@ -130,7 +130,7 @@ class _Collection:
         self.served = _Version(snapshot)
 
     def info(self) -> CollectionInfo:
-        """Return the collection as it is now, with what is being embedded."""
+        """Return the current state of the collection, with the progress of embedding."""
         snapshot = self.served.snapshot
         lacking = {view.segment.name: view for view in snapshot.views if view.segment.name in self.embedded}
         if not lacking:
@@ -274,7 +274,7 @@ class SegmentStore:
         return await self._alone(self._creating.setdefault(key, asyncio.Lock()), write)
 
     async def ingest(self, key: Key, passages: Sequence[Passage], *, create: bool) -> IngestReport:
-        """Add or replace passages; a passage that is there already, equal in every field, changes nothing."""
+        """Add or replace passages; a passage already stored, equal in every field, changes nothing."""
         recipe = self._recipe
         ready: dict[str, VectorArray] = {}
         if recipe.ahead is None and recipe.encoder is None:
@@ -413,7 +413,7 @@ class SegmentStore:
         return unread
 
     async def _verify(self, key: Key, files: Sequence[tuple[Path, str]]) -> None:
-        """Read and check files while they serve; what is found corrupt is served no longer."""
+        """Read and check files while they serve; stop serving corrupt ones."""
         collection = self._collections[key]
         for path, sha256 in files:
             if self._closing.is_set() or collection.gone.is_set():
@@ -597,7 +597,7 @@ class SegmentStore:
     # In the background.
 
     def _tend(self, collection: _Collection) -> None:
-        """Begin what is to be merged and embedded and have not begun."""
+        """Begin merges and embeddings that are due."""
         if self._closing.is_set() or collection.gone.is_set():
             return
         views = [v for v in collection.served.snapshot.views if v.segment.name not in collection.busy]
@@ -716,7 +716,7 @@ class SegmentStore:
         self._tend(collection)
 
     async def _take_over(self, collection: _Collection, snapshot: SegmentSnapshot) -> None:
-        """Serve what was made in the background. To be called by who has the turn."""
+        """Serve the results of background work. To be called by who has the turn."""
         if snapshot is collection.served.snapshot:
             return
         collection.serve(snapshot)
@@ -800,7 +800,7 @@ class TenantCollections:
         return await self._store.create((self._tenant, name), description, lexical)
 
     async def ingest(self, name: str, passages: Sequence[Passage], *, create: bool) -> IngestReport:
-        """Add or replace passages; a passage that is there already, equal in every field, changes nothing."""
+        """Add or replace passages; a passage already stored, equal in every field, changes nothing."""
         return await self._store.ingest((self._tenant, name), passages, create=create)
 
     async def delete_passages(self, name: str, ids: Sequence[str]) -> DeleteReport:

@@ -1,4 +1,4 @@
-"""Extract the main text of a page. Runs in a process of its own."""
+"""Extract the main text of a page. Runs in a separate process."""
 
 from __future__ import annotations
 

@@ -140,7 +140,7 @@ class _Reader:
             raise
 
     def end(self) -> None:
-        """End it; whoever waits for its answer learns so."""
+        """End the reader; fail the calls that wait for it."""
         with self._lock:
             self._ended = True
             if self._process is not None:

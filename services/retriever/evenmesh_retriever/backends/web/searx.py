@@ -60,7 +60,7 @@ async def search(
         return list(_results(found))[: settings.results]
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
         raise Unavailable(
-            "WEB_UNAVAILABLE", f"web source {name}: the search said what is no list of results"
+            "WEB_UNAVAILABLE", f"web source {name}: the search did not return a list of results"
         ) from None
 
 
@@ -76,7 +76,7 @@ def _check(name: str, response: httpx.Response) -> None:
     if status == httpx.codes.TOO_MANY_REQUESTS:
         wait = response.headers.get("retry-after", "")
         raise Overloaded(
-            f"web source {name}: the search takes no more requests now",
+            f"web source {name}: the search rejects further requests for now; try again later",
             float(wait) if wait.isascii() and wait.isdigit() and len(wait) < 5 else _RETRY_AFTER_S,
         )
     raise Unavailable("WEB_UNAVAILABLE", f"web source {name}: the search answered with status {status}")
@@ -87,7 +87,7 @@ async def _body(name: str, response: httpx.Response) -> bytes:
     async for part in response.aiter_bytes():
         body += part
         if len(body) > MAX_RESULTS_BYTES:
-            raise Unavailable("WEB_UNAVAILABLE", f"web source {name}: the search answered with too much")
+            raise Unavailable("WEB_UNAVAILABLE", f"web source {name}: the answer of the search is too large")
     return bytes(body)
 
 

@@ -109,7 +109,7 @@ async def test_a_change_that_is_cut_off_is_said_and_the_same_ends_it(held: Held)
     assert refused.value.reason == "CHANGE_CUT_OFF"
     await held.store.refresh()
     assert "was cut off" in held.collections.describe("c").warning
-    with pytest.raises(Unavailable, match="was changed while it was read"):
+    with pytest.raises(Unavailable, match="changed during the read"):
         held.listed("c")
     held.connection.fails_at = None
     ended = await held.collections.ingest("c", many, create=False)

@@ -39,7 +39,7 @@ def write(
     encoder: Encoder,
     progress: Progress,
 ) -> DenseManifest:
-    """Write the vectors of texts into a folder of their own; on disk when it returns.
+    """Write the vectors of texts into a separate folder; durable on return.
 
     Args:
         folder: made if it is not there.

@@ -85,7 +85,7 @@ class DensePart:
 
 
 def name_of(folder: Path) -> str:
-    """Name of the dense part in a folder."""
+    """Return the name of the dense part in a folder."""
     return folder.name.removeprefix(_PREFIX)
 
 

@@ -15,7 +15,7 @@ HashArray = NDArray[np.uint64]
 
 
 def hashes_of(keys: Iterable[bytes]) -> HashArray:
-    """64 bits of BLAKE2b of each key, ``[n]``: the same on every machine."""
+    """Return 64 bits of BLAKE2b of each key, ``[n]``: the same on every machine."""
     return np.frombuffer(b"".join(hashlib.blake2b(key, digest_size=8).digest() for key in keys), dtype="<u8")
 
 

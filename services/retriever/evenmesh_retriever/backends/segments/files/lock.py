@@ -18,7 +18,7 @@ class FolderLock:
 
     Args:
         folder: the folder.
-        wait_s: how long another process that holds it may go on. Seconds, [0, inf).
+        wait_s: how long to wait for another process that holds it. Seconds, [0, inf).
 
     Raises:
         CannotStart: another process still holds it then.
