@@ -371,5 +371,5 @@ def test_a_missing_exporter_names_the_extra(
         return real(name, *args, **kwargs)
 
     monkeypatch.setattr(builtins, "__import__", without)
-    with pytest.raises(SettingsError, match=rf"^EVENMESH_ECHO_{field.upper()} .*evenmesh-kit\[telemetry\]"):
+    with pytest.raises(SettingsError, match=rf"^EVENMESH_ECHO_{field.upper()} .*libs/kit\[telemetry\]"):
         Telemetry.from_settings("echo", Settings(home=tmp_path, **{field: value}))
