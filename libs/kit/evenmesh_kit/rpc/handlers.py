@@ -109,6 +109,7 @@ async def _writer(context: Context) -> AsyncIterator[Callable[[Any], Awaitable[N
     """
     loop = asyncio.get_running_loop()
     since = math.inf  # when the message was written that is not yet taken
+    timer: asyncio.TimerHandle
 
     def look() -> None:
         nonlocal timer
