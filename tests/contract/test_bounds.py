@@ -7,10 +7,12 @@ from collections.abc import Iterator
 import pytest
 from google.protobuf import message_factory
 from google.protobuf.descriptor import Descriptor, FieldDescriptor
+from google.protobuf.message import Message
 
 from evenmesh.wire.bounds import bounds_of
 from evenmesh.wire.methods import facts_of
 from evenmesh_kit.rpc.wire_scan import scanner_of
+from evenmesh_kit.settings import ServiceSettings
 from tests.contract.test_method_facts import METHODS
 from tests.support.heavy_requests import SHAPES
 from tests.support.largest import largest, largest_size
@@ -70,3 +72,11 @@ def test_the_largest_request_by_its_fields_is_within_that_of_its_method_or_is_cu
 
 def test_every_method_of_large_requests_is_among_the_heavy_ones() -> None:
     assert set(SHAPES) == {method for method in METHODS if facts_of(method).max_request_bytes > 4096}
+
+
+def test_the_largest_honest_request_fits_a_tenants_memory() -> None:
+    settings = ServiceSettings()
+    densest = SHAPES["/evenmesh.evaluator.v1.EvaluatorService/EvaluateRankings"]["full"](1.0)
+    assert isinstance(densest, Message)
+    takes = scanner_of(densest.DESCRIPTOR).scan(densest.SerializeToString())
+    assert takes < settings.max_decoded_bytes * settings.tenant_share

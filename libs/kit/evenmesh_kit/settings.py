@@ -95,6 +95,9 @@ class ServiceSettings(BaseSettings):
     UNAVAILABLE. [1, 1000000]."""
     max_message_bytes: int = Field(default=32 * 2**20, ge=1024, le=2**31 - 1)
     """Largest message either way. Bytes, [1024, 2^31 - 1]."""
+    max_decoded_bytes: int = Field(default=256 * 2**20, ge=2**24)
+    """Most memory of the decoded requests of running calls, estimated; a tenant may have ``tenant_share`` of
+    it. Keep it below what the process may take. Bytes, [2^24, inf)."""
     default_deadline_s: float = Field(default=60.0, gt=0, le=86_400)
     """Deadline of calls without one. Seconds, (0, 86400]."""
     max_call_s: float = Field(default=600.0, gt=0, le=86_400)
@@ -114,8 +117,8 @@ class ServiceSettings(BaseSettings):
     max_work: int = Field(default=1024, ge=1)
     """Admission capacity in the service's unit of work, [1, inf)."""
     tenant_share: float = Field(default=0.75, gt=0, le=1)
-    """Largest part of ``max_work`` that one tenant may use, so that the others find room; without
-    authentication, all of it is everybody's. (0, 1]."""
+    """Largest part of ``max_work`` and ``max_decoded_bytes`` that one tenant may use, so that the others find
+    room; without authentication, all of it is everybody's. (0, 1]."""
     log_level: Literal["DEBUG", "INFO", "WARNING", "ERROR"] = "INFO"
     """Lowest level to log."""
     log_text: bool = False

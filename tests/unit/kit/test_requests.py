@@ -7,6 +7,7 @@ import os
 import sys
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -42,13 +43,13 @@ def decoding(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     decoder = requests._decoder
 
     def watched(*args: Any) -> Any:
-        decode = decoder(*args)
+        made = decoder(*args)
 
         def decoded(data: bytes) -> Any:
             seen.append(len(data))
-            return decode(data)
+            return made.decode(data)
 
-        return decoded
+        return replace(made, decode=decoded)
 
     monkeypatch.setattr(requests, "_decoder", watched)
     return seen
@@ -152,6 +153,32 @@ async def test_a_request_over_the_bound_of_its_method_is_refused(
         assert "at most 100" in error.message
 
 
+async def test_decoded_requests_of_running_calls_share_a_bound(serve: Any, call: Any) -> None:
+    running, go = asyncio.Semaphore(0), asyncio.Event()
+
+    async def hold(request: ItemError, context: Any) -> ItemError:
+        running.release()
+        await go.wait()
+        return request
+
+    server = await serve(settings={"max_decoded_bytes": 2**24, "queue_s": 0}, unary=hold)
+    echo, text = call(server), "a" * 65_000  # counts as 16 times its size: 16 fit
+    held = [asyncio.create_task(echo("unary", text)) for _ in range(16)]
+    for _ in held:
+        await asyncio.wait_for(running.acquire(), 60)
+    stream = echo.method("bidi")(timeout=60)
+    await stream.write(ItemError())
+    await stream.read()
+    await stream.write(ItemError(message=text))
+    for refused in (echo.method("unary")(ItemError(message=text), timeout=60), stream):
+        assert await refused.code() == grpc.StatusCode.RESOURCE_EXHAUSTED
+        assert "bytes of decoded requests do not fit now" in await refused.details()
+    assert await echo("server_stream", "small") == ["small0", "small1", "small2"]
+    go.set()
+    await asyncio.gather(*held)
+    assert await echo("bidi", *[text] * 40) == [text] * 40  # one at a time
+
+
 @pytest.mark.parametrize("kind", ["unary", "server_stream"])
 async def test_a_call_without_its_request_is_refused(serve: Any, call: Any, kind: str) -> None:
     server = await serve()
@@ -165,8 +192,8 @@ async def test_a_call_without_its_request_is_refused(serve: Any, call: Any, kind
 async def test_a_call_whose_request_does_not_come_ends(serve: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     reader = RequestReader.__init__
 
-    def hurried(self: RequestReader, most: int) -> None:
-        reader(self, most, first_request_s=0.05)
+    def hurried(self: RequestReader, *args: Any) -> None:
+        reader(self, *args, first_request_s=0.05)
 
     monkeypatch.setattr(RequestReader, "__init__", hurried)
     server = await serve()
@@ -225,8 +252,8 @@ async def test_health_takes_no_large_request(serve: Any, call: Any) -> None:
 async def test_silent_reflection_ends(serve: Any, call: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     reader = RequestReader.__init__
 
-    def hurried(self: RequestReader, most: int) -> None:
-        reader(self, most, runtime_idle_s=0.05)
+    def hurried(self: RequestReader, *args: Any) -> None:
+        reader(self, *args, runtime_idle_s=0.05)
 
     monkeypatch.setattr(RequestReader, "__init__", hurried)
     stub = reflection_pb2_grpc.ServerReflectionStub(call(await serve()).channel)
@@ -238,8 +265,8 @@ def patient(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let a server wait an hour for requests of health and reflection."""
     reader = RequestReader.__init__
 
-    def waiting(self: RequestReader, most: int) -> None:
-        reader(self, most, runtime_idle_s=3600)
+    def waiting(self: RequestReader, *args: Any) -> None:
+        reader(self, *args, runtime_idle_s=3600)
 
     monkeypatch.setattr(RequestReader, "__init__", waiting)
 

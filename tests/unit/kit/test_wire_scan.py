@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import os
+import subprocess
+import sys
 import tracemalloc
+from pathlib import Path
 
 import grpc
 import pytest
@@ -14,6 +18,7 @@ from hypothesis import strategies as st
 
 from evenmesh.common.v1.common_pb2 import Passage, Rankings
 from evenmesh.evaluator.v1 import evaluator_service_pb2 as evaluator_pb
+from evenmesh.evaluator.v1.evaluator_service_pb2 import EvaluateRankingsRequest
 from evenmesh.orchestrator.v1.orchestrator_service_pb2 import AskRequest
 from evenmesh.reranker.v1.feedback_service_pb2 import Feedback, RecordFeedbackRequest
 from evenmesh.reranker.v1.reranker_service_pb2 import RerankRequest
@@ -229,3 +234,78 @@ def test_texts_may_be_left_to_others() -> None:
     request.candidates.passages.extend([Passage()] * 20_000)
     with pytest.raises(InvalidField, match="items"):
         scanner.scan(request.SerializeToString())
+
+
+def test_an_estimate_counts_messages_and_items_at_every_level() -> None:
+    # A message takes 24 and 16 a text, 8 another field, 96 a list, 192 a map; an item of a list of texts 64, of
+    # a map 112, of a list of messages what the message takes and 8.
+    query = 24 + 16 + 96 + 192
+    request = EvaluateRankingsRequest(
+        queries=[EvaluateRankingsRequest.Query(ranking=["a"] * 3, grades={"a": 1, "b": 2}) for _ in range(5)]
+    )
+    data = request.SerializeToString()
+    root = sum(
+        96 if field.is_repeated else 16 if field.type == field.TYPE_STRING else 8
+        for field in request.DESCRIPTOR.fields
+    )
+    exactly = 24 + root + len(data) + 5 * (query + 8 + 3 * 64 + 2 * 112)
+    assert scanner_of(EvaluateRankingsRequest.DESCRIPTOR).scan(data) >= exactly
+    long = EvaluateRankingsRequest(queries=[request.queries[0]] * 100)
+    long.queries[0].ranking.extend(["a"] * 900)  # walked, not counted by tags
+    more = 24 + root + long.ByteSize() + 100 * (query + 8 + 3 * 64 + 2 * 112) + 900 * 64
+    assert scanner_of(EvaluateRankingsRequest.DESCRIPTOR).scan(long.SerializeToString()) >= more
+
+
+EMPTY_IDS = sized(0x0A, b"\x12\x00" * 1000) * 2000
+"""Two million ids without a character: each bound of a field holds."""
+
+
+def test_a_message_that_takes_too_much_is_refused() -> None:
+    with pytest.raises(MeshError) as refused:
+        scanner_of(EvaluateRankingsRequest.DESCRIPTOR).scan(EMPTY_IDS, 100 * 2**20)
+    assert (refused.value.reason, refused.value.retry_after_s) == ("REQUEST_TOO_LARGE", None)
+    assert "more than 104,857,600 bytes decoded" in refused.value.message
+
+
+MEASURE = """
+import sys
+from pathlib import Path
+from evenmesh.evaluator.v1.evaluator_service_pb2 import EvaluateRankingsRequest
+from evenmesh.reranker.v1.reranker_service_pb2 import RerankRequest
+
+def resident():
+    return int(Path("/proc/self/statm").read_text().split()[1]) * 4096
+
+kind = {"rankings": EvaluateRankingsRequest, "passages": RerankRequest}[sys.argv[1]]
+data = sys.stdin.buffer.read()
+before = resident()
+message = kind.FromString(data)
+print(resident() - before)
+"""
+
+
+@pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="needs /proc of Linux")
+@pytest.mark.parametrize(
+    ("name", "kind", "data"),
+    [
+        ("rankings", EvaluateRankingsRequest, EMPTY_IDS),
+        (
+            "rankings",
+            EvaluateRankingsRequest,
+            sized(0x0A, b"".join(sized(0x1A, sized(0x0A, b"%04d" % at) + b"\x10\x01") for at in range(1000)))
+            * 500,
+        ),
+        (
+            "passages",
+            RerankRequest,
+            sized(0x12, b"".join(sized(0x22, sized(0x0A, b"%02d" % at)) for at in range(64))) * 1000,
+        ),
+    ],
+    ids=["lists of texts", "maps of numbers", "maps of texts"],
+)
+def test_an_estimate_is_about_what_protobuf_takes(name: str, kind: type[Message], data: bytes) -> None:
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    done = subprocess.run(
+        [sys.executable, "-c", MEASURE, name], input=data, stdout=subprocess.PIPE, check=True, env=environment
+    )
+    assert scanner_of(kind.DESCRIPTOR).scan(data) > 0.7 * int(done.stdout)

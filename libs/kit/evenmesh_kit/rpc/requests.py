@@ -9,6 +9,7 @@ from collections.abc import AsyncIterator, Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager, suppress
 from contextvars import ContextVar
+from dataclasses import dataclass
 from typing import Any, Final, cast
 from urllib.parse import unquote
 
@@ -17,6 +18,7 @@ from google.protobuf.message import DecodeError
 
 from evenmesh.wire.errors import DeadlineExceeded, MeshError, Overloaded
 from evenmesh.wire.methods import facts_of
+from evenmesh_kit.admission.queue import Admission, Admitted
 from evenmesh_kit.rpc.handlers import (
     RUNTIME,
     Behaviour,
@@ -30,7 +32,9 @@ from evenmesh_kit.rpc.statuses import abort
 from evenmesh_kit.rpc.wire_scan import malformed, scanner_of
 from evenmesh_kit.security import caller as callers
 
+_UNCOUNTED_BYTES: Final = 4096
 _INLINE_BYTES: Final = 64 * 1024
+_DECODED_FACTOR: Final = 16
 _RUNTIME_BYTES: Final = 64 * 1024
 _RUNTIME_READS: Final = 3
 _RUNTIME_CALLS: Final = 64
@@ -76,21 +80,33 @@ class RequestReader(HandlerInterceptor):
     (:mod:`evenmesh_kit.rpc.wire_scan`). Undecodable requests are INVALID_ARGUMENT with reason
     ``MALFORMED_REQUEST``; gRPC alone answers UNKNOWN.
 
+    A decoded request takes a share of the process's and the tenant's memory until its call ends, or until the
+    next request of its stream is asked for: what the scan estimates, or 16 times its size up to 64 KiB. One
+    that does not fit now waits, and is refused as the admission says; one that never fits is
+    ``REQUEST_TOO_LARGE``. Requests up to 4 KiB are not counted.
+
     gRPC holds a whole message in memory before its size is known. So a tenant may have eight first requests
     on their way at a time; others wait. gRPC's own methods (health, reflection) need no credential: few of
     their requests are read at a time (:class:`_RuntimeReads`).
 
     Args:
         max_message_bytes: largest message of methods whose contract states no size. Bytes.
+        memory: bounds the decoded requests of all calls. Bytes.
         first_request_s: longest wait for the first request of a call. Seconds, (0, inf).
         runtime_idle_s: longest wait of any call of gRPC's own methods for its turn and its request. Seconds,
             (0, inf).
     """
 
     def __init__(
-        self, max_message_bytes: int, *, first_request_s: float = 30.0, runtime_idle_s: float = 3.0
+        self,
+        max_message_bytes: int,
+        memory: Admission,
+        *,
+        first_request_s: float = 30.0,
+        runtime_idle_s: float = 3.0,
     ) -> None:
         super().__init__()
+        self._memory = memory
         self._max_message_bytes = max_message_bytes
         self._first_request_s = first_request_s
         self._tenants = _Turns(_TENANT_READS)
@@ -103,8 +119,8 @@ class RequestReader(HandlerInterceptor):
     def around(self, method: str, handler: Handler, behaviour: Behaviour) -> Behaviour:
         runtime = method.startswith(RUNTIME)
         read = self._runtime_request if runtime else self._request
-        decode = _decoder(handler, self._largest(method), method)
-        reading = (self._many if handler.request_streaming else self._one)(behaviour, read, decode)
+        decoder = _decoder(handler, self._largest(method), method)
+        reading = (self._many if handler.request_streaming else self._one)(behaviour, read, decoder)
         return _with_statuses(reading) if runtime else reading
 
     def _largest(self, method: str) -> int:
@@ -112,56 +128,110 @@ class RequestReader(HandlerInterceptor):
             return _RUNTIME_BYTES
         return min(facts_of(method).max_request_bytes or self._max_message_bytes, self._max_message_bytes)
 
-    def _one(self, behaviour: Behaviour, read: _Read, decode: _Decode) -> Behaviour:
+    def _one(self, behaviour: Behaviour, read: _Read, decoder: _Decoder) -> Behaviour:
         async def one(_: Any, context: Context) -> Any:
             _reading.set(True)
-            request = await read(context, decode, first=True)
-            if request is grpc.aio.EOF:
-                raise MeshError(
-                    grpc.StatusCode.INVALID_ARGUMENT, "MALFORMED_REQUEST", "the call ended without a request"
-                )
-            return await behaviour(request, context)
+            held = _Held()
+            try:
+                request = await read(context, decoder, held, first=True)
+                if request is grpc.aio.EOF:
+                    raise MeshError(
+                        grpc.StatusCode.INVALID_ARGUMENT,
+                        "MALFORMED_REQUEST",
+                        "the call ended without a request",
+                    )
+                return await behaviour(request, context)
+            finally:
+                held.release()
 
         return one
 
-    def _many(self, behaviour: Behaviour, read: _Read, decode: _Decode) -> Behaviour:
-        async def requests(context: Context) -> AsyncIterator[Any]:
+    def _many(self, behaviour: Behaviour, read: _Read, decoder: _Decoder) -> Behaviour:
+        async def requests(context: Context, held: _Held) -> AsyncIterator[Any]:
             first = True
-            while (request := await read(context, decode, first=first)) is not grpc.aio.EOF:
+            while (request := await read(context, decoder, held, first=first)) is not grpc.aio.EOF:
                 yield request
-                first = False
+                request, first = None, False
+                held.release()
 
         async def many(_: Any, context: Context) -> Any:
             _reading.set(True)
+            held = _Held()
             try:
-                return await behaviour(requests(context), context)
+                return await behaviour(requests(context, held), context)
             finally:
+                held.release()
                 if not cancellation_requested():
                     await discard_requests(context)
 
         return many
 
-    async def _request(self, context: Context, decode: _Decode, *, first: bool) -> Any:
+    async def _request(self, context: Context, decoder: _Decoder, held: _Held, *, first: bool) -> Any:
         if not first:  # streams wait for their callers as long as they live
-            return await self._decoded(await context.read(), decode)
+            return await self._decoded(await context.read(), decoder, held)
         async with self._tenants.of(callers.current().tenant):
-            return await self._decoded(await _in_time(context, self._first_request_s), decode)
+            return await self._decoded(await _in_time(context, self._first_request_s), decoder, held)
 
-    async def _runtime_request(self, context: Context, decode: _Decode, *, first: bool) -> Any:
-        del first
+    async def _runtime_request(self, context: Context, decoder: _Decoder, held: _Held, *, first: bool) -> Any:
+        del held, first
         data = await self._runtime.read(context)
-        return data if data is grpc.aio.EOF else decode(data)
+        return data if data is grpc.aio.EOF else decoder.decode(data)
 
-    async def _decoded(self, data: Any, decode: _Decode) -> Any:
+    async def _decoded(self, data: Any, decoder: _Decoder, held: _Held) -> Any:
         if data is grpc.aio.EOF:
             return data
-        if len(data) <= _INLINE_BYTES:
-            return decode(data)
-        return await asyncio.get_running_loop().run_in_executor(self._threads, decode, data)
+        size = len(data)
+        if size > decoder.largest:
+            raise _too_large(size, decoder.largest, decoder.method)
+        # A smaller one takes little memory, and its servicer answers item by item or goes on with a stream.
+        if size <= _INLINE_BYTES:
+            if size > _UNCOUNTED_BYTES:
+                await held.enter(self._memory.admit(_DECODED_FACTOR * size))
+            return decoder.decode(data)
+        run = asyncio.get_running_loop().run_in_executor
+        takes = await run(self._threads, decoder.estimate, data, self._memory.largest)
+        await held.enter(self._memory.admit(takes))
+        return await run(self._threads, decoder.decode, data)
 
 
-_Decode = Callable[[bytes], Any]
+@dataclass(frozen=True, slots=True)
+class _Decoder:
+    """Decodes the requests of a method.
+
+    Attributes:
+        method: full name.
+        largest: largest request. Bytes.
+        estimate: checks the bounds of a large request; returns the bytes that it takes decoded, up to a most.
+        decode: returns the message.
+    """
+
+    method: str
+    largest: int
+    estimate: Callable[[bytes, int], int]
+    decode: Callable[[bytes], Any]
+
+
 _Read = Callable[..., Any]
+
+
+class _Held:
+    """What the decoded request of a call holds."""
+
+    __slots__ = ("_admitted",)
+
+    def __init__(self) -> None:
+        self._admitted: Admitted | None = None
+
+    async def enter(self, admitted: Admitted) -> None:
+        """Hold what fits."""
+        await admitted.__aenter__()
+        self._admitted = admitted
+
+    def release(self) -> None:
+        """Hold nothing."""
+        if self._admitted is not None:
+            self._admitted.__exit__()
+            self._admitted = None
 
 
 class _Turns:
@@ -294,27 +364,22 @@ async def _in_time(context: Context, longest_s: float) -> Any:
         raise DeadlineExceeded(f"no request came within {longest_s:g} s") from None
 
 
-def _decoder(handler: Handler, largest: int, method: str) -> _Decode:
-    """Return the handler's deserializer, for which oversized and undecodable bytes are the caller's error."""
-    decode = cast(_Decode, handler.request_deserializer or bytes)
+def _decoder(handler: Handler, largest: int, method: str) -> _Decoder:
+    """Return what decodes requests of the handler; undecodable bytes are the caller's error."""
+    decode = cast(Callable[[bytes], Any], handler.request_deserializer or bytes)
     descriptor = getattr(getattr(decode, "__self__", None), "DESCRIPTOR", None)
     name = descriptor.full_name if descriptor is not None else "request"
     # The servicer of a stream says which item of the whole stream has a text that is too long.
     texts = not handler.request_streaming
-    scan = scanner_of(descriptor, texts=texts).scan if descriptor is not None else None
+    estimate = scanner_of(descriptor, texts=texts).scan if descriptor is not None else _as_sent
 
-    def checked(data: bytes) -> Any:
-        if len(data) > largest:
-            raise _too_large(len(data), largest, method)
-        # A smaller one takes little memory, and its servicer answers item by item or goes on with a stream.
-        if scan is not None and len(data) > _INLINE_BYTES:
-            scan(data)
+    def decoded(data: bytes) -> Any:
         try:
             return decode(data)
         except (DecodeError, ValueError) as error:
             raise malformed(name, str(error)) from None
 
-    return checked
+    return _Decoder(method, largest, estimate, decoded)
 
 
 def _too_large(size: int, largest: int, method: str) -> MeshError:
@@ -323,6 +388,10 @@ def _too_large(size: int, largest: int, method: str) -> MeshError:
         "REQUEST_TOO_LARGE",
         f"the request has {size:,} bytes; {method} takes at most {largest:,}",
     )
+
+
+def _as_sent(data: bytes, _most: int) -> int:
+    return len(data)
 
 
 async def discard_requests(context: Context, *, for_s: float = _DISCARD_S, most: int | None = None) -> None:

@@ -28,6 +28,7 @@ from evenmesh.wire.file_watch import WatchedFiles
 from evenmesh.wire.methods import largest_request_bytes
 from evenmesh_kit.admission.limits import BUILT_IN, Limits, LimitsError, TenantLimits, record_changes
 from evenmesh_kit.admission.metering import Metering
+from evenmesh_kit.admission.queue import Admission
 from evenmesh_kit.admission.shared_rates import SharedRates
 from evenmesh_kit.rpc import parent_process as parent
 from evenmesh_kit.rpc.guard import Guard
@@ -157,7 +158,15 @@ class MeshServer:
                 self._security.authentication,
                 *_metering(settings, telemetry, self._rates),
                 self._runtime_streams,
-                RequestReader(settings.max_message_bytes),
+                RequestReader(
+                    settings.max_message_bytes,
+                    Admission(
+                        settings.max_decoded_bytes,
+                        "bytes of decoded requests",
+                        queue_s=settings.queue_s,
+                        share=settings.tenant_share,
+                    ),
+                ),
                 AuditedMethods(),
             ],
             options=[

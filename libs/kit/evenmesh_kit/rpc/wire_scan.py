@@ -3,7 +3,8 @@
 A decoded message can take many times the memory of its bytes: an empty passage is two bytes on the wire and
 about a hundred in memory. A :class:`Scanner` walks the wire format and stops at the first thing beyond a
 bound, so that a hostile message costs no more than the largest valid one. The protos state the bounds
-(``protos/evenmesh/common/v1/bounds.proto``).
+(``protos/evenmesh/common/v1/bounds.proto``). Bounds of lists in lists multiply, so a scan also estimates
+what the whole message takes decoded.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from __future__ import annotations
 import functools
 import sys
 from collections.abc import Mapping
+from operator import mul
 from types import MappingProxyType
 from typing import Any, Final, cast
 
@@ -26,6 +28,19 @@ MAX_UNKNOWN: Final = 16
 """Most unknown fields of one message; a later version of the contract may have some."""
 MAX_LEVELS: Final = 32
 """Most levels of messages in messages."""
+
+# Estimates for upb, rounded up; a text has to become one of Python too. Bytes.
+_MESSAGE_BYTES: Final = 24
+_TEXT_BYTES: Final = 16
+_OTHER_BYTES: Final = 8
+_LIST_BYTES: Final = 96
+_MAP_BYTES: Final = 192
+_TEXT_ITEM_BYTES: Final = 64
+_ITEM_BYTES: Final = 8
+_ENTRY_BYTES: Final = 112
+_UNKNOWN_BYTES: Final = 32
+_MOST_COUNTED: Final = 4
+"""Most fields of a short message whose items are counted by their tags instead of a walk."""
 
 _TEXT, _MESSAGE, _PACKED, _VARINT, _FIXED = range(5)
 _UNKNOWN: Final = 0
@@ -60,6 +75,10 @@ class _MalformedError(Exception):
     """The bytes are not a message."""
 
 
+class _TooMuchError(Exception):
+    """The message would take too much memory decoded."""
+
+
 class Scanner:
     """Checks the bytes of one kind of message.
 
@@ -76,17 +95,32 @@ class Scanner:
         self._name = descriptor.full_name
         self._root = _Node(descriptor, {}, texts=texts)
 
-    def scan(self, data: bytes) -> None:
+    def scan(self, data: bytes, most: int = sys.maxsize) -> int:
         """Check a message, in time proportional to the fields before the first one beyond a bound.
+
+        Args:
+            data: the message.
+            most: largest estimate of the decoded message. Bytes.
+
+        Returns:
+            Estimate of the memory that the message takes decoded. Bytes.
 
         Raises:
             InvalidField: a field is beyond a bound; has its path.
-            MeshError: INVALID_ARGUMENT, ``MALFORMED_REQUEST``: the bytes are not such a message.
+            MeshError: INVALID_ARGUMENT, ``MALFORMED_REQUEST``: the bytes are not such a message;
+                RESOURCE_EXHAUSTED, ``REQUEST_TOO_LARGE``: it would take more than ``most``.
         """
-        if len(data) <= self._root.free:
-            return
+        root, size = self._root, len(data)
         try:
-            self._root.walk(data, 0, len(data), MAX_LEVELS)
+            if root.quick is not None and size <= root.free:
+                return root.base + size + root.items(data, 0, size)
+            return root.walk(data, 0, size, MAX_LEVELS, root.base + size, most)
+        except _TooMuchError:
+            raise MeshError(
+                grpc.StatusCode.RESOURCE_EXHAUSTED,
+                "REQUEST_TOO_LARGE",
+                f"the request takes more than {most:,} bytes decoded: send fewer items at once",
+            ) from None
         except _BeyondError as error:
             raise InvalidField(".".join(reversed(error.path)), error.text) from None
         except IndexError:
@@ -118,19 +152,43 @@ class _Node:
 
     Attributes:
         free: largest size that cannot break a bound. Bytes.
+        base: what a message takes without the items of its lists and without its texts. Bytes.
+        quick: tags of its lists and what an item takes; None where only a walk can count them.
     """
 
     def __init__(self, descriptor: Descriptor, known: dict[str, _Node], *, texts: bool) -> None:
         known[descriptor.full_name] = self
         self._texts = texts
         self.free = 0  # what a kind within itself sees while this is being made
+        self.quick: list[tuple[bytes, int]] | None = None
+        self.base = _base(descriptor)
         # By tag: what it is, its counter, how often it may come, and more by what it is.
         self._fields: dict[int, tuple[int, int, int, Any]] = {}
         self._described = dict(enumerate(descriptor.fields, start=_UNKNOWN + 1))
+        self._costs = [_UNKNOWN_BYTES] * (len(self._described) + 1)
         free = _MOST_FREE
         for slot, field in self._described.items():
             free = min(free, self._add(slot, field, known))
+            self._costs[slot] = _cost(field, known)
         self.free = free
+        self.quick = self._quick(known)
+
+    def _quick(self, known: dict[str, _Node]) -> list[tuple[bytes, int]] | None:
+        counted = []
+        for slot, field in self._described.items():
+            inner = field.message_type
+            node = None if inner is None else known[inner.full_name]
+            if field.number > 15 or (node is not None and node.quick != []):
+                return None
+            if field.is_repeated and field.type not in _TEXTS and node is None:
+                return None  # packed, items have no tags
+            if self._costs[slot]:
+                counted.append((bytes([field.number << 3 | 2]), self._costs[slot]))
+        return counted if len(counted) <= _MOST_COUNTED else None
+
+    def items(self, data: bytes, at: int, end: int) -> int:
+        """Return at least what the items in ``data[at:end]`` take decoded: each has its tag."""
+        return sum(cost * data.count(tag, at, end) for tag, cost in self.quick or ())
 
     def _add(self, slot: int, field: FieldDescriptor, known: dict[str, _Node]) -> int:
         """Add a field; return the largest size of a message whose bounds it cannot break."""
@@ -153,12 +211,13 @@ class _Node:
         self._fields[tag | _WIRE_TYPES.get(width, 0)] = (_FIXED if width else _VARINT), slot, most, width
         return most if field.is_repeated else _MOST_FREE
 
-    def walk(self, data: bytes, at: int, end: int, levels: int) -> None:
-        """Check ``data[at:end]``.
+    def walk(self, data: bytes, at: int, end: int, levels: int, total: int, most_total: int) -> int:
+        """Check ``data[at:end]``; return ``total`` and what its items take decoded.
 
         Raises:
             _BeyondError: a field is beyond a bound.
             _MalformedError, IndexError: the bytes are not a message.
+            _TooMuchError: the total is more than ``most_total``.
         """
         if not levels:
             raise _MalformedError(f"more than {MAX_LEVELS} levels")
@@ -194,9 +253,14 @@ class _Node:
                     if size > more:
                         raise self._too_long(slot, counts[slot] - 1, more, size)
                 elif kind == _MESSAGE:
-                    if size > more.free:
+                    if not size:
+                        continue
+                    if size <= more.free and more.quick is not None:
+                        if more.quick:
+                            total += more.items(data, begin, at)
+                    else:
                         try:
-                            more.walk(data, begin, at, levels - 1)
+                            total = more.walk(data, begin, at, levels - 1, total, most_total)
                         except _BeyondError as error:
                             self._locate(
                                 error, slot, counts[slot] - 1, data[begin : min(at, begin + _KEY_SEEN)]
@@ -212,6 +276,10 @@ class _Node:
                 at += more
         if at > end:
             raise _MalformedError("truncated")
+        total += sum(map(mul, counts, self._costs))
+        if total > most_total:
+            raise _TooMuchError
+        return total
 
     def _too_many(self, slot: int, most: int) -> _BeyondError:
         field = self._described[slot]
@@ -248,6 +316,31 @@ def _bounds(field: FieldDescriptor) -> tuple[int, int]:
     stated = bounds_of(field)
     most = stated.max_items or stated.max_pairs or UNSTATED
     return stated.max_bytes or UNSTATED, most if field.is_repeated else 1
+
+
+def _base(message: Descriptor) -> int:
+    """Return what a message takes without items and texts; nothing for the entries of maps. Bytes."""
+    if _is_entry(message):
+        return 0
+    size = _MESSAGE_BYTES
+    for field in message.fields:
+        if field.is_repeated:
+            size += _MAP_BYTES if _is_map(field) else _LIST_BYTES
+        else:
+            size += _TEXT_BYTES if field.type in _TEXTS else _OTHER_BYTES
+    return size
+
+
+def _cost(field: FieldDescriptor, known: Mapping[str, _Node]) -> int:
+    """Return what one item of a field takes beside what its message has for the field. Bytes."""
+    if _is_map(field):
+        return _ENTRY_BYTES
+    inner = field.message_type
+    if inner is not None:
+        return known[inner.full_name].base + _ITEM_BYTES
+    if not field.is_repeated:
+        return 0
+    return _TEXT_ITEM_BYTES if field.type in _TEXTS else _ITEM_BYTES
 
 
 def _is_map(field: FieldDescriptor) -> bool:
