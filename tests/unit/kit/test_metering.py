@@ -14,11 +14,12 @@ from evenmesh.wire import errors
 from evenmesh.wire.credentials import Credential
 from evenmesh.wire.security import ChannelSecurity
 from evenmesh_kit.admission import metering
-from evenmesh_kit.admission.limits import BUILT_IN, Limits, TenantLimits
+from evenmesh_kit.admission.limits import Limits, TenantLimits, built_in
 from evenmesh_kit.admission.metering import Meter, Metering
 from evenmesh_kit.rpc.server import ServerStartError
 from evenmesh_kit.security import keys
 from evenmesh_kit.telemetry.setup import Telemetry
+from tests.unit.kit.conftest import EchoSettings
 
 
 class Clock:
@@ -79,11 +80,18 @@ async def test_streams_at_a_time() -> None:
 
 
 def test_built_in_limits_hold_where_a_file_states_none() -> None:
-    stated = TenantLimits(concurrent=3, calls_per_s=5)
-    assert stated.or_else(BUILT_IN) == TenantLimits(concurrent=3, calls_per_s=5, streams=BUILT_IN.streams)
-    assert TenantLimits().or_else(BUILT_IN) == BUILT_IN
+    stated, unstated = TenantLimits(concurrent=3, calls_per_s=5), built_in(8 * 2**20)
+    assert stated.or_else(unstated) == TenantLimits(concurrent=3, calls_per_s=5, streams=32)
+    assert TenantLimits().or_else(unstated) == unstated
     # A call rate is a matter of the operator, and a tenant of many users has hundreds of calls.
-    assert (BUILT_IN.calls_per_s, BUILT_IN.tokens_per_minute) == (None, None)
+    assert (unstated.calls_per_s, unstated.tokens_per_minute) == (None, None)
+
+
+@pytest.mark.parametrize(
+    ("largest", "streams"), [(8 * 2**20, 32), (16 * 2**20, 16), (2**31 - 1, 1), (1, 256)]
+)
+def test_streams_that_wait_for_the_rest_of_a_request_are_bounded(largest: int, streams: int) -> None:
+    assert built_in(largest).streams == streams  # 256 MiB of requests
 
 
 @pytest.mark.parametrize("known", [True, False])
@@ -96,9 +104,10 @@ async def test_limits_are_on_without_a_file_where_callers_are_known(
         seen.append(metering.current().limits)
         return request
 
+    server_limit = EchoSettings().max_message_bytes  # the echo service's methods state none
     server = await serve(unary=unary, settings={"EVENMESH_API_KEYS": tmp_path / "keys.toml"} if known else {})
     await call(server, **({"security": shown(tenant_keys["flood"])} if known else {}))("unary")
-    assert seen == [BUILT_IN if known else TenantLimits()]
+    assert seen == [built_in(server_limit) if known else TenantLimits()]
 
 
 async def test_tokens_are_paid_for_afterwards() -> None:

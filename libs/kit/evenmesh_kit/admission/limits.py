@@ -15,6 +15,7 @@ from evenmesh_kit.security.caller import tenant_name
 
 _TOKENS_BURST_S: Final = 60.0
 _CALLS_BURST_S: Final = 2.0
+_STREAM_BYTES: Final = 256 * 2**20
 _AT_A_TIME: Final = ("concurrent", "streams")
 
 
@@ -61,8 +62,16 @@ class TenantLimits(BaseModel):
         return (self.tokens_per_minute or 0) / _TOKENS_BURST_S
 
 
-BUILT_IN: Final = TenantLimits(concurrent=512, streams=256)
-"""Limits of a tenant in each process of a service with authentication, where a file states no others."""
+def built_in(largest_request: int) -> TenantLimits:
+    """Return the limits of a tenant in each process of a service that knows its callers, without a file.
+
+    gRPC holds what has come of the next request of every stream, however long the rest takes. So the streams
+    of a tenant are as many as hold 256 MiB of requests.
+
+    Args:
+        largest_request: largest request of the service. Bytes, [1, inf).
+    """
+    return TenantLimits(concurrent=512, streams=min(256, max(1, _STREAM_BYTES // largest_request)))
 
 
 @dataclass(frozen=True, slots=True)

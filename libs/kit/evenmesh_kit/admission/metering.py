@@ -15,7 +15,7 @@ from opentelemetry import metrics
 from evenmesh.common.v1.method_options_pb2 import METERING_TOKENS
 from evenmesh.wire.errors import MeshError
 from evenmesh.wire.methods import facts_of
-from evenmesh_kit.admission.limits import BUILT_IN, Limits, TenantLimits
+from evenmesh_kit.admission.limits import Limits, TenantLimits
 from evenmesh_kit.admission.shared_rates import OUT_OF_TOKENS, RATE_LIMITED, SharedRates
 from evenmesh_kit.admission.token_bucket import TokenBucket
 from evenmesh_kit.rpc.handlers import Behaviour, Context, Handler, HandlerInterceptor
@@ -178,13 +178,13 @@ class Metering(HandlerInterceptor):
         source: Callable[[], Limits],
         meter: metrics.Meter,
         *,
-        built_in: TenantLimits = BUILT_IN,
+        built_in: TenantLimits | None = None,
         rates: SharedRates | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         super().__init__()
         self._source = source
-        self._built_in = built_in
+        self._built_in = built_in or TenantLimits()
         self._clock = clock
         self._limits = source()
         self._rates = rates

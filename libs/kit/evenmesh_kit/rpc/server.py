@@ -26,7 +26,7 @@ from grpc_reflection.v1alpha import reflection
 from evenmesh.wire import keepalive
 from evenmesh.wire.file_watch import WatchedFiles
 from evenmesh.wire.methods import largest_request_bytes
-from evenmesh_kit.admission.limits import BUILT_IN, Limits, LimitsError, TenantLimits, record_changes
+from evenmesh_kit.admission.limits import Limits, LimitsError, TenantLimits, built_in, record_changes
 from evenmesh_kit.admission.metering import Metering
 from evenmesh_kit.admission.queue import Admission
 from evenmesh_kit.admission.shared_rates import SharedRates
@@ -156,7 +156,7 @@ class MeshServer:
                 *telemetry.server_interceptors(),
                 self._guard,
                 self._security.authentication,
-                *_metering(settings, telemetry, self._rates),
+                *_metering(settings, telemetry, self._rates, largest),
                 self._runtime_streams,
                 RequestReader(
                     settings.max_message_bytes,
@@ -370,18 +370,18 @@ def _shared_rates(name: str, settings: ServiceSettings, telemetry: Telemetry) ->
 
 
 def _metering(
-    settings: ServiceSettings, telemetry: Telemetry, rates: SharedRates | None
+    settings: ServiceSettings, telemetry: Telemetry, rates: SharedRates | None, largest_request: int
 ) -> tuple[Metering, ...]:
     """Return the interceptor for the limits of tenants.
 
     Without authentication one user has the service, and only the limits of a file hold.
     """
-    built_in = BUILT_IN if settings.knows_callers else TenantLimits()
+    unstated = built_in(largest_request) if settings.knows_callers else TenantLimits()
     if settings.limits is None:
         if not settings.knows_callers:
             return ()
         limits = Limits()
-        return (Metering(lambda: limits, telemetry.meter, built_in=built_in),)
+        return (Metering(lambda: limits, telemetry.meter, built_in=unstated),)
     try:
         file = WatchedFiles(
             (settings.limits,), partial(Limits.read, settings.limits), LimitsError, on_change=record_changes
@@ -393,7 +393,7 @@ def _metering(
         _log.info("limits hold for this process alone: n replicas admit n times as much")
     else:
         _log.info("rates of tenants hold for all replicas with this store")
-    return (Metering(file.content, telemetry.meter, built_in=built_in, rates=rates),)
+    return (Metering(file.content, telemetry.meter, built_in=unstated, rates=rates),)
 
 
 def _probe(host: str, port: int, *, shared: bool) -> None:
