@@ -30,34 +30,19 @@ from evenmesh import Addresses, Client
 from evenmesh.local_mesh import MeshState
 from evenmesh.wire import errors
 from evenmesh.wire.channel import connect
+from evenmesh.wire.errors import MeshError
 from evenmesh_mesh import SERVICES, MeshSettings, launch, stop
 from evenmesh_studies import demo
 from tests.contract.test_method_facts import METHODS
 from tests.support.heavy_requests import COLLECTION, SHAPES, Shape
 from tests.support.manifests import K8S
-from tests.support.tiny_models import cross_encoder
 
+# fmt: off
 SHARES: Final = (
-    1.0,
-    0.7,
-    0.5,
-    0.35,
-    0.25,
-    0.18,
-    0.14,
-    0.12,
-    0.1,
-    0.08,
-    0.065,
-    0.05,
-    0.04,
-    0.03,
-    0.02,
-    0.01,
-    0.005,
-    0.002,
-    0.001,
+    1.0, 0.7, 0.5, 0.35, 0.25, 0.18, 0.14, 0.12, 0.1, 0.08,
+    0.065, 0.05, 0.04, 0.03, 0.02, 0.01, 0.005, 0.002, 0.001,
 )
+# fmt: on
 REFUSALS: Final = (grpc.StatusCode.INVALID_ARGUMENT, grpc.StatusCode.RESOURCE_EXHAUSTED)
 TIMEOUT_S: Final = 300
 _UNITS: Final = {"Mi": 2**20, "Gi": 2**30}
@@ -104,7 +89,7 @@ def mesh(tmp_path_factory: pytest.TempPathFactory) -> Iterator[MeshState]:
         port=0,
         start_s=600,
         environment={
-            "EVENMESH_RERANKER_CROSS_ENCODER": str(cross_encoder(home / "tiny")),
+            "EVENMESH_RERANKER_CROSS_ENCODER": "bundled",
             "OMP_NUM_THREADS": "2",
         },
     )
@@ -157,14 +142,13 @@ async def _largest_taken(
         before, begun = _cpu_s(mesh), time.monotonic()
         try:
             await _call(channel, method, requests)
-        except grpc.RpcError as error:
-            failed = errors.from_rpc_error(error)
+        except (grpc.RpcError, MeshError) as error:
+            failed = errors.from_rpc_error(error) if isinstance(error, grpc.RpcError) else error
             refused = f"{failed.code.name} {failed.reason}: {failed}"
             if failed.code in REFUSALS:
                 continue
-            assert failed.code is grpc.StatusCode.DEADLINE_EXCEEDED, (
-                refused
-            )  # a model's work takes what it takes
+            # A model's work takes what it takes.
+            assert failed.code is grpc.StatusCode.DEADLINE_EXCEEDED, refused
         spent, took = _cpu_s(mesh) - before, time.monotonic() - begun
         after = await _at_rest(mesh) - before - spent
         taken = Taken(share, size, spent, after, took, _peak(process.pid))
@@ -185,8 +169,10 @@ async def _call(channel: Any, method: str, sent: list[Message]) -> None:
     call = channel.stream_stream(
         method, request_serializer=type(sent[0]).SerializeToString, response_deserializer=reply.FromString
     )(requests(), timeout=TIMEOUT_S)
-    async for _ in call:
-        pass
+    async for one in call:
+        for name in {"refusal", "failed"} & reply.DESCRIPTOR.fields_by_name.keys():
+            if one.HasField(name):  # a stream says so and goes on
+                raise errors.from_item_error(getattr(one, name).error)
 
 
 def memory_limit(service: str) -> int:
