@@ -81,7 +81,7 @@ def _draw(
         active = 0
         bounds[0] = -1
         bounds[1] = n_items
-        for step in range(depth + 1 if depth < n_items else depth):
+        for step in range(depth):
             while active < len(cores) - 1:
                 passed = 0
                 for i in range(1, step + 1):
@@ -99,9 +99,6 @@ def _draw(
                 start = edges[min(max(bounds[run] - shift, 0), last) + 1]
                 mass += edges[min(max(bounds[run + 1] - shift, 0), last)] - start
                 cumulative[run] = mass
-            if step == depth:  # nothing is drawn any more: what is left out
-                tops[row], rests[row] = references[active], np.log(mass) if mass > 0.0 else -np.inf
-                break
             target = uniforms[row, step] * mass
             run = 0
             while cumulative[run] <= target:
@@ -120,6 +117,23 @@ def _draw(
             for i in range(step + 2, run + 1, -1):
                 bounds[i] = bounds[i - 1]
             bounds[run + 1] = left + shift
+        if depth < n_items:  # what is left out; within the loop this makes all draws take twice as long
+            while active < len(cores) - 1:
+                passed = 0
+                for i in range(1, depth + 1):
+                    if bounds[i] >= cores[active]:
+                        passed += 1
+                if passed < n_items - cores[active]:
+                    break
+                active += 1
+            edges = all_edges[offsets[active] : offsets[active + 1]]
+            last = len(edges) - 2
+            shift = lows[active] - 1
+            mass = 0.0
+            for run in range(depth + 1):
+                start = edges[min(max(bounds[run] - shift, 0), last) + 1]
+                mass += edges[min(max(bounds[run + 1] - shift, 0), last)] - start
+            tops[row], rests[row] = references[active], np.log(mass) if mass > 0.0 else -np.inf
     return positions
 
 
