@@ -34,6 +34,7 @@ class Counts:
         table: parts of the counts from 0 on in passages of each length, ``[counts, lengths]``.
         norms: what makes counts comparable in passages of each length, ``[lengths]``.
         weighting: the formula.
+        numbers: its gain, absent, k1 and lift.
     """
 
     rows: TermArray
@@ -42,6 +43,7 @@ class Counts:
     table: FloatArray
     norms: FloatArray
     weighting: Weighting
+    numbers: FloatArray
 
     @classmethod
     def of(
@@ -56,7 +58,8 @@ class Counts:
         longest = int(lengths.max(initial=0))
         norms = weighting.norms(np.arange(longest + 1, dtype=np.float64), average)
         table = weighting.parts(np.arange(_LOOKED_UP, dtype=np.float64)[:, None], norms[None, :])
-        return cls(rows, counts, lengths, table, norms, weighting)
+        numbers = np.array([weighting.gain, weighting.absent, weighting.k1, weighting.lift])
+        return cls(rows, counts, lengths, table, norms, weighting, numbers)
 
     def __len__(self) -> int:
         return len(self.lengths)
@@ -217,14 +220,13 @@ def _tiny() -> Counts:
 def _fields(postings: Counts | Impacts) -> tuple[Any, ...]:
     if isinstance(postings, Impacts):
         return postings.rows, postings.impacts, None, None, None, None
-    weighting = postings.weighting
     return (
         postings.rows,
         postings.counts,
         postings.lengths,
         postings.table.ravel(),
         postings.norms,
-        np.array([weighting.gain, weighting.absent, weighting.k1, weighting.lift]),
+        postings.numbers,
     )
 
 
