@@ -369,6 +369,22 @@ def _ask(share: float) -> orchestrator.AskRequest:
     )
 
 
+def _labelled(share: float) -> orchestrator.AskRequest:
+    request = _ask(share)
+    request.skip_observation = False
+    request.labels.metric = evaluator.UTILITY_METRIC_ROUGE_L
+    request.labels.has_useful = True
+    request.labels.useful_passage_ids.extend(f"u{at:0250d}" for at in range(part(10_000, share)))
+    request.labels.references.extend(text(16_000) for _ in range(part(16, share)))
+    return request
+
+
+def _members(share: float) -> Message:
+    request = orchestrator.AskRequest(question=question(), labels=_labelled(share).labels)
+    request.ensemble.expressions.extend(["PK", "ReFree"])
+    return request
+
+
 def _audit(share: float) -> Message:
     ask = _ask(share)
     ask.ClearField("num_answers")
@@ -438,7 +454,7 @@ SHAPES: Final[dict[str, dict[str, Shape]]] = {
     f"{_COLLECTIONS}Ingest": {"full": _ingest},
     f"{_COLLECTIONS}DeletePassages": {"full": _ids(collections.DeletePassagesRequest)},
     f"{_COLLECTIONS}GetPassages": {"full": _ids(collections.GetPassagesRequest)},
-    f"{_ORCHESTRATOR}Ask": {"full": _ask},
+    f"{_ORCHESTRATOR}Ask": {"full": _ask, "labelled": _labelled, "ensemble": _members},
     f"{_ORCHESTRATOR}Audit": {"full": _audit},
     f"{_ORCHESTRATOR}Converse": {"full": _converse},
 }
