@@ -22,6 +22,7 @@ from evenmesh.wire.channel import connect
 from evenmesh_kit.rpc import requests
 from evenmesh_kit.rpc.guard import MESSAGE_LIMIT_KEY
 from evenmesh_kit.rpc.requests import RequestReader
+from evenmesh_kit.rpc.runtime_streams import host_of
 from tests.unit.kit.conftest import KINDS, SERVICE
 
 MIB = 2**20
@@ -310,7 +311,7 @@ async def test_of_each_host_few_checks_wait(serve: Any, call: Any, monkeypatch: 
     ],
 )
 def test_the_host_of_a_peer_has_no_port(peer: str, host: str) -> None:
-    assert requests._host(peer) == host
+    assert host_of(peer) == host
 
 
 async def test_grpc_receives_no_more_than_the_largest_method_takes(
@@ -325,15 +326,27 @@ async def test_grpc_receives_no_more_than_the_largest_method_takes(
     assert "larger than max" in await refused.details()
 
 
-async def test_health_watches_are_bounded(serve: Any, call: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("evenmesh_kit.rpc.runtime_streams._MOST", 2)
+@pytest.mark.parametrize("bound", ["_MOST", "_MOST_OF_A_HOST"])
+async def test_health_watches_are_bounded(
+    serve: Any, call: Any, monkeypatch: pytest.MonkeyPatch, bound: str
+) -> None:
+    monkeypatch.setattr(f"evenmesh_kit.rpc.runtime_streams.{bound}", 2)
     stub = health_pb2_grpc.HealthStub(call(await serve()).channel)
     watches = [stub.Watch(health_pb2.HealthCheckRequest(), timeout=60) for _ in range(2)]
     for watch in watches:
         await watch.read()
     third = stub.Watch(health_pb2.HealthCheckRequest(), timeout=60)
     assert await third.code() == grpc.StatusCode.RESOURCE_EXHAUSTED
-    for watch in watches:
+    watches[0].cancel()
+    async with asyncio.timeout(60):
+        while True:  # until the server has seen that the first one ended
+            fourth = stub.Watch(health_pb2.HealthCheckRequest(), timeout=60)
+            try:
+                await fourth.read()
+                break
+            except grpc.RpcError:
+                await asyncio.sleep(0.01)
+    for watch in (*watches, fourth):
         watch.cancel()
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import ipaddress
 from collections import Counter
 from collections.abc import AsyncIterator, Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -11,7 +10,6 @@ from contextlib import asynccontextmanager, suppress
 from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Any, Final, cast
-from urllib.parse import unquote
 
 import grpc
 from google.protobuf.message import DecodeError
@@ -28,6 +26,7 @@ from evenmesh_kit.rpc.handlers import (
     behaviour_of,
     cancellation_requested,
 )
+from evenmesh_kit.rpc.runtime_streams import host_of
 from evenmesh_kit.rpc.statuses import abort
 from evenmesh_kit.rpc.wire_scan import malformed, scanner_of
 from evenmesh_kit.security import caller as callers
@@ -287,7 +286,7 @@ class _RuntimeReads:
             DeadlineExceeded: the request did not come in time.
             MeshError: RESOURCE_EXHAUSTED, ``REQUEST_TOO_LARGE``.
         """
-        host = _host(context.peer())
+        host = host_of(context.peer())
         if self._calls[host] >= _HOST_CALLS or self._calls.total() >= _RUNTIME_CALLS:
             raise Overloaded("too many calls of health and reflection wait", 1.0)
         self._calls[host] += 1
@@ -333,15 +332,6 @@ def _hurry(life: asyncio.Timeout, began: float) -> None:
     ends = life.when()
     if not life.expired() and ends is not None:
         life.reschedule(min(ends, began + _HURRIED_S))
-
-
-def _host(peer: str) -> str:
-    """Return the host of a peer such as ``ipv4:10.0.0.7:4711``; the /64 network of an IPv6 address."""
-    host = unquote(peer).rpartition(":")[0]
-    if not host.startswith("ipv6:["):
-        return host
-    address = ipaddress.IPv6Address(host.removeprefix("ipv6:").strip("[]"))
-    return str(address.ipv4_mapped or ipaddress.IPv6Network((address.packed[:8] + bytes(8), 64)))
 
 
 def _with_statuses(behaviour: Behaviour) -> Behaviour:

@@ -3,24 +3,29 @@
 from __future__ import annotations
 
 import asyncio
+import ipaddress
+from collections import Counter
 from typing import Any, Final
+from urllib.parse import unquote
 
 from evenmesh.wire.errors import Overloaded
 from evenmesh_kit.rpc.handlers import RUNTIME, Behaviour, Context, Handler, HandlerInterceptor
 from evenmesh_kit.rpc.statuses import abort
 
 _MOST: Final = 200
+_MOST_OF_A_HOST: Final = 50
 
 
 class RuntimeStreams(HandlerInterceptor):
     """Bounds the health watches and reflection streams, and ends them before a drain waits for them.
 
-    They need no credential, so that a process has at most 200 of them.
+    They need no credential, so that a process has at most 200 of them, and 50 of one host.
     """
 
     def __init__(self) -> None:
         super().__init__()
         self._running: set[asyncio.Task[Any]] = set()
+        self._of_hosts: Counter[str] = Counter()
 
     def end(self) -> None:
         """End the running streams with status OK."""
@@ -35,8 +40,10 @@ class RuntimeStreams(HandlerInterceptor):
             return behaviour
 
         async def watching(request: Any, context: Context) -> None:
-            if len(self._running) >= _MOST:
-                await abort(context, Overloaded(f"{_MOST} streams of {method} and its like are open", 1.0))
+            host = host_of(context.peer())
+            if len(self._running) >= _MOST or self._of_hosts[host] >= _MOST_OF_A_HOST:
+                await abort(context, Overloaded(f"too many streams of {method} and its like are open", 1.0))
+            self._of_hosts[host] += 1
             task = asyncio.ensure_future(behaviour(request, context))
             self._running.add(task)
             try:
@@ -44,8 +51,19 @@ class RuntimeStreams(HandlerInterceptor):
                 await asyncio.wait((task,))
             finally:
                 self._running.discard(task)
+                self._of_hosts[host] -= 1
+                self._of_hosts += Counter()  # forgets hosts without streams
                 task.cancel()
             if not task.cancelled():
                 task.result()
 
         return watching
+
+
+def host_of(peer: str) -> str:
+    """Return the host of a peer such as ``ipv4:10.0.0.7:4711``; the /64 network of an IPv6 address."""
+    host = unquote(peer).rpartition(":")[0]
+    if not host.startswith("ipv6:["):
+        return host
+    address = ipaddress.IPv6Address(host.removeprefix("ipv6:").strip("[]"))
+    return str(address.ipv4_mapped or ipaddress.IPv6Network((address.packed[:8] + bytes(8), 64)))
