@@ -17,14 +17,14 @@ from evenmesh_kit.rpc.handlers import (
     HandlerInterceptor,
     cancellation_requested,
 )
-from evenmesh_kit.rpc.requests import discard_requests, reading
+from evenmesh_kit.rpc.requests import reading
 from evenmesh_kit.rpc.statuses import abort
 
 MESSAGE_LIMIT_KEY: Final = "evenmesh-max-message-bytes"
 """Trailing metadata of every reply: the largest message that the service accepts. Bytes."""
 
-_REFUSED_DISCARD_S: Final = 1.0
-_REFUSED_DISCARD_BYTES: Final = 64 * 1024
+_REFUSED_PAUSE_S: Final = 0.2
+_REFUSED_AT_A_TIME: Final = 32
 
 
 class StrayCancellationError(RuntimeError):
@@ -61,7 +61,7 @@ class Guard(HandlerInterceptor):
         super().__init__()
         self._max_call_s = max_call_s
         self._max_stream_s = max_stream_s
-        self._dismissal = asyncio.Lock()
+        self._dismissals = asyncio.Semaphore(_REFUSED_AT_A_TIME)
         self._trailers = ((MESSAGE_LIMIT_KEY, str(max_message_bytes)),)
         self._default_deadline_s = default_deadline_s
         self._refusal: tuple[str, str] | None = ("STARTING", "the service is still starting")
@@ -103,19 +103,20 @@ class Guard(HandlerInterceptor):
         return self._guarded(method, limited)
 
     def _dismissing(self, behaviour: Behaviour) -> Behaviour:
-        """Return the behaviour, with small requests of a refused stream read before its status is sent.
+        """Return the behaviour, with a pause before the status of a refused stream, of which nothing is read.
 
-        Otherwise the caller may not see the status (:func:`discard_requests`). The caller may be anybody, so
-        one such stream is read at a time, and no further than its first large request.
+        Meanwhile a caller ends its writes, if they fit the flow-control window. Otherwise it may see INTERNAL
+        instead of the status (:func:`evenmesh_kit.rpc.requests.discard_requests`). The caller may be anybody
+        and holds its window during the pause, so few such streams wait at a time.
         """
 
         async def dismissing(requests: Any, context: Context) -> Any:
             try:
                 return await behaviour(requests, context)
             except MeshError:
-                if not reading() and not self._dismissal.locked():
-                    async with self._dismissal:
-                        await discard_requests(context, for_s=_REFUSED_DISCARD_S, most=_REFUSED_DISCARD_BYTES)
+                if not reading() and not self._dismissals.locked():
+                    async with self._dismissals:
+                        await asyncio.sleep(_REFUSED_PAUSE_S)
                 raise
 
         return dismissing

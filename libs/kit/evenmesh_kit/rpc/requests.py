@@ -384,7 +384,7 @@ def _as_sent(data: bytes, _most: int) -> int:
     return len(data)
 
 
-async def discard_requests(context: Context, *, for_s: float = _DISCARD_S, most: int | None = None) -> None:
+async def discard_requests(context: Context) -> None:
     """Read requests until the caller has sent the last, pauses, or has sent for long enough.
 
     A grpc.aio caller that writes to an ended call reports INTERNAL, "Internal error from Core", instead of
@@ -392,13 +392,10 @@ async def discard_requests(context: Context, *, for_s: float = _DISCARD_S, most:
 
     Args:
         context: the call, whose deserializer is none.
-        for_s: longest time to read. Seconds, (0, inf).
-        most: size of a request after which no other is read; None for any. Bytes.
     """
     with suppress(TimeoutError, grpc.aio.BaseError):
-        async with asyncio.timeout(for_s):
-            while True:
+        async with asyncio.timeout(_DISCARD_S):
+            data: Any = None
+            while data is not grpc.aio.EOF:
                 async with asyncio.timeout(_PAUSE_S):
-                    data: Any = await context.read()
-                if data is grpc.aio.EOF or (most is not None and len(data) > most):
-                    return
+                    data = await context.read()
