@@ -67,11 +67,12 @@ def secured(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Secured]:
     command("certs", "dev", "--output", str(certs))
     keys = {
         name: command(
-            *("keys", "new", name, "--tenant", tenant, "--file", str(file)),
+            *("keys", "new", name, "--file", str(file)),
+            *(("--tenant", tenant) if tenant else ()),
             *(part for role in roles for part in ("--role", role)),
         )
         for name, tenant, roles in (
-            ("mesh", "default", ["service"]),
+            ("mesh", "", ["service"]),
             ("asker", "acme", ["ask"]),
             ("keeper", "acme", ["ask", "ingest"]),
             ("stranger", "other", ["ask", "ingest"]),

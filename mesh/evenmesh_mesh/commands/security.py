@@ -60,7 +60,10 @@ def new(
     role: Annotated[
         list[str], typer.Option(help="ask, ingest, feedback, train, admin or service; repeat for several.")
     ],
-    tenant: Annotated[str, typer.Option(help="Whose collections, feedback and models it opens.")] = "default",
+    tenant: Annotated[
+        str | None,
+        typer.Option(help="Whose collections, feedback and models it opens; none for a service."),
+    ] = None,
     file: Annotated[
         Path | None, typer.Option(help="File of keys to add the entry to. Default: print the entry.")
     ] = None,
@@ -74,6 +77,11 @@ def new(
     """
     from evenmesh_kit.security.keys import KeyEntry, KeysError, add_entry, new_key, to_toml
 
+    services = set(role) == {"service"}
+    if services and tenant is not None:
+        raise CommandError("--tenant: give none: a service names the tenant of each of its calls", USAGE)
+    if not services and tenant is None:
+        raise CommandError("--tenant: give the tenant whose data the key opens, such as default", USAGE)
     key, digest = new_key()
     content = {"name": name, "sha256": digest, "tenant": tenant, "roles": role, "expires": expires}
     try:
@@ -100,7 +108,8 @@ def check(file: Annotated[Path, typer.Argument(help="File of keys.")]) -> None:
     table = screen.table("name", "tenant", "roles", "expires")
     for entry in found:
         expires = "never" if entry.expires is None else entry.expires.isoformat()
-        table.add_row(entry.name, entry.tenant, ", ".join(sorted(entry.roles)), expires)
+        tenant = "any" if entry.for_services else entry.tenant
+        table.add_row(entry.name, tenant, ", ".join(sorted(entry.roles)), expires)
     screen.out.print(table)
 
 

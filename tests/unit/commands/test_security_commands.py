@@ -48,13 +48,25 @@ def test_a_key_is_printed_once_and_its_entry_opens(
     assert "acme" in capsys.readouterr().out
 
 
+def test_a_key_of_services_belongs_to_no_tenant(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = tmp_path / "keys.toml"
+    assert main(["keys", "new", "mesh", "--role", "service", "--file", str(file)]) == 0
+    assert ApiKeys(file).caller(capsys.readouterr().out.strip()).roles == {Role.SERVICE}
+    assert "tenant" not in file.read_text()
+    assert main(["keys", "check", str(file)]) == 0
+    assert "any" in capsys.readouterr().out
+
+
 @pytest.mark.parametrize(
     ("options", "complaint"),
     [
-        (["--role", "king"], "roles.0"),
+        (["--role", "ask"], "--tenant: give the tenant"),
+        (["--role", "ask", "--role", "service"], "--tenant: give the tenant"),
+        (["--role", "service", "--tenant", "acme"], "--tenant: give none"),
+        (["--role", "king", "--tenant", "acme"], "roles.0"),
         (["--role", "ask", "--tenant", "UP"], "tenant"),
-        (["--role", "ask", "--expires", "soon"], "expires"),
-        (["--role", "ask", "--expires", "2027-01-01T00:00:00"], "time zone"),
+        (["--role", "ask", "--tenant", "acme", "--expires", "soon"], "expires"),
+        (["--role", "ask", "--tenant", "acme", "--expires", "2027-01-01T00:00:00"], "time zone"),
     ],
 )
 def test_a_key_that_makes_no_sense_is_refused(
@@ -71,6 +83,6 @@ def test_a_key_that_makes_no_sense_is_refused(
 def test_a_broken_file_of_keys_is_not_added_to(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file = tmp_path / "keys.toml"
     file.write_text("[[key]]\n")
-    assert main(["keys", "new", "n", "--role", "ask", "--file", str(file)]) == 2
+    assert main(["keys", "new", "n", "--role", "ask", "--tenant", "acme", "--file", str(file)]) == 2
     assert "key 1" in capsys.readouterr().err
     assert file.read_text() == "[[key]]\n"

@@ -39,21 +39,21 @@ class KeyEntry(BaseModel):
     sha256: str = Field(pattern=r"^[0-9a-f]{64}$")
     """SHA-256 of the key, hexadecimal."""
     tenant: str
-    """Tenant whose data it gives access to; a service calls for any."""
+    """Tenant whose data it gives access to; of no meaning in a key of services alone."""
     roles: frozenset[Role] = Field(min_length=1)
     """Permissions."""
     expires: datetime | None = None
     """When it expires; default: never."""
 
     @classmethod
-    def read(cls, content: Mapping[str, Any], where: str = "") -> Self:
-        """Return an entry made of its fields.
+    def read(cls, content: Mapping[str, Any], where: str = "", default_tenant: str = "") -> Self:
+        """Return an entry made of its fields; ``default_tenant`` is that of one that names none.
 
         Raises:
             KeysError: one line for each invalid field, prefixed with ``where``.
         """
         try:
-            return cls.model_validate(content)
+            return cls.model_validate(_with_tenant(content, default_tenant))
         except ValidationError as error:
             problems = error.errors(include_url=False, include_input=False)
             lines = (
@@ -61,6 +61,11 @@ class KeyEntry(BaseModel):
                 for problem in problems
             )
             raise KeysError("\n".join(lines)) from None
+
+    @property
+    def for_services(self) -> bool:
+        """Return whether its only role is that of services, which call for any tenant."""
+        return self.roles == {Role.SERVICE}
 
     @field_validator("tenant")
     @classmethod
@@ -144,7 +149,7 @@ def to_toml(entry: KeyEntry) -> str:
         # A JSON string is a TOML string too, except for surrogate pairs, which ensure_ascii=False avoids.
         f"name = {json.dumps(entry.name, ensure_ascii=False)}",
         f'sha256 = "{entry.sha256}"',
-        f'tenant = "{entry.tenant}"',
+        *(() if entry.for_services else (f'tenant = "{entry.tenant}"',)),
         f"roles = {json.dumps(sorted(entry.roles))}",
     ]
     if entry.expires is not None:
@@ -206,7 +211,7 @@ def _read(path: Path, default_tenant: str) -> dict[str, KeyEntry]:
     keys: dict[str, KeyEntry] = {}
     for number, row in enumerate(rows, start=1):
         try:
-            entry = KeyEntry.read(_with_tenant(row, default_tenant), f"{path}: key {number}: ")
+            entry = KeyEntry.read(row, f"{path}: key {number}: ", default_tenant)
         except KeysError as error:
             problems.append(str(error))
             continue
