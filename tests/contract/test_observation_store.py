@@ -7,7 +7,6 @@ import importlib.util
 import os
 import shutil
 import signal
-import socket
 import sqlite3
 import subprocess
 import tempfile
@@ -48,6 +47,7 @@ from evenmesh_evaluator.ports import ObservationStore
 from evenmesh_evaluator.reports.moments import Moments
 from evenmesh_evaluator.reports.summary import report as report_of
 from evenmesh_kit.security.caller import DEFAULT_TENANT
+from tests.support import ports
 from tests.support.programs import required
 
 MINUTE_US = 60 * 10**6
@@ -66,7 +66,7 @@ class Clock:
 
 
 @pytest.fixture(scope="session")
-def postgres_server() -> Iterator[str]:
+def postgres_server(request: pytest.FixtureRequest) -> Iterator[str]:
     """A PostgreSQL server of our own on a free port, if the machine has one; its URL."""
     initdb, server = required("initdb"), required("postgres")
     if importlib.util.find_spec("asyncpg") is None:
@@ -76,9 +76,7 @@ def postgres_server() -> Iterator[str]:
     folder = Path(tempfile.mkdtemp(prefix="evenmesh-postgres-"))
     if who:
         shutil.chown(folder, "nobody", "nogroup")
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
+    port = ports.reserve(request)
     data = folder / "data"
     subprocess.run(
         [initdb, "-D", data, "-U", "evenmesh", "--auth=trust", "--no-sync"],
@@ -716,7 +714,7 @@ async def test_observations_of_version_1_are_measured_again(url: URL, clock: Clo
 
 async def test_a_locked_sqlite_says_so(tmp_path: Path) -> None:
     path = tmp_path / "observations.db"
-    store = SqlObservationStore(URL.create("sqlite+aiosqlite", database=str(path)), lock_timeout_s=0.05)
+    store = SqlObservationStore(URL.create("sqlite+aiosqlite", database=str(path)), lock_timeout_s=0.5)
     await store.open()
     try:
         lock = sqlite3.connect(path, isolation_level=None)

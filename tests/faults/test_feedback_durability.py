@@ -10,7 +10,6 @@ import asyncio
 import os
 import random
 import signal
-import socket
 import subprocess
 import sys
 from collections import Counter
@@ -35,7 +34,7 @@ from evenmesh_reranker.feedback.servicer import NAME
 from evenmesh_reranker.models.manifest import Lineage
 from evenmesh_reranker.models.store import ModelStore
 from evenmesh_reranker.settings import RerankerSettings
-from tests.support import tiny_models
+from tests.support import ports, tiny_models
 from tests.support.postgres import Postgres
 
 pytestmark = [pytest.mark.faults, pytest.mark.timeout(900)]
@@ -51,9 +50,7 @@ class Process:
     """A reranker on a port of its own, which it keeps when it is started again."""
 
     def __init__(self, home: Path, **settings: str) -> None:
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            port = probe.getsockname()[1]
+        port = ports.reserve(self)
         self.address = f"127.0.0.1:{port}"
         given = {"PORT": str(port), "DEVICE": "cpu", "DTYPE": "float32", "THREADS": "1", **settings}
         self._environment = dict(os.environ) | {"EVENMESH_HOME": str(home), "HF_HUB_OFFLINE": "1"}

@@ -550,7 +550,7 @@ async def test_sigterm_acknowledges_what_it_took(tmp_path: Path) -> None:
 
 
 async def test_a_locked_database_is_unavailable_and_nothing_is_acknowledged(tmp_path: Path) -> None:
-    with _running(tmp_path, LOCK_TIMEOUT_S="0.05") as (_, address):
+    with _running(tmp_path, LOCK_TIMEOUT_S="0.5") as (_, address):
         lock = sqlite3.connect(tmp_path / "evaluator" / "observations.db", isolation_level=None)
         lock.execute("BEGIN IMMEDIATE")
         async with grpc.aio.insecure_channel(address) as channel:

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import os
 import re
-import socket
 import sys
 import urllib.request
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
@@ -25,6 +23,7 @@ from evenmesh_mesh.services import SERVICES
 from evenmesh_studies import demo
 from tests.support import tiny_models
 from tests.support.otlp_collector import SOON, Collector, Received
+from tests.support.prometheus import reserved_ports
 
 pytestmark = [pytest.mark.mesh, pytest.mark.timeout(1200)]
 
@@ -78,17 +77,9 @@ GENERATE: Final = "evenmesh.generator.v1.GeneratorService/Generate"
 BATCH: Final = "evenmesh.generator.v1.GeneratorService/GenerateBatch"
 
 
-def _ports() -> dict[str, int]:
-    with ExitStack() as stack:
-        sockets = {name: stack.enter_context(socket.socket()) for name in NAMES}
-        for one in sockets.values():
-            one.bind(("127.0.0.1", 0))
-        return {name: one.getsockname()[1] for name, one in sockets.items()}
-
-
 def _watched(home: Path, settings: MeshSettings, more: Mapping[str, str]) -> Iterator[Watched]:
-    ports = _ports()
-    with Collector() as collector:
+    with reserved_ports(len(NAMES)) as free, Collector() as collector:
+        ports = dict(zip(NAMES, free, strict=True))
         environment = {**SOON, **more}
         for name in NAMES:
             prefix = f"EVENMESH_{name.upper()}"

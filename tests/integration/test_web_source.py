@@ -104,7 +104,13 @@ class Mesh:
 async def shared(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Mesh]:
     home = tmp_path_factory.mktemp("home")
     async with small_web() as web:
-        searx = {"url": web.url, "allow_private": True, "page_timeout_s": 1, "snippets": False}
+        searx = {
+            "url": web.url,
+            "allow_private": True,
+            "timeout_s": 60,
+            "page_timeout_s": 60,
+            "snippets": False,
+        }
         web_sources = json.dumps({"searx": searx, "guarded": {"url": web.url}})
         sources = json.dumps(
             {

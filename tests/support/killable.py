@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
-import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -15,6 +14,7 @@ import psutil
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from evenmesh.wire.channel import connect
+from tests.support import ports
 
 _HEALTH = "grpc.health.v1.Health"
 
@@ -30,9 +30,7 @@ class Killable:
     """
 
     def __init__(self, module: str, name: str, home: Path, **settings: str) -> None:
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            port = probe.getsockname()[1]
+        port = ports.reserve(self)
         self.address = f"127.0.0.1:{port}"
         self.name = name
         self._module = module

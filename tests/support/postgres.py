@@ -6,7 +6,6 @@ import importlib.util
 import os
 import shutil
 import signal
-import socket
 import subprocess
 import tempfile
 import time
@@ -14,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.support import ports
 from tests.support.programs import required
 
 
@@ -43,9 +43,7 @@ class Postgres:
             capture_output=True,
             cwd=self._folder,
         )
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            self._port = probe.getsockname()[1]
+        self._port = ports.reserve(self)
         self._command = [*self._as, server, "-D", self._data, "-p", str(self._port), "-h", "127.0.0.1"]
         self._command += ["-k", self._folder, *([] if durable else ["-c", "fsync=off"])]
         self._process: subprocess.Popen[bytes] | None = None

@@ -9,6 +9,7 @@ import tempfile
 import time
 from pathlib import Path
 
+from tests.support import ports
 from tests.support.programs import required
 
 _STARTS_S = 60.0
@@ -20,9 +21,7 @@ class RedisServer:
     def __init__(self) -> None:
         self._program = required("redis-server")
         self._folder = Path(tempfile.mkdtemp(prefix="evenmesh-redis-"))
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            self._port = probe.getsockname()[1]
+        self._port = ports.reserve(self)
         self._process: subprocess.Popen[bytes] | None = None
 
     @property

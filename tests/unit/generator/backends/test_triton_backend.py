@@ -75,7 +75,7 @@ async def test_what_is_under_way_ends_only_if_the_model_is_gone_for_good(fail_ru
     endpoint = ModelEndpoint("m", asyncio.Semaphore(1))
     tasks = await _begin(endpoint, Cancellation(), 3)  # one has the place, two wait for it
     endpoint.mark_unavailable(AWAY, fail_running=fail_running)
-    done, _ = await asyncio.wait(tasks, timeout=0.05)
+    done, _ = await asyncio.wait(tasks, timeout=20 if fail_running else 0.05)
     assert len(done) == (3 if fail_running else 0)
     assert all(isinstance(task.exception(), Unavailable) for task in done)
     for task in tasks:

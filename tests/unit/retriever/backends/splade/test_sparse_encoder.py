@@ -38,7 +38,7 @@ def test_vectors_are_those_of_sentence_transformers(encoder: SpladeEncoder, fold
         np.testing.assert_allclose(found, expected, atol=1e-5)
     assert encoder.vocabulary == 5 + len({word for text in TEXTS for word in text.split()})
     assert 0 < len(vectors[0].terms) < encoder.vocabulary
-    assert vectors[0].weights.tolist() == vectors[4].weights.tolist()
+    assert vectors[0].weights.tolist() == vectors[4].weights.tolist()  # the same text, encoded once
 
 
 def test_scores_are_those_of_a_dense_product(encoder: SpladeEncoder, folder: Path) -> None:

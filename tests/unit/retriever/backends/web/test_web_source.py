@@ -181,9 +181,10 @@ async def test_a_page_that_cannot_be_read_leaves_the_others(web: SmallWeb, sourc
     web.lists(page, "/short")
     # The good page must be read within the same time.
     settings = {"timeout_s": 60, "page_timeout_s": 3 if page in ("/slow", "/silent") else 60}
-    without, passages = await asyncio.gather(
-        source(snippets=False, **settings).search("q"), source(**settings).search("q")
-    )
+    async with asyncio.timeout(40):
+        without, passages = await asyncio.gather(
+            source(snippets=False, **settings).search("q"), source(**settings).search("q")
+        )
     assert [one.title for one in without] == ["A short lake"]
     assert [(one.title, one.text) for one in passages[:-1]] == [(f"Title of {page}", f"Snippet of {page}.")]
 
@@ -296,7 +297,8 @@ async def test_the_calls_deadline_is_kept_before_the_settings(web: SmallWeb, sou
         return [one.title for one in await made.search("q")]
 
     # The page that came in time is there, the other one is its snippet.
-    assert await asyncio.create_task(search()) == ["Title of /silent", "A short lake"]
+    async with asyncio.timeout(40):
+        assert await asyncio.create_task(search()) == ["Title of /silent", "A short lake"]
 
 
 async def test_leaving_stops_the_pages(web: SmallWeb, source: Make) -> None:
@@ -315,7 +317,8 @@ async def test_a_page_that_keeps_its_reader_busy_does_not_keep_the_others(
 ) -> None:
     web.lists("/endless", "/short")
     made = source(page_timeout_s=5, timeout_s=60, snippets=False)
-    assert [one.title for one in await made.search("q")] == ["A short lake"]
+    async with asyncio.timeout(40):
+        assert [one.title for one in await made.search("q")] == ["A short lake"]
     # Its reader was ended, and another one reads on.
     web.lists("/river", "/short")
     titles = [one.title for one in await source(page_timeout_s=30, timeout_s=60).search("q")]
