@@ -170,7 +170,7 @@ async def _call(channel: Any, method: str, sent: list[Message]) -> None:
         method, request_serializer=type(sent[0]).SerializeToString, response_deserializer=reply.FromString
     )(requests(), timeout=TIMEOUT_S)
     async for one in call:
-        for name in {"refusal", "failed"} & reply.DESCRIPTOR.fields_by_name.keys():
+        for name in {"refusal", "failed"}.intersection(reply.DESCRIPTOR.fields_by_name):
             if one.HasField(name):  # a stream says so and goes on
                 raise errors.from_item_error(getattr(one, name).error)
 
