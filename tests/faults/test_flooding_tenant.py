@@ -1,6 +1,6 @@
 """A tenant that floods the mesh takes no other tenant's turn: whole processes.
 
-The order of turns itself is in tests/unit/kit/test_fair_queueing.py, where nothing depends on time.
+The order of turns itself is in tests/unit/kit/admission/test_fair_queueing.py, where nothing depends on time.
 """
 
 from __future__ import annotations

@@ -415,7 +415,7 @@ async def test_large_checks_of_health_take_turns(
 @asynccontextmanager
 async def apart(home: Path) -> AsyncIterator[tuple[int, str]]:
     """Run a server of largest requests of 16 MiB as a process of its own: its id and address."""
-    root = str(Path(__file__).parents[3])
+    root = str(Path(__file__).parents[4])
     process = await asyncio.create_subprocess_exec(
         sys.executable, "-c", SERVER, root, str(home), stdout=asyncio.subprocess.PIPE,
         env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
