@@ -36,6 +36,7 @@ FULL = LASTS_S >= 600
 # client that had to wait for a core saw its call end says nothing of the call.
 RECOVERY_S = 10.0 if FULL else 60.0
 HUNG_S = 1.0 if FULL else 30.0
+ROUND_S = 3.0 if FULL else 20.0
 
 pytestmark = [pytest.mark.faults, pytest.mark.timeout(LASTS_S + 400)]
 
@@ -68,7 +69,7 @@ async def test_what_was_acknowledged_survives_anything(postgres: Postgres, tmp_p
             if loop.time() >= ends:
                 break
             await asyncio.sleep(fault.rest_s)
-        while not await load.clean_round():
+        while not await load.clean_round(ROUND_S):
             assert loop.time() - ended < RECOVERY_S + 60, "it does not recover"
             await asyncio.sleep(0.1)
         recoveries.append(loop.time() - ended)

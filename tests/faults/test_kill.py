@@ -12,7 +12,7 @@ import os
 import signal
 from collections import Counter
 from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -28,7 +28,7 @@ pytestmark = [pytest.mark.mesh, pytest.mark.faults, pytest.mark.timeout(240)]
 
 ASKERS = 3
 BEFORE_S = 1.0
-AFTER_S = 2.0
+AFTER = 10
 RECOVERY_S = 90.0
 QUESTIONS = [question.question for question in demo.questions()[:20]]
 
@@ -146,7 +146,10 @@ async def test_kill_one_service(home: Path, service: str) -> None:
             os.kill(killed, signal.SIGKILL)
             await _serving_again(client, home, service, killed)
             back = len(outcomes.done)
-            await asyncio.sleep(AFTER_S)
+            with suppress(TimeoutError):
+                async with asyncio.timeout(RECOVERY_S):
+                    while len(outcomes.done) < back + AFTER:
+                        await asyncio.sleep(0.2)
         observed = await _observed(client, run_id, len(outcomes.done) - outcomes.dropped)
 
     after = read_running(home)
@@ -158,7 +161,9 @@ async def test_kill_one_service(home: Path, service: str) -> None:
     assert not outcomes.untyped
     assert set(outcomes.failed) <= ALLOWED_CODES, outcomes
     assert set(outcomes.degraded) <= MAY_DEGRADE.get(service, {"rerank"}), outcomes
-    assert len(outcomes.done) > back, f"nothing was answered after the {service} was back: {outcomes}"
+    assert len(outcomes.done) >= back + AFTER, (
+        f"too little was answered after the {service} was back: {outcomes}"
+    )
     assert outcomes.dropped == 0
     # An ask cut off by the orchestrator's death may have been observed without its client being reported.
     assert observed <= outcomes.started, "an observation was stored twice"

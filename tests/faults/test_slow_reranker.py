@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import signal
 from collections.abc import Iterator
@@ -77,9 +78,8 @@ async def test_a_reranker_that_hangs(mesh: PacedMesh) -> None:
             assert shown == list(range(5))
         finally:
             os.kill(mesh.pids["reranker"], signal.SIGCONT)
-        for _ in range(100):
-            _, degraded = await _ask(stub)
-            if not degraded:
-                break
-            assert degraded[0][:2] == LEFT_TO_THE_RETRIEVER
-        assert degraded == [], "the reranker was not found again"
+        async with asyncio.timeout(90):  # found again
+            while degraded:
+                _, degraded = await _ask(stub)
+                assert all(one[:2] == LEFT_TO_THE_RETRIEVER for one in degraded)
+                await asyncio.sleep(0.05)

@@ -92,15 +92,17 @@ class Load:
         self._ended.set()
         await asyncio.gather(*self._tasks)
 
-    async def clean_round(self) -> bool:
-        """Whether an ask without degradation, feedback and an ingest all succeed now."""
-        async with AsyncClient(self._addresses, timeout=20) as client:
+    async def clean_round(self, timeout_s: float) -> bool:
+        """Whether an ask without degradation, feedback and an ingest all succeed now, each within a time."""
+        async with AsyncClient(self._addresses, timeout=timeout_s) as client:
             degraded = 0
             try:
-                async for event in client.ask(QUESTIONS[0], run_id="recovery", depth=5, k=2, timeout=20):
+                async for event in client.ask(
+                    QUESTIONS[0], run_id="recovery", depth=5, k=2, timeout=timeout_s
+                ):
                     degraded += isinstance(event, Degraded)
-                await client.record_feedback([_item("recovery", 0)], timeout=20)
-                await client.ingest([_passage("recovery")], COLLECTION, create=False, timeout=20)
+                await client.record_feedback([_item("recovery", 0)], timeout=timeout_s)
+                await client.ingest([_passage("recovery")], COLLECTION, create=False, timeout=timeout_s)
             except MeshError:
                 return False
             return not degraded

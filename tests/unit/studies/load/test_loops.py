@@ -33,9 +33,10 @@ class Held:
 async def test_a_mesh_that_stalls_gets_all_calls_and_their_whole_wait_is_counted() -> None:
     operation = Held()
     operation.wanted = 5
-    due = np.array([0.0, 0.01, 0.02, 0.03, 0.04])
+    due = np.array([0.0, 10.0, 20.0, 30.0, 40.0])
+    begin = time.monotonic() - 40.0  # the last one is due now
     loop = asyncio.ensure_future(
-        open_loop(operation, ITEMS, due, numbers=range(7, 12), begin=time.monotonic(), stop=asyncio.Event())
+        open_loop(operation, ITEMS, due, numbers=range(7, 12), begin=begin, stop=asyncio.Event())
     )
     # None has been answered, and yet all are sent: nothing is left out because of the stall.
     await asyncio.wait_for(operation.all_asked.wait(), 30)
