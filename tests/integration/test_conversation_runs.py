@@ -219,7 +219,7 @@ def test_a_harvest_killed_and_gone_on_with_is_the_same_to_the_byte(mesh: Running
     ]
 
     killed = tmp_path / "killed"
-    for enough in (1, 4):
+    for enough in (1, 3):
         process = harvest(mesh, tmp_path, killed)
         until = time.monotonic() + TIMEOUT_S
         while time.monotonic() < until and process.poll() is None:

@@ -184,7 +184,7 @@ async def test_a_slow_answer_is_missing_and_the_vote_is_in_time(mesh: Mesh) -> N
         return await batch(prompts, timeout_s=timeout_s)
 
     mesh.generator.batch = slow  # type: ignore[method-assign,assignment]
-    events = await mesh.ensemble(ensemble("Wiki@2", "News@1", "SE@1"), seconds=1)
+    events = await mesh.ensemble(ensemble("Wiki@2", "News@1", "SE@1"), seconds=2)
     final = _all(events, pb.VoteEvent)[-1]
     assert (final.final, list(final.missing), final.num_answers) == (True, ["News@1"], 2)
     assert [one.reason for one in _all(events, Degraded)] == ["BUDGET_EXCEEDED"]
