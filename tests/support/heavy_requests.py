@@ -242,6 +242,7 @@ def _observation(share: float) -> Message:
         observation=evaluator.Observation(
             id=text(30),
             run_id="heavy",
+            query_id=text(30),
             question=text(1000),
             candidates=[
                 evaluator.Candidate(passage_id=f"p{at}", provider=f"q{at % 50}", text=text(3000))
