@@ -48,7 +48,7 @@ SERVICES: Final = (
     Service("generator", "evenmesh_generator", offset=3, thread_settings=("threads",)),
     Service("retriever", "evenmesh_retriever", offset=1, thread_settings=("encoder_threads",)),
     Service("reranker", "evenmesh_reranker", offset=2, needs=("generator",), thread_settings=("threads",)),
-    Service("evaluator", "evenmesh_evaluator", offset=4, nice=5),  # asks do not wait for what it measures
+    Service("evaluator", "evenmesh_evaluator", offset=4, nice=10),  # asks do not wait for what it measures
     Service(
         "orchestrator",
         "evenmesh_orchestrator",
