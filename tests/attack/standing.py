@@ -145,7 +145,7 @@ def p95(durations: list[float]) -> float:
 async def endure(
     mesh: Attacked, attack_s: float, turns: int, *, rows: Collection[int] = ROWS, pause_s: float = PAUSE_S
 ) -> Seen:
-    """Ask in quiet and under attack by turns, ``attack_s`` in all under attack, a third of that in quiet.
+    """Ask in quiet and under attack by turns, ``attack_s`` in all under attack, a tenth of that in quiet.
 
     Args:
         mesh: the mesh.
@@ -163,7 +163,7 @@ async def endure(
             await _ask_for(ada, seen, 1.0, [], Counter())  # until all is warm
             for turn in range(turns):
                 with _processor_time(mesh, seen, under_attack=False):
-                    await _ask_for(ada, seen, attack_s / turns / 3, seen.quiet_s, seen.failed_quiet, pause_s)
+                    await _ask_for(ada, seen, attack_s / turns / 10, seen.quiet_s, seen.failed_quiet, pause_s)
                 await _send_secret(mesh, turn)
                 attack = await asyncio.create_subprocess_exec(
                     *(sys.executable, "-m", "tests.attack.attacker", str(attack_s / turns), str(turn)),
