@@ -199,7 +199,7 @@ def batch(name: str) -> bytes:
     decoding = generator_pb.Decoding(max_new_tokens=32)
     requests = [
         generator_pb.GenerateRequest(question=f"Who is {name} {n}?", passages=passages, decoding=decoding)
-        for n in range(16)
+        for n in range(9)
     ]
     return generator_pb.GenerateBatchRequest(requests=requests).SerializeToString()
 
