@@ -205,11 +205,14 @@ def batch(name: str) -> bytes:
 
 
 async def whole_generator(it: Attacker) -> None:
-    """Row 6: ask for as many answers as the generator admits, with ten years of time."""
-    reply = await it.call("6", "generator", "GenerateBatch", batch(it.name()), timeout=_TEN_YEARS_S)
-    if reply is not None:
-        results = generator_pb.GenerateBatchResponse.FromString(reply).results
-        it.outcomes.update(f"row 6, items: {one.error.reason or 'OK'}" for one in results)
+    """Row 6: ask for more answers than a tenant may have rows, in calls with ten years of time."""
+    calls = (
+        it.call("6", "generator", "GenerateBatch", batch(it.name()), timeout=_TEN_YEARS_S) for _ in range(3)
+    )
+    for reply in await asyncio.gather(*calls):
+        if reply is not None:
+            results = generator_pb.GenerateBatchResponse.FromString(reply).results
+            it.outcomes.update(f"row 6, items: {one.error.reason or 'OK'}" for one in results)
 
 
 @cache
