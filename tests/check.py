@@ -73,7 +73,7 @@ def steps(paths: Sequence[str]) -> list[list[str]]:
     if any(path.startswith("protos/") for path in paths):
         commands += [["buf", "lint", "protos"], ["buf", "format", "--diff", "--exit-code", "protos"]]
     if tests:
-        commands.append(["pytest", "-q", "-n", "2", "--dist", "loadgroup", "-m", "not slow", *tests])
+        commands.append(["pytest", "-q", "-n", "3", "--dist", "loadgroup", "-m", "not slow", *tests])
     return commands
 
 
