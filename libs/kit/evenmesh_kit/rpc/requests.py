@@ -299,7 +299,7 @@ class _RuntimeReads:
                 return data
         except TimeoutError:
             raise DeadlineExceeded(
-                f"no request came within {self._longest_s:g} s, or less: many wait"
+                f"no request came within {self._longest_s:g} s, or sooner while other calls wait"
             ) from None
         finally:
             self._calls[host] -= 1
