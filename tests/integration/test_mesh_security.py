@@ -215,7 +215,7 @@ def test_the_command_line_is_authenticated_too(secured: Secured) -> None:
 async def test_unknown_callers_raise_no_services_memory(
     secured: Secured, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Send rows of empty messages to every method, 100 calls at once: decoded, each would take 30 times its size."""
+    """Send 31 MiB of empty messages to every method, 100 calls at once: decoded, each takes 30 times its size."""
     monkeypatch.setenv("EVENMESH_TLS_CA", str(secured.folder / "ca.pem"))
     monkeypatch.delenv("EVENMESH_API_KEY", raising=False)
     state = read_running(secured.folder.parent / "home")
@@ -228,7 +228,7 @@ async def test_unknown_callers_raise_no_services_memory(
             await refused(channel, methods[0], b"")
             before = peak_mib(pid, reset=True)
             await asyncio.gather(
-                *(refused(channel, one, b"\x0a\x00" * 2**21) for one in (100 * methods)[:100]),
+                *(refused(channel, one, b"\x0a\x00" * (31 * 2**19)) for one in (100 * methods)[:100]),
             )
             for one in methods:
                 await refused(channel, one, b"\x0a\x00" * (31 * 2**19), grpc.Compression.Gzip)
