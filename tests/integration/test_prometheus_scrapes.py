@@ -29,6 +29,7 @@ WITHOUT: Final = {
     "series:evenmesh_fairness_provider_exposure_ratio:avg1d": AN_HOUR,
     "series:evenmesh_fairness_expected_utility:avg1d": AN_HOUR,
     "evenmesh_limits_refused_total": "no tenant has limits",
+    "evenmesh_limits_unshared_total": "there is no store of limits",
     "evenmesh_admission_wait_duration_seconds_bucket": "nobody had to wait for admission",
     "evenmesh_ask_degradations_total": "every stage answered",
     "stage:evenmesh_ask_degradations:ratio_rate15m": "every stage answered",

@@ -238,6 +238,12 @@ OVERVIEW: Final = Dashboard(
                     "ops",
                     [_rate("evenmesh_limits_refused_total", "service_name, reason")],
                 ),
+                Panel(
+                    "Admitted without the store of limits",
+                    "While EVENMESH_LIMITS_STORE does not answer, each process counts for itself.",
+                    "ops",
+                    [_rate("evenmesh_limits_unshared_total", "service_name")],
+                ),
             ],
         ),
         Row(
