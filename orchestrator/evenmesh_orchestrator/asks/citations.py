@@ -5,12 +5,10 @@ from __future__ import annotations
 import re
 import string
 from collections.abc import Iterable, Sequence
-from functools import lru_cache
 from typing import Final
 
 from evenmesh.common.v1.common_pb2 import Passage
 from evenmesh.orchestrator.v1 import orchestrator_service_pb2 as pb
-from evenmesh_kit.security import caller as callers
 
 MIN_ANSWER_CHARS: Final = 2
 """Shortest normalised answer that gets citations: single characters occur in every passage. Characters."""
@@ -18,6 +16,9 @@ MIN_ANSWER_CHARS: Final = 2
 _PUNCTUATION: Final = frozenset(string.punctuation)
 _WITHOUT_PUNCTUATION: Final = str.maketrans("", "", string.punctuation)
 _ARTICLE: Final = re.compile(r"\b(?:a|an|the)\b")
+_BOUNDARY: Final = re.compile(r"\b")
+_MARK: Final = "|"
+"""Stands at both ends of every word of a searched text, whose punctuation is removed before."""
 _NOT_CITED: Final = frozenset({"yes", "no"})
 
 
@@ -29,51 +30,51 @@ def citations(answer: str, passages: Sequence[Passage]) -> list[pb.Citation]:
     has the answer, but not its text, is cited without a span. An answer that is empty, a single character,
     "yes" or "no" occurs anywhere, supports nothing, and has no citations.
 
+    Searching takes time linear in the texts, whatever they are. No text becomes a pattern: Python keeps the
+    patterns of all tenants in one cache, so that a fast answer would show that another tenant has had it.
+
     Args:
         answer: the answer as the model wrote it.
         passages: the context, best first.
     """
-    pattern = _pattern(callers.current().tenant, answer)
-    if pattern is None:
+    words = _normalized(answer).split()
+    if sum(map(len, words)) < MIN_ANSWER_CHARS or " ".join(words) in _NOT_CITED:
         return []
+    wanted = _searched(answer)
     found = []
     for rank, passage in enumerate(passages, start=1):
-        start, end = _span(pattern, passage.text) or (None, None)
-        if start is None and not pattern.search(_normalized(passage.title)):
+        start, end = _span(wanted, passage.text) or (None, None)
+        if start is None and wanted not in _searched(passage.title):
             continue
         provider = passage.attributes.get("provider", "")
         found.append(pb.Citation(passage_id=passage.id, provider=provider, rank=rank, start=start, end=end))
     return found
 
 
-@lru_cache(maxsize=1024)
-def _pattern(tenant: str, answer: str) -> re.Pattern[str] | None:  # noqa: ARG001 - a part of the key
-    """Return the pattern of an answer in normalised text, where articles are gaps; None for no citations.
-
-    Kept by tenant, so that the time of an answer tells nothing about those of others.
-    """
-    words = _normalized(answer).split()
-    size = sum(map(len, words))
-    if size < MIN_ANSWER_CHARS or " ".join(words) in _NOT_CITED:
-        return None
-    return re.compile(r"(?<!\w)" + r"\s+".join(map(re.escape, words)) + r"(?!\w)")
-
-
 def _normalized(text: str) -> str:
     return _ARTICLE.sub(" ", text.lower().translate(_WITHOUT_PUNCTUATION))
 
 
-def _span(pattern: re.Pattern[str], text: str) -> tuple[int, int] | None:
-    if pattern.search(_normalized(text)) is None:
+def _searched(text: str) -> str:
+    return " ".join(_BOUNDARY.sub(_MARK, _normalized(text)).split())
+
+
+def _span(wanted: str, text: str) -> tuple[int, int] | None:
+    searched = _searched(text)
+    at = searched.find(wanted)
+    if at < 0:
         return None
-    # Only a passage that has the answer is processed per character. An article becomes as many blanks, so
-    # that positions in `plain` are positions in `kept`.
+    # Only a passage that has the answer is processed per character. Without marks and blanks, the searched
+    # text and the text without punctuation and articles have the same characters in the same order.
     kept = [(index, small) for index, small in _lowered(text) if small not in _PUNCTUATION]
     plain = _ARTICLE.sub(lambda article: " " * len(article.group()), "".join(small for _, small in kept))
-    match = pattern.search(plain)
-    if match is None:
-        return None
-    return kept[match.start()][0], kept[match.end() - 1][0] + 1
+    places = [index for (index, _), small in zip(kept, plain, strict=True) if not small.isspace()]
+    before = _characters(searched[:at])
+    return places[before], places[before + _characters(wanted) - 1] + 1
+
+
+def _characters(searched: str) -> int:
+    return len(searched) - searched.count(_MARK) - searched.count(" ")
 
 
 def _lowered(text: str) -> Iterable[tuple[int, str]]:
@@ -81,5 +82,5 @@ def _lowered(text: str) -> Iterable[tuple[int, str]]:
     lowered = text.lower()
     if len(lowered) == len(text):
         return enumerate(lowered)
-    # A few characters, such as İ, become two. Lowering one by one loses the special form of a final sigma.
+    # A few characters, such as İ, become two. Lowering one by one loses only the form of a final sigma.
     return ((index, small) for index, character in enumerate(text) for small in character.lower())

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -34,6 +36,9 @@ def _cited(answer: str, text: str) -> str | None:
         ("1990", "From 1990–1995 it stood.", "1990"),
         ("C++", "C is not it.", None),
         ("no entry", "There is no entry here.", "no entry"),
+        ("ΟΔΟΣ", "İİ: ΟΔΟΣ, a way.", "ΟΔΟΣ"),
+        ("5 €", "It costs 15 € or (5  €) here.", "5  €"),
+        ("a|b c", "So ab c, ab-c and ab  C.", "ab c"),
     ],
 )
 def test_spans_are_those_of_the_original_text(answer: str, text: str, span: str | None) -> None:
@@ -70,3 +75,25 @@ def test_an_answer_between_blanks_is_always_found(before: str, after: str, answe
     (found,) = citations(answer, [passage("p", text)])
     assert 0 <= found.start < found.end <= len(text)
     assert citations(answer, [passage("q", text[found.start : found.end])])
+
+
+@given(st.data())
+def test_spans_are_those_of_words_in_order(data: st.DataObject) -> None:
+    """Spaces, hyphens that vanish and dashes that part words: the first place where a pattern finds the words."""
+    words = st.lists(st.sampled_from(["ab", "abab", "b", "ü", "9"]), min_size=1, max_size=4)
+    answer = " ".join(data.draw(words))
+    text = "".join(word + data.draw(st.sampled_from([" ", "  ", "-", "–"])) for word in data.draw(words) * 3)
+    plain, where = zip(*[(one, place) for place, one in enumerate(text) if one != "-"], strict=True)
+    pattern = r"(?<!\w)" + r"\s+".join(answer.split()) + r"(?!\w)"
+    expected = re.search(pattern, "".join(plain))
+    if len(answer.replace(" ", "")) < 2:
+        return
+    found = citations(answer, [passage("p", text)])
+    spans = [(one.start, one.end) for one in found]
+    assert spans == ([(where[expected.start()], where[expected.end() - 1] + 1)] if expected else [])
+
+
+def test_no_text_becomes_a_pattern(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Python keeps patterns in a cache of the process, which all tenants share."""
+    monkeypatch.delattr(re, "compile")
+    assert _cited("Rhine", "The Rhine flows north.") == "Rhine"
