@@ -37,6 +37,7 @@ def settings(target: str, names: Sequence[str], **fields: Any) -> GeneratorSetti
         "models": tuple(ModelSource(name=name) for name in names if name != BUNDLED),
         "triton_probe_interval_s": 0.5,
         "delta_interval_ms": 0,
+        "max_call_tokens": 280_000,  # as k8s/components/triton sets it
         **fields,
     }
     return GeneratorSettings(**values)
