@@ -115,8 +115,10 @@ class TemplateSandbox(ImmutableSandboxedEnvironment):
         """Compute with numbers, or add texts; refuse powers, and text that is repeated or padded."""
         if operator == "+" and isinstance(left, str) and isinstance(right, str):
             return _short(left + right)
-        if operator == "**" or not all(isinstance(one, int | float) for one in (left, right)):
-            raise SecurityError(f"{operator} is for numbers, and there are no powers")
+        if operator == "**":
+            raise SecurityError("powers cannot be computed")
+        if not all(isinstance(one, int | float) for one in (left, right)):
+            raise SecurityError(f"{operator} needs two numbers" + ", or two texts" * (operator == "+"))
         return super().call_binop(context, operator, left, right)
 
     def _parse(self, source: str, name: str | None, filename: str | None) -> nodes.Template:

@@ -96,7 +96,7 @@ def test_a_folder_that_is_not_there_is_refused(tmp_path: Path) -> None:
         ("Bad name.txt", "x", "a template's name is like"),
         ("x.v1.txt", "one\n{% for", r"x\.v1\.txt: line 2: "),
         ("x.v1.txt", "{{ document.score }}", r"x\.v1\.txt: .*no attribute 'score'"),
-        ("x.v1.txt", "{{ question + 1 }}", r"x\.v1\.txt: can only concatenate str"),
+        ("x.v1.txt", "{{ question + 1 }}", r"x\.v1\.txt: .*\+ needs two numbers, or two texts"),
         ("x.v1.txt", "{{ secret }}", r"\['secret'\] cannot be used"),
         ("x.v1.txt", "{{ document }}{{ documents }}", "cannot be used"),
     ],
