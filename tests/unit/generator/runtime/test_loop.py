@@ -20,7 +20,7 @@ from evenmesh.wire.errors import DeadlineExceeded, MeshError, Unavailable
 from evenmesh_generator.domain import Answer, Decoding, FinishReason, GenerationRequest
 from evenmesh_generator.ports import Cancellation, Cancelled
 from evenmesh_generator.runtime.decoding.rules import Rules
-from evenmesh_generator.runtime.loops.decoding_loop import DecodingLoop, Limits
+from evenmesh_generator.runtime.loops.decoding_loop import DecodingLoop, Limits, SmallPieces
 from evenmesh_generator.runtime.networks.attention import ATTENTION
 from evenmesh_generator.runtime.networks.causal import CausalNetwork
 from evenmesh_generator.runtime.networks.pointer import PointerNetwork
@@ -766,7 +766,7 @@ def test_a_tenant_that_asks_for_little_waits_for_a_piece_and_not_for_turns(
     """A hundredth of a second each: 30 tokens and 30 steps are within the credit of a second."""
     subject = subjects["pointer"]
     network = Timed(subject.made(), 0.01)
-    limits = replace(ROOMY, chunk_tokens=1, apart=apart)
+    limits = replace(ROOMY, chunk_tokens=1, small=SmallPieces(1000, 1000) if apart else None)
     desk = opened(subject, cast("Network[Any]", network), limits, clock=lambda: network.now)
 
     def ask(tenant: str, tokens: int, seed: int) -> Ear:
@@ -788,6 +788,46 @@ def test_a_tenant_that_asks_for_little_waits_for_a_piece_and_not_for_turns(
         assert len(mine) > 10
         assert mine[-1] - mine[0] <= len(mine), "at most one step of the other tenant's answers in between"
     desk.close()
+
+
+def test_pieces_are_small_only_while_another_tenant_asks(
+    subjects: dict[str, Subject], opened: Callable[..., Desk]
+) -> None:
+    """Alone, all prompts are read in one pass, and 20 rows go together; beside another, 8 tokens and 4 rows."""
+    subject = subjects["pointer"]
+    network = Timed(subject.made(), 0.01)
+    passes: list[tuple[str, int]] = []
+    advance = network.advance
+
+    def noted(prefills: Sequence[Prefill], most_tokens: int) -> None:
+        passes.append((prefills[0].prompt.tenant, most_tokens))
+        advance(prefills, most_tokens)
+
+    network.advance = noted  # type: ignore[method-assign]
+    limits = replace(ROOMY, rows=32, pass_tokens=900, chunk_tokens=100, small=SmallPieces(8, 4))
+    desk = opened(subject, cast("Network[Any]", network), limits, clock=lambda: network.now)
+
+    def ask(tenant: str, seed: int, tokens: int = 30) -> Ear:
+        ear = Ear()
+        decoding = Decoding(max_new_tokens=tokens, temperature=5.0, seed=seed)
+        request = GenerationRequest("q", decoding=decoding, tenant=tenant)
+        prompt = _unlike(subject.prompts[0], seed, tenant)
+        desk.loop.put(Task(request, Cancellation(), ear, prompt=prompt, transcript=Ids()))
+        return ear
+
+    alone = [received(one).answer for one in [ask("greedy", at) for at in range(20)]]
+    assert {most for _, most in passes} <= {900, 100}
+    assert max(one.cost.batch_rows for one in alone) > 4
+    received(ask("polite", 0, tokens=1))
+    passes.clear()
+    beside = [received(one).answer for one in [ask("greedy", at + 20) for at in range(20)]]
+    assert {most for _, most in passes} == {8}
+    assert max(one.cost.batch_rows for one in beside) == 4
+    network.now += 61.0
+    passes.clear()
+    again = [received(one).answer for one in [ask("greedy", at + 40) for at in range(20)]]
+    assert {most for _, most in passes} <= {900, 100}
+    assert max(one.cost.batch_rows for one in again) > 4
 
 
 def test_a_tenants_prompt_is_read_in_its_turn(

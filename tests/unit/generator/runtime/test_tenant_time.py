@@ -9,7 +9,8 @@ import torch
 
 from evenmesh_generator.runtime import assembly
 from evenmesh_generator.runtime.assembly import EngineOptions
-from evenmesh_generator.runtime.loops.tenant_time import TenantTime
+from evenmesh_generator.runtime.loops.decoding_loop import SmallPieces
+from evenmesh_generator.runtime.loops.tenant_time import RecentTenants, TenantTime
 
 
 def test_tenants_with_much_to_do_get_equal_time_whatever_their_pieces_take() -> None:
@@ -62,5 +63,25 @@ def test_who_has_gone_is_forgotten() -> None:
 def test_tenants_share_batches_where_more_rows_take_hardly_longer() -> None:
     options = EngineOptions(state_bytes=1)
     processor, gpu = (assembly._limits(options, torch.device(name)) for name in ("cpu", "cuda"))
-    assert (processor.apart, processor.pass_tokens, processor.chunk_tokens) == (True, 512, 512)
-    assert (gpu.apart, gpu.pass_tokens, gpu.chunk_tokens) == (False, 8192, 1024)
+    assert (processor.pass_tokens, processor.chunk_tokens) == (2048, 1024)
+    assert processor.small == SmallPieces(pass_tokens=256, rows=16)
+    assert (gpu.pass_tokens, gpu.chunk_tokens, gpu.small) == (8192, 1024, None)
+
+
+def test_a_tenant_is_recent_for_a_minute_and_only_to_others() -> None:
+    now = [0.0]
+    recent = RecentTenants(60.0, lambda: now[0])
+    assert not recent.others("a")
+    recent.note("a")
+    assert not recent.others("a")
+    assert recent.others("b")
+    now[0] = 60.0
+    recent.note("b")
+    assert recent.others("a")
+    assert recent.others("b")
+    now[0] = 60.5
+    assert not recent.others("b"), "a has asked too long ago"
+    assert recent.others("a")
+    now[0] = 200.0
+    recent.note("c")
+    assert set(recent._asked) == {"c"}, "who has gone is forgotten"

@@ -20,7 +20,7 @@ from evenmesh_generator.runtime.decoding.selection import select_tokens
 from evenmesh_generator.runtime.decoding.sequences import BeamSequences, SingleSequence
 from evenmesh_generator.runtime.loops.layout import Layout
 from evenmesh_generator.runtime.loops.loop import Loop, notify, stopped, why_cancelled
-from evenmesh_generator.runtime.loops.tenant_time import TenantTime
+from evenmesh_generator.runtime.loops.tenant_time import RecentTenants, TenantTime
 from evenmesh_generator.runtime.networks.protocol import Network, Prefill, Rows
 from evenmesh_generator.runtime.statistics import EngineStatistics
 from evenmesh_generator.runtime.tasks import Judgement, Outcome, Task
@@ -40,6 +40,9 @@ _TENANT_SHARE: Final = 0.75
 _CREDIT_S: Final = 1.0
 """Most time by which a tenant that asks for little goes before others: several of its requests. Seconds."""
 
+_RECENT_S: Final = 60.0
+"""How long after a tenant has asked the others' pieces of work stay small, for it may ask again. Seconds."""
+
 _SIMILAR_AMONG = 256
 """How many waiting passages are searched for ones of the oldest's length."""
 
@@ -53,15 +56,29 @@ class Limits:
         bytes: most bytes of keys and values, [1, inf).
         pass_tokens: most prompt tokens of a pass while no answer is being generated.
         chunk_tokens: most prompt tokens between two steps, so that answers do not stall.
-        apart: whether each tenant has batches and passes of its own. A step of more rows takes longer
-            where a processor computes, and hardly any longer on a GPU.
+        small: the limits of each tenant while others ask, too: each has passes and batches of its own, as
+            a step of more rows takes longer where a processor computes. None where tenants share passes and
+            batches, as on a GPU, where more rows take hardly any longer.
     """
 
     rows: int
     bytes: int
     pass_tokens: int
     chunk_tokens: int
-    apart: bool = False
+    small: SmallPieces | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class SmallPieces:
+    """The largest pieces of work of a tenant that others may have to wait for.
+
+    Attributes:
+        pass_tokens: most prompt tokens of a pass.
+        rows: most rows of its batch, if it has more than one answer in it.
+    """
+
+    pass_tokens: int
+    rows: int
 
 
 class _Piece(Enum):
@@ -132,6 +149,7 @@ class DecodingLoop(Loop):
         self._batches: dict[str, _Batch] = {}
         self._judging: list[Judgement] = []
         self._time = TenantTime(_CREDIT_S)
+        self._recent = RecentTenants(_RECENT_S, clock)
         self._last: dict[str, _Piece] = {}
         """The last piece of each tenant that has something to do."""
         self._thread.start()
@@ -179,6 +197,7 @@ class DecodingLoop(Loop):
                 self._changed.wait()
             while self._arrivals:
                 item = self._arrivals.popleft()
+                self._recent.note(item.tenant)
                 if isinstance(item, Task):
                     self._waiting.append(item)
                 else:
@@ -225,9 +244,14 @@ class DecodingLoop(Loop):
         if not task.tenant:
             return True
         mine = [one for one in [*self._running(), *self._prefilling] if one.tenant == task.tenant]
-        return not mine or self._hold(
-            [*mine, task], self._limits.rows * _TENANT_SHARE, self._limits.bytes * _TENANT_SHARE
-        )
+        rows = self._limits.rows * _TENANT_SHARE
+        if (small := self._small(task.tenant)) is not None:
+            rows = min(rows, small.rows)
+        return not mine or self._hold([*mine, task], rows, self._limits.bytes * _TENANT_SHARE)
+
+    def _small(self, tenant: str) -> SmallPieces | None:
+        """Return the limits of a tenant's pieces; None if nobody waits for them."""
+        return self._limits.small if self._recent.others(tenant) else None
 
     def _too_large(self, task: Task) -> MeshError | None:
         """Return the error of a request that would not even fit alone."""
@@ -292,14 +316,14 @@ class DecodingLoop(Loop):
 
     def _batch_of(self, tenant: str) -> str:
         """Return the name of the batch that a tenant's answers are in."""
-        return tenant if self._limits.apart else ""
+        return tenant if self._limits.small is not None else ""
 
     def _in_turns(self, items: Sequence[Item], tenant: str) -> list[Item]:
         """Return a tenant's items, or where tenants share batches one of each in turn, beginning with it."""
         mine: dict[str, list[Item]] = {tenant: []}
         for item in items:
             mine.setdefault(item.tenant, []).append(item)
-        if self._limits.apart:
+        if self._limits.small is not None:
             return mine[tenant]
         return [item for one in zip_longest(*mine.values()) for item in one if item is not None]
 
@@ -321,6 +345,8 @@ class DecodingLoop(Loop):
         """Compute one pass over prompts of these tenants; return the tokens of each tenant."""
         before = [one.computed for one in prefills]
         most = self._limits.chunk_tokens if self._batches else self._limits.pass_tokens
+        if (small := self._small(tenants[0])) is not None:
+            most = min(most, small.pass_tokens)
         self._pass_over(prefills, most, fail)
         computed: dict[str, int] = {}
         for prefill, tenant, had in zip(prefills, tenants, before, strict=True):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 
 class TenantTime:
@@ -42,3 +42,28 @@ class TenantTime:
 
     def _start(self, tenant: str) -> float:
         return max(self._paid_until.get(tenant, -math.inf), self._virtual - self._credit_s)
+
+
+class RecentTenants:
+    """Knows which tenants have asked lately.
+
+    Args:
+        within_s: how long a tenant counts after it has asked. Seconds, [0, inf).
+        clock: seconds from any moment.
+    """
+
+    def __init__(self, within_s: float, clock: Callable[[], float]) -> None:
+        self._within_s = within_s
+        self._clock = clock
+        self._asked: dict[str, float] = {}
+
+    def note(self, tenant: str) -> None:
+        """Record that a tenant has asked now."""
+        now = self._clock()
+        self._asked = {one: at for one, at in self._asked.items() if now - at <= self._within_s}
+        self._asked[tenant] = now
+
+    def others(self, tenant: str) -> bool:
+        """Return whether another tenant has asked lately."""
+        now = self._clock()
+        return any(one != tenant and now - at <= self._within_s for one, at in self._asked.items())
