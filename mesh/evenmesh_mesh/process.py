@@ -6,6 +6,7 @@ import os
 import signal
 import sys
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Final
 
 import grpc
@@ -51,9 +52,7 @@ class ServiceProcess:
         finally:
             os.close(descriptor)
         if service.nice:
-            with contextlib.suppress(ProcessLookupError):
-                own = os.getpriority(os.PRIO_PROCESS, 0)
-                os.setpriority(os.PRIO_PROCESS, process.pid, own + service.nice)
+            yield_processors(process.pid, service.nice)
         return cls(service, address, process)
 
     @property
@@ -103,3 +102,17 @@ class ServiceProcess:
     def _signal(self, number: signal.Signals) -> None:
         if self.running:
             self._process.send_signal(number)
+
+
+def yield_processors(pid: int, nice: int) -> None:
+    """Let a process that leads a session yield the processors to other processes.
+
+    Args:
+        pid: its number.
+        nice: how far, as ``nice`` counts, added to this process's, [0, 19].
+    """
+    with contextlib.suppress(ProcessLookupError):
+        os.setpriority(os.PRIO_PROCESS, pid, os.getpriority(os.PRIO_PROCESS, 0) + nice)
+    # Where Linux groups processes by session, their niceness counts within their session alone.
+    with contextlib.suppress(OSError):
+        Path(f"/proc/{pid}/autogroup").write_text(f"{nice}\n")

@@ -26,12 +26,24 @@ def main() -> int:
     parser.add_argument(
         "--pause", type=float, default=PAUSE_S, help="seconds between an answer and the next ask"
     )
+    parser.add_argument(
+        "--repeated", action="store_true", help="ask the same questions again, whose passages are encoded"
+    )
     given = parser.parse_args()
     with (
         tempfile.TemporaryDirectory(prefix="evenmesh-attack-") as home,
         mesh_with_tenants(Path(home)) as mesh,
     ):
-        seen = asyncio.run(endure(mesh, given.seconds, given.turns, rows=given.rows, pause_s=given.pause))
+        seen = asyncio.run(
+            endure(
+                mesh,
+                given.seconds,
+                given.turns,
+                rows=given.rows,
+                pause_s=given.pause,
+                repeated=given.repeated,
+            )
+        )
     sys.stdout.write(report(seen) + "\n")
     wrong = [*seen.internal, *seen.guessed, *seen.lost, *seen.restarts]
     good = seen.success >= _LEAST_SUCCESS and seen.p95_ratio <= _MOST_RATIO and not wrong and not seen.dropped

@@ -1,8 +1,8 @@
 """A tenant that attacks the mesh it may use: ``python -m tests.attack.attacker SECONDS TURN ROW… < addresses``.
 
 Each attack is a row of the review that found it; all run at once, each from :data:`WORKERS` workers, again and
-again until the time is over. The environment has the tenant's key. The process is nice, as an attacker has a
-machine of its own; at the end it prints what became of its calls as JSON.
+again until the time is over. The environment has the tenant's key. The process yields to others, as an attacker has
+a machine of its own; at the end it prints what became of its calls as JSON.
 """
 
 from __future__ import annotations
@@ -34,6 +34,7 @@ from evenmesh.wire.channel import connect
 from evenmesh.wire.credentials import CREDENTIAL_KEY
 from evenmesh.wire.errors import from_rpc_error
 from evenmesh.wire.security import ChannelSecurity
+from evenmesh_mesh.process import yield_processors
 
 WORKERS: Final = 2
 SECRETS: Final = tuple(f"The vault of house {number} opens with the word sesame." for number in range(64))
@@ -229,7 +230,7 @@ def dense() -> bytes:
     """Return a search that encodes megabytes."""
     return retriever_pb.RetrieveRequest(
         query="who",
-        candidates=retriever_pb.InlineCandidates(passages=large_passages(1000, 8000)),
+        candidates=retriever_pb.InlineCandidates(passages=large_passages(60, 8000)),
         retriever="dense",
     ).SerializeToString()
 
@@ -351,7 +352,8 @@ def _warm() -> Iterator[bytes]:
 
 def main() -> int:
     """Attack the mesh whose addresses come in standard input."""
-    os.nice(5)
+    os.setsid()
+    yield_processors(os.getpid(), 10)
     logging.getLogger("asyncio").setLevel(
         logging.CRITICAL
     )  # calls are left in the middle: that is the attack

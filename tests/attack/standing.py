@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import json
 import os
 import subprocess
@@ -38,8 +39,12 @@ _KEYS: Final = (
 _COLLECTION: Final = "demo"
 _RUN: Final = "ada"
 _ASKERS: Final = 2
-PAUSE_S: Final = 0.2
+PAUSE_S: Final = 1.0
 """Time between an answer and the next ask: Ada asks for less than her half of the mesh. Seconds."""
+_QUIET: Final = 0.25
+"""Time in quiet beside that under attack."""
+_SETTLE_S: Final = 5.0
+"""Time after an attack in which what it had begun ends. Seconds."""
 _ASK_S: Final = 120.0
 _OBSERVED_S: Final = 300.0
 _QUESTIONS: Final = [one.question for one in demo.questions()[:20]]
@@ -143,9 +148,17 @@ def p95(durations: list[float]) -> float:
 
 
 async def endure(
-    mesh: Attacked, attack_s: float, turns: int, *, rows: Collection[int] = ROWS, pause_s: float = PAUSE_S
+    mesh: Attacked,
+    attack_s: float,
+    turns: int,
+    *,
+    rows: Collection[int] = ROWS,
+    pause_s: float = PAUSE_S,
+    repeated: bool = False,
 ) -> Seen:
-    """Ask in quiet and under attack by turns, ``attack_s`` in all under attack, a tenth of that in quiet.
+    """Ask in quiet and under attack by turns, ``attack_s`` in all under attack, a quarter of that in quiet.
+
+    Every question is new unless ``repeated``: then all but the first asks of each find their passages encoded.
 
     Args:
         mesh: the mesh.
@@ -153,17 +166,21 @@ async def endure(
         turns: of quiet and attack.
         rows: the attacks to make.
         pause_s: time between an answer and the next ask. Seconds.
+        repeated: whether the same twenty questions are asked again and again.
     """
     os.environ["EVENMESH_API_KEY"] = mesh.keys["ada"]
     try:
         seen = Seen(attack_s=attack_s)
+        questions = itertools.cycle(_QUESTIONS) if repeated else _new_questions()
         async with AsyncClient(Addresses(**mesh.state.addresses), timeout=_ASK_S) as ada:
             await ada.ingest(demo.passages()[:60], _COLLECTION)
             await ada.until_embedded(_COLLECTION)
-            await _ask_for(ada, seen, 1.0, [], Counter())  # until all is warm
+            for _ in _QUESTIONS:  # so that every ask that is timed finds all warm
+                await _ask(ada, seen, next(questions), [])
             for turn in range(turns):
+                quiet_s = _QUIET * attack_s / turns
                 with _processor_time(mesh, seen, under_attack=False):
-                    await _ask_for(ada, seen, attack_s / turns / 10, seen.quiet_s, seen.failed_quiet, pause_s)
+                    await _ask_for(ada, seen, questions, quiet_s, seen.quiet_s, seen.failed_quiet, pause_s)
                 await _send_secret(mesh, turn)
                 attack = await asyncio.create_subprocess_exec(
                     *(sys.executable, "-m", "tests.attack.attacker", str(attack_s / turns), str(turn)),
@@ -180,13 +197,16 @@ async def endure(
                 attack.stdin.write_eof()
                 assert await attack.stdout.readline() == b"ready\n"
                 with _processor_time(mesh, seen, under_attack=True):
-                    await _ask_for(ada, seen, attack_s / turns, seen.attacked_s, seen.failed, pause_s)
+                    await _ask_for(
+                        ada, seen, questions, attack_s / turns, seen.attacked_s, seen.failed, pause_s
+                    )
                 said: dict[str, Any] = json.loads(await attack.stdout.readline())
                 await attack.wait()
                 seen.outcomes.update(said["outcomes"])
                 seen.guessed += said["guessed"]
                 seen.add_processor_time("attacker", said["cpu_s"], under_attack=True)
                 _note_memory(mesh, seen)
+                await asyncio.sleep(min(_SETTLE_S, quiet_s))
             await _collect_observations(ada, seen)
         now = read_running(mesh.home)
         assert now is not None, "the mesh is gone"
@@ -201,35 +221,45 @@ async def endure(
 async def _ask_for(
     ada: AsyncClient,
     seen: Seen,
+    questions: Iterator[str],
     seconds: float,
     took: list[float],
     failed: Counter[str],
-    pause_s: float = 0.0,
+    pause_s: float,
 ) -> None:
     until = time.perf_counter() + seconds
 
-    async def asker(number: int) -> None:
-        turn = 0
-        while time.perf_counter() < until or not turn:
-            question = _QUESTIONS[(5 * number + turn) % len(_QUESTIONS)]
-            turn += 1
-            began = time.perf_counter()
+    async def asker() -> None:
+        while True:
             try:
-                async for event in ada.ask(question, depth=10, k=2, run_id=_RUN, timeout=_ASK_S):
-                    if isinstance(event, Degraded):
-                        seen.dropped += event.action == "observation_dropped"
-                    elif isinstance(event, Done):
-                        seen.done.append(event.ask_id)
-                        took.append(time.perf_counter() - began)
-                        for stage, ms in event.stage_ms.items():
-                            times = seen.stages_s.setdefault(stage, ([], []))
-                            times[took is seen.attacked_s].append(ms / 1000)
+                await _ask(ada, seen, next(questions), took)
             except MeshError as error:
                 failed[f"{error.code.name} {error.reason}"] += 1
-                await asyncio.sleep(0.05)
             await asyncio.sleep(pause_s)
+            if time.perf_counter() >= until:
+                return
 
-    await asyncio.gather(*(asker(number) for number in range(_ASKERS)))
+    await asyncio.gather(*(asker() for _ in range(_ASKERS)))
+
+
+def _new_questions() -> Iterator[str]:
+    """Yield questions without end, no two of them equal."""
+    for number, question in enumerate(itertools.cycle(_QUESTIONS)):
+        yield f"Question {number}: {question}"
+
+
+async def _ask(ada: AsyncClient, seen: Seen, question: str, took: list[float]) -> None:
+    began = time.perf_counter()
+    async for event in ada.ask(question, depth=10, k=2, run_id=_RUN, timeout=_ASK_S):
+        if isinstance(event, Degraded):
+            seen.dropped += event.action == "observation_dropped"
+        elif isinstance(event, Done):
+            seen.done.append(event.ask_id)
+            took.append(time.perf_counter() - began)
+            for stage, ms in event.stage_ms.items():
+                times = seen.stages_s.setdefault(stage, ([], []))
+                if took is seen.quiet_s or took is seen.attacked_s:
+                    times[took is seen.attacked_s].append(ms / 1000)
 
 
 async def _send_secret(mesh: Attacked, turn: int) -> None:

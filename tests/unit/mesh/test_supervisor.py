@@ -67,6 +67,9 @@ async def test_starts_everything_and_leaves_nothing(stand_in_settings: MakeSetti
         own = os.getpriority(os.PRIO_PROCESS, 0)
         yielding = [name for name, pid in pids_of(settings.home).items() if psutil.Process(pid).nice() > own]
         assert yielding == ["evaluator"]
+        group = Path(f"/proc/{pids_of(settings.home)['evaluator']}/autogroup")
+        if group.exists() and (said := group.read_text().split()):
+            assert int(said[-1]) > 0, "it yields to processes of other sessions, too"
 
     assert gone(pids)
     assert not is_locked(settings.home)
