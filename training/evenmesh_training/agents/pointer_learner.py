@@ -1,12 +1,14 @@
 """Fine-tune a pointer model as an agent: it learns its answer from all passages shown, and nothing else."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
 
 from evenmesh_generator.domain import Augmentation
 from evenmesh_generator.pointer.configuration import PointerConfig
 from evenmesh_generator.pointer.modeling import PointerForConditionalGeneration
+from evenmesh_generator.pointer.reader import Encodings
 from evenmesh_generator.pointer.tokenization import Pair, PairTokenizer, in_one_text
 from evenmesh_generator.runtime.prompts.pair_prompter import PairPrompter
 from evenmesh_training.agents.prompts import InputFormat, PromptCache
@@ -71,6 +73,18 @@ class PointerAgent(PointerLearner):
             return passages
         kept = len(passages) - self._prompts(example).dropped_passages
         return [("", in_one_text(passages[:kept]))]
+
+    def _copied(self, example: Example, encodings: Encodings) -> Encodings:
+        spans = self._prompts(example).spans or ()
+        if not self._in_prompt:
+            return encodings
+        passages = tuple(one.passage.text for one in example.shown[: len(spans)])
+        return replace(
+            encodings,
+            passages=passages,
+            texts=tuple(self._tokenizer.text(one) for one in passages),
+            shown=tuple(len(one) for one in spans),
+        )
 
     def save(self, folder: Path) -> None:
         """Write the shipped form, with frozen layers that are not the base model's."""

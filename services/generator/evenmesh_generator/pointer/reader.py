@@ -9,11 +9,12 @@ from typing import Any, Final, cast
 import torch
 from torch import Tensor
 from torch.nn import functional
+from transformers import LogitsProcessorList
 
 import evenmesh_models
 from evenmesh_generator.pointer import artifact
-from evenmesh_generator.pointer.grounding import Grounder
 from evenmesh_generator.pointer.modeling import PointerForConditionalGeneration, PointerSource
+from evenmesh_generator.pointer.spans import SpanProcessor, Spans, SpanTranscript
 from evenmesh_generator.pointer.tokenization import SEP, Pair, PairTokenizer, Text, pad_pairs, pair
 
 LONGEST_PAIR: Final = 256
@@ -25,13 +26,14 @@ class Encodings:
     """A question with its passages, each encoded once: enough to judge them, to answer, and to cite.
 
     ``rows``: the source [1, length, …] of every pair, without padding; a question without passages
-    has one row.
+    has one row. ``shown``: how many tokens of each passage's text its pair has.
     """
 
     question: str
     passages: tuple[str, ...]
     texts: tuple[Text, ...]
     rows: tuple[PointerSource, ...]
+    shown: tuple[int, ...]
 
     @property
     def tokens(self) -> int:
@@ -51,7 +53,12 @@ class Encodings:
             tuple(self.passages[i] for i in indices),
             tuple(self.texts[i] for i in indices),
             tuple(self.rows[i] for i in indices),
+            tuple(self.shown[i] for i in indices),
         )
+
+    def spans(self) -> list[tuple[int, ...]]:
+        """Return the tokens that an answer may be copied from."""
+        return [text.ids[:shown] for text, shown in zip(self.texts, self.shown, strict=True)]
 
 
 @dataclass(frozen=True)
@@ -123,8 +130,9 @@ class PointerReader:
         for (question, passages), bodies in zip(requests, texts, strict=True):
             count = max(1, len(passages))
             own = tuple(rows[at : at + count])
+            shown = tuple(len(one.ids) - 1 - one.text_start for one in laid_out[at : at + len(passages)])
             at += count
-            encodings.append(Encodings(question, tuple(text for _, text in passages), bodies, own))
+            encodings.append(Encodings(question, tuple(text for _, text in passages), bodies, own, shown))
         return encodings
 
     def answer(self, encodings: Encodings, *, num_beams: int = 1, max_new_tokens: int = 48) -> ReaderAnswer:
@@ -137,6 +145,12 @@ class PointerReader:
         """Answer several questions in one batch; see :meth:`answer`."""
         model = cast("Any", self.model)  # generate() is typed for a protocol that models do not declare
         source = stack([e.source() for e in encodings])
+        copying = SpanProcessor(
+            1,
+            [Spans(e.spans(), self.tokenizer.joins) for e in encodings],
+            end=SEP,
+            abstention=self.model.config.abstention_token_id,
+        )
         with torch.inference_mode(), self._precision():
             output = model.generate(
                 # a copy: generate() repeats the tensors in place for the beams
@@ -145,6 +159,7 @@ class PointerReader:
                 max_new_tokens=max_new_tokens,
                 num_beams=num_beams,
                 do_sample=False,
+                logits_processor=LogitsProcessorList([copying]),
                 return_dict_in_generate=True,
                 output_scores=True,
             )
@@ -160,10 +175,11 @@ class PointerReader:
             ended = SEP in generated
             kept = generated[: generated.index(SEP)] if ended else generated
             count = len(kept) + ended
-            grounder = Grounder(encoding.passages, encoding.texts, self.tokenizer)
+            said = SpanTranscript(encoding.passages, encoding.texts, encoding.shown, self.tokenizer)
             for token in kept:
-                grounder.push(token)
-            answers.append(ReaderAnswer(grounder.text, sum(values[:count]), count, ended))
+                said.push(token)
+            said.finish()
+            answers.append(ReaderAnswer(said.text, sum(values[:count]), count, ended))
         return answers
 
     def verdicts(self, encodings: Sequence[Encodings]) -> list[list[float]]:

@@ -68,6 +68,10 @@ class PairTokenizer:
         piece = self._tokenizer.id_to_token(token)
         return "" if piece is None or (piece.startswith("[") and len(piece) > 1) else str(piece)
 
+    def joins(self, token: int) -> bool:
+        """Return whether a token continues the word before it."""
+        return self.piece(token).startswith("##")
+
     def decode(self, ids: Sequence[int]) -> str:
         """Return the text of ``ids``: lower case, word pieces joined, special tokens left out."""
         return str(self._tokenizer.decode(list(ids), skip_special_tokens=True))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, cast
@@ -16,6 +17,7 @@ from evenmesh_generator.pointer.artifact import ArtifactError
 from evenmesh_generator.pointer.configuration import PointerConfig
 from evenmesh_generator.pointer.modeling import PointerForConditionalGeneration
 from evenmesh_generator.pointer.reader import LONGEST_PAIR
+from evenmesh_generator.pointer.spans import DECODING, SpanProcessor, Spans
 from evenmesh_generator.pointer.tokenization import PairTokenizer
 from evenmesh_generator.prompts import TemplateLibrary
 from evenmesh_generator.runtime import loading
@@ -47,9 +49,6 @@ _UNBOUNDED_INPUT = 2048
 
 _MOST_NEW_TOKENS = 4096
 """Longest answer of a model whose decoder has no limit of its own. Tokens."""
-
-_CPU_PASS_TOKENS = 2048
-"""Prompt tokens of a pass on a processor: more are not computed faster, and others wait longer. Tokens."""
 
 _CPU_SMALL = SmallPieces(pass_tokens=256, rows=16)
 """A pass and a step of the bundled model that take about 25 and 15 ms of a core with bfloat16."""
@@ -137,10 +136,16 @@ def pointer_engine(
     network = PointerNetwork(
         model, dtype=placement.dtype, batch_tokens=options.batch_tokens, cache_bytes=options.cache_bytes
     )
-    rules = Rules(model, pad=config.pad_token_id or 0, ends=_ids(config.eos_token_id))
+    ends = _ids(config.eos_token_id)
+
+    def copying(prompt: int, texts: Sequence[Sequence[int]]) -> SpanProcessor:
+        spans = Spans(texts, tokenizer.joins)
+        return SpanProcessor(prompt, [spans], end=ends[0], abstention=config.abstention_token_id)
+
+    rules = Rules(model, pad=config.pad_token_id or 0, ends=ends, copying=copying)
     description = ModelDescription(
         name=name,
-        version=str(config.weights_sha256)[:16],
+        version=f"{str(config.weights_sha256)[:16]}-{DECODING}",
         engine="pointer",
         architecture=type(model).__name__,
         device=str(placement.device),
@@ -299,10 +304,8 @@ def _limits(options: EngineOptions, device: torch.device) -> Limits:
     room = options.state_bytes
     if room is None:
         room = torch.cuda.mem_get_info(device)[0] // 3 if device.type == "cuda" else _STATE_BYTES
-    if device.type == "cpu":
-        most = min(options.batch_tokens, _CPU_PASS_TOKENS)
-        return Limits(options.max_rows, room, most, min(most, options.chunk_tokens), _CPU_SMALL)
-    return Limits(options.max_rows, room, options.batch_tokens, options.chunk_tokens)
+    small = _CPU_SMALL if device.type == "cpu" else None
+    return Limits(options.max_rows, room, options.batch_tokens, options.chunk_tokens, small)
 
 
 def _augmentations(encodes: bool, instruction: bool) -> tuple[Augmentation, ...]:

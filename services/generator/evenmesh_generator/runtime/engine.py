@@ -116,7 +116,7 @@ class LanguageEngine:
             if not task.cancel.cancelled:
                 prompt = self._prompter.prompt(task.request)
                 task.prompt = replace(prompt, tenant=task.tenant)
-                task.transcript = self._prompter.transcript(task.request)
+                task.transcript = self._prompter.transcript(task.request, prompt)
         except MeshError as error:
             outcome = error
         except Exception as error:  # noqa: BLE001 - the caller receives it

@@ -5,6 +5,7 @@ from collections.abc import Callable
 import pytest
 import torch
 
+from evenmesh_generator.pointer.abstention import ABSTENTION
 from evenmesh_generator.pointer.modeling import PointerForConditionalGeneration
 from evenmesh_generator.pointer.reader import PointerReader
 from evenmesh_generator.pointer.tokenization import PairTokenizer, pair
@@ -43,9 +44,10 @@ def test_an_answer_that_runs_out_of_length_says_so(reader: PointerReader) -> Non
 def test_an_answer_that_ends_says_so_and_counts_its_end(reader: PointerReader) -> None:
     with torch.no_grad():
         reader.model.head.gate.bias.fill_(-50.0)
-        reader.model.head.vocab_bias[102] = 1e4  # ends at once
+        reader.model.head.vocab_bias[102] = 1e4  # ends as soon as it may
     answer = reader.answer(reader.encode(QUESTIONS[0], PASSAGES))
-    assert (answer.text, answer.tokens, answer.ended) == ("", 1, True)
+    assert (answer.tokens, answer.ended) == (2, True)
+    assert answer.text
 
 
 def test_many_questions_at_once_are_answered_as_one_by_one(reader: PointerReader) -> None:
@@ -63,8 +65,7 @@ def test_beams_find_an_answer_at_least_as_likely(reader: PointerReader) -> None:
         encodings = reader.encode(question, PASSAGES)
         greedy = reader.answer(encodings, max_new_tokens=4)
         beams = reader.answer(encodings, num_beams=4, max_new_tokens=4)
-        assert beams.tokens == greedy.tokens == 4
-        assert beams.log_prob >= greedy.log_prob - 1e-4
+        assert beams.log_prob / beams.tokens >= greedy.log_prob / greedy.tokens - 1e-4
         again = reader.answer(encodings, num_beams=4, max_new_tokens=4)
         assert again == beams  # encodings are not used up
 
@@ -111,5 +112,5 @@ def test_picked_passages_answer_as_if_only_they_had_been_given(reader: PointerRe
 def test_a_question_without_passages_is_read_alone(reader: PointerReader) -> None:
     encodings = reader.encode(QUESTIONS[0], [])
     answer = reader.answer(encodings, max_new_tokens=3)
-    assert answer.tokens == 3
+    assert (answer.text, answer.tokens) == (ABSTENTION, 2), "there is nothing to copy"
     assert reader.verdicts([encodings]) == [[]]

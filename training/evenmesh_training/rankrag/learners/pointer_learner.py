@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from evenmesh_generator.pointer import artifact
 from evenmesh_generator.pointer.abstention import ABSTENTION
 from evenmesh_generator.pointer.modeling import Mixture, PointerForConditionalGeneration, PointerSource
-from evenmesh_generator.pointer.reader import LONGEST_PAIR, PointerReader, stack
+from evenmesh_generator.pointer.reader import LONGEST_PAIR, Encodings, PointerReader, stack
 from evenmesh_generator.pointer.tokenization import PAD, SEP, Pair, PairTokenizer, pad_pairs, pair, room
 from evenmesh_training.rankrag.data.examples import Example, Form, Kind, Shown
 from evenmesh_training.rankrag.learners.learner import Batch, Prediction
@@ -265,7 +265,8 @@ class PointerLearner:
                 found = reader.verdicts(list(ranked.values()))
                 out |= {at: Prediction(probability=one[0]) for at, one in zip(ranked, found, strict=True)}
             if answered:
-                answers = reader.answer_many(list(answered.values()), max_new_tokens=self._max_target)
+                copied = [self._copied(examples[at], one) for at, one in answered.items()]
+                answers = reader.answer_many(copied, max_new_tokens=self._max_target)
                 out |= {at: Prediction(text=one.text) for at, one in zip(answered, answers, strict=True)}
         self.module.train()
         return [out[at] for at in range(len(examples))]
@@ -278,6 +279,10 @@ class PointerLearner:
     def _read(self, example: Example) -> list[tuple[str, str]]:
         """Return the titles and texts that predictions are made from."""
         return [(one.passage.title, one.passage.text) for one in example.shown]
+
+    def _copied(self, example: Example, encodings: Encodings) -> Encodings:
+        """Return what the answer to an example may be copied from."""
+        return encodings
 
     def save(self, folder: Path) -> None:
         """Write the shipped form: trained tensors in bfloat16, and the configuration."""

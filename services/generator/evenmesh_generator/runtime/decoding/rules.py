@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
-from transformers import LogitsProcessorList, PreTrainedModel
+from transformers import LogitsProcessor, LogitsProcessorList, PreTrainedModel
 
 
 class Rules:
@@ -18,9 +18,19 @@ class Rules:
 
     Args:
         ends: tokens that end an answer.
+        copying: makes the processor of an answer that is a span, given the tokens before it and the texts
+            that it may be copied from; None if the model's answers never are.
     """
 
-    def __init__(self, model: PreTrainedModel, *, pad: int, ends: Sequence[int]) -> None:
+    def __init__(
+        self,
+        model: PreTrainedModel,
+        *,
+        pad: int,
+        ends: Sequence[int],
+        copying: Callable[[int, Sequence[Sequence[int]]], LogitsProcessor] | None = None,
+    ) -> None:
+        self._copying = copying
         self._model: Any = model
         settings = model.generation_config
         settings.do_sample = False
@@ -35,17 +45,26 @@ class Rules:
         self.any = bool(self._made(1, 1, 1, (0,)))
 
     def processors(
-        self, prompt: int, most_tokens: int, rows: int, source: Sequence[int]
+        self,
+        prompt: int,
+        most_tokens: int,
+        rows: int,
+        source: Sequence[int],
+        spans: Sequence[Sequence[int]] | None = None,
     ) -> LogitsProcessorList | None:
-        """Return the processors of one request; None if the model has no rules.
+        """Return the processors of one request; None if there are no rules for it.
 
         Args:
             prompt: tokens the answer is written behind.
             most_tokens: longest answer.
             rows: beams.
             source: what the encoder read.
+            spans: texts of which the answer must be a span; None: it may be anything.
         """
-        return self._made(prompt, most_tokens, rows, source) if self.any else None
+        made = self._made(prompt, most_tokens, rows, source) if self.any else LogitsProcessorList()
+        if spans is not None and self._copying is not None:
+            made.append(self._copying(prompt, spans))
+        return made or None
 
     def _made(self, prompt: int, most_tokens: int, rows: int, source: Sequence[int]) -> LogitsProcessorList:
         settings, _ = self._model._prepare_generation_config(

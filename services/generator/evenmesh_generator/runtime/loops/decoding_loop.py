@@ -423,7 +423,9 @@ class DecodingLoop(Loop):
         assert prompt is not None and transcript is not None, "prompts are made before"  # noqa: S101, PT018
         behind = prompt.start or prompt.rows[0]
         source = [token for row in prompt.rows for token in row] if prompt.start else ()
-        processors = self._rules.processors(len(behind), decoding.max_new_tokens, task.width, source)
+        processors = self._rules.processors(
+            len(behind), decoding.max_new_tokens, task.width, source, prompt.spans
+        )
 
         def emit(text: str) -> None:
             if not task.lost:

@@ -28,6 +28,7 @@ class Prompt:
         cut_passages: passages cut at their end.
         dropped_turns: turns that did not fit, oldest first.
         tenant: owner of what is kept of it.
+        spans: texts of which the answer must be a span, or an abstention; None: it may be anything.
     """
 
     rows: tuple[tuple[int, ...], ...]
@@ -37,6 +38,7 @@ class Prompt:
     cut_passages: int = 0
     dropped_turns: int = 0
     tenant: str = ""
+    spans: tuple[tuple[int, ...], ...] | None = None
 
     @property
     def tokens(self) -> int:

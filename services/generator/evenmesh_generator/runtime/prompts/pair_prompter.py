@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from evenmesh.wire.errors import InvalidField
 from evenmesh_generator.domain import Augmentation, GenerationRequest, Passage, RelevanceRequest
 from evenmesh_generator.pointer.configuration import PointerConfig
-from evenmesh_generator.pointer.grounding import Grounder
+from evenmesh_generator.pointer.spans import SpanTranscript
 from evenmesh_generator.pointer.tokenization import (
     MAX_QUESTION,
     Pair,
@@ -69,12 +69,15 @@ class PairPrompter:
             tuple(one.boundary for one, _ in made),
             cut_passages=sum(cut for _, cut in made),
             dropped_turns=len(request.turns),
+            spans=tuple(one.ids[one.text_start : -1] for one, _ in made) if request.passages else (),
         )
 
-    def transcript(self, request: GenerationRequest) -> Transcript:
+    def transcript(self, request: GenerationRequest, prompt: Prompt) -> Transcript:
         """Return what turns the answer's tokens into the passages' own letters."""
-        texts = [passage.text for passage in request.passages]
-        return Grounder(texts, [self._text(text, request.tenant) for text in texts], self._tokenizer)
+        spans = prompt.spans or ()
+        passages = [passage.text for passage in request.passages[: len(spans)]]
+        texts = [self._text(text, request.tenant) for text in passages]
+        return SpanTranscript(passages, texts, [len(one) for one in spans], self._tokenizer)
 
     def judgements(self, request: RelevanceRequest) -> list[Prompt]:
         """Return one pair per passage."""
@@ -110,7 +113,21 @@ class PairPrompter:
             dropped_passages=len(request.passages) - kept,
             cut_passages=int(len(shown) > space),
             dropped_turns=len(request.turns),
+            spans=self._in_one_row(request.passages[:kept], space, request.tenant),
         )
+
+    def _in_one_row(
+        self, passages: Sequence[Passage], space: int, tenant: str
+    ) -> tuple[tuple[int, ...], ...]:
+        """Return the tokens of each passage's text in a row of all of them; the row is cut at its end."""
+        found = []
+        left = space
+        for place, passage in enumerate(passages, start=1):
+            before = in_one_text([(passage.title, "")]).replace("context 1:", f"context {place}:", 1)
+            left -= len(self._tokenizer.ids(before))
+            found.append(self._text(passage.text, tenant).ids[: max(0, left)])
+            left -= len(found[-1])
+        return tuple(found)
 
     def _text(self, text: str, tenant: str) -> Text:
         """Return the tokens of a passage, kept for its tenant."""

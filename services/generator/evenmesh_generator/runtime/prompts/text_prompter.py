@@ -45,7 +45,7 @@ class Prompter(Protocol):
             InvalidField: the question does not fit, or the template is none for this model.
         """
 
-    def transcript(self, request: GenerationRequest) -> Transcript:
+    def transcript(self, request: GenerationRequest, prompt: Prompt) -> Transcript:
         """Return what turns the answer's tokens into text."""
 
     def judgements(self, request: RelevanceRequest) -> list[Prompt]:
@@ -140,7 +140,7 @@ class TextPrompter:
             dropped_turns=len(request.turns) - len(turns),
         )
 
-    def transcript(self, request: GenerationRequest) -> Transcript:
+    def transcript(self, request: GenerationRequest, prompt: Prompt) -> Transcript:
         """Return what turns the answer's tokens into text."""
         return IncrementalDetokenizer(self._text)
 

@@ -1,0 +1,188 @@
+"""Answers that are spans: copied whole from one passage, or the abstention."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import cached_property
+from typing import Final
+
+import torch
+from torch import Tensor
+from transformers import LogitsProcessor
+
+from evenmesh_generator.pointer.abstention import ABSTENTION
+from evenmesh_generator.pointer.tokenization import PairTokenizer, Text
+
+DECODING: Final = "spans"
+"""What versions of models call this way of answering: weights alone do not say what a model answers."""
+
+_NOWHERE: Final = -1
+
+
+class Spans:
+    """The texts that an answer may be copied from, as tokens.
+
+    Args:
+        texts: tokens of each text, as far as the model reads it.
+        joins: whether a token continues the word before it.
+    """
+
+    def __init__(self, texts: Sequence[Sequence[int]], joins: Callable[[int], bool]) -> None:
+        self._tokens = [token for text in texts for token in (*text, _NOWHERE)]
+        self._joins = joins
+
+    @cached_property
+    def _starts(self) -> list[int]:
+        """Places where a word begins."""
+        return [at for at, token in enumerate(self._tokens) if token != _NOWHERE and not self._joins(token)]
+
+    @property
+    def beginnings(self) -> set[int]:
+        """Tokens that a span may begin with."""
+        return {self._tokens[at] for at in self._starts}
+
+    def begun(self, token: int) -> list[int]:
+        """Return the places of a first token."""
+        return [at for at in self._starts if self._tokens[at] == token]
+
+    def continued(self, places: Sequence[int], token: int) -> list[int]:
+        """Return the places of a token after these."""
+        return [at + 1 for at in places if self._tokens[at + 1] == token]
+
+    def following(self, places: Sequence[int]) -> tuple[set[int], bool]:
+        """Return the tokens that follow these places, and whether a word ends at one of them."""
+        after = {self._tokens[at + 1] for at in places}
+        ends = any(token == _NOWHERE or not self._joins(token) for token in after)
+        return after - {_NOWHERE}, ends
+
+
+class SpanProcessor(LogitsProcessor):
+    """Lets an answer go on as a span of a text, or be the abstention; everything else gets minus infinity.
+
+    A span begins and ends with whole words. Each next token follows the last one where it stands, in one of
+    the places where all of the span stands. An answer that begins with the abstention's first token is the
+    abstention, and ends there.
+
+    Args:
+        prompt: tokens that the answer is written after.
+        texts: for each row of the batch what it may copy; rows of the same beams stand together.
+        end: token that ends an answer.
+        abstention: first token of the abstention.
+    """
+
+    def __init__(self, prompt: int, texts: Sequence[Spans], *, end: int, abstention: int) -> None:
+        self._prompt = prompt
+        self._texts = texts
+        self._end = end
+        self._abstention = abstention
+        self._places: list[dict[tuple[int, ...], list[int]]] = [{} for _ in texts]
+
+    def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
+        """Return scores [B, V] of the rows' next tokens."""
+        allowed = torch.full_like(scores, float("-inf"))
+        rows: list[list[int]] = input_ids[:, self._prompt :].tolist()
+        for row, written in enumerate(rows):
+            places = torch.tensor(
+                sorted(self._allowed(row * len(self._texts) // len(rows), written)), device=scores.device
+            )
+            allowed[row, places] = scores[row, places]
+        return allowed
+
+    def _allowed(self, number: int, written: Sequence[int]) -> set[int]:
+        """Return the tokens that may follow in a row of this number's texts; never empty."""
+        if not written:
+            return self._texts[number].beginnings | {self._abstention}
+        if written[0] == self._abstention or self._end in written:
+            return {self._end}
+        following, ends = self._texts[number].following(self._where(number, tuple(written)))
+        return following | {self._end} if ends or not following else following
+
+    def _where(self, number: int, written: tuple[int, ...]) -> list[int]:
+        """Return the places of the last token of what is written, kept for the next step."""
+        known = self._places[number]
+        if written not in known:
+            spans = self._texts[number]
+            known[written] = (
+                spans.begun(written[0])
+                if len(written) == 1
+                else spans.continued(self._where(number, written[:-1]), written[-1])
+            )
+        return known[written]
+
+
+class SpanTranscript:
+    """Turns the tokens of a span into the passage's own letters, and knows where it stands.
+
+    Text comes as soon as all places agree on it: one passage may write in capitals what another does not.
+
+    Args:
+        passages: the texts.
+        texts: their tokens and offsets.
+        shown: how many tokens of each the model reads.
+    """
+
+    def __init__(
+        self, passages: Sequence[str], texts: Sequence[Text], shown: Sequence[int], tokenizer: PairTokenizer
+    ) -> None:
+        self._passages = passages
+        self._texts = texts
+        self._shown = shown
+        self._tokenizer = tokenizer
+        self._abstention = tokenizer.ids(ABSTENTION)[0]
+        self._alive: list[tuple[int, int, int]] = []  # passage, first and last token
+        self._written = 0
+        self.text = ""
+
+    @property
+    def place(self) -> tuple[int, int, int] | None:
+        """Return the passage, and the characters that the answer begins and ends at; None if it abstains."""
+        if not self._alive:
+            return None
+        passage, first, last = self._alive[0]
+        offsets = self._texts[passage].offsets
+        return passage, offsets[first][0], offsets[last][1]
+
+    def push(self, token: int) -> str:
+        """Return the text that is certain with one token more."""
+        self._written += 1
+        if self._written == 1 and token == self._abstention:
+            return self._add(ABSTENTION)
+        if self._written == 1:
+            self._alive = [
+                (number, at, at)
+                for number, (text, shown) in enumerate(zip(self._texts, self._shown, strict=True))
+                for at, found in enumerate(text.ids[:shown])
+                if found == token and not self._tokenizer.joins(found)
+            ]
+        else:
+            self._alive = [
+                (number, first, last + 1)
+                for number, first, last in self._alive
+                if last + 1 < self._shown[number] and self._texts[number].ids[last + 1] == token
+            ]
+        found = list(dict.fromkeys(self._letters(one) for one in self._alive))
+        return self._add(_agreed(found)[len(self.text) :] if found else "")
+
+    def finish(self) -> str:
+        """Return the rest of the text."""
+        return self._add(self._letters(self._alive[0])[len(self.text) :] if self._alive else "")
+
+    def _letters(self, span: tuple[int, int, int]) -> str:
+        number, first, last = span
+        offsets = self._texts[number].offsets
+        return self._passages[number][offsets[first][0] : offsets[last][1]]
+
+    def _add(self, text: str) -> str:
+        # What is said is a prefix of some place's letters; only the places that have it stay.
+        self.text += text
+        self._alive = [one for one in self._alive if self._letters(one).startswith(self.text)]
+        return text
+
+
+def _agreed(texts: Sequence[str]) -> str:
+    """Return the longest beginning of all of these texts."""
+    first, last = min(texts), max(texts)
+    for at, (one, other) in enumerate(zip(first, last, strict=False)):
+        if one != other:
+            return first[:at]
+    return first

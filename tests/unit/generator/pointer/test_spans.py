@@ -1,0 +1,131 @@
+"""Answers are spans of one passage, in its own letters, or the abstention."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from evenmesh_generator.pointer.abstention import ABSTENTION
+from evenmesh_generator.pointer.spans import SpanProcessor, Spans, SpanTranscript
+from evenmesh_generator.pointer.tokenization import SEP, PairTokenizer
+from tests.support import tiny_models
+
+END, ABSTAIN, START, JOINED, SIZE = 1, 2, 3, 9, 10
+
+
+def allowed(texts: Sequence[Sequence[int]], written: Sequence[int]) -> list[int]:
+    """The tokens that may follow; token 9 continues a word."""
+    spans = Spans(texts, lambda token: token == JOINED)
+    processor = SpanProcessor(1, [spans], end=END, abstention=ABSTAIN)
+    scores = processor(torch.tensor([[START, *written]]), torch.zeros(1, SIZE))
+    return torch.isfinite(scores[0]).nonzero()[:, 0].tolist()
+
+
+def test_a_span_begins_with_a_word_or_the_answer_abstains() -> None:
+    assert allowed([[4, JOINED, 5]], []) == [ABSTAIN, 4, 5]
+    assert allowed([], []) == [ABSTAIN]
+    assert allowed([[]], []) == [ABSTAIN]
+
+
+def test_the_next_token_follows_the_last_one_where_it_stands() -> None:
+    texts = [[4, 5, 6], [4, 7]]
+    assert allowed(texts, [4]) == [END, 5, 7]
+    assert allowed(texts, [4, 5]) == [END, 6]
+    assert allowed(texts, [4, 7]) == [END]  # the end of its text
+    assert allowed(texts, [5]) == [END, 6]
+
+
+def test_a_span_ends_where_a_word_ends() -> None:
+    assert allowed([[4, JOINED, 5]], [4]) == [JOINED]
+    assert allowed([[4, JOINED, 5]], [4, JOINED]) == [END, 5]
+    assert allowed([[4, JOINED], [4, 5]], [4]) == [END, 5, JOINED]  # it does in the second text
+
+
+def test_an_abstention_ends() -> None:
+    assert allowed([[ABSTAIN, 4]], [ABSTAIN]) == [END]
+    assert allowed([[ABSTAIN, 4]], []) == [ABSTAIN, 4]
+
+
+def test_rows_of_beams_copy_from_their_own_texts() -> None:
+    """Two questions with two beams each."""
+    texts = [Spans([[4, 5]], lambda _: False), Spans([[6, 7]], lambda _: False)]
+    processor = SpanProcessor(1, texts, end=END, abstention=ABSTAIN)
+    scores = processor(torch.tensor([[START, 4], [START, 5], [START, 6], [START, 7]]), torch.ones(4, SIZE))
+    found = [torch.isfinite(row).nonzero()[:, 0].tolist() for row in scores]
+    assert found == [[END, 5], [END], [END, 7], [END]]
+    assert torch.equal(scores[torch.isfinite(scores)], torch.ones(6))
+
+
+words = st.lists(
+    st.sampled_from(["Paris", "paris", "PARIS", "is", "a", "city", "café", "re-use", "10.5", "not"])
+)
+
+
+@given(st.lists(words, max_size=3), st.randoms(use_true_random=False))
+def test_whatever_a_model_wants_its_answer_stands_in_a_passage(
+    tokenizer: PairTokenizer, passages: list[list[str]], random: object
+) -> None:
+    written = [" ".join(one) for one in passages]
+    texts = [tokenizer.text(one) for one in written]
+    shown = [len(one.ids) - len(one.ids) // 3 for one in texts]
+    spans = Spans([one.ids[:most] for one, most in zip(texts, shown, strict=True)], tokenizer.joins)
+    abstention = tokenizer.ids(ABSTENTION)[0]
+    processor = SpanProcessor(1, [spans], end=SEP, abstention=abstention)
+    said = SpanTranscript(written, texts, shown, tokenizer)
+    ids, pieces = [START], []
+    for _ in range(6):
+        row = processor(torch.tensor([ids]), torch.zeros(1, 30522))[0]
+        token = random.choice(torch.isfinite(row).nonzero()[:, 0].tolist())  # type: ignore[attr-defined]
+        if token == SEP:
+            break
+        ids.append(token)
+        pieces.append(said.push(token))
+    pieces.append(said.finish())
+    assert "".join(pieces) == said.text
+    if said.place is None:
+        assert said.text == ABSTENTION
+    else:
+        passage, begin, end = said.place
+        assert said.text == written[passage][begin:end]
+        assert said.text
+
+
+def test_text_comes_when_all_places_agree_on_it(tokenizer: PairTokenizer) -> None:
+    passages = ["the CITY of Paris", "The city of Lyon"]
+    texts = [tokenizer.text(one) for one in passages]
+    said = SpanTranscript(passages, texts, [len(one.ids) for one in texts], tokenizer)
+    assert [said.push(token) for token in tokenizer.ids("the city of lyon")] == [
+        "",
+        "",
+        "",
+        "The city of Lyon",
+    ]
+    assert said.place == (1, 0, 16)
+
+
+def test_a_text_is_copied_only_as_far_as_it_is_read(tokenizer: PairTokenizer) -> None:
+    text = tokenizer.text("red green red blue")
+    said = SpanTranscript(["red green red blue"], [text], [3], tokenizer)
+    assert said.push(text.ids[2]) == "red"
+    assert said.place == (0, 0, 3)
+    assert said.push(text.ids[1]) == " green"
+
+
+@pytest.mark.parametrize("beams", [1, 4])
+def test_the_reader_answers_with_spans(beams: int) -> None:
+    """A model that nobody has trained: left alone, it writes what stands nowhere."""
+    reader = tiny_models.pointer()
+    passages = [
+        ("Bridges", "The old bridge was built in 1888, of stone."),
+        ("Towns", "A mill burned in 1901."),
+    ]
+    encodings = reader.encode_many([("When was the mill built?", passages), ("Why?", passages[:1])])
+    for encoding, answer in zip(
+        encodings, reader.answer_many(encodings, num_beams=beams, max_new_tokens=5), strict=True
+    ):
+        assert answer.text == ABSTENTION or any(answer.text in text for text in encoding.passages)
+        assert answer.text
