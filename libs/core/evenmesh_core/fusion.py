@@ -6,7 +6,9 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Generic, Literal, NamedTuple, TypeVar
 
-from evenmesh_core.arrays import float_array, same_length
+import numpy as np
+
+from evenmesh_core.arrays import FloatArray, float_array, same_length
 from evenmesh_core.errors import InvalidInput
 
 ItemId = TypeVar("ItemId", str, int)
@@ -56,20 +58,26 @@ def weighted_score_fusion(
     scores: Sequence[Mapping[ItemId, float]],
     weights: Sequence[float] | None = None,
     *,
-    normalization: Literal["min-max", "none"] = "min-max",
+    normalization: Literal["min-max", "z-score", "none"] = "min-max",
+    missing: Sequence[float] | None = None,
 ) -> list[FusedItem[ItemId]]:
     """Fuse scores: an item gets Σ w_r · score_r over the rankers r that scored it (CombSUM).
+
+    With "z-score" every item has a score of every ranker that scored any, its own or ``missing``.
 
     Args:
         scores: for each ranker, the scores of the items it returned; some may be empty.
         weights: one weight from 0 for each ranker; None means 1 each.
-        normalization: "min-max" brings each ranker's scores to [0, 1] (all equal: all 1), "none" takes them
-            as they are.
+        normalization: "min-max" brings each ranker's scores to [0, 1] (all equal: all 1), "z-score" to mean
+            0 and standard deviation 1 over all items (all equal: all 0), "none" takes them as they are.
+        missing: with "z-score" one score for each ranker, of items that it did not return; None means the
+            lowest that it returned.
 
     Returns:
         All items, best first; equal scores by ascending id; sums exactly rounded.
 
-    Source: Fox & Shaw 1994.
+    Source: Fox & Shaw 1994; Montague & Aslam 2001 for "z-score" (ZMUV), where they estimate the scores of
+    items that a ranker did not return in another way.
 
     Raises:
         InvalidInput: no rankers, scores not finite, ids of mixed type, a weight negative or not finite, or an
@@ -77,10 +85,16 @@ def weighted_score_fusion(
     """
     if len(scores) == 0:
         raise InvalidInput("scores", scores, "the scores of at least one ranker")
-    if normalization not in ("min-max", "none"):
-        raise InvalidInput("normalization", normalization, "'min-max' or 'none'")
+    if normalization not in ("min-max", "z-score", "none"):
+        raise InvalidInput("normalization", normalization, "'min-max', 'z-score' or 'none'")
     shares = _weights(weights, "scores", scores)
-    terms: dict[ItemId, list[float]] = {}
+    fills: list[float] | None = None
+    if missing is not None:
+        if normalization != "z-score":
+            raise InvalidInput("missing", missing, "None, but for 'z-score'")
+        fills = float_array("missing", missing).tolist()
+        same_length("scores", scores, "missing", fills)
+    terms: dict[ItemId, list[float]] = {item: [] for scored in scores for item in scored}
     for index, (scored, share) in enumerate(zip(scores, shares, strict=True)):
         if not scored:
             continue
@@ -88,9 +102,29 @@ def weighted_score_fusion(
         if normalization == "min-max":
             low, high = values.min(), values.max()
             values = (values - low) / (high - low) if high > low else values * 0.0 + 1.0
-        for item, value in zip(scored, values.tolist(), strict=True):
-            terms.setdefault(item, []).append(share * value)
+        found = dict(zip(scored, values.tolist(), strict=True))
+        if normalization == "z-score":
+            fill = min(found.values()) if fills is None else fills[index]
+            found = {item: found.get(item, fill) for item in terms}
+            whole = np.array(list(found.values()))
+            found = dict(zip(found, standardized(whole, whole).tolist(), strict=True))
+        for item, value in found.items():
+            terms[item].append(share * value)
     return _ranked("scores", terms)
+
+
+def standardized(values: FloatArray, of: FloatArray) -> FloatArray:
+    """Return (value − mean) / standard deviation, with those of a pool; 0 where the pool's values are equal.
+
+    Args:
+        values: vector [n].
+        of: the pool, vector [m] with m from 1.
+
+    Source: Montague & Aslam 2001 (ZMUV).
+    """
+    spread = of.std() if of.max() > of.min() else 0.0
+    brought: FloatArray = (values - of.mean()) / spread if spread > 0.0 else values * 0.0
+    return brought
 
 
 def _weights(weights: Sequence[float] | None, name: str, rankers: Sequence[object]) -> list[float]:

@@ -71,6 +71,37 @@ def test_scores_as_they_are():
     ]
 
 
+def test_standardized_scores_by_hand():
+    """Of [1, 2, 3, 1]: mean 7/4, variance 11/16; of [0, 0, 10, 4]: mean 7/2, variance 67/4."""
+    fused = weighted_score_fusion(
+        [{"b": 1.0, "c": 2.0, "a": 3.0}, {"a": 10.0, "d": 4.0}],
+        [1.0, 2.0],
+        normalization="z-score",
+        missing=[1.0, 0.0],
+    )
+    one, other = 4 / math.sqrt(11), 4 / math.sqrt(268)
+    expected = {
+        "a": (3 - 1.75) * one + 2 * 6.5 * other,
+        "b": (1 - 1.75) * one - 2 * 3.5 * other,
+        "c": (2 - 1.75) * one - 2 * 3.5 * other,
+        "d": (1 - 1.75) * one + 2 * 0.5 * other,
+    }
+    assert [entry.item for entry in fused] == ["a", "d", "c", "b"]
+    assert dict(fused) == pytest.approx(expected)
+
+
+def test_standardized_scores_lack_the_lowest_and_equal_ones_say_nothing():
+    assert weighted_score_fusion([{"a": 5.0, "b": 1.0}, {"c": 2.0}], normalization="z-score") == [
+        ("a", pytest.approx(math.sqrt(2))),
+        ("b", pytest.approx(-math.sqrt(0.5))),
+        ("c", pytest.approx(-math.sqrt(0.5))),
+    ]
+    assert weighted_score_fusion([{"a": 5.0, "b": 5.0}, {}], normalization="z-score") == [
+        ("a", 0.0),
+        ("b", 0.0),
+    ]
+
+
 def test_scores_that_do_not_differ_count_full():
     assert weighted_score_fusion([{"b": 7.0, "a": 7.0}, {}]) == [("a", 1.0), ("b", 1.0)]
 
@@ -88,6 +119,11 @@ def test_scores_that_do_not_differ_count_full():
         (lambda: weighted_score_fusion([]), "scores is"),
         (lambda: weighted_score_fusion([{"a": math.nan}]), r"scores\[0\]\[0\] is nan"),
         (lambda: weighted_score_fusion([{"a": 1.0}], normalization="z"), "normalization is 'z'"),
+        (lambda: weighted_score_fusion([{"a": 1.0}], missing=[0.0]), "missing is"),
+        (
+            lambda: weighted_score_fusion([{"a": 1.0}], normalization="z-score", missing=[0.0, 1.0]),
+            r"len\(missing\) is 2",
+        ),
     ],
 )
 def test_bad_input_is_refused(call, complaint):

@@ -8,10 +8,12 @@ from typing import Final, Literal
 
 import numpy as np
 
-from evenmesh_core.fusion import FusedItem, reciprocal_rank_fusion, weighted_score_fusion
+from evenmesh_core.fusion import FusedItem, reciprocal_rank_fusion, standardized, weighted_score_fusion
 from evenmesh_retriever.domain import Filter, FloatArray, IntArray, Passage, RetrieverInfo, Scored, Unranked
 from evenmesh_retriever.ports import Retriever, Snapshot
 from evenmesh_retriever.steps import Steps
+
+FusionMethod = Literal["rrf", "score", "standard"]
 
 _POOL: Final = 100
 _NOTHING: Final = Scored(np.empty(0, dtype=np.int64), np.empty(0))
@@ -32,22 +34,43 @@ class Component:
 class Fusion:
     """How rankings become one."""
 
-    method: Literal["rrf", "score"] = "rrf"
+    method: FusionMethod = "rrf"
     """``rrf``: reciprocal rank fusion; ``score``: weighted sum of scores brought to [0, 1] by their least and
-    largest in the pool."""
+    largest in the pool; ``standard``: of scores brought to mean 0 and standard deviation 1 in the pool, where
+    what shares nothing with the query has a sparse score of 0, and what is not found the lowest found."""
     k: float = 60
     """How little the first ranks stand out in ``rrf``, from 0."""
 
     @property
     def description(self) -> str:
         """For people."""
-        return f"reciprocal rank fusion (k={self.k:g})" if self.method == "rrf" else "min-max score fusion"
+        return {
+            "rrf": f"reciprocal rank fusion (k={self.k:g})",
+            "score": "min-max score fusion",
+            "standard": "standardized score fusion",
+        }[self.method]
 
-    def fused(self, sides: Sequence[Scored], weights: Sequence[float], n: int) -> Scored:
-        """Return the best ``n`` of several rankings of the same rows; equal scores by ascending row."""
+    def fused(
+        self,
+        sides: Sequence[Scored],
+        weights: Sequence[float],
+        n: int,
+        missing: Sequence[float] | None = None,
+    ) -> Scored:
+        """Return the best ``n`` of several rankings of the same rows; equal scores by ascending row.
+
+        ``missing``: with ``standard`` the score of what a retriever has not found, for each.
+        """
         ranked: list[FusedItem[int]]
         if self.method == "rrf":
             ranked = reciprocal_rank_fusion([side.rows.tolist() for side in sides], k=self.k, weights=weights)
+        elif self.method == "standard":
+            ranked = weighted_score_fusion(
+                [dict(zip(side.rows.tolist(), side.scores.tolist(), strict=True)) for side in sides],
+                weights,
+                normalization="z-score",
+                missing=missing,
+            )
         else:
             ranked = weighted_score_fusion(
                 [dict(zip(side.rows.tolist(), side.scores.tolist(), strict=True)) for side in sides], weights
@@ -57,6 +80,8 @@ class Fusion:
 
     def shares(self, scores: FloatArray, places: IntArray) -> FloatArray:
         """Return what passages get from one retriever that has scored them all, before its weight, ``[n]``.
+
+        Not for ``standard``, which depends on what the others have found.
 
         Args:
             scores: its scores, ``[n]``.
@@ -111,14 +136,14 @@ class HybridRetriever:
         by_id = snapshot.by_id(np.unique(np.concatenate([side.rows for side in sides])))
         order = np.argsort(by_id)
         numbered = [_renumbered(side, by_id, order) for side in sides]
-        fused = self._fusion.fused(numbered, self._weights, n)
+        fused = self._fusion.fused(numbered, self._weights, n, self._missing(sides, pool))
         return Scored(by_id[fused.rows], fused.scores)
 
     def scores(self, snapshot: Snapshot, query: str, where: Filter | None = None) -> Unranked:
         """Return all allowed passages with the scores that :meth:`search` would give them.
 
-        A passage that no component has a rank for scores 0. Ranking the whole collection sorts it once for
-        each component.
+        A passage that no component has a rank for scores as little as one can. Ranking the whole collection
+        sorts it once for each component.
 
         Raises:
             FailedPrecondition: the collection lacks what a component needs, or is kept where not every
@@ -133,12 +158,44 @@ class HybridRetriever:
         ]
         rows = np.unique(np.concatenate([side.rows for side in sides]))
         total = np.zeros(len(rows))
+        matching = []
         for component, side in zip(self._components, sides, strict=True):
             ranked = side.scores > 0 if component.is_sparse else np.ones(len(side.rows), dtype=np.bool_)
-            there = side.rows[ranked]
-            shares = self._fusion.shares(side.scores[ranked], snapshot.places(there))
-            total[np.searchsorted(rows, there)] += component.weight * shares
+            there, scores = side.rows[ranked], side.scores[ranked]
+            matching.append(Unranked(there, scores))
+            if self._fusion.method != "standard":
+                shares = self._fusion.shares(scores, snapshot.places(there))
+                total[np.searchsorted(rows, there)] += component.weight * shares
+        if self._fusion.method == "standard":
+            total = self._standardized(rows, matching, snapshot)
         return Unranked(rows, total)
+
+    def _standardized(self, rows: IntArray, sides: Sequence[Unranked], snapshot: Snapshot) -> FloatArray:
+        """Return the fused scores of these rows, by the means and deviations of what a search would find."""
+        pools = []
+        for side in sides:
+            order = np.lexsort((snapshot.places(side.rows), -side.scores))[:_POOL]
+            pools.append(Scored(side.rows[order], side.scores[order]))
+        found = np.searchsorted(rows, np.unique(np.concatenate([pool.rows for pool in pools])))
+        total = np.zeros(len(rows))
+        missing = self._missing(pools, _POOL)
+        for weight, side, pool, fill in zip(self._weights, sides, pools, missing, strict=True):
+            if not len(pool.rows):
+                continue
+            values = np.full(len(rows), fill)
+            # What the pool lacks counts as in a search, though this retriever has scored it.
+            values[np.searchsorted(rows, side.rows)] = np.maximum(side.scores, fill)
+            total += weight * standardized(values, values[found])
+        return total
+
+    def _missing(self, sides: Sequence[Scored], pool: int) -> list[float]:
+        """Return the score of what a component has not found: 0 for nothing shared, or its pool's lowest."""
+        return [
+            0.0
+            if not len(side.rows) or (component.is_sparse and len(side.rows) < pool)
+            else float(side.scores[-1])
+            for component, side in zip(self._components, sides, strict=True)
+        ]
 
     def note(self, snapshot: Snapshot) -> str:
         """Return what the components have to say."""
@@ -146,10 +203,12 @@ class HybridRetriever:
         return "; ".join(dict.fromkeys(filter(None, notes)))
 
     def rank(self, passages: Sequence[Passage], query: str) -> Steps[Scored]:
-        """Return all of the passages; those that no component has a rank for come last, with a score of 0."""
+        """Return all of the passages; those that no component has a rank for come last."""
         sides = []
         for one in self._components:
-            sides.append(_matching(one, (yield from one.retriever.rank(passages, query))))
+            found = yield from one.retriever.rank(passages, query)
+            # Standardized scores compare with passages that share nothing, too.
+            sides.append(found if self._fusion.method == "standard" else _matching(one, found))
         fused = self._fusion.fused(sides, self._weights, len(passages))
         missing = np.setdiff1d(np.arange(len(passages)), fused.rows)
         return Scored(

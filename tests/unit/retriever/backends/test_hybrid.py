@@ -72,6 +72,28 @@ def test_scores_are_brought_to_one_scale_and_added_up() -> None:
     assert fused.scores.tolist() == pytest.approx([expected[row] for row in (3, 1, 0, 2)])
 
 
+def test_standardized_scores_are_added_up() -> None:
+    """What the first has not found shares nothing; what the second has not is below its pool."""
+    lexical, dense = scored([3, 1], [6.0, 3.0]), scored([1, 2, 0], [0.9, 0.8, 0.1])
+    fused = Fusion(method="standard").fused([lexical, dense], [1, 2], 4, [0.0, 0.1])
+    one = np.array([0.0, 3.0, 0.0, 6.0])  # rows 0 to 3
+    other = np.array([0.1, 0.9, 0.8, 0.1])
+    expected = (one - 2.25) / one.std() + 2 * (other - 0.475) / other.std()
+    order = np.argsort(-expected)
+    assert fused.rows.tolist() == order.tolist() == [1, 2, 3, 0]
+    assert fused.scores.tolist() == pytest.approx(expected[order].tolist())
+
+
+def test_one_match_counts_in_standardized_scores() -> None:
+    lexical, dense = scored([2, 0, 1, 3], [1.5, 0.0, 0.0, 0.0]), scored([1, 0, 2, 3], [0.9, 0.9, 0.9, 0.9])
+    found = finish(
+        hybrid((lexical, 1, True), (dense, 1, False), fusion=Fusion("standard")).rank(PASSAGES, "q")
+    )
+    assert found.rows.tolist() == [2, 0, 1, 3]
+    # Mean 0.375, standard deviation 0.6495; equal cosines say nothing.
+    assert found.scores.tolist() == pytest.approx([1.7320508, -0.5773503, -0.5773503, -0.5773503])
+
+
 def test_passages_without_a_common_term_have_no_lexical_rank() -> None:
     lexical, dense = scored([2, 0, 1, 3], [1.5, 0.0, 0.0, 0.0]), scored([1, 0, 2, 3], [0.9, 0.5, 0.1, -0.2])
     found = finish(hybrid((lexical, 1, True), (dense, 1, False)).rank(PASSAGES, "q"))
@@ -101,3 +123,4 @@ def test_the_pool_is_cut() -> None:
 def test_it_says_how_it_fuses() -> None:
     assert Fusion(k=60).description == "reciprocal rank fusion (k=60)"
     assert Fusion(method="score").description == "min-max score fusion"
+    assert Fusion(method="standard").description == "standardized score fusion"
