@@ -31,6 +31,7 @@ ROOMS: Final = {
     "mesh": ("evenmesh_mesh", ("mesh", "commands")),
     "k8s": (None, ("k8s", "operations")),
     "docs": (None, ("docs",)),
+    "benchmarks": (None, ("benchmarks",)),
 }
 """By folder: the package in it, and the folders of its unit tests."""
 

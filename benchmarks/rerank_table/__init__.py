@@ -1,0 +1,1 @@
+"""What rerankers are worth: every reranker beside the first stages, on many data sets."""

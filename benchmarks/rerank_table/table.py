@@ -1,0 +1,188 @@
+"""Turn scores into tables: nDCG@10 and recall@5 of every pipeline, and paired intervals."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+
+from benchmarks import page
+from benchmarks.rerank_table.judged_sets import CROSS_ENCODER, READER, JudgedSet
+from benchmarks.rerank_table.scoring import DEPTH, Scores, standardized
+from evenmesh_core.arrays import FloatArray
+from evenmesh_core.fusion import reciprocal_rank_fusion
+from evenmesh_core.ranking_metrics import ranking_metrics
+from evenmesh_core.significance import paired_bootstrap
+
+BASELINE: Final = "hybrid, rank fusion"
+STANDARDIZED: Final = "hybrid, standardized"
+WEIGHTS: Final = (0.0, 0.05, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.7, 1.0)
+"""Weights of a reranker's log-odds that are tried."""
+_TRAINED_BY: Final = {"rankrag": READER, "cross-encoder": CROSS_ENCODER}
+_LEAST: Final = 1e-6
+_SEED: Final = 7
+
+Ranked = dict[str, list[str]]
+"""Passages by question, best first."""
+
+
+@dataclass(frozen=True)
+class Measured:
+    """One pipeline on one data set: vectors over the questions. ``trained``: its model knows the domain."""
+
+    ndcg: FloatArray
+    recall: FloatArray
+    trained: bool = False
+
+
+def pipelines(judged: JudgedSet, scores: Mapping[str, Scores]) -> dict[str, Ranked]:
+    """Return the rankings of the first stages, and of the rerankers alone."""
+    rows = [scores[one] for one in judged.queries]
+    made: dict[str, Callable[[Scores], list[str]]] = {
+        "bm25": lambda row: list(row.bm25),
+        "dense": lambda row: list(row.dense),
+        BASELINE: rank_fusion,
+        STANDARDIZED: lambda row: _ordered(standardized(row.bm25, row.dense)),
+    }
+    for name in rows[0].reranked:
+        made[name] = lambda row, name=name: reranked(row, name)  # type: ignore[misc]
+    return {name: {row.query: rank(row) for row in rows} for name, rank in made.items()}
+
+
+def rank_fusion(row: Scores) -> list[str]:
+    """Return the passages by reciprocal rank fusion."""
+    return [one.item for one in reciprocal_rank_fusion([list(row.bm25), list(row.dense)])]
+
+
+def reranked(row: Scores, name: str) -> list[str]:
+    """Return the hybrid's best passages in a reranker's order, then the others as they were."""
+    first = rank_fusion(row)
+    if len(row.candidates) > DEPTH + 20:
+        first = [*first, *(one for one in row.candidates if one not in set(first))]
+    best = first[:DEPTH] if set(first[:DEPTH]) <= set(row.candidates) else row.candidates
+    values = dict(zip(row.candidates, row.reranked[name], strict=True))
+    return [
+        *sorted(best, key=lambda one: (-values[one], one)),
+        *(one for one in first if one not in set(best)),
+    ]
+
+
+def fused(row: Scores, name: str, weight: float, *, log_odds: bool = True) -> list[str]:
+    """Return the best of the standardized hybrid by its score and the weighted log-odds of a reranker."""
+    first = standardized(row.bm25, row.dense)
+    order = _ordered(first)
+    best = [one for one in order if one in set(row.candidates)][:DEPTH]
+    values = dict(zip(row.candidates, row.reranked[name], strict=True))
+    sums = {one: first[one] + weight * (_logit(values[one]) if log_odds else values[one]) for one in best}
+    return [*_ordered(sums), *(one for one in order if one not in sums)]
+
+
+def _logit(probability: float) -> float:
+    inside = min(max(probability, _LEAST), 1 - _LEAST)
+    return float(np.log(inside) - np.log1p(-inside))
+
+
+def _ordered(values: Mapping[str, float]) -> list[str]:
+    return sorted(values, key=lambda one: (-values[one], one))
+
+
+def measured(judged: JudgedSet, rankings: Ranked, *, trained: bool = False) -> Measured:
+    """Return the metrics of a pipeline on a data set."""
+    kept = {query: found[:DEPTH] for query, found in rankings.items()}
+    return Measured(
+        ranking_metrics(kept, judged.judgements, k=10).ndcg,
+        ranking_metrics(kept, judged.judgements, k=5).recall,
+        trained,
+    )
+
+
+def learned_weight(
+    name: str, sets: Mapping[str, JudgedSet], scores: Mapping[str, Mapping[str, Scores]], *, without: str
+) -> float:
+    """Return the weight with the best mean nDCG@10 over the other data sets that the model has not seen."""
+    others = [one for one in sets if one != without and _TRAINED_BY.get(name) not in sets[one].trained]
+    means = [
+        np.mean(
+            [
+                np.nanmean(
+                    measured(
+                        sets[one], {query: fused(row, name, weight) for query, row in scores[one].items()}
+                    ).ndcg
+                )
+                for one in others
+            ]
+        )
+        for weight in WEIGHTS
+    ]
+    return WEIGHTS[int(np.argmax(means))]
+
+
+def everything(
+    sets: Mapping[str, JudgedSet], scores: Mapping[str, Mapping[str, Scores]]
+) -> tuple[dict[str, dict[str, Measured]], dict[str, dict[str, float]]]:
+    """Return what every pipeline has on every data set, and the weights that were learned without each."""
+    found: dict[str, dict[str, Measured]] = {}
+    weights: dict[str, dict[str, float]] = {name: {} for name in _TRAINED_BY}
+    for name, judged in sets.items():
+        for pipeline, rankings in pipelines(judged, scores[name]).items():
+            knows = _TRAINED_BY.get(pipeline) in judged.trained
+            found.setdefault(pipeline, {})[name] = measured(judged, rankings, trained=knows)
+        for reranker, model in _TRAINED_BY.items():
+            weight = learned_weight(reranker, sets, scores, without=name)
+            weights[reranker][name] = weight
+            rankings = {query: fused(row, reranker, weight) for query, row in scores[name].items()}
+            pipeline = f"{STANDARDIZED} + {reranker}"
+            found.setdefault(pipeline, {})[name] = measured(judged, rankings, trained=model in judged.trained)
+    return found, weights
+
+
+def markdown(sets: Mapping[str, JudgedSet], found: Mapping[str, Mapping[str, Measured]]) -> str:
+    """Return nDCG@10 and recall@5 of each pipeline, then its differences from both hybrids."""
+    parts = []
+    for metric, title in (("ndcg", "nDCG@10"), ("recall", "recall@5")):
+        parts += [f"## {title}", "", page.table([_row(one, found[one], sets, metric) for one in found]), ""]
+    for baseline in (BASELINE, STANDARDIZED):
+        rows = [_differences(one, found[one], found[baseline], sets) for one in found if one != baseline]
+        parts += [f"## nDCG@10 beside the {baseline}", "", page.table(rows), ""]
+    return "\n".join(parts)
+
+
+def _row(
+    pipeline: str, of: Mapping[str, Measured], sets: Mapping[str, JudgedSet], metric: str
+) -> dict[str, str]:
+    row = {"pipeline": pipeline}
+    for name in sets:
+        mark = "*" if of[name].trained else ""
+        row[name] = f"{np.nanmean(getattr(of[name], metric)):.3f}{mark}"
+    unseen = [np.nanmean(getattr(of[name], metric)) for name in sets if not sets[name].trained]
+    row["mean of unseen"] = f"{np.mean(unseen):.3f}"
+    return row
+
+
+def _differences(
+    pipeline: str,
+    of: Mapping[str, Measured],
+    baseline: Mapping[str, Measured],
+    sets: Mapping[str, JudgedSet],
+) -> dict[str, str]:
+    row = {"pipeline": pipeline}
+    for name in sets:
+        difference = paired_bootstrap(of[name].ndcg, baseline[name].ndcg, rng=_SEED).difference
+        row[name] = f"{difference.value:+.3f} [{difference.low:+.3f}, {difference.high:+.3f}]"
+    unseen = [name for name in sets if not sets[name].trained]
+    row["mean of unseen"] = _macro([of[name].ndcg - baseline[name].ndcg for name in unseen])
+    return row
+
+
+def _macro(differences: Sequence[FloatArray], resamples: int = 2000) -> str:
+    """Return the mean over data sets of the mean difference; questions are drawn anew within each set."""
+    rng = np.random.default_rng(_SEED)
+    defined = [one[~np.isnan(one)] for one in differences]
+    value = np.mean([one.mean() for one in defined])
+    drawn = np.mean(
+        [one[rng.integers(0, len(one), (resamples, len(one)))].mean(1) for one in defined], axis=0
+    )
+    low, high = np.percentile(drawn, [2.5, 97.5])
+    return f"{value:+.3f} [{low:+.3f}, {high:+.3f}]"

@@ -1,0 +1,108 @@
+"""The table of rerankers: what it reads, keeps and computes."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from benchmarks.rerank_table import judged_sets, table
+from benchmarks.rerank_table.judged_sets import JudgedSet, sections
+from benchmarks.rerank_table.scoring import Journal, Scores, standardized
+
+ROW = Scores(
+    query="q",
+    bm25={"a": 3.0, "b": 1.0},
+    dense={"b": 0.9, "c": 0.5, "a": 0.1},
+    candidates=["b", "a", "c"],
+    reranked={"cosine": [0.9, 0.1, 0.5], "rankrag": [0.5, 0.9, 0.2]},
+    seconds={"rankrag": 0.1},
+)
+
+
+def test_sections_have_the_headings_above_them() -> None:
+    text = "Before.\n# Page\nFirst.\n## Part\n```\n# no heading\n```\n### Empty\n## Last\nEnd.\n"
+    found = [(one.id, one.title, one.text) for one in sections("p.md", text)]
+    assert found == [
+        ("p.md#", "", "Before."),
+        ("p.md#Page", "Page", "First."),
+        ("p.md#Part", "Page › Part", "```\n# no heading\n```"),
+        ("p.md#Last", "Page › Last", "End."),
+    ]
+
+
+def test_our_questions_are_answered_where_they_say() -> None:
+    own = judged_sets.load("own-docs", 100)
+    assert len(own.queries) >= 30
+    texts: dict[str, str] = {}
+    for one in own.passages:
+        texts[one.id] = texts.get(one.id, "") + one.text
+    answers = judged_sets.own_questions()
+    assert len(answers) == 40
+    for row in answers:
+        for gold in row["gold_passage_ids"]:
+            assert row["answer"] in texts[gold], row["question"]
+        assert bool(row["answer"]) is bool(row["gold_passage_ids"])
+
+
+def test_a_run_that_was_stopped_goes_on(tmp_path: Path) -> None:
+    journal = Journal(tmp_path / "set.jsonl", "set 1")
+    with journal.continued() as add:
+        add(ROW)
+        add(replace(ROW, query="r"))
+    path = tmp_path / "set.jsonl"
+    path.write_text(path.read_text()[:-20])
+    assert list(journal.read()) == ["q"]
+    with journal.continued() as add:
+        add(replace(ROW, query="s"))
+    assert journal.read() == {"q": ROW, "s": replace(ROW, query="s")}
+    assert Journal(path, "set 2").read() == {}, "other questions or models"
+
+
+def test_what_bm25_has_not_found_shares_nothing() -> None:
+    """BM25: 3, 1, 0; cosines: 0.1, 0.9, 0.5."""
+    one = (np.array([3.0, 1.0, 0.0]) - 4 / 3) / np.std([3.0, 1.0, 0.0])
+    other = (np.array([0.1, 0.9, 0.5]) - 0.5) / np.std([0.1, 0.9, 0.5])
+    assert standardized(ROW.bm25, ROW.dense) == pytest.approx(dict(zip("abc", one + other, strict=True)))
+
+
+def test_pipelines_order_as_they_should() -> None:
+    judged = JudgedSet("set", [], {"q": "?"}, {"q": {"a": 1}})
+    rankings = {name: found["q"] for name, found in table.pipelines(judged, {"q": ROW}).items()}
+    assert rankings["bm25"] == ["a", "b"]
+    assert rankings["dense"] == ["b", "c", "a"]
+    assert rankings[table.BASELINE] == ["b", "a", "c"]  # 1/62 + 1/61, 1/61 + 1/63, 1/62
+    assert rankings["cosine"] == ["b", "c", "a"]
+    assert rankings["rankrag"] == ["a", "b", "c"]
+
+
+def test_a_weight_of_zero_leaves_the_first_stage_and_a_great_one_the_reranker() -> None:
+    first = standardized(ROW.bm25, ROW.dense)
+    assert table.fused(ROW, "rankrag", 0.0) == sorted(first, key=lambda one: -first[one])
+    assert table.fused(ROW, "rankrag", 100.0) == ["a", "b", "c"]
+
+
+def test_weights_are_learned_on_other_sets() -> None:
+    """On the other set rankrag is right and the first stage wrong; on the one that is left out never asked."""
+    right = Scores("q", {"a": 3.0}, {"a": 0.9, "b": 0.1}, ["a", "b"], {"rankrag": [0.01, 0.99]})
+    sets = {
+        "mine": JudgedSet("mine", [], {"q": "?"}, {"q": {"a": 1}}),
+        "other": JudgedSet("other", [], {"q": "?"}, {"q": {"b": 1}}),
+        "trained": JudgedSet("trained", [], {"q": "?"}, {"q": {"a": 1}}, frozenset({judged_sets.READER})),
+    }
+    scores = {name: {"q": right} for name in sets}
+    assert table.learned_weight("rankrag", sets, scores, without="mine") > 0
+    assert table.learned_weight("rankrag", sets, scores, without="other") == 0
+
+
+def test_the_table_marks_what_a_model_has_trained_on() -> None:
+    seen = JudgedSet("seen", [], {"q": "?"}, {"q": {"a": 1}}, frozenset({judged_sets.READER}))
+    sets = {"seen": seen, "new": replace(seen, name="new", trained=frozenset())}
+    row = replace(ROW, reranked={**ROW.reranked, "cross-encoder": [0.1, 0.2, 0.3]})
+    found, weights = table.everything(sets, {name: {"q": row} for name in sets})
+    text = table.markdown(sets, found)
+    rankrag = next(line for line in text.splitlines() if line.startswith("| rankrag"))
+    assert rankrag.split("|")[2:4] == [" 1.000* ", " 1.000 "]
+    assert set(weights) == {"rankrag", "cross-encoder"}
