@@ -21,6 +21,7 @@ from evenmesh_training.rankrag.recipe import Context
 _ROOT: Final = Path(__file__).resolve().parents[2]
 _SEED: Final = 19
 _RELEVANT_DL: Final = "dl19"
+_QUESTION_WORDS: Final = 32
 
 
 @dataclass(frozen=True)
@@ -81,8 +82,9 @@ def _question(item: Item) -> str:
 
 
 def _with_what_was_asked(item: Item) -> str:
-    """Return all that the user said, the last first: the search of a conversation."""
-    return " ".join([item.question, *(turn.question for turn in reversed(item.turns))])
+    """Return what the user said, the last first: a search of the conversation, as long as can be read."""
+    said = " ".join([item.question, *(turn.question for turn in reversed(item.turns))])
+    return " ".join(said.split()[:_QUESTION_WORDS])
 
 
 def _passages(path: Path) -> list[Passage]:

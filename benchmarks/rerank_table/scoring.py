@@ -21,6 +21,7 @@ import evenmesh_models
 from benchmarks.generation import BUNDLED, in_process
 from benchmarks.rerank_table import judged_sets
 from benchmarks.rerank_table.judged_sets import JudgedSet
+from evenmesh.wire.errors import InvalidField
 from evenmesh_core.fusion import reciprocal_rank_fusion, weighted_score_fusion
 from evenmesh_generator.domain import Passage, RelevanceRequest
 from evenmesh_generator.ports import Cancellation, LanguageModel
@@ -261,7 +262,15 @@ def _judges(home: Path) -> Iterator[dict[str, Any]]:
 
 
 async def _judged(reader: LanguageModel, question: str, passages: Sequence[Passage]) -> list[float]:
-    return list(await reader.score_relevance(RelevanceRequest(question, tuple(passages)), Cancellation()))
+    words = question.split()
+    while True:
+        request = RelevanceRequest(" ".join(words), tuple(passages))
+        try:
+            return list(await reader.score_relevance(request, Cancellation()))
+        except InvalidField:  # longer than it reads
+            words = words[: len(words) // 2]
+            if not words:
+                raise
 
 
 async def _scored(reranker: CrossEncoderReranker, question: str, passages: Sequence[Passage]) -> list[float]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from typing import Any, cast
 
 import pytest
@@ -50,3 +51,34 @@ async def test_what_does_not_fit_waits_its_turn(service: EvaluatorService) -> No
             assert not waiting.done()
         admission.leave(1, admitted)
         assert await waiting
+
+
+async def test_an_observation_counts_what_scoring_it_takes(service: EvaluatorService) -> None:
+    """Two observations of equal size: equality of answers and references takes little, ROUGE-L much."""
+    servicer = cast(EvaluatorServicer, service.registrations[0].servicer)
+    admitted: list[int] = []
+
+    class Recorder:
+        @asynccontextmanager
+        async def admit(self, work: int) -> AsyncIterator[None]:
+            admitted.append(work)
+            yield
+
+    words = " ".join(f"w{number}" for number in range(1500))
+
+    async def observations() -> AsyncIterator[pb.ObserveRequest]:
+        for name in ("EXACT_MATCH", "ROUGE_L"):
+            answer = pb.SampledAnswer(text=words, samples=[0])
+            observation = pb.Observation(id=name, run_id="r", query_id="q", answers=[answer])
+            observation.candidates.add(passage_id="p")
+            observation.shown.depth = 1
+            observation.shown.indices.append(0)
+            observation.labels.references.extend([words] * 4)
+            observation.labels.metric = pb.UtilityMetric.Value(f"UTILITY_METRIC_{name}")
+            yield pb.ObserveRequest(observation=observation)
+
+    servicer._admission = cast(Any, Recorder())
+    observed = [one.ack.observation_id async for one in servicer.Observe(observations(), cast(Any, None))]
+    assert observed == ["EXACT_MATCH", "ROUGE_L"]
+    light, heavy = admitted
+    assert heavy > 2 * light

@@ -212,6 +212,8 @@ model.
   output is (1 − g) · softmax over the vocabulary + g · attention over the source tokens (See et al.,
   2017). Several passages are read as in Fusion-in-Decoder (Izacard and Grave, 2021). The decoder's start
   token names the task, as in RankRAG one model ranks and answers (Yu et al., 2024).
+- **Answers** are whole spans of one passage, in its own letters, or "not in the passages": decoding lets
+  nothing else through, whatever the probabilities.
 - **Files:** `model.safetensors` holds the trained tensors in bfloat16. The word, position and type
   embeddings, the lowest {frozen} encoder layers and the tokenizer are those of the package `{base}`
   (sentence-transformers/all-MiniLM-L6-v2, Apache-2.0), read from there; weights with another SHA-256 than
