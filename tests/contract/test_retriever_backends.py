@@ -52,11 +52,11 @@ BACKENDS = [
     "bm25-l",
     "dense",
     "hybrid",
-    "hybrid by standard",
+    "hybrid by rrf",
     "bm25-lucene in milvus",
     "dense in milvus",
     "hybrid in milvus",
-    "hybrid by standard in milvus",
+    "hybrid by rrf in milvus",
 ]
 
 TEXTS = {

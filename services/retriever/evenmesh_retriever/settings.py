@@ -118,7 +118,7 @@ class RetrieverSettings(TritonTls):
 
     hybrid: str = Field(default="bm25-lucene+dense", pattern=_COMPONENTS.pattern)
     """Retrievers that ``hybrid`` fuses, joined by ``+``: of bm25, bm25-lucene, bm25-l, dense, splade."""
-    hybrid_fusion: Literal["rrf", "score", "standard"] = "rrf"
+    hybrid_fusion: Literal["rrf", "score", "standard"] = "standard"
     """``rrf`` adds up reciprocal ranks, ``score`` scores brought to [0, 1], ``standard`` z-scores."""
     hybrid_k: float = Field(default=60, ge=0, le=10_000)
     """How little the first ranks stand out in ``rrf``, [0, 10000]."""
