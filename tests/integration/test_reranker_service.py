@@ -288,8 +288,8 @@ async def test_a_generator_that_is_away(serve: Serve) -> None:
 
 async def test_the_deadline_travels_less_a_margin(generator: Generators, serve: Serve) -> None:
     server, judge = generator
-    await _rerank(await serve(generator_target=server.address), timeout=30)
-    assert 0 < judge.seconds_left[0] < 30
+    await _rerank(await serve(generator_target=server.address), timeout=300)
+    assert 0 < judge.seconds_left[0] < 300
 
 
 async def test_a_caller_that_leaves_cancels_the_generators_call(generator: Generators, serve: Serve) -> None:
