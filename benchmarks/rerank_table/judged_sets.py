@@ -93,14 +93,14 @@ def _passages(path: Path) -> list[Passage]:
 
 def _with_judgements(
     name: str,
+    most: int,
     *,
-    passages: str,
-    queries: str,
-    judged: str,
+    passages: str = "documents.jsonl.gz",
+    queries: str = "queries.jsonl.gz",
+    judged: str = "qrels.jsonl.gz",
     question: str = "query",
     wanted: Callable[[Mapping[str, Any]], bool] = lambda _: True,
     trained: frozenset[str] = frozenset(),
-    most: int,
 ) -> JudgedSet:
     """Return a data set that has a file each of passages, queries and judgements."""
     data = folder(name)
@@ -151,14 +151,14 @@ def _dl19(most: int) -> JudgedSet:
 def _bioasq(most: int) -> JudgedSet:
     data = folder("bioasq-golden")
     asked = {row["id"]: row for row in rows(data / "questions.jsonl.gz") if row["gold_passage_ids"]}
-    return _with_gold("bioasq", _passages(data / "passages.jsonl.gz"), asked, "question", most)
+    return _with_gold("bioasq", _passages(data / "passages.jsonl.gz"), asked, most)
 
 
 def _clapnq(most: int) -> JudgedSet:
     data = folder("nq-passages")
     asked = {row["id"]: row for row in rows(data / "clapnq_questions.jsonl.gz") if row["answerable"]}
     return _with_gold(
-        "clapnq", _passages(data / "clapnq_passages.jsonl.gz"), asked, "question", most, frozenset({READER})
+        "clapnq", _passages(data / "clapnq_passages.jsonl.gz"), asked, most, frozenset({READER})
     )
 
 
@@ -169,14 +169,13 @@ def _mtrag(most: int) -> JudgedSet:
         said = [turn["text"] for turn in row["history"] if turn.get("role", turn.get("speaker")) == "user"]
         if row["gold_passage_ids"] and said:
             asked[row["id"]] = {**row, "question": said[-1]}
-    return _with_gold("mtrag", _passages(data / "passages.jsonl.gz"), asked, "question", most)
+    return _with_gold("mtrag", _passages(data / "passages.jsonl.gz"), asked, most)
 
 
 def _with_gold(
     name: str,
     passages: Sequence[Passage],
     asked: Mapping[str, Mapping[str, Any]],
-    question: str,
     most: int,
     trained: frozenset[str] = frozenset(),
 ) -> JudgedSet:
@@ -184,7 +183,7 @@ def _with_gold(
     return JudgedSet(
         name,
         passages,
-        {id_: asked[id_][question] for id_ in chosen},
+        {id_: asked[id_]["question"] for id_ in chosen},
         {id_: dict.fromkeys(asked[id_]["gold_passage_ids"], 1) for id_ in chosen},
         trained,
     )
@@ -205,7 +204,7 @@ def _own_docs(most: int) -> JudgedSet:
             raise ValueError(f"docs_questions.jsonl, line {number + 1}: the docs have no section {missing}")
         if row["gold_passage_ids"]:
             asked[f"{number:02}"] = row
-    return _with_gold("own-docs", passages, asked, "question", most)
+    return _with_gold("own-docs", passages, asked, most)
 
 
 def own_questions() -> list[dict[str, Any]]:
@@ -247,36 +246,21 @@ NAMES: Final[Mapping[str, Callable[[int], JudgedSet]]] = {
     "squad-open": partial(_of_items, "squad-open", "squad-open", Kind.CONTEXT_RICH_QA, _question, _BOTH),
     "nq-passages": partial(_of_items, "nq-passages", "nq-passages", Kind.CONTEXT_RICH_QA, _question, _BOTH),
     "clapnq": _clapnq,
-    "nfcorpus": lambda most: _with_judgements(
+    "nfcorpus": partial(
+        _with_judgements,
         "nfcorpus",
-        passages="documents.jsonl.gz",
-        queries="queries.jsonl.gz",
         judged="qrels.dev.jsonl.gz",
         wanted=lambda row: row["split"] == "dev",
-        most=most,
     ),
-    "cranfield": lambda most: _with_judgements(
-        "cranfield",
-        passages="documents.jsonl.gz",
-        queries="queries.jsonl.gz",
-        judged="qrels.jsonl.gz",
-        most=most,
-    ),
-    "vaswani": lambda most: _with_judgements(
-        "vaswani",
-        passages="documents.jsonl.gz",
-        queries="queries.jsonl.gz",
-        judged="qrels.jsonl.gz",
-        most=most,
-    ),
-    "climate-fever": lambda most: _with_judgements(
+    "cranfield": partial(_with_judgements, "cranfield"),
+    "vaswani": partial(_with_judgements, "vaswani"),
+    "climate-fever": partial(
+        _with_judgements,
         "climate-fever",
         passages="passages.jsonl.gz",
         queries="claims.jsonl.gz",
-        judged="qrels.jsonl.gz",
         question="claim",
         trained=frozenset({CROSS_ENCODER}),
-        most=most,
     ),
     "bioasq": _bioasq,
     "msmarco-dl19": _dl19,

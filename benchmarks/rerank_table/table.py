@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Final
 
 import numpy as np
@@ -47,8 +48,13 @@ def pipelines(judged: JudgedSet, scores: Mapping[str, Scores]) -> dict[str, Rank
         STANDARDIZED: lambda row: _ordered(standardized(row.bm25, row.dense)),
     }
     for name in rows[0].reranked:
-        made[name] = lambda row, name=name: reranked(row, name)  # type: ignore[misc]
+        made[name] = partial(reranked, name=name, depth=_depth(judged))
     return {name: {row.query: rank(row) for row in rows} for name, rank in made.items()}
+
+
+def _depth(judged: JudgedSet) -> int | None:
+    """Return how many of the best are reranked; None: the whole pool, where there is one."""
+    return DEPTH if judged.pools is None else None
 
 
 def rank_fusion(row: Scores) -> list[str]:
@@ -56,27 +62,21 @@ def rank_fusion(row: Scores) -> list[str]:
     return [one.item for one in reciprocal_rank_fusion([list(row.bm25), list(row.dense)])]
 
 
-def reranked(row: Scores, name: str) -> list[str]:
-    """Return the hybrid's best passages in a reranker's order, then the others as they were."""
+def reranked(row: Scores, name: str, depth: int | None = DEPTH) -> list[str]:
+    """Return the best passages of the rank fusion in a reranker's order, then the others as they were."""
     first = rank_fusion(row)
-    if len(row.candidates) > DEPTH + 20:
-        first = [*first, *(one for one in row.candidates if one not in set(first))]
-    best = first[:DEPTH] if set(first[:DEPTH]) <= set(row.candidates) else row.candidates
     values = dict(zip(row.candidates, row.reranked[name], strict=True))
-    return [
-        *sorted(best, key=lambda one: (-values[one], one)),
-        *(one for one in first if one not in set(best)),
-    ]
+    best = sorted(first[:depth], key=lambda one: (-values[one], one))
+    return [*best, *first[len(best) :]]
 
 
-def fused(row: Scores, name: str, weight: float, *, log_odds: bool = True) -> list[str]:
+def fused(row: Scores, name: str, weight: float, depth: int | None = DEPTH) -> list[str]:
     """Return the best of the standardized hybrid by its score and the weighted log-odds of a reranker."""
     first = standardized(row.bm25, row.dense)
     order = _ordered(first)
-    best = [one for one in order if one in set(row.candidates)][:DEPTH]
     values = dict(zip(row.candidates, row.reranked[name], strict=True))
-    sums = {one: first[one] + weight * (_logit(values[one]) if log_odds else values[one]) for one in best}
-    return [*_ordered(sums), *(one for one in order if one not in sums)]
+    sums = {one: first[one] + weight * _logit(values[one]) for one in order[:depth]}
+    return [*_ordered(sums), *order[len(sums) :]]
 
 
 def _logit(probability: float) -> float:
@@ -108,7 +108,11 @@ def learned_weight(
             [
                 np.nanmean(
                     measured(
-                        sets[one], {query: fused(row, name, weight) for query, row in scores[one].items()}
+                        sets[one],
+                        {
+                            query: fused(row, name, weight, _depth(sets[one]))
+                            for query, row in scores[one].items()
+                        },
                     ).ndcg
                 )
                 for one in others
@@ -132,7 +136,9 @@ def everything(
         for reranker, model in _TRAINED_BY.items():
             weight = learned_weight(reranker, sets, scores, without=name)
             weights[reranker][name] = weight
-            rankings = {query: fused(row, reranker, weight) for query, row in scores[name].items()}
+            rankings = {
+                query: fused(row, reranker, weight, _depth(judged)) for query, row in scores[name].items()
+            }
             pipeline = f"{STANDARDIZED} + {reranker}"
             found.setdefault(pipeline, {})[name] = measured(judged, rankings, trained=model in judged.trained)
     return found, weights

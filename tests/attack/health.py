@@ -42,9 +42,11 @@ def main() -> int:
         sys.stdout.write("| service | quiet, p99 | flood, p50 | p99 | largest |\n|---|---|---|---|---|\n")
         for name, address in mesh.state.addresses.items():
             quiet = asyncio.run(_checked(address))
-            flood = subprocess.Popen([sys.executable, "-m", "tests.attack.health", name, address])
+            command = [sys.executable, "-m", "tests.attack.health", name, address]
+            flood = subprocess.Popen(command, stdout=subprocess.PIPE)
             try:
-                time.sleep(2.0)
+                assert flood.stdout is not None
+                assert flood.stdout.readline() == b"refused\n"
                 found = asyncio.run(_checked(address))
                 assert flood.poll() is None, "the flood has ended"
             finally:
@@ -76,14 +78,20 @@ async def _flood(service: str, address: str) -> None:
     yield_processors(os.getpid(), 10)
     methods = [one for one in METHODS.values() if one.containing_service.full_name.split(".")[1] == service]
     async with connect(address, service=methods[0].containing_service.full_name, retry=False) as channel:
+        said = False
 
         async def caller(number: int) -> None:
+            nonlocal said
             method = methods[number % len(methods)]
             start: Any = channel.stream_stream(f"/{method.containing_service.full_name}/{method.name}")
             compression = grpc.Compression.Gzip if number % 2 else None
             while True:
                 call = start(iter([_MESSAGE]), timeout=60, compression=compression)
                 assert await call.code() is not grpc.StatusCode.OK
+                if not said:
+                    said = True
+                    sys.stdout.write("refused\n")
+                    sys.stdout.flush()
 
         await asyncio.gather(*(caller(number) for number in range(_AT_ONCE)))
 

@@ -43,8 +43,8 @@ PAUSE_S: Final = 1.0
 """Time between an answer and the next ask: Ada asks for less than her half of the mesh. Seconds."""
 _QUIET: Final = 0.25
 """Time in quiet beside that under attack."""
-_SETTLE_S: Final = 5.0
-"""Time after an attack in which what it had begun ends. Seconds."""
+_SETTLE_S: Final = 70.0
+"""Time after an attack until the generator makes large pieces of work for one tenant again. Seconds."""
 _ASK_S: Final = 120.0
 _OBSERVED_S: Final = 300.0
 _QUESTIONS: Final = [one.question for one in demo.questions()[:20]]
@@ -178,6 +178,8 @@ async def endure(
             for _ in _QUESTIONS:  # so that every ask that is timed finds all warm
                 await _ask(ada, seen, next(questions), [])
             for turn in range(turns):
+                if turn:  # quiet is what it was before anybody attacked
+                    await asyncio.sleep(_SETTLE_S)
                 quiet_s = _QUIET * attack_s / turns
                 with _processor_time(mesh, seen, under_attack=False):
                     await _ask_for(ada, seen, questions, quiet_s, seen.quiet_s, seen.failed_quiet, pause_s)
@@ -206,7 +208,6 @@ async def endure(
                 seen.guessed += said["guessed"]
                 seen.add_processor_time("attacker", said["cpu_s"], under_attack=True)
                 _note_memory(mesh, seen)
-                await asyncio.sleep(min(_SETTLE_S, quiet_s))
             await _collect_observations(ada, seen)
         now = read_running(mesh.home)
         assert now is not None, "the mesh is gone"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from random import Random
 
 import pytest
 import torch
@@ -67,7 +68,7 @@ words = st.lists(
 
 @given(st.lists(words, max_size=3), st.randoms(use_true_random=False))
 def test_whatever_a_model_wants_its_answer_stands_in_a_passage(
-    tokenizer: PairTokenizer, passages: list[list[str]], random: object
+    tokenizer: PairTokenizer, passages: list[list[str]], random: Random
 ) -> None:
     written = [" ".join(one) for one in passages]
     texts = [tokenizer.text(one) for one in written]
@@ -79,7 +80,7 @@ def test_whatever_a_model_wants_its_answer_stands_in_a_passage(
     ids, pieces = [START], []
     for _ in range(6):
         row = processor(torch.tensor([ids]), torch.zeros(1, 30522))[0]
-        token = random.choice(torch.isfinite(row).nonzero()[:, 0].tolist())  # type: ignore[attr-defined]
+        token = random.choice(torch.isfinite(row).nonzero()[:, 0].tolist())
         if token == SEP:
             break
         ids.append(token)

@@ -730,14 +730,8 @@ def _unlike(prompt: Prompt, number: int, tenant: str) -> Prompt:
     return replace(prompt, rows=(row,), heads=prompt.heads[:1], tenant=tenant)
 
 
-def test_prompts_of_one_tenant_take_as_much_time_as_answers_of_another(
-    subjects: dict[str, Subject], opened: Callable[..., Desk]
-) -> None:
-    subject = subjects["pointer"]
-    network = Timed(subject.made())
-    most = 64
-    limits = replace(ROOMY, rows=32, chunk_tokens=most)
-    desk = opened(subject, cast("Network[Any]", network), limits, clock=lambda: network.now)
+def _asker(subject: Subject, desk: Desk) -> Callable[[str, int, int], Ear]:
+    """Return a function of a tenant, the tokens of an answer and a seed; no two prompts are alike."""
 
     def ask(tenant: str, tokens: int, seed: int) -> Ear:
         ear = Ear()
@@ -747,6 +741,19 @@ def test_prompts_of_one_tenant_take_as_much_time_as_answers_of_another(
         desk.loop.put(Task(request, Cancellation(), ear, prompt=prompt, transcript=Ids()))
         return ear
 
+    return ask
+
+
+def test_prompts_of_one_tenant_take_as_much_time_as_answers_of_another(
+    subjects: dict[str, Subject], opened: Callable[..., Desk]
+) -> None:
+    subject = subjects["pointer"]
+    network = Timed(subject.made())
+    most = 64
+    limits = replace(ROOMY, rows=32, chunk_tokens=most)
+    desk = opened(subject, cast("Network[Any]", network), limits, clock=lambda: network.now)
+
+    ask = _asker(subject, desk)
     polite = ask("polite", 100, 0)
     _let_run(desk, 1, [polite])
     begun = len(network.read)
@@ -769,14 +776,7 @@ def test_a_tenant_that_asks_for_little_waits_for_a_piece_and_not_for_turns(
     limits = replace(ROOMY, chunk_tokens=1, small=SmallPieces(1000, 1000) if apart else None)
     desk = opened(subject, cast("Network[Any]", network), limits, clock=lambda: network.now)
 
-    def ask(tenant: str, tokens: int, seed: int) -> Ear:
-        ear = Ear()
-        decoding = Decoding(max_new_tokens=tokens, temperature=5.0, seed=seed)
-        request = GenerationRequest("q", decoding=decoding, tenant=tenant)
-        prompt = _unlike(subject.prompts[0], seed, tenant)
-        desk.loop.put(Task(request, Cancellation(), ear, prompt=prompt, transcript=Ids()))
-        return ear
-
+    ask = _asker(subject, desk)
     greedy = [ask("greedy", 2000, 0)]
     _let_run(desk, 150, greedy)
     greedy += [ask("greedy", 2000, at) for at in range(1, 30)]
@@ -807,25 +807,18 @@ def test_pieces_are_small_only_while_another_tenant_asks(
     limits = replace(ROOMY, rows=32, pass_tokens=900, chunk_tokens=100, small=SmallPieces(8, 4))
     desk = opened(subject, cast("Network[Any]", network), limits, clock=lambda: network.now)
 
-    def ask(tenant: str, seed: int, tokens: int = 30) -> Ear:
-        ear = Ear()
-        decoding = Decoding(max_new_tokens=tokens, temperature=5.0, seed=seed)
-        request = GenerationRequest("q", decoding=decoding, tenant=tenant)
-        prompt = _unlike(subject.prompts[0], seed, tenant)
-        desk.loop.put(Task(request, Cancellation(), ear, prompt=prompt, transcript=Ids()))
-        return ear
-
-    alone = [received(one).answer for one in [ask("greedy", at) for at in range(20)]]
+    ask = _asker(subject, desk)
+    alone = [received(one).answer for one in [ask("greedy", 30, at) for at in range(20)]]
     assert {most for _, most in passes} <= {900, 100}
     assert max(one.cost.batch_rows for one in alone) > 4
-    received(ask("polite", 0, tokens=1))
+    received(ask("polite", 1, 0))
     passes.clear()
-    beside = [received(one).answer for one in [ask("greedy", at + 20) for at in range(20)]]
+    beside = [received(one).answer for one in [ask("greedy", 30, at + 20) for at in range(20)]]
     assert {most for _, most in passes} == {8}
     assert max(one.cost.batch_rows for one in beside) == 4
     network.now += 61.0
     passes.clear()
-    again = [received(one).answer for one in [ask("greedy", at + 40) for at in range(20)]]
+    again = [received(one).answer for one in [ask("greedy", 30, at + 40) for at in range(20)]]
     assert {most for _, most in passes} <= {900, 100}
     assert max(one.cost.batch_rows for one in again) > 4
 
