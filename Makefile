@@ -27,7 +27,8 @@ ELSEWHERE := tests/unit/lab/similarities tests/unit/kit/compute/test_models.py t
   tests/unit/client/test_measures_sdk.py \
   tests/unit/client/test_feedback_batches.py
 PORTABLE := -e 'libs/core[compiled]' -e 'libs/lab[parquet,reports]' -e 'clients/python[parquet]' \
-  -e 'libs/kit[jwt,redis,sqlite,telemetry]' hypothesis pytest pytest-asyncio pytest-timeout pytest-xdist trustme
+  -e 'libs/kit[jwt,redis,sqlite,telemetry]' hypothesis pytest pytest-asyncio pytest-rerunfailures pytest-timeout \
+  pytest-xdist trustme
 
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
@@ -71,7 +72,7 @@ check: install ## Lint what changed and run the quick unit tests of its rooms
 kernels: install ## Run the numeric tests with other kernels of NumPy, OpenBLAS, PyTorch and oneDNN, and without numba
 	OMP_NUM_THREADS=1 OPENBLAS_CORETYPE=Sandybridge NPY_DISABLE_CPU_FEATURES="X86_V3 X86_V4 AVX512_ICL AVX512_SPR" \
 	  ATEN_CPU_CAPABILITY=default ONEDNN_MAX_CPU_ISA=SSE41 NUMBA_DISABLE_JIT=1 \
-	  $(BIN)/python -m pytest -q -n 2 --dist loadgroup $(NUMERIC)
+	  $(BIN)/python -m pytest -q -n 2 --dist loadgroup --reruns 1 $(NUMERIC)
 
 # The rooms without models, on every Python that runs here beside the one of $(VENV).
 pythons: install ## Run the unit tests of core, lab, kit and client on Python 3.12 and 3.13, where they are there
@@ -82,7 +83,7 @@ pythons: install ## Run the unit tests of core, lab, kit and client on Python 3.
 	  echo "Python $$version: $$python"; \
 	  [ -x ".venv-$$version/bin/python" ] || "$$python" -m venv ".venv-$$version"; \
 	  ".venv-$$version/bin/python" -m pip install -q -c constraints.txt $(PORTABLE); \
-	  OMP_NUM_THREADS=1 ".venv-$$version/bin/python" -m pytest -q -n 2 --dist loadgroup -p no:cacheprovider \
+	  OMP_NUM_THREADS=1 ".venv-$$version/bin/python" -m pytest -q -n 2 --dist loadgroup --reruns 1 -p no:cacheprovider \
 	    tests/unit/core tests/unit/lab tests/unit/kit tests/unit/client $(ELSEWHERE:%=--ignore=%); \
 	done; \
 	[ "$$seen" != "$$only" ] || echo "no other Python runs here: these tests ran on $$only alone"

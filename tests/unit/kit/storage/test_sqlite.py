@@ -36,7 +36,7 @@ def engine_of(path: Path) -> AsyncEngine:
 
     def prepare(connection: Any, _: Any) -> None:
         connection.isolation_level = None
-        connection.execute("PRAGMA journal_mode=WAL")
+        write_ahead(connection)  # the cancelled one before may be switching the file at this moment
 
     def begin(connection: Connection) -> None:
         connection.exec_driver_sql("BEGIN IMMEDIATE")
