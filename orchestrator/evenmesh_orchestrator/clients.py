@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import re
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, ClassVar, Final, TypeVar, cast
 
 import grpc
@@ -31,7 +32,7 @@ from evenmesh_kit.rpc.breaker import Breaker, Unanswered
 from evenmesh_kit.rpc.guard import MESSAGE_LIMIT_KEY
 from evenmesh_kit.telemetry.setup import Telemetry
 from evenmesh_orchestrator import codec
-from evenmesh_orchestrator.domain import Ask, Pool, Relevance, Sampling
+from evenmesh_orchestrator.domain import Ask, FirstStage, Pool, Relevance, Sampling
 from evenmesh_orchestrator.observations.relay import ObserveStream
 from evenmesh_orchestrator.ports import VoteSession, VoteState
 from evenmesh_orchestrator.upstreams import Upstream
@@ -120,21 +121,34 @@ class RerankerClient(_Client):
         self._stub = reranker_grpc.RerankerServiceStub(channel)
 
     async def rerank(
-        self, question: str, passages: Sequence[Passage], *, agent: Agent, reranker: str, timeout_s: float
+        self,
+        question: str,
+        passages: Sequence[Passage],
+        *,
+        agent: Agent,
+        reranker: str,
+        timeout_s: float,
+        first: FirstStage | None = None,
     ) -> Relevance:
         """Rerank; see the port."""
         until = Deadline.after(timeout_s)
 
-        async def scored(some: Sequence[Passage]) -> Relevance:
-            request = codec.rerank_request(question, some, agent=agent, reranker=reranker)
+        async def scored(some: Sequence[int]) -> Relevance:
+            request = codec.rerank_request(
+                question,
+                [passages[at] for at in some],
+                agent=agent,
+                reranker=reranker,
+                first=None if first is None else replace(first, scores=first.scores[list(some)]),
+            )
             left_s = until.budget(margin_s=0.0)
             response = await self._call(self._stub.Rerank, request, timeout_s=left_s, repeatable=True)
             scores = np.fromiter(response.scores, dtype=np.float64, count=len(response.scores))
             if len(scores) != len(some) or not np.isfinite(scores).all():
                 raise _upstream_error("the reranker did not score every passage")
-            return Relevance(scores, response.reranker or reranker, response.model_version)
+            return Relevance(scores, response.reranker or reranker, response.model_version, response.fusion)
 
-        pieces = await in_pieces(passages, scored)
+        pieces = await in_pieces(range(len(passages)), scored)
         *_, (_, last) = pieces
         # Scores of two versions cannot be compared: one may be promoted between two calls.
         parts = [
@@ -143,7 +157,7 @@ class RerankerClient(_Client):
         if any(one.model_version != last.model_version for one in parts):
             raise _upstream_error("the reranker changed its model twice during one ranking")
         scores = np.concatenate([one.scores for one in parts])
-        return Relevance(scores, last.reranker, last.model_version)
+        return Relevance(scores, last.reranker, last.model_version, last.fusion)
 
 
 class GeneratorClient(_Client):

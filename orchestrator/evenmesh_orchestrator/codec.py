@@ -28,6 +28,7 @@ from evenmesh_orchestrator.domain import (
     Event,
     Failed,
     Finished,
+    FirstStage,
     Observation,
     Pool,
     Ranked,
@@ -88,11 +89,24 @@ def pool(response: retriever_pb.RetrieveResponse, *, id_prefix: str = "") -> Poo
 
 
 def rerank_request(
-    question: str, passages: Sequence[common_pb2.Passage], *, agent: common_pb2.Agent, reranker: str
+    question: str,
+    passages: Sequence[common_pb2.Passage],
+    *,
+    agent: common_pb2.Agent,
+    reranker: str,
+    first: FirstStage | None = None,
 ) -> reranker_pb.RerankRequest:
     """Return the request to the reranker."""
-    known = agent if agent.task_id or agent.model_id else None
-    return reranker_pb.RerankRequest(query=question, passages=passages, agent=known, reranker=reranker)
+    return reranker_pb.RerankRequest(
+        query=question,
+        passages=passages,
+        agent=agent if agent.task_id or agent.model_id else None,
+        reranker=reranker,
+        first_stage=None
+        if first is None
+        else reranker_pb.FirstStage(scores=first.scores.tolist(), mean=first.mean, deviation=first.deviation),
+        fusion=None if first is None else first.weight,
+    )
 
 
 def knowledge_prompt(ask: Ask) -> generator_pb.GenerateRequest:
@@ -159,9 +173,13 @@ def event(value: Event) -> pb.AskResponse:
                 index_version=found.index_version,
             )
             return pb.AskResponse(retrieved=retrieved)
-        case Ranked(contexts, reranker, model_version, member):
+        case Ranked(contexts, reranker, model_version, member, fusion):
             ranked = pb.Ranked(
-                contexts=_rankings(contexts), reranker=reranker, model_version=model_version, member=member
+                contexts=_rankings(contexts),
+                reranker=reranker,
+                model_version=model_version,
+                member=member,
+                fusion=fusion,
             )
             return pb.AskResponse(ranked=ranked)
         case Answered(answer, samples, citations, member):

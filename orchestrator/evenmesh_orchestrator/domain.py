@@ -110,6 +110,8 @@ class Ask:
     web: str = ""
     id_prefix: str = ""
     """Prefix of the ids of retrieved passages."""
+    fusion: float | None = None
+    """Weight of the retriever's scores beside the reranker's, [0, 100]; None for that of its model."""
     search: str = ""
     """Text to retrieve and rank passages for; empty for the question."""
     turns: Sequence[Turn] = ()
@@ -162,13 +164,49 @@ class Pool:
         return [self.passages[index] for index in row]
 
 
+_STANDARD: Final = 20
+
+
+@dataclass(frozen=True, slots=True)
+class FirstStage:
+    """The retriever's scores [m] of passages to rerank, and mean and standard deviation of its best 20.
+
+    ``weight``, [0, 100], of them beside the reranker's log-odds; None for that of the reranker's model.
+    """
+
+    scores: FloatArray
+    mean: float
+    deviation: float
+    weight: float | None
+
+    @classmethod
+    def of(cls, scores: FloatArray, pool: FloatArray, weight: float | None) -> FirstStage | None:
+        """Return it for scores of a pool, itself best first; None where they are not to be fused with.
+
+        Mean and deviation are those of the best 20, for which weights are learned, whatever is reranked.
+        """
+        best = pool[:_STANDARD]
+        if weight == 0 or not len(best) or not (np.isfinite(scores).all() and np.isfinite(best).all()):
+            return None
+        return cls(scores, float(best.mean()), float(best.std()), weight)
+
+    @property
+    def key(self) -> tuple[object, ...]:
+        """What tells it from others."""
+        return (self.scores.tobytes(), self.mean, self.deviation, self.weight)
+
+
 @dataclass(frozen=True, slots=True)
 class Relevance:
-    """Scores [m] in [0, 1] of a reranker, in the order of the passages it received."""
+    """Scores [m] in [0, 1] of a reranker, in the order of the passages it received.
+
+    ``fusion`` is the weight of the retriever's scores in them; 0 if they are the reranker's alone.
+    """
 
     scores: FloatArray
     reranker: str
     model_version: str
+    fusion: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -203,6 +241,7 @@ class Ranked:
     reranker: str = "none"
     model_version: str = ""
     member: str = ""
+    fusion: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)

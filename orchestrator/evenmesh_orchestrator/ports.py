@@ -10,7 +10,7 @@ from evenmesh.common.v1.common_pb2 import Agent, Passage
 from evenmesh.evaluator.v1 import evaluator_service_pb2 as evaluator_pb
 from evenmesh.generator.v1.generator_service_pb2 import Answer, GenerateRequest
 from evenmesh.wire.errors import MeshError
-from evenmesh_orchestrator.domain import Ask, Observation, Pool, Relevance, Sampling
+from evenmesh_orchestrator.domain import Ask, FirstStage, Observation, Pool, Relevance, Sampling
 
 
 class Retriever(Protocol):
@@ -28,9 +28,16 @@ class Reranker(Protocol):
     """Scores candidates again."""
 
     async def rerank(
-        self, question: str, passages: Sequence[Passage], *, agent: Agent, reranker: str, timeout_s: float
+        self,
+        question: str,
+        passages: Sequence[Passage],
+        *,
+        agent: Agent,
+        reranker: str,
+        timeout_s: float,
+        first: FirstStage | None = None,
     ) -> Relevance:
-        """Return scores of the passages, in their order."""
+        """Return scores of the passages, in their order, fused with those of ``first``."""
 
 
 class Generator(Protocol):

@@ -24,7 +24,7 @@ from evenmesh.generator.v1.generator_service_pb2 import Answer, GenerateRequest
 from evenmesh.wire.errors import MeshError
 from evenmesh_kit.telemetry.recorder import inject_context
 from evenmesh_kit.telemetry.spans import Attributes, Spans, describe
-from evenmesh_orchestrator.domain import Ask, Observation, Pool, Relevance, Sampling, word_of
+from evenmesh_orchestrator.domain import Ask, FirstStage, Observation, Pool, Relevance, Sampling, word_of
 from evenmesh_orchestrator.ports import Generator, Observer, Receipt, Reranker, Retriever
 
 OPERATION: Final = "gen_ai.operation.name"
@@ -82,7 +82,14 @@ class TracedReranker:
         self._spans = spans
 
     async def rerank(
-        self, question: str, passages: Sequence[Passage], *, agent: Agent, reranker: str, timeout_s: float
+        self,
+        question: str,
+        passages: Sequence[Passage],
+        *,
+        agent: Agent,
+        reranker: str,
+        timeout_s: float,
+        first: FirstStage | None = None,
     ) -> Relevance:
         """Rerank; see the port."""
 
@@ -97,13 +104,14 @@ class TracedReranker:
 
         with self._spans.within("rerank", asked) as span:
             relevance = await self._reranker.rerank(
-                question, passages, agent=agent, reranker=reranker, timeout_s=timeout_s
+                question, passages, agent=agent, reranker=reranker, timeout_s=timeout_s, first=first
             )
             describe(
                 span,
                 {
                     "evenmesh.reranker": relevance.reranker,
                     "evenmesh.reranker.model.version": relevance.model_version,
+                    "evenmesh.reranker.fusion": relevance.fusion,
                 },
             )
             return relevance

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import Generic, Literal, NamedTuple, TypeVar
+from typing import Final, Generic, Literal, NamedTuple, TypeVar
 
 import numpy as np
 
 from evenmesh_core.arrays import FloatArray, float_array, same_length
 from evenmesh_core.errors import InvalidInput
+
+_CERTAIN: Final = 1e-6
+"""How far from 0 and 1 a probability counts at least."""
 
 ItemId = TypeVar("ItemId", str, int)
 
@@ -111,6 +114,47 @@ def weighted_score_fusion(
         for item, value in found.items():
             terms[item].append(share * value)
     return _ranked("scores", terms)
+
+
+def log_odds_fusion(
+    probabilities: FloatArray,
+    first: FloatArray,
+    weight: float,
+    *,
+    slope: float = 1.0,
+    intercept: float = 0.0,
+) -> FloatArray:
+    """Fuse probabilities with standardized scores: σ(slope · (logit p + weight · z) + intercept).
+
+    Args:
+        probabilities: p, vector [n] in [0, 1]; those within 1e-6 of 0 or 1 count as that far from it.
+        first: z, vector [n], of a first stage; see :func:`standardized`.
+        weight: of z beside the log-odds, from 0.
+        slope: of the calibration (Platt 1999), above 0: it does not change the order.
+        intercept: of the calibration.
+
+    Returns:
+        Vector [n] in [0, 1]; with 1 as ``slope`` and 0 as the rest the probabilities.
+
+    Source: naive Bayes: log-odds of independent evidence add up. Fuhr 1989 fits them the same way.
+
+    Raises:
+        InvalidInput: a probability outside [0, 1], vectors of different length, a number that is not finite,
+            a negative weight, or a slope that is not positive.
+    """
+    chances = float_array("probabilities", probabilities, low=0.0, high=1.0)
+    scores = float_array("first", first)
+    same_length("probabilities", chances, "first", scores)
+    share = float(float_array("weight", weight, ndim=0, low=0.0))
+    steepness = float(float_array("slope", slope, ndim=0))
+    if steepness <= 0.0:
+        raise InvalidInput("slope", slope, "a number above 0")
+    offset = float(float_array("intercept", intercept, ndim=0))
+    inside = np.clip(chances, _CERTAIN, 1.0 - _CERTAIN)
+    odds = np.log(inside) - np.log1p(-inside) + share * scores
+    # tanh does not overflow: σ(x) = (1 + tanh(x / 2)) / 2.
+    fused: FloatArray = 0.5 * (1.0 + np.tanh(0.5 * (steepness * odds + offset)))
+    return fused
 
 
 def standardized(values: FloatArray, of: FloatArray) -> FloatArray:

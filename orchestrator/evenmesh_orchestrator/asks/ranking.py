@@ -24,6 +24,7 @@ from evenmesh_orchestrator.domain import (
     Ask,
     Contexts,
     Degraded,
+    FirstStage,
     Pool,
     Ranked,
     Relevance,
@@ -44,6 +45,7 @@ class Scored:
         best: the first positions of the list without a draw, [k].
         reranker: the reranker that scored them; ``none`` for the source's own scores.
         model_version: version of the reranker's model.
+        fusion: weight of the retriever's scores in them.
         degradations: failures on the way.
     """
 
@@ -52,7 +54,13 @@ class Scored:
     best: IntArray
     reranker: str = "none"
     model_version: str = ""
+    fusion: float = 0.0
     degradations: Sequence[Degraded] = ()
+
+
+def first_stage(ask: Ask, pool: Pool, rows: IntArray) -> FirstStage | None:
+    """Return the retriever's scores of some passages of a pool, for the reranker to fuse with."""
+    return FirstStage.of(pool.scores[rows], pool.scores, ask.fusion)
 
 
 class RankingStage:
@@ -94,10 +102,11 @@ class RankingStage:
         ):
             scored = await self.scored(found, clock)
             drawn = await self._draw(ask, ask.sampling, scored)
-            ranked, degradations = Ranked(drawn, scored.reranker, scored.model_version), scored.degradations
+            ranked = Ranked(drawn, scored.reranker, scored.model_version, fusion=scored.fusion)
+            degradations = scored.degradations
         elif found.gathered is not None:
             lists = ExpressionLists(ask, found.gathered, clock, self.rerank)
-            ranked = Ranked(await lists.contexts(), lists.reranker, lists.model_version)
+            ranked = Ranked(await lists.contexts(), lists.reranker, lists.model_version, fusion=lists.fusion)
             degradations = lists.degradations
         else:
             first = contexts.cut(retrieved, ask.rerank_depth)
@@ -105,7 +114,8 @@ class RankingStage:
             if isinstance(outcome, HandledFailure):
                 ranked, degradations = Ranked(reordered), (outcome.degraded,)
             else:
-                ranked, degradations = Ranked(reordered, outcome.reranker, outcome.model_version), ()
+                ranked = Ranked(reordered, outcome.reranker, outcome.model_version, fusion=outcome.fusion)
+                degradations = ()
         if expression is None or expression.reranks:
             clock.record(Stage.RERANK, began)
         return ranked, degradations
@@ -129,12 +139,12 @@ class RankingStage:
             return Scored(rows, pool.scores, rows[: ask.k])
         began = time.perf_counter()
         rows = rows[: ask.rerank_depth]
-        outcome = await self.rerank(ask, pool.rows(rows), clock)
+        outcome = await self.rerank(ask, pool.rows(rows), clock, first=first_stage(ask, pool, rows))
         clock.record(Stage.RERANK, began)
         if isinstance(outcome, HandledFailure):
             return Scored(rows, pool.scores[rows], rows[: ask.k], degradations=(outcome.degraded,))
         best = contexts.best_first(rows, outcome.scores, pool.passages)[: ask.k]
-        return Scored(rows, outcome.scores, best, outcome.reranker, outcome.model_version)
+        return Scored(rows, outcome.scores, best, outcome.reranker, outcome.model_version, outcome.fusion)
 
     async def reorder(
         self, ask: Ask, pool: Pool, rankings: Sequence[Contexts], clock: Clock
@@ -148,7 +158,7 @@ class RankingStage:
         """
         began = time.perf_counter()
         scored = np.unique(np.concatenate([one.rows.ravel() for one in rankings]))
-        outcome = await self.rerank(ask, pool.rows(scored), clock)
+        outcome = await self.rerank(ask, pool.rows(scored), clock, first=first_stage(ask, pool, scored))
         if isinstance(outcome, HandledFailure):
             cut = [contexts.cut(one, ask.k) for one in rankings]
         else:
@@ -170,10 +180,14 @@ class RankingStage:
         passages: Sequence[Passage],
         clock: Clock,
         *,
+        first: FirstStage | None = None,
         who: str = "",
         until: Deadline | None = None,
     ) -> Relevance | HandledFailure:
         """Return the reranker's scores of some passages, in their order. ``who``, ``until``: see `attempt`.
+
+        Args:
+            first: the retriever's scores, to be fused with.
 
         Raises:
             MeshError: the ask named a reranker, which refused.
@@ -182,7 +196,12 @@ class RankingStage:
             clock,
             Step.RERANK if ask.names_reranker else Step.DEFAULT_RERANK,
             lambda budget: self._reranker.rerank(
-                ask.search_text, passages, agent=ask.agent, reranker=ask.reranker, timeout_s=budget
+                ask.search_text,
+                passages,
+                agent=ask.agent,
+                reranker=ask.reranker,
+                timeout_s=budget,
+                first=first,
             ),
             who=who,
             until=until,
@@ -196,7 +215,15 @@ class RankingStage:
         rows, scores, k = await lists.sampled_part()
         if found.ask.expression.reranks:
             clock.record(Stage.RERANK, began)
-        return Scored(rows, scores, rows[:k], lists.reranker, lists.model_version, lists.degradations)
+        return Scored(
+            rows,
+            scores,
+            rows[:k],
+            lists.reranker,
+            lists.model_version,
+            lists.fusion,
+            lists.degradations,
+        )
 
     async def _draw(self, ask: Ask, sampling: Sampling, scored: Scored) -> Contexts:
         if not len(scored.rows):

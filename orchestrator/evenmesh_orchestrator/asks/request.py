@@ -35,6 +35,8 @@ DEFAULT_DEPTH: Final = 100
 """Default number of passages in the pool."""
 DEFAULT_K: Final = 5
 """Default number of passages in a context."""
+MAX_FUSION: Final = 100.0
+"""Largest weight of the retriever's scores beside the reranker's. Nats per standard deviation."""
 DEFAULT_RERANK_DEPTH: Final = 20
 """Default number of passages for the reranker."""
 
@@ -149,6 +151,7 @@ def read_ask(request: pb.AskRequest, defaults: Defaults) -> Ask:
         expression=expression,
         search=checks.text("search", request.search) if request.search else "",
         template=_name("template", request.template),
+        fusion=_fusion(request, reranker),
     )
 
 
@@ -183,6 +186,7 @@ def read_ensemble(request: pb.AskRequest, defaults: Defaults) -> EnsembleAsk:
         try:
             if not defaults.sources.read(member).reranks:
                 one.reranker = ""
+                one.ClearField("fusion")
         except ExpressionError as error:
             raise InvalidField(f"ensemble.expressions[{place}]", str(error)) from None
         members.append(replace(read_ask(one, defaults), labels=labels))
@@ -223,6 +227,15 @@ def _sizes(request: pb.AskRequest, inline: int | None) -> tuple[int, int, int]:
     else:
         rerank_depth = max(k, min(DEFAULT_RERANK_DEPTH, depth))
     return depth, k, rerank_depth
+
+
+def _fusion(request: pb.AskRequest, reranker: str) -> float | None:
+    if not request.HasField("fusion"):
+        return None
+    weight = checks.between("fusion", request.fusion, 0.0, MAX_FUSION)
+    if weight > 0 and reranker == "none":
+        raise InvalidField("fusion", "must be 0 without a reranker: there is nothing to fuse with")
+    return weight
 
 
 def _expression(request: pb.AskRequest, sources: SourceCatalogue) -> ResolvedExpression:

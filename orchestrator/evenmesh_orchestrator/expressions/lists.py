@@ -14,7 +14,7 @@ from evenmesh.wire.errors import DeadlineExceeded
 from evenmesh_core.arrays import FloatArray, IntArray
 from evenmesh_orchestrator.asks.budgets import Clock, HandledFailure
 from evenmesh_orchestrator.asks.contexts import best_first
-from evenmesh_orchestrator.domain import Ask, Contexts, Degraded, Relevance, Stage
+from evenmesh_orchestrator.domain import Ask, Contexts, Degraded, FirstStage, Relevance, Stage
 from evenmesh_orchestrator.expressions.gathering import Gathered, concurrently
 from evenmesh_orchestrator.expressions.notation import (
     PARAMETRIC_KNOWLEDGE,
@@ -29,7 +29,14 @@ class Rerank(Protocol):
     """Scores passages; see :meth:`evenmesh_orchestrator.asks.ranking.RankingStage.rerank`."""
 
     async def __call__(
-        self, ask: Ask, passages: Sequence[Passage], clock: Clock, *, who: str, until: Deadline | None
+        self,
+        ask: Ask,
+        passages: Sequence[Passage],
+        clock: Clock,
+        *,
+        first: FirstStage | None,
+        who: str,
+        until: Deadline | None,
     ) -> Relevance | HandledFailure: ...
 
 
@@ -57,6 +64,7 @@ class ExpressionLists:
     Attributes:
         reranker: the reranker that answered; ``none`` before.
         model_version: version of its model.
+        fusion: weight of the sources' scores beside the reranker's, in the last list that it scored.
         degradations: rerankings that failed; their lists keep their order.
     """
 
@@ -68,6 +76,7 @@ class ExpressionLists:
         self._until: Deadline | None = None
         self.reranker = "none"
         self.model_version = ""
+        self.fusion = 0.0
         self.degradations: list[Degraded] = []
 
     async def contexts(self) -> Contexts:
@@ -126,6 +135,10 @@ class ExpressionLists:
             self._ask,
             pool.rows(items.rows),
             self._clock,
+            # Scores of several sources are of several kinds: they cannot be fused with.
+            first=None
+            if items.scores is None
+            else FirstStage.of(items.scores, items.scores, self._ask.fusion),
             who=f"the reranker, for {selection},",
             until=self._until,
         )
@@ -133,6 +146,7 @@ class ExpressionLists:
             self.degradations.append(outcome.degraded)
             return items
         self.reranker, self.model_version = outcome.reranker, outcome.model_version
+        self.fusion = outcome.fusion
         order = best_first(items.rows, outcome.scores, pool.passages)
         return _Items(items.rows[order], outcome.scores[order])
 

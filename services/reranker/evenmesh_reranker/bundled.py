@@ -140,5 +140,7 @@ def _whole(source: Path, config: dict[str, Any]) -> tuple[Any, Any]:
     state[WORDS] = torch.cat([state[WORDS], trained.pop(AGENT_TOKENS)])
     state.update({name: one.float() for name, one in trained.items()})
     model.load_state_dict(state)
+    if fusion := config.get("fusion"):
+        model.config.evenmesh_fusion = fusion
     model.train(mode=False)
     return model, tokenizer

@@ -6,11 +6,13 @@ import math
 from dataclasses import dataclass
 from typing import Final
 
+import numpy as np
+
 from evenmesh.common.v1 import common_pb2
 from evenmesh.reranker.v1 import reranker_service_pb2 as pb
 from evenmesh.wire import checks
 from evenmesh.wire.errors import InvalidField
-from evenmesh_reranker.domain import Agent, Passage, Ranking
+from evenmesh_reranker.domain import Agent, FirstStage, Passage, Ranking
 
 MAX_PASSAGES: Final = 1000
 """Most passages of one request."""
@@ -18,6 +20,10 @@ MAX_AGENT_BYTES: Final = 128
 """Largest id of an agent's task or model. Bytes."""
 MAX_NAME_BYTES: Final = 256
 """Longest name of a reranker. Bytes."""
+MAX_FUSION: Final = 100.0
+"""Largest weight of a first stage. Nats per standard deviation."""
+MAX_SCORE: Final = 1e100
+"""Largest score of a first stage: the squares of such scores can be added up."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +36,8 @@ class RerankCall:
     top_k: int
     reranker: str
     tolerance: float | None = None
+    first: FirstStage | None = None
+    fusion: float | None = None
 
 
 def decode_request(message: pb.RerankRequest, tenant: str) -> RerankCall:
@@ -45,6 +53,14 @@ def decode_request(message: pb.RerankRequest, tenant: str) -> RerankCall:
         top_k = checks.between("top_k", message.top_k, 1, top_k)
     if message.HasField("tolerance"):
         tolerance = checks.between("tolerance", message.tolerance, 0.0, 1.0)
+    first = decode_first_stage(message) if message.HasField("first_stage") else None
+    fusion = None
+    if message.HasField("fusion"):
+        fusion = checks.between("fusion", message.fusion, 0.0, MAX_FUSION)
+        if fusion > 0 and first is None:
+            raise InvalidField("fusion", "needs first_stage: there are no scores to fuse with")
+        if fusion > 0 and tolerance is not None:
+            raise InvalidField("fusion", "must be 0 with a tolerance, which bounds the reranker's own scores")
     return RerankCall(
         query=query,
         passages=tuple(Passage(one.id, one.title, one.text) for one in message.passages),
@@ -52,7 +68,32 @@ def decode_request(message: pb.RerankRequest, tenant: str) -> RerankCall:
         top_k=top_k,
         reranker=_at_most("reranker", message.reranker, MAX_NAME_BYTES),
         tolerance=tolerance,
+        first=first,
+        fusion=fusion,
     )
+
+
+def decode_first_stage(message: pb.RerankRequest) -> FirstStage:
+    """Return what a first stage gave the passages of a request.
+
+    Raises:
+        InvalidField: not one score for each passage, or a number that is not finite.
+    """
+    given, count = message.first_stage, len(message.passages)
+    field = "first_stage.scores"
+    if len(given.scores) != count:
+        raise InvalidField(
+            field, f"must have one score for each of {count} passages, has {len(given.scores)}"
+        )
+    scores = np.fromiter(given.scores, dtype=np.float64, count=count)
+    if not (np.abs(scores) <= MAX_SCORE).all():
+        raise InvalidField(field, f"must be numbers in [-{MAX_SCORE:g}, {MAX_SCORE:g}]")
+    mean, deviation = float(scores.mean()), float(scores.std())
+    if given.HasField("mean"):
+        mean = checks.between("first_stage.mean", given.mean, -MAX_SCORE, MAX_SCORE)
+    if given.HasField("deviation"):
+        deviation = checks.between("first_stage.deviation", given.deviation, 0.0, MAX_SCORE)
+    return FirstStage(tuple(scores.tolist()), mean, deviation)
 
 
 def encode_ranking(ranking: Ranking) -> pb.RerankResponse:
@@ -64,6 +105,7 @@ def encode_ranking(ranking: Ranking) -> pb.RerankResponse:
         reranker=ranking.reranker,
         unscored=[place for place, score in enumerate(ranking.scores) if math.isnan(score)],
         unscored_at_most=ranking.unscored_at_most,
+        fusion=ranking.fusion,
     )
 
 

@@ -55,6 +55,38 @@ class Best:
 
 
 @dataclass(frozen=True, slots=True)
+class FirstStage:
+    """What a first stage gave the passages of a request.
+
+    Attributes:
+        scores: one for each passage, in request order.
+        mean: of the scores of the pool that the passages are from.
+        deviation: their standard deviation, [0, inf); at 0 the scores say nothing.
+    """
+
+    scores: tuple[float, ...]
+    mean: float
+    deviation: float
+
+
+@dataclass(frozen=True, slots=True)
+class Fusion:
+    """How a reranker's probabilities are fused with a first stage's scores.
+
+    See :func:`evenmesh_core.fusion.log_odds_fusion`.
+
+    Attributes:
+        weight: of the standardized scores beside the log-odds, [0, 100].
+        slope: of the calibration of the sum, (0, 100].
+        intercept: of the calibration, [-100, 100].
+    """
+
+    weight: float
+    slope: float = 1.0
+    intercept: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
 class Scores:
     """Scores of passages, and the version that computed them.
 
@@ -62,11 +94,13 @@ class Scores:
         values: probability that each passage is useful, [0, 1], in request order; NaN where not scored.
         model_version: version of the model.
         unscored_at_most: upper bound of the scores that are missing; None if none is.
+        fusion: how they are fused with a first stage's by default; None: they cannot be.
     """
 
     values: tuple[float, ...]
     model_version: str
     unscored_at_most: float | None = None
+    fusion: Fusion | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,6 +113,7 @@ class Ranking:
         model_version: version of the model.
         reranker: name of the reranker.
         unscored_at_most: as :attr:`Scores.unscored_at_most`.
+        fusion: weight of the first stage in the scores; 0 if they are the reranker's alone.
     """
 
     scores: tuple[float, ...]
@@ -86,6 +121,7 @@ class Ranking:
     model_version: str
     reranker: str
     unscored_at_most: float | None = None
+    fusion: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,11 +4,17 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from typing import Final
+
+import numpy as np
 
 from evenmesh.wire.errors import NotFound
 from evenmesh_core import ranking
-from evenmesh_reranker.domain import Agent, Best, Passage, Ranking
+from evenmesh_core.fusion import log_odds_fusion
+from evenmesh_reranker.domain import Agent, Best, FirstStage, Fusion, Passage, Ranking
 from evenmesh_reranker.ports import Reranker
+
+_MOST_DEVIATIONS: Final = 100.0
 
 
 class Reranking:
@@ -34,11 +40,16 @@ class Reranking:
         top_k: int,
         reranker: str = "",
         tolerance: float | None = None,
+        first: FirstStage | None = None,
+        fusion: float | None = None,
     ) -> Ranking:
         """Return scores of all passages and the best ``top_k``, [1, len(passages)]; ties by ascending id.
 
         With a ``tolerance``, [0, 1], passages may stay without a score once none of them can be better than
         any of the best by more than that.
+
+        With ``first`` the scores are fused with those of the first stage, by ``fusion``, [0, 100], or by the
+        weight that the model asks for; not with a ``tolerance``, whose bound is one of the reranker's own.
 
         Raises:
             NotFound: there is no reranker of that name.
@@ -58,12 +69,27 @@ class Reranking:
         if len(scores.values) != count or len(known) < needed:
             # The fault of the model, not of the caller: an internal error.
             raise RuntimeError(f"{name} gave {len(scores.values)} scores for {count} passages, or no numbers")
+        values, weight = scores.values, 0.0
+        if first is not None and tolerance is None and scores.fusion is not None:
+            weight = scores.fusion.weight if fusion is None else fusion
+            if weight > 0:
+                values = _fused(scores.values, first, weight, scores.fusion)
         ids = [passages[place].id for place in known]
-        order = ranking.top_k([scores.values[place] for place in known], ids, top_k)
+        order = ranking.top_k([values[place] for place in known], ids, top_k)
         return Ranking(
-            scores.values,
+            values,
             tuple(known[at] for at in order.tolist()),
             scores.model_version,
             name,
             scores.unscored_at_most,
+            weight,
         )
+
+
+def _fused(values: Sequence[float], first: FirstStage, weight: float, fusion: Fusion) -> tuple[float, ...]:
+    scores = np.array(first.scores, dtype=np.float64)
+    standardized = (scores - first.mean) / first.deviation if first.deviation > 0 else scores * 0.0
+    # Beyond this the order of probabilities would be lost to rounding.
+    bounded = np.clip(standardized, -_MOST_DEVIATIONS, _MOST_DEVIATIONS)
+    fused = log_odds_fusion(np.array(values), bounded, weight, slope=fusion.slope, intercept=fusion.intercept)
+    return tuple(fused.tolist())

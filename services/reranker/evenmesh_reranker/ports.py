@@ -8,7 +8,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Protocol, TypeVar
 
-from evenmesh_reranker.domain import Agent, Best, Passage, Scores
+from evenmesh_reranker.domain import Agent, Best, Fusion, Passage, Scores
 
 
 class Reranker(Protocol):
@@ -73,6 +73,10 @@ class LoadedModel(Protocol):
     @property
     def agent_tokens(self) -> tuple[str, ...]:
         """Tokens of tasks and models, ascending; empty if the model ranks the same for all agents."""
+
+    @property
+    def fusion(self) -> Fusion:
+        """How its scores are fused with those of a first stage by default; weight 0: not at all."""
 
     def knows(self, agent: Agent) -> bool:
         """Return whether the model has tokens of the agent's task and model."""

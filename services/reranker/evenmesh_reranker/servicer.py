@@ -61,6 +61,8 @@ class RerankerServicer(rpc.RerankerServiceServicer):
                 top_k=call.top_k,
                 reranker=call.reranker,
                 tolerance=call.tolerance,
+                first=call.first,
+                fusion=call.fusion,
             )
         if self._served is not None:
             scored = zip(call.passages, ranking.scores, strict=True)

@@ -1,11 +1,12 @@
 import math
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from evenmesh_core.errors import InvalidInput
-from evenmesh_core.fusion import reciprocal_rank_fusion, weighted_score_fusion
+from evenmesh_core.fusion import log_odds_fusion, reciprocal_rank_fusion, weighted_score_fusion
 
 property_test = settings(derandomize=True, deadline=None, max_examples=50)
 rankings_lists = st.lists(
@@ -129,3 +130,49 @@ def test_scores_that_do_not_differ_count_full():
 def test_bad_input_is_refused(call, complaint):
     with pytest.raises(InvalidInput, match=complaint):
         call()
+
+
+def test_log_odds_and_scores_by_hand():
+    """Odds of 0.8 are 4: 1/2 · (log 4 + 2 · 1) + 1 = log 2 + 2, and its odds are 2·e²."""
+    fused = log_odds_fusion(np.array([0.8, 0.5]), np.array([1.0, 0.0]), 2.0, slope=0.5, intercept=1.0)
+    odds = 2 * math.e**2
+    assert fused.tolist() == pytest.approx([odds / (1 + odds), math.e / (1 + math.e)])
+
+
+@property_test
+@given(st.lists(st.floats(1e-5, 1 - 1e-5), min_size=1, max_size=20))
+def test_probabilities_alone_stay(values: list[float]):
+    fused = log_odds_fusion(np.array(values), np.arange(len(values), dtype=float), 0.0)
+    assert fused == pytest.approx(values)
+
+
+@property_test
+@given(st.lists(st.floats(0, 1), min_size=2, max_size=20), st.floats(0, 100), st.floats(1e-3, 100))
+def test_fused_values_are_probabilities_that_grow_with_the_score(
+    values: list[float], weight: float, slope: float
+):
+    scores = np.linspace(-100.0, 100.0, len(values))
+    fused = log_odds_fusion(np.array(values), scores, weight, slope=slope, intercept=-3.0)
+    assert ((fused >= 0) & (fused <= 1)).all()
+    alike = log_odds_fusion(np.full(len(values), values[0]), scores, weight, slope=slope)
+    assert (np.diff(alike) >= 0).all()
+
+
+@pytest.mark.parametrize(
+    ("values", "scores", "weight", "field"),
+    [
+        ([0.5, 1.5], [0.0, 0.0], 1.0, "probabilities"),
+        ([0.5], [0.0, 0.0], 1.0, "first"),
+        ([0.5], [math.inf], 1.0, "first"),
+        ([0.5], [0.0], -1.0, "weight"),
+        ([0.5], [0.0], math.nan, "weight"),
+    ],
+)
+def test_what_cannot_be_fused_is_refused(values: list[float], scores: list[float], weight: float, field: str):
+    with pytest.raises(InvalidInput, match=field):
+        log_odds_fusion(np.array(values), np.array(scores), weight)
+
+
+def test_a_slope_that_turns_the_order_is_refused():
+    with pytest.raises(InvalidInput, match="slope"):
+        log_odds_fusion(np.array([0.5]), np.array([0.0]), 1.0, slope=-1.0)

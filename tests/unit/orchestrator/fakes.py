@@ -29,6 +29,7 @@ from evenmesh_orchestrator.domain import (
     AuditEvent,
     EnsembleAsk,
     Event,
+    FirstStage,
     Observation,
     Pool,
     Relevance,
@@ -153,13 +154,21 @@ class FakeReranker:
     """Scores passages by name."""
 
     scores: dict[str, float] = field(default_factory=dict)
+    fusion: float = 0.0
     error: Exception | None = None
     delay_s: float = 0.0
     calls: list[dict[str, Any]] = field(default_factory=list)
     cancelled: int = 0
 
     async def rerank(
-        self, question: str, passages: Sequence[Passage], *, agent: Agent, reranker: str, timeout_s: float
+        self,
+        question: str,
+        passages: Sequence[Passage],
+        *,
+        agent: Agent,
+        reranker: str,
+        timeout_s: float,
+        first: FirstStage | None = None,
     ) -> Relevance:
         self.calls.append(
             {
@@ -168,6 +177,7 @@ class FakeReranker:
                 "agent": agent,
                 "reranker": reranker,
                 "timeout_s": timeout_s,
+                "first": first,
             }
         )
         try:
@@ -177,7 +187,8 @@ class FakeReranker:
             raise
         if self.error is not None:
             raise self.error
-        return Relevance(np.array([self.scores.get(one.id, 0.0) for one in passages]), reranker, "r1")
+        scores = np.array([self.scores.get(one.id, 0.0) for one in passages])
+        return Relevance(scores, reranker, "r1", self.fusion)
 
 
 @dataclass

@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator
 from typing import Any
 
 import grpc
+import numpy as np
 import pytest
 
 from evenmesh.common.v1.common_pb2 import Agent
@@ -22,6 +23,7 @@ from evenmesh_kit.rpc.breaker import Breaker, Circuit
 from evenmesh_kit.rpc.hedging import Hedging
 from evenmesh_kit.telemetry.setup import Telemetry
 from evenmesh_orchestrator.clients import EvaluatorClient, GeneratorClient, RerankerClient, RetrieverClient
+from evenmesh_orchestrator.domain import FirstStage
 from evenmesh_orchestrator.settings import OrchestratorSettings
 from evenmesh_orchestrator.upstreams import Upstream, Upstreams
 from tests.unit.orchestrator.fakes import ask, passage
@@ -188,6 +190,9 @@ async def test_passages_that_are_too_many_for_a_call_are_scored_by_one_version(p
         await _refuse_many(context, len(request.passages))
         version = "new" if len(scored) >= promoted_after else "old"
         scored.append([one.id for one in request.passages])
+        first = request.first_stage
+        assert (first.mean, first.deviation, request.fusion) == (1.0, 2.0, 0.5)
+        assert list(first.scores) == [ord(one.id) for one in request.passages]
         return reranker_pb.RerankResponse(
             scores=[ord(one.id) + (version == "new") / 2 for one in request.passages], model_version=version
         )
@@ -198,7 +203,12 @@ async def test_passages_that_are_too_many_for_a_call_are_scored_by_one_version(p
     )
     async with channel:
         relevance = await RerankerClient(channel).rerank(
-            "q", [passage(name) for name in "abcde"], agent=Agent(), reranker="x", timeout_s=30
+            "q",
+            [passage(name) for name in "abcde"],
+            agent=Agent(),
+            reranker="x",
+            timeout_s=30,
+            first=FirstStage(np.array([float(ord(name)) for name in "abcde"]), 1.0, 2.0, 0.5),
         )
     assert scored == [["a", "b"], ["c", "d"], ["e"], *([["a", "b"]] if promoted_after else [])]
     assert relevance.scores.tolist() == [ord(name) + 0.5 for name in "abcde"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 from contextlib import aclosing
 from dataclasses import replace
 from typing import TypeVar
@@ -89,6 +90,37 @@ async def test_a_reranker_orders_the_first_of_the_pool(mesh: Mesh) -> None:
     # e was not handed over; b and d tie and stand by id.
     assert _only(events, Ranked).contexts.rows.tolist() == [[1, 3, 2]]
     assert (_only(events, Ranked).reranker, _only(events, Ranked).model_version) == ("rankrag", "r1")
+
+
+async def test_the_reranker_gets_the_retrievers_scores(mesh: Mesh) -> None:
+    """The pool has scores 6 to 1; of all of it, fewer than 20, mean 7/2 and variance 35/12."""
+    await mesh.run(ask(reranker="rankrag", k=2, rerank_depth=2))
+    await mesh.run(ask(reranker="rankrag", k=2, rerank_depth=3, fusion=0.5))
+    await mesh.run(ask(reranker="rankrag", k=2, rerank_depth=3, fusion=0.0))
+    default, named, none = (call["first"] for call in mesh.reranker.calls)
+    assert (default.scores.tolist(), default.weight) == ([6.0, 5.0], None)
+    assert (named.scores.tolist(), named.weight) == ([6.0, 5.0, 4.0], 0.5)
+    for one in (default, named):
+        assert (one.mean, one.deviation) == (3.5, pytest.approx(math.sqrt(35 / 12)))
+    assert none is None
+
+
+async def test_what_a_reranking_was_fused_with_is_reported(mesh: Mesh) -> None:
+    mesh.reranker.fusion = 1.5
+    sampling = {"num_rankings": 2, "alpha": 1.0}
+    for asked in (ask(reranker="rankrag"), ask(reranker="rankrag", sampling=sampling)):
+        assert _only(await mesh.run(asked), Ranked).fusion == 1.5
+    assert _only(await mesh.run(ask()), Ranked).fusion == 0.0
+
+
+async def test_drawn_passages_are_standardized_with_the_pool(mesh: Mesh) -> None:
+    mesh.retriever.rankings = [[0, 5], [5, 0]]
+    stage = pb.SAMPLING_STAGE_RETRIEVER
+    await mesh.run(
+        ask(reranker="rankrag", k=2, rerank_depth=2, sampling={"num_rankings": 2}, sampling_stage=stage)
+    )
+    (call,) = mesh.reranker.calls
+    assert (call["first"].scores.tolist(), call["first"].mean) == ([6.0, 1.0], 3.5)
 
 
 async def test_sampling_at_the_retriever_without_a_reranker(mesh: Mesh) -> None:

@@ -10,7 +10,7 @@ from evenmesh.common.v1 import common_pb2
 from evenmesh.reranker.v1 import reranker_service_pb2 as pb
 from evenmesh.wire.errors import InvalidField
 from evenmesh_reranker import codec
-from evenmesh_reranker.domain import Agent, Passage, Ranking
+from evenmesh_reranker.domain import Agent, FirstStage, Passage, Ranking
 
 
 def _passages(count: int) -> list[common_pb2.Passage]:
@@ -58,6 +58,45 @@ def test_all_fields() -> None:
     ],
 )
 def test_out_of_bounds(fields: dict[str, object], field: str) -> None:
+    with pytest.raises(InvalidField) as caught:
+        _decode(**fields)
+    assert caught.value.field == field
+
+
+def _first(*scores: float, **fields: float) -> pb.FirstStage:
+    return pb.FirstStage(scores=scores, **fields)
+
+
+def test_scores_of_a_first_stage() -> None:
+    """Of 1, 2, 3: mean 2, variance 2/3."""
+    call = _decode(first_stage=_first(1, 2, 3), fusion=0.5)
+    assert call.fusion == 0.5
+    assert call.first is not None
+    assert (call.first.scores, call.first.mean) == ((1.0, 2.0, 3.0), 2.0)
+    assert call.first.deviation == pytest.approx(math.sqrt(2 / 3))
+    pool = _decode(first_stage=_first(1, 2, 3, mean=-1.0, deviation=0.0)).first
+    assert pool == FirstStage((1.0, 2.0, 3.0), -1.0, 0.0)
+    assert _decode(fusion=0.0, tolerance=0.5).fusion == 0.0
+
+
+@pytest.mark.parametrize(
+    ("fields", "field"),
+    [
+        ({"first_stage": _first(1, 2)}, "first_stage.scores"),
+        ({"first_stage": _first()}, "first_stage.scores"),
+        ({"first_stage": _first(1, 2, math.nan)}, "first_stage.scores"),
+        ({"first_stage": _first(1, 2, -math.inf)}, "first_stage.scores"),
+        ({"first_stage": _first(1, 2, 1e200)}, "first_stage.scores"),
+        ({"first_stage": _first(1, 2, 3, mean=math.nan)}, "first_stage.mean"),
+        ({"first_stage": _first(1, 2, 3, deviation=-1.0)}, "first_stage.deviation"),
+        ({"first_stage": _first(1, 2, 3), "fusion": -0.1}, "fusion"),
+        ({"first_stage": _first(1, 2, 3), "fusion": 100.1}, "fusion"),
+        ({"first_stage": _first(1, 2, 3), "fusion": math.nan}, "fusion"),
+        ({"first_stage": _first(1, 2, 3), "fusion": 1.0, "tolerance": 0.0}, "fusion"),
+        ({"fusion": 1.0}, "fusion"),
+    ],
+)
+def test_what_cannot_be_fused(fields: dict[str, object], field: str) -> None:
     with pytest.raises(InvalidField) as caught:
         _decode(**fields)
     assert caught.value.field == field

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
@@ -11,7 +12,7 @@ from hypothesis import strategies as st
 
 from evenmesh.wire.errors import NotFound
 from evenmesh_reranker.backends.unranked import Unranked
-from evenmesh_reranker.domain import Agent, Best, Passage, Scores
+from evenmesh_reranker.domain import Agent, Best, FirstStage, Fusion, Passage, Scores
 from evenmesh_reranker.engine import Reranking
 
 
@@ -88,3 +89,62 @@ async def test_what_has_no_score_is_not_among_the_best() -> None:
 def test_an_unknown_default_is_refused() -> None:
     with pytest.raises(ValueError, match="the default 'b' is not one of a"):
         Reranking({"a": Unranked()}, "b")
+
+
+class Advised(Fixed):
+    """A reranker whose model asks for a fusion."""
+
+    fusion: Fusion | None = None
+
+    async def score(
+        self, query: str, passages: Sequence[Passage], agent: Agent, *, best: Best | None = None
+    ) -> Scores:
+        return replace(await super().score(query, passages, agent, best=best), fusion=self.fusion)
+
+
+def _advised(fusion: Fusion | None) -> Reranking:
+    advised = Advised([0.5, 0.8])
+    advised.fusion = fusion
+    return Reranking({"f": advised}, "f")
+
+
+FIRST = FirstStage((3.0, 1.0), 2.0, 0.5)
+"""Two and minus two standard deviations from the mean."""
+
+
+async def test_scores_are_fused_by_the_models_weight() -> None:
+    """Log-odds log 1 + 1 · 2 and log 4 - 1 · 2; the sum is calibrated by 2x - 1."""
+    engine = _advised(Fusion(1.0, slope=2.0, intercept=-1.0))
+    ranking = await engine.rerank("q", _passages("a", "b"), Agent(), top_k=2, first=FIRST)
+    expected = [1 / (1 + math.exp(-x)) for x in (2 * 2 - 1, 2 * (math.log(4) - 2) - 1)]
+    assert ranking.scores == pytest.approx(expected)
+    assert (ranking.order, ranking.fusion) == ((0, 1), 1.0)
+
+
+async def test_a_request_sets_the_weight() -> None:
+    engine = _advised(Fusion(1.0))
+    alone = await engine.rerank("q", _passages("a", "b"), Agent(), top_k=2, first=FIRST, fusion=0.0)
+    assert (alone.scores, alone.order, alone.fusion) == ((0.5, 0.8), (1, 0), 0.0)
+    half = await engine.rerank("q", _passages("a", "b"), Agent(), top_k=2, first=FIRST, fusion=0.5)
+    assert half.fusion == 0.5
+    assert half.scores == pytest.approx([1 / (1 + math.exp(-1)), 1 / (1 + math.exp(1 - math.log(4)))])
+
+
+@pytest.mark.parametrize("first", [None, FIRST])
+async def test_what_asks_for_no_fusion_is_not_fused(first: FirstStage | None) -> None:
+    for engine in (_advised(None), _advised(Fusion(0.0))):
+        ranking = await engine.rerank("q", _passages("a", "b"), Agent(), top_k=2, first=first)
+        assert (ranking.scores, ranking.fusion) == ((0.5, 0.8), 0.0)
+
+
+async def test_a_tolerance_is_of_the_rerankers_own_scores() -> None:
+    engine = _advised(Fusion(1.0))
+    passages = _passages("a", "b")
+    ranking = await engine.rerank("q", passages, Agent(), top_k=1, first=FIRST, tolerance=0.0)
+    assert (ranking.order, ranking.fusion) == ((1,), 0.0)
+
+
+async def test_equal_scores_of_the_first_stage_say_nothing() -> None:
+    first = FirstStage((1.0, 1.0), 1.0, 0.0)
+    ranking = await _advised(Fusion(2.0)).rerank("q", _passages("a", "b"), Agent(), top_k=2, first=first)
+    assert ranking.scores == pytest.approx((0.5, 0.8))

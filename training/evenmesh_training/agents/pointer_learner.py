@@ -75,15 +75,15 @@ class PointerAgent(PointerLearner):
         return [("", in_one_text(passages[:kept]))]
 
     def _copied(self, example: Example, encodings: Encodings) -> Encodings:
-        spans = self._prompts(example).spans or ()
+        shown = self._prompts(example).shown
         if not self._in_prompt:
             return encodings
-        passages = tuple(one.passage.text for one in example.shown[: len(spans)])
+        passages = tuple(one.passage.text for one in example.shown[: len(shown)])
         return replace(
             encodings,
             passages=passages,
             texts=tuple(self._tokenizer.text(one) for one in passages),
-            shown=tuple(len(one) for one in spans),
+            shown=shown,
         )
 
     def save(self, folder: Path) -> None:

@@ -21,6 +21,9 @@ class Answering:
     depth: Annotated[int | None, typer.Option(help="Size of the candidate pool.")] = None
     retriever: Annotated[str | None, typer.Option(help="Retriever by name, such as bm25.")] = None
     reranker: Annotated[str | None, typer.Option(help="cross-encoder, rankrag or none.")] = None
+    fusion: Annotated[
+        float | None, typer.Option(help="Weight of the retriever beside the reranker; 0: the reranker alone.")
+    ] = None
     model: Annotated[str | None, typer.Option(help="The generator's model by name.")] = None
     run_id: Annotated[
         str | None, typer.Option("--run", help="Run to file it under. Default: one per day.")

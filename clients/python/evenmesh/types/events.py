@@ -35,6 +35,7 @@ class Ranked:
         reranker: the reranker that ordered them; ``none`` if none did.
         model_version: version of the reranker's model.
         member: the expression it is of, in an ensemble; empty otherwise.
+        fusion: weight of the retriever's scores beside the reranker's; 0 if they do not count.
     """
 
     contexts: tuple[tuple[int, ...], ...]
@@ -42,6 +43,7 @@ class Ranked:
     reranker: str
     model_version: str
     member: str = ""
+    fusion: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)

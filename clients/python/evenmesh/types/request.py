@@ -76,6 +76,8 @@ class AskOptions(TypedDict, total=False):
         rerank_depth: passages handed to the reranker, k to depth.
         retriever: by name.
         reranker: ``cross-encoder``, ``rankrag`` or ``none``.
+        fusion: weight of the retriever's standardized scores beside the reranker's log-odds, 0 (the reranker
+            alone) to 100; that of the reranker's model without it.
         model: the generator's model by name.
         augmentation: how passages are handed to the model.
         decoding: how tokens are chosen.
@@ -106,6 +108,7 @@ class AskOptions(TypedDict, total=False):
     rerank_depth: int | None
     retriever: str | None
     reranker: str | None
+    fusion: float | None
     model: str | None
     augmentation: Augmentation | None
     decoding: Decoding | None

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from datetime import datetime
 from pathlib import Path
 from threading import Lock
-from typing import Any, cast
+from typing import Any, Final, cast
 
 import torch
 from safetensors import SafetensorError
@@ -20,9 +20,12 @@ from evenmesh_kit.compute.model_files import ModelError, one_line
 from evenmesh_kit.compute.placement import LOADING, Placement
 from evenmesh_reranker.backends.adapters import LowRankAdapter, applied
 from evenmesh_reranker.backends.head import exact, head
-from evenmesh_reranker.domain import Agent, Passage
+from evenmesh_reranker.domain import Agent, Fusion, Passage
 from evenmesh_reranker.models import pairs, token_names, tokens
 from evenmesh_reranker.ports import Adapter, LoadedModel, Row
+
+FUSION: Final = "evenmesh_fusion"
+"""Field of a model's ``config.json``: weight, slope and intercept of :class:`Fusion`. Training keeps it."""
 
 
 class Encoder:
@@ -54,6 +57,7 @@ class Encoder:
         self.version = version
         self.provenance = provenance
         self.created_at = created_at
+        self.fusion = fusion_of(encoder)
         self._placement = placement
         # A fast tokenizer sets its truncation in place: two threads must not use it at once.
         self._tokenizer_lock = Lock()
@@ -177,7 +181,7 @@ def load(folder: Path, placement: Placement, *, max_length: int | None = None) -
     """Return the cross-encoder in ``folder``; read safetensors only, and run no code of the folder.
 
     Raises:
-        ModelError: it cannot be loaded, or has neither one nor two labels.
+        ModelError: it cannot be loaded, has neither one nor two labels, or its fusion is out of bounds.
     """
     if not any(folder.glob("*.safetensors")):
         raise ModelError(f"{folder} has no *.safetensors weights; other formats are not loaded")
@@ -194,7 +198,31 @@ def load(folder: Path, placement: Placement, *, max_length: int | None = None) -
         raise ModelError(f"{folder} cannot be loaded: {one_line(error)}") from None
     if encoder.num_labels not in (1, 2):
         raise ModelError(f"{folder} has {encoder.num_labels} labels; a reranker has one or two")
+    fusion_of(encoder)
     if max_length is not None:
         encoder.max_seq_length = min(max_length, encoder.max_seq_length or max_length)
     encoder.eval()
     return encoder
+
+
+def fusion_of(encoder: CrossEncoder) -> Fusion:
+    """Return how a model's scores are fused with those of a first stage, by :data:`FUSION` of its config.
+
+    Raises:
+        ModelError: a number is missing or out of its range.
+    """
+    given = getattr(cast(Any, encoder.model).config, FUSION, None)
+    if given is None:
+        return Fusion(0.0)
+    try:
+        found = Fusion(**{name: float(value) for name, value in dict(given).items()})
+    except (TypeError, ValueError):
+        raise ModelError(
+            f"{FUSION} of config.json must have weight, slope and intercept, not {given}"
+        ) from None
+    if not (0 <= found.weight <= 100 and 0 < found.slope <= 100 and -100 <= found.intercept <= 100):
+        raise ModelError(
+            f"{FUSION} of config.json must have a weight in [0, 100], a slope in (0, 100] and an intercept "
+            f"in [-100, 100], not {given}"
+        )
+    return found

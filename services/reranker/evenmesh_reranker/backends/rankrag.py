@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from typing import Final
 
 import grpc
@@ -21,9 +22,15 @@ from evenmesh.wire.errors import (
     from_rpc_error,
 )
 from evenmesh_kit.telemetry.setup import Telemetry
-from evenmesh_reranker.domain import Agent, Best, Passage, Scores
+from evenmesh_reranker.domain import Agent, Best, Fusion, Passage, Scores
 
 _SERVICE: Final = pb.DESCRIPTOR.services_by_name["GeneratorService"].full_name
+
+FUSIONS: Final[Mapping[str, Fusion]] = MappingProxyType({"evenmesh-pointer": Fusion(3.0)})
+"""How the judgements of a generator's model are fused with a first stage's scores by default.
+
+The weight of the bundled reader is the best of ``make rerank-table``. Those of other models are not fused.
+"""
 
 
 class RankRag:
@@ -91,6 +98,7 @@ class RankRag:
             tuple(response.probabilities),
             f"{response.model}@{response.model_version}",
             response.unjudged_at_most if response.unjudged else None,
+            FUSIONS.get(response.model, Fusion(0.0)),
         )
 
     async def close(self) -> None:

@@ -99,6 +99,7 @@ async def test_reranking_then_truncation_then_concatenation(mesh: Mesh) -> None:
     assert [one.id for one in mesh.generator.streamed[0].passages] == _web(5, 3) + _wiki(0, 1, 2)
     (call,) = mesh.reranker.calls
     assert (call["ids"], call["reranker"]) == (_web(0, 1, 2, 3, 4, 5), "rankrag")
+    assert call["first"].scores.tolist() == [6.0, 5.0, 4.0, 3.0, 2.0, 1.0]
     assert (_only(events, Ranked).reranker, _only(events, Ranked).model_version) == ("rankrag", "r1")
     assert list(_only(events, Finished).stage_ms)[:2] == [Stage.RETRIEVE, Stage.RERANK]
     (observation,) = mesh.observer.posted
@@ -112,6 +113,7 @@ async def test_the_hybrid_reranks_what_all_sources_have(mesh: Mesh) -> None:
     (call,) = mesh.reranker.calls
     # 250 words are three passages of about 100.
     assert call["ids"] == _wiki(0, 1) + _web(0, 1, 2, 3, 4, 5) + ["PK/1", "PK/2", "PK/3"]
+    assert call["first"] is None  # scores of several sources are of several kinds
     assert _shown(events) == [["PK/2", *_web(4), *_wiki(1)]]
     assert mesh.generator.streamed[0].passages[0].text.split()[0] == "word83"
 

@@ -14,7 +14,7 @@ from evenmesh.wire.errors import FailedPrecondition, NotFound, Unavailable
 from evenmesh_kit.compute.executors import ComputePool
 from evenmesh_kit.compute.model_files import ModelError
 from evenmesh_kit.security.caller import DEFAULT_TENANT
-from evenmesh_reranker.domain import Agent, AllAgents
+from evenmesh_reranker.domain import Agent, AllAgents, Fusion
 from evenmesh_reranker.models.manifest import Lineage
 from evenmesh_reranker.models.registry import ModelRegistry
 from evenmesh_reranker.models.retention import prune
@@ -35,6 +35,10 @@ class Model:
         self.size = 100
         self.score = score
         self.agents: list[Agent] = []
+
+    @property
+    def fusion(self) -> Fusion:
+        return Fusion(0.0)
 
     @property
     def agent_tokens(self) -> tuple[str, ...]:

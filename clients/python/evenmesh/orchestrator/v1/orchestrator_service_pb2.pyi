@@ -110,6 +110,7 @@ class AskRequest(_message.Message):
     ENSEMBLE_FIELD_NUMBER: _builtins.int
     SEARCH_FIELD_NUMBER: _builtins.int
     TEMPLATE_FIELD_NUMBER: _builtins.int
+    FUSION_FIELD_NUMBER: _builtins.int
     question: _builtins.str
     """The question; 1 to 8,192 bytes, not only white space."""
     collection: _builtins.str
@@ -161,6 +162,11 @@ class AskRequest(_message.Message):
     """
     template: _builtins.str
     """Prompt of the model by name, such as `lamp-4`; empty means the model's default. Not with an ensemble."""
+    fusion: _builtins.float
+    """Weight of the retriever's standardized scores beside the reranker's log-odds, as `RerankRequest.fusion`; at 0 the
+    order is the reranker's alone. Unit: nat per standard deviation. Range: [0, 100].
+    Default: that of the reranker's model.
+    """
     @_builtins.property
     def candidates(self) -> _retriever_service_pb2.InlineCandidates:
         """Candidates to use instead of a collection."""
@@ -219,13 +225,16 @@ class AskRequest(_message.Message):
         ensemble: Global___Ensemble | None = ...,
         search: _builtins.str = ...,
         template: _builtins.str = ...,
+        fusion: _builtins.float | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_depth", b"_depth", "_k", b"_k", "_num_answers", b"_num_answers", "_rerank_depth", b"_rerank_depth", "agent", b"agent", "candidates", b"candidates", "collection", b"collection", "decoding", b"decoding", "depth", b"depth", "ensemble", b"ensemble", "filter", b"filter", "k", b"k", "labels", b"labels", "num_answers", b"num_answers", "rerank_depth", b"rerank_depth", "sampling", b"sampling", "source", b"source"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_depth", b"_depth", "_fusion", b"_fusion", "_k", b"_k", "_num_answers", b"_num_answers", "_rerank_depth", b"_rerank_depth", "agent", b"agent", "candidates", b"candidates", "collection", b"collection", "decoding", b"decoding", "depth", b"depth", "ensemble", b"ensemble", "filter", b"filter", "fusion", b"fusion", "k", b"k", "labels", b"labels", "num_answers", b"num_answers", "rerank_depth", b"rerank_depth", "sampling", b"sampling", "source", b"source"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_depth", b"_depth", "_k", b"_k", "_num_answers", b"_num_answers", "_rerank_depth", b"_rerank_depth", "agent", b"agent", "augmentation", b"augmentation", "candidates", b"candidates", "collection", b"collection", "decoding", b"decoding", "depth", b"depth", "ensemble", b"ensemble", "expression", b"expression", "filter", b"filter", "k", b"k", "labels", b"labels", "model", b"model", "num_answers", b"num_answers", "query_id", b"query_id", "question", b"question", "rerank_depth", b"rerank_depth", "reranker", b"reranker", "retriever", b"retriever", "run_id", b"run_id", "sampling", b"sampling", "sampling_stage", b"sampling_stage", "search", b"search", "skip_observation", b"skip_observation", "source", b"source", "template", b"template", "want_report", b"want_report"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_depth", b"_depth", "_fusion", b"_fusion", "_k", b"_k", "_num_answers", b"_num_answers", "_rerank_depth", b"_rerank_depth", "agent", b"agent", "augmentation", b"augmentation", "candidates", b"candidates", "collection", b"collection", "decoding", b"decoding", "depth", b"depth", "ensemble", b"ensemble", "expression", b"expression", "filter", b"filter", "fusion", b"fusion", "k", b"k", "labels", b"labels", "model", b"model", "num_answers", b"num_answers", "query_id", b"query_id", "question", b"question", "rerank_depth", b"rerank_depth", "reranker", b"reranker", "retriever", b"retriever", "run_id", b"run_id", "sampling", b"sampling", "sampling_stage", b"sampling_stage", "search", b"search", "skip_observation", b"skip_observation", "source", b"source", "template", b"template", "want_report", b"want_report"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__depth: _TypeAlias = _typing.Literal["depth"]  # noqa: Y015
     _WhichOneofArgType__depth: _TypeAlias = _typing.Literal["_depth", b"_depth"]  # noqa: Y015
+    _WhichOneofReturnType__fusion: _TypeAlias = _typing.Literal["fusion"]  # noqa: Y015
+    _WhichOneofArgType__fusion: _TypeAlias = _typing.Literal["_fusion", b"_fusion"]  # noqa: Y015
     _WhichOneofReturnType__k: _TypeAlias = _typing.Literal["k"]  # noqa: Y015
     _WhichOneofArgType__k: _TypeAlias = _typing.Literal["_k", b"_k"]  # noqa: Y015
     _WhichOneofReturnType__num_answers: _TypeAlias = _typing.Literal["num_answers"]  # noqa: Y015
@@ -236,6 +245,8 @@ class AskRequest(_message.Message):
     _WhichOneofArgType_source: _TypeAlias = _typing.Literal["source", b"source"]  # noqa: Y015
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__depth) -> _WhichOneofReturnType__depth | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__fusion) -> _WhichOneofReturnType__fusion | None: ...
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__k) -> _WhichOneofReturnType__k | None: ...
     @_typing.overload
@@ -327,12 +338,17 @@ class Ranked(_message.Message):
     RERANKER_FIELD_NUMBER: _builtins.int
     MODEL_VERSION_FIELD_NUMBER: _builtins.int
     MEMBER_FIELD_NUMBER: _builtins.int
+    FUSION_FIELD_NUMBER: _builtins.int
     reranker: _builtins.str
     """The reranker that ordered them; `none` if none did."""
     model_version: _builtins.str
     """Version of the reranker's model."""
     member: _builtins.str
     """The expression of the context, in an ensemble, which has one such event for each; empty otherwise."""
+    fusion: _builtins.float
+    """Weight of the retriever's scores beside the reranker's; 0 if the order is the reranker's alone, or the
+    retriever's. Unit: nat per standard deviation. Range: [0, 100].
+    """
     @_builtins.property
     def contexts(self) -> _common_pb2.Rankings:
         """Contexts as indices into the retrieved passages; one per sample."""
@@ -344,10 +360,11 @@ class Ranked(_message.Message):
         reranker: _builtins.str = ...,
         model_version: _builtins.str = ...,
         member: _builtins.str = ...,
+        fusion: _builtins.float = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["contexts", b"contexts"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["contexts", b"contexts", "member", b"member", "model_version", b"model_version", "reranker", b"reranker"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["contexts", b"contexts", "fusion", b"fusion", "member", b"member", "model_version", b"model_version", "reranker", b"reranker"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

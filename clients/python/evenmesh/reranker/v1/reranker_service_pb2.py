@@ -27,7 +27,7 @@ from evenmesh.common.v1 import common_pb2 as evenmesh_dot_common_dot_v1_dot_comm
 from evenmesh.common.v1 import method_options_pb2 as evenmesh_dot_common_dot_v1_dot_method__options__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n+evenmesh/reranker/v1/reranker_service.proto\x12\x14\x65venmesh.reranker.v1\x1a\x1f\x65venmesh/common/v1/bounds.proto\x1a\x1f\x65venmesh/common/v1/common.proto\x1a\'evenmesh/common/v1/method_options.proto\"\xe8\x01\n\rRerankRequest\x12\x16\n\x05query\x18\x01 \x01(\tB\x07\xf2\xe1\x18\x03\x18\x80@\x12\x36\n\x08passages\x18\x02 \x03(\x0b\x32\x1b.evenmesh.common.v1.PassageB\x07\xf2\xe1\x18\x03\x08\xe8\x07\x12(\n\x05\x61gent\x18\x03 \x01(\x0b\x32\x19.evenmesh.common.v1.Agent\x12\x12\n\x05top_k\x18\x04 \x01(\rH\x00\x88\x01\x01\x12\x19\n\x08reranker\x18\x05 \x01(\tB\x07\xf2\xe1\x18\x03\x18\x80\x02\x12\x16\n\ttolerance\x18\x06 \x01(\x01H\x01\x88\x01\x01\x42\x08\n\x06_top_kB\x0c\n\n_tolerance\"\x9e\x01\n\x0eRerankResponse\x12\x0e\n\x06scores\x18\x01 \x03(\x01\x12\r\n\x05order\x18\x02 \x03(\r\x12\x15\n\rmodel_version\x18\x03 \x01(\t\x12\x10\n\x08reranker\x18\x04 \x01(\t\x12\x10\n\x08unscored\x18\x05 \x03(\r\x12\x1d\n\x10unscored_at_most\x18\x06 \x01(\x01H\x00\x88\x01\x01\x42\x13\n\x11_unscored_at_most2x\n\x0fRerankerService\x12\x65\n\x06Rerank\x12#.evenmesh.reranker.v1.RerankRequest\x1a$.evenmesh.reranker.v1.RerankResponse\"\x10\xea\xe1\x18\x0c\x08\x01\x12\x01\x01\x18\x01 \x80\x80\x80\x04\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n+evenmesh/reranker/v1/reranker_service.proto\x12\x14\x65venmesh.reranker.v1\x1a\x1f\x65venmesh/common/v1/bounds.proto\x1a\x1f\x65venmesh/common/v1/common.proto\x1a\'evenmesh/common/v1/method_options.proto\"\xbf\x02\n\rRerankRequest\x12\x16\n\x05query\x18\x01 \x01(\tB\x07\xf2\xe1\x18\x03\x18\x80@\x12\x36\n\x08passages\x18\x02 \x03(\x0b\x32\x1b.evenmesh.common.v1.PassageB\x07\xf2\xe1\x18\x03\x08\xe8\x07\x12(\n\x05\x61gent\x18\x03 \x01(\x0b\x32\x19.evenmesh.common.v1.Agent\x12\x12\n\x05top_k\x18\x04 \x01(\rH\x00\x88\x01\x01\x12\x19\n\x08reranker\x18\x05 \x01(\tB\x07\xf2\xe1\x18\x03\x18\x80\x02\x12\x16\n\ttolerance\x18\x06 \x01(\x01H\x01\x88\x01\x01\x12\x35\n\x0b\x66irst_stage\x18\x07 \x01(\x0b\x32 .evenmesh.reranker.v1.FirstStage\x12\x13\n\x06\x66usion\x18\x08 \x01(\x01H\x02\x88\x01\x01\x42\x08\n\x06_top_kB\x0c\n\n_toleranceB\t\n\x07_fusion\"g\n\nFirstStage\x12\x17\n\x06scores\x18\x01 \x03(\x01\x42\x07\xf2\xe1\x18\x03\x08\xe8\x07\x12\x11\n\x04mean\x18\x02 \x01(\x01H\x00\x88\x01\x01\x12\x16\n\tdeviation\x18\x03 \x01(\x01H\x01\x88\x01\x01\x42\x07\n\x05_meanB\x0c\n\n_deviation\"\xae\x01\n\x0eRerankResponse\x12\x0e\n\x06scores\x18\x01 \x03(\x01\x12\r\n\x05order\x18\x02 \x03(\r\x12\x15\n\rmodel_version\x18\x03 \x01(\t\x12\x10\n\x08reranker\x18\x04 \x01(\t\x12\x10\n\x08unscored\x18\x05 \x03(\r\x12\x1d\n\x10unscored_at_most\x18\x06 \x01(\x01H\x00\x88\x01\x01\x12\x0e\n\x06\x66usion\x18\x07 \x01(\x01\x42\x13\n\x11_unscored_at_most2x\n\x0fRerankerService\x12\x65\n\x06Rerank\x12#.evenmesh.reranker.v1.RerankRequest\x1a$.evenmesh.reranker.v1.RerankResponse\"\x10\xea\xe1\x18\x0c\x08\x01\x12\x01\x01\x18\x01 \x80\x80\x80\x04\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -40,12 +40,16 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_RERANKREQUEST'].fields_by_name['passages']._serialized_options = b'\362\341\030\003\010\350\007'
   _globals['_RERANKREQUEST'].fields_by_name['reranker']._loaded_options = None
   _globals['_RERANKREQUEST'].fields_by_name['reranker']._serialized_options = b'\362\341\030\003\030\200\002'
+  _globals['_FIRSTSTAGE'].fields_by_name['scores']._loaded_options = None
+  _globals['_FIRSTSTAGE'].fields_by_name['scores']._serialized_options = b'\362\341\030\003\010\350\007'
   _globals['_RERANKERSERVICE'].methods_by_name['Rerank']._loaded_options = None
   _globals['_RERANKERSERVICE'].methods_by_name['Rerank']._serialized_options = b'\352\341\030\014\010\001\022\001\001\030\001 \200\200\200\004'
   _globals['_RERANKREQUEST']._serialized_start=177
-  _globals['_RERANKREQUEST']._serialized_end=409
-  _globals['_RERANKRESPONSE']._serialized_start=412
-  _globals['_RERANKRESPONSE']._serialized_end=570
-  _globals['_RERANKERSERVICE']._serialized_start=572
-  _globals['_RERANKERSERVICE']._serialized_end=692
+  _globals['_RERANKREQUEST']._serialized_end=496
+  _globals['_FIRSTSTAGE']._serialized_start=498
+  _globals['_FIRSTSTAGE']._serialized_end=601
+  _globals['_RERANKRESPONSE']._serialized_start=604
+  _globals['_RERANKRESPONSE']._serialized_end=778
+  _globals['_RERANKERSERVICE']._serialized_start=780
+  _globals['_RERANKERSERVICE']._serialized_end=900
 # @@protoc_insertion_point(module_scope)

@@ -31,6 +31,8 @@ class RerankRequest(_message.Message):
     TOP_K_FIELD_NUMBER: _builtins.int
     RERANKER_FIELD_NUMBER: _builtins.int
     TOLERANCE_FIELD_NUMBER: _builtins.int
+    FIRST_STAGE_FIELD_NUMBER: _builtins.int
+    FUSION_FIELD_NUMBER: _builtins.int
     query: _builtins.str
     """The query; 1 to 8,192 bytes, not only white space."""
     top_k: _builtins.int
@@ -44,6 +46,12 @@ class RerankRequest(_message.Message):
     once the best `top_k` can no longer change. Only `rankrag` stops early. Unit: probability. Range: [0, 1].
     Default: every passage is scored.
     """
+    fusion: _builtins.float
+    """Weight of the standardized scores of `first_stage` beside the reranker's log-odds; at 0 the order is the
+    reranker's alone. Not above 0 together with a `tolerance`, whose bound is one of the reranker's own probability.
+    Unit: nat per standard deviation. Range: [0, 100]. Default: that of the model's card; 0 without `first_stage` or
+    with a `tolerance`.
+    """
     @_builtins.property
     def passages(self) -> _containers.RepeatedCompositeFieldContainer[_common_pb2.Passage]:
         """The passages; 1 to 1,000, ids unique."""
@@ -51,6 +59,10 @@ class RerankRequest(_message.Message):
     @_builtins.property
     def agent(self) -> _common_pb2.Agent:
         """The agent that uses the ranking; unset means an unknown agent."""
+
+    @_builtins.property
+    def first_stage(self) -> Global___FirstStage:
+        """What the first stage gave the passages, to be fused with the reranker's probabilities; unset if unknown."""
 
     def __init__(
         self,
@@ -61,21 +73,70 @@ class RerankRequest(_message.Message):
         top_k: _builtins.int | None = ...,
         reranker: _builtins.str = ...,
         tolerance: _builtins.float | None = ...,
+        first_stage: Global___FirstStage | None = ...,
+        fusion: _builtins.float | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_tolerance", b"_tolerance", "_top_k", b"_top_k", "agent", b"agent", "tolerance", b"tolerance", "top_k", b"top_k"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_fusion", b"_fusion", "_tolerance", b"_tolerance", "_top_k", b"_top_k", "agent", b"agent", "first_stage", b"first_stage", "fusion", b"fusion", "tolerance", b"tolerance", "top_k", b"top_k"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_tolerance", b"_tolerance", "_top_k", b"_top_k", "agent", b"agent", "passages", b"passages", "query", b"query", "reranker", b"reranker", "tolerance", b"tolerance", "top_k", b"top_k"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_fusion", b"_fusion", "_tolerance", b"_tolerance", "_top_k", b"_top_k", "agent", b"agent", "first_stage", b"first_stage", "fusion", b"fusion", "passages", b"passages", "query", b"query", "reranker", b"reranker", "tolerance", b"tolerance", "top_k", b"top_k"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__fusion: _TypeAlias = _typing.Literal["fusion"]  # noqa: Y015
+    _WhichOneofArgType__fusion: _TypeAlias = _typing.Literal["_fusion", b"_fusion"]  # noqa: Y015
     _WhichOneofReturnType__tolerance: _TypeAlias = _typing.Literal["tolerance"]  # noqa: Y015
     _WhichOneofArgType__tolerance: _TypeAlias = _typing.Literal["_tolerance", b"_tolerance"]  # noqa: Y015
     _WhichOneofReturnType__top_k: _TypeAlias = _typing.Literal["top_k"]  # noqa: Y015
     _WhichOneofArgType__top_k: _TypeAlias = _typing.Literal["_top_k", b"_top_k"]  # noqa: Y015
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__fusion) -> _WhichOneofReturnType__fusion | None: ...
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__tolerance) -> _WhichOneofReturnType__tolerance | None: ...
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__top_k) -> _WhichOneofReturnType__top_k | None: ...
 
 Global___RerankRequest: _TypeAlias = RerankRequest  # noqa: Y015
+
+@_typing.final
+class FirstStage(_message.Message):
+    """Scores of a first stage. They are standardized: less `mean`, over `deviation`; all are 0 if `deviation` is 0."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    SCORES_FIELD_NUMBER: _builtins.int
+    MEAN_FIELD_NUMBER: _builtins.int
+    DEVIATION_FIELD_NUMBER: _builtins.int
+    mean: _builtins.float
+    """Mean of the scores of the pool that the passages are from. Unit: as `scores`. Range: [-1e100, 1e100].
+    Default: that of `scores`.
+    """
+    deviation: _builtins.float
+    """Their standard deviation. Unit: as `scores`. Range: [0, 1e100]. Default: that of `scores`."""
+    @_builtins.property
+    def scores(self) -> _containers.RepeatedScalarFieldContainer[_builtins.float]:
+        """A score for each passage of the request, in its order, such as BM25's or a cosine: higher is better.
+        Unit: the first stage's. Range: [-1e100, 1e100].
+        """
+
+    def __init__(
+        self,
+        *,
+        scores: _abc.Iterable[_builtins.float] | None = ...,
+        mean: _builtins.float | None = ...,
+        deviation: _builtins.float | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_deviation", b"_deviation", "_mean", b"_mean", "deviation", b"deviation", "mean", b"mean"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_deviation", b"_deviation", "_mean", b"_mean", "deviation", b"deviation", "mean", b"mean", "scores", b"scores"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__deviation: _TypeAlias = _typing.Literal["deviation"]  # noqa: Y015
+    _WhichOneofArgType__deviation: _TypeAlias = _typing.Literal["_deviation", b"_deviation"]  # noqa: Y015
+    _WhichOneofReturnType__mean: _TypeAlias = _typing.Literal["mean"]  # noqa: Y015
+    _WhichOneofArgType__mean: _TypeAlias = _typing.Literal["_mean", b"_mean"]  # noqa: Y015
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__deviation) -> _WhichOneofReturnType__deviation | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__mean) -> _WhichOneofReturnType__mean | None: ...
+
+Global___FirstStage: _TypeAlias = FirstStage  # noqa: Y015
 
 @_typing.final
 class RerankResponse(_message.Message):
@@ -89,16 +150,21 @@ class RerankResponse(_message.Message):
     RERANKER_FIELD_NUMBER: _builtins.int
     UNSCORED_FIELD_NUMBER: _builtins.int
     UNSCORED_AT_MOST_FIELD_NUMBER: _builtins.int
+    FUSION_FIELD_NUMBER: _builtins.int
     model_version: _builtins.str
     """Version of the model that scored."""
     reranker: _builtins.str
     """The reranker that answered."""
     unscored_at_most: _builtins.float
     """Upper bound of the score of any unscored passage; unset if all are scored. Unit: probability. Range: [0, 1]."""
+    fusion: _builtins.float
+    """Weight of the first stage in `scores`; 0 if they are the reranker's alone.
+    Unit: nat per standard deviation. Range: [0, 100].
+    """
     @_builtins.property
     def scores(self) -> _containers.RepeatedScalarFieldContainer[_builtins.float]:
-        """Probability that each passage, in request order, is useful. For `none` the reciprocal of its rank. NaN for
-        passages in `unscored`. Unit: probability. Range: [0, 1].
+        """Probability that each passage, in request order, is useful, by the reranker and, if fused, the first stage. For
+        `none` the reciprocal of its rank. NaN for passages in `unscored`. Unit: probability. Range: [0, 1].
         """
 
     @_builtins.property
@@ -122,10 +188,11 @@ class RerankResponse(_message.Message):
         reranker: _builtins.str = ...,
         unscored: _abc.Iterable[_builtins.int] | None = ...,
         unscored_at_most: _builtins.float | None = ...,
+        fusion: _builtins.float = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_unscored_at_most", b"_unscored_at_most", "unscored_at_most", b"unscored_at_most"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_unscored_at_most", b"_unscored_at_most", "model_version", b"model_version", "order", b"order", "reranker", b"reranker", "scores", b"scores", "unscored", b"unscored", "unscored_at_most", b"unscored_at_most"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_unscored_at_most", b"_unscored_at_most", "fusion", b"fusion", "model_version", b"model_version", "order", b"order", "reranker", b"reranker", "scores", b"scores", "unscored", b"unscored", "unscored_at_most", b"unscored_at_most"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__unscored_at_most: _TypeAlias = _typing.Literal["unscored_at_most"]  # noqa: Y015
     _WhichOneofArgType__unscored_at_most: _TypeAlias = _typing.Literal["_unscored_at_most", b"_unscored_at_most"]  # noqa: Y015
