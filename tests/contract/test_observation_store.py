@@ -384,6 +384,90 @@ async def test_a_tenant_keeps_as_much_as_it_may_and_others_are_not_concerned(url
         await store.close()
 
 
+async def test_a_tenant_at_its_quota_takes_nothing_from_the_others_of_its_batch(
+    url: URL, clock: Clock
+) -> None:
+    store = SqlObservationStore(url, clock=clock, quotas=Quotas(bytes=100_000, runs=2, configurations=2))
+    await store.open()
+
+    def one(id_: str, tenant: str, run: str) -> Observation:
+        return replace(_observation(id_, run_id=run), tenant=tenant)
+
+    try:
+        for turn in range(2):  # the second time the store knows that the tenant is full
+            batch = [
+                *(one(f"{turn}-{i}", "acme", f"run-{i}") for i in range(4)),
+                one(f"{turn}", "b", f"run-{turn}"),
+                one(f"{turn}-1", "acme", "run-1"),
+            ]
+            assert list(await store.append(_measured(*batch))) == [True, True, None, None, True, False]
+        for tenant, counts in (("acme", [2, 2]), ("b", [1, 1])):
+            runs = await store.runs(tenant, before=None, limit=9)
+            assert [(run.scope, run.num_observations) for run in runs] == [
+                ("run-1", counts[1]),
+                ("run-0", counts[0]),
+            ]
+        assert await _usage(url) == await _recounted(url)
+    finally:
+        await store.close()
+
+
+async def test_stores_on_one_database_keep_a_quota_together(url: URL, clock: Clock) -> None:
+    quotas = Quotas(bytes=100_000, runs=3)
+    stores = [SqlObservationStore(url, clock=clock, quotas=quotas) for _ in range(2)]
+    for store in stores:
+        await store.open()
+    try:
+        stored = await asyncio.gather(
+            *(
+                stores[i % 2].append(
+                    _measured(_observation(str(i), run_id=f"run-{i}", payload=b"x" * 10_000))
+                )
+                for i in range(8)
+            )
+        )
+        assert sorted(one for (one,) in stored if one) == [True] * 3
+        runs = await stores[0].runs(DEFAULT_TENANT, before=None, limit=9)
+        for i in range(8, 24):
+            await stores[i % 2].append(
+                _measured(_observation(str(i), run_id=str(runs[0].scope), payload=b"x" * 10_000))
+            )
+        ((num_bytes, num_runs, _),) = (await _usage(url)).values()
+        assert num_runs == 3
+        assert 100_000 - 11_024 < num_bytes <= 100_000
+        assert await _usage(url) == await _recounted(url)
+    finally:
+        for store in stores:
+            await store.close()
+
+
+async def _usage(url: URL) -> dict[str, tuple[int, ...]]:
+    """Read what the store has counted."""
+    return await _rows(url, "SELECT tenant, num_bytes, num_runs, num_configurations FROM tenant_usage")
+
+
+async def _recounted(url: URL) -> dict[str, tuple[int, ...]]:
+    """Count what there is."""
+    return await _rows(
+        url,
+        """
+        SELECT tenant, SUM(LENGTH(payload) + 1024),
+            (SELECT COUNT(*) FROM scopes WHERE scopes.tenant = observations.tenant AND kind = 0),
+            (SELECT COUNT(*) FROM scopes WHERE scopes.tenant = observations.tenant AND kind = 1)
+        FROM observations GROUP BY tenant
+        """,
+    )
+
+
+async def _rows(url: URL, query: str) -> dict[str, tuple[int, ...]]:
+    engine = create_async_engine(url)
+    try:
+        async with engine.connect() as connection:
+            return {tenant: tuple(map(int, row)) for tenant, *row in await connection.execute(text(query))}
+    finally:
+        await engine.dispose()
+
+
 async def test_many_runs_in_one_batch(store: ObservationStore) -> None:
     observations = [_observation(str(i), run_id=f"run-{i % 500}") for i in range(1000)]
     assert all(await store.append(_measured(*observations)))

@@ -14,9 +14,7 @@ from sqlalchemy import (
     URL,
     ColumnElement,
     and_,
-    case,
     func,
-    or_,
     select,
 )
 from sqlalchemy.ext.asyncio import AsyncConnection
@@ -25,6 +23,7 @@ from evenmesh.wire.errors import Unavailable
 from evenmesh_evaluator.backends import sql_segments, sql_usage, sql_version_1
 from evenmesh_evaluator.backends.schema import SCHEMA
 from evenmesh_evaluator.backends.sql_tables import CONVERSATIONS, OBSERVATIONS, PEAKS, SCOPES
+from evenmesh_evaluator.backends.sql_upserts import Upserts
 from evenmesh_evaluator.domain import (
     CONVERSATION,
     MEASURED,
@@ -108,7 +107,9 @@ class SqlObservationStore:
         self._remeasure = remeasure
         self._database = SqlDatabase(url, SCHEMA, lock_timeout_s=lock_timeout_s, cache_kib=65_536)
         self._clock = clock
+        self._upserts = Upserts(self._database)
         self._quotas = quotas or Quotas()
+        self._full: set[str] = set()
         self._segments = sql_segments.Reader()
         self._compacted_minute = 0
         self._compacted: set[int] = set()
@@ -139,27 +140,36 @@ class SqlObservationStore:
         await self._database.close()
 
     async def append(self, batch: Sequence[_Item]) -> Sequence[bool | None]:
-        """See the port."""
-        return await self._append(batch, bounded=True)
+        """See the port.
+
+        What a tenant keeps is known when the batch has been counted. A batch that is more than a tenant may
+        keep is undone, and stored again in part. From then on the tenant's usage is read first.
+        """
+        while True:
+            try:
+                return await self._append(batch, bounded=True)
+            except sql_usage.OverQuota as error:
+                self._full |= error.tenants
 
     async def _append(self, batch: Sequence[_Item], *, bounded: bool) -> Sequence[bool | None]:
         now_us = self._clock()
         first: dict[tuple[str, str], _Item] = {}
         for item in batch:
             first.setdefault((item[0].tenant, item[0].id), item)
+        quotas = self._quotas if bounded else None
         compacted: set[int] = set()
         over: set[tuple[str, str]] = set()
         async with self._database.write() as connection:
-            if bounded:
-                entries = [_entry(observation) for observation, _ in first.values()]
+            full = [_entry(one) for one, _ in first.values() if one.tenant in self._full]
+            if full and quotas is not None:
                 kinds = (_Kind.RUN, _Kind.CONFIGURATION)
-                over = await sql_usage.over(connection, entries, self._quotas, kinds)
+                over = await sql_usage.over(connection, full, quotas, kinds)
             fitting = [item for key, item in first.items() if key not in over]
             new = await self._insert_observations(connection, fitting, now_us) if fitting else set()
             items = [item for key, item in first.items() if key in new]
             if items:
                 changes = await asyncio.to_thread(_changes, items, now_us)
-                compacted = await self._aggregate(connection, items, changes, now_us)
+                compacted = await self._aggregate(connection, items, changes, now_us, quotas)
         self._compacted |= compacted
         stored: list[bool | None] = []
         for observation, _ in batch:
@@ -297,23 +307,29 @@ class SqlObservationStore:
             }
             for observation, measurement in batch
         ]
-        statement = self._database.insert(OBSERVATIONS).on_conflict_do_nothing(
-            index_elements=["tenant", "id"]
-        )
-        columns = OBSERVATIONS.c
-        found = await connection.execute(statement.returning(columns.tenant, columns.id), rows)
+        found = await connection.execute(self._upserts.observations, rows)
         return {(tenant, id_) for tenant, id_ in found}
 
     async def _aggregate(
-        self, connection: AsyncConnection, items: Sequence[_Item], changes: _Changes, now_us: int
+        self,
+        connection: AsyncConnection,
+        items: Sequence[_Item],
+        changes: _Changes,
+        now_us: int,
+        quotas: Quotas | None,
     ) -> set[int]:
-        """Update the aggregates, and return the ids of scopes with segments compacted for this minute."""
+        """Update the aggregates, and return the ids of scopes with segments compacted for this minute.
+
+        Raises:
+            sql_usage.OverQuota: a tenant would keep more than ``quotas``; None for no quotas.
+        """
         peak_ids = await self._raise_peaks(connection, changes.peaks)
         written = await self._touch_scopes(connection, items, changes.scopes)
         if changes.conversations:
             configurations = {key: id_ for key, (id_, _) in written.items()}
             await self._replace_conversations(connection, changes.conversations, configurations)
-        await sql_usage.add(connection, self._database, _added(items, changes.scopes, written))
+        added = _added(items, changes.scopes, written)
+        await sql_usage.add(connection, self._upserts.usage, added, quotas)
         rows = await asyncio.to_thread(_segments, items, changes.scopes, peak_ids, written)
         await sql_segments.add(connection, rows)
 
@@ -336,15 +352,8 @@ class SqlObservationStore:
     ) -> dict[_Peak, str]:
         if not peaks:
             return {}
-        statement = self._database.insert(PEAKS)
-        new, old = statement.excluded, PEAKS.c
-        rows = await connection.execute(
-            statement.on_conflict_do_update(
-                index_elements=list(_Peak._fields),
-                set_={"utility": case((new.utility > old.utility, new.utility), else_=old.utility)},
-            ).returning(PEAKS.c.id, *(PEAKS.c[name] for name in _Peak._fields)),
-            [{**peak._asdict(), "utility": peaks[peak]} for peak in peaks],
-        )
+        raised = [{**peak._asdict(), "utility": peaks[peak]} for peak in peaks]
+        rows = await connection.execute(self._upserts.peaks, raised)
         return {_Peak(*peak): str(id_) for id_, *peak in rows}
 
     async def _touch_scopes(
@@ -366,24 +375,7 @@ class SqlObservationStore:
                     "num_segments": len(buckets),
                 }
             )
-        statement = self._database.insert(SCOPES)
-        new, old = statement.excluded, SCOPES.c
-        found = await connection.execute(
-            statement.on_conflict_do_update(
-                index_elements=list(_ScopeKey._fields),
-                set_={
-                    "num_observations": old.num_observations + new.num_observations,
-                    "started_at_us": case(
-                        (new.started_at_us < old.started_at_us, new.started_at_us), else_=old.started_at_us
-                    ),
-                    "updated_at_us": case(
-                        (new.updated_at_us > old.updated_at_us, new.updated_at_us), else_=old.updated_at_us
-                    ),
-                    "num_segments": old.num_segments + new.num_segments,
-                },
-            ).returning(*(SCOPES.c[name] for name in (*_ScopeKey._fields, "id", "num_segments"))),
-            rows,
-        )
+        found = await connection.execute(self._upserts.scopes, rows)
         return {_ScopeKey(*scope): (id_, segments) for *scope, id_, segments in found}
 
     async def _replace_conversations(
@@ -392,18 +384,8 @@ class SqlObservationStore:
         conversations: Mapping[_ConversationKey, _Item],
         scope_ids: Mapping[_ScopeKey, int],
     ) -> None:
-        statement = self._database.insert(CONVERSATIONS)
-        new, old = statement.excluded, CONVERSATIONS.c
-        replaced = ["configuration_id", "observed_at_us", "observation_id", *CONVERSATION]
         await connection.execute(
-            statement.on_conflict_do_update(
-                index_elements=list(_ConversationKey._fields),
-                set_={name: new[name] for name in replaced},
-                where=or_(
-                    new.observed_at_us > old.observed_at_us,
-                    and_(new.observed_at_us == old.observed_at_us, new.observation_id > old.observation_id),
-                ),
-            ),
+            self._upserts.conversations,
             [
                 {
                     **key._asdict(),
@@ -430,7 +412,7 @@ def _added(
     """Return what the tenants of new observations keep more, by column."""
     added: dict[str, Counter[str]] = defaultdict(Counter)
     for observation, _ in items:
-        added[observation.tenant]["num_bytes"] += _entry(observation).size
+        added[observation.tenant]["num_bytes"] += sql_usage.size(observation)
     for key, (_, segments) in written.items():
         if segments == len(scopes[key]):  # all of its segments are of this batch: it is new
             added[key.tenant]["num_runs" if key.kind == _Kind.RUN else "num_configurations"] += 1

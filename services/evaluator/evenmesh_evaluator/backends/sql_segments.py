@@ -26,6 +26,7 @@ FAN: Final = 16
 """Segments of a level and a bucket that become one of the next level."""
 
 _CHUNK: Final = 400
+_INSERT: Final = SEGMENTS.insert()
 _KEY: Final = and_(
     SEGMENTS.c.scope_id == bindparam("of_scope"), SEGMENTS.c.sequence == bindparam("of_sequence")
 )
@@ -42,7 +43,7 @@ class _Segment(NamedTuple):
 
 async def add(connection: AsyncConnection, rows: Sequence[Mapping[str, Any]]) -> None:
     """Write new segments of level 0: scope_id, sequence, span, start and state each."""
-    await connection.execute(SEGMENTS.insert(), [{**row, "level": 0} for row in rows])
+    await connection.execute(_INSERT, [{**row, "level": 0} for row in rows])
 
 
 async def compact(connection: AsyncConnection, scope_ids: Collection[int], now_us: int) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -12,12 +12,24 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from evenmesh_evaluator.backends.sql_tables import OBSERVATIONS, SCOPES, USAGE
 from evenmesh_evaluator.domain import Observation, Quotas
-from evenmesh_kit.storage.sql import SqlDatabase, chunks
+from evenmesh_kit.storage.sql import chunks
 
 ROW_BYTES: Final = 1_024
 """What an observation takes beside its payload, about. Bytes."""
 
 _COUNTED: Final = ("num_bytes", "num_runs", "num_configurations")
+
+
+class OverQuota(Exception):  # noqa: N818 - an outcome that the store handles itself
+    """Raised when tenants would keep more than they may.
+
+    Attributes:
+        tenants: their names.
+    """
+
+    def __init__(self, tenants: Collection[str]) -> None:
+        super().__init__(*tenants)
+        self.tenants = frozenset(tenants)
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +43,12 @@ class Entry:
     @property
     def size(self) -> int:
         """What it takes. Bytes."""
-        return ROW_BYTES + len(self.observation.payload)
+        return size(self.observation)
+
+
+def size(observation: Observation) -> int:
+    """Return what an observation takes. Bytes."""
+    return ROW_BYTES + len(observation.payload)
 
 
 async def over(
@@ -70,20 +87,37 @@ async def over(
 
 
 async def add(
-    connection: AsyncConnection, database: SqlDatabase, added: Mapping[str, Mapping[str, int]]
+    connection: AsyncConnection, upsert: Any, added: Mapping[str, Mapping[str, int]], quotas: Quotas | None
 ) -> None:
-    """Count what tenants keep more: by tenant the columns of :data:`USAGE`."""
-    statement = database.insert(USAGE)
-    new, old = statement.excluded, USAGE.c
-    await connection.execute(
-        statement.on_conflict_do_update(
-            index_elements=["tenant"], set_={name: old[name] + new[name] for name in _COUNTED}
-        ),
+    """Count what tenants keep more.
+
+    Args:
+        connection: of the transaction that stores it, the only one that writes.
+        upsert: adds to the rows of :data:`USAGE` and returns them.
+        added: by tenant, the columns of :data:`USAGE`.
+        quotas: what a tenant may keep; None for any amount.
+
+    Raises:
+        OverQuota: a tenant keeps more now; the transaction must be undone.
+    """
+    rows = await connection.execute(
+        upsert,
         [
             {"tenant": tenant, **{name: added[tenant].get(name, 0) for name in _COUNTED}}
             for tenant in sorted(added)  # always in this order, so that writers do not wait for each other
         ],
     )
+    if quotas is None:
+        return
+    tenants = {
+        row.tenant
+        for row in rows
+        if row.num_bytes > quotas.bytes
+        or row.num_runs > quotas.runs
+        or row.num_configurations > quotas.configurations
+    }
+    if tenants:
+        raise OverQuota(tenants)
 
 
 async def _refused(
