@@ -793,7 +793,10 @@ def test_a_tenant_that_asks_for_little_waits_for_a_piece_and_not_for_turns(
 def test_pieces_are_small_only_while_another_tenant_asks(
     subjects: dict[str, Subject], opened: Callable[..., Desk]
 ) -> None:
-    """Alone, all prompts are read in one pass, and 20 rows go together; beside another, 8 tokens and 4 rows."""
+    """Alone, all prompts are read in one pass, and 20 rows go together; beside another, 8 tokens and 4 rows.
+
+    The other has had less time, so it reads in one pass, too.
+    """
     subject = subjects["pointer"]
     network = Timed(subject.made(), 0.01)
     passes: list[tuple[str, int]] = []
@@ -812,6 +815,8 @@ def test_pieces_are_small_only_while_another_tenant_asks(
     assert {most for _, most in passes} <= {900, 100}
     assert max(one.cost.batch_rows for one in alone) > 4
     received(ask("polite", 1, 0))
+    assert {most for tenant, most in passes if tenant == "polite"} <= {900, 100}
+    assert any(tenant == "polite" for tenant, _ in passes)
     passes.clear()
     beside = [received(one).answer for one in [ask("greedy", 30, at + 20) for at in range(20)]]
     assert {most for _, most in passes} == {8}

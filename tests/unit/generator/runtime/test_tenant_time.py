@@ -49,6 +49,20 @@ def test_a_tenant_that_needs_less_than_half_is_always_next() -> None:
             time.charge("polite", 0.1)
 
 
+def test_who_has_had_less_is_in_credit_until_it_has_had_as_much() -> None:
+    time = TenantTime(1.0)
+    for _ in range(10):
+        time.charge(time.next(["greedy"]), 0.5)
+    assert not time.in_credit("greedy")
+    seen = []
+    for _ in range(4):
+        tenant = time.next(["greedy", "polite"])
+        seen.append((tenant, time.in_credit(tenant)))
+        time.charge(tenant, 0.5)
+    # Virtual time is 3.5: polite begins at 2.5 and has its second until then; greedy goes on at 4.
+    assert seen == [("polite", True), ("polite", True), ("polite", False), ("greedy", False)]
+
+
 def test_who_has_gone_is_forgotten() -> None:
     time = TenantTime(1.0)
     for number in range(1000):

@@ -56,9 +56,9 @@ class Limits:
         bytes: most bytes of keys and values, [1, inf).
         pass_tokens: most prompt tokens of a pass while no answer is being generated.
         chunk_tokens: most prompt tokens between two steps, so that answers do not stall.
-        small: the limits of each tenant while others ask, too: each has passes and batches of its own, as
-            a step of more rows takes longer where a processor computes. None where tenants share passes and
-            batches, as on a GPU, where more rows take hardly any longer.
+        small: the limits of a tenant while others ask that have had less: each has passes and batches of its
+            own, as a step of more rows takes longer where a processor computes. None where tenants share
+            passes and batches, as on a GPU, where more rows take hardly any longer.
     """
 
     rows: int
@@ -250,8 +250,13 @@ class DecodingLoop(Loop):
         return not mine or self._hold([*mine, task], rows, self._limits.bytes * _TENANT_SHARE)
 
     def _small(self, tenant: str) -> SmallPieces | None:
-        """Return the limits of a tenant's pieces; None if nobody waits for them."""
-        return self._limits.small if self._recent.others(tenant) else None
+        """Return the limits of a tenant's pieces; None if nobody may wait for them.
+
+        Who has had less than others need not care for them: its pieces are as large as is fastest.
+        """
+        if self._time.in_credit(tenant) or not self._recent.others(tenant):
+            return None
+        return self._limits.small
 
     def _too_large(self, task: Task) -> MeshError | None:
         """Return the error of a request that would not even fit alone."""

@@ -33,6 +33,10 @@ class TenantTime:
         self._virtual = max(self._virtual, self._start(tenant))
         return tenant
 
+    def in_credit(self, tenant: str) -> bool:
+        """Return whether a tenant has had less time than those that are served now."""
+        return self._start(tenant) < self._virtual
+
     def charge(self, tenant: str, seconds: float) -> None:
         """Record the time that a piece of a tenant's work has taken."""
         self._paid_until[tenant] = self._start(tenant) + seconds
