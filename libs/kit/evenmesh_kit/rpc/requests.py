@@ -14,6 +14,7 @@ from typing import Any, Final, cast
 import grpc
 from google.protobuf.message import DecodeError
 
+from evenmesh.wire import deadline
 from evenmesh.wire.errors import DeadlineExceeded, MeshError, Overloaded
 from evenmesh.wire.methods import facts_of
 from evenmesh_kit.admission.queue import Admission, Admitted
@@ -169,7 +170,12 @@ class RequestReader(HandlerInterceptor):
         if not first:  # streams wait for their callers as long as they live
             return await self._decoded(await context.read(), decoder, held)
         async with self._tenants.of(callers.current().tenant):
-            return await self._decoded(await _in_time(context, self._first_request_s), decoder, held)
+            # gRPC, or the guard, ends the call at its deadline; a timer of our own takes time.
+            if deadline.current().remaining() <= self._first_request_s:
+                data = await context.read()
+            else:
+                data = await _in_time(context, self._first_request_s)
+            return await self._decoded(data, decoder, held)
 
     async def _runtime_request(self, context: Context, decoder: _Decoder, held: _Held, *, first: bool) -> Any:
         del held, first
@@ -242,20 +248,53 @@ class _Turns:
 
     def __init__(self, each: int) -> None:
         self._each = each
-        self._known: dict[str, tuple[asyncio.Semaphore, list[None]]] = {}
+        self._known: dict[str, _KeyTurns] = {}
 
-    @asynccontextmanager
-    async def of(self, key: str) -> AsyncIterator[None]:
-        """Hold a turn of the key while the block runs."""
-        turns, users = self._known.setdefault(key, (asyncio.Semaphore(self._each), []))
-        users.append(None)
+    def of(self, key: str) -> _Turn:
+        """Hold a turn of the key while a block under ``async with`` runs."""
+        return _Turn(self._known, key, self._each)
+
+
+class _KeyTurns:
+    """The turns of one key, and the number of tasks that have or want one."""
+
+    __slots__ = ("free", "users")
+
+    def __init__(self, each: int) -> None:
+        self.free = asyncio.Semaphore(each)
+        self.users = 0
+
+
+class _Turn:
+    """Holds a turn while a block runs; a class, as every call needs one and a generator takes longer."""
+
+    __slots__ = ("_each", "_key", "_known", "_turns")
+
+    def __init__(self, known: dict[str, _KeyTurns], key: str, each: int) -> None:
+        self._known = known
+        self._key = key
+        self._each = each
+
+    async def __aenter__(self) -> None:
+        turns = self._known.get(self._key)
+        if turns is None:
+            turns = self._known[self._key] = _KeyTurns(self._each)
+        self._turns = turns
+        turns.users += 1
         try:
-            async with turns:
-                yield
-        finally:
-            users.pop()
-            if not users:
-                del self._known[key]
+            await turns.free.acquire()
+        except BaseException:
+            self._leave()
+            raise
+
+    async def __aexit__(self, *exc: object) -> None:
+        self._turns.free.release()
+        self._leave()
+
+    def _leave(self) -> None:
+        self._turns.users -= 1
+        if not self._turns.users:
+            del self._known[self._key]
 
 
 class _RuntimeReads:

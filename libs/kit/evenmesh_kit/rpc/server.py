@@ -32,6 +32,7 @@ from evenmesh_kit.admission.queue import Admission
 from evenmesh_kit.admission.shared_rates import SharedRates
 from evenmesh_kit.rpc import parent_process as parent
 from evenmesh_kit.rpc.guard import Guard
+from evenmesh_kit.rpc.handlers import Chain, HandlerInterceptor
 from evenmesh_kit.rpc.readiness import Readiness
 from evenmesh_kit.rpc.requests import RequestReader, UnreadRequests
 from evenmesh_kit.rpc.runtime_streams import RuntimeStreams
@@ -150,25 +151,26 @@ class MeshServer:
         for file, source in self._security.watched.items():
             telemetry.reloads.watch(file, source)
         self._rates = _shared_rates(name, settings, telemetry)
-        self._server = grpc.aio.server(
-            interceptors=[
-                UnreadRequests(),
-                *telemetry.server_interceptors(),
-                self._guard,
-                self._security.authentication,
-                *_metering(settings, telemetry, self._rates, largest),
-                self._runtime_streams,
-                RequestReader(
-                    settings.max_message_bytes,
-                    Admission(
-                        settings.max_decoded_bytes,
-                        "bytes of decoded requests",
-                        queue_s=settings.queue_s,
-                        share=settings.tenant_share,
-                    ),
+        links: list[HandlerInterceptor] = [
+            UnreadRequests(),
+            *telemetry.server_interceptors(),
+            self._guard,
+            self._security.authentication,
+            *_metering(settings, telemetry, self._rates, largest),
+            self._runtime_streams,
+            RequestReader(
+                settings.max_message_bytes,
+                Admission(
+                    settings.max_decoded_bytes,
+                    "bytes of decoded requests",
+                    queue_s=settings.queue_s,
+                    share=settings.tenant_share,
                 ),
-                AuditedMethods(),
-            ],
+            ),
+            AuditedMethods(),
+        ]
+        self._server = grpc.aio.server(
+            interceptors=[Chain(links)],
             options=[
                 # Off, so that a second server on the port fails instead of taking half of the calls, unless
                 # it is the one that takes over.

@@ -15,6 +15,7 @@ import grpc
 from opentelemetry import metrics, trace
 from opentelemetry.trace import SpanKind
 
+from evenmesh_kit.rpc.handlers import HandlerInterceptor
 from evenmesh_kit.settings import ServiceSettings
 from evenmesh_kit.telemetry.client_interceptors import TracedSync, traced
 from evenmesh_kit.telemetry.recorder import RpcRecorder
@@ -55,7 +56,7 @@ class Telemetry:
         self.text = text
         self.reloads = ReloadMonitor(meter, enabled=enabled)
         self._on_shutdown = on_shutdown
-        self._server: tuple[grpc.aio.ServerInterceptor, ...] = ()
+        self._server: tuple[HandlerInterceptor, ...] = ()
         self._client: tuple[grpc.aio.ClientInterceptor, ...] = ()
         self._sync_client: tuple[TracedSync, ...] = ()
         if enabled:
@@ -105,7 +106,7 @@ class Telemetry:
         """Return telemetry that keeps its records in memory (``spans()`` and ``metrics()``), for tests."""
         return InMemoryTelemetry(name, trace_sample_ratio, text=text)
 
-    def server_interceptors(self) -> Sequence[grpc.aio.ServerInterceptor]:
+    def server_interceptors(self) -> Sequence[HandlerInterceptor]:
         """Return the interceptors of a server, outermost first; none when disabled."""
         return self._server
 

@@ -193,6 +193,18 @@ async def test_a_call_whose_request_does_not_come_ends(serve: Any, monkeypatch: 
         assert "no request came" in await running.details()
 
 
+async def test_silent_calls_give_their_turns_back_at_their_deadline(serve: Any) -> None:
+    server = await serve()
+    async with connect(server.address, service=SERVICE, retry=False) as channel:
+        silent = [channel.stream_unary(f"/{SERVICE}/unary")(timeout=0.5) for _ in range(20)]
+        for one in silent:
+            assert await one.code() == grpc.StatusCode.DEADLINE_EXCEEDED
+        unary = channel.unary_unary(f"/{SERVICE}/unary", request_serializer=ItemError.SerializeToString)
+        await unary(ItemError(), timeout=30)
+        async with asyncio.timeout(60):
+            await server.idle()
+
+
 async def test_a_tenants_silent_calls_do_not_hold_up_another(serve: Any) -> None:
     server = await serve()
 
