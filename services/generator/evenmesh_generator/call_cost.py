@@ -23,6 +23,8 @@ DRAFT_TOKENS: Final = 256
 
 _CHARACTERS: Final = 2
 """Characters that count as a token: more tokens than most texts have, because nothing is tokenised yet."""
+_PIECE: Final = 100
+"""Tokens that a further piece of a passage adds at least: the rest is the question, the title and overlap."""
 _TEXT: Final = 64
 """Characters that are tokenised in the time of a token, also where the model reads less of them."""
 _STEP: Final = 60
@@ -53,14 +55,19 @@ def of_answers(requests: Iterable[GenerationRequest], model: ModelDescription) -
         own = _own_size(request.question, request.turns)
         if request.augmentation is Augmentation.FUSION_IN_DECODER:
             most = _most_alone(model)
-            parts: dict[object, int] = {
-                (request.question, one.title, one.text): _read(own + _passage_size(one), most)
-                for one in request.passages
-            }
+            parts: dict[object, int] = {}
+            spare = max(0, model.max_passage_pairs - len(request.passages))
+            for one in request.passages:
+                size = own + _passage_size(one)
+                further = min(
+                    spare, max(0, size // _CHARACTERS - most) // _PIECE + (size // _CHARACTERS > most)
+                )
+                spare -= further
+                parts[request.question, one.title, one.text] = _read(size, most) + further * most
         else:
             size = own + sum(_passage_size(passage) for passage in request.passages)
             parts = {request: _read(size, model.max_input_tokens)}
-        read |= parts
+        read |= {key: max(cost, read.get(key, 0)) for key, cost in parts.items()}
         drafts = request.augmentation in (Augmentation.PARAMETRIC_KNOWLEDGE, Augmentation.COMPRESSION)
         steps = request.decoding.max_new_tokens + (DRAFT_TOKENS if drafts else 0)
         beams = request.decoding.num_beams

@@ -162,7 +162,8 @@ class ModelDescription:
     ``max_input_tokens`` and ``max_new_tokens``: most tokens it reads and writes, [1, 2^31 - 1]. A model that
     reads and writes in one context (decoder-only) reads at most ``max_input_tokens`` less what it may write.
     ``max_passage_tokens``: most tokens of a passage that is read alone, with the question; 0 where they are
-    ``max_input_tokens``.
+    ``max_input_tokens``. ``max_passage_pairs``: most pairs of the question and a passage, or a piece of a
+    long one, that are read for an answer, unless it has more passages; 0 where each is read once, cut.
     """
 
     name: str
@@ -177,3 +178,4 @@ class ModelDescription:
     augmentations: tuple[Augmentation, ...]
     runtime: str = ""
     max_passage_tokens: int = 0
+    max_passage_pairs: int = 0

@@ -588,3 +588,20 @@ def test_a_passage_read_with_one_question_counts_once() -> None:
     assert cost(alone) == 10 * 54 + 10 * 9 + 60
     # A prompt: 1 + 500 + 2001 // 64. A row: 4 + 532 // 100.
     assert cost(together) == 10 * 532 + 10 * 9 + 60
+
+
+def test_the_pieces_of_a_long_passage_count() -> None:
+    model = replace(Scribe("m").describe(), max_passage_tokens=256, max_passage_pairs=4)
+
+    def cost(*lengths: int) -> int:
+        passages = tuple(Passage(str(at), "", str(at) * length) for at, length in enumerate(lengths))
+        request = GenerationRequest("q", passages, augmentation=Augmentation.FUSION_IN_DECODER)
+        return call_cost.of_answers([replace(request, decoding=Decoding(max_new_tokens=1))], model)
+
+    # A pair: 1 + 256 + 1001 // 64, and 500 - 256 tokens more in 3 pieces of at least 100. A row: 4 + 1040 // 100.
+    assert cost(1000) == 272 + 3 * 256 + 14 + 60
+    # No more than four pairs together: the second passage is read once. A row: 4 + 1312 // 100.
+    assert cost(1000, 1000) == 2 * 272 + 2 * 256 + 4 + 10 + 60
+    # As many passages as pairs, or more, are read once each, and so is a short one.
+    assert cost(400) == 1 + 200 + 6 + 6 + 60
+    assert cost(*[1000] * 4) == 4 * 272 + 4 + 10 + 60

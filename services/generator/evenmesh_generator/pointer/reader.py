@@ -20,6 +20,9 @@ from evenmesh_generator.pointer.tokenization import SEP, Pair, PairTokenizer, Te
 LONGEST_PAIR: Final = 256
 """Longest pair, in tokens, that the shipped model was trained on."""
 
+MOST_PAIRS: Final = 16
+"""Most pairs of one answer, unless it has more passages: long ones are read in several."""
+
 
 @dataclass(frozen=True)
 class Encodings:
@@ -57,8 +60,10 @@ class Encodings:
         )
 
     def spans(self) -> list[tuple[int, ...]]:
-        """Return the tokens that an answer may be copied from."""
-        return [text.ids[:shown] for text, shown in zip(self.texts, self.shown, strict=True)]
+        """Return the tokens that an answer may be copied from, block by block."""
+        return [
+            block for text, shown in zip(self.texts, self.shown, strict=True) for block in text.blocks(shown)
+        ]
 
 
 @dataclass(frozen=True)
@@ -66,13 +71,15 @@ class ReaderAnswer:
     """A finished answer.
 
     ``text``: in the passages' own letters; ``log_prob``: sum over the tokens, end included, nats;
-    ``tokens``: generated, end included; ``ended``: whether the model ended it, rather than ran out of length.
+    ``tokens``: generated, end included; ``ended``: whether the model ended it, rather than ran out of length;
+    ``log_probs``: of each token, nats.
     """
 
     text: str
     log_prob: float
     tokens: int
     ended: bool
+    log_probs: tuple[float, ...] = ()
 
 
 class PointerReader:
@@ -179,7 +186,8 @@ class PointerReader:
             for token in kept:
                 said.push(token)
             said.finish()
-            answers.append(ReaderAnswer(said.text, sum(values[:count]), count, ended))
+            own = tuple(values[:count])
+            answers.append(ReaderAnswer(said.text, sum(own), count, ended, own))
         return answers
 
     def verdicts(self, encodings: Sequence[Encodings]) -> list[list[float]]:

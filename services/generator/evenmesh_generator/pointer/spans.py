@@ -13,8 +13,11 @@ from transformers import LogitsProcessor
 from evenmesh_generator.pointer.abstention import ABSTENTION
 from evenmesh_generator.pointer.tokenization import PairTokenizer, Text
 
-DECODING: Final = "spans"
-"""What versions of models call this way of answering: weights alone do not say what a model answers."""
+DECODING: Final = "spans-2"
+"""What versions of models call this way of answering: weights alone do not say what a model answers.
+
+2 reads Markdown as text, and long passages in several pieces.
+"""
 
 _NOWHERE: Final = -1
 
@@ -152,13 +155,15 @@ class SpanTranscript:
                 (number, at, at)
                 for number, (text, shown) in enumerate(zip(self._texts, self._shown, strict=True))
                 for at, found in enumerate(text.ids[:shown])
-                if found == token and not self._tokenizer.joins(found)
+                if found == token and at not in text.bars and not self._tokenizer.joins(found)
             ]
         else:
             self._alive = [
                 (number, first, last + 1)
                 for number, first, last in self._alive
-                if last + 1 < self._shown[number] and self._texts[number].ids[last + 1] == token
+                if last + 1 < self._shown[number]
+                and self._texts[number].ids[last + 1] == token
+                and last + 1 not in self._texts[number].breaks
             ]
         found = list(dict.fromkeys(self._letters(one) for one in self._alive))
         return self._add(_agreed(found)[len(self.text) :] if found else "")

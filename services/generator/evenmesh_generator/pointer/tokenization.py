@@ -1,18 +1,25 @@
 """How a question and a passage become the tokens of one pair."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 
 import torch
 from tokenizers import Tokenizer
 from torch import Tensor
 
+from evenmesh_generator.pointer.markup import BREAK, CELL, readable
+
 CLS, SEP, PAD = 101, 102, 0
 MAX_QUESTION = 64
 """Longest question kept, in tokens."""
 MAX_TITLE = 24
 """Longest title kept, in tokens, the colon after it not counted."""
+OVERLAP = 48
+"""Tokens that two pieces of a text share: an answer that is not longer stands whole in one of them."""
+_STOP = ","
+"""What is read where a cell of a table ends."""
 
 
 @dataclass(frozen=True)
@@ -32,10 +39,23 @@ class Pair:
 
 @dataclass(frozen=True)
 class Text:
-    """Tokens of a passage's text with the character span of each in the original."""
+    """Tokens of a passage's text with the character span of each in the original.
+
+    ``breaks``: tokens that begin another block of the text, such as a cell of a table; ``bars``: tokens that
+    stand for the bars of tables: they are read, and in no answer.
+    """
 
     ids: tuple[int, ...]
     offsets: tuple[tuple[int, int], ...]
+    breaks: frozenset[int] = frozenset()
+    bars: frozenset[int] = frozenset()
+
+    def blocks(self, shown: int) -> Iterator[tuple[int, ...]]:
+        """Yield the tokens of each block, of the first ``shown`` tokens: an answer is a span of one."""
+        edges = [0, *sorted(at for at in self.breaks if 0 < at < shown), shown]
+        for begin, end in pairwise(edges):
+            if begin not in self.bars:
+                yield self.ids[begin:end]
 
 
 class PairTokenizer:
@@ -57,9 +77,18 @@ class PairTokenizer:
         return [tuple(e.ids) for e in self._tokenizer.encode_batch(list(texts), add_special_tokens=False)]
 
     def text(self, text: str) -> Text:
-        """Return the word-piece ids of ``text`` and where each lies in it."""
-        encoding = self._tokenizer.encode(text, add_special_tokens=False)
-        return Text(tuple(encoding.ids), tuple(encoding.offsets))
+        """Return the word-piece ids of ``text`` and where each lies in it; Markdown is read as text."""
+        plain = readable(text)
+        encoding = self._tokenizer.encode(plain.replace(CELL, _STOP), add_special_tokens=False)
+        offsets = tuple(encoding.offsets)
+        bars: frozenset[int] = frozenset()
+        breaks: frozenset[int] = frozenset()
+        if CELL in plain:
+            bars = frozenset(at for at, (begin, _) in enumerate(offsets) if plain[begin] == CELL)
+        if BREAK in plain:
+            gaps = enumerate(pairwise(offsets), start=1)
+            breaks = frozenset(at for at, (one, other) in gaps if BREAK in plain[one[1] : other[0]])
+        return Text(tuple(encoding.ids), offsets, breaks | bars | {at + 1 for at in bars}, bars)
 
     def piece(self, token: int) -> str:
         """Return the word piece of ``token``, ``##`` before one that continues a word; empty for a special
@@ -100,6 +129,17 @@ def pair(
     window = tuple(text_ids[start : start + room(question_ids, title_ids, limit)])
     head = (CLS, *question, SEP)
     return Pair((*head, *title_ids, *window, SEP), len(head), len(head) + len(title_ids), start)
+
+
+def pieces(text: Text, space: int, most: int) -> list[int]:
+    """Return the tokens at which the pieces of a text begin, each of at most ``space`` tokens.
+
+    Pieces overlap. Where more than ``most`` are needed, the first ones are returned, at least one.
+    """
+    begins = [0]
+    while begins[-1] + space < len(text.ids) and len(begins) < most:
+        begins.append(begins[-1] + max(1, space - OVERLAP))
+    return begins
 
 
 def in_one_text(passages: Sequence[tuple[str, str]]) -> str:

@@ -16,7 +16,7 @@ from evenmesh_generator.pointer import artifact
 from evenmesh_generator.pointer.artifact import ArtifactError
 from evenmesh_generator.pointer.configuration import PointerConfig
 from evenmesh_generator.pointer.modeling import PointerForConditionalGeneration
-from evenmesh_generator.pointer.reader import LONGEST_PAIR
+from evenmesh_generator.pointer.reader import LONGEST_PAIR, MOST_PAIRS
 from evenmesh_generator.pointer.spans import DECODING, SpanProcessor, Spans
 from evenmesh_generator.pointer.tokenization import PairTokenizer
 from evenmesh_generator.prompts import TemplateLibrary
@@ -153,6 +153,7 @@ def pointer_engine(
         scores_relevance=True,
         max_input_tokens=config.max_position_embeddings,
         max_passage_tokens=LONGEST_PAIR,
+        max_passage_pairs=MOST_PAIRS,
         max_new_tokens=config.max_position_embeddings - 1,
         augmentations=(
             Augmentation.FUSION_IN_DECODER,
@@ -162,7 +163,7 @@ def pointer_engine(
     )
     limits = _limits(options, placement.device)
     loop = DecodingLoop(name, network, rules, limits, continuous=True)
-    prompter = PairPrompter(name, tokenizer, config, limit=LONGEST_PAIR)
+    prompter = PairPrompter(name, tokenizer, config, limit=LONGEST_PAIR, rows=MOST_PAIRS)
     return LanguageEngine(description, prompter, loop, workers=options.workers)
 
 

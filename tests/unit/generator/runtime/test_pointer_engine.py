@@ -213,11 +213,26 @@ def test_cancelled_before_it_began(model: LanguageEngine) -> None:
         model.judge(RelevanceRequest(QUESTION, PASSAGES), cancel).result()
 
 
+def test_a_long_passage_is_read_in_pieces(model: LanguageEngine) -> None:
+    long = Passage("long", "", "word " * 600)
+    short, _ = write(model, _request())
+    both, _ = write(model, _request(passages=(*PASSAGES, long)))
+    assert both.cut_passages == 0
+    assert both.prompt_tokens > short.prompt_tokens + 600
+
+
 def test_passages_that_were_cut_are_counted(model: LanguageEngine) -> None:
-    long = Passage("long", "", " ".join(SENTENCES * 8))
-    answer, _ = write(model, _request(passages=(*PASSAGES, long, long)))
+    long = Passage("long", "", "word " * 13_000)
+    answer, _ = write(model, _request(passages=(*PASSAGES, long, replace(long, id="longer"))))
     assert (answer.cut_passages, answer.dropped_passages) == (2, 0)
-    assert answer.cost.computed_tokens + answer.cost.reused_tokens == answer.prompt_tokens
+    assert answer.prompt_tokens <= 16 * 256  # pairs of one answer
+
+
+def test_many_passages_are_read_once_each(model: LanguageEngine) -> None:
+    many = tuple(Passage(str(at), "", "word " * 600) for at in range(20))
+    answer, _ = write(model, _request(passages=many))
+    assert (answer.cut_passages, answer.dropped_passages) == (20, 0)
+    assert answer.prompt_tokens == 20 * 256
 
 
 def test_what_was_judged_is_not_encoded_again_to_answer(model: LanguageEngine) -> None:

@@ -29,6 +29,7 @@ class Prompt:
         dropped_turns: turns that did not fit, oldest first.
         tenant: owner of what is kept of it.
         spans: texts of which the answer must be a span, or an abstention; None: it may be anything.
+        shown: with ``spans`` the tokens of each passage's text that are read.
     """
 
     rows: tuple[tuple[int, ...], ...]
@@ -39,6 +40,7 @@ class Prompt:
     dropped_turns: int = 0
     tenant: str = ""
     spans: tuple[tuple[int, ...], ...] | None = None
+    shown: tuple[int, ...] = ()
 
     @property
     def tokens(self) -> int:

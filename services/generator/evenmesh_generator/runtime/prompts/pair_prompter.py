@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from evenmesh.wire.errors import InvalidField
 from evenmesh_generator.domain import Augmentation, GenerationRequest, Passage, RelevanceRequest
 from evenmesh_generator.pointer.configuration import PointerConfig
+from evenmesh_generator.pointer.markup import readable
 from evenmesh_generator.pointer.spans import SpanTranscript
 from evenmesh_generator.pointer.tokenization import (
     MAX_QUESTION,
@@ -15,6 +16,7 @@ from evenmesh_generator.pointer.tokenization import (
     Text,
     in_one_text,
     pair,
+    pieces,
     room,
 )
 from evenmesh_generator.prompts import most_passages
@@ -31,17 +33,22 @@ _TOKEN_BYTES = 128
 
 
 class PairPrompter:
-    """Each passage is read with the question, cut at its end where the pair is too long.
+    """Each passage is read with the question, in several pieces where the pair is too long.
 
-    In-prompt, all passages make one pair with the question, as far as they fit: the last are left out first.
+    Judgements read the first piece. In-prompt, all passages make one pair with the question, as far as they
+    fit: the last are left out first.
 
     Args:
         name: what errors call the model.
         limit: longest pair of a question and one passage. Tokens.
+        rows: most pairs of an answer, unless it has more passages: the best passages are read on first.
     """
 
-    def __init__(self, name: str, tokenizer: PairTokenizer, config: PointerConfig, *, limit: int) -> None:
+    def __init__(
+        self, name: str, tokenizer: PairTokenizer, config: PointerConfig, *, limit: int, rows: int = 1
+    ) -> None:
         self._name = name
+        self._rows = rows
         self._tokenizer = tokenizer
         self._limit = limit
         self._most = config.max_position_embeddings
@@ -60,29 +67,39 @@ class PairPrompter:
         question = self._question(request.question, request.template)
         if request.augmentation is Augmentation.IN_PROMPT and request.passages:
             return self._together(question, request)
-        made = [self._pair(question, passage, request.tenant) for passage in request.passages]
+        texts = [self._text(passage.text, request.tenant) for passage in request.passages]
+        made: list[Pair] = []
+        shown = []
+        spare = max(0, self._rows - len(texts))
+        for passage, text in zip(request.passages, texts, strict=True):
+            title = self._tokenizer.title_ids(passage.title)
+            space = room(question, title, self._limit)
+            begins = pieces(text, space, 1 + spare)
+            spare -= len(begins) - 1
+            made += [pair(question, title, text.ids, limit=self._limit, start=begin) for begin in begins]
+            shown.append(min(len(text.ids), begins[-1] + space))
         if not made:
-            made = [(pair(question, (), (), limit=self._limit), False)]
+            made = [pair(question, (), (), limit=self._limit)]
         return Prompt(
-            tuple(one.ids for one, _ in made),
+            tuple(one.ids for one in made),
             (self._answer,),
-            tuple(one.boundary for one, _ in made),
-            cut_passages=sum(cut for _, cut in made),
+            tuple(one.boundary for one in made),
+            cut_passages=sum(len(text.ids) > most for text, most in zip(texts, shown, strict=True)),
             dropped_turns=len(request.turns),
-            spans=tuple(one.ids[one.text_start : -1] for one, _ in made) if request.passages else (),
+            spans=_blocks(texts, shown),
+            shown=tuple(shown),
         )
 
     def transcript(self, request: GenerationRequest, prompt: Prompt) -> Transcript:
         """Return what turns the answer's tokens into the passages' own letters."""
-        spans = prompt.spans or ()
-        passages = [passage.text for passage in request.passages[: len(spans)]]
+        passages = [passage.text for passage in request.passages[: len(prompt.shown)]]
         texts = [self._text(text, request.tenant) for text in passages]
-        return SpanTranscript(passages, texts, [len(one) for one in spans], self._tokenizer)
+        return SpanTranscript(passages, texts, prompt.shown, self._tokenizer)
 
     def judgements(self, request: RelevanceRequest) -> list[Prompt]:
         """Return one pair per passage."""
         question = self._question(request.question, request.template)
-        made = [self._pair(question, passage, request.tenant)[0] for passage in request.passages]
+        made = [self._pair(question, passage, request.tenant) for passage in request.passages]
         return [Prompt((one.ids,), (self._relevance,), (one.boundary,)) for one in made]
 
     def _question(self, question: str, template: str) -> tuple[int, ...]:
@@ -101,32 +118,33 @@ class PairPrompter:
         space = room(question, (), self._most)
 
         def tokens(passages: Sequence[Passage]) -> tuple[int, ...]:
-            return self._tokenizer.ids(in_one_text([(one.title, one.text) for one in passages]))
+            return self._tokenizer.ids(in_one_text([(one.title, readable(one.text)) for one in passages]))
 
         kept = max(1, most_passages(request.passages, lambda shown: len(tokens(shown)) <= space))
-        shown = tokens(request.passages[:kept])
-        made = pair(question, (), shown, limit=self._most)
+        ids = tokens(request.passages[:kept])
+        made = pair(question, (), ids, limit=self._most)
+        texts = [self._text(one.text, request.tenant) for one in request.passages[:kept]]
+        shown = self._in_one_row(request.passages[:kept], texts, space)
         return Prompt(
             (made.ids,),
             (self._answer,),
             (made.boundary,),
             dropped_passages=len(request.passages) - kept,
-            cut_passages=int(len(shown) > space),
+            cut_passages=int(len(ids) > space),
             dropped_turns=len(request.turns),
-            spans=self._in_one_row(request.passages[:kept], space, request.tenant),
+            spans=_blocks(texts, shown),
+            shown=shown,
         )
 
-    def _in_one_row(
-        self, passages: Sequence[Passage], space: int, tenant: str
-    ) -> tuple[tuple[int, ...], ...]:
-        """Return the tokens of each passage's text in a row of all of them; the row is cut at its end."""
+    def _in_one_row(self, passages: Sequence[Passage], texts: Sequence[Text], space: int) -> tuple[int, ...]:
+        """Return how many tokens of each passage's text are in a row of all of them; its end is cut."""
         found = []
         left = space
-        for place, passage in enumerate(passages, start=1):
+        for place, (passage, text) in enumerate(zip(passages, texts, strict=True), start=1):
             before = in_one_text([(passage.title, "")]).replace("context 1:", f"context {place}:", 1)
             left -= len(self._tokenizer.ids(before))
-            found.append(self._text(passage.text, tenant).ids[: max(0, left)])
-            left -= len(found[-1])
+            found.append(min(len(text.ids), max(0, left)))
+            left -= found[-1]
         return tuple(found)
 
     def _text(self, text: str, tenant: str) -> Text:
@@ -137,8 +155,11 @@ class PairPrompter:
             self._texts.put(tenant, text, found, len(text) + _TOKEN_BYTES * len(found.ids))
         return found
 
-    def _pair(self, question: tuple[int, ...], passage: Passage, tenant: str) -> tuple[Pair, bool]:
+    def _pair(self, question: tuple[int, ...], passage: Passage, tenant: str) -> Pair:
         title = self._tokenizer.title_ids(passage.title)
-        text = self._text(passage.text, tenant)
-        made = pair(question, title, text.ids, limit=self._limit)
-        return made, len(text.ids) > room(question, title, self._limit)
+        return pair(question, title, self._text(passage.text, tenant).ids, limit=self._limit)
+
+
+def _blocks(texts: Sequence[Text], shown: Sequence[int]) -> tuple[tuple[int, ...], ...]:
+    """Return the tokens that an answer may be copied from, block by block."""
+    return tuple(block for text, most in zip(texts, shown, strict=True) for block in text.blocks(most))
