@@ -2,27 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Final
 
 import numpy as np
+from scipy.optimize import minimize
 
 from benchmarks import page
 from benchmarks.rerank_table.judged_sets import CROSS_ENCODER, READER, JudgedSet
-from benchmarks.rerank_table.scoring import DEPTH, Scores, standardized
+from benchmarks.rerank_table.scoring import Scores, standardized
 from evenmesh_core.arrays import FloatArray
-from evenmesh_core.fusion import reciprocal_rank_fusion
+from evenmesh_core.fusion import log_odds_fusion, reciprocal_rank_fusion
+from evenmesh_core.fusion import standardized as brought
 from evenmesh_core.ranking_metrics import ranking_metrics
 from evenmesh_core.significance import paired_bootstrap
+from evenmesh_reranker.domain import Fusion
 
 BASELINE: Final = "hybrid, rank fusion"
 STANDARDIZED: Final = "hybrid, standardized"
-WEIGHTS: Final = (0.0, 0.05, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.7, 1.0)
-"""Weights of a reranker's log-odds that are tried."""
+ASKED: Final = 20
+"""Passages that an ask without options reranks."""
+WEIGHTS: Final = (0.0, 0.5, 1.0, 1.5, 2.0, 2.5, 3.0, 4.0, 6.0, 10.0)
+"""Weights of the first stage's standardized scores beside a reranker's log-odds that are tried."""
 _TRAINED_BY: Final = {"rankrag": READER, "cross-encoder": CROSS_ENCODER}
-_LEAST: Final = 1e-6
+_BINS: Final = 10
 _SEED: Final = 7
 
 Ranked = dict[str, list[str]]
@@ -54,7 +59,7 @@ def pipelines(judged: JudgedSet, scores: Mapping[str, Scores]) -> dict[str, Rank
 
 def _depth(judged: JudgedSet) -> int | None:
     """Return how many of the best are reranked; None: the whole pool, where there is one."""
-    return DEPTH if judged.pools is None else None
+    return ASKED if judged.pools is None else None
 
 
 def rank_fusion(row: Scores) -> list[str]:
@@ -62,7 +67,7 @@ def rank_fusion(row: Scores) -> list[str]:
     return [one.item for one in reciprocal_rank_fusion([list(row.bm25), list(row.dense)])]
 
 
-def reranked(row: Scores, name: str, depth: int | None = DEPTH) -> list[str]:
+def reranked(row: Scores, name: str, depth: int | None = ASKED) -> list[str]:
     """Return the best passages of the rank fusion in a reranker's order, then the others as they were."""
     first = rank_fusion(row)
     values = dict(zip(row.candidates, row.reranked[name], strict=True))
@@ -70,18 +75,62 @@ def reranked(row: Scores, name: str, depth: int | None = DEPTH) -> list[str]:
     return [*best, *first[len(best) :]]
 
 
-def fused(row: Scores, name: str, weight: float, depth: int | None = DEPTH) -> list[str]:
-    """Return the best of the standardized hybrid by its score and the weighted log-odds of a reranker."""
+def fused(row: Scores, name: str, weight: float, depth: int | None = ASKED) -> list[str]:
+    """Return the best of the standardized hybrid as an ask ranks them, then the others as they were."""
+    order = _ordered(standardized(row.bm25, row.dense))
+    top, values = relevance(row, name, Fusion(weight), depth)
+    return [*_ordered(dict(zip(top, values.tolist(), strict=True))), *order[len(top) :]]
+
+
+def relevance(
+    row: Scores, name: str, fusion: Fusion, depth: int | None = ASKED
+) -> tuple[list[str], FloatArray]:
+    """Return the best of the standardized hybrid and their fused probabilities, as an ask computes them."""
     first = standardized(row.bm25, row.dense)
-    order = _ordered(first)
-    values = dict(zip(row.candidates, row.reranked[name], strict=True))
-    sums = {one: first[one] + weight * _logit(values[one]) for one in order[:depth]}
-    return [*_ordered(sums), *order[len(sums) :]]
+    top = _ordered(first)[:depth]
+    scores = np.array([first[one] for one in top])
+    known = dict(zip(row.candidates, row.reranked[name], strict=True))
+    return top, log_odds_fusion(
+        np.array([known[one] for one in top]),
+        brought(scores, scores[:ASKED]),
+        fusion.weight,
+        slope=fusion.slope,
+        intercept=fusion.intercept,
+    )
 
 
-def _logit(probability: float) -> float:
-    inside = min(max(probability, _LEAST), 1 - _LEAST)
-    return float(np.log(inside) - np.log1p(-inside))
+def calibrated(judged: JudgedSet, scores: Iterable[Scores], name: str, weight: float) -> Fusion:
+    """Return the fusion whose slope and intercept fit a data set best (Platt 1999), by maximum likelihood."""
+    pairs = [_pairs(judged, row, name, Fusion(weight)) for row in scores]
+    chances = np.concatenate([chance for chance, _ in pairs])
+    relevant = np.concatenate([label for _, label in pairs])
+    odds = np.log(chances) - np.log1p(-chances)
+
+    def loss(of: FloatArray) -> float:
+        sums = of[0] * odds + of[1]
+        return float(np.mean(np.logaddexp(0.0, sums) - relevant * sums))
+
+    slope, intercept = minimize(loss, np.array([1.0, 0.0]), method="Nelder-Mead").x
+    return Fusion(weight, float(slope), float(intercept))
+
+
+def calibration_error(judged: JudgedSet, scores: Iterable[Scores], name: str, fusion: Fusion) -> float:
+    """Return the expected calibration error of the passages that an ask reranks, over ten equal intervals.
+
+    Source: Guo et al. 2017, equation 5.
+    """
+    pairs = [_pairs(judged, row, name, fusion) for row in scores]
+    chances = np.concatenate([chance for chance, _ in pairs])
+    relevant = np.concatenate([label for _, label in pairs])
+    places = np.minimum((chances * _BINS).astype(int), _BINS - 1)
+    gaps = np.bincount(places, chances - relevant, minlength=_BINS)
+    return float(np.abs(gaps).sum() / len(chances))
+
+
+def _pairs(judged: JudgedSet, row: Scores, name: str, fusion: Fusion) -> tuple[FloatArray, FloatArray]:
+    top, chances = relevance(row, name, fusion, _depth(judged))
+    grades = judged.judgements[row.query]
+    return np.clip(chances, 1e-12, 1 - 1e-12), np.array([float(grades.get(one, 0) > 0) for one in top])
 
 
 def _ordered(values: Mapping[str, float]) -> list[str]:
@@ -90,7 +139,7 @@ def _ordered(values: Mapping[str, float]) -> list[str]:
 
 def measured(judged: JudgedSet, rankings: Ranked, *, trained: bool = False) -> Measured:
     """Return the metrics of a pipeline on a data set."""
-    kept = {query: found[:DEPTH] for query, found in rankings.items()}
+    kept = {query: found[:ASKED] for query, found in rankings.items()}
     return Measured(
         ranking_metrics(kept, judged.judgements, k=10).ndcg,
         ranking_metrics(kept, judged.judgements, k=5).recall,
@@ -98,28 +147,38 @@ def measured(judged: JudgedSet, rankings: Ranked, *, trained: bool = False) -> M
     )
 
 
-def learned_weight(
-    name: str, sets: Mapping[str, JudgedSet], scores: Mapping[str, Mapping[str, Scores]], *, without: str
-) -> float:
-    """Return the weight with the best mean nDCG@10 over the other data sets that the model has not seen."""
-    others = [one for one in sets if one != without and _TRAINED_BY.get(name) not in sets[one].trained]
-    means = [
-        np.mean(
-            [
+def values_of_weights(
+    name: str, sets: Mapping[str, JudgedSet], scores: Mapping[str, Mapping[str, Scores]]
+) -> dict[str, list[float]]:
+    """Return nDCG@10 of a reranker with each of :data:`WEIGHTS`, on the data sets new to its model."""
+    return {
+        one: [
+            float(
                 np.nanmean(
                     measured(
-                        sets[one],
+                        judged,
                         {
-                            query: fused(row, name, weight, _depth(sets[one]))
+                            query: fused(row, name, weight, _depth(judged))
                             for query, row in scores[one].items()
                         },
                     ).ndcg
                 )
-                for one in others
-            ]
-        )
-        for weight in WEIGHTS
-    ]
+            )
+            for weight in WEIGHTS
+        ]
+        for one, judged in sets.items()
+        if _TRAINED_BY.get(name) not in judged.trained
+    }
+
+
+def learned_weight(values: Mapping[str, Sequence[float]], *, without: str = "") -> float:
+    """Return the weight with the best mean over the data sets, the smallest of several.
+
+    Args:
+        values: of :func:`values_of_weights`.
+        without: name of a data set that is left out; empty: none.
+    """
+    means = np.mean([of for one, of in values.items() if one != without], axis=0)
     return WEIGHTS[int(np.argmax(means))]
 
 
@@ -129,12 +188,13 @@ def everything(
     """Return what every pipeline has on every data set, and the weights that were learned without each."""
     found: dict[str, dict[str, Measured]] = {}
     weights: dict[str, dict[str, float]] = {name: {} for name in _TRAINED_BY}
+    values = {name: values_of_weights(name, sets, scores) for name in _TRAINED_BY}
     for name, judged in sets.items():
         for pipeline, rankings in pipelines(judged, scores[name]).items():
             knows = _TRAINED_BY.get(pipeline) in judged.trained
             found.setdefault(pipeline, {})[name] = measured(judged, rankings, trained=knows)
         for reranker, model in _TRAINED_BY.items():
-            weight = learned_weight(reranker, sets, scores, without=name)
+            weight = learned_weight(values[reranker], without=name)
             weights[reranker][name] = weight
             rankings = {
                 query: fused(row, reranker, weight, _depth(judged)) for query, row in scores[name].items()

@@ -7,7 +7,7 @@ from typing import Final
 
 from evenmesh.home import home as default_home
 from evenmesh_lab.machine import usable_cores
-from evenmesh_mesh.services import SERVICES, TRAINER, Service
+from evenmesh_mesh.services import SERVICES, Service
 
 HOST: Final = "127.0.0.1"
 """An embedded mesh is for this machine only."""
@@ -91,9 +91,6 @@ def service_environment(
     environment |= {f"{service.prefix}{setting.upper()}": threads for setting in service.thread_settings}
     if "triton" in service.needs:
         environment |= _over_tls({**base, **settings.environment})
-    if TRAINER in settings.services:
-        # Online training starts from a cross-encoder; one is bundled.
-        environment["EVENMESH_RERANKER_CROSS_ENCODER"] = "bundled"
     environment.update(base)
     environment |= {
         "EVENMESH_HOME": str(settings.home),

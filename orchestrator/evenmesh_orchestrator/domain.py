@@ -111,7 +111,7 @@ class Ask:
     id_prefix: str = ""
     """Prefix of the ids of retrieved passages."""
     fusion: float | None = None
-    """Weight of the retriever's scores beside the reranker's, [0, 100]; None for that of its model."""
+    """Weight of the retriever's scores beside the reranker's, [0, 10]; None for that of its model."""
     search: str = ""
     """Text to retrieve and rank passages for; empty for the question."""
     turns: Sequence[Turn] = ()
@@ -171,7 +171,7 @@ _STANDARD: Final = 20
 class FirstStage:
     """The retriever's scores [m] of passages to rerank, and mean and standard deviation of its best 20.
 
-    ``weight``, [0, 100], of them beside the reranker's log-odds; None for that of the reranker's model.
+    ``weight``, [0, 10], of them beside the reranker's log-odds; None for that of the reranker's model.
     """
 
     scores: FloatArray

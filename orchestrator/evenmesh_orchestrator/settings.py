@@ -41,7 +41,7 @@ class OrchestratorSettings(ServiceSettings):
 
     default_collection: str = Field(default="demo", pattern=r"^[a-z0-9][a-z0-9_-]{0,63}$")
     """Collection of asks that name none."""
-    default_reranker: str = Field(default="rankrag", min_length=1, max_length=128)
+    default_reranker: str = Field(default="cross-encoder", min_length=1, max_length=128)
     """Reranker of asks that name none; ``none`` for the retriever's order."""
 
     sources: dict[str, SourceDefinition] = Field(default_factory=dict, max_length=256)

@@ -40,11 +40,6 @@ class RunningMesh:
 @pytest.fixture(scope="session")
 def mesh(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningMesh]:
     """The mesh of this session, with the demo corpus in the collection ``demo``."""
-    from tests.support.tiny_models import (
-        cross_encoder,  # brings torch, which tests without a mesh need not wait for
-    )
-
-    ranker = cross_encoder(tmp_path_factory.mktemp("ranker") / "tiny")
     with reserved_ports(len(SERVICES)) as ports:
         metrics = {one.name: port for one, port in zip(SERVICES, ports, strict=True)}
         settings = MeshSettings(
@@ -55,7 +50,6 @@ def mesh(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningMesh]:
                 # In bfloat16 the company a request is computed in may change a token, and so what tests compare.
                 "EVENMESH_GENERATOR_DTYPE": "float32",
                 "EVENMESH_ORCHESTRATOR_SOURCES": json.dumps(SOURCES),
-                "EVENMESH_RERANKER_CROSS_ENCODER": str(ranker),
                 **{f"{one.prefix}METRICS_PORT": str(metrics[one.name]) for one in SERVICES},
             },
         )

@@ -32,7 +32,14 @@ Output = pytest.CaptureFixture[str]
 async def address(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[str]:
     """Where a reranker without a model serves; commands find it there, too."""
     settings = RerankerSettings(
-        port=0, home=tmp_path, grace_s=0, device="cpu", dtype="float32", feedback_constant_run=10**6
+        port=0,
+        home=tmp_path,
+        grace_s=0,
+        device="cpu",
+        dtype="float32",
+        default_reranker="none",
+        cross_encoder="",
+        feedback_constant_run=10**6,
     )
     telemetry = Telemetry.disabled()
     service = RerankerService(settings, telemetry)

@@ -67,7 +67,8 @@ async def serve(tmp_path: Path) -> AsyncIterator[Serve]:
     async with AsyncExitStack() as stack:
 
         async def start(**fields: Any) -> grpc.aio.Channel:
-            given = {"port": 0, "home": tmp_path, "grace_s": 0, "dtype": "float32", "device": "cpu"} | fields
+            given = {"port": 0, "home": tmp_path, "grace_s": 0, "dtype": "float32", "device": "cpu"}
+            given |= {"default_reranker": "none", "cross_encoder": ""} | fields
             settings = RerankerSettings(**given)
             telemetry = Telemetry.disabled()
             service = RerankerService(settings, telemetry)

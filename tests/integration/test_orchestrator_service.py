@@ -415,7 +415,7 @@ async def test_an_ask_from_end_to_end(mesh: Mesh) -> None:
     assert (retrieved.retriever, retrieved.index_version, len(retrieved.scores)) == ("bm25", "v1", 6)
     # The reranker turns the order around.
     assert (ranked.contexts.depth, list(ranked.contexts.indices)) == (2, [5, 4])
-    assert (ranked.reranker, ranked.model_version) == ("rankrag", "r1")
+    assert (ranked.reranker, ranked.model_version) == ("cross-encoder", "r1")
     assert answer.answer.text == "".join(delta.text for delta in _all(events, "delta")) == "river5."
     (citation,) = answer.citations
     assert (citation.passage_id, citation.provider, citation.rank) == ("p5", "Q", 1)

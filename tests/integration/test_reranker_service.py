@@ -131,11 +131,12 @@ Serve = Callable[..., Any]
 
 @pytest.fixture
 async def serve(tmp_path: Path) -> AsyncIterator[Serve]:
-    """Serves a reranker with settings and gives a channel to it."""
+    """Serves a reranker with settings, without a cross-encoder unless they name one; gives a channel to it."""
     async with AsyncExitStack() as stack:
 
         async def start(**fields: Any) -> grpc.aio.Channel:
-            settings = RerankerSettings(**({"port": 0, "home": tmp_path, "grace_s": 0} | fields))
+            given = {"port": 0, "home": tmp_path, "grace_s": 0, "default_reranker": "rankrag"} | fields
+            settings = RerankerSettings(**({"cross_encoder": ""} | given))
             telemetry = Telemetry.disabled()
             service = RerankerService(settings, telemetry)
             server = MeshServer("reranker", settings, service.registrations, service, telemetry=telemetry)
@@ -164,7 +165,24 @@ def _details(error: grpc.RpcError) -> tuple[list[str], str]:
     return fields, reason
 
 
-async def test_rankrag_is_the_default_and_asks_the_generator(generator: Generators, serve: Serve) -> None:
+async def test_the_bundled_cross_encoder_is_the_default_and_is_fused(serve: Serve) -> None:
+    defaults = {
+        name: RerankerSettings.model_fields[name].default for name in ("default_reranker", "cross_encoder")
+    }
+    assert defaults == {"default_reranker": "cross-encoder", "cross_encoder": "bundled"}
+    channel = await serve(**defaults, dtype="float32", device="cpu")
+    alone = await _rerank(channel)
+    assert (alone.reranker, alone.fusion) == ("cross-encoder", 0.0)
+    first = pb.FirstStage(scores=[1.0, 2.0, 3.0, 4.0])
+    fused = await _rerank(channel, first_stage=first)
+    assert fused.fusion > 0
+    assert all(0 <= score <= 1 for score in fused.scores)
+    assert list((await _rerank(channel, first_stage=first, fusion=0.0)).scores) == pytest.approx(alone.scores)
+    heavy = await _rerank(channel, first_stage=first, fusion=10.0)
+    assert (list(heavy.order), heavy.fusion) == ([3, 2, 1, 0], 10.0)
+
+
+async def test_rankrag_asks_the_generator(generator: Generators, serve: Serve) -> None:
     server, _ = generator
     response = await _rerank(await serve(generator_target=server.address), top_k=2)
     assert list(response.scores) == pytest.approx([0.2, 0.4, 0.6, 0.8])
@@ -414,7 +432,7 @@ async def test_what_cannot_be_served_ends_in_one_line(
 ) -> None:
     starts = {
         "EVENMESH_RERANKER_DEFAULT_RERANKER=cross-encoder needs EVENMESH_RERANKER_CROSS_ENCODER": {
-            "DEFAULT_RERANKER": "cross-encoder"
+            "CROSS_ENCODER": ""
         },
         "EVENMESH_RERANKER_CROSS_ENCODER: there is no folder": {"CROSS_ENCODER": str(tmp_path / "none")},
         "EVENMESH_RERANKER_ALLOW_DOWNLOAD=true fetches it": {"CROSS_ENCODER": "nobody/nothing"},

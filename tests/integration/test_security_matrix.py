@@ -430,7 +430,7 @@ async def world(key_files: KeyFiles, tmp_path: Path) -> AsyncIterator[World]:
     (tmp_path / "version").write_text(draft.version)
     given = key_files.settings | {"home": tmp_path}
     telemetry = Telemetry.disabled()
-    reranker = RerankerSettings(**given, default_reranker="none")
+    reranker = RerankerSettings(**given, default_reranker="none", cross_encoder="")
     evaluator, retriever = EvaluatorSettings(**given), RetrieverSettings(**given, encoder="")
     services = {
         "evaluator": (evaluator, EvaluatorService(evaluator)),

@@ -134,6 +134,7 @@ def sampled(real: Watched) -> tuple[AskResult, list[Received]]:
         depth=20,
         rerank_depth=8,
         retriever="dense",
+        reranker="rankrag",
         useful=QUESTION.useful_passage_ids,
         references=QUESTION.answers,
         run_id="watched",

@@ -143,7 +143,7 @@ class World:
 
     def __init__(self, home: Path) -> None:
         self.home = home
-        self.reranker = RerankerSettings(home=home)
+        self.reranker = RerankerSettings(home=home, cross_encoder="")
         self.database = Database(self.reranker.database())
         self.store = SqlFeedbackStore(self.database)
         self.log = SqlTrainingLog(self.database)

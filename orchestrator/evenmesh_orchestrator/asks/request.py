@@ -35,7 +35,7 @@ DEFAULT_DEPTH: Final = 100
 """Default number of passages in the pool."""
 DEFAULT_K: Final = 5
 """Default number of passages in a context."""
-MAX_FUSION: Final = 100.0
+MAX_FUSION: Final = 10.0
 """Largest weight of the retriever's scores beside the reranker's. Nats per standard deviation."""
 DEFAULT_RERANK_DEPTH: Final = 20
 """Default number of passages for the reranker."""

@@ -83,7 +83,8 @@ def assemble(home: Path, *, shipped: Path | None = None) -> Path:
     """Return the folder of the whole model (float32) below ``home``; write it if it is missing.
 
     Args:
-        home: the folder appears there at once, under a name made of the trained part's digest.
+        home: the folder appears there at once, under a name made of the configuration's digest, which holds
+            that of the trained part.
         shipped: folder of the trained part; None: the bundled one.
 
     Raises:
@@ -92,7 +93,7 @@ def assemble(home: Path, *, shipped: Path | None = None) -> Path:
     """
     source = shipped or evenmesh_models.cross_encoder()
     config = _checked(source)
-    target = home / str(config["weights_sha256"])[:16]
+    target = home / evenmesh_models.fingerprint(source / CONFIG)[:16]
     if target.is_dir():
         return target
     model, tokenizer = _whole(source, config)

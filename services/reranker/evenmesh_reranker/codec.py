@@ -20,7 +20,7 @@ MAX_AGENT_BYTES: Final = 128
 """Largest id of an agent's task or model. Bytes."""
 MAX_NAME_BYTES: Final = 256
 """Longest name of a reranker. Bytes."""
-MAX_FUSION: Final = 100.0
+MAX_FUSION: Final = 10.0
 """Largest weight of a first stage. Nats per standard deviation."""
 MAX_SCORE: Final = 1e100
 """Largest score of a first stage: the squares of such scores can be added up."""

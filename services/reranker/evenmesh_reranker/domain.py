@@ -76,8 +76,8 @@ class Fusion:
     See :func:`evenmesh_core.fusion.log_odds_fusion`.
 
     Attributes:
-        weight: of the standardized scores beside the log-odds, [0, 100].
-        slope: of the calibration of the sum, (0, 100].
+        weight: of the standardized scores beside the log-odds, [0, 10].
+        slope: of the calibration of the sum, (0, 10].
         intercept: of the calibration, [-100, 100].
     """
 

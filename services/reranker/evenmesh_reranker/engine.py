@@ -48,7 +48,7 @@ class Reranking:
         With a ``tolerance``, [0, 1], passages may stay without a score once none of them can be better than
         any of the best by more than that.
 
-        With ``first`` the scores are fused with those of the first stage, by ``fusion``, [0, 100], or by the
+        With ``first`` the scores are fused with those of the first stage, by ``fusion``, [0, 10], or by the
         weight that the model asks for; not with a ``tolerance``, whose bound is one of the reranker's own.
 
         Raises:

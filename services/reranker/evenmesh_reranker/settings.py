@@ -26,7 +26,7 @@ class RerankerSettings(DatabaseSettings):
     port: int = Field(default=7072, ge=0, le=65535)
     max_work: int = Field(default=4096, ge=1)
     """Admission capacity. Pairs of query and passage, [1, inf)."""
-    default_reranker: Literal["cross-encoder", "rankrag", "none"] = "rankrag"
+    default_reranker: Literal["cross-encoder", "rankrag", "none"] = "cross-encoder"
     """Reranker of requests that name none."""
     generator_target: str = Field(default="dns:///127.0.0.1:7073", min_length=1)
     """Generator that judges for `rankrag`."""
@@ -34,7 +34,7 @@ class RerankerSettings(DatabaseSettings):
     """Model of the generator that judges for `rankrag`; empty: the generator's default."""
     rankrag_template: str = ""
     """Prompt for judging, such as `rankrag-context-ranking-claim`; empty: the model's default."""
-    cross_encoder: str = ""
+    cross_encoder: str = "bundled"
     """Default model of `cross-encoder`, until a version of the model store is promoted: a folder, a hub
     repository, or `bundled`; empty: none."""
     allow_download: bool = False

@@ -11,6 +11,7 @@ import pytest
 from benchmarks.rerank_table import judged_sets, table
 from benchmarks.rerank_table.judged_sets import JudgedSet, sections
 from benchmarks.rerank_table.scoring import Journal, Scores, standardized
+from evenmesh_reranker.domain import Fusion
 
 ROW = Scores(
     query="q",
@@ -78,10 +79,26 @@ def test_pipelines_order_as_they_should() -> None:
     assert rankings["rankrag"] == ["a", "b", "c"]
 
 
-def test_a_weight_of_zero_leaves_the_first_stage_and_a_great_one_the_reranker() -> None:
+def test_a_weight_of_zero_leaves_the_reranker_and_a_great_one_the_first_stage() -> None:
     first = standardized(ROW.bm25, ROW.dense)
-    assert table.fused(ROW, "rankrag", 0.0) == sorted(first, key=lambda one: -first[one])
-    assert table.fused(ROW, "rankrag", 100.0) == ["a", "b", "c"]
+    assert table.fused(ROW, "rankrag", 0.0) == ["a", "b", "c"]
+    assert table.fused(ROW, "rankrag", 10.0) == sorted(first, key=lambda one: -first[one])
+
+
+def test_calibration_error_by_hand() -> None:
+    """Of a 0.9 that is right, a 0.5 and a 0.2 that are wrong: |0.9 - 1| + 0.5 + 0.2 over 3."""
+    judged = JudgedSet("set", [], {"q": "?"}, {"q": {"a": 1, "c": 0}})
+    assert table.calibration_error(judged, [ROW], "rankrag", Fusion(0.0)) == pytest.approx(0.8 / 3)
+
+
+def test_a_calibration_fits_what_it_is_given() -> None:
+    """Of twenty passages at even odds five are relevant: the intercept becomes log 1/3."""
+    ids = [f"{at:02}" for at in range(20)]
+    row = Scores("q", {}, dict.fromkeys(ids, 0.5), ids, {"rankrag": [0.5] * 20})
+    judged = JudgedSet("set", [], {"q": "?"}, {"q": dict.fromkeys(ids[:5], 1)})
+    fusion = table.calibrated(judged, [row], "rankrag", 2.0)
+    assert fusion.intercept == pytest.approx(np.log(1 / 3), abs=1e-2)
+    assert table.calibration_error(judged, [row], "rankrag", fusion) == pytest.approx(0.0, abs=1e-2)
 
 
 def test_weights_are_learned_on_other_sets() -> None:
@@ -93,8 +110,10 @@ def test_weights_are_learned_on_other_sets() -> None:
         "trained": JudgedSet("trained", [], {"q": "?"}, {"q": {"a": 1}}, frozenset({judged_sets.READER})),
     }
     scores = {name: {"q": right} for name in sets}
-    assert table.learned_weight("rankrag", sets, scores, without="mine") > 0
-    assert table.learned_weight("rankrag", sets, scores, without="other") == 0
+    values = table.values_of_weights("rankrag", sets, scores)
+    assert set(values) == {"mine", "other"}
+    assert table.learned_weight(values, without="mine") == 0
+    assert table.learned_weight(values, without="other") > 0
 
 
 def test_the_table_marks_what_a_model_has_trained_on() -> None:

@@ -108,11 +108,3 @@ def test_a_mesh_without_triton_says_so_to_its_generator() -> None:
     )
     assert reported["EVENMESH_GENERATOR_ENGINE"] == "in-process"
     assert "EVENMESH_GENERATOR_TRITON_TARGET" not in reported
-
-
-def test_a_mesh_that_learns_begins_with_the_cross_encoder_that_ships_unless_another_is_named() -> None:
-    name = "EVENMESH_RERANKER_CROSS_ENCODER"
-    learning = services_with(GeneratorEngine.IN_PROCESS, learn=True)
-    assert name not in environment("reranker")
-    assert environment("reranker", services=learning)[name] == "bundled"
-    assert environment("reranker", {name: "/mine"}, services=learning)[name] == "/mine"

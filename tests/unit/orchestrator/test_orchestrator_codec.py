@@ -136,7 +136,7 @@ BAD: list[tuple[str, Callable[[], pb.AskRequest]]] = [
     ("rerank_depth", lambda: pb.AskRequest(question="q", rerank_depth=4)),
     ("rerank_depth", lambda: pb.AskRequest(question="q", rerank_depth=101)),
     ("fusion", lambda: pb.AskRequest(question="q", reranker="rankrag", fusion=-1)),
-    ("fusion", lambda: pb.AskRequest(question="q", reranker="rankrag", fusion=100.5)),
+    ("fusion", lambda: pb.AskRequest(question="q", reranker="rankrag", fusion=10.5)),
     ("fusion", lambda: pb.AskRequest(question="q", reranker="rankrag", fusion=float("nan"))),
     ("fusion", lambda: pb.AskRequest(question="q", reranker="none", fusion=1)),
     ("sampling.alpha", lambda: pb.AskRequest(question="q", sampling={"alpha": -1})),

@@ -18,7 +18,7 @@ def test_defaults(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     assert (settings.port, settings.default_collection, settings.default_reranker) == (
         7070,
         "demo",
-        "rankrag",
+        "cross-encoder",
     )
     assert settings.evaluator_target == "dns:///127.0.0.1:7074"
     assert settings.outbox_file() == tmp_path / "orchestrator" / "outbox.db"

@@ -90,7 +90,7 @@ def test_scores_of_a_first_stage() -> None:
         ({"first_stage": _first(1, 2, 3, mean=math.nan)}, "first_stage.mean"),
         ({"first_stage": _first(1, 2, 3, deviation=-1.0)}, "first_stage.deviation"),
         ({"first_stage": _first(1, 2, 3), "fusion": -0.1}, "fusion"),
-        ({"first_stage": _first(1, 2, 3), "fusion": 100.1}, "fusion"),
+        ({"first_stage": _first(1, 2, 3), "fusion": 10.1}, "fusion"),
         ({"first_stage": _first(1, 2, 3), "fusion": math.nan}, "fusion"),
         ({"first_stage": _first(1, 2, 3), "fusion": 1.0, "tolerance": 0.0}, "fusion"),
         ({"fusion": 1.0}, "fusion"),

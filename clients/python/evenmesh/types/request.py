@@ -77,7 +77,7 @@ class AskOptions(TypedDict, total=False):
         retriever: by name.
         reranker: ``cross-encoder``, ``rankrag`` or ``none``.
         fusion: weight of the retriever's standardized scores beside the reranker's log-odds, 0 (the reranker
-            alone) to 100; that of the reranker's model without it.
+            alone) to 10; that of the reranker's model without it.
         model: the generator's model by name.
         augmentation: how passages are handed to the model.
         decoding: how tokens are chosen.

@@ -220,9 +220,9 @@ def fusion_of(encoder: CrossEncoder) -> Fusion:
         raise ModelError(
             f"{FUSION} of config.json must have weight, slope and intercept, not {given}"
         ) from None
-    if not (0 <= found.weight <= 100 and 0 < found.slope <= 100 and -100 <= found.intercept <= 100):
+    if not (0 <= found.weight <= 10 and 0 < found.slope <= 10 and -100 <= found.intercept <= 100):
         raise ModelError(
-            f"{FUSION} of config.json must have a weight in [0, 100], a slope in (0, 100] and an intercept "
+            f"{FUSION} of config.json must have a weight in [0, 10], a slope in (0, 10] and an intercept "
             f"in [-100, 100], not {given}"
         )
     return found

@@ -244,6 +244,36 @@ class Cost(_message.Message):
 Global___Cost: _TypeAlias = Cost  # noqa: Y015
 
 @_typing.final
+class Span(_message.Message):
+    """Where an answer that was copied stands."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    PASSAGE_FIELD_NUMBER: _builtins.int
+    START_FIELD_NUMBER: _builtins.int
+    END_FIELD_NUMBER: _builtins.int
+    passage: _builtins.int
+    """The passage. Unit: zero-based index into the request's passages. Range: [0, 99]."""
+    start: _builtins.int
+    """First character of the answer in the passage's text. Unit: characters. Range: [0, 65535]."""
+    end: _builtins.int
+    """One past its last character in the passage's text. Unit: characters. Range: [1, 65536]."""
+    def __init__(
+        self,
+        *,
+        passage: _builtins.int = ...,
+        start: _builtins.int = ...,
+        end: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["end", b"end", "passage", b"passage", "start", b"start"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Span: _TypeAlias = Span  # noqa: Y015
+
+@_typing.final
 class Answer(_message.Message):
     """A finished answer."""
 
@@ -284,6 +314,8 @@ class Answer(_message.Message):
     CUT_PASSAGES_FIELD_NUMBER: _builtins.int
     COST_FIELD_NUMBER: _builtins.int
     DROPPED_TURNS_FIELD_NUMBER: _builtins.int
+    CONFIDENCE_FIELD_NUMBER: _builtins.int
+    SPAN_FIELD_NUMBER: _builtins.int
     text: _builtins.str
     """The text; equals the concatenation of the stream's deltas."""
     finish_reason: Global___Answer.FinishReason.ValueType
@@ -308,9 +340,19 @@ class Answer(_message.Message):
     """Passages that were cut at their end. Unit: passages. Range: [0, 100]."""
     dropped_turns: _builtins.int
     """Earlier turns that did not fit and were left out, oldest first. Unit: turns. Range: [0, 100]."""
+    confidence: _builtins.float
+    """Calibrated probability that the answer is right: the span, or the abstention. Unset of models that have none.
+    Unit: probability. Range: [0, 1].
+    """
     @_builtins.property
     def cost(self) -> Global___Cost:
         """Cost of the answer."""
+
+    @_builtins.property
+    def span(self) -> Global___Span:
+        """Where the text stands, of a model that copies it from one passage: these are its characters from `start` to
+        `end`. Unset of an abstention, and of models that write freely.
+        """
 
     def __init__(
         self,
@@ -327,12 +369,16 @@ class Answer(_message.Message):
         cut_passages: _builtins.int = ...,
         cost: Global___Cost | None = ...,
         dropped_turns: _builtins.int = ...,
+        confidence: _builtins.float | None = ...,
+        span: Global___Span | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["cost", b"cost"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_confidence", b"_confidence", "confidence", b"confidence", "cost", b"cost", "span", b"span"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["completion_tokens", b"completion_tokens", "cost", b"cost", "cut_passages", b"cut_passages", "dropped_passages", b"dropped_passages", "dropped_turns", b"dropped_turns", "engine", b"engine", "finish_reason", b"finish_reason", "log_probability", b"log_probability", "model", b"model", "model_version", b"model_version", "prompt_tokens", b"prompt_tokens", "text", b"text"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_confidence", b"_confidence", "completion_tokens", b"completion_tokens", "confidence", b"confidence", "cost", b"cost", "cut_passages", b"cut_passages", "dropped_passages", b"dropped_passages", "dropped_turns", b"dropped_turns", "engine", b"engine", "finish_reason", b"finish_reason", "log_probability", b"log_probability", "model", b"model", "model_version", b"model_version", "prompt_tokens", b"prompt_tokens", "span", b"span", "text", b"text"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
+    _WhichOneofReturnType__confidence: _TypeAlias = _typing.Literal["confidence"]  # noqa: Y015
+    _WhichOneofArgType__confidence: _TypeAlias = _typing.Literal["_confidence", b"_confidence"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__confidence) -> _WhichOneofReturnType__confidence | None: ...
 
 Global___Answer: _TypeAlias = Answer  # noqa: Y015
 

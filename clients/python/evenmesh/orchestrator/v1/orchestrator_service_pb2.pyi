@@ -164,7 +164,7 @@ class AskRequest(_message.Message):
     """Prompt of the model by name, such as `lamp-4`; empty means the model's default. Not with an ensemble."""
     fusion: _builtins.float
     """Weight of the retriever's standardized scores beside the reranker's log-odds, as `RerankRequest.fusion`; at 0 the
-    order is the reranker's alone. Unit: nat per standard deviation. Range: [0, 100].
+    order is the reranker's alone. Unit: nat per standard deviation. Range: [0, 10].
     Default: that of the reranker's model.
     """
     @_builtins.property
@@ -347,7 +347,7 @@ class Ranked(_message.Message):
     """The expression of the context, in an ensemble, which has one such event for each; empty otherwise."""
     fusion: _builtins.float
     """Weight of the retriever's scores beside the reranker's; 0 if the order is the reranker's alone, or the
-    retriever's. Unit: nat per standard deviation. Range: [0, 100].
+    retriever's. Unit: nat per standard deviation. Range: [0, 10].
     """
     @_builtins.property
     def contexts(self) -> _common_pb2.Rankings:

@@ -49,7 +49,7 @@ class RerankRequest(_message.Message):
     fusion: _builtins.float
     """Weight of the standardized scores of `first_stage` beside the reranker's log-odds; at 0 the order is the
     reranker's alone. Not above 0 together with a `tolerance`, whose bound is one of the reranker's own probability.
-    Unit: nat per standard deviation. Range: [0, 100]. Default: that of the model's card; 0 without `first_stage` or
+    Unit: nat per standard deviation. Range: [0, 10]. Default: that of the model's card; 0 without `first_stage` or
     with a `tolerance`.
     """
     @_builtins.property
@@ -159,7 +159,7 @@ class RerankResponse(_message.Message):
     """Upper bound of the score of any unscored passage; unset if all are scored. Unit: probability. Range: [0, 1]."""
     fusion: _builtins.float
     """Weight of the first stage in `scores`; 0 if they are the reranker's alone.
-    Unit: nat per standard deviation. Range: [0, 100].
+    Unit: nat per standard deviation. Range: [0, 10].
     """
     @_builtins.property
     def scores(self) -> _containers.RepeatedScalarFieldContainer[_builtins.float]:
