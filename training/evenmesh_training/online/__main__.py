@@ -34,7 +34,8 @@ from evenmesh_training.online.rounds import Rounds
 from evenmesh_training.online.settings import OnlineSettings
 from evenmesh_training.online.trainer import Trainer
 
-if TYPE_CHECKING:  # imports torch
+if TYPE_CHECKING:  # these import torch
+    from evenmesh_training.online.gate import Gate
     from evenmesh_training.online.served import ServedModels
 
 _log = logging.getLogger("evenmesh.trainer")
@@ -89,6 +90,7 @@ class TrainerService:
             served=self._served_models,
             work=self._reranker.home / "reranker" / "training",
             pool=self._pool,
+            gate=self._gate,
         )
         trainer = Trainer(
             rounds,
@@ -109,6 +111,11 @@ class TrainerService:
         while self._closing:
             await self._closing.pop()()
         self._pool.close()
+
+    def _gate(self) -> Gate:
+        from evenmesh_training.online.gate import Gate  # imports torch
+
+        return Gate.bundled()
 
     def _served_models(self) -> ServedModels:
         # Imported late: only a trainer with work needs torch.

@@ -11,6 +11,7 @@ from evenmesh_reranker.domain import Agent
 from evenmesh_training.ium.learning import Example, Learned, Options, StepCallback, learn
 from evenmesh_training.online.candidates import Candidate, Parameters
 from evenmesh_training.online.comparison import Comparison, compare
+from evenmesh_training.online.gate import Gate
 from evenmesh_training.online.settings import OnlineSettings
 from evenmesh_training.online.training_examples import TrainingExample
 
@@ -27,10 +28,12 @@ class Trained:
     Attributes:
         learned: its training.
         comparison: the candidate against what serves; None if training was stopped before its end.
+        general: the same on the questions of the gate; None without a gate.
     """
 
     learned: Learned
     comparison: Comparison | None
+    general: Comparison | None = None
 
 
 def options_of(settings: OnlineSettings) -> Options:
@@ -58,6 +61,7 @@ def maximise(
     options: Options,
     *,
     level: float,
+    gate: Gate | None = None,
     on_step: StepCallback | None = None,
     checkpoint: Path | None = None,
     stop: Callable[[], bool] = lambda: False,
@@ -71,7 +75,8 @@ def maximise(
         examples: what to learn from.
         held_out: what to compare on.
         options: how to learn.
-        level: of the test, (0, 1).
+        level: of the tests, (0, 1).
+        gate: questions of no agent, on which it must not be worse either; None: none.
         on_step: called after each step.
         checkpoint: file from which a stopped training resumes.
         stop: called after each step; True ends the training early.
@@ -99,4 +104,8 @@ def maximise(
     if not learned.complete:
         return Trained(learned, None)
     before, after = served.values(held_out, agent), candidate.parameters.values(held_out, agent)
-    return Trained(learned, compare(before, after, level=level, seed=options.seed))
+    general = None
+    if gate is not None:
+        known, now = gate.values(served, agent), gate.values(candidate.parameters, agent)
+        general = compare(known, now, level=level, seed=options.seed)
+    return Trained(learned, compare(before, after, level=level, seed=options.seed), general)

@@ -46,6 +46,7 @@ from evenmesh_training.online.training_examples import (
 )
 
 if TYPE_CHECKING:  # these import torch, which a trainer without work should not hold in memory
+    from evenmesh_training.online.gate import Gate
     from evenmesh_training.online.maximisation import Trained
     from evenmesh_training.online.served import ServedModel, ServedModels
 
@@ -65,6 +66,9 @@ _FAILURES: Final = (
 )
 """Failures of one round that leave the trainer able to train the next agent: something it needs is away or
 damaged, or the model cannot be trained so (torch raises RuntimeError, also when memory runs out)."""
+
+_Computed = tuple[str, Comparison, Comparison | None]
+"""A version, and how it compares on the agent's queries and on those of the gate."""
 
 _REPORT_S: Final = 15.0
 _RETRY_S: Final = 2.0
@@ -94,6 +98,7 @@ class Rounds:
         served: makes the finder of served models; called in a thread when the first round begins.
         work: folder of the files that rounds keep while they run.
         pool: the thread that computes.
+        gate: makes the questions of no agent that a candidate must not lose on; None: there are none.
     """
 
     settings: OnlineSettings
@@ -107,6 +112,7 @@ class Rounds:
     served: Callable[[], ServedModels]
     work: Path
     pool: ComputePool
+    gate: Callable[[], Gate] | None = None
     _served: ServedModels | None = field(default=None, init=False)
 
     async def run(self, training: Training) -> TrainingReport:
@@ -161,7 +167,7 @@ class Rounds:
         report = replace(report, trained_upto=history.upto)
         if not data.examples:
             return replace(report, message=f"nothing to learn from: {data.summary}")
-        version, comparison = await self._compute(round_, self._served, served, data)
+        version, comparison, general = await self._compute(round_, self._served, served, data)
         summary = f"{data.summary}; nDCG {comparison.served:.3f} → {comparison.candidate:.3f}"
         if not comparison.promotes:
             why = (
@@ -170,6 +176,10 @@ class Rounds:
                 else f"cannot be judged by fewer than {fewest_queries(settings.level)} queries held back"
             )
             return replace(report, candidate_version=version, message=f"{version} {why}: {summary}")
+        if general is not None and general.worse:
+            why = f"forgets: on questions of no agent nDCG {general.served:.3f} → {general.candidate:.3f}"
+            message = f"{version} {why} (p = {general.p_worse:.3g}): {summary}"
+            return replace(report, candidate_version=version, message=message)
         round_.check()
         try:
             await self._promote(round_, version)
@@ -193,7 +203,7 @@ class Rounds:
 
     async def _compute(
         self, round_: _Round, models: ServedModels, served: ServedModel, data: _Data
-    ) -> tuple[str, Comparison]:
+    ) -> _Computed:
         computing = asyncio.ensure_future(self.pool.run(self._make, round_, models, served, data))
         try:
             return await asyncio.shield(computing)
@@ -204,10 +214,8 @@ class Rounds:
                 await computing
             raise
 
-    def _make(
-        self, round_: _Round, models: ServedModels, served: ServedModel, data: _Data
-    ) -> tuple[str, Comparison]:
-        """Train, compare and write a version, in a thread; return its name and the comparison."""
+    def _make(self, round_: _Round, models: ServedModels, served: ServedModel, data: _Data) -> _Computed:
+        """Train, compare and write a version, in a thread; return its name and the comparisons."""
         from evenmesh_training.online.candidates import Candidate
         from evenmesh_training.online.maximisation import maximise, options_of
 
@@ -226,6 +234,7 @@ class Rounds:
             data.held_out,
             options_of(settings),
             level=settings.level,
+            gate=None if self.gate is None else self.gate(),
             on_step=round_.step,
             checkpoint=round_.checkpoint,
             stop=round_.stop.is_set,
@@ -239,11 +248,11 @@ class Rounds:
             tenant=round_.agent.tenant,
             kind=candidate.kind,
             base=candidate.base,
-            metrics=_metrics(data, trained, trained.comparison),
+            metrics=_metrics(data, trained, trained.comparison, trained.general),
         )
         with self.models.write(lineage) as draft:
             draft.tokens = candidate.save(served.folder, draft.folder)
-        return draft.version, trained.comparison
+        return draft.version, trained.comparison, trained.general
 
     @asynccontextmanager
     async def _reporting(self, round_: _Round) -> AsyncIterator[None]:
@@ -376,7 +385,9 @@ class _Data:
         return ", ".join(parts)
 
 
-def _metrics(data: _Data, trained: Trained, comparison: Comparison) -> dict[str, float | None]:
+def _metrics(
+    data: _Data, trained: Trained, comparison: Comparison, general: Comparison | None
+) -> dict[str, float | None]:
     losses = trained.learned.losses
     tenth = max(1, len(losses) // 10)
     values: dict[str, float] = {
@@ -391,6 +402,8 @@ def _metrics(data: _Data, trained: Trained, comparison: Comparison) -> dict[str,
         "loss-first": sum(losses[:tenth]) / tenth,
         "loss-last": sum(losses[-tenth:]) / tenth,
     }
+    if general is not None:
+        values |= {"gate-ndcg": general.candidate, "gate-ndcg-before": general.served}
     return {name: value if math.isfinite(value) else None for name, value in values.items()}
 
 

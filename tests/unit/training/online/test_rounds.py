@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from scipy.stats import kendalltau
@@ -18,6 +18,8 @@ from evenmesh_reranker.backends.sql.tables import LEASES
 from evenmesh_reranker.domain import Agent, AllAgents
 from evenmesh_reranker.feedback.training import State, TrainingReport
 from evenmesh_training.online import rounds as rounds_module
+from evenmesh_training.online.candidates import Parameters
+from evenmesh_training.online.gate import Gate
 from evenmesh_training.online.rounds import RoundError
 from evenmesh_training.online.served import ServedModels
 from tests.support import tiny_encoders
@@ -107,6 +109,29 @@ async def test_what_is_worse_stays_a_candidate_until_someone_promotes_it(world: 
     assert (await world.registry.model_for(ANN)).version == reported.candidate_version
     await world.registry.rollback(ANN)
     assert (await world.registry.model_for(ANN)).version == good
+
+
+class Forgotten:
+    """A gate on which what serves is always right and a candidate always wrong."""
+
+    def __init__(self) -> None:
+        self.asked = 0
+
+    def values(self, parameters: Parameters, agent: Agent) -> list[float]:
+        self.asked += 1
+        return [2.0 - self.asked] * 32
+
+
+@pytest.mark.slow
+async def test_what_forgets_stays_a_candidate(world: World) -> None:
+    good = (await world.registry.model_for(ANN)).version
+    await world.says(ANN, likes("water"), range(48))
+    rounds = world.rounds()
+    rounds.gate = lambda: cast("Gate", Forgotten())
+    reported = await rounds.run(await world.training(ANN))
+    assert (await world.registry.model_for(ANN)).version == good
+    assert f"{reported.candidate_version} forgets" in reported.message
+    assert "nDCG 1.000 → 0.000" in reported.message
 
 
 async def test_too_few_to_judge_by_is_a_candidate_too(world: World) -> None:

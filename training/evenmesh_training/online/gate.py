@@ -1,0 +1,77 @@
+"""Questions of no agent, on which what was learned from an agent's feedback must not rank worse than before.
+
+Learning from agents makes a model forget. An agent's own queries do not show that; these do: 32 questions
+about evenmesh's documentation with the 20 sections that the hybrid finds for each, as
+``python -m benchmarks.rerank_table.gate`` wrote them.
+"""
+
+from __future__ import annotations
+
+import gzip
+import json
+from dataclasses import dataclass
+from importlib import resources
+
+import numpy as np
+
+from evenmesh_core.fusion import log_odds_fusion
+from evenmesh_core.ranking_metrics import ranking_metrics
+from evenmesh_reranker.domain import Agent, Passage
+from evenmesh_training.online.candidates import Parameters
+
+FILE = "gate.json.gz"
+
+
+@dataclass(frozen=True, slots=True)
+class GateQuestion:
+    """A question and its candidates.
+
+    Attributes:
+        query: the question.
+        passages: the candidates, best of the first stage first.
+        first: their standardized scores.
+        relevant: ids of the passages that answer it.
+    """
+
+    query: str
+    passages: tuple[Passage, ...]
+    first: tuple[float, ...]
+    relevant: frozenset[str]
+
+
+class Gate:
+    """Questions that parameters are measured on before they serve."""
+
+    def __init__(self, questions: tuple[GateQuestion, ...]) -> None:
+        self._questions = questions
+
+    @classmethod
+    def bundled(cls) -> Gate:
+        """Return the one that ships."""
+        packed = resources.files("evenmesh_training.online").joinpath(FILE).read_bytes()
+        data = json.loads(gzip.decompress(packed))
+        passages = [Passage(*one) for one in data["passages"]]
+        return cls(
+            tuple(
+                GateQuestion(
+                    one["query"],
+                    tuple(passages[at] for at in one["candidates"]),
+                    tuple(one["first"]),
+                    frozenset(one["relevant"]),
+                )
+                for one in data["questions"]
+            )
+        )
+
+    def values(self, parameters: Parameters, agent: Agent) -> list[float]:
+        """Return nDCG@10 of each question, [0, 1], ranked for an agent as an ask without options ranks."""
+        fusion = parameters.model.fusion
+        rankings, judgements = {}, {}
+        for at, one in enumerate(self._questions):
+            scores = np.array(parameters.scores(one.query, one.passages, agent))
+            fused = log_odds_fusion(scores, np.array(one.first), fusion.weight)
+            order = np.argsort(-fused, kind="stable").tolist()
+            rankings[str(at)] = [one.passages[place].id for place in order]
+            judgements[str(at)] = dict.fromkeys(one.relevant, 1)
+        values: list[float] = ranking_metrics(rankings, judgements, k=10).ndcg.tolist()
+        return values
