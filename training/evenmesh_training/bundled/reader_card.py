@@ -16,6 +16,8 @@ RECALL_BEFORE: Final = "recall@5, BM25's order"
 RECALL_AFTER: Final = "recall@5, the model's order"
 ABSTENTION_PRECISION: Final = "abstention precision"
 UNANSWERABLE: Final = "unanswerable, of the questions asked for abstention"
+CONFIDENCE_SQUAD: Final = "calibration error, BM25's best 5"
+CONFIDENCE_CLAPNQ: Final = "calibration error, abstentions on CLAP NQ"
 
 
 @dataclass(frozen=True)

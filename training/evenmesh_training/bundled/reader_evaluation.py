@@ -20,7 +20,8 @@ from evenmesh_generator.domain import Passage
 from evenmesh_generator.pointer import artifact
 from evenmesh_generator.pointer.abstention import choose_bias, for_development, is_abstention
 from evenmesh_generator.pointer.artifact import ArtifactError
-from evenmesh_generator.pointer.reader import Encodings, PointerReader
+from evenmesh_generator.pointer.confidence import Confidence, evidence, expected_calibration_error, fit
+from evenmesh_generator.pointer.reader import Encodings, PointerReader, ReaderAnswer
 from evenmesh_models import BaseModelError
 from evenmesh_training.bundled import reader_card as card
 from evenmesh_training.bundled.reader_card import Evaluation, Measure
@@ -211,6 +212,102 @@ def chosen_bias(
     return choose_bias(margins, [not one.item.gold for one in asked])
 
 
+@dataclass(frozen=True)
+class JudgedAnswer:
+    """An answer, and whether it is right.
+
+    ``source``: data set and setting; ``development``: of the half of the questions that is calibrated on.
+    """
+
+    source: str
+    development: bool
+    abstains: bool
+    log_probs: tuple[float, ...]
+    right: bool
+
+
+def judged(source: str, question_id: str, answer: ReaderAnswer, *, right: bool) -> JudgedAnswer:
+    """Return an answer with what calibration needs to know of it."""
+    abstains = is_abstention(answer.text)
+    return JudgedAnswer(source, for_development(question_id), abstains, answer.log_probs, right)
+
+
+def judged_answers(
+    reader: PointerReader, squad: Dataset, items: Sequence[Item], clapnq: Dataset, *, keep: int = 5
+) -> list[JudgedAnswer]:
+    """Return answers to questions of SQuAD from BM25's best ``keep`` passages, and abstentions on CLAP NQ.
+
+    On SQuAD a span is right that matches an answer exactly, and an abstention where no passage shown is the
+    gold one. On CLAP NQ, whose answers are longer than spans, abstentions alone are judged.
+    """
+    index = BM25Okapi([words(f"{p.title} {p.text}") for p in squad.passages])
+    found = []
+    for begin in tqdm(range(0, len(items), 16), desc="confidence", leave=False, disable=None):
+        asked = items[begin : begin + 16]
+        places = [
+            np.argsort(-index.get_scores(words(item.question)), kind="stable")[:keep].tolist()
+            for item in asked
+        ]
+        encodings = reader.encode_many(
+            [
+                (item.question, [parts(squad.passages[at]) for at in mine])
+                for item, mine in zip(asked, places, strict=True)
+            ]
+        )
+        for item, mine, answer in zip(asked, places, reader.answer_many(encodings), strict=True):
+            right = (
+                item.gold[0] not in mine
+                if is_abstention(answer.text)
+                else exact_match(answer.text, item.answers) == 1.0
+            )
+            found.append(judged(card.CONFIDENCE_SQUAD, item.id, answer, right=right))
+    both = [one for half in (True, False) for one in abstention_questions(clapnq, development=half)]
+    for rows in _batches(both, 32, "confidence of abstentions"):
+        answers = reader.answer_many(_encoded(reader, [both[row] for row in rows]))
+        for row, answer in zip(rows, answers, strict=True):
+            if is_abstention(answer.text):
+                item = both[row].item
+                found.append(judged(card.CONFIDENCE_CLAPNQ, item.id, answer, right=not item.gold))
+    return found
+
+
+def calibrated(answers: Sequence[JudgedAnswer]) -> Confidence:
+    """Return the calibration that fits the answers of the development half best."""
+    own = [one for one in answers if one.development]
+    curves = []
+    for abstains in (False, True):
+        some = [one for one in own if one.abstains is abstains]
+        values = [evidence(one.log_probs, abstains=abstains) for one in some]
+        curves.append(fit(values, [one.right for one in some]))
+    return Confidence(*curves)
+
+
+def evaluate_confidence(confidence: Confidence, answers: Sequence[JudgedAnswer]) -> list[Measure]:
+    """Return the expected calibration errors on the half of the questions that was not calibrated on.
+
+    Their intervals are of resampled answers.
+    """
+    rng = np.random.default_rng(0)
+    measures = []
+    for source in dict.fromkeys(one.source for one in answers):
+        own = [one for one in answers if one.source == source and not one.development]
+        given = [confidence(one.log_probs, abstains=one.abstains) for one in own]
+        right = [one.right for one in own]
+
+        def error(
+            rows: Sequence[int], given: Sequence[float] = given, right: Sequence[bool] = right
+        ) -> float:
+            return expected_calibration_error([given[row] for row in rows], [right[row] for row in rows])
+
+        drawn = [error(rng.integers(0, len(own), len(own)).tolist()) for _ in range(500)] if own else []
+        if not own:
+            measures.append(Measure(source, None, None, None, 0))
+            continue
+        low, high = np.percentile(drawn, [2.5, 97.5]).tolist()
+        measures.append(Measure(source, error(range(len(own))), low, high, len(own)))
+    return measures
+
+
 def parser() -> argparse.ArgumentParser:
     """Return the command line."""
     out = argparse.ArgumentParser(description=__doc__)
@@ -228,6 +325,12 @@ def parser() -> argparse.ArgumentParser:
         "--choose-abstention",
         action="store_true",
         help="first choose the bias towards abstaining, on questions that are not evaluated on",
+    )
+    out.add_argument(
+        "--confidence", type=int, default=1000, metavar="N", help="questions that confidence is measured on"
+    )
+    out.add_argument(
+        "--calibrate", action="store_true", help="choose the calibration of confidence, on half of them"
     )
     out.add_argument("--seed", type=int, default=7, help="of the sample of questions")
     out.add_argument("--bfloat16", action="store_true", help="compute in bfloat16")
@@ -260,6 +363,13 @@ def main(arguments: list[str] | None = None) -> None:
         measures += evaluate_gold(reader, squad, sample[: options.gold])
     if options.retrieved:
         measures += evaluate_retrieved(reader, squad, sample[: options.retrieved])
+    if options.confidence:
+        answers = judged_answers(reader, squad, sample[: options.confidence], clapnq)
+        if options.calibrate:
+            artifact.set_confidence(options.artifact, calibrated(answers))
+            reader = PointerReader.from_folder(options.artifact, bfloat16=options.bfloat16)
+        if (confidence := artifact.confidence_of(reader.model.config)) is not None:
+            measures += evaluate_confidence(confidence, answers)
     evaluation = Evaluation(
         weights_sha256=str(reader.model.config.weights_sha256),
         abstention_bias=reader.model.config.abstention_bias,

@@ -24,6 +24,18 @@ _BLENDED: Final = (
     "model forget some of its supervised training."
 )
 
+_LISTS: Final = """
+Last, on lists (`python -m evenmesh_training.bundled.reranker_listwise`): {steps:,} steps of
+{lists_of_a_step} lists of {candidates} candidates of a hybrid first stage, learning rate
+{learning_rate:g}, {max_length} tokens, seed {seed}. It learns what to add to the first stage's scores,
+to give probabilities, and where nobody judged to order as the dense encoder does. Questions of training splits
+only; those of open-qa (WebQuestions) and mirage have no passages of their own:
+
+| data set | lists |
+|---|---|
+{rows}
+"""
+
 
 def card(
     size: int,
@@ -33,6 +45,7 @@ def card(
     measured: Sequence[Mapping[str, Any]],
     *,
     share: float = 1.0,
+    lists: Mapping[str, Any] | None = None,
 ) -> str:
     """Return the text of the card.
 
@@ -43,6 +56,7 @@ def card(
         runs: records of the offline training.
         measured: outputs of :mod:`evenmesh_training.bundled.reranker_evaluation`.
         share: weight of the model after learning from agents, (0, 1].
+        lists: record of the training on lists; None: there was none.
     """
     template = (
         resources.files("evenmesh_training.bundled").joinpath("reranker_card.txt").read_text(encoding="utf-8")
@@ -75,7 +89,13 @@ def card(
         seed=warm["seed"],
         begun=_FROM_READER if warm.get("reader_sha256") else "",
         blended="" if share == 1 else _BLENDED.format(share=share),
+        lists="" if lists is None else _lists(lists),
     )
+
+
+def _lists(of: Mapping[str, Any]) -> str:
+    rows = "\n".join(f"| {name} | {count:,} |" for name, count in of["lists"].items())
+    return _LISTS.format(rows=rows, **{name: value for name, value in of.items() if name != "lists"})
 
 
 def _interval(values: Sequence[float]) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +29,10 @@ def main() -> int:
     add("--model", type=Path, required=True, help="folder of the last round's model")
     add("--warm-start", type=Path, required=True, help="warm_start.json of the model it started from")
     add("--runs", type=Path, action="append", required=True, help="runs.jsonl of a run; repeatable")
+    add("--listwise", type=Path, help="listwise.json of the training on lists")
+    add(
+        "--fusion", type=float, nargs=3, metavar=("WEIGHT", "SLOPE", "INTERCEPT"), help="of make rerank-table"
+    )
     add("--share", type=float, default=1.0, help="--share given to reranker_blend")
     add("--evaluation", type=Path, action="append", required=True, help="output of an evaluation; repeatable")
     add("--output", type=Path, default=evenmesh_models.cross_encoder())
@@ -35,16 +40,20 @@ def main() -> int:
     tokenizer, model = start.load(given.model)
     warm = json.loads(given.warm_start.read_text(encoding="utf-8"))
     warm.pop("last_losses", None)
-    size = export(model, tokenizer, given.output, warm_start=warm, share=given.share)
+    lists = None if given.listwise is None else json.loads(given.listwise.read_text(encoding="utf-8"))
+    fusion = given.fusion and dict(zip(("weight", "slope", "intercept"), given.fusion, strict=True))
+    size = export(model, tokenizer, given.output, fusion, warm_start=warm, share=given.share, listwise=lists)
     measured = [json.loads(path.read_text(encoding="utf-8")) for path in given.evaluation]
     runs = read_agent_runs(given.runs)
-    text = card(size, tokenizer.model_max_length, warm, runs, measured, share=given.share)
+    text = card(size, tokenizer.model_max_length, warm, runs, measured, share=given.share, lists=lists)
     (given.output / "MODEL_CARD.md").write_text(text, encoding="utf-8")
     sys.stdout.write(f"{size:,} bytes in {given.output}\n")
     return 0
 
 
-def export(model: Any, tokenizer: Any, target: Path, **record: Any) -> int:
+def export(
+    model: Any, tokenizer: Any, target: Path, fusion: Mapping[str, float] | None = None, **record: Any
+) -> int:
     """Write the part of a model that differs from the base model, and return its size in bytes.
 
     Args:
@@ -52,6 +61,7 @@ def export(model: Any, tokenizer: Any, target: Path, **record: Any) -> int:
             words.
         tokenizer: its tokenizer, with agent tokens.
         target: folder of the two files; made if it is missing.
+        fusion: weight, slope and intercept of :class:`evenmesh_reranker.domain.Fusion`; None: not fused.
         record: how the model was trained, for people.
 
     Raises:
@@ -78,6 +88,7 @@ def export(model: Any, tokenizer: Any, target: Path, **record: Any) -> int:
         "weights_sha256": evenmesh_models.fingerprint(target / WEIGHTS),
         "max_length": tokenizer.model_max_length,
         "tokens": tokenizer.convert_ids_to_tokens(list(range(len(base[WORDS]), len(tokenizer)))),
+        "fusion": None if fusion is None else dict(fusion),
         "record": record,
     }
     (target / CONFIG).write_text(json.dumps(config, indent=1) + "\n", encoding="utf-8")

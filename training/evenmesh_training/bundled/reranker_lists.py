@@ -15,12 +15,13 @@ from typing import Any, Final
 
 import bm25s
 import numpy as np
+from sentence_transformers import SentenceTransformer
 
+import evenmesh_models
 from evenmesh_core.arrays import FloatArray, IntArray
 from evenmesh_core.fusion import standardized
 from evenmesh_core.text_metrics import contains_answer
 from evenmesh_generator.domain import Passage
-from evenmesh_retriever.backends.dense.sentence_encoder import SentenceEncoder
 from evenmesh_training.rankrag.data.datasets import Request, Split, reader, rows
 from evenmesh_training.rankrag.data.examples import Kind
 from evenmesh_training.rankrag.recipe import Context
@@ -95,7 +96,7 @@ def write(lists: Sequence[CandidateList], path: Path) -> None:
 
 def build(data: Path, *, seed: int, log: Callable[[str], None]) -> Iterator[CandidateList]:
     """Yield the lists of every data set, in a fixed order."""
-    encoder = SentenceEncoder()
+    encoder = SentenceTransformer(str(evenmesh_models.minilm()), device="cpu")
     rng = np.random.default_rng(seed)
     left_out = _articles(data)
     known: dict[str, FloatArray] = {}
@@ -171,7 +172,7 @@ class _Search:
     """BM25 and cosine over some passages."""
 
     def __init__(
-        self, passages: Sequence[Passage], encoder: SentenceEncoder, known: dict[str, FloatArray]
+        self, passages: Sequence[Passage], encoder: SentenceTransformer, known: dict[str, FloatArray]
     ) -> None:
         self.passages = passages
         contents = [f"{one.title} {one.text}" if one.title else one.text for one in passages]
@@ -180,7 +181,7 @@ class _Search:
         self._encoder = encoder
         new = [one for one in dict.fromkeys(contents) if one not in known]
         if new:
-            known.update(zip(new, encoder.encode_passages(new, lambda _: None), strict=True))
+            known.update(zip(new, encoder.encode(new, normalize_embeddings=True), strict=True))
         self._vectors = np.stack([known[one] for one in contents])
 
     def scores(self, query: str) -> tuple[FloatArray, FloatArray]:
@@ -191,7 +192,8 @@ class _Search:
             if words
             else np.zeros(len(self.passages))
         )
-        cosines = np.asarray(self._vectors @ self._encoder.encode_query(query), dtype=np.float64)
+        vector = self._encoder.encode(query, normalize_embeddings=True)
+        cosines = np.asarray(self._vectors @ vector, dtype=np.float64)
         pool = np.union1d(np.argsort(-lexical)[:100], np.argsort(-cosines)[:100])
         return standardized(lexical, lexical[pool]) + standardized(cosines, cosines[pool]), cosines
 
