@@ -28,8 +28,8 @@ _LISTS: Final = """
 Last, on lists (`python -m evenmesh_training.bundled.reranker_listwise`): {steps:,} steps of
 {lists_of_a_step} lists of {candidates} candidates of a hybrid first stage, learning rate
 {learning_rate:g}, {max_length} tokens, seed {seed}. It learns what to add to the first stage's scores,
-to give probabilities, and where nobody judged to order as the dense encoder does. Questions of training splits
-only; those of open-qa (WebQuestions) and mirage have no passages of their own:
+to give probabilities, and where nobody judged to order as the dense encoder does. Questions of training
+splits only; those of open-qa (WebQuestions) and mirage have no passages of their own:
 
 | data set | lists |
 |---|---|
