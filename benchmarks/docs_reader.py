@@ -19,6 +19,7 @@ import numpy as np
 
 from benchmarks.generation import BUNDLED, in_process
 from benchmarks.rerank_table import judged_sets
+from evenmesh.wire.errors import MeshError
 from evenmesh_core.fusion import weighted_score_fusion
 from evenmesh_core.text_metrics import token_f1
 from evenmesh_generator.domain import Augmentation, GenerationRequest, Passage, RelevanceRequest
@@ -82,6 +83,8 @@ async def answered(
         found = [found[at] for at in np.argsort(-np.asarray(judged), kind="stable")[:SHOWN]]
     request = GenerationRequest(question, tuple(found), augmentation=Augmentation.FUSION_IN_DECODER)
     (answer,) = await reader.generate_batch([request], Cancellation())
+    if isinstance(answer, MeshError):
+        raise answer
     text = answer.text
     if is_abstention(text):
         kind = SILENT if row["answer"] else ABSTAINED

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Sequence
 from typing import Final
 
 from evenmesh.common.v1.common_pb2 import Passage
+from evenmesh.generator.v1.generator_service_pb2 import Answer
 from evenmesh.orchestrator.v1 import orchestrator_service_pb2 as pb
 
 MIN_ANSWER_CHARS: Final = 2
@@ -20,6 +21,16 @@ _BOUNDARY: Final = re.compile(r"\b")
 _MARK: Final = "|"
 """Stands at both ends of every word of a searched text, whose punctuation is removed before."""
 _NOT_CITED: Final = frozenset({"yes", "no"})
+
+
+def citations_of(answer: Answer, passages: Sequence[Passage]) -> list[pb.Citation]:
+    """Return where the generator copied an answer from, or else the passages that :func:`citations` finds."""
+    if not answer.HasField("span"):
+        return citations(answer.text, passages)
+    span = answer.span
+    if span.passage >= len(passages) or not span.start < span.end <= len(passages[span.passage].text):
+        return citations(answer.text, passages)
+    return [_citation(passages[span.passage], span.passage + 1, span.start, span.end)]
 
 
 def citations(answer: str, passages: Sequence[Passage]) -> list[pb.Citation]:
@@ -46,9 +57,13 @@ def citations(answer: str, passages: Sequence[Passage]) -> list[pb.Citation]:
         start, end = _span(wanted, passage.text) or (None, None)
         if start is None and wanted not in _searched(passage.title):
             continue
-        provider = passage.attributes.get("provider", "")
-        found.append(pb.Citation(passage_id=passage.id, provider=provider, rank=rank, start=start, end=end))
+        found.append(_citation(passage, rank, start, end))
     return found
+
+
+def _citation(passage: Passage, rank: int, start: int | None, end: int | None) -> pb.Citation:
+    provider = passage.attributes.get("provider", "")
+    return pb.Citation(passage_id=passage.id, provider=provider, rank=rank, start=start, end=end)
 
 
 def _normalized(text: str) -> str:

@@ -16,7 +16,7 @@ from evenmesh.wire.errors import MeshError
 from evenmesh_core.arrays import IntArray
 from evenmesh_orchestrator.asks import contexts as rankings
 from evenmesh_orchestrator.asks.budgets import Clock, HandledFailure, PipelineConfig, attempt, handle
-from evenmesh_orchestrator.asks.citations import citations
+from evenmesh_orchestrator.asks.citations import citations_of
 from evenmesh_orchestrator.asks.failure_policy import Step
 from evenmesh_orchestrator.domain import Answered, Ask, Contexts, Event, Failed, Pool
 from evenmesh_orchestrator.ports import Generator
@@ -109,7 +109,7 @@ class GenerationStage:
             yield failure.degraded
             yield Failed(samples, failure.error)
         elif answer is not None:
-            yield Answered(answer, samples, citations(answer.text, passages))
+            yield Answered(answer, samples, citations_of(answer, passages))
 
     async def _other_answers(
         self, ask: Ask, pool: Pool, groups: Sequence[_Group], clock: Clock
@@ -144,7 +144,7 @@ class GenerationStage:
                             yield degraded
                         yield Failed(samples, result)
                     else:
-                        yield Answered(result, samples, citations(result.text, pool.rows(row)))
+                        yield Answered(result, samples, citations_of(result, pool.rows(row)))
         finally:
             for task in tasks:
                 task.cancel()

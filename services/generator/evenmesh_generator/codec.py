@@ -117,6 +117,7 @@ def decode_passages(messages: Sequence[common_pb2.Passage]) -> tuple[Passage, ..
 def encode_answer(finished: GeneratedAnswer) -> pb.Answer:
     """Return an answer with the model that wrote it."""
     answer, model = finished.answer, finished.model
+    span = answer.span
     return pb.Answer(
         text=answer.text,
         finish_reason=_FINISH_REASONS.number(answer.finish_reason),
@@ -130,6 +131,8 @@ def encode_answer(finished: GeneratedAnswer) -> pb.Answer:
         cut_passages=answer.cut_passages,
         cost=_cost(answer.cost),
         dropped_turns=answer.dropped_turns,
+        confidence=answer.confidence,
+        span=None if span is None else pb.Span(passage=span.passage, start=span.start, end=span.end),
     )
 
 

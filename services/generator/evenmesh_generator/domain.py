@@ -130,6 +130,19 @@ class Cost:
 
 
 @dataclass(frozen=True, slots=True)
+class Span:
+    """Where an answer that was copied stands.
+
+    ``passage``: index into the request's passages, [0, 99]; ``start``, ``end``: characters of its text, end
+    exclusive, [0, 65536].
+    """
+
+    passage: int
+    start: int
+    end: int
+
+
+@dataclass(frozen=True, slots=True)
 class Answer:
     """A finished answer.
 
@@ -137,6 +150,8 @@ class Answer:
     ``log_probability`` is the sum, in nats, over the written tokens, of the model's own distribution (before
     temperature, nucleus and forced tokens); ``dropped_passages`` did not fit and were left out, last ones
     first; ``cut_passages`` were shown, but cut at their end; ``dropped_turns`` were left out, oldest first;
+    ``confidence``: calibrated probability that it is right, [0, 1], None of models that have none; ``span``:
+    where the text stands, None unless it is copied from one passage;
     ``model_version`` is that of the model that answered, empty where :class:`ModelDescription` states it;
     ``cost`` does not take part in comparisons.
     """
@@ -149,6 +164,8 @@ class Answer:
     dropped_passages: int = 0
     cut_passages: int = 0
     dropped_turns: int = 0
+    confidence: float | None = None
+    span: Span | None = None
     model_version: str = field(default="", compare=False)
     cost: Cost = field(default_factory=Cost, compare=False)
 

@@ -23,6 +23,7 @@ from evenmesh_generator.domain import (
     Normalization,
     Passage,
     RelevanceRequest,
+    Span,
     Turn,
 )
 from evenmesh_generator.engine import GeneratedAnswer, RelevanceScores
@@ -215,6 +216,24 @@ def test_answers_on_the_wire() -> None:
             batch_rows=16,
         ),
     )
+
+
+def test_a_span_and_a_confidence_on_the_wire() -> None:
+    answer = Answer("text", FinishReason.STOP, 12, 3, -4.5, confidence=0.25, span=Span(3, 0, 4))
+    message = codec.encode_answer(GeneratedAnswer(answer, MODEL))
+    assert (message.confidence, message.span) == (0.25, pb.Span(passage=3, start=0, end=4))
+    other = codec.encode_answer(GeneratedAnswer(Answer("t", FinishReason.STOP, 1, 1, -1.0), MODEL))
+    assert not other.HasField("confidence")
+    assert not other.HasField("span")
+
+
+def test_a_passage_of_a_hundred_thousand_characters_is_refused_by_name() -> None:
+    request = pb.GenerateRequest(question="q")
+    request.passages.add(id="short", text="a")
+    request.passages.add(id="long", text="a" * 100_000)
+    with pytest.raises(InvalidField, match="65536") as refused:
+        codec.decode_request(request, default_beams=1)
+    assert refused.value.field.startswith("passages[1]")
 
 
 def test_the_version_that_answered_wins_over_the_one_described() -> None:

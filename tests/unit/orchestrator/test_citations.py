@@ -8,7 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from evenmesh_orchestrator.asks.citations import citations
+from evenmesh.generator.v1.generator_service_pb2 import Answer, Span
+from evenmesh_orchestrator.asks.citations import citations, citations_of
 from tests.unit.orchestrator.fakes import passage
 
 
@@ -97,3 +98,18 @@ def test_no_text_becomes_a_pattern(monkeypatch: pytest.MonkeyPatch) -> None:
     """Python keeps patterns in a cache of the process, which all tenants share."""
     monkeypatch.delattr(re, "compile")
     assert _cited("Rhine", "The Rhine flows north.") == "Rhine"
+
+
+def test_an_answer_that_says_where_it_stands_is_cited_there() -> None:
+    context = [passage("p", "The Rhine."), passage("q", "Rhine or rhine: the Rhine.", provider="X")]
+    answer = Answer(text="Rhine", span=Span(passage=1, start=20, end=25))
+    (found,) = citations_of(answer, context)
+    assert (found.passage_id, found.provider, found.rank, found.start, found.end) == ("q", "X", 2, 20, 25)
+    assert context[1].text[found.start : found.end] == "Rhine"
+
+
+@pytest.mark.parametrize("span", [None, Span(passage=2, end=1), Span(end=11), Span(start=3, end=3)])
+def test_an_answer_without_a_place_of_its_context_is_searched_for(span: Span | None) -> None:
+    context = [passage("p", "The Rhine."), passage("q", "A rhine.")]
+    answer = Answer(text="Rhine", span=span)
+    assert [(one.passage_id, one.start) for one in citations_of(answer, context)] == [("p", 4), ("q", 2)]

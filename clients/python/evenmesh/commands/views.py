@@ -128,6 +128,8 @@ def show_result(
     elif not result.text.strip():
         screen.line("The answer is empty: the model found none in its passages.", style="yellow")
     show_citations(screen, result.citations, result.retrieved)
+    if result.vote is None and result.answers and (sure := result.answers[0].confidence) is not None:
+        screen.line(f"  right with probability {sure:.0%}", style="dim")
     if result.vote is not None:
         show_vote(screen, result)
     counts = result.samples_by_answer()

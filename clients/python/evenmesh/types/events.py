@@ -113,8 +113,8 @@ class Answer:
         cut_passages: passages that were shown but cut at their end.
         dropped_turns: earlier turns of a conversation that did not fit and were left out, oldest first.
         cost: what it cost.
-        confidence: calibrated probability that it is right, the span or the abstention, in [0, 1]; None of models
-            that have none.
+        confidence: calibrated probability that it is right, the span or the abstention, in [0, 1]; None of
+            models that have none.
     """
 
     text: str

@@ -9,9 +9,11 @@ import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
+from transformers import PreTrainedConfig
 from transformers import initialization as init
 
 import evenmesh_models
+from evenmesh_generator.pointer.confidence import Confidence
 from evenmesh_generator.pointer.configuration import PointerConfig
 from evenmesh_generator.pointer.modeling import PointerForConditionalGeneration
 from evenmesh_models import MINILM_PACKAGE, MINILM_SHA256, TOKENIZER, WEIGHTS, fingerprint
@@ -55,9 +57,32 @@ def save(model: PointerForConditionalGeneration, folder: Path) -> None:
 
 
 def set_abstention_bias(folder: Path, bias: float) -> None:
-    """Set the abstention bias, in nats, of the model in ``folder``; see :class:`PointerConfig`."""
+    """Set the abstention bias, in nats, of the model in ``folder``; see :class:`PointerConfig`.
+
+    A calibration is of answers with another bias, and is removed.
+    """
     settings = json.loads((folder / CONFIG).read_text(encoding="utf-8"))
-    _write_config(folder, settings | {"abstention_bias": round(bias, 4)})
+    _write_config(folder, settings | {"abstention_bias": round(bias, 4), "confidence": None})
+
+
+def set_confidence(folder: Path, confidence: Confidence) -> None:
+    """Set the calibration of the answers of the model in ``folder``."""
+    settings = json.loads((folder / CONFIG).read_text(encoding="utf-8"))
+    _write_config(folder, settings | {"confidence": confidence.settings()})
+
+
+def confidence_of(config: PreTrainedConfig) -> Confidence | None:
+    """Return the calibration of a model; None if it has none.
+
+    Raises:
+        ArtifactError: it is out of range.
+    """
+    if config.confidence is None:
+        return None
+    try:
+        return Confidence.of(config.confidence)
+    except ValueError as error:
+        raise ArtifactError(f"{CONFIG}: confidence {error}") from None
 
 
 def load(folder: Path | None = None, *, base_weights: Path | None = None) -> PointerForConditionalGeneration:
@@ -66,8 +91,8 @@ def load(folder: Path | None = None, *, base_weights: Path | None = None) -> Poi
     ``base_weights``: file of the frozen tensors (default: the installed base model's).
 
     Raises:
-        ArtifactError: a file is missing, damaged or of another shape, or the base weights or tokenizer are
-            not those the model was trained with.
+        ArtifactError: a file is missing, damaged or of another shape, a setting is out of range, or the base
+            weights or tokenizer are not those the model was trained with.
         BaseModelError: the base model is not installed, or is another one.
     """
     folder = evenmesh_models.reader() if folder is None else folder
@@ -76,6 +101,7 @@ def load(folder: Path | None = None, *, base_weights: Path | None = None) -> Poi
         if not path.is_file():
             raise ArtifactError(f"the pointer model is incomplete: {path} is missing")
     config = PointerConfig(**json.loads(config_path.read_text(encoding="utf-8")))
+    confidence_of(config)
     if config.weights_sha256 != fingerprint(weights_path):
         raise ArtifactError(
             f"{weights_path} is damaged (SHA-256 differs from {CONFIG}): install or export it again"

@@ -25,6 +25,10 @@ class PointerConfig(PreTrainedConfig):  # type: ignore[no-untyped-call]
     leaves the model as it was trained, a negative one abstains less often. It is no weight: it was chosen
     for the shipped model by ``python -m evenmesh_training.bundled.reader_evaluation --choose-abstention``, on
     questions that are not evaluated on.
+
+    ``confidence``: the calibration of answers, see
+    :class:`~evenmesh_generator.pointer.confidence.Confidence`; None: answers have no confidence. Chosen
+    likewise, with ``--calibrate``.
     """
 
     model_type = "evenmesh-pointer"
@@ -49,6 +53,7 @@ class PointerConfig(PreTrainedConfig):  # type: ignore[no-untyped-call]
     false_token_id: int = 6270
     abstention_token_id: int = 2025
     abstention_bias: float = 0.0
+    confidence: dict[str, list[float]] | None = None
     is_encoder_decoder: bool = True
     tie_word_embeddings: bool = False  # the output projection reads the embedding itself: nothing to tie
     use_cache: bool = True

@@ -10,7 +10,9 @@ import torch
 from torch import Tensor
 from transformers import LogitsProcessor
 
+from evenmesh_generator.domain import Span
 from evenmesh_generator.pointer.abstention import ABSTENTION
+from evenmesh_generator.pointer.confidence import Confidence
 from evenmesh_generator.pointer.tokenization import PairTokenizer, Text
 
 DECODING: Final = "spans-2"
@@ -122,11 +124,18 @@ class SpanTranscript:
         passages: the texts.
         texts: their tokens and offsets.
         shown: how many tokens of each the model reads.
+        confidence: calibration of the model; None if it has none.
     """
 
     def __init__(
-        self, passages: Sequence[str], texts: Sequence[Text], shown: Sequence[int], tokenizer: PairTokenizer
+        self,
+        passages: Sequence[str],
+        texts: Sequence[Text],
+        shown: Sequence[int],
+        tokenizer: PairTokenizer,
+        confidence: Confidence | None = None,
     ) -> None:
+        self._confidence = confidence
         self._passages = passages
         self._texts = texts
         self._shown = shown
@@ -135,6 +144,17 @@ class SpanTranscript:
         self._alive: list[tuple[int, int, int]] = []  # passage, first and last token
         self._written = 0
         self.text = ""
+
+    @property
+    def span(self) -> Span | None:
+        """Return where the finished answer stands; None if it abstains."""
+        return None if self.place is None else Span(*self.place)
+
+    def confidence(self, log_probabilities: Sequence[float]) -> float | None:
+        """Return the probability that the answer is right, in [0, 1]; None without a calibration."""
+        if self._confidence is None or not log_probabilities:
+            return None
+        return self._confidence(log_probabilities, abstains=self.place is None)
 
     @property
     def place(self) -> tuple[int, int, int] | None:

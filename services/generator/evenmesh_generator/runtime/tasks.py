@@ -77,6 +77,8 @@ class Task:
             dropped_passages=prompt.dropped_passages,
             cut_passages=prompt.cut_passages,
             dropped_turns=prompt.dropped_turns,
+            confidence=transcript.confidence(sequence.log_probabilities),
+            span=transcript.span,
             cost=Cost(
                 queue_s=self.started - self.arrived,
                 first_token_s=(self.first or now) - self.arrived,

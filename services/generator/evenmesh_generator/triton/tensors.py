@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, astuple
 from typing import Any, Final
 
 import grpc
@@ -27,6 +27,7 @@ from evenmesh_generator.domain import (
     GenerationRequest,
     ModelDescription,
     Passage,
+    Span,
     Turn,
 )
 from evenmesh_generator.runtime.statistics import EngineStatistics
@@ -129,6 +130,7 @@ def read_request(tensors: Mapping[str, Tensor], defaults: Decoding = _NO_DECODIN
 
 def answer_tensors(answer: Answer) -> dict[str, Tensor]:
     """Return the outputs of the last response."""
+    span = None if answer.span is None else astuple(answer.span)
     return {
         "text": texts([answer.text]),
         "finish_reason": texts([answer.finish_reason.value]),
@@ -136,6 +138,7 @@ def answer_tensors(answer: Answer) -> dict[str, Tensor]:
         "log_probability": np.array([answer.log_probability], dtype=np.float64),
         "model_version": texts([answer.model_version]),
         "cost": texts([json.dumps(asdict(answer.cost))]),
+        "grounds": texts([json.dumps({"confidence": answer.confidence, "span": span})]),
     }
 
 
@@ -146,15 +149,20 @@ def read_answer(tensors: Mapping[str, Tensor]) -> Answer:
         InvalidField: an output is missing or has a value that is not allowed.
     """
     try:
+        # a server of an older version has no such output
+        grounds = json.loads(_text(tensors, "grounds") or "{}")
+        confidence, span = grounds.get("confidence"), grounds.get("span")
         return Answer(
             _text(tensors, "text"),
             FinishReason(_text(tensors, "finish_reason")),
             log_probability=float(tensors["log_probability"][0]),
             model_version=_text(tensors, "model_version"),
             cost=Cost(**json.loads(_text(tensors, "cost"))),
+            confidence=None if confidence is None else float(confidence),
+            span=None if span is None else Span(*map(int, span)),
             **{name: int(tensors[name][0]) for name in _COUNTS},
         )
-    except (KeyError, IndexError, ValueError, TypeError) as error:
+    except (KeyError, IndexError, ValueError, TypeError, AttributeError) as error:
         raise InvalidField("answer", f"is not one: {error!r}") from None
 
 

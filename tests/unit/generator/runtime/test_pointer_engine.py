@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -22,6 +23,7 @@ from evenmesh_generator.domain import (
     Passage,
     RelevanceRequest,
 )
+from evenmesh_generator.pointer.abstention import ABSTENTION
 from evenmesh_generator.pointer.reader import PointerReader
 from evenmesh_generator.pointer.tokenization import pad_pairs, pair
 from evenmesh_generator.ports import Cancellation, Cancelled
@@ -211,6 +213,33 @@ def test_cancelled_before_it_began(model: LanguageEngine) -> None:
         write(model, _request(), cancel)
     with pytest.raises(Cancelled):
         model.judge(RelevanceRequest(QUESTION, PASSAGES), cancel).result()
+
+
+@pytest.mark.parametrize("num_beams", [1, 3])
+def test_an_answer_says_where_it_stands_and_how_sure_it_is(reader: PointerReader, num_beams: int) -> None:
+    tiny = tiny_models.pointer().model
+    tiny.config.confidence = {"span": [0.1, 1.0], "abstention": [0.2, 2.0]}
+    engine = pointer_engine("p", tiny, reader.tokenizer, CPU, EngineOptions())
+    decoding = Decoding(num_beams=num_beams, max_new_tokens=10)
+    try:
+        answer, _ = write(engine, _request(decoding=decoding))
+        silent, _ = write(
+            engine, _request(passages=(), augmentation=Augmentation.RETRIEVAL_FREE, decoding=decoding)
+        )
+    finally:
+        engine.close()
+    assert answer.span is not None
+    assert PASSAGES[answer.span.passage].text[answer.span.start : answer.span.end] == answer.text
+    assert answer.confidence == pytest.approx(1 / (1 + math.exp(-0.1 * answer.log_probability - 1)))
+    assert (silent.text, silent.span) == (ABSTENTION, None)
+    assert silent.confidence is not None
+    assert 0 < silent.confidence <= 1 / (1 + math.exp(-2))
+
+
+def test_a_model_without_a_calibration_has_no_confidence(model: LanguageEngine) -> None:
+    answer, _ = write(model, _request())
+    assert answer.confidence is None
+    assert answer.span is not None
 
 
 def test_a_long_passage_is_read_in_pieces(model: LanguageEngine) -> None:

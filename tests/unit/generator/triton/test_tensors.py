@@ -14,6 +14,7 @@ from evenmesh_generator.domain import (
     GenerationRequest,
     ModelDescription,
     Passage,
+    Span,
     Turn,
 )
 from evenmesh_generator.runtime.statistics import EngineStatistics
@@ -109,6 +110,8 @@ def test_an_answer_comes_out_as_it_went_in() -> None:
         dropped_passages=1,
         cut_passages=2,
         dropped_turns=3,
+        confidence=0.75,
+        span=Span(2, 10, 16),
         model_version="v1",
         cost=Cost(0.5, 1.0, 2.0, 10, 20, 3),
     )
@@ -120,11 +123,27 @@ def test_an_answer_comes_out_as_it_went_in() -> None:
 def test_a_part_of_an_answer_is_no_answer(missing: str) -> None:
     tensors = answer_tensors(Answer("text", FinishReason.STOP, 1, 1, -1.0))
     del tensors[missing]
-    if missing in {"text", "model_version"}:
+    if missing in {"text", "model_version", "grounds"}:
         assert read_answer(tensors).completion_tokens == 1
     else:
         with pytest.raises(InvalidField):
             read_answer(tensors)
+
+
+def test_an_older_server_says_nothing_of_where_an_answer_stands() -> None:
+    tensors = answer_tensors(
+        Answer("text", FinishReason.STOP, 1, 1, -1.0, confidence=0.5, span=Span(0, 1, 5))
+    )
+    del tensors["grounds"]
+    answer = read_answer(tensors)
+    assert (answer.confidence, answer.span) == (None, None)
+
+
+@pytest.mark.parametrize("grounds", ["{", "[]", '{"span": 3}', '{"confidence": "x"}'])
+def test_grounds_that_are_none_are_an_error(grounds: str) -> None:
+    tensors = answer_tensors(Answer("text", FinishReason.STOP, 1, 1, -1.0)) | {"grounds": texts([grounds])}
+    with pytest.raises(InvalidField):
+        read_answer(tensors)
 
 
 def test_a_description_comes_out_and_what_is_not_known_of_it_is_left_out() -> None:

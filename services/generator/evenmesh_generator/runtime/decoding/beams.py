@@ -19,17 +19,25 @@ _SINGLE: Final = struct.Struct("f")
 
 
 class Trail(NamedTuple):
-    """A token and those before it; None before the first."""
+    """A token and those before it; None before the first. ``gained``: the token's log-probability, nats."""
 
     token: int
     before: Trail | None
+    gained: float = 0.0
 
     def tokens(self) -> list[int]:
         """Return all tokens, in order."""
+        return [one.token for one in self._steps()]
+
+    def log_probabilities(self) -> list[float]:
+        """Return the log-probability of each token, in order, in nats."""
+        return [one.gained for one in self._steps()]
+
+    def _steps(self) -> list[Trail]:
         found = []
         at: Trail | None = self
         while at is not None:
-            found.append(at.token)
+            found.append(at)
             at = at.before
         return found[::-1]
 
@@ -117,7 +125,7 @@ class BeamSearch:
         parents = [best[at].beam for at in order]
         tokens = [best[at].token for at in order]
         self._totals = [self._totals[best[at].beam] + best[at].gained for at in order]
-        self.trails = [Trail(best[at].token, self.trails[best[at].beam]) for at in order]
+        self.trails = [Trail(best[at].token, self.trails[best[at].beam], best[at].gained) for at in order]
         self.scores = [running[at] for at in order]
         self._improvable = self._improvable and self._can_improve()
         full = self._early is True and all(one.ended for one in self._found)
@@ -137,7 +145,7 @@ class BeamSearch:
         length = float(self.written) ** self._penalty
         done = [
             Found(
-                Trail(one.token, self.trails[one.beam]),
+                Trail(one.token, self.trails[one.beam], one.gained),
                 _single(one.score / length),
                 self._totals[one.beam] + one.gained,
                 True,

@@ -39,6 +39,8 @@ class _Sequence:
         self.written = 0
         """Tokens of the answer, its end included."""
         self.log_probability = 0.0
+        self.log_probabilities: list[float] = []
+        """Those of each token, where they are known."""
         self.stopped = False
         """Whether the model ended it, rather than ran out of length."""
         self._max = decoding.max_new_tokens
@@ -79,6 +81,7 @@ class SingleSequence(_Sequence):
         self.tokens = [token]
         self.written += 1
         self.log_probability += gained
+        self.log_probabilities.append(gained)
         if self.processors is not None:
             self.ids.append(token)
         full = self.written >= self._max
@@ -130,6 +133,7 @@ class BeamSequences(_Sequence):
         ids = found.trail.tokens() if found.trail is not None else []
         self.written = len(ids)
         self.log_probability = found.log_probability
+        self.log_probabilities = found.trail.log_probabilities() if found.trail is not None else []
         if ids and ids[-1] in self._rules.ends:
             self.stopped = self._ends_by_itself()
             ids = ids[:-1]

@@ -50,6 +50,13 @@ class IncrementalDetokenizer:
         return rest
 
     @property
+    def span(self) -> None:
+        """Return None: the text stands nowhere."""
+
+    def confidence(self, log_probabilities: Sequence[float]) -> None:
+        """Return None: these models are not calibrated."""
+
+    @property
     def text(self) -> str:
         """Return all text given out so far."""
         return "".join(self._given)

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from evenmesh.wire.errors import InvalidField
 from evenmesh_generator.domain import Augmentation, GenerationRequest, Passage, RelevanceRequest
+from evenmesh_generator.pointer.artifact import confidence_of
 from evenmesh_generator.pointer.configuration import PointerConfig
 from evenmesh_generator.pointer.markup import readable
 from evenmesh_generator.pointer.spans import SpanTranscript
@@ -49,6 +50,7 @@ class PairPrompter:
     ) -> None:
         self._name = name
         self._rows = rows
+        self._confidence = confidence_of(config)
         self._tokenizer = tokenizer
         self._limit = limit
         self._most = config.max_position_embeddings
@@ -94,7 +96,7 @@ class PairPrompter:
         """Return what turns the answer's tokens into the passages' own letters."""
         passages = [passage.text for passage in request.passages[: len(prompt.shown)]]
         texts = [self._text(text, request.tenant) for text in passages]
-        return SpanTranscript(passages, texts, prompt.shown, self._tokenizer)
+        return SpanTranscript(passages, texts, prompt.shown, self._tokenizer, self._confidence)
 
     def judgements(self, request: RelevanceRequest) -> list[Prompt]:
         """Return one pair per passage."""

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Protocol
+
+from evenmesh_generator.domain import Span
 
 
 class Transcript(Protocol):
@@ -17,3 +20,13 @@ class Transcript(Protocol):
     @property
     def text(self) -> str:
         """Return all text so far."""
+
+    @property
+    def span(self) -> Span | None:
+        """Return where the finished text stands; None unless it is copied from one passage."""
+
+    def confidence(self, log_probabilities: Sequence[float]) -> float | None:
+        """Return the probability that the finished answer is right, given those of its tokens in nats.
+
+        None of models that have no calibration.
+        """
