@@ -308,6 +308,18 @@ def evaluate_confidence(confidence: Confidence, answers: Sequence[JudgedAnswer])
     return measures
 
 
+def kept(folder: Path, weights_sha256: str, measures: Sequence[Measure]) -> list[Measure]:
+    """Return ``measures``, and those in ``folder`` that they do not replace, if of the same weights."""
+    path = folder / record.EVALUATION
+    if not path.is_file():
+        return list(measures)
+    stored = json.loads(path.read_text(encoding="utf-8"))
+    if stored["weights_sha256"] != weights_sha256:
+        return list(measures)
+    both = {one["name"]: Measure(**one) for one in stored["measures"]}
+    return list((both | {one.name: one for one in measures}).values())
+
+
 def parser() -> argparse.ArgumentParser:
     """Return the command line."""
     out = argparse.ArgumentParser(description=__doc__)
@@ -331,6 +343,9 @@ def parser() -> argparse.ArgumentParser:
     )
     out.add_argument(
         "--calibrate", action="store_true", help="choose the calibration of confidence, on half of them"
+    )
+    out.add_argument(
+        "--keep", action="store_true", help="keep the measures of the same model that are not taken again"
     )
     out.add_argument("--seed", type=int, default=7, help="of the sample of questions")
     out.add_argument("--bfloat16", action="store_true", help="compute in bfloat16")
@@ -370,6 +385,8 @@ def main(arguments: list[str] | None = None) -> None:
             reader = PointerReader.from_folder(options.artifact, bfloat16=options.bfloat16)
         if (confidence := artifact.confidence_of(reader.model.config)) is not None:
             measures += evaluate_confidence(confidence, answers)
+    if options.keep:
+        measures = kept(options.artifact, str(reader.model.config.weights_sha256), measures)
     evaluation = Evaluation(
         weights_sha256=str(reader.model.config.weights_sha256),
         abstention_bias=reader.model.config.abstention_bias,

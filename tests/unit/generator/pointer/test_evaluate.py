@@ -14,7 +14,13 @@ from evenmesh_generator.pointer.reader import PointerReader, ReaderAnswer
 from evenmesh_training.bundled import reader_card as card
 from evenmesh_training.bundled import reader_evaluation as evaluate
 from evenmesh_training.bundled.reader_card import Evaluation, Measure
-from evenmesh_training.bundled.reader_evaluation import QuestionWithPassage, interval, measure, words
+from evenmesh_training.bundled.reader_evaluation import (
+    JudgedAnswer,
+    QuestionWithPassage,
+    interval,
+    measure,
+    words,
+)
 from evenmesh_training.rankrag.data.datasets import Dataset, Item
 from evenmesh_training.rankrag.record import EVALUATION as EVALUATION_FILE
 from evenmesh_training.rankrag.record import TRAINING, Training
@@ -137,6 +143,57 @@ def test_the_chosen_bias_is_written_and_read(tmp_path: Path) -> None:
     assert json.loads((tmp_path / "config.json").read_text())["abstention_bias"] == round(bias, 4)
 
 
+def test_answers_are_judged_for_their_confidence(scripted: PointerReader) -> None:
+    unanswerable = replace(ITEMS[1], id="q3", gold=(), irrelevant=(2,))
+    clapnq = Dataset("clapnq", "all", PASSAGES, [unanswerable, ITEMS[1], ITEMS[2]])
+    found = evaluate.judged_answers(scripted, DATASET, ITEMS, clapnq, keep=1)
+    first, second = found[:3], found[3:]
+    assert [(one.source, one.abstains, one.right) for one in first] == [
+        (card.CONFIDENCE_SQUAD, False, True),
+        (card.CONFIDENCE_SQUAD, True, False),  # it abstains beside the gold passage
+        (card.CONFIDENCE_SQUAD, False, False),
+    ]
+    # of CLAP NQ the abstentions alone, in an order of their own
+    assert {(one.source, one.abstains) for one in second} == {(card.CONFIDENCE_CLAPNQ, True)}
+    assert sorted(one.right for one in second) == [False, True]
+
+
+def test_confidence_is_fitted_on_one_half_and_measured_on_the_other() -> None:
+    rng = np.random.default_rng(5)
+    answers = [
+        JudgedAnswer(
+            card.CONFIDENCE_SQUAD,
+            at % 2 == 0,
+            abstains,
+            (value,),
+            bool(rng.random() < 1 / (1 + np.exp(-value - 2))),
+        )
+        for abstains in (False, True)
+        for at, value in enumerate((-rng.exponential(3.0, 2000)).tolist())
+    ]
+    confidence = evaluate.calibrated(answers)
+    assert confidence.span.slope == pytest.approx(1.0, abs=0.2)
+    (found,) = evaluate.evaluate_confidence(confidence, answers)
+    assert (found.name, found.questions) == (card.CONFIDENCE_SQUAD, 2000)
+    assert found.value is not None
+    assert found.value < 0.04
+    other = [replace(one, right=not one.right) for one in answers]
+    (misled,) = evaluate.evaluate_confidence(confidence, other)
+    assert misled.value is not None
+    assert misled.value > 0.3
+    (nothing,) = evaluate.evaluate_confidence(confidence, [replace(one, development=True) for one in answers])
+    assert (nothing.value, nothing.questions) == (None, 0)
+
+
+def test_measures_that_are_not_taken_again_stay_if_of_the_same_weights(tmp_path: Path) -> None:
+    new = [Measure(card.GOLD_EXACT, 0.7, 0.6, 0.8, 10), Measure("another", 0.5, 0.4, 0.6, 10)]
+    assert evaluate.kept(tmp_path, "abc", new) == new
+    (tmp_path / EVALUATION_FILE).write_text(json.dumps(asdict(EVALUATION)))
+    assert evaluate.kept(tmp_path, "def", new) == new
+    found = evaluate.kept(tmp_path, "abc", new)
+    assert found == [new[0], *EVALUATION.measures[1:], new[1]]
+
+
 EVALUATION = Evaluation(
     weights_sha256="abc",
     abstention_bias=-0.5,
@@ -219,6 +276,19 @@ def test_the_card_shows_the_measures_as_measured(folder: Path) -> None:
     assert "| squad | squad-open | context-rich-qa | train | attribution | 87,129 | 46.0 % |" in text
     assert "2,726 steps of 16 examples, 1.00 hours on 1 core,\non 87,202 questions of SQuAD" in text
     assert "![training.png]" not in text
+
+
+def test_the_card_states_the_calibration_and_its_error(folder: Path) -> None:
+    error = Measure(card.CONFIDENCE_SQUAD, 0.03, 0.02, 0.06, 500)
+    (folder / EVALUATION_FILE).write_text(json.dumps(asdict(replace(EVALUATION, measures=(error,)))))
+    config = json.loads((folder / "config.json").read_text())
+    curves = {"span": [0.5, 1.25], "abstention": [2.0, -0.5]}
+    (folder / "config.json").write_text(json.dumps(config | {"confidence": curves}))
+    card.write(folder)
+    text = (folder / card.CARD).read_text()
+    assert "| calibration error, BM25's best 5 | 3.0 | 2.0 to 6.0 | 500 | ≤ 5.0: met | – |" in text
+    assert "sigmoid(0.5 · x +1.25) of a span" in text
+    assert "sigmoid(2 · x -0.5) of an abstention" in text
 
 
 def test_an_unmeasured_model_says_so(folder: Path) -> None:
