@@ -258,12 +258,14 @@ was measured then.
 _CONFIDENCE = """## Confidence
 
 Every answer has a confidence (Platt, 1999; `confidence` in `config.json`):
-sigmoid({span_slope:g} · x {span_intercept:+g}) of a span, x the log-probability of its tokens and its end in
-nats, and sigmoid({abstention_slope:g} · x {abstention_intercept:+g}) of an abstention, x that of its first
-token. The constants were fitted on one half of the questions, by the SHA-256 of their ids; the calibration
-errors above (expected calibration error, ten bins of equal width) are those of the other half. On SQuAD a
-span is right that matches an answer exactly, and an abstention if the gold passage was not among the five
-shown; on CLAP NQ an abstention if the passage does not answer. It is calibrated for questions like these.
+sigmoid({span_slope:g} · x {span_intercept:+g}) of a span, x the log-odds of the geometric mean of its tokens'
+probabilities, its end among them; sigmoid({abstention_slope:g} · x {abstention_intercept:+g}) of an
+abstention, x those of its first token. The constants were fitted on one half of the questions, by the SHA-256
+of their ids, and x was chosen there among ten functions of the probabilities, by the log-loss of
+cross-validation. The calibration errors above (expected calibration error, ten bins of equal width) are those
+of the other half. On SQuAD a span is right that matches an answer exactly, and an abstention if the gold
+passage was not among the five shown; on CLAP NQ an abstention if the passage does not answer. It is
+calibrated for questions like these.
 """
 
 _TRAINED = """## Training

@@ -339,7 +339,7 @@ def parser() -> argparse.ArgumentParser:
         help="first choose the bias towards abstaining, on questions that are not evaluated on",
     )
     out.add_argument(
-        "--confidence", type=int, default=1000, metavar="N", help="questions that confidence is measured on"
+        "--confidence", type=int, default=2400, metavar="N", help="questions that confidence is measured on"
     )
     out.add_argument(
         "--calibrate", action="store_true", help="choose the calibration of confidence, on half of them"

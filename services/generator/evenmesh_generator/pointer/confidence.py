@@ -12,6 +12,8 @@ import numpy as np
 MOST_SLOPE: Final = 100.0
 """Largest slope, and largest size of an intercept: beyond, every answer would have the same confidence."""
 
+_SUREST: Final = 1e-6
+"""How far from 1 a probability is at least taken to be: rounding may make it 1, of infinite log-odds."""
 _STEPS: Final = 50
 _RIDGE: Final = 1e-3
 """Pulls a fit to questions that all went alike towards a finite slope."""
@@ -83,8 +85,14 @@ class Confidence:
 
 
 def evidence(log_probabilities: Sequence[float], *, abstains: bool) -> float:
-    """Return what the confidence of an answer is a function of, in nats."""
-    return log_probabilities[0] if abstains else math.fsum(log_probabilities)
+    """Return what the confidence of an answer is a function of.
+
+    Of a span the log-odds of its tokens' geometric mean probability, so that a long answer is not less
+    probable for its length; of an abstention those of its first token, in nats.
+    """
+    mean = log_probabilities[0] if abstains else math.fsum(log_probabilities) / len(log_probabilities)
+    mean = min(mean, -_SUREST)
+    return mean - math.log(-math.expm1(mean))
 
 
 def fit(values: Sequence[float], right: Sequence[bool]) -> Sigmoid:

