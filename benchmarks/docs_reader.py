@@ -74,8 +74,8 @@ class Sections:
 
 async def answered(
     reader: LanguageModel, sections: Sections, row: dict[str, Any], gold: Sequence[Passage] = ()
-) -> tuple[str, str, str]:
-    """Return of which kind the answer is, the answer, and which of the sections shown are gold ones."""
+) -> tuple[str, str, str, float]:
+    """Return the kind of the answer, the answer, which sections shown are gold ones, and its confidence."""
     question = row["question"]
     found = list(gold) or sections.best(question)
     if not gold:
@@ -94,7 +94,8 @@ async def answered(
         kind = WRONG
     else:
         kind = RIGHT if token_f1(text, [row["answer"]]) >= 0.5 else WRONG
-    return kind, text, " ".join("*" if one.id in row["gold_passage_ids"] else "." for one in found)
+    shown = " ".join("*" if one.id in row["gold_passage_ids"] else "." for one in found)
+    return kind, text, shown, answer.confidence or 0.0
 
 
 def main() -> None:
@@ -106,13 +107,16 @@ def main() -> None:
     by_id = {one.id: one for one in passages}
     sections = Sections(passages)
     counts: Counter[str] = Counter()
+    confidences: list[float] = []
     with asyncio.Runner() as runner, in_process(BUNDLED, None, cache_bytes=0) as reader:
         for row in judged_sets.own_questions():
             gold = [by_id[one] for one in row["gold_passage_ids"]] if options.gold else []
-            kind, text, shown = runner.run(answered(reader, sections, row, gold))
+            kind, text, shown, sure = runner.run(answered(reader, sections, row, gold))
             counts[kind] += 1
-            print(f"{kind:18} {shown:10} {row['question']} | {text!r} | {row['answer']}")
+            confidences.append(sure)
+            print(f"{kind:18} {sure:4.0%} {shown:10} {row['question']} | {text!r} | {row['answer']}")
     print(dict(counts), counts[RIGHT] + counts[ABSTAINED], "of", counts.total())
+    print(f"mean confidence {np.mean(confidences):.2f}")
 
 
 if __name__ == "__main__":

@@ -7,8 +7,10 @@ import math
 import pytest
 
 import evenmesh_models
+from evenmesh_generator.pointer import artifact
 from evenmesh_generator.pointer.abstention import ABSTENTION
 from evenmesh_generator.pointer.reader import PointerReader
+from evenmesh_training.bundled import reader_card as card
 from evenmesh_training.rankrag import record
 
 PASSAGES = [
@@ -48,6 +50,17 @@ def test_it_abstains_where_the_passages_do_not_answer(reader: PointerReader) -> 
         encodings = reader.encode(question, PASSAGES)
         assert reader.answer(encodings).text == ABSTENTION
         assert reader.margins([encodings])[0] > 0
+
+
+def test_its_confidence_is_calibrated_and_measured(reader: PointerReader) -> None:
+    confidence = artifact.confidence_of(reader.model.config)
+    assert confidence is not None
+    assert confidence([0.0], abstains=False) > 0.9 > 0.1 > confidence([-5.0], abstains=False)
+    assert confidence([0.0], abstains=True) > confidence([-2.0], abstains=True)
+    stored = json.loads((evenmesh_models.reader() / record.EVALUATION).read_text(encoding="utf-8"))
+    errors = {one["name"]: one["value"] for one in stored["measures"]}
+    assert errors[card.CONFIDENCE_SQUAD] <= 0.05
+    assert card.CONFIDENCE_CLAPNQ in errors
 
 
 def test_it_is_small() -> None:

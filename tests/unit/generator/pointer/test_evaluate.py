@@ -288,7 +288,7 @@ def test_the_card_states_the_calibration_and_its_error(folder: Path) -> None:
     text = (folder / card.CARD).read_text()
     assert "| calibration error, BM25's best 5 | 3.0 | 2.0 to 6.0 | 500 | ≤ 5.0: met | – |" in text
     assert "sigmoid(0.5 · x +1.25) of a span" in text
-    assert "sigmoid(2 · x -0.5) of an abstention" in text
+    assert "sigmoid(2 · x -0.5) of an\nabstention" in text
 
 
 def test_an_unmeasured_model_says_so(folder: Path) -> None:
