@@ -50,6 +50,13 @@ class Ids:
     def finish(self) -> str:
         return ""
 
+    @property
+    def span(self) -> None:
+        return None
+
+    def confidence(self, log_probabilities: Sequence[float]) -> None:
+        assert log_probabilities  # of every token
+
 
 @dataclass(frozen=True)
 class Written:
