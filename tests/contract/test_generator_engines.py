@@ -114,8 +114,10 @@ async def _stream(model: LanguageModel, request: GenerationRequest) -> tuple[lis
 
 def _check_alike(one: Answer, other: Answer) -> None:
     """Equal; sums over other batches may round otherwise."""
-    assert replace(one, log_probability=0.0) == replace(other, log_probability=0.0)
+    bare = {"log_probability": 0.0, "confidence": None}
+    assert replace(one, **bare) == replace(other, **bare)  # type: ignore[arg-type]
     assert one.log_probability == pytest.approx(other.log_probability, abs=1e-3)
+    assert one.confidence == pytest.approx(other.confidence, abs=1e-3)
 
 
 DECODINGS = {
