@@ -101,7 +101,10 @@ def test_an_ask_is_answered_from_passages_it_cites(client: Client) -> None:
         assert shown[citation.rank - 1] == citation.passage_id
         assert citation.provider == passage.provider
         if citation.start is not None:
-            assert passage.text[citation.start : citation.end].lower() == result.text.lower()
+            assert passage.text[citation.start : citation.end] == result.text
+    (sure,) = {answer.confidence for answer in result.answers}
+    assert sure is not None
+    assert 0 < sure < 1
     assert {"retrieve", "rerank", "generate"} <= set(result.done.stage_ms)
     assert result.done.total_ms >= max(result.done.stage_ms.values())
 
