@@ -14,9 +14,7 @@ from benchmarks.rerank_table import judged_sets, table
 from benchmarks.rerank_table.scoring import score, standardized
 from evenmesh_core.fusion import standardized as brought
 
-_OUT: Final = (
-    Path(__file__).resolve().parents[2] / "training" / "evenmesh_training" / "online" / "gate.json.gz"
-)
+_OUT: Final = Path(__file__).resolve().parents[2] / "training" / "evenmesh_training" / "ium" / "gate.json.gz"
 _CHARACTERS: Final = 1200
 """More than the bundled model reads of a passage."""
 

@@ -157,9 +157,7 @@ def _bioasq(most: int) -> JudgedSet:
 def _clapnq(most: int) -> JudgedSet:
     data = folder("nq-passages")
     asked = {row["id"]: row for row in rows(data / "clapnq_questions.jsonl.gz") if row["answerable"]}
-    return _with_gold(
-        "clapnq", _passages(data / "clapnq_passages.jsonl.gz"), asked, most, frozenset({READER})
-    )
+    return _with_gold("clapnq", _passages(data / "clapnq_passages.jsonl.gz"), asked, most, _BOTH)
 
 
 def _mtrag(most: int) -> JudgedSet:

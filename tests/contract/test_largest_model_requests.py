@@ -41,7 +41,7 @@ from evenmesh_kit.admission.queue import Admission
 from evenmesh_kit.compute.executors import ComputePool
 from evenmesh_reranker import codec as reranker_codec
 from evenmesh_reranker.backends.cross_encoder import CrossEncoderReranker
-from evenmesh_reranker.domain import Agent
+from evenmesh_reranker.domain import Agent, Fusion
 from evenmesh_reranker.feedback import codec as feedback_codec
 from evenmesh_reranker.ports import Assigned, Row
 from evenmesh_reranker.settings import RerankerSettings
@@ -126,6 +126,7 @@ class CountingModel:
     """A cross-encoder that reads every byte as a token, and counts what it scores."""
 
     version = "counting"
+    fusion = Fusion(0.0)
 
     def __init__(self) -> None:
         self.read = 0
@@ -168,7 +169,9 @@ async def rerank(message: reranker_pb.RerankRequest) -> tuple[int, int]:
         max_tokens=settings.max_request_tokens,
         setting="EVENMESH_RERANKER_MAX_REQUEST_TOKENS",
     )
-    message.ClearField("top_k")
+    for field in ("top_k", "tolerance"):  # a fusion allows no tolerance
+        message.ClearField(field)
+    del message.first_stage.scores[len(message.passages) :]
     call = reranker_codec.decode_request(message, "tenant")
     try:
         await reranker.score(call.query, call.passages, call.agent)

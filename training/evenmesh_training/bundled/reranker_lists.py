@@ -96,7 +96,7 @@ def write(lists: Sequence[CandidateList], path: Path) -> None:
 
 def build(data: Path, *, seed: int, log: Callable[[str], None]) -> Iterator[CandidateList]:
     """Yield the lists of every data set, in a fixed order."""
-    encoder = SentenceTransformer(str(evenmesh_models.minilm()), device="cpu")
+    encoder = SentenceTransformer(str(evenmesh_models.minilm()), device="cpu", trust_remote_code=False)
     rng = np.random.default_rng(seed)
     left_out = _articles(data)
     known: dict[str, FloatArray] = {}

@@ -35,7 +35,7 @@ from evenmesh_training.online.settings import OnlineSettings
 from evenmesh_training.online.trainer import Trainer
 
 if TYPE_CHECKING:  # these import torch
-    from evenmesh_training.online.gate import Gate
+    from evenmesh_training.ium.gate import Gate
     from evenmesh_training.online.served import ServedModels
 
 _log = logging.getLogger("evenmesh.trainer")
@@ -113,7 +113,7 @@ class TrainerService:
         self._pool.close()
 
     def _gate(self) -> Gate:
-        from evenmesh_training.online.gate import Gate  # imports torch
+        from evenmesh_training.ium.gate import Gate  # imports torch
 
         return Gate.bundled()
 

@@ -11,7 +11,7 @@ from typing import Any, cast
 
 from evenmesh_reranker.backends.adapters import LowRankAdapter
 from evenmesh_reranker.backends.encoder import Encoder
-from evenmesh_reranker.domain import Agent, Passage
+from evenmesh_reranker.domain import Agent, Fusion, Passage
 from evenmesh_reranker.models import tokens
 from evenmesh_reranker.models.manifest import FILE as MANIFEST
 from evenmesh_reranker.models.manifest import Kind
@@ -26,6 +26,11 @@ class Parameters:
 
     model: Encoder
     adapter: LowRankAdapter | None = None
+
+    @property
+    def fusion(self) -> Fusion:
+        """How the scores are fused with those of a first stage."""
+        return self.model.fusion
 
     def scores(self, query: str, passages: Sequence[Passage], agent: Agent) -> list[float]:
         """Return the score of each passage, [0, 1], as serving computes it."""

@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import Final
 
 from evenmesh_reranker.domain import Agent
+from evenmesh_training.ium.gate import Gate
 from evenmesh_training.ium.learning import Example, Learned, Options, StepCallback, learn
 from evenmesh_training.online.candidates import Candidate, Parameters
 from evenmesh_training.online.comparison import Comparison, compare
-from evenmesh_training.online.gate import Gate
 from evenmesh_training.online.settings import OnlineSettings
 from evenmesh_training.online.training_examples import TrainingExample
 

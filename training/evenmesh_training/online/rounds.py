@@ -46,7 +46,7 @@ from evenmesh_training.online.training_examples import (
 )
 
 if TYPE_CHECKING:  # these import torch, which a trainer without work should not hold in memory
-    from evenmesh_training.online.gate import Gate
+    from evenmesh_training.ium.gate import Gate
     from evenmesh_training.online.maximisation import Trained
     from evenmesh_training.online.served import ServedModel, ServedModels
 

@@ -17,9 +17,9 @@ from evenmesh_kit.security.caller import DEFAULT_TENANT
 from evenmesh_reranker.backends.sql.tables import LEASES
 from evenmesh_reranker.domain import Agent, AllAgents
 from evenmesh_reranker.feedback.training import State, TrainingReport
+from evenmesh_training.ium.gate import Gate
 from evenmesh_training.online import rounds as rounds_module
 from evenmesh_training.online.candidates import Parameters
-from evenmesh_training.online.gate import Gate
 from evenmesh_training.online.rounds import RoundError
 from evenmesh_training.online.served import ServedModels
 from tests.support import tiny_encoders

@@ -4,20 +4,17 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import cast
 
 import pytest
 
 from evenmesh_reranker.domain import Agent, Fusion, Passage
-from evenmesh_training.online.candidates import Parameters
-from evenmesh_training.online.gate import Gate, GateQuestion
+from evenmesh_training.ium.gate import Gate, GateQuestion
 
 
 class Fixed:
     """Parameters that give passages scores by id, and ask to be fused with a weight of 1."""
 
     def __init__(self, **scores: float) -> None:
-        self.model = self
         self.fusion = Fusion(1.0)
         self._scores = scores
 
@@ -38,7 +35,7 @@ GATE = Gate((GateQuestion("q", (A, B, C), (1.0, 0.0, -1.0), frozenset({"b"})),))
     ],
 )
 def test_the_value_is_of_the_fused_order(b: float, rank: int) -> None:
-    (value,) = GATE.values(cast("Parameters", Fixed(a=0.5, b=b, c=0.5)), Agent())
+    (value,) = GATE.values(Fixed(a=0.5, b=b, c=0.5), Agent())
     assert value == pytest.approx(1 / math.log2(rank + 1))
 
 

@@ -9,17 +9,29 @@ from __future__ import annotations
 
 import gzip
 import json
+from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib import resources
+from typing import Protocol
 
 import numpy as np
 
 from evenmesh_core.fusion import log_odds_fusion
 from evenmesh_core.ranking_metrics import ranking_metrics
-from evenmesh_reranker.domain import Agent, Passage
-from evenmesh_training.online.candidates import Parameters
+from evenmesh_reranker.domain import Agent, Fusion, Passage
 
 FILE = "gate.json.gz"
+
+
+class Ranking(Protocol):
+    """What ranks for an agent."""
+
+    @property
+    def fusion(self) -> Fusion:
+        """How its scores are fused with those of a first stage."""
+
+    def scores(self, query: str, passages: Sequence[Passage], agent: Agent) -> list[float]:
+        """Return the score of each passage, [0, 1]."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +60,7 @@ class Gate:
     @classmethod
     def bundled(cls) -> Gate:
         """Return the one that ships."""
-        packed = resources.files("evenmesh_training.online").joinpath(FILE).read_bytes()
+        packed = resources.files("evenmesh_training.ium").joinpath(FILE).read_bytes()
         data = json.loads(gzip.decompress(packed))
         passages = [Passage(*one) for one in data["passages"]]
         return cls(
@@ -63,12 +75,12 @@ class Gate:
             )
         )
 
-    def values(self, parameters: Parameters, agent: Agent) -> list[float]:
+    def values(self, ranking: Ranking, agent: Agent) -> list[float]:
         """Return nDCG@10 of each question, [0, 1], ranked for an agent as an ask without options ranks."""
-        fusion = parameters.model.fusion
+        fusion = ranking.fusion
         rankings, judgements = {}, {}
         for at, one in enumerate(self._questions):
-            scores = np.array(parameters.scores(one.query, one.passages, agent))
+            scores = np.array(ranking.scores(one.query, one.passages, agent))
             fused = log_odds_fusion(scores, np.array(one.first), fusion.weight)
             order = np.argsort(-fused, kind="stable").tolist()
             rankings[str(at)] = [one.passages[place].id for place in order]
