@@ -32,8 +32,8 @@ of these pages and questions of ours.
   gets.**
 - `*`: the model was trained on questions of this data set or of its domain. *Mean of unseen* is over the
   data sets that no model was trained on.
-- The cross-encoder has also read 500 questions of `pubmedqa-l` with abstracts of PubMed, and 1,500 of `mirage`: the
-  field of `bioasq` and `nfcorpus`, none of their questions.
+- The cross-encoder has also read 500 questions of `pubmedqa-l` with abstracts of PubMed, and 1,500 of
+  `mirage`: the field of `bioasq` and `nfcorpus`, none of their questions.
 - Intervals are of the paired differences, 95 %, by bootstrap over the questions (BCa; for the means
   percentiles, the questions of each data set drawn anew).
 
