@@ -35,11 +35,12 @@ async def main(scorer: StandIn | None = None) -> None:
     """Serve until stopped, with another scorer if it is given one."""
 
     def around(settings: RerankerSettings, telemetry: Telemetry, pool: TenantPool) -> StandInService:
-        # The stand-in goes by the name that asks use by default.
+        # The stand-in goes by the name that asks use by default, now and before.
         servicer = RerankerServicer(Admission(settings.max_work, "pairs"), pool)
         registration = Registration(add_RerankerServiceServicer_to_server, servicer, RERANKER)
-        reranker = RerankerMetrics(telemetry).reranker("rankrag", scorer or StandIn())
-        reranking = Reranking({"rankrag": reranker}, "rankrag")
+        metrics, chosen = RerankerMetrics(telemetry), scorer or StandIn()
+        names = ("cross-encoder", "rankrag")
+        reranking = Reranking({name: metrics.reranker(name, chosen) for name in names}, names[0])
         return StandInService([registration], partial(servicer.open, reranking), pool)
 
     await serve_stand_in("reranker", RerankerSettings, around)
