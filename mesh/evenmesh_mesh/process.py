@@ -6,7 +6,6 @@ import os
 import signal
 import sys
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Final
 
 import grpc
@@ -47,7 +46,9 @@ class ServiceProcess:
                 stdout=descriptor,
                 stderr=descriptor,
                 env=dict(environment),
-                start_new_session=True,  # Ctrl-C goes to the supervisor, which stops the services in order
+                # Ctrl-C goes to the supervisor, which stops the services in order. One session for all: where
+                # Linux groups processes by session, niceness counts within a session alone.
+                process_group=0,
             )
         finally:
             os.close(descriptor)
@@ -105,7 +106,7 @@ class ServiceProcess:
 
 
 def yield_processors(pid: int, nice: int) -> None:
-    """Let a process that leads a session yield the processors to other processes.
+    """Let a process yield the processors to the other services.
 
     Args:
         pid: its number.
@@ -113,6 +114,3 @@ def yield_processors(pid: int, nice: int) -> None:
     """
     with contextlib.suppress(ProcessLookupError):
         os.setpriority(os.PRIO_PROCESS, pid, os.getpriority(os.PRIO_PROCESS, 0) + nice)
-    # Where Linux groups processes by session, their niceness counts within their session alone.
-    with contextlib.suppress(OSError):
-        Path(f"/proc/{pid}/autogroup").write_text(f"{nice}\n")

@@ -62,6 +62,7 @@ def report(seen: Seen) -> str:
         ),
         ("ratio", f"{seen.p95_ratio:.2f}", "≤ 2"),
         ("lost observations", f"{len(seen.lost)}, {seen.dropped} reported", "0"),
+        ("last observation there after", f"{seen.observed_after_s:.1f} s", ""),
         ("restarts", ", ".join(seen.restarts) or "none", "none"),
         ("secrets guessed", f"{len(seen.guessed)}", "0"),
         ("failures", ", ".join(f"{n} × {one}" for one, n in seen.failed.items()) or "none", ""),

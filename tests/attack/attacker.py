@@ -34,7 +34,7 @@ from evenmesh.wire.channel import connect
 from evenmesh.wire.credentials import CREDENTIAL_KEY
 from evenmesh.wire.errors import from_rpc_error
 from evenmesh.wire.security import ChannelSecurity
-from evenmesh_mesh.process import yield_processors
+from tests.support.processors import leave_to_others
 
 WORKERS: Final = 2
 SECRETS: Final = tuple(f"The vault of house {number} opens with the word sesame." for number in range(64))
@@ -355,8 +355,7 @@ def _warm() -> Iterator[bytes]:
 
 def main() -> int:
     """Attack the mesh whose addresses come in standard input."""
-    os.setsid()
-    yield_processors(os.getpid(), 10)
+    leave_to_others()
     logging.getLogger("asyncio").setLevel(
         logging.CRITICAL
     )  # calls are left in the middle: that is the attack

@@ -7,7 +7,6 @@ a process that yields the processors, as callers have machines of their own.
 from __future__ import annotations
 
 import asyncio
-import os
 import subprocess
 import sys
 import tempfile
@@ -20,9 +19,9 @@ import numpy as np
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from evenmesh.wire.channel import connect
-from evenmesh_mesh.process import yield_processors
 from tests.attack.standing import mesh_with_tenants
 from tests.support.methods import METHODS
+from tests.support.processors import leave_to_others
 
 _SECONDS: Final = 10.0
 _EVERY_S: Final = 0.01
@@ -74,8 +73,7 @@ async def _checked(address: str) -> list[float]:
 
 
 async def _flood(service: str, address: str) -> None:
-    os.setsid()
-    yield_processors(os.getpid(), 10)
+    leave_to_others()
     methods = [one for one in METHODS.values() if one.containing_service.full_name.split(".")[1] == service]
     async with connect(address, service=methods[0].containing_service.full_name, retry=False) as channel:
         said = False

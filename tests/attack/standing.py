@@ -29,6 +29,7 @@ from evenmesh_kit.security import keys
 from evenmesh_mesh import MeshSettings, launch, stop
 from evenmesh_studies import demo
 from tests.attack.attacker import ROWS, asked_about, reused
+from tests.support.methods import LOST_STATUS
 
 _ROOT: Final = Path(__file__).resolve().parents[2]
 _KEYS: Final = (
@@ -100,6 +101,7 @@ class Seen:
         peak_mib: most memory of each service at the end of a turn. MiB.
         cpu_s: processor time of each process, in quiet and under attack. Seconds.
         attack_s: time under attack. Seconds.
+        observed_after_s: time after the last attack until all observations were there. Seconds.
     """
 
     quiet_s: list[float] = field(default_factory=list)
@@ -116,6 +118,7 @@ class Seen:
     peak_mib: dict[str, float] = field(default_factory=dict)
     cpu_s: dict[str, list[float]] = field(default_factory=dict)
     attack_s: float = 0.0
+    observed_after_s: float = 0.0
 
     @property
     def success(self) -> float:
@@ -130,7 +133,11 @@ class Seen:
     @property
     def internal(self) -> dict[str, int]:
         """Return the attacker's calls that ended in a fault of the mesh."""
-        return {one: n for one, n in self.outcomes.items() if ": INTERNAL" in one or ": UNKNOWN" in one}
+        return {
+            one: n
+            for one, n in self.outcomes.items()
+            if (": INTERNAL" in one or ": UNKNOWN" in one) and LOST_STATUS not in one
+        }
 
     @property
     def p95_ratio(self) -> float:
@@ -300,6 +307,7 @@ def _note_memory(mesh: Attacked, seen: Seen) -> None:
 
 async def _collect_observations(ada: AsyncClient, seen: Seen) -> None:
     """Wait until every observation has arrived, or too long."""
+    began = time.perf_counter()
     try:
         async with asyncio.timeout(_OBSERVED_S):
             while seen.lost or not seen.observed:
@@ -311,3 +319,4 @@ async def _collect_observations(ada: AsyncClient, seen: Seen) -> None:
                 await asyncio.sleep(0.5)
     except TimeoutError:
         pass  # what is missing shows
+    seen.observed_after_s = time.perf_counter() - began

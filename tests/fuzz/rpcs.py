@@ -24,6 +24,7 @@ from google.rpc import error_details_pb2, status_pb2
 from evenmesh.common.v1 import common_pb2
 from tests.fuzz import recipes, wire
 from tests.fuzz.mesh import RPCS, FuzzMesh, Held, Rpc
+from tests.support.methods import LOST_STATUS
 
 FINDINGS: Final = Path(__file__).with_name("findings") / "rpcs.jsonl"
 """Requests that were once taken wrongly."""
@@ -31,8 +32,6 @@ FINDINGS: Final = Path(__file__).with_name("findings") / "rpcs.jsonl"
 TIMEOUT_S: Final = 20.0
 _HUNG_S: Final = 15.0
 _ATTEMPTS: Final = 5
-_LOST: Final = "INTERNAL: Internal error from Core"
-"""What a caller's grpc.aio makes of the status of a call that ended while it still wrote."""
 _MOST_BYTES: Final = 2**25
 _MOST_STREAM_BYTES: Final = 2**23
 """Largest message of a stream: gRPC refuses one above its server's limit unread, and its caller loses that."""
@@ -177,7 +176,7 @@ async def send(
     """
     for _ in range(_ATTEMPTS):
         status, wrong = await _send(mesh, rpc, sent, leave=leave, metadata=metadata)
-        if not (rpc.takes_many and wrong == _LOST):
+        if not (rpc.takes_many and wrong == LOST_STATUS):
             break
     return status, wrong
 

@@ -15,6 +15,8 @@ from evenmesh.reranker.v1 import reranker_service_pb2 as reranker_pb
 from evenmesh.retriever.v1 import collection_service_pb2 as collection_pb
 from evenmesh.retriever.v1 import retriever_service_pb2 as retriever_pb
 
+LOST_STATUS: Final = "INTERNAL: Internal error from Core"
+"""What a caller's grpc.aio makes of the status of a call that ended while it still wrote."""
 _MODULES: Final = (
     evaluator_pb,
     generator_pb,

@@ -1,7 +1,10 @@
 """Threads, shares and caches in which one tenant does not reach another."""
 
 import asyncio
+import os
+import sys
 import threading
+import time
 from contextvars import copy_context
 
 import pytest
@@ -46,6 +49,27 @@ async def test_a_tenant_that_holds_its_threads_leaves_one_to_others() -> None:
     for one in held:
         one.go.set()
     assert await asyncio.gather(*tasks) == ["loud"] * 5
+    pool.close()
+
+
+def burn(seconds: float) -> int:
+    """Use processor time; return how far the thread yields the processors."""
+    ends = time.thread_time() + seconds
+    while time.thread_time() < ends:
+        pass
+    return os.getpriority(os.PRIO_PROCESS, 0) - os.getpriority(os.PRIO_PROCESS, os.getpid())
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="niceness of threads is Linux's")
+async def test_who_has_had_more_time_yields_the_processors_while_others_ask() -> None:
+    pool = TenantPool(1, "test")
+    assert [await started("loud", pool.run(burn, 0.7)) for _ in range(3)] == [0, 0, 0], "nobody else asks"
+    assert await started("quiet", pool.run(burn, 0.0)) == 0
+    assert await started("loud", pool.run(burn, 0.0)) == 10
+    assert await started("quiet", pool.run(burn, 0.0)) == 0
+    await started("quiet", pool.run(burn, 3.0))
+    assert await started("quiet", pool.run(burn, 0.0)) == 10
+    assert await started("loud", pool.run(burn, 0.0)) == 0, "now it has had less"
     pool.close()
 
 

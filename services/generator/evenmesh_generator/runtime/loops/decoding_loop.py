@@ -20,10 +20,10 @@ from evenmesh_generator.runtime.decoding.selection import select_tokens
 from evenmesh_generator.runtime.decoding.sequences import BeamSequences, SingleSequence
 from evenmesh_generator.runtime.loops.layout import Layout
 from evenmesh_generator.runtime.loops.loop import Loop, notify, stopped, why_cancelled
-from evenmesh_generator.runtime.loops.tenant_time import RecentTenants, TenantTime
 from evenmesh_generator.runtime.networks.protocol import Network, Prefill, Rows
 from evenmesh_generator.runtime.statistics import EngineStatistics
 from evenmesh_generator.runtime.tasks import Judgement, Outcome, Task
+from evenmesh_kit.compute.tenant_time import RecentTenants, TenantTime
 from evenmesh_kit.compute.tenant_turns import TenantTurns
 from evenmesh_kit.rpc.statuses import to_mesh_error
 

@@ -50,6 +50,8 @@ from evenmesh_retriever.domain import (
 from evenmesh_retriever.ports import CannotStart, Encoder, Snapshot
 
 _FULL: Final = (errno.ENOSPC, errno.EDQUOT)
+_YIELD: Final = 10
+"""How far the threads of ingests and merges yield the processors to those of searches, as ``nice`` counts."""
 # Passages of an ingest that are encoded at a time before its turn: others come in between.
 _AHEAD: Final = 64
 _log = logging.getLogger("evenmesh.retriever.store")
@@ -171,10 +173,10 @@ class SegmentStore:
         self._recipe = recipe
         self._prepare = prepare
         self._options = options
-        self._pool = TenantPool(options.write_threads, "retriever-write")
-        self._merging = TenantPool(options.merge_threads, "retriever-merge")
-        self._embedding = TenantPool(1, "retriever-embed")
-        self._encoding = TenantPool(options.write_threads, "retriever-encode")
+        self._pool = TenantPool(options.write_threads, "retriever-write", _YIELD)
+        self._merging = TenantPool(options.merge_threads, "retriever-merge", _YIELD)
+        self._embedding = TenantPool(1, "retriever-embed", _YIELD)
+        self._encoding = TenantPool(options.write_threads, "retriever-encode", _YIELD)
         self._checking = ComputePool(1, "retriever-check")
         self._collections: dict[Key, _Collection] = {}
         self._corrupt: dict[Key, str] = {}

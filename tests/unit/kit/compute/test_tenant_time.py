@@ -5,12 +5,8 @@ from __future__ import annotations
 from collections import Counter
 
 import pytest
-import torch
 
-from evenmesh_generator.runtime import assembly
-from evenmesh_generator.runtime.assembly import EngineOptions
-from evenmesh_generator.runtime.loops.decoding_loop import SmallPieces
-from evenmesh_generator.runtime.loops.tenant_time import RecentTenants, TenantTime
+from evenmesh_kit.compute.tenant_time import RecentTenants, TenantTime
 
 
 def test_tenants_with_much_to_do_get_equal_time_whatever_their_pieces_take() -> None:
@@ -72,14 +68,6 @@ def test_who_has_gone_is_forgotten() -> None:
     assert set(time._paid_until) == {"last"}
     with pytest.raises(ValueError, match="empty"):
         time.next([])
-
-
-def test_tenants_share_batches_where_more_rows_take_hardly_longer() -> None:
-    options = EngineOptions(state_bytes=1)
-    processor, gpu = (assembly._limits(options, torch.device(name)) for name in ("cpu", "cuda"))
-    assert (processor.pass_tokens, processor.chunk_tokens) == (8192, 1024)
-    assert processor.small == SmallPieces(pass_tokens=256, rows=16)
-    assert (gpu.pass_tokens, gpu.chunk_tokens, gpu.small) == (8192, 1024, None)
 
 
 def test_a_tenant_is_recent_for_a_minute_and_only_to_others() -> None:

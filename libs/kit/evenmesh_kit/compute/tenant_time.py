@@ -1,4 +1,4 @@
-"""Share the time of one thread among tenants."""
+"""Share time among tenants: of one thread, or of the processors."""
 
 from __future__ import annotations
 
@@ -64,10 +64,12 @@ class RecentTenants:
     def note(self, tenant: str) -> None:
         """Record that a tenant has asked now."""
         now = self._clock()
-        self._asked = {one: at for one, at in self._asked.items() if now - at <= self._within_s}
-        self._asked[tenant] = now
+        self._asked.pop(tenant, None)
+        self._asked[tenant] = now  # the latest is last
+        while now - next(iter(self._asked.values())) > self._within_s:
+            del self._asked[next(iter(self._asked))]
 
     def others(self, tenant: str) -> bool:
         """Return whether another tenant has asked lately."""
-        now = self._clock()
-        return any(one != tenant and now - at <= self._within_s for one, at in self._asked.items())
+        latest = next((at for one, at in reversed(self._asked.items()) if one != tenant), -math.inf)
+        return self._clock() - latest <= self._within_s
