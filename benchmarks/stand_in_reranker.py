@@ -40,7 +40,7 @@ async def main(scorer: StandIn | None = None) -> None:
         registration = Registration(add_RerankerServiceServicer_to_server, servicer, RERANKER)
         metrics, chosen = RerankerMetrics(telemetry), scorer or StandIn()
         names = ("cross-encoder", "rankrag")
-        reranking = Reranking({name: metrics.reranker(name, chosen) for name in names}, names[0])
+        reranking = Reranking({name: metrics.reranker(name, chosen) for name in names}, names[0], pool)
         return StandInService([registration], partial(servicer.open, reranking), pool)
 
     await serve_stand_in("reranker", RerankerSettings, around)

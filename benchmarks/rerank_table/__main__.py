@@ -7,6 +7,7 @@ import os
 import sys
 from collections.abc import Mapping
 from concurrent.futures import ProcessPoolExecutor, as_completed
+from dataclasses import asdict
 from datetime import UTC, datetime
 from multiprocessing import get_context
 from pathlib import Path
@@ -15,7 +16,9 @@ from typing import Final
 from benchmarks import page
 from benchmarks.rerank_table import judged_sets, table
 from benchmarks.rerank_table.judged_sets import JudgedSet
-from benchmarks.rerank_table.scoring import Scores, score, score_set
+from benchmarks.rerank_table.scoring import score, score_set
+from benchmarks.rerank_table.table import Pool
+from evenmesh_reranker.domain import Fusion
 
 _INTRODUCTION: Final = """# What reranking is worth
 
@@ -26,10 +29,11 @@ of these pages and questions of ours.
 - The first stages find 100 passages each. `{baseline}` fuses them by reciprocal rank (k = 60), `hybrid,
   standardized` by scores of mean 0 and standard deviation 1.
 - `cosine`, `rankrag` and `cross-encoder` reorder the best {depth} of the rank fusion; of `msmarco-dl19`
-  BM25's best 50. `+ rankrag` is what an ask computes that names it: the reranker's log-odds plus a weight
-  times the standardized scores of the hybrid. Here the weight is learned on the other data sets that the
-  model has not been trained on. **`hybrid, standardized + cross-encoder` is what an ask without options
-  gets.**
+  BM25's best 50. `+ rankrag` is what an ask computes that names it: the reranker's log-odds, plus a weight
+  times the standardized scores of the hybrid, plus a weight times how much a passage resembles the other
+  probable ones, which `no neighbors` leaves out. Here both weights are learned on the other data sets that
+  the model has not been trained on; {grid}.
+  **`hybrid, standardized + cross-encoder` is what an ask without options gets.**
 - `*`: the model was trained on questions of this data set or of its domain. *Mean of unseen* is over the
   data sets that no model was trained on.
 - The cross-encoder has also read 500 questions of `pubmedqa-l` with abstracts of PubMed, and 1,500 of
@@ -43,9 +47,10 @@ of these pages and questions of ours.
 _CALIBRATION: Final = """
 ## Calibration
 
-The relevance that an ask reports is σ(slope · (log-odds + weight · standardized score) + intercept) with
-weight {weight:g}, slope {slope:.3f} and intercept {intercept:.3f}. The weight is the best over all data sets
-that the model has not seen; the others fit half of the questions of `squad-open`. Expected calibration error
+The relevance that an ask reports is σ(slope · (x + neighbors · support(x)) + intercept), where x is log-odds
++ weight · standardized score; weight {weight:g}, neighbors {neighbors:g}, slope {slope:.4f}, intercept
+{intercept:.4f}. The weights are the best over all data sets that the model has not seen; slope and intercept
+fit half of the questions of `squad-open`. Expected calibration error
 (Guo et al. 2017, ten intervals) of the passages that are reranked, of `squad-open` with the other half of its
 questions; a passage that nobody judged counts as useless:
 
@@ -67,12 +72,17 @@ def main() -> int:
             sys.stderr.write(f"{work[done]}: {done.result()} questions\n")
     sets = {name: judged_sets.load(name, given.questions) for name in given.sets}
     scores = {name: score(judged, given.home) for name, judged in sets.items()}
-    found, weights = table.everything(sets, scores)
+    pools = {name: table.pools(judged, scores[name]) for name, judged in sets.items()}
+    found, fusions = table.everything(sets, scores, pools)
     text = _INTRODUCTION.format(
-        questions=given.questions, depth=table.ASKED, date=datetime.now(UTC).date(), baseline=table.BASELINE
+        questions=given.questions,
+        depth=table.ASKED,
+        date=datetime.now(UTC).date(),
+        baseline=table.BASELINE,
+        grid=table.GRID,
     )
     text += table.markdown(sets, found)
-    text += _weights(weights) + _calibration(sets, scores)
+    text += _fusions(fusions) + _calibration(sets, pools)
     if given.out is None:
         sys.stdout.write(text)
     else:
@@ -80,31 +90,29 @@ def main() -> int:
     return 0
 
 
-def _weights(weights: Mapping[str, Mapping[str, float]]) -> str:
+def _fusions(fusions: Mapping[str, Mapping[str, Fusion]]) -> str:
     rows = [
-        {"reranker": reranker, **{name: f"{weight:g}" for name, weight in by_set.items()}}
-        for reranker, by_set in weights.items()
+        {"reranker": reranker, **{name: f"{one.weight:g}, {one.neighbors:g}" for name, one in by_set.items()}}
+        for reranker, by_set in fusions.items()
     ]
-    said = "Of the hybrid's standardized scores, learned without the data set that it is used on:"
+    said = "Of the hybrid's standardized scores and of neighbors, learned without the data set:"
     return f"\n## Weights\n\n{said}\n\n{page.table(rows)}\n"
 
 
-def _calibration(sets: Mapping[str, JudgedSet], scores: Mapping[str, Mapping[str, Scores]]) -> str:
+def _calibration(sets: Mapping[str, JudgedSet], pools: Mapping[str, Mapping[str, Pool]]) -> str:
     """Return the calibration of the fused cross-encoder: fitted on half of a domain, stated for all."""
     name, domain = "cross-encoder", "squad-open"
     if domain not in sets:
         return ""
-    rows = list(scores[domain].values())
-    fusion = table.calibrated(
-        sets[domain], rows[::2], name, table.learned_weight(table.values_of_weights(name, sets, scores))
-    )
+    queries = list(pools[domain])
+    fitted, left = ({one: pools[domain][one] for one in queries[start::2]} for start in (0, 1))
+    best = table.learned(table.values_of_fusions(name, sets, pools))
+    fusion = table.calibrated(sets[domain], fitted, name, best)
     errors = {
-        one: table.calibration_error(
-            judged, rows[1::2] if one == domain else scores[one].values(), name, fusion
-        )
+        one: table.calibration_error(judged, left if one == domain else pools[one], name, fusion)
         for one, judged in sets.items()
     }
-    return _CALIBRATION.format(weight=fusion.weight, slope=fusion.slope, intercept=fusion.intercept) + (
+    return _CALIBRATION.format(**asdict(fusion)) + (
         page.table([{one: f"{error:.3f}" for one, error in errors.items()}]) + "\n"
     )
 

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Final
 
 import numpy as np
 from scipy.optimize import minimize
+from scipy.sparse import csr_array
 
 from benchmarks import page
 from benchmarks.rerank_table.judged_sets import CROSS_ENCODER, READER, JudgedSet
@@ -16,6 +17,7 @@ from benchmarks.rerank_table.scoring import Scores, standardized
 from evenmesh_core.arrays import FloatArray
 from evenmesh_core.fusion import log_odds_fusion, reciprocal_rank_fusion
 from evenmesh_core.fusion import standardized as brought
+from evenmesh_core.neighbors import text_vectors
 from evenmesh_core.ranking_metrics import ranking_metrics
 from evenmesh_core.significance import paired_bootstrap
 from evenmesh_reranker.domain import Fusion
@@ -24,8 +26,15 @@ BASELINE: Final = "hybrid, rank fusion"
 STANDARDIZED: Final = "hybrid, standardized"
 ASKED: Final = 20
 """Passages that an ask without options reranks."""
-WEIGHTS: Final = (0.0, 0.5, 1.0, 1.5, 2.0, 2.5, 3.0, 4.0, 6.0, 10.0)
+WEIGHTS: Final = (0.0, 0.5, 1.0, 2.0, 4.0, 8.0)
 """Weights of the first stage's standardized scores beside a reranker's log-odds that are tried."""
+NEIGHBORS: Final = (0.0, 0.25, 0.5, 1.0)
+"""Weights of the support of similar passages that are tried with each."""
+GRID: Final = (
+    f"tried are {', '.join(f'{one:g}' for one in WEIGHTS)} with {', '.join(f'{one:g}' for one in NEIGHBORS)}"
+)
+"""For people."""
+TRIED: Final = tuple(Fusion(weight, neighbors) for weight in WEIGHTS for neighbors in NEIGHBORS)
 _TRAINED_BY: Final = {"rankrag": READER, "cross-encoder": CROSS_ENCODER}
 _BINS: Final = 10
 _SEED: Final = 7
@@ -75,33 +84,62 @@ def reranked(row: Scores, name: str, depth: int | None = ASKED) -> list[str]:
     return [*best, *first[len(best) :]]
 
 
-def fused(row: Scores, name: str, weight: float, depth: int | None = ASKED) -> list[str]:
-    """Return the best of the standardized hybrid as an ask ranks them, then the others as they were."""
-    order = _ordered(standardized(row.bm25, row.dense))
-    top, values = relevance(row, name, Fusion(weight), depth)
-    return [*_ordered(dict(zip(top, values.tolist(), strict=True))), *order[len(top) :]]
+@dataclass(frozen=True)
+class Pool:
+    """The best passages of the standardized hybrid for a question, as an ask reranks them.
+
+    Attributes:
+        ids: all that the hybrid found, best first.
+        first: standardized scores of those that are reranked, which come first.
+        vectors: of their texts.
+        known: what each reranker gave them.
+    """
+
+    ids: list[str]
+    first: FloatArray
+    vectors: csr_array
+    known: Mapping[str, FloatArray]
+
+    @classmethod
+    def of(cls, judged: JudgedSet, texts: Mapping[str, str], row: Scores) -> Pool:
+        """Return the pool of a question."""
+        first = standardized(row.bm25, row.dense)
+        ids = _ordered(first)
+        top = ids[: _depth(judged)]
+        scores = np.array([first[one] for one in top])
+        place = {one: at for at, one in enumerate(row.candidates)}
+        known = {name: np.array([values[place[one]] for one in top]) for name, values in row.reranked.items()}
+        vectors = text_vectors([texts[one] for one in top])
+        return cls(ids, brought(scores, scores[:ASKED]), vectors, known)
+
+    def relevance(self, name: str, fusion: Fusion) -> FloatArray:
+        """Return the fused probabilities of those that are reranked, as an ask computes them."""
+        return log_odds_fusion(
+            self.known[name],
+            self.first,
+            fusion.weight,
+            neighbors=fusion.neighbors,
+            vectors=self.vectors,
+            slope=fusion.slope,
+            intercept=fusion.intercept,
+        )
+
+    def ranked(self, name: str, fusion: Fusion) -> list[str]:
+        """Return all passages as an ask ranks them."""
+        values = self.relevance(name, fusion).tolist()
+        top = self.ids[: len(values)]
+        return [*_ordered(dict(zip(top, values, strict=True))), *self.ids[len(top) :]]
 
 
-def relevance(
-    row: Scores, name: str, fusion: Fusion, depth: int | None = ASKED
-) -> tuple[list[str], FloatArray]:
-    """Return the best of the standardized hybrid and their fused probabilities, as an ask computes them."""
-    first = standardized(row.bm25, row.dense)
-    top = _ordered(first)[:depth]
-    scores = np.array([first[one] for one in top])
-    known = dict(zip(row.candidates, row.reranked[name], strict=True))
-    return top, log_odds_fusion(
-        np.array([known[one] for one in top]),
-        brought(scores, scores[:ASKED]),
-        fusion.weight,
-        slope=fusion.slope,
-        intercept=fusion.intercept,
-    )
+def pools(judged: JudgedSet, scores: Mapping[str, Scores]) -> dict[str, Pool]:
+    """Return the pool of each question."""
+    texts = {one.id: f"{one.title} {one.text}" for one in judged.passages}
+    return {one: Pool.of(judged, texts, scores[one]) for one in judged.queries}
 
 
-def calibrated(judged: JudgedSet, scores: Iterable[Scores], name: str, weight: float) -> Fusion:
+def calibrated(judged: JudgedSet, pools: Mapping[str, Pool], name: str, fusion: Fusion) -> Fusion:
     """Return the fusion whose slope and intercept fit a data set best (Platt 1999), by maximum likelihood."""
-    pairs = [_pairs(judged, row, name, Fusion(weight)) for row in scores]
+    pairs = [_pairs(judged, query, pool, name, fusion) for query, pool in pools.items()]
     chances = np.concatenate([chance for chance, _ in pairs])
     relevant = np.concatenate([label for _, label in pairs])
     odds = np.log(chances) - np.log1p(-chances)
@@ -111,15 +149,15 @@ def calibrated(judged: JudgedSet, scores: Iterable[Scores], name: str, weight: f
         return float(np.mean(np.logaddexp(0.0, sums) - relevant * sums))
 
     slope, intercept = minimize(loss, np.array([1.0, 0.0]), method="Nelder-Mead").x
-    return Fusion(weight, float(slope), float(intercept))
+    return replace(fusion, slope=float(slope), intercept=float(intercept))
 
 
-def calibration_error(judged: JudgedSet, scores: Iterable[Scores], name: str, fusion: Fusion) -> float:
+def calibration_error(judged: JudgedSet, pools: Mapping[str, Pool], name: str, fusion: Fusion) -> float:
     """Return the expected calibration error of the passages that an ask reranks, over ten equal intervals.
 
     Source: Guo et al. 2017, equation 5.
     """
-    pairs = [_pairs(judged, row, name, fusion) for row in scores]
+    pairs = [_pairs(judged, query, pool, name, fusion) for query, pool in pools.items()]
     chances = np.concatenate([chance for chance, _ in pairs])
     relevant = np.concatenate([label for _, label in pairs])
     places = np.minimum((chances * _BINS).astype(int), _BINS - 1)
@@ -127,10 +165,13 @@ def calibration_error(judged: JudgedSet, scores: Iterable[Scores], name: str, fu
     return float(np.abs(gaps).sum() / len(chances))
 
 
-def _pairs(judged: JudgedSet, row: Scores, name: str, fusion: Fusion) -> tuple[FloatArray, FloatArray]:
-    top, chances = relevance(row, name, fusion, _depth(judged))
-    grades = judged.judgements[row.query]
-    return np.clip(chances, 1e-12, 1 - 1e-12), np.array([float(grades.get(one, 0) > 0) for one in top])
+def _pairs(
+    judged: JudgedSet, query: str, pool: Pool, name: str, fusion: Fusion
+) -> tuple[FloatArray, FloatArray]:
+    chances = pool.relevance(name, fusion)
+    grades = judged.judgements[query]
+    relevant = np.array([float(grades.get(one, 0) > 0) for one in pool.ids[: len(chances)]])
+    return np.clip(chances, 1e-12, 1 - 1e-12), relevant
 
 
 def _ordered(values: Mapping[str, float]) -> list[str]:
@@ -147,61 +188,53 @@ def measured(judged: JudgedSet, rankings: Ranked, *, trained: bool = False) -> M
     )
 
 
-def values_of_weights(
-    name: str, sets: Mapping[str, JudgedSet], scores: Mapping[str, Mapping[str, Scores]]
+def values_of_fusions(
+    name: str, sets: Mapping[str, JudgedSet], pools: Mapping[str, Mapping[str, Pool]]
 ) -> dict[str, list[float]]:
-    """Return nDCG@10 of a reranker with each of :data:`WEIGHTS`, on the data sets new to its model."""
+    """Return nDCG@10 of a reranker with each of :data:`TRIED`, on the data sets new to its model."""
     return {
-        one: [
-            float(
-                np.nanmean(
-                    measured(
-                        judged,
-                        {
-                            query: fused(row, name, weight, _depth(judged))
-                            for query, row in scores[one].items()
-                        },
-                    ).ndcg
-                )
-            )
-            for weight in WEIGHTS
-        ]
+        one: [float(np.nanmean(fused(judged, pools[one], name, fusion).ndcg)) for fusion in TRIED]
         for one, judged in sets.items()
         if _TRAINED_BY.get(name) not in judged.trained
     }
 
 
-def learned_weight(values: Mapping[str, Sequence[float]], *, without: str = "") -> float:
-    """Return the weight with the best mean over the data sets, the smallest of several.
+def fused(judged: JudgedSet, pools: Mapping[str, Pool], name: str, fusion: Fusion) -> Measured:
+    """Return the metrics of a reranker beside the standardized hybrid."""
+    rankings = {query: pool.ranked(name, fusion) for query, pool in pools.items()}
+    return measured(judged, rankings, trained=_TRAINED_BY.get(name) in judged.trained)
+
+
+def learned(values: Mapping[str, Sequence[float]], *, without: str = "") -> Fusion:
+    """Return the fusion with the best mean over the data sets, the one of smallest weights of several.
 
     Args:
-        values: of :func:`values_of_weights`.
+        values: of :func:`values_of_fusions`.
         without: name of a data set that is left out; empty: none.
     """
     means = np.mean([of for one, of in values.items() if one != without], axis=0)
-    return WEIGHTS[int(np.argmax(means))]
+    return TRIED[int(np.argmax(means))]
 
 
 def everything(
-    sets: Mapping[str, JudgedSet], scores: Mapping[str, Mapping[str, Scores]]
-) -> tuple[dict[str, dict[str, Measured]], dict[str, dict[str, float]]]:
-    """Return what every pipeline has on every data set, and the weights that were learned without each."""
+    sets: Mapping[str, JudgedSet],
+    scores: Mapping[str, Mapping[str, Scores]],
+    pools: Mapping[str, Mapping[str, Pool]],
+) -> tuple[dict[str, dict[str, Measured]], dict[str, dict[str, Fusion]]]:
+    """Return what every pipeline has on every data set, and the fusions that were learned without each."""
     found: dict[str, dict[str, Measured]] = {}
-    weights: dict[str, dict[str, float]] = {name: {} for name in _TRAINED_BY}
-    values = {name: values_of_weights(name, sets, scores) for name in _TRAINED_BY}
+    fusions: dict[str, dict[str, Fusion]] = {name: {} for name in _TRAINED_BY}
+    values = {name: values_of_fusions(name, sets, pools) for name in _TRAINED_BY}
     for name, judged in sets.items():
         for pipeline, rankings in pipelines(judged, scores[name]).items():
             knows = _TRAINED_BY.get(pipeline) in judged.trained
             found.setdefault(pipeline, {})[name] = measured(judged, rankings, trained=knows)
-        for reranker, model in _TRAINED_BY.items():
-            weight = learned_weight(values[reranker], without=name)
-            weights[reranker][name] = weight
-            rankings = {
-                query: fused(row, reranker, weight, _depth(judged)) for query, row in scores[name].items()
-            }
-            pipeline = f"{STANDARDIZED} + {reranker}"
-            found.setdefault(pipeline, {})[name] = measured(judged, rankings, trained=model in judged.trained)
-    return found, weights
+        for reranker in _TRAINED_BY:
+            fusion = fusions[reranker][name] = learned(values[reranker], without=name)
+            for label, one in (("", fusion), (", no neighbors", replace(fusion, neighbors=0.0))):
+                pipeline = f"{STANDARDIZED} + {reranker}{label}"
+                found.setdefault(pipeline, {})[name] = fused(judged, pools[name], reranker, one)
+    return found, fusions
 
 
 def markdown(sets: Mapping[str, JudgedSet], found: Mapping[str, Mapping[str, Measured]]) -> str:

@@ -7,9 +7,11 @@ from collections.abc import Mapping, Sequence
 from typing import Final, Generic, Literal, NamedTuple, TypeVar
 
 import numpy as np
+from scipy.sparse import csr_array
 
 from evenmesh_core.arrays import FloatArray, float_array, same_length
 from evenmesh_core.errors import InvalidInput
+from evenmesh_core.neighbors import support
 
 _CERTAIN: Final = 1e-6
 """How far from 0 and 1 a probability counts at least."""
@@ -121,15 +123,22 @@ def log_odds_fusion(
     first: FloatArray,
     weight: float,
     *,
+    neighbors: float = 0.0,
+    vectors: csr_array | None = None,
     slope: float = 1.0,
     intercept: float = 0.0,
 ) -> FloatArray:
-    """Fuse probabilities with standardized scores: σ(slope · (logit p + weight · z) + intercept).
+    """Fuse probabilities with standardized scores, and with what similar passages have.
+
+    With x = logit p + weight · z the result is σ(slope · (x + neighbors · s(x)) + intercept); s is
+    :func:`evenmesh_core.neighbors.support`.
 
     Args:
         probabilities: p, vector [n] in [0, 1]; those within 1e-6 of 0 or 1 count as that far from it.
         first: z, vector [n], of a first stage; see :func:`standardized`.
         weight: of z beside the log-odds, from 0.
+        neighbors: weight of the support of similar passages, from 0.
+        vectors: of the passages, [n, any]; None if ``neighbors`` is 0.
         slope: of the calibration (Platt 1999), above 0: it does not change the order.
         intercept: of the calibration.
 
@@ -140,7 +149,7 @@ def log_odds_fusion(
 
     Raises:
         InvalidInput: a probability outside [0, 1], vectors of different length, a number that is not finite,
-            a negative weight, or a slope that is not positive.
+            a negative weight, a slope that is not positive, or a weight of neighbors without vectors.
     """
     chances = float_array("probabilities", probabilities, low=0.0, high=1.0)
     scores = float_array("first", first)
@@ -152,6 +161,11 @@ def log_odds_fusion(
     offset = float(float_array("intercept", intercept, ndim=0))
     inside = np.clip(chances, _CERTAIN, 1.0 - _CERTAIN)
     odds = np.log(inside) - np.log1p(-inside) + share * scores
+    shared = float(float_array("neighbors", neighbors, ndim=0, low=0.0))
+    if shared > 0.0:
+        if vectors is None:
+            raise InvalidInput("vectors", vectors, "vectors of the passages, or neighbors=0")
+        odds = odds + shared * support(odds, vectors)
     # tanh does not overflow: σ(x) = (1 + tanh(x / 2)) / 2.
     fused: FloatArray = 0.5 * (1.0 + np.tanh(0.5 * (steepness * odds + offset)))
     return fused

@@ -192,7 +192,7 @@ class RerankerService(Service):
             "none": Unranked(),
         }
         recorded = {name: self._metrics.reranker(name, one) for name, one in rerankers.items()}
-        self._servicer.open(Reranking(recorded, settings.default_reranker), self._served)
+        self._servicer.open(Reranking(recorded, settings.default_reranker, self._codec_pool), self._served)
 
     async def stop(self) -> None:
         """Store queued feedback, close all parts, the last opened first, and end the threads."""

@@ -77,11 +77,13 @@ class Fusion:
 
     Attributes:
         weight: of the standardized scores beside the log-odds, [0, 10].
+        neighbors: of the support of similar passages beside both, [0, 10].
         slope: of the calibration of the sum, (0, 10].
         intercept: of the calibration, [-100, 100].
     """
 
     weight: float
+    neighbors: float = 0.0
     slope: float = 1.0
     intercept: float = 0.0
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Final
 
 import numpy as np
@@ -11,6 +12,8 @@ import numpy as np
 from evenmesh.wire.errors import NotFound
 from evenmesh_core import ranking
 from evenmesh_core.fusion import log_odds_fusion
+from evenmesh_core.neighbors import text_vectors
+from evenmesh_kit.compute.executors import ComputePool
 from evenmesh_reranker.domain import Agent, Best, FirstStage, Fusion, Passage, Ranking
 from evenmesh_reranker.ports import Reranker
 
@@ -23,13 +26,15 @@ class Reranking:
     Args:
         rerankers: all rerankers by name.
         default: name of the reranker of requests that name none.
+        pool: computes which passages are similar.
     """
 
-    def __init__(self, rerankers: Mapping[str, Reranker], default: str) -> None:
+    def __init__(self, rerankers: Mapping[str, Reranker], default: str, pool: ComputePool) -> None:
         if default not in rerankers:
             raise ValueError(f"the default {default!r} is not one of {', '.join(rerankers)}")
         self._rerankers = dict(rerankers)
         self._default = default
+        self._pool = pool
 
     async def rerank(
         self,
@@ -49,7 +54,8 @@ class Reranking:
         any of the best by more than that.
 
         With ``first`` the scores are fused with those of the first stage, by ``fusion``, [0, 10], or by the
-        weight that the model asks for; not with a ``tolerance``, whose bound is one of the reranker's own.
+        weight that the model asks for, and with the support of similar passages, if the model asks for it.
+        They are not with a ``tolerance``, whose bound is one of the reranker's own.
 
         Raises:
             NotFound: there is no reranker of that name.
@@ -73,7 +79,8 @@ class Reranking:
         if first is not None and tolerance is None and scores.fusion is not None:
             weight = scores.fusion.weight if fusion is None else fusion
             if weight > 0:
-                values = _fused(scores.values, first, weight, scores.fusion)
+                how = replace(scores.fusion, weight=weight)
+                values = await self._fused(scores.values, first, passages, how)
         ids = [passages[place].id for place in known]
         order = ranking.top_k([values[place] for place in known], ids, top_k)
         return Ranking(
@@ -85,11 +92,29 @@ class Reranking:
             weight,
         )
 
+    async def _fused(
+        self, values: Sequence[float], first: FirstStage, passages: Sequence[Passage], fusion: Fusion
+    ) -> tuple[float, ...]:
+        if fusion.neighbors == 0:
+            return _fused(values, first, fusion)
+        texts = [f"{one.title} {one.text}" for one in passages]
+        return await self._pool.run(_fused, values, first, fusion, texts)
 
-def _fused(values: Sequence[float], first: FirstStage, weight: float, fusion: Fusion) -> tuple[float, ...]:
+
+def _fused(
+    values: Sequence[float], first: FirstStage, fusion: Fusion, texts: Sequence[str] | None = None
+) -> tuple[float, ...]:
     scores = np.array(first.scores, dtype=np.float64)
     standardized = (scores - first.mean) / first.deviation if first.deviation > 0 else scores * 0.0
     # Beyond this the order of probabilities would be lost to rounding.
     bounded = np.clip(standardized, -_MOST_DEVIATIONS, _MOST_DEVIATIONS)
-    fused = log_odds_fusion(np.array(values), bounded, weight, slope=fusion.slope, intercept=fusion.intercept)
+    fused = log_odds_fusion(
+        np.array(values),
+        bounded,
+        fusion.weight,
+        neighbors=fusion.neighbors,
+        vectors=None if texts is None else text_vectors(texts),
+        slope=fusion.slope,
+        intercept=fusion.intercept,
+    )
     return tuple(fused.tolist())

@@ -11,6 +11,8 @@ import pytest
 from benchmarks.rerank_table import judged_sets, table
 from benchmarks.rerank_table.judged_sets import JudgedSet, sections
 from benchmarks.rerank_table.scoring import Journal, Scores, standardized
+from benchmarks.rerank_table.table import Pool
+from evenmesh_generator.domain import Passage
 from evenmesh_reranker.domain import Fusion
 
 ROW = Scores(
@@ -21,6 +23,11 @@ ROW = Scores(
     reranked={"cosine": [0.9, 0.1, 0.5], "rankrag": [0.5, 0.9, 0.2]},
     seconds={"rankrag": 0.1},
 )
+
+
+def _judged(grades: dict[str, int], *ids: str) -> JudgedSet:
+    """Return one question with the passages a, b and c, or others."""
+    return JudgedSet("set", [Passage(one, "", "text") for one in ids or "abc"], {"q": "?"}, {"q": grades})
 
 
 def test_sections_have_the_headings_above_them() -> None:
@@ -81,47 +88,59 @@ def test_pipelines_order_as_they_should() -> None:
 
 def test_a_weight_of_zero_leaves_the_reranker_and_a_great_one_the_first_stage() -> None:
     first = standardized(ROW.bm25, ROW.dense)
-    assert table.fused(ROW, "rankrag", 0.0) == ["a", "b", "c"]
-    assert table.fused(ROW, "rankrag", 10.0) == sorted(first, key=lambda one: -first[one])
+    pool = Pool.of(_judged({"a": 1}), dict.fromkeys("abc", "text"), ROW)
+    assert pool.ranked("rankrag", Fusion(0.0)) == ["a", "b", "c"]
+    assert pool.ranked("rankrag", Fusion(10.0)) == sorted(first, key=lambda one: -first[one])
+
+
+def test_neighbors_of_probable_passages_rise() -> None:
+    """c says what the more probable b says; of a and b the others say little, and c says it to b only."""
+    pool = Pool.of(_judged({"a": 1}), {"a": "whale", "b": "red fox", "c": "fox"}, ROW)
+    assert pool.ranked("rankrag", Fusion(0.5)) == ["a", "b", "c"]
+    assert pool.ranked("rankrag", Fusion(0.5, neighbors=4.0))[0] == "c"
 
 
 def test_calibration_error_by_hand() -> None:
     """Of a 0.9 that is right, a 0.5 and a 0.2 that are wrong: |0.9 - 1| + 0.5 + 0.2 over 3."""
-    judged = JudgedSet("set", [], {"q": "?"}, {"q": {"a": 1, "c": 0}})
-    assert table.calibration_error(judged, [ROW], "rankrag", Fusion(0.0)) == pytest.approx(0.8 / 3)
+    judged = _judged({"a": 1, "c": 0})
+    pools = table.pools(judged, {"q": ROW})
+    assert table.calibration_error(judged, pools, "rankrag", Fusion(0.0)) == pytest.approx(0.8 / 3)
 
 
 def test_a_calibration_fits_what_it_is_given() -> None:
     """Of twenty passages at even odds five are relevant: the intercept becomes log 1/3."""
     ids = [f"{at:02}" for at in range(20)]
     row = Scores("q", {}, dict.fromkeys(ids, 0.5), ids, {"rankrag": [0.5] * 20})
-    judged = JudgedSet("set", [], {"q": "?"}, {"q": dict.fromkeys(ids[:5], 1)})
-    fusion = table.calibrated(judged, [row], "rankrag", 2.0)
+    judged = _judged(dict.fromkeys(ids[:5], 1), *ids)
+    pools = table.pools(judged, {"q": row})
+    fusion = table.calibrated(judged, pools, "rankrag", Fusion(2.0))
     assert fusion.intercept == pytest.approx(np.log(1 / 3), abs=1e-2)
-    assert table.calibration_error(judged, [row], "rankrag", fusion) == pytest.approx(0.0, abs=1e-2)
+    assert table.calibration_error(judged, pools, "rankrag", fusion) == pytest.approx(0.0, abs=1e-2)
 
 
 def test_weights_are_learned_on_other_sets() -> None:
     """On the other set rankrag is right and the first stage wrong; on the one that is left out never asked."""
     right = Scores("q", {"a": 3.0}, {"a": 0.9, "b": 0.1}, ["a", "b"], {"rankrag": [0.01, 0.99]})
     sets = {
-        "mine": JudgedSet("mine", [], {"q": "?"}, {"q": {"a": 1}}),
-        "other": JudgedSet("other", [], {"q": "?"}, {"q": {"b": 1}}),
-        "trained": JudgedSet("trained", [], {"q": "?"}, {"q": {"a": 1}}, frozenset({judged_sets.READER})),
+        "mine": _judged({"a": 1}),
+        "other": _judged({"b": 1}),
+        "trained": replace(_judged({"a": 1}), trained=frozenset({judged_sets.READER})),
     }
-    scores = {name: {"q": right} for name in sets}
-    values = table.values_of_weights("rankrag", sets, scores)
+    pools = {name: table.pools(judged, {"q": right}) for name, judged in sets.items()}
+    values = table.values_of_fusions("rankrag", sets, pools)
     assert set(values) == {"mine", "other"}
-    assert table.learned_weight(values, without="mine") == 0
-    assert table.learned_weight(values, without="other") > 0
+    assert table.learned(values, without="mine") == Fusion(0.0)
+    assert table.learned(values, without="other").weight > 0
 
 
 def test_the_table_marks_what_a_model_has_trained_on() -> None:
-    seen = JudgedSet("seen", [], {"q": "?"}, {"q": {"a": 1}}, frozenset({judged_sets.READER}))
+    seen = replace(_judged({"a": 1}), trained=frozenset({judged_sets.READER}))
     sets = {"seen": seen, "new": replace(seen, name="new", trained=frozenset())}
     row = replace(ROW, reranked={**ROW.reranked, "cross-encoder": [0.1, 0.2, 0.3]})
-    found, weights = table.everything(sets, {name: {"q": row} for name in sets})
+    scores = {name: {"q": row} for name in sets}
+    pools = {name: table.pools(judged, scores[name]) for name, judged in sets.items()}
+    found, fusions = table.everything(sets, scores, pools)
     text = table.markdown(sets, found)
     rankrag = next(line for line in text.splitlines() if line.startswith("| rankrag"))
     assert rankrag.split("|")[2:4] == [" 1.000* ", " 1.000 "]
-    assert set(weights) == {"rankrag", "cross-encoder"}
+    assert set(fusions) == {"rankrag", "cross-encoder"}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 import pytest
@@ -11,9 +11,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from evenmesh.wire.errors import NotFound
+from evenmesh_kit.compute.executors import ComputePool
 from evenmesh_reranker.backends.unranked import Unranked
 from evenmesh_reranker.domain import Agent, Best, FirstStage, Fusion, Passage, Scores
-from evenmesh_reranker.engine import Reranking
+from evenmesh_reranker.engine import Reranking as Engine
+from evenmesh_reranker.ports import Reranker
+
+POOL = ComputePool(1, "test")
 
 
 class Fixed:
@@ -29,6 +33,13 @@ class Fixed:
         self.agents.append(agent)
         at_most = 1.0 if best is not None and any(map(math.isnan, self.scores)) else None
         return Scores(self.scores, "v1", at_most)
+
+
+class Reranking(Engine):
+    """With threads of its own."""
+
+    def __init__(self, rerankers: Mapping[str, Reranker], default: str) -> None:
+        super().__init__(rerankers, default, POOL)
 
 
 def _passages(*ids: str) -> list[Passage]:
@@ -148,3 +159,22 @@ async def test_equal_scores_of_the_first_stage_say_nothing() -> None:
     first = FirstStage((1.0, 1.0), 1.0, 0.0)
     ranking = await _advised(Fusion(2.0)).rerank("q", _passages("a", "b"), Agent(), top_k=2, first=first)
     assert ranking.scores == pytest.approx((0.5, 0.8))
+
+
+async def test_passages_support_similar_ones() -> None:
+    """a and b say the same, c says something else: with equal log-odds, b supports a, and nothing c.
+
+    The supports are (1 + 0) / 2, 1/2 and 0, whose mean is 1/3 and deviation √2/6: √2/2, √2/2 and −√2.
+    """
+    passages = [Passage("a", "", "red fox"), Passage("b", "Red", "fox"), Passage("c", "", "blue whale")]
+    advised = Advised([0.5, 0.5, 0.5])
+    advised.fusion = Fusion(1.0, neighbors=0.5)
+    first = FirstStage((1.0, 1.0, 1.0), 1.0, 0.0)
+    ranking = await Reranking({"f": advised}, "f").rerank("q", passages, Agent(), top_k=3, first=first)
+    expected = [1 / (1 + math.exp(-0.5 * x)) for x in (math.sqrt(0.5), math.sqrt(0.5), -math.sqrt(2))]
+    assert ranking.scores == pytest.approx(expected, abs=1e-5)
+    assert ranking.order == (0, 1, 2)
+    alone = await Reranking({"f": advised}, "f").rerank(
+        "q", passages, Agent(), top_k=3, first=first, fusion=0.0
+    )
+    assert alone.scores == (0.5, 0.5, 0.5)

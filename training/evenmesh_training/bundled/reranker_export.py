@@ -31,7 +31,11 @@ def main() -> int:
     add("--runs", type=Path, action="append", required=True, help="runs.jsonl of a run; repeatable")
     add("--listwise", type=Path, help="listwise.json of the training on lists")
     add(
-        "--fusion", type=float, nargs=3, metavar=("WEIGHT", "SLOPE", "INTERCEPT"), help="of make rerank-table"
+        "--fusion",
+        type=float,
+        nargs=4,
+        metavar=("WEIGHT", "NEIGHBORS", "SLOPE", "INTERCEPT"),
+        help="of make rerank-table",
     )
     add("--share", type=float, default=1.0, help="--share given to reranker_blend")
     add("--evaluation", type=Path, action="append", required=True, help="output of an evaluation; repeatable")
@@ -41,7 +45,9 @@ def main() -> int:
     warm = json.loads(given.warm_start.read_text(encoding="utf-8"))
     warm.pop("last_losses", None)
     lists = None if given.listwise is None else json.loads(given.listwise.read_text(encoding="utf-8"))
-    fusion = given.fusion and dict(zip(("weight", "slope", "intercept"), given.fusion, strict=True))
+    fusion = given.fusion and dict(
+        zip(("weight", "neighbors", "slope", "intercept"), given.fusion, strict=True)
+    )
     size = export(model, tokenizer, given.output, fusion, warm_start=warm, share=given.share, listwise=lists)
     measured = [json.loads(path.read_text(encoding="utf-8")) for path in given.evaluation]
     runs = read_agent_runs(given.runs)
@@ -61,7 +67,7 @@ def export(
             words.
         tokenizer: its tokenizer, with agent tokens.
         target: folder of the two files; made if it is missing.
-        fusion: weight, slope and intercept of :class:`evenmesh_reranker.domain.Fusion`; None: not fused.
+        fusion: numbers of :class:`evenmesh_reranker.domain.Fusion`; None: not fused.
         record: how the model was trained, for people.
 
     Raises:

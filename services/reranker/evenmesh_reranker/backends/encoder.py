@@ -218,11 +218,13 @@ def fusion_of(encoder: CrossEncoder) -> Fusion:
         found = Fusion(**{name: float(value) for name, value in dict(given).items()})
     except (TypeError, ValueError):
         raise ModelError(
-            f"{FUSION} of config.json must have weight, slope and intercept, not {given}"
+            f"{FUSION} of config.json must have weight, slope and intercept, and may have neighbors, "
+            f"not {given}"
         ) from None
-    if not (0 <= found.weight <= 10 and 0 < found.slope <= 10 and -100 <= found.intercept <= 100):
+    weights = 0 <= found.weight <= 10 and 0 <= found.neighbors <= 10
+    if not (weights and 0 < found.slope <= 10 and -100 <= found.intercept <= 100):
         raise ModelError(
-            f"{FUSION} of config.json must have a weight in [0, 10], a slope in (0, 10] and an intercept "
-            f"in [-100, 100], not {given}"
+            f"{FUSION} of config.json must have a weight and neighbors in [0, 10], a slope in (0, 10] and an "
+            f"intercept in [-100, 100], not {given}"
         )
     return found

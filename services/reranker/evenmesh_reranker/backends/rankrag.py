@@ -26,7 +26,7 @@ from evenmesh_reranker.domain import Agent, Best, Fusion, Passage, Scores
 
 _SERVICE: Final = pb.DESCRIPTOR.services_by_name["GeneratorService"].full_name
 
-FUSIONS: Final[Mapping[str, Fusion]] = MappingProxyType({"evenmesh-pointer": Fusion(4.0)})
+FUSIONS: Final[Mapping[str, Fusion]] = MappingProxyType({"evenmesh-pointer": Fusion(4.0, neighbors=0.25)})
 """How the judgements of a generator's model are fused with a first stage's scores by default.
 
 The weight of the bundled reader is the best of ``make rerank-table``. Those of other models are not fused.

@@ -48,7 +48,7 @@ class RerankRequest(_message.Message):
     """
     fusion: _builtins.float
     """Weight of the standardized scores of `first_stage` beside the reranker's log-odds; at 0 the order is the
-    reranker's alone. Not above 0 together with a `tolerance`, whose bound is one of the reranker's own probability.
+    reranker's alone. Above 0 similar passages support each other, as much as the model's card says. Not above 0 together with a `tolerance`, whose bound is one of the reranker's own probability.
     Unit: nat per standard deviation. Range: [0, 10]. Default: that of the model's card; 0 without `first_stage` or
     with a `tolerance`.
     """
