@@ -52,7 +52,7 @@ def rag(
     retriever: study.Retrievers = None,
     reranker: Annotated[
         list[str] | None,
-        typer.Option(help="none, rankrag or cross-encoder. May be repeated.  [default: none, rankrag]"),
+        typer.Option(help="none, rankrag or cross-encoder. May be repeated.  [default: none, cross-encoder]"),
     ] = None,
     n: Annotated[
         list[int] | None,
@@ -111,7 +111,7 @@ def rag(
                     for one in sets
                 ],
                 retrievers=retriever or ["bm25"],
-                rerankers=reranker or ["none", "rankrag"],
+                rerankers=reranker or ["none", "cross-encoder"],
                 depths=n or [20],
                 contexts=k or [5],
                 models=study.models_of(model, client.addresses),
