@@ -129,6 +129,7 @@ def test_chat_from_a_pipe(mesh: RunningMesh, tmp_path: Path) -> None:
     said, stderr = process.communicate("\n".join(lines), timeout=TIMEOUT_S)
     assert process.returncode == 0, stderr
     assert said.count("R 0.0") >= 3
+    assert said.count("right with probability ") == 3
     assert "searching for: And why? " in stderr
     first, second = read_conversations(saved)
     assert (first.topic, second.topic) == ("chat", "chat-2")

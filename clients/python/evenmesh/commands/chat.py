@@ -278,6 +278,7 @@ class _TurnView:
 
     def show(self, event: "TurnEvent") -> None:
         """Show one event."""
+        from evenmesh.commands.views import show_confidence
         from evenmesh.types.conversation import ConversationReport, LookedFor
         from evenmesh.types.events import Answer, Degraded, Delta, Failed, Retrieved
 
@@ -300,6 +301,7 @@ class _TurnView:
                 for place, one in enumerate(event.citations, start=1):
                     title = self._titles.get(one.passage_id) or one.passage_id
                     self._screen.line(f"  [{place}] {title}  {one.provider}  {one.passage_id}", style="cyan")
+                show_confidence(self._screen, event)
             case Failed(message=message, reason=reason) | Degraded(message=message, reason=reason):
                 self.line.end()
                 self._screen.note(f"! {message} ({reason})", style="yellow")

@@ -128,8 +128,8 @@ def show_result(
     elif not result.text.strip():
         screen.line("The answer is empty: the model found none in its passages.", style="yellow")
     show_citations(screen, result.citations, result.retrieved)
-    if result.vote is None and result.answers and (sure := result.answers[0].confidence) is not None:
-        screen.line(f"  right with probability {sure:.0%}", style="dim")
+    if result.vote is None and result.answers:
+        show_confidence(screen, result.answers[0])
     if result.vote is not None:
         show_vote(screen, result)
     counts = result.samples_by_answer()
@@ -153,6 +153,12 @@ def show_result(
         whole = f"total {_ms(result.done.total_ms)}"
         screen.line(f"{times} · {whole}" if times else whole, style="dim")
         screen.line(f"run {result.done.run_id} · ask {result.done.ask_id}", style="dim")
+
+
+def show_confidence(screen: Screen, answer: Answer) -> None:
+    """Show how probably an answer is right, where its model says so."""
+    if answer.confidence is not None:
+        screen.line(f"  right with probability {answer.confidence:.0%}", style="dim")
 
 
 def show_citations(screen: Screen, citations: Sequence[Citation], retrieved: Retrieved | None) -> None:
