@@ -11,7 +11,7 @@ import tempfile
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 
@@ -75,10 +75,10 @@ def _ask(client: Client, passages: dict[str, Passage], *, gold: bool, k: int) ->
     confidences: list[float] = []
     for row in judged_sets.own_questions():
         ids: list[str] = row["gold_passage_ids"]
-        options: dict[str, Any] = {"collection": COLLECTION, "k": k}
+        options: AskOptions = {"collection": COLLECTION, "k": k}
         if gold and ids:
             options = {"passages": [passages[one] for one in ids], "reranker": "none", "retriever": "bm25"}
-        result = client.answer(row["question"], **AskOptions(**options))
+        result = client.answer(row["question"], **options)
         if result.retrieved is None or result.ranked is None:
             raise RuntimeError(f"nothing was found for {row['question']!r}")
         shown = [result.retrieved.passages[at].id for at in result.ranked.contexts[0]]

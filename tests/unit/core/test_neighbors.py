@@ -63,7 +63,7 @@ def test_support_is_bounded_and_knows_no_order(texts: list[str], data: st.DataOb
 
 
 @pytest.mark.parametrize("texts", [["fox"], ["fox", "fox whale"], ["same"] * 5, ["", "", ""]])
-def test_what_resembles_alike_is_not_told_apart(texts: list[str]) -> None:
+def test_equal_resemblance_supports_nobody(texts: list[str]) -> None:
     assert support(np.arange(len(texts), dtype=float), text_vectors(texts)) == pytest.approx(0.0)
 
 
