@@ -60,15 +60,21 @@ def burn(seconds: float) -> int:
     return os.getpriority(os.PRIO_PROCESS, 0) - os.getpriority(os.PRIO_PROCESS, os.getpid())
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="niceness of threads is Linux's")
+YIELDS = min(10, 19 - os.getpriority(os.PRIO_PROCESS, 0))
+
+
+@pytest.mark.skipif(
+    sys.platform != "linux" or not YIELDS,
+    reason="niceness of threads is Linux's, and this process has it all",
+)
 async def test_who_has_had_more_time_yields_the_processors_while_others_ask() -> None:
     pool = TenantPool(1, "test")
     assert [await started("loud", pool.run(burn, 0.7)) for _ in range(3)] == [0, 0, 0], "nobody else asks"
     assert await started("quiet", pool.run(burn, 0.0)) == 0
-    assert await started("loud", pool.run(burn, 0.0)) == 10
+    assert await started("loud", pool.run(burn, 0.0)) == YIELDS
     assert await started("quiet", pool.run(burn, 0.0)) == 0
     await started("quiet", pool.run(burn, 3.0))
-    assert await started("quiet", pool.run(burn, 0.0)) == 10
+    assert await started("quiet", pool.run(burn, 0.0)) == YIELDS
     assert await started("loud", pool.run(burn, 0.0)) == 0, "now it has had less"
     pool.close()
 
