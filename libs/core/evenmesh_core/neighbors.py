@@ -14,7 +14,7 @@ from evenmesh_core.arrays import FloatArray, float_array
 from evenmesh_core.errors import InvalidInput
 
 MOST_CHARACTERS: Final = 4000
-"""Characters of a text that are read: from there on, vectors of passages hardly change."""
+"""Characters of a text that are read, which bounds the time that a long passage takes."""
 _LEAST_WEIGHT: Final = 1e-8
 """Weight that a passage has at least: below, a difference of sums is rounding."""
 _DIGITS: Final = 6

@@ -227,4 +227,6 @@ def fusion_of(encoder: CrossEncoder) -> Fusion:
             f"{FUSION} of config.json must have a weight and neighbors in [0, 10], a slope in (0, 10] and an "
             f"intercept in [-100, 100], not {given}"
         )
+    if found.neighbors and not found.weight:
+        raise ModelError(f"{FUSION} of config.json has neighbors without a weight: nothing would be fused")
     return found

@@ -65,7 +65,7 @@ YIELDS = min(10, 19 - os.getpriority(os.PRIO_PROCESS, 0))
 
 @pytest.mark.skipif(
     sys.platform != "linux" or not YIELDS,
-    reason="niceness of threads is Linux's, and this process has it all",
+    reason="needs Linux, and a process whose niceness is below 19",
 )
 async def test_who_has_had_more_time_yields_the_processors_while_others_ask() -> None:
     pool = TenantPool(1, "test")
