@@ -54,8 +54,8 @@ def citations(answer: str, passages: Sequence[Passage]) -> list[pb.Citation]:
     wanted = _searched(answer)
     found = []
     for rank, passage in enumerate(passages, start=1):
-        start, end = _span(wanted, passage.text) or (None, None)
-        if start is None and wanted not in _searched(passage.title):
+        start, end = _span(wanted, words, passage.text) or (None, None)
+        if start is None and wanted not in _searched(passage.title, words):
             continue
         found.append(_citation(passage, rank, start, end))
     return found
@@ -70,12 +70,16 @@ def _normalized(text: str) -> str:
     return _ARTICLE.sub(" ", text.lower().translate(_WITHOUT_PUNCTUATION))
 
 
-def _searched(text: str) -> str:
-    return " ".join(_BOUNDARY.sub(_MARK, _normalized(text)).split())
+def _searched(text: str, words: Iterable[str] = ()) -> str:
+    """Return a text with its words marked; nothing if it lacks one of ``words``, as most texts do."""
+    normalized = _normalized(text)
+    if not all(word in normalized for word in words):
+        return ""
+    return " ".join(_BOUNDARY.sub(_MARK, normalized).split())
 
 
-def _span(wanted: str, text: str) -> tuple[int, int] | None:
-    searched = _searched(text)
+def _span(wanted: str, words: Sequence[str], text: str) -> tuple[int, int] | None:
+    searched = _searched(text, words)
     at = searched.find(wanted)
     if at < 0:
         return None

@@ -9,6 +9,7 @@ import os
 import signal
 import socket
 import sys
+import threading
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any
@@ -512,6 +513,21 @@ def test_threads_that_compute_let_others_in_after_a_millisecond() -> None:
         assert run(main) == 0
     finally:
         sys.setswitchinterval(before)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="needs Linux's policies of scheduling")
+def test_threads_of_a_service_do_not_preempt_each_other_when_they_wake() -> None:
+    seen = []
+
+    async def main() -> None:
+        seen.append(await asyncio.to_thread(os.sched_getscheduler, 0))
+
+    service = threading.Thread(
+        target=lambda: run(main)
+    )  # the policy is that of a thread, and of those it begins
+    service.start()
+    service.join()
+    assert seen == [os.SCHED_BATCH]
 
 
 async def test_telemetry_that_is_off_installs_nothing() -> None:
