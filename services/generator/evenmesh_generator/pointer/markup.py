@@ -11,6 +11,8 @@ BREAK: Final = "\N{LINE SEPARATOR}"
 CELL: Final = "\N{INVISIBLE SEPARATOR}"
 """Stands where a cell of a table ends."""
 
+_LONGEST_HEAD: Final = 40
+"""Characters of a column's head that are read before each of its cells, at most."""
 _SIGNS: Final = frozenset("`*_#|>[~-+=")
 _FENCE: Final = re.compile(r" {0,3}(?:```|~~~)")
 _RULE: Final = re.compile(r"\s*(?:(?:\*\s*){3,}|(?:-\s*){3,}|(?:_\s*){3,}|=+\s*)")
@@ -42,6 +44,41 @@ def readable(text: str) -> str:
             in_table = "|" in line and (in_table or follows or _is_row(line))
             lines[at] = _row(line) if in_table else _block(line)
     return "\n".join(lines)
+
+
+def heads_of_cells(plain: str) -> list[tuple[int, str]]:
+    """Return what stands for the cells of tables: before which character, and the head of its column.
+
+    A cell far below the head of its column is read as if it stood beside it. The heads of all cells have as
+    many characters as the text, at most: cells after that get none.
+
+    Args:
+        plain: of :func:`readable`.
+    """
+    found: list[tuple[int, str]] = []
+    heads: list[str] = []
+    room, begin, before = len(plain), 0, ""
+    for line in plain.split("\n") if CELL in plain else ():
+        if CELL not in line:
+            is_rule = bool(line) and not line.strip(BREAK) and CELL in before
+            heads = [_head(one) for one in before.split(CELL)] if is_rule else []
+        elif heads:
+            at = begin
+            for cell, head in zip(line.split(CELL), heads, strict=False):
+                text = cell.lstrip()
+                if text and head and len(head) <= room:
+                    found.append((at + len(cell) - len(text), head))
+                    room -= len(head)
+                at += len(cell) + 1
+        begin, before = begin + len(line) + 1, line
+    return found
+
+
+def _head(cell: str) -> str:
+    """Return what is read before the cells of a column."""
+    words = cell.replace(BREAK, " ").split()
+    head = " ".join(words)
+    return f"{head}: " if 0 < len(head) <= _LONGEST_HEAD else ""
 
 
 def _is_row(line: str) -> bool:

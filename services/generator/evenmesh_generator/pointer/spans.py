@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import cached_property
+from itertools import pairwise
 from typing import Final
 
 import torch
@@ -15,10 +16,11 @@ from evenmesh_generator.pointer.abstention import ABSTENTION
 from evenmesh_generator.pointer.confidence import Confidence
 from evenmesh_generator.pointer.tokenization import PairTokenizer, Text
 
-DECODING: Final = "spans-2"
+DECODING: Final = "spans-3"
 """What versions of models call this way of answering: weights alone do not say what a model answers.
 
-2 reads Markdown as text, and long passages in several pieces.
+2 reads Markdown as text, and long passages in several pieces; 3 reads each cell of a table with the head of
+its column, and takes names of code whole.
 """
 
 _NOWHERE: Final = -1
@@ -29,17 +31,18 @@ class Spans:
 
     Args:
         texts: tokens of each text, as far as the model reads it.
-        joins: whether a token continues the word before it.
+        joins: whether a token, the first one, and the next one are of the same word.
     """
 
-    def __init__(self, texts: Sequence[Sequence[int]], joins: Callable[[int], bool]) -> None:
+    def __init__(self, texts: Sequence[Sequence[int]], joins: Callable[[int, int], bool]) -> None:
         self._tokens = [token for text in texts for token in (*text, _NOWHERE)]
         self._joins = joins
 
     @cached_property
     def _starts(self) -> list[int]:
         """Places where a word begins."""
-        return [at for at, token in enumerate(self._tokens) if token != _NOWHERE and not self._joins(token)]
+        pairs = enumerate(pairwise((_NOWHERE, *self._tokens)))
+        return [at for at, (before, token) in pairs if token != _NOWHERE and not self._joined(before, token)]
 
     @property
     def beginnings(self) -> set[int]:
@@ -57,8 +60,12 @@ class Spans:
     def following(self, places: Sequence[int]) -> tuple[set[int], bool]:
         """Return the tokens that follow these places, and whether a word ends at one of them."""
         after = {self._tokens[at + 1] for at in places}
-        ends = any(token == _NOWHERE or not self._joins(token) for token in after)
+        pairs = {(self._tokens[at], self._tokens[at + 1]) for at in places}
+        ends = any(token == _NOWHERE or not self._joins(last, token) for last, token in pairs)
         return after - {_NOWHERE}, ends
+
+    def _joined(self, before: int, token: int) -> bool:
+        return before != _NOWHERE and self._joins(before, token)
 
 
 class SpanProcessor(LogitsProcessor):
@@ -175,7 +182,7 @@ class SpanTranscript:
                 (number, at, at)
                 for number, (text, shown) in enumerate(zip(self._texts, self._shown, strict=True))
                 for at, found in enumerate(text.ids[:shown])
-                if found == token and at not in text.bars and not self._tokenizer.joins(found)
+                if found == token and at not in text.bars and not self._continues(text, at)
             ]
         else:
             self._alive = [
@@ -191,6 +198,10 @@ class SpanTranscript:
     def finish(self) -> str:
         """Return the rest of the text."""
         return self._add(self._letters(self._alive[0])[len(self.text) :] if self._alive else "")
+
+    def _continues(self, text: Text, at: int) -> bool:
+        """Return whether a token of a text continues the word before it."""
+        return at > 0 and at not in text.breaks and self._tokenizer.joins(text.ids[at - 1], text.ids[at])
 
     def _letters(self, span: tuple[int, int, int]) -> str:
         number, first, last = span

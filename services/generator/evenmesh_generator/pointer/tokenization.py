@@ -9,7 +9,7 @@ import torch
 from tokenizers import Tokenizer
 from torch import Tensor
 
-from evenmesh_generator.pointer.markup import BREAK, CELL, readable
+from evenmesh_generator.pointer.markup import BREAK, CELL, heads_of_cells, readable
 
 CLS, SEP, PAD = 101, 102, 0
 MAX_QUESTION = 64
@@ -18,6 +18,7 @@ MAX_TITLE = 24
 """Longest title kept, in tokens, the colon after it not counted."""
 OVERLAP = 48
 """Tokens that two pieces of a text share: an answer that is not longer stands whole in one of them."""
+_BINDS = "_"
 _STOP = ","
 """What is read where a cell of a table ends."""
 
@@ -42,7 +43,7 @@ class Text:
     """Tokens of a passage's text with the character span of each in the original.
 
     ``breaks``: tokens that begin another block of the text, such as a cell of a table; ``bars``: tokens that
-    stand for the bars of tables: they are read, and in no answer.
+    stand for the bars of tables, or repeat the head of a cell's column: they are read, and in no answer.
     """
 
     ids: tuple[int, ...]
@@ -67,6 +68,9 @@ class PairTokenizer:
         self._tokenizer.no_padding()
         # A passage that holds "[SEP]" has these letters, and does not end where they stand.
         self._tokenizer.encode_special_tokens = True
+        vocabulary = self._tokenizer.get_vocab()
+        self._continuing = frozenset(token for piece, token in vocabulary.items() if piece.startswith("##"))
+        self._binds = vocabulary.get(_BINDS)
 
     def ids(self, text: str) -> tuple[int, ...]:
         """Return the word-piece ids of ``text``, without special tokens."""
@@ -79,12 +83,13 @@ class PairTokenizer:
     def text(self, text: str) -> Text:
         """Return the word-piece ids of ``text`` and where each lies in it; Markdown is read as text."""
         plain = readable(text)
-        encoding = self._tokenizer.encode(plain.replace(CELL, _STOP), add_special_tokens=False)
-        offsets = tuple(encoding.offsets)
+        heads = heads_of_cells(plain)
+        encoding = self._tokenizer.encode(_read(plain, heads), add_special_tokens=False)
+        offsets, repeated = _in_original(encoding.offsets, heads)
         bars: frozenset[int] = frozenset()
         breaks: frozenset[int] = frozenset()
         if CELL in plain:
-            bars = frozenset(at for at, (begin, _) in enumerate(offsets) if plain[begin] == CELL)
+            bars = repeated | {at for at, (begin, _) in enumerate(offsets) if plain[begin] == CELL}
         if BREAK in plain:
             gaps = enumerate(pairwise(offsets), start=1)
             breaks = frozenset(at for at, (one, other) in gaps if BREAK in plain[one[1] : other[0]])
@@ -97,9 +102,9 @@ class PairTokenizer:
         piece = self._tokenizer.id_to_token(token)
         return "" if piece is None or (piece.startswith("[") and len(piece) > 1) else str(piece)
 
-    def joins(self, token: int) -> bool:
-        """Return whether a token continues the word before it."""
-        return self.piece(token).startswith("##")
+    def joins(self, token: int, following: int) -> bool:
+        """Return whether two tokens in a row are of one word; a name with ``_``, as in code, is one word."""
+        return following in self._continuing or self._binds in {token, following}
 
     def decode(self, ids: Sequence[int]) -> str:
         """Return the text of ``ids``: lower case, word pieces joined, special tokens left out."""
@@ -109,6 +114,42 @@ class PairTokenizer:
         """Return the ids of ``title`` and a colon; empty for an empty title."""
         ids = self.ids(title)[:MAX_TITLE]
         return ids + self.ids(":") if ids else ()
+
+
+def as_read(text: str) -> str:
+    """Return Markdown as the model reads it: without signs, the head of its column before each cell."""
+    plain = readable(text)
+    return _read(plain, heads_of_cells(plain))
+
+
+def _read(plain: str, heads: Sequence[tuple[int, str]]) -> str:
+    """Return a text with each head before the character of that index."""
+    edges = [0, *(at for at, _ in heads), len(plain)]
+    first, *others = (plain[begin:end] for begin, end in pairwise(edges))
+    read = first + "".join(head + part for (_, head), part in zip(heads, others, strict=True))
+    return read.replace(CELL, _STOP)
+
+
+def _in_original(
+    offsets: Sequence[tuple[int, int]], heads: Sequence[tuple[int, str]]
+) -> tuple[tuple[tuple[int, int], ...], frozenset[int]]:
+    """Return where tokens of a text with heads lie in that without, and which tokens are of heads.
+
+    A token of a head lies, without characters, where the head is read.
+    """
+    found: list[tuple[int, int]] = []
+    repeated: set[int] = set()
+    shift, number = 0, 0
+    for token, (begin, end) in enumerate(offsets):
+        while number < len(heads) and begin >= heads[number][0] + shift + len(heads[number][1]):
+            shift += len(heads[number][1])
+            number += 1
+        if number < len(heads) and begin >= heads[number][0] + shift:
+            repeated.add(token)
+            found.append((heads[number][0], heads[number][0]))
+        else:
+            found.append((begin - shift, end - shift))
+    return tuple(found), frozenset(repeated)
 
 
 def room(question_ids: Sequence[int], title_ids: Sequence[int], limit: int) -> int:

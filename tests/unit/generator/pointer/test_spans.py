@@ -20,7 +20,7 @@ END, ABSTAIN, START, JOINED, SIZE = 1, 2, 3, 9, 10
 
 def allowed(texts: Sequence[Sequence[int]], written: Sequence[int]) -> list[int]:
     """The tokens that may follow; token 9 continues a word."""
-    spans = Spans(texts, lambda token: token == JOINED)
+    spans = Spans(texts, lambda _, token: token == JOINED)
     processor = SpanProcessor(1, [spans], end=END, abstention=ABSTAIN)
     scores = processor(torch.tensor([[START, *written]]), torch.zeros(1, SIZE))
     return torch.isfinite(scores[0]).nonzero()[:, 0].tolist()
@@ -53,7 +53,7 @@ def test_an_abstention_ends() -> None:
 
 def test_rows_of_beams_copy_from_their_own_texts() -> None:
     """Two questions with two beams each."""
-    texts = [Spans([[4, 5]], lambda _: False), Spans([[6, 7]], lambda _: False)]
+    texts = [Spans([[4, 5]], lambda *_: False), Spans([[6, 7]], lambda *_: False)]
     processor = SpanProcessor(1, texts, end=END, abstention=ABSTAIN)
     scores = processor(torch.tensor([[START, 4], [START, 5], [START, 6], [START, 7]]), torch.ones(4, SIZE))
     found = [torch.isfinite(row).nonzero()[:, 0].tolist() for row in scores]
@@ -61,8 +61,27 @@ def test_rows_of_beams_copy_from_their_own_texts() -> None:
     assert torch.equal(scores[torch.isfinite(scores)], torch.ones(6))
 
 
+def test_a_name_of_code_is_one_word(tokenizer: PairTokenizer) -> None:
+    text = tokenizer.text("it fails with READ_ONLY here")
+    spans = Spans([text.ids], tokenizer.joins)
+    read, bar, only, here = tokenizer.ids("read_only here")
+    assert read in spans.beginnings
+    assert not {bar, only} & spans.beginnings
+    assert spans.following(spans.begun(read)) == ({bar}, False)
+    assert spans.following(spans.continued(spans.begun(read), bar)) == ({only}, False)
+    places = spans.continued(spans.continued(spans.begun(read), bar), only)
+    assert spans.following(places) == ({here}, True)
+    said = SpanTranscript(["it fails with READ_ONLY here"], [text], [len(text.ids)], tokenizer)
+    for token in (read, bar, only):
+        said.push(token)
+    said.finish()
+    assert said.text == "READ_ONLY"
+
+
 words = st.lists(
-    st.sampled_from(["Paris", "paris", "PARIS", "is", "a", "city", "café", "re-use", "10.5", "not"])
+    st.sampled_from(
+        ["Paris", "paris", "PARIS", "is", "a", "city", "café", "re-use", "10.5", "a_b", "_", "not"]
+    )
 )
 
 

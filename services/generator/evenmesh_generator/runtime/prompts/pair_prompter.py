@@ -8,13 +8,13 @@ from evenmesh.wire.errors import InvalidField
 from evenmesh_generator.domain import Augmentation, GenerationRequest, Passage, RelevanceRequest
 from evenmesh_generator.pointer.artifact import confidence_of
 from evenmesh_generator.pointer.configuration import PointerConfig
-from evenmesh_generator.pointer.markup import readable
 from evenmesh_generator.pointer.spans import SpanTranscript
 from evenmesh_generator.pointer.tokenization import (
     MAX_QUESTION,
     Pair,
     PairTokenizer,
     Text,
+    as_read,
     in_one_text,
     pair,
     pieces,
@@ -120,7 +120,7 @@ class PairPrompter:
         space = room(question, (), self._most)
 
         def tokens(passages: Sequence[Passage]) -> tuple[int, ...]:
-            return self._tokenizer.ids(in_one_text([(one.title, readable(one.text)) for one in passages]))
+            return self._tokenizer.ids(in_one_text([(one.title, as_read(one.text)) for one in passages]))
 
         kept = max(1, most_passages(request.passages, lambda shown: len(tokens(shown)) <= space))
         ids = tokens(request.passages[:kept])
