@@ -180,7 +180,7 @@ sbom: install ## Write bills of materials (CycloneDX): build/sbom.cdx.json of wh
 	done
 
 train-pointer: install ## Train the bundled model further, into build/pointer (hours on two cores; interrupted, it goes on)
-	$(BIN)/evenmesh train rankrag --recipe bundled --model bundled --output build/pointer \
+	$(BIN)/evenmesh train rankrag --recipe documentation --model bundled --output build/pointer \
 	  $$(test -f build/pointer/checkpoint.pt && echo --resume)
 
 clean: ## Remove caches and build outputs; .venv stays

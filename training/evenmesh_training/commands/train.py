@@ -26,7 +26,7 @@ def train() -> typer.Typer:
 
 def rankrag(
     recipe: Annotated[
-        str, typer.Option(help="TOML file, or a preset: bundled, gpu, laptop, paper.")
+        str, typer.Option(help="TOML file, or a preset: bundled, documentation, gpu, laptop, paper.")
     ] = "laptop",
     stage: Annotated[int, typer.Option(min=1, max=2, help="1: follow instructions; 2: rank and answer.")] = 2,
     model: Annotated[

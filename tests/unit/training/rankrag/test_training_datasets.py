@@ -279,6 +279,23 @@ def test_a_malformed_line_is_named(name: str, row: dict[str, object], root: Path
         read(name, root, path="mine.jsonl.gz")
 
 
+def test_documentation_is_drawn_and_answered_by_one_section_of_a_product(root: Path) -> None:
+    drawn = read("documentation", root)
+    assert drawn.items == read("documentation", root).items
+    assert len(drawn.items) > 5000
+    for item in drawn.items:
+        (gold,) = item.gold
+        assert item.answers[0] in drawn.passages[gold].text
+        assert gold not in item.irrelevant
+        assert {drawn.passages[place].id.split("#")[0] for place in item.irrelevant} == {
+            drawn.passages[gold].id.split("#")[0]
+        }
+    asked = [(item.id.split("#")[0], item.question) for item in drawn.items]
+    assert len(set(asked)) == len(asked)
+    others = READERS["documentation"].read(Request(root, Split.HELD_OUT, Kind.CONTEXT_RICH_QA, Context()))
+    assert {one.text for one in others.passages}.isdisjoint(one.text for one in drawn.passages)
+
+
 def test_a_line_that_is_not_json_is_named(root: Path) -> None:
     (root / "mine.jsonl").write_text("\n{,}\n")
     with pytest.raises(RecipeError, match=r"mine\.jsonl, line 2 is not JSON"):
@@ -286,7 +303,7 @@ def test_a_line_that_is_not_json_is_named(root: Path) -> None:
 
 
 def test_what_is_not_there_is_named(root: Path) -> None:
-    for name in set(READERS) - {"qa", "chat"}:
+    for name in set(READERS) - {"qa", "chat", "documentation"}:
         with pytest.raises(MissingDataError, match=r"\.jsonl\.gz"):
             read(name, root)
     with pytest.raises(RecipeError, match="path"):

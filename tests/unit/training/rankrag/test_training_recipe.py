@@ -10,7 +10,7 @@ ONE = '[[source]]\nname = "a"\ndataset = "squad-open"\nkind = "context-rich-qa"\
 
 
 def test_the_presets_that_ship_are_valid() -> None:
-    assert list(recipe.presets()) == ["bundled", "gpu", "laptop", "paper"]
+    assert list(recipe.presets()) == ["bundled", "documentation", "gpu", "laptop", "paper"]
     assert {name: recipe.load(name).name for name in recipe.presets()} == {
         name: name for name in recipe.presets()
     }
@@ -63,7 +63,7 @@ def test_a_malformed_recipe_is_refused_with_its_field(text: str, said: str) -> N
 
 
 def test_an_unknown_recipe_names_the_presets() -> None:
-    with pytest.raises(RecipeError, match="bundled, gpu, laptop, paper"):
+    with pytest.raises(RecipeError, match="bundled, documentation, gpu, laptop, paper"):
         recipe.load("/nowhere.toml")
 
 

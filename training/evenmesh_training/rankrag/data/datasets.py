@@ -18,6 +18,7 @@ from typing import Any
 from evenmesh_core.text_metrics import contains_answer
 from evenmesh_generator.domain import Passage, Turn
 from evenmesh_generator.pointer.abstention import ABSTENTION
+from evenmesh_training.rankrag.data import documentation
 from evenmesh_training.rankrag.data.chunks import Label, chunks, label
 from evenmesh_training.rankrag.data.examples import Form, Kind
 from evenmesh_training.rankrag.recipe import Context, RecipeError
@@ -440,6 +441,25 @@ def _chat(request: Request) -> Dataset:
     return Dataset(str(request.path), "all of the file", (), items)
 
 
+def _documentation(request: Request) -> Dataset:
+    """Draw pages of documentation, and others to hold out; the other sections of a product do not answer."""
+    passages: list[Passage] = []
+    items = []
+    seed = 0 if request.split is Split.TRAIN else 1
+    for number, sections in enumerate(documentation.products(seed)):
+        first = len(passages)
+        passages += [Passage(f"{seed}/{number}#{at}", one.title, one.text) for at, one in enumerate(sections)]
+        for at, one in enumerate(sections):
+            others = tuple(first + place for place in range(len(sections)) if place != at)
+            items += [
+                Item(
+                    f"{passages[first + at].id}/{asked}", fact.question, (fact.answer,), (first + at,), others
+                )
+                for asked, fact in enumerate(one.facts)
+            ]
+    return Dataset("documentation", f"drawn from seed {seed}", passages, items)
+
+
 READERS: dict[str, Reader] = {
     "squad-open": Reader(_squad, "attribution"),
     "nq-passages": Reader(_qed, "attribution"),
@@ -450,6 +470,7 @@ READERS: dict[str, Reader] = {
     "doc2dial-val": Reader(_doc2dial, "unstated", by_kind=True),
     "climate-fever": Reader(_climate, "unstated"),
     "fever-symmetric": Reader(_fever, "attribution"),
+    "documentation": Reader(_documentation, "own"),
     "qa": Reader(_qa, "own"),
     "chat": Reader(_chat, "own"),
 }

@@ -160,6 +160,7 @@ class PointerLearner:
         self._limit = min(stage.max_length, model.config.max_position_embeddings)
         self._max_target = stage.max_target
         self._tokens: dict[str, np.ndarray[tuple[int], np.dtype[np.uint16]]] = {}
+        self._passages: dict[str, np.ndarray[tuple[int], np.dtype[np.uint16]]] = {}
         self._abstention = (*tokenizer.ids(ABSTENTION), SEP)
 
     def check(self, examples: Sequence[Example]) -> None:
@@ -197,7 +198,7 @@ class PointerLearner:
     def cost(self, example: Example) -> int:
         """Return the tokens of the longest pair."""
         asked = len(self._ids(example.question))
-        longest = max(len(self._ids(one.passage.text)) for one in example.shown)
+        longest = max(len(self._read_ids(one.passage.text)) for one in example.shown)
         return int(min(self._limit, 4 + asked + longest))
 
     def collate(self, examples: Sequence[Example]) -> PointerBatch:
@@ -295,6 +296,14 @@ class PointerLearner:
             self._tokens[text] = found
         return found
 
+    def _read_ids(self, text: str) -> np.ndarray[tuple[int], np.dtype[np.uint16]]:
+        """Return the tokens of a passage, its Markdown read as text."""
+        found = self._passages.get(text)
+        if found is None:
+            found = np.asarray(self._tokenizer.text(text).ids, dtype=np.uint16)
+            self._passages[text] = found
+        return found
+
     def _target(self, text: str) -> tuple[int, ...]:
         if text == ABSTENTION:
             return self._abstention
@@ -307,13 +316,14 @@ class PointerLearner:
         """
         question = self._ids(example.question).tolist()
         title = self._tokenizer.title_ids(one.passage.title)
-        text = self._ids(one.passage.text).tolist()
+        text = self._read_ids(one.passage.text).tolist()
         start = 0
         space = room(question, title, self._limit)
         if one.gold and len(text) > space:
             at = one.passage.text.find(example.answer)
             if at >= 0:
-                last = len(self._tokenizer.ids(one.passage.text[: at + len(example.answer)]))
+                offsets = self._tokenizer.text(one.passage.text).offsets
+                last = sum(begin < at + len(example.answer) for begin, _ in offsets)
                 start = min(max(0, last + _AFTER_ANSWER - space), len(text) - space)
         return pair(question, title, text, limit=self._limit, start=start)
 
