@@ -116,12 +116,20 @@ class Journal:
             yield add
 
 
-def score(judged: JudgedSet, home: Path) -> dict[str, Scores]:
-    """Return the scores of every question of a data set; those in ``home`` are not computed again."""
+def score(judged: JudgedSet, home: Path, cross_encoder: Path | None = None) -> dict[str, Scores]:
+    """Return the scores of every question of a data set; those in ``home`` are not computed again.
+
+    Args:
+        judged: the data set.
+        home: folder of the scores.
+        cross_encoder: folder of a cross-encoder to rank with instead of the bundled models.
+    """
     content = [(one.id, one.title, one.text) for one in judged.passages]
     asked = json.dumps([FOUND, DEPTH, RERANKERS, sorted(judged.queries.items()), content])
-    about = f"{judged.name} {hashlib.sha256(asked.encode()).hexdigest()[:16]} {_models()}"
-    journal = Journal(home / f"{judged.name}.jsonl", about)
+    models = _bundled() if cross_encoder is None else _weights(cross_encoder)
+    about = f"{judged.name} {hashlib.sha256(asked.encode()).hexdigest()[:16]} {models}"
+    suffix = "" if cross_encoder is None else f"-{cross_encoder.parent.name}"
+    journal = Journal(home / f"{judged.name}{suffix}.jsonl", about)
     known = journal.read()
     missing = [one for one in judged.queries if one not in known]
     if not missing:
@@ -130,7 +138,7 @@ def score(judged: JudgedSet, home: Path) -> dict[str, Scores]:
     with ExitStack() as stack:
         add = stack.enter_context(journal.continued())
         searched = _Searched(judged, home)
-        judges = stack.enter_context(_judges(home))
+        judges = stack.enter_context(_judges(home, cross_encoder))
         for query in missing:
             row = searched.found(query)
             texts = [searched.passages[one] for one in row.candidates]
@@ -230,35 +238,36 @@ class _Always:
         return self._assigned
 
 
-def _models() -> str:
+def _bundled() -> str:
     """Return what tells these models from others: the beginnings of their weights' digests."""
-    files = (
-        evenmesh_models.reader() / "model.safetensors",
-        evenmesh_models.cross_encoder() / "model.safetensors",
-    )
-    return " ".join(evenmesh_models.fingerprint(one)[:8] for one in files)
+    return f"{_weights(evenmesh_models.reader())} {_weights(evenmesh_models.cross_encoder())}"
+
+
+def _weights(folder: Path) -> str:
+    return evenmesh_models.fingerprint(folder / "model.safetensors")[:8]
 
 
 @contextmanager
-def _judges(home: Path) -> Iterator[dict[str, Any]]:
-    """Yield the rerankers as functions of a question and its candidates."""
+def _judges(home: Path, folder: Path | None) -> Iterator[dict[str, Any]]:
+    """Yield functions of a question and its candidates: the bundled rerankers, or a cross-encoder alone."""
     with asyncio.Runner() as runner, ExitStack() as stack:
-        reader = stack.enter_context(in_process(BUNDLED, None, cache_bytes=0))
+        found: dict[str, Any] = {}
+        if folder is None:
+            reader = stack.enter_context(in_process(BUNDLED, None, cache_bytes=0))
+            found["rankrag"] = lambda question, passages: runner.run(_judged(reader, question, passages))
         pool = ComputePool(1, "rerank-table")
         stack.callback(pool.close)
         encoder = EncoderLoader(Placement.choose("cpu", "auto")).full(
-            assemble(home / "models"), "bundled", provenance="", created_at=datetime.now(UTC)
+            folder or assemble(home / "models"), "measured", provenance="", created_at=datetime.now(UTC)
         )
         cross_encoder = CrossEncoderReranker(
             _Always(Assigned(encoder)), pool=pool, batch_size=16, batch_tokens=4096, max_delay_s=0.0
         )
         stack.callback(lambda: runner.run(cross_encoder.close()))
-        yield {
-            "rankrag": lambda question, passages: runner.run(_judged(reader, question, passages)),
-            "cross-encoder": lambda question, passages: runner.run(
-                _scored(cross_encoder, question, passages)
-            ),
-        }
+        found["cross-encoder"] = lambda question, passages: runner.run(
+            _scored(cross_encoder, question, passages)
+        )
+        yield found
 
 
 async def _judged(reader: LanguageModel, question: str, passages: Sequence[Passage]) -> list[float]:

@@ -72,13 +72,15 @@ def main() -> int:
     add = parser.add_argument
     add("--data", type=Path, required=True, help="folder of the data sets")
     add("--output", type=Path, required=True, help="folder for lists, checkpoint, log and model")
-    add("--start", type=Path, help="folder of the model to begin with; the bundled one without")
+    add("--start", help="folder of the model to begin with, or fresh; the bundled one without")
     add("--steps", type=int, default=4000, help="optimiser steps")
     add("--lists", type=int, default=4, help="lists of a step")
     add("--rate", type=float, default=2e-5, help="learning rate at its top")
     add("--max-length", type=int, default=144, help="longest pair. Tokens")
     add("--threads", type=int, default=1)
     add("--seed", type=int, default=23)
+    sources = (*LABELLED, *UNLABELLED)
+    add("--without", nargs="+", default=[], choices=sources, help="data sets to leave out")
     given = parser.parse_args()
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(message)s")
     torch.set_num_threads(given.threads)
@@ -87,9 +89,12 @@ def main() -> int:
     if not kept.is_file():
         made = list(reranker_lists.build(given.data, seed=given.seed, log=_log.info))
         reranker_lists.write(made, kept)
-    lists = reranker_lists.read(kept)
+    lists = [one for one in reranker_lists.read(kept) if one.source not in given.without]
     _log.info("%d lists", len(lists))
-    tokenizer, model = start.load(given.start or assemble(given.output / "start"))
+    if given.start == start.FRESH:
+        tokenizer, model = start.fresh(seed=given.seed)
+    else:
+        tokenizer, model = start.load(Path(given.start or assemble(given.output / "start")))
     tokenizer.model_max_length = given.max_length
     stopping: list[int] = []
     for number in (signal.SIGTERM, signal.SIGINT):
