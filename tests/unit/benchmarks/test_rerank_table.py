@@ -8,12 +8,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from benchmarks.rerank_table import judged_sets, table
+from benchmarks.rerank_table import judged_sets, left_out, table
 from benchmarks.rerank_table.judged_sets import JudgedSet, sections
 from benchmarks.rerank_table.scoring import Journal, Scores, standardized
 from benchmarks.rerank_table.table import Pool
 from evenmesh_generator.domain import Passage
 from evenmesh_reranker.domain import Fusion
+from evenmesh_training.bundled import reranker_lists
 
 ROW = Scores(
     query="q",
@@ -144,3 +145,16 @@ def test_the_table_marks_what_a_model_has_trained_on() -> None:
     rankrag = next(line for line in text.splitlines() if line.startswith("| rankrag"))
     assert rankrag.split("|")[2:4] == [" 1.000* ", " 1.000 "]
     assert set(fusions) == {"rankrag", "cross-encoder"}
+
+
+def test_every_set_that_the_cross_encoder_knows_is_ranked_by_a_model_without_its_domain() -> None:
+    try:
+        sets = {one: judged_sets.load(one, 1) for one in judged_sets.NAMES}
+    except FileNotFoundError as error:
+        pytest.skip(str(error))
+    known = {name for name, judged in sets.items() if judged_sets.CROSS_ENCODER in judged.trained}
+    ranked = [one for domain in left_out.DOMAINS.values() for one in domain.judged]
+    assert sorted(ranked) == sorted(known)
+    for domain in left_out.DOMAINS.values():
+        assert set(domain.without) <= set(reranker_lists.LABELLED)
+        assert set(domain.judged) & set(reranker_lists.LABELLED) <= set(domain.without)
