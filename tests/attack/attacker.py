@@ -37,8 +37,8 @@ from evenmesh.wire.security import ChannelSecurity
 from tests.support.processors import leave_to_others
 
 WORKERS: Final = 2
-SECRETS: Final = tuple(f"The vault of house {number} opens with the word sesame." for number in range(64))
-"""Passages of which the other tenant sends one in each turn, for the attacker to guess which."""
+SECRETS: Final = 64
+"""Secrets of each turn, of which the other tenant sends one, for the attacker to guess which."""
 
 _MIB: Final = 2**20
 _WAIT_S: Final = 30.0
@@ -69,7 +69,9 @@ class Attacker:
     def __init__(self, channels: Mapping[str, grpc.aio.Channel], turn: int) -> None:
         self.channels = channels
         self._numbers = count()
-        self._guesses = iter((turn, *(one for one in range(len(SECRETS)) if one != turn)))
+        self._turn = turn
+        # The right one first; each once, because the attacker's own guesses are kept for the attacker.
+        self._guesses = iter((turn, *(one for one in range(SECRETS) if one != turn)))
         # Not by the channel: what adds it there complains of calls that end in the middle.
         self.metadata = ((CREDENTIAL_KEY, f"Bearer {os.environ['EVENMESH_API_KEY']}"),)
         self.outcomes: Counter[str] = Counter()
@@ -115,9 +117,10 @@ class Attacker:
         self.outcomes[f"row {row}: {outcome}"] += 1
         return last
 
-    def guess(self) -> int | None:
+    def guess(self) -> str | None:
         """Return the next secret to try; None when all have been."""
-        return next(self._guesses, None)
+        number = next(self._guesses, None)
+        return None if number is None else secret(self._turn, number)
 
 
 def words(number_of_bytes: int, seed: int = 0) -> str:
@@ -267,9 +270,14 @@ async def silent_ingests(it: Attacker) -> None:
     it.outcomes["row 8: silent"] += len(held)
 
 
-def asked_about(number: int) -> bytes:
+def secret(turn: int, number: int) -> str:
+    """Return one of the passages that the other tenant may have sent in a turn."""
+    return f"The vault of house {number} in street {turn} opens with the word sesame."
+
+
+def asked_about(text: str) -> bytes:
     """Return a request about one secret."""
-    passage = common_pb2.Passage(id="secret", text=SECRETS[number])
+    passage = common_pb2.Passage(id="secret", text=text)
     return generator_pb.GenerateRequest(
         question="What opens it?", passages=[passage], decoding=generator_pb.Decoding(max_new_tokens=4)
     ).SerializeToString()
@@ -284,12 +292,12 @@ def reused(reply: bytes | None) -> int:
 
 async def guesses(it: Attacker) -> None:
     """Row 9: find out what the other tenant has sent by what is reused."""
-    number = it.guess()
-    if number is None:
+    text = it.guess()
+    if text is None:
         await asyncio.sleep(1.0)
         return
-    if reused(await it.call("9", "generator", "Generate", asked_about(number))):
-        it.guessed.append(SECRETS[number])
+    if reused(await it.call("9", "generator", "Generate", asked_about(text))):
+        it.guessed.append(text)
 
 
 async def many_collections(it: Attacker) -> None:

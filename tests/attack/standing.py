@@ -28,7 +28,7 @@ from evenmesh.wire.security import ChannelSecurity
 from evenmesh_kit.security import keys
 from evenmesh_mesh import MeshSettings, launch, stop
 from evenmesh_studies import demo
-from tests.attack.attacker import ROWS, asked_about, reused
+from tests.attack.attacker import ROWS, asked_about, reused, secret
 from tests.support.methods import LOST_STATUS
 
 _ROOT: Final = Path(__file__).resolve().parents[2]
@@ -278,7 +278,7 @@ async def _send_secret(mesh: Attacked, turn: int) -> None:
         last: bytes | None = None
         generate: Any = channel.unary_stream(f"/{service}/Generate")
         for _ in range(2):
-            async for reply in generate(asked_about(turn), timeout=_ASK_S):
+            async for reply in generate(asked_about(secret(turn, turn)), timeout=_ASK_S):
                 last = reply
         assert reused(last), "the generator keeps nothing: the guesses would show nothing"
 
