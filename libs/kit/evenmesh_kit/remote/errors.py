@@ -23,6 +23,8 @@ RETRY_S: Final = 1.0
 MOST_RETRY_S: Final = 3600.0
 """Longest retry delay that is passed on. Seconds."""
 
+_FAILED_DEPENDENCY: Final = 424
+"""Status of text-embeddings-inference when its model fails."""
 _GONE: Final = frozenset({502, 503, 504})
 """Statuses of a server, or a gateway before it, that serves nobody now."""
 
@@ -125,7 +127,7 @@ def from_status(
             f"the model server redirects (HTTP {status}), which is not followed; {urls_setting} must be its "
             "own address",
         )
-    if status >= 500:
+    if status >= 500 or status == _FAILED_DEPENDENCY:
         wait_s = retry_delay(retry_after)
         return ServerUnavailable(
             "REMOTE_UNAVAILABLE",
