@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import asyncio
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from typing import Any
 
 import numpy as np
@@ -19,8 +18,9 @@ from evenmesh_kit.remote.options import RemoteOptions
 from evenmesh_retriever.backends.dense.remote_encoder import RemoteEncoder
 from evenmesh_retriever.domain import VectorArray
 from evenmesh_retriever.ports import CannotStart
+from tests.support.model_server import in_thread
 from tests.support.remote_faults import FAULTS, IDLE_S, REPLY_BYTES, Fault
-from tests.support.scripted_http import HttpReply, HttpRequest, Script, ScriptedHttp, hang, replying, serving
+from tests.support.scripted_http import HttpReply, HttpRequest, Script, ScriptedHttp, hang, replying
 
 INFO = {
     "model_id": "org/e5-small-v2",
@@ -61,28 +61,6 @@ class Changing:
         await self.script(request, reply)
 
 
-@contextmanager
-def elsewhere(script: Script) -> Iterator[ScriptedHttp]:
-    """Serve a script from a thread: the encoder's callers wait in theirs."""
-    started, stop = threading.Event(), threading.Event()
-    servers: list[ScriptedHttp] = []
-
-    async def serve() -> None:
-        async with serving(script) as server:
-            servers.append(server)
-            started.set()
-            await asyncio.to_thread(stop.wait)
-
-    thread = threading.Thread(target=lambda: asyncio.run(serve()))
-    thread.start()
-    started.wait()
-    try:
-        yield servers[0]
-    finally:
-        stop.set()
-        thread.join()
-
-
 @pytest.fixture
 def opened() -> Iterator[Open]:
     """Opens an encoder on a scripted server."""
@@ -91,7 +69,7 @@ def opened() -> Iterator[Open]:
         def start(
             script: Script = by_text, *, others: tuple[str, ...] = (), **options: Any
         ) -> tuple[RemoteEncoder, ScriptedHttp]:
-            server = stack.enter_context(elsewhere(script))
+            server = stack.enter_context(in_thread(script))
             urls = (server.url, *others)
             client = RemoteClient(
                 RemoteOptions(urls=urls, idle_s=IDLE_S, reply_bytes=REPLY_BYTES, rest_s=0.0)
@@ -290,7 +268,7 @@ def test_servers_with_different_models_end_the_start(opened: Open) -> None:
     async def other(request: HttpRequest, reply: HttpReply) -> None:
         await reply.send(200, INFO | {"model_id": "org/other"})
 
-    with elsewhere(other) as second, pytest.raises(CannotStart, match="org/e5-small-v2@abc, org/other@abc"):
+    with in_thread(other) as second, pytest.raises(CannotStart, match="org/e5-small-v2@abc, org/other@abc"):
         opened(server="tei", others=(second.url,))
 
 
