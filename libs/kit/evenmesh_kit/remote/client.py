@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
-from collections.abc import AsyncGenerator, AsyncIterator, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
 from contextlib import aclosing, asynccontextmanager
 from dataclasses import dataclass
 from typing import Any, Final
@@ -40,7 +40,7 @@ _log = logging.getLogger("evenmesh.kit.remote")
 
 @dataclass(frozen=True, slots=True)
 class Checked:
-    """What one endpoint answered to a check: JSON, or an error."""
+    """What one endpoint answered to a check: JSON, and why it is of no use."""
 
     endpoint: Endpoint
     reply: Any
@@ -150,22 +150,38 @@ class RemoteClient:
                         raise
                     first = endpoint
 
-    async def check(self, path: str, *, deadline: Deadline) -> list[Checked]:
-        """Return what each endpoint answers to GET of a path; all are asked at once, resting ones too."""
+    async def check(
+        self,
+        path: str,
+        *,
+        deadline: Deadline,
+        accept: Callable[[Any], MeshError | None] = lambda _: None,
+        rest_s: float | None = None,
+    ) -> list[Checked]:
+        """Return what each endpoint answers to GET of a path; all are asked at once, resting ones too.
+
+        Args:
+            path: appended to the base URL.
+            deadline: of this check; an endpoint that does not answer in time rests.
+            accept: returns why an endpoint of this answer is of no use; None where it is.
+            rest_s: how long a useless endpoint rests; longer than until the next check. None: as long as one
+                that failed. Seconds, [0, inf).
+        """
 
         async def asked(endpoint: Endpoint) -> Checked:
+            reply, error = None, None
             try:
-                return Checked(endpoint, await self._one_json(endpoint, "GET", path, None, deadline))
-            except MeshError as error:
-                if isinstance(error, DeadlineExceeded):
-                    self.rest(endpoint, error.message)
-                return Checked(endpoint, None, error)
+                reply = await self._one_json(endpoint, "GET", path, None, deadline, heals=False)
+                error = accept(reply)
+            except MeshError as raised:
+                error = raised
+            if error is None:
+                endpoint.answered()
+            else:
+                self._pool.rest(endpoint, error.message, rest_s)
+            return Checked(endpoint, reply, error)
 
         return list(await asyncio.gather(*map(asked, self._pool.endpoints)))
-
-    def rest(self, endpoint: Endpoint, why: str) -> None:
-        """Leave an endpoint alone for the time of rest, as one that failed."""
-        self._pool.rest(endpoint, why)
 
     async def _json(self, method: str, path: str, content: bytes | None, deadline: Deadline) -> Any:
         async with self._place(deadline):
@@ -188,14 +204,22 @@ class RemoteClient:
         )
 
     async def _one_json(
-        self, endpoint: Endpoint, method: str, path: str, content: bytes | None, deadline: Deadline
+        self,
+        endpoint: Endpoint,
+        method: str,
+        path: str,
+        content: bytes | None,
+        deadline: Deadline,
+        *,
+        heals: bool = True,
     ) -> Any:
-        async with self._reply(endpoint, method, path, content, deadline, "application/json") as pieces:
+        media = "application/json"
+        async with self._reply(endpoint, method, path, content, deadline, media, heals=heals) as pieces:
             body = b"".join([piece async for piece in pieces])
         try:
             if len(body) <= _AT_ONCE_BYTES:
-                return _parsed(body)
-            return await asyncio.to_thread(_parsed, body)
+                return parse_json(body)
+            return await asyncio.to_thread(parse_json, body)
         except (ValueError, RecursionError):
             raise MalformedReply("the model server's reply is not JSON") from None
 
@@ -221,8 +245,13 @@ class RemoteClient:
         content: bytes | None,
         deadline: Deadline,
         media: str,
+        *,
+        heals: bool = True,
     ) -> AsyncIterator[AsyncIterator[bytes]]:
-        """Send a request and return the pieces of its reply; raise what a reply that is no success means."""
+        """Send a request and return the pieces of its reply; raise what a reply that is no success means.
+
+        Unless it ``heals``, a success leaves an endpoint that rests at rest.
+        """
         url = endpoint.url + path
         with self._pool.using(endpoint), self._span(endpoint, method, path) as span:
             secret = "" if self._key is None else self._key.key().reveal()
@@ -235,7 +264,8 @@ class RemoteClient:
                 pieces = self._pieces(response, deadline)
                 if not 200 <= response.status_code < 300:
                     raise await self._failure(response, pieces, secret)
-                endpoint.answered()
+                if heals:
+                    endpoint.answered()
                 sent_as = response.headers.get("content-encoding", "identity")
                 if sent_as != "identity":
                     raise MalformedReply("the model server compressed its reply, though it was asked not to")
@@ -360,7 +390,14 @@ def _encoded(body: Mapping[str, Any]) -> bytes:
     return json.dumps(body, ensure_ascii=False, allow_nan=False).encode(errors="replace")
 
 
-def _parsed(body: bytes) -> Any:
+def parse_json(body: bytes | str) -> Any:
+    """Return what a JSON text says.
+
+    Raises:
+        ValueError: it is not JSON, which has no NaN and no infinity.
+        RecursionError: it is nested too deeply.
+    """
+
     def refused(constant: str) -> Any:
         raise ValueError(f"{constant} is not JSON")
 

@@ -87,9 +87,9 @@ class EndpointPool:
 
         return min(candidates, key=order)
 
-    def rest(self, endpoint: Endpoint, why: str) -> None:
-        """Leave a server alone for the time of rest."""
-        endpoint.rest(self._clock() + self._rest_s, why)
+    def rest(self, endpoint: Endpoint, why: str, rest_s: float | None = None) -> None:
+        """Leave a server alone for ``rest_s`` seconds; None: the time of rest of one that failed."""
+        endpoint.rest(self._clock() + (self._rest_s if rest_s is None else rest_s), why)
 
     @contextmanager
     def using(self, endpoint: Endpoint) -> Iterator[None]:

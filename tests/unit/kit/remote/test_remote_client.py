@@ -490,6 +490,22 @@ async def test_a_check_asks_every_server_and_brings_one_back() -> None:
         assert client.endpoints[0].healthy
 
 
+async def test_a_server_of_no_use_rests_until_a_check_accepts_it() -> None:
+    ready = False
+
+    def accept(reply: Any) -> MeshError | None:
+        return None if ready or reply == {"from": 2} else Unavailable("MISSING", "the model is missing")
+
+    async with several(replying(200, {"from": 1}), replying(200, {"from": 2})) as (client, _):
+        first, _ = await client.check("/m", deadline=Deadline.after(LONG), accept=accept, rest_s=LONG)
+        assert first.error is not None
+        assert first.error.reason == "MISSING"
+        assert [await client.get("/x", deadline=NEVER) for _ in range(3)] == [{"from": 2}] * 3
+        ready = True
+        await client.check("/m", deadline=Deadline.after(LONG), accept=accept, rest_s=LONG)
+        assert {"from": 1} in [await client.get("/x", deadline=NEVER) for _ in range(3)]
+
+
 async def test_tls_trusts_the_named_authority_alone(tmp_path: Path) -> None:
     authority, other = trustme.CA(), trustme.CA()
     context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
