@@ -145,6 +145,8 @@ async def serving(script: Script, tls: ssl.SSLContext | None = None) -> AsyncIte
         connections.add(task)
         try:
             await scripted.serve(reader, writer)
+        except asyncio.CancelledError:
+            pass  # the end of the block; the server's own callback would log it
         finally:
             connections.discard(task)
 

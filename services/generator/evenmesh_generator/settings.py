@@ -199,7 +199,9 @@ class GeneratorSettings(TritonTls, RemoteSettings):
                 raise ValueError(
                     f"the model {source.name!r} has no path; only models of servers can do without"
                 )
-            if info.data.get("engine") == "openai" and not (source.urls or info.data.get("remote_urls")):
+            if info.data.get("engine") == "openai" and not (
+                source.urls or info.data.get("remote_urls", True)
+            ):
                 raise ValueError(
                     f"the model {source.name!r} has no server: name its base URL in "
                     "EVENMESH_GENERATOR_REMOTE_URLS, such as http://127.0.0.1:8000/v1"
@@ -218,7 +220,9 @@ class GeneratorSettings(TritonTls, RemoteSettings):
     @field_validator("default_model")
     @classmethod
     def _known_default(cls, value: str, info: ValidationInfo) -> str:
-        names = _names(info.data.get("bundled", True), info.data.get("models", ()))
+        if "models" not in info.data:
+            return value  # they have an error of their own
+        names = _names(info.data.get("bundled", True), info.data["models"])
         if not names:
             raise ValueError("without the bundled model, EVENMESH_GENERATOR_MODELS must name one")
         if value and value not in names:

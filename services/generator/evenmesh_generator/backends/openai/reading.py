@@ -40,7 +40,8 @@ class AnswerReader:
         self._finish: str | None = None
         self._log_probability = 0.0
         self._usage: tuple[int, int, int] | None = None
-        self._version = ""
+        self._model = ""
+        self._fingerprint = ""
 
     def add(self, chunk: Chunk) -> None:
         """Take a piece.
@@ -58,7 +59,8 @@ class AnswerReader:
         self._finish = chunk.finish or self._finish
         self._log_probability += chunk.log_probability or 0.0
         self._usage = chunk.usage or self._usage
-        self._version = chunk.version or self._version
+        self._model = chunk.model or self._model
+        self._fingerprint = chunk.fingerprint or self._fingerprint
 
     def answer(self, fitted: Fitted[str], prompt_tokens: int, model: str) -> Answer:
         """Return the answer at the end of the stream.
@@ -84,6 +86,7 @@ class AnswerReader:
             raise MalformedReply("the model server ended an answer for an unknown reason")
         read, cached, written = self._usage or (prompt_tokens, 0, len(self._texts))
         total_s = time.perf_counter() - self._began
+        name = self._model or model
         return Answer(
             "".join(self._texts),
             reason,
@@ -93,7 +96,7 @@ class AnswerReader:
             dropped_passages=fitted.dropped_passages,
             cut_passages=fitted.cut_passages,
             dropped_turns=fitted.dropped_turns,
-            model_version=self._version or model,
+            model_version=f"{name}+{self._fingerprint}" if self._fingerprint else name,
             cost=Cost(
                 first_token_s=total_s if self._first_s is None else self._first_s,
                 total_s=total_s,

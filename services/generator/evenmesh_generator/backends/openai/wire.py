@@ -38,14 +38,15 @@ class Chunk:
 
     ``finish``: why the model stopped, None before the end; ``log_probability``: of the piece's tokens
     together, None where the server gives none; ``usage``: tokens read, of these cached, and written, in the
-    last pieces; ``version``: what the server calls the model, and its own fingerprint.
+    last pieces; ``model``: what the server calls the model; ``fingerprint``: of the server itself.
     """
 
     text: str
     finish: str | None
     log_probability: float | None
     usage: tuple[int, int, int] | None
-    version: str
+    model: str
+    fingerprint: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,7 +108,14 @@ class Interface:
             log_probability = _added(log_probability, self._log_probability(choice))
         if finish is not None and not isinstance(finish, str):
             raise MalformedReply("the model server sent a reason to finish that is none")
-        return Chunk(text, finish, log_probability, _usage(fields), _version(fields))
+        return Chunk(
+            text,
+            finish,
+            log_probability,
+            _usage(fields),
+            _short(fields.get("model")),
+            _short(fields.get("system_fingerprint")),
+        )
 
     def top(self, reply: Any) -> dict[str, float]:
         """Return the most probable first tokens of a judgement's reply with their log-probabilities in nats.
@@ -201,11 +209,6 @@ def _usage(fields: Mapping[str, Any]) -> tuple[int, int, int] | None:
     cached = _count(_object(details).get("cached_tokens")) if details is not None else 0
     read = _count(usage.get("prompt_tokens"))
     return read, min(read, cached), _count(usage.get("completion_tokens"))
-
-
-def _version(fields: Mapping[str, Any]) -> str:
-    name, fingerprint = _short(fields.get("model")), _short(fields.get("system_fingerprint"))
-    return f"{name}+{fingerprint}" if name and fingerprint else name
 
 
 def _added(one: float | None, other: float | None) -> float | None:
