@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Callable, Sequence
 from typing import Final
 
@@ -13,6 +14,7 @@ from evenmesh_kit.remote.client import Checked, RemoteClient
 from evenmesh_kit.remote.errors import MalformedReply, ServerUnavailable
 
 _WAIT_S: Final = 5.0
+_log = logging.getLogger("evenmesh.kit.remote")
 
 
 def serves(checked: Checked) -> bool:
@@ -67,4 +69,7 @@ class ServerMonitor:
     async def _check(self) -> None:
         while True:
             await asyncio.sleep(self._every_s)
-            await self.check()
+            try:
+                await self.check()
+            except Exception:  # noqa: BLE001 - a later check may work
+                _log.exception("model servers cannot be checked")

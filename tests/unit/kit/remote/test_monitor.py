@@ -75,3 +75,22 @@ async def test_each_server_is_checked_again_and_again() -> None:
         await client.close()
     assert reports[0] == [{"a": 1}, {"b": 2}]
     assert len(reports) == count
+
+
+async def test_a_report_that_fails_does_not_end_the_checks(caplog: pytest.LogCaptureFixture) -> None:
+    again = asyncio.Event()
+    failures = iter([RuntimeError("no"), RuntimeError("no")])
+
+    def report(_: Sequence[Checked]) -> None:
+        for failure in failures:
+            raise failure
+        again.set()
+
+    async with serving(replying(200, {})) as server:
+        client = RemoteClient(RemoteOptions(urls=(server.url,)))
+        monitor = ServerMonitor(client, "/models", every_s=0.01, report=report)
+        monitor.start()
+        await asyncio.wait_for(again.wait(), 10)
+        await monitor.close()
+        await client.close()
+    assert caplog.messages.count("model servers cannot be checked") == 2
