@@ -138,7 +138,8 @@ class RemoteReranker:
 
     def _version(self, named: str) -> str:
         """Return the name of what scored: as the server says, else as the settings do."""
-        return (self._described or named or self._model or self._server)[:_MOST_CHARACTERS]
+        name = self._described or named or self._model or self._server
+        return "".join(filter(str.isprintable, name[:_MOST_CHARACTERS]))
 
     def _checked(self, checked: Sequence[Checked]) -> None:
         if self._server == "tei":

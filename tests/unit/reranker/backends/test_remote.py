@@ -98,6 +98,13 @@ async def test_the_version_is_what_the_server_says_it_serves(opened: Open) -> No
     assert (await tei.score("q", PASSAGES, Agent())).model_version == "org/model@abc"
 
 
+async def test_a_name_that_cannot_be_sent_is_cut_to_what_can(opened: Open) -> None:
+    body = '{"results": [{"index": 0, "relevance_score": 1}], "model": "a\\ud800\\u0000b%s"}' % ("c" * 999)
+    reranker, _ = await opened(replying(200, body))
+    version = (await reranker.score("q", PASSAGES[:1], Agent())).model_version
+    assert version == "ab" + "c" * 252
+
+
 async def test_parts_scored_by_different_models_are_refused(opened: Open) -> None:
     async def alternating(request: HttpRequest, reply: HttpReply) -> None:
         text = request.json["documents"][0]

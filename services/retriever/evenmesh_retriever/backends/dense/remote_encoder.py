@@ -31,6 +31,9 @@ _USUAL_TOKENS: Final = 512
 _AHEAD: Final = 4
 """Batches of one call that the servers have at a time."""
 _MOST_DIMENSIONS: Final = 65_536
+_MOST_CHARACTERS: Final = 256
+"""Longest name of a model. Characters."""
+_UNKNOWN: Final = "as the server computes"
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,7 +116,7 @@ class RemoteEncoder:
         self.dimension = 0
         path = "/info" if server == "tei" else "/models"
         self._loop = LoopThread("retriever-encoder")
-        self._monitor = ServerMonitor(client, path, every_s=check_s, report=self._checked)
+        self._monitor = ServerMonitor(client, path, every_s=check_s, report=self._follow)
         try:
             self._open(setting, query_prefix, passage_prefix)
         except BaseException:
@@ -127,13 +130,14 @@ class RemoteEncoder:
                 checked = self._loop.run(self._client.check("/info", deadline=ends))
                 self._served = _agreed(checked)
                 self._batch_size = min(self._batch_size, self._served.batch_size)
-            first, self._named = self._loop.run(self._ask(["dimension"], Deadline.after(_START_S)))
+            reply = self._loop.run(self._post(["dimension"], Deadline.after(_START_S)))
+            first, self._named = self._read(reply, 1)
         except MeshError as error:
             urls = ",".join(one.url for one in self._client.endpoints)
             raise CannotStart(f"{setting}={urls}: {error.message}") from None
         served = self._served
         self.name = served.name if served is not None else self._model
-        self.precision = served.precision if served is not None else "as the server computes"
+        self.precision = served.precision if served is not None else _UNKNOWN
         self.max_tokens = served.max_tokens if served is not None else _USUAL_TOKENS
         known = known_prefixes(self.name)
         self._prefixes = (
@@ -164,7 +168,8 @@ class RemoteEncoder:
             FailedPrecondition: REMOTE_REJECTED, the server refuses the request.
             MeshError: as of :meth:`evenmesh_kit.remote.client.RemoteClient.post`.
         """
-        vector: VectorArray = self._loop.run(self._encode([self._prefixes[0] + text]))[0]
+        reply = self._loop.run(self._post([self._prefixes[0] + text], deadline.current()))
+        vector: VectorArray = self._checked(reply, 1)[0]
         return vector
 
     def encode_passages(self, texts: Sequence[str], progress: Callable[[int], None]) -> VectorArray:
@@ -174,17 +179,19 @@ class RemoteEncoder:
             MeshError: as :meth:`encode_query`.
         """
         found: dict[str, VectorArray] = {}
-        running: deque[tuple[list[str], Future[VectorArray]]] = deque()
+        running: deque[tuple[list[str], Future[Any]]] = deque()
         batches = self._batches(sorted(set(texts), key=lambda text: (-len(text), text)))
         try:
             while True:
                 while len(running) < _AHEAD and (batch := next(batches, None)):
                     prefixed = [self._prefixes[1] + text for text in batch]
-                    running.append((batch, self._loop.submit(self._encode(prefixed))))
+                    post = self._post(prefixed, deadline.current())
+                    running.append((batch, self._loop.submit(post)))
                 if not running:
                     break
                 batch, future = running.popleft()
-                found.update(zip(batch, result(future), strict=True))
+                vectors = self._checked(result(future), len(batch))
+                found.update(zip(batch, vectors, strict=True))
                 progress(len(found))
         finally:
             for _, future in running:
@@ -204,29 +211,34 @@ class RemoteEncoder:
         if batch:
             yield batch
 
-    async def _encode(self, texts: Sequence[str]) -> VectorArray:
+    async def _post(self, texts: Sequence[str], ends: Deadline) -> Any:
+        """Return the server's reply; it is read in the thread that waits for it."""
         if self._changed:
             raise self._other(self._changed)
-        vectors, named = await self._ask(texts, deadline.current())
+        body = embedding_api.request(self._server, self._model, texts)
+        try:
+            return await self._client.post(f"/{embedding_api.path(self._server)}", body, deadline=ends)
+        except Rejected as error:
+            message = f"{error.message}; it gets as much in a request as {self._batch_settings} allow"
+            raise FailedPrecondition(error.reason, message) from None
+
+    def _read(self, reply: Any, count: int) -> tuple[VectorArray, str]:
+        try:
+            vectors, named = embedding_api.read(self._server, reply, count)
+        except WrongReplyError as error:
+            raise MalformedReply(f"the model server's reply has {error}") from None
+        if vectors.shape[1] > _MOST_DIMENSIONS:
+            raise MalformedReply(f"the model server's vectors have more than {_MOST_DIMENSIONS} dimensions")
+        return vectors, named[:_MOST_CHARACTERS]
+
+    def _checked(self, reply: Any, count: int) -> VectorArray:
+        """Return the vectors of a reply, of the same model as at the start."""
+        vectors, named = self._read(reply, count)
         if vectors.shape[1] != self.dimension:
             raise self._other(f"gives vectors of {vectors.shape[1]} dimensions, not of {self.dimension}")
         if named != self._named:
             raise self._other(f"answers with model {named!r}, not with {self._named!r}")
         return vectors
-
-    async def _ask(self, texts: Sequence[str], ends: Deadline) -> tuple[VectorArray, str]:
-        body = embedding_api.request(self._server, self._model, texts)
-        try:
-            reply = await self._client.post(f"/{embedding_api.path(self._server)}", body, deadline=ends)
-            vectors, named = embedding_api.read(self._server, reply, len(texts))
-        except Rejected as error:
-            message = f"{error.message}; it gets as much in a request as {self._batch_settings} allow"
-            raise FailedPrecondition(error.reason, message) from None
-        except WrongReplyError as error:
-            raise MalformedReply(f"the model server's reply has {error}") from None
-        if vectors.shape[1] > _MOST_DIMENSIONS:
-            raise MalformedReply(f"the model server's vectors have more than {_MOST_DIMENSIONS} dimensions")
-        return vectors, named
 
     def _other(self, what: str) -> Unavailable:
         return Unavailable(
@@ -237,7 +249,7 @@ class RemoteEncoder:
     async def _watch(self) -> None:
         self._monitor.start()
 
-    def _checked(self, checked: Sequence[Checked]) -> None:
+    def _follow(self, checked: Sequence[Checked]) -> None:
         if self._served is not None:
             served = [found for one in checked if (found := _read(one.reply)) is not None]
             other = next((one for one in served if one.identity != self._served.identity), None)
@@ -270,16 +282,23 @@ def _read(info: Any) -> ServedModel | None:
         return None
     kind, name, revision = info.get("model_type"), info.get("model_id"), info.get("model_sha")
     kinds = kind if isinstance(kind, dict) else {}
-    if not isinstance(name, str) or not name or "embedding" not in kinds:
+    named = _word(name)
+    if not named or "embedding" not in kinds:
         return None
     precision = info.get("model_dtype")
     return ServedModel(
-        name=name,
-        revision=revision if isinstance(revision, str) else "",
-        precision=precision if isinstance(precision, str) else "as the server computes",
+        name=named,
+        revision=_word(revision) or "",
+        precision=_word(precision) or _UNKNOWN,
         max_tokens=_positive(info.get("max_input_length"), _USUAL_TOKENS),
         batch_size=_positive(info.get("max_client_batch_size"), 32),
     )
+
+
+def _word(value: object) -> str | None:
+    """Return a short name that may be shown; None if it is none."""
+    fits = isinstance(value, str) and value.isprintable() and len(value) <= _MOST_CHARACTERS
+    return value if isinstance(value, str) and fits else None
 
 
 def _positive(value: object, default: int) -> int:

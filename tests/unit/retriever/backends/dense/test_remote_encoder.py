@@ -272,9 +272,20 @@ def test_servers_with_different_models_end_the_start(opened: Open) -> None:
         opened(server="tei", others=(second.url,))
 
 
-def test_a_reranker_of_tei_is_no_encoder(opened: Open) -> None:
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"model_type": {"reranker": {}}},
+        {"model_type": "embedding"},
+        {"model_id": ""},
+        {"model_id": "a\nb"},
+        {"model_id": "m" * 257},
+        {"model_id": 3},
+    ],
+)
+def test_a_server_that_names_no_embedding_model_ends_the_start(opened: Open, changes: dict[str, Any]) -> None:
     with pytest.raises(CannotStart, match="names no embedding model"):
-        opened(replying(200, INFO | {"model_type": {"reranker": {}}}), server="tei")
+        opened(replying(200, INFO | changes), server="tei")
 
 
 def test_a_query_waits_no_longer_than_its_caller(opened: Open) -> None:
