@@ -20,6 +20,7 @@ class Endpoint:
         url: its base URL, without a slash at the end.
         name: its ``host:port``.
         outstanding: requests that it has not answered yet.
+        used: number of the last request that it was chosen for, counted over all endpoints; 0 for none.
     """
 
     def __init__(self, url: str) -> None:

@@ -80,7 +80,10 @@ class ListingMonitor:
                 await asyncio.sleep(_ASIDE_S)  # failures come in bursts: one check serves them all
             except TimeoutError:
                 pass
-            await self.check()
+            try:
+                await self.check()
+            except Exception:  # noqa: BLE001 - a later check may work
+                _log.exception("the servers of a model cannot be checked", extra={"model": self._model})
 
     async def check(self) -> None:
         """Ask every server once."""

@@ -84,7 +84,8 @@ class AnswerReader:
         reason = _REASONS.get(self._finish)
         if reason is None:
             raise MalformedReply("the model server ended an answer for an unknown reason")
-        read, cached, written = self._usage or (prompt_tokens, 0, len(self._texts))
+        read, cached, written = self._usage or (0, 0, len(self._texts))
+        read = read or prompt_tokens  # Ollama counts no tokens of a prompt that it knows
         total_s = time.perf_counter() - self._began
         name = self._model or model
         return Answer(
