@@ -156,6 +156,7 @@ class RemoteClient:
         *,
         deadline: Deadline,
         accept: Callable[[Any], MeshError | None] = lambda _: None,
+        tolerate: Callable[[MeshError], bool] = lambda _: False,
         rest_s: float | None = None,
     ) -> list[Checked]:
         """Return what each endpoint answers to GET of a path; all are asked at once, resting ones too.
@@ -164,6 +165,7 @@ class RemoteClient:
             path: appended to the base URL.
             deadline: of this check; an endpoint that does not answer in time rests.
             accept: returns why an endpoint of this answer is of no use; None where it is.
+            tolerate: returns whether an endpoint that fails so is of use, such as one without this path.
             rest_s: how long a useless endpoint rests; longer than until the next check. None: as long as one
                 that failed. Seconds, [0, inf).
         """
@@ -175,7 +177,7 @@ class RemoteClient:
                 error = accept(reply)
             except MeshError as raised:
                 error = raised
-            if error is None:
+            if error is None or tolerate(error):
                 endpoint.answered()
             else:
                 self._pool.rest(endpoint, error.message, rest_s)

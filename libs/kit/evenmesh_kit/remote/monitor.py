@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from typing import Final
 
 from evenmesh.wire.deadline import Deadline
-from evenmesh.wire.errors import DeadlineExceeded
+from evenmesh.wire.errors import DeadlineExceeded, MeshError
 from evenmesh_kit.compute.tasks import cancel
 from evenmesh_kit.remote.client import Checked, RemoteClient
 from evenmesh_kit.remote.errors import MalformedReply, ServerUnavailable
@@ -18,16 +18,19 @@ _log = logging.getLogger("evenmesh.kit.remote")
 
 
 def serves(checked: Checked) -> bool:
-    """Return whether an endpoint serves calls, by what it answered to a check.
+    """Return whether an endpoint serves calls, by what it answered to a check."""
+    return checked.error is None or tolerable(checked.error)
+
+
+def tolerable(error: MeshError) -> bool:
+    """Return whether a server that answers so to a check serves calls.
 
     One without the path that was asked for does; one that fails, is silent or refuses the key does not.
     """
-    error = checked.error
-    if error is None or isinstance(error, MalformedReply):
+    if isinstance(error, MalformedReply):
         return True
-    return not isinstance(error, ServerUnavailable | DeadlineExceeded) and (
-        error.reason != "REMOTE_KEY_REFUSED"
-    )
+    away = isinstance(error, ServerUnavailable | DeadlineExceeded)
+    return not away and error.reason != "REMOTE_KEY_REFUSED"
 
 
 class ServerMonitor:
@@ -56,7 +59,8 @@ class ServerMonitor:
 
     async def check(self) -> None:
         """Check once; takes five seconds at most."""
-        self._report(await self._client.check(self._path, deadline=Deadline.after(_WAIT_S)))
+        ends = Deadline.after(_WAIT_S)
+        self._report(await self._client.check(self._path, deadline=ends, tolerate=tolerable))
 
     def start(self) -> None:
         """Begin to check, the first time after ``every_s``."""

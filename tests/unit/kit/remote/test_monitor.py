@@ -11,7 +11,7 @@ import pytest
 from evenmesh_kit.remote.client import Checked, RemoteClient
 from evenmesh_kit.remote.monitor import ServerMonitor, serves
 from evenmesh_kit.remote.options import RemoteOptions
-from tests.support.scripted_http import Script, hang, replying, serving
+from tests.support.scripted_http import HttpReply, HttpRequest, Script, hang, replying, serving
 
 
 async def checked(script: Script) -> Checked:
@@ -43,6 +43,37 @@ async def test_a_server_serves_unless_it_fails_is_silent_or_refuses_the_key(
     script: Script, expected: bool
 ) -> None:
     assert serves(await checked(script)) is expected
+
+
+@pytest.mark.parametrize("script", [replying(404, {}), replying(200, ""), replying(429, {})])
+async def test_servers_without_the_path_are_not_left_alone(
+    script: Script, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with serving(script) as first, serving(script) as second:
+        client = RemoteClient(RemoteOptions(urls=(first.url, second.url)))
+        monitor = ServerMonitor(client, "/models", every_s=9.0, report=lambda _: None)
+        await monitor.check()
+        await monitor.check()
+        assert all(endpoint.healthy for endpoint in client.endpoints)
+        await client.close()
+    assert "model server failed" not in caplog.messages
+
+
+async def test_a_server_that_fails_is_left_alone_until_it_answers() -> None:
+    status = [503]
+
+    async def script(_: HttpRequest, reply: HttpReply) -> None:
+        await reply.send(status[0], {})
+
+    async with serving(script) as server:
+        client = RemoteClient(RemoteOptions(urls=(server.url,)))
+        monitor = ServerMonitor(client, "/models", every_s=9.0, report=lambda _: None)
+        await monitor.check()
+        assert not client.endpoints[0].healthy
+        status[0] = 404
+        await monitor.check()
+        assert client.endpoints[0].healthy
+        await client.close()
 
 
 async def test_a_server_that_is_away_does_not_serve() -> None:
