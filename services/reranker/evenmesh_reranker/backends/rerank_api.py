@@ -122,6 +122,17 @@ def _result(result: object, named: str) -> tuple[int, float]:
     index, score = result.get("index"), result.get(named)
     if type(index) is not int:
         raise WrongReplyError("a result without an index")
-    if type(score) not in (int, float) or not math.isfinite(score):
+    value = _number(score)
+    if not math.isfinite(value):
         raise WrongReplyError(f"a {named} that is no finite number")
-    return index, float(score)
+    return index, value
+
+
+def _number(given: object) -> float:
+    """Return a number of JSON; NaN if it is none, or is larger than a float."""
+    if isinstance(given, bool) or not isinstance(given, int | float):
+        return math.nan
+    try:
+        return float(given)
+    except OverflowError:
+        return math.nan

@@ -82,6 +82,7 @@ def test_a_list_may_be_called_data() -> None:
         (results((0, 0.5), (1.0, 0.5)), "without an index"),
         (results((0, 0.5), (1, float("nan"))), "no finite number"),
         (results((0, 0.5), (1, float("inf"))), "no finite number"),
+        (results((0, 0.5), (1, 10**400)), "no finite number"),
         (results((0, 0.5), (1, "0.5")), "no finite number"),
         (results((0, 0.5), (1, None)), "no finite number"),
         (results((0, 0.5), (1, True)), "no finite number"),
