@@ -81,8 +81,10 @@ def _vectors(rows: object, count: int) -> VectorArray:
         raise WrongReplyError(f"{len(rows)} vectors for {count} texts")
     try:
         found = np.array(rows)
-    except (ValueError, OverflowError):
+    except ValueError:
         raise WrongReplyError("vectors of different length") from None
+    except OverflowError:
+        raise WrongReplyError("no vectors of numbers") from None
     if found.ndim != 2 or found.shape[1] == 0 or found.dtype.kind not in "fiu":
         raise WrongReplyError("no vectors of numbers")
     found = found.astype(np.float64)

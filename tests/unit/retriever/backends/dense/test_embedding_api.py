@@ -52,7 +52,7 @@ def test_vectors_return_to_the_order_of_the_texts() -> None:
         ([[[1.0]], [[2.0]]], "no vectors of numbers"),
         ([[True, True], [True, True]], "no vectors of numbers"),
         ([[10**30, 1], [1, 1]], "no vectors of numbers"),
-        ([[10**400, 1.5], [1, 1]], ""),
+        ([[10**400, 1.5], [1, 1]], "no vectors of numbers"),
         ([[1.0, float("nan")], [1.0, 2.0]], "not finite"),
         ([[1.0, float("-inf")], [1.0, 2.0]], "not finite"),
         ([[0.0, 0.0], [1.0, 2.0]], "no direction"),
