@@ -282,6 +282,28 @@ async def test_a_model_that_is_not_listed_any_more_is_away_until_it_is() -> None
         await _answer(model, _request())
 
 
+async def test_a_server_that_lists_too_often_keeps_its_model() -> None:
+    sound, refusals = scripted_openai.made_up(), 0
+
+    async def script(request: HttpRequest, reply: HttpReply) -> None:
+        nonlocal refusals
+        if request.path == "/v1/models" and started:
+            refusals += 1
+            await reply.send(429, {})
+        else:
+            await sound(request, reply)
+
+    started = False
+    async with (
+        serving(script) as server,
+        scripted_openai.opened(server.url, remote_probe_interval_s=0.02) as (model,),
+    ):
+        started = True
+        await _until(lambda: refusals > 2)
+        assert model.up
+        await _answer(model, _request())
+
+
 async def test_a_server_that_lacks_the_model_gets_no_requests() -> None:
     sound = scripted_openai.made_up()
 

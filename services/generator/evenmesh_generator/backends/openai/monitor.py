@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 from evenmesh.wire.deadline import Deadline
-from evenmesh.wire.errors import FailedPrecondition, MeshError, restored
+from evenmesh.wire.errors import FailedPrecondition, MeshError, Overloaded, restored
 from evenmesh_generator.backends.openai.wire import MODELS_PATH, ListedModel, listed_models
 from evenmesh_kit.remote.client import RemoteClient
 
@@ -93,7 +93,12 @@ class ListingMonitor:
             accept=self._missing,
             rest_s=2 * (self._interval_s + self._probe_s),
         )
-        errors = [one.error for one in checked if one.error is not None]
+        # A server that is asked too often has not lost the model.
+        errors = [
+            one.error
+            for one in checked
+            if one.error is not None and not (self.listed is not None and isinstance(one.error, Overloaded))
+        ]
         before = self.up
         self.raised = errors[0] if len(errors) == len(checked) else None
         if before != self.up:
