@@ -13,6 +13,7 @@ from hypothesis import HealthCheck, settings
 from tests.support.programs import missing
 
 if TYPE_CHECKING:
+    from tests.support.transformers_server import TransformersServer
     from tests.support.triton_server import TritonServer
 
 # How long an example takes says something about the machine, nothing about the code.
@@ -70,6 +71,23 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     reports = terminalreporter.stats.get("skipped", [])
     if line := missing(str(report.longrepr[2]) for report in reports if isinstance(report.longrepr, tuple)):
         terminalreporter.write_line(line)
+
+
+@pytest.fixture(scope="session")
+def transformers_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TransformersServer]:
+    """An OpenAI-compatible server of this session: ``tests/llama`` and ``tests/llama-chat``."""
+    from tests.support import tiny_models  # torch, which most tests do without
+    from tests.support.transformers_server import TransformersServer
+
+    models = tmp_path_factory.mktemp("openai-models")
+    with TransformersServer(
+        tmp_path_factory.mktemp("transformers-server"),
+        {
+            "tests/llama": tiny_models.llama(models / "llama"),
+            "tests/llama-chat": tiny_models.llama(models / "llama-chat", chat=True),
+        },
+    ) as server:
+        yield server
 
 
 @pytest.fixture(scope="session")

@@ -6,10 +6,13 @@ from typing import Final
 
 
 class GeneratorEngine(StrEnum):
-    """Where the generator's models run: in its own process, or on a Triton server beside it."""
+    """Where the generator's models run: in its own process, on a Triton server beside it, or on servers that
+    others started.
+    """
 
     IN_PROCESS = "in-process"
     TRITON = "triton"
+    OPENAI = "openai"
 
 
 @dataclass(frozen=True, slots=True)

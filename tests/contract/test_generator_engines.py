@@ -13,7 +13,7 @@ import pytest
 import pytest_asyncio
 
 from evenmesh.wire.deadline import Deadline
-from evenmesh.wire.errors import DeadlineExceeded, InvalidField, MeshError
+from evenmesh.wire.errors import DeadlineExceeded, FailedPrecondition, InvalidField, MeshError
 from evenmesh_generator.backends.in_process import InProcessModel
 from evenmesh_generator.domain import (
     Answer,
@@ -26,13 +26,16 @@ from evenmesh_generator.domain import (
     RelevanceRequest,
     Turn,
 )
+from evenmesh_generator.engine import GeneratedAnswer, Generator
 from evenmesh_generator.pointer.abstention import ABSTENTION
 from evenmesh_generator.pointer.modeling import PointerForConditionalGeneration
 from evenmesh_generator.ports import Cancellation, LanguageModel
+from evenmesh_generator.prompts import TemplateLibrary
 from evenmesh_generator.runtime.engine import LanguageEngine
 from evenmesh_kit.compute.executors import ComputePool
-from tests.support import tiny_engines, tiny_models, triton_models
+from tests.support import scripted_http, scripted_openai, tiny_engines, tiny_models, triton_models
 from tests.support.tiny_models import SENTENCES
+from tests.support.transformers_server import TransformersServer
 from tests.support.triton_server import TritonServer
 
 pytestmark = [pytest.mark.asyncio(loop_scope="module"), pytest.mark.xdist_group("triton")]
@@ -61,6 +64,31 @@ async def _at_triton(request: pytest.FixtureRequest, name: str) -> AsyncIterator
         yield model
 
 
+@asynccontextmanager
+async def _at_transformers(
+    request: pytest.FixtureRequest, name: str, api: str
+) -> AsyncIterator[LanguageModel]:
+    """At a real OpenAI-compatible server, which gives no log-probabilities.
+
+    It draws from one generator for all requests, so they go there one at a time.
+    """
+    server: TransformersServer = request.getfixturevalue("transformers_server")
+    source = {"api": api, "context_tokens": 1024, "instruction": False}
+    async with scripted_openai.opened(server.url, name, source=source, remote_in_flight=1) as (model,):
+        yield model
+
+
+@asynccontextmanager
+async def _at_script(api: str) -> AsyncIterator[LanguageModel]:
+    """At a scripted server, which gives log-probabilities."""
+    source = {"api": api, "context_tokens": 1024}
+    async with (
+        scripted_http.serving(scripted_openai.made_up()) as server,
+        scripted_openai.opened(server.url, source=source) as (model,),
+    ):
+        yield model
+
+
 Make = Callable[[pytest.FixtureRequest, Path], AbstractAsyncContextManager[LanguageModel]]
 
 ENGINES: dict[str, Make] = {
@@ -76,6 +104,10 @@ ENGINES: dict[str, Make] = {
     "triton-bart": lambda request, _: _at_triton(request, "bart"),
     "triton-llama": lambda request, _: _at_triton(request, "llama"),
     "triton-llama-chat": lambda request, _: _at_triton(request, "llama-chat"),
+    "openai-completions": lambda request, _: _at_transformers(request, "tests/llama", "completions"),
+    "openai-chat": lambda request, _: _at_transformers(request, "tests/llama-chat", "chat"),
+    "openai-scripted-completions": lambda *_: _at_script("completions"),
+    "openai-scripted-chat": lambda *_: _at_script("chat"),
 }
 """Every backend with every kind of model: what builds one in an empty folder."""
 
@@ -127,8 +159,24 @@ DECODINGS = {
 }
 
 
+async def _refused(model: LanguageModel, decoding: Decoding) -> bool:
+    """Whether the model searches fewer beams, so that the engine refuses the decoding, which is checked."""
+    if decoding.num_beams <= model.describe().max_beams:
+        return False
+    engine = Generator([model], TemplateLibrary.bundled())
+    with pytest.raises(InvalidField) as caught:
+        await anext(engine.stream(_request(model, decoding=decoding), Cancellation()))
+    assert caught.value.field == "decoding.num_beams"
+    unnamed = _request(model, decoding=replace(decoding, beams_named=False))
+    (answer,) = await engine.batch([unnamed], Cancellation())
+    assert isinstance(answer, GeneratedAnswer), "beams that nobody named are as many as the model searches"
+    return True
+
+
 @pytest.mark.parametrize("decoding", DECODINGS.values(), ids=DECODINGS)
 async def test_deltas_join_to_the_answer(model: LanguageModel, decoding: Decoding) -> None:
+    if await _refused(model, decoding):
+        return
     deltas, answer = await _stream(model, _request(model, decoding=decoding))
     assert "".join(deltas) == answer.text
     assert all(deltas)
@@ -142,6 +190,8 @@ async def test_deltas_join_to_the_answer(model: LanguageModel, decoding: Decodin
 
 @pytest.mark.parametrize("decoding", DECODINGS.values(), ids=DECODINGS)
 async def test_the_same_request_has_the_same_answer(model: LanguageModel, decoding: Decoding) -> None:
+    if await _refused(model, decoding):
+        return
     request = _request(model, decoding=decoding)
     _, first = await _stream(model, request)
     _, second = await _stream(model, request)
@@ -161,9 +211,11 @@ async def test_answers_depend_on_question_and_passages(model: LanguageModel) -> 
 
 
 async def test_a_batch_answers_as_streams_do(model: LanguageModel) -> None:
+    most = model.describe().max_beams
+    decodings = [decoding for decoding in DECODINGS.values() if decoding.num_beams <= most]
     requests = [
         _request(model, question=SENTENCES[at], passages=PASSAGES[: 1 + at % 4], decoding=decoding)
-        for at, decoding in enumerate([*DECODINGS.values(), *DECODINGS.values()])
+        for at, decoding in enumerate([*decodings, *decodings])
     ]
     outcomes = await model.generate_batch(requests, Cancellation())
     for request, outcome in zip(requests, outcomes, strict=True):
@@ -209,11 +261,24 @@ async def test_one_bad_item_does_not_spoil_a_batch(model: LanguageModel) -> None
         await _stream(model, bad)
 
 
+async def _cannot_judge(model: LanguageModel) -> bool:
+    """Whether the model says that it cannot judge, as one whose server gives no log-probabilities, and does not."""
+    description = model.describe()
+    if description.scores_relevance:
+        return False
+    assert (description.engine, description.runtime) == ("openai", "tests")
+    with pytest.raises(FailedPrecondition) as caught:
+        await model.score_relevance(RelevanceRequest(SENTENCES[0], PASSAGES), Cancellation())
+    assert caught.value.reason == "NO_RELEVANCE"
+    return True
+
+
 @pytest.mark.parametrize("normalization", list(Normalization))
 async def test_relevance_is_a_probability_of_the_passage_alone(
     model: LanguageModel, normalization: Normalization
 ) -> None:
-    assert model.describe().scores_relevance
+    if await _cannot_judge(model):
+        return
     passages = (*PASSAGES, Passage("long", "", " ".join(SENTENCES)))
 
     async def judged(shown: tuple[Passage, ...]) -> list[float]:
@@ -232,6 +297,8 @@ async def test_relevance_is_a_probability_of_the_passage_alone(
 
 async def test_passages_are_judged_within_a_conversation(model: LanguageModel) -> None:
     """Where templates show earlier turns; the pointer model takes no template."""
+    if await _cannot_judge(model):
+        return
     passages, turns = PASSAGES[:2], (Turn(SENTENCES[2], SENTENCES[3]),)
     template = "rankrag-context-ranking-conversation"
 

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+import json
+import shutil
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import AsyncExitStack
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -12,14 +15,18 @@ import pytest
 from evenmesh_generator.__main__ import GeneratorService
 from evenmesh_generator.settings import GeneratorSettings, ModelSource
 from evenmesh_kit.compute.executors import ComputePool
+from evenmesh_kit.remote.client import RemoteClient
+from evenmesh_kit.remote.options import RemoteOptions
 from evenmesh_kit.rpc.server import MeshServer
 from evenmesh_kit.telemetry.setup import Telemetry
 from evenmesh_reranker.backends.cross_encoder import CrossEncoderReranker
 from evenmesh_reranker.backends.rankrag import RankRag
+from evenmesh_reranker.backends.remote import RemoteReranker
+from evenmesh_reranker.backends.rerank_api import RerankServer
 from evenmesh_reranker.backends.unranked import Unranked
-from evenmesh_reranker.domain import Agent, Passage
+from evenmesh_reranker.domain import Agent, Passage, Scores
 from evenmesh_reranker.ports import Assigned, LoadedModel, Reranker
-from tests.support import tiny_encoders, tiny_models
+from tests.support import infinity_server, model_server, scripted_http, tiny_encoders, tiny_models
 from tests.support.tiny_models import SENTENCES
 
 QUERY = SENTENCES[0]
@@ -27,6 +34,8 @@ PASSAGES = [Passage(str(at), f"Title {at}", text) for at, text in enumerate(SENT
 MODELS: dict[str, Callable[[Path], Path] | None] = {
     "cross-encoder": tiny_models.cross_encoder,
     "rankrag": tiny_models.t5,
+    "remote": tiny_models.cross_encoder,
+    "remote by infinity": tiny_models.cross_encoder,
     "none": None,
 }
 
@@ -46,6 +55,21 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     return {name: make(tmp_path_factory.mktemp(name)) for name, make in MODELS.items() if make is not None}
 
 
+@pytest.fixture(scope="module")
+def infinity(
+    folders: dict[str, Path], tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[infinity_server.InfinityServer]:
+    """A real server of another project."""
+    folder = tmp_path_factory.mktemp("infinity")
+    model = shutil.copytree(folders["remote by infinity"], folder / "model")
+    config = model / "tokenizer_config.json"
+    # Its transformers is older, and has this class under its older name.
+    older = json.loads(config.read_text()) | {"tokenizer_class": "PreTrainedTokenizerFast"}
+    config.write_text(json.dumps(older))
+    with infinity_server.serving(model, "tiny", folder / "log") as server:
+        yield server
+
+
 @pytest.fixture(params=MODELS)
 async def reranker(
     request: pytest.FixtureRequest, folders: dict[str, Path], tmp_path: Path
@@ -62,6 +86,17 @@ async def reranker(
             )
             stack.push_async_callback(cross_encoder.close)
             yield cross_encoder
+        elif request.param == "remote":
+            scoring = tiny_encoders.encoder(folders["remote"], version="v1")
+
+            def score(query: str, texts: Sequence[str]) -> list[float]:
+                return scoring.scores(query, [Passage("", "", text) for text in texts], Agent())
+
+            served = await stack.enter_async_context(scripted_http.serving(model_server.tei(score=score)))
+            yield await opened(stack, served.url, "tei")
+        elif request.param == "remote by infinity":
+            infinity = request.getfixturevalue("infinity")
+            yield await opened(stack, infinity.url, "infinity")
         else:
             generator_settings = GeneratorSettings(
                 port=0,
@@ -85,6 +120,22 @@ async def reranker(
             yield rankrag
 
 
+async def opened(stack: AsyncExitStack, url: str, server: RerankServer) -> RemoteReranker:
+    """A reranker on a server, in batches that a request of eight passages does not fit."""
+    remote = RemoteReranker(RemoteClient(RemoteOptions(urls=(url,))), server=server, batch_size=3)
+    stack.push_async_callback(remote.close)
+    await remote.start()
+    return remote
+
+
+def same(one: Scores, other: Scores, reranker: Reranker) -> bool:
+    """Whether two replies are equal; those of servers, which form batches by chance, but for rounding."""
+    if not isinstance(reranker, RemoteReranker):
+        return one == other
+    rounded = replace(one, values=()) == replace(other, values=())
+    return rounded and one.values == pytest.approx(other.values, rel=1e-4)
+
+
 async def test_one_probability_per_passage(reranker: Reranker) -> None:
     for count in (1, 3, 8):
         scores = await reranker.score(QUERY, PASSAGES[:count], Agent())
@@ -94,7 +145,7 @@ async def test_one_probability_per_passage(reranker: Reranker) -> None:
 
 async def test_the_same_request_has_the_same_scores(reranker: Reranker) -> None:
     first = await reranker.score(QUERY, PASSAGES, Agent())
-    assert await reranker.score(QUERY, PASSAGES, Agent()) == first
+    assert same(await reranker.score(QUERY, PASSAGES, Agent()), first, reranker)
 
 
 async def test_a_score_is_that_of_its_passage(reranker: Reranker) -> None:
@@ -119,7 +170,7 @@ async def test_requests_at_the_same_time_score_as_alone(reranker: Reranker) -> N
 
 async def test_an_agent_it_was_not_trained_for_is_an_unknown_one(reranker: Reranker) -> None:
     known = await reranker.score(QUERY, PASSAGES, Agent("qa-open", "t5-small-fid"))
-    assert known == await reranker.score(QUERY, PASSAGES, Agent())
+    assert same(known, await reranker.score(QUERY, PASSAGES, Agent()), reranker)
 
 
 async def test_it_names_the_version_that_scored(reranker: Reranker) -> None:

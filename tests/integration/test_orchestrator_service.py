@@ -19,6 +19,7 @@ import zlib
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -57,6 +58,10 @@ from evenmesh_core.text_metrics import token_f1
 from evenmesh_kit.rpc.server import MeshServer, Registration
 from evenmesh_kit.settings import ServiceSettings
 from evenmesh_kit.telemetry.setup import Telemetry
+from evenmesh_reranker.__main__ import RerankerService
+from evenmesh_reranker.settings import RerankerSettings
+from tests.support.model_server import tei
+from tests.support.scripted_http import HttpReply, HttpRequest, replying, serving
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -706,6 +711,50 @@ async def test_a_broken_reranker_is_named_without_its_internals(mesh: Mesh) -> N
     degraded = _only(await mesh.ask(), "degraded")
     assert degraded.reason == "UPSTREAM_ERROR"
     assert "secret" not in degraded.message
+
+
+async def test_a_reranker_whose_model_server_is_down_degrades_and_says_so(tmp_path: Path) -> None:
+    script = [tei(score=lambda _, texts: [1.0 if "river3" in text else 0.1 for text in texts])]
+
+    async def served(request: HttpRequest, reply: HttpReply) -> None:
+        await script[0](request, reply)
+
+    async with AsyncExitStack() as stack:
+        server = await stack.enter_async_context(serving(served))
+        settings = RerankerSettings(
+            port=0,
+            home=tmp_path / "reranker",
+            grace_s=0,
+            cross_encoder="",
+            default_reranker="none",
+            remote_urls=(server.url,),
+        )
+        service = RerankerService(settings, Telemetry.disabled())
+        reranker = MeshServer(
+            "reranker", settings, service.registrations, service, telemetry=Telemetry.disabled()
+        )
+        await stack.enter_async_context(reranker)
+        mesh = await stack.enter_async_context(_mesh(tmp_path, RERANKER_TARGET=reranker.address))
+        ask = partial(mesh.ask, k=2, reranker="remote")
+        events = await ask()
+        ranked = _only(events, "ranked")
+        assert (ranked.reranker, ranked.contexts.indices[0]) == ("remote", 3)
+        assert not _all(events, "degraded")
+        for fault, reason in (
+            (replying(503, {}), "UPSTREAM_UNAVAILABLE"),
+            (replying(200, [{"index": 0, "score": 0.5}]), "UPSTREAM_UNAVAILABLE"),
+            (replying(429, {}, retry_after="1"), "UPSTREAM_OVERLOADED"),
+        ):
+            script[0] = fault
+            events = await ask()
+            degraded = _only(events, "degraded")
+            assert (degraded.stage, degraded.action, degraded.reason) == (
+                common_pb2.STAGE_RERANK,
+                Degradation.ACTION_RETRIEVER_ORDER,
+                reason,
+            )
+            assert list(_only(events, "ranked").contexts.indices) == [0, 1]
+            assert _only(events, "answer").answer.text == "river0."
 
 
 async def test_the_callers_deadline_holds_and_travels(mesh: Mesh) -> None:

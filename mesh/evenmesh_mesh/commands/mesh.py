@@ -35,10 +35,11 @@ def up(
         ),
     ] = 7070,
     generator: Annotated[
-        Literal["in-process", "triton"],
+        Literal["in-process", "triton", "openai"],
         typer.Option(
             envvar="EVENMESH_GENERATOR_ENGINE",
-            help="Where models run: in the generator's process, or on a Triton server beside it.",
+            help="Where models run: in the generator's process, on a Triton server beside it, or on the "
+            "OpenAI-compatible servers of EVENMESH_GENERATOR_REMOTE_URLS.",
         ),
     ] = "in-process",
     learn: Annotated[

@@ -22,6 +22,7 @@ from evenmesh_kit.telemetry.spans import Spans
 
 if TYPE_CHECKING:
     from evenmesh_generator.hosts.in_process import InProcessHost
+    from evenmesh_generator.hosts.openai import OpenAiHost
     from evenmesh_generator.hosts.triton import TritonHost
 
 
@@ -78,12 +79,16 @@ def _templates(settings: GeneratorSettings) -> TemplateLibrary:
 
 def _host(
     settings: GeneratorSettings, templates: TemplateLibrary, readiness: Readiness, spans: Spans
-) -> InProcessHost | TritonHost:
-    # Each host imports libraries that the other does without.
+) -> InProcessHost | OpenAiHost | TritonHost:
+    # Each host imports libraries that the others do without.
     if settings.engine == "triton":
         from evenmesh_generator.hosts.triton import TritonHost
 
         return TritonHost(settings, readiness, spans)
+    if settings.engine == "openai":
+        from evenmesh_generator.hosts.openai import OpenAiHost
+
+        return OpenAiHost(settings, templates, readiness, spans)
     from evenmesh_generator.hosts.in_process import InProcessHost
 
     return InProcessHost(settings, templates)

@@ -230,8 +230,9 @@ def _cost(cost: Cost) -> pb.Cost:
 
 def _decoding(message: pb.Decoding, default_beams: int) -> Decoding:
     temperature = checks.between("decoding.temperature", message.temperature, 0.0, 10.0)
+    named = message.HasField("num_beams")
     num_beams = default_beams if temperature == 0 else 1
-    if message.HasField("num_beams"):
+    if named:
         num_beams = checks.between("decoding.num_beams", message.num_beams, 1, 16)
         if num_beams > 1 and temperature > 0:
             raise InvalidField("decoding.num_beams", f"must be 1 when sampling, got {num_beams}")
@@ -242,7 +243,7 @@ def _decoding(message: pb.Decoding, default_beams: int) -> Decoding:
     if not 0.0 < top_p <= 1.0:
         raise InvalidField("decoding.top_p", f"must be in (0, 1], got {top_p}")
     seed = checks.between("decoding.seed", message.seed, 0, 2**63 - 1)
-    return Decoding(num_beams, max_new_tokens, temperature, top_p, seed)
+    return Decoding(num_beams, max_new_tokens, temperature, top_p, seed, beams_named=named)
 
 
 def _name(field: str, value: str) -> str:

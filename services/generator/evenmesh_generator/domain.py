@@ -55,7 +55,8 @@ class Turn:
 class Decoding:
     """How tokens are chosen.
 
-    ``num_beams`` [1, 16], 1 is greedy; ``max_new_tokens`` [1, 4096]; ``temperature`` [0, 10], 0 means no
+    ``num_beams`` [1, 16], 1 is greedy; ``beams_named``: whether the caller names them, otherwise a model that
+    can search fewer does; ``max_new_tokens`` [1, 4096]; ``temperature`` [0, 10], 0 means no
     sampling, and sampling has one beam; ``top_p`` (0, 1]; ``seed`` [0, 2^63).
     """
 
@@ -64,6 +65,7 @@ class Decoding:
     temperature: float = 0.0
     top_p: float = 1.0
     seed: int = 0
+    beams_named: bool = field(default=True, compare=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,13 +176,14 @@ class Answer:
 class ModelDescription:
     """What a model is and can do.
 
-    ``engine``: `transformers`, `pointer`, `ctranslate2` or `triton`; ``runtime``: what runs under the latter,
-    empty elsewhere; ``augmentations``: its default first;
-    ``max_input_tokens`` and ``max_new_tokens``: most tokens it reads and writes, [1, 2^31 - 1]. A model that
-    reads and writes in one context (decoder-only) reads at most ``max_input_tokens`` less what it may write.
-    ``max_passage_tokens``: most tokens of a passage that is read alone, with the question; 0 where they are
-    ``max_input_tokens``. ``max_passage_pairs``: most pairs of the question and a passage, or a piece of a
-    long one, that are read for an answer, unless it has more passages; 0 where each is read once, cut.
+    ``engine``: `transformers`, `pointer`, `ctranslate2`, `triton` or `openai`; ``runtime``: what runs under
+    the latter two, empty elsewhere; ``augmentations``: its default first; ``max_input_tokens`` and
+    ``max_new_tokens``: most tokens it reads and writes, [1, 2^31 - 1]. A model that reads and writes in one
+    context (decoder-only) reads at most ``max_input_tokens`` less what it may write. ``max_passage_tokens``:
+    most tokens of a passage that is read alone, with the question; 0 where they are ``max_input_tokens``.
+    ``max_passage_pairs``: most pairs of the question and a passage, or a piece of a long one, that are read
+    for an answer, unless it has more passages; 0 where each is read once, cut. ``max_beams``: most beams that
+    it can search, [1, 16].
     """
 
     name: str
@@ -196,3 +199,4 @@ class ModelDescription:
     runtime: str = ""
     max_passage_tokens: int = 0
     max_passage_pairs: int = 0
+    max_beams: int = 16

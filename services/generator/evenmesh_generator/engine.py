@@ -25,6 +25,7 @@ from evenmesh_generator.domain import (
     Augmentation,
     Best,
     Cost,
+    Decoding,
     GenerationRequest,
     ModelDescription,
     Passage,
@@ -314,7 +315,9 @@ class Generator:
         most = description.max_new_tokens
         if request.decoding.max_new_tokens > most:
             raise InvalidField("decoding.max_new_tokens", f"must be at most {most} for {description.name}")
-        return model, replace(request, augmentation=augmentation)
+        return model, replace(
+            request, augmentation=augmentation, decoding=_decoding(request.decoding, description)
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -483,6 +486,13 @@ def _added(draft: Cost, answer: Cost) -> Cost:
         reused_tokens=draft.reused_tokens + answer.reused_tokens,
         batch_rows=max(draft.batch_rows, answer.batch_rows),
     )
+
+
+def _decoding(decoding: Decoding, model: ModelDescription) -> Decoding:
+    """Return the decoding with as many beams as the model can search; refuse more that the caller names."""
+    if decoding.num_beams > model.max_beams and decoding.beams_named:
+        raise InvalidField("decoding.num_beams", f"must be at most {model.max_beams} for {model.name}")
+    return replace(decoding, num_beams=min(decoding.num_beams, model.max_beams), beams_named=True)
 
 
 def _check_turns(request: GenerationRequest | RelevanceRequest) -> None:

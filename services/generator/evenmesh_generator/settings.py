@@ -5,17 +5,43 @@ from __future__ import annotations
 import json
 import re
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Final, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, field_validator
 from pydantic_settings import NoDecode, SettingsConfigDict
 
+from evenmesh_kit.remote.options import RemoteOptionError, check_url
+from evenmesh_kit.remote.settings import RemoteSettings
 from evenmesh_kit.security.triton_tls import TritonTls
 
 _TARGET = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._-]+):[0-9]{1,5}")
 
 BUNDLED = "evenmesh-pointer"
 """Name of the bundled model."""
+
+OUR_FIELDS: Final = frozenset(
+    {
+        "model",
+        "prompt",
+        "messages",
+        "stream",
+        "stream_options",
+        "max_tokens",
+        "max_completion_tokens",
+        "temperature",
+        "top_p",
+        "seed",
+        "n",
+        "best_of",
+        "echo",
+        "logprobs",
+        "top_logprobs",
+    }
+)
+"""Fields of requests to OpenAI-compatible servers that no setting may change."""
+
+_OF_OPENAI: Final = ("api", "urls", "context_tokens", "bytes_per_token", "top_logprobs", "request")
+"""Fields of :class:`ModelSource` for the engine ``openai``."""
 
 
 class ModelSource(BaseModel):
@@ -26,6 +52,13 @@ class ModelSource(BaseModel):
     own background documents (default: if its tokenizer has a chat template); ``engine`` ``ctranslate2`` runs
     models of T5's and Llama's shape with eight-bit weights. A generator in front of Triton
     needs the name alone: the server's model repository holds the rest.
+
+    For the engine ``openai``: ``path`` is the model's name at its servers, where that differs; ``urls`` their
+    base URLs, where they differ from EVENMESH_GENERATOR_REMOTE_URLS; ``api`` is ``chat`` for
+    ``/chat/completions`` or ``completions`` for ``/completions``; ``context_tokens`` what prompt and answer
+    may have together, where the servers do not say (tokens, [16, 2^31 - 1]); ``bytes_per_token`` how many
+    bytes of UTF-8 are estimated to make a token, [0.5, 16]; ``top_logprobs`` how many tokens a judgement
+    looks at, [2, 100]; ``request`` further fields of each request to the servers.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -35,9 +68,33 @@ class ModelSource(BaseModel):
     template: str = ""
     instruction: bool | None = None
     engine: Literal["auto", "ctranslate2"] = "auto"
+    api: Literal["chat", "completions"] = "chat"
+    urls: tuple[str, ...] = ()
+    context_tokens: int | None = Field(default=None, ge=16, le=2**31 - 1)
+    bytes_per_token: float = Field(default=3.0, ge=0.5, le=16)
+    top_logprobs: int = Field(default=20, ge=2, le=100)
+    request: dict[str, Any] = Field(default_factory=dict)
+
+    @field_validator("urls")
+    @classmethod
+    def _base_urls(cls, value: tuple[str, ...]) -> tuple[str, ...]:
+        try:
+            for url in value:
+                check_url(url)
+        except RemoteOptionError as error:
+            raise ValueError(str(error)) from None
+        return value
+
+    @field_validator("request")
+    @classmethod
+    def _further_fields(cls, value: dict[str, Any]) -> dict[str, Any]:
+        ours = sorted(OUR_FIELDS & value.keys())
+        if ours:
+            raise ValueError(f"must not set {', '.join(ours)}, which the generator sets")
+        return value
 
 
-class GeneratorSettings(TritonTls):
+class GeneratorSettings(TritonTls, RemoteSettings):
     """What the generator serves, and how."""
 
     model_config = SettingsConfigDict(env_prefix="EVENMESH_GENERATOR_")
@@ -50,13 +107,15 @@ class GeneratorSettings(TritonTls):
     :mod:`evenmesh_generator.call_cost`); one answer alone may have sixteen times as many. The bundled model
     reads the default, a hundred passages of 1,200 characters, in less than five seconds of one processor;
     raise it for a GPU. Tokens, [1, inf)."""
-    engine: Literal["in-process", "triton"] = "in-process"
-    """What runs the models: this process, or a Triton server."""
-    bundled: bool = True
-    """Whether the bundled model is served."""
+    engine: Literal["in-process", "triton", "openai"] = "in-process"
+    """What runs the models: this process, a Triton server, or OpenAI-compatible servers
+    (docs/guides/openai-servers.md)."""
+    bundled: bool | None = Field(default=None, validate_default=True)
+    """Whether the bundled model is served; default: true, and false with the engine ``openai``, whose servers
+    do not have it."""
     models: Annotated[tuple[ModelSource, ...], NoDecode] = ()
     """Models besides the bundled one: ``name=path,…`` or a JSON list of :class:`ModelSource` objects; with
-    Triton ``name`` alone will do."""
+    Triton or OpenAI-compatible servers ``name`` alone will do."""
     default_model: str = Field(default="", validate_default=True)
     """Model of requests that name none; empty: the bundled one, or the first."""
     templates: Path | None = None
@@ -81,6 +140,13 @@ class GeneratorSettings(TritonTls):
     """Threads of one matrix product; unset: the processor's cores divided among the workers. [1, 1024]."""
     delta_interval_ms: float = Field(default=20.0, ge=0, le=1000)
     """Least time between two deltas of a stream. Milliseconds, [0, 1000]."""
+    remote_start_s: float = Field(default=120.0, gt=0, le=3600)
+    """How long the OpenAI-compatible servers and their models are waited for at the start. Seconds, (0,
+    3600]."""
+    remote_probe_interval_s: float = Field(default=5.0, gt=0, le=3600)
+    """Time between two checks of such a server. Seconds, (0, 3600]."""
+    remote_probe_s: float = Field(default=10.0, gt=0, le=3600)
+    """Longest that such a server may take to list its models. Seconds, (0, 3600]."""
     triton_target: str = Field(default="", validate_default=True)
     """``host:port`` of the Triton server's gRPC endpoint."""
     triton_in_flight: int = Field(default=64, ge=1, le=65536)
@@ -93,6 +159,16 @@ class GeneratorSettings(TritonTls):
     """Longest that a model may take for one token when asked whether it is there. Seconds, (0, 3600]."""
     triton_stuck_s: float = Field(default=120.0, gt=0, le=86_400)
     """A model that answers nothing for this long is reloaded. Seconds, (0, 86400]."""
+
+    @field_validator("bundled")
+    @classmethod
+    def _served_here(cls, value: bool | None, info: ValidationInfo) -> bool:
+        elsewhere = info.data.get("engine") == "openai"
+        if value and elsewhere:
+            raise ValueError(
+                "the servers of EVENMESH_GENERATOR_ENGINE=openai do not have the bundled model: leave it out"
+            )
+        return not elsewhere if value is None else value
 
     @field_validator("models", mode="before")
     @classmethod
@@ -108,7 +184,7 @@ class GeneratorSettings(TritonTls):
         sources = []
         for entry in filter(None, (part.strip() for part in text.split(","))):
             name, equals, path = entry.partition("=")
-            if not equals and not _by_triton(info):
+            if not equals and info.data.get("engine") == "in-process":
                 raise ValueError(f"{entry!r} is not name=path")
             sources.append({"name": name.strip(), "path": path.strip()})
         return sources
@@ -119,8 +195,22 @@ class GeneratorSettings(TritonTls):
         cls, value: tuple[ModelSource, ...], info: ValidationInfo
     ) -> tuple[ModelSource, ...]:
         for source in value:
-            if not source.path and not _by_triton(info):
-                raise ValueError(f"the model {source.name!r} has no path; only Triton can do without")
+            if not source.path and info.data.get("engine") == "in-process":
+                raise ValueError(
+                    f"the model {source.name!r} has no path; only models of servers can do without"
+                )
+            if info.data.get("engine") == "openai" and not (
+                source.urls or info.data.get("remote_urls", True)
+            ):
+                raise ValueError(
+                    f"the model {source.name!r} has no server: name its base URL in "
+                    "EVENMESH_GENERATOR_REMOTE_URLS, such as http://127.0.0.1:8000/v1"
+                )
+            unused = [one for one in _OF_OPENAI if one in source.model_fields_set]
+            if unused and info.data.get("engine") in ("in-process", "triton"):
+                raise ValueError(
+                    f"the model {source.name!r} has {', '.join(unused)}, which only the engine openai uses"
+                )
         names = [source.name for source in value]
         for name in names:
             if name == BUNDLED or names.count(name) > 1:
@@ -130,7 +220,9 @@ class GeneratorSettings(TritonTls):
     @field_validator("default_model")
     @classmethod
     def _known_default(cls, value: str, info: ValidationInfo) -> str:
-        names = _names(info.data.get("bundled", True), info.data.get("models", ()))
+        if "models" not in info.data:
+            return value  # they have an error of their own
+        names = _names(info.data.get("bundled", True), info.data["models"])
         if not names:
             raise ValueError("without the bundled model, EVENMESH_GENERATOR_MODELS must name one")
         if value and value not in names:
@@ -149,7 +241,7 @@ class GeneratorSettings(TritonTls):
     @property
     def names(self) -> tuple[str, ...]:
         """Return the names of all models, the default first."""
-        names = _names(self.bundled, self.models)
+        names = _names(bool(self.bundled), self.models)
         first = self.default_model or names[0]
         return (first, *(name for name in names if name != first))
 

@@ -18,18 +18,22 @@ from evenmesh_kit.admission.shares import TenantShares
 from evenmesh_kit.compute.executors import ComputePool
 from evenmesh_kit.compute.model_files import ModelError
 from evenmesh_kit.compute.tenant_pool import TenantPool
+from evenmesh_kit.rpc.readiness import Readiness
 from evenmesh_kit.rpc.server import Registration, ServerStartError, Service, run_service
 from evenmesh_kit.settings import SettingsError, variable
 from evenmesh_kit.storage.sql import now_us
 from evenmesh_kit.telemetry.setup import Telemetry
+from evenmesh_kit.telemetry.spans import Spans
 from evenmesh_reranker.backends.cross_encoder import CrossEncoderReranker
 from evenmesh_reranker.backends.rankrag import RankRag
+from evenmesh_reranker.backends.remote import RemoteReranker
 from evenmesh_reranker.backends.sql.agents import SqlAgentRegistry
 from evenmesh_reranker.backends.sql.database import Database
 from evenmesh_reranker.backends.sql.feedback import SqlFeedbackStore
 from evenmesh_reranker.backends.sql.served import SqlServedStore
 from evenmesh_reranker.backends.sql.trainings import SqlTrainingLog
 from evenmesh_reranker.backends.unranked import Unranked
+from evenmesh_reranker.domain import Fusion
 from evenmesh_reranker.engine import Reranking
 from evenmesh_reranker.feedback.domain import Limits
 from evenmesh_reranker.feedback.intake import FeedbackIntake
@@ -54,12 +58,16 @@ class RerankerService(Service):
 
     Args:
         settings: the settings.
-        telemetry: records requests, models and feedback, and calls to the generator.
+        telemetry: records requests, models and feedback, and calls to the generator and to model servers.
+
+    Attributes:
+        readiness: whether the model servers answer, if the default reranker is theirs.
     """
 
     def __init__(self, settings: RerankerSettings, telemetry: Telemetry) -> None:
         self._settings = settings
         self._telemetry = telemetry
+        self.readiness = self._readiness = Readiness()
         self._metrics = RerankerMetrics(telemetry)
         self._pool = ComputePool(2, "reranker")
         self._codec_pool = TenantPool(1, "reranker-codec")
@@ -139,7 +147,8 @@ class RerankerService(Service):
         """Open the database, load the served model, and open the channel to the generator.
 
         Raises:
-            SettingsError: the cross-encoder cannot be loaded; one line that names the setting.
+            SettingsError: the cross-encoder cannot be loaded, or a file for model servers cannot be used; one
+                line that names the setting.
             ServerStartError: the database cannot be used.
         """
         try:
@@ -191,6 +200,8 @@ class RerankerService(Service):
             "rankrag": rankrag,
             "none": Unranked(),
         }
+        if settings.remote_urls:
+            rerankers["remote"] = await self._remote()
         recorded = {name: self._metrics.reranker(name, one) for name, one in rerankers.items()}
         self._servicer.open(Reranking(recorded, settings.default_reranker, self._codec_pool), self._served)
 
@@ -200,6 +211,32 @@ class RerankerService(Service):
             await self._closing.pop()()
         for pool in (self._pool, self._codec_pool, self._loading_pool):
             pool.close()
+
+    async def _remote(self) -> RemoteReranker:
+        """Open the reranker on model servers; they may be away."""
+        settings = self._settings
+
+        def ready(serving: bool) -> None:
+            self._readiness.ready = serving or settings.default_reranker != "remote"
+
+        remote = RemoteReranker(
+            settings.remote_client(spans=Spans(self._telemetry)),
+            server=settings.remote_server,
+            model=settings.remote_model,
+            scale=settings.remote_scores,
+            scale_setting=variable(settings, "remote_scores"),
+            batch_size=settings.remote_batch_size,
+            batch_characters=settings.remote_batch_characters,
+            batch_settings=" and ".join(
+                variable(settings, name) for name in ("remote_batch_size", "remote_batch_characters")
+            ),
+            fusion=Fusion(settings.remote_fusion),
+            check_s=settings.remote_check_s,
+            ready=ready,
+        )
+        self._closing.append(remote.close)
+        await remote.start()
+        return remote
 
     async def _open_database(self) -> None:
         try:

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from typing import ClassVar, Literal
 
-from pydantic import Field
+from pydantic import Field, ValidationInfo, field_validator
 from pydantic_settings import SettingsConfigDict
 
+from evenmesh_kit.remote.settings import RemoteSettings
+from evenmesh_kit.settings import variable
 from evenmesh_kit.storage.sql_settings import DatabaseSettings
 
 
-class RerankerSettings(DatabaseSettings):
+class RerankerSettings(DatabaseSettings, RemoteSettings):
     """Settings of one reranker process."""
 
     model_config = SettingsConfigDict(
@@ -26,8 +28,25 @@ class RerankerSettings(DatabaseSettings):
     port: int = Field(default=7072, ge=0, le=65535)
     max_work: int = Field(default=4096, ge=1)
     """Admission capacity. Pairs of query and passage, [1, inf)."""
-    default_reranker: Literal["cross-encoder", "rankrag", "none"] = "cross-encoder"
+    default_reranker: Literal["cross-encoder", "rankrag", "remote", "none"] = "cross-encoder"
     """Reranker of requests that name none."""
+    remote_server: Literal["tei", "cohere", "jina", "infinity", "vllm"] = "tei"
+    """Kind of the model servers of ``remote``; ``cohere`` for others with the shape of Cohere."""
+    remote_model: str = Field(default="", max_length=256, validate_default=True)
+    """Model that the servers of ``remote`` are asked for; empty for the only one they have."""
+    remote_scores: Literal["probability", "logit", "cosine"] = "probability"
+    """What the servers' scores are: in [0, 1], log-odds, or in [-1, 1]. TEI and infinity give the first or
+    the second, as they are asked."""
+    remote_fusion: float = Field(default=0.0, ge=0, le=10)
+    """Weight of the first stage's standardized scores beside the log-odds of ``remote``, where a request
+    names none; 0 ranks by the reranker alone. [0, 10]."""
+    remote_batch_size: int = Field(default=32, ge=1, le=1000)
+    """Most passages in one request to a model server. Passages, [1, 1000]."""
+    remote_batch_characters: int = Field(default=2**18, ge=1024, le=2**24)
+    """Most characters in one request to a model server, the query counted with each passage; a longer passage
+    goes alone. [1024, 2^24]."""
+    remote_check_s: float = Field(default=5.0, ge=0.1, le=3600)
+    """Time between two checks whether the model servers answer. Seconds, [0.1, 3600]."""
     generator_target: str = Field(default="dns:///127.0.0.1:7073", min_length=1)
     """Generator that judges for `rankrag`."""
     rankrag_model: str = ""
@@ -95,3 +114,18 @@ class RerankerSettings(DatabaseSettings):
     """Most disk that the served rankings of one tenant take; its oldest are deleted. MB, [1, inf)."""
     served_retention_days: int = Field(default=7, ge=1)
     """Age at which served rankings are deleted from disk. Days, [1, inf)."""
+
+    @field_validator("default_reranker")
+    @classmethod
+    def _has_servers(cls, value: str, info: ValidationInfo) -> str:
+        if value == "remote" and "remote_urls" in info.data and not info.data["remote_urls"]:
+            raise ValueError(f"needs model servers: set {variable(cls, 'remote_urls')}")
+        return value
+
+    @field_validator("remote_model")
+    @classmethod
+    def _named(cls, value: str, info: ValidationInfo) -> str:
+        server = info.data.get("remote_server")
+        if not value and info.data.get("remote_urls") and server in ("cohere", "jina"):
+            raise ValueError(f"must name a model, which {server} asks for")
+        return value

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import shutil
 import sys
+from collections.abc import Callable
 from functools import cache
 from typing import TYPE_CHECKING
 
@@ -13,9 +15,11 @@ from evenmesh.retriever.v1.retriever_service_pb2_grpc import add_RetrieverServic
 from evenmesh_kit.admission.metrics import AdmissionMetrics
 from evenmesh_kit.admission.shares import TenantShares
 from evenmesh_kit.compute.tenant_pool import TenantPool
+from evenmesh_kit.rpc.readiness import Readiness
 from evenmesh_kit.rpc.server import Registration, ServerStartError, Service, run_service
-from evenmesh_kit.settings import variable
+from evenmesh_kit.settings import SettingsError, variable
 from evenmesh_kit.telemetry.setup import Telemetry
+from evenmesh_kit.telemetry.spans import Spans
 from evenmesh_retriever import ranking
 from evenmesh_retriever.analyzer import analyzer
 from evenmesh_retriever.backends.catalogue import RetrieverCatalogue
@@ -29,7 +33,7 @@ from evenmesh_retriever.metrics import RetrieverMetrics
 from evenmesh_retriever.ports import CannotStart, Encoder
 from evenmesh_retriever.query_admission import QueryAdmission
 from evenmesh_retriever.servicer import CollectionServicer, RetrieverServicer
-from evenmesh_retriever.settings import RetrieverSettings
+from evenmesh_retriever.settings import REMOTE, RetrieverSettings
 from evenmesh_retriever.web import WebRetrieval
 
 if TYPE_CHECKING:
@@ -53,11 +57,16 @@ class RetrieverService(Service):
     Args:
         settings: the settings.
         telemetry: what is recorded of searches and collections.
+
+    Attributes:
+        readiness: whether the model servers answer, if the default retriever needs their encoder.
     """
 
     def __init__(self, settings: RetrieverSettings, telemetry: Telemetry | None = None) -> None:
         self._settings = settings
-        telemetry = telemetry or Telemetry.disabled()
+        self._telemetry = telemetry = telemetry or Telemetry.disabled()
+        self.readiness = Readiness()
+        self._close_encoder: Callable[[], None] = lambda: None
         self._metrics = RetrieverMetrics(telemetry, series=settings.metrics_series)
         ingesting = IngestAdmission(settings)
         self._admissions = AdmissionMetrics(telemetry, ingesting.admission)
@@ -92,7 +101,7 @@ class RetrieverService(Service):
         try:
             encoder = None
             if settings.encoder:
-                encoder = self._metrics.encoder(await self._pool.run(_load_encoder, settings))
+                encoder = self._metrics.encoder(await self._pool.run(self._load_encoder, self._follower()))
             analyzers = cache(analyzer)
             sparse = await self._pool.run(_load_splade, settings) if settings.splade_model else None
             store: SegmentStore | MilvusStore
@@ -138,11 +147,58 @@ class RetrieverService(Service):
 
     async def stop(self) -> None:
         """Close the collections."""
+        # First: what waits for vectors ends with it.
+        await asyncio.to_thread(self._close_encoder)
         if self._store is not None:
             await self._store.stop()
         if self._web is not None:
             await self._web.close()
         self._pool.close()
+
+    def _load_encoder(self, ready: Callable[[bool], None]) -> Encoder:
+        if self._settings.encoder != REMOTE:
+            return _load_encoder(self._settings)
+        from evenmesh_retriever.backends.dense.remote_encoder import RemoteEncoder
+
+        settings = self._settings
+        if settings.encoder_pooling:
+            raise CannotStart(
+                f"{variable(settings, 'encoder_pooling')} must be empty where "
+                f"{variable(settings, 'encoder')} is {REMOTE!r}: the model server pools"
+            )
+        try:
+            client = settings.remote_client(spans=Spans(self._telemetry))
+        except SettingsError as error:
+            raise CannotStart(str(error)) from None
+        encoder = RemoteEncoder(
+            client,
+            server=settings.remote_server,
+            model=settings.remote_model,
+            query_prefix=settings.encoder_query_prefix,
+            passage_prefix=settings.encoder_passage_prefix,
+            batch_size=settings.remote_batch_size,
+            batch_characters=settings.remote_batch_characters,
+            batch_settings=" and ".join(
+                variable(settings, name) for name in ("remote_batch_size", "remote_batch_characters")
+            ),
+            check_s=settings.remote_check_s,
+            ready=ready,
+            setting=variable(settings, "remote_urls"),
+        )
+        self._close_encoder = encoder.close
+        return encoder
+
+    def _follower(self) -> Callable[[bool], None]:
+        """Return what sets the readiness from a thread, where the default retriever needs the encoder."""
+        settings, loop = self._settings, asyncio.get_running_loop()
+        default = settings.default_retriever or "hybrid"
+        needed = "dense" in (settings.hybrid_components if default == "hybrid" else (default,))
+
+        def ready(serving: bool) -> None:
+            if needed:
+                loop.call_soon_threadsafe(setattr, self.readiness, "ready", serving)
+
+        return ready
 
 
 def _quotas(settings: RetrieverSettings) -> Quotas:

@@ -10,15 +10,19 @@ from typing import Final, Literal
 from pydantic import Field, ValidationInfo, field_validator
 from pydantic_settings import SettingsConfigDict
 
+from evenmesh_kit.remote.settings import RemoteSettings
 from evenmesh_kit.security.triton_tls import TritonTls
+from evenmesh_kit.settings import variable
 from evenmesh_retriever.backends.web.settings import WebSourceSettings
 
 _COMPONENT: Final = "(bm25|bm25-lucene|bm25-l|dense|splade)"
 _COMPONENTS: Final = re.compile(rf"^{_COMPONENT}(\+{_COMPONENT})*$")
+REMOTE: Final = "remote"
+"""Value of the setting ``encoder`` that names an encoder of model servers."""
 _SOURCE_NAME: Final = re.compile(r"[a-z0-9][a-z0-9_-]{0,63}")
 
 
-class RetrieverSettings(TritonTls):
+class RetrieverSettings(TritonTls, RemoteSettings):
     """What can be set about the retriever."""
 
     model_config = SettingsConfigDict(env_prefix="EVENMESH_RETRIEVER_")
@@ -88,9 +92,21 @@ class RetrieverSettings(TritonTls):
     long_delta: float = Field(default=0.5, gt=0, le=10)
     """delta of ``bm25-l``, whose k1 and b are those of ``bm25``, (0, 10]."""
 
+    remote_server: Literal["tei", "openai", "vllm"] = "tei"
+    """Kind of the model servers of the encoder ``remote``: text-embeddings-inference, or ``/embeddings`` as
+    OpenAI, infinity, Ollama and others have it; ``vllm`` asks vLLM also to cut long texts."""
+    remote_model: str = Field(default="", max_length=256)
+    """Model that the servers of the encoder ``remote`` are asked for; empty for TEI, which has one."""
+    remote_batch_size: int = Field(default=32, ge=1, le=2048)
+    """Most texts in one request to a model server; TEI may allow fewer and is asked. Texts, [1, 2048]."""
+    remote_batch_characters: int = Field(default=2**17, ge=1024, le=2**24)
+    """Most characters in one request to a model server; a longer passage goes alone. [1024, 2^24]."""
+    remote_check_s: float = Field(default=5.0, ge=0.1, le=3600)
+    """Time between two checks whether the model servers answer. Seconds, [0.1, 3600]."""
     encoder: str = Field(default="all-MiniLM-L6-v2", validate_default=True)
     """Model of ``dense``: the bundled ``all-MiniLM-L6-v2``, a folder, a name in the local Hugging Face cache,
-    ``triton://host:port/model`` for one that a Triton server runs, or empty for none."""
+    ``triton://host:port/model`` for one that a Triton server runs, ``remote`` for one of the model servers of
+    ``remote_urls``, or empty for none."""
     encoder_device: str = Field(default="auto", pattern=r"^(auto|cpu|cuda(:\d+)?)$")
     """``auto``, ``cpu`` or ``cuda:0``."""
     encoder_precision: Literal["auto", "fp32", "bf16"] = "auto"
@@ -161,6 +177,19 @@ class RetrieverSettings(TritonTls):
     def _spoken_with_as_asked(cls, value: str, info: ValidationInfo) -> str:
         if info.data.get("triton_ssl") and not value.startswith("triton://"):
             raise ValueError("is not a Triton server's, and EVENMESH_RETRIEVER_TRITON_SSL is set")
+        return value
+
+    @field_validator("encoder")
+    @classmethod
+    def _served(cls, value: str, info: ValidationInfo) -> str:
+        urls = info.data.get("remote_urls")
+        if value == REMOTE and urls is not None:
+            if not urls:
+                raise ValueError(f"needs model servers: set {variable(cls, 'remote_urls')}")
+            if info.data.get("remote_server") != "tei" and not info.data.get("remote_model"):
+                raise ValueError(f"needs a model to ask for: set {variable(cls, 'remote_model')}")
+        elif value != REMOTE and urls:
+            raise ValueError(f"is not {REMOTE!r}, and {variable(cls, 'remote_urls')} is set")
         return value
 
     @field_validator("hybrid")

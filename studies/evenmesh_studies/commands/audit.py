@@ -28,7 +28,7 @@ def audit(
         typer.Option("--expression", "-e", help="Sources of the mesh, such as Wiki@RR@5. May be repeated."),
     ] = None,
     model: study.Models = None,
-    reranker: Annotated[str, typer.Option(help="cross-encoder, rankrag or none.")] = "none",
+    reranker: Annotated[str, typer.Option(help="cross-encoder, rankrag, remote or none.")] = "none",
     stage: Annotated[
         str | None, typer.Option(help="Sample rankings from the scores of the retriever or of the reranker.")
     ] = None,

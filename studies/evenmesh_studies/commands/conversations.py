@@ -70,7 +70,7 @@ def harvest(
     k: Annotated[int | None, typer.Option("-k", help="Passages the model is given.")] = None,
     depth: Annotated[int | None, typer.Option(help="Size of the candidate pool.")] = None,
     retriever: Annotated[str | None, typer.Option(help="Retriever by name, such as bm25.")] = None,
-    reranker: Annotated[str | None, typer.Option(help="cross-encoder, rankrag or none.")] = None,
+    reranker: Annotated[str | None, typer.Option(help="cross-encoder, rankrag, remote or none.")] = None,
     model: Annotated[
         list[str] | None,
         typer.Option("--model", "-m", help="By name. Required for an endpoint, and may be repeated there."),

@@ -190,7 +190,7 @@ def test_text_from_elsewhere_cannot_steer_the_terminal(mesh: ScriptedMesh, capsy
         (["ask", "q", "--stage", "both"], 2, "sampling_stage: must be one of retriever, reranker"),
         (["ask", "q", "--filter", "provider"], 2, "--filter provider: must be like"),
         (["nonsense"], 2, "No such command 'nonsense' (see"),
-        (["up", "--generator", "none"], 2, "): 'none' is not one of 'in-process', 'triton' (see"),
+        (["up", "--generator", "none"], 2, "): 'none' is not one of 'in-process', 'triton', 'openai' (see"),
         (["collections", "--delete", "none"], 1, "name: there is no collection 'none'"),
         (["report", "r9"], 1, "run_id: there is no run 'r9'"),
         (["ingest", "none.jsonl", "-c", "x"], 1, "none.jsonl: No such file"),

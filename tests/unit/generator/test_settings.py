@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -58,6 +59,34 @@ def test_with_triton_names_will_do(monkeypatch: pytest.MonkeyPatch) -> None:
     assert settings.names == ("flan", "local")
 
 
+SERVERS = {"ENGINE": "openai", "REMOTE_URLS": "http://a:8000/v1,https://b/v1"}
+
+
+def test_models_of_openai_compatible_servers(monkeypatch: pytest.MonkeyPatch) -> None:
+    settings = _load(monkeypatch, **SERVERS, MODELS="llama=meta-llama/Llama-3.1-8B-Instruct,own")
+    assert settings.models == (
+        ModelSource(name="llama", path="meta-llama/Llama-3.1-8B-Instruct"),
+        ModelSource(name="own"),
+    )
+    assert settings.remote_urls == ("http://a:8000/v1", "https://b/v1")
+    assert settings.names == ("llama", "own"), "their servers do not have the bundled model"
+    assert settings.bundled is False
+
+
+def test_a_model_may_have_servers_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    source = {
+        "name": "a",
+        "urls": ["http://c/v1"],
+        "api": "completions",
+        "context_tokens": 8192,
+        "bytes_per_token": 2.5,
+        "top_logprobs": 5,
+        "request": {"top_k": -1},
+    }
+    (model,) = _load(monkeypatch, ENGINE="openai", MODELS=json.dumps([source])).models
+    assert model == ModelSource.model_validate(source)
+
+
 def test_a_target_without_triton_is_kept_for_later(monkeypatch: pytest.MonkeyPatch) -> None:
     settings = _load(monkeypatch, TRITON_TARGET="[::1]:8001")
     assert (settings.engine, settings.triton_target) == ("in-process", "[::1]:8001")
@@ -77,8 +106,26 @@ def test_the_default_comes_first(monkeypatch: pytest.MonkeyPatch) -> None:
         ({"MODELS": "a b=x"}, "MODELS[0][name]", "pattern"),
         ({"DEFAULT_MODEL": "z"}, "DEFAULT_MODEL", "must be one of evenmesh-pointer"),
         ({"BUNDLED": "false"}, "DEFAULT_MODEL", "EVENMESH_GENERATOR_MODELS must name one"),
-        ({"MODELS": '[{"name": "a"}]'}, "MODELS", "'a' has no path; only Triton can do without"),
-        ({"ENGINE": "vllm"}, "ENGINE", "'in-process' or 'triton'"),
+        ({**SERVERS}, "DEFAULT_MODEL", "EVENMESH_GENERATOR_MODELS must name one"),
+        ({**SERVERS, "MODELS": "a", "BUNDLED": "true"}, "BUNDLED", "do not have the bundled model"),
+        ({"ENGINE": "openai", "MODELS": "a"}, "MODELS", "EVENMESH_GENERATOR_REMOTE_URLS"),
+        ({**SERVERS, "REMOTE_URLS": "a:8000", "MODELS": "a"}, "REMOTE_URLS", "http://HOST:PORT/v1"),
+        ({**SERVERS, "MODELS": '[{"name": "a", "urls": ["b"]}]'}, "MODELS[0][urls]", "no base URL"),
+        (
+            {**SERVERS, "MODELS": '[{"name": "a", "request": {"n": 2}}]'},
+            "MODELS[0][request]",
+            "must not set n",
+        ),
+        ({**SERVERS, "MODELS": '[{"name": "a", "top_logprobs": 1}]'}, "MODELS[0][top_logprobs]", "2"),
+        ({**SERVERS, "MODELS": '[{"name": "a", "bytes_per_token": 0}]'}, "MODELS[0][bytes_per_token]", "0.5"),
+        ({**SERVERS, "MODELS": '[{"name": "a", "context_tokens": 1}]'}, "MODELS[0][context_tokens]", "16"),
+        ({**SERVERS, "MODELS": '[{"name": "a", "api": "x"}]'}, "MODELS[0][api]", "'chat' or 'completions'"),
+        ({**SERVERS, "MODELS": "a", "REMOTE_START_S": "0"}, "REMOTE_START_S", "> 0"),
+        ({**SERVERS, "MODELS": "a", "REMOTE_PROBE_S": "0"}, "REMOTE_PROBE_S", "> 0"),
+        ({**SERVERS, "MODELS": "a", "REMOTE_PROBE_INTERVAL_S": "0"}, "REMOTE_PROBE_INTERVAL_S", "> 0"),
+        ({"MODELS": '[{"name": "a", "path": "x", "api": "chat"}]'}, "MODELS", "only the engine openai uses"),
+        ({"MODELS": '[{"name": "a"}]'}, "MODELS", "'a' has no path; only models of servers can do without"),
+        ({"ENGINE": "vllm"}, "ENGINE", "'in-process', 'triton' or 'openai'"),
         ({"ENGINE": "triton"}, "TRITON_TARGET", "host:port"),
         ({"ENGINE": "triton", "TRITON_TARGET": "triton"}, "TRITON_TARGET", "host:port"),
         ({"TRITON_IN_FLIGHT": "0"}, "TRITON_IN_FLIGHT", "1"),

@@ -89,3 +89,41 @@ def test_a_tenant_has_a_share_of_the_disk_where_callers_are_known(
     assert share.setting == "EVENMESH_RETRIEVER_MAX_TENANT_BYTES"
     monkeypatch.setenv("EVENMESH_RETRIEVER_MAX_TENANT_BYTES", "0")
     assert _quotas(load(RetrieverSettings)).tenant_bytes.most == 0
+
+
+_URLS = {"REMOTE_URLS": "http://127.0.0.1:8080"}
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ({"ENCODER": "remote"}, "ENCODER=remote: needs model servers: set EVENMESH_RETRIEVER_REMOTE_URLS"),
+        (_URLS, "ENCODER=all-MiniLM-L6-v2: is not 'remote', and EVENMESH_RETRIEVER_REMOTE_URLS is set"),
+        (
+            {"ENCODER": "remote", "REMOTE_SERVER": "openai", **_URLS},
+            "ENCODER=remote: needs a model to ask for: set EVENMESH_RETRIEVER_REMOTE_MODEL",
+        ),
+        ({"REMOTE_SERVER": "magic"}, "REMOTE_SERVER=magic: "),
+        ({"REMOTE_BATCH_SIZE": "4096"}, "REMOTE_BATCH_SIZE=4096: .*<= 2048"),
+        ({"REMOTE_BATCH_CHARACTERS": "1"}, "REMOTE_BATCH_CHARACTERS=1: .*>= 1024"),
+        ({"REMOTE_CHECK_S": "0"}, r"REMOTE_CHECK_S=0: .*>= 0\.1"),
+        ({"REMOTE_URLS": "http://user:word@host"}, "REMOTE_URLS=.*must not hold a user or password"),
+    ],
+)
+def test_settings_of_model_servers_fit_each_other(
+    monkeypatch: pytest.MonkeyPatch, values: dict[str, str], message: str
+) -> None:
+    for name, value in values.items():
+        monkeypatch.setenv(f"EVENMESH_RETRIEVER_{name}", value)
+    with pytest.raises(SettingsError, match=rf"EVENMESH_RETRIEVER_{message}") as error:
+        load(RetrieverSettings)
+    assert "word" not in str(error.value).replace("password", "")
+
+
+def test_an_encoder_of_model_servers(monkeypatch: pytest.MonkeyPatch) -> None:
+    given = {"ENCODER": "remote", "REMOTE_SERVER": "vllm", "REMOTE_MODEL": "org/m", **_URLS}
+    for name, value in given.items():
+        monkeypatch.setenv(f"EVENMESH_RETRIEVER_{name}", value)
+    settings = load(RetrieverSettings)
+    assert (settings.encoder, settings.remote_model) == ("remote", "org/m")
+    assert settings.remote_urls == ("http://127.0.0.1:8080",)

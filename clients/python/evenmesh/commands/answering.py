@@ -20,7 +20,7 @@ class Answering:
     k: Annotated[int | None, typer.Option("-k", help="Passages the model is given.")] = None
     depth: Annotated[int | None, typer.Option(help="Size of the candidate pool.")] = None
     retriever: Annotated[str | None, typer.Option(help="Retriever by name, such as bm25.")] = None
-    reranker: Annotated[str | None, typer.Option(help="cross-encoder, rankrag or none.")] = None
+    reranker: Annotated[str | None, typer.Option(help="cross-encoder, rankrag, remote or none.")] = None
     fusion: Annotated[
         float | None, typer.Option(help="Weight of the retriever beside the reranker; 0: the reranker alone.")
     ] = None

@@ -65,13 +65,13 @@ def test_nor_has_a_judgement(llama: Path) -> None:
 
 
 def test_text_without_special_tokens_stays_to_the_letter(llama: Path) -> None:
-    tokens = SpecialTokens(AutoTokenizer.from_pretrained(llama))
+    tokens = SpecialTokens.of(AutoTokenizer.from_pretrained(llama))
     for text in (*tiny_models.SENTENCES, "", "a < b > c", "<s", "s>", "{{ x }}"):
         assert tokens.escape(text) == text
 
 
 def test_what_is_broken_holds_no_token_any_more(llama: Path) -> None:
-    tokens = SpecialTokens(AutoTokenizer.from_pretrained(llama))
+    tokens = SpecialTokens.of(AutoTokenizer.from_pretrained(llama))
     for text in (EVIL, "<</s>/s>", "<<s>s>", EVIL * 3):
         once = tokens.escape(text)
         assert tokens.escape(once) == once

@@ -72,7 +72,9 @@ class Decoding(_message.Message):
     TOP_P_FIELD_NUMBER: _builtins.int
     SEED_FIELD_NUMBER: _builtins.int
     num_beams: _builtins.int
-    """Beams; 1 is greedy. Unit: beams. Range: [1, 16]. Default: 1 for a stream, 4 for a batch."""
+    """Beams; 1 is greedy. Unit: beams. Range: [1, 16]; 1 for a model of the engine `openai`. Default: 1 for a
+    stream, 4 for a batch, or as many as the model can search.
+    """
     max_new_tokens: _builtins.int
     """Longest answer. Unit: tokens. Range: [1, 4096]. Default: 64."""
     temperature: _builtins.float
@@ -325,13 +327,15 @@ class Answer(_message.Message):
     completion_tokens: _builtins.int
     """Tokens written. Unit: tokens. Range: [0, 4096]."""
     log_probability: _builtins.float
-    """Natural log-probability of the written tokens. Unit: nat. Range: (-inf, 0]."""
+    """Natural log-probability of the written tokens; 0 where the server of the model gives none (engine `openai`).
+    Unit: nat. Range: (-inf, 0].
+    """
     model: _builtins.str
     """Name of the model that answered."""
     model_version: _builtins.str
     """Version of the model that answered."""
     engine: _builtins.str
-    """Engine that ran it: `transformers`, `pointer`, `ctranslate2` or `triton`."""
+    """Engine that ran it: `transformers`, `pointer`, `ctranslate2`, `triton` or `openai`."""
     dropped_passages: _builtins.int
     """Passages that did not fit and were left out, last ones first.
     Unit: passages. Range: [0, 100].
@@ -722,7 +726,7 @@ class Model(_message.Message):
     architecture: _builtins.str
     """Architecture, such as `T5ForConditionalGeneration`."""
     device: _builtins.str
-    """Device that it runs on: `cpu` or `cuda:0`."""
+    """Device that it runs on: `cpu` or `cuda:0`; of the engine `openai` its servers, `host:port` each."""
     dtype: _builtins.str
     """Number type of the weights, such as `bfloat16`."""
     is_default: _builtins.bool
@@ -734,7 +738,9 @@ class Model(_message.Message):
     max_new_tokens: _builtins.int
     """Longest answer. Unit: tokens. Range: [1, 4096]."""
     runtime: _builtins.str
-    """Runtime under the engine, such as `pointer` or `transformers` on a Triton server; empty without one."""
+    """Runtime under the engine, such as `pointer` or `transformers` on a Triton server, or what an OpenAI-compatible
+    server names as the owner of its models, such as `vllm`; empty without one.
+    """
     unavailable: _builtins.bool
     """Whether it cannot answer now, as its process has died, hangs, or loads. The health of the server reports this
     for the default model alone, so that a broken model does not take down the others.

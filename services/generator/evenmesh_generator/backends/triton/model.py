@@ -8,10 +8,11 @@ from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import replace
 from functools import partial
-from typing import Final, TypeVar
+from typing import Final
 
 from evenmesh.wire.errors import FailedPrecondition, MeshError
 from evenmesh_generator.backends.deltas import DeltaQueue
+from evenmesh_generator.backends.tasks import all_of, ended
 from evenmesh_generator.backends.triton import wire
 from evenmesh_generator.backends.triton.client import TritonClient
 from evenmesh_generator.backends.triton.endpoint import ModelEndpoint
@@ -30,8 +31,6 @@ from evenmesh_generator.ports import Cancellation
 from evenmesh_generator.runtime.statistics import EngineStatistics
 from evenmesh_generator.triton.tensors import RELEVANCE_SUFFIX, Tensor
 from evenmesh_kit.rpc.statuses import to_mesh_error
-
-T = TypeVar("T")
 
 _PROBE: Final = Passage("probe", "", "probe")
 _log = logging.getLogger("evenmesh.generator.triton")
@@ -135,7 +134,7 @@ class TritonModel:
                 yield text
             yield await writing
         finally:
-            await _ended(writing)
+            await ended(writing)
 
     async def generate_batch(
         self, requests: Sequence[GenerationRequest], cancel: Cancellation
@@ -144,7 +143,7 @@ class TritonModel:
         cancel.check()
         longest_first = sorted(range(len(requests)), key=lambda at: -_length(requests[at]))
         tasks = {at: asyncio.create_task(self._answer(requests[at], cancel)) for at in longest_first}
-        outcomes = await _all_of([tasks[at] for at in range(len(requests))])
+        outcomes = await all_of([tasks[at] for at in range(len(requests))])
         cancel.check()
         return outcomes
 
@@ -164,7 +163,7 @@ class TritonModel:
             )
             for chunk in chunks
         ]
-        return [score for scores in await _all_of(tasks) for score in scores]
+        return [score for scores in await all_of(tasks) for score in scores]
 
     @property
     def _known(self) -> Described:
@@ -285,23 +284,6 @@ class TritonModel:
         request = RelevanceRequest("probe", (_PROBE,))
         await self._judge_chunk(self._judge, request, request.passages, timeout_s)
         self._rows = await self._client.max_batch_size(self._judge.name, timeout_s=timeout_s)
-
-
-async def _all_of(tasks: Sequence[asyncio.Task[T]]) -> list[T]:
-    """Return the results of the tasks; cancel the others when one fails or the caller is cancelled."""
-    try:
-        return list(await asyncio.gather(*tasks))
-    finally:
-        for task in tasks:
-            await _ended(task)
-
-
-async def _ended(task: asyncio.Task[T]) -> None:
-    """Cancel a task and wait for its end; ignore its result."""
-    task.cancel()
-    await asyncio.wait((task,))
-    if not task.cancelled():
-        task.exception()
 
 
 def _length(request: GenerationRequest) -> int:

@@ -9,11 +9,12 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import TypeVar
-
-from transformers import PreTrainedTokenizerBase
+from typing import TYPE_CHECKING, Self, TypeVar
 
 from evenmesh_generator.domain import GenerationRequest, Passage, RelevanceRequest, Turn
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
 
 R = TypeVar("R", GenerationRequest, RelevanceRequest)
 
@@ -22,13 +23,18 @@ class SpecialTokens:
     """The special tokens of a tokenizer.
 
     Args:
-        tokenizer: the tokenizer.
+        pattern: finds each of them; None: there are none.
     """
 
-    def __init__(self, tokenizer: PreTrainedTokenizerBase) -> None:
+    def __init__(self, pattern: re.Pattern[str] | None) -> None:
+        self._pattern = pattern
+
+    @classmethod
+    def of(cls, tokenizer: PreTrainedTokenizerBase) -> Self:
+        """Return those of a tokenizer."""
         added = (str(one) for one in tokenizer.added_tokens_decoder.values() if one.special)
         names = sorted({*map(str, tokenizer.all_special_tokens), *added} - {""}, key=len, reverse=True)
-        self._pattern = re.compile("|".join(map(re.escape, names))) if names else None
+        return cls(re.compile("|".join(map(re.escape, names))) if names else None)
 
     def escape(self, text: str) -> str:
         """Return the text with a blank after the first character of each special token."""

@@ -10,16 +10,20 @@ from typing import Protocol
 from transformers import PreTrainedTokenizerBase
 
 from evenmesh.wire.errors import FailedPrecondition, InvalidField
-from evenmesh_generator.domain import Augmentation, GenerationRequest, Passage, RelevanceRequest, Turn
-from evenmesh_generator.prompts import Template, TemplateLibrary, cut_to_fit, most, most_passages
+from evenmesh_generator.domain import Augmentation, GenerationRequest, RelevanceRequest
+from evenmesh_generator.prompts import Template, TemplateLibrary
 from evenmesh_generator.runtime.networks.protocol import Prompt
 from evenmesh_generator.runtime.prompts.detokenizer import IncrementalDetokenizer
+from evenmesh_generator.runtime.prompts.fitting import (
+    CHAT_TEMPLATE,
+    FREE_TEMPLATE,
+    RANKING_TEMPLATE,
+    TEXT_TEMPLATE,
+    PromptFitter,
+)
 from evenmesh_generator.runtime.prompts.special_tokens import SpecialTokens
 from evenmesh_generator.runtime.prompts.transcript import Transcript
 from evenmesh_generator.template_sandbox import MOST_CHARACTERS
-
-RANKING_TEMPLATE = "rankrag-context-ranking"
-"""The prompt whose P(True) is the relevance (Yu et al., 2024, appendix D.1)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +92,7 @@ class TextPrompter:
         self._tokenizer = tokenizer
         # A fast tokenizer sets its truncation in place and must not be used by two threads at once.
         self._lock = Lock()
-        self._specials = SpecialTokens(tokenizer)
+        self._specials = SpecialTokens.of(tokenizer)
         self._templates = templates
         self._encodes = encodes
         self._start = () if start is None or not encodes else (start,)
@@ -97,7 +101,7 @@ class TextPrompter:
         self._defaults = {
             Augmentation.IN_PROMPT: template or self._default_template(),
             Augmentation.FUSION_IN_DECODER: "fusion-in-decoder",
-            Augmentation.RETRIEVAL_FREE: "question" if encodes else "eor-retrieval-free-llama2-chat",
+            Augmentation.RETRIEVAL_FREE: "question" if encodes else FREE_TEMPLATE,
         }
         self._verdicts = self._find_verdicts()
 
@@ -113,7 +117,7 @@ class TextPrompter:
         name = request.template or self._defaults[augmentation]
         template = self._templates.suiting(name, augmentation, turns=bool(request.turns))
         limit = self._most_input - (0 if self._encodes else request.decoding.max_new_tokens)
-        fitter = _PromptFitter(self, template, request.question, limit, self._prompt_tokens)
+        fitter = self._fitter(template, request.question, limit, self._prompt_tokens)
         if augmentation is Augmentation.FUSION_IN_DECODER:
             turns = fitter.turns_that_fit(request.turns, [[passage] for passage in request.passages])
             made = [fitter.row_of(passage, turns) for passage in request.passages]
@@ -123,21 +127,13 @@ class TextPrompter:
                 cut_passages=sum(cut for _, cut in made),
                 dropped_turns=len(request.turns) - len(turns),
             )
-        turns = fitter.turns_that_fit(request.turns, [request.passages])
-        kept = most_passages(request.passages, lambda shown: fitter.fits(shown, turns))
-        cut = False
-        if request.passages and not kept:
-            row, cut = fitter.row_of(request.passages[0], turns)
-            kept = 1
-        else:
-            row = fitter.row(request.passages[:kept], turns)
-        fitter.check(row)
+        fitted = fitter.fit(request.passages, request.turns)
         return Prompt(
-            (row,),
+            (fitted.row,),
             self._start,
-            dropped_passages=len(request.passages) - kept,
-            cut_passages=int(cut),
-            dropped_turns=len(request.turns) - len(turns),
+            dropped_passages=fitted.dropped_passages,
+            cut_passages=fitted.cut_passages,
+            dropped_turns=fitted.dropped_turns,
         )
 
     def transcript(self, request: GenerationRequest, prompt: Prompt) -> Transcript:
@@ -156,7 +152,7 @@ class TextPrompter:
         template = self._templates.judging(name, turns=bool(request.turns))
         behind = () if self._encodes else verdicts.prefix
         limit = self._most_input - len(behind) - (0 if self._encodes else 1)
-        fitter = _PromptFitter(self, template, request.question, limit, self.tokens)
+        fitter = self._fitter(template, request.question, limit, self.tokens)
         turns = fitter.turns_that_fit(request.turns, [[passage] for passage in request.passages])
         start = (*self._start, *verdicts.prefix) if self._encodes else ()
         texts = [template.render(request.question, [passage], turns) for passage in request.passages]
@@ -185,6 +181,11 @@ class TextPrompter:
             "question", f"makes a prompt of {length} tokens; {self._name} reads at most {limit}"
         )
 
+    def _fitter(
+        self, template: Template, question: str, limit: int, make: Callable[[str], tuple[int, ...]]
+    ) -> PromptFitter[tuple[int, ...]]:
+        return PromptFitter(template, question, limit, make, len, self.too_long)
+
     def _prompt_tokens(self, text: str) -> tuple[int, ...]:
         if not self.chats:
             return self.tokens(text)
@@ -202,7 +203,7 @@ class TextPrompter:
     def _default_template(self) -> str:
         if self._encodes:
             return "ra-x"
-        return "eor-retrieval-augmented-llama2-chat" if self.chats else "rankrag-answer"
+        return CHAT_TEMPLATE if self.chats else TEXT_TEMPLATE
 
     def _find_verdicts(self) -> Verdicts | None:
         if self._encodes:
@@ -221,51 +222,6 @@ class TextPrompter:
         pair = Verdicts(prefix, true[len(prefix)], false[len(prefix)])
         unknown = self._tokenizer.unk_token_id
         return None if unknown is not None and unknown in (pair.true, pair.false) else pair
-
-
-@dataclass(frozen=True, slots=True)
-class _PromptFitter:
-    """Fits a template with a question into ``limit`` tokens."""
-
-    prompter: TextPrompter
-    template: Template
-    question: str
-    limit: int
-    tokens: Callable[[str], tuple[int, ...]]
-
-    def row(self, passages: Sequence[Passage], turns: Sequence[Turn]) -> tuple[int, ...]:
-        """Return the prompt's tokens."""
-        return self.tokens(self.template.render(self.question, passages, turns))
-
-    def fits(self, passages: Sequence[Passage], turns: Sequence[Turn]) -> bool:
-        """Return whether it is short enough."""
-        return len(self.row(passages, turns)) <= self.limit
-
-    def check(self, row: Sequence[int]) -> None:
-        """Raise InvalidField if the question itself is too long."""
-        if len(row) > self.limit:
-            raise self.prompter.too_long(len(row), self.limit)
-
-    def turns_that_fit(self, turns: Sequence[Turn], shown: Sequence[Sequence[Passage]]) -> Sequence[Turn]:
-        """Return the newest turns with which each of ``shown`` fits."""
-        if not turns or not shown:
-            return turns
-
-        def fit(count: int) -> bool:
-            return all(self.fits(passages, turns[len(turns) - count :]) for passages in shown)
-
-        return turns if fit(len(turns)) else turns[len(turns) - most(len(turns), fit) :]
-
-    def row_of(self, passage: Passage, turns: Sequence[Turn]) -> tuple[tuple[int, ...], bool]:
-        """Return the prompt of one passage, cut to what fits beside the question, and whether it was cut."""
-        row = self.row([passage], turns)
-        if len(row) <= self.limit:
-            return row, False
-        cut = cut_to_fit(passage, lambda shown: self.fits([shown], turns))
-        # Where not one word fits the title alone may, or the question is what is too long.
-        row = self.row([Passage(passage.id, passage.title, "") if cut is None else cut], turns)
-        self.check(row)
-        return row, True
 
 
 def _common_prefix(one: tuple[int, ...], other: tuple[int, ...]) -> tuple[int, ...]:

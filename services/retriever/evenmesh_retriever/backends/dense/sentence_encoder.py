@@ -8,8 +8,7 @@ except those of E5, whose folders do not name their prefixes.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping, Sequence
-from types import MappingProxyType
+from collections.abc import Callable, Sequence
 from typing import Any, Final, Literal
 
 import numpy as np
@@ -18,6 +17,7 @@ from sentence_transformers import SentenceTransformer
 from sentence_transformers.sentence_transformer.modules import Pooling as PoolingModule
 
 import evenmesh_models
+from evenmesh_retriever.backends.dense.prefixes import known_prefixes
 from evenmesh_retriever.backends.local_encoder import BATCH, LocalEncoder
 from evenmesh_retriever.domain import VectorArray
 from evenmesh_retriever.ports import CannotStart
@@ -30,20 +30,6 @@ _USUAL_TOKENS: Final = 16
 # Names that models give their prompts, the first that is there counts (as sentence-transformers has it).
 _QUERY_PROMPTS: Final = ("query",)
 _PASSAGE_PROMPTS: Final = ("document", "passage", "corpus")
-
-_E5: Final = ("query: ", "passage: ")
-_E5_SIZES: Final = ("small", "base", "large")
-KNOWN_PREFIXES: Final[Mapping[str, tuple[str, str]]] = MappingProxyType(
-    {
-        name.format(size): _E5
-        for name in ("e5-{}", "e5-{}-v2", "e5-{}-unsupervised", "multilingual-e5-{}")
-        for size in _E5_SIZES
-    }
-)
-"""What queries and passages begin with, by the last part of a model's name, where its folder does not say.
-
-Wang et al., "Text Embeddings by Weakly-Supervised Contrastive Pre-training", 2022, section 4.
-"""
 
 Precision = Literal["auto", "fp32", "bf16"]
 Pooling = Literal["", "mean", "cls", "max", "lasttoken"]
@@ -64,7 +50,7 @@ class SentenceEncoder(LocalEncoder[SentenceTransformer]):
         threads: threads of one encoding, [1, inf); for the whole process.
         pooling: how token vectors become one; empty for what the model's folder says, else the mean.
         query_prefix: what queries begin with; None for what the model's folder says, else
-            :data:`KNOWN_PREFIXES`.
+            :data:`evenmesh_retriever.backends.dense.prefixes.KNOWN_PREFIXES`.
         passage_prefix: what passages begin with; None likewise.
         setting: name of the setting ``model`` comes from, for errors.
 
@@ -90,7 +76,7 @@ class SentenceEncoder(LocalEncoder[SentenceTransformer]):
         super().__init__(SentenceTransformer, model, _source(model, setting), device=device, setting=setting)
         bf16 = precision == "bf16" or (precision == "auto" and _multiplies_bf16(self.device))
         self.precision = "bf16" if bf16 else "fp32"
-        known = KNOWN_PREFIXES.get(self.name.rpartition("/")[2], ("", ""))
+        known = known_prefixes(self.name)
         prefixes = (
             _prompt(self._model, _QUERY_PROMPTS) or known[0] if query_prefix is None else query_prefix,
             _prompt(self._model, _PASSAGE_PROMPTS) or known[1] if passage_prefix is None else passage_prefix,

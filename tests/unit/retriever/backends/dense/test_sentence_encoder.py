@@ -10,7 +10,8 @@ from sentence_transformers.sentence_transformer.modules import Pooling, Transfor
 from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processors
 from transformers import AutoModel, AutoTokenizer, BertConfig, BertModel, PreTrainedTokenizerFast
 
-from evenmesh_retriever.backends.dense.sentence_encoder import KNOWN_PREFIXES, SentenceEncoder
+from evenmesh_retriever.backends.dense.prefixes import KNOWN_PREFIXES
+from evenmesh_retriever.backends.dense.sentence_encoder import SentenceEncoder
 from evenmesh_retriever.ports import CannotStart
 
 WORDS = ["query", "passage", ":", "a", "red", "lamp", "at", "night", "oil", "the", "chain"]

@@ -1,0 +1,1 @@
+"""Call model servers of other projects over HTTP: JSON requests, server-sent events, several endpoints."""

@@ -1,0 +1,1 @@
+"""Models of OpenAI-compatible servers (vLLM, NIM, TGI, Ollama, …), over HTTP."""

@@ -1,0 +1,66 @@
+"""A model server with the interface of TEI around models of the test's own process, and servers in threads."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+from tests.support.scripted_http import HttpReply, HttpRequest, Script, ScriptedHttp, serving
+
+Embed = Callable[[Sequence[str]], list[list[float]]]
+Score = Callable[[str, Sequence[str]], list[float]]
+
+
+def tei(*, embed: Embed | None = None, score: Score | None = None, model: str = "stand-in") -> Script:
+    """Return a script that computes: ``/embed`` by one function and ``/rerank`` by another, in threads."""
+    kind = {"embedding": {"pooling": "mean"}} if embed is not None else {"reranker": {}}
+    info = {
+        "model_id": model,
+        "model_sha": "1",
+        "model_dtype": "float32",
+        "model_type": kind,
+        "max_input_length": 256,
+        "max_client_batch_size": 32,
+    }
+
+    async def script(request: HttpRequest, reply: HttpReply) -> None:
+        if request.path.endswith("/info"):
+            await reply.send(200, info)
+        elif request.path.endswith("/embed") and embed is not None:
+            await reply.send(200, await asyncio.to_thread(embed, request.json["inputs"]))
+        elif request.path.endswith("/rerank") and score is not None:
+            body = request.json
+            scores = await asyncio.to_thread(score, body["query"], body["texts"])
+            ranks: list[dict[str, Any]] = [{"index": at, "score": one} for at, one in enumerate(scores)]
+            await reply.send(200, sorted(ranks, key=lambda rank: -rank["score"]))
+        else:
+            await reply.send(424, {"error": "`model` cannot do that", "error_type": "backend"})
+
+    return script
+
+
+@contextmanager
+def in_thread(script: Script) -> Iterator[ScriptedHttp]:
+    """Serve a script from a thread, for callers that wait in the test's own."""
+    started, loops = threading.Event(), list[asyncio.AbstractEventLoop]()
+    servers: list[ScriptedHttp] = []
+    stop = asyncio.Event()
+
+    async def serve() -> None:
+        async with serving(script) as server:
+            servers.append(server)
+            loops.append(asyncio.get_running_loop())
+            started.set()
+            await stop.wait()
+
+    thread = threading.Thread(target=lambda: asyncio.run(serve()))
+    thread.start()
+    started.wait()
+    try:
+        yield servers[0]
+    finally:
+        loops[0].call_soon_threadsafe(stop.set)
+        thread.join()
