@@ -13,18 +13,19 @@ from multiprocessing import get_context
 from pathlib import Path
 from typing import Final
 
+import evenmesh_models
 from benchmarks import page
 from benchmarks.rerank_table import judged_sets, table
 from benchmarks.rerank_table.judged_sets import JudgedSet
-from benchmarks.rerank_table.scoring import score, score_set
+from benchmarks.rerank_table.scoring import digest, score, score_set
 from benchmarks.rerank_table.table import Pool
 from evenmesh_reranker.domain import Fusion
 
 _INTRODUCTION: Final = """# What reranking is worth
 
 `make rerank-table` writes this page. It ranks the passages of at most {questions} questions of each data
-set with every first stage and every reranker ({date}, the bundled models). `own-docs` are the sections
-of these pages and questions of ours.
+set with every first stage and every reranker ({date}; reader `{reader}`, cross-encoder `{cross_encoder}`).
+`own-docs` are the sections of these pages and questions of ours.
 
 - The first stages find 100 passages each. `{baseline}` fuses them by reciprocal rank (k = 60), `hybrid,
   standardized` by scores of mean 0 and standard deviation 1.
@@ -78,6 +79,8 @@ def main() -> int:
         questions=given.questions,
         depth=table.ASKED,
         date=datetime.now(UTC).date(),
+        reader=digest(evenmesh_models.reader()),
+        cross_encoder=digest(evenmesh_models.cross_encoder()),
         baseline=table.BASELINE,
         grid=table.GRID,
     )

@@ -126,7 +126,7 @@ def score(judged: JudgedSet, home: Path, cross_encoder: Path | None = None) -> d
     """
     content = [(one.id, one.title, one.text) for one in judged.passages]
     asked = json.dumps([FOUND, DEPTH, RERANKERS, sorted(judged.queries.items()), content])
-    models = _bundled() if cross_encoder is None else _weights(cross_encoder)
+    models = _bundled() if cross_encoder is None else digest(cross_encoder)
     about = f"{judged.name} {hashlib.sha256(asked.encode()).hexdigest()[:16]} {models}"
     suffix = "" if cross_encoder is None else f"-{cross_encoder.parent.name}"
     journal = Journal(home / f"{judged.name}{suffix}.jsonl", about)
@@ -240,10 +240,11 @@ class _Always:
 
 def _bundled() -> str:
     """Return what tells these models from others: the beginnings of their weights' digests."""
-    return f"{_weights(evenmesh_models.reader())} {_weights(evenmesh_models.cross_encoder())}"
+    return f"{digest(evenmesh_models.reader())} {digest(evenmesh_models.cross_encoder())}"
 
 
-def _weights(folder: Path) -> str:
+def digest(folder: Path) -> str:
+    """Return the beginning of the SHA-256 of a model's weights."""
     return evenmesh_models.fingerprint(folder / "model.safetensors")[:8]
 
 
