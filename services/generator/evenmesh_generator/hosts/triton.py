@@ -10,11 +10,13 @@ from typing import Final
 from evenmesh.wire.deadline import Deadline
 from evenmesh.wire.errors import DeadlineExceeded, MeshError, Unavailable
 from evenmesh_generator.backends.triton.client import LOADING, READY, LoadError, TritonClient, VersionState
+from evenmesh_generator.backends.triton.endpoint import MARGIN_S
 from evenmesh_generator.backends.triton.health_monitor import HealthSettings
 from evenmesh_generator.backends.triton.model import TritonModel
 from evenmesh_generator.ports import HostedModel
 from evenmesh_generator.settings import BUNDLED, GeneratorSettings
 from evenmesh_generator.triton.tensors import RELEVANCE_SUFFIX
+from evenmesh_kit.compute.tenant_places import TenantPlaces
 from evenmesh_kit.rpc.readiness import Readiness
 from evenmesh_kit.settings import SettingsError, variable
 from evenmesh_kit.telemetry.spans import Spans
@@ -52,7 +54,12 @@ class TritonHost:
         self._client = client
         try:
             await self._wait_for_server(client, deadline)
-            slots = asyncio.Semaphore(settings.triton_in_flight)
+            places = TenantPlaces(
+                settings.triton_in_flight,
+                share=settings.tenant_share,
+                where="the Triton server",
+                margin_s=MARGIN_S,
+            )
             health = HealthSettings(
                 settings.triton_probe_interval_s, settings.triton_probe_s, settings.triton_stuck_s
             )
@@ -61,7 +68,7 @@ class TritonHost:
                 model = TritonModel(
                     client,
                     name,
-                    slots=slots,
+                    places=places,
                     health=health,
                     interval_s=settings.delta_interval_ms / 1000,
                     judges=name + RELEVANCE_SUFFIX in repository,
