@@ -57,6 +57,16 @@ class TenantPlaces:
         # By tenant; kept while a tenant holds a place or waits for one.
         self._lines: dict[str, _Line] = {}
 
+    @property
+    def held(self) -> int:
+        """Return the places that are held."""
+        return self._places - self._free
+
+    @property
+    def waiting(self) -> int:
+        """Return the requests that wait for a place; may be read from any thread."""
+        return sum(len(line.waiting) for line in tuple(self._lines.values()))
+
     @asynccontextmanager
     async def hold(self, deadline: Deadline) -> AsyncIterator[None]:
         """Hold a place for the caller's tenant, once there is one.

@@ -56,6 +56,9 @@ class RemoteClient:
     connection at once, by which a server notices. Requests of several tenants begin in turns, and none holds
     more than its share of the places.
 
+    Attributes:
+        places: those for running requests.
+
     Args:
         options: where the servers are, and how they are called.
         spans: makes a span of each request; None makes none.
@@ -74,7 +77,7 @@ class RemoteClient:
         if options.sends_key_in_the_clear:
             _log.warning("the key goes to a model server without TLS: use https:// addresses")
         self._pool = EndpointPool(options.urls, options.rest_s)
-        self._places = TenantPlaces(
+        self.places = TenantPlaces(
             options.in_flight, share=options.tenant_share, where="the model server", margin_s=MARGIN_S
         )
         self._http = httpx.AsyncClient(
@@ -139,7 +142,7 @@ class RemoteClient:
             MeshError: as of :meth:`post`.
         """
         content = _encoded(body)
-        async with self._places.hold(deadline):
+        async with self.places.hold(deadline):
             first: Endpoint | None = None
             while True:
                 endpoint, begun = self._pool.choose(other_than=first), False
@@ -190,7 +193,7 @@ class RemoteClient:
         return list(await asyncio.gather(*map(asked, self._pool.endpoints)))
 
     async def _json(self, method: str, path: str, content: bytes | None, deadline: Deadline) -> Any:
-        async with self._places.hold(deadline):
+        async with self.places.hold(deadline):
             first: Endpoint | None = None
             while True:
                 endpoint = self._pool.choose(other_than=first)

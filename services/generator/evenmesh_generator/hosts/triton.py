@@ -29,6 +29,9 @@ _log = logging.getLogger("evenmesh.generator.triton")
 class TritonHost:
     """Finds every model at a Triton server.
 
+    Attributes:
+        places: those for running requests at the server, for the metrics.
+
     Args:
         readiness: shows whether the default model can answer.
         spans: makes a span of each request to the server; None makes none.
@@ -40,6 +43,14 @@ class TritonHost:
         self._readiness = readiness
         self._client: TritonClient | None = None
         self._models: list[TritonModel] = []
+        self.places = (
+            TenantPlaces(
+                settings.triton_in_flight,
+                share=settings.tenant_share,
+                where="the Triton server",
+                margin_s=MARGIN_S,
+            ),
+        )
 
     async def start(self) -> Sequence[HostedModel]:
         """Wait for the server and its models, and start to monitor them.
@@ -54,12 +65,6 @@ class TritonHost:
         self._client = client
         try:
             await self._wait_for_server(client, deadline)
-            places = TenantPlaces(
-                settings.triton_in_flight,
-                share=settings.tenant_share,
-                where="the Triton server",
-                margin_s=MARGIN_S,
-            )
             health = HealthSettings(
                 settings.triton_probe_interval_s, settings.triton_probe_s, settings.triton_stuck_s
             )
@@ -68,7 +73,7 @@ class TritonHost:
                 model = TritonModel(
                     client,
                     name,
-                    places=places,
+                    places=self.places[0],
                     health=health,
                     interval_s=settings.delta_interval_ms / 1000,
                     judges=name + RELEVANCE_SUFFIX in repository,
