@@ -41,7 +41,11 @@ if [ "$LOCKED" = yes ]; then
 else
   /opt/venv/bin/pip install --no-compile --constraint constraints.txt $(printf "./%s " $rooms | sed "s/ $/[$extras]/")
 fi
+# What nothing imports when it runs: installers, unless something asks for one, and the tests of NumPy and SciPy.
+grep -q '^setuptools==' "$lock" || /opt/venv/bin/pip uninstall --yes setuptools
 /opt/venv/bin/pip uninstall --yes pip
+find /opt/venv/lib/python3*/site-packages/numpy /opt/venv/lib/python3*/site-packages/scipy -depth -type d -name tests \
+  -exec rm -r {} + 2> /dev/null || true
 printf '#!/bin/sh\nexec python -m evenmesh_%s "$@"\n' "$SERVICE" > /opt/venv/bin/serve
 printf '#!/bin/sh\nexec grpc-health-probe -addr=127.0.0.1:%s "$@"\n' "$port" > /opt/venv/bin/healthy
 chmod 755 /opt/venv/bin/serve /opt/venv/bin/healthy
