@@ -4,6 +4,7 @@
 # SERVICE: orchestrator, retriever, reranker, generator or evaluator.
 # With CUDA (the driver is the node's, the rest comes with PyTorch's wheels):
 #   docker build --build-arg SERVICE=generator --build-arg VARIANT=cuda --tag evenmesh-generator-cuda:dev .
+# and so the retriever, whose FAISS is then the one for GPUs, the reranker and training.
 # What calls the mesh (`evenmesh`; SERVICE client or training), and Triton with what its models need:
 #   docker build --target client --build-arg SERVICE=client --tag evenmesh-client:dev .
 #   docker build --target triton --tag evenmesh-triton:dev .
@@ -41,7 +42,7 @@ case "$SERVICE" in
   orchestrator) rooms="clients/python libs/core libs/kit orchestrator" extras=telemetry,jwt,redis port=7070 ;;
   retriever) rooms="clients/python libs/core libs/kit models services/retriever" extras=faiss-cpu,milvus,web,triton,telemetry,jwt,redis port=7071 ;;
   reranker) rooms="clients/python libs/core libs/kit models services/reranker" extras=postgres,telemetry,jwt,redis port=7072 ;;
-  generator) rooms="clients/python libs/core libs/kit models services/generator" extras=triton,ctranslate2,telemetry,jwt,redis port=7073 ;;
+  generator) rooms="clients/python libs/core libs/kit models services/generator" extras=triton,ctranslate2,gpu,telemetry,jwt,redis port=7073 ;;
   evaluator) rooms="clients/python libs/core libs/lab libs/kit services/evaluator" extras=postgres,telemetry,jwt,redis port=7074 ;;
   client) rooms="clients/python libs/core libs/lab studies" extras=openai port=0 ;;
   training) rooms="clients/python libs/core libs/lab libs/kit models services/generator services/reranker training" extras=postgres,telemetry,jwt port=0 ;;
@@ -50,7 +51,7 @@ esac
 # PyTorch's wheels on PyPI are those for CUDA, gigabytes larger.
 case "$VARIANT" in
   cpu) index="--extra-index-url https://download.pytorch.org/whl/cpu" ;;
-  cuda) index= ;;
+  cuda) index= extras=$(printf %s "$extras" | sed s/faiss-cpu/faiss-gpu/) ;; # both are the module faiss: one of them
   *) echo "VARIANT=$VARIANT is neither cpu nor cuda" >&2; exit 1 ;;
 esac
 python -m venv /opt/venv

@@ -45,9 +45,9 @@ def test_rows_hold_what_they_should_whatever_happens(moves: list[tuple[str, int]
             owner, width, length = next(owners), 1 + number % 4, number // 4 % 20
             kept = torch.randn(LAYERS, 2, HEADS, length, SIZE)
             parts = [{STATES: torch.randn(LAYERS, 2, HEADS, 1 + number % 3 + at, SIZE)} for at in range(2)]
-            timeline.insert(kept, width)
+            timeline.insert([(kept, width, number // 80 % 60)])
             layout.add(owner, width)
-            sources.add(owner, width, parts)
+            sources.add([(owner, width, parts)])
             plain.widths[owner] = width
             plain.sources[owner] = torch.cat([part[STATES] for part in parts], 3)
             for beam in range(width):
