@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import gc
 import random
 import threading
+import time
 import weakref
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
@@ -19,7 +21,7 @@ from transformers import T5Config, T5ForConditionalGeneration
 
 from evenmesh.wire.errors import MeshError
 from evenmesh_generator.domain import Answer, Decoding, GenerationRequest
-from evenmesh_generator.ports import Cancellation
+from evenmesh_generator.ports import Cancellation, Cancelled
 from evenmesh_generator.runtime.decoding.rules import Rules
 from evenmesh_generator.runtime.loops.decoding_loop import DecodingLoop, Limits, SmallPieces
 from evenmesh_generator.runtime.networks import timeline as timeline_module
@@ -55,12 +57,18 @@ def _start(length: int, source: int, *, layers: int = 3, heads: int = 2, size: i
 
 
 @settings(max_examples=60, deadline=None)
-@given(REQUESTS, st.integers(0, 2**32))
-def test_what_is_planned_is_what_is_allocated(requests: list[tuple[int, int, int, int]], seed: int) -> None:
-    """Requests join one by one or together, write to their end, and leave in any order."""
+@given(REQUESTS, st.integers(0, 2**32), st.booleans())
+def test_what_is_planned_is_what_is_allocated(
+    requests: list[tuple[int, int, int, int]], seed: int, grows: bool
+) -> None:
+    """Requests join one by one or together, write to their end, and leave in any order.
+
+    Buffers that grow never take more than was planned, and others take it when requests join.
+    """
     chance = random.Random(seed)
     token = 2 * 3 * 2 * 4 * 4  # keys and values, layers, heads, size, float32
     rows = SourcedRows(torch.device("meta"), Footprint(own=token, source=token, read=0, layers=3))
+    rows._timeline = Timeline(grows=grows)
     starts = {
         owner: Joining(owner, _start(read, source), width, read + new)
         for owner, (width, read, new, source) in enumerate(requests)
@@ -80,11 +88,12 @@ def test_what_is_planned_is_what_is_allocated(requests: list[tuple[int, int, int
                 before = rows.bytes
                 rows.join([starts[one] for one in joining])
                 running += joining
-                assert rows.bytes + -(-rows.bytes // 3) == planned
+                taken = rows.bytes + -(-rows.bytes // 3)
+                assert taken <= planned if grows else taken == planned
                 assert memory.alive == rows.bytes
                 assert memory.peak <= max(planned, before + -(-before // 3))
             memory.peak = 0
-            limit = rows.bytes + -(-rows.bytes // 3)
+            limit = rows.planned([])
             for _ in range(chance.randint(0, 30)):
                 if not all(left[one] for one in running):
                     break
@@ -115,7 +124,7 @@ def _settle(rows: SourcedRows, running: list[int], gone: list[int], starts: dict
 
 def _filled(count: int, length: int, *, layers: int, heads: int, size: int) -> Timeline:
     kept = torch.empty((layers, 2, heads, length, size), dtype=torch.bfloat16, device="meta")
-    timeline = Timeline()
+    timeline = Timeline(grows=False)
     for _ in range(count):
         timeline.insert([(kept, 1, length + 64)])
     return timeline
@@ -129,6 +138,23 @@ def test_buffers_are_little_larger_than_what_is_in_them() -> None:
     token = 2 * 32 * 8 * 128 * 2  # an 8B model: 32 layers, 8 heads of 128, bfloat16
     large = _filled(64, 4100, layers=32, heads=8, size=128)
     assert 34e9 < 64 * 4100 * token < large.bytes <= 1.04 * 64 * (4100 + 64) * token
+
+
+@pytest.mark.parametrize(
+    ("device", "expected"), [("cpu", [128, 256, 512, 1024, 2048, 4096]), ("cuda", [4096])]
+)
+def test_answers_take_memory_as_they_are_written_on_a_cpu(device: str, expected: list[int]) -> None:
+    """Of 4,000 tokens: 4,032 in blocks of 64, and a block more. On a GPU all of it is taken at once."""
+    token = 2 * 2 * 2 * 4 * 4
+    timeline = Timeline.on(torch.device(device))
+    timeline.insert([(torch.empty((2, 2, 2, 1, 4), device="meta"), 1, 4000)])
+    columns = []
+    for _ in range(3999):
+        timeline.reserve()
+        columns.append(timeline.bytes // token)
+        assert timeline.planned([]) == 4096
+        timeline.advance()
+    assert list(dict.fromkeys(columns)) == expected
 
 
 @pytest.mark.parametrize("kind", ["t5", "bart", "llama", "pointer"])
@@ -170,14 +196,15 @@ def test_heads_of_a_t5_may_be_wider_than_its_states() -> None:
     assert found == Footprint(own=2 * 3 * 64 * 4, source=2 * 3 * 64 * 4, read=(2 * 3 * 64 + 32) * 4, layers=3)
 
 
+@pytest.mark.parametrize("grows", [False, True])
 @pytest.mark.parametrize("layer", [0, 1])
 def test_rows_stay_what_they_were_when_another_cannot_join(
-    monkeypatch: pytest.MonkeyPatch, layer: int
+    monkeypatch: pytest.MonkeyPatch, layer: int, grows: bool
 ) -> None:
     """Memory ends at the first or the second buffer; the row that could not join can do so later."""
     torch.manual_seed(0)
     first, second = torch.randn(2, 2, 2, 5, 4), torch.randn(2, 2, 2, 90, 4)
-    timeline = Timeline()
+    timeline = Timeline(grows=grows)
     timeline.insert([(first, 1, 20)])
     real, calls = timeline_module._Layer.rebuild, [0]
 
@@ -271,11 +298,15 @@ def loops() -> Iterator[Callable[..., DecodingLoop]]:
 
 
 def _ask(
-    loop: DecodingLoop, prompt: Prompt, decoding: Decoding, tenant: str = "", ear: Ear | None = None
+    loop: DecodingLoop,
+    prompt: Prompt,
+    decoding: Decoding,
+    tenant: str = "",
+    cancel: Cancellation | None = None,
 ) -> Ear:
-    ear = ear or Ear()
+    ear = Ear()
     request = GenerationRequest("q", decoding=decoding, tenant=tenant)
-    loop.put(Task(request, Cancellation(), ear, prompt=prompt, transcript=Ids()))
+    loop.put(Task(request, cancel or Cancellation(), ear, prompt=prompt, transcript=Ids()))
     return ear
 
 
@@ -315,6 +346,40 @@ def test_a_join_that_runs_out_of_memory_fails_alone(
         assert received(ear).ids == tuple(expected[:-1] if closed else expected)
     statistics = loop.statistics(0)
     assert (statistics.failed, statistics.finished, statistics.active_rows) == (3, 2, 0)
+
+
+@pytest.mark.parametrize("how", ["cancelled", "failed"])
+def test_buffers_are_free_once_their_answers_end(
+    subjects: dict[str, Subject], loops: Callable[..., DecodingLoop], how: str
+) -> None:
+    """Whoever keeps the error: its traceback would keep the loop's frames, and the batch in them."""
+    subject = subjects["t5"]
+    network = Short(subject.made())
+    loop = loops(subject, network)
+    cancel, begun = Cancellation(), threading.Event()
+    step = _ShortRows.step
+
+    def stepped(self: Any, tokens: Sequence[int]) -> torch.Tensor:
+        begun.set()
+        if how == "failed":
+            raise torch.OutOfMemoryError("CUDA out of memory")
+        return step(self, tokens)
+
+    gc.collect()
+    gc.disable()
+    try:
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(_ShortRows, "step", stepped)
+            ear = _ask(loop, subject.prompts[0], Decoding(max_new_tokens=400), cancel=cancel)
+            assert begun.wait(60)
+            cancel.cancel()
+            assert isinstance(ear.outcome(), MeshError if how == "failed" else Cancelled)
+        deadline = time.monotonic() + 60
+        while len(network.alive) > 1:  # the loop has an empty one to plan with
+            assert time.monotonic() < deadline, "the batch is still there"
+            time.sleep(0.01)
+    finally:
+        gc.enable()
 
 
 @pytest.mark.parametrize("kind", ["t5", "llama", "pointer"])

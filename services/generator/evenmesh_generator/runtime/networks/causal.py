@@ -198,7 +198,7 @@ class CausalRows:
         self._model = model
         self._footprint = footprint
         self._positions = positions
-        self._timeline = Timeline()
+        self._timeline = Timeline.on(model.device)
         self._cache = own_cache(self._timeline, footprint.layers)
 
     def planned(self, joining: Sequence[Demand]) -> int:

@@ -255,7 +255,7 @@ class SourcedRows:
     def __init__(self, device: torch.device, footprint: Footprint) -> None:
         self._device = device
         self._footprint = footprint
-        self._timeline = Timeline()
+        self._timeline = Timeline.on(device)
         self._sources = Sources()
         self._rows: dict[int, list[int]] = {}
 

@@ -4,15 +4,17 @@ One time axis for all rows, aligned at its newest end: a step writes one column 
 slice, and nothing is put together per step. A row that joined late is masked on its left.
 
 Every layer has a buffer of its own, of the rows and columns that the rows need until they end, rounded up to
-blocks. Buffers are replaced one after the other, so that the old and the new ones never all exist together.
+blocks, or of fewer columns at first. Buffers are replaced one after the other, so that the old and the new
+ones never all exist together.
 
 Shapes: N rows, K layers, A heads, D head size, W the columns in use.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
-from typing import Final
+from typing import Final, Self
 
 import torch
 from torch import Tensor
@@ -31,18 +33,36 @@ a block more than rows need, so that the columns in use move to the front once a
 _SPARE: Final = 1.5
 """Buffers that are larger than this many times what rows need are replaced when the next row joins."""
 
+_FIRST: Final = 128
+"""Columns that growing buffers have at first, where rows need more until they end."""
+
 
 class Timeline:
     """Keys and values, and how many tokens each row has. Used from one thread.
 
     A row that cannot be added for want of memory leaves the others as they were.
+
+    Args:
+        grows: whether buffers begin with few columns, and get twice as many once these are full: answers that
+            end early never take what they were promised. If not, rows have all of it when they join.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, *, grows: bool) -> None:
+        self._grows = grows
         self._layers: list[_Layer] = []
         self._width = 0
         self._lengths: list[int] = []
         self._mosts: list[int] = []
+
+    @classmethod
+    def on(cls, device: torch.device) -> Self:
+        """Return an empty timeline for a device.
+
+        On a CPU it grows: most answers are far shorter than they may be, and what their buffers do not take
+        is neither cleared nor left to the allocator in pieces. On a GPU a step that finds no memory would end
+        all answers, so that buffers are as large as promised when rows join.
+        """
+        return cls(grows=device.type == "cpu")
 
     def __len__(self) -> int:
         """Return the number of rows."""
@@ -64,16 +84,15 @@ class Timeline:
         return sum(layer.buffer.nbytes for layer in self._layers)
 
     def planned(self, joining: Sequence[tuple[int, int]]) -> int:
-        """Return the tokens that the buffers have room for once more rows have joined.
+        """Return the most tokens that the buffers have room for, from now on, once more rows have joined.
 
         Args:
             joining: how many rows, and the most tokens of each.
         """
-        slots, capacity = self._layers[0].shape if self._layers else (0, 0)
-        if joining:
-            rows = len(self) + sum(copies for copies, _ in joining)
-            slots, capacity = self._shape(rows, max(most for _, most in joining))
-        return slots * capacity
+        rows = len(self) + sum(copies for copies, _ in joining)
+        promised = self._promised(rows, max((most for _, most in joining), default=0))
+        stays = not joining or self._suits(rows, promised)
+        return max(math.prod(promised), math.prod(self._held) if stays else 0)
 
     def insert(self, joining: Sequence[tuple[Tensor, int, int]]) -> None:
         """Add rows at the end: all of them, or none if there is no memory for them.
@@ -82,18 +101,19 @@ class Timeline:
             joining: keys and values [K, 2, A, L, D], how many rows have them, and the most tokens that each
                 row will have; buffers grow once a row has more.
         """
-        rows, longest = len(self), max([self._width, *(kept.shape[3] for kept, _, _ in joining)])
-        slots, capacity = self._shape(
-            rows + sum(copies for _, copies, _ in joining),
-            max([longest, *(most for _, _, most in joining)]),
-        )
+        before, rows = len(self), len(self) + sum(copies for _, copies, _ in joining)
+        longest = max([self._width, *(kept.shape[3] for kept, _, _ in joining)])
+        promised = self._promised(rows, max([longest, *(most for _, _, most in joining)]))
+        in_place = all(longest <= layer.end < layer.capacity for layer in self._layers)
+        stays = self._suits(rows, promised) and (in_place or not self._grows)
+        slots, capacity = self._held if stays else self._begun(promised, longest)
         if not self._layers:
             layers, _, heads, _, size = joining[0][0].shape
             self._layers = [_Layer(joining[0][0].new_empty((2, 0, heads, 0, size))) for _ in range(layers)]
         try:
             for layer in self._layers:
                 if layer.shape != (slots, capacity) or not longest <= layer.end < capacity:
-                    layer.rebuild(slots, capacity, rows, self._width, longest)
+                    layer.rebuild(slots, capacity, before, self._width, longest)
         except Exception:
             self._trim()
             raise
@@ -112,11 +132,13 @@ class Timeline:
 
     def reserve(self) -> None:
         """Make room for the next column."""
+        full = [layer for layer in self._layers if layer.end == layer.capacity]
+        if not full:
+            return
         self._mosts = [max(most, length + 1) for most, length in zip(self._mosts, self._lengths, strict=True)]
-        slots, capacity = self._shape(len(self), 0)
-        for layer in self._layers:
-            if layer.end >= layer.shape[1]:
-                layer.rebuild(slots, capacity, len(self), self._width, self._width)
+        slots, capacity = self._begun(self._promised(len(self), 0), self._width)
+        for layer in full:
+            layer.rebuild(slots, capacity, len(self), self._width, self._width)
 
     def write(self, layer: int, keys: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
         """Write the new token's keys and values [N, A, 1, D] of one layer; return all, [N, A, W + 1, D]."""
@@ -159,18 +181,30 @@ class Timeline:
         self._mosts = [self._mosts[source] for source in sources]
         self._trim()
 
-    def _shape(self, rows: int, most: int) -> tuple[int, int]:
-        """Return rows and columns of the buffers once there are ``rows``, of which new ones need ``most``."""
+    @property
+    def _held(self) -> tuple[int, int]:
+        """Return rows and columns of the buffers."""
+        return self._layers[0].shape if self._layers else (0, 0)
+
+    def _promised(self, rows: int, most: int) -> tuple[int, int]:
+        """Return rows and columns that ``rows`` need until they end; new ones have ``most`` tokens then."""
         most = max([most, *self._mosts])
         block = _COLUMNS if most <= _LONG else _LONG_COLUMNS
         slots = rows if rows <= _ROWS else _whole(rows, _ROWS)
-        capacity = _whole(most, block) + block
-        if self._lengths and self._layers:
-            held = self._layers[0].shape
-            fits = rows <= held[0] and most + block <= held[1]
-            if fits and held[0] * held[1] <= _SPARE * slots * capacity:
-                return held
+        return slots, _whole(most, block) + block
+
+    def _begun(self, promised: tuple[int, int], width: int) -> tuple[int, int]:
+        """Return rows and columns of new buffers with ``width`` columns in use."""
+        slots, capacity = promised
+        if self._grows:
+            capacity = min(capacity, max(_FIRST, _whole(2 * width, _COLUMNS)))
         return slots, capacity
+
+    def _suits(self, rows: int, promised: tuple[int, int]) -> bool:
+        """Return whether the buffers may stay when ``rows`` need what is ``promised``."""
+        slots, capacity = self._held
+        room = rows <= slots and (self._grows or promised[1] <= capacity)
+        return room and slots * capacity <= _SPARE * math.prod(promised)
 
     def _trim(self) -> None:
         self._width = max(self._lengths, default=0)
@@ -183,12 +217,13 @@ class _Layer:
 
     def __init__(self, buffer: Tensor) -> None:
         self.buffer = buffer
+        self.capacity = buffer.shape[3]
         self.end = 0
 
     @property
     def shape(self) -> tuple[int, int]:
         """Return its rows and columns."""
-        return self.buffer.shape[1], self.buffer.shape[3]
+        return self.buffer.shape[1], self.capacity
 
     def rebuild(self, slots: int, capacity: int, rows: int, width: int, end: int) -> None:
         """Move the last ``width`` columns of ``rows`` into a buffer of another shape, to end at ``end``."""
@@ -197,7 +232,7 @@ class _Layer:
         fresh = self.buffer.new_zeros((2, slots, heads, capacity, size))
         if rows:
             fresh[:, :rows, :, end - width : end] = self.buffer[:, :rows, :, self.end - width : self.end]
-        self.buffer, self.end = fresh, end
+        self.buffer, self.capacity, self.end = fresh, capacity, end
 
 
 def _whole(count: int, block: int) -> int:
