@@ -8,14 +8,15 @@ case "$SERVICE" in
   orchestrator) rooms="clients/python libs/core libs/kit orchestrator" extras=telemetry,jwt,redis port=7070 ;;
   retriever) rooms="clients/python libs/core libs/kit models services/retriever" extras=faiss-cpu,milvus,web,triton,telemetry,jwt,redis port=7071 ;;
   reranker) rooms="clients/python libs/core libs/kit models services/reranker" extras=postgres,telemetry,jwt,redis port=7072 ;;
-  generator) rooms="clients/python libs/core libs/kit models services/generator" extras=triton,ctranslate2,telemetry,jwt,redis port=7073 ;;
+  generator) rooms="clients/python libs/core libs/kit models services/generator" extras=triton,ctranslate2,gpu,telemetry,jwt,redis port=7073 ;;
   evaluator) rooms="clients/python libs/core libs/lab libs/kit services/evaluator" extras=postgres,telemetry,jwt,redis port=7074 ;;
   client) rooms="clients/python libs/core libs/lab studies" extras=openai port=0 ;;
   training) rooms="clients/python libs/core libs/lab libs/kit models services/generator services/reranker training" extras=postgres,telemetry,jwt port=0 ;;
   *) echo "SERVICE=$SERVICE is none of orchestrator, retriever, reranker, generator, evaluator, client, training" >&2; exit 1 ;;
 esac
 case "$VARIANT" in
-  cpu | cuda) ;;
+  cpu) ;;
+  cuda) extras=$(printf %s "$extras" | sed s/faiss-cpu/faiss-gpu/) ;; # both are the module faiss: one of them
   *) echo "VARIANT=$VARIANT is neither cpu nor cuda" >&2; exit 1 ;;
 esac
 lock="locks/$SERVICE-$VARIANT.txt"
