@@ -19,10 +19,10 @@ from typing import Any, Final
 
 from packaging.requirements import Requirement
 
-from tests.support.images import DOCKERFILE, IMAGES, PROJECTS, ROOT, Image
+from tests.support.images import DOCKERFILE, IMAGES, INSTALL, PROJECTS, ROOT, Image
 
 LOCKS: Final = ROOT / "locks"
-GPU_EXTRAS: Final = dict([re.findall(r"sed s/([a-z-]+)/([a-z-]+)/\)", DOCKERFILE)[0]])
+GPU_EXTRAS: Final = dict([re.findall(r"sed s/([a-z-]+)/([a-z-]+)/\)", INSTALL)[0]])
 """Extras of the variant with CUDA in place of those for processors, as the Dockerfile changes them."""
 BUILD: Final = ("hatchling>=1.27",)
 """What builds our distributions."""
