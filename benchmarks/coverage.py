@@ -167,13 +167,22 @@ def _means(rows: Sequence[UtilityRow]) -> Iterator[Regime]:
     for name, column in columns.items():
         population = np.array([value for value in column if not np.isnan(value)])
 
+        paired = "minus" in name
+
         def drawn(
-            rng: np.random.Generator, bootstrap: Bootstrap, population: np.ndarray = population
+            rng: np.random.Generator,
+            bootstrap: Bootstrap,
+            population: np.ndarray = population,
+            paired: bool = paired,
         ) -> BootstrapInterval:
-            return bootstrap.mean("mean", rng.choice(population, len(population)))
+            values = rng.choice(population, len(population))
+            if paired:
+                return bootstrap.paired("mean", values, np.zeros(len(values))).difference
+            return bootstrap.mean("mean", values)
 
         data = f"{len(population)} queries, {np.mean(population == 0):.0%} of the values 0"
-        yield Regime(f"mean {name}", data, "BCa", float(population.mean()), drawn)
+        method = "Student's t" if paired else "BCa"
+        yield Regime(f"mean {name}", data, method, float(population.mean()), drawn)
 
 
 def _curves(rows: Sequence[UtilityRow]) -> Iterator[Regime]:

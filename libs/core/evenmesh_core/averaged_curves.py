@@ -84,7 +84,7 @@ def mean_height(curves: Grouped, low: FloatArray | float, high: FloatArray | flo
     with np.errstate(divide="ignore", invalid="ignore"):
         middle = ((from_x + to_x) / 2 - left) / (right - left)
         heights = y[..., :-1] + (y[..., 1:] - y[..., :-1]) * middle
-    area = np.where(wide, (to_x - from_x) * heights, 0.0).sum(axis=-1)
+        area = np.where(wide, (to_x - from_x) * heights, 0.0).sum(axis=-1)
     last = np.maximum(np.sum(~np.isnan(x), axis=-1, keepdims=True) - 1, 0)
     end_x, end_y = np.take_along_axis(x, last, -1), np.take_along_axis(y, last, -1)
     area = area + (np.maximum(np.minimum(x[..., :1], high) - low, 0.0) * y[..., :1])[..., 0]

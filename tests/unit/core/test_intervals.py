@@ -13,6 +13,7 @@ from evenmesh_core.intervals import (
     bootstrap_over_queries,
     common_areas,
     mean_interval,
+    student_interval,
     tradeoff_intervals,
 )
 from evenmesh_core.utility import tradeoff
@@ -128,6 +129,16 @@ def test_many_values_need_no_memory_for_all_draws_at_once():
     found = mean_interval(sample, num_resamples=200, rng=0)
     # mean of uniforms: standard error √(1/12 / 50000) = 0.00129
     assert found.high - found.low == pytest.approx(2 * 1.96 * math.sqrt(1 / 12 / 50_000), rel=0.2)
+
+
+def test_students_interval_by_hand():
+    """Values 1, 2, 3, 4 and 5: mean 3, s² = 10 / 4, and t of 4 degrees of freedom at 0.975 is 2.776."""
+    found = student_interval([1, 2, 3, 4, 5, math.nan])
+    assert (found.value, found.defined, found.undefined, found.method) == (3, 5, 1, "t")
+    assert limits(found) == pytest.approx(
+        (3 - 2.7764 * math.sqrt(2.5 / 5), 3 + 2.7764 * math.sqrt(2.5 / 5)), abs=1e-4
+    )
+    assert math.isnan(student_interval([0.5]).low)
 
 
 # --- over queries

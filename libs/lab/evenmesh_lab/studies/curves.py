@@ -104,14 +104,15 @@ def areas_of(
         bootstrap: how intervals are computed.
 
     Returns:
-        The areas of each pair that at least two systems have a curve of.
+        The areas of each pair that at least two systems have a curve of, with more than one α.
     """
     found = []
     for name, x, y in pairs:
         points = {
             system: mine
             for system, mine in _by_system(rows, x, y).items()
-            if any(not np.isnan(across + up) for _, _, across, up in mine)
+            # A system with one dial, as the oracle, has a point and no range.
+            if len({_dial(alpha) for _, alpha, across, up in mine if not np.isnan(across + up)}) > 1
         }
         if len(points) < 2:
             continue
