@@ -18,6 +18,7 @@ from typing import Final
 
 import numpy as np
 
+from evenmesh_core.arrays import FloatArray
 from evenmesh_core.intervals import BootstrapInterval, CurvePoints, common_areas
 from evenmesh_core.utility import tradeoff
 from evenmesh_lab.machine import cpu_name
@@ -172,7 +173,7 @@ def _means(rows: Sequence[UtilityRow]) -> Iterator[Regime]:
         def drawn(
             rng: np.random.Generator,
             bootstrap: Bootstrap,
-            population: np.ndarray = population,
+            population: FloatArray = population,
             paired: bool = paired,
         ) -> BootstrapInterval:
             values = rng.choice(population, len(population))

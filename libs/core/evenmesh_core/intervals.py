@@ -404,7 +404,7 @@ class _QueryCurve:
         ends = np.stack([np.full(shape[0], np.inf), np.full(shape[0], -np.inf)], axis=1)
         np.minimum.at(ends[:, 0], query_of, across)
         np.maximum.at(ends[:, 1], query_of, across)
-        first = [queries[known[points[0]]] for points in names]
+        first = [queries[int(known[points[0]])] for points in names]
         return cls(
             tuple(first),
             level,
