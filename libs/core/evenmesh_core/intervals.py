@@ -395,7 +395,8 @@ class _QueryCurve:
         up = up - level
 
         def by_cell(weights: FloatArray) -> FloatArray:
-            return np.bincount(cell, weights=weights, minlength=shape[0] * shape[1]).reshape(shape)
+            sums = np.bincount(cell, weights=weights, minlength=shape[0] * shape[1])
+            return sums.astype(np.float64, copy=False).reshape(shape)
 
         off = across - middle
         moments = [
