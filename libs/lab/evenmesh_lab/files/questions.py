@@ -41,7 +41,7 @@ class QuestionRecord(Record):
     """The letter of the right option; of a claim "True" or "False"."""
     claim: bool = False
     """Whether the question is a claim to verify."""
-    turns: Annotated[list[TurnRecord], Field(max_length=100)] = []
+    turns: Annotated[list[TurnRecord], Field(default_factory=list, max_length=100)]
     """Earlier turns of the conversation, oldest first."""
     gold_passage_ids: list[Id] | None = None
     """Passages known to hold the answer."""
@@ -84,7 +84,6 @@ class Question:
         if self.claim:
             return self.question
         return "\n".join([self.question, *(f"{letter}. {text}" for letter, text in self.options)])
-
 
     @property
     def search(self) -> str | None:
