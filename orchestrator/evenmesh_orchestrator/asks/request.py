@@ -16,7 +16,8 @@ from evenmesh.generator.v1 import generator_service_pb2 as generator_pb
 from evenmesh.orchestrator.v1 import orchestrator_service_pb2 as pb
 from evenmesh.wire import checks
 from evenmesh.wire.errors import InvalidField
-from evenmesh_core.answer_scores import AnswerMetric, scoring_ns
+from evenmesh_core.answer_scores import AnswerMetric, check_references, scoring_ns
+from evenmesh_core.errors import InvalidInput
 from evenmesh_orchestrator.asks.exposure import METRICS
 from evenmesh_orchestrator.domain import Ask, EnsembleAsk, EnumNames, Sampling, word_of
 from evenmesh_orchestrator.ensembles.definitions import (
@@ -379,7 +380,11 @@ def _labels(
 def _check_scoring(
     references: Sequence[str], metric: AnswerMetric, num_answers: int, decoding: generator_pb.Decoding
 ) -> None:
-    """Raise InvalidField where scoring the answers one by one would take too long."""
+    """Raise InvalidField where references are none, or scoring the answers one by one would take too long."""
+    try:
+        check_references(references, metric)
+    except InvalidInput as error:
+        raise InvalidField(f"labels.{error.argument}", "must be a rating from 1 to 5") from error
     held = sum(map(len, references))
     if held > MAX_REFERENCE_CHARACTERS:
         raise InvalidField(

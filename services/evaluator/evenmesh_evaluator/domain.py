@@ -60,6 +60,7 @@ class UtilityMetric(StrEnum):
     ROUGE2 = "rouge2"
     ROUGE_L = "rougeL"
     ACCURACY = "accuracy"
+    RATING = "rating"
 
 
 class Window(StrEnum):
@@ -115,6 +116,9 @@ class JudgedConversation:
     alpha: float
     method: Literal["independent", "cumulative"] = "independent"
     irrelevant_turns: Literal["ignore", "uniform"] = "ignore"
+    turn_weights: Literal["equal", "position"] = "equal"
+    attribute_weights: Mapping[str, float] | None = None
+    """Weight of each attribute in group fairness, sum 1; None weighs all alike."""
     from_transcript: bool = False
     """Whether the turns were read from a transcript, to which their errors then refer."""
 

@@ -15,7 +15,7 @@ from evenmesh.types.filters import Filter, filter_message
 from evenmesh.wire.checks import PassageLike
 from evenmesh.wire.errors import InvalidField
 
-Metric = Literal["exact_match", "token_f1", "rouge1", "rouge2", "rouge_l", "accuracy"]
+Metric = Literal["exact_match", "token_f1", "rouge1", "rouge2", "rouge_l", "accuracy", "rating"]
 """How answers are scored against references."""
 
 Augmentation = Literal[

@@ -41,6 +41,10 @@ class _UtilityMetricEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Utility
     """ROUGE-L F-measure."""
     UTILITY_METRIC_ACCURACY: _UtilityMetric.ValueType  # 6
     """Equality of labels."""
+    UTILITY_METRIC_RATING: _UtilityMetric.ValueType  # 7
+    """One minus the distance of two ratings from 1 to 5, over 4: LaMP-3's utility. References must be ratings; an
+    answer that is none counts as the worse of 1 and 5.
+    """
 
 class UtilityMetric(_UtilityMetric, metaclass=_UtilityMetricEnumTypeWrapper):
     """A metric of one answer against references."""
@@ -59,6 +63,10 @@ UTILITY_METRIC_ROUGE_L: UtilityMetric.ValueType  # 5
 """ROUGE-L F-measure."""
 UTILITY_METRIC_ACCURACY: UtilityMetric.ValueType  # 6
 """Equality of labels."""
+UTILITY_METRIC_RATING: UtilityMetric.ValueType  # 7
+"""One minus the distance of two ratings from 1 to 5, over 4: LaMP-3's utility. References must be ratings; an
+answer that is none counts as the worse of 1 and 5.
+"""
 Global___UtilityMetric: _TypeAlias = UtilityMetric  # noqa: Y015
 
 class _IntervalMethod:
@@ -894,6 +902,7 @@ class TradeoffPoint(_message.Message):
     QUERY_ID_FIELD_NUMBER: _builtins.int
     X_FIELD_NUMBER: _builtins.int
     Y_FIELD_NUMBER: _builtins.int
+    BASELINE_FIELD_NUMBER: _builtins.int
     query_id: _builtins.str
     """The query; intervals are taken over queries."""
     x: _builtins.float
@@ -902,21 +911,30 @@ class TradeoffPoint(_message.Message):
     """Normalised relevance EE-R or normalised expected utility; unset where undefined.
     Unit: fraction. Range: [0, inf).
     """
+    baseline: _builtins.float
+    """The y of the same query without sampling, for paired differences at five levels of fairness; unset leaves
+    the point out of them. Unit: fraction. Range: [0, inf).
+    """
     def __init__(
         self,
         *,
         query_id: _builtins.str = ...,
         x: _builtins.float | None = ...,
         y: _builtins.float | None = ...,
+        baseline: _builtins.float | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_x", b"_x", "_y", b"_y", "x", b"x", "y", b"y"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_baseline", b"_baseline", "_x", b"_x", "_y", b"_y", "baseline", b"baseline", "x", b"x", "y", b"y"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_x", b"_x", "_y", b"_y", "query_id", b"query_id", "x", b"x", "y", b"y"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_baseline", b"_baseline", "_x", b"_x", "_y", b"_y", "baseline", b"baseline", "query_id", b"query_id", "x", b"x", "y", b"y"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__baseline: _TypeAlias = _typing.Literal["baseline"]  # noqa: Y015
+    _WhichOneofArgType__baseline: _TypeAlias = _typing.Literal["_baseline", b"_baseline"]  # noqa: Y015
     _WhichOneofReturnType__x: _TypeAlias = _typing.Literal["x"]  # noqa: Y015
     _WhichOneofArgType__x: _TypeAlias = _typing.Literal["_x", b"_x"]  # noqa: Y015
     _WhichOneofReturnType__y: _TypeAlias = _typing.Literal["y"]  # noqa: Y015
     _WhichOneofArgType__y: _TypeAlias = _typing.Literal["_y", b"_y"]  # noqa: Y015
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__baseline) -> _WhichOneofReturnType__baseline | None: ...
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__x) -> _WhichOneofReturnType__x | None: ...
     @_typing.overload
@@ -1065,6 +1083,8 @@ class FairnessInterval(_message.Message):
     HIGH_FIELD_NUMBER: _builtins.int
     VALUE_FIELD_NUMBER: _builtins.int
     COUNT_FIELD_NUMBER: _builtins.int
+    PAIRED_VALUE_FIELD_NUMBER: _builtins.int
+    PAIRED_COUNT_FIELD_NUMBER: _builtins.int
     low: _builtins.float
     """Lower edge of the normalised disparity. Unit: fraction. Range: [0, 0.8]."""
     high: _builtins.float
@@ -1073,6 +1093,13 @@ class FairnessInterval(_message.Message):
     """Mean y minus the baseline; unset where no point lies. Unit: fraction. Range: (-inf, inf)."""
     count: _builtins.int
     """Points in it. Unit: points. Range: [0, 100000]."""
+    paired_value: _builtins.float
+    """Mean of y minus the baseline of the same query; unset where no point has one. This is the difference to
+    argue with: the queries of a level are others than those of the mean baseline.
+    Unit: fraction. Range: (-inf, inf).
+    """
+    paired_count: _builtins.int
+    """Points with a baseline of their own in it. Unit: points. Range: [0, 100000]."""
     def __init__(
         self,
         *,
@@ -1080,13 +1107,20 @@ class FairnessInterval(_message.Message):
         high: _builtins.float = ...,
         value: _builtins.float | None = ...,
         count: _builtins.int = ...,
+        paired_value: _builtins.float | None = ...,
+        paired_count: _builtins.int = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_value", b"_value", "value", b"value"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_paired_value", b"_paired_value", "_value", b"_value", "paired_value", b"paired_value", "value", b"value"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_value", b"_value", "count", b"count", "high", b"high", "low", b"low", "value", b"value"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_paired_value", b"_paired_value", "_value", b"_value", "count", b"count", "high", b"high", "low", b"low", "paired_count", b"paired_count", "paired_value", b"paired_value", "value", b"value"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__paired_value: _TypeAlias = _typing.Literal["paired_value"]  # noqa: Y015
+    _WhichOneofArgType__paired_value: _TypeAlias = _typing.Literal["_paired_value", b"_paired_value"]  # noqa: Y015
     _WhichOneofReturnType__value: _TypeAlias = _typing.Literal["value"]  # noqa: Y015
     _WhichOneofArgType__value: _TypeAlias = _typing.Literal["_value", b"_value"]  # noqa: Y015
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__paired_value) -> _WhichOneofReturnType__paired_value | None: ...
+    @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__value) -> _WhichOneofReturnType__value | None: ...
 
 Global___FairnessInterval: _TypeAlias = FairnessInterval  # noqa: Y015
@@ -1103,25 +1137,33 @@ class EvaluateTradeoffResponse(_message.Message):
     NUM_POINTS_FIELD_NUMBER: _builtins.int
     NUM_UNDEFINED_FIELD_NUMBER: _builtins.int
     FAIRNESS_INTERVALS_FIELD_NUMBER: _builtins.int
+    AUC_FROM_FIELD_NUMBER: _builtins.int
+    AUC_TO_FIELD_NUMBER: _builtins.int
     intercept: _builtins.float
-    """Least-squares value at x = 0; unset with fewer than two different x.
+    """Least-squares value at x = 0; unset where the slope is undefined.
     Unit: fraction. Range: (-inf, inf).
     """
     num_points: _builtins.int
     """Points used. Unit: points. Range: [0, 100000]."""
     num_undefined: _builtins.int
     """Points left out because x or y is undefined. Unit: points. Range: [0, 100000]."""
+    auc_from: _builtins.float
+    """Smallest average x of a group; unset without points. Unit: fraction. Range: [0, 1]."""
+    auc_to: _builtins.float
+    """Largest average x of a group; unset without points. Unit: fraction. Range: [0, 1]."""
     @_builtins.property
     def slope(self) -> Global___IntervalEstimate:
-        """Least-squares slope."""
+        """Least-squares slope; undefined where all x agree to within 1e-9."""
 
     @_builtins.property
     def auc(self) -> Global___IntervalEstimate:
-        """Area under the curve over x in [0, 1]."""
+        """Mean height of the averaged curve from `auc_from` to `auc_to`: its area, divided by that range. The curve
+        joins the averages of up to 10 groups of points with neighbouring x.
+        """
 
     @_builtins.property
     def fairness_intervals(self) -> _containers.RepeatedCompositeFieldContainer[Global___FairnessInterval]:
-        """Mean y minus the baseline at five levels of fairness; empty without a baseline."""
+        """Mean y minus the baseline at five levels of fairness; empty without a baseline, of the request or of a point."""
 
     def __init__(
         self,
@@ -1132,13 +1174,24 @@ class EvaluateTradeoffResponse(_message.Message):
         num_points: _builtins.int = ...,
         num_undefined: _builtins.int = ...,
         fairness_intervals: _abc.Iterable[Global___FairnessInterval] | None = ...,
+        auc_from: _builtins.float | None = ...,
+        auc_to: _builtins.float | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_intercept", b"_intercept", "auc", b"auc", "intercept", b"intercept", "slope", b"slope"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_auc_from", b"_auc_from", "_auc_to", b"_auc_to", "_intercept", b"_intercept", "auc", b"auc", "auc_from", b"auc_from", "auc_to", b"auc_to", "intercept", b"intercept", "slope", b"slope"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_intercept", b"_intercept", "auc", b"auc", "fairness_intervals", b"fairness_intervals", "intercept", b"intercept", "num_points", b"num_points", "num_undefined", b"num_undefined", "slope", b"slope"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_auc_from", b"_auc_from", "_auc_to", b"_auc_to", "_intercept", b"_intercept", "auc", b"auc", "auc_from", b"auc_from", "auc_to", b"auc_to", "fairness_intervals", b"fairness_intervals", "intercept", b"intercept", "num_points", b"num_points", "num_undefined", b"num_undefined", "slope", b"slope"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__auc_from: _TypeAlias = _typing.Literal["auc_from"]  # noqa: Y015
+    _WhichOneofArgType__auc_from: _TypeAlias = _typing.Literal["_auc_from", b"_auc_from"]  # noqa: Y015
+    _WhichOneofReturnType__auc_to: _TypeAlias = _typing.Literal["auc_to"]  # noqa: Y015
+    _WhichOneofArgType__auc_to: _TypeAlias = _typing.Literal["_auc_to", b"_auc_to"]  # noqa: Y015
     _WhichOneofReturnType__intercept: _TypeAlias = _typing.Literal["intercept"]  # noqa: Y015
     _WhichOneofArgType__intercept: _TypeAlias = _typing.Literal["_intercept", b"_intercept"]  # noqa: Y015
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__auc_from) -> _WhichOneofReturnType__auc_from | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__auc_to) -> _WhichOneofReturnType__auc_to | None: ...
+    @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__intercept) -> _WhichOneofReturnType__intercept | None: ...
 
 Global___EvaluateTradeoffResponse: _TypeAlias = EvaluateTradeoffResponse  # noqa: Y015
@@ -1895,8 +1948,11 @@ class SearchVoteWeightsResponse(_message.Message):
     SIMILARITY_WEIGHTS_FIELD_NUMBER: _builtins.int
     CORRECTNESS_FIELD_NUMBER: _builtins.int
     TRACE_FIELD_NUMBER: _builtins.int
+    EXACT_FIELD_NUMBER: _builtins.int
     correctness: _builtins.float
     """Mean correctness of the winners on the training questions. Unit: correctness. Range: [0, 1]."""
+    exact: _builtins.bool
+    """Whether no other weights do better on the training questions."""
     @_builtins.property
     def retriever_weights(self) -> _containers.RepeatedScalarFieldContainer[_builtins.float]:
         """Weight per retriever. Unit: weight. Range: [0, max_weight]."""
@@ -1916,10 +1972,11 @@ class SearchVoteWeightsResponse(_message.Message):
         similarity_weights: _abc.Iterable[_builtins.float] | None = ...,
         correctness: _builtins.float = ...,
         trace: _abc.Iterable[_builtins.float] | None = ...,
+        exact: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["correctness", b"correctness", "retriever_weights", b"retriever_weights", "similarity_weights", b"similarity_weights", "trace", b"trace"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["correctness", b"correctness", "exact", b"exact", "retriever_weights", b"retriever_weights", "similarity_weights", b"similarity_weights", "trace", b"trace"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -2170,7 +2227,9 @@ class CompareSystemsResponse(_message.Message):
     """
     @_builtins.property
     def difference(self) -> Global___IntervalEstimate:
-        """Mean of first minus second, with its paired bootstrap interval."""
+        """Mean of first minus second. Where every value is 0 or 1, and not all are the same, with Tango's score
+        interval of paired proportions, else with the paired bootstrap's.
+        """
 
     def __init__(
         self,
@@ -2414,6 +2473,29 @@ class EvaluateConversationRequest(_message.Message):
     IRRELEVANT_TURNS_UNIFORM: EvaluateConversationRequest.IrrelevantTurns.ValueType  # 2
     """Counted as uniform over the groups."""
 
+    class _TurnWeights:
+        ValueType = _typing.NewType("ValueType", _builtins.int)
+        V: _TypeAlias = ValueType  # noqa: Y015
+
+    class _TurnWeightsEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[EvaluateConversationRequest._TurnWeights.ValueType], _builtins.type):
+        DESCRIPTOR: _descriptor.EnumDescriptor
+        TURN_WEIGHTS_UNSPECIFIED: EvaluateConversationRequest._TurnWeights.ValueType  # 0
+        """Not set: equal."""
+        TURN_WEIGHTS_EQUAL: EvaluateConversationRequest._TurnWeights.ValueType  # 1
+        """All alike."""
+        TURN_WEIGHTS_POSITION: EvaluateConversationRequest._TurnWeights.ValueType  # 2
+        """By the largest position weight of its relevant nuggets, so that late turns count less."""
+
+    class TurnWeights(_TurnWeights, metaclass=_TurnWeightsEnumTypeWrapper):
+        """How much each system turn counts in group fairness."""
+
+    TURN_WEIGHTS_UNSPECIFIED: EvaluateConversationRequest.TurnWeights.ValueType  # 0
+    """Not set: equal."""
+    TURN_WEIGHTS_EQUAL: EvaluateConversationRequest.TurnWeights.ValueType  # 1
+    """All alike."""
+    TURN_WEIGHTS_POSITION: EvaluateConversationRequest.TurnWeights.ValueType  # 2
+    """By the largest position weight of its relevant nuggets, so that late turns count less."""
+
     @_typing.final
     class AttributesEntry(_message.Message):
         DESCRIPTOR: _descriptor.Descriptor
@@ -2435,6 +2517,26 @@ class EvaluateConversationRequest(_message.Message):
         def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
         def WhichOneof(self, oneof_group: _Never) -> None: ...
 
+    @_typing.final
+    class AttributeWeightsEntry(_message.Message):
+        DESCRIPTOR: _descriptor.Descriptor
+
+        KEY_FIELD_NUMBER: _builtins.int
+        VALUE_FIELD_NUMBER: _builtins.int
+        key: _builtins.str
+        value: _builtins.float
+        def __init__(
+            self,
+            *,
+            key: _builtins.str = ...,
+            value: _builtins.float = ...,
+        ) -> None: ...
+        _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+        def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+        _ClearFieldArgType: _TypeAlias = _typing.Literal["key", b"key", "value", b"value"]  # noqa: Y015
+        def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+        def WhichOneof(self, oneof_group: _Never) -> None: ...
+
     TURNS_FIELD_NUMBER: _builtins.int
     ATTRIBUTES_FIELD_NUMBER: _builtins.int
     PATIENCE_FIELD_NUMBER: _builtins.int
@@ -2442,6 +2544,8 @@ class EvaluateConversationRequest(_message.Message):
     METHOD_FIELD_NUMBER: _builtins.int
     IRRELEVANT_TURNS_FIELD_NUMBER: _builtins.int
     TRANSCRIPT_FIELD_NUMBER: _builtins.int
+    TURN_WEIGHTS_FIELD_NUMBER: _builtins.int
+    ATTRIBUTE_WEIGHTS_FIELD_NUMBER: _builtins.int
     patience: _builtins.int
     """Words a user reads before giving up. Unit: words. Range: [1, 1000000]. Default: 1250."""
     alpha: _builtins.float
@@ -2452,6 +2556,8 @@ class EvaluateConversationRequest(_message.Message):
     """How to count turns without relevant nuggets."""
     transcript: _builtins.str
     """One conversation in the annotated format of the paper's figure 5, in place of `turns`."""
+    turn_weights: Global___EvaluateConversationRequest.TurnWeights.ValueType
+    """How much each system turn counts in group fairness."""
     @_builtins.property
     def turns(self) -> _containers.RepeatedCompositeFieldContainer[Global___ConversationTurn]:
         """System turns in order."""
@@ -2459,6 +2565,10 @@ class EvaluateConversationRequest(_message.Message):
     @_builtins.property
     def attributes(self) -> _containers.MessageMap[_builtins.str, Global___AttributeTarget]:
         """Targets by attribute."""
+
+    @_builtins.property
+    def attribute_weights(self) -> _containers.ScalarMap[_builtins.str, _builtins.float]:
+        """Weight of each attribute in group fairness, sum 1; empty weighs all alike. Unit: fraction. Range: [0, 1]."""
 
     def __init__(
         self,
@@ -2470,10 +2580,12 @@ class EvaluateConversationRequest(_message.Message):
         method: Global___EvaluateConversationRequest.Method.ValueType = ...,
         irrelevant_turns: Global___EvaluateConversationRequest.IrrelevantTurns.ValueType = ...,
         transcript: _builtins.str = ...,
+        turn_weights: Global___EvaluateConversationRequest.TurnWeights.ValueType = ...,
+        attribute_weights: _abc.Mapping[_builtins.str, _builtins.float] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_alpha", b"_alpha", "_patience", b"_patience", "alpha", b"alpha", "patience", b"patience"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_alpha", b"_alpha", "_patience", b"_patience", "alpha", b"alpha", "attributes", b"attributes", "irrelevant_turns", b"irrelevant_turns", "method", b"method", "patience", b"patience", "transcript", b"transcript", "turns", b"turns"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_alpha", b"_alpha", "_patience", b"_patience", "alpha", b"alpha", "attribute_weights", b"attribute_weights", "attributes", b"attributes", "irrelevant_turns", b"irrelevant_turns", "method", b"method", "patience", b"patience", "transcript", b"transcript", "turn_weights", b"turn_weights", "turns", b"turns"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__alpha: _TypeAlias = _typing.Literal["alpha"]  # noqa: Y015
     _WhichOneofArgType__alpha: _TypeAlias = _typing.Literal["_alpha", b"_alpha"]  # noqa: Y015
