@@ -10,7 +10,7 @@ import yaml
 
 from evenmesh_kit.settings import load
 from tests.support.images import IMAGES, ROOT
-from tests.support.manifests import K8S, SERVICES, addresses, build
+from tests.support.manifests import SERVICES, addresses, build, with_components
 from tests.unit.k8s.test_pod_settings import SETTINGS
 
 _UNITS = {"m": "Mi", "g": "Gi"}
