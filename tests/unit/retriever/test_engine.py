@@ -11,7 +11,7 @@ import pytest
 from scipy import stats
 
 from evenmesh.wire.errors import InvalidField, MeshError, NotFound, Overloaded
-from evenmesh_core.plackett_luce import log_probability, log_weights
+from evenmesh_core.plackett_luce import Disparity, RelevanceLoss, Target, log_probability, log_weights
 from evenmesh_kit.compute.executors import ComputePool
 from evenmesh_kit.security import caller as callers
 from evenmesh_kit.security.caller import DEFAULT_TENANT, Caller
@@ -75,6 +75,40 @@ async def test_sampled_over_the_whole_pool(engine: RetrieverEngine, query: Query
     assert answer.inclusion is not None
     assert answer.inclusion.sum() == pytest.approx(3, abs=1e-6)
     assert answer.inclusion.tolist() == sorted(answer.inclusion.tolist(), reverse=True)
+
+
+@pytest.mark.parametrize("query", [QUERY, INLINE], ids=["collection", "candidates"])
+@pytest.mark.parametrize("target", [Disparity(0.4), RelevanceLoss(0.1)])
+async def test_a_target_chooses_the_dial_for_the_query(
+    engine: RetrieverEngine, query: Query, target: Target
+) -> None:
+    draw = dataclasses.replace(DRAW, target=target)
+    asked = dataclasses.replace(query, depth=15, k=4, draw=draw, with_inclusion=True)
+    answer = await engine.retrieve(asked)
+    policy, inclusion = answer.policy, answer.inclusion
+    assert policy is not None
+    assert inclusion is not None
+    assert policy.reached
+    gains = (answer.scores - answer.scores[-1]) / (answer.scores[0] - answer.scores[-1])
+    assert policy.best_relevance == pytest.approx(gains[:4].sum())
+    assert policy.relevance == pytest.approx(inclusion @ gains)
+    if isinstance(target, Disparity):
+        assert inclusion @ inclusion / 4 == pytest.approx(0.4, abs=1e-3)
+    else:
+        assert inclusion @ gains == pytest.approx(0.9 * policy.best_relevance, rel=1e-3)
+    dial = dataclasses.replace(DRAW, alpha=policy.alpha)
+    same = await engine.retrieve(dataclasses.replace(asked, draw=dial))
+    assert same.rankings.tolist() == answer.rankings.tolist()
+    assert same.policy is None
+    assert same.inclusion is not None
+    np.testing.assert_allclose(same.inclusion, inclusion, atol=1e-9)
+
+
+async def test_a_target_of_nothing_has_no_policy(engine: RetrieverEngine) -> None:
+    draw = dataclasses.replace(DRAW, target=Disparity(0.4))
+    answer = await engine.retrieve(dataclasses.replace(QUERY, collection="empty", draw=draw))
+    assert answer.policy is None
+    assert answer.rankings.shape == (50, 0)
 
 
 async def test_a_draw_is_named_by_seed_and_stream(engine: RetrieverEngine) -> None:
