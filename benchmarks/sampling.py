@@ -39,7 +39,9 @@ def _measured(items: int, rounds: int) -> dict[str, str]:
         return _gumbel(weights, np.random.default_rng(0))
 
     ours("numba")()  # compiles
-    times = [[milliseconds(peer), milliseconds(ours("numpy")), milliseconds(ours("numba"))] for _ in range(rounds)]
+    times = [
+        [milliseconds(peer), milliseconds(ours("numpy")), milliseconds(ours("numba"))] for _ in range(rounds)
+    ]
     gumbel, plain, compiled = (median(column) for column in zip(*times, strict=True))
     return {
         "items": f"{items:,}",

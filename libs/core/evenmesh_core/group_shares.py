@@ -226,9 +226,7 @@ def _solved(
     return solution
 
 
-def _least_violation(
-    groups: csr_array, lows: FloatArray, highs: FloatArray, size: int
-) -> FloatArray:
+def _least_violation(groups: csr_array, lows: FloatArray, highs: FloatArray, size: int) -> FloatArray:
     """Return how far each share has to be outside its bounds, where the sum of that is smallest."""
     bounds, n = groups.shape
     spare = eye_array(bounds)

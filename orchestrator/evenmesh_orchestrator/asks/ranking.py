@@ -103,9 +103,7 @@ class RankingStage:
         ):
             scored = await self.scored(found, clock)
             drawn, policy = await self._draw(found, ask.sampling, scored)
-            ranked = Ranked(
-                drawn, scored.reranker, scored.model_version, fusion=scored.fusion, policy=policy
-            )
+            ranked = Ranked(drawn, scored.reranker, scored.model_version, fusion=scored.fusion, policy=policy)
             degradations = scored.degradations
         elif found.gathered is not None:
             lists = ExpressionLists(ask, found.gathered, clock, self.rerank)
@@ -228,9 +226,7 @@ class RankingStage:
             lists.degradations,
         )
 
-    async def _draw(
-        self, found: Found, sampling: Sampling, scored: Scored
-    ) -> tuple[Contexts, Policy | None]:
+    async def _draw(self, found: Found, sampling: Sampling, scored: Scored) -> tuple[Contexts, Policy | None]:
         if not len(scored.rows):
             return EMPTY_CONTEXTS, None
         question, k, policy = found.ask.question, len(scored.best), None

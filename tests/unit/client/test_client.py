@@ -186,9 +186,7 @@ def test_a_target_is_sent_and_its_policy_is_read(scripted: ScriptedMesh, client:
     assert (disparity.disparity, disparity.HasField("disparity"), disparity.num_rankings) == (0.0, True, 3)
     assert result.ranked is not None
     found = result.ranked.policy
-    assert found == Policy(
-        "plackett_luce", None, 0.02, (), 3.5, 0.25, 1.96, 2.0, "probability", True, "", ()
-    )
+    assert found == Policy("plackett_luce", None, 0.02, (), 3.5, 0.25, 1.96, 2.0, "probability", True, "", ())
     assert found.relevance_loss == pytest.approx(0.02)
 
 

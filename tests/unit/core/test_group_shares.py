@@ -119,7 +119,9 @@ def test_ten_thousand_drawn_rankings_have_the_shares_that_were_promised():
     frequency = np.bincount(drawn.rankings.ravel(), minlength=100) / draws
     error = np.sqrt(policy.inclusion * (1 - policy.inclusion) / draws)
     assert (np.abs(frequency - policy.inclusion) <= 5 * error + 1e-6).all()
-    of_ranking = {tuple(one): p for one, p in zip(policy.rankings.tolist(), policy.probabilities, strict=True)}
+    of_ranking = {
+        tuple(one): p for one, p in zip(policy.rankings.tolist(), policy.probabilities, strict=True)
+    }
     expected = [math.log(of_ranking[tuple(one)]) for one in drawn.rankings[:50].tolist()]
     np.testing.assert_allclose(drawn.log_probabilities[:50], expected)
 

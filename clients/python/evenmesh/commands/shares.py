@@ -9,7 +9,9 @@ from evenmesh.commands.failure import USAGE, CommandError
 if TYPE_CHECKING:
     from evenmesh.types.policy import GroupShare
 
-_BOUND: Final = re.compile(r"(?P<attribute>[^=<>]+?)(?:=(?P<value>.*?))?\s*(?P<sign><=|>=)\s*(?P<share>[^<>=]+)")
+_BOUND: Final = re.compile(
+    r"(?P<attribute>[^=<>]+?)(?:=(?P<value>.*?))?\s*(?P<sign><=|>=)\s*(?P<share>[^<>=]+)"
+)
 
 
 def shares_of(given: Sequence[str] | None) -> "list[GroupShare] | None":

@@ -6,7 +6,8 @@ those of the ends, and the lowest that meets a bound is the most even that does.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import math
+from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import Final
 
@@ -22,9 +23,9 @@ from evenmesh_core.plackett_luce.policy import MAX_ALPHA, normalize_scores
 REACHED: Final = 1e-3
 """How far from its target, as a fraction, a policy may be and count as reaching it."""
 
-_TOLERANCE: Final = 1e-5
-_PRECISION: Final = 18.0  # of inclusion probabilities: to about 1e-7
-_DIALS: Final = np.array([0.0, 0.5, 1.0, 1.5, 2.0, 2.5, 3.0, 3.5, 4.0, 5.0, 6.0, 8.0, 12.0, 20.0])
+_TOLERANCE: Final = 5e-5
+_PRECISION: Final = 16.0  # of inclusion probabilities: to about 1e-6
+_DIALS: Final = np.array([0.0, 0.5, 1.0, 1.5, 2.0, 2.5, 3.0, 3.5, 4.0, 5.0, 6.0, 7.0, 9.0, 12.0, 20.0])
 _ROUNDS: Final = 3  # of the approximation that chooses where to begin
 _STEPS: Final = 100
 _SECANTS: Final = 6  # then every other step halves the range
@@ -70,7 +71,7 @@ class TargetedPolicy:
 def policy_for(target: Target, scores: ArrayLike, relevance: ArrayLike, *, k: int) -> TargetedPolicy:
     """Find the policy that reaches a target, by root finding on exact inclusion probabilities.
 
-    The disparity is met to 1e-5, and the bound on relevance from above. A target that no dial reaches gets the
+    The disparity is met to 5e-5, and the bound on relevance from above. A target that no dial reaches gets the
     nearest end: α = 0, or α = 100, at which items of equal score are still equally likely.
 
     Args:
@@ -91,33 +92,19 @@ def policy_for(target: Target, scores: ArrayLike, relevance: ArrayLike, *, k: in
     _check_order(normalized, gains)
     size = min(count("k", k), len(normalized))
     best = float(np.sort(gains)[len(gains) - size :].sum())
+    uniform = np.full(len(normalized), size / len(normalized))
+    quantity: _Quantity
     if isinstance(target, Disparity):
-        goal = number("disparity", target.value, low=0.0, high=1.0)
-        even = size / len(normalized)
-        slack = _TOLERANCE
-
-        def value(inclusion: FloatArray) -> float:
-            return float(inclusion @ inclusion) / size
-
-        def gradient(inclusion: FloatArray) -> FloatArray:
-            return inclusion * (2 / size)
-
+        goal, slack = number("disparity", target.value, low=0.0, high=1.0), _TOLERANCE
+        quantity = _Disparity(uniform, size)
     else:
         slack = best * _TOLERANCE / 2
         goal = best * (1 - number("relevance_loss", target.value, low=0.0, high=1.0)) + slack
-        even = float(gains.sum()) * size / len(normalized)
-
-        def value(inclusion: FloatArray) -> float:
-            return float(inclusion @ gains)
-
-        def gradient(inclusion: FloatArray) -> FloatArray:
-            return gains
-
-    if goal <= even + slack:
-        alpha, inclusion = 0.0, np.full(len(normalized), size / len(normalized))
+        quantity = _Relevance(uniform, gains, best)
+    if goal <= quantity.low + slack:
+        alpha, inclusion = 0.0, uniform
     else:
-        begin = _first_guess(normalized, size, value, goal)
-        alpha, inclusion = _search(normalized, size, value, gradient, goal, slack, begin)
+        alpha, inclusion = _search(normalized, size, quantity, goal, slack)
     disparity = min(1.0, float(inclusion @ inclusion) / size)
     found = float(inclusion @ gains)
     if isinstance(target, Disparity):
@@ -125,6 +112,53 @@ def policy_for(target: Target, scores: ArrayLike, relevance: ArrayLike, *, k: in
     else:
         reached = found >= best * (1 - target.value - REACHED)
     return TargetedPolicy(target, alpha, inclusion, disparity, found, best, reached)
+
+
+class _Quantity(ABC):
+    """What grows with α, as a function of inclusion probabilities, and its range [low, high]."""
+
+    low: float
+    high: float
+
+    @abstractmethod
+    def value(self, inclusion: FloatArray) -> float: ...
+
+    @abstractmethod
+    def gradient(self, inclusion: FloatArray) -> FloatArray: ...
+
+    def odds(self, value: float) -> float:
+        """Return the log-odds of a value within the range, in which growth is nearly even."""
+        tiny = 1e-9 * (self.high - self.low)
+        return math.log(max(value - self.low, tiny) / max(self.high - value, tiny))
+
+    def odds_slope(self, value: float) -> float:
+        """Return the derivative of :meth:`odds`."""
+        tiny = 1e-9 * (self.high - self.low)
+        return 1 / max(value - self.low, tiny) + 1 / max(self.high - value, tiny)
+
+
+class _Disparity(_Quantity):
+    def __init__(self, uniform: FloatArray, size: int) -> None:
+        self._size = size
+        self.low, self.high = self.value(uniform), 1.0 + 2 * _TOLERANCE
+
+    def value(self, inclusion: FloatArray) -> float:
+        return float(inclusion @ inclusion) / self._size
+
+    def gradient(self, inclusion: FloatArray) -> FloatArray:
+        return inclusion * (2 / self._size)
+
+
+class _Relevance(_Quantity):
+    def __init__(self, uniform: FloatArray, gains: FloatArray, best: float) -> None:
+        self._gains = gains
+        self.low, self.high = self.value(uniform), best * (1.0 + 2 * _TOLERANCE)
+
+    def value(self, inclusion: FloatArray) -> float:
+        return float(inclusion @ self._gains)
+
+    def gradient(self, inclusion: FloatArray) -> FloatArray:
+        return self._gains
 
 
 def _check_order(scores: FloatArray, relevance: FloatArray) -> None:
@@ -141,41 +175,41 @@ def _check_order(scores: FloatArray, relevance: FloatArray) -> None:
 
 
 def _search(
-    normalized: FloatArray,
-    k: int,
-    value: Callable[[FloatArray], float],
-    gradient: Callable[[FloatArray], FloatArray],
-    goal: float,
-    slack: float,
-    alpha: float,
+    normalized: FloatArray, k: int, quantity: _Quantity, goal: float, slack: float
 ) -> tuple[float, FloatArray]:
-    """Return the dial at which a growing quantity is ``goal`` to ``slack``, or the largest; and its inclusion.
+    """Return the dial at which a quantity is ``goal`` to ``slack``, or the largest; and its inclusion.
 
-    Steps are secants within a shrinking range. The first slope is that of an approximation.
+    Steps are secants of the quantity's log-odds over 2^α, which is a straight line for two items, within a
+    shrinking range. The first slope is that of an approximation.
     """
     logs = np.log(normalized)
+    wanted, alpha = quantity.odds(goal), _first_guess(normalized, k, quantity, goal)
     low, high = 0.0, MAX_ALPHA
     before: tuple[float, float] | None = None
     for step in range(_STEPS):
         weights = normalized**alpha
         inclusion = integrated(weights, k, _PRECISION)
-        gap = value(inclusion) - goal
+        value = quantity.value(inclusion)
+        gap = value - goal
         if abs(gap) <= slack or (gap < 0 and alpha == MAX_ALPHA) or high - low < 1e-12 * high:
             break
         if gap < 0:
             low = alpha
         else:
             high = alpha
-        slope = _slope(inclusion, gradient(inclusion), weights * logs)
-        if before is not None and before[0] != alpha:
-            slope = (gap - before[1]) / (alpha - before[0])
-        before = (alpha, gap)
-        wanted = alpha - gap / slope if slope > 0 else np.inf if gap < 0 else -np.inf
-        if step >= _SECANTS and step % 2:
-            wanted = (low + high) / 2
-        if low < wanted < high:
-            alpha = wanted
-        elif wanted >= high == MAX_ALPHA:
+        place, odds = 2.0**alpha, quantity.odds(value)
+        if before is not None and before[0] != place:
+            slope = (odds - before[1]) / (place - before[0])
+        else:
+            rate = _slope(inclusion, quantity.gradient(inclusion), weights * logs)
+            slope = rate * quantity.odds_slope(value) / (place * math.log(2))
+        before = (place, odds)
+        target = place + (wanted - odds) / slope if slope > 0 else 0.0
+        if step >= _SECANTS and step % 2 and high < MAX_ALPHA:
+            alpha = (low + high) / 2
+        elif 2.0**low < target < 2.0**high:
+            alpha = math.log2(target)
+        elif high == MAX_ALPHA:
             alpha = min(2 * alpha + 1, MAX_ALPHA)
         else:
             alpha = (low + high) / 2
@@ -196,14 +230,14 @@ def _slope(inclusion: FloatArray, gradient: FloatArray, speeds: FloatArray) -> f
     return float((gradient * moved) @ (speeds - mean))
 
 
-def _first_guess(
-    normalized: FloatArray, k: int, value: Callable[[FloatArray], float], goal: float
-) -> float:
-    """Return about the dial at which the quantity is ``goal``, from Rosén's approximation at a few dials."""
+def _first_guess(normalized: FloatArray, k: int, quantity: _Quantity, goal: float) -> float:
+    """Return about the dial at which a quantity is ``goal``, from Rosén's approximation at a few dials."""
     weights = normalized ** _DIALS[:, None]
     weights -= weights.max(axis=1, keepdims=True)
     masses = np.exp(weights)
-    time = k / masses.sum(axis=1, keepdims=True)
+    # If s are surely there, the others send the k − s that are missing at this time or later.
+    lighter = np.cumsum(np.sort(masses, axis=1), axis=1)[:, : -k - 1 : -1]
+    time = (np.arange(k, 0, -1) / np.maximum(lighter, 1e-300)).max(axis=1, keepdims=True)
     for _ in range(_ROUNDS):  # towards the time at which k are expected to have arrived
         left = np.exp(-masses * time)
         arrived = len(normalized) - left.sum(axis=1, keepdims=True)
@@ -211,5 +245,5 @@ def _first_guess(
         time *= np.exp(np.clip((k - arrived) / np.maximum(flow, 0.1), -2.0, 2.0))
     inclusion = -np.expm1(-masses * time)
     inclusion *= k / inclusion.sum(axis=1, keepdims=True)
-    values = np.array([value(np.minimum(row, 1.0)) for row in inclusion])
-    return float(np.interp(goal, np.maximum.accumulate(values), _DIALS))
+    odds = [quantity.odds(quantity.value(np.minimum(row, 1.0))) for row in inclusion]
+    return float(np.interp(quantity.odds(goal), np.maximum.accumulate(odds), _DIALS))

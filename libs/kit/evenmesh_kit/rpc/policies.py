@@ -256,7 +256,11 @@ def _shares_message(
     for group, share, feasible, kept in rows:
         share = min(max(share, 0.0), 1.0)
         message.shares.add(
-            bound=_bound(group), share=share, feasible_low=feasible.low, feasible_high=feasible.high, kept=kept
+            bound=_bound(group),
+            share=share,
+            feasible_low=feasible.low,
+            feasible_high=feasible.high,
+            kept=kept,
         )
         if not kept:
             missed.append(
