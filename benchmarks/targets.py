@@ -1,4 +1,4 @@
-"""Find the fairness dial of a target, beside one evaluation of exact inclusion probabilities at the dial found."""
+"""Find the fairness dial of a target, beside one evaluation of exact inclusion probabilities."""
 
 from __future__ import annotations
 
@@ -29,9 +29,10 @@ def section(rows: list[dict[str, str]]) -> str:
     """Return the section of the page."""
     from benchmarks import page
 
-    return f"""Scores of {_QUERIES} queries from a gamma distribution, in descending order; one thread, milliseconds, median and largest over
-the queries. Goals: 2 ms for a pool of 100, 20 ms for 1,000. The last but one column is one evaluation of exact inclusion
-probabilities at the dial that was found for disparity 0.3, and the last a linear program: each of {_GROUPS} groups at most {_MOST:g}.
+    return f"""Scores of {_QUERIES} queries from a gamma distribution, in descending order; one thread,
+milliseconds, median and largest over the queries. Goals: 2 ms for a pool of 100, 20 ms for 1,000. `one
+evaluation` is of exact inclusion probabilities at the dial that was found for disparity 0.3, `shares` a
+linear program: each of {_GROUPS} groups at most {_MOST:g}.
 
 {page.table(rows)}"""
 
@@ -49,7 +50,7 @@ def _measured(items: int, k: int) -> dict[str, str]:
         ("disparity 0.8", Disparity(0.8)),
         ("relevance loss 0.02", RelevanceLoss(0.02)),
     ):
-        row[name] = _over(pools, lambda one, target=target: plackett_luce.policy_for(target, one, one, k=k))  # type: ignore[misc]
+        row[name] = _over(pools, lambda one, target=target: plackett_luce.policy_for(target, one, one, k=k))
     row["one evaluation"] = _over(weights, lambda one: plackett_luce.inclusion_probabilities(one, k=k))
     row["shares"] = _over(pools, lambda one: shares_policy(one, bounds, k=k))
     return row

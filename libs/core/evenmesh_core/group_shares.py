@@ -1,7 +1,7 @@
 """Rankings that give groups of items their shares of exposure, in expectation (Singh & Joachims 2018).
 
-A linear program finds the marginal exposure of each item: as relevant as it can be while every share is kept. A
-decomposition turns it into a few rankings with probabilities, from which rankings are drawn.
+A linear program finds the marginal exposure of each item: as relevant as it can be while every share is
+kept. A decomposition turns it into a few rankings with probabilities, from which rankings are drawn.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class Feasible(NamedTuple):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class SharesPolicy:
-    """The most relevant policy that keeps shares, or comes nearest to it: a few rankings with probabilities."""
+    """The most relevant policy that keeps shares or comes nearest to it: rankings with probabilities."""
 
     inclusion: FloatArray
     """Vector [n]: probability of each item to be in the top k."""
@@ -74,16 +74,15 @@ class SharesPolicy:
 def shares_policy(relevance: ArrayLike, bounds: Sequence[ShareBound], *, k: int) -> SharesPolicy:
     """Return the most relevant policy that keeps bounds on the shares of groups.
 
-    Where no policy keeps all of them, the one with the smallest sum of violations is found, and of these the most
-    relevant.
+    Where no policy keeps all of them, it is the most relevant of those with the smallest sum of violations.
 
     Args:
         relevance: vector [n] of finite numbers.
         bounds: of c groups, which may overlap; none at all leaves the best ranking.
         k: length of a context, from 1. All its places count alike, as for a machine user.
 
-    Source: Singh & Joachims 2018, §3.3 and §3.4. With a context of k places that count alike the program has one
-    variable for each item instead of one for each item and place.
+    Source: Singh & Joachims 2018, §3.3 and §3.4. With a context of k places that count alike the program
+    has one variable for each item instead of one for each item and place.
 
     Raises:
         InvalidInput: relevance not a non-empty vector of finite numbers, k below 1, or a bound that is none.
@@ -113,11 +112,11 @@ def shares_policy(relevance: ArrayLike, bounds: Sequence[ShareBound], *, k: int)
 def decompose(inclusion: ArrayLike, order: ArrayLike) -> tuple[IntArray, FloatArray]:
     """Return rankings and probabilities with given inclusion probabilities.
 
-    Items lie end to end on a line in descending order, each as long as its probability. The part of an item in the
-    j-th unit of the line is its probability to be at rank j, which makes a matrix with rows that sum to at most 1 and
-    columns that sum to 1. Points one unit apart cut the line at k different items: a ranking. Sliding them by one unit
-    passes at most n rankings; how long each lasts is its probability, so that the sum of probability times permutation
-    is the matrix: its Birkhoff–von Neumann decomposition.
+    Items lie end to end on a line in descending order, each as long as its probability. The part of an item
+    in the j-th unit of the line is its probability to be at rank j, which makes a matrix with rows that sum
+    to at most 1 and columns that sum to 1. Points one unit apart cut the line at k different items: a
+    ranking. Sliding them by one unit passes at most n rankings; how long each lasts is its probability, so
+    that the sum of probability times permutation is the matrix: its Birkhoff–von Neumann decomposition.
 
     Args:
         inclusion: vector [n] in [0, 1] that sums to a whole number k from 1.
@@ -200,7 +199,8 @@ def _marginals(
         raise RuntimeError("no policy has the violation that one was found for")
     found = np.clip(found, 0.0, 1.0)
     found[found < _ROUNDING] = 0.0
-    return found * (size / found.sum())
+    marginals: FloatArray = found * (size / found.sum())
+    return marginals
 
 
 def _solved(
@@ -242,4 +242,5 @@ def _least_violation(groups: csr_array, lows: FloatArray, highs: FloatArray, siz
     )
     if result.status:
         raise RuntimeError(f"the linear program is not solved: {result.message}")
-    return np.maximum(result.x[n:], 0.0) + _ROUNDING * math.sqrt(size)
+    slack: FloatArray = np.maximum(result.x[n:], 0.0) + _ROUNDING * math.sqrt(size)
+    return slack

@@ -22,7 +22,7 @@ _POSTINGS: Final = 2**16
 _SCORED: Final = 256
 _DRAWN: Final = 2**15
 _INTEGRATED: Final = 48
-_SEARCHED: Final = 8
+_SEARCHED: Final = 4
 _HELD: Final = 1024
 _WORD: Final = re.compile(r"\w+")
 
@@ -68,5 +68,5 @@ def inclusion(size: int, k: int) -> int:
 
 
 def targeting(size: int, k: int) -> int:
-    """Return the work of finding the fairness dial of a target, which takes some inclusion probabilities."""
+    """Return the work of finding the policy of a target: some inclusion probabilities, or a linear program."""
     return _SEARCHED * inclusion(size, k)

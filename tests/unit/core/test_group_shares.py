@@ -41,7 +41,7 @@ def test_without_bounds_the_best_are_shown():
     assert policy.relevance == policy.best_relevance == 5.0
 
 
-def test_a_bound_that_cannot_be_kept_is_told_with_what_can():
+def test_a_bound_that_cannot_be_kept_is_reported_with_what_can():
     # One item of the group in a context of four: at most a quarter.
     policy = shares_policy([5.0, 4.0, 3.0, 2.0, 1.0], [ShareBound([0, 0, 0, 0, 1], at_least=0.5)], k=4)
     assert policy.kept.tolist() == [False]

@@ -35,13 +35,13 @@ def retrieve(
     disparity: Annotated[
         float | None,
         typer.Option(
-            help="Instead of --alpha: the expected EE-D to reach, 0 to 1; the dial is found for each question."
+            help="Instead of --alpha: the expected EE-D to reach, 0 to 1."
         ),
     ] = None,
     relevance_loss: Annotated[
         float | None,
         typer.Option(
-            help="Instead of --alpha: the share of relevance to give up at most for an even exposure, such as 0.02."
+            help="Instead of --alpha: the share of relevance to give up at most, such as 0.02."
         ),
     ] = None,
     share: Annotated[

@@ -7,7 +7,7 @@ PolicyKind = Literal["plackett_luce", "decomposed"]
 """How rankings are drawn: passage by passage at a fairness dial, or from a decomposed linear program."""
 
 RelevanceKind = Literal["probability", "normalized_score"]
-"""What stands for relevance: the reranker's probability, or the retriever's score from 0 (last) to 1 (best)."""
+"""What stands for relevance: the reranker's probability, or the retriever's score, 0 (last) to 1 (best)."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,11 +23,11 @@ def inclusion_probabilities(log_weights: ArrayLike, *, k: int) -> FloatArray:
 
     A Plackett–Luce ranking is a race: item i arrives after an exponential time of rate w_i, and the first k
     to arrive are the top k. So P(i in top k) = ∫ w_i e^(−w_i t) · P(fewer than k others have arrived by t)
-    dt. Of it, ∫ w_i e^(−w_i t) · P(A > t) dt = P(i arrives before A) is known, where A is an Erlang variable, the
-    m-th arrival of a homogeneous race, that is about where the k-th arrival is. What is left vanishes at both ends of
-    log-time, where the trapezoid rule converges exponentially. The number of others that have arrived is a
-    sum of independent indicators, whose leave-one-out distributions come from one product tree of
-    non-negative polynomials, with no division.
+    dt. Of it, ∫ w_i e^(−w_i t) · P(A > t) dt = P(i arrives before A) is known, where A is an Erlang
+    variable, the m-th arrival of a homogeneous race, that is about where the k-th arrival is. What is left
+    vanishes at both ends of log-time, where the trapezoid rule converges exponentially. The number of others
+    that have arrived is a sum of independent indicators, whose leave-one-out distributions come from one
+    product tree of non-negative polynomials, with no division.
 
     The error is below 1e-10 where it can be checked: against enumeration for n = 6 at any finite log-weights,
     and against a fine grid for n = 120. Time is about O(√k · n · k) for k below 64, O(√k · n log² n) above;
@@ -41,7 +41,7 @@ def inclusion_probabilities(log_weights: ArrayLike, *, k: int) -> FloatArray:
         Vector [n] in [0, 1] that sums to min(k, n).
 
     Source: goes beyond Kim & Diaz 2025, §3.3.1, whose system exposure (equation 5) under the top-k model this
-    is the limit of for N → ∞. Trefethen & Weideman 2014 for the trapezoid rule.
+    is the limit of for N → ∞.
 
     Raises:
         InvalidInput: log-weights not a non-empty vector of finite numbers, or k below 1.
@@ -92,11 +92,12 @@ def integrated(weights: FloatArray, top: int, bound: float) -> FloatArray:
     # The sum is known exactly, so the little that the quadrature missed is spread in proportion.
     included = np.maximum(included, 0.0)
     included *= top / included.sum()
-    return np.minimum(included, 1.0)
+    inclusion: FloatArray = np.minimum(included, 1.0)
+    return inclusion
 
 
 def _shape(rates: FloatArray, times: FloatArray) -> tuple[FloatArray, FloatArray, FloatArray]:
-    """Return mean and variance of the number that has arrived at some log-times, and the slope of the mean."""
+    """Return mean and variance of the number that has arrived at some log-times, and the mean's slope."""
     arrived, spread, flow = np.empty((3, len(times)))
     rows = max(1, _CELLS // len(rates))
     for first in range(0, len(times), rows):
@@ -122,7 +123,7 @@ def _earliest(ordered: FloatArray, top: int, bound: float) -> float:
 
 
 def _few(places: IntArray, bound: float) -> FloatArray:
-    """Return the logarithm of how many arrivals may be expected where ``places`` are all but surely not reached.
+    """Return the log of how many arrivals may be expected where ``places`` are all but surely not reached.
 
     With m arrivals expected, P(at least a arrive) ≤ exp(a − m) (m / a)^a (Chernoff) for m below a.
     """

@@ -1,7 +1,7 @@
 """The fairness dial that reaches a target for one query: a disparity, or a bound on lost relevance.
 
-Both quantities grow with α (``docs/science/targets.md`` has the proof), so there is one dial for each value between
-those of the ends, and the lowest that meets a bound is the most even that does.
+Both quantities grow with α (``docs/science/targets.md`` has the proof), so there is one dial for each value
+between those of the ends, and the lowest that meets a bound is the most even that does.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class Disparity:
 
 @dataclass(frozen=True, slots=True)
 class RelevanceLoss:
-    """A target: the most even policy that loses at most this share, in [0, 1], of the relevance there can be."""
+    """A target: the most even policy that loses at most this share, in [0, 1], of the best relevance."""
 
     value: float
 
@@ -71,8 +71,8 @@ class TargetedPolicy:
 def policy_for(target: Target, scores: ArrayLike, relevance: ArrayLike, *, k: int) -> TargetedPolicy:
     """Find the policy that reaches a target, by root finding on exact inclusion probabilities.
 
-    The disparity is met to 5e-5, and the bound on relevance from above. A target that no dial reaches gets the
-    nearest end: α = 0, or α = 100, at which items of equal score are still equally likely.
+    The disparity is met to 5e-5, and the bound on relevance from above. A target that no dial reaches gets
+    the nearest end: α = 0, or α = 100, at which items of equal score are still equally likely.
 
     Args:
         target: what to reach.

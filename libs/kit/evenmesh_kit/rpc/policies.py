@@ -8,8 +8,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-import numpy as np
-
 from evenmesh.common.v1 import common_pb2
 from evenmesh.wire import checks
 from evenmesh.wire.errors import InvalidField
@@ -221,10 +219,10 @@ def _groups(
     n = len(attributes)
     groups = []
     for bound in target.bounds:
-        values = np.array([one.get(bound.attribute, "") for one in attributes], dtype=np.object_)
-        for value in [bound.value] if bound.value else sorted(set(values.tolist()) - {""}):
-            members = values == value
-            size = int(members.sum())
+        values = [one.get(bound.attribute, "") for one in attributes]
+        for value in [bound.value] if bound.value else sorted(set(values) - {""}):
+            members = [one == value for one in values]
+            size = sum(members)
             kept = min(size, k) <= bound.at_most * k and max(0, k - (n - size)) >= bound.at_least * k
             if bound.value or not kept:
                 group = GroupShare(bound.attribute, value, bound.at_least, bound.at_most)
@@ -232,8 +230,8 @@ def _groups(
     if len(groups) > MAX_GROUPS:
         raise InvalidField(
             "sampling.shares",
-            f"bound {len(groups)} groups of these passages, at most {MAX_GROUPS} are allowed: name values, or give "
-            "a smaller depth",
+            f"bound {len(groups)} groups of these passages, at most {MAX_GROUPS} are allowed: name values, "
+            "or give a smaller depth",
         )
     return groups
 
@@ -264,8 +262,8 @@ def _shares_message(
         )
         if not kept:
             missed.append(
-                f"{_in_words(group)} cannot be kept: it has {share:.3g}, and these {len(policy.inclusion)} passages "
-                f"allow {feasible.low:.3g} to {feasible.high:.3g}"
+                f"{_in_words(group)} cannot be kept: it has {share:.3g}, and these {len(policy.inclusion)} "
+                f"passages allow {feasible.low:.3g} to {feasible.high:.3g}"
             )
     note = "; ".join(missed)
     if len(note) > _MAX_NOTE_CHARACTERS:

@@ -3,19 +3,38 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
+import numpy as np
 import pytest
 
 from evenmesh.common.v1 import common_pb2
 from evenmesh.wire.errors import InvalidField
-from evenmesh_core.plackett_luce import Disparity, RelevanceLoss, Target, policy_for
-from evenmesh_kit.rpc.policies import in_words, policy_message, set_target, target_of
+from evenmesh_core.plackett_luce import Disparity, RelevanceLoss, policy_for
+from evenmesh_kit.rpc.policies import (
+    MAX_GROUPS,
+    GroupShare,
+    GroupShares,
+    Target,
+    find_policy,
+    in_words,
+    policy_message,
+    set_target,
+    target_of,
+    target_of_policy,
+)
 
 PROBABILITY = common_pb2.Policy.RELEVANCE_PROBABILITY
 SCORES = [4.0, 3.0, 2.0, 1.0]
 
 
-@pytest.mark.parametrize("target", [Disparity(0.3), RelevanceLoss(0.02), Disparity(0.0), RelevanceLoss(1.0)])
+@pytest.mark.parametrize("target", [
+    Disparity(0.3),
+    RelevanceLoss(0.02),
+    Disparity(0.0),
+    RelevanceLoss(1.0),
+    GroupShares((GroupShare("provider", "", 0.0, 0.4), GroupShare("group", "f", 0.3, 1.0))),
+])
 def test_a_target_is_read_as_it_was_written(target: Target) -> None:
     message = common_pb2.Sampling()
     set_target(message, target)
@@ -81,3 +100,75 @@ def test_a_note_says_what_the_nearest_policy_has(target: Target, scores: list[fl
 def test_targets_in_words() -> None:
     assert in_words(Disparity(0.3)) == "disparity 0.3"
     assert in_words(RelevanceLoss(0.02)) == "relevance loss 0.02"
+    several = GroupShares((GroupShare("provider", "", at_most=0.4), GroupShare("group", "f", 0.3, 0.6)))
+    assert in_words(several) == "provider at most 0.4, group f at least 0.3 and at most 0.6"
+    long = GroupShares((GroupShare("a", "x" * 300, at_most=0.4),))
+    assert in_words(long).startswith("shares sha256:")
+    assert len(in_words(long)) < 40
+
+
+def _share(**fields: Any) -> common_pb2.GroupShare:
+    return common_pb2.GroupShare(**{"attribute": "provider", "at_most": 0.4, **fields})
+
+
+@pytest.mark.parametrize(
+    ("shares", "field"),
+    [
+        ([_share(attribute="")], "sampling.shares[0].attribute"),
+        ([_share(attribute="x" * 129)], "sampling.shares[0].attribute"),
+        ([_share(attribute="a\n")], "sampling.shares[0].attribute"),
+        ([_share(value="x" * 1025)], "sampling.shares[0].value"),
+        ([_share(), _share(value="a", at_most=1.1)], "sampling.shares[1].at_most"),
+        ([_share(at_least=-0.1)], "sampling.shares[0].at_least"),
+        ([_share(at_least=0.5)], "sampling.shares[0].at_most"),
+        ([_share(at_most=math.nan)], "sampling.shares[0].at_most"),
+        ([common_pb2.GroupShare(attribute="provider")], "sampling.shares[0].at_most"),
+        ([_share(), _share(at_most=0.5)], "sampling.shares[1]"),
+        ([_share(value=str(number)) for number in range(17)], "sampling.shares"),
+    ],
+)
+def test_bounds_on_shares_are_checked(shares: list[common_pb2.GroupShare], field: str) -> None:
+    with pytest.raises(InvalidField) as caught:
+        target_of("sampling", common_pb2.Sampling(shares=shares))
+    assert caught.value.field == field
+
+
+def test_shares_are_given_alone() -> None:
+    with pytest.raises(InvalidField, match="cannot be given with disparity"):
+        target_of("sampling", common_pb2.Sampling(disparity=0.5, shares=[_share()]))
+
+
+def _found(target: GroupShares, providers: list[str], k: int) -> common_pb2.Policy:
+    gains = np.arange(len(providers), 0, -1) / len(providers)
+    found = find_policy(
+        target, gains, gains, lambda: [{"provider": one} if one else {} for one in providers], k=k
+    )
+    return policy_message(found, PROBABILITY)
+
+
+def test_a_bound_for_each_value_is_one_for_each_that_could_break_it() -> None:
+    target = GroupShares((GroupShare("provider", "", at_most=0.5),))
+    message = _found(target, ["A", "A", "A", "B", "C", ""], 2)
+    # B and C have one passage each, half of two places at most.
+    assert [one.bound.value for one in message.shares] == ["A"]
+    (outcome,) = message.shares
+    assert (outcome.share, outcome.kept) == (pytest.approx(0.5), True)
+    assert (outcome.feasible_low, outcome.feasible_high) == (0.0, 1.0)
+    assert (message.kind, message.reached, message.note) == (message.KIND_DECOMPOSED, True, "")
+    assert target_of_policy("policy", message) == target
+
+
+def test_a_bound_that_cannot_be_kept_is_named_with_what_can() -> None:
+    message = _found(GroupShares((GroupShare("provider", "B", at_least=0.75),)), ["A", "A", "A", "B"], 2)
+    assert not message.reached
+    assert message.note == (
+        "provider B at least 0.75 cannot be kept: it has 0.5, and these 4 passages allow 0 to 0.5"
+    )
+    nobody = _found(GroupShares((GroupShare("provider", "Z", at_least=0.1),)), ["A", "A"], 1)
+    assert nobody.note.endswith("it has 0, and these 2 passages allow 0 to 0")
+
+
+def test_too_many_groups_are_refused_before_they_are_solved() -> None:
+    target = GroupShares((GroupShare("provider", "", at_least=0.5),))
+    with pytest.raises(InvalidField, match=f"at most {MAX_GROUPS}"):
+        _found(target, [str(number) for number in range(MAX_GROUPS + 1)], 5)
