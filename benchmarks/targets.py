@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from functools import partial
+from statistics import median
 from typing import Final
 
 import numpy as np
@@ -50,12 +52,13 @@ def _measured(items: int, k: int) -> dict[str, str]:
         ("disparity 0.8", Disparity(0.8)),
         ("relevance loss 0.02", RelevanceLoss(0.02)),
     ):
-        row[name] = _over(pools, lambda one, target=target: plackett_luce.policy_for(target, one, one, k=k))
-    row["one evaluation"] = _over(weights, lambda one: plackett_luce.inclusion_probabilities(one, k=k))
-    row["shares"] = _over(pools, lambda one: shares_policy(one, bounds, k=k))
+        row[name] = _over([partial(plackett_luce.policy_for, target, one, one, k=k) for one in pools])
+    evaluate = plackett_luce.inclusion_probabilities
+    row["one evaluation"] = _over([partial(evaluate, one, k=k) for one in weights])
+    row["shares"] = _over([partial(shares_policy, one, bounds, k=k) for one in pools])
     return row
 
 
-def _over(queries: list[np.ndarray], run: Callable[[np.ndarray], object]) -> str:  # type: ignore[type-arg]
-    times = [milliseconds(lambda one=one: run(one)) for one in queries]  # type: ignore[misc]
-    return f"{float(np.median(times)):.2f} / {max(times):.2f}"
+def _over(runs: Sequence[Callable[[], object]]) -> str:
+    times = [milliseconds(run) for run in runs]
+    return f"{median(times):.2f} / {max(times):.2f}"

@@ -68,5 +68,5 @@ def inclusion(size: int, k: int) -> int:
 
 
 def targeting(size: int, k: int) -> int:
-    """Return the work of finding the policy of a target: some inclusion probabilities, or a linear program."""
+    """Return the work of finding the policy of a target: inclusion probabilities, or a linear program."""
     return _SEARCHED * inclusion(size, k)

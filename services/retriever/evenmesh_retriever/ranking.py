@@ -73,12 +73,15 @@ def ranked(
     # Scores of a retriever are no probabilities: what counts is how far a passage is from the last.
     relevance = normalize_scores(pool.scores) - 1.0
     policy = find_policy(draw.target, pool.scores, relevance, attributes, k=length)
+    inclusion = None
     if isinstance(policy, GroupSharesPolicy):
         rng = _generator(query, draw)
         drawn = group_shares.draw(policy.policy, num_rankings=draw.num_rankings, rng=rng)
+        inclusion = policy.inclusion if query.with_inclusion else None
     else:
         drawn = _drawn(query, replace(draw, alpha=policy.alpha), pool.scores, length)
-    inclusion = policy.inclusion if query.with_inclusion else None
+        if query.with_inclusion:  # the search knows them to 1e-6 only
+            inclusion = inclusion_probabilities(log_weights(pool.scores, policy.alpha), k=length)
     return Ranked(size, drawn.rankings, drawn.log_probabilities, inclusion, policy)
 
 

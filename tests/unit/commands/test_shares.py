@@ -26,7 +26,9 @@ def test_without_bounds_there_are_none() -> None:
     assert shares_of([]) is None
 
 
-@pytest.mark.parametrize("text", ["provider", "provider=0.4", "<=0.4", "provider<=", "provider<=much", "a<0.4"])
+@pytest.mark.parametrize(
+    "text", ["provider", "provider=0.4", "<=0.4", "provider<=", "provider<=much", "a<0.4"]
+)
 def test_what_is_no_bound_is_refused(text: str) -> None:
     with pytest.raises(CommandError):
         shares_of([text])

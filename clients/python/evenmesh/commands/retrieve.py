@@ -34,15 +34,11 @@ def retrieve(
     ] = None,
     disparity: Annotated[
         float | None,
-        typer.Option(
-            help="Instead of --alpha: the expected EE-D to reach, 0 to 1."
-        ),
+        typer.Option(help="Instead of --alpha: the expected EE-D to reach, 0 to 1."),
     ] = None,
     relevance_loss: Annotated[
         float | None,
-        typer.Option(
-            help="Instead of --alpha: the share of relevance to give up at most, such as 0.02."
-        ),
+        typer.Option(help="Instead of --alpha: the share of relevance to give up at most, such as 0.02."),
     ] = None,
     share: Annotated[
         list[str] | None,

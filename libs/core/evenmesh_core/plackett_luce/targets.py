@@ -57,7 +57,7 @@ class TargetedPolicy:
     alpha: float
     """Sharpness, in [0, 100]."""
     inclusion: FloatArray
-    """Vector [n]: exact probability of each item to be in the top k."""
+    """Vector [n]: probability of each item to be in the top k, without sampling, to 1e-6."""
     disparity: float
     """EE-D / min(k, n) of these probabilities, in [min(k, n) / n, 1]."""
     relevance: float

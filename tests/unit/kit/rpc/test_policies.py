@@ -28,13 +28,16 @@ PROBABILITY = common_pb2.Policy.RELEVANCE_PROBABILITY
 SCORES = [4.0, 3.0, 2.0, 1.0]
 
 
-@pytest.mark.parametrize("target", [
-    Disparity(0.3),
-    RelevanceLoss(0.02),
-    Disparity(0.0),
-    RelevanceLoss(1.0),
-    GroupShares((GroupShare("provider", "", 0.0, 0.4), GroupShare("group", "f", 0.3, 1.0))),
-])
+@pytest.mark.parametrize(
+    "target",
+    [
+        Disparity(0.3),
+        RelevanceLoss(0.02),
+        Disparity(0.0),
+        RelevanceLoss(1.0),
+        GroupShares((GroupShare("provider", "", 0.0, 0.4), GroupShare("group", "f", 0.3, 1.0))),
+    ],
+)
 def test_a_target_is_read_as_it_was_written(target: Target) -> None:
     message = common_pb2.Sampling()
     set_target(message, target)

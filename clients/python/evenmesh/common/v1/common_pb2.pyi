@@ -162,13 +162,13 @@ class Sampling(_message.Message):
     """
     disparity: _builtins.float
     """Target: the disparity to reach in expectation, EE-D over its bound; 1 shows the same passages every time. The
-    fairness dial is then found for each query; `Policy` reports it.
+    fairness dial is then found for each query; `Policy` reports it. Unset means no such target.
     Unit: fraction. Range: [0, 1].
     """
     relevance_loss: _builtins.float
     """Target: the share of relevance that may be given up for an even exposure. The fairness dial is then the lowest at
     which the expected relevance of a context is at least 1 - `relevance_loss` of that without sampling; `Policy`
-    reports it. Unit: fraction. Range: [0, 1].
+    reports it. Unset means no such target. Unit: fraction. Range: [0, 1].
     """
     @_builtins.property
     def shares(self) -> _containers.RepeatedCompositeFieldContainer[Global___GroupShare]:
@@ -367,9 +367,9 @@ class Policy(_message.Message):
     TARGET_SHARES_FIELD_NUMBER: _builtins.int
     SHARES_FIELD_NUMBER: _builtins.int
     target_disparity: _builtins.float
-    """Target, as `Sampling.disparity`. Unit: fraction. Range: [0, 1]."""
+    """Target, as `Sampling.disparity`; unset with another. Unit: fraction. Range: [0, 1]."""
     target_relevance_loss: _builtins.float
-    """Target, as `Sampling.relevance_loss`. Unit: fraction. Range: [0, 1]."""
+    """Target, as `Sampling.relevance_loss`; unset with another. Unit: fraction. Range: [0, 1]."""
     alpha: _builtins.float
     """Fairness dial that was found; unset with `target_shares`. Unit: none (exponent). Range: [0, 100]."""
     disparity: _builtins.float
