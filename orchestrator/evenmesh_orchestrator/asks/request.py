@@ -18,6 +18,7 @@ from evenmesh.wire import checks
 from evenmesh.wire.errors import InvalidField
 from evenmesh_core.answer_scores import AnswerMetric, check_references, scoring_ns
 from evenmesh_core.errors import InvalidInput
+from evenmesh_kit.rpc.policies import target_of
 from evenmesh_orchestrator.asks.exposure import METRICS
 from evenmesh_orchestrator.domain import Ask, EnsembleAsk, EnumNames, Sampling, word_of
 from evenmesh_orchestrator.ensembles.definitions import (
@@ -114,6 +115,15 @@ def read_ask(request: pb.AskRequest, defaults: Defaults) -> Ask:
     if sampling is not None:
         if sampling_stage == pb.SAMPLING_STAGE_RERANKER and reranker == "none":
             raise InvalidField("sampling_stage", "must be retriever: there is no reranker")
+        if (
+            sampling.target is not None
+            and sampling_stage == pb.SAMPLING_STAGE_RETRIEVER
+            and reranker != "none"
+        ):
+            raise InvalidField(
+                "sampling_stage",
+                "must be reranker with a target: a reranker that orders each sample changes what is shown",
+            )
         if expression is not None:
             _check_sampling(expression, sampling_stage)
     most = 1 if sampling is None else sampling.num_rankings
@@ -330,10 +340,13 @@ def _sampling(message: common_pb2.Sampling) -> Sampling:
     alpha = message.alpha if message.HasField("alpha") else 1.0
     num_rankings = message.num_rankings if message.HasField("num_rankings") else 1
     _check_seed("sampling.seed", message.seed)
+    checks.between("sampling.alpha", alpha, 0, 100)
+    target = target_of("sampling", message)
     return Sampling(
-        alpha=checks.between("sampling.alpha", alpha, 0, 100),
+        alpha=alpha if target is None else None,
         num_rankings=checks.between("sampling.num_rankings", num_rankings, 1, 1000),
         seed=message.seed,
+        target=target,
     )
 
 

@@ -76,13 +76,17 @@ class Window(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Configuration:
-    """The settings that comparable asks share; ``alpha`` None means deterministic rankings."""
+    """The settings that comparable asks share.
+
+    ``alpha`` None means deterministic rankings, or a ``target``, for which each query has a dial of its own.
+    """
 
     collection: str = ""
     retriever: str = ""
     reranker: str = ""
     generator: str = ""
     alpha: float | None = None
+    target: str = ""
 
 
 Scope = str | Configuration

@@ -74,6 +74,6 @@ def test_the_gpu_is_the_generators_with_the_image_for_it() -> None:
     assert only[1]["build"]["args"] == {"SERVICE": "generator", "VARIANT": "cuda"}
     (device,) = only[1]["deploy"]["resources"]["reservations"]["devices"]
     assert device == {"driver": "nvidia", "count": 1, "capabilities": ["gpu"]}
-    assert (
-        (K8S / "components" / "gpu" / "generator-image.yaml").read_text().rstrip().endswith("generator-cuda")
-    )
+    (generator,) = with_components("gpu").workload("generator").containers
+    assert only[1]["image"] == f"{generator['image']}:compose"
+    assert only[1]["environment"] == {"EVENMESH_GENERATOR_REQUIRE_GPU": "true"}

@@ -257,6 +257,7 @@ class Observation(_message.Message):
     VOTE_WINNER_FIELD_NUMBER: _builtins.int
     CONVERSATION_FIELD_NUMBER: _builtins.int
     TRACE_CONTEXT_FIELD_NUMBER: _builtins.int
+    POLICY_FIELD_NUMBER: _builtins.int
     id: _builtins.str
     """Idempotency id chosen by the sender; 1 to 128 bytes."""
     run_id: _builtins.str
@@ -282,7 +283,7 @@ class Observation(_message.Message):
     generator_version: _builtins.str
     """Version of the generator's model."""
     alpha: _builtins.float
-    """Fairness dial of the sampling; unset for a deterministic ranking.
+    """Fairness dial of the sampling, given or found for a target; unset for a deterministic ranking.
     Unit: none (exponent). Range: [0, 100].
     """
     seed: _builtins.int
@@ -334,6 +335,10 @@ class Observation(_message.Message):
     def conversation(self) -> Global___ObservedConversation:
         """The conversation so far that the ask was a turn of; unset outside of one."""
 
+    @_builtins.property
+    def policy(self) -> _common_pb2.Policy:
+        """The policy of a target; unset without one."""
+
     def __init__(
         self,
         *,
@@ -361,10 +366,11 @@ class Observation(_message.Message):
         vote_winner: _builtins.int | None = ...,
         conversation: Global___ObservedConversation | None = ...,
         trace_context: _builtins.str = ...,
+        policy: _common_pb2.Policy | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_alpha", b"_alpha", "_seed", b"_seed", "_vote_winner", b"_vote_winner", "alpha", b"alpha", "conversation", b"conversation", "labels", b"labels", "observed_at", b"observed_at", "seed", b"seed", "shown", b"shown", "vote_winner", b"vote_winner"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_alpha", b"_alpha", "_seed", b"_seed", "_vote_winner", b"_vote_winner", "alpha", b"alpha", "conversation", b"conversation", "labels", b"labels", "observed_at", b"observed_at", "policy", b"policy", "seed", b"seed", "shown", b"shown", "vote_winner", b"vote_winner"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_alpha", b"_alpha", "_seed", b"_seed", "_vote_winner", b"_vote_winner", "alpha", b"alpha", "answers", b"answers", "candidates", b"candidates", "collection", b"collection", "conversation", b"conversation", "degradations", b"degradations", "generator", b"generator", "generator_version", b"generator_version", "id", b"id", "index_version", b"index_version", "labels", b"labels", "observed_at", b"observed_at", "query_id", b"query_id", "question", b"question", "ranking_retrievers", b"ranking_retrievers", "reranker", b"reranker", "reranker_version", b"reranker_version", "retriever", b"retriever", "run_id", b"run_id", "seed", b"seed", "shown", b"shown", "stage_times", b"stage_times", "trace_context", b"trace_context", "vote_winner", b"vote_winner"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_alpha", b"_alpha", "_seed", b"_seed", "_vote_winner", b"_vote_winner", "alpha", b"alpha", "answers", b"answers", "candidates", b"candidates", "collection", b"collection", "conversation", b"conversation", "degradations", b"degradations", "generator", b"generator", "generator_version", b"generator_version", "id", b"id", "index_version", b"index_version", "labels", b"labels", "observed_at", b"observed_at", "policy", b"policy", "query_id", b"query_id", "question", b"question", "ranking_retrievers", b"ranking_retrievers", "reranker", b"reranker", "reranker_version", b"reranker_version", "retriever", b"retriever", "run_id", b"run_id", "seed", b"seed", "shown", b"shown", "stage_times", b"stage_times", "trace_context", b"trace_context", "vote_winner", b"vote_winner"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__alpha: _TypeAlias = _typing.Literal["alpha"]  # noqa: Y015
     _WhichOneofArgType__alpha: _TypeAlias = _typing.Literal["_alpha", b"_alpha"]  # noqa: Y015
@@ -2708,6 +2714,7 @@ class Configuration(_message.Message):
     RERANKER_FIELD_NUMBER: _builtins.int
     GENERATOR_FIELD_NUMBER: _builtins.int
     ALPHA_FIELD_NUMBER: _builtins.int
+    TARGET_FIELD_NUMBER: _builtins.int
     collection: _builtins.str
     """Collection; empty for inline candidates."""
     retriever: _builtins.str
@@ -2717,7 +2724,13 @@ class Configuration(_message.Message):
     generator: _builtins.str
     """Generator's model by name."""
     alpha: _builtins.float
-    """Fairness dial; unset for deterministic rankings. Unit: none (exponent). Range: [0, 100]."""
+    """Fairness dial; unset for deterministic rankings, and with a target, for which each query has its own.
+    Unit: none (exponent). Range: [0, 100].
+    """
+    target: _builtins.str
+    """Target of the sampling, such as `disparity 0.3`, `relevance loss 0.02` or `provider at most 0.4`; empty
+    without one.
+    """
     def __init__(
         self,
         *,
@@ -2726,10 +2739,11 @@ class Configuration(_message.Message):
         reranker: _builtins.str = ...,
         generator: _builtins.str = ...,
         alpha: _builtins.float | None = ...,
+        target: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_alpha", b"_alpha", "alpha", b"alpha"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_alpha", b"_alpha", "alpha", b"alpha", "collection", b"collection", "generator", b"generator", "reranker", b"reranker", "retriever", b"retriever"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_alpha", b"_alpha", "alpha", b"alpha", "collection", b"collection", "generator", b"generator", "reranker", b"reranker", "retriever", b"retriever", "target", b"target"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__alpha: _TypeAlias = _typing.Literal["alpha"]  # noqa: Y015
     _WhichOneofArgType__alpha: _TypeAlias = _typing.Literal["_alpha", b"_alpha"]  # noqa: Y015
