@@ -127,6 +127,7 @@ class CountingModel:
 
     version = "counting"
     fusion = Fusion(0.0)
+    parallel = 1
 
     def __init__(self) -> None:
         self.read = 0

@@ -108,9 +108,12 @@ class Encoder:
             torch.autocast(device.type, dtype=dtype, enabled=narrow),
         ):
             logits: Tensor = self.encoder(features)["scores"]
-        logits = logits.double().reshape(len(rows), -1)
-        scores = logits[:, 0].sigmoid() if logits.shape[1] == 1 else logits.softmax(1)[:, 1]
-        return [float(score) for score in scores]
+        return scores_of(logits)
+
+    @property
+    def parallel(self) -> int:
+        """See the port: PyTorch's threads share one batch."""
+        return 1
 
     def scores(
         self, query: str, passages: Sequence[Passage], agent: Agent, adapter: Adapter | None = None
@@ -129,8 +132,8 @@ class EncoderLoader:
     """
 
     def __init__(self, placement: Placement, *, max_length: int | None = None) -> None:
-        self._placement = placement
-        self._max_length = max_length
+        self.placement = placement
+        self.max_length = max_length
 
     @classmethod
     def create(
@@ -153,20 +156,20 @@ class EncoderLoader:
 
     def full(self, folder: Path, version: str, *, provenance: str, created_at: datetime) -> Encoder:
         """See the port."""
-        encoder = load(folder, self._placement, max_length=self._max_length)
+        encoder = load(folder, self.placement, max_length=self.max_length)
         return Encoder(
-            encoder, version, provenance=provenance, created_at=created_at, placement=self._placement
+            encoder, version, provenance=provenance, created_at=created_at, placement=self.placement
         )
 
     def adapter(self, folder: Path, version: str, base: LoadedModel) -> LowRankAdapter:
         """See the port."""
         model = cast(Encoder, base).encoder.model
-        return LowRankAdapter.load(folder, version, model, self._placement.device)
+        return LowRankAdapter.load(folder, version, model, self.placement.device)
 
     def merge_tokens(self, source: LoadedModel, folder: Path, target: Path) -> tuple[str, ...]:
         """See the port."""
         old = cast(Encoder, source).encoder
-        new = load(folder, self._placement)
+        new = load(folder, self.placement)
         if not tokens.carry_over(old.tokenizer, old.model, new.tokenizer, new.model):
             return ()
         for path in folder.iterdir():
@@ -175,6 +178,13 @@ class EncoderLoader:
         cast(Any, new.model).save_pretrained(target)
         new.tokenizer.save_pretrained(target)
         return tokens.present(new.tokenizer)
+
+
+def scores_of(logits: Tensor) -> list[float]:
+    """Return the score of each row, [0, 1], from its one logit or its two classes' logits."""
+    logits = logits.double().reshape(len(logits), -1)
+    scores = logits[:, 0].sigmoid() if logits.shape[1] == 1 else logits.softmax(1)[:, 1]
+    return [float(score) for score in scores]
 
 
 def load(folder: Path, placement: Placement, *, max_length: int | None = None) -> CrossEncoder:
