@@ -11,11 +11,10 @@ import asyncio
 import os
 import tempfile
 import time
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from datetime import UTC, datetime
-from functools import partial
 from operator import add, truediv
 from pathlib import Path
 from statistics import mean, median
@@ -32,13 +31,10 @@ from evenmesh_core.ranking import top_k
 from evenmesh_generator import relevance
 from evenmesh_generator.domain import Augmentation, Decoding, GenerationRequest, Passage, RelevanceRequest
 from evenmesh_generator.ports import Cancellation, LanguageModel
-from evenmesh_kit.compute.conversions import Conversions
-from evenmesh_kit.compute.cores import usable_cores
 from evenmesh_kit.compute.executors import ComputePool
 from evenmesh_kit.compute.placement import Placement
 from evenmesh_reranker.backends.cross_encoder import CrossEncoderReranker
 from evenmesh_reranker.backends.encoder import Encoder, EncoderLoader
-from evenmesh_reranker.backends.openvino import OpenVinoLoader
 from evenmesh_reranker.bundled import base_config, base_tokenizer
 from evenmesh_reranker.domain import Agent
 from evenmesh_reranker.domain import Passage as Candidate
@@ -87,24 +83,23 @@ async def measure(
     asked, others = asked[FITTED:], asked[:FITTED]
     with tempfile.TemporaryDirectory() as made, ExitStack() as stack:
         folder = await _cross_encoder(Path(made), others)
-        pool = ComputePool(1 + usable_cores(), "bench")
+        pool = ComputePool(2, "bench")
         stack.callback(pool.close)
         placement = Placement.choose("cpu", "auto")
         exact = _encoder(folder, Placement.choose("cpu", "float32"))
         narrow = _encoder(folder, placement)
-        cores = usable_cores()
-        conversions = Conversions(Path(made) / "openvino")
-        compiled = {
-            threads: _compiled(folder, placement, threads, conversions) for threads in sorted({1, cores})
-        }
         overheads: list[dict[str, str]] = []
         for depth in depths:
             overheads += await _overheads(depth, asked, narrow, pool)
         overheads.sort(key=lambda row: row["reranker"] != "rankrag")
         stopping = await _stopping(asked, max(depths))
-        beside = _Beside(folder, exact, narrow, compiled, placement.dtype_name, pool)
+        beside = _Beside(folder, exact, narrow, placement.dtype_name, pool)
         speeds, bound, gflops, tokens = await beside.measure([_first(one, pairs) for one in asked], rounds)
-        small = await beside.small([_first(one, SMALL) for one in asked], cores)
+        cores = os.cpu_count() or 1
+        torch.set_num_threads(cores)
+        small = [_first(one, SMALL) for one in asked]
+        small_ms = 1e3 * median([await beside.alone(one) for one in [*small, *small]])
+        torch.set_num_threads(1)
         await beside.close()
     return f"""{questions} dev questions of squad-open with BM25's best passages; one thread of matrix
 products, everything in this process, medians. Ranking and answering beside answering alone, as the paper's
@@ -120,9 +115,7 @@ alone would take at the {gflops:.0f} GFLOP/s that a square one reaches here: {bo
 
 {page.table(speeds)}
 
-{SMALL} pairs of one request on {cores} cores that are otherwise idle, the ways in turn (target ≤ 140 ms):
-
-{page.table(small)}
+{SMALL} pairs on {cores} cores: {small_ms:.0f} ms (target ≤ 200).
 
 Where judging {max(depths)} passages stops when only the best are wanted (`top_k`, `tolerance`): at 0 the best
 are exactly those of judging all.
@@ -166,11 +159,6 @@ async def _cross_encoder(home: Path, others: Sequence[RetrievedQuestion]) -> Pat
 
 def _encoder(folder: Path, placement: Placement) -> Encoder:
     loader = EncoderLoader(placement)
-    return loader.full(folder, "v", provenance="bench", created_at=datetime.now(UTC))
-
-
-def _compiled(folder: Path, placement: Placement, parallel: int, conversions: Conversions) -> Encoder:
-    loader = OpenVinoLoader(placement, parallel=parallel, conversions=conversions, required=True, threads=1)
     return loader.full(folder, "v", provenance="bench", created_at=datetime.now(UTC))
 
 
@@ -250,39 +238,22 @@ class _Beside:
         folder: of the cross-encoder.
         exact: the same in float32.
         narrow: the same in the type that serves.
-        compiled: the same in OpenVINO, by the pairs computed at a time.
         dtype: that type's name.
         pool: threads that compute.
     """
 
-    def __init__(
-        self,
-        folder: Path,
-        exact: Encoder,
-        narrow: Encoder,
-        compiled: Mapping[int, Encoder],
-        dtype: str,
-        pool: ComputePool,
-    ) -> None:
+    def __init__(self, folder: Path, exact: Encoder, narrow: Encoder, dtype: str, pool: ComputePool) -> None:
         self._peer = CrossEncoder(str(folder), device="cpu")
         self._encoder = exact
         self._exact = _reranker(exact, pool)
         self._narrow = _reranker(narrow, pool)
-        self._compiled = {threads: _reranker(one, pool) for threads, one in compiled.items()}
-        self._widest = self._compiled[max(compiled)]
         self._agents = [Agent(f"task-{at}", "m") for at in range(CALLERS)]
         self._ways: dict[str, Callable[[RetrievedQuestion], Awaitable[list[float]]]] = {
             _EXACT: lambda one: _scored(self._exact, one, Agent()),
             _PREDICT: self._predicted,
             f"ours, {dtype}": lambda one: _scored(self._narrow, one, Agent()),
-            f"ours, {dtype}, {CALLERS} callers, as many agents": partial(self._together, self._narrow),
-        } | {
-            f"ours, OpenVINO, {dtype}, {_cores(threads)}": partial(self._by, one)
-            for threads, one in self._compiled.items()
+            f"ours, {dtype}, {CALLERS} callers, as many agents": self._together,
         }
-        self._ways[f"ours, OpenVINO, {dtype}, {_cores(max(compiled))}, {CALLERS} callers, as many agents"] = (
-            partial(self._together, self._widest)
-        )
 
     async def measure(
         self, asked: Sequence[RetrievedQuestion], rounds: int
@@ -316,32 +287,14 @@ class _Beside:
         ]
         return found, bound, median(products), mean(map(mean, lengths))
 
-    async def small(self, asked: Sequence[RetrievedQuestion], cores: int) -> list[dict[str, str]]:
-        """Return the milliseconds of one caller's small requests."""
-        ways = {
-            f"`CrossEncoder.predict`, {_cores(cores)}": (self._predicted, cores),
-            f"ours, PyTorch, {_cores(cores)}": (partial(self._by, self._narrow), cores),
-            f"ours, OpenVINO, {_cores(max(self._compiled))}": (partial(self._by, self._widest), 1),
-        }
-        times: dict[str, list[float]] = {name: [] for name in ways}
-        for one in [*asked, *asked]:
-            for name, (way, threads) in ways.items():
-                torch.set_num_threads(threads)
-                times[name].append(1e3 * (await _timed(way(one)))[0])
-        torch.set_num_threads(1)
-        *_, best = (median(some) for some in times.values())
-        return [
-            {"": name, "p50": f"{median(some):.0f} ms", "of the last one": f"{median(some) / best:.1f}"}
-            for name, some in times.items()
-        ]
+    async def alone(self, one: RetrievedQuestion) -> float:
+        """Return seconds of one caller's request."""
+        return (await _timed(_scored(self._narrow, one, Agent())))[0]
 
     async def close(self) -> None:
         """End what waits."""
-        for one in (self._exact, self._narrow, *self._compiled.values()):
-            await one.close()
-
-    async def _by(self, reranker: CrossEncoderReranker, one: RetrievedQuestion) -> list[float]:
-        return await _scored(reranker, one, Agent())
+        await self._exact.close()
+        await self._narrow.close()
 
     def _lengths(self, one: RetrievedQuestion) -> list[int]:
         texts = [_text(passage) for passage in one.passages]
@@ -351,16 +304,12 @@ class _Beside:
         pairs = [(one.question, _text(passage)) for passage in one.passages]
         return [float(value) for value in self._peer.predict(pairs, show_progress_bar=False)]
 
-    async def _together(self, reranker: CrossEncoderReranker, one: RetrievedQuestion) -> list[float]:
+    async def _together(self, one: RetrievedQuestion) -> list[float]:
         """Return the same pairs, of callers that come at the same time."""
         parts = [replace(one, passages=one.passages[at::CALLERS]) for at in range(CALLERS)]
-        asking = [_scored(reranker, part, agent) for part, agent in zip(parts, self._agents, strict=True)]
+        asking = [_scored(self._narrow, part, agent) for part, agent in zip(parts, self._agents, strict=True)]
         found = await asyncio.gather(*asking)
         return [found[at % CALLERS][at // CALLERS] for at in range(len(one.passages))]
-
-
-def _cores(count: int) -> str:
-    return "one core" if count == 1 else f"{count} cores"
 
 
 async def _timed(work: Awaitable[T]) -> tuple[float, T]:
