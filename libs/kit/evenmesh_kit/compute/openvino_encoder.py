@@ -10,7 +10,6 @@ and heads want float32.
 from __future__ import annotations
 
 import hashlib
-import importlib
 import inspect
 import sys
 import warnings
@@ -331,6 +330,7 @@ def _openvino() -> Any:
     # Importing and converting each send an event to Google Analytics, unless this package is missing.
     sys.modules.setdefault("openvino_telemetry", None)  # type: ignore[arg-type]
     try:
-        return importlib.import_module("openvino")
+        import openvino
     except ImportError as error:
         raise EngineError(f"OpenVINO cannot be imported: {one_line(error)}") from None
+    return openvino
