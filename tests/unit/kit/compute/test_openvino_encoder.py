@@ -235,6 +235,16 @@ def test_a_conversion_that_computes_something_else_is_refused(tmp_path: Path) ->
 
 
 @needs_openvino
+def test_a_model_that_is_too_small_to_compare_is_refused(tmp_path: Path) -> None:
+    config = _bert().config
+    config.max_position_embeddings = 20
+    with pytest.raises(EngineError, match="cannot compute the model"):
+        OpenVinoEncoder(
+            _model(lambda: BertModel(config)), bfloat16=False, parallel=1, conversions=Conversions(tmp_path)
+        )
+
+
+@needs_openvino
 def test_nobody_hears_of_what_is_converted(tmp_path: Path) -> None:
     """Its package reports each import and conversion to its makers, if it can."""
     program = (

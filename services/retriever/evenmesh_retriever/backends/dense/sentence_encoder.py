@@ -102,6 +102,8 @@ class SentenceEncoder(LocalEncoder[SentenceTransformer]):
         modes = [module.pooling_mode for module in self._model if isinstance(module, PoolingModule)]
         self.fingerprint = self._identify(prefixes, modes)
         compiled = conversions is not None and self._compile(engine, engine_setting, bf16, conversions)
+        # OpenVINO reads each text alone. Pooled alone too, its vector is the same to the bit in any company.
+        self._batch = 1 if compiled else BATCH
         if bf16 and not compiled:
             _narrow(self._model)
             if self.device == "cpu" and _multiplies_bf16("cpu"):
@@ -119,7 +121,7 @@ class SentenceEncoder(LocalEncoder[SentenceTransformer]):
         def encode(batch: list[str]) -> VectorArray:
             return self._encode([self._passage_prompt + text for text in batch])
 
-        found = in_batches(texts, BATCH, encode, progress)
+        found = in_batches(texts, self._batch, encode, progress)
         return np.array(found, dtype=np.float32).reshape(-1, self.dimension)
 
     def _compile(self, engine: CpuEngine, setting: str, bf16: bool, conversions: Conversions) -> bool:
