@@ -117,6 +117,14 @@ class OpenVinoEncoder:
         """Return changes of layers, by their names in the encoder, for :meth:`states`."""
         return LayerChanges(self._layers, pairs)
 
+    def prepare_changes(self) -> None:
+        """Compile what computes with changes of layers, unless it is compiled; this takes seconds.
+
+        Raises:
+            EngineError: OpenVINO cannot convert the model.
+        """
+        self._for_changes()
+
     def states(
         self, embedded: Tensor, types: Tensor | None = None, changes: LayerChanges | None = None
     ) -> Tensor:
@@ -125,7 +133,7 @@ class OpenVinoEncoder:
         Args:
             embedded: embeddings of its tokens' words, without padding, float32, ``[tokens, hidden]``.
             types: segment of each token, ``[tokens]``; None for segment 0.
-            changes: changes of layers. The first ones that are ever given take the seconds of a compilation.
+            changes: changes of layers; the first wait for :meth:`prepare_changes`.
 
         Returns:
             float32, ``[tokens, hidden]``.
@@ -136,10 +144,7 @@ class OpenVinoEncoder:
             inputs.append(kinds[None].contiguous().numpy())
         if changes is None:
             return torch.from_numpy(self._plain(inputs))[0]
-        with self._compiling:
-            if self._changeable is None:
-                self._changeable = self._compiled(changeable=True)
-        return torch.from_numpy(self._changeable([*inputs, *changes.arrays]))[0]
+        return torch.from_numpy(self._for_changes()([*inputs, *changes.arrays]))[0]
 
     def batch(self, ids: Tensor, mask: Tensor, types: Tensor | None = None) -> Tensor:
         """Return the last hidden states of a padded batch, each row computed alone.
@@ -174,6 +179,12 @@ class OpenVinoEncoder:
         for name, child in self._base.named_children():
             if name != POOLER and all(one is not words for one in child.modules()):
                 child.to("meta")
+
+    def _for_changes(self) -> _Compiled:
+        with self._compiling:
+            if self._changeable is None:
+                self._changeable = self._compiled(changeable=True)
+            return self._changeable
 
     def _compiled(self, *, changeable: bool) -> _Compiled:
         openvino = _openvino()

@@ -26,7 +26,7 @@ from evenmesh_reranker.backends.adapters import LowRankAdapter, applied
 from evenmesh_reranker.backends.encoder import Encoder, EncoderLoader, load, scores_of
 from evenmesh_reranker.domain import Agent
 from evenmesh_reranker.models import pairs
-from evenmesh_reranker.ports import Adapter, Row
+from evenmesh_reranker.ports import Adapter, LoadedModel, Row
 
 _log = logging.getLogger("evenmesh.reranker.models")
 
@@ -108,6 +108,15 @@ class OpenVinoCrossEncoder(Encoder):
         """See the port."""
         low_rank = cast("Sequence[LowRankAdapter | None]", adapters)
         return [self._alone(row, adapter) for row, adapter in zip(rows, low_rank, strict=True)]
+
+    def prepare(self, adapter: LowRankAdapter) -> None:
+        """Do what takes seconds for the first adapter, so that no request waits for it.
+
+        Raises:
+            EngineError: OpenVINO cannot convert the model.
+        """
+        if self._parts(adapter).layers is not None:
+            self._layers.prepare_changes()
 
     def _alone(self, row: Row, adapter: LowRankAdapter | None) -> float:
         features = pairs.padded(self.encoder.tokenizer, [row])
@@ -209,6 +218,16 @@ class OpenVinoLoader(EncoderLoader):
             self._parallel,
             extra={"version": version},
         )
+        return found
+
+    def adapter(self, folder: Path, version: str, base: LoadedModel) -> LowRankAdapter:
+        """See the port."""
+        found = super().adapter(folder, version, base)
+        if isinstance(base, OpenVinoCrossEncoder):
+            try:
+                base.prepare(found)
+            except EngineError as error:
+                raise ModelError(f"the adapter {version}: {error}") from None
         return found
 
 
