@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
-from evenmesh.commands.failure import FAILED, USAGE, CommandError
+from evenmesh.commands.failure import FAILED, INSTALL, USAGE, CommandError
 from evenmesh.commands.ingest import LexicalOptions, ingest_file, ingest_summary
 from evenmesh.commands.option_groups import with_groups
 from evenmesh.commands.screen import Screen
@@ -24,6 +24,9 @@ if TYPE_CHECKING:
 
 _PART: Final = 2_000
 """Passages of one ingest: each is durable on its own."""
+_WORDS: Final = 110
+_TOKENS: Final = 128
+"""The bundled cross-encoder reads a question and a passage of 144 tokens together."""
 _SHOWN: Final = 15
 """Most lines of a kind that are shown."""
 
@@ -84,14 +87,21 @@ class PassageOptions:
     """How documents become passages."""
 
     size: Annotated[
-        int,
-        typer.Option(help="Most words of a passage with its title, or tokens with --tokenizer; 16 to 2048."),
-    ] = 110
+        int | None,
+        typer.Option(
+            help="Most words of a passage with its title, 16 to 2048; or tokens with --tokenizer. "
+            "Default: 110 words or 128 tokens."
+        ),
+    ] = None
     overlap: Annotated[
         int, typer.Option(help="Most of a passage that the next repeats; at most half of it.")
     ] = 0
     tokenizer: Annotated[
-        Path | None, typer.Option(help="tokenizer.json of the model that reads passages; counts its tokens.")
+        str | None,
+        typer.Option(
+            metavar="FILE|bundled",
+            help="Count the tokens of a model: its tokenizer.json, or `bundled` for the models of evenmesh.",
+        ),
     ] = None
     provider: Annotated[
         list[str] | None,
@@ -144,12 +154,14 @@ class PassageOptions:
         from evenmesh_documents.splitting import Splitting
 
         try:
-            count = counting.words if self.tokenizer is None else counting.tokens(self.tokenizer)
-            return Splitting(self.size, self.overlap, count, apart)
+            if self.tokenizer is None:
+                return Splitting(_WORDS if self.size is None else self.size, self.overlap, apart=apart)
+            count = (
+                counting.bundled() if self.tokenizer == "bundled" else counting.tokens(Path(self.tokenizer))
+            )
+            return Splitting(_TOKENS if self.size is None else self.size, self.overlap, count, apart)
         except ModuleNotFoundError as exc:
-            raise CommandError(
-                "--tokenizer needs tokenizers, which is not installed: pip install tokenizers"
-            ) from exc
+            raise CommandError(f"--tokenizer needs {exc.name}, which is not installed: {INSTALL}") from exc
         except ValueError as exc:
             raise CommandError(str(exc), USAGE) from exc
 

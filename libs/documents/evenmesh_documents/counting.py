@@ -16,6 +16,21 @@ def words(text: str) -> int:
     return len(_WORD.findall(text))
 
 
+def bundled() -> Counter:
+    """Return a counter of the tokens of the bundled models, which share a tokenizer.
+
+    Raises:
+        ValueError: their base model is not installed.
+        ModuleNotFoundError: ``evenmesh_models`` or ``tokenizers`` is not installed.
+    """
+    from evenmesh_models import BaseModelError, minilm_folder
+
+    try:
+        return tokens(minilm_folder())
+    except BaseModelError as exc:
+        raise ValueError(str(exc)) from exc
+
+
 def tokens(path: Path) -> Counter:
     """Return a counter of the tokens of a model, without those that begin and end a text.
 

@@ -92,6 +92,8 @@ class DuplicateFinder:
             self._near += 1
             if len(self._examples) < self._most:
                 self._examples.append((passage_id, nearest))
+            # The earlier one stands for both, so many alike cost no more than one.
+            return
         self._signatures.insert(passage_id, signature, check_duplication=False)
         self._values[passage_id] = values
 

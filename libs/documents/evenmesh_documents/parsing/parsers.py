@@ -124,6 +124,8 @@ class Parsers:
             return Parsed(address, None, str(exc))
 
     def _document(self, data: bytes, address: str) -> Document:
+        if self._closed:
+            raise UnreadableError("was given up")
         try:
             parser = self._idle.pop()
         except IndexError:

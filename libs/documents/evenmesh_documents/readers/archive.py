@@ -9,6 +9,9 @@ from typing import Final
 from evenmesh_documents.document import UnreadableError
 from evenmesh_documents.source import Source
 
+Archive = zipfile.ZipFile
+"""An archive that :func:`opened` has checked."""
+
 _OLE: Final = b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1"
 _FREE_BYTES: Final = 1 << 20
 """What may be unpacked at any ratio: a small file of zeros harms nobody."""
@@ -20,7 +23,7 @@ _XML: Final = (".xml", ".rels", ".opf", ".ncx", ".xhtml", ".html", ".htm")
 _DAMAGED: Final = (zipfile.BadZipFile, zlib.error, EOFError, OSError, NotImplementedError, ValueError)
 
 
-def opened(source: Source, *, doctype: bool) -> zipfile.ZipFile:
+def opened(source: Source, *, doctype: bool) -> Archive:
     """Return an archive that is safe to unpack in memory; nothing of it is ever written to a disk.
 
     Args:
@@ -59,7 +62,7 @@ def opened(source: Source, *, doctype: bool) -> zipfile.ZipFile:
     return archive
 
 
-def member(archive: zipfile.ZipFile, name: str) -> bytes:
+def member(archive: Archive, name: str) -> bytes:
     """Return a file of an archive.
 
     Raises:
@@ -73,7 +76,7 @@ def member(archive: zipfile.ZipFile, name: str) -> bytes:
         raise UnreadableError(f"is damaged at {name}") from exc
 
 
-def _check_head(archive: zipfile.ZipFile, entry: zipfile.ZipInfo, *, doctype: bool) -> None:
+def _check_head(archive: Archive, entry: zipfile.ZipInfo, *, doctype: bool) -> None:
     """Raise where a part declares entities: they can grow to any size, or name files of this machine."""
     try:
         with archive.open(entry) as stream:

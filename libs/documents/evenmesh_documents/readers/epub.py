@@ -3,7 +3,6 @@
 import posixpath
 from typing import Any, Final
 from urllib.parse import unquote
-from zipfile import ZipFile
 
 from lxml import etree
 
@@ -59,7 +58,7 @@ def read(source: Source) -> Document:
     )
 
 
-def _xml(book: ZipFile, name: str) -> Any:
+def _xml(book: archive.Archive, name: str) -> Any:
     parser = etree.XMLParser(resolve_entities=False, no_network=True, load_dtd=False, huge_tree=False)
     data = archive.member(book, name)
     try:

@@ -2,14 +2,14 @@
 
 import email
 from email import policy
-from email.message import EmailMessage
+from email.message import EmailMessage, MIMEPart
 from types import MappingProxyType
 
 from evenmesh_documents.document import Document, Kind
 from evenmesh_documents.outline import Outline, clean
 from evenmesh_documents.readers import html
 from evenmesh_documents.readers.text import paragraphs
-from evenmesh_documents.source import Source
+from evenmesh_documents.source import Source, decoded
 
 
 def read(source: Source) -> Document:
@@ -24,7 +24,7 @@ def read(source: Source) -> Document:
     outline = Outline(source.limits.characters)
     body = message.get_body(("plain", "html"))
     if body is not None:
-        text = body.get_content()
+        text = _content(body)
         if body.get_content_subtype() == "html":
             html.walk(html.main_part(html.tree(text)), outline)
         else:
@@ -45,6 +45,15 @@ def read(source: Source) -> Document:
         attributes=MappingProxyType({"to": to} if to else {}),
         notes=notes,
     )
+
+
+def _content(body: MIMEPart) -> str:
+    """Return the text of a part, whatever encoding it names."""
+    try:
+        return str(body.get_content())
+    except (LookupError, UnicodeError):
+        data = body.get_payload(decode=True)
+        return decoded(data) if isinstance(data, bytes) else ""
 
 
 def _header(message: EmailMessage, name: str) -> str:

@@ -124,23 +124,22 @@ def _lines(page: Any, number: int, most: int) -> Iterator[_Line]:
         if text_page.count_chars() > most:
             raise UnreadableError("has too many characters of text")
         at = 0
+        box = pdfium.FS_RECTF()
         for piece in text_page.get_text_range().split("\r\n"):
             if piece.strip():
-                top, height = _place(text_page, at + len(piece) - len(piece.lstrip()))
+                top, height = _place(text_page, at + len(piece) - len(piece.lstrip()), box)
                 yield _Line(piece.strip(" \t").replace("\ufffe", "\x02"), number, top, height)
             at += len(piece) + 2
     finally:
         text_page.close()
 
 
-def _place(text_page: Any, at: int) -> tuple[float, float]:
+def _place(text_page: Any, at: int, box: Any) -> tuple[float, float]:
     """Return the upper end of a character and the height of its box; 0 where it has none. Points."""
     index = pdfium.FPDFText_GetCharIndexFromTextIndex(text_page, at)
-    try:
-        _, bottom, _, top = text_page.get_charbox(index, loose=True)
-    except pypdfium2.PdfiumError:
+    if not pdfium.FPDFText_GetLooseCharBox(text_page, index, box):
         return 0.0, 0.0
-    return top, top - bottom
+    return box.top, box.top - box.bottom
 
 
 def _recognized(page: Any, number: int, ocr: Ocr) -> list[_Line]:
