@@ -102,7 +102,7 @@ class Engine:
         return name
 
     def build(self, service: str, arguments: Mapping[str, str]) -> str:
-        """Build a service's image by the Dockerfile and return its name; with the settings of pip that this machine has."""
+        """Build a service's image by the Dockerfile, with this machine's settings of pip; return its name."""
         name = f"localhost/evenmesh-{service}"
         given = [f"--build-arg={key}={value}" for key, value in {"SERVICE": service, **arguments}.items()]
         target = ["--target", "service", "--tag", name, "--format", "docker", "--isolation", "chroot"]
