@@ -25,6 +25,7 @@ ORDER: Final = (
     "milvus",
     "triton",
     "gpu",
+    "http",
     "otel",
     "monitoring",
     "gateway",

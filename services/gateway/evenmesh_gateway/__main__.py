@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 
 from evenmesh_gateway.app import Gateway
-from evenmesh_gateway.server import serve
+from evenmesh_gateway.http.server import serve
 from evenmesh_gateway.settings import GatewaySettings
 from evenmesh_kit.rpc.server import ServerStartError, run
 from evenmesh_kit.security.listener import ListenerSecurityError
@@ -29,6 +29,7 @@ async def main() -> None:
     except ListenerSecurityError as error:
         raise ServerStartError(str(error)) from None
     try:
+        await gateway.start()
         await serve(gateway.app, settings, gateway)
     finally:
         await gateway.close()

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Final
+from contextlib import AsyncExitStack
+from importlib.util import find_spec
+from typing import TYPE_CHECKING, Final
 
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
@@ -15,19 +17,22 @@ from starlette.responses import JSONResponse, Response
 from evenmesh_gateway.calls import TIMEOUT_HEADER, Door
 from evenmesh_gateway.connect_rpc import ConnectDoor
 from evenmesh_gateway.forwarding import Forwarder
+from evenmesh_gateway.http.problems import HttpProblem, problem_response
+from evenmesh_gateway.http.web import GatewayRoute, Problems, Records
 from evenmesh_gateway.json_messages import JsonMessages
 from evenmesh_gateway.openai.routes import OpenAiDoor
 from evenmesh_gateway.openai.routes import paths as openai_paths
 from evenmesh_gateway.openapi import document
-from evenmesh_gateway.problems import HttpProblem, problem_response
 from evenmesh_gateway.rest import Rest
 from evenmesh_gateway.settings import GatewaySettings
 from evenmesh_gateway.upstreams import Upstreams
-from evenmesh_gateway.web import GatewayRoute, Problems, Records
 from evenmesh_kit.admission.queue import Admission
 from evenmesh_kit.compute.tenant_pool import TenantPool
 from evenmesh_kit.security.listener import ListenerSecurity
 from evenmesh_kit.telemetry.setup import Telemetry
+
+if TYPE_CHECKING:
+    from evenmesh_gateway.agents.http import AgentDoor
 
 _REASONS: Final = {404: "NO_ROUTE", 405: "NO_METHOD"}
 _CONNECT_HEADERS: Final = ("Connect-Protocol-Version", "Connect-Timeout-Ms", "X-Grpc-Web", "Grpc-Timeout")
@@ -47,6 +52,7 @@ class Gateway:
 
     def __init__(self, settings: GatewaySettings, telemetry: Telemetry) -> None:
         self._draining = False
+        self._stack = AsyncExitStack()
         security = ListenerSecurity.of(settings)
         for file, source in security.watched.items():
             telemetry.reloads.watch(file, source)
@@ -60,6 +66,11 @@ class Gateway:
         )
         door = Door(settings, security.authentication, forwards_trace=not telemetry.enabled)
         forwarder, messages = Forwarder(self._upstreams), JsonMessages(self._pool, memory)
+        self._agents: AgentDoor | None = None
+        if find_spec("mcp") is not None:
+            from evenmesh_gateway.agents.http import AgentDoor
+
+            self._agents = AgentDoor(door, forwarder)
         self._openapi = JSONResponse(document(*openai_paths()))
         middleware = [Middleware(Records, tracer=telemetry.tracer, meter=telemetry.meter)]
         if settings.cors_origins:
@@ -72,10 +83,16 @@ class Gateway:
                 *OpenAiDoor(settings, door, forwarder, messages).routes(),
                 *Rest(settings, door, forwarder, messages).routes(),
                 *ConnectDoor(settings, door, forwarder, messages).routes(),
+                *(() if self._agents is None else (self._agents.route(),)),
             ],
-            middleware=[*middleware, Middleware(Problems, max_header_bytes=settings.max_header_bytes)],
+            middleware=[*middleware, Middleware(Problems, settings=settings)],
             exception_handlers={HTTPException: _unrouted},
         )
+
+    async def start(self) -> None:
+        """Begin to answer agents."""
+        if self._agents is not None:
+            await self._stack.enter_async_context(self._agents.running())
 
     def drain(self) -> None:
         """Say no to who asks whether the gateway is ready; requests are still answered."""
@@ -83,6 +100,7 @@ class Gateway:
 
     async def close(self) -> None:
         """Close the channels, after the last request."""
+        await self._stack.aclose()
         await self._upstreams.close()
         await asyncio.to_thread(self._pool.close)
 

@@ -24,14 +24,14 @@ from starlette.datastructures import Headers
 from starlette.types import Receive, Scope, Send
 
 from evenmesh.wire.errors import MeshError
-from evenmesh_gateway.bodies import largest_json
 from evenmesh_gateway.calls import Call, Door
 from evenmesh_gateway.forwarding import Forwarder
+from evenmesh_gateway.http.bodies import largest_json
+from evenmesh_gateway.http.problems import UNSUPPORTED_TYPE, HttpProblem, headers_of
+from evenmesh_gateway.http.web import GatewayRoute
 from evenmesh_gateway.json_messages import JsonMessages
 from evenmesh_gateway.methods import PublicMethod, public_methods
-from evenmesh_gateway.problems import UNSUPPORTED_TYPE, HttpProblem, headers_of
 from evenmesh_gateway.settings import GatewaySettings
-from evenmesh_gateway.web import GatewayRoute
 from evenmesh_kit.rpc.statuses import to_status
 
 Context: TypeAlias = RequestContext[Any, Any]

@@ -10,9 +10,9 @@ from google.protobuf.descriptor import Descriptor, EnumDescriptor, FieldDescript
 from evenmesh.common.v1.method_options_pb2 import METERING_TOKENS, Role
 from evenmesh.wire.bounds import bounds_of
 from evenmesh_gateway.calls import TIMEOUT_HEADER
-from evenmesh_gateway.events import MEDIA_TYPE as EVENTS
+from evenmesh_gateway.http.events import MEDIA_TYPE as EVENTS
+from evenmesh_gateway.http.problems import PROBLEM_TYPE
 from evenmesh_gateway.methods import PublicMethod, public_methods
-from evenmesh_gateway.problems import PROBLEM_TYPE
 from evenmesh_gateway.rest import JSON, NDJSON, PREFIX
 
 FAILURES: Final = (400, 401, 403, 404, 409, 413, 415, 429, 500, 501, 503, 504)

@@ -15,15 +15,15 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from evenmesh.wire.errors import InvalidField, MeshError
-from evenmesh_gateway import events
-from evenmesh_gateway.bodies import check_head, largest_json, read_body, read_lines
 from evenmesh_gateway.calls import Call, Door, peer_of, unless_hung_up
 from evenmesh_gateway.forwarding import Forwarder, Requests
+from evenmesh_gateway.http import events
+from evenmesh_gateway.http.bodies import check_head, largest_json, read_body, read_lines
+from evenmesh_gateway.http.problems import HttpProblem, problem_of
+from evenmesh_gateway.http.web import GatewayRoute
 from evenmesh_gateway.json_messages import JsonMessages
 from evenmesh_gateway.methods import PublicMethod, public_methods
-from evenmesh_gateway.problems import HttpProblem, problem_of
 from evenmesh_gateway.settings import GatewaySettings
-from evenmesh_gateway.web import GatewayRoute
 
 PREFIX: Final = "/v1"
 JSON: Final = "application/json"

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Annotated, Any, Final
 from urllib.parse import urlsplit
 
 from pydantic import Field, field_validator
 from pydantic_settings import NoDecode, SettingsConfigDict
 
-from evenmesh_kit.settings import ServiceSettings
+from evenmesh_kit.settings import ServiceSettings, is_loopback
+
+_THIS_MACHINE: Final = frozenset({"localhost", "127.0.0.1", "[::1]"})
 
 
 class GatewaySettings(ServiceSettings):
@@ -44,6 +46,10 @@ class GatewaySettings(ServiceSettings):
     cors_origins: Annotated[tuple[str, ...], NoDecode] = ()
     """Origins whose pages may call from a browser, such as ``https://app.example.com``, separated by commas;
     ``*`` for any. Empty: none."""
+    hosts: Annotated[tuple[str, ...], NoDecode] = ()
+    """Names by which clients may call (header ``Host`` without the port), separated by commas. Empty: any;
+    but on an address of this machine, without keys or tokens, only ``localhost`` and its addresses, so that
+    no page in a browser gets in under a name of its own."""
     max_header_bytes: int = Field(default=16_384, ge=1024, le=2**20)
     """Largest head of a request: its line and headers. Bytes, [1024, 1048576]."""
     max_body_bytes: int = Field(default=32 * 2**20, ge=1024, le=2**30)
@@ -67,9 +73,16 @@ class GatewaySettings(ServiceSettings):
             )
         return value
 
-    @field_validator("cors_origins", mode="before")
+    @property
+    def known_hosts(self) -> frozenset[str]:
+        """Return the names by which clients may call; empty for any."""
+        if self.hosts:
+            return frozenset(one.lower() for one in self.hosts)
+        return _THIS_MACHINE if is_loopback(self.host) and not self.knows_callers else frozenset()
+
+    @field_validator("cors_origins", "hosts", mode="before")
     @classmethod
-    def _listed_origins(cls, value: Any) -> Any:
+    def _listed_names(cls, value: Any) -> Any:
         return [one.strip() for one in value.split(",") if one.strip()] if isinstance(value, str) else value
 
     @field_validator("cors_origins")

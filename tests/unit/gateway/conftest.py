@@ -11,7 +11,7 @@ import httpx
 import pytest
 
 from evenmesh_gateway.app import Gateway
-from evenmesh_gateway.server import HttpServer
+from evenmesh_gateway.http.server import HttpServer
 from evenmesh_gateway.settings import GatewaySettings
 from evenmesh_kit.telemetry.setup import Telemetry
 from tests.support.scripted import ScriptedMesh
@@ -28,6 +28,7 @@ async def open_gateway(scripted: ScriptedMesh, tmp_path: Path) -> AsyncIterator[
             targets = {f"{name}_target": address for name, address in scripted.addresses.items()}
             settings = GatewaySettings(**{"home": tmp_path, "port": 0, "grace_s": 5, **targets, **changes})
             gateway = Gateway(settings, telemetry or Telemetry.disabled())
+            await gateway.start()
             server = HttpServer(gateway.app, settings)
             await server.start()
             stack.push_async_callback(gateway.close)

@@ -330,6 +330,16 @@ async def test_pages_of_other_origins_may_call_only_where_it_is_configured(open_
     assert "access-control-allow-origin" not in other.headers
 
 
+async def test_a_page_gets_in_under_no_other_name(open_gateway: Open) -> None:
+    """A name that a page's owner points at this machine makes the gateway the page's own origin (DNS rebinding)."""
+    gateway = await open_gateway()
+    for name, status in (("localhost:1", 200), ("127.0.0.1", 200), ("[::1]:80", 200), ("evil.example", 421)):
+        assert (await gateway.get("/healthz", headers={"host": name})).status_code == status, name
+    named = await open_gateway(hosts="Mesh.example")
+    for name, status in (("mesh.example:443", 200), ("localhost", 421)):
+        assert (await named.get("/healthz", headers={"host": name})).status_code == status, name
+
+
 async def test_a_head_that_does_not_come_closes_its_connection(open_gateway: Open) -> None:
     gateway = await open_gateway(head_s=0.2)
     host, port = gateway.base_url.host, gateway.base_url.port
@@ -374,7 +384,7 @@ async def test_a_service_that_is_away_is_unavailable_without_its_address(
 def test_every_code_has_a_status() -> None:
     import grpc
 
-    from evenmesh_gateway.problems import STATUS, status_of
+    from evenmesh_gateway.http.problems import STATUS, status_of
 
     assert set(STATUS) == set(grpc.StatusCode) - {grpc.StatusCode.OK}
     assert status_of(MeshError(grpc.StatusCode.RESOURCE_EXHAUSTED, "OVER_CAPACITY", "too large")) == 413

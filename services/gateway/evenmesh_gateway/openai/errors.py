@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, Final
 
 from evenmesh.wire.errors import MeshError
-from evenmesh_gateway.problems import HttpProblem, status_of
+from evenmesh_gateway.http.problems import HttpProblem, status_of
 
 _TYPES: Final = {
     401: "authentication_error",

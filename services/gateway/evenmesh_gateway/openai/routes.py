@@ -21,10 +21,11 @@ from evenmesh.reranker.v1 import reranker_service_pb2 as reranker_pb
 from evenmesh.retriever.v1 import collection_service_pb2 as collection_pb
 from evenmesh.retriever.v1 import retriever_service_pb2 as retriever_pb
 from evenmesh.wire.errors import MeshError, NotFound
-from evenmesh_gateway import events
-from evenmesh_gateway.bodies import check_head, largest_json, read_body
 from evenmesh_gateway.calls import Call, Door, peer_of, unless_hung_up
 from evenmesh_gateway.forwarding import Forwarder
+from evenmesh_gateway.http import events
+from evenmesh_gateway.http.bodies import check_head, largest_json, read_body
+from evenmesh_gateway.http.web import GatewayRoute
 from evenmesh_gateway.json_messages import JsonMessages
 from evenmesh_gateway.methods import PublicMethod, public_methods
 from evenmesh_gateway.openai import chat, pipelines, requests
@@ -35,7 +36,6 @@ from evenmesh_gateway.openai.rerank import RerankRequest, message_of, ranking
 from evenmesh_gateway.openai.responses import Response as OpenAiResponse
 from evenmesh_gateway.openapi import failures, timeout_parameter
 from evenmesh_gateway.settings import GatewaySettings
-from evenmesh_gateway.web import GatewayRoute
 
 JSON: Final = "application/json"
 CHAT: Final = "/v1/chat/completions"
@@ -211,8 +211,10 @@ async def _response_events(
     async with aclosing(chunks):
         async for one in chunks:
             if isinstance(one, MeshError):
-                one = {"type": "error", **error_of(one)["error"]}
-            yield events.event(_line(one), one["type"])
+                error = error_of(one)  # the clients read its member, the API states the members of that
+                yield events.event(_line({**error["error"], **error, "type": "error"}), "error")
+            else:
+                yield events.event(_line(one), one["type"])
 
 
 def paths() -> tuple[dict[str, Any], dict[str, Any]]:

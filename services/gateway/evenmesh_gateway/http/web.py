@@ -15,11 +15,13 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from evenmesh.wire.errors import MeshError, Unauthenticated
 from evenmesh_gateway.calls import HungUpError
-from evenmesh_gateway.problems import HttpProblem, problem_response
+from evenmesh_gateway.http.problems import HttpProblem, problem_response
+from evenmesh_gateway.settings import GatewaySettings
 from evenmesh_kit.rpc.statuses import to_mesh_error
 from evenmesh_kit.telemetry.recorder import extract_context
 
 _HUNG_UP: Final = 499
+_MISDIRECTED: Final = 421
 _TOO_LONG_A_HEAD: Final = 431
 _BUCKETS_S: Final = [0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300]
 _log = logging.getLogger("evenmesh.gateway.access")
@@ -103,13 +105,14 @@ class Problems:
 
     Args:
         app: what answers.
-        max_header_bytes: most bytes of the headers of a request; the server bounds those alone that come in
-            several pieces.
+        settings: the largest headers, of which the server bounds those alone that come in several pieces; and
+            the names by which clients may call.
     """
 
-    def __init__(self, app: ASGIApp, max_header_bytes: int) -> None:
+    def __init__(self, app: ASGIApp, settings: GatewaySettings) -> None:
         self._app = app
-        self._max_header_bytes = max_header_bytes
+        self._max_header_bytes = settings.max_header_bytes
+        self._hosts = settings.known_hosts
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         started = False
@@ -136,9 +139,18 @@ class Problems:
         if sum(len(name) + len(value) for name, value in headers) > self._max_header_bytes:
             words = f"the headers must be at most {self._max_header_bytes:,} bytes here"
             raise HttpProblem(_TOO_LONG_A_HEAD, "HEADERS_TOO_LARGE", words)
+        host = next((value for name, value in headers if name == b"host"), b"").decode("latin-1").lower()
+        if self._hosts and _without_port(host) not in self._hosts:
+            words = "this name is not known here: set EVENMESH_GATEWAY_HOSTS to the names of this gateway"
+            raise HttpProblem(_MISDIRECTED, "UNKNOWN_HOST", words)
         # Another program on the way may have checked the other one.
         if sum(name == b"authorization" for name, _ in headers) > 1:
             raise Unauthenticated("TWO_CREDENTIALS", "send the header Authorization once, not several times")
+
+
+def _without_port(host: str) -> str:
+    name, separator, port = host.rpartition(":")
+    return name if separator and port.isdecimal() else host
 
 
 class GatewayRoute(Route):

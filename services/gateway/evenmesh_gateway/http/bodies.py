@@ -11,8 +11,8 @@ from starlette.requests import ClientDisconnect, Request
 from evenmesh.wire.deadline import LONGEST_BUDGET_S, Deadline
 from evenmesh.wire.errors import DeadlineExceeded
 from evenmesh_gateway.calls import HungUpError
+from evenmesh_gateway.http.problems import TOO_LARGE, UNSUPPORTED_TYPE, HttpProblem
 from evenmesh_gateway.methods import PublicMethod
-from evenmesh_gateway.problems import TOO_LARGE, UNSUPPORTED_TYPE, HttpProblem
 
 _JSON_PER_BYTE: Final = 3
 """How much longer than a serialized message its JSON may be: numbers, escapes and names take more."""
