@@ -189,6 +189,8 @@ class Outcome:
 
 
 def _dict(message: Message) -> dict[str, Any]:
-    """Return a message as OpenAI's API writes: names in snake case."""
-    found: dict[str, Any] = MessageToDict(message, preserving_proto_field_name=True)
+    """Return a message as OpenAI's API writes: names in snake case, and zeros too."""
+    found: dict[str, Any] = MessageToDict(
+        message, preserving_proto_field_name=True, always_print_fields_with_no_presence=True
+    )
     return found
