@@ -29,7 +29,7 @@ _LONG: Final = (FieldDescriptor.CPPTYPE_INT64, FieldDescriptor.CPPTYPE_UINT64)
 _REAL: Final = (FieldDescriptor.CPPTYPE_DOUBLE, FieldDescriptor.CPPTYPE_FLOAT)
 _PROBLEM: Final[dict[str, Any]] = {
     "type": "object",
-    "description": "What went wrong (RFC 9457), with what gRPC callers are told.",
+    "description": "What went wrong (RFC 9457), with what gRPC callers get.",
     "required": ["title", "status", "detail", "reason"],
     "properties": {
         "title": {"type": "string"},

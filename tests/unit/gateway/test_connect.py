@@ -108,7 +108,7 @@ async def test_an_error_has_its_details(
     assert invalid.value.code is Code.INVALID_ARGUMENT
 
 
-async def test_plain_http_is_told_when_to_come_again(
+async def test_plain_http_learns_when_to_come_again(
     gateway: httpx.AsyncClient, scripted: ScriptedMesh
 ) -> None:
     scripted.retriever.error = Overloaded("too much work is in flight", 1.5)
@@ -170,6 +170,6 @@ async def test_a_message_is_bounded(open_gateway: Open) -> None:
     assert refused.value.code is Code.RESOURCE_EXHAUSTED
 
 
-async def test_grpc_itself_is_told_where_to_go(gateway: httpx.AsyncClient) -> None:
+async def test_grpc_itself_is_sent_elsewhere(gateway: httpx.AsyncClient) -> None:
     reply = await gateway.post(RETRIEVE, content=b"", headers={"content-type": "application/grpc"})
     assert (reply.status_code, reply.json()["reason"]) == (415, "UNSUPPORTED_TYPE")

@@ -134,7 +134,7 @@ async def test_an_error_has_what_grpc_callers_get(gateway: httpx.AsyncClient) ->
     }
 
 
-async def test_who_asks_too_much_is_told_when_to_come_again(
+async def test_who_asks_too_much_learns_when_to_come_again(
     gateway: httpx.AsyncClient, scripted: ScriptedMesh
 ) -> None:
     scripted.retriever.error = Overloaded("too much work is in flight", 1.2)

@@ -4,19 +4,22 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping
+from typing import TYPE_CHECKING
 
-from evenmesh.addresses import Addresses
-from evenmesh.commands.failure import CommandError
-from evenmesh.wire.deadline import Deadline
-from evenmesh.wire.errors import MeshError
-from evenmesh.wire.security import ChannelSecurity, ChannelSecurityError
+if TYPE_CHECKING:
+    from evenmesh_gateway.calls import Call
+    from evenmesh_gateway.methods import PublicMethod
 
 
 def mcp() -> None:
-    """Serve the mesh to an agent by the Model Context Protocol, on standard input and output.
+    """Serve the mesh to an agent by MCP, on stdin and stdout.
 
     It calls with EVENMESH_API_KEY or EVENMESH_TOKEN_FILE, as every command does.
     """
+    from evenmesh.commands.failure import CommandError
+    from evenmesh.wire.errors import MeshError
+    from evenmesh.wire.security import ChannelSecurityError
+
     try:
         asyncio.run(_serve())
     except (ChannelSecurityError, MeshError) as error:
@@ -24,10 +27,12 @@ def mcp() -> None:
 
 
 async def _serve() -> None:
+    from evenmesh.addresses import Addresses
+    from evenmesh.wire.deadline import Deadline
+    from evenmesh.wire.security import ChannelSecurity
     from evenmesh_gateway.agents.tools import agent_server
     from evenmesh_gateway.calls import Call
     from evenmesh_gateway.forwarding import Forwarder
-    from evenmesh_gateway.methods import PublicMethod
     from evenmesh_gateway.settings import GatewaySettings
     from evenmesh_gateway.upstreams import Upstreams
     from evenmesh_kit.telemetry.setup import Telemetry
