@@ -84,6 +84,12 @@ def failures() -> dict[str, Any]:
     return described
 
 
+def event_schema(data: dict[str, Any]) -> dict[str, Any]:
+    """Return the schema of a server-sent event whose data are JSON of a schema."""
+    content = {"type": "string", "contentMediaType": JSON, "contentSchema": data}
+    return {"type": "object", "properties": {"event": {"type": "string"}, "data": content}}
+
+
 def timeout_parameter() -> dict[str, Any]:
     """Return the parameter of the time that a request may take."""
     return {
@@ -122,7 +128,7 @@ def _operation(method: PublicMethod) -> dict[str, Any]:
         "responses": {
             "200": {
                 "description": "Events." if method.streams_replies else "The reply.",
-                "content": {EVENTS: {"schema": {"type": "string"}, "x-event-schema": reply}}
+                "content": {EVENTS: {"schema": event_schema(reply)}}
                 if method.streams_replies
                 else {JSON: {"schema": reply}},
             },

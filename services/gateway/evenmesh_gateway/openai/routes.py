@@ -34,7 +34,7 @@ from evenmesh_gateway.openai.outcome import Outcome
 from evenmesh_gateway.openai.requests import ChatRequest, ResponseRequest
 from evenmesh_gateway.openai.rerank import RerankRequest, message_of, ranking
 from evenmesh_gateway.openai.responses import Response as OpenAiResponse
-from evenmesh_gateway.openapi import failures, timeout_parameter
+from evenmesh_gateway.openapi import event_schema, failures, timeout_parameter
 from evenmesh_gateway.settings import GatewaySettings
 
 JSON: Final = "application/json"
@@ -245,7 +245,7 @@ def paths() -> tuple[dict[str, Any], dict[str, Any]]:
         }
         if path in (CHAT, RESPONSES):
             answer = items[path]["post"]["responses"]["200"]["content"]
-            answer[events.MEDIA_TYPE] = {"schema": {"type": "string"}}
+            answer[events.MEDIA_TYPE] = {"schema": event_schema({"type": "object"})}
     return items, found["$defs"]
 
 
