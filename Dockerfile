@@ -22,6 +22,8 @@ FROM ${BASE} AS build
 ARG SERVICE
 ARG VARIANT=cpu
 ARG LOCKED=yes
+# Where PyTorch for processors comes from; empty: from where the rest does.
+ARG TORCH_INDEX=https://download.pytorch.org/whl/cpu
 ENV PIP_DISABLE_PIP_VERSION_CHECK=1
 WORKDIR /build
 COPY constraints.txt ./
@@ -33,50 +35,8 @@ COPY services services
 COPY orchestrator orchestrator
 COPY training training
 COPY studies studies
-# The rooms that each needs, the last with the extras that the manifests in k8s/ can switch on. All by path: nothing of
-# ours is looked for on the package index.
-RUN --mount=type=cache,target=/root/.cache/pip <<'INSTALL'
-set -eu
-case "$SERVICE" in
-  orchestrator) rooms="clients/python libs/core libs/kit orchestrator" extras=telemetry,jwt,redis port=7070 ;;
-  retriever) rooms="clients/python libs/core libs/kit models services/retriever" extras=faiss-cpu,milvus,web,triton,telemetry,jwt,redis port=7071 ;;
-  reranker) rooms="clients/python libs/core libs/kit models services/reranker" extras=postgres,telemetry,jwt,redis port=7072 ;;
-  generator) rooms="clients/python libs/core libs/kit models services/generator" extras=triton,ctranslate2,telemetry,jwt,redis port=7073 ;;
-  evaluator) rooms="clients/python libs/core libs/lab libs/kit services/evaluator" extras=postgres,telemetry,jwt,redis port=7074 ;;
-  gateway) rooms="clients/python libs/core libs/kit services/gateway" extras=mcp,telemetry,jwt port=7080 ;;
-  client) rooms="clients/python libs/core libs/lab studies" extras=openai port=0 ;;
-  training) rooms="clients/python libs/core libs/lab libs/kit models services/generator services/reranker training" extras=postgres,telemetry,jwt port=0 ;;
-  *) echo "SERVICE=$SERVICE is none of orchestrator, retriever, reranker, generator, evaluator, gateway, client, training" >&2; exit 1 ;;
-esac
-# PyTorch's wheels on PyPI are those for CUDA, gigabytes larger.
-case "$VARIANT" in
-  cpu) index="--extra-index-url https://download.pytorch.org/whl/cpu" ;;
-  cuda) index= ;;
-  *) echo "VARIANT=$VARIANT is neither cpu nor cuda" >&2; exit 1 ;;
-esac
-python -m venv /opt/venv
-if [ "$LOCKED" = yes ]; then
-  lock="locks/$SERVICE-$VARIANT.txt"
-  [ -f "$lock" ] || lock="locks/$SERVICE-cpu.txt" # without PyTorch there is one
-  python -m venv /opt/build
-  /opt/build/bin/pip install --require-hashes --requirement locks/build.txt
-  /opt/build/bin/pip wheel --no-deps --no-build-isolation --wheel-dir wheels $(printf "./%s " $rooms)
-  /opt/venv/bin/pip install --no-compile --require-hashes --requirement "$lock" $index
-  /opt/venv/bin/pip install --no-compile --no-deps --no-index wheels/*.whl
-  /opt/venv/bin/pip check
-else
-  /opt/venv/bin/pip install --no-compile --constraint constraints.txt $index $(printf "./%s " $rooms | sed "s/ $/[$extras]/")
-fi
-/opt/venv/bin/pip uninstall --yes pip
-printf '#!/bin/sh\nexec python -m evenmesh_%s "$@"\n' "$SERVICE" > /opt/venv/bin/serve
-if [ "$SERVICE" = gateway ]; then
-  printf '#!/bin/sh\nexec python -m evenmesh_gateway.ready "$@"\n' > /opt/venv/bin/healthy
-else
-  printf '#!/bin/sh\nexec grpc-health-probe -addr=127.0.0.1:%s "$@"\n' "$port" > /opt/venv/bin/healthy
-fi
-chmod 755 /opt/venv/bin/serve /opt/venv/bin/healthy
-mkdir -p /opt/home/evenmesh
-INSTALL
+COPY k8s/image/install.sh ./
+RUN --mount=type=cache,target=/root/.cache/pip sh install.sh
 
 FROM ${BASE} AS runtime
 COPY --from=health-probe /ko-app/grpc-health-probe /usr/local/bin/grpc-health-probe

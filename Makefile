@@ -4,7 +4,7 @@ SHELL := bash
 .SHELLFLAGS := -eu -o pipefail -c
 .DEFAULT_GOAL := help
 .PHONY: help venv install demo up triton down test lint drift breaking proto sdk check kernels pythons clean \
-  docs bench rerank-table load-test chaos rolling soak largest attack fuzz schemathesis locks vulnerabilities sbom train-pointer
+  docs bench rerank-table load-test chaos rolling soak largest containers attack fuzz schemathesis locks vulnerabilities sbom train-pointer
 
 # Python 3.11 or newer; PYTHON=... names one.
 # A name may be there and not run (a shim of pyenv without its version), so each is tried.
@@ -154,6 +154,9 @@ largest: install ## The largest request that each method takes: CPU seconds and 
 
 soak: install ## An hour of load: memory and descriptors
 	EVENMESH_SOAK_MESH_S=$${EVENMESH_SOAK_MESH_S:-3600} $(BIN)/python -m pytest -s tests/faults/test_soak.py
+
+containers: install ## Build the images with buildah, run the mesh from them with podman, ask and end it
+	$(BIN)/python -m tests.containers $(ARGS)
 
 attack: install ## Ten minutes of everything that one tenant can do to another, on a real mesh
 	$(BIN)/python -m tests.attack

@@ -75,7 +75,7 @@ def _cpu_wheels() -> str:
         [sys.executable, "-m", "pip", "config", "get", "global.find-links"], capture_output=True, text=True
     )
     folder = Path(done.stdout.strip() or "/nowhere")
-    (index,) = re.findall(r'--extra-index-url (\S+)"', DOCKERFILE)
+    (index,) = re.findall(r"^ARG TORCH_INDEX=(\S+)$", DOCKERFILE, re.MULTILINE)
     return str(folder) if list(folder.glob("torch-*+cpu-*.whl")) else f"{index}/torch/"
 
 

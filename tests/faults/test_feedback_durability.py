@@ -132,7 +132,7 @@ async def test_what_was_acknowledged_is_stored_once(
     kind: str, request: pytest.FixtureRequest, tmp_path: Path
 ) -> None:
     server: Postgres | None = None
-    settings = {}
+    settings = {"CROSS_ENCODER": "", "DEFAULT_RERANKER": "none"}  # feedback needs no model
     if kind == "postgresql":
         server = request.getfixturevalue("postgres")
         settings["DATABASE_URL"] = server.url.replace("+asyncpg", "")
@@ -180,7 +180,7 @@ async def test_a_promotion_that_was_killed_leaves_what_can_be_served(tmp_path: P
             for path in folder.iterdir():
                 (draft.folder / path.name).write_bytes(path.read_bytes())
         versions.append(draft.version)
-    process = Process(tmp_path)
+    process = Process(tmp_path, CROSS_ENCODER="", DEFAULT_RERANKER="none")  # what is promoted alone
     passages = [common_pb2.Passage(id="p", text="water")]
     wanted = reranker_pb.RerankRequest(query="q", passages=passages, reranker="cross-encoder")
     rng = random.Random(3)

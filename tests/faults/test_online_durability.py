@@ -170,7 +170,15 @@ async def test_nothing_acknowledged_is_lost_and_nothing_half_serves(
 
     database_url = {"EVENMESH_RERANKER_DATABASE_URL": postgres.url.replace("+asyncpg", "")}
     retriever = Killable("evenmesh_retriever", "retriever", tmp_path, ENCODER="")
-    reranker = Killable("evenmesh_reranker", "reranker", tmp_path, DEVICE="cpu", DTYPE="float32", THREADS="1")
+    reranker = Killable(
+        "evenmesh_reranker",
+        "reranker",
+        tmp_path,
+        DEVICE="cpu",
+        DTYPE="float32",
+        THREADS="1",
+        CROSS_ENCODER="",
+    )
     trainer = Killable(
         "evenmesh_training.online",
         "trainer",

@@ -28,6 +28,7 @@ from evenmesh.wire.deadline import Deadline
 from evenmesh.wire.errors import DeadlineExceeded
 from evenmesh_generator.__main__ import GeneratorService
 from evenmesh_generator.backends.in_process import InProcessModel
+from evenmesh_generator.backends.tasks import ended
 from evenmesh_generator.backends.triton.model import TritonModel
 from evenmesh_generator.domain import Answer, Decoding, GenerationRequest, Passage
 from evenmesh_generator.ports import Cancellation, Cancelled
@@ -36,6 +37,7 @@ from evenmesh_generator.runtime.assembly import EngineOptions, assemble
 from evenmesh_generator.servicer import NAME
 from evenmesh_kit.compute.executors import ComputePool
 from evenmesh_kit.rpc.server import MeshServer
+from evenmesh_kit.security import caller as callers
 from evenmesh_kit.telemetry.setup import Telemetry
 from tests.support import tiny_models, triton_models
 from tests.support.tiny_models import SENTENCES
@@ -342,6 +344,28 @@ async def test_no_more_are_sent_than_there_are_places(endless_server: TritonServ
         (outcome,) = await waiting
         assert isinstance(outcome, Answer)
         assert model.in_flight == 0
+
+
+async def test_a_tenant_with_its_share_of_the_places_leaves_the_rest_to_another(
+    endless_server: TritonServer,
+) -> None:
+    async def first(model: TritonModel, tenant: str, request: GenerationRequest, seconds: float) -> object:
+        callers.enter(callers.Caller(tenant, tenant, frozenset()))
+        async with aclosing(model.generate_stream(request, Cancellation(Deadline.after(seconds)))) as parts:
+            part = await anext(parts)
+            if tenant == "greedy":
+                await asyncio.Event().wait()
+            return part
+
+    sizes = {"triton_in_flight": 2, "tenant_share": 0.5}
+    async with triton_models.opened(endless_server.target, "endless", **sizes) as (model,):
+        greedy = asyncio.create_task(first(model, "greedy", ENDLESS, TIMEOUT))
+        while not model.in_flight:
+            await asyncio.sleep(0.01)
+        with pytest.raises(DeadlineExceeded, match="no place"):
+            await asyncio.create_task(first(model, "greedy", _request(), 0.3))
+        assert await asyncio.create_task(first(model, "polite", _request(), TIMEOUT)) is not None
+        await ended(greedy)
 
 
 @pytest.fixture

@@ -7,6 +7,7 @@ import os
 import shutil
 import signal
 import time
+from collections.abc import Iterator
 from importlib import resources
 from pathlib import Path
 
@@ -23,14 +24,25 @@ from tests.support.triton_server import TritonServer, skip_where_impossible
 pytestmark = pytest.mark.timeout(900)
 
 
-@pytest.fixture
-def small(tmp_path: Path) -> TritonServer:
+@pytest.fixture(scope="module")
+def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TritonServer]:
     """A server with one small model, not started."""
     skip_where_impossible()
-    home = tmp_path / "home"
-    home.mkdir()
-    model = tiny_models.llama(tmp_path / "llama")
-    return TritonServer(home, {"llama": model}, settings={"EVENMESH_TRITON_CHECK_S": "0.2"})
+    model = tiny_models.llama(tmp_path_factory.mktemp("llama") / "llama")
+    home = tmp_path_factory.mktemp("home")
+    server = TritonServer(home, {"llama": model}, settings={"EVENMESH_TRITON_CHECK_S": "0.2"})
+    try:
+        yield server
+    finally:
+        server.stop()
+
+
+@pytest.fixture
+def small(shared: TritonServer) -> TritonServer:
+    """The server, which runs: as the test before left it, or started again."""
+    if not shared.running:
+        shared.start()
+    return shared
 
 
 def regions(owner: int) -> list[str]:
@@ -53,49 +65,8 @@ def _alive(pid: int) -> bool:
         return False
 
 
-def test_a_stopped_server_leaves_nothing_and_starts_on_the_same_ports(small: TritonServer) -> None:
-    with small:
-        target, owner, server = small.target, small.pid, small.server_pid
-        models = stubs.of_server(server)
-        assert len(models) == 2
-        assert len(regions(owner)) == 2
-        small.stop()
-        assert gone([owner, server, *models])
-        assert regions(owner) == []
-        small.start()
-        assert small.target == target
-
-
-def test_a_killed_owner_takes_its_server_along_and_the_next_sweeps(small: TritonServer) -> None:
-    with small:
-        owner, server = small.pid, small.server_pid
-        models = stubs.of_server(server)
-        os.kill(server, signal.SIGSTOP)  # so that it cannot end in order
-        os.kill(owner, signal.SIGKILL)
-        os.kill(server, signal.SIGKILL)
-        assert gone([owner, server])
-        left = shared_memory.FOLDER / f"evenmesh-triton-{owner}-left-by-a-test"
-        left.touch()
-        small.stop()
-        small.start()
-        assert gone(list(models))
-        assert regions(owner) == []
-
-
-def test_a_model_whose_process_died_ends_the_server_unless_somebody_loads_it_anew(
-    small: TritonServer,
-) -> None:
-    with small:
-        os.kill(small.stub_pid("llama"), signal.SIGKILL)
-        deadline = time.monotonic() + 60
-        while small.running:
-            assert time.monotonic() < deadline
-            time.sleep(0.05)
-        assert "a process of Triton's Python backend has ended" in small.log.read_text()
-
-
 def test_a_model_loaded_anew_answers_again(small: TritonServer) -> None:
-    with small, tritonclient.grpc.InferenceServerClient(small.target) as client:
+    with tritonclient.grpc.InferenceServerClient(small.target) as client:
         before = small.stub_pid("llama")
         client.unload_model("llama")
         client.load_model("llama")
@@ -105,6 +76,44 @@ def test_a_model_loaded_anew_answers_again(small: TritonServer) -> None:
             time.sleep(0.05)
         assert small.stub_pid("llama") != before
         assert small.running
+
+
+def test_a_stopped_server_leaves_nothing_and_starts_on_the_same_ports(small: TritonServer) -> None:
+    target, owner, server = small.target, small.pid, small.server_pid
+    models = stubs.of_server(server)
+    assert len(models) == 2
+    assert len(regions(owner)) == 2
+    small.stop()
+    assert gone([owner, server, *models])
+    assert regions(owner) == []
+    small.start()
+    assert small.target == target
+
+
+def test_a_killed_owner_takes_its_server_along_and_the_next_sweeps(small: TritonServer) -> None:
+    owner, server = small.pid, small.server_pid
+    models = stubs.of_server(server)
+    os.kill(server, signal.SIGSTOP)  # so that it cannot end in order
+    os.kill(owner, signal.SIGKILL)
+    os.kill(server, signal.SIGKILL)
+    assert gone([owner, server])
+    left = shared_memory.FOLDER / f"evenmesh-triton-{owner}-left-by-a-test"
+    left.touch()
+    small.stop()
+    small.start()
+    assert gone(list(models))
+    assert regions(owner) == []
+
+
+def test_a_model_whose_process_died_ends_the_server_unless_somebody_loads_it_anew(
+    small: TritonServer,
+) -> None:
+    os.kill(small.stub_pid("llama"), signal.SIGKILL)
+    deadline = time.monotonic() + 60
+    while small.running:
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    assert "a process of Triton's Python backend has ended" in small.log.read_text()
 
 
 def test_the_templates_are_a_repository_themselves(tmp_path: Path) -> None:

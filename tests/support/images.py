@@ -35,6 +35,7 @@ from evenmesh.retriever.v1 import retriever_service_pb2_grpc as retriever_grpc
 
 ROOT: Final = Path(__file__).parents[2]
 DOCKERFILE: Final = (ROOT / "Dockerfile").read_text(encoding="utf-8")
+INSTALL: Final = (ROOT / "k8s" / "image" / "install.sh").read_text(encoding="utf-8")
 
 _START_S: Final = 240
 _CASE: Final = re.compile(r'^  (\w+)\) rooms="([^"]+)" extras=(\S+) port=(\d+) ;;$', re.MULTILINE)
@@ -54,7 +55,7 @@ PROJECTS: Final[dict[str, dict[str, Any]]] = {
 
 @dataclass(frozen=True)
 class Image:
-    """What the Dockerfile says of one value of SERVICE.
+    """What `k8s/image/install.sh` says of one value of SERVICE.
 
     Attributes:
         name: the value.
@@ -81,7 +82,7 @@ class Image:
 
 IMAGES: Final = {
     name: Image(name, tuple(rooms.split()), tuple(extras.split(",")), int(port))
-    for name, rooms, extras, port in _CASE.findall(DOCKERFILE)
+    for name, rooms, extras, port in _CASE.findall(INSTALL)
 }
 
 

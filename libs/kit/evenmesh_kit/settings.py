@@ -117,8 +117,8 @@ class ServiceSettings(BaseSettings):
     max_work: int = Field(default=1024, ge=1)
     """Admission capacity in the service's unit of work, [1, inf)."""
     tenant_share: float = Field(default=0.75, gt=0, le=1)
-    """Largest part of ``max_work`` and ``max_decoded_bytes`` that one tenant may use, so that the others find
-    room; without authentication, all of it is everybody's. (0, 1]."""
+    """Largest part of ``max_work``, ``max_decoded_bytes`` and of the places at model servers that one tenant
+    may use, so that the others find room; without authentication, all of it is everybody's. (0, 1]."""
     log_level: Literal["DEBUG", "INFO", "WARNING", "ERROR"] = "INFO"
     """Lowest level to log."""
     log_text: bool = False

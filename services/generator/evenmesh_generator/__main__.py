@@ -60,6 +60,8 @@ class GeneratorService(Service):
         models = await self._host.start()
         for model in models:
             self._metrics.watch(model.describe().name, model.statistics)
+        for places in self._host.places:
+            self._metrics.watch_places(places)
         self._servicer.open(Generator(models, self._templates, self._limit))
 
     async def stop(self) -> None:

@@ -30,6 +30,7 @@ from evenmesh_generator.domain import ModelDescription
 from evenmesh_generator.engine import GeneratedAnswer, RelevanceScores
 from evenmesh_generator.ports import Cancelled
 from evenmesh_generator.runtime.statistics import EngineStatistics
+from evenmesh_kit.compute.tenant_places import TenantPlaces
 from evenmesh_kit.telemetry.setup import Telemetry
 
 TEXT_COMPLETION: Final = "text_completion"
@@ -89,12 +90,19 @@ _COUNTS: Final = (
 )
 
 
+_PLACES: Final[tuple[tuple[str, str, Callable[[TenantPlaces], int]], ...]] = (
+    ("places.held", "Requests at model servers.", lambda places: places.held),
+    ("places.waiting", "Requests that wait for a place at a model server.", lambda places: places.waiting),
+)
+
+
 class GeneratorMetrics:
     """Records what answers and judgements cost; does nothing where telemetry is disabled."""
 
     def __init__(self, telemetry: Telemetry) -> None:
         self._enabled = telemetry.enabled
         self._engines: dict[str, Callable[[], EngineStatistics]] = {}
+        self._places: list[TenantPlaces] = []
         meter = telemetry.meter
 
         def histogram(name: str, unit: str, description: str, boundaries: list[float]) -> Histogram:
@@ -137,6 +145,10 @@ class GeneratorMetrics:
                 meter.create_observable_gauge(
                     _PREFIX + one.name, [self._observed(one)], one.unit, one.description
                 )
+            for name, description, count in _PLACES:
+                meter.create_observable_gauge(
+                    _PREFIX + name, [self._observed_places(count)], "{request}", description
+                )
             for one in _COUNTS:
                 meter.create_observable_counter(
                     _PREFIX + one.name, [self._observed(one)], one.unit, one.description
@@ -145,6 +157,10 @@ class GeneratorMetrics:
     def watch(self, model: str, statistics: Callable[[], EngineStatistics]) -> None:
         """Read an engine's counts whenever metrics are collected, from any thread."""
         self._engines[model] = statistics
+
+    def watch_places(self, places: TenantPlaces) -> None:
+        """Read who is at a model server, and who waits for that, whenever metrics are collected."""
+        self._places.append(places)
 
     @contextmanager
     def failures(self, operation: str, model: str) -> Iterator[None]:
@@ -191,6 +207,14 @@ class GeneratorMetrics:
         """Record one judgement of any number of passages."""
         if self._enabled:
             self._duration.record(duration_s, _computed(SCORE_RELEVANCE, judged.model, ""))
+
+    def _observed_places(
+        self, count: Callable[[TenantPlaces], int]
+    ) -> Callable[[CallbackOptions], Iterable[Observation]]:
+        def read(_: CallbackOptions) -> Iterable[Observation]:
+            return [Observation(sum(map(count, self._places)))] if self._places else []
+
+        return read
 
     def _observed(self, watched: _Watched) -> Callable[[CallbackOptions], Iterable[Observation]]:
         def read(_: CallbackOptions) -> Iterable[Observation]:

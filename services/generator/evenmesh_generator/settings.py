@@ -150,7 +150,8 @@ class GeneratorSettings(TritonTls, RemoteSettings):
     triton_target: str = Field(default="", validate_default=True)
     """``host:port`` of the Triton server's gRPC endpoint."""
     triton_in_flight: int = Field(default=64, ge=1, le=65536)
-    """Most requests at the Triton server at a time; more wait within their deadlines. [1, 65536]."""
+    """Most requests at the Triton server at a time; more wait within their deadlines, tenants in turns.
+    [1, 65536]."""
     triton_start_s: float = Field(default=120.0, gt=0, le=3600)
     """How long the server and its models are waited for at the start. Seconds, (0, 3600]."""
     triton_probe_interval_s: float = Field(default=5.0, gt=0, le=3600)

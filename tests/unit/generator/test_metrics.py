@@ -11,6 +11,7 @@ from opentelemetry.sdk.metrics.export import HistogramDataPoint, NumberDataPoint
 
 from evenmesh.common.v1 import common_pb2
 from evenmesh.generator.v1 import generator_service_pb2 as pb
+from evenmesh.wire.deadline import NEVER
 from evenmesh.wire.errors import InvalidField, MeshError, Overloaded
 from evenmesh_generator import metrics as subject
 from evenmesh_generator.domain import (
@@ -30,6 +31,7 @@ from evenmesh_generator.runtime.statistics import EngineStatistics
 from evenmesh_generator.servicer import GeneratorServicer
 from evenmesh_kit.admission.queue import Admission
 from evenmesh_kit.compute.executors import ComputePool
+from evenmesh_kit.compute.tenant_places import TenantPlaces
 from evenmesh_kit.telemetry.setup import InMemoryTelemetry, Telemetry
 
 NAMES = {
@@ -265,6 +267,28 @@ def test_engines_are_read_when_metrics_are_collected(telemetry: InMemoryTelemetr
     assert _values(telemetry, "evenmesh.generator.requests.waiting") == {"m": 0, "n": 1}
     assert _values(telemetry, "evenmesh.generator.steps") == {"m": 9, "n": 0}
     assert _values(telemetry, "evenmesh.generator.cache.hits") == {"m": 4, "n": 0}
+
+
+async def test_who_is_at_a_model_server_and_who_waits_for_it_is_read_of_all_servers(
+    telemetry: InMemoryTelemetry,
+) -> None:
+    metrics, servers = GeneratorMetrics(telemetry), [TenantPlaces(1, share=1.0, where="it") for _ in range(2)]
+
+    def read() -> list[float]:
+        names = ("evenmesh.generator.places.held", "evenmesh.generator.places.waiting")
+        found = (points(telemetry, name) for name in names)
+        return [cast(NumberDataPoint, point).value for each in found for point in each.values()]
+
+    assert not telemetry.metrics(), "no series without a server"
+    for places in servers:
+        metrics.watch_places(places)
+    async with servers[0].hold(NEVER), servers[1].hold(NEVER):
+        waiting = asyncio.create_task(servers[0].hold(NEVER).__aenter__())
+        await asyncio.sleep(0)
+        assert read() == [2, 1]
+        waiting.cancel()
+        await asyncio.wait([waiting])
+    assert read() == [0, 0]
 
 
 def test_every_count_of_an_engine_is_a_metric_but_those_that_answers_bring(

@@ -130,6 +130,19 @@ def test_the_picture_has_every_target_of_the_settings() -> None:
     }
 
 
+def test_names_are_resolved_by_what_clusters_have_for_it(built: Manifests) -> None:
+    for workload in built.workloads():
+        ways = [
+            (peer, {one["port"] for one in rule["ports"]})
+            for rule in rules(built, workload, "egress") or ()
+            for peer in rule.get("to", ())
+            if "ipBlock" in peer and peer["ipBlock"]["cidr"].startswith("169.254.")
+        ]
+        blocks = {peer["ipBlock"]["cidr"] for peer, _ in ways}
+        assert blocks == {"169.254.20.10/32", "169.254.169.254/32"}, workload.name
+        assert all(ports == {53} for _, ports in ways), "metadata of the cloud is on other ports"
+
+
 def test_others_come_in_by_two_ways(built: Manifests) -> None:
     from_elsewhere: set[tuple[str, str, int]] = set()
     for workload in built.workloads():
@@ -156,7 +169,7 @@ def test_others_come_in_by_two_ways(built: Manifests) -> None:
     }
 
 
-def test_they_leave_by_three_ways(built: Manifests) -> None:
+def test_they_leave_by_names_and_three_more_ways(built: Manifests) -> None:
     ways: set[tuple[str, str, int]] = set()
     for workload in built.workloads():
         for rule in rules(built, workload, "egress") or ():
@@ -165,13 +178,15 @@ def test_they_leave_by_three_ways(built: Manifests) -> None:
                     if "namespaceSelector" in peer:
                         namespace = peer["namespaceSelector"]["matchLabels"]["kubernetes.io/metadata.name"]
                         ways.add((workload.name, namespace, port["port"]))
-                    if "ipBlock" in peer:
+                    if "ipBlock" in peer and peer["ipBlock"]["cidr"].startswith("169.254."):
+                        ways.add((workload.name, "node", port["port"]))
+                    elif "ipBlock" in peer:
                         assert {"10.0.0.0/8", "172.16.0.0/12", "192.168.0.0/16"} < set(
                             peer["ipBlock"]["except"]
                         )
                         ways.add((workload.name, "outside", port["port"]))
     names = {one.name for one in built.workloads()}
-    expected = {(name, "kube-system", 53) for name in names}
+    expected = {(name, where, 53) for name in names for where in ("kube-system", "node")}
     if "otel-collector" in names:
         (backend,) = addresses(built.workload("otel-collector").environment()["OTLP_BACKEND"])
         host, port = backend

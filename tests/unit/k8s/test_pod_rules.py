@@ -176,9 +176,47 @@ def test_a_gpu_is_asked_for_where_models_are_computed() -> None:
 
     assert with_gpu(build("dev")) == []
     assert with_gpu(build("prod")) == ["triton"]
-    triton = build("prod").workload("triton").pod
-    assert triton["nodeSelector"] == {"nvidia.com/gpu.present": "true"}
-    assert [one["key"] for one in triton["tolerations"]] == ["nvidia.com/gpu"]
+    assert "nodeSelector" not in build("prod").workload("triton").pod, "a label that only some clusters have"
+
+
+def test_pods_with_a_gpu_go_where_gpus_are_and_wait_for_none_that_is_free(built: Manifests) -> None:
+    for workload in built.workloads():
+        if not any("nvidia.com/gpu" in one["resources"]["limits"] for one in workload.containers):
+            continue
+        assert [one["key"] for one in workload.pod["tolerations"]] == ["nvidia.com/gpu"], workload.name
+        if workload.kind == "Deployment":
+            strategy = workload.document["spec"]["strategy"]
+            assert strategy == {
+                "type": "RollingUpdate",
+                "rollingUpdate": {"maxSurge": 0, "maxUnavailable": 1},
+            }
+
+
+def test_scalers_ask_about_this_mesh_and_may_fall_back(built: Manifests) -> None:
+    for scaler in built.of("ScaledObject"):
+        assert "fallback" in scaler["spec"]
+        for trigger in scaler["spec"]["triggers"]:
+            assert trigger["metricType"] == "AverageValue", "KEDA falls back for no other"
+            query = trigger["metadata"]["query"]
+            named = re.findall(r"evenmesh_\w+(\{[^}]*\})?", query)
+            assert named
+            assert set(named) == {f'{{namespace="{scaler["metadata"]["namespace"]}"}}'}
+
+
+def test_finished_jobs_are_removed(built: Manifests) -> None:
+    for workload in built.workloads("Job"):
+        assert workload.document["spec"]["ttlSecondsAfterFinished"] == 7 * 24 * 3600
+
+
+def before_the_end(workload: Workload) -> int:
+    """Seconds that a pod which ends still serves, so that its callers learn of it."""
+    (container,) = workload.containers
+    return int(container["lifecycle"]["preStop"]["sleep"]["seconds"])
+
+
+@pytest.mark.parametrize("name", [*SERVICES, "triton"])
+def test_callers_learn_that_a_pod_goes_before_it_refuses(name: str) -> None:
+    assert before_the_end(build(EVERYTHING).workload(name)) >= 5
 
 
 def grace(workload: Workload) -> tuple[Any, Any]:
@@ -188,7 +226,8 @@ def grace(workload: Workload) -> tuple[Any, Any]:
 @pytest.mark.parametrize("name", SERVICES)
 def test_running_calls_end_before_the_pod_does(built: Manifests, name: str) -> None:
     seconds, environment = grace(built.workload(name))
-    assert seconds >= float(environment[f"EVENMESH_{name.upper()}_GRACE_S"]) + 10
+    ends = before_the_end(built.workload(name)) + float(environment[f"EVENMESH_{name.upper()}_GRACE_S"])
+    assert seconds >= ends + 10
 
 
 @pytest.mark.parametrize("name", SERVICES)

@@ -240,25 +240,25 @@ def test_what_scalers_ask_for_is_measured(environment: pytest.MonkeyPatch) -> No
 
     from evenmesh_generator.metrics import GeneratorMetrics
     from evenmesh_generator.runtime.statistics import EngineStatistics
-    from evenmesh_generator.triton.python_models import metrics as served
+    from evenmesh_kit.compute.tenant_places import TenantPlaces
     from evenmesh_kit.telemetry.setup import Telemetry
 
     reader = PrometheusMetricReader()
     meters = MeterProvider([reader])
     watched = GeneratorMetrics(Telemetry(NoOpTracer(), meters.get_meter("t"), enabled=True))
     watched.watch("m", EngineStatistics)
+    watched.watch_places(TenantPlaces(1, share=1.0, where="a server"))
     registry = CollectorRegistry()
     registry.register(reader._collector)
     shown = set(re.findall(r"^# TYPE (\S+)", generate_latest(registry).decode(), re.MULTILINE))
     meters.shutdown()
-    shown |= {f"{served._PREFIX}{name}" for name in served._LEVELS}
     asked = {
         name
         for one in build("prod").of("ScaledObject")
         for trigger in one["spec"]["triggers"]
         for name in re.findall(r"\b(evenmesh_\w+)", trigger["metadata"]["query"])
     }
-    assert len(asked) == 2
+    assert len(asked) == 3
     assert asked <= shown
 
 

@@ -19,6 +19,7 @@ from opentelemetry.trace import SpanKind
 
 from evenmesh.wire.deadline import Deadline
 from evenmesh.wire.errors import DeadlineExceeded, MeshError
+from evenmesh_kit.compute.tenant_places import TenantPlaces
 from evenmesh_kit.remote.api_key import ApiKeyError, ApiKeyFile
 from evenmesh_kit.remote.endpoints import Endpoint, EndpointPool
 from evenmesh_kit.remote.errors import ConnectionBroken, MalformedReply, ServerUnavailable, from_status
@@ -52,7 +53,11 @@ class RemoteClient:
 
     A request goes to the healthy endpoint with the fewest running ones. One that fails before anything of it
     was read is tried once more, at another endpoint where there is one. Cancelling a call closes its
-    connection at once, by which a server notices.
+    connection at once, by which a server notices. Requests of several tenants begin in turns, and none holds
+    more than its share of the places.
+
+    Attributes:
+        places: those for running requests.
 
     Args:
         options: where the servers are, and how they are called.
@@ -72,7 +77,9 @@ class RemoteClient:
         if options.sends_key_in_the_clear:
             _log.warning("the key goes to a model server without TLS: use https:// addresses")
         self._pool = EndpointPool(options.urls, options.rest_s)
-        self._places = asyncio.Semaphore(options.in_flight)
+        self.places = TenantPlaces(
+            options.in_flight, share=options.tenant_share, where="the model server", margin_s=MARGIN_S
+        )
         self._http = httpx.AsyncClient(
             verify=options.tls(),
             trust_env=options.proxies,
@@ -135,7 +142,7 @@ class RemoteClient:
             MeshError: as of :meth:`post`.
         """
         content = _encoded(body)
-        async with self._place(deadline):
+        async with self.places.hold(deadline):
             first: Endpoint | None = None
             while True:
                 endpoint, begun = self._pool.choose(other_than=first), False
@@ -186,7 +193,7 @@ class RemoteClient:
         return list(await asyncio.gather(*map(asked, self._pool.endpoints)))
 
     async def _json(self, method: str, path: str, content: bytes | None, deadline: Deadline) -> Any:
-        async with self._place(deadline):
+        async with self.places.hold(deadline):
             first: Endpoint | None = None
             while True:
                 endpoint = self._pool.choose(other_than=first)
@@ -351,18 +358,6 @@ class RemoteClient:
         except (httpx.HTTPError, httpx.InvalidURL) as error:
             _log.warning("request to a model server failed: %s", type(error).__name__)
             raise ServerUnavailable("REMOTE_UNAVAILABLE", "the model server cannot be called") from None
-
-    @asynccontextmanager
-    async def _place(self, deadline: Deadline) -> AsyncIterator[None]:
-        try:
-            async with asyncio.timeout(deadline.budget(margin_s=MARGIN_S)):
-                await self._places.acquire()
-        except TimeoutError:
-            raise DeadlineExceeded("no place at the model server came free in time") from None
-        try:
-            yield
-        finally:
-            self._places.release()
 
     def _span(self, endpoint: Endpoint, method: str, path: str) -> Any:
         def asked() -> Attributes:

@@ -40,6 +40,7 @@ class RemoteOptions:
         key_file: PEM file of its key.
         proxies: whether HTTP_PROXY, HTTPS_PROXY, ALL_PROXY and NO_PROXY apply.
         in_flight: most requests at the servers at a time; more wait within their deadlines. [1, 65536].
+        tenant_share: largest part of ``in_flight`` that one authenticated tenant may hold, (0, 1].
         connect_s: longest time to connect. Seconds, (0, 3600].
         idle_s: longest silence of a server that is computing. Seconds, (0, 86400].
         rest_s: time that a failed endpoint is left alone while another one is there. Seconds, [0, 3600].
@@ -57,6 +58,7 @@ class RemoteOptions:
     key_file: Path | None = None
     proxies: bool = True
     in_flight: int = 64
+    tenant_share: float = 1.0
     connect_s: float = 5.0
     idle_s: float = 60.0
     rest_s: float = 5.0
@@ -76,6 +78,7 @@ class RemoteOptions:
             raise RemoteOptionError("key_file", "a certificate needs its key, and a key its certificate")
         for option, low, high in (
             ("in_flight", 1, 65_536),
+            ("tenant_share", 1e-9, 1),
             ("connect_s", 0.001, 3600),
             ("idle_s", 0.001, 86_400),
             ("rest_s", 0, 3600),

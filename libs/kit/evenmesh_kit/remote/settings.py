@@ -31,7 +31,8 @@ class RemoteSettings(ServiceSettings):
     remote_proxies: bool = True
     """Whether HTTP_PROXY, HTTPS_PROXY, ALL_PROXY and NO_PROXY apply to model servers."""
     remote_in_flight: int = Field(default=64, ge=1, le=65_536)
-    """Most requests at the model servers at a time; more wait within their deadlines. [1, 65536]."""
+    """Most requests at the model servers at a time; more wait within their deadlines, tenants in turns.
+    [1, 65536]."""
     remote_connect_s: float = Field(default=5.0, ge=0.001, le=3600)
     """Longest time to connect to a model server. Seconds, [0.001, 3600]."""
     remote_idle_s: float = Field(default=60.0, ge=0.001, le=86_400)
@@ -91,6 +92,7 @@ class RemoteSettings(ServiceSettings):
                     key_file=self.remote_certificate_key,
                     proxies=self.remote_proxies,
                     in_flight=self.remote_in_flight,
+                    tenant_share=self.tenant_share,
                     connect_s=self.remote_connect_s,
                     idle_s=self.remote_idle_s,
                     rest_s=self.remote_rest_s,

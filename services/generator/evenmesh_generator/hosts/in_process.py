@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Final
 
 import torch
 from transformers.utils import logging as transformers_logging
@@ -19,11 +20,18 @@ from evenmesh_generator.settings import GeneratorSettings, ModelSource
 from evenmesh_kit.compute import model_files as models
 from evenmesh_kit.compute.executors import ComputePool
 from evenmesh_kit.compute.placement import DeviceError
+from evenmesh_kit.compute.tenant_places import TenantPlaces
 from evenmesh_kit.settings import SettingsError, variable
 
 
 class InProcessHost:
-    """Loads every model into this process."""
+    """Loads every model into this process.
+
+    Attributes:
+        places: none: nothing is asked of another server.
+    """
+
+    places: Final[tuple[TenantPlaces, ...]] = ()
 
     def __init__(self, settings: GeneratorSettings, templates: TemplateLibrary) -> None:
         self._settings = settings

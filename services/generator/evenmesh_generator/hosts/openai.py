@@ -18,6 +18,7 @@ from evenmesh_generator.ports import HostedModel
 from evenmesh_generator.prompts import TemplateLibrary
 from evenmesh_generator.settings import GeneratorSettings, ModelSource
 from evenmesh_kit.compute.executors import ComputePool
+from evenmesh_kit.compute.tenant_places import TenantPlaces
 from evenmesh_kit.remote.client import RemoteClient
 from evenmesh_kit.rpc.readiness import Readiness
 from evenmesh_kit.settings import SettingsError, variable
@@ -33,6 +34,9 @@ _log = logging.getLogger("evenmesh.generator.openai")
 
 class OpenAiHost:
     """Finds every model at its servers.
+
+    Attributes:
+        places: those for running requests at each model's servers, for the metrics.
 
     Args:
         templates: the prompts.
@@ -53,6 +57,7 @@ class OpenAiHost:
         self._spans = spans
         self._pool = ComputePool(settings.workers, "generator-prompts")
         self._models: list[OpenAiModel] = []
+        self.places: list[TenantPlaces] = []
 
     async def start(self) -> Sequence[HostedModel]:
         """Wait for the servers, and start to monitor their models.
@@ -101,6 +106,7 @@ class OpenAiHost:
             await client.close()
             raise
         self._models.append(model)
+        self.places.append(client.places)
 
     async def _wait_until_listed(
         self, monitor: ListingMonitor, where: str, deadline: Deadline

@@ -10,11 +10,13 @@ from typing import Final
 from evenmesh.wire.deadline import Deadline
 from evenmesh.wire.errors import DeadlineExceeded, MeshError, Unavailable
 from evenmesh_generator.backends.triton.client import LOADING, READY, LoadError, TritonClient, VersionState
+from evenmesh_generator.backends.triton.endpoint import MARGIN_S
 from evenmesh_generator.backends.triton.health_monitor import HealthSettings
 from evenmesh_generator.backends.triton.model import TritonModel
 from evenmesh_generator.ports import HostedModel
 from evenmesh_generator.settings import BUNDLED, GeneratorSettings
 from evenmesh_generator.triton.tensors import RELEVANCE_SUFFIX
+from evenmesh_kit.compute.tenant_places import TenantPlaces
 from evenmesh_kit.rpc.readiness import Readiness
 from evenmesh_kit.settings import SettingsError, variable
 from evenmesh_kit.telemetry.spans import Spans
@@ -27,6 +29,9 @@ _log = logging.getLogger("evenmesh.generator.triton")
 class TritonHost:
     """Finds every model at a Triton server.
 
+    Attributes:
+        places: those for running requests at the server, for the metrics.
+
     Args:
         readiness: shows whether the default model can answer.
         spans: makes a span of each request to the server; None makes none.
@@ -38,6 +43,14 @@ class TritonHost:
         self._readiness = readiness
         self._client: TritonClient | None = None
         self._models: list[TritonModel] = []
+        self.places = (
+            TenantPlaces(
+                settings.triton_in_flight,
+                share=settings.tenant_share,
+                where="the Triton server",
+                margin_s=MARGIN_S,
+            ),
+        )
 
     async def start(self) -> Sequence[HostedModel]:
         """Wait for the server and its models, and start to monitor them.
@@ -52,7 +65,6 @@ class TritonHost:
         self._client = client
         try:
             await self._wait_for_server(client, deadline)
-            slots = asyncio.Semaphore(settings.triton_in_flight)
             health = HealthSettings(
                 settings.triton_probe_interval_s, settings.triton_probe_s, settings.triton_stuck_s
             )
@@ -61,7 +73,7 @@ class TritonHost:
                 model = TritonModel(
                     client,
                     name,
-                    slots=slots,
+                    places=self.places[0],
                     health=health,
                     interval_s=settings.delta_interval_ms / 1000,
                     judges=name + RELEVANCE_SUFFIX in repository,

@@ -12,8 +12,13 @@ from evenmesh.wire.errors import DeadlineExceeded, Unavailable
 from evenmesh_generator.backends.triton.endpoint import ModelEndpoint
 from evenmesh_generator.backends.triton.errors import ModelProcessGone, ModelUnavailable
 from evenmesh_generator.ports import Cancellation, Cancelled
+from evenmesh_kit.compute.tenant_places import TenantPlaces
 
 AWAY = ModelUnavailable("m is not loaded")
+
+
+def places(count: int) -> TenantPlaces:
+    return TenantPlaces(count, share=1.0, where="the Triton server")
 
 
 async def _for_ever(_: float) -> str:
@@ -33,26 +38,26 @@ async def _begin(endpoint: ModelEndpoint, cancel: Cancellation, count: int = 1) 
 
 
 async def test_what_is_left_of_the_deadline_travels() -> None:
-    endpoint = ModelEndpoint("m", asyncio.Semaphore(1))
+    endpoint = ModelEndpoint("m", places(1))
     left = await asyncio.create_task(endpoint.run(_at_once, Cancellation(Deadline.after(10))))
     assert 9 < left < 10
     assert endpoint.in_flight == 0
 
 
 async def test_a_request_waits_for_a_place_within_its_deadline() -> None:
-    slots = asyncio.Semaphore(1)
-    endpoint, other = ModelEndpoint("m", slots), ModelEndpoint("n", slots)
+    shared = places(1)
+    endpoint, other = ModelEndpoint("m", shared), ModelEndpoint("n", shared)
     (first,) = await _begin(endpoint, Cancellation())
     with pytest.raises(DeadlineExceeded, match="no place"):
         await asyncio.create_task(other.run(_at_once, Cancellation(Deadline.after(0.1))))
     waiting = asyncio.create_task(other.run(_at_once, Cancellation()))
     first.cancel()
     assert await waiting > 0
-    assert not slots.locked()
+    assert not shared.held
 
 
 async def test_a_model_that_is_away_refuses_at_once_and_says_why() -> None:
-    endpoint = ModelEndpoint("m", asyncio.Semaphore(1))
+    endpoint = ModelEndpoint("m", places(1))
     changes: list[bool] = []
     endpoint.on_change = lambda: changes.append(endpoint.up)
     endpoint.mark_unavailable(AWAY, fail_running=False)
@@ -72,7 +77,7 @@ async def test_a_model_that_is_away_refuses_at_once_and_says_why() -> None:
 
 @pytest.mark.parametrize("fail_running", [False, True])
 async def test_what_is_under_way_ends_only_if_the_model_is_gone_for_good(fail_running: bool) -> None:
-    endpoint = ModelEndpoint("m", asyncio.Semaphore(1))
+    endpoint = ModelEndpoint("m", places(1))
     tasks = await _begin(endpoint, Cancellation(), 3)  # one has the place, two wait for it
     endpoint.mark_unavailable(AWAY, fail_running=fail_running)
     done, _ = await asyncio.wait(tasks, timeout=20 if fail_running else 0.05)
@@ -85,7 +90,7 @@ async def test_what_is_under_way_ends_only_if_the_model_is_gone_for_good(fail_ru
 
 
 async def test_one_that_meets_a_dead_process_ends_the_others() -> None:
-    endpoint = ModelEndpoint("m", asyncio.Semaphore(8))
+    endpoint = ModelEndpoint("m", places(8))
     troubles: list[str] = []
     endpoint.on_failure = lambda: troubles.append("dead")
     others = await _begin(endpoint, Cancellation(), 3)
@@ -103,7 +108,7 @@ async def test_one_that_meets_a_dead_process_ends_the_others() -> None:
 
 
 async def test_a_caller_that_goes_ends_its_request_from_any_thread() -> None:
-    endpoint = ModelEndpoint("m", asyncio.Semaphore(1))
+    endpoint = ModelEndpoint("m", places(1))
     cancel = Cancellation()
     (task,) = await _begin(endpoint, cancel)
     threading.Thread(target=cancel.cancel).start()
@@ -115,10 +120,10 @@ async def test_a_caller_that_goes_ends_its_request_from_any_thread() -> None:
 
 
 async def test_a_cancelled_task_stays_cancelled() -> None:
-    slots = asyncio.Semaphore(1)
-    endpoint = ModelEndpoint("m", slots)
+    shared = places(1)
+    endpoint = ModelEndpoint("m", shared)
     (task,) = await _begin(endpoint, Cancellation())
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
         await task
-    assert (endpoint.in_flight, slots.locked()) == (0, False)
+    assert (endpoint.in_flight, shared.held) == (0, 0)

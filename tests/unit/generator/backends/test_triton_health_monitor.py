@@ -15,11 +15,16 @@ from evenmesh_generator.backends.triton.endpoint import ModelEndpoint
 from evenmesh_generator.backends.triton.errors import ModelProcessGone, ModelUnavailable, ServerGone
 from evenmesh_generator.backends.triton.health_monitor import HealthMonitor, HealthSettings
 from evenmesh_generator.ports import Cancellation
+from evenmesh_kit.compute.tenant_places import TenantPlaces
 
 Outcome = MeshError | None
 LATE = DeadlineExceeded("late")
 DEAD = ModelProcessGone("m")
 OUT_OF_MEMORY = restored(grpc.StatusCode.RESOURCE_EXHAUSTED, "OUT_OF_MEMORY", "full")
+
+
+def places(count: int) -> TenantPlaces:
+    return TenantPlaces(count, share=1.0, where="the Triton server")
 
 
 class ScriptedServer:
@@ -62,7 +67,7 @@ class Scene:
 
     def __init__(self, health: HealthSettings) -> None:
         self.server: Any = ScriptedServer()
-        self.endpoint = ModelEndpoint("m", asyncio.Semaphore(8))
+        self.endpoint = ModelEndpoint("m", places(8))
         self.monitor = HealthMonitor(self.server, self.endpoint, self.server.probe, health)
         self.under_way: asyncio.Task[str] | None = None
 

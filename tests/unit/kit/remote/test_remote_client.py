@@ -19,6 +19,7 @@ from evenmesh.wire.errors import DeadlineExceeded, FailedPrecondition, MeshError
 from evenmesh_kit.remote.client import RemoteClient
 from evenmesh_kit.remote.errors import MalformedReply, Rejected, ServerUnavailable
 from evenmesh_kit.remote.options import RemoteOptionError, RemoteOptions
+from evenmesh_kit.security import caller as callers
 from tests.support.ports import reserve
 from tests.support.scripted_http import (
     HttpReply,
@@ -400,6 +401,26 @@ async def test_requests_beyond_the_places_wait_within_their_deadlines() -> None:
         go.set()
         assert await asyncio.gather(running, waiting) == [{}, {}]
     assert len(server.requests) == 2
+
+
+async def test_a_tenant_that_asks_without_end_leaves_places_to_another() -> None:
+    go = asyncio.Event()
+
+    async def slow(request: HttpRequest, reply: HttpReply) -> None:
+        if request.path == "/greedy":
+            await go.wait()
+        await reply.send(200, {})
+
+    async def ask(client: RemoteClient, tenant: str) -> Any:
+        callers.enter(callers.Caller(tenant, tenant, frozenset()))
+        return await client.post(f"/{tenant}", {}, deadline=Deadline.after(LONG))
+
+    async with serving(slow) as server, opened(server.url, in_flight=4, tenant_share=0.75) as client:
+        greedy = [asyncio.create_task(ask(client, "greedy")) for _ in range(12)]
+        assert await asyncio.create_task(ask(client, "polite")) == {}
+        assert sum(request.path == "/greedy" for request in server.requests) <= 3
+        go.set()
+        assert await asyncio.gather(*greedy) == [{}] * 12
 
 
 @asynccontextmanager

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from collections.abc import Awaitable, Callable
 from typing import Any, TypeVar, cast
 
-from evenmesh.wire.deadline import Deadline
-from evenmesh.wire.errors import DeadlineExceeded, MeshError, Unavailable, restored
+from evenmesh.wire.errors import MeshError, Unavailable, restored
 from evenmesh_generator.backends.triton.errors import ModelProcessGone, ModelUnavailable, ServerGone
 from evenmesh_generator.ports import Cancellation, Cancelled
+from evenmesh_kit.compute.tenant_places import TenantPlaces
 
 T = TypeVar("T")
 
@@ -38,12 +37,12 @@ class ModelEndpoint:
 
     Args:
         name: Triton's name of the model.
-        slots: places for running requests, shared by all models of the server.
+        places: those for running requests, shared by all models of the server.
     """
 
-    def __init__(self, name: str, slots: asyncio.Semaphore) -> None:
+    def __init__(self, name: str, places: TenantPlaces) -> None:
         self.name = name
-        self._slots = slots
+        self._places = places
         self._running: set[_Running] = set()
         self._unavailable: Unavailable | None = None
         self._responded_at = -float("inf")
@@ -107,7 +106,7 @@ class ModelEndpoint:
         self._running.add(running)
         try:
             with cancel.notifying(on_cancel):
-                async with self._place(cancel.deadline):
+                async with self._places.hold(cancel.deadline):
                     return await work(cancel.deadline.budget(margin_s=MARGIN_S))
         except asyncio.CancelledError:
             if running.ended_with is None:
@@ -121,18 +120,6 @@ class ModelEndpoint:
             raise
         finally:
             self._running.discard(running)
-
-    @asynccontextmanager
-    async def _place(self, deadline: Deadline) -> AsyncIterator[None]:
-        try:
-            async with asyncio.timeout(deadline.budget(margin_s=MARGIN_S)):
-                await self._slots.acquire()
-        except TimeoutError:
-            raise DeadlineExceeded("no place at the Triton server came free in time") from None
-        try:
-            yield
-        finally:
-            self._slots.release()
 
 
 def _copy(error: MeshError) -> MeshError:

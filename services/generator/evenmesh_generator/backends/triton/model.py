@@ -30,6 +30,7 @@ from evenmesh_generator.domain import (
 from evenmesh_generator.ports import Cancellation
 from evenmesh_generator.runtime.statistics import EngineStatistics
 from evenmesh_generator.triton.tensors import RELEVANCE_SUFFIX, Tensor
+from evenmesh_kit.compute.tenant_places import TenantPlaces
 from evenmesh_kit.rpc.statuses import to_mesh_error
 
 _PROBE: Final = Passage("probe", "", "probe")
@@ -44,7 +45,7 @@ class TritonModel:
     Args:
         client: the connection, shared by all models.
         name: what requests call it, and Triton's name of the model.
-        slots: places for running requests at the server, shared by all models.
+        places: those for running requests at the server, shared by all models.
         care: how it is looked after.
         interval_s: least time between two deltas of a stream. Seconds, [0, inf).
         judges: whether the server has the model that judges with it.
@@ -55,7 +56,7 @@ class TritonModel:
         client: TritonClient,
         name: str,
         *,
-        slots: asyncio.Semaphore,
+        places: TenantPlaces,
         health: HealthSettings,
         interval_s: float,
         judges: bool,
@@ -65,8 +66,8 @@ class TritonModel:
         self._health = health
         self._interval_s = interval_s
         self._described: Described | None = None
-        self._writer = ModelEndpoint(name, slots)
-        self._judge = ModelEndpoint(name + RELEVANCE_SUFFIX, slots) if judges else None
+        self._writer = ModelEndpoint(name, places)
+        self._judge = ModelEndpoint(name + RELEVANCE_SUFFIX, places) if judges else None
         self._rows = 1
         self._writer_monitor = HealthMonitor(client, self._writer, self._probe_writer, health)
         self._monitors = [self._writer_monitor]

@@ -1,0 +1,1 @@
+"""The real images: built by buildah, run by podman."""

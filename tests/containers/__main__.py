@@ -1,0 +1,218 @@
+"""``python -m tests.containers``: build the images of all services, run the mesh from them, ask, and end it."""
+
+from __future__ import annotations
+
+import argparse
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Mapping
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+import yaml
+
+from evenmesh import Addresses, Client, MeshError
+from evenmesh_studies import demo
+from tests.containers.engine import Engine, missing
+from tests.support.manifests import K8S, SERVICES
+
+START_S: Final = 600.0
+GRACE_S: Final = 20
+MOST_MIB: Final[Mapping[str, float]] = {"orchestrator": 250, "evaluator": 250}
+"""Largest size over the base of the images that compute no model. MiB."""
+_TORCH_INDEX: Final = "https://download.pytorch.org/whl/cpu"
+_UNITS: Final = {"Mi": 1.0, "Gi": 1024.0}
+
+
+@dataclass
+class Row:
+    """What was seen of one service.
+
+    Attributes:
+        over_base_mib: size of its image over the base. MiB.
+        build_s: time that its build took. Seconds.
+        peak_mib: most memory that its process had. MiB.
+        limit_mib: memory that the manifests give it. MiB.
+        end_s: from SIGTERM to its end. Seconds.
+        status: with which it ended.
+    """
+
+    over_base_mib: float = 0.0
+    build_s: float = 0.0
+    peak_mib: float = 0.0
+    limit_mib: float = 0.0
+    end_s: float = 0.0
+    status: int | None = None
+
+    def wrong(self, name: str) -> list[str]:
+        """Return what is not as it should be."""
+        found = []
+        if self.over_base_mib > (most := MOST_MIB.get(name, float("inf"))):
+            found.append(f"{name}: {self.over_base_mib:.0f} MiB over the base, at most {most:.0f}")
+        if self.peak_mib > self.limit_mib:
+            found.append(f"{name}: {self.peak_mib:.0f} MiB of memory, its limit is {self.limit_mib:.0f}")
+        if self.status != 0 or self.end_s > GRACE_S + 10:
+            found.append(f"{name}: ended with status {self.status} after {self.end_s:.0f} s")
+        return found
+
+
+def main() -> int:
+    """Return 0 if all images are built, and the mesh answers and ends as it should."""
+    parser = argparse.ArgumentParser(prog="python -m tests.containers", description=__doc__)
+    parser.add_argument("--folder", type=Path, default=Path("build/containers"), help="where images are kept")
+    parser.add_argument("--base", help="image with Python to begin from; default: one of Debian, made here")
+    parser.add_argument(
+        "--torch-index",
+        help="where PyTorch comes from; default: the Dockerfile's, or pip's where that is away",
+    )
+    parser.add_argument("--reuse", action="store_true", help="run the images that a run before has built")
+    given = parser.parse_args()
+    if packages := missing():
+        sys.stderr.write(f"install first: apt-get install {' '.join(packages)}\n")
+        return 2
+    engine, rows = Engine(given.folder), {name: Row() for name in SERVICES}
+    base = given.base or engine.make_base()
+    arguments = {
+        "BASE": base,
+        "HEALTH_PROBE": engine.make_probe(),
+        "TORCH_INDEX": _torch_index() if given.torch_index is None else given.torch_index,
+    }
+    base_mib = engine.size_mib(base)
+    for name, row in rows.items():
+        began = time.monotonic()
+        if not given.reuse:
+            engine.build(name, arguments)
+        row.build_s = time.monotonic() - began
+        row.over_base_mib = engine.size_mib(f"localhost/evenmesh-{name}") - base_mib
+        _say(f"{name}: {row.over_base_mib:.0f} MiB over the base, built in {row.build_s:.0f} s")
+    answer = _run(engine, rows, given.folder)
+    _say(report(rows, base_mib, answer))
+    wrong = [one for name, row in rows.items() for one in row.wrong(name)]
+    for one in wrong:
+        _say(f"WRONG {one}")
+    return 1 if wrong else 0
+
+
+def report(rows: Mapping[str, Row], base_mib: float, answer: str) -> str:
+    """Return a table in Markdown."""
+    lines = [
+        f"The base has {base_mib:.0f} MiB. The mesh answered {answer!r}.",
+        "",
+        "| image | over the base, MiB | peak of memory, MiB | its limit, MiB | end after SIGTERM, s |",
+        "|---|---|---|---|---|",
+        *(
+            f"| {name} | {row.over_base_mib:.0f} | {row.peak_mib:.0f} | {row.limit_mib:.0f} | {row.end_s:.1f} |"
+            for name, row in rows.items()
+        ),
+    ]
+    return "\n".join(lines)
+
+
+def _run(engine: Engine, rows: Mapping[str, Row], folder: Path) -> str:
+    """Run the mesh from its images, ingest, ask, end it; return the answer."""
+    ports = dict(zip(SERVICES, _free_ports(len(SERVICES)), strict=True))
+    running: dict[str, subprocess.Popen[bytes]] = {}
+    with ExitStack() as stack:
+        for name in SERVICES:
+            log = folder / f"{name}.log"
+            log.unlink(missing_ok=True)
+            image = f"localhost/evenmesh-{name}"
+            container = engine.running(image, _environment(name, ports), log, folder / f"{name}.pid")
+            running[name] = stack.enter_context(container)
+        addresses = Addresses(**{name: f"127.0.0.1:{port}" for name, port in ports.items()})
+        with Client(addresses, timeout=120) as client:
+            _until_serving(client, running, folder)
+            passages = demo.passages()
+            client.ingest(passages, "demo")
+            question = demo.questions()[0]
+            result = client.answer(question.question, collection="demo", run_id="containers", run_report=True)
+            known = {one.id for one in passages}
+            if result.retrieved is None or not {one.id for one in result.retrieved.passages} <= known:
+                raise RuntimeError("what was found is not what was ingested")
+            while not [run for run in client.runs() if run.run_id == "containers"]:
+                time.sleep(0.2)
+        for name, row in rows.items():
+            row.peak_mib = _peak_mib(int((folder / f"{name}.pid").read_text()))
+            row.limit_mib = _limit_mib(name)
+        for name, process in running.items():
+            began = time.monotonic()
+            process.terminate()
+            rows[name].status = process.wait(60)
+            rows[name].end_s = time.monotonic() - began
+    return result.text
+
+
+def _environment(name: str, ports: Mapping[str, int]) -> dict[str, str]:
+    """Return the variables of the manifests, with the addresses of this machine."""
+    lines = [
+        line
+        for file in ("evenmesh.env", f"{name}.env")
+        for line in (K8S / "base" / file).read_text(encoding="utf-8").splitlines()
+        if line and not line.startswith("#")
+    ]
+    prefix = f"EVENMESH_{name.upper()}_"
+    variables = dict(line.split("=", 1) for line in lines)
+    for key in [one for one in variables if one.endswith("_TARGET")]:
+        target = key.removeprefix(prefix).removesuffix("_TARGET").lower()
+        variables[key] = f"dns:///127.0.0.1:{ports[target]}"
+    here = {"HOST": "127.0.0.1", "PORT": str(ports[name]), "METRICS_PORT": "0", "GRACE_S": str(GRACE_S)}
+    return variables | {prefix + key: value for key, value in here.items()}
+
+
+def _until_serving(client: Client, running: Mapping[str, subprocess.Popen[bytes]], folder: Path) -> None:
+    deadline = time.monotonic() + START_S
+    while True:
+        for name, process in running.items():
+            if process.poll() is not None:
+                log = (folder / f"{name}.log").read_text(encoding="utf-8")
+                raise RuntimeError(f"{name} ended with status {process.returncode}:\n{log[-2000:]}")
+        try:
+            if {one.health for one in client.status()} == {"serving"}:
+                return
+        except MeshError:
+            pass
+        if time.monotonic() > deadline:
+            raise RuntimeError(f"the mesh does not serve after {START_S:.0f} s")
+        time.sleep(0.5)
+
+
+def _free_ports(count: int) -> list[int]:
+    with ExitStack() as stack:
+        found = [stack.enter_context(socket.socket()) for _ in range(count)]
+        for one in found:
+            one.bind(("127.0.0.1", 0))
+        return [one.getsockname()[1] for one in found]
+
+
+def _peak_mib(pid: int) -> float:
+    lines = Path(f"/proc/{pid}/status").read_text(encoding="utf-8").splitlines()
+    return next(int(line.split()[1]) for line in lines if line.startswith("VmHWM")) / 1024
+
+
+def _limit_mib(name: str) -> float:
+    documents = yaml.safe_load_all((K8S / "base" / f"{name}.yaml").read_text(encoding="utf-8"))
+    workload = next(one for one in documents if one["kind"] in ("Deployment", "StatefulSet"))
+    memory = workload["spec"]["template"]["spec"]["containers"][0]["resources"]["limits"]["memory"]
+    return float(memory[:-2]) * _UNITS[memory[-2:]]
+
+
+def _torch_index() -> str:
+    host = _TORCH_INDEX.split("/")[2]
+    try:
+        socket.create_connection((host, 443), timeout=5).close()
+    except OSError:
+        return ""
+    return _TORCH_INDEX
+
+
+def _say(line: str) -> None:
+    sys.stdout.write(f"{line}\n")
+    sys.stdout.flush()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,79 @@
+"""compose.yaml has the images, settings and limits of the manifests, and is open to this machine alone."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+import pytest
+import yaml
+
+from evenmesh_kit.settings import load
+from tests.support.images import IMAGES, ROOT
+from tests.support.manifests import K8S, SERVICES, addresses, build
+from tests.unit.k8s.test_pod_settings import SETTINGS
+
+_UNITS = {"m": "Mi", "g": "Gi"}
+
+
+def composed(name: str = "compose.yaml") -> dict[str, Any]:
+    found: dict[str, Any] = yaml.safe_load((ROOT / name).read_text(encoding="utf-8"))
+    return found
+
+
+def variables(service: dict[str, Any]) -> dict[str, str]:
+    """What a container has: its files, in their order, and what stands in compose.yaml."""
+    lines = [
+        line
+        for file in service["env_file"]
+        for line in (ROOT / file).read_text(encoding="utf-8").splitlines()
+        if line and not line.startswith("#")
+    ]
+    return dict(line.split("=", 1) for line in lines) | service["environment"]
+
+
+def test_every_service_is_there_once_with_its_volume() -> None:
+    found = composed()
+    assert set(found["services"]) == set(SERVICES) == set(found["volumes"])
+    for name, service in found["services"].items():
+        assert service["build"] == {"context": ".", "args": {"SERVICE": name}}
+        assert service["volumes"] == [f"{name}:/var/lib/evenmesh"]
+        assert service["env_file"] == [f"k8s/base/{file}.env" for file in ("evenmesh", name)]
+
+
+@pytest.mark.parametrize("name", SERVICES)
+def test_a_service_starts_with_these_settings(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    service = composed()["services"][name]
+    for one in [one for one in os.environ if one.startswith("EVENMESH_")]:
+        monkeypatch.delenv(one)
+    for key, value in variables(service).items():
+        monkeypatch.setenv(key, value)
+    settings = load(SETTINGS[name])
+    assert settings.allow_insecure
+    assert service["ports"] == [f"127.0.0.1:{settings.port}:{settings.port}"]
+    assert settings.grace_s + 10 <= float(service["stop_grace_period"].removesuffix("s"))
+    targets = {host: port for value in variables(service).values() for host, port in addresses(value)}
+    assert targets == {host: IMAGES[host].port for host in targets}
+
+
+@pytest.mark.parametrize("name", SERVICES)
+def test_a_service_may_do_no_more_than_in_a_pod(name: str) -> None:
+    service = composed()["services"][name]
+    assert service["user"] == "10001:10001"
+    assert service["read_only"] is True
+    assert service["cap_drop"] == ["ALL"]
+    assert service["security_opt"] == ["no-new-privileges:true"]
+    (container,) = build("base").workload(name).containers
+    limit = service["mem_limit"]
+    assert limit[:-1] + _UNITS[limit[-1]] == container["resources"]["limits"]["memory"]
+
+
+def test_the_gpu_is_the_generators_with_the_image_for_it() -> None:
+    (only,) = composed("compose.gpu.yaml")["services"].items()
+    assert only[0] == "generator"
+    assert only[1]["build"]["args"] == {"SERVICE": "generator", "VARIANT": "cuda"}
+    (device,) = only[1]["deploy"]["resources"]["reservations"]["devices"]
+    assert device == {"driver": "nvidia", "count": 1, "capabilities": ["gpu"]}
+    assert (
+        (K8S / "components" / "gpu" / "generator-image.yaml").read_text().rstrip().endswith("generator-cuda")
+    )
