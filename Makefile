@@ -4,7 +4,8 @@ SHELL := bash
 .SHELLFLAGS := -eu -o pipefail -c
 .DEFAULT_GOAL := help
 .PHONY: help venv install demo up triton down test lint drift breaking proto sdk check kernels pythons clean \
-  docs bench rerank-table load-test chaos rolling soak largest containers attack fuzz schemathesis locks vulnerabilities sbom train-pointer
+  docs bench rerank-table statistics load-test chaos rolling soak largest containers attack fuzz schemathesis locks vulnerabilities sbom \
+  train-pointer
 
 # Python 3.11 or newer; PYTHON=... names one.
 # A name may be there and not run (a shim of pyenv without its version), so each is tried.
@@ -139,6 +140,9 @@ bench: install ## Measure against the floors, side by side, and write docs/scien
 
 rerank-table: install ## Every reranker on thirteen data sets beside the first stages (half an hour; goes on where it was stopped)
 	$(BIN)/python -m benchmarks.rerank_table --out docs/science/reranking.md
+
+statistics: install ## How often our intervals hold the true value, in simulation; writes docs/science/coverage.md
+	OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks.coverage --out docs/science/coverage.md
 
 load-test: install ## Load a mesh of its own until it is full, and write docs/operate/bench.md and docs/operate/capacity.md (an hour)
 	$(BIN)/python -m benchmarks.load_test

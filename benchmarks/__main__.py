@@ -178,6 +178,7 @@ SECTIONS: dict[str, tuple[Callable[[], tuple[str, str]], tuple[str, ...]]] = {
         ("numpy", "faiss-cpu", "torch", "sentence-transformers", "ir-measures"),
     ),
     "sampling": (_sampling, ("numpy", "numba")),
+    "targets": (partial(_own, "targets"), ("numpy", "scipy")),
     "drawing": (_drawing, ("numpy", "numba", "faiss-cpu", "grpcio", "protobuf")),
     "audit": (_audit, ("numpy",)),
     "observe": (_observe, ("sqlalchemy", "aiosqlite")),

@@ -39,7 +39,9 @@ def _measured(items: int, rounds: int) -> dict[str, str]:
         return _gumbel(weights, np.random.default_rng(0))
 
     ours("numba")()  # compiles
-    times = [[_ms(peer), _ms(ours("numpy")), _ms(ours("numba"))] for _ in range(rounds)]
+    times = [
+        [milliseconds(peer), milliseconds(ours("numpy")), milliseconds(ours("numba"))] for _ in range(rounds)
+    ]
     gumbel, plain, compiled = (median(column) for column in zip(*times, strict=True))
     return {
         "items": f"{items:,}",
@@ -62,7 +64,7 @@ def _gumbel(weights: FloatArray, rng: np.random.Generator) -> IntArray:
     return np.concatenate(parts)
 
 
-def _ms(run: Callable[[], object]) -> float:
+def milliseconds(run: Callable[[], object]) -> float:
     """Best of as many runs as fit in a fifth of a second: the machine is shared."""
     best, ends = float("inf"), time.perf_counter() + 0.2
     while True:

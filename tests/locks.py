@@ -19,9 +19,11 @@ from typing import Any, Final
 
 from packaging.requirements import Requirement
 
-from tests.support.images import DOCKERFILE, IMAGES, PROJECTS, ROOT, Image
+from tests.support.images import DOCKERFILE, IMAGES, INSTALL, PROJECTS, ROOT, Image
 
 LOCKS: Final = ROOT / "locks"
+GPU_EXTRAS: Final = dict([re.findall(r"sed s/([a-z-]+)/([a-z-]+)/\)", INSTALL)[0]])
+"""Extras of the variant with CUDA in place of those for processors, as the Dockerfile changes them."""
 BUILD: Final = ("hatchling>=1.27",)
 """What builds our distributions."""
 
@@ -29,11 +31,12 @@ _PYTHON: Final = "3.11"
 _PLATFORM: Final = "x86_64-manylinux_2_28"
 
 
-def requirements(image: Image) -> list[str]:
-    """Return the requirements of an image that are not ours."""
+def requirements(image: Image, *, cuda: bool = False) -> list[str]:
+    """Return the requirements of an image, or of its variant with CUDA, that are not ours."""
     found: set[str] = set()
     seen: set[tuple[str, str]] = set()
-    left = [(image.distribution, extra) for extra in ("", *image.extras)]
+    extras = [GPU_EXTRAS.get(one, one) if cuda else one for one in image.extras]
+    left = [(image.distribution, extra) for extra in ("", *extras)]
     while left:
         name, extra = one = left.pop()
         if one in seen:
@@ -96,7 +99,7 @@ def main() -> int:
         wanted = requirements(image)
         locks[f"{name}-cpu"] = resolved(wanted, cpu=True)
         if re.search(r"^(torch|nvidia)", locks[f"{name}-cpu"], re.MULTILINE):
-            locks[f"{name}-cuda"] = resolved(wanted, cpu=False)
+            locks[f"{name}-cuda"] = resolved(requirements(image, cuda=True), cpu=False)
     for old in LOCKS.glob("*.txt"):
         old.unlink()
     for name, content in locks.items():

@@ -3,8 +3,9 @@
     python examples/studies/price_of_fairness.py OUT/run/report/MODEL-utility.csv
 
 Read the rows of an audit's report, one for each query, system and α, and print a table: the mean difference
-of expected utility (not normalised) from the same system without sampling, its 95 % BCa bootstrap interval
-over queries, and the numbers of queries in which it is higher and lower.
+of expected utility (not normalised) from the same system without sampling, its 95 % interval over queries
+(BCa bootstrap, or Student's t where at least half of the differences are 0), and the numbers of queries in
+which it is higher and lower.
 """
 
 import argparse
@@ -13,7 +14,7 @@ from pathlib import Path
 
 import numpy as np
 
-from evenmesh_core.intervals import mean_interval
+from evenmesh_core.intervals import mean_interval, student_interval
 
 
 def main() -> None:
@@ -38,7 +39,8 @@ def main() -> None:
             if not pairs:
                 continue
             gained = np.array([sampled - plain for sampled, plain in pairs])
-            mean = mean_interval(gained, rng=0)
+            sparse = 2 * np.count_nonzero(gained == 0) >= len(gained)
+            mean = student_interval(gained) if sparse else mean_interval(gained, rng=0)
             cost = f"{mean.value:.4f} [{mean.low:.4f}, {mean.high:.4f}]"
             higher, lower = (gained > 1e-9).sum(), (gained < -1e-9).sum()
             print(f"| {system} | {float(alpha):g} | {len(gained)} | {cost} | {higher} | {lower} |")

@@ -8,7 +8,7 @@ case "$SERVICE" in
   orchestrator) rooms="clients/python libs/core libs/kit orchestrator" extras=telemetry,jwt,redis port=7070 ;;
   retriever) rooms="clients/python libs/core libs/kit models services/retriever" extras=faiss-cpu,milvus,web,triton,telemetry,jwt,redis port=7071 ;;
   reranker) rooms="clients/python libs/core libs/kit models services/reranker" extras=postgres,telemetry,jwt,redis port=7072 ;;
-  generator) rooms="clients/python libs/core libs/kit models services/generator" extras=triton,ctranslate2,telemetry,jwt,redis port=7073 ;;
+  generator) rooms="clients/python libs/core libs/kit models services/generator" extras=triton,ctranslate2,gpu,telemetry,jwt,redis port=7073 ;;
   evaluator) rooms="clients/python libs/core libs/lab libs/kit services/evaluator" extras=postgres,telemetry,jwt,redis port=7074 ;;
   gateway) rooms="clients/python libs/core libs/kit services/gateway" extras=mcp,telemetry,jwt port=7080 ;;
   client) rooms="clients/python libs/core libs/lab studies" extras=openai port=0 ;;
@@ -16,7 +16,8 @@ case "$SERVICE" in
   *) echo "SERVICE=$SERVICE is none of orchestrator, retriever, reranker, generator, evaluator, gateway, client, training" >&2; exit 1 ;;
 esac
 case "$VARIANT" in
-  cpu | cuda) ;;
+  cpu) ;;
+  cuda) extras=$(printf %s "$extras" | sed s/faiss-cpu/faiss-gpu/) ;; # both are the module faiss: one of them
   *) echo "VARIANT=$VARIANT is neither cpu nor cuda" >&2; exit 1 ;;
 esac
 lock="locks/$SERVICE-$VARIANT.txt"
@@ -42,7 +43,11 @@ if [ "$LOCKED" = yes ]; then
 else
   /opt/venv/bin/pip install --no-compile --constraint constraints.txt $(printf "./%s " $rooms | sed "s/ $/[$extras]/")
 fi
+# What nothing imports when it runs: installers, unless something asks for one, and the tests of NumPy and SciPy.
+grep -q '^setuptools==' "$lock" || /opt/venv/bin/pip uninstall --yes setuptools
 /opt/venv/bin/pip uninstall --yes pip
+find /opt/venv/lib/python3*/site-packages/numpy /opt/venv/lib/python3*/site-packages/scipy -depth -type d -name tests \
+  -exec rm -r {} + 2> /dev/null || true
 printf '#!/bin/sh\nexec python -m evenmesh_%s "$@"\n' "$SERVICE" > /opt/venv/bin/serve
 if [ "$SERVICE" = gateway ]; then
   printf '#!/bin/sh\nexec python -m evenmesh_gateway.ready "$@"\n' > /opt/venv/bin/healthy

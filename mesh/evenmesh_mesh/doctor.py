@@ -208,10 +208,24 @@ def _gpu() -> Finding:
         return Finding("gpu", Level.OK, "not looked for: torch is not installed")
     import torch
 
+    from evenmesh_kit.compute import placement
+
     if not torch.cuda.is_available():
-        return Finding("gpu", Level.OK, "none that torch can use: models run on the processor")
+        if not placement.DRIVER.exists():
+            return Finding("gpu", Level.OK, "none that torch can use: models run on the processor")
+        return Finding(
+            "gpu",
+            Level.WARN,
+            "there is NVIDIA's driver, but models run on the processor",
+            placement.why_no_cuda(),
+        )
     names = ", ".join(torch.cuda.get_device_name(index) for index in range(torch.cuda.device_count()))
-    return Finding("gpu", Level.OK, f"{names}: models run on cuda:0 where they are set to")
+    return Finding(
+        "gpu",
+        Level.OK,
+        f"{names}: models run on cuda:0 where they are set to; decoder-only ones of billions of parameters "
+        "belong on vLLM (docs/decisions/0012-models-on-gpus.md)",
+    )
 
 
 def _triton() -> Finding:

@@ -19,6 +19,7 @@ from evenmesh.retriever.v1 import retriever_service_pb2 as retriever_pb
 from evenmesh.wire import checks
 from evenmesh.wire.errors import MeshError
 from evenmesh_core.arrays import IntArray
+from evenmesh_kit.rpc.policies import set_target
 from evenmesh_kit.rpc.statuses import item_error
 from evenmesh_orchestrator.domain import (
     Answered,
@@ -59,9 +60,12 @@ def retrieve_request(ask: Ask, *, k: int, sampling: Sampling | None) -> retrieve
     else:
         request.collection = ask.collection
     if sampling is not None:
-        request.sampling.alpha = sampling.alpha
         request.sampling.num_rankings = sampling.num_rankings
         request.sampling.seed = sampling.seed
+        if sampling.target is not None:
+            set_target(request.sampling, sampling.target)
+        elif sampling.alpha is not None:
+            request.sampling.alpha = sampling.alpha
     return request
 
 
@@ -85,6 +89,7 @@ def pool(response: retriever_pb.RetrieveResponse, *, id_prefix: str = "") -> Poo
         else None,
         retriever=response.retriever,
         index_version=response.index_version,
+        policy=response.policy if response.HasField("policy") else None,
     )
 
 
@@ -173,13 +178,14 @@ def event(value: Event) -> pb.AskResponse:
                 index_version=found.index_version,
             )
             return pb.AskResponse(retrieved=retrieved)
-        case Ranked(contexts, reranker, model_version, member, fusion):
+        case Ranked(contexts, reranker, model_version, member, fusion, policy):
             ranked = pb.Ranked(
                 contexts=_rankings(contexts),
                 reranker=reranker,
                 model_version=model_version,
                 member=member,
                 fusion=fusion,
+                policy=policy,
             )
             return pb.AskResponse(ranked=ranked)
         case Answered(answer, samples, citations, member):
@@ -238,7 +244,8 @@ def observation(value: Observation, *, with_text: bool) -> bytes:
         reranker_version=ranked.model_version,
         generator=first.model,
         generator_version=first.model_version,
-        alpha=None if asked.sampling is None else asked.sampling.alpha,
+        alpha=_alpha(value),
+        policy=ranked.policy,
         seed=None if asked.sampling is None else asked.sampling.seed,
         shown=_rankings(ranked.contexts),
         answers=[
@@ -266,6 +273,14 @@ def observation(value: Observation, *, with_text: bool) -> bytes:
         )
     message.observed_at.FromMicroseconds(value.observed_at_us)
     return message.SerializeToString()
+
+
+def _alpha(value: Observation) -> float | None:
+    """Return the fairness dial that rankings were drawn at, given or found."""
+    policy = value.ranked.policy
+    if policy is not None:
+        return policy.alpha if policy.HasField("alpha") else None
+    return None if value.ask.sampling is None else value.ask.sampling.alpha
 
 
 def _stage(stage: Stage) -> common_pb2.Stage.ValueType:

@@ -13,9 +13,9 @@ _BYTES_PER_ANSWER: Final = 32_768
 
 
 def of_ask(ask: Ask, request: Message) -> int:
-    """Return the work of an ask: its answers, its sampled places and its request. Answers, [1, inf)."""
+    """Return the work of an ask: answers, sampled places, target and request. Answers, [1, inf)."""
     rankings = 1 if ask.sampling is None else ask.sampling.num_rankings
-    return max(1, ask.num_answers) + _drawn(rankings, ask) + _held(request)
+    return max(1, ask.num_answers) + _drawn(rankings, ask) + _targeted(ask) + _held(request)
 
 
 def of_ensemble(ensemble: EnsembleAsk, request: Message) -> int:
@@ -32,6 +32,12 @@ def of_audit(audit: Audit, request: Message) -> int:
 
 def _drawn(rankings: int, ask: Ask) -> int:
     return rankings * ask.depth // _PLACES_PER_ANSWER
+
+
+def _targeted(ask: Ask) -> int:
+    """Return the work of finding the policy of a target: in the worst case that of passages times places."""
+    wanted = ask.sampling is not None and ask.sampling.target is not None
+    return ask.rerank_depth * ask.k // _PLACES_PER_ANSWER if wanted else 0
 
 
 def _held(request: Message) -> int:

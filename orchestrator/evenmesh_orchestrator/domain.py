@@ -13,7 +13,7 @@ from typing import Any, Final, Protocol, TypeAlias
 
 import numpy as np
 
-from evenmesh.common.v1.common_pb2 import Agent, Passage
+from evenmesh.common.v1.common_pb2 import Agent, Passage, Policy
 from evenmesh.evaluator.v1 import evaluator_service_pb2 as evaluator_pb
 from evenmesh.generator.v1 import generator_service_pb2 as generator_pb
 from evenmesh.generator.v1.generator_service_pb2 import Answer, Decoding, GenerateRequest, Turn
@@ -21,6 +21,7 @@ from evenmesh.orchestrator.v1 import orchestrator_service_pb2 as pb
 from evenmesh.retriever.v1 import retriever_service_pb2 as retriever_pb
 from evenmesh.wire.errors import MeshError
 from evenmesh_core.arrays import FloatArray, IntArray
+from evenmesh_kit.rpc.policies import Target
 from evenmesh_orchestrator.expressions.sources import ResolvedExpression
 
 _WITHOUT_PASSAGES: Final = frozenset(
@@ -66,11 +67,15 @@ class Action(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Sampling:
-    """Plackett–Luce sampling: ``alpha`` in [0, 100], ``num_rankings`` in [1, 1000], ``seed`` in [0, 2^63)."""
+    """Plackett–Luce sampling: ``alpha`` in [0, 100], ``num_rankings`` in [1, 1000], ``seed`` in [0, 2^63).
 
-    alpha: float
+    With a ``target`` the alpha is None until one is found for the scores of the query.
+    """
+
+    alpha: float | None
     num_rankings: int
     seed: int
+    target: Target | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,7 +154,8 @@ class Ask:
 class Pool:
     """What the retriever found: passages best first, scores [n], rankings [N, depth] of indices into both.
 
-    ``log_probabilities`` is [N] in nats, or None where the ranking is deterministic.
+    ``log_probabilities`` is [N] in nats, or None where the ranking is deterministic. ``policy`` is that of a
+    target, None without one.
     """
 
     passages: Sequence[Passage]
@@ -158,6 +164,7 @@ class Pool:
     log_probabilities: FloatArray | None
     retriever: str
     index_version: str
+    policy: Policy | None = None
 
     def rows(self, row: IntArray) -> list[Passage]:
         """Return the passages at some indices."""
@@ -242,6 +249,8 @@ class Ranked:
     model_version: str = ""
     member: str = ""
     fusion: float = 0.0
+    policy: Policy | None = None
+    """The policy of a target, None without one."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,6 +22,7 @@ from evenmesh.evaluator.v1 import evaluator_service_pb2 as evaluator_pb
 from evenmesh.generator.v1 import generator_service_pb2 as generator_pb
 from evenmesh.generator.v1.generator_service_pb2 import Answer, GenerateRequest
 from evenmesh.wire.errors import MeshError
+from evenmesh_kit.rpc.policies import in_words
 from evenmesh_kit.telemetry.recorder import inject_context
 from evenmesh_kit.telemetry.spans import Attributes, Spans, describe
 from evenmesh_orchestrator.domain import Ask, FirstStage, Observation, Pool, Relevance, Sampling, word_of
@@ -244,6 +245,7 @@ def sampling_attributes(sampling: Sampling | None) -> Attributes:
         return {}
     return {
         "evenmesh.sampling.alpha": sampling.alpha,
+        "evenmesh.sampling.target": None if sampling.target is None else in_words(sampling.target),
         "evenmesh.sampling.seed": sampling.seed,
         "evenmesh.sampling.rankings": sampling.num_rankings,
     }

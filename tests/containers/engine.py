@@ -191,12 +191,10 @@ class Engine:
         settings = self.folder / "pip.conf"
         lines = [f"{name} = {' '.join(value.split())}\n" for name, value in options.items()]
         settings.write_text("[global]\n" + "".join(lines))
-        named = {
-            Path(word.removeprefix("file://"))
-            for value in options.values()
-            for word in value.split()
-            if word.removeprefix("file://").startswith("/")
-        }
+        words = [word for value in options.values() for word in value.split()]
+        named = {Path(word) for word in words if word.startswith("/")}
+        # An index in a folder refers to files beside it.
+        named |= {Path(word.removeprefix("file://")).parent for word in words if word.startswith("file:///")}
         files = sorted(str(path) for path in named if path.exists())
         return [f"--volume={settings}:/etc/pip.conf:ro", *(f"--volume={path}:{path}:ro" for path in files)]
 

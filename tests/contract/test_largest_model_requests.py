@@ -126,6 +126,7 @@ class CountingModel:
     """A cross-encoder that reads every byte as a token, and counts what it scores."""
 
     version = "counting"
+    device = "cpu"
     fusion = Fusion(0.0)
 
     def __init__(self) -> None:

@@ -644,6 +644,23 @@ async def test_a_configuration_is_reported_over_all_runs(store: ObservationStore
     )
 
 
+async def test_a_target_tells_configurations_apart(store: ObservationStore) -> None:
+    plain = Configuration("c", "bm25", "none", "t5")
+    wanted = Configuration("c", "bm25", "none", "t5", None, "disparity 0.3")
+    await store.append(
+        _measured(
+            _observation("1", configuration=plain),
+            _observation("2", configuration=wanted),
+            _observation("3", configuration=wanted),
+        )
+    )
+    listed = await store.configurations(DEFAULT_TENANT, before=None, limit=10)
+    assert {one.scope: one.num_observations for one in listed} == {plain: 1, wanted: 2}
+    assert (await _report(store, wanted)).num_observations == 2
+    page = await store.measurements(DEFAULT_TENANT, "run", after=-1, limit=10)
+    assert [one.configuration for one in page] == [plain, wanted, wanted]
+
+
 async def test_names_that_could_be_confused_are_not(store: ObservationStore) -> None:
     first, second = Configuration('a","b', ""), Configuration("a", "b")
     await store.append(_measured(_observation("1", configuration=first, run_id='["a"]')))

@@ -292,6 +292,7 @@ def _tradeoff(rng: Random) -> Message:
         point = request.points.add(query_id=rng.choice(("q1", "q2", "q3")))
         _maybe(rng, point, "x", rng.choice((0.0, 0.2, 0.4, 1.0, rng.random())))
         point.y = rng.choice((0.0, 1.0, 1e300, rng.random()))
+        _maybe(rng, point, "baseline", rng.choice((0.0, 1.0, rng.random())))
     _maybe(rng, request, "baseline", rng.random())
     return request
 
@@ -365,7 +366,11 @@ def _conversation(rng: Random) -> evaluator.EvaluateConversationRequest:
         attributes=targets,
         method=rng.choice(list(evaluator.EvaluateConversationRequest.Method.values())),
         irrelevant_turns=rng.choice(list(evaluator.EvaluateConversationRequest.IrrelevantTurns.values())),
+        turn_weights=rng.choice(list(evaluator.EvaluateConversationRequest.TurnWeights.values())),
     )
+    if rng.random() < 0.4:
+        for name in targets:
+            request.attribute_weights[name] = rng.choice((0.0, 1.0, 1 / len(targets)))
     _maybe(rng, request, "patience", rng.choice((1, 1250, 1_000_000)))
     _maybe(rng, request, "alpha", rng.random())
     if rng.random() < 0.4:

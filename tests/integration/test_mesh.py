@@ -18,7 +18,18 @@ from google.protobuf.descriptor_pool import DescriptorPool
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha.proto_reflection_descriptor_database import ProtoReflectionDescriptorDatabase
 
-from evenmesh import Addresses, AskResult, Client, Health, MeshError, Passage, Retrieved
+from evenmesh import (
+    Addresses,
+    AskResult,
+    Client,
+    GroupShare,
+    Health,
+    MeshError,
+    Passage,
+    Policy,
+    Report,
+    Retrieved,
+)
 from evenmesh.local_mesh import read_running
 from evenmesh.retriever.v1 import collection_service_pb2 as collection_pb2
 from evenmesh.retriever.v1 import collection_service_pb2_grpc as collection_grpc
@@ -148,6 +159,44 @@ def test_the_fairness_dial_moves_exposure(client: Client) -> None:
         assert result.report.ee_r_norm is not None
 
 
+@pytest.mark.parametrize("reranker", ["none", None])
+def test_a_target_is_reached_wherever_rankings_are_drawn(client: Client, reranker: str | None) -> None:
+    def ask(**target: Any) -> tuple[Policy, Report]:
+        result = client.answer(
+            QUESTION.question,
+            collection=DEMO,
+            samples=1000,
+            num_answers=0,
+            reranker=reranker,
+            observe=False,
+            **target,
+        )
+        assert result.ranked is not None
+        assert result.ranked.policy is not None
+        assert result.report is not None
+        return result.ranked.policy, result.report
+
+    wanted, report = ask(disparity=0.5)
+    assert (wanted.kind, wanted.target_disparity, wanted.reached) == ("plackett_luce", 0.5, True)
+    assert wanted.relevance_kind == ("normalized_score" if reranker else "probability")
+    assert wanted.disparity == pytest.approx(0.5, abs=1e-3)
+    assert report.ee_d_norm == pytest.approx(0.5, abs=0.05)
+    cheap, _ = ask(relevance_loss=0.1)
+    assert cheap.reached
+    assert cheap.relevance_loss <= 0.1 + 1e-3
+    shared, report = ask(shares=[GroupShare("provider", at_most=0.5)])
+    assert (shared.kind, shared.alpha, shared.reached) == ("decomposed", None, True)
+    assert max(one.share for one in report.providers) <= 0.55
+
+
+def test_a_target_has_a_configuration_of_its_own(client: Client) -> None:
+    client.answer(
+        QUESTION.question, collection=DEMO, disparity=0.625, num_answers=0, run_id="targets", run_report=True
+    )
+    (measured,) = client.measurements("targets")
+    assert (measured.configuration.alpha, measured.configuration.target) == (None, "disparity 0.625")
+
+
 def test_a_seed_draws_the_same_rankings_again(client: Client) -> None:
     def contexts(seed: int) -> object:
         result = client.answer(
@@ -188,6 +237,8 @@ def test_passages_can_come_with_the_question(client: Client) -> None:
         ({"depth": 0}, "INVALID_ARGUMENT", "depth"),
         ({"alpha": -1.0}, "INVALID_ARGUMENT", "sampling.alpha"),
         ({"alpha": float("nan")}, "INVALID_ARGUMENT", "sampling.alpha"),
+        ({"disparity": 1.5}, "INVALID_ARGUMENT", "sampling.disparity"),
+        ({"relevance_loss": 0.1, "alpha": 1.0}, "INVALID_ARGUMENT", "sampling.relevance_loss"),
         ({"samples": 0}, "INVALID_ARGUMENT", "sampling.num_rankings"),
         ({"retriever": "no-such"}, "NOT_FOUND", "retriever"),
         ({"reranker": "no-such"}, "NOT_FOUND", "reranker"),

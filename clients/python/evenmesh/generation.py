@@ -49,6 +49,7 @@ class Generation(AsyncCalls):
         augmentation: Augmentation | None = None,
         template: str | None = None,
         decoding: Decoding | None = None,
+        turns: Sequence[tuple[str, str]] = (),
         timeout: float,
     ) -> list[WrittenAnswer | Failed]:
         """Return for each context its answer, or the reason for its absence.
@@ -62,6 +63,8 @@ class Generation(AsyncCalls):
             augmentation: how the model takes passages; None for the model's default.
             template: prompt by name, for contexts with passages; None for the model's default.
             decoding: how tokens are chosen; four beams without it.
+            turns: earlier turns of the conversation, oldest first, at most 100: question and answer of each.
+                Only with a template that shows them.
             timeout: seconds all of it may take.
 
         Raises:
@@ -75,6 +78,7 @@ class Generation(AsyncCalls):
                 "template": template if passages else None,
                 "decoding": decoding,
                 "passages": [passage_message(passage) for passage in passages],
+                "turns": [{"question": asked, "answer": answer} for asked, answer in turns],
             }
             for passages in contexts
         ]

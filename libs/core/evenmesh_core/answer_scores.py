@@ -9,10 +9,10 @@ import numpy as np
 
 from evenmesh_core.arrays import FloatArray
 from evenmesh_core.errors import InvalidInput
-from evenmesh_core.text_metrics import normalize_answer, rouge_scores
+from evenmesh_core.text_metrics import normalize_answer, rating, rouge_scores
 from evenmesh_core.token_overlap import Bags, Check, best_of_bags, f1
 
-AnswerMetric = Literal["exact_match", "token_f1", "rouge1", "rouge2", "rougeL", "accuracy"]
+AnswerMetric = Literal["exact_match", "token_f1", "rouge1", "rouge2", "rougeL", "accuracy", "rating"]
 
 READ_NS: Final = 100
 """Time to read a character of a text as words; these times are of one core of a small server, rounded up."""
@@ -20,6 +20,8 @@ PAIR_NS: Final = 600
 """Time to compare two bags of words, beside their words."""
 TOKEN_NS: Final = 100
 """Time for each word of the smaller of two bags."""
+RATING_NS: Final = 20_000
+"""Time to compare two ratings."""
 SUBSEQUENCE_NS: Final = 16
 """Time for 64 cells of a longest common subsequence."""
 
@@ -45,7 +47,7 @@ def best_scores(
         check: called every few milliseconds; what it raises ends the computation.
 
     Raises:
-        InvalidInput: no predictions, no references, or an unknown metric.
+        InvalidInput: no predictions, no references, an unknown metric, or as :func:`check_references`.
     """
     for name, texts in (("predictions", predictions), ("references", references)):
         if len(texts) == 0:
@@ -55,6 +57,20 @@ def best_scores(
     given, wanted = list(dict.fromkeys(predictions)), list(dict.fromkeys(references))
     scores = dict(zip(given, _scores(given, wanted, metric, check or (lambda: None)).tolist(), strict=True))
     return np.array([scores[one] for one in predictions], dtype=np.float64)
+
+
+def check_references(references: Sequence[str], metric: AnswerMetric) -> None:
+    """Check that references can be compared by a metric.
+
+    Raises:
+        InvalidInput: one is no rating from 1 to 5, for "rating".
+    """
+    if metric == "rating":
+        for place, one in enumerate(references):
+            try:
+                rating("1", one)
+            except InvalidInput as error:
+                raise InvalidInput(f"references[{place}]", one[:40], "ratings from 1 to 5") from error
 
 
 def scoring_ns(
@@ -72,6 +88,8 @@ def scoring_ns(
         return ns + PAIR_NS * pairs + SUBSEQUENCE_NS * said * (held // 64 + references)
     if metric in ("exact_match", "accuracy"):
         return ns
+    if metric == "rating":
+        return ns + RATING_NS * (pairs + references)
     return ns + PAIR_NS * pairs + TOKEN_NS * min(said * references, held * predictions)
 
 
@@ -85,6 +103,9 @@ def _scores(given: Sequence[str], wanted: Sequence[str], metric: AnswerMetric, c
         held = [bags.of(normalize_answer(one).split()) for one in _checked(wanted, check)]
         said = [bags.of(normalize_answer(one).split()) for one in _checked(given, check)]
         return best_of_bags(said, held, f1, check)
+    if metric == "rating":
+        check_references(wanted, metric)
+        return np.array([max(rating(one, truth) for truth in wanted) for one in _checked(given, check)])
     return rouge_scores(given, wanted, metric, check=check)
 
 

@@ -150,13 +150,15 @@ class ExposureMetrics:
     ee_d: float
     """Disparity EE-D = ‖ε‖², in [0, ``ee_d_bound``]; higher is less fair."""
     ee_r: float
-    """Relevance ``EE-R = ⟨ε, ε*⟩``, in ``[0, ‖ε*‖²]``; higher is better; ``nan`` where no item is useful."""
+    """Relevance ``EE-R = ⟨ε, ε*⟩``, in [0, its bound]; higher is better; ``nan`` where no item is useful."""
     ee_l: float
     """Loss ``EE-L = ‖ε − ε*‖² = EE-D − 2 EE-R + ‖ε*‖²``, the squared distance; lower is better."""
     ee_d_norm: float
     """EE-D / min(k, n), in [0, 1] (equation 12)."""
     ee_r_norm: float
-    """EE-R / ‖ε*‖², in [0, 1] (equation 24); ``nan`` where no item is useful."""
+    """EE-R over its bound, in [0, 1] (equation 24); ``nan`` where no item is useful. The bound is the largest
+    EE-R of any policy: ‖ε*‖² where attention never rises with the rank, as in the paper, and more where it
+    does ("lost in the middle")."""
     ee_d_bound: float
     """EE-D of any deterministic ranking (theorem 1): min(k, n) under ``top_k(k)``, less under other
     models."""
@@ -209,21 +211,83 @@ def exposure_metrics(
     any_useful = bool(np.any(np.asarray(useful_mask)))
     ee_d = float(system @ system)
     ee_r = float(system @ target)
-    target_norm = float(target @ target)
     difference = system - target
     attention = _attention(model, min(depth, n))
+    most = _agreement(attention, target, -1)
     return ExposureMetrics(
         exposure=system,
         target=target,
         ee_d=ee_d,
         ee_r=ee_r if any_useful else float("nan"),
         ee_l=float(difference @ difference),
-        # Both are at most 1: exposures are, and no policy agrees with the target more than the target does.
-        # Rounding, which depends on the matrix kernel, may exceed it.
+        # Both are at most 1, but for rounding, which depends on the matrix kernel.
         ee_d_norm=min(1.0, ee_d / min(depth, n)),
-        ee_r_norm=min(1.0, ee_r / target_norm) if any_useful and target_norm > 0 else float("nan"),
+        ee_r_norm=min(1.0, ee_r / most) if any_useful and most > 0 else float("nan"),
         ee_d_bound=float(attention @ attention),
     )
+
+
+@dataclass(frozen=True)
+class ExposureBounds:
+    """What any policy can reach for one query: (smallest, largest) of each of :class:`ExposureMetrics`.
+
+    With few candidates the normalised metrics do not span [0, 1]: with n = k every policy shows all of them,
+    and normalised EE-D is 1.
+    """
+
+    ee_d: tuple[float, float]
+    ee_r: tuple[float, float]
+    """``nan`` where no item is useful."""
+    ee_l: tuple[float, float]
+    """The smallest is 0, where every item gets its target."""
+    ee_d_norm: tuple[float, float]
+    ee_r_norm: tuple[float, float]
+    """``nan`` where no item is useful, or no useful item can get attention."""
+
+
+def exposure_bounds(
+    useful_mask: ArrayLike, *, k: int, browsing: BrowsingModel | None = None
+) -> ExposureBounds:
+    """Return the exact bounds of the exposure metrics of one query, over all policies that fill k places.
+
+    EE-D is smallest, (Σ a)² / n for attentions a, where all items get the same exposure, and largest, Σ a²,
+    for any deterministic ranking. EE-R is linear in the exposure, so its extremes are deterministic rankings:
+    the attentions in the order of the targets, and in the opposite order. EE-L is largest where EE-D is and
+    EE-R is smallest, which is the same ranking.
+
+    Args:
+        useful_mask: vector [n] of booleans, or of grades from 0 (not useful) upwards.
+        k: number of passages the generator is given, from 1.
+        browsing: attention by rank; None means ``top_k(k)``.
+
+    Source: Kim & Diaz 2025, appendix C, has the upper bounds for n > k; the lower ones are ours.
+
+    Raises:
+        InvalidInput: as :func:`target_exposure`.
+    """
+    depth = count("k", k)
+    model = _cut(top_k(depth) if browsing is None else browsing, depth)
+    target = target_exposure(useful_mask, model)
+    n = len(target)
+    attention = _attention(model, min(depth, n))
+    least, most = _agreement(attention, target, 1), _agreement(attention, target, -1)
+    even, sharp = float(attention.sum()) ** 2 / n, float(attention @ attention)
+    undefined = float("nan"), float("nan")
+    any_useful = bool(np.any(np.asarray(useful_mask)))
+    return ExposureBounds(
+        ee_d=(even, sharp),
+        ee_r=(least, most) if any_useful else undefined,
+        ee_l=(0.0, sharp - 2 * least + float(target @ target)),
+        ee_d_norm=(even / min(depth, n), sharp / min(depth, n)),
+        ee_r_norm=(least / most, 1.0) if any_useful and most > 0 else undefined,
+    )
+
+
+def _agreement(attention: FloatArray, target: FloatArray, sign: int) -> float:
+    """Return the largest EE-R of any ranking for sign −1, the smallest for sign 1."""
+    paid = np.zeros(len(target))
+    paid[: len(attention)] = attention
+    return float(np.sort(paid)[::-1] @ np.sort(sign * target)) * sign
 
 
 @dataclass(frozen=True)

@@ -14,9 +14,10 @@ from typing import Literal, get_args
 
 import numpy as np
 from numpy.typing import ArrayLike
-from scipy.special import ndtr, ndtri
+from scipy.special import ndtr, ndtri, stdtrit
 
 from evenmesh_core.arrays import FloatArray, IntArray, count, float_array, number, same_length
+from evenmesh_core.averaged_curves import SAME_X, Grouped, covered, group_points, mean_height
 from evenmesh_core.errors import InvalidInput
 from evenmesh_core.seeds import Seed, generator
 from evenmesh_core.utility import Tradeoff, tradeoff
@@ -25,6 +26,8 @@ BootstrapMethod = Literal["bca", "percentile"]
 
 _LEAST_RESAMPLES = 100
 _BATCH = 1 << 22  # draws held at a time
+_COUNTS_AT_ONCE = 1 << 17  # counts of queries in resamples held at a time
+_RESAMPLES_AT_ONCE = 64
 _ROUNDING = 1e-12  # relative spread up to which resamples count as equal
 
 
@@ -41,7 +44,7 @@ class BootstrapInterval:
     level: float
     """Share of such intervals that would hold the true value, in (0, 1)."""
     method: str
-    """"bca" (bias-corrected and accelerated) or "percentile"."""
+    """"bca" (bias-corrected and accelerated), "percentile", "t" (Student's) or "score"."""
     defined: int
     """Number of queries drawn from."""
     undefined: int
@@ -128,6 +131,35 @@ def mean_with_resamples(
     return plan.interval(value, means, left_out, queries, undefined), means
 
 
+def student_interval(values: ArrayLike, *, level: float = 0.95) -> BootstrapInterval:
+    """Return the mean over queries with Student's t interval, mean ± t · s / √Q.
+
+    For differences most of which are 0: there BCa takes the few others' skewness for the population's and
+    shifts its limits too far, so that it holds the true mean less often than this interval.
+
+    Args:
+        values: vector [Q], one value a query; ``nan`` where undefined: left out and counted.
+        level: confidence level, in (0, 1).
+
+    Returns:
+        The interval, with the method "t"; its limits are ``nan`` with fewer than two defined values.
+
+    Source: Student 1908.
+
+    Raises:
+        InvalidInput: no values, an infinite one, or a level out of range.
+    """
+    array = float_array("values", values, undefined=True)
+    share = _plan(level, "percentile", _LEAST_RESAMPLES).level
+    known = array[~np.isnan(array)]
+    mean = float(known.mean()) if len(known) else np.nan
+    half = np.nan
+    if len(known) >= 2:
+        half = float(stdtrit(len(known) - 1, (1 + share) / 2) * known.std(ddof=1) / np.sqrt(len(known)))
+    undefined = len(array) - len(known)
+    return BootstrapInterval(mean, mean - half, mean + half, share, "t", len(known), undefined)
+
+
 def bootstrap_over_queries(
     queries: Sequence[Hashable],
     statistic: Callable[[IntArray], float],
@@ -179,6 +211,7 @@ def tradeoff_intervals(
     x: ArrayLike,
     y: ArrayLike,
     *,
+    dials: Sequence[Hashable] | None = None,
     level: float = 0.95,
     method: BootstrapMethod = "bca",
     num_resamples: int = 2000,
@@ -187,17 +220,20 @@ def tradeoff_intervals(
 ) -> TradeoffIntervals:
     """Return the slope and the area of a tradeoff with bootstrap intervals over queries.
 
-    Slope and area are measured on the same resamples. Takes O(P · (num_resamples + queries)) time.
+    Slope and area are measured on the same resamples, the area over the range that each resample covers; the
+    groups of its averaged curve are those of all points. Takes O(P + (num_resamples + Q) · Q) time for Q
+    queries.
 
     Args:
         queries: vector [P]: the query of each point.
         x: vector [P] as in :func:`evenmesh_core.utility.tradeoff`.
         y: vector [P] as in :func:`evenmesh_core.utility.tradeoff`.
+        dials: vector [P] as in :func:`evenmesh_core.utility.tradeoff`.
         level: confidence level, in (0, 1).
         method: "bca" or "percentile".
         num_resamples: number of resamples, from 100.
         rng: a NumPy generator, or a seed for a new one.
-        check: called before each resample; what it raises ends the computation.
+        check: called regularly; what it raises ends the computation.
 
     Returns:
         The intervals as :func:`bootstrap_over_queries` gives them; queries all of whose points are undefined
@@ -206,62 +242,197 @@ def tradeoff_intervals(
     Raises:
         InvalidInput: as :func:`evenmesh_core.utility.tradeoff` and :func:`bootstrap_over_queries`.
     """
-    fit = tradeoff(x, y)
+    fit = tradeoff(x, y, dials=dials)
     same_length("x", np.asarray(x), "queries", queries)
     plan = _plan(level, method, num_resamples)
     draws = generator(rng)
-    across, up = np.minimum(np.asarray(x, dtype=np.float64), 1.0), np.asarray(y, dtype=np.float64)
-    known = np.flatnonzero(~(np.isnan(across) | np.isnan(up)))
     everyone = len(set(queries))
-    if len(known) == 0:
+    curve = _QueryCurve.of(queries, x, y, dials)
+    if curve is None:
         nothing = plan.interval(np.nan, np.empty(0), np.empty(0), 0, everyone)
         return TradeoffIntervals(nothing, nothing, fit)
-    _, query_of = _group([queries[point] for point in known.tolist()])
-    order = np.argsort(across[known], kind="stable")
-    query_of = query_of[order]
-    number_of_queries = int(query_of.max()) + 1
-    curve = _WeightedCurve(across[known][order], up[known][order])
 
-    def of_queries(sample: IntArray) -> tuple[float, float]:
-        if check is not None:
-            check()
-        weights = np.bincount(sample, minlength=number_of_queries)[query_of]
-        return curve.slope_and_auc(weights.astype(np.float64))
+    def statistics(counts: FloatArray) -> FloatArray:
+        averaged = curve.averages(counts)
+        heights = curve.level + mean_height(averaged, *covered(averaged))
+        return np.stack([curve.slopes(counts), heights], axis=1)
 
-    resamples, left_out = _distributions(number_of_queries, of_queries, 2, plan, draws)
+    known = len(curve.queries)
+    resamples, left_out = _count_distributions(known, statistics, 2, plan, draws, check)
     slope, auc = (
-        plan.interval(value, resamples[:, i], left_out[:, i], number_of_queries, everyone - number_of_queries)
+        plan.interval(value, resamples[:, i], left_out[:, i], known, everyone - known)
         for i, value in enumerate((fit.slope, fit.auc))
     )
     return TradeoffIntervals(slope, auc, fit)
 
 
-class _WeightedCurve:
-    """Points sorted by x once, so that a resample is no more than a weight for each."""
+@dataclass(frozen=True)
+class CurvePoints:
+    """Points of one system's curve, as in :func:`tradeoff_intervals`; vectors [P]."""
 
-    def __init__(self, x: FloatArray, y: FloatArray) -> None:
-        # Relative to the first y, a curve that is level stays level to the last digit in every resample.
-        self._level = float(y[0])
-        self._x, self._y = x, y - self._level
-        self._starts = np.flatnonzero(np.concatenate([[True], x[1:] > x[:-1]]))
-        self._places = x[self._starts]
+    queries: Sequence[Hashable]
+    x: ArrayLike
+    y: ArrayLike
+    dials: Sequence[Hashable] | None = None
 
-    def slope_and_auc(self, weights: FloatArray) -> tuple[float, float]:
-        """Return slope and area as :func:`tradeoff` defines them, each point counted by its weight."""
-        sizes = np.add.reduceat(weights, self._starts)
-        sums = np.add.reduceat(weights * self._y, self._starts)
-        drawn = sizes > 0
-        places, means = self._places[drawn], sums[drawn] / sizes[drawn]
-        inner = float(np.diff(places) @ (means[1:] + means[:-1])) / 2
-        auc = inner + float(places[0] * means[0] + (1.0 - places[-1]) * means[-1])
-        slope = np.nan
-        if len(places) > 1:
-            total = weights.sum()
-            x = self._x - (weights @ self._x) / total
-            spread = float(weights @ (x * x))
-            if spread > 0:
-                slope = float((weights * x) @ (self._y - (weights @ self._y) / total)) / spread
-        return slope, self._level + auc
+
+@dataclass(frozen=True)
+class CommonAreas:
+    """Areas under the curves of several systems over the range that all of them cover."""
+
+    low: float
+    """Lower end of the common range of x; ``nan`` where there is none."""
+    high: float
+    """Upper end; ``nan`` where there is none."""
+    areas: tuple[BootstrapInterval, ...]
+    """Mean height of each system's curve over the range."""
+    differences: tuple[BootstrapInterval, ...]
+    """The first system's minus each other's, on the same resamples of queries."""
+
+
+def common_areas(
+    systems: Sequence[CurvePoints],
+    *,
+    level: float = 0.95,
+    method: BootstrapMethod = "bca",
+    num_resamples: int = 2000,
+    rng: Seed,
+    check: Callable[[], None] | None = None,
+) -> CommonAreas:
+    """Compare areas under curves where all systems have a curve, with bootstrap intervals over queries.
+
+    The range is from the largest of the systems' smallest average x to the smallest of their largest, and is
+    the same for all resamples. Queries of any system are drawn, and each system counts those that it has.
+
+    Args:
+        systems: the points of each, at least one system.
+        level: confidence level, in (0, 1).
+        method: "bca" or "percentile".
+        num_resamples: number of resamples, from 100.
+        rng: a NumPy generator, or a seed for a new one.
+        check: called regularly; what it raises ends the computation.
+
+    Returns:
+        The areas; all ``nan`` where a system has no points or the common range is at most 1e-9 wide.
+
+    Source: ours; see :func:`evenmesh_core.utility.tradeoff`.
+
+    Raises:
+        InvalidInput: no systems, or as :func:`tradeoff_intervals`.
+    """
+    if len(systems) == 0:
+        raise InvalidInput("systems", systems, "the points of at least one")
+    plan = _plan(level, method, num_resamples)
+    draws = generator(rng)
+    fits = [tradeoff(one.x, one.y, dials=one.dials) for one in systems]
+    curves = [_QueryCurve.of(one.queries, one.x, one.y, one.dials) for one in systems]
+    low = max((fit.auc_from for fit in fits), default=np.nan)
+    high = min((fit.auc_to for fit in fits), default=np.nan)
+    known = [curve for curve in curves if curve is not None]
+    if len(known) < len(systems) or not high - low > SAME_X:
+        nothing = plan.interval(np.nan, np.empty(0), np.empty(0), 0, 0)
+        return CommonAreas(np.nan, np.nan, (nothing,) * len(systems), (nothing,) * (len(systems) - 1))
+    queries = list(dict.fromkeys(query for curve in known for query in curve.queries))
+    place = {query: at for at, query in enumerate(queries)}
+    columns = [np.array([place[query] for query in curve.queries], dtype=np.int64) for curve in known]
+
+    def statistics(counts: FloatArray) -> FloatArray:
+        heights = np.stack(
+            [
+                curve.level + mean_height(curve.averages(counts[:, column]), low, high)
+                for curve, column in zip(known, columns, strict=True)
+            ],
+            axis=1,
+        )
+        return np.concatenate([heights, heights[:, :1] - heights[:, 1:]], axis=1)
+
+    values = statistics(np.ones((1, len(queries))))[0]
+    resamples, left_out = _count_distributions(len(queries), statistics, len(values), plan, draws, check)
+    found = tuple(
+        plan.interval(value, resamples[:, i], left_out[:, i], len(queries), 0)
+        for i, value in enumerate(values.tolist())
+    )
+    return CommonAreas(low, high, found[: len(systems)], found[len(systems) :])
+
+
+@dataclass(frozen=True)
+class _QueryCurve:
+    """Sums of each query's points by group, so that a resample is no more than a count for each query."""
+
+    queries: tuple[Hashable, ...]
+    level: float
+    """The first y, which all are relative to: a level curve stays level to the last digit."""
+    middle: float
+    """The mean x, which x of the slope are relative to, so that their squares keep their digits."""
+    sizes: FloatArray
+    """Matrix [Q, G] of numbers of points."""
+    xs: FloatArray
+    """Matrix [Q, G] of sums of x."""
+    ys: FloatArray
+    """Matrix [Q, G] of sums of y."""
+    moments: FloatArray
+    """Matrix [Q, 5]: sums of 1, x, y, x² and x · y."""
+    ends: FloatArray
+    """Matrix [Q, 2]: smallest and largest x."""
+
+    @classmethod
+    def of(
+        cls, queries: Sequence[Hashable], x: ArrayLike, y: ArrayLike, dials: Sequence[Hashable] | None
+    ) -> _QueryCurve | None:
+        """Sum checked points; None where none is defined."""
+        across, up = np.minimum(np.asarray(x, dtype=np.float64), 1.0), np.asarray(y, dtype=np.float64)
+        known = np.flatnonzero(~(np.isnan(across) | np.isnan(up)))
+        if len(known) == 0:
+            return None
+        across, up = across[known], up[known]
+        if dials is not None:
+            dials = [dials[point] for point in known.tolist()]
+        names, query_of = _group([queries[point] for point in known.tolist()])
+        groups = group_points(across, dials)
+        shape = (len(names), int(groups.max()) + 1)
+        cell = np.ravel_multi_index((query_of, groups), shape)
+        level, middle = float(up[0]), float(across.mean())
+        up = up - level
+
+        def by_cell(weights: FloatArray) -> FloatArray:
+            sums = np.bincount(cell, weights=weights, minlength=shape[0] * shape[1])
+            return sums.astype(np.float64, copy=False).reshape(shape)
+
+        off = across - middle
+        moments = [
+            np.bincount(query_of, weights=one) for one in (np.ones_like(off), off, up, off * off, off * up)
+        ]
+        ends = np.stack([np.full(shape[0], np.inf), np.full(shape[0], -np.inf)], axis=1)
+        np.minimum.at(ends[:, 0], query_of, across)
+        np.maximum.at(ends[:, 1], query_of, across)
+        first = [queries[int(known[points[0]])] for points in names]
+        return cls(
+            tuple(first),
+            level,
+            middle,
+            by_cell(np.ones_like(off)),
+            by_cell(across),
+            by_cell(up),
+            np.stack(moments, axis=1),
+            ends,
+        )
+
+    def averages(self, counts: FloatArray) -> Grouped:
+        """Return the averaged curves [B, G] of queries drawn as often as ``counts`` [B, Q] says."""
+        sizes = counts @ self.sizes
+        with np.errstate(divide="ignore", invalid="ignore"):
+            return Grouped((counts @ self.xs) / sizes, (counts @ self.ys) / sizes)
+
+    def slopes(self, counts: FloatArray) -> FloatArray:
+        """Return the least-squares slopes [B], ``nan`` where all x drawn agree to within 1e-9."""
+        size, x, y, xx, xy = (counts @ self.moments).T
+        drawn = counts > 0
+        low = np.where(drawn, self.ends[:, 0], np.inf).min(axis=1)
+        high = np.where(drawn, self.ends[:, 1], -np.inf).max(axis=1)
+        wide = high - low > SAME_X
+        with np.errstate(divide="ignore", invalid="ignore"):
+            slopes: FloatArray = np.where(wide, (xy - x * y / size) / (xx - x * x / size), np.nan)
+        return slopes
 
 
 @dataclass(frozen=True)
@@ -341,3 +512,39 @@ def _distributions(
         return resamples, nothing
     everyone = np.arange(queries)
     return resamples, np.array([statistics(np.delete(everyone, query)) for query in range(queries)])
+
+
+def _count_distributions(
+    queries: int,
+    statistics: Callable[[FloatArray], FloatArray],
+    number_of_statistics: int,
+    plan: _Plan,
+    rng: np.random.Generator,
+    check: Callable[[], None] | None,
+) -> tuple[FloatArray, FloatArray]:
+    """Return :func:`_distributions` of statistics of how often each query is drawn.
+
+    ``statistics`` takes counts [B, Q] of resamples to [B, S]. The draws are those of :func:`_distributions`.
+    """
+    nothing = np.empty((0, number_of_statistics))
+    if queries < 2:
+        return nothing, nothing
+    rows = max(1, min(_RESAMPLES_AT_ONCE, _COUNTS_AT_ONCE // queries))
+    found = []
+    for start in range(0, plan.num_resamples, rows):
+        if check is not None:
+            check()
+        size = min(rows, plan.num_resamples - start)
+        drawn = [np.bincount(rng.integers(0, queries, queries), minlength=queries) for _ in range(size)]
+        found.append(statistics(np.array(drawn, dtype=np.float64)))
+    resamples = np.concatenate(found)
+    if plan.method == "percentile":
+        return resamples, nothing
+    left_out = []
+    for start in range(0, queries, rows):
+        if check is not None:
+            check()
+        counts = np.ones((min(rows, queries - start), queries))
+        counts[np.arange(len(counts)), start + np.arange(len(counts))] = 0.0
+        left_out.append(statistics(counts))
+    return resamples, np.concatenate(left_out)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import ArrayLike
 
-from evenmesh_core.arrays import float_array, indicators, same_length
+from evenmesh_core.arrays import FloatArray, float_array, indicators, same_length
 from evenmesh_core.intervals import BootstrapInterval, BootstrapMethod, mean_with_resamples
 from evenmesh_core.seeds import Seed
 
@@ -55,6 +55,33 @@ def mcnemar(first: ArrayLike, second: ArrayLike) -> McNemar:
 
         p_value = min(float(binomtest(only_first, only_first + only_second, 0.5).pvalue), 1.0)
     return McNemar(only_first, only_second, int((one & other).sum()), int((~one & ~other).sum()), p_value)
+
+
+def holm(p_values: ArrayLike) -> FloatArray:
+    """Adjust the p-values of a family of tests, so that any false finding among them is as rare as one says.
+
+    The i-th smallest of m is multiplied by m − i + 1, made no smaller than those before it, and at most 1.
+    Rejecting what stays at or below a level keeps the probability of any false rejection there, whatever
+    the dependence of the tests.
+
+    Args:
+        p_values: vector [m] in [0, 1]; ``nan`` where a test has none: it is not part of the family.
+
+    Returns:
+        Vector [m] in the same order, ``nan`` where the p-value is.
+
+    Source: Holm 1979.
+
+    Raises:
+        InvalidInput: not a non-empty vector in [0, 1].
+    """
+    given = float_array("p_values", p_values, low=0.0, high=1.0, undefined=True)
+    adjusted = np.full(len(given), np.nan)
+    known = np.flatnonzero(~np.isnan(given))
+    order = known[np.argsort(given[known], kind="stable")]
+    factors = np.arange(len(order), 0, -1)
+    adjusted[order] = np.minimum(1.0, np.maximum.accumulate(given[order] * factors))
+    return adjusted
 
 
 @dataclass(frozen=True)

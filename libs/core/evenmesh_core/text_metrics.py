@@ -106,6 +106,20 @@ def absolute_error(prediction: str, reference: str) -> float:
     return abs(truth - parse_rating(prediction, truth))
 
 
+def rating(prediction: str, references: References) -> float:
+    """Return 1 − |y − ŷ| / 4 for ratings from 1 to 5, clipped to [0, 1]: LaMP-3's utility over its largest.
+
+    Normalised utilities are the same as those of LaMP-3's own scale, [0, 4]. An unreadable prediction counts
+    as :func:`parse_rating` says; the best of several references counts.
+
+    Source: Kim & Diaz 2025, appendix C.3, for LaMP-3.
+
+    Raises:
+        InvalidInput: no references, one that is no rating from 1 to 5, or something that is not a text.
+    """
+    return max(_lamp3(prediction, reference) / 4.0 for reference in _references(references))
+
+
 def rouge(prediction: str, references: References, variant: RougeVariant, *, stem: bool = False) -> float:
     """Return the ROUGE F-measure in [0, 1] of single words, word pairs, or the longest common subsequence.
 

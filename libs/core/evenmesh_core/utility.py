@@ -7,13 +7,14 @@ The utility u of one output is any string metric (:mod:`evenmesh_core.text_metri
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import ArrayLike
 
 from evenmesh_core.arrays import BoolArray, FloatArray, IntArray, float_array, number, same_length
+from evenmesh_core.averaged_curves import SAME_X, averages, covered, group_points, mean_height
 from evenmesh_core.errors import InvalidInput
 
 _SLACK = 1e-9  # what rounding may add to a quantity that is at most 1
@@ -135,55 +136,87 @@ class Tradeoff:
     """Change of y with x over the points of all queries and α."""
 
     slope: float
-    """Least-squares slope; steeper is a stronger tradeoff; ``nan`` with fewer than two different x."""
+    """Least-squares slope; steeper is a stronger tradeoff; ``nan`` where all x agree to within 1e-9."""
     intercept: float
-    """Least-squares value at x = 0; ``nan`` with fewer than two different x."""
+    """Least-squares value at x = 0; ``nan`` where the slope is."""
     auc: float
-    """Area under the curve over x in [0, 1]; ``nan`` without points."""
+    """Area under the averaged curve from ``auc_from`` to ``auc_to``, divided by that range: its mean height;
+    ``nan`` where the range is at most 1e-9 wide, or without points."""
+    auc_from: float
+    """Smallest average x of a group, in [0, 1]; ``nan`` without points."""
+    auc_to: float
+    """Largest average x of a group, in [0, 1]; ``nan`` without points."""
     points: int
     """Number of points used."""
     undefined: int
     """Number of points left out because x or y is ``nan``."""
 
 
-def tradeoff(x: ArrayLike, y: ArrayLike) -> Tradeoff:
-    """Fit a line to the points (x, y) and take the area under their curve.
+def tradeoff(x: ArrayLike, y: ArrayLike, *, dials: Sequence[Hashable] | None = None) -> Tradeoff:
+    """Fit a line to the points (x, y), and take the mean height of their averaged curve.
 
-    The curve averages y at equal x, runs straight between neighbouring x, and is constant before the first
-    and after the last; the area is taken over [0, 1] by trapezoids.
+    The curve joins the averages of groups of points: of one dial, or without dials of neighbouring x
+    (:func:`evenmesh_core.averaged_curves.group_points`). Its area is taken between the first and the last of
+    them, over the range that the data cover, and divided by that range. Areas of two systems compare only
+    over the same range (:func:`evenmesh_core.intervals.common_areas`).
 
     Args:
         x: vector [P] in [0, 1], one point for each query and α: normalised EE-D or EE-R; ``nan`` where
             undefined.
         y: vector [P]: normalised EE-R or EU; ``nan`` where undefined.
+        dials: the α of each point.
 
     Source: Kim & Diaz 2025, §5 and tables 3 to 5 use slope and AUC without defining the AUC; this definition
-    is ours.
+    is ours. :func:`extended_auc` is an older one.
 
     Raises:
         InvalidInput: no points, lengths that differ, x outside [0, 1], or an infinite value.
     """
+    across, up, defined = _points(x, y)
+    if dials is not None:
+        same_length("x", defined, "dials", dials)
+        dials = [dial for dial, known in zip(dials, defined.tolist(), strict=True) if known]
+    points = len(across)
+    slope = intercept = auc = low = high = float("nan")
+    if points:
+        # Relative to the first y, a level curve has slope 0 and its own height, not the rounding of a mean.
+        rise = up - up[0]
+        curve = averages(across, rise, group_points(across, dials))
+        low, high = (float(end) for end in covered(curve))
+        auc = float(up[0] + mean_height(curve, low, high))
+        if np.ptp(across) > SAME_X:
+            centred = across - across.mean()
+            slope = float(centred @ (rise - rise.mean())) / float(centred @ centred)
+            intercept = float(up.mean() - slope * across.mean())
+    return Tradeoff(slope, intercept, auc, low, high, points, len(defined) - points)
+
+
+def extended_auc(x: ArrayLike, y: ArrayLike) -> float:
+    """Return the area over [0, 1] under the points themselves, for comparison with earlier results.
+
+    y is averaged at equal x, straight between neighbouring x, and constant before the first and after the
+    last. So the outermost points decide what lies beyond the data: in simulation a bootstrap interval of it
+    covers 80 %, not 95. :func:`tradeoff` has the area to use.
+
+    Args and errors as :func:`tradeoff`; ``nan`` without points.
+    """
+    across, up, _ = _points(x, y)
+    if not len(across):
+        return float("nan")
+    places, group, sizes = np.unique(across, return_inverse=True, return_counts=True)
+    means = np.bincount(group, weights=up) / sizes
+    places = np.concatenate([[0.0], places, [1.0]])
+    means = np.concatenate([means[:1], means, means[-1:]])
+    return float(np.diff(places) @ (means[1:] + means[:-1])) / 2
+
+
+def _points(x: ArrayLike, y: ArrayLike) -> tuple[FloatArray, FloatArray, BoolArray]:
+    """Return x and y of the defined points, and which those are."""
     across = float_array("x", x, low=0.0, high=1.0 + _SLACK, undefined=True)
     up = float_array("y", y, undefined=True)
     same_length("x", across, "y", up)
     defined = ~(np.isnan(across) | np.isnan(up))
-    points = int(defined.sum())
-    across, up = np.minimum(across[defined], 1.0), up[defined]
-    slope = intercept = auc = float("nan")
-    if points:
-        places, group, sizes = np.unique(across, return_inverse=True, return_counts=True)
-        means = np.bincount(group, weights=up) / sizes
-        places = np.concatenate([[0.0], places, [1.0]])
-        means = np.concatenate([means[:1], means, means[-1:]])
-        auc = float(np.diff(places) @ (means[1:] + means[:-1])) / 2
-        centred = across - across.mean()
-        spread = float(centred @ centred)
-        if len(np.unique(across)) > 1 and spread > 0:
-            # Relative to the first y, a level curve has slope 0 and not the rounding of its mean.
-            rise = up - up[0]
-            slope = float(centred @ (rise - rise.mean())) / spread
-            intercept = float(up.mean() - slope * across.mean())
-    return Tradeoff(slope, intercept, auc, points, len(defined) - points)
+    return np.minimum(across[defined], 1.0), up[defined], defined
 
 
 @dataclass(frozen=True)
@@ -202,16 +235,21 @@ class FairnessIntervals:
     """Number of points left out because a value of theirs is ``nan``."""
 
 
-def fairness_intervals(ee_d_norm: ArrayLike, eu_norm: ArrayLike, baseline: float) -> FairnessIntervals:
-    """Average the normalised utility within five intervals of normalised disparity, and subtract the
-    baseline.
+def fairness_intervals(ee_d_norm: ArrayLike, eu_norm: ArrayLike, baseline: ArrayLike) -> FairnessIntervals:
+    """Average the normalised utility within five intervals of normalised disparity, minus a baseline.
+
+    The paper's form subtracts one number, the mean of the deterministic system over all queries. The queries
+    in an interval are others than those of that mean, so a difference may only say that the interval holds
+    easier queries. The paired form subtracts from each point the deterministic utility of the same query: it
+    is the one to argue with.
 
     Args:
         ee_d_norm: vector [P] in [0, 1], one point for each query and α; ``nan`` where undefined.
         eu_norm: vector [P], normalised expected utility; ``nan`` where undefined.
-        baseline: mean normalised expected utility of the deterministic system.
+        baseline: normalised expected utility of the deterministic system: one number, its mean (the paper's
+            form), or a vector [P], that of each point's query (the paired form); ``nan`` where undefined.
 
-    Source: Kim & Diaz 2025, §5, table 1.
+    Source: Kim & Diaz 2025, §5, table 1; the paired form is ours.
 
     Raises:
         InvalidInput: no points, lengths that differ, disparity outside [0, 1], or an infinite value.
@@ -219,16 +257,20 @@ def fairness_intervals(ee_d_norm: ArrayLike, eu_norm: ArrayLike, baseline: float
     disparity = float_array("ee_d_norm", ee_d_norm, low=0.0, high=1.0 + _SLACK, undefined=True)
     utility = float_array("eu_norm", eu_norm, undefined=True)
     same_length("ee_d_norm", disparity, "eu_norm", utility)
-    level = number("baseline", baseline)
+    if np.ndim(baseline) == 0:
+        level = np.full(len(utility), float(float_array("baseline", baseline, ndim=0)))
+    else:
+        level = float_array("baseline", baseline, undefined=True)
+        same_length("eu_norm", utility, "baseline", level)
     # Searched, not divided: 0.6 // 0.2 is 2.0, and 3 * 0.2 is not 0.6.
     edges = np.array([0.0, 0.2, 0.4, 0.6, 0.8, 1.0])
-    defined = ~(np.isnan(disparity) | np.isnan(utility))
+    defined = ~(np.isnan(disparity) | np.isnan(utility) | np.isnan(level))
     deterministic = defined & (disparity >= 1.0)
     inside = defined & (disparity < 1.0)
     interval = np.searchsorted(edges, disparity[inside], side="right") - 1
     counts = np.bincount(interval, minlength=5).astype(np.int64)
-    sums = np.bincount(interval, weights=utility[inside], minlength=5)
-    values = np.divide(sums, counts, out=np.full(5, np.nan), where=counts > 0) - level
+    sums = np.bincount(interval, weights=(utility - level)[inside], minlength=5)
+    values = np.divide(sums, counts, out=np.full(5, np.nan), where=counts > 0)
     return FairnessIntervals(
         edges, values, counts, int(deterministic.sum()), len(defined) - int(defined.sum())
     )

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 
-from evenmesh.common.v1.common_pb2 import Passage
-from evenmesh_core import plackett_luce
+from evenmesh.common.v1.common_pb2 import Passage, Policy
+from evenmesh_core import group_shares, plackett_luce
 from evenmesh_core.arrays import FloatArray, IntArray
+from evenmesh_kit.rpc.policies import GroupSharesPolicy, Target, find_policy, policy_message
 from evenmesh_orchestrator.domain import Contexts, Sampling
 
 
@@ -58,11 +60,54 @@ def sampled(scores: FloatArray, question: str, sampling: Sampling, k: int) -> Co
         question: names the random stream.
         sampling: fairness dial, seed and number of rankings.
         k: positions per ranking.
+
+    Raises:
+        ValueError: the dial of a target is not found yet.
     """
+    if sampling.alpha is None:
+        raise ValueError("sampling has no alpha: find that of its target first")
     weights = plackett_luce.log_weights(scores, sampling.alpha)
-    rng = np.random.default_rng([sampling.seed, zlib.crc32(question.encode())])
+    rng = _generator(question, sampling)
     rows = plackett_luce.sample_rankings(weights, num_rankings=sampling.num_rankings, k=k, rng=rng)
     return Contexts(rows, plackett_luce.log_probability(weights, rows))
+
+
+def sampled_to(
+    target: Target,
+    scores: FloatArray,
+    passages: Sequence[Passage],
+    question: str,
+    sampling: Sampling,
+    k: int,
+    *,
+    reranked: bool,
+) -> tuple[Contexts, Policy]:
+    """Return rankings drawn from the policy that reaches a target, and the policy.
+
+    Args:
+        target: what to reach.
+        scores: [m].
+        passages: those that have the scores, m of them.
+        question: names the random stream.
+        sampling: seed and number of rankings.
+        k: positions per ranking.
+        reranked: whether a reranker took part: its scores are probabilities, and taken as relevance.
+
+    Raises:
+        InvalidField: bounds of the target have too many groups among these passages.
+    """
+    # Where the reranker of a whole expression failed, the scores are those of its parts or of their order.
+    if reranked and scores.min() >= 0.0 and scores.max() <= 1.0:
+        relevance, kind = scores, Policy.RELEVANCE_PROBABILITY
+    else:
+        relevance, kind = plackett_luce.normalize_scores(scores) - 1.0, Policy.RELEVANCE_NORMALIZED_SCORE
+    found = find_policy(target, scores, relevance, lambda: [one.attributes for one in passages], k=k)
+    if isinstance(found, GroupSharesPolicy):
+        rng = _generator(question, sampling)
+        drawn = Contexts(*group_shares.draw(found.policy, num_rankings=sampling.num_rankings, rng=rng))
+    else:
+        drawn = sampled(scores, question, replace(sampling, alpha=found.alpha), k)
+    return drawn, policy_message(found, kind)
 
 
 def distinct(contexts: Contexts, num_answers: int) -> list[tuple[IntArray, tuple[int, ...]]]:
@@ -76,3 +121,7 @@ def distinct(contexts: Contexts, num_answers: int) -> list[tuple[IntArray, tuple
     for sample, row in enumerate(contexts.rows[:num_answers]):
         samples.setdefault(row.tobytes(), []).append(sample)
     return [(contexts.rows[group[0]], tuple(group)) for group in samples.values()]
+
+
+def _generator(question: str, sampling: Sampling) -> np.random.Generator:
+    return np.random.default_rng([sampling.seed, zlib.crc32(question.encode())])

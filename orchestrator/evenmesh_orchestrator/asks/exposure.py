@@ -34,6 +34,7 @@ METRICS: Final[dict[int, AnswerMetric]] = {
     evaluator_pb.UTILITY_METRIC_ROUGE2: "rouge2",
     evaluator_pb.UTILITY_METRIC_ROUGE_L: "rougeL",
     evaluator_pb.UTILITY_METRIC_ACCURACY: "accuracy",
+    evaluator_pb.UTILITY_METRIC_RATING: "rating",
 }
 """Names of the metrics in ``evenmesh_core.answer_scores``."""
 _SLOW_METRICS: Final = frozenset(

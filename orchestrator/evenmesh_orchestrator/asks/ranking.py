@@ -6,10 +6,11 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 
-from evenmesh.common.v1.common_pb2 import Passage
+from evenmesh.common.v1.common_pb2 import Passage, Policy
 from evenmesh.orchestrator.v1 import orchestrator_service_pb2 as pb
 from evenmesh.wire.deadline import Deadline
 from evenmesh_core.arrays import FloatArray, IntArray
@@ -93,7 +94,7 @@ class RankingStage:
             return Ranked(EMPTY_CONTEXTS), ()
         retrieved = Contexts(pool.rankings, pool.log_probabilities)
         if expression is None and ask.reranker == "none":
-            return Ranked(contexts.cut(retrieved, ask.k)), ()
+            return Ranked(contexts.cut(retrieved, ask.k), policy=pool.policy), ()
         began = time.perf_counter()
         if ask.sampling is not None and (
             expression.sampled_part is not None
@@ -101,8 +102,8 @@ class RankingStage:
             else ask.sampling_stage == pb.SAMPLING_STAGE_RERANKER
         ):
             scored = await self.scored(found, clock)
-            drawn = await self._draw(ask, ask.sampling, scored)
-            ranked = Ranked(drawn, scored.reranker, scored.model_version, fusion=scored.fusion)
+            drawn, policy = await self._draw(found, ask.sampling, scored)
+            ranked = Ranked(drawn, scored.reranker, scored.model_version, fusion=scored.fusion, policy=policy)
             degradations = scored.degradations
         elif found.gathered is not None:
             lists = ExpressionLists(ask, found.gathered, clock, self.rerank)
@@ -225,11 +226,24 @@ class RankingStage:
             lists.degradations,
         )
 
-    async def _draw(self, ask: Ask, sampling: Sampling, scored: Scored) -> Contexts:
+    async def _draw(self, found: Found, sampling: Sampling, scored: Scored) -> tuple[Contexts, Policy | None]:
         if not len(scored.rows):
-            return EMPTY_CONTEXTS
+            return EMPTY_CONTEXTS, None
+        question, k, policy = found.ask.question, len(scored.best), None
         with self._around_draw(sampling):
-            drawn = await self._pool.run(
-                contexts.sampled, scored.scores, ask.question, sampling, len(scored.best)
-            )
-        return Contexts(scored.rows[drawn.rows], drawn.log_probabilities)
+            if sampling.target is None:
+                drawn = await self._pool.run(contexts.sampled, scored.scores, question, sampling, k)
+            else:
+                drawn, policy = await self._pool.run(
+                    partial(
+                        contexts.sampled_to,
+                        sampling.target,
+                        scored.scores,
+                        found.pool.rows(scored.rows),
+                        question,
+                        sampling,
+                        k,
+                        reranked=scored.reranker != "none",
+                    )
+                )
+        return Contexts(scored.rows[drawn.rows], drawn.log_probabilities), policy

@@ -16,7 +16,9 @@ from evenmesh.generator.v1 import generator_service_pb2 as generator_pb
 from evenmesh.orchestrator.v1 import orchestrator_service_pb2 as pb
 from evenmesh.wire import checks
 from evenmesh.wire.errors import InvalidField
-from evenmesh_core.answer_scores import AnswerMetric, scoring_ns
+from evenmesh_core.answer_scores import AnswerMetric, check_references, scoring_ns
+from evenmesh_core.errors import InvalidInput
+from evenmesh_kit.rpc.policies import target_of
 from evenmesh_orchestrator.asks.exposure import METRICS
 from evenmesh_orchestrator.conversations import history
 from evenmesh_orchestrator.domain import Ask, EnsembleAsk, EnumNames, Sampling, word_of
@@ -119,6 +121,15 @@ def read_ask(request: pb.AskRequest, defaults: Defaults) -> Ask:
     if sampling is not None:
         if sampling_stage == pb.SAMPLING_STAGE_RERANKER and reranker == "none":
             raise InvalidField("sampling_stage", "must be retriever: there is no reranker")
+        if (
+            sampling.target is not None
+            and sampling_stage == pb.SAMPLING_STAGE_RETRIEVER
+            and reranker != "none"
+        ):
+            raise InvalidField(
+                "sampling_stage",
+                "must be reranker with a target: a reranker that orders each sample changes what is shown",
+            )
         if expression is not None:
             _check_sampling(expression, sampling_stage)
     most = 1 if sampling is None else sampling.num_rankings
@@ -337,10 +348,13 @@ def _sampling(message: common_pb2.Sampling) -> Sampling:
     alpha = message.alpha if message.HasField("alpha") else 1.0
     num_rankings = message.num_rankings if message.HasField("num_rankings") else 1
     _check_seed("sampling.seed", message.seed)
+    checks.between("sampling.alpha", alpha, 0, 100)
+    target = target_of("sampling", message)
     return Sampling(
-        alpha=checks.between("sampling.alpha", alpha, 0, 100),
+        alpha=alpha if target is None else None,
         num_rankings=checks.between("sampling.num_rankings", num_rankings, 1, 1000),
         seed=message.seed,
+        target=target,
     )
 
 
@@ -405,7 +419,11 @@ def _labels(
 def _check_scoring(
     references: Sequence[str], metric: AnswerMetric, num_answers: int, decoding: generator_pb.Decoding
 ) -> None:
-    """Raise InvalidField where scoring the answers one by one would take too long."""
+    """Raise InvalidField where references are none, or scoring the answers one by one would take too long."""
+    try:
+        check_references(references, metric)
+    except InvalidInput as error:
+        raise InvalidField(f"labels.{error.argument}", "must be a rating from 1 to 5") from error
     held = sum(map(len, references))
     if held > MAX_REFERENCE_CHARACTERS:
         raise InvalidField(

@@ -28,8 +28,11 @@ def read_audit(request: pb.AuditRequest, defaults: Defaults) -> Audit:
     Raises:
         InvalidField: a bound of the contract is broken, or fields contradict each other.
     """
-    if request.ask.sampling.HasField("alpha"):
-        raise InvalidField("ask.sampling.alpha", "must not be given: `alphas` sets it")
+    for given, _ in request.ask.sampling.ListFields():
+        if given.name not in ("num_rankings", "seed"):
+            raise InvalidField(
+                f"ask.sampling.{given.name}", "must not be given: `alphas` sets the fairness dials"
+            )
     if request.ask.want_report:
         raise InvalidField("ask.want_report", "cannot be given: an audit always reports")
     if not request.ask.labels.has_useful:

@@ -19,6 +19,7 @@ from google.protobuf.message import Message
 from evenmesh.evaluator.v1 import evaluator_service_pb2 as pb
 from evenmesh.wire.errors import InvalidField
 from evenmesh_core.answer_scores import PAIR_NS, READ_NS, scoring_ns
+from evenmesh_core.ensemble.weight_search import MAX_EXACT_LINES
 from evenmesh_evaluator.domain import UtilityMetric
 from evenmesh_evaluator.fields import METRICS
 from evenmesh_lab.similarities import names, needs_model
@@ -59,6 +60,8 @@ _MODEL_TOKENS: Final = 512  # the most that it reads of a text
 _EVALUATION_NS: Final = 10_000  # of the weights of a vote, beside
 _WEIGHED_NS: Final = 20  # for each similarity in it
 _EVALUATIONS: Final = 200  # for each weight
+_LINE_NS: Final = 25_000  # to find the best place of a weight, beside; at most one for each evaluation
+_LINED_NS: Final = 100  # for each question in it
 _POOL_NS: Final = 250  # of a set of retrievers
 _TEXT_NS: Final = 2_000  # of an answer or reference that is compared as a whole
 _ENCODER: Final = "embedding_cosine"  # reads every text once, and not every pair
@@ -230,7 +233,10 @@ def _weights(request: pb.SearchVoteWeightsRequest) -> Cost:
     most = max((len(question.answers) for question in request.questions), default=0)
     weights = similarities + most
     ns = _EVALUATION_NS + _WEIGHED_NS * (weights**2 + cells * (similarities + 1))
-    searched = Cost(_NS * _EVALUATIONS * weights * ns, 8 * (cells * (similarities + 5) + weights**2))
+    lines = _EVALUATIONS * weights + (MAX_EXACT_LINES if most == 3 else 0)
+    line_ns = _LINE_NS + _LINED_NS * len(request.questions)
+    cpu_s = _NS * (_EVALUATIONS * weights * ns + lines * line_ns)
+    searched = Cost(cpu_s, 8 * (cells * (similarities + 5) + weights**2))
     advice = (
         f"{len(request.questions):,} questions with up to {most:,} answers and {similarities} similarities "
         "are too many: send fewer of either"

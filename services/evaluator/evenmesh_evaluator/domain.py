@@ -60,6 +60,7 @@ class UtilityMetric(StrEnum):
     ROUGE2 = "rouge2"
     ROUGE_L = "rougeL"
     ACCURACY = "accuracy"
+    RATING = "rating"
 
 
 class Window(StrEnum):
@@ -75,13 +76,17 @@ class Window(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Configuration:
-    """The settings that comparable asks share; ``alpha`` None means deterministic rankings."""
+    """The settings that comparable asks share.
+
+    ``alpha`` None means deterministic rankings, or a ``target``, for which each query has a dial of its own.
+    """
 
     collection: str = ""
     retriever: str = ""
     reranker: str = ""
     generator: str = ""
     alpha: float | None = None
+    target: str = ""
 
 
 Scope = str | Configuration
@@ -115,6 +120,9 @@ class JudgedConversation:
     alpha: float
     method: Literal["independent", "cumulative"] = "independent"
     irrelevant_turns: Literal["ignore", "uniform"] = "ignore"
+    turn_weights: Literal["equal", "position"] = "equal"
+    attribute_weights: Mapping[str, float] | None = None
+    """Weight of each attribute in group fairness, sum 1; None weighs all alike."""
     from_transcript: bool = False
     """Whether the turns were read from a transcript, to which their errors then refer."""
 

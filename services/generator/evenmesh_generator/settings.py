@@ -124,6 +124,9 @@ class GeneratorSettings(TritonTls, RemoteSettings):
     """Whether models that are not here may be fetched from the hub."""
     device: str = Field(default="auto", min_length=1)
     """``auto``, ``cpu``, ``cuda`` or ``cuda:<n>``; auto is the first GPU, or else the CPU."""
+    require_gpu: bool = False
+    """Whether the service refuses to start where its models would run on the CPU. With Triton it computes
+    nothing, and this is refused."""
     dtype: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
     """Number type of weights and arithmetic; auto is bfloat16 where the device has fast arithmetic for it."""
     max_input_tokens: int | None = Field(default=None, ge=16, le=2**31 - 1)
@@ -134,6 +137,13 @@ class GeneratorSettings(TritonTls, RemoteSettings):
     """Most rows, beams counted, of a model's running batch. Rows, [1, 4096]."""
     cache_bytes: int = Field(default=256 * 2**20, ge=0)
     """Room, per model, for encodings of passages and prompts; 0 keeps none. Bytes, [0, inf)."""
+    ctranslate2_home: Path | None = None
+    """Folder of models converted for CTranslate2, each as large as its weights; unset: the user's cache."""
+    state_bytes: int | None = Field(default=None, ge=1)
+    """Room, per model, for the keys and values of running answers, as allocated; unset: 1 GiB on the CPU, a
+    third of what is free on a GPU when the model is loaded. Bytes, [1, inf)."""
+    chunk_tokens: int = Field(default=1024, ge=1)
+    """Most prompt tokens that are read between two steps of running answers. Tokens, [1, inf)."""
     workers: int = Field(default=2, ge=1, le=256)
     """Threads that make prompts, for each model. Threads, [1, 256]."""
     threads: int | None = Field(default=None, ge=1, le=1024)
@@ -216,6 +226,13 @@ class GeneratorSettings(TritonTls, RemoteSettings):
         for name in names:
             if name == BUNDLED or names.count(name) > 1:
                 raise ValueError(f"the name {name!r} is taken twice")
+        return value
+
+    @field_validator("require_gpu")
+    @classmethod
+    def _computes_itself(cls, value: bool, info: ValidationInfo) -> bool:
+        if value and _by_triton(info):
+            raise ValueError("must be false with EVENMESH_GENERATOR_ENGINE=triton: the server has the GPU")
         return value
 
     @field_validator("default_model")

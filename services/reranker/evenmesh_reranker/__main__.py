@@ -257,6 +257,7 @@ class RerankerService(Service):
                 settings.dtype,
                 threads=settings.threads,
                 max_length=settings.max_length,
+                require_gpu=settings.require_gpu,
             )
         except DeviceError as error:
             message = f"{variable(settings, 'device')}={settings.device!r}: {error}"

@@ -71,6 +71,10 @@ class LoadedModel(Protocol):
         """Size in memory. Bytes."""
 
     @property
+    def device(self) -> str:
+        """Where it computes: ``cpu`` or ``cuda:0``."""
+
+    @property
     def agent_tokens(self) -> tuple[str, ...]:
         """Tokens of tasks and models, ascending; empty if the model ranks the same for all agents."""
 

@@ -60,12 +60,14 @@ class RerankerSettings(DatabaseSettings, RemoteSettings):
     """Whether a model may be downloaded from the hub."""
     device: str = Field(default="auto", min_length=1)
     """``auto``, ``cpu``, ``cuda`` or ``cuda:<n>``; auto is the first GPU, or the CPU without one."""
+    require_gpu: bool = False
+    """Whether the service refuses to start where its models would run on the CPU."""
     dtype: Literal["auto", "float32", "bfloat16"] = "auto"
     """Number type of matrix products; auto is bfloat16 if the device computes it fast."""
     max_length: int | None = Field(default=None, ge=16, le=2**16)
     """Longest pair; unset: the model's own limit. Tokens, [16, 65536]."""
-    batch_size: int = Field(default=16, ge=1, le=4096)
-    """Most pairs in a batch. Pairs, [1, 4096]."""
+    batch_size: int | None = Field(default=None, ge=1, le=4096)
+    """Most pairs in a batch; unset: 16 on a CPU, on a GPU as many as ``batch_tokens`` allows. [1, 4096]."""
     batch_tokens: int = Field(default=4096, ge=1)
     """Most padded tokens in a batch. Tokens, [1, inf)."""
     batch_delay_ms: float = Field(default=2.0, ge=0, le=1000)

@@ -242,6 +242,8 @@ def _load_encoder(settings: RetrieverSettings) -> Encoder:
         query_prefix=settings.encoder_query_prefix,
         passage_prefix=settings.encoder_passage_prefix,
         setting=variable(settings, "encoder"),
+        batch=settings.encoder_batch,
+        require_gpu=settings.require_gpu,
     )
 
 
@@ -272,7 +274,11 @@ def _load_splade(settings: RetrieverSettings) -> SparseTextEncoder:
     from evenmesh_retriever.backends.splade.sparse_encoder import SpladeEncoder
 
     return SpladeEncoder(
-        settings.splade_model, device=settings.encoder_device, setting=variable(settings, "splade_model")
+        settings.splade_model,
+        device=settings.encoder_device,
+        setting=variable(settings, "splade_model"),
+        batch=settings.encoder_batch,
+        require_gpu=settings.require_gpu,
     )
 
 

@@ -22,6 +22,7 @@ _POSTINGS: Final = 2**16
 _SCORED: Final = 256
 _DRAWN: Final = 2**15
 _INTEGRATED: Final = 48
+_SEARCHED: Final = 4
 _HELD: Final = 1024
 _WORD: Final = re.compile(r"\w+")
 
@@ -64,3 +65,8 @@ def sampling(draw: Draw, size: int, k: int) -> int:
 def inclusion(size: int, k: int) -> int:
     """Return the work of exact inclusion probabilities: about O(√k · n)."""
     return size * (isqrt(k) + 1) // _INTEGRATED
+
+
+def targeting(size: int, k: int) -> int:
+    """Return the work of finding the policy of a target: inclusion probabilities, or a linear program."""
+    return _SEARCHED * inclusion(size, k)

@@ -10,6 +10,7 @@ from math import inf
 import numpy as np
 from numpy.typing import NDArray
 
+from evenmesh_kit.rpc.policies import Policy, Target
 from evenmesh_kit.security.caller import DEFAULT_TENANT
 
 FloatArray = NDArray[np.float64]
@@ -128,11 +129,13 @@ class Draw:
     """How rankings are sampled: Plackett-Luce with exponent ``alpha`` (fair-rag, section 3.2)."""
 
     alpha: float
-    """Fairness dial, [0, 100]; 0 is uniform."""
+    """Fairness dial, [0, 100]; 0 is uniform. Of no meaning with a target."""
     num_rankings: int
     """Rankings, [1, 1000]."""
     seed: int
     """Seed of the request's generator, [0, 2^63 - 1]."""
+    target: Target | None = None
+    """What the dial is chosen to reach, for each query; None for ``alpha``."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,6 +185,7 @@ class Retrieval:
         version: index version that answered; empty for candidates of the request.
         retriever: name of the retriever that answered.
         note: what the name of the retriever does not say, such as vectors that are still to come.
+        policy: the policy of a target; None without one, and where nothing was found.
     """
 
     passages: Sequence[Passage]
@@ -192,6 +196,7 @@ class Retrieval:
     version: str
     retriever: str
     note: str = ""
+    policy: Policy | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -175,6 +175,8 @@ def _drawing(query: Query, size: int, k: int) -> int:
     if query.draw is None:
         return 0
     exact = cost.inclusion(size, k) if query.with_inclusion else 0
+    if query.draw.target is not None:
+        exact += cost.targeting(size, k)
     return cost.sampling(query.draw, size, k) + exact
 
 
@@ -198,16 +200,19 @@ def _over_collection(
 ) -> Retrieval:
     pool = retriever.search(snapshot, query.text, depth, query.filter)
     with metrics.sampling(retriever.info.name, query):
-        shown, rankings, log_probabilities, inclusion = ranked(query, pool, k)
+        found = ranked(
+            query, pool, k, lambda: [one.attributes for one in snapshot.passages(pool.rows.tolist())]
+        )
     return Retrieval(
-        passages=snapshot.passages(pool.rows[:shown].tolist()),
-        scores=pool.scores[:shown],
-        rankings=rankings,
-        log_probabilities=log_probabilities,
-        inclusion=inclusion,
+        passages=snapshot.passages(pool.rows[: found.shown].tolist()),
+        scores=pool.scores[: found.shown],
+        rankings=found.rankings,
+        log_probabilities=found.log_probabilities,
+        inclusion=found.inclusion,
         version=snapshot.info.version,
         retriever=retriever.info.name,
         note=retriever.note(snapshot),
+        policy=found.policy,
     )
 
 
@@ -243,15 +248,16 @@ def _over_candidates(
     everything = (yield from retriever.rank(by_id, query.text)) if by_id else _NOTHING
     pool = Scored(everything.rows[:depth], everything.scores[:depth])
     with metrics.sampling(retriever.info.name, query):
-        shown, rankings, log_probabilities, inclusion = ranked(query, pool, k)
+        found = ranked(query, pool, k, lambda: [by_id[row].attributes for row in pool.rows.tolist()])
     return Retrieval(
-        passages=[by_id[row] for row in pool.rows[:shown].tolist()],
-        scores=pool.scores[:shown],
-        rankings=rankings,
-        log_probabilities=log_probabilities,
-        inclusion=inclusion,
+        passages=[by_id[row] for row in pool.rows[: found.shown].tolist()],
+        scores=pool.scores[: found.shown],
+        rankings=found.rankings,
+        log_probabilities=found.log_probabilities,
+        inclusion=found.inclusion,
         version="",
         retriever=retriever.info.name,
+        policy=found.policy,
     )
 
 

@@ -18,6 +18,7 @@ from typing import Final
 from opentelemetry.metrics import CallbackOptions, Observation
 from opentelemetry.util.types import AttributeValue
 
+from evenmesh_kit.rpc.policies import in_words
 from evenmesh_kit.telemetry.setup import Telemetry
 from evenmesh_kit.telemetry.spans import Attributes, Spans, describe
 from evenmesh_retriever.domain import CollectionInfo, Query, Retrieval, VectorArray
@@ -238,7 +239,8 @@ def _drawn(query: Query) -> Attributes:
     if draw is None:
         return {}
     return {
-        "evenmesh.sampling.alpha": draw.alpha,
+        "evenmesh.sampling.alpha": draw.alpha if draw.target is None else None,
+        "evenmesh.sampling.target": None if draw.target is None else in_words(draw.target),
         "evenmesh.sampling.seed": draw.seed,
         "evenmesh.sampling.rankings": draw.num_rankings,
     }

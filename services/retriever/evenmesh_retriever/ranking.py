@@ -4,27 +4,53 @@ from __future__ import annotations
 
 import importlib.util
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from functools import cache
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import numpy as np
 
-from evenmesh_core.plackett_luce import Draws, draw_from_scores, inclusion_probabilities, log_weights
+from evenmesh_core import group_shares
+from evenmesh_core.plackett_luce import (
+    Draws,
+    draw_from_scores,
+    inclusion_probabilities,
+    log_weights,
+    normalize_scores,
+)
+from evenmesh_kit.rpc.policies import GroupSharesPolicy, Policy, find_policy
 from evenmesh_retriever.domain import Draw, FloatArray, IntArray, Query, Scored, Unranked
 
 
-def ranked(query: Query, pool: Scored, k: int) -> tuple[int, IntArray, FloatArray | None, FloatArray | None]:
-    """Return how much of the pool to show, the rankings of it, and their probabilities if they are drawn.
+class Ranked(NamedTuple):
+    """A pool, ranked.
+
+    Attributes:
+        shown: how many passages of the pool to show.
+        rankings: indices into the pool, ``[rankings, k]``.
+        log_probabilities: of the rankings, ``[rankings]``; None if they are not drawn.
+        inclusion: inclusion probability of each shown passage; None if it is not wanted.
+        policy: the policy of a target; None without one, and of an empty pool.
+    """
+
+    shown: int
+    rankings: IntArray
+    log_probabilities: FloatArray | None
+    inclusion: FloatArray | None
+    policy: Policy | None = None
+
+
+def ranked(
+    query: Query, pool: Scored, k: int, attributes: Callable[[], Sequence[Mapping[str, str]]]
+) -> Ranked:
+    """Rank a pool once, or draw rankings of it.
 
     Args:
         query: whether rankings are drawn, and what of them is wanted.
         pool: what was found.
         k: positions of a ranking; fewer passages may exist.
-
-    Returns:
-        The number of passages to show; rankings, indices into the pool, ``[rankings, k]``; their
-        log-probabilities and each shown passage's inclusion probability, or None.
+        attributes: gives those of the pool's passages.
     """
     size = len(pool.rows)
     length = min(k, size)
@@ -33,16 +59,30 @@ def ranked(query: Query, pool: Scored, k: int) -> tuple[int, IntArray, FloatArra
         shown = size if query.with_inclusion else length
         # The policy of a deterministic ranking: the first k, surely.
         inclusion = (np.arange(shown) < length).astype(np.float64) if query.with_inclusion else None
-        return shown, np.arange(length)[None, :], None, inclusion
+        return Ranked(shown, np.arange(length)[None, :], None, inclusion)
     if not size:
         nothing = np.empty(0)
         empty = np.empty((draw.num_rankings, 0), dtype=np.int64)
-        return 0, empty, np.zeros(draw.num_rankings), nothing if query.with_inclusion else None
-    drawn = _drawn(query, draw, pool.scores, length)
+        return Ranked(0, empty, np.zeros(draw.num_rankings), nothing if query.with_inclusion else None)
+    if draw.target is None:
+        drawn = _drawn(query, draw, pool.scores, length)
+        inclusion = None
+        if query.with_inclusion:
+            inclusion = inclusion_probabilities(log_weights(pool.scores, draw.alpha), k=length)
+        return Ranked(size, drawn.rankings, drawn.log_probabilities, inclusion)
+    # Scores of a retriever are no probabilities: what counts is how far a passage is from the last.
+    relevance = normalize_scores(pool.scores) - 1.0
+    policy = find_policy(draw.target, pool.scores, relevance, attributes, k=length)
     inclusion = None
-    if query.with_inclusion:
-        inclusion = inclusion_probabilities(log_weights(pool.scores, draw.alpha), k=length)
-    return size, drawn.rankings, drawn.log_probabilities, inclusion
+    if isinstance(policy, GroupSharesPolicy):
+        rng = _generator(query, draw)
+        drawn = group_shares.draw(policy.policy, num_rankings=draw.num_rankings, rng=rng)
+        inclusion = policy.inclusion if query.with_inclusion else None
+    else:
+        drawn = _drawn(query, replace(draw, alpha=policy.alpha), pool.scores, length)
+        if query.with_inclusion:  # the search knows them to 1e-6 only
+            inclusion = inclusion_probabilities(log_weights(pool.scores, policy.alpha), k=length)
+    return Ranked(size, drawn.rankings, drawn.log_probabilities, inclusion, policy)
 
 
 def drawn_from_all(
@@ -92,10 +132,14 @@ def warm() -> None:
 
 
 def _drawn(query: Query, draw: Draw, scores: FloatArray, k: int) -> Draws:
-    rng = np.random.default_rng([draw.seed, zlib.crc32((query.stream_id or query.text).encode())])
+    rng = _generator(query, draw)
     return draw_from_scores(
         scores, draw.alpha, num_rankings=draw.num_rankings, k=k, rng=rng, engine=_engine()
     )
+
+
+def _generator(query: Query, draw: Draw) -> np.random.Generator:
+    return np.random.default_rng([draw.seed, zlib.crc32((query.stream_id or query.text).encode())])
 
 
 @cache

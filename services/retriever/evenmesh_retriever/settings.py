@@ -109,6 +109,12 @@ class RetrieverSettings(TritonTls, RemoteSettings):
     ``remote_urls``, or empty for none."""
     encoder_device: str = Field(default="auto", pattern=r"^(auto|cpu|cuda(:\d+)?)$")
     """``auto``, ``cpu`` or ``cuda:0``."""
+    encoder_batch: int | None = Field(default=None, ge=1, le=65_536)
+    """Most passages that are encoded together; unset: 16 on a CPU, on a GPU any number within a quarter
+    million characters. Passages, [1, 65536]."""
+    require_gpu: bool = False
+    """Whether the service refuses to start where encoders of this process, or the search of vectors unless
+    ``dense_gpu_bytes`` is 0, would run on the CPU."""
     encoder_precision: Literal["auto", "fp32", "bf16"] = "auto"
     """Arithmetic of the encoder's matrix products; ``auto`` is bf16 where the processor has it."""
     encoder_threads: int = Field(default_factory=lambda: max(1, (os.cpu_count() or 1) // 2), ge=1, le=256)

@@ -18,8 +18,9 @@ result."""
 
 BYTES: Final = 2**16
 """Text that is analysed in one step, about. Bytes."""
-_TEXTS: Final = 16
 _ENCODED: Final = 2**13
+_ENCODED_AT_ONCE: Final = 2**18
+"""Text that is encoded in one step, about: on a CPU, and where any number of texts is. Characters."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,21 +69,23 @@ def encoded(
     texts: Sequence[str],
     encode: Callable[[Sequence[str]], Sequence[V]],
     count: Callable[[Sequence[str]], int],
+    most: int | None,
 ) -> Steps[list[V]]:
     """Return what a model makes of each text, equal texts encoded once, in batches of similar length.
 
-    A batch is a step: 16 texts, or fewer where they are long.
+    A batch is a step: ``most`` texts, or fewer where they are long.
 
     Args:
         texts: the texts.
         encode: encodes a batch.
         count: counts the tokens that encoding a batch reads.
+        most: most texts of a batch; None: any number.
     """
     found: dict[str, V] = {}
     batch: list[str] = []
     size = 0
     for text in sorted(set(texts), key=_longest_first):
-        if batch and (len(batch) == _TEXTS or size + len(text) > _ENCODED):
+        if batch and (len(batch) == most or size + len(text) > (_ENCODED if most else _ENCODED_AT_ONCE)):
             yield count(batch)
             found.update(zip(batch, encode(batch), strict=True))
             batch, size = [], 0
@@ -96,18 +99,22 @@ def encoded(
 
 def in_batches(
     texts: Sequence[str],
-    most: int,
+    most: int | None,
     encode: Callable[[list[str]], Iterable[V]],
     progress: Callable[[int], None],
 ) -> list[V]:
     """Return what a model makes of each text, as :func:`encoded`, with ``most`` texts in each batch.
 
+    Without ``most`` a batch has any number of texts, of a quarter million characters with what pads them.
     ``progress`` is called with the number of texts done, after each batch.
     """
     found: dict[str, V] = {}
     distinct = sorted(set(texts), key=_longest_first)
-    for begin in range(0, len(distinct), most):
-        batch = distinct[begin : begin + most]
+    begin = 0
+    while begin < len(distinct):
+        size = most or max(1, _ENCODED_AT_ONCE // max(1, len(distinct[begin])))
+        batch = distinct[begin : begin + size]
+        begin += size
         found.update(zip(batch, encode(batch), strict=True))
         progress(len(found))
     return [found[text] for text in texts]

@@ -97,13 +97,15 @@ class WebRetrieval:
 
 def _as_found(query: Query, passages: Sequence[Passage], k: int) -> Retrieval:
     scores = 1 / np.arange(1, len(passages) + 1, dtype=np.float64)
-    shown, rankings, log_probabilities, inclusion = ranked(query, Scored(np.arange(len(passages)), scores), k)
+    pool = Scored(np.arange(len(passages)), scores)
+    found = ranked(query, pool, k, lambda: [one.attributes for one in passages])
     return Retrieval(
-        passages=passages[:shown],
-        scores=scores[:shown],
-        rankings=rankings,
-        log_probabilities=log_probabilities,
-        inclusion=inclusion,
+        passages=passages[: found.shown],
+        scores=scores[: found.shown],
+        rankings=found.rankings,
+        log_probabilities=found.log_probabilities,
+        inclusion=found.inclusion,
         version="",
         retriever=AS_FOUND,
+        policy=found.policy,
     )

@@ -48,13 +48,15 @@ def check(
         found.problems.extend(_collections(plan, collections))
     _probe(plan, client, collections, found)
     if not found.problems:
-        found.problems.extend(
-            asyncio.run(
-                preflight.generation_problems(
-                    plan.models, client.addresses, template=plan.template, decoding=plan.decoding
+        questions = (one for asked in plan.asked for one in asked.questions.questions)
+        for template in dict.fromkeys(plan.template or one.template for one in questions):
+            found.problems.extend(
+                asyncio.run(
+                    preflight.generation_problems(
+                        plan.models, client.addresses, template=template, decoding=plan.decoding
+                    )
                 )
             )
-        )
     return found
 
 

@@ -82,7 +82,8 @@ class AnsweringPlan:
         contexts: passages given to the model, at most each of the depths.
         models: generator's models, each once.
         decoding: how tokens are chosen.
-        template: prompt by name; None for the model's own.
+        template: prompt by name; None for that of the kind of question: a claim, a conversation, or the
+            model's own.
         seed: of the draw of questions.
         timeout: seconds for one call.
     """
@@ -144,7 +145,7 @@ class AnsweringPlan:
 
     def options(self, unit: AnsweringUnit) -> AskOptions:
         """Return the options of a unit's ask, which ranks without answering or observing."""
-        return {
+        options: AskOptions = {
             "collection": unit.asked.collection,
             "retriever": unit.ranker.retriever,
             "reranker": unit.ranker.reranker,
@@ -155,6 +156,9 @@ class AnsweringPlan:
             "observe": False,
             "query_id": identifier(unit.question.query_id),
         }
+        if unit.question.search is not None:
+            options["search"] = unit.question.search
+        return options
 
 
 @dataclass(frozen=True, slots=True)

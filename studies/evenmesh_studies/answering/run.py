@@ -48,7 +48,8 @@ async def evaluate(
                 unit.question.asked,
                 [ranked.ranking[:k]],
                 model=model,
-                template=plan.template,
+                template=plan.template or unit.question.template,
+                turns=unit.question.turns,
                 decoding=plan.decoding,
                 timeout=plan.timeout,
             )

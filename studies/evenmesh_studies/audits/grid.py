@@ -25,18 +25,15 @@ def grid(studies: Sequence[tuple[str, UtilityStudy]]) -> Iterator[Table]:
     Yields:
         Tables, without empty ones.
     """
-    rows = tuple(
-        (model, *row)
-        for model, study in studies
-        for table in study.tables()
-        if table.name == "fairness"
-        for row in table.rows
-    )
-    if rows:
-        like = next(table for _, study in studies for table in study.tables() if table.name == "fairness")
-        yield Table(
-            "fairness", f"{like.title}, by model", (text("model", "model"), *like.columns), rows, like.note
-        )
+    for level in ("fairness-paired", "fairness"):
+        found = [
+            (model, table) for model, study in studies for table in study.tables() if table.name == level
+        ]
+        if found:
+            like = found[0][1]
+            rows = tuple((model, *row) for model, table in found for row in table.rows)
+            columns = (text("model", "model"), *like.columns)
+            yield Table(level, f"{like.title}, by model", columns, rows, like.note)
     for name, (title, meaning) in _CURVES.items():
         by_model = {
             model: {curve.system: curve for curve in study.curves if curve.name == name}

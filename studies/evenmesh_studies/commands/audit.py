@@ -48,7 +48,7 @@ def audit(
     metric: Annotated[
         str,
         typer.Option(
-            help="How answers are scored: token_f1, exact_match, accuracy, rouge1, rouge2, rouge_l."
+            help="How answers are scored: token_f1, exact_match, accuracy, rating, rouge1, rouge2, rouge_l."
         ),
     ] = "token_f1",
     template: study.Template = None,

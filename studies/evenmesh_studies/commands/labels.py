@@ -31,7 +31,8 @@ def label(
     metric: Annotated[
         str,
         typer.Option(
-            help="Scores answers: token_f1, exact_match, accuracy, rouge1, rouge2, rougeL, LaMP-1 to LaMP-7."
+            help="Scores answers: token_f1, exact_match, accuracy, rating, rouge1, rouge2, rougeL, LaMP-1 to "
+            "LaMP-7."
         ),
     ] = "token_f1",
     augmentation: Annotated[

@@ -151,10 +151,12 @@ def _share(share: ExposureShare) -> Share:
 
 
 def _curves(measurements: Iterable[Measurement]) -> Iterable[Curve]:
-    """Yield a curve for each system that was asked at two α or more."""
+    """Yield a curve for each system that was asked at two α or more, targets aside."""
     systems: dict[str, list[Measurement]] = {}
     for one in measurements:
         made = one.configuration
+        if made.target:
+            continue
         name = " · ".join(part for part in (made.retriever, made.reranker, made.generator) if part)
         systems.setdefault(name, []).append(one)
     nothing = float("nan")

@@ -20,10 +20,12 @@ from evenmesh import (
     Degraded,
     Delta,
     Done,
+    GroupShare,
     Health,
     Lexical,
     MeshError,
     Passage,
+    Policy,
     Ranked,
     ReadError,
     Report,
@@ -154,6 +156,40 @@ def test_options_that_are_left_out_are_not_sent(scripted: ScriptedMesh, client: 
     assert sampled == orchestrator_pb2.AskRequest(
         question="q", sampling=common_pb2.Sampling(num_rankings=3, seed=0)
     )
+
+
+def test_a_target_is_sent_and_its_policy_is_read(scripted: ScriptedMesh, client: Client) -> None:
+    policy = common_pb2.Policy(
+        kind=common_pb2.Policy.KIND_PLACKETT_LUCE,
+        target_relevance_loss=0.02,
+        alpha=3.5,
+        disparity=0.25,
+        relevance=1.96,
+        best_relevance=2.0,
+        relevance_kind=common_pb2.Policy.RELEVANCE_PROBABILITY,
+        reached=True,
+    )
+    ranked = orchestrator_pb2.Ranked(contexts=common_pb2.Rankings(depth=1, indices=[0]), policy=policy)
+    scripted.orchestrator.events = [orchestrator_pb2.AskResponse(ranked=ranked)]
+    result = client.answer("q", relevance_loss=0.02)
+    client.answer("q", disparity=0.0, samples=3)
+    client.answer("q", shares=[GroupShare("provider", at_most=0.4), GroupShare("group", "f", at_least=0.0)])
+
+    loss, disparity, shares = (one.sampling for one in scripted.orchestrator.requests)
+    every, female = shares.shares
+    assert (every.attribute, every.value, every.at_most, every.HasField("at_least")) == (
+        "provider",
+        "",
+        0.4,
+        False,
+    )
+    assert (female.value, female.HasField("at_least"), female.HasField("at_most")) == ("f", True, False)
+    assert (loss.relevance_loss, loss.HasField("alpha"), loss.HasField("disparity")) == (0.02, False, False)
+    assert (disparity.disparity, disparity.HasField("disparity"), disparity.num_rankings) == (0.0, True, 3)
+    assert result.ranked is not None
+    found = result.ranked.policy
+    assert found == Policy("plackett_luce", None, 0.02, (), 3.5, 0.25, 1.96, 2.0, "probability", True, "", ())
+    assert found.relevance_loss == pytest.approx(0.02)
 
 
 @pytest.mark.parametrize(

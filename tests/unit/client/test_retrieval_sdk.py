@@ -55,6 +55,8 @@ def test_a_request_has_the_options_of_the_call() -> None:
     )
     sent = retrieve_request("q", {"passages": [Passage(id="a", text="x")]})
     assert [passage.id for passage in sent.candidates.passages] == ["a"]
+    target = retrieve_request("q", {"collection": "c", "disparity": 0.25}).sampling
+    assert (target.disparity, target.HasField("alpha")) == (0.25, False)
     with pytest.raises(InvalidField, match="not several"):
         retrieve_request("q", {"collection": "c", "web": "SE"})
     with pytest.raises(TypeError, match="no option question"):

@@ -272,6 +272,32 @@ def test_ingest_waits_for_vectors_unless_asked_not_to(
     assert "making vectors of mine; it can be asked meanwhile" in err
 
 
+def test_ask_shows_the_policy_of_a_target(mesh: ScriptedMesh, capsys: Output) -> None:
+    policy = common_pb2.Policy(
+        target_disparity=0.01,
+        alpha=0.0,
+        disparity=0.05,
+        relevance=1.5,
+        best_relevance=2.0,
+        note="disparity 0.01 cannot be reached",
+    )
+    mesh.orchestrator.events = script()
+    for event in mesh.orchestrator.events:
+        if event.HasField("ranked"):
+            event.ranked.policy.CopyFrom(policy)
+    assert main(["ask", "How often?", "--disparity", "0.01"]) == 0
+
+    out = lines(capsys.readouterr().out)
+    assert "Exposure: who the model was shown, one sampled ranking at α = 0" in out
+    at = next(place for place, line in enumerate(out) if line.startswith("Target "))
+    assert out[at : at + 2] == [
+        "Target disparity 0.01: α = 0, expected EE-D 0.050, relevance 1.500 of 2.000 without sampling "
+        "(25.0% given up)",
+        "! disparity 0.01 cannot be reached",
+    ]
+    assert mesh.orchestrator.requests[-1].sampling.disparity == 0.01
+
+
 def test_retrieve_shows_passages_and_how_often_they_are_drawn(mesh: ScriptedMesh, capsys: Output) -> None:
     assert main(["retrieve", "oil", "-c", "c"]) == 0
     assert (

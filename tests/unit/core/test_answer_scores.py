@@ -48,6 +48,23 @@ def test_scores_are_those_of_one_answer_at_a_time(metric: AnswerMetric) -> None:
     assert best_scores(predictions, references, metric).tolist() == expected
 
 
+def test_ratings_are_scored_against_the_nearest() -> None:
+    """By hand: 1 − |y − ŷ| / 4; "five" is unreadable and counts as 1 against 4: 1 − 3 / 4."""
+    predictions = ["4", " 3 ", "five", "9", "1"]
+    assert best_scores(predictions, ["4"], "rating").tolist() == [1, 0.75, 0.25, 0, 0.25]
+    assert best_scores(["2"], ["1", "4"], "rating").tolist() == [0.75]
+    expected = [text_metrics.rating(one, ["1", "4.5"]) for one in predictions]
+    assert best_scores(predictions, ["1", "4.5"], "rating").tolist() == expected
+    for reference in ("six", "6", "nan", ""):
+        with pytest.raises(InvalidInput, match=r"references\[1\]"):
+            best_scores(predictions, ["4", reference], "rating")
+
+
+def test_normalised_utilities_of_ratings_are_those_of_lamp_3() -> None:
+    for answer in ("1", "2.5", "nothing"):
+        assert text_metrics.rating(answer, "4") == text_metrics.lamp_utility("LaMP-3", answer, "4") / 4
+
+
 def test_a_common_subsequence_takes_linear_memory() -> None:
     words = [f"w{i}" for i in range(6000)]
     tracemalloc.start()

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from evenmesh_core.errors import InvalidInput
 from evenmesh_core.exposure import (
+    exposure_bounds,
     exposure_metrics,
     group_exposure,
     position_weights,
@@ -340,3 +341,72 @@ def test_a_group_to_which_nothing_is_due_has_no_ratio():
 def test_bad_groups_are_refused(arguments, complaint):
     with pytest.raises(InvalidInput, match=complaint):
         group_exposure(*arguments)
+
+
+# --- bounds
+
+
+def test_bounds_by_hand():
+    """Four items, k = 3, one useful: its target is 1, that of the others 2/3.
+
+    EE-D: all alike 9/4, deterministic 3. EE-R: with the useful item 1 + 2 · 2/3, without it 3 · 2/3. EE-L at most
+    3 − 2 · 2 + 1 + 3 · 4/9.
+    """
+    found = exposure_bounds([1, 0, 0, 0], k=3)
+    assert found.ee_d == pytest.approx((9 / 4, 3))
+    assert found.ee_r == pytest.approx((2, 7 / 3))
+    assert found.ee_l == pytest.approx((0, 4 / 3))
+    assert found.ee_d_norm == pytest.approx((3 / 4, 1))
+    assert found.ee_r_norm == pytest.approx((6 / 7, 1))
+
+
+def test_where_all_are_shown_no_policy_differs():
+    found = exposure_bounds([1, 0, 1], k=5)
+    assert found.ee_d_norm == found.ee_r_norm == (1, 1)
+    assert found.ee_l == (0, 0)
+
+
+def test_where_nothing_is_useful_relevance_has_no_bounds():
+    found = exposure_bounds([0, 0, 0], k=2)
+    assert np.isnan([*found.ee_r, *found.ee_r_norm]).all()
+
+
+attentions = st.lists(st.integers(0, 8).map(lambda eighths: eighths / 8), min_size=5, max_size=5)
+
+
+@property_test
+@given(st.lists(st.integers(0, 2), min_size=1, max_size=5), st.integers(1, 6), attentions, st.randoms())
+def test_bounds_are_those_of_all_rankings(grades, k, attention, random):
+    """Attention may rise with the rank. Mixtures of rankings lie within the bounds, and some rankings on them."""
+    n = len(grades)
+    browsing = position_weights(attention)
+    bounds = exposure_bounds(grades, k=k, browsing=browsing)
+    rankings = list(itertools.permutations(range(n)))
+    found = [exposure_metrics([one], grades, k=k, browsing=browsing) for one in rankings]
+    mixed = exposure_metrics(random.choices(rankings, k=7), grades, k=k, browsing=browsing)
+    everyone = exposure_metrics(rankings, grades, k=k, browsing=browsing)
+    for name in ("ee_d", "ee_r", "ee_l", "ee_d_norm", "ee_r_norm"):
+        low, high = getattr(bounds, name)
+        values = np.array([getattr(one, name) for one in [*found, mixed, everyone]])
+        if np.isnan(low):
+            assert np.isnan(values).all()
+            continue
+        assert values.min() >= low - 1e-9
+        assert values.max() == pytest.approx(high, abs=1e-9)
+        if name != "ee_l":  # which only the target itself brings to 0
+            assert values.min() == pytest.approx(low, abs=1e-9)
+        if name.endswith("norm"):
+            assert ((values >= 0) & (values <= 1)).all()
+
+
+def test_relevance_stays_below_one_where_attention_rises_with_the_rank():
+    """By hand: attention 1, 0, 0.9, 0.3; two useful of four have target 0.5, the others 0.6.
+
+    Others at ranks 1 and 3 reach 0.6 · 1.9 + 0.5 · 0.3 = 1.29, more than the target's own 1.22.
+    """
+    middle = position_weights([1, 0, 0.9, 0.3])
+    best = exposure_metrics([[2, 0, 3, 1]], [1, 1, 0, 0], k=4, browsing=middle)
+    assert best.ee_r == pytest.approx(1.29)
+    assert best.ee_r_norm == pytest.approx(1)
+    oracle = exposure_metrics([[0, 1, 2, 3], [1, 0, 3, 2]], [1, 1, 0, 0], k=4, browsing=middle)
+    assert oracle.ee_r_norm == pytest.approx(1.22 / 1.29)

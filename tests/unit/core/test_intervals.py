@@ -8,7 +8,14 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from evenmesh_core.errors import InvalidInput
-from evenmesh_core.intervals import bootstrap_over_queries, mean_interval, tradeoff_intervals
+from evenmesh_core.intervals import (
+    CurvePoints,
+    bootstrap_over_queries,
+    common_areas,
+    mean_interval,
+    student_interval,
+    tradeoff_intervals,
+)
 from evenmesh_core.utility import tradeoff
 
 property_test = settings(derandomize=True, deadline=None, max_examples=40)
@@ -124,6 +131,16 @@ def test_many_values_need_no_memory_for_all_draws_at_once():
     assert found.high - found.low == pytest.approx(2 * 1.96 * math.sqrt(1 / 12 / 50_000), rel=0.2)
 
 
+def test_students_interval_by_hand():
+    """Values 1, 2, 3, 4 and 5: mean 3, s² = 10 / 4, and t of 4 degrees of freedom at 0.975 is 2.776."""
+    found = student_interval([1, 2, 3, 4, 5, math.nan])
+    assert (found.value, found.defined, found.undefined, found.method) == (3, 5, 1, "t")
+    assert limits(found) == pytest.approx(
+        (3 - 2.7764 * math.sqrt(2.5 / 5), 3 + 2.7764 * math.sqrt(2.5 / 5)), abs=1e-4
+    )
+    assert math.isnan(student_interval([0.5]).low)
+
+
 # --- over queries
 
 
@@ -156,7 +173,7 @@ def test_resamples_without_a_value_are_left_out_and_counted():
     found = tradeoff_intervals("abc", [0.1, 0.5, 0.9], [0.2, 0.5, 0.6], method="percentile", rng=0)
     lost = found.slope.undefined_resamples
     assert lost == pytest.approx(2000 * 3 / 27, abs=4 * math.sqrt(2000 * 3 / 27 * 24 / 27))
-    assert found.auc.undefined_resamples == 0
+    assert found.auc.undefined_resamples == lost
     assert found.slope.low <= found.slope.value <= found.slope.high
 
 
@@ -166,7 +183,7 @@ def test_bca_is_undefined_where_a_query_cannot_be_spared():
     assert found.slope.value == pytest.approx((0.6 - (0.2 + 0.3) / 2) / (0.9 - 0.1))
     assert math.isnan(found.slope.low)
     assert math.isnan(found.slope.high)
-    assert not math.isnan(found.auc.low)
+    assert math.isnan(found.auc.low)
     percentile = tradeoff_intervals("abc", [0.1, 0.1, 0.9], [0.2, 0.3, 0.6], method="percentile", rng=0)
     # with "a" or "b" alone beside "c"
     assert limits(percentile.slope) == pytest.approx(((0.6 - 0.3) / 0.8, (0.6 - 0.2) / 0.8))
@@ -217,6 +234,54 @@ def test_tradeoff_intervals_are_those_of_the_tradeoff_itself():
         np.testing.assert_allclose(limits(getattr(found, name)), limits(expected), rtol=1e-9)
     assert found.fit == tradeoff(x, y)
     assert found.fit.undefined == 2
+
+
+def test_intervals_of_a_curve_of_dials_are_those_of_its_averages():
+    """Every query has every dial, so on any resample the groups are the dials."""
+    rng = np.random.default_rng(3)
+    queries = np.repeat(range(15), 3).tolist()
+    dials = np.tile([1, 2, 4], 15)
+    x = np.clip(dials / 5 + rng.normal(0, 0.1, 45), 0, 1)
+    y = rng.random(45)
+    found = tradeoff_intervals(queries, x, y, dials=dials.tolist(), num_resamples=200, rng=5)
+    expected = bootstrap_over_queries(
+        queries, lambda i: tradeoff(x[i], y[i], dials=dials[i].tolist()).auc, num_resamples=200, rng=5
+    )
+    np.testing.assert_allclose(limits(found.auc), limits(expected), rtol=1e-9)
+    assert found.fit == tradeoff(x, y, dials=dials.tolist())
+
+
+def test_systems_are_compared_where_both_have_a_curve():
+    """By hand: y = x from 0 to 0.6, and y = 0.5 from 0.2 to 1. From 0.2 to 0.6 their means are 0.4 and 0.5."""
+    queries = ["a", "a", "b", "b"]
+    one = CurvePoints(queries, [0.0, 0.6, 0.0, 0.6], [0.0, 0.6, 0.0, 0.6])
+    other = CurvePoints(queries, [0.2, 1.0, 0.2, 1.0], [0.5] * 4)
+    found = common_areas([one, other], rng=0)
+    assert (found.low, found.high) == (0.2, 0.6)
+    assert [area.value for area in found.areas] == [pytest.approx(0.4), pytest.approx(0.5)]
+    assert found.differences[0].value == pytest.approx(-0.1)
+    assert limits(found.differences[0]) == (pytest.approx(-0.1), pytest.approx(-0.1))
+
+
+def test_differences_of_areas_are_of_the_same_resamples():
+    """Two systems that differ by 0.1 on every query differ by 0.1 on every resample, however queries scatter."""
+    rng = np.random.default_rng(4)
+    queries = np.repeat(range(20), 2).tolist()
+    x, y = np.tile([0.2, 0.8], 20), np.repeat(rng.random(20), 2)
+    found = common_areas([CurvePoints(queries, x, y + 0.1), CurvePoints(queries, x, y)], rng=0)
+    assert limits(found.differences[0]) == (pytest.approx(0.1), pytest.approx(0.1))
+    assert found.areas[0].high - found.areas[0].low > 0.1
+
+
+def test_systems_without_a_common_range_have_no_areas():
+    apart = [CurvePoints("ab", [0.0, 0.2], [1, 1]), CurvePoints("ab", [0.5, 0.9], [1, 1])]
+    found = common_areas(apart, rng=0)
+    assert math.isnan(found.low)
+    assert [math.isnan(area.value) for area in found.areas] == [True, True]
+    nothing = common_areas([CurvePoints("a", [math.nan], [1.0]), apart[0]], rng=0)
+    assert math.isnan(nothing.differences[0].value)
+    with pytest.raises(InvalidInput, match="systems is"):
+        common_areas([], rng=0)
 
 
 def test_a_level_curve_is_a_point():

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 from evenmesh_core.errors import InvalidInput
 from evenmesh_core.utility import (
     expected_utility,
+    extended_auc,
     fairness_intervals,
     lamp3_utility,
     maximum_utility,
@@ -143,21 +144,77 @@ def test_a_line_by_hand():
     assert (line.points, line.undefined) == (3, 0)
 
 
-def test_the_curve_averages_equal_x_and_is_held_constant_outside():
+def test_the_area_is_that_of_the_covered_range_and_the_extended_one_is_held_constant_outside():
     # (0.8, 0.4), and 0.2 at x = 0.4 twice: 0.1 and 0.3
     curve = tradeoff([0.8, 0.4, 0.4], [0.4, 0.1, 0.3])
-    area = 0.4 * 0.2 + (0.8 - 0.4) * (0.2 + 0.4) / 2 + (1 - 0.8) * 0.4
-    assert curve.auc == pytest.approx(area)
+    inside = (0.8 - 0.4) * (0.2 + 0.4) / 2
+    assert curve.auc == pytest.approx(inside / (0.8 - 0.4))
+    assert (curve.auc_from, curve.auc_to) == (0.4, 0.8)
+    extended = extended_auc([0.8, 0.4, 0.4], [0.4, 0.1, 0.3])
+    assert extended == pytest.approx(0.4 * 0.2 + inside + (1 - 0.8) * 0.4)
     # least squares over three points: mean x 1.6/3, mean y 0.8/3
     x, y = np.array([0.8, 0.4, 0.4]), np.array([0.4, 0.1, 0.3])
     assert curve.slope == pytest.approx(((x - 1.6 / 3) * (y - 0.8 / 3)).sum() / ((x - 1.6 / 3) ** 2).sum())
 
 
-def test_one_x_has_an_area_and_no_slope():
-    curve = tradeoff([0.3, 0.3], [0.2, 0.4])
-    assert curve.auc == pytest.approx((0.2 + 0.4) / 2)
-    assert math.isnan(curve.slope)
-    assert math.isnan(curve.intercept)
+@pytest.mark.parametrize(
+    "x", [[0.3, 0.3], [0.3, 0.3 + 9e-10], [1.0, 1 - 1e-10], [0.5, math.nextafter(0.5, 1)]]
+)
+def test_one_x_has_neither_slope_nor_area(x):
+    """x that differ by rounding gave slopes like −1.66e14."""
+    curve = tradeoff(x, [0.2, 0.4])
+    for value in (curve.slope, curve.intercept, curve.auc):
+        assert math.isnan(value)
+    assert curve.auc_from == pytest.approx(x[0])
+    assert extended_auc([0.3, 0.3], [0.2, 0.4]) == pytest.approx((0.2 + 0.4) / 2)
+
+
+def test_x_further_apart_than_rounding_has_a_slope():
+    assert tradeoff([0.5, 0.5 + 2e-9], [0.0, 1e-9]).slope == pytest.approx(0.5, rel=1e-6)
+
+
+def test_the_curve_joins_the_averages_of_each_dial():
+    """By hand: dial 1 averages (0.1, 0.4) and (0.3, 0.2) to (0.2, 0.3), dial 2 (0.5, 0.6) and (0.7, 0.8) to (0.6, 0.7).
+
+    Between them the curve is straight, so its mean height is (0.3 + 0.7) / 2; the points themselves would be
+    joined from 0.1 to 0.7.
+    """
+    curve = tradeoff([0.1, 0.5, 0.3, 0.7], [0.4, 0.6, 0.2, 0.8], dials=[1, 2, 1, 2])
+    assert (curve.auc_from, curve.auc_to) == (pytest.approx(0.2), pytest.approx(0.6))
+    assert curve.auc == pytest.approx(0.5)
+    own = tradeoff([0.1, 0.5, 0.3, 0.7], [0.4, 0.6, 0.2, 0.8])
+    assert own.auc == pytest.approx((0.2 * 0.3 + 0.2 * 0.4 + 0.2 * 0.7) / 0.6)
+
+
+def test_dials_of_undefined_points_are_left_out():
+    curve = tradeoff([0.1, math.nan, 0.5], [0.4, 0.1, 0.8], dials=["a", "a", "b"])
+    assert curve.auc == pytest.approx((0.4 + 0.8) / 2)
+    with pytest.raises(InvalidInput, match=r"len\(dials\) is 2"):
+        tradeoff([0.1, 0.2, 0.5], [0.4, 0.1, 0.8], dials=["a", "b"])
+
+
+def test_many_x_without_dials_make_ten_groups_of_neighbours():
+    """Twenty x, 0 to 0.95 in steps of 0.05: pairs of neighbours average to 0.025, 0.125, to 0.925."""
+    x = np.arange(20) / 20
+    curve = tradeoff(x, x * 2)
+    assert (curve.auc_from, curve.auc_to) == (pytest.approx(0.025), pytest.approx(0.925))
+    assert curve.auc == pytest.approx(0.025 + 0.925)  # of y = 2 x, the middle
+
+
+@property_test
+@given(st.lists(st.tuples(shares, shares), min_size=100, max_size=120), st.floats(0, 1), st.floats(0, 1))
+def test_one_point_cannot_decide_the_area(points, x, y):
+    """A point weighs at most its share of one of ten groups, at most 1/10 of the range if groups are even.
+
+    The extended area of two points at 0.4 and one at 0 takes 0.4 of its height from that one.
+    """
+    even = (np.arange(len(points)) + 0.5) / len(points)
+    heights = [height for _, height in points]
+    before, after = tradeoff(even, heights).auc, tradeoff([*even, x], [*heights, y]).auc
+    assert abs(after - before) < 0.06
+    assert abs(extended_auc([0.4, 0.4, 0.0], [0, 0, 1]) - extended_auc([0.4, 0.4], [0, 0])) == pytest.approx(
+        0.2
+    )
 
 
 def test_undefined_points_are_counted():
@@ -172,8 +229,9 @@ def test_undefined_points_are_counted():
 def test_the_area_lies_between_the_least_and_the_largest_y(points):
     x, y = zip(*points, strict=True)
     curve = tradeoff(x, y)
-    assert min(y) - 1e-12 <= curve.auc <= max(y) + 1e-12
-    assert curve.auc == pytest.approx(tradeoff(x[::-1], y[::-1]).auc, abs=1e-12)
+    assert math.isnan(curve.auc) == (max(x) - min(x) <= 1e-9)
+    assert math.isnan(curve.auc) or min(y) - 1e-12 <= curve.auc <= max(y) + 1e-12
+    assert curve.auc == pytest.approx(tradeoff(x[::-1], y[::-1]).auc, abs=1e-12, nan_ok=True)
 
 
 @property_test
@@ -210,6 +268,22 @@ def test_values_are_means_less_the_baseline():
     assert intervals.counts.tolist() == [2, 0, 1, 0, 0]
     assert intervals.deterministic == 1
     assert intervals.edges.tolist() == [0.0, 0.2, 0.4, 0.6, 0.8, 1.0]
+
+
+def test_the_paired_form_holds_each_point_against_its_own_query():
+    """By hand: an easy query, 0.9 without sampling, loses 0.1 at 0.5; a hard one, 0.1, has no point there.
+
+    The paper's form subtracts their mean, 0.5, and calls the loss a gain of 0.3.
+    """
+    paper = fairness_intervals([0.5], [0.8], (0.9 + 0.1) / 2)
+    paired = fairness_intervals([0.5], [0.8], [0.9])
+    assert paper.values[2] == pytest.approx(0.3)
+    assert paired.values[2] == pytest.approx(-0.1)
+    undefined = fairness_intervals([0.5, 0.5], [0.8, 0.6], [0.9, math.nan])
+    assert (undefined.counts[2], undefined.undefined) == (1, 1)
+    assert undefined.values[2] == pytest.approx(-0.1)
+    with pytest.raises(InvalidInput, match=r"len\(baseline\) is 1"):
+        fairness_intervals([0.5, 0.6], [0.8, 0.6], [0.9])
 
 
 @pytest.mark.parametrize(

@@ -61,6 +61,11 @@ def window(clock: Clock, *, series: int = 20) -> FairnessWindow:
     return FairnessWindow(HOUR_S, series=series, clock=clock)
 
 
+def test_the_alpha_of_a_target_is_the_target() -> None:
+    configuration = Configuration("c", "bm25", "none", "m", None, "disparity 0.3")
+    assert Series.of("t", configuration).alpha == "disparity 0.3"
+
+
 def test_disparity_is_the_mean_over_the_window() -> None:
     clock = Clock()
     subject = window(clock)

@@ -85,6 +85,21 @@ def test_unset_time_is_now_and_unset_usefulness_is_unknown() -> None:
     assert observation.configuration.alpha is None
 
 
+def test_asks_with_a_target_belong_together_whatever_their_dials() -> None:
+    message = _message()
+    message.policy.CopyFrom(common_pb2.Policy(target_disparity=0.3, alpha=2.0, disparity=0.3, reached=True))
+    found = observations.observation(message, now_us=0).configuration
+    assert found == Configuration("demo", "bm25", "none", "pointer", None, "disparity 0.3")
+    message.policy.ClearField("target_disparity")
+    message.policy.target_relevance_loss = 0.02
+    found = observations.observation(message, now_us=0).configuration
+    assert (found.alpha, found.target) == (None, "relevance loss 0.02")
+    message.policy.ClearField("target_relevance_loss")
+    message.policy.target_shares.add(attribute="provider", at_most=0.4)
+    found = observations.observation(message, now_us=0).configuration
+    assert (found.alpha, found.target) == (None, "provider at most 0.4")
+
+
 def test_no_context_is_one_ranking_of_nothing() -> None:
     message = _message()
     message.ClearField("candidates")
@@ -123,6 +138,11 @@ BROKEN: list[tuple[str, Broken]] = [
     ("alpha", lambda m: setattr(m, "alpha", -0.1)),
     ("alpha", lambda m: setattr(m, "alpha", 100.1)),
     ("seed", lambda m: setattr(m, "seed", 2**63)),
+    ("policy", lambda m: m.policy.SetInParent()),
+    ("policy.target_disparity", lambda m: setattr(m.policy, "target_disparity", 1.1)),
+    ("policy.target_relevance_loss", lambda m: setattr(m.policy, "target_relevance_loss", float("nan"))),
+    ("policy.alpha", lambda m: setattr(m.policy, "alpha", 101)),
+    ("policy.relevance", lambda m: setattr(m.policy, "relevance", -1)),
     ("candidates", lambda m: m.candidates.extend([pb.Candidate(passage_id=f"x{i}") for i in range(997)])),
     ("candidates[1].passage_id", lambda m: setattr(m.candidates[1], "passage_id", "")),
     ("candidates[1].passage_id", lambda m: setattr(m.candidates[1], "passage_id", "é" * 129)),

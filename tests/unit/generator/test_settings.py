@@ -6,8 +6,11 @@ import json
 from pathlib import Path
 
 import pytest
+import torch
 
 from evenmesh_generator.__main__ import GeneratorService
+from evenmesh_generator.hosts.in_process import InProcessHost
+from evenmesh_generator.prompts import TemplateLibrary
 from evenmesh_generator.settings import GeneratorSettings, ModelSource
 from evenmesh_kit.settings import SettingsError, load
 
@@ -164,3 +167,20 @@ def test_templates_of_ones_own_are_looked_at_before_anything_is_loaded(
         GeneratorService(settings)
     (tmp_path / "mine.txt").rename(tmp_path / "mine.v1.txt")
     GeneratorService(settings)
+
+
+def test_a_generator_before_triton_needs_no_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert _load(monkeypatch, REQUIRE_GPU="true").require_gpu
+    with pytest.raises(SettingsError, match=r"^EVENMESH_GENERATOR_REQUIRE_GPU=.*the server has the GPU"):
+        _load(monkeypatch, ENGINE="triton", TRITON_TARGET="triton:8001")
+
+
+def test_a_gpu_that_is_required_and_not_there_stops_the_start(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The error names the setting, and says why CUDA cannot start."""
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    monkeypatch.setattr(torch.version, "cuda", None)
+    host = InProcessHost(GeneratorSettings(require_gpu=True), TemplateLibrary.bundled())
+    with pytest.raises(
+        SettingsError, match=r"^EVENMESH_GENERATOR_DEVICE='auto': a GPU is required.*VARIANT=cuda"
+    ):
+        host._load_bundled("evenmesh-pointer")

@@ -10,7 +10,7 @@ import yaml
 
 from evenmesh_kit.settings import load
 from tests.support.images import IMAGES, ROOT
-from tests.support.manifests import K8S, SERVICES, addresses, build
+from tests.support.manifests import SERVICES, addresses, build, with_components
 from tests.unit.k8s.test_pod_settings import SETTINGS
 
 _UNITS = {"m": "Mi", "g": "Gi"}
@@ -74,6 +74,6 @@ def test_the_gpu_is_the_generators_with_the_image_for_it() -> None:
     assert only[1]["build"]["args"] == {"SERVICE": "generator", "VARIANT": "cuda"}
     (device,) = only[1]["deploy"]["resources"]["reservations"]["devices"]
     assert device == {"driver": "nvidia", "count": 1, "capabilities": ["gpu"]}
-    assert (
-        (K8S / "components" / "gpu" / "generator-image.yaml").read_text().rstrip().endswith("generator-cuda")
-    )
+    (generator,) = with_components("gpu").workload("generator").containers
+    assert only[1]["image"] == f"{generator['image']}:compose"
+    assert only[1]["environment"] == {"EVENMESH_GENERATOR_REQUIRE_GPU": "true"}

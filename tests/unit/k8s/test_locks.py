@@ -65,6 +65,23 @@ def test_a_lock_has_all_that_its_image_needs(name: str) -> None:
     assert not set(versions) & set(PROJECTS)
 
 
+@pytest.mark.parametrize("name", [path.stem.removesuffix("-cuda") for path in FILES if "cuda" in path.stem])
+def test_a_lock_with_cuda_has_what_its_variant_needs(name: str) -> None:
+    versions = locked(LOCKS / f"{name}-cuda.txt")
+    for text in requirements(IMAGES[name], cuda=True):
+        requirement = Requirement(text)
+        if requirement.marker is None or requirement.marker.evaluate():
+            assert requirement.specifier.contains(versions[canonicalize_name(requirement.name)]), (
+                "run make locks"
+            )
+
+
+@pytest.mark.parametrize(("variant", "choice"), [("cpu", "faiss-cpu"), ("cuda", "faiss-gpu-cu12")])
+def test_an_image_has_one_faiss(variant: str, choice: str) -> None:
+    """Two distributions bring the module faiss: of both, whichever was installed last would count."""
+    assert [one for one in locked(LOCKS / f"retriever-{variant}.txt") if one.startswith("faiss")] == [choice]
+
+
 def test_the_dockerfile_installs_by_hash_and_takes_digests() -> None:
     locked_only = INSTALL.split('if [ "$LOCKED" = yes ]; then\n')[1:]
     installs = [re.findall(r"pip install (.*)$", one.split("else\n")[0], re.MULTILINE) for one in locked_only]

@@ -11,7 +11,17 @@ import pytest
 from evenmesh.orchestrator.v1 import orchestrator_service_pb2
 from evenmesh_kit.settings import variable
 from evenmesh_orchestrator.settings import OrchestratorSettings
-from tests.support.manifests import EVERYTHING, NAME, OVERLAYS, SERVICES, Manifests, Workload, build, matches
+from tests.support.manifests import (
+    EVERYTHING,
+    NAME,
+    OVERLAYS,
+    SERVICES,
+    Manifests,
+    Workload,
+    build,
+    matches,
+    with_components,
+)
 
 BUILT = (*OVERLAYS, EVERYTHING)
 LONG_LIVED = ("Deployment", "StatefulSet")
@@ -217,6 +227,38 @@ def before_the_end(workload: Workload) -> int:
 @pytest.mark.parametrize("name", [*SERVICES, "triton"])
 def test_callers_learn_that_a_pod_goes_before_it_refuses(name: str) -> None:
     assert before_the_end(build(EVERYTHING).workload(name)) >= 5
+
+
+@pytest.mark.parametrize(
+    ("components", "named"),
+    [(["gpu"], ["generator"]), (["triton", "gpu"], ["triton"]), (["gpu-ranking"], ["reranker", "retriever"])],
+)
+def test_what_is_given_a_gpu_refuses_to_do_without(components: list[str], named: list[str]) -> None:
+    """Each has the image with CUDA, a place on a node with a GPU, and says so when CUDA cannot start."""
+    built = with_components(*components)
+    asking = [
+        one
+        for one in built.workloads(*LONG_LIVED)
+        if "nvidia.com/gpu" in one.containers[0]["resources"]["limits"]
+    ]
+    assert sorted(one.name for one in asking) == named
+    for one in asking:
+        assert [toleration["key"] for toleration in one.pod["tolerations"]] == ["nvidia.com/gpu"]
+        if one.name == "triton":
+            continue
+        assert one.containers[0]["image"] == f"evenmesh-{one.name}-cuda"
+        assert one.environment()[f"EVENMESH_{one.name.upper()}_REQUIRE_GPU"] == "true"
+    if "triton" in components:
+        assert "EVENMESH_GENERATOR_REQUIRE_GPU" not in built.workload("generator").environment()
+
+
+def test_conversions_have_a_volume_of_their_own() -> None:
+    """The cache of CTranslate2 is not in the gigabyte under /tmp, and not in the pod's ephemeral storage."""
+    generator = with_components("ctranslate2").workload("generator")
+    home = generator.environment()["EVENMESH_GENERATOR_CTRANSLATE2_HOME"]
+    (mounted,) = [one["name"] for one in generator.containers[0]["volumeMounts"] if one["mountPath"] == home]
+    (volume,) = [one for one in generator.pod["volumes"] if one["name"] == mounted]
+    assert "storage" in volume["ephemeral"]["volumeClaimTemplate"]["spec"]["resources"]["requests"]
 
 
 def grace(workload: Workload) -> tuple[Any, Any]:

@@ -1,14 +1,18 @@
+import re
 import socket
 import sys
 from pathlib import Path
 
 import pytest
+import torch
 
 from evenmesh.local_mesh import MeshState, ServiceState
+from evenmesh_kit.compute import placement
 from evenmesh_lab import machine
 from evenmesh_mesh import MeshSettings, doctor
 from evenmesh_mesh.doctor import Level, examine
 from evenmesh_mesh.lock import MeshLock
+from tests.support.images import ROOT
 
 
 def found(settings: MeshSettings) -> dict[str, doctor.Finding]:
@@ -58,6 +62,31 @@ def test_a_home_in_a_file_and_a_missing_package_fail(tmp_path: Path, monkeypatch
     assert (findings["home"].level, findings["packages"].level) == (Level.FAIL, Level.FAIL)
     assert "EVENMESH_HOME" in findings["home"].advice
     assert findings["packages"].detail == "missing: no-such"
+
+
+def test_a_gpu_that_cannot_be_used_is_a_warning_that_says_why(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    monkeypatch.setattr(torch.version, "cuda", None)
+    monkeypatch.setattr(placement, "DRIVER", tmp_path / "none")
+    assert doctor._gpu().level is Level.OK
+    monkeypatch.setattr(placement, "DRIVER", tmp_path)
+    finding = doctor._gpu()
+    assert finding.level is Level.WARN
+    assert "built without CUDA" in finding.advice
+
+
+def test_a_gpu_is_named_and_what_belongs_on_vllm(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda index: f"GPU {index}")
+    finding = doctor._gpu()
+    assert finding.level is Level.OK
+    assert "GPU 0, GPU 1" in finding.detail
+    assert "vLLM" in finding.detail
+    (record,) = re.findall(r"docs/decisions/\S+\.md", finding.detail)
+    assert (ROOT / record).is_file()
 
 
 def test_whether_triton_can_run_is_said_and_why_not(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

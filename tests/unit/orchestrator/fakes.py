@@ -107,6 +107,7 @@ class FakeRetriever:
 
     passages: list[common_pb2.Passage] = field(default_factory=lambda: [passage(name) for name in "abcdef"])
     rankings: Sequence[Sequence[int]] | None = None
+    policy: common_pb2.Policy | None = None
     error: Exception | None = None
     delay_s: float = 0.0
     calls: list[dict[str, Any]] = field(default_factory=list)
@@ -146,7 +147,8 @@ class FakeRetriever:
         rows = self.rankings if self.rankings is not None else [list(range(min(k, n)))]
         matrix = np.array(rows, dtype=np.int64).reshape(len(rows), -1)
         chances = None if sampling is None else np.full(len(rows), -1.0)
-        return Pool(self.passages, np.arange(n, 0, -1, dtype=np.float64), matrix, chances, "bm25", "v1")
+        scores = np.arange(n, 0, -1, dtype=np.float64)
+        return Pool(self.passages, scores, matrix, chances, "bm25", "v1", self.policy)
 
 
 @dataclass

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from evenmesh_orchestrator.asks.contexts import cut, distinct, reordered, sampled
+from evenmesh.common.v1.common_pb2 import Policy
+from evenmesh_core.plackett_luce import Disparity, RelevanceLoss
+from evenmesh_kit.rpc.policies import GroupShare, GroupShares, Target
+from evenmesh_orchestrator.asks.contexts import cut, distinct, reordered, sampled, sampled_to
 from evenmesh_orchestrator.domain import Contexts, Sampling
 from tests.unit.orchestrator.fakes import passage
 
@@ -50,6 +55,51 @@ def test_sampled_rankings_come_with_their_probability() -> None:
     first = np.log(np.e**2 / (np.e + np.e**2))
     expected = [first if row == [0] else np.log1p(-np.exp(first)) for row in contexts.rows.tolist()]
     assert contexts.log_probabilities.tolist() == pytest.approx(expected)
+
+
+def _to(target: Target, scores: Sequence[float], k: int, *, reranked: bool) -> tuple[Contexts, Policy]:
+    named = [passage(name, provider="AB"[place % 2]) for place, name in enumerate("abcd"[: len(scores)])]
+    sampling = Sampling(None, 2000, 3, target)
+    return sampled_to(target, np.array(scores), named, "q", sampling, k, reranked=reranked)
+
+
+def test_a_reranked_list_has_probabilities_as_relevance() -> None:
+    contexts, policy = _to(RelevanceLoss(0.1), [0.9, 0.5, 0.1, 0.05], 2, reranked=True)
+    assert policy.relevance_kind == Policy.RELEVANCE_PROBABILITY
+    assert policy.best_relevance == pytest.approx(1.4)
+    assert policy.relevance == pytest.approx(0.9 * 1.4, abs=1e-4)
+    assert policy.target_relevance_loss == 0.1
+    same = sampled(np.array([0.9, 0.5, 0.1, 0.05]), "q", Sampling(policy.alpha, 2000, 3), 2)
+    assert contexts.rows.tolist() == same.rows.tolist()
+
+
+@pytest.mark.parametrize(("scores", "reranked"), [([0.9, 0.5, 0.1], False), ([3.0, 2.0, 1.0], True)])
+def test_other_scores_count_from_the_last_to_the_best(scores: list[float], reranked: bool) -> None:
+    _, policy = _to(Disparity(0.5), scores, 1, reranked=reranked)
+    assert policy.relevance_kind == Policy.RELEVANCE_NORMALIZED_SCORE
+    assert policy.best_relevance == pytest.approx(1.0)
+    assert policy.disparity == pytest.approx(0.5, abs=1e-3)
+
+
+def test_shares_are_drawn_from_a_decomposition() -> None:
+    # a and c are of A, b and d of B; A may have 0.7 of two places: a always, c with 0.4, b with 0.6.
+    contexts, policy = _to(
+        GroupShares((GroupShare("provider", "A", at_most=0.7),)), [0.9, 0.2, 0.8, 0.1], 2, reranked=True
+    )
+    assert policy.kind == Policy.KIND_DECOMPOSED
+    assert not policy.HasField("alpha")
+    (outcome,) = policy.shares
+    assert (outcome.share, outcome.kept, policy.reached) == (pytest.approx(0.7), True, True)
+    rows = {tuple(row) for row in contexts.rows.tolist()}
+    assert rows == {(0, 1), (0, 2)}
+    assert contexts.log_probabilities is not None
+    expected = [np.log(0.4 if row == [0, 2] else 0.6) for row in contexts.rows.tolist()]
+    assert contexts.log_probabilities.tolist() == pytest.approx(expected)
+
+
+def test_a_target_without_its_dial_is_not_sampled() -> None:
+    with pytest.raises(ValueError, match="no alpha"):
+        sampled(np.array([2.0, 1.0]), "q", Sampling(None, 1, 0, Disparity(0.5)), 1)
 
 
 def test_the_same_passages_in_another_order_are_another_context() -> None:

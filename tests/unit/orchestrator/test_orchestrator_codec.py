@@ -18,6 +18,7 @@ from evenmesh.generator.v1 import generator_service_pb2 as generator_pb
 from evenmesh.orchestrator.v1 import orchestrator_service_pb2 as pb
 from evenmesh.retriever.v1 import retriever_service_pb2 as retriever_pb
 from evenmesh.wire.errors import InvalidField, MeshError
+from evenmesh_core.plackett_luce import Disparity, RelevanceLoss
 from evenmesh_orchestrator import codec
 from evenmesh_orchestrator.asks.request import Defaults, read_ask
 from evenmesh_orchestrator.domain import (
@@ -105,6 +106,11 @@ def test_sampling_has_defaults_of_its_own() -> None:
     assert read.num_answers == 7
 
 
+def test_a_target_leaves_the_dial_open() -> None:
+    assert ask(sampling={"disparity": 0.3}).sampling == Sampling(None, 1, 0, Disparity(0.3))
+    assert ask(sampling={"relevance_loss": 0}).sampling == Sampling(None, 1, 0, RelevanceLoss(0.0))
+
+
 @pytest.mark.parametrize(
     ("n", "changes", "sizes"),
     [
@@ -171,6 +177,23 @@ BAD: list[tuple[str, Callable[[], pb.AskRequest]]] = [
     ("sampling.alpha", lambda: pb.AskRequest(question="q", sampling={"alpha": -1})),
     ("sampling.alpha", lambda: pb.AskRequest(question="q", sampling={"alpha": float("nan")})),
     ("sampling.alpha", lambda: pb.AskRequest(question="q", sampling={"alpha": 101})),
+    ("sampling.disparity", lambda: pb.AskRequest(question="q", sampling={"disparity": 1.01})),
+    ("sampling.disparity", lambda: pb.AskRequest(question="q", sampling={"disparity": float("nan")})),
+    ("sampling.disparity", lambda: pb.AskRequest(question="q", sampling={"disparity": 0.5, "alpha": 1})),
+    ("sampling.relevance_loss", lambda: pb.AskRequest(question="q", sampling={"relevance_loss": -0.1})),
+    (
+        "sampling.relevance_loss",
+        lambda: pb.AskRequest(question="q", sampling={"relevance_loss": 0, "disparity": 0}),
+    ),
+    (
+        "sampling_stage",
+        lambda: pb.AskRequest(
+            question="q",
+            reranker="rankrag",
+            sampling={"disparity": 0.5},
+            sampling_stage=pb.SAMPLING_STAGE_RETRIEVER,
+        ),
+    ),
     ("sampling.num_rankings", lambda: pb.AskRequest(question="q", sampling={"num_rankings": 0})),
     ("sampling.num_rankings", lambda: pb.AskRequest(question="q", sampling={"num_rankings": 1001})),
     ("sampling.seed", lambda: pb.AskRequest(question="q", sampling={"seed": 2**63})),
@@ -234,6 +257,23 @@ def test_the_retriever_is_asked_for_a_collection_or_for_candidates() -> None:
     assert (inline.depth, inline.k) == (2, 2)
     assert (inline.sampling.alpha, inline.sampling.num_rankings, inline.sampling.seed) == (0.0, 3, 9)
     assert inline.sampling.HasField("alpha")
+
+
+def test_the_retriever_gets_a_target_instead_of_a_dial() -> None:
+    request = codec.retrieve_request(ask(), k=5, sampling=Sampling(None, 3, 9, RelevanceLoss(0.02)))
+    assert (request.sampling.relevance_loss, request.sampling.num_rankings) == (0.02, 3)
+    assert not request.sampling.HasField("alpha")
+
+
+def test_an_observation_has_the_dial_that_was_found_and_the_target() -> None:
+    policy = common_pb2.Policy(target_disparity=0.3, alpha=4.5, disparity=0.3, reached=True)
+    asked = ask(sampling={"disparity": 0.3, "num_rankings": 2}, sampling_stage=SAMPLED)
+    observation = Observation(asked, POOL, Ranked(CONTEXTS, policy=policy), [], {})
+    message = evaluator_pb.Observation.FromString(codec.observation(observation, with_text=False))
+    assert (message.alpha, message.policy) == (4.5, policy)
+    event = codec.event(Ranked(CONTEXTS, policy=policy))
+    assert event.ranked.policy == policy
+    assert not codec.event(Ranked(CONTEXTS)).ranked.HasField("policy")
 
 
 def test_the_retriever_is_asked_for_a_web_source_and_with_the_filter() -> None:

@@ -15,6 +15,7 @@ import pytest
 import evenmesh_orchestrator
 from evenmesh.orchestrator.v1 import orchestrator_service_pb2 as pb
 from evenmesh.wire.errors import InvalidField, MeshError
+from evenmesh_core.plackett_luce import Disparity
 from evenmesh_kit.admission.queue import Admission
 from evenmesh_kit.compute.tenant_pool import TenantPool
 from evenmesh_orchestrator import cost
@@ -34,6 +35,12 @@ def test_sampled_places_count_beside_answers() -> None:
     assert cost.of_ask(replace(plain, num_answers=0), EMPTY) == 1
     sampled = replace(plain, depth=1000, sampling=Sampling(1.0, 1000, 0))
     assert cost.of_ask(sampled, EMPTY) == 1 + 1000 * 1000 // 10_000
+
+
+def test_the_search_for_a_target_counts() -> None:
+    plain = replace(ask(), num_answers=1, depth=1000, k=100, rerank_depth=1000)
+    wanted = replace(plain, sampling=Sampling(None, 1, 0, Disparity(0.5)))
+    assert cost.of_ask(wanted, EMPTY) == cost.of_ask(plain, EMPTY) + 10
 
 
 def test_an_audit_without_answers_counts_its_rankings() -> None:

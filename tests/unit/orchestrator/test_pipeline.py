@@ -11,6 +11,7 @@ from typing import TypeVar
 import grpc
 import pytest
 
+from evenmesh.common.v1.common_pb2 import Policy
 from evenmesh.evaluator.v1 import evaluator_service_pb2 as evaluator_pb
 from evenmesh.generator.v1 import generator_service_pb2 as generator_pb
 from evenmesh.orchestrator.v1 import orchestrator_service_pb2 as pb
@@ -23,6 +24,7 @@ from evenmesh.wire.errors import (
     Overloaded,
     Unavailable,
 )
+from evenmesh_core.plackett_luce import Disparity
 from evenmesh_orchestrator.domain import (
     Action,
     Answered,
@@ -176,6 +178,39 @@ async def test_sampling_at_the_reranker_draws_from_its_scores(mesh: Mesh) -> Non
     again = await mesh.run(replace(asked, sampling=Sampling(1.0, 40, 3)))
     same = await mesh.run(replace(asked, sampling=Sampling(1.0, 40, 3)))
     assert _only(again, Ranked).contexts.rows.tolist() == _only(same, Ranked).contexts.rows.tolist()
+
+
+async def test_the_retriever_finds_the_dial_of_a_target_if_it_orders_last(mesh: Mesh) -> None:
+    mesh.retriever.policy = Policy(target_disparity=0.5, alpha=3.25, disparity=0.5, reached=True)
+    events = await mesh.run(ask(k=2, sampling={"num_rankings": 1, "disparity": 0.5}))
+    (call,) = mesh.retriever.calls
+    assert call["sampling"] == Sampling(None, 1, 0, Disparity(0.5))
+    assert _only(events, Ranked).policy == mesh.retriever.policy
+    (observation,) = mesh.observer.posted
+    assert observation.ranked.policy == mesh.retriever.policy
+
+
+async def test_the_dial_of_a_target_is_found_for_the_rerankers_scores(mesh: Mesh) -> None:
+    mesh.reranker.scores = dict(zip("abcdef", [0.1, 0.2, 0.9, 0.6, 0.3, 0.4], strict=True))
+    asked = ask(reranker="rankrag", k=2, rerank_depth=6, sampling={"num_rankings": 9, "relevance_loss": 0.1})
+    ranked = _only(await mesh.run(asked), Ranked)
+    (call,) = mesh.retriever.calls
+    assert call["sampling"] is None
+    policy = ranked.policy
+    assert policy is not None
+    assert policy.relevance_kind == Policy.RELEVANCE_PROBABILITY
+    assert policy.best_relevance == pytest.approx(1.5)
+    assert policy.relevance == pytest.approx(0.9 * 1.5, abs=1e-4)
+    sampled = _only(await mesh.run(replace(asked, sampling=Sampling(policy.alpha, 9, 0))), Ranked)
+    assert sampled.contexts.rows.tolist() == ranked.contexts.rows.tolist()
+    assert sampled.policy is None
+
+
+async def test_a_target_without_passages_has_no_policy(mesh: Mesh) -> None:
+    mesh.retriever.passages = []
+    for reranker in ("none", "rankrag"):
+        events = await mesh.run(ask(reranker=reranker, sampling={"disparity": 0.5}))
+        assert _only(events, Ranked).policy is None
 
 
 async def test_without_its_reranker_the_retrievers_scores_are_sampled(mesh: Mesh) -> None:

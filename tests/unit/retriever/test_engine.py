@@ -11,8 +11,9 @@ import pytest
 from scipy import stats
 
 from evenmesh.wire.errors import InvalidField, MeshError, NotFound, Overloaded
-from evenmesh_core.plackett_luce import log_probability, log_weights
+from evenmesh_core.plackett_luce import Disparity, RelevanceLoss, log_probability, log_weights
 from evenmesh_kit.compute.executors import ComputePool
+from evenmesh_kit.rpc.policies import GroupShare, GroupShares, GroupSharesPolicy, Target
 from evenmesh_kit.security import caller as callers
 from evenmesh_kit.security.caller import DEFAULT_TENANT, Caller
 from evenmesh_retriever.analyzer import analyzer
@@ -75,6 +76,66 @@ async def test_sampled_over_the_whole_pool(engine: RetrieverEngine, query: Query
     assert answer.inclusion is not None
     assert answer.inclusion.sum() == pytest.approx(3, abs=1e-6)
     assert answer.inclusion.tolist() == sorted(answer.inclusion.tolist(), reverse=True)
+
+
+@pytest.mark.parametrize("query", [QUERY, INLINE], ids=["collection", "candidates"])
+@pytest.mark.parametrize("target", [Disparity(0.4), RelevanceLoss(0.1)])
+async def test_a_target_chooses_the_dial_for_the_query(
+    engine: RetrieverEngine, query: Query, target: Target
+) -> None:
+    draw = dataclasses.replace(DRAW, target=target)
+    asked = dataclasses.replace(query, depth=15, k=4, draw=draw, with_inclusion=True)
+    answer = await engine.retrieve(asked)
+    policy, inclusion = answer.policy, answer.inclusion
+    assert policy is not None
+    assert inclusion is not None
+    assert policy.reached
+    gains = (answer.scores - answer.scores[-1]) / (answer.scores[0] - answer.scores[-1])
+    assert policy.best_relevance == pytest.approx(gains[:4].sum())
+    assert policy.relevance == pytest.approx(inclusion @ gains)
+    if isinstance(target, Disparity):
+        assert inclusion @ inclusion / 4 == pytest.approx(0.4, abs=1e-3)
+    else:
+        assert inclusion @ gains == pytest.approx(0.9 * policy.best_relevance, rel=1e-3)
+    dial = dataclasses.replace(DRAW, alpha=policy.alpha)
+    same = await engine.retrieve(dataclasses.replace(asked, draw=dial))
+    assert same.rankings.tolist() == answer.rankings.tolist()
+    assert same.policy is None
+    assert same.inclusion is not None
+    np.testing.assert_allclose(same.inclusion, inclusion, atol=1e-9)
+
+
+@pytest.mark.parametrize("collection", [True, False])
+async def test_shares_are_kept_by_the_attributes_of_the_pool(
+    engine: RetrieverEngine, collection: bool
+) -> None:
+    passages = [
+        dataclasses.replace(one, attributes={"provider": "A" if place >= 10 else "B"})
+        for place, one in enumerate(PASSAGES)
+    ]
+    query = dataclasses.replace(INLINE, candidates=passages)
+    if collection:
+        await engine._store.of(DEFAULT_TENANT).ingest("of-two", passages, create=True)
+        query = dataclasses.replace(QUERY, collection="of-two")
+    target = GroupShares((GroupShare("provider", "", at_most=0.7),))
+    draw = dataclasses.replace(DRAW, num_rankings=1000, target=target)
+    answer = await engine.retrieve(dataclasses.replace(query, depth=20, k=4, draw=draw, with_inclusion=True))
+    assert isinstance(answer.policy, GroupSharesPolicy)
+    assert answer.inclusion is not None
+    of_a = np.array([one.attributes["provider"] == "A" for one in answer.passages])
+    assert answer.inclusion[of_a].sum() == pytest.approx(2.8)
+    shown = of_a[answer.rankings].mean()
+    assert shown == pytest.approx(0.7, abs=0.05)
+    assert answer.log_probabilities is not None
+    probabilities = np.exp(answer.log_probabilities)
+    assert set(np.round(probabilities, 6)) == {0.2, 0.8}
+
+
+async def test_a_target_of_nothing_has_no_policy(engine: RetrieverEngine) -> None:
+    draw = dataclasses.replace(DRAW, target=Disparity(0.4))
+    answer = await engine.retrieve(dataclasses.replace(QUERY, collection="empty", draw=draw))
+    assert answer.policy is None
+    assert answer.rankings.shape == (50, 0)
 
 
 async def test_a_draw_is_named_by_seed_and_stream(engine: RetrieverEngine) -> None:

@@ -11,7 +11,7 @@ from evenmesh_reranker.domain import Agent
 from evenmesh_training.ium.gate import Gate
 from evenmesh_training.ium.learning import Example, Learned, Options, StepCallback, learn
 from evenmesh_training.online.candidates import Candidate, Parameters
-from evenmesh_training.online.comparison import Comparison, compare
+from evenmesh_training.online.comparison import MARGIN, Comparison, compare
 from evenmesh_training.online.settings import OnlineSettings
 from evenmesh_training.online.training_examples import TrainingExample
 
@@ -61,12 +61,13 @@ def maximise(
     options: Options,
     *,
     level: float,
+    margin: float = MARGIN,
     gate: Gate | None = None,
     on_step: StepCallback | None = None,
     checkpoint: Path | None = None,
     stop: Callable[[], bool] = lambda: False,
 ) -> Trained:
-    """Train a candidate, and test whether it is worse than what serves.
+    """Train a candidate, and compare it with what serves.
 
     Args:
         candidate: changed.
@@ -76,6 +77,7 @@ def maximise(
         held_out: what to compare on.
         options: how to learn.
         level: of the tests, (0, 1).
+        margin: loss of nDCG that is accepted, (0, 1).
         gate: questions of no agent, on which it must not be worse either; None: none.
         on_step: called after each step.
         checkpoint: file from which a stopped training resumes.
@@ -107,5 +109,6 @@ def maximise(
     general = None
     if gate is not None:
         known, now = gate.values(served, agent), gate.values(candidate.parameters, agent)
-        general = compare(known, now, level=level, seed=options.seed)
-    return Trained(learned, compare(before, after, level=level, seed=options.seed), general)
+        general = compare(known, now, level=level, margin=margin)
+    found = compare(before, after, level=level, margin=margin)
+    return Trained(learned, found, general)

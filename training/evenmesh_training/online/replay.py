@@ -19,9 +19,9 @@ from evenmesh_reranker.backends.encoder import Encoder
 from evenmesh_reranker.domain import Agent, Passage
 from evenmesh_training.ium.learning import Options
 from evenmesh_training.online.candidates import Candidate, Parameters
-from evenmesh_training.online.comparison import fewest_queries
+from evenmesh_training.online.comparison import MARGIN, enough_queries
 from evenmesh_training.online.maximisation import maximise
-from evenmesh_training.online.training_examples import TrainingExample
+from evenmesh_training.online.training_examples import TrainingExample, held_out_for
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +80,8 @@ class ReplayOptions:
         shown: k, passages that the agent is given and judges, [1, inf).
         options: how to learn.
         held_out: share of each b that is held out, the newest, (0, 1).
-        level: of the test that keeps a worse candidate from serving, (0, 1).
+        level: of the tests that decide whether a candidate serves, (0, 1).
+        margin: loss of nDCG that a promotion may risk, (0, 1).
         rank: of the adapter, [1, inf).
         layers: regular expression of the names of the layers it changes.
     """
@@ -90,6 +91,7 @@ class ReplayOptions:
     options: Options
     held_out: float = 0.25
     level: float = 0.05
+    margin: float = MARGIN
     rank: int = 8
     layers: str = ".*"
 
@@ -145,11 +147,13 @@ def _trained(
     settings: ReplayOptions,
     stop: Callable[[], bool],
 ) -> Parameters | None:
-    """Return the next parameters; None if they are worse than the served ones, or training was stopped."""
+    """Return the next parameters; None if they may not serve, or training was stopped."""
     candidate = Candidate.adapted(
         base, served.adapter, layers=settings.layers, rank=settings.rank, seed=settings.options.seed
     )
-    held_out = max(round(settings.held_out * (settings.batch or 0)), fewest_queries(settings.level))
+    decide = [len(set(one.usefulness)) > 1 for one in examples]
+    least = held_out_for(decide, enough_queries(settings.margin))
+    held_out = max(round(settings.held_out * (settings.batch or 0)), least)
     split = len(examples) - min(held_out, len(examples) // 2)
     trained = maximise(
         candidate,
@@ -159,6 +163,7 @@ def _trained(
         examples[split:],
         settings.options,
         level=settings.level,
+        margin=settings.margin,
         stop=stop,
     )
     promotes = trained.comparison is not None and trained.comparison.promotes

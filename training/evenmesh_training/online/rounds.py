@@ -34,7 +34,7 @@ from evenmesh_reranker.feedback.ports import FeedbackStore, TrainingLog
 from evenmesh_reranker.feedback.training import State, Training, TrainingReport
 from evenmesh_reranker.models.manifest import Lineage, ManifestError
 from evenmesh_reranker.models.store import ModelStore
-from evenmesh_training.online.comparison import Comparison, fewest_queries
+from evenmesh_training.online.comparison import Comparison, enough_queries, fewest_queries
 from evenmesh_training.online.ports import Leases, Passages, Promoter
 from evenmesh_training.online.settings import OnlineSettings
 from evenmesh_training.online.training_examples import (
@@ -161,7 +161,7 @@ class Rounds:
         await asyncio.to_thread(round_.begin, since, served.version, history.upto)
         texts = await self.passages.texts(history.passages)
         train, held_out = split(
-            history.queries, since=since, share=settings.held_back, least=fewest_queries(settings.level)
+            history.queries, since=since, share=settings.held_back, least=enough_queries(settings.margin)
         )
         data = _Data(history, training_examples(train, texts), training_examples(held_out, texts), len(texts))
         report = replace(report, trained_upto=history.upto)
@@ -170,11 +170,7 @@ class Rounds:
         version, comparison, general = await self._compute(round_, self._served, served, data)
         summary = f"{data.summary}; nDCG {comparison.served:.3f} → {comparison.candidate:.3f}"
         if not comparison.promotes:
-            why = (
-                f"is worse (p = {comparison.p_worse:.3g})"
-                if comparison.decides
-                else f"cannot be judged by fewer than {fewest_queries(settings.level)} queries held back"
-            )
+            why = _refusal(comparison, settings)
             return replace(report, candidate_version=version, message=f"{version} {why}: {summary}")
         if general is not None and general.worse:
             why = f"forgets: on questions of no agent nDCG {general.served:.3f} → {general.candidate:.3f}"
@@ -184,7 +180,7 @@ class Rounds:
         try:
             await self._promote(round_, version)
         except Unavailable as error:
-            message = f"{version} is not worse, but the reranker was away: {error.message}; {summary}"
+            message = f"{version} may serve, but the reranker was away: {error.message}; {summary}"
             return replace(report, candidate_version=version, message=message)
         return replace(report, candidate_version="", message=f"{version} serves: {summary}")
 
@@ -234,6 +230,7 @@ class Rounds:
             data.held_out,
             options_of(settings),
             level=settings.level,
+            margin=settings.margin,
             gate=None if self.gate is None else self.gate(),
             on_step=round_.step,
             checkpoint=round_.checkpoint,
@@ -399,12 +396,29 @@ def _metrics(
         "ndcg": comparison.candidate,
         "ndcg-before": comparison.served,
         "p-worse": comparison.p_worse,
+        "gain-low": comparison.low,
         "loss-first": sum(losses[:tenth]) / tenth,
         "loss-last": sum(losses[-tenth:]) / tenth,
     }
     if general is not None:
         values |= {"gate-ndcg": general.candidate, "gate-ndcg-before": general.served}
     return {name: value if math.isfinite(value) else None for name, value in values.items()}
+
+
+def _refusal(comparison: Comparison, settings: OnlineSettings) -> str:
+    """Say why a candidate is not promoted."""
+    if comparison.worse and comparison.decides:
+        return f"is worse (p = {comparison.p_worse:.3g})"
+    if not comparison.decides:
+        return f"cannot be judged by fewer than {fewest_queries(settings.level)} queries held back"
+    enough = enough_queries(settings.margin)
+    if comparison.queries < enough:
+        return (
+            f"is not significantly better (its gain is at least {comparison.low:.3f}), and fewer than "
+            f"{enough} queries held back, {comparison.queries}, cannot show that it loses less than "
+            f"{settings.margin:g}"
+        )
+    return f"may lose {settings.margin:g} or more (its gain is at least {comparison.low:.3f})"
 
 
 def _digest(agent: Agent) -> str:

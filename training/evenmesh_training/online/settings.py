@@ -45,7 +45,10 @@ class OnlineSettings(ServiceSettings):
     held_back: float = Field(default=0.25, gt=0, lt=1)
     """Share of the queries since the last training, the newest, that is held out to compare on, (0, 1)."""
     level: float = Field(default=0.05, gt=0, lt=1)
-    """Level of the one-sided paired test that finds a candidate worse, (0, 1)."""
+    """Level of the one-sided paired tests that find a candidate better, not inferior, or worse, (0, 1)."""
+    margin: float = Field(default=0.05, gt=0, lt=1)
+    """Loss of nDCG that a promotion may risk: a candidate serves that is shown to lose less, or to be better.
+    A smaller margin needs more queries held back. (0, 1)."""
     most_items: int = Field(default=200_000, ge=1)
     """Most items of an agent in a training, the newest. Items, [1, inf)."""
     epochs: int = Field(default=2, ge=1, le=1000)

@@ -106,15 +106,33 @@ def split(
         queries: by the first item of each.
         since: sequence number up to which the last training read.
         share: share of the queries since then that is held out, (0, 1).
-        least: fewest queries held out, as long as half of all remain, [0, inf).
+        least: fewest queries held out whose passages are not all equally useful, which alone can decide, as
+            long as half of all remain, [0, inf).
     """
     recent = [one for one in queries if one.last > since]
-    count = min(max(math.ceil(share * len(recent)), least), len(recent), len(queries) // 2)
+    decide = [len(set(one.usefulness.values())) > 1 for one in recent]
+    wanted = max(math.ceil(share * len(recent)), held_out_for(decide, least))
+    count = min(wanted, len(recent), len(queries) // 2)
     if count == 0:
         return queries, ()
     held_out = recent[-count:]
     names = {one.query for one in held_out}
     return [one for one in queries if one.query not in names], held_out
+
+
+def held_out_for(decide: Sequence[bool], least: int) -> int:
+    """Return how many of the newest queries hold ``least`` that can decide; all of them if they have fewer.
+
+    Args:
+        decide: whether each query can decide, oldest first.
+        least: how many are wanted, [0, inf).
+    """
+    found = 0
+    for count, decides in enumerate(reversed(decide)):
+        if found >= least:
+            return count
+        found += decides
+    return len(decide)
 
 
 def training_examples(

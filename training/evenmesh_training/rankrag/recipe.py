@@ -9,7 +9,7 @@ from typing import Annotated, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
-from evenmesh_training.rankrag.data.examples import Kind
+from evenmesh_training.rankrag.data.examples import Form, Kind
 
 
 class RecipeError(ValueError):
@@ -30,6 +30,10 @@ class Context(_Table):
     context-rich ones whose gold passage is taken out, to be answered with an abstention; of these a share
     ``cut_sentences`` shows the gold passage without its sentences that hold the answer, the rest shows
     BM25's passages alone.
+
+    ``separate``: retrieval-augmented QA shows each passage of a context in an example of its own, with the
+    answer whether the passage holds it or not, in place of all together: the RAFT of Yu et al. (2024),
+    table 3, after Lin et al. (2024). Examples of a question draw its passages one by one.
     """
 
     passages: Annotated[int, Field(ge=2, le=20)] = 5
@@ -40,6 +44,7 @@ class Context(_Table):
     irrelevant_below: Annotated[float, Field(ge=0, le=1)] = 0.1
     unanswerable: Annotated[float, Field(ge=0, le=1)] = 0.0
     cut_sentences: Annotated[float, Field(ge=0, le=1)] = 0.0
+    separate: bool = False
 
     @model_validator(mode="after")
     def _room(self) -> Self:
@@ -47,6 +52,8 @@ class Context(_Table):
             raise ValueError("depth must be at least passages")
         if self.irrelevant_below > self.relevant_above:
             raise ValueError("irrelevant_below must not exceed relevant_above")
+        if self.separate and self.unanswerable:
+            raise ValueError("separate needs unanswerable = 0: each passage is shown with the answer")
         return self
 
 
@@ -55,7 +62,8 @@ class Source(_Table):
 
     ``path`` (relative to the data folder) is read by the ``qa`` and ``chat`` readers. ``instead_of`` names
     another source: this one goes in only where that one is missing, and takes its share (with others that
-    stand in for it, in proportion to their ratios).
+    stand in for it, in proportion to their ratios). ``form`` puts all of its questions in one form, which
+    decides the instruction; None keeps that of each question.
     """
 
     name: Annotated[str, Field(min_length=1)]
@@ -64,6 +72,7 @@ class Source(_Table):
     ratio: Annotated[float, Field(gt=0)]
     path: str | None = None
     instead_of: str | None = None
+    form: Form | None = None
 
 
 class Evaluation(_Table):

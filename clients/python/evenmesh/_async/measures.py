@@ -138,6 +138,7 @@ class AsyncMeasureCalls(AsyncCalls):
             points: at most 100,000.
             bootstrap: how intervals are computed.
             baseline: mean y of the deterministic system, 0 or more; for values at five levels of fairness.
+                The recommended paired values come from the ``baseline`` of points.
             timeout: seconds the call may take.
 
         Raises:
@@ -209,6 +210,8 @@ class AsyncMeasureCalls(AsyncCalls):
         relevance_weight: float | None = None,
         cumulative: bool = False,
         uniform_turns: bool = False,
+        position_turns: bool = False,
+        attribute_weights: Mapping[str, float] | None = None,
         timeout: float | None = None,
     ) -> ConversationMeasures:
         """Return the relevance and group fairness of a conversation (GFRC).
@@ -220,6 +223,8 @@ class AsyncMeasureCalls(AsyncCalls):
             relevance_weight: weight of relevance in the combined value, 0 to 1; 0.5 without it.
             cumulative: whether a turn's distribution is that of all turns so far, not of its own nuggets.
             uniform_turns: whether turns without relevant nuggets count as uniform, instead of being left out.
+            position_turns: whether late turns count less in group fairness, by the first relevant nugget.
+            attribute_weights: weight of each attribute in group fairness, sum 1; equal without it.
             timeout: seconds the call may take.
 
         Raises:
@@ -233,6 +238,8 @@ class AsyncMeasureCalls(AsyncCalls):
             "alpha": relevance_weight,
             "method": "cumulative" if cumulative else "independent",
             "irrelevant_turns": "uniform" if uniform_turns else "ignore",
+            "turn_weights": "position" if position_turns else "equal",
+            "attribute_weights": attribute_weights,
         }
         request = encode(pb.EvaluateConversationRequest, values)
         reply = await self._call("evaluator", self._evaluator.EvaluateConversation, request, timeout)

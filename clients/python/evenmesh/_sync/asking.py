@@ -102,7 +102,7 @@ class AskingCalls(Calls):
             level: probability with which that interval holds, 0.95 without it.
             timeout: seconds for the whole audit.
             options: how to answer, see :class:`evenmesh.AskOptions`: ``useful`` is required, ``samples`` are
-                the rankings of each dial (100 without it), and audits take no ``alpha``.
+                the rankings of each dial (100 without it), and audits take no ``alpha`` and no target.
 
         Raises:
             MeshError: at once, if an option does not fit its field; later, if the whole audit fails.

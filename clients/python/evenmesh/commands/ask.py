@@ -7,6 +7,7 @@ import typer
 from evenmesh.commands.answering import Answering
 from evenmesh.commands.option_groups import with_groups
 from evenmesh.commands.screen import Screen
+from evenmesh.commands.shares import shares_of
 
 Target = Annotated[
     str | None,
@@ -37,6 +38,22 @@ def ask(
     alpha: Annotated[
         float | None,
         typer.Option(help="Fairness dial: 0 is uniform, larger follows the scores. Samples rankings."),
+    ] = None,
+    disparity: Annotated[
+        float | None,
+        typer.Option(help="Instead of --alpha: the expected EE-D to reach, 0 to 1."),
+    ] = None,
+    relevance_loss: Annotated[
+        float | None,
+        typer.Option(help="Instead of --alpha: the share of relevance to give up at most, such as 0.02."),
+    ] = None,
+    share: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="ATTRIBUTE[=VALUE]<=N",
+            help="Instead of --alpha: a bound on a group's share of the exposure, such as 'provider<=0.4' or "
+            "'group=female>=0.3'. May be repeated.",
+        ),
     ] = None,
     samples: Annotated[
         int | None, typer.Option("--samples", "-n", min=1, max=1000, help="Rankings to sample.")
@@ -74,6 +91,9 @@ def ask(
         "ensemble": _ensemble(ensemble),
         "agent": None if task is None else Agent(task_id=task),
         "alpha": alpha,
+        "disparity": disparity,
+        "relevance_loss": relevance_loss,
+        "shares": shares_of(share),
         "samples": samples,
         "sampling_stage": stage,
         "num_answers": answers,

@@ -13,6 +13,7 @@ from evenmesh.commands.ask import Target
 from evenmesh.commands.failure import FAILED, USAGE, CommandError
 from evenmesh.commands.option_groups import with_groups
 from evenmesh.commands.screen import Screen
+from evenmesh.commands.shares import shares_of
 from evenmesh.commands.targets import HELP as TARGET_HELP
 from evenmesh.commands.targets import attributes_json, read_target
 
@@ -67,6 +68,22 @@ def chat(
     alpha: Annotated[
         float | None, typer.Option(help="Fairness dial: each turn sees one sampled ranking.")
     ] = None,
+    disparity: Annotated[
+        float | None,
+        typer.Option(help="Instead of --alpha: the expected EE-D to reach, 0 to 1."),
+    ] = None,
+    relevance_loss: Annotated[
+        float | None,
+        typer.Option(help="Instead of --alpha: the share of relevance to give up at most, such as 0.02."),
+    ] = None,
+    share: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="ATTRIBUTE[=VALUE]<=N",
+            help="Instead of --alpha: a bound on a group's share of the exposure, such as 'provider<=0.4' or "
+            "'group=female>=0.3'. May be repeated.",
+        ),
+    ] = None,
     save: Annotated[
         Path | None,
         typer.Option(
@@ -93,7 +110,14 @@ def chat(
         raise CommandError(f"--topic is {topic!r}; allowed: one line", USAGE)
     if save is not None and not save.absolute().parent.is_dir():
         raise CommandError(f"{save}: there is no folder {str(save.parent)!r}", USAGE)
-    options: Any = {**answering.options(), "expression": expression, "alpha": alpha}
+    options: Any = {
+        **answering.options(),
+        "expression": expression,
+        "alpha": alpha,
+        "disparity": disparity,
+        "relevance_loss": relevance_loss,
+        "shares": shares_of(share),
+    }
     collection = answering.collection
     with Client(target) as mesh:
         targets = [read_target(one, mesh, collection) for one in fair or ()]

@@ -8,6 +8,7 @@ import typer
 from evenmesh.commands.failure import USAGE, CommandError
 from evenmesh.commands.filters import FILTER_HELP, filter_of
 from evenmesh.commands.screen import Screen
+from evenmesh.commands.shares import shares_of
 
 if TYPE_CHECKING:
     from evenmesh.types.retrieval import Retrieval
@@ -30,6 +31,22 @@ def retrieve(
     alpha: Annotated[
         float | None,
         typer.Option(help="Fairness dial: 0 is uniform, larger follows the scores. Samples rankings."),
+    ] = None,
+    disparity: Annotated[
+        float | None,
+        typer.Option(help="Instead of --alpha: the expected EE-D to reach, 0 to 1."),
+    ] = None,
+    relevance_loss: Annotated[
+        float | None,
+        typer.Option(help="Instead of --alpha: the share of relevance to give up at most, such as 0.02."),
+    ] = None,
+    share: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="ATTRIBUTE[=VALUE]<=N",
+            help="Instead of --alpha: a bound on a group's share of the exposure, such as 'provider<=0.4' or "
+            "'group=female>=0.3'. May be repeated.",
+        ),
     ] = None,
     samples: Annotated[
         int | None, typer.Option("--samples", "-n", min=1, max=1000, help="Rankings to sample.")
@@ -65,6 +82,9 @@ def retrieve(
         "depth": depth,
         "k": k,
         "alpha": alpha,
+        "disparity": disparity,
+        "relevance_loss": relevance_loss,
+        "shares": shares_of(share),
         "samples": samples,
         "seed": seed,
         "whole_collection": whole_collection,
@@ -155,5 +175,9 @@ def _show(screen: Screen, found: "Retrieval") -> None:
         shown = words if len(words) <= _SHOWN_TEXT else f"{words[: _SHOWN_TEXT - 1]}…"
         table.add_row(*cells, Text(shown))
     screen.out.print(table)
+    if found.policy is not None:
+        from evenmesh.commands.views import show_policy
+
+        show_policy(screen, found.policy)
     version = f", version {found.index_version}" if found.index_version else ""
     screen.note(f"{found.retriever}{version}" + (f"; {found.note}" if found.note else ""))

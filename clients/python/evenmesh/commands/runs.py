@@ -52,6 +52,9 @@ def report(
     reranker: Annotated[str | None, typer.Option(help="Its reranker.")] = None,
     generator: Annotated[str | None, typer.Option(help="Its generator's model.")] = None,
     alpha: Annotated[float | None, typer.Option(help="Its fairness dial.")] = None,
+    target: Annotated[
+        str | None, typer.Option(metavar="WORDS", help="Its target, such as 'disparity 0.3'.")
+    ] = None,
     html: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Write one page with tables and figures.")
     ] = None,
@@ -70,6 +73,7 @@ def report(
         "reranker": reranker,
         "generator": generator,
         "alpha": alpha,
+        "target": target,
     }
     wanted = {name: value for name, value in named.items() if value is not None}
     if run is not None and wanted:
@@ -102,7 +106,7 @@ def _list(screen: Screen, found: "list[Run] | list[ConfigurationSummary]") -> No
             cells = [one.run_id]
         else:
             made = one.configuration
-            dial = "–" if made.alpha is None else f"{made.alpha:g}"
+            dial = made.target or ("–" if made.alpha is None else f"{made.alpha:g}")
             cells = [made.collection or "–", made.retriever, made.reranker, made.generator, dial]
         table.add_row(*cells, f"{one.num_observations:,}", moment(one.started_at), moment(one.updated_at))
     screen.out.print(table)

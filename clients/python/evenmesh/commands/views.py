@@ -21,6 +21,7 @@ from evenmesh.types.events import (
     Retrieved,
     Vote,
 )
+from evenmesh.types.policy import GroupShare, Policy
 from evenmesh.types.reports import Configuration, Estimate, ExposureShare, RunReport
 
 MAX_PROVIDERS: Final = 15
@@ -142,7 +143,10 @@ def show_result(
         screen.out.print(table)
     if result.report is not None:
         screen.line()
-        show_exposure(screen, result.report, heading=_heading(samples, alpha))
+        policy = None if result.ranked is None else result.ranked.policy
+        show_exposure(screen, result.report, heading=_heading(samples, alpha, policy))
+        if policy is not None:
+            show_policy(screen, policy)
     for line in (*_left_out(result.answers), *_failures(result.failures)):
         _warn(screen, line)
     for degraded in result.degradations:
@@ -200,6 +204,37 @@ def show_exposure(screen: Screen, report: Report, *, heading: str) -> None:
     if report.expected_utility is not None:
         parts.append(f"expected utility {report.expected_utility:.3f}")
     screen.line(" · ".join(parts))
+
+
+def show_policy(screen: Screen, policy: Policy) -> None:
+    """Show how rankings were drawn to reach a target, and what is expected of them."""
+    dial = "" if policy.alpha is None else f"α = {policy.alpha:.3g}, "
+    screen.line(
+        f"Target {_target(policy)}: {dial}expected EE-D {policy.disparity:.3f}, "
+        f"relevance {policy.relevance:.3f} of {policy.best_relevance:.3f} without sampling "
+        f"({policy.relevance_loss:.1%} given up)"
+    )
+    for one in policy.shares:
+        screen.line(clean(f"  {one.bound.attribute} {one.bound.value}: {one.share:.1%} expected"))
+    if not policy.reached:
+        _warn(screen, clean(policy.note))
+
+
+def _target(policy: Policy) -> str:
+    if policy.target_disparity is not None:
+        return f"disparity {policy.target_disparity:g}"
+    if policy.target_relevance_loss is not None:
+        return f"relevance loss {policy.target_relevance_loss:g}"
+    return clean(", ".join(map(_bound, policy.target_shares)))
+
+
+def _bound(share: GroupShare) -> str:
+    words = [f"{share.attribute} {share.value}".rstrip()]
+    if share.at_least:
+        words.append(f"at least {share.at_least:g}")
+    if share.at_most is not None and share.at_most < 1:
+        words.append(f"at most {share.at_most:g}")
+    return " ".join(words)
 
 
 def provider_table(screen: Screen, providers: Sequence[ExposureShare]) -> object:
@@ -274,12 +309,14 @@ def moment(when: datetime) -> str:
     return f"{when.astimezone():%Y-%m-%d %H:%M:%S}"
 
 
-def _heading(samples: int | None, alpha: float | None) -> str:
-    if samples is None and alpha is None:
+def _heading(samples: int | None, alpha: float | None, policy: Policy | None) -> str:
+    if samples is None and alpha is None and policy is None:
         return "Exposure: who the model was shown"
-    dial = "1 (default)" if alpha is None else f"{alpha:g}"
+    dial = "α = 1 (default)" if alpha is None else f"α = {alpha:g}"
+    if policy is not None:
+        dial = "the shares" if policy.alpha is None else f"α = {policy.alpha:.3g}"
     rankings = f"{samples} rankings" if samples not in (None, 1) else "one sampled ranking"
-    return f"Exposure: who the model was shown, {rankings} at α = {dial}"
+    return f"Exposure: who the model was shown, {rankings} at {dial}"
 
 
 def _cells(estimate: Estimate, pattern: str) -> tuple[str, str, str]:
@@ -334,5 +371,5 @@ def _ms(value: float) -> str:
 def configuration_shown(one: Configuration) -> str:
     """Return a configuration in a line."""
     parts = [part for part in (one.collection, one.retriever, one.reranker, one.generator) if part]
-    dial = "deterministic" if one.alpha is None else f"α = {one.alpha:g}"
+    dial = one.target or ("deterministic" if one.alpha is None else f"α = {one.alpha:g}")
     return " · ".join([*parts, dial])

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from evenmesh.types.passage import Passage
+from evenmesh.types.policy import Policy
 from evenmesh.types.reports import ExposureShare, RunReport
 
 
@@ -36,6 +37,7 @@ class Ranked:
         model_version: version of the reranker's model.
         member: the expression it is of, in an ensemble; empty otherwise.
         fusion: weight of the retriever's scores beside the reranker's; 0 if they do not count.
+        policy: how rankings were drawn to reach a target; None without one.
     """
 
     contexts: tuple[tuple[int, ...], ...]
@@ -44,6 +46,7 @@ class Ranked:
     model_version: str
     member: str = ""
     fusion: float = 0.0
+    policy: Policy | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -140,11 +140,14 @@ class TradeoffPoint:
         query_id: the query; intervals are taken over queries.
         x: normalised EE-D or EE-R, 0 to 1; None where undefined.
         y: normalised EE-R or expected utility, 0 or more; None where undefined.
+        baseline: y of the same query without sampling, 0 or more, for paired differences; None leaves the
+            point out of them.
     """
 
     query_id: str
     x: float | None
     y: float | None
+    baseline: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,12 +159,17 @@ class FairnessInterval:
         high: upper edge, not included, 0.2 to 1.
         value: mean y of its points minus the baseline; None without points.
         count: points in it.
+        paired_value: mean of y minus the baseline of the same query; None without points that have one. This
+            is the difference to argue with.
+        paired_count: points with a baseline of their own in it.
     """
 
     low: float
     high: float
     value: float | None
     count: int
+    paired_value: float | None
+    paired_count: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,12 +177,14 @@ class TradeoffMeasures:
     """How utility or relevance trades off against disparity (Kim and Diaz, 2025, section 5).
 
     Attributes:
-        slope: least-squares slope.
-        intercept: least-squares value at x = 0; None with fewer than two different x.
-        auc: area under the curve over x from 0 to 1.
+        slope: least-squares slope; undefined where all x agree to within 1e-9.
+        intercept: least-squares value at x = 0; None where the slope is undefined.
+        auc: mean height of the averaged curve from ``auc_from`` to ``auc_to``: its area over that range.
         num_points: points used.
         num_undefined: points left out because x or y is None.
         fairness_intervals: mean y minus the baseline at five levels of fairness; empty without a baseline.
+        auc_from: smallest average x of the curve, 0 to 1; None without points.
+        auc_to: largest average x of the curve, 0 to 1; None without points.
     """
 
     slope: Interval
@@ -183,6 +193,8 @@ class TradeoffMeasures:
     num_points: int
     num_undefined: int
     fairness_intervals: tuple[FairnessInterval, ...]
+    auc_from: float | None
+    auc_to: float | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -415,12 +427,14 @@ class VoteWeights:
         similarity_weights: weight of each similarity measure, likewise.
         correctness: mean correctness of the winners, 0 to 1.
         trace: best correctness after each evaluation.
+        exact: whether no other weights do better on the training questions.
     """
 
     retriever_weights: tuple[float, ...]
     similarity_weights: tuple[float, ...]
     correctness: float
     trace: tuple[float, ...]
+    exact: bool
 
 
 @dataclass(frozen=True, slots=True)

@@ -67,7 +67,8 @@ class Configuration:
         retriever: the retriever by name.
         reranker: the reranker by name; ``none`` without one.
         generator: the generator's model by name.
-        alpha: fairness dial, 0 to 100; None for deterministic rankings.
+        alpha: fairness dial, 0 to 100; None for deterministic rankings, and with a target.
+        target: target of the sampling in words, such as ``disparity 0.3``; empty without one.
     """
 
     collection: str = ""
@@ -75,6 +76,7 @@ class Configuration:
     reranker: str = ""
     generator: str = ""
     alpha: float | None = None
+    target: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,10 +12,11 @@ from evenmesh.common.v1 import common_pb2
 from evenmesh.evaluator.v1 import evaluator_service_pb2 as evaluator_pb2
 from evenmesh.orchestrator.v1 import orchestrator_service_pb2 as orchestrator_pb2
 from evenmesh.types.filters import Filter, filter_message
+from evenmesh.types.policy import GroupShare
 from evenmesh.wire.checks import PassageLike
 from evenmesh.wire.errors import InvalidField
 
-Metric = Literal["exact_match", "token_f1", "rouge1", "rouge2", "rouge_l", "accuracy"]
+Metric = Literal["exact_match", "token_f1", "rouge1", "rouge2", "rouge_l", "accuracy", "rating"]
 """How answers are scored against references."""
 
 Augmentation = Literal[
@@ -64,9 +65,15 @@ class AskOptions(TypedDict, total=False):
             ``SE@RR@5&Wiki@5``, instead of ``collection``, ``passages``, ``retriever``, ``k`` and
             ``rerank_depth``.
         ensemble: name of an ensemble that the mesh is configured with, or 2 to 20 expressions whose answers
-            vote; instead of one expression, and of ``alpha`` and ``samples``.
+            vote; instead of one expression, and of ``alpha``, targets and ``samples``.
         filter: conditions on the attributes of passages, see :data:`evenmesh.Filter`.
         alpha: fairness dial, 0 (uniform) to 100 (follows the scores); sampled rankings if given.
+        disparity: instead of ``alpha``, the expected EE-D of its bound to reach, 0 to 1; the mesh finds the
+            dial for each question. Sampled rankings if given.
+        relevance_loss: instead of ``alpha``, the share of the best context's relevance that may be given up,
+            0 to 1, for the most even exposure there is at that price. Sampled rankings if given.
+        shares: instead of ``alpha``, bounds on the shares of groups in the expected exposure, see
+            :class:`evenmesh.GroupShare`, at most 16. Sampled rankings if given.
         samples: rankings to draw, 1 to 1,000; sampled rankings if given.
         seed: seed of the sampling, 0 to 2^63 - 1; 0 without it.
         sampling_stage: over whose scores rankings are sampled; without it the reranker's, or the retriever's
@@ -102,6 +109,9 @@ class AskOptions(TypedDict, total=False):
     ensemble: str | Sequence[str] | None
     filter: Filter | None
     alpha: float | None
+    disparity: float | None
+    relevance_loss: float | None
+    shares: Sequence[GroupShare] | None
     samples: int | None
     seed: int
     sampling_stage: SamplingStage | None
@@ -189,10 +199,11 @@ def candidates(passages: Iterable[PassageLike] | None) -> dict[str, object] | No
 
 def sampling(options: Mapping[str, Any]) -> dict[str, object] | None:
     """Return the values of a request's sampling; None for a deterministic ranking."""
-    alpha, samples = options.get("alpha"), options.get("samples")
-    if alpha is None and samples is None:
+    values = {name: options.get(name) for name in ("alpha", "disparity", "relevance_loss", "shares")}
+    values["num_rankings"] = options.get("samples")
+    if all(value is None for value in values.values()):
         return None
-    return {"alpha": alpha, "num_rankings": samples, "seed": options.get("seed", 0)}
+    return {**values, "seed": options.get("seed", 0)}
 
 
 def _set_labels(request: orchestrator_pb2.AskRequest, options: AskOptions) -> None:

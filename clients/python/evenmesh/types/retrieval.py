@@ -1,6 +1,6 @@
 """Retrieval without an answer: its options and its result."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import TypedDict
 
@@ -8,6 +8,7 @@ from evenmesh.codec.mapping import encode
 from evenmesh.retriever.v1 import retriever_service_pb2 as retriever_pb2
 from evenmesh.types.filters import Filter, filter_message
 from evenmesh.types.passage import Passage
+from evenmesh.types.policy import GroupShare, Policy
 from evenmesh.types.request import candidates, same_named, sampling
 from evenmesh.wire.checks import PassageLike
 from evenmesh.wire.errors import InvalidField
@@ -57,6 +58,7 @@ class Retrieval:
         retriever: the retriever that answered.
         index_version: version of the index; empty for passages of the request and of the web.
         note: what the name of the retriever does not say, such as vectors that are still to come.
+        policy: how rankings were drawn to reach a target; None without one.
     """
 
     passages: tuple[Passage, ...]
@@ -67,6 +69,7 @@ class Retrieval:
     retriever: str
     index_version: str
     note: str = ""
+    policy: Policy | None = None
 
 
 class RetrieveOptions(TypedDict, total=False):
@@ -81,6 +84,9 @@ class RetrieveOptions(TypedDict, total=False):
         depth: size of the candidate pool, 1 to 1,000; 100 without it.
         k: positions of a ranking; 5 without it.
         alpha: fairness dial, 0 (uniform) to 100 (follows the scores); sampled rankings if given.
+        disparity: instead of ``alpha``, the expected EE-D of its bound to reach, 0 to 1.
+        relevance_loss: instead of ``alpha``, the share of relevance that may be given up, 0 to 1.
+        shares: instead of ``alpha``, bounds on the shares of groups, at most 16.
         samples: rankings to draw, 1 to 1,000; sampled rankings if given.
         seed: seed of the sampling, 0 to 2^63 - 1; 0 without it.
         stream_id: name of this request for its random generator; the query without it.
@@ -96,6 +102,9 @@ class RetrieveOptions(TypedDict, total=False):
     depth: int | None
     k: int | None
     alpha: float | None
+    disparity: float | None
+    relevance_loss: float | None
+    shares: Sequence[GroupShare] | None
     samples: int | None
     seed: int
     stream_id: str | None

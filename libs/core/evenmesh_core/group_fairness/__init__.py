@@ -9,6 +9,7 @@ from evenmesh_core.group_fairness.conversations import (
     ConversationFairness,
     Nugget,
     conversation,
+    s_measure,
 )
 from evenmesh_core.group_fairness.divergences import Attribute, DivergenceName, divergence, jsd, nmd, rnod
 from evenmesh_core.group_fairness.ranked_lists import RankedListFairness, ranked_list
@@ -40,4 +41,5 @@ __all__ = [
     "parse_transcripts",
     "ranked_list",
     "rnod",
+    "s_measure",
 ]

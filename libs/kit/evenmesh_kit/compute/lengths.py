@@ -3,19 +3,36 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Final
+
+CPU_ROWS: Final = 16
+"""Most rows of a batch on a CPU, which a few rows keep busy: small batches of sorted lengths pad little, 8 %
+at 16 rows of passage-like lengths."""
 
 
-def by_length(lengths: Sequence[int], most: int, *, size: int = 16) -> list[list[int]]:
-    """Return indices into ``lengths``, longest first, in batches of up to ``size`` rows, ``most`` tokens.
+def rows_at_once(device: str) -> int | None:
+    """Return the most rows of a batch on a device, such as ``cpu`` or ``cuda:0``.
 
-    ``most`` counts padding.
-    A row longer than ``most`` is a separate batch. Small batches of sorted lengths pad little: 8 % at 16
-    rows of passage-like lengths.
+    None on a GPU, which many rows keep busy: there the tokens or bytes of a batch are its only bound.
+    """
+    return None if device.startswith("cuda") else CPU_ROWS
+
+
+def by_length(lengths: Sequence[int], most: int, *, size: int | None = CPU_ROWS) -> list[list[int]]:
+    """Return indices into ``lengths``, longest first, in batches of ``most`` tokens, which count padding.
+
+    A row longer than ``most`` is a separate batch.
+
+    Args:
+        lengths: tokens of each row.
+        most: most tokens of a batch.
+        size: most rows of a batch; None: any number.
     """
     batches: list[list[int]] = []
     longest = 0
     for index in sorted(range(len(lengths)), key=lambda at: -lengths[at]):
-        if not batches or len(batches[-1]) >= size or longest * (len(batches[-1]) + 1) > most:
+        full = bool(batches) and size is not None and len(batches[-1]) >= size
+        if not batches or full or longest * (len(batches[-1]) + 1) > most:
             batches.append([])
             longest = lengths[index]
         batches[-1].append(index)

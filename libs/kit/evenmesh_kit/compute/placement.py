@@ -5,11 +5,22 @@ Needs ``torch``; only services that load models import this.
 
 from __future__ import annotations
 
+import logging
+from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from threading import Lock
-from typing import Final
+from typing import Any, Final
 
 import torch
+from torch import Tensor
+
+from evenmesh_kit.compute.model_files import one_line
+
+_log = logging.getLogger("evenmesh.compute")
+
+DRIVER: Final = Path("/dev/nvidiactl")
+"""Is there where NVIDIA's driver is loaded."""
 
 LOADING: Final = Lock()
 """Held while transformers loads a model: it changes its own classes and PyTorch's number type meanwhile.
@@ -30,7 +41,7 @@ class Placement:
     dtype: torch.dtype
 
     @staticmethod
-    def choose(device: str, dtype: str) -> Placement:
+    def choose(device: str, dtype: str, *, require_gpu: bool = False) -> Placement:
         """Return the device and the number type for settings.
 
         Args:
@@ -38,16 +49,12 @@ class Placement:
             dtype: ``auto``, ``float32``, ``bfloat16`` or ``float16``; auto is bfloat16 on GPUs that have it
                 and on CPUs with bfloat16 dot products (AMX or AVX-512 BF16: at least twice the matrix speed
                 of float32), float32 elsewhere.
+            require_gpu: whether the CPU is refused, too where ``auto`` would take it.
 
         Raises:
-            DeviceError: there is no such device.
+            DeviceError: there is no such device, or no GPU where one is required.
         """
-        name = ("cuda:0" if torch.cuda.is_available() else "cpu") if device == "auto" else device
-        try:
-            place = torch.device("cuda:0" if name == "cuda" else name)
-            torch.empty(1, device=place)
-        except (RuntimeError, AssertionError):
-            raise DeviceError(f"no device {name!r} on this machine") from None
+        place = choose_device(device, require_gpu=require_gpu)
         if dtype != "auto":
             return Placement(place, getattr(torch, dtype))
         return Placement(place, torch.bfloat16 if _multiplies_bfloat16(place) else torch.float32)
@@ -56,6 +63,53 @@ class Placement:
     def dtype_name(self) -> str:
         """Return the name of the number type, such as ``bfloat16``."""
         return str(self.dtype).removeprefix("torch.")
+
+
+def choose_device(device: str, *, require_gpu: bool = False) -> torch.device:
+    """Return the device for a setting, as :meth:`Placement.choose` does.
+
+    Raises:
+        DeviceError: there is no such device, or no GPU where one is required.
+    """
+    available = torch.cuda.is_available()
+    name = ("cuda:0" if available else "cpu") if device == "auto" else device
+    if require_gpu and not name.startswith("cuda"):
+        why = why_no_cuda() if device == "auto" else f"the device is set to {device!r}: set auto or cuda"
+        raise DeviceError(f"a GPU is required, and models would run on the CPU: {why}")
+    if device == "auto" and not available and DRIVER.exists():
+        _log.warning("models run on the CPU although there is an NVIDIA driver: %s", why_no_cuda())
+    try:
+        place = torch.device("cuda:0" if name == "cuda" else name)
+        torch.empty(1, device=place)
+    except (RuntimeError, AssertionError):
+        why = f": {why_no_cuda()}" if name.startswith("cuda") and not available else ""
+        raise DeviceError(f"no device {name!r} on this machine{why}") from None
+    return place
+
+
+def why_no_cuda() -> str:
+    """Return why PyTorch cannot use a GPU, and what to do."""
+    if torch.version.cuda is None:
+        return "this PyTorch is built without CUDA; install the one of PyPI (images: VARIANT=cuda)"
+    try:
+        torch.cuda.init()  # type: ignore[no-untyped-call]
+    except (RuntimeError, AssertionError) as error:
+        return (
+            f"CUDA cannot start ({one_line(error)}); check nvidia-smi, that the driver suits CUDA "
+            f"{torch.version.cuda}, and that the container is given a GPU"
+        )
+    return "PyTorch sees no GPU; check CUDA_VISIBLE_DEVICES, and that the container is given one"
+
+
+def upload(values: Sequence[Any], device: torch.device) -> Tensor:
+    """Return numbers, or rows of them, as a tensor on a device; the host does not wait for a GPU.
+
+    ``torch.tensor(values, device=...)`` waits until the GPU has done all that it was given before.
+    """
+    made = torch.tensor(values)
+    if device.type != "cuda":
+        return made.to(device)
+    return made.pin_memory().to(device, non_blocking=True)
 
 
 def _multiplies_bfloat16(device: torch.device) -> bool:

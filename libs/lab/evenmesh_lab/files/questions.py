@@ -19,8 +19,15 @@ from evenmesh_lab.files.multiple_choice import mirage_benchmark
 from evenmesh_lab.files.records import Id, Record, first_error, is_parquet, read
 
 
+class TurnRecord(Record):
+    """An earlier turn of a conversation."""
+
+    question: Annotated[str, Field(min_length=1)]
+    answer: str
+
+
 class QuestionRecord(Record):
-    """A question with its right answers, or with options and the letter of the right one."""
+    """A question with its right answers, or with options and the letter of the right one; or a claim."""
 
     query_id: Annotated[str, Field(min_length=1, validation_alias=AliasChoices("query_id", "id"))]
     question: Annotated[str, Field(min_length=1)]
@@ -31,7 +38,11 @@ class QuestionRecord(Record):
     options: Annotated[dict[Id, Id] | None, Field(min_length=2)] = None
     """Of a multiple-choice question: texts by letter."""
     answer: str | None = None
-    """The letter of the right option."""
+    """The letter of the right option; of a claim "True" or "False"."""
+    claim: bool = False
+    """Whether the question is a claim to verify."""
+    turns: Annotated[list[TurnRecord], Field(default_factory=list, max_length=100)]
+    """Earlier turns of the conversation, oldest first."""
     gold_passage_ids: list[Id] | None = None
     """Passages known to hold the answer."""
     group: Annotated[str, Field(validation_alias=AliasChoices("group", "dataset"))] = ""
@@ -56,6 +67,10 @@ class Question:
     """Passages known to hold the answer; empty where that is not known."""
     group: str = ""
     answerable: bool = True
+    claim: bool = False
+    """Whether ``question`` is a claim; its options are :data:`VERDICTS`."""
+    turns: tuple[tuple[str, str], ...] = ()
+    """Earlier turns of the conversation, oldest first: what the user asked, and the answer."""
     line: int = 0
 
     @property
@@ -65,8 +80,26 @@ class Question:
 
     @property
     def asked(self) -> str:
-        """The text for a model: the question, and each option on a line."""
+        """The text for a model: the question, and each option on a line; of a claim the claim alone."""
+        if self.claim:
+            return self.question
         return "\n".join([self.question, *(f"{letter}. {text}" for letter, text in self.options)])
+
+    @property
+    def search(self) -> str | None:
+        """What passages are searched for, where that is not the question: all that the user asked."""
+        return " ".join([*(asked for asked, _ in self.turns), self.question]) if self.turns else None
+
+    @property
+    def template(self) -> str | None:
+        """The prompt of its kind (Yu et al. 2024, appendix D.2); None for the model's own."""
+        if self.claim:
+            return "rankrag-answer-claim"
+        return "rankrag-answer-conversation" if self.turns else None
+
+
+VERDICTS: Final[Mapping[str, str]] = MappingProxyType({"T": "True", "F": "False"})
+"""The options of a claim."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -216,6 +249,10 @@ def _read(
 def _wrong(record: QuestionRecord, found: Mapping[str, Question]) -> str:
     if record.query_id in found:
         return f"repeats the query {record.query_id!r} of line {found[record.query_id].line}"
+    if record.claim:
+        if record.options is not None or record.references or record.turns:
+            return "is a claim, and has options, references or turns too"
+        return "" if record.answer in VERDICTS.values() else "is a claim: its answer is True or False"
     if record.options is None:
         return "has the letter of an answer, but no options" if record.answer is not None else ""
     if record.answer is None:
@@ -228,12 +265,15 @@ def _wrong(record: QuestionRecord, found: Mapping[str, Question]) -> str:
 
 
 def _question(number: int, record: QuestionRecord) -> Question:
+    options = VERDICTS if record.claim else record.options or {}
     return Question(
         query_id=record.query_id,
         question=record.question,
         references=tuple(record.references or ()),
-        options=tuple((record.options or {}).items()),
-        right=record.answer or "",
+        options=tuple(options.items()),
+        right=(record.answer or "")[:1] if record.claim else record.answer or "",
+        claim=record.claim,
+        turns=tuple((turn.question, turn.answer) for turn in record.turns),
         gold=tuple(record.gold_passage_ids or ()),
         group=record.group,
         answerable=record.answerable,

@@ -7,7 +7,7 @@ figure 2 (rounds with and without personalisation, batch size online), figure 3 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import combinations
 from math import nan
 from typing import Final
@@ -19,7 +19,7 @@ from evenmesh_core.arrays import FloatArray
 from evenmesh_core.errors import InvalidInput
 from evenmesh_core.intervals import BootstrapInterval
 from evenmesh_core.list_agreement import jaccard, kendall_tau
-from evenmesh_core.significance import McNemar, mcnemar
+from evenmesh_core.significance import McNemar, holm, mcnemar
 from evenmesh_lab.files.agent_runs import OFFLINE, ONLINE, SYSTEMS, AgentRunRecord
 from evenmesh_lab.studies.uncertainty import Bootstrap, compare
 
@@ -75,6 +75,8 @@ class SystemComparison:
     """Two-sided, of the bootstrap over queries."""
     mcnemar: McNemar | None
     """Test on the first seed; for all agents, on all pairs of agent and query. None unless all is 0 or 1."""
+    p_holm: float = float("nan")
+    """p-value to decide by, McNemar's where there is one, adjusted for the pairs of this agent (Holm)."""
 
     @property
     def verdict(self) -> str:
@@ -214,7 +216,7 @@ def measure(
         distinct_queries=len({query for mine in runs.queries.values() for query in mine}),
         agent_versions=tuple(sorted({one.agent_version for one in records if one.agent_version})),
         systems=tuple(_findings(name, chosen[name], runs, settings) for name in runs.systems),
-        comparisons=tuple(_comparisons(values, chosen, runs, settings)),
+        comparisons=_adjusted(tuple(_comparisons(values, chosen, runs, settings))),
         rounds=tuple(_rounds(runs, settings)),
         batches=tuple(_batches(runs, settings)),
         thirds=tuple(_thirds(chosen, runs, settings)),
@@ -295,7 +297,7 @@ def _findings(
         next((one.batch_size for one in records if one.batch_size is not None), None),
         seeds,
         tuple(
-            bootstrap.mean(f"{name} {agent}", list(values[agent].values())) if agent in values else None
+            bootstrap.share(f"{name} {agent}", list(values[agent].values())) if agent in values else None
             for agent in runs.agents
         ),
         macro_interval(bootstrap, name, values),
@@ -325,6 +327,22 @@ def _comparisons(
         pair = macro_difference(bootstrap, f"{first} {second}", values[first], values[second])
         if pair is not None:
             yield SystemComparison(MACRO, first, second, *pair, _right(records[first], records[second], None))
+
+
+def _adjusted(comparisons: Sequence[SystemComparison]) -> tuple[SystemComparison, ...]:
+    """Adjust the p-values of each agent's pairs of systems."""
+    found = list(comparisons)
+    for agent in dict.fromkeys(one.agent for one in comparisons):
+        places = [place for place, one in enumerate(comparisons) if one.agent == agent]
+        p_values = holm(
+            [
+                one.p_value if one.mcnemar is None else one.mcnemar.p_value
+                for one in (comparisons[place] for place in places)
+            ]
+        )
+        for place, p_value in zip(places, p_values.tolist(), strict=True):
+            found[place] = replace(found[place], p_holm=p_value)
+    return tuple(found)
 
 
 def _right(

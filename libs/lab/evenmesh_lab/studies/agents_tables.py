@@ -95,10 +95,12 @@ def _tables(study: AgentsStudy) -> Iterable[Table]:
         Column("only_first", "first alone right", ("mcnemar", "only_first")),
         Column("only_second", "second alone right", ("mcnemar", "only_second")),
         Column("mcnemar_p", "p, McNemar", ("mcnemar", "p_value")),
+        Column("p_holm", "p, Holm"),
         text("verdict", "first is"),
-        note="p-values are two-sided and of each pair alone, not corrected for their number. McNemar's test "
-        "of the macro-average takes each pair of an agent and a query as one of its own; the bootstrap draws "
-        "a query for all agents that asked it.",
+        note="p-values are two-sided. The one by Holm adjusts McNemar's, or without it the bootstrap's, for "
+        "the number of pairs of an agent; the verdict is by the bootstrap's, of each pair alone. McNemar's "
+        "test of the macro-average takes each pair of an agent and a query as one of its own; the bootstrap "
+        "draws a query for all agents that asked it.",
     )
     yield _points("rounds", "Rounds of training", "round", study.rounds)
     yield _points("batches", "Queries between two updates", "b", study.batches)

@@ -22,7 +22,7 @@ from evenmesh_lab.files.answered import AnsweredRecord, TimesRecord
 from evenmesh_lab.studies.choices import choice
 from evenmesh_lab.studies.correctness import holds
 from evenmesh_lab.studies.tables import Column, Table, means, measures, text
-from evenmesh_lab.studies.uncertainty import Bootstrap, Comparison, compare
+from evenmesh_lab.studies.uncertainty import Bootstrap, Comparison, adjusted, compare
 
 ABSTENTION: Final = "not in the passages"
 """Answer of this project's models where the passages hold none."""
@@ -313,7 +313,7 @@ def _summary(settings: Bootstrap, system: str, dataset: str, rows: Sequence[Answ
     for measure_name in MEASURES:
         values = [getattr(row, measure_name) for row in rows]
         if not all(math.isnan(value) for value in values):
-            estimates[measure_name] = settings.mean(f"{measure_name} {dataset}", values)
+            estimates[measure_name] = settings.share(f"{measure_name} {dataset}", values)
     answers = [row for row in rows if row.answer is not None]
     return AnswerSummary(
         system=system,
@@ -371,8 +371,8 @@ def _recalls(
                     reranker=one.reranker,
                     dataset=dataset,
                     depth=depth,
-                    before=settings.mean(what, earlier),
-                    after=settings.mean(what, later),
+                    before=settings.share(what, earlier),
+                    after=settings.share(what, later),
                     difference=paired.difference,
                     p_value=paired.p_value,
                 )
@@ -434,7 +434,7 @@ def _comparisons(
                 )
                 if compared is not None:
                     mine.append(compared)
-        found[dataset] = tuple(mine)
+        found[dataset] = adjusted(mine)
     return found
 
 

@@ -14,7 +14,14 @@ from evenmesh_core.group_fairness import Attribute, Transcript, conversation
 from evenmesh_core.intervals import BootstrapInterval
 from evenmesh_lab.studies.exposure import comparison_table
 from evenmesh_lab.studies.tables import Column, Table, means, measures, text
-from evenmesh_lab.studies.uncertainty import Bootstrap, Comparison, bootstrap_mean, by_query, compare
+from evenmesh_lab.studies.uncertainty import (
+    Bootstrap,
+    Comparison,
+    adjusted,
+    bootstrap_mean,
+    by_query,
+    compare,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +82,8 @@ def measure(
     patience: float = 1250,
     method: Literal["independent", "cumulative"] = "independent",
     irrelevant_turns: Literal["ignore", "uniform"] = "ignore",
+    turn_weights: Literal["equal", "position"] = "equal",
+    attribute_weights: Mapping[str, float] | None = None,
     alpha: float = 0.5,
     bootstrap: Bootstrap | None = None,
 ) -> ConversationStudy:
@@ -86,6 +95,8 @@ def measure(
         patience: words a user reads before giving up.
         method: whether a turn's distribution comes from its own nuggets or from all so far.
         irrelevant_turns: whether turns without relevant nuggets are left out or count as uniform.
+        turn_weights: whether all turns count alike, or late ones less.
+        attribute_weights: weight of each attribute, sum 1; None weighs all alike.
         alpha: weight of relevance in GFRC.
         bootstrap: how intervals are computed.
 
@@ -107,6 +118,8 @@ def measure(
                     patience=patience,
                     method=method,
                     irrelevant_turns=irrelevant_turns,
+                    turn_weights=turn_weights,
+                    attribute_weights=attribute_weights,
                     alpha=alpha,
                 )
             except InvalidInput as exc:
@@ -132,7 +145,7 @@ def measure(
         bootstrap=settings,
         rows=tuple(rows),
         summaries=tuple(_summary(system, rows, names, settings) for system in transcripts),
-        comparisons=tuple(_comparisons(list(transcripts), rows, settings)),
+        comparisons=adjusted(list(_comparisons(list(transcripts), rows, settings))),
     )
 
 

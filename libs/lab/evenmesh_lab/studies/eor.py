@@ -28,7 +28,15 @@ from evenmesh_lab.studies.inconsistency import (
     pools,
 )
 from evenmesh_lab.studies.tables import Cell, Column, Table, text
-from evenmesh_lab.studies.uncertainty import Bootstrap, Comparison, bootstrap_mean, by_query, compare
+from evenmesh_lab.studies.uncertainty import (
+    COMPARISON_NOTE,
+    Bootstrap,
+    Comparison,
+    adjusted,
+    bootstrap_share,
+    by_query,
+    compare,
+)
 from evenmesh_lab.studies.vote import VoteStudy, Voting, weighted_similarities
 
 EOR = "EoR"
@@ -230,13 +238,13 @@ def _measured(
         retrievers=inconsistency.measure(test, judge=judge, threshold=threshold, bootstrap=bootstrap),
         errors=_errors(setting, judge, threshold, longest_answer, bootstrap),
         exact_match=tuple(
-            bootstrap_mean(bootstrap, f"exact match {name}", queries, exact[:, place])
+            bootstrap_share(bootstrap, f"exact match {name}", queries, exact[:, place])
             for place, name in enumerate((*names, EOR))
         ),
         mrlr=bootstrap.statistic(f"mrlr {EOR}", keys, mrlr),
         best=best,
         chosen=chosen,
-        comparisons=tuple(one for one in comparisons if one is not None),
+        comparisons=adjusted([one for one in comparisons if one is not None]),
     )
 
 
@@ -277,7 +285,7 @@ def _variants(
                 on_train = float(np.mean(vote.outcomes(setting.train, weighed, judge=judge)))
             values = vote.outcomes(setting.test, weighed, judge=judge)
             name = f"vote {pooling} {'learned' if learned else 'equal'}"
-            yield Variant(pooling, learned, on_train, bootstrap_mean(bootstrap, name, queries, values))
+            yield Variant(pooling, learned, on_train, bootstrap_share(bootstrap, name, queries, values))
 
 
 def _errors(
@@ -330,9 +338,10 @@ def _tables(study: EorStudy) -> Iterable[Table]:
             Column("only_first", "only EoR right"),
             Column("only_second", "only retriever right"),
             Column("mcnemar_p", "p, McNemar"),
+            Column("p_holm", "p, Holm"),
         ),
-        tuple(row for one in of for row in _compared(one)),
-        note="p-values are two-sided and of each comparison alone, not corrected for their number.",
+        _all_compared(of),
+        note=f"{COMPARISON_NOTE} All comparisons of this table are one family.",
     )
     yield Table(
         "splits",
@@ -473,6 +482,12 @@ def _main(one: SettingFindings) -> Iterable[tuple[Cell, ...]]:
             one.retrievers.summaries[place].mrlr,
         )
     yield (one.dataset, one.model, EOR, "", one.num_test, one.vote.accuracy, one.exact_match[-1], one.mrlr)
+
+
+def _all_compared(of: Sequence[SettingFindings]) -> tuple[tuple[Cell, ...], ...]:
+    # Adjusted over the whole table: the family is larger than the one of a setting.
+    family = iter(adjusted([comparison for one in of for comparison in one.comparisons]))
+    return tuple((*row, next(family).p_holm) for one in of for row in _compared(one))
 
 
 def _compared(one: SettingFindings) -> Iterable[tuple[Cell, ...]]:

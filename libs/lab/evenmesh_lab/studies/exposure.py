@@ -17,9 +17,9 @@ from evenmesh_core.intervals import BootstrapInterval
 from evenmesh_lab.files.audits import QueryAudit, Sampling
 from evenmesh_lab.files.failure import FileError
 from evenmesh_lab.files.labels import Labels
-from evenmesh_lab.studies.curves import Curve, curves_of
+from evenmesh_lab.studies.curves import Curve, CurveArea, areas_of, curves_of
 from evenmesh_lab.studies.tables import SYSTEM, Column, Table, by_configuration, means, measures, text
-from evenmesh_lab.studies.uncertainty import Bootstrap, Comparison, compare
+from evenmesh_lab.studies.uncertainty import COMPARISON_NOTE, Bootstrap, Comparison, adjusted, compare
 
 LABELS: Mapping[str, str] = {
     "ee_d": "EE-D",
@@ -28,6 +28,8 @@ LABELS: Mapping[str, str] = {
     "ee_d_norm": "EE-D, of its bound",
     "ee_r_norm": "EE-R, of its bound",
 }
+_CURVES = (("disparity-quality", "ee_d_norm", "ee_r_norm"),)
+"""Name of each curve, and the measures it is over."""
 UNKNOWN = "(unknown)"
 """The group of passages that no file gives one."""
 
@@ -104,6 +106,8 @@ class ExposureStudy:
     summaries: tuple[ExposureSummary, ...]
     curves: tuple[Curve, ...]
     """Disparity against quality, one for each system with labels."""
+    areas: tuple[CurveArea, ...]
+    """Areas under the curves over the range that all systems cover."""
     exposures: tuple[Exposures, ...]
     group_by: str
     """The kind of groups; empty without groups."""
@@ -177,7 +181,8 @@ def measure(
         bootstrap=settings,
         rows=tuple(rows),
         summaries=tuple(_summary(key, rows, settings) for key in order),
-        curves=curves_of(rows, [("disparity-quality", "ee_d_norm", "ee_r_norm")], settings),
+        curves=curves_of(rows, _CURVES, settings),
+        areas=areas_of(rows, _CURVES, settings),
         exposures=_exposures(sums, order, labels is not None, top_items, settings),
         group_by=group_by if groups is not None else "",
         comparisons=compare_systems(rows, ("ee_d_norm", "ee_r_norm"), settings),
@@ -274,7 +279,7 @@ def compare_systems(
             against = columns.get((measure_name, other, alpha))
             if against is not None:
                 found.append(compare(bootstrap, measure_name, (system, column), (other, against), alpha))
-    return tuple(one for one in found if one is not None)
+    return adjusted([one for one in found if one is not None])
 
 
 def means_of(
@@ -401,6 +406,7 @@ def _tables(study: ExposureStudy) -> Iterable[Table]:
         "queries without are left out and counted.",
     )
     yield curve_table(study.curves)
+    yield area_table(study.areas)
     yield Table.of(
         "groups",
         f"Exposure by {study.group_by}",
@@ -449,7 +455,28 @@ def curve_table(curves: Iterable[Curve]) -> Table:
         Column("undefined", "undefined", ("tradeoff", "fit", "undefined")),
         Column("slope", "slope", ("tradeoff", "slope")),
         Column("auc", "AUC", ("tradeoff", "auc")),
-        note="Intervals by bootstrap over queries. A steeper slope is a stronger tradeoff.",
+        Column("auc_from", "from", ("tradeoff", "fit", "auc_from")),
+        Column("auc_to", "to", ("tradeoff", "fit", "auc_to")),
+        note="Intervals by bootstrap over queries. A steeper slope is a stronger tradeoff. The AUC is the "
+        "mean height of the curve of averages at each α between the first and the last of them; systems that "
+        "cover different ranges are compared in the next table.",
+    )
+
+
+def area_table(areas: Iterable[CurveArea]) -> Table:
+    """Return areas under curves over the range that all systems cover."""
+    return Table.of(
+        "areas",
+        "Areas over the common range",
+        areas,
+        text("curve", "curve", ("name",)),
+        text("system", "system"),
+        Column("low", "from"),
+        Column("high", "to"),
+        Column("area", "AUC"),
+        Column("difference", "first − this"),
+        note="Mean height of each system's curve over the range that all of them cover; differences from the "
+        "first system on the same resamples of queries.",
     )
 
 
@@ -467,5 +494,6 @@ def comparison_table(comparisons: Iterable[Comparison], labels: Mapping[str, str
         Column("difference", "first − second"),
         Column("p_value", "p, paired bootstrap"),
         Column("mcnemar_p", "p, McNemar", ("mcnemar", "p_value")),
-        note="p-values are two-sided and of each comparison alone, not corrected for their number.",
+        Column("p_holm", "p, Holm"),
+        note=COMPARISON_NOTE,
     )

@@ -27,7 +27,14 @@ from evenmesh_lab.files.ensembles import Ensemble
 from evenmesh_lab.studies.correctness import correctness, held, same_answer
 from evenmesh_lab.studies.exposure import comparison_table
 from evenmesh_lab.studies.tables import Column, Table, text
-from evenmesh_lab.studies.uncertainty import Bootstrap, Comparison, bootstrap_mean, by_query, compare
+from evenmesh_lab.studies.uncertainty import (
+    Bootstrap,
+    Comparison,
+    adjusted,
+    bootstrap_share,
+    by_query,
+    compare,
+)
 
 KINDS = ("retriever_error", "hallucination_error", "extraction_error", "lucky_guess")
 KIND_LABELS = {
@@ -173,7 +180,7 @@ def _summary(
     keys: Sequence[Hashable] = queries
 
     def mean(label: str, values: BoolArray) -> BootstrapInterval:
-        return bootstrap_mean(bootstrap, f"{label} {name}", queries, values)
+        return bootstrap_share(bootstrap, f"{label} {name}", queries, values)
 
     def mrwr(points: IntArray) -> float:
         return float(ratios.of(points).mrwr[place])
@@ -214,7 +221,7 @@ def _comparisons(
         for other in range(len(names))
         if other != best
     ]
-    return tuple(one for one in found if one is not None)
+    return adjusted([one for one in found if one is not None])
 
 
 def _tables(study: InconsistencyStudy) -> Iterable[Table]:

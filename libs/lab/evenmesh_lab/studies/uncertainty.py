@@ -1,9 +1,9 @@
-"""Uncertainty of a study's numbers: bootstrap intervals over queries."""
+"""Uncertainty of a study's numbers: bootstrap intervals over queries, and score intervals of proportions."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 from zlib import crc32
 
@@ -14,14 +14,27 @@ from evenmesh_core.arrays import IntArray
 from evenmesh_core.intervals import (
     BootstrapInterval,
     BootstrapMethod,
+    CommonAreas,
+    CurvePoints,
     TradeoffIntervals,
     bootstrap_over_queries,
+    common_areas,
     mean_interval,
+    student_interval,
     tradeoff_intervals,
 )
-from evenmesh_core.significance import McNemar, PairedBootstrap, mcnemar, paired_bootstrap
+from evenmesh_core.proportions import paired_difference_interval, wilson_interval
+from evenmesh_core.significance import McNemar, PairedBootstrap, holm, mcnemar, paired_bootstrap
 
 _MOST_LEFT_OUT: Final = 1_000
+
+COMPARISON_NOTE: Final = (
+    "p-values are two-sided. The last column adjusts them for the number of comparisons of a measure (Holm): "
+    "McNemar's where there is one, else the bootstrap's. Intervals are of each difference alone: Tango's "
+    "score interval where every value is 0 or 1, Student's t where at least half of the differences are 0, "
+    "else the paired bootstrap's."
+)
+"""How p-values and intervals of comparisons are computed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +62,24 @@ class Bootstrap:
             rng=self._rng(name),
         )
 
+    def share(self, name: str, values: ArrayLike) -> BootstrapInterval:
+        """Return the mean of an outcome in [0, 1] of each query; ``nan`` is undefined and left out.
+
+        Where every value is 0 or 1 the interval is Wilson's score interval, because a bootstrap says of an
+        outcome that never came that it never comes.
+
+        Args:
+            name: as :meth:`mean`.
+            values: vector [Q].
+        """
+        array = np.asarray(values, dtype=np.float64)
+        known = array[~np.isnan(array)]
+        if len(known) == 0 or not np.isin(known, (0.0, 1.0)).all():
+            return self.mean(name, values)
+        low, high = wilson_interval(int(known.sum()), len(known), level=self.level)
+        undefined = len(array) - len(known)
+        return BootstrapInterval(float(known.mean()), low, high, self.level, "score", len(known), undefined)
+
     def statistic(
         self, name: str, queries: Sequence[Hashable], statistic: Callable[[IntArray], float]
     ) -> BootstrapInterval:
@@ -62,26 +93,46 @@ class Bootstrap:
             rng=self._rng(name),
         )
 
-    def tradeoff(self, name: str, queries: Sequence[str], x: ArrayLike, y: ArrayLike) -> TradeoffIntervals:
+    def tradeoff(self, name: str, points: CurvePoints) -> TradeoffIntervals:
         """Return slope and area of y over x, for points of queries.
 
         BCa evaluates all points once more for each query; past 1,000 queries, where it hardly differs, the
         interval is by percentiles and says so.
         """
-        many = len(set(queries)) > _MOST_LEFT_OUT
         return tradeoff_intervals(
-            queries,
-            x,
-            y,
+            points.queries,
+            points.x,
+            points.y,
+            dials=points.dials,
             level=self.level,
-            method="percentile" if many else self.method,
+            method=self._method([points]),
+            num_resamples=self.num_resamples,
+            rng=self._rng(name),
+        )
+
+    def areas(self, name: str, systems: Sequence[CurvePoints]) -> CommonAreas:
+        """Return the areas under the curves of systems over the range that all of them cover.
+
+        Args:
+            name: as :meth:`mean`.
+            systems: the points of each.
+        """
+        return common_areas(
+            systems,
+            level=self.level,
+            method=self._method(systems),
             num_resamples=self.num_resamples,
             rng=self._rng(name),
         )
 
     def paired(self, name: str, first: ArrayLike, second: ArrayLike) -> PairedBootstrap:
-        """Return the mean difference of two systems on the same queries."""
-        return paired_bootstrap(
+        """Return the mean difference of two systems on the same queries.
+
+        Where every value is 0 or 1, and not all are the same, the interval is Tango's score interval: that of
+        a bootstrap excludes a true difference of 0 too often where few queries differ. Where at least half of
+        other differences are 0 it is Student's t interval, which holds the true mean more often than BCa.
+        """
+        found = paired_bootstrap(
             first,
             second,
             level=self.level,
@@ -89,6 +140,20 @@ class Bootstrap:
             num_resamples=self.num_resamples,
             rng=self._rng(name),
         )
+        test = right_or_wrong(first, second)
+        if test is None:
+            gaps = np.asarray(first, dtype=np.float64) - np.asarray(second, dtype=np.float64)
+            alike = np.count_nonzero(gaps == 0)
+            if 0 < alike < found.difference.defined <= 2 * alike:
+                return replace(found, difference=student_interval(gaps, level=self.level))
+            return found
+        pairs = test.only_first + test.only_second + test.both + test.neither
+        low, high = paired_difference_interval(test.only_first, test.only_second, pairs, level=self.level)
+        return replace(found, difference=replace(found.difference, low=low, high=high, method="score"))
+
+    def _method(self, systems: Sequence[CurvePoints]) -> BootstrapMethod:
+        many = len({query for one in systems for query in one.queries}) > _MOST_LEFT_OUT
+        return "percentile" if many else self.method
 
     def _rng(self, name: str) -> np.random.Generator:
         return np.random.default_rng([self.seed, crc32(name.encode())])
@@ -103,11 +168,14 @@ class Comparison:
     second: str
     alpha: float | None
     difference: BootstrapInterval
-    """Mean of first minus second."""
+    """Mean of first minus second; with Tango's score interval where McNemar's test is given, else with the
+    paired bootstrap's."""
     p_value: float
     """Two-sided, of the paired bootstrap."""
     mcnemar: McNemar | None = None
     """McNemar's test, where every value is 0 or 1, and not all are the same."""
+    p_holm: float = float("nan")
+    """p-value to decide by, McNemar's where there is one, adjusted for the family; see :func:`adjusted`."""
 
 
 def compare(
@@ -136,7 +204,6 @@ def compare(
     one = np.array([first[1][query] for query in queries])
     other = np.array([second[1][query] for query in queries])
     paired = bootstrap.paired(f"{measure} {first[0]} {second[0]} {alpha}", one, other)
-    binary = set(np.concatenate([one, other]).tolist()) == {0.0, 1.0}
     return Comparison(
         measure,
         first[0],
@@ -144,8 +211,34 @@ def compare(
         alpha,
         paired.difference,
         paired.p_value,
-        mcnemar(one == 1.0, other == 1.0) if binary else None,
+        right_or_wrong(one, other),
     )
+
+
+def right_or_wrong(first: ArrayLike, second: ArrayLike) -> McNemar | None:
+    """Return McNemar's test; None unless every defined pair is of 0 and 1, and not all are the same."""
+    one, other = np.asarray(first, dtype=np.float64), np.asarray(second, dtype=np.float64)
+    defined = ~(np.isnan(one) | np.isnan(other))
+    one, other = one[defined], other[defined]
+    if set(np.concatenate([one, other]).tolist()) != {0.0, 1.0}:
+        return None
+    return mcnemar(one == 1.0, other == 1.0)
+
+
+def adjusted(comparisons: Sequence[Comparison]) -> tuple[Comparison, ...]:
+    """Adjust the p-values of a study's comparisons by Holm's method; each measure is a family."""
+    families: dict[str, list[int]] = {}
+    for place, one in enumerate(comparisons):
+        families.setdefault(one.measure, []).append(place)
+    found = list(comparisons)
+    for places in families.values():
+        for place, p_value in zip(places, holm([_deciding(found[at]) for at in places]), strict=True):
+            found[place] = replace(found[place], p_holm=float(p_value))
+    return tuple(found)
+
+
+def _deciding(comparison: Comparison) -> float:
+    return comparison.p_value if comparison.mcnemar is None else comparison.mcnemar.p_value
 
 
 def by_query(queries: Sequence[str], values: ArrayLike) -> dict[str, float]:
@@ -161,3 +254,10 @@ def bootstrap_mean(
 ) -> BootstrapInterval:
     """Return the mean over queries, each the mean of its samples."""
     return bootstrap.mean(label, list(by_query(queries, values).values()))
+
+
+def bootstrap_share(
+    bootstrap: Bootstrap, label: str, queries: Sequence[str], values: ArrayLike
+) -> BootstrapInterval:
+    """Return the mean of an outcome in [0, 1] over queries, each the mean of its samples."""
+    return bootstrap.share(label, list(by_query(queries, values).values()))

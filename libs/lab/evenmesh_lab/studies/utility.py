@@ -13,10 +13,18 @@ from typing import Final
 
 import numpy as np
 
-from evenmesh_core.arrays import IntArray, count
+from evenmesh_core.arrays import FloatArray, IntArray, count
 from evenmesh_core.errors import InvalidInput
 from evenmesh_core.intervals import BootstrapInterval
-from evenmesh_core.text_metrics import LAMP_METRICS, accuracy, exact_match, lamp_utility, rouge, token_f1
+from evenmesh_core.text_metrics import (
+    LAMP_METRICS,
+    accuracy,
+    exact_match,
+    lamp_utility,
+    rating,
+    rouge,
+    token_f1,
+)
 from evenmesh_core.utility import (
     FairnessIntervals,
     expected_utility,
@@ -27,8 +35,9 @@ from evenmesh_core.utility import (
 from evenmesh_lab.files.audits import QueryAudit, Sampling
 from evenmesh_lab.files.failure import FileError
 from evenmesh_lab.files.labels import Labels
-from evenmesh_lab.studies.curves import Curve, curves_of
+from evenmesh_lab.studies.curves import Curve, CurveArea, areas_of, curves_of
 from evenmesh_lab.studies.exposure import (
+    area_table,
     compare_systems,
     comparison_table,
     curve_table,
@@ -59,6 +68,7 @@ METRICS: Mapping[str, AnswerMetric] = MappingProxyType(
         "accuracy": accuracy,
         "rouge1": lambda answer, references: rouge(answer, references, "rouge1"),
         "rouge2": lambda answer, references: rouge(answer, references, "rouge2"),
+        "rating": rating,
         "rougeL": lambda answer, references: rouge(answer, references, "rougeL"),
         **{task: _lamp(task) for task in LAMP_METRICS},
     }
@@ -125,6 +135,10 @@ class SystemFairness:
     intervals: FairnessIntervals
     differences: tuple[BootstrapInterval, ...]
     """Its five values with their intervals over queries."""
+    paired: FairnessIntervals
+    """Likewise, minus the deterministic ranking of each point's own query."""
+    paired_differences: tuple[BootstrapInterval, ...]
+    """Its five values with their intervals over queries; ``undefined`` counts nothing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,6 +155,8 @@ class UtilityStudy:
     summaries: tuple[UtilitySummary, ...]
     curves: tuple[Curve, ...]
     """Disparity against utility, and with labels quality against utility and disparity against quality."""
+    areas: tuple[CurveArea, ...]
+    """Areas under the curves over the range that all systems cover."""
     fairness: tuple[SystemFairness, ...]
     """For each system that has sampled rankings; empty where no rankings are deterministic (without α)."""
     comparisons: tuple[Comparison, ...]
@@ -215,12 +231,48 @@ def measure(
                     ee_r_norm=exposed.ee_r_norm,
                 )
             )
+    return study_of(
+        rows,
+        k=depth,
+        longest=longest,
+        metric=metric,
+        weighted=weighted,
+        baseline=baseline,
+        bootstrap=settings,
+    )
+
+
+def study_of(
+    rows: Sequence[UtilityRow],
+    *,
+    k: int,
+    longest: int,
+    metric: str = "token_f1",
+    weighted: bool = False,
+    baseline: str | None = None,
+    bootstrap: Bootstrap | None = None,
+) -> UtilityStudy:
+    """Return the study of rows that were measured before.
+
+    Args:
+        rows: one for each query, system and α.
+        k: as :func:`measure`.
+        longest: length of the longest ranking, from 1.
+        metric: as :func:`measure`, for the titles of tables.
+        weighted: as :func:`measure`, likewise.
+        baseline: as :func:`measure`.
+        bootstrap: as :func:`measure`.
+
+    Raises:
+        InvalidInput: the baseline is no system of the rows.
+    """
+    settings = bootstrap or Bootstrap()
     order = by_configuration([(row.system, row.alpha) for row in rows])
     systems = list(dict.fromkeys(system for system, _ in order))
     if baseline is not None and baseline not in systems:
         raise InvalidInput("baseline", baseline, ", ".join(systems))
     return UtilityStudy(
-        k=depth,
+        k=k,
         longest=longest,
         metric=metric,
         weighted=weighted,
@@ -228,6 +280,7 @@ def measure(
         rows=tuple(rows),
         summaries=tuple(_summary(key, rows, settings) for key in order),
         curves=curves_of(rows, _CURVES, settings),
+        areas=areas_of(rows, _CURVES, settings),
         fairness=tuple(_fairness(rows, systems, baseline, settings)),
         comparisons=compare_systems(rows, ("eu",), settings),
     )
@@ -270,14 +323,16 @@ def _expected(query: QueryAudit, sampling: Sampling, values: list[float | None],
     return expected_utility(utilities, np.exp(np.array(probable) - max(probable)))
 
 
-def _summary(key: tuple[str, float | None], rows: list[UtilityRow], bootstrap: Bootstrap) -> UtilitySummary:
+def _summary(
+    key: tuple[str, float | None], rows: Sequence[UtilityRow], bootstrap: Bootstrap
+) -> UtilitySummary:
     mine = [row for row in rows if (row.system, row.alpha) == key]
     means = means_of(key, mine, LABELS, bootstrap)
     return UtilitySummary(*key, len(mine), sum(row.num_unanswered for row in mine), means)
 
 
 def _fairness(
-    rows: list[UtilityRow], systems: list[str], baseline: str | None, bootstrap: Bootstrap
+    rows: Sequence[UtilityRow], systems: list[str], baseline: str | None, bootstrap: Bootstrap
 ) -> Iterable[SystemFairness]:
     for system in systems:
         against = baseline or system
@@ -293,28 +348,39 @@ def _fairness(
                 [row.ee_d_norm for row in sampled], [row.eu_norm for row in sampled], mean
             )
             even = [row for row in rows if row.system == against and row.alpha is None]
+            levels = _own_levels(sampled, even)
+            paired = fairness_intervals(
+                [row.ee_d_norm for row in sampled], [row.eu_norm for row in sampled], levels
+            )
+            edges = list(pairwise(found.edges.tolist()))
             yield SystemFairness(
                 system,
                 against,
                 mean,
                 found,
-                tuple(_difference(place, found, system, sampled, even, bootstrap) for place in range(5)),
+                tuple(level_difference(sampled, even, low, high, bootstrap) for low, high in edges),
+                paired,
+                tuple(paired_level_difference(sampled, even, low, high, bootstrap) for low, high in edges),
             )
 
 
-def _difference(
-    place: int,
-    found: FairnessIntervals,
-    system: str,
-    sampled: Sequence[UtilityRow],
-    even: Sequence[UtilityRow],
-    bootstrap: Bootstrap,
+def level_difference(
+    sampled: Sequence[UtilityRow], even: Sequence[UtilityRow], low: float, high: float, bootstrap: Bootstrap
 ) -> BootstrapInterval:
-    """Return the utility at one level of fairness minus the deterministic ranking's, resampled jointly."""
+    """Return the utility at one level of fairness minus the mean of the deterministic ranking.
+
+    The paper's form (table 1). Queries are resampled jointly for both means.
+
+    Args:
+        sampled: rows of one system with an α.
+        even: rows of the deterministic ranking.
+        low: lower edge of the level, included; normalised EE-D.
+        high: upper edge, not included.
+        bootstrap: how the interval is computed.
+    """
     points = [*sampled, *even]
     utility = np.array([row.eu_norm for row in points])
     disparity = np.array([row.ee_d_norm for row in points])
-    low, high = found.edges[place], found.edges[place + 1]
     is_sampled = np.arange(len(points)) < len(sampled)
     defined = ~np.isnan(utility)
     here = is_sampled & defined & (disparity >= low) & (disparity < high)
@@ -324,8 +390,39 @@ def _difference(
         mine, theirs = utility[drawn][here[drawn]], utility[drawn][held_against[drawn]]
         return float(mine.mean() - theirs.mean()) if len(mine) and len(theirs) else float("nan")
 
-    name = f"fairness {system} {low:g}"
+    name = f"fairness {sampled[0].system} {low:g}"
     return bootstrap.statistic(name, [row.query_id for row in points], difference)
+
+
+def paired_level_difference(
+    sampled: Sequence[UtilityRow], even: Sequence[UtilityRow], low: float, high: float, bootstrap: Bootstrap
+) -> BootstrapInterval:
+    """Return the mean difference of one level's points to the deterministic ranking of their own query.
+
+    Queries without a point at the level have no part in it, and are not drawn. Arguments as
+    :func:`level_difference`.
+    """
+    levels = _own_levels(sampled, even)
+    here = [
+        (row.query_id, row.eu_norm - level)
+        for row, level in zip(sampled, levels.tolist(), strict=True)
+        if low <= row.ee_d_norm < high and not np.isnan(row.eu_norm - level)
+    ]
+    if not here:
+        nothing = float("nan")
+        return BootstrapInterval(nothing, nothing, nothing, bootstrap.level, "percentile", 0, 0)
+    differences = np.array([difference for _, difference in here])
+    return bootstrap.statistic(
+        f"paired fairness {sampled[0].system} {low:g}",
+        [query for query, _ in here],
+        lambda drawn: float(differences[drawn].mean()),
+    )
+
+
+def _own_levels(sampled: Sequence[UtilityRow], even: Sequence[UtilityRow]) -> FloatArray:
+    """Return the utility of the deterministic ranking of each row's query, ``nan`` without one."""
+    own = {row.query_id: row.eu_norm for row in even}
+    return np.array([own.get(row.query_id, np.nan) for row in sampled])
 
 
 def _tables(study: UtilityStudy) -> Iterable[Table]:
@@ -341,22 +438,29 @@ def _tables(study: UtilityStudy) -> Iterable[Table]:
         "queries where it is 0 are left out and counted.",
     )
     edges = (0, 0.2, 0.4, 0.6, 0.8, 1)
+    levels = tuple(
+        Column(f"ee_d_{low:g}_{high:g}".replace(".", "_"), f"EE-D {low:g}–{high:g}")
+        for low, high in pairwise(edges)
+    )
+    against = (text("system", "system"), text("baseline", "held against"))
+    yield Table(
+        "fairness-paired",
+        "Utility at five levels of fairness, minus that of the deterministic ranking of the same query",
+        (*against, *levels),
+        tuple((one.system, one.baseline_system, *one.paired_differences) for one in study.fairness),
+        note="Each level includes its lower edge and not its upper; the lower, the fairer. Recommended: each "
+        "point is held against its own query.",
+    )
     yield Table(
         "fairness",
-        "Utility at five levels of fairness, minus that of the deterministic ranking",
-        (
-            text("system", "system"),
-            text("baseline", "held against"),
-            Column("baseline_value", "its EU, of its maximum"),
-            *(
-                Column(f"ee_d_{low:g}_{high:g}".replace(".", "_"), f"EE-D {low:g}–{high:g}")
-                for low, high in pairwise(edges)
-            ),
-        ),
+        "Utility at five levels of fairness, minus the mean of the deterministic ranking (the paper's form)",
+        (*against, Column("baseline_value", "its EU, of its maximum"), *levels),
         tuple((one.system, one.baseline_system, one.baseline, *one.differences) for one in study.fairness),
-        note="Each level includes its lower edge and not its upper; the lower, the fairer.",
+        note="The queries of a level are others than those of the mean, so a difference may only say that "
+        "the level holds easier queries; the table before holds each against itself.",
     )
     yield curve_table(study.curves)
+    yield area_table(study.areas)
     yield comparison_table(study.comparisons, LABELS)
     yield Table.of(
         "queries",

@@ -19,7 +19,14 @@ from evenmesh_lab.similarities.similarity import Similarity
 from evenmesh_lab.studies.correctness import correctness, has_correctness
 from evenmesh_lab.studies.exposure import comparison_table
 from evenmesh_lab.studies.tables import Cell, Column, Table, text
-from evenmesh_lab.studies.uncertainty import Bootstrap, Comparison, bootstrap_mean, by_query, compare
+from evenmesh_lab.studies.uncertainty import (
+    Bootstrap,
+    Comparison,
+    adjusted,
+    bootstrap_share,
+    by_query,
+    compare,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,7 +159,7 @@ def measure(
     queries = [row.query_id for row in rows]
 
     def mean(label: str, values: Sequence[float] | FloatArray) -> BootstrapInterval:
-        return bootstrap_mean(settings, label, queries, values)
+        return bootstrap_share(settings, label, queries, values)
 
     known = correct is not None
     return VoteStudy(
@@ -273,7 +280,7 @@ def _comparisons(
         compare(bootstrap, "accuracy", ("vote", won), (name, by_query(queries, correct[:, place])))
         for place, name in enumerate(names)
     ]
-    return tuple(one for one in found if one is not None)
+    return adjusted([one for one in found if one is not None])
 
 
 def weighted_similarities(study: VoteStudy) -> str:

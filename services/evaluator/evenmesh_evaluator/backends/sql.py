@@ -233,6 +233,7 @@ class SqlObservationStore:
                 columns.reranker,
                 columns.generator,
                 columns.alpha,
+                columns.target,
                 columns.observed_at_us,
                 PEAKS.c.utility,
                 *(columns[name] for name in names),
@@ -246,8 +247,8 @@ class SqlObservationStore:
             rows = (await connection.execute(query)).all()
         page = []
         for row in rows:
-            sequence, id_, query_id, *configuration, observed_at_us, peak = row[:10]
-            quantities = {name: v for name, v in zip(names, row[10:], strict=True) if v is not None}
+            sequence, id_, query_id, *configuration, observed_at_us, peak = row[:11]
+            quantities = {name: v for name, v in zip(names, row[11:], strict=True) if v is not None}
             if peak and "expected_utility" in quantities:
                 quantities[NORMALIZED] = quantities["expected_utility"] / peak
             page.append(
@@ -298,6 +299,7 @@ class SqlObservationStore:
                 "reranker": observation.configuration.reranker,
                 "generator": observation.configuration.generator,
                 "alpha": observation.configuration.alpha,
+                "target": observation.configuration.target,
                 "metric": observation.labels.metric.value,
                 "num_rankings": measurement.num_rankings,
                 "num_unanswered": measurement.num_unanswered,
@@ -485,6 +487,8 @@ def _scope_key(tenant: str, scope: Scope) -> _ScopeKey:
         return _ScopeKey(tenant, _Kind.RUN, scope)
     alpha = None if scope.alpha is None else float(scope.alpha) + 0.0  # -0.0 is 0.0
     fields = [scope.collection, scope.retriever, scope.reranker, scope.generator, alpha]
+    if scope.target:  # keys without one are those of earlier versions
+        fields.append(scope.target)
     key = json.dumps(fields, ensure_ascii=False, separators=(",", ":"))
     return _ScopeKey(tenant, _Kind.CONFIGURATION, key)
 

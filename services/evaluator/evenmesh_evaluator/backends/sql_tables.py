@@ -37,6 +37,7 @@ OBSERVATIONS: Final = Table(
     Column("reranker", text_type(), nullable=False),
     Column("generator", text_type(), nullable=False),
     Column("alpha", Double),
+    Column("target", text_type(), nullable=False, server_default=""),
     Column("metric", text_type(), nullable=False),
     Column("num_rankings", Integer, nullable=False),
     Column("num_unanswered", Integer, nullable=False),

@@ -11,6 +11,7 @@ from evenmesh.evaluator.v1 import evaluator_service_pb2 as pb
 from evenmesh.wire.errors import InvalidField
 from evenmesh_core import ensemble
 from evenmesh_core.arrays import FloatArray
+from evenmesh_core.proportions import paired_difference_interval
 from evenmesh_core.significance import mcnemar, paired_bootstrap
 from evenmesh_core.text_metrics import normalize_answer
 from evenmesh_evaluator import fields
@@ -77,6 +78,8 @@ def compare_retrievers(
 def compare_systems(request: pb.CompareSystemsRequest, check: Check = unchecked) -> pb.CompareSystemsResponse:
     """Compare two systems by a paired bootstrap, and by McNemar's test where every value is 0 or 1.
 
+    The interval of the difference is Tango's score interval there, unless all values are the same.
+
     Args:
         request: the values of both systems on the same queries.
         check: called repeatedly; an exception of it ends the computation.
@@ -106,6 +109,11 @@ def compare_systems(request: pb.CompareSystemsRequest, check: Check = unchecked)
         test = mcnemar(first, second)
         response.mcnemar_p = test.p_value
         response.only_first, response.only_second = test.only_first, test.only_second
+        if len(first) not in (test.both, test.neither):
+            low, high = paired_difference_interval(
+                test.only_first, test.only_second, len(first), level=options.level
+            )
+            response.difference.low, response.difference.high = low, high
     return response
 
 

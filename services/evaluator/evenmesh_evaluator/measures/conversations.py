@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Final, Literal
 
 from evenmesh.evaluator.v1 import evaluator_service_pb2 as pb
@@ -23,6 +23,9 @@ _METHODS: Final = Choices[Literal["independent", "cumulative"]](
 )
 _IRRELEVANT_TURNS: Final = Choices[Literal["ignore", "uniform"]](
     _Request.IrrelevantTurns.DESCRIPTOR, ("ignore", "uniform"), "ignore"
+)
+_TURN_WEIGHTS: Final = Choices[Literal["equal", "position"]](
+    _Request.TurnWeights.DESCRIPTOR, ("equal", "position"), "equal"
 )
 
 
@@ -68,6 +71,7 @@ def read_conversation(
         raise InvalidField("attributes", "must be at least one")
     method = _METHODS.read("method", request.method)
     irrelevant_turns = _IRRELEVANT_TURNS.read("irrelevant_turns", request.irrelevant_turns)
+    turn_weights = _TURN_WEIGHTS.read("turn_weights", request.turn_weights)
     patience = request.patience if request.HasField("patience") else 1250
     alpha = request.alpha if request.HasField("alpha") else 0.5
     check()
@@ -78,6 +82,8 @@ def read_conversation(
         alpha=checks.between("alpha", alpha, 0, 1),
         method=method,
         irrelevant_turns=irrelevant_turns,
+        turn_weights=turn_weights,
+        attribute_weights=_attribute_weights(request.attribute_weights),
         from_transcript=bool(request.transcript),
     )
 
@@ -95,6 +101,8 @@ def fairness(judged: JudgedConversation, check: Check = unchecked) -> Conversati
             patience=judged.patience,
             method=judged.method,
             irrelevant_turns=judged.irrelevant_turns,
+            turn_weights=judged.turn_weights,
+            attribute_weights=judged.attribute_weights,
             alpha=judged.alpha,
             check=check,
         )
@@ -104,6 +112,14 @@ def fairness(judged: JudgedConversation, check: Check = unchecked) -> Conversati
         if judged.from_transcript and path.startswith("turns"):
             path = "transcript"
         raise InvalidField(path, str(error)) from error
+
+
+def _attribute_weights(weights: Mapping[str, float]) -> dict[str, float] | None:
+    if not weights:
+        return None
+    return {
+        name: checks.between(f"attribute_weights[{name!r}]", weight, 0, 1) for name, weight in weights.items()
+    }
 
 
 def _turns(turns: Sequence[pb.ConversationTurn], check: Check) -> list[list[Nugget]]:

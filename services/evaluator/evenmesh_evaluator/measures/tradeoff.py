@@ -27,14 +27,14 @@ def tradeoff(request: pb.EvaluateTradeoffRequest, check: Check = unchecked) -> p
     """Measure slope and area of a tradeoff, and y at five levels of fairness (Kim & Diaz 2025, section 5).
 
     An unset coordinate of a point is undefined. The levels need a baseline: the mean y of the deterministic
-    system.
+    system, or the y of the same query without sampling.
 
     Args:
         request: the points.
         check: called repeatedly; an exception of it ends the computation.
     """
     count = fields.sized("points", len(request.points), 1, MAX_POINTS)
-    x, y = np.full(count, math.nan), np.full(count, math.nan)
+    x, y, own = np.full(count, math.nan), np.full(count, math.nan), np.full(count, math.nan)
     queries = []
     for index, point in enumerate(request.points):
         if index % _POINTS_AT_ONCE == 0:
@@ -46,6 +46,8 @@ def tradeoff(request: pb.EvaluateTradeoffRequest, check: Check = unchecked) -> p
             x[index] = point.x
         if point.HasField("y"):
             y[index] = _from_zero(f"points[{index}].y", point.y)
+        if point.HasField("baseline"):
+            own[index] = _from_zero(f"points[{index}].baseline", point.baseline)
     options = bootstraps.read_options("bootstrap", request.bootstrap)
     baseline = _from_zero("baseline", request.baseline) if request.HasField("baseline") else None
 
@@ -65,15 +67,20 @@ def tradeoff(request: pb.EvaluateTradeoffRequest, check: Check = unchecked) -> p
         auc=bootstraps.interval(curve.auc),
         num_points=curve.fit.points,
         num_undefined=curve.fit.undefined,
+        auc_from=bootstraps.defined(curve.fit.auc_from),
+        auc_to=bootstraps.defined(curve.fit.auc_to),
     )
-    if baseline is not None:
-        levels = fairness_intervals(x, y, baseline)
+    if baseline is not None or not np.isnan(own).all():
+        paired = fairness_intervals(x, y, own)
+        levels = fairness_intervals(x, y, 0.0 if baseline is None else baseline)
         for at, value in enumerate(levels.values.tolist()):
             response.fairness_intervals.add(
                 low=levels.edges[at],
                 high=levels.edges[at + 1],
-                value=bootstraps.defined(value),
+                value=None if baseline is None else bootstraps.defined(value),
                 count=int(levels.counts[at]),
+                paired_value=bootstraps.defined(float(paired.values[at])),
+                paired_count=int(paired.counts[at]),
             )
     return response
 

@@ -6,8 +6,9 @@ from collections.abc import Sequence
 
 from evenmesh.evaluator.v1 import evaluator_service_pb2 as pb
 from evenmesh.wire.errors import InvalidField
-from evenmesh_core.answer_scores import best_scores
+from evenmesh_core.answer_scores import best_scores, check_references
 from evenmesh_core.arrays import FloatArray
+from evenmesh_core.errors import InvalidInput
 from evenmesh_core.utility import expected_utility, utility_gains
 from evenmesh_evaluator import fields
 from evenmesh_evaluator.domain import UtilityMetric
@@ -33,6 +34,10 @@ def utility(request: pb.EvaluateUtilityRequest, check: Check = unchecked) -> pb.
     if u_max is not None and not 0 < u_max <= 1:
         raise InvalidField("u_max", f"must be in (0, 1], got {u_max}")
     metric = fields.METRICS.read("metric", request.metric)
+    try:
+        check_references(request.references, metric.value)
+    except InvalidInput as error:
+        raise InvalidField(error.argument, f"must be a rating from 1 to 5, got {error.value!r}") from error
     weights = fields.weights("weights", request.weights, len(request.answers), "answers")
     baseline = [request.baseline_answer] if request.HasField("baseline_answer") else []
 

@@ -22,7 +22,7 @@ MAX_QUESTIONS: Final = 10_000
 def search_weights(
     request: pb.SearchVoteWeightsRequest, similarities: Similarities, check: Check = unchecked
 ) -> pb.SearchVoteWeightsResponse:
-    """Search by Nelder–Mead (Li et al. 2024, sections 4.2 and 4.3). Deterministic.
+    """Search weights from many starts (Li et al. 2024, sections 4.2 and 4.3). Deterministic.
 
     Args:
         request: the training questions, and how their answers vote.
@@ -59,6 +59,7 @@ def search_weights(
         similarity_weights=found.metric_weights,
         correctness=found.correctness,
         trace=found.trace,
+        exact=found.exact,
     )
 
 

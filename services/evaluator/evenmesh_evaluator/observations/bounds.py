@@ -13,6 +13,8 @@ import grpc
 
 from evenmesh.evaluator.v1 import evaluator_service_pb2 as pb
 from evenmesh.wire.errors import InvalidField, MeshError
+from evenmesh_core.answer_scores import check_references
+from evenmesh_core.errors import InvalidInput
 from evenmesh_evaluator import cost
 from evenmesh_evaluator.fields import METRICS
 
@@ -61,6 +63,10 @@ def check(message: pb.Observation) -> float:
             text = f"answers and references must be at most {cost.MAX_TEXT:,} characters, one has {longest:,}"
             raise _too_large("labels.references", text)
         metric = METRICS.read("labels.metric", message.labels.metric)
+        try:
+            check_references(references, metric.value)
+        except InvalidInput as error:
+            raise InvalidField(f"labels.{error.argument}", "must be a rating from 1 to 5") from error
         scoring_s = cost.answers([answer.text for answer in message.answers], references, metric).cpu_s
         held = sum(len(candidate.text) for candidate in message.candidates)
         scoring_s += cost.held(held, len(references) + len(message.answers)).cpu_s

@@ -22,6 +22,7 @@ from evenmesh_evaluator.domain import (
     Stage,
 )
 from evenmesh_evaluator.measures.conversations import read_conversation
+from evenmesh_kit.rpc.policies import in_words, target_of_policy
 
 MAX_CANDIDATES: Final = 1000
 """Most candidates of an observation."""
@@ -43,6 +44,7 @@ def observation(message: pb.Observation, *, now_us: int) -> Observation:
                  "generator_version"):  # fmt: skip
         fields.limited(name, getattr(message, name), fields.MAX_NAME_BYTES)
     alpha = checks.between("alpha", message.alpha, 0, 100) if message.HasField("alpha") else None
+    target = _target(message.policy) if message.HasField("policy") else ""
     fields.seed("seed", message.seed)
     passage_ids, providers, texts = _candidates(message.candidates)
     shown = fields.rankings("shown", message.shown, len(passage_ids))
@@ -61,7 +63,12 @@ def observation(message: pb.Observation, *, now_us: int) -> Observation:
         labels=_labels(message.labels),
         texts=texts,
         configuration=Configuration(
-            message.collection, message.retriever, message.reranker, message.generator, alpha
+            message.collection,
+            message.retriever,
+            message.reranker,
+            message.generator,
+            None if target else alpha,
+            target,
         ),
         vote_winner=_vote_winner(message),
         conversation=_conversation(message.conversation) if message.HasField("conversation") else None,
@@ -69,6 +76,15 @@ def observation(message: pb.Observation, *, now_us: int) -> Observation:
         degradations=_degradations(message.degradations),
         payload=message.SerializeToString(),
     )
+
+
+def _target(policy: common_pb2.Policy) -> str:
+    """Return the target of a policy in a few words; asks with the same one belong together."""
+    if policy.HasField("alpha"):
+        checks.between("policy.alpha", policy.alpha, 0, 100)
+    for name in ("disparity", "relevance", "best_relevance"):
+        checks.between(f"policy.{name}", getattr(policy, name), 0, float("inf"))
+    return in_words(target_of_policy("policy", policy))
 
 
 def _candidates(candidates: Collection[pb.Candidate]) -> tuple[list[str], list[str], list[str]]:

@@ -59,7 +59,11 @@ def configuration(field: str, message: pb.Configuration) -> Configuration:
     alpha = message.alpha if message.HasField("alpha") else None
     if alpha is not None:
         checks.between(f"{field}.alpha", alpha, 0, 100)
-    return Configuration(*names, alpha)
+        if message.target:
+            raise InvalidField(f"{field}.alpha", "cannot be given with a target, which has no one alpha")
+    return Configuration(
+        *names, alpha, fields.limited(f"{field}.target", message.target, fields.MAX_NAME_BYTES)
+    )
 
 
 def report(value: RunReport) -> pb.RunReport:
@@ -174,6 +178,7 @@ def _configuration(value: Configuration) -> pb.Configuration:
         reranker=value.reranker,
         generator=value.generator,
         alpha=value.alpha,
+        target=value.target,
     )
 
 

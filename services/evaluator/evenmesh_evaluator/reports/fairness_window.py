@@ -31,7 +31,10 @@ _FRESH_S: Final = 1.0
 
 @dataclass(frozen=True, slots=True)
 class Series:
-    """A configuration of a tenant as metric labels; ``alpha`` is empty for deterministic rankings."""
+    """A configuration of a tenant as metric labels.
+
+    ``alpha`` is empty for deterministic rankings, and the target in words where there is one.
+    """
 
     tenant: str
     collection: str
@@ -44,14 +47,14 @@ class Series:
     @lru_cache(maxsize=1024)
     def of(tenant: str, configuration: Configuration) -> Series:
         """Return the labels of a configuration; long names, such as expressions, are cut."""
-        alpha = "" if configuration.alpha is None else format(configuration.alpha, "g")
+        alpha = configuration.target if configuration.alpha is None else format(configuration.alpha, "g")
         return Series(
             tenant=tenant,
             collection=configuration.collection[:_LONGEST_LABEL],
             retriever=configuration.retriever[:_LONGEST_LABEL],
             reranker=configuration.reranker[:_LONGEST_LABEL],
             generator=configuration.generator[:_LONGEST_LABEL],
-            alpha=alpha,
+            alpha=alpha[:_LONGEST_LABEL],
         )
 
 

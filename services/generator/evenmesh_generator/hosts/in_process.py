@@ -69,8 +69,11 @@ class InProcessHost:
         ]
 
     def _load_bundled(self, name: str) -> LanguageEngine:
+        settings = self._settings
         try:
             return assemble(name, self._options(), self._templates)
+        except DeviceError as error:
+            raise SettingsError(f"{variable(settings, 'device')}={settings.device!r}: {error}") from None
         except models.ModelError as error:
             without = variable(self._settings, "bundled")
             raise SettingsError(f"{error}; {without}=false serves without {name}") from None
@@ -99,11 +102,15 @@ class InProcessHost:
         settings = self._settings
         return EngineOptions(
             device=settings.device,
+            require_gpu=settings.require_gpu,
             dtype=settings.dtype,
             max_input_tokens=settings.max_input_tokens,
             batch_tokens=settings.batch_tokens,
             max_rows=settings.max_rows,
             cache_bytes=settings.cache_bytes,
+            state_bytes=settings.state_bytes,
+            chunk_tokens=settings.chunk_tokens,
+            conversions=settings.ctranslate2_home,
             workers=settings.workers,
             allow_download=settings.allow_download,
         )

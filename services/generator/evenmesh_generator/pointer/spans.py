@@ -15,6 +15,7 @@ from evenmesh_generator.domain import Span
 from evenmesh_generator.pointer.abstention import ABSTENTION
 from evenmesh_generator.pointer.confidence import Confidence
 from evenmesh_generator.pointer.tokenization import PairTokenizer, Text
+from evenmesh_kit.compute.placement import upload
 
 DECODING: Final = "spans-3"
 """What versions of models call this way of answering: weights alone do not say what a model answers.
@@ -91,12 +92,14 @@ class SpanProcessor(LogitsProcessor):
 
     def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
         """Return scores [B, V] of the rows' next tokens."""
+        return self.process(input_ids.tolist(), scores)
+
+    def process(self, ids: Sequence[Sequence[int]], scores: Tensor) -> Tensor:
+        """Return scores [B, V] of the next tokens of rows that read ``ids`` so far."""
         allowed = torch.full_like(scores, float("-inf"))
-        rows: list[list[int]] = input_ids[:, self._prompt :].tolist()
-        for row, written in enumerate(rows):
-            places = torch.tensor(
-                sorted(self._allowed(row * len(self._texts) // len(rows), written)), device=scores.device
-            )
+        for row, read in enumerate(ids):
+            allow = self._allowed(row * len(self._texts) // len(ids), read[self._prompt :])
+            places = upload(sorted(allow), scores.device)
             allowed[row, places] = scores[row, places]
         return allowed
 

@@ -37,6 +37,7 @@ from evenmesh_generator.runtime.networks.static_batching import StaticCausalNetw
 from evenmesh_generator.runtime.prompts.pair_prompter import PairPrompter
 from evenmesh_generator.runtime.prompts.text_prompter import TextPrompter
 from evenmesh_kit.compute import model_files as models
+from evenmesh_kit.compute.lengths import rows_at_once
 from evenmesh_kit.compute.model_files import ModelError, one_line
 from evenmesh_kit.compute.placement import Placement
 from evenmesh_models import BaseModelError
@@ -53,6 +54,11 @@ _MOST_NEW_TOKENS = 4096
 _CPU_SMALL = SmallPieces(pass_tokens=256, rows=16)
 """A pass and a step of the bundled model that take about 25 and 15 ms of a core with bfloat16."""
 
+_JUDGED_BYTES = 2**27
+"""Room on a GPU for the scores, in double precision, of passages that are judged together. Bytes."""
+
+_DOUBLE = 8
+
 _STATE_BYTES = 2**30
 """Room for the running batch of a model on the CPU. Bytes."""
 
@@ -67,6 +73,7 @@ class EngineOptions:
         template: template of in-prompt augmentation when a request names none; empty: by architecture.
         instruction: whether the model follows instructions; None: if its tokenizer has a chat template.
         device: ``auto``, ``cpu``, ``cuda`` or ``cuda:<n>``.
+        require_gpu: whether the CPU is refused.
         dtype: ``auto``, ``float32``, ``bfloat16`` or ``float16``.
         max_input_tokens: most tokens it reads; None: what its configuration says.
         batch_tokens: most padded tokens of a pass over prompts, [1, inf).
@@ -75,6 +82,7 @@ class EngineOptions:
         state_bytes: room for what the running batch has read and written. Bytes, [1, inf); None: 1 GiB on the
             CPU, a third of what is free on a GPU.
         chunk_tokens: most prompt tokens computed between two steps of running answers, [1, inf).
+        conversions: where models converted for CTranslate2 are kept; None: the user's cache.
         workers: threads that make prompts, [1, inf).
         allow_download: whether it may be fetched from the hub.
     """
@@ -84,6 +92,7 @@ class EngineOptions:
     template: str = ""
     instruction: bool | None = None
     device: str = "auto"
+    require_gpu: bool = False
     dtype: str = "auto"
     max_input_tokens: int | None = None
     batch_tokens: int = 8192
@@ -91,6 +100,7 @@ class EngineOptions:
     cache_bytes: int = 256 * 2**20
     state_bytes: int | None = None
     chunk_tokens: int = 1024
+    conversions: Path | None = None
     workers: int = 1
     allow_download: bool = False
 
@@ -108,7 +118,7 @@ def assemble(name: str, options: EngineOptions, templates: TemplateLibrary) -> L
         NotFound, InvalidField: ``template`` is no template, or one of another kind.
     """
     folder = models.locate(options.path, allow_download=options.allow_download) if options.path else None
-    placement = Placement.choose(options.device, options.dtype)
+    placement = Placement.choose(options.device, options.dtype, require_gpu=options.require_gpu)
     if folder is None or loading.model_type(folder) == PointerConfig.model_type:
         return pointer_engine(
             name, _pointer(folder), PairTokenizer(evenmesh_models.minilm()), placement, options
@@ -130,7 +140,7 @@ def pointer_engine(
     placement: Placement,
     options: EngineOptions,
 ) -> LanguageEngine:
-    """Return the engine of a pointer model; its weights stay float32, whatever type it computes in."""
+    """Return the engine of a pointer model in float32, whose weights become what it computes in."""
     config = cast(PointerConfig, model.config)
     model.to(placement.device).train(False)  # type: ignore[arg-type]
     network = PointerNetwork(
@@ -161,7 +171,7 @@ def pointer_engine(
             Augmentation.RETRIEVAL_FREE,
         ),
     )
-    limits = _limits(options, placement.device)
+    limits = _limits(options, placement.device, config.vocab_size)
     loop = DecodingLoop(name, network, rules, limits, continuous=True)
     prompter = PairPrompter(name, tokenizer, config, limit=LONGEST_PAIR, rows=MOST_PAIRS)
     return LanguageEngine(description, prompter, loop, workers=options.workers)
@@ -181,7 +191,9 @@ def transformers_engine(
     """
     rules, prompter, start, description = _understood(name, version, model, tokenizer, templates, options)
     network, continuous = _network(model, rules.pad, start, description.max_input_tokens, options)
-    loop = DecodingLoop(name, network, rules, _limits(options, model.device), continuous=continuous)
+    vocabulary = int(model.config.get_text_config().vocab_size)
+    limits = _limits(options, model.device, vocabulary)
+    loop = DecodingLoop(name, network, rules, limits, continuous=continuous)
     return LanguageEngine(description, prompter, loop, workers=options.workers)
 
 
@@ -215,8 +227,9 @@ def converted_engine(
         tokenizer,
         encodes=encodes,
         dtype=options.dtype,
-        device=device.type,
+        device=device,
         threads=torch.get_num_threads(),
+        conversions=options.conversions,
         length_penalty=rules.length_penalty,
     )
     description = replace(
@@ -301,12 +314,13 @@ def _pointer(folder: Path | None) -> PointerForConditionalGeneration:
         raise ModelError(one_line(error)) from None
 
 
-def _limits(options: EngineOptions, device: torch.device) -> Limits:
+def _limits(options: EngineOptions, device: torch.device, vocabulary: int) -> Limits:
     room = options.state_bytes
     if room is None:
         room = torch.cuda.mem_get_info(device)[0] // 3 if device.type == "cuda" else _STATE_BYTES
+    judged = rows_at_once(str(device)) or max(1, _JUDGED_BYTES // (_DOUBLE * vocabulary))
     small = _CPU_SMALL if device.type == "cpu" else None
-    return Limits(options.max_rows, room, options.batch_tokens, options.chunk_tokens, small)
+    return Limits(options.max_rows, room, options.batch_tokens, options.chunk_tokens, judged, small)
 
 
 def _augmentations(encodes: bool, instruction: bool) -> tuple[Augmentation, ...]:

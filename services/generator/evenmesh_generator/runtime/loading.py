@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 from pathlib import Path
 from typing import Any
 
@@ -17,9 +18,12 @@ from transformers import (
     PreTrainedModel,
     PreTrainedTokenizerBase,
 )
+from transformers.utils.import_utils import is_accelerate_available
 
 from evenmesh_kit.compute.model_files import ModelError, one_line
 from evenmesh_kit.compute.placement import LOADING, Placement
+
+_log = logging.getLogger("evenmesh.generator.runtime")
 
 
 def model_type(folder: Path) -> str:
@@ -36,6 +40,9 @@ def model_type(folder: Path) -> str:
 
 def load(folder: Path, placement: Placement) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
     """Load the model, ready to compute, and its tokenizer.
+
+    Weights of a GPU are read straight to it, tensor by tensor, where ``accelerate`` is installed; without it
+    the whole model is in the host's memory first.
 
     Raises:
         ModelError: weights or tokenizer are missing or do not fit the configuration, or the architecture
@@ -55,10 +62,24 @@ def load(folder: Path, placement: Placement) -> tuple[PreTrainedModel, PreTraine
                 local_files_only=True,
                 trust_remote_code=False,
                 use_safetensors=True,
+                **_straight_to(placement.device),
             )
     except (OSError, ValueError, KeyError, RuntimeError, ImportError, SafetensorError) as error:
         raise ModelError(f"{folder} cannot be loaded: {one_line(error)}") from None
     return model.to(placement.device).eval(), tokenizer
+
+
+def _straight_to(device: torch.device) -> dict[str, Any]:
+    """Return what makes transformers read weights to a GPU without a copy of all of them on the host."""
+    if device.type != "cuda":
+        return {}
+    if not is_accelerate_available():
+        _log.warning(
+            "the model's weights pass through the host's memory, because accelerate is not installed: in a "
+            "checkout, pip install './services/generator[gpu]'"
+        )
+        return {}
+    return {"device_map": {"": device}}
 
 
 def shape(folder: Path) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:

@@ -106,8 +106,9 @@ def _stacked(layer: nn.Linear, name: str, adapters: Sequence[LowRankAdapter]) ->
     """Return A and B of a layer for all adapters, zeros where one has none, and one more pair of zeros."""
     rank = max(one.pairs[name][0].shape[0] for one in adapters if name in one.pairs)
     weight = layer.weight
-    down = weight.new_zeros((len(adapters) + 1, rank, layer.in_features))
-    up = weight.new_zeros((len(adapters) + 1, layer.out_features, rank))
+    # Adapters are in float32, whatever the layer's weights were converted to.
+    down = weight.new_zeros((len(adapters) + 1, rank, layer.in_features), dtype=torch.float32)
+    up = weight.new_zeros((len(adapters) + 1, layer.out_features, rank), dtype=torch.float32)
     for at, one in enumerate(adapters):
         if name in one.pairs:
             a, b = one.pairs[name]

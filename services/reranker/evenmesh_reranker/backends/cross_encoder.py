@@ -14,7 +14,7 @@ import grpc
 from evenmesh.wire.errors import MeshError
 from evenmesh_kit.compute.batching import MicroBatcher
 from evenmesh_kit.compute.executors import ComputePool
-from evenmesh_kit.compute.lengths import by_length
+from evenmesh_kit.compute.lengths import by_length, rows_at_once
 from evenmesh_kit.telemetry.setup import Telemetry
 from evenmesh_reranker.domain import Agent, Best, Passage, Scores
 from evenmesh_reranker.metrics import RerankerMetrics
@@ -49,7 +49,7 @@ class CrossEncoderReranker:
     Args:
         models: finds the model of each agent.
         pool: threads that compute; two, so that one request is tokenised while another is scored.
-        batch_size: most pairs in a batch.
+        batch_size: most pairs in a batch; None: 16 on a CPU, any number elsewhere.
         batch_tokens: most padded tokens in a batch, and most tokens taken from the queue at once. Tokens.
         max_delay_s: longest wait for other requests when nothing runs. Seconds, [0, inf).
         max_tokens: most tokens of one request's pairs, [1, inf); None: any number.
@@ -62,7 +62,7 @@ class CrossEncoderReranker:
         models: ModelsOfAgents,
         *,
         pool: ComputePool,
-        batch_size: int,
+        batch_size: int | None,
         batch_tokens: int,
         max_delay_s: float,
         max_tokens: int | None = None,
@@ -139,13 +139,14 @@ class CrossEncoderReranker:
         for at, chunk in enumerate(chunks):
             by_model[id(chunk.assigned.model)].append(at)
         for places in by_model.values():
+            model = chunks[places[0]].assigned.model
             values = iter(
                 probabilities(
-                    chunks[places[0]].assigned.model,
+                    model,
                     [row for at in places for row in chunks[at].rows],
                     [chunks[at].assigned.adapter for at in places for _ in chunks[at].rows],
                     batch_tokens=self._batch_tokens,
-                    batch_size=self._batch_size,
+                    batch_size=self._batch_size or rows_at_once(model.device),
                     around=self._metrics.batch,
                 )
             )

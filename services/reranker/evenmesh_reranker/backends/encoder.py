@@ -18,6 +18,7 @@ from transformers.utils import logging as transformers_logging
 
 from evenmesh_kit.compute.model_files import ModelError, one_line
 from evenmesh_kit.compute.placement import LOADING, Placement
+from evenmesh_kit.compute.weights import narrow
 from evenmesh_reranker.backends.adapters import LowRankAdapter, applied
 from evenmesh_reranker.backends.head import exact, head
 from evenmesh_reranker.domain import Agent, Fusion, Passage
@@ -70,6 +71,11 @@ class Encoder:
         return sum(one.numel() * one.element_size() for one in self.encoder.parameters())
 
     @property
+    def device(self) -> str:
+        """See the port."""
+        return str(self._placement.device)
+
+    @property
     def agent_tokens(self) -> tuple[str, ...]:
         """See the port."""
         return tokens.present(self.encoder.tokenizer)
@@ -110,7 +116,9 @@ class Encoder:
             logits: Tensor = self.encoder(features)["scores"]
         logits = logits.double().reshape(len(rows), -1)
         scores = logits[:, 0].sigmoid() if logits.shape[1] == 1 else logits.softmax(1)[:, 1]
-        return [float(score) for score in scores]
+        # All at once: each single score would wait for the device.
+        found: list[float] = scores.tolist()
+        return found
 
     def scores(
         self, query: str, passages: Sequence[Passage], agent: Agent, adapter: Adapter | None = None
@@ -126,34 +134,50 @@ class EncoderLoader:
     Args:
         placement: device and number type of the models.
         max_length: longest pair; None: what the model reads. Tokens.
+        narrow: whether the weights of a full model are converted to the number type once, for serving; what
+            is trained further keeps those of its file.
     """
 
-    def __init__(self, placement: Placement, *, max_length: int | None = None) -> None:
+    def __init__(self, placement: Placement, *, max_length: int | None = None, narrow: bool = False) -> None:
         self._placement = placement
         self._max_length = max_length
+        self._narrow = narrow
 
     @classmethod
     def create(
-        cls, device: str, dtype: str, *, threads: int | None, max_length: int | None = None
+        cls,
+        device: str,
+        dtype: str,
+        *,
+        threads: int | None,
+        max_length: int | None = None,
+        require_gpu: bool = False,
     ) -> EncoderLoader:
-        """Return a loader for this process, whose threads of a matrix product it sets; call it in a thread.
+        """Return a loader that serves in this process, whose threads of a matrix product it sets.
+
+        Call it in a thread.
 
         Args:
             device: name of the device.
             dtype: name of the number type.
             threads: threads of one matrix product; None: one for each core.
             max_length: longest pair; None: what the model reads. Tokens.
+            require_gpu: whether the CPU is refused.
 
         Raises:
-            DeviceError: there is no such device.
+            DeviceError: there is no such device, or no GPU where one is required.
         """
         torch.set_num_threads(threads or os.cpu_count() or 1)
         transformers_logging.disable_progress_bar()  # type: ignore[no-untyped-call]
-        return cls(Placement.choose(device, dtype), max_length=max_length)
+        placement = Placement.choose(device, dtype, require_gpu=require_gpu)
+        return cls(placement, max_length=max_length, narrow=True)
 
     def full(self, folder: Path, version: str, *, provenance: str, created_at: datetime) -> Encoder:
         """See the port."""
         encoder = load(folder, self._placement, max_length=self._max_length)
+        if self._narrow and self._placement.dtype is not torch.float32:
+            model = cast(Any, encoder.model)
+            narrow([model], self._placement.dtype, but=head(model))
         return Encoder(
             encoder, version, provenance=provenance, created_at=created_at, placement=self._placement
         )

@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING, Any
 
-from evenmesh_kit.compute.lengths import by_length
+from evenmesh_kit.compute.lengths import CPU_ROWS, by_length
 from evenmesh_reranker.domain import Agent
 from evenmesh_reranker.models import tokens
 from evenmesh_reranker.ports import Adapter, LoadedModel, Row
@@ -85,7 +85,7 @@ def probabilities(
     adapters: Sequence[Adapter | None],
     *,
     batch_tokens: int = 4096,
-    batch_size: int = 16,
+    batch_size: int | None = CPU_ROWS,
     around: Callable[[int], AbstractContextManager[None]] = lambda _: nullcontext(),
 ) -> list[float]:
     """Return the score of each row, [0, 1], computed in batches of rows of similar length.
@@ -95,7 +95,7 @@ def probabilities(
         rows: pairs, in any order.
         adapters: one for each row; None for none.
         batch_tokens: most padded tokens of a batch.
-        batch_size: most rows of a batch.
+        batch_size: most rows of a batch; None: any number.
         around: makes a context that each batch is computed in, from its number of rows.
     """
     values = [0.0] * len(rows)

@@ -175,6 +175,11 @@ def _dense(settings: RetrieverSettings, encoder: Encoder) -> Retriever:
     from evenmesh_retriever.backends.segments.vectors import index as vector_index
 
     why_not = gpu.why_not() if settings.dense_gpu_bytes else f"{variable(settings, 'dense_gpu_bytes')}=0"
+    if why_not and settings.require_gpu and settings.dense_gpu_bytes:
+        raise CannotStart(
+            f"{variable(settings, 'require_gpu')}=true, and vectors would be searched on the processor: "
+            f"{why_not}; {variable(settings, 'dense_gpu_bytes')}=0 allows it"
+        )
     owner = None if why_not else gpu.GpuOwner(max_bytes=settings.dense_gpu_bytes)
     searched = f"searched on the processor ({why_not})" if owner is None else f"searched on {owner.device}"
     info = RetrieverInfo(

@@ -8,16 +8,15 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 from threading import Lock
-from typing import ClassVar, Final, Generic, TypeVar
+from typing import ClassVar, Generic, TypeVar
 
 import torch
 from sentence_transformers import SentenceTransformer, SparseEncoder
 from transformers.utils import logging as transformers_logging
 
+from evenmesh_kit.compute.lengths import rows_at_once
+from evenmesh_kit.compute.placement import DeviceError, choose_device
 from evenmesh_retriever.ports import CannotStart
-
-BATCH: Final = 16
-"""Texts that are encoded together."""
 
 M = TypeVar("M", SentenceTransformer, SparseEncoder)
 
@@ -31,20 +30,35 @@ class LocalEncoder(Generic[M]):
         source: where it is, if not there.
         device: ``auto`` (a GPU if PyTorch sees one), ``cpu`` or ``cuda:0``.
         setting: name of the setting ``model`` comes from, for errors.
+        batch: most texts that are encoded together; None: 16 on a CPU, any number on a GPU.
+        require_gpu: whether the CPU is refused.
 
     Raises:
-        CannotStart: there is no such model, or it cannot be loaded.
+        CannotStart: there is no such model, it cannot be loaded, or there is no such device.
     """
 
     UNFIT: ClassVar[str]
     """What is wrong with a folder that does not load, for errors; may name the ``{device}``."""
 
     def __init__(
-        self, kind: type[M], model: str, source: str | os.PathLike[str], *, device: str, setting: str
+        self,
+        kind: type[M],
+        model: str,
+        source: str | os.PathLike[str],
+        *,
+        device: str,
+        setting: str,
+        batch: int | None = None,
+        require_gpu: bool = False,
     ) -> None:
         transformers_logging.disable_progress_bar()  # type: ignore[no-untyped-call]
         self.name = Path(model).name if Path(model).is_dir() else model
-        self.device = ("cuda:0" if torch.cuda.is_available() else "cpu") if device == "auto" else device
+        try:
+            self.device = str(choose_device(device, require_gpu=require_gpu))
+        except DeviceError as error:
+            raise CannotStart(f"{setting}={model!r}: {error}") from None
+        self.batch = batch or rows_at_once(self.device)
+        """Most texts that are encoded together; None: any number."""
         self._passage_prompt = ""
         # A fast tokenizer must not be used by two threads at once; the model may.
         self._tokenizer = Lock()

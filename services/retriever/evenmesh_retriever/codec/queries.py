@@ -10,6 +10,7 @@ from evenmesh.retriever.v1 import retriever_service_pb2 as retriever_pb
 from evenmesh.wire import checks
 from evenmesh.wire.errors import InvalidField
 from evenmesh_core.plackett_luce import MAX_ALPHA
+from evenmesh_kit.rpc.policies import policy_message, target_of
 from evenmesh_retriever.codec.passages import decoded_bytes, passage_of
 from evenmesh_retriever.domain import (
     AnyOf,
@@ -82,6 +83,10 @@ def _check_whole(request: retriever_pb.RetrieveRequest, draw: Draw | None, k: in
         raise InvalidField("whole_collection", "must be false unless a collection is asked")
     if draw is None:
         raise InvalidField("whole_collection", "must be false without sampling: there is nothing to draw")
+    if draw.target is not None:
+        raise InvalidField(
+            "whole_collection", "must be false with a target, which is found for a pool: give sampling.alpha"
+        )
     if request.HasField("depth"):
         raise InvalidField("depth", "must be unset with whole_collection: there is no pool")
     positions = draw.num_rankings * (k or DEFAULT_K)
@@ -152,10 +157,11 @@ def _draw_of(sampling: common_pb2.Sampling) -> Draw:
     alpha, num_rankings = 1.0, 1
     if sampling.HasField("alpha"):
         alpha = checks.between("sampling.alpha", sampling.alpha, 0, MAX_ALPHA)
+    target = target_of("sampling", sampling)
     if sampling.HasField("num_rankings"):
         num_rankings = checks.between("sampling.num_rankings", sampling.num_rankings, 1, MAX_RANKINGS)
     seed = checks.between("sampling.seed", sampling.seed, 0, MAX_SEED)
-    return Draw(alpha=alpha, num_rankings=num_rankings, seed=seed)
+    return Draw(alpha=alpha, num_rankings=num_rankings, seed=seed, target=target)
 
 
 def response_of(retrieval: Retrieval) -> retriever_pb.RetrieveResponse:
@@ -177,6 +183,10 @@ def response_of(retrieval: Retrieval) -> retriever_pb.RetrieveResponse:
         response.rankings.log_probabilities.extend(retrieval.log_probabilities.tolist())
     if retrieval.inclusion is not None:
         response.inclusion_probabilities.extend(retrieval.inclusion.tolist())
+    if retrieval.policy is not None:
+        response.policy.CopyFrom(
+            policy_message(retrieval.policy, common_pb2.Policy.RELEVANCE_NORMALIZED_SCORE)
+        )
     return response
 
 

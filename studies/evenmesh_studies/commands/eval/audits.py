@@ -82,8 +82,8 @@ def utility(
         str,
         typer.Option(
             metavar="NAME",
-            help="How answers are scored: token_f1, exact_match, accuracy, rouge1, rouge2, rougeL, LaMP-1 to "
-            "LaMP-7; answers that come with a utility keep it.",
+            help="How answers are scored: token_f1, exact_match, accuracy, rating, rouge1, rouge2, rougeL, "
+            "LaMP-1 to LaMP-7; answers that come with a utility keep it.",
         ),
     ] = "token_f1",
     weighted: Annotated[

@@ -30,6 +30,13 @@ def conversation(
     irrelevant: Annotated[
         str, typer.Option(metavar="ignore|uniform", help="How to count turns without relevant nuggets.")
     ] = "ignore",
+    position_turns: Annotated[
+        bool, typer.Option("--position-turns", help="Count late turns less in group fairness.")
+    ] = False,
+    attribute_weight: Annotated[
+        list[str] | None,
+        typer.Option(metavar="NAME=W", help="Weight of an attribute in group fairness, sum 1. Repeatable."),
+    ] = None,
     intervals: options.Intervals,
     outputs: DrawnOutputs,
 ) -> None:
@@ -58,10 +65,26 @@ def conversation(
             patience=patience,
             method="cumulative" if cumulative else "independent",
             irrelevant_turns=_irrelevant(irrelevant),
+            turn_weights="position" if position_turns else "equal",
+            attribute_weights=_weights(attribute_weight),
             alpha=alpha,
             bootstrap=intervals.bootstrap(),
         )
         deliver(found, outputs, title="Conversations", files=files, notes=notes)
+
+
+def _weights(given: list[str] | None) -> dict[str, float] | None:
+    """Read weights like ``GENDER=0.7``; their names and sum are checked by the study."""
+    found = {}
+    for one in given or ():
+        name, equals, weight = one.rpartition("=")
+        try:
+            found[name] = float(weight)
+        except ValueError:
+            equals = ""
+        if not equals:
+            raise CommandError(f"--attribute-weight is {one!r}; must be a name and a number: NAME=0.5", USAGE)
+    return found or None
 
 
 def _irrelevant(name: str) -> Literal["ignore", "uniform"]:

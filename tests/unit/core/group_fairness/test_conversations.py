@@ -7,7 +7,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from evenmesh_core.errors import InvalidInput
-from evenmesh_core.group_fairness import Attribute, Nugget, conversation, jsd, parse_transcripts, rnod
+from evenmesh_core.group_fairness import (
+    Attribute,
+    Nugget,
+    conversation,
+    jsd,
+    parse_transcripts,
+    rnod,
+    s_measure,
+)
 
 property_test = settings(derandomize=True, deadline=None, max_examples=50)
 SIZE = {"size": Attribute([0.5, 0.5], "rnod")}
@@ -200,3 +208,106 @@ def test_bad_input_is_refused(arguments, complaint):
     good = {"turns": [[nugget(1)]], "attributes": SIZE}
     with pytest.raises(InvalidInput, match=complaint):
         conversation(**(good | arguments))
+
+
+# --- weights of turns and attributes (equation 4)
+
+
+def two_turns():
+    """Nuggets at words 1 and 26 in the first turn, 51 in the second; L = 100."""
+    return [[nugget(1, 0.0), nugget(26, size=(0.5, 0.5))], [nugget(51, size=(1.0, 0.0))]]
+
+
+def test_late_turns_count_less_by_hand():
+    """pw(26) = 0.75, the first turn's only relevant nugget, and pw(51) = 0.5.
+
+    Similarities: the first turn meets its target, 1; the second, (1, 0) against (0.5, 0.5), has RNOD 0.5, so 0.5.
+    """
+    found = conversation(two_turns(), SIZE, patience=100, turn_weights="position")
+    assert found.turn_weights.tolist() == [0.75, 0.5]
+    similarity = found.by_attribute["size"].similarity
+    assert similarity == (pytest.approx(1.0), pytest.approx(1 - rnod([1, 0], [0.5, 0.5])))
+    expected = (0.75 * similarity[0] + 0.5 * similarity[1]) / (0.75 + 0.5)
+    assert found.group_fairness == pytest.approx(expected)
+    equal = conversation(two_turns(), SIZE, patience=100)
+    assert equal.turn_weights.tolist() == [1, 1]
+    assert equal.group_fairness == pytest.approx((similarity[0] + similarity[1]) / 2)
+
+
+def test_turns_past_the_patience_have_no_weight():
+    found = conversation([[nugget(101)], [nugget(300)]], SIZE, patience=100, turn_weights="position")
+    assert found.turn_weights.tolist() == [0, 0]
+    assert found.group_fairness == 0
+
+
+def test_a_turn_that_counts_as_uniform_weighs_by_all_its_nuggets():
+    turns = [[nugget(1)], [nugget(51, 0.0)], []]
+    found = conversation(turns, SIZE, patience=100, turn_weights="position", irrelevant_turns="uniform")
+    assert found.turn_weights.tolist() == [1, 0.5, 0]
+    alone = found.by_attribute["size"].similarity[0]
+    assert found.group_fairness == pytest.approx((alone + 0.5 * 1) / 1.5)
+
+
+def test_attributes_are_weighed_by_hand():
+    attributes = {"size": Attribute([0.5, 0.5]), "place": Attribute([1.0, 0.0])}
+    turns = [[Nugget(1, 1.0, {"size": [0.5, 0.5], "place": [0.0, 1.0]})]]
+    equal = conversation(turns, attributes)
+    parts = {name: part.group_fairness for name, part in equal.by_attribute.items()}
+    assert parts["size"] == pytest.approx(1)
+    assert equal.group_fairness == pytest.approx((1 + parts["place"]) / 2)
+    weighed = conversation(turns, attributes, attribute_weights={"size": 0.25, "place": 0.75})
+    assert weighed.group_fairness == pytest.approx(0.25 + 0.75 * parts["place"])
+
+
+@property_test
+@given(conversations(), st.sampled_from(["equal", "position"]))
+def test_group_fairness_stays_a_share_with_any_weights(turns, turn_weights):
+    found = conversation(turns, SIZE, patience=300, turn_weights=turn_weights)
+    assert 0 <= found.group_fairness <= 1 + 1e-12
+
+
+@pytest.mark.parametrize(
+    ("options", "complaint"),
+    [
+        ({"turn_weights": "late"}, "turn_weights is 'late'; allowed: 'equal' or 'position'"),
+        ({"attribute_weights": {"colour": 1.0}}, "attribute_weights is"),
+        ({"attribute_weights": {"size": 0.5}}, r"sum\(attribute_weights\) is 0.5"),
+        ({"attribute_weights": {"size": -1.0}}, r"attribute_weights\['size'\] is -1"),
+    ],
+)
+def test_bad_weights_are_refused(options, complaint):
+    with pytest.raises(InvalidInput, match=complaint):
+        conversation(two_turns(), SIZE, **options)
+
+
+# --- S-measure (equation 2)
+
+
+def test_s_measure_by_hand():
+    """3 · (1 − 100/1000) + 1 · (1 − 500/1000) + 2 · 0, over N = 4."""
+    assert s_measure([100, 500, 1200], [3, 1, 2], normalizer=4) == pytest.approx((2.7 + 0.5) / 4)
+
+
+def test_a_minimal_summary_normalises_itself_to_one():
+    places, grades = [10, 30], [2, 1]
+    most = s_measure(places, grades, patience=50)
+    assert s_measure(places, grades, patience=50, normalizer=most) == 1
+    assert s_measure([20, 30], grades, patience=50, normalizer=most) < 1
+
+
+@pytest.mark.parametrize(
+    ("arguments", "complaint"),
+    [
+        (([], []), "positions is"),
+        (([1], [1, 2]), r"len\(weights\) is 2"),
+        (([-1], [1]), r"positions\[0\] is -1"),
+        (([1], [-1]), r"weights\[0\] is -1"),
+    ],
+)
+def test_a_bad_summary_is_refused(arguments, complaint):
+    with pytest.raises(InvalidInput, match=complaint):
+        s_measure(*arguments)
+    with pytest.raises(InvalidInput, match="patience is 0"):
+        s_measure([1], [1], patience=0)
+    with pytest.raises(InvalidInput, match="normalizer is 0"):
+        s_measure([1], [1], normalizer=0)

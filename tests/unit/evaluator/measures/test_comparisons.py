@@ -11,6 +11,7 @@ import pytest
 from evenmesh.evaluator.v1 import evaluator_service_pb2 as pb
 from evenmesh.wire.errors import InvalidField
 from evenmesh_core import ensemble
+from evenmesh_core.proportions import paired_difference_interval
 from evenmesh_core.significance import mcnemar, paired_bootstrap
 from evenmesh_evaluator import measures
 
@@ -127,11 +128,15 @@ def test_systems_that_are_right_or_wrong() -> None:
     assert response.mcnemar_p == pytest.approx(2 * (5 + 1) / 2**5)
     expected = paired_bootstrap(first, second, num_resamples=500, rng=3)
     assert response.bootstrap_p == expected.p_value
-    assert (response.difference.low, response.difference.high) == (
-        expected.difference.low,
-        expected.difference.high,
-    )
+    # Of 6 queries 4 only the first gets right, 1 only the second.
+    limits = paired_difference_interval(4, 1, 6)
+    assert (response.difference.low, response.difference.high) == limits
     assert response.mcnemar_p == mcnemar(first, second).p_value
+
+
+def test_systems_that_are_always_right_have_no_interval_of_a_share() -> None:
+    response = _systems(pb.CompareSystemsRequest(first=[1, 1], second=[1, 1]))
+    assert (response.difference.low, response.difference.high, response.only_first) == (0, 0, 0)
 
 
 def test_other_values_have_no_mcnemar() -> None:

@@ -105,6 +105,15 @@ def test_every_metric(metric: pb.UtilityMetric.ValueType, expected: float) -> No
     assert not response.HasField("normalized_expected_utility")
 
 
+def test_ratings_need_ratings_to_compare_with() -> None:
+    """LaMP-3: an answer of 2 to a reference of 4 has 1 − 2 / 4."""
+    request = pb.EvaluateUtilityRequest(answers=["2"], references=["4"], metric=pb.UTILITY_METRIC_RATING)
+    assert _utility(request).expected_utility == 0.5
+    request.references.append("good")
+    with pytest.raises(InvalidField, match=r"references\[1\]"):
+        _utility(request)
+
+
 def _vote(request: pb.VoteRequest) -> pb.VoteResponse:
     return measures.vote(request, Similarities(Models()))
 

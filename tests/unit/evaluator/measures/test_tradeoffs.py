@@ -39,9 +39,10 @@ def test_curve_and_levels() -> None:
     response = _tradeoff(request)
     assert response.slope.value == pytest.approx(1 / 2)
     assert response.intercept == pytest.approx(0, abs=1e-12)
-    # y is 1/8 until x = 1/4, 1/4 at 1/2, 1/2 at 1.
-    area = 1 / 4 * 1 / 8 + 1 / 4 * (1 / 8 + 1 / 4) / 2 + 1 / 2 * (1 / 4 + 1 / 2) / 2
-    assert response.auc.value == pytest.approx(area)
+    # y is 1/8 at x = 1/4, 1/4 at 1/2, 1/2 at 1.
+    area = 1 / 4 * (1 / 8 + 1 / 4) / 2 + 1 / 2 * (1 / 4 + 1 / 2) / 2
+    assert response.auc.value == pytest.approx(area / (1 - 1 / 4))
+    assert (response.auc_from, response.auc_to) == (0.25, 1.0)
     assert (response.num_points, response.num_undefined) == (9, 1)
     assert response.slope.level == response.auc.level == 0.95
     assert response.auc.low < response.auc.value < response.auc.high
@@ -55,6 +56,20 @@ def test_curve_and_levels() -> None:
     ]
     assert [one.HasField("value") for one in response.fairness_intervals] == [False, True, True, False, False]
     assert response.fairness_intervals[1].value == pytest.approx(1 / 8 - 1 / 2)
+    assert not any(one.HasField("paired_value") for one in response.fairness_intervals)
+
+
+def test_levels_against_the_same_query() -> None:
+    """Of the three points at x = 1/4, two have a baseline: 0.025 − 0.5 and 0.225 − 0.3."""
+    request = _request()
+    for point, baseline in ((request.points[0], 0.5), (request.points[-4], 0.3)):
+        assert point.x == 0.25
+        point.baseline = baseline
+    response = _tradeoff(request)
+    level = response.fairness_intervals[1]
+    assert (level.count, level.paired_count, level.HasField("value")) == (3, 2, False)
+    ys = request.points[0].y, request.points[-4].y
+    assert level.paired_value == pytest.approx(((ys[0] - 0.5) + (ys[1] - 0.3)) / 2)
 
 
 @pytest.mark.parametrize(
@@ -92,13 +107,14 @@ def test_undefined_statistics_stay_unset() -> None:
             points=[pb.TradeoffPoint(query_id="q", x=0.5, y=1), pb.TradeoffPoint(query_id="r")]
         )
     )
-    assert response.auc.value == 1.0
-    assert not response.auc.HasField("low")
+    assert not response.auc.HasField("value")
+    assert (response.auc_from, response.auc_to) == (0.5, 0.5)
     assert not response.slope.HasField("value")
     assert not response.HasField("intercept")
     assert not response.fairness_intervals
     nothing = _tradeoff(pb.EvaluateTradeoffRequest(points=[pb.TradeoffPoint(query_id="q", y=1)], baseline=0))
     assert not nothing.auc.HasField("value")
+    assert not nothing.HasField("auc_from")
     assert (nothing.num_points, nothing.num_undefined) == (0, 1)
     assert len(nothing.fairness_intervals) == 5
 

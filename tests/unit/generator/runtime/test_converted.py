@@ -16,6 +16,8 @@ pytest.importorskip(
     reason="CTranslate2 is not installed: in a checkout, pip install './services/generator[ctranslate2]'",
 )
 
+import ctranslate2
+
 from evenmesh.wire.errors import InvalidField, MeshError
 from evenmesh_generator.domain import (
     Answer,
@@ -31,6 +33,7 @@ from evenmesh_generator.ports import Cancellation, Cancelled
 from evenmesh_generator.prompts import TemplateLibrary
 from evenmesh_generator.runtime.assembly import EngineOptions, assemble
 from evenmesh_generator.runtime.engine import LanguageEngine
+from evenmesh_generator.runtime.loops.converted_model import ConvertedModel
 from evenmesh_generator.runtime.tasks import Outcome
 from evenmesh_kit.compute.model_files import ModelError
 from tests.support import tiny_models
@@ -191,3 +194,35 @@ def test_what_waits_at_the_end_is_reported(tmp_path: Path, monkeypatch: pytest.M
     outcome = ear.wait()
     assert isinstance(outcome, MeshError)
     assert outcome.reason == "STOPPED"
+
+
+def test_the_gpu_and_the_folder_are_those_of_the_settings(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The index of the device is passed on, and the conversion is in the folder of the settings."""
+    folder = tiny_models.t5(tmp_path / "t5")
+    given: dict[str, Any] = {}
+
+    def record(path: str, **kwargs: Any) -> object:
+        given.update(kwargs, path=Path(path))
+        return object()
+
+    monkeypatch.setattr(ctranslate2, "Translator", record)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    for device, index in (("cuda:1", 1), ("cuda", 0), ("cpu", 0)):
+        made = ConvertedModel(
+            folder,
+            "v",
+            tiny_models.plain(folder)[1],
+            encodes=True,
+            dtype="float32",
+            device=torch.device(device),
+            threads=1,
+            conversions=tmp_path / "conversions",
+            length_penalty=1.0,
+        )
+        assert (given["device"], given["device_index"]) == (torch.device(device).type, index)
+        assert made.device == device
+    assert given["path"].parent == tmp_path / "conversions"
+    assert (given["path"] / "model.bin").is_file()
+    assert not (tmp_path / "cache").exists()

@@ -24,7 +24,7 @@ from evenmesh_generator.runtime.loops.decoding_loop import DecodingLoop, Limits,
 from evenmesh_generator.runtime.networks.attention import ATTENTION
 from evenmesh_generator.runtime.networks.causal import CausalNetwork
 from evenmesh_generator.runtime.networks.pointer import PointerNetwork
-from evenmesh_generator.runtime.networks.protocol import DecoderStart, Network, Prefill, Prompt, Rows
+from evenmesh_generator.runtime.networks.protocol import Demand, Joining, Network, Prefill, Prompt, Rows
 from evenmesh_generator.runtime.networks.seq2seq import Seq2SeqNetwork
 from evenmesh_generator.runtime.networks.static_batching import StaticCausalNetwork, StaticSeq2SeqNetwork
 from evenmesh_generator.runtime.tasks import Task
@@ -515,8 +515,11 @@ class _FailingRows:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._inner, name)
 
-    def join(self, owner: int, started: DecoderStart, width: int) -> None:
-        self._inner.join(owner, started, width)
+    def planned(self, joining: Sequence[Demand]) -> int:
+        return self._inner.planned(joining)
+
+    def join(self, joining: Sequence[Joining]) -> None:
+        self._inner.join(joining)
 
     def settle(self, *args: Any) -> None:
         self._inner.settle(*args)
@@ -525,7 +528,7 @@ class _FailingRows:
     def bytes(self) -> int:
         return self._inner.bytes
 
-    def step(self, tokens: torch.Tensor) -> torch.Tensor:
+    def step(self, tokens: Sequence[int]) -> torch.Tensor:
         if self._network.fail_steps:
             raise self._network.fail_steps.pop()
         return self._inner.step(tokens)
@@ -722,7 +725,7 @@ class _TimedRows:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._inner, name)
 
-    def step(self, tokens: torch.Tensor) -> torch.Tensor:
+    def step(self, tokens: Sequence[int]) -> torch.Tensor:
         self._network.now += self._network.unit
         self._network.read.append(0)
         self._network.stepped.append(self)

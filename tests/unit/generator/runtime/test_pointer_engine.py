@@ -29,8 +29,12 @@ from evenmesh_generator.pointer.tokenization import pad_pairs, pair
 from evenmesh_generator.ports import Cancellation, Cancelled
 from evenmesh_generator.runtime.assembly import EngineOptions, assemble, pointer_engine
 from evenmesh_generator.runtime.engine import LanguageEngine
+from evenmesh_generator.runtime.networks import pointer as pointer_network
+from evenmesh_generator.runtime.networks.pointer import PointerNetwork
+from evenmesh_generator.runtime.networks.protocol import Prompt
 from evenmesh_kit.compute.model_files import ModelError
 from tests.support import tiny_models
+from tests.support.operators import Operators
 from tests.support.tiny_engines import CPU, TEMPLATES, submit, write
 from tests.support.tiny_models import SENTENCES
 
@@ -351,3 +355,24 @@ def test_abstaining_more_readily_is_the_readers_too(reader: PointerReader) -> No
             assert plain.log_prob != pytest.approx(expected.log_prob, abs=1e-4)
     finally:
         engine.close()
+
+
+def test_weights_converted_once_encode_the_same_to_the_bit(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In bfloat16; no weight is converted in a pass, and fewer tensors are converted at all."""
+    prompt = Prompt(((101, 2000, 2001, 102), (101, 2002, 102, 2003, 2004, 102)), (1,), (2, 2))
+    found, counted = [], []
+    for converted in (False, True):
+        with monkeypatch.context() as patch:
+            if not converted:
+                patch.setattr(pointer_network, "narrow", lambda *_: None)
+            model = tiny_models.pointer().model
+            network = PointerNetwork(model, dtype=torch.bfloat16, batch_tokens=64, cache_bytes=0)
+        weights = {one.data_ptr() for one in model.parameters()}
+        prefill = network.prefill(prompt)
+        with torch.inference_mode(), Operators() as operators:
+            network.advance([prefill], 64)
+        found.append([value for part in prefill.parts() for value in part.values()])
+        counted.append((sum(one.data_ptr() in weights for one in operators.casts), len(operators.casts)))
+    assert all(torch.equal(one, other) for one, other in zip(*found, strict=True))
+    assert counted[0][0] > 0 == counted[1][0]
+    assert counted[1][1] < counted[0][1]

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.nn import functional
 
 from evenmesh_generator.runtime.loops.layout import Layout
+from evenmesh_generator.runtime.networks import timeline as timeline_module
 from evenmesh_generator.runtime.networks.encodings import EncodingStore, content_key
 from evenmesh_generator.runtime.networks.sources import STATES, Sources
 from evenmesh_generator.runtime.networks.timeline import Timeline
@@ -31,10 +33,16 @@ class Plain:
 
 
 @settings(max_examples=60, deadline=None)
-@given(MOVES)
-def test_rows_hold_what_they_should_whatever_happens(moves: list[tuple[str, int]]) -> None:
+@given(MOVES, st.booleans())
+def test_rows_hold_what_they_should_whatever_happens(moves: list[tuple[str, int]], grows: bool) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(timeline_module, "_FIRST", 16)  # so that buffers grow in a few steps
+        _move(moves, Timeline(grows=grows))
+
+
+def _move(moves: list[tuple[str, int]], timeline: Timeline) -> None:
     torch.manual_seed(0)
-    layout, timeline, sources, plain = Layout(), Timeline(), Sources(), Plain()
+    layout, sources, plain = Layout(), Sources(), Plain()
     owners = iter(range(10**6))
     for move, number in moves:
         present = list(plain.widths)
@@ -45,9 +53,9 @@ def test_rows_hold_what_they_should_whatever_happens(moves: list[tuple[str, int]
             owner, width, length = next(owners), 1 + number % 4, number // 4 % 20
             kept = torch.randn(LAYERS, 2, HEADS, length, SIZE)
             parts = [{STATES: torch.randn(LAYERS, 2, HEADS, 1 + number % 3 + at, SIZE)} for at in range(2)]
-            timeline.insert(kept, width)
+            timeline.insert([(kept, width, number // 80 % 60)])
             layout.add(owner, width)
-            sources.add(owner, width, parts)
+            sources.add([(owner, width, parts)])
             plain.widths[owner] = width
             plain.sources[owner] = torch.cat([part[STATES] for part in parts], 3)
             for beam in range(width):

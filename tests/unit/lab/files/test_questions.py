@@ -24,6 +24,37 @@ def test_a_file_has_open_questions_multiple_choice_and_unanswerable_ones(write: 
     assert (third.answerable, third.judged) == (False, True)
 
 
+CLAIM = '{"id": "c1", "question": "The Rhine is a lake.", "claim": true, "answer": "False"}'
+TURN = '{"id": "t1", "question": "And the Main?", "answers": ["524 km"], "turns": [{"question": "How long is it?", "answer": "1,230 km"}]}'
+
+
+def test_a_claim_has_a_verdict_and_a_turn_its_conversation(write: Write) -> None:
+    claim, turn = read_question_set(str(write("mine.jsonl", CLAIM, TURN))).questions
+    assert (claim.asked, claim.right, dict(claim.options)) == (
+        "The Rhine is a lake.",
+        "F",
+        {"T": "True", "F": "False"},
+    )
+    assert (claim.judged, claim.template, claim.search) == (True, "rankrag-answer-claim", None)
+    assert turn.turns == (("How long is it?", "1,230 km"),)
+    assert (turn.template, turn.search) == ("rankrag-answer-conversation", "How long is it? And the Main?")
+
+
+def test_claims_without_a_verdict_are_errors(write: Write) -> None:
+    path = write(
+        "mine.jsonl",
+        '{"id": "c1", "question": "?", "claim": true}',
+        '{"id": "c2", "question": "?", "claim": true, "answer": "maybe"}',
+        '{"id": "c3", "question": "?", "claim": true, "answer": "True", "answers": ["x"]}',
+    )
+    problems = read_question_set(str(path)).problems
+    assert [problem.message.partition(":")[0] for problem in problems] == [
+        "is a claim",
+        "is a claim",
+        "is a claim, and has options, references or turns too",
+    ]
+
+
 def test_all_errors_are_reported_at_once_with_their_lines(write: Write) -> None:
     path = write(
         "mine.jsonl",

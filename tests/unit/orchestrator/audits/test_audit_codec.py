@@ -54,6 +54,8 @@ def test_what_is_given_is_read() -> None:
         ({"question": ""}, {}, "ask.question"),
         ({"labels": {}}, {}, "ask.labels.has_useful"),
         ({"sampling": {"alpha": 2}}, {}, "ask.sampling.alpha"),
+        ({"sampling": {"disparity": 0.5}}, {}, "ask.sampling.disparity"),
+        ({"sampling": {"relevance_loss": 0}}, {}, "ask.sampling.relevance_loss"),
         ({"sampling": {"num_rankings": 1001}}, {}, "ask.sampling.num_rankings"),
         ({"want_report": True}, {}, "ask.want_report"),
         ({"expression": "ReFree"}, {}, "ask.sampling"),

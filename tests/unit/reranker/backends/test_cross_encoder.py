@@ -6,7 +6,7 @@ import asyncio
 import random
 import shutil
 import threading
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -22,7 +22,7 @@ from evenmesh_kit.compute.model_files import ModelError
 from evenmesh_kit.compute.placement import Placement
 from evenmesh_reranker.backends.cross_encoder import CrossEncoderReranker
 from evenmesh_reranker.backends.encoder import Encoder, load
-from evenmesh_reranker.domain import Agent, Passage
+from evenmesh_reranker.domain import Agent, Fusion, Passage
 from evenmesh_reranker.ports import Assigned, Row
 from tests.support import tiny_encoders, tiny_models
 from tests.support.tiny_models import SENTENCES
@@ -327,3 +327,38 @@ def test_models_loaded_at_once_leave_transformers_as_it_was(folder: Path) -> Non
             pass
     assert PreTrainedModel.tie_weights is tie_weights
     assert torch.get_default_dtype() is torch.float32
+
+
+class _Somewhere:
+    """A model on a device, which notes the rows of its batches."""
+
+    version = "somewhere"
+    fusion = Fusion(0.0)
+
+    def __init__(self, device: str) -> None:
+        self.device = device
+        self.batches: list[int] = []
+
+    def rows(self, query: str, texts: Sequence[str], agent: Agent) -> list[Row]:
+        return [Row((1,) * 50, None) for _ in texts]
+
+    def probabilities(self, rows: Sequence[Row], adapters: Sequence[object]) -> list[float]:
+        self.batches.append(len(rows))
+        return [0.5] * len(rows)
+
+
+@pytest.mark.parametrize(
+    ("device", "size", "batches"),
+    [("cpu", None, [16, 16, 8]), ("cuda:0", None, [40]), ("cuda:0", 30, [30, 10]), ("cpu", 40, [40])],
+)
+async def test_rows_of_a_batch_follow_the_device(device: str, size: int | None, batches: list[int]) -> None:
+    """Forty pairs of 50 tokens: on a GPU the 4,096 tokens of a batch are its only bound."""
+    model: Any = _Somewhere(device)
+    pool = ComputePool(2, "test")
+    reranker = CrossEncoderReranker(
+        OneForAll(model), pool=pool, batch_size=size, batch_tokens=4096, max_delay_s=0.0
+    )
+    await _score(reranker, _passages(40))
+    await reranker.close()
+    pool.close()
+    assert model.batches == batches

@@ -28,6 +28,8 @@ ANN = Agent("qa", "ann")
 class Model:
     """Scores every row by the number in its file."""
 
+    device = "cpu"
+
     def __init__(self, version: str, provenance: str, created_at: datetime, score: float) -> None:
         self.version = version
         self.provenance = provenance

@@ -1,6 +1,7 @@
 """Queries and answers to domain and back, and every bound of the contract."""
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -10,6 +11,7 @@ from evenmesh.common.v1.common_pb2 import Sampling
 from evenmesh.retriever.v1 import retriever_service_pb2 as retriever_pb
 from evenmesh.retriever.v1.retriever_service_pb2 import InlineCandidates, RetrieveRequest
 from evenmesh.wire.errors import InvalidField
+from evenmesh_core.plackett_luce import Disparity, RelevanceLoss, policy_for
 from evenmesh_retriever.codec import queries
 from evenmesh_retriever.domain import (
     AnyOf,
@@ -64,15 +66,42 @@ def test_rankings_of_a_whole_collection_are_as_many_as_passages_fit() -> None:
     assert not queries.query_of(RetrieveRequest(query="q", collection="c")).whole
 
 
+def test_a_target_instead_of_a_dial() -> None:
+    sampling = Sampling(relevance_loss=0.0, num_rankings=7)
+    query = queries.query_of(RetrieveRequest(query="q", collection="c", sampling=sampling))
+    assert query.draw is not None
+    assert (query.draw.target, query.draw.num_rankings) == (RelevanceLoss(0.0), 7)
+
+
+def test_the_policy_of_a_target_is_in_the_reply() -> None:
+    policy = policy_for(Disparity(0.7), [3.0, 2.0, 1.0], [1.0, 0.5, 0.0], k=1)
+    nothing = np.empty((1, 0), dtype=np.int64)
+    found = Retrieval([], np.empty(0), nothing, np.zeros(1), None, "v1", "bm25")
+    response = queries.response_of(replace(found, policy=policy))
+    assert response.policy.alpha == policy.alpha
+    assert response.policy.relevance_kind == response.policy.RELEVANCE_NORMALIZED_SCORE
+    assert not queries.response_of(found).HasField("policy")
+
+
 def test_unset_is_not_zero() -> None:
     query = queries.query_of(RetrieveRequest(query="q", collection="c", sampling=Sampling()))
     assert (query.depth, query.k, query.draw) == (None, None, Draw(1.0, 1, 0))
     assert queries.query_of(RetrieveRequest(query="q", collection="c")).draw is None
 
 
+WITH_TARGET = Sampling(disparity=0.5)
 LONG = PassageProto(id="a", text="x" * 65_537)
 
 BAD_QUERIES = [
+    ("sampling.disparity", RetrieveRequest(query="q", collection="c", sampling=Sampling(disparity=1.5))),
+    (
+        "sampling.disparity",
+        RetrieveRequest(query="q", collection="c", sampling=Sampling(alpha=1, disparity=0.5)),
+    ),
+    (
+        "whole_collection",
+        RetrieveRequest(query="q", collection="c", sampling=WITH_TARGET, whole_collection=True),
+    ),
     ("query", RetrieveRequest(collection="c")),
     ("query", RetrieveRequest(query=" \n\t", collection="c")),
     ("query", RetrieveRequest(query="x" * 8193, collection="c")),

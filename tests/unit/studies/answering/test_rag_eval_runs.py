@@ -66,10 +66,13 @@ class FakeGeneration:
     refuses: frozenset[str] = frozenset()
     loses: list[str] = field(default_factory=list)
 
+    asked: list[tuple[str, dict[str, Any]]] = field(default_factory=list)
+
     async def answers(
         self, question: str, contexts: Sequence[Sequence[Passage]], *, model: str, **options: Any
     ) -> list[WrittenAnswer | Failed]:
         (shown,) = contexts
+        self.asked.append((question, options))
         if question in self.refuses:
             return [Failed((0,), "INVALID_ARGUMENT", "TOO_LONG", "the question is too long", "question")]
         if question in self.loses:
@@ -143,6 +146,29 @@ async def test_a_question_is_ranked_once_and_answered_from_every_context(
     ]
     times = read_all(tmp_path / "out" / "times.jsonl", TimesRecord)
     assert (times[2].retrieve_ms, times[2].rerank_ms, times[2].generate_ms) == (1.5, 2.5, 12.5)
+
+
+async def test_claims_and_conversations_are_asked_by_their_prompts(tmp_path: Path) -> None:
+    """A conversation is searched for by all that the user asked; a template of the plan is for all questions."""
+    path = tmp_path / "kinds.jsonl"
+    turns = [{"question": "7", "answer": "yes"}]
+    lines = [
+        {"id": "c", "question": "1", "claim": True, "answer": "True"},
+        {"id": "t", "question": "2", "answers": ["x"], "turns": turns},
+        {"id": "q", "question": "3", "answers": ["x"]},
+    ]
+    path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    for template in (None, "mine"):
+        client, generation = FakeClient(), FakeGeneration()
+        plan = plan_of(path, rerankers=["none"], contexts=[1], template=template)
+        for unit in plan.units():
+            await evaluate(cast(Any, client), cast(Any, generation), plan, unit)
+        assert [options.get("search") for _, options in client.asked] == [None, "7 2", None]
+        assert [(options["template"], options["turns"]) for _, options in generation.asked] == [
+            (template or "rankrag-answer-claim", ()),
+            (template or "rankrag-answer-conversation", (("7", "yes"),)),
+            (template, ()),
+        ]
 
 
 async def test_what_is_written_is_not_asked_again_and_the_bytes_are_the_same(

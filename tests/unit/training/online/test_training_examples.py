@@ -6,6 +6,7 @@ from evenmesh_reranker.domain import Agent, Passage
 from evenmesh_reranker.feedback.domain import Feedback
 from evenmesh_training.online.training_examples import (
     QueryFeedback,
+    held_out_for,
     load_feedback,
     split,
     training_examples,
@@ -41,8 +42,17 @@ async def test_of_too_much_the_oldest_queries_are_left_out(world: World) -> None
     assert (history.items, history.left_out) == (6 * 20, 6 * 15)
 
 
-def _asked(count: int) -> list[QueryFeedback]:
-    return [QueryFeedback(f"q{at}", at * 10 + 1, at * 10 + 9) for at in range(count)]
+def _asked(count: int, *, decide: int | None = None) -> list[QueryFeedback]:
+    """Queries with two judged passages; only the first ``decide`` of them are judged unlike."""
+    return [
+        QueryFeedback(
+            f"q{at}",
+            at * 10 + 1,
+            at * 10 + 9,
+            {("c", "a"): 1.0, ("c", "b"): float(decide is not None and at >= decide)},
+        )
+        for at in range(count)
+    ]
 
 
 def test_the_newest_of_what_is_new_is_held_back() -> None:
@@ -54,6 +64,17 @@ def test_the_newest_of_what_is_new_is_held_back() -> None:
     assert (train, held) == (asked[:15], asked[15:])
     train, held = split(asked, since=asked[7].last, share=0.5, least=5)
     assert (train, held) == (asked[:14], asked[14:])
+
+
+def test_queries_whose_passages_are_all_alike_do_not_count_among_those_that_decide() -> None:
+    """Of 20 queries the 12 oldest decide: to hold back three of them, the 11 newest are needed, and half at most."""
+    asked = _asked(20, decide=12)
+    assert split(asked, since=0, share=0.25, least=1)[1] == asked[11:]
+    assert split(asked, since=0, share=0.25, least=3)[1] == asked[10:]
+    assert held_out_for([True, False, True, False], 1) == 2
+    assert held_out_for([True, False, True, False], 2) == 4
+    assert held_out_for([True, False], 0) == 0
+    assert held_out_for([False, False], 1) == 2
 
 
 def test_no_more_than_half_and_nothing_old_is_held_back() -> None:

@@ -117,6 +117,23 @@ def test_augmented_contexts_have_the_gold_passage_shuffled_in(squad: Path, recip
     assert set(places) == {0, 1, 2}
 
 
+def test_raft_shows_each_passage_alone_with_the_answer(squad: Path, recipe: Recipe) -> None:
+    """Some passages hold no answer; it is asked for all the same, as in RA-DIT."""
+    context = recipe.context.model_copy(update={"separate": True, "unanswerable": 0.0})
+    found = examples(Blend(recipe.model_copy(update={"context": context}), squad), "augmented")
+    assert {len(one.shown) for one in found} == {1}
+    assert all(one.answer == one.answers[0] for one in found)
+    gold = sum(one.shown[0].gold for one in found) / len(found)
+    assert 0.1 < gold < 0.6  # one passage of three is gold
+
+
+def test_a_source_decides_the_form_of_its_questions(squad: Path, recipe: Recipe) -> None:
+    sources = [one.model_copy(update={"form": Form.ARITHMETIC}) for one in recipe.source]
+    blend = Blend(recipe.model_copy(update={"source": sources}), squad)
+    assert {one.form for one in examples(blend, "rich", 40)} == {Form.ARITHMETIC}
+    assert {one.form for one in examples(Blend(recipe, squad), "rich", 40)} == {Form.SHORT}
+
+
 def test_about_the_asked_share_is_unanswerable(squad: Path, recipe: Recipe) -> None:
     for name in ("rich", "augmented"):
         found = examples(Blend(recipe, squad), name, 2000)

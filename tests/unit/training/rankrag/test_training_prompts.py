@@ -48,6 +48,25 @@ def test_context_rich_claim() -> None:
     )
 
 
+@pytest.mark.parametrize(
+    ("form", "instruction"),
+    [
+        (
+            Form.ARITHMETIC,
+            "Answer the following question with a number from the context or through math arithmetic.",
+        ),
+        (
+            Form.SHORT_OR_LONG,
+            "Answer the following question with a short span, or a full and complete answer.",
+        ),
+    ],
+)
+def test_the_two_instructions_of_tat_qa(form: Form, instruction: str) -> None:
+    assert write(Kind.CONTEXT_RICH_QA, 1, form=form) == (
+        SYSTEM + f"Passage: T1 text 1\nUser: {instruction} Who?\nAssistant:"
+    )
+
+
 def test_retrieval_augmented_question() -> None:
     assert write(Kind.RETRIEVAL_AUGMENTED_QA, 5) == SYSTEM + FIVE + f"User: {SHORT} Who?\nAssistant:"
 

@@ -53,6 +53,10 @@ def test_the_bundled_preset_keeps_to_licences_that_allow_redistribution() -> Non
         ('name = "x"\n' + ONE + ONE, "more than one is called a"),
         ('name = "x"\n' + ONE + 'instead_of = "b"', "stands in for 'b'"),
         ('name = "x"\n' + ONE + "[context]\npassages = 9\ndepth = 5", "depth must be at least passages"),
+        (
+            'name = "x"\n' + ONE + "[context]\nseparate = true\nunanswerable = 0.1",
+            "separate needs unanswerable = 0",
+        ),
         ('name = "x"\n' + ONE + "[stage2]\nsteps = 0", "stage2.steps"),
     ],
 )

@@ -95,9 +95,12 @@ class SourceExamples:
                 shown = self._judged(item, rng)
             case Kind.RETRIEVAL_AUGMENTED_QA:
                 shown = self._context_of(item, rng, taken_out=rng.random() < self.context.unanswerable)
+                if self.context.separate:
+                    shown = shown[:1]  # they are shuffled
             case Kind.RETRIEVAL_AUGMENTED_RANKING:
                 shown = self._context_of(item, rng, taken_out=False)
-        answered = kind is Kind.SFT or any(one.gold or one.holds for one in shown)
+        separate = kind is Kind.RETRIEVAL_AUGMENTED_QA and self.context.separate
+        answered = kind is Kind.SFT or separate or any(one.gold or one.holds for one in shown)
         return Example(
             kind,
             self.source.name,
@@ -107,7 +110,7 @@ class SourceExamples:
             tuple(shown),
             item.answers[0] if answered else ABSTENTION,
             item.answers,
-            item.form,
+            self.source.form or item.form,
         )
 
     def _shown(self, item: Item, place: int) -> Shown:

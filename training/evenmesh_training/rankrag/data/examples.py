@@ -25,6 +25,8 @@ class Form(StrEnum):
 
     SHORT = "short"
     LONG = "long"
+    ARITHMETIC = "arithmetic"
+    SHORT_OR_LONG = "short-or-long"
     CLAIM = "claim"
 
 

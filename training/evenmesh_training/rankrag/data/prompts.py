@@ -15,6 +15,10 @@ from evenmesh_training.rankrag.data.examples import Example, Form, Kind
 _INSTRUCTION: Final = {
     Form.SHORT: "Answer the following question with a short span.",
     Form.LONG: "Please give a full and complete answer for the question.",
+    Form.ARITHMETIC: (
+        "Answer the following question with a number from the context or through math arithmetic."
+    ),
+    Form.SHORT_OR_LONG: "Answer the following question with a short span, or a full and complete answer.",
 }
 _CLAIM: Final = "Answer the following question with True or False. Is the claim ’{}’ correct?"
 _ANSWERS: Final = (Kind.CONTEXT_RICH_QA, Kind.RETRIEVAL_AUGMENTED_QA)

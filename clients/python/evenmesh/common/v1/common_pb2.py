@@ -25,7 +25,7 @@ _sym_db = _symbol_database.Default()
 from evenmesh.common.v1 import bounds_pb2 as evenmesh_dot_common_dot_v1_dot_bounds__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1f\x65venmesh/common/v1/common.proto\x12\x12\x65venmesh.common.v1\x1a\x1f\x65venmesh/common/v1/bounds.proto\"\xd1\x01\n\x07Passage\x12\x13\n\x02id\x18\x01 \x01(\tB\x07\xf2\xe1\x18\x03\x18\x80\x02\x12\x17\n\x05title\x18\x02 \x01(\tB\x08\xf2\xe1\x18\x04\x18\x80\x80\x04\x12\x16\n\x04text\x18\x03 \x01(\tB\x08\xf2\xe1\x18\x04\x18\x80\x80\x04\x12M\n\nattributes\x18\x04 \x03(\x0b\x32+.evenmesh.common.v1.Passage.AttributesEntryB\x0c\xf2\xe1\x18\x08\x10@\x18\x80\x08 \x80\x08\x1a\x31\n\x0f\x41ttributesEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\"<\n\x05\x41gent\x12\x18\n\x07task_id\x18\x01 \x01(\tB\x07\xf2\xe1\x18\x03\x18\x80\x01\x12\x19\n\x08model_id\x18\x02 \x01(\tB\x07\xf2\xe1\x18\x03\x18\x80\x01\"p\n\x08Sampling\x12\x12\n\x05\x61lpha\x18\x01 \x01(\x01H\x00\x88\x01\x01\x12\x19\n\x0cnum_rankings\x18\x02 \x01(\rH\x01\x88\x01\x01\x12\x11\n\x04seed\x18\x03 \x01(\x04H\x02\x88\x01\x01\x42\x08\n\x06_alphaB\x0f\n\r_num_rankingsB\x07\n\x05_seed\"Y\n\x08Rankings\x12\r\n\x05\x64\x65pth\x18\x01 \x01(\r\x12\x19\n\x07indices\x18\x02 \x03(\rB\x08\xf2\xe1\x18\x04\x08\xc0\x84=\x12#\n\x11log_probabilities\x18\x03 \x03(\x01\x42\x08\xf2\xe1\x18\x04\x08\xa0\x8d\x06\"J\n\tStageTime\x12(\n\x05stage\x18\x01 \x01(\x0e\x32\x19.evenmesh.common.v1.Stage\x12\x13\n\x0b\x64uration_ms\x18\x02 \x01(\x01\"\xb0\x03\n\x0b\x44\x65gradation\x12(\n\x05stage\x18\x01 \x01(\x0e\x32\x19.evenmesh.common.v1.Stage\x12\x36\n\x06\x61\x63tion\x18\x02 \x01(\x0e\x32&.evenmesh.common.v1.Degradation.Action\x12\x17\n\x06reason\x18\x03 \x01(\tB\x07\xf2\xe1\x18\x03\x18\x80\x01\x12\x18\n\x07message\x18\x04 \x01(\tB\x07\xf2\xe1\x18\x03\x18\x80 \"\x8b\x02\n\x06\x41\x63tion\x12\x16\n\x12\x41\x43TION_UNSPECIFIED\x10\x00\x12\x1a\n\x16\x41\x43TION_RETRIEVER_ORDER\x10\x01\x12\x1d\n\x19\x41\x43TION_OBSERVATION_QUEUED\x10\x02\x12\x1e\n\x1a\x41\x43TION_OBSERVATION_DROPPED\x10\x03\x12\x14\n\x10\x41\x43TION_NO_ANSWER\x10\x04\x12\x15\n\x11\x41\x43TION_NO_CONTEXT\x10\x05\x12\x1a\n\x16\x41\x43TION_SOURCE_LEFT_OUT\x10\x06\x12\x15\n\x11\x41\x43TION_LOCAL_VOTE\x10\x07\x12\x14\n\x10\x41\x43TION_NO_REPORT\x10\x08\x12\x18\n\x14\x41\x43TION_HISTORY_WORDS\x10\t\"I\n\tItemError\x12\x0c\n\x04\x63ode\x18\x01 \x01(\t\x12\x0e\n\x06reason\x18\x02 \x01(\t\x12\x0f\n\x07message\x18\x03 \x01(\t\x12\r\n\x05\x66ield\x18\x04 \x01(\t\"~\n\x08\x45stimate\x12\x11\n\x04mean\x18\x01 \x01(\x01H\x00\x88\x01\x01\x12\x10\n\x03low\x18\x02 \x01(\x01H\x01\x88\x01\x01\x12\x11\n\x04high\x18\x03 \x01(\x01H\x02\x88\x01\x01\x12\r\n\x05\x63ount\x18\x04 \x01(\x04\x12\x11\n\tundefined\x18\x05 \x01(\x04\x42\x07\n\x05_meanB\x06\n\x04_lowB\x07\n\x05_high*k\n\x05Stage\x12\x15\n\x11STAGE_UNSPECIFIED\x10\x00\x12\x12\n\x0eSTAGE_RETRIEVE\x10\x01\x12\x10\n\x0cSTAGE_RERANK\x10\x02\x12\x12\n\x0eSTAGE_GENERATE\x10\x03\x12\x11\n\rSTAGE_OBSERVE\x10\x04\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1f\x65venmesh/common/v1/common.proto\x12\x12\x65venmesh.common.v1\x1a\x1f\x65venmesh/common/v1/bounds.proto\"\xd1\x01\n\x07Passage\x12\x13\n\x02id\x18\x01 \x01(\tB\x07\xf2\xe1\x18\x03\x18\x80\x02\x12\x17\n\x05title\x18\x02 \x01(\tB\x08\xf2\xe1\x18\x04\x18\x80\x80\x04\x12\x16\n\x04text\x18\x03 \x01(\tB\x08\xf2\xe1\x18\x04\x18\x80\x80\x04\x12M\n\nattributes\x18\x04 \x03(\x0b\x32+.evenmesh.common.v1.Passage.AttributesEntryB\x0c\xf2\xe1\x18\x08\x10@\x18\x80\x08 \x80\x08\x1a\x31\n\x0f\x41ttributesEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\"<\n\x05\x41gent\x12\x18\n\x07task_id\x18\x01 \x01(\tB\x07\xf2\xe1\x18\x03\x18\x80\x01\x12\x19\n\x08model_id\x18\x02 \x01(\tB\x07\xf2\xe1\x18\x03\x18\x80\x01\"\xfe\x01\n\x08Sampling\x12\x12\n\x05\x61lpha\x18\x01 \x01(\x01H\x00\x88\x01\x01\x12\x19\n\x0cnum_rankings\x18\x02 \x01(\rH\x01\x88\x01\x01\x12\x11\n\x04seed\x18\x03 \x01(\x04H\x02\x88\x01\x01\x12\x16\n\tdisparity\x18\x04 \x01(\x01H\x03\x88\x01\x01\x12\x1b\n\x0erelevance_loss\x18\x05 \x01(\x01H\x04\x88\x01\x01\x12\x36\n\x06shares\x18\x06 \x03(\x0b\x32\x1e.evenmesh.common.v1.GroupShareB\x06\xf2\xe1\x18\x02\x08\x10\x42\x08\n\x06_alphaB\x0f\n\r_num_rankingsB\x07\n\x05_seedB\x0c\n\n_disparityB\x11\n\x0f_relevance_loss\"\x86\x01\n\nGroupShare\x12\x1a\n\tattribute\x18\x01 \x01(\tB\x07\xf2\xe1\x18\x03\x18\x80\x01\x12\x16\n\x05value\x18\x02 \x01(\tB\x07\xf2\xe1\x18\x03\x18\x80\x08\x12\x15\n\x08\x61t_least\x18\x03 \x01(\x01H\x00\x88\x01\x01\x12\x14\n\x07\x61t_most\x18\x04 \x01(\x01H\x01\x88\x01\x01\x42\x0b\n\t_at_leastB\n\n\x08_at_most\"\x8c\x01\n\x11GroupShareOutcome\x12-\n\x05\x62ound\x18\x01 \x01(\x0b\x32\x1e.evenmesh.common.v1.GroupShare\x12\r\n\x05share\x18\x02 \x01(\x01\x12\x14\n\x0c\x66\x65\x61sible_low\x18\x03 \x01(\x01\x12\x15\n\rfeasible_high\x18\x04 \x01(\x01\x12\x0c\n\x04kept\x18\x05 \x01(\x08\"\x98\x05\n\x06Policy\x12\x1d\n\x10target_disparity\x18\x01 \x01(\x01H\x00\x88\x01\x01\x12\"\n\x15target_relevance_loss\x18\x02 \x01(\x01H\x01\x88\x01\x01\x12\x12\n\x05\x61lpha\x18\x03 \x01(\x01H\x02\x88\x01\x01\x12\x11\n\tdisparity\x18\x04 \x01(\x01\x12\x11\n\trelevance\x18\x05 \x01(\x01\x12\x16\n\x0e\x62\x65st_relevance\x18\x06 \x01(\x01\x12<\n\x0erelevance_kind\x18\x07 \x01(\x0e\x32$.evenmesh.common.v1.Policy.Relevance\x12\x0f\n\x07reached\x18\x08 \x01(\x08\x12\x15\n\x04note\x18\t \x01(\tB\x07\xf2\xe1\x18\x03\x18\x80 \x12-\n\x04kind\x18\n \x01(\x0e\x32\x1f.evenmesh.common.v1.Policy.Kind\x12=\n\rtarget_shares\x18\x0b \x03(\x0b\x32\x1e.evenmesh.common.v1.GroupShareB\x06\xf2\xe1\x18\x02\x08\x10\x12>\n\x06shares\x18\x0c \x03(\x0b\x32%.evenmesh.common.v1.GroupShareOutcomeB\x07\xf2\xe1\x18\x03\x08\x80\x02\"I\n\x04Kind\x12\x14\n\x10KIND_UNSPECIFIED\x10\x00\x12\x16\n\x12KIND_PLACKETT_LUCE\x10\x01\x12\x13\n\x0fKIND_DECOMPOSED\x10\x02\"a\n\tRelevance\x12\x19\n\x15RELEVANCE_UNSPECIFIED\x10\x00\x12\x19\n\x15RELEVANCE_PROBABILITY\x10\x01\x12\x1e\n\x1aRELEVANCE_NORMALIZED_SCORE\x10\x02\x42\x13\n\x11_target_disparityB\x18\n\x16_target_relevance_lossB\x08\n\x06_alpha\"Y\n\x08Rankings\x12\r\n\x05\x64\x65pth\x18\x01 \x01(\r\x12\x19\n\x07indices\x18\x02 \x03(\rB\x08\xf2\xe1\x18\x04\x08\xc0\x84=\x12#\n\x11log_probabilities\x18\x03 \x03(\x01\x42\x08\xf2\xe1\x18\x04\x08\xa0\x8d\x06\"J\n\tStageTime\x12(\n\x05stage\x18\x01 \x01(\x0e\x32\x19.evenmesh.common.v1.Stage\x12\x13\n\x0b\x64uration_ms\x18\x02 \x01(\x01\"\xb0\x03\n\x0b\x44\x65gradation\x12(\n\x05stage\x18\x01 \x01(\x0e\x32\x19.evenmesh.common.v1.Stage\x12\x36\n\x06\x61\x63tion\x18\x02 \x01(\x0e\x32&.evenmesh.common.v1.Degradation.Action\x12\x17\n\x06reason\x18\x03 \x01(\tB\x07\xf2\xe1\x18\x03\x18\x80\x01\x12\x18\n\x07message\x18\x04 \x01(\tB\x07\xf2\xe1\x18\x03\x18\x80 \"\x8b\x02\n\x06\x41\x63tion\x12\x16\n\x12\x41\x43TION_UNSPECIFIED\x10\x00\x12\x1a\n\x16\x41\x43TION_RETRIEVER_ORDER\x10\x01\x12\x1d\n\x19\x41\x43TION_OBSERVATION_QUEUED\x10\x02\x12\x1e\n\x1a\x41\x43TION_OBSERVATION_DROPPED\x10\x03\x12\x14\n\x10\x41\x43TION_NO_ANSWER\x10\x04\x12\x15\n\x11\x41\x43TION_NO_CONTEXT\x10\x05\x12\x1a\n\x16\x41\x43TION_SOURCE_LEFT_OUT\x10\x06\x12\x15\n\x11\x41\x43TION_LOCAL_VOTE\x10\x07\x12\x14\n\x10\x41\x43TION_NO_REPORT\x10\x08\x12\x18\n\x14\x41\x43TION_HISTORY_WORDS\x10\t\"I\n\tItemError\x12\x0c\n\x04\x63ode\x18\x01 \x01(\t\x12\x0e\n\x06reason\x18\x02 \x01(\t\x12\x0f\n\x07message\x18\x03 \x01(\t\x12\r\n\x05\x66ield\x18\x04 \x01(\t\"~\n\x08\x45stimate\x12\x11\n\x04mean\x18\x01 \x01(\x01H\x00\x88\x01\x01\x12\x10\n\x03low\x18\x02 \x01(\x01H\x01\x88\x01\x01\x12\x11\n\x04high\x18\x03 \x01(\x01H\x02\x88\x01\x01\x12\r\n\x05\x63ount\x18\x04 \x01(\x04\x12\x11\n\tundefined\x18\x05 \x01(\x04\x42\x07\n\x05_meanB\x06\n\x04_lowB\x07\n\x05_high*k\n\x05Stage\x12\x15\n\x11STAGE_UNSPECIFIED\x10\x00\x12\x12\n\x0eSTAGE_RETRIEVE\x10\x01\x12\x10\n\x0cSTAGE_RERANK\x10\x02\x12\x12\n\x0eSTAGE_GENERATE\x10\x03\x12\x11\n\rSTAGE_OBSERVE\x10\x04\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -46,6 +46,18 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_AGENT'].fields_by_name['task_id']._serialized_options = b'\362\341\030\003\030\200\001'
   _globals['_AGENT'].fields_by_name['model_id']._loaded_options = None
   _globals['_AGENT'].fields_by_name['model_id']._serialized_options = b'\362\341\030\003\030\200\001'
+  _globals['_SAMPLING'].fields_by_name['shares']._loaded_options = None
+  _globals['_SAMPLING'].fields_by_name['shares']._serialized_options = b'\362\341\030\002\010\020'
+  _globals['_GROUPSHARE'].fields_by_name['attribute']._loaded_options = None
+  _globals['_GROUPSHARE'].fields_by_name['attribute']._serialized_options = b'\362\341\030\003\030\200\001'
+  _globals['_GROUPSHARE'].fields_by_name['value']._loaded_options = None
+  _globals['_GROUPSHARE'].fields_by_name['value']._serialized_options = b'\362\341\030\003\030\200\010'
+  _globals['_POLICY'].fields_by_name['note']._loaded_options = None
+  _globals['_POLICY'].fields_by_name['note']._serialized_options = b'\362\341\030\003\030\200 '
+  _globals['_POLICY'].fields_by_name['target_shares']._loaded_options = None
+  _globals['_POLICY'].fields_by_name['target_shares']._serialized_options = b'\362\341\030\002\010\020'
+  _globals['_POLICY'].fields_by_name['shares']._loaded_options = None
+  _globals['_POLICY'].fields_by_name['shares']._serialized_options = b'\362\341\030\003\010\200\002'
   _globals['_RANKINGS'].fields_by_name['indices']._loaded_options = None
   _globals['_RANKINGS'].fields_by_name['indices']._serialized_options = b'\362\341\030\004\010\300\204='
   _globals['_RANKINGS'].fields_by_name['log_probabilities']._loaded_options = None
@@ -54,26 +66,36 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_DEGRADATION'].fields_by_name['reason']._serialized_options = b'\362\341\030\003\030\200\001'
   _globals['_DEGRADATION'].fields_by_name['message']._loaded_options = None
   _globals['_DEGRADATION'].fields_by_name['message']._serialized_options = b'\362\341\030\003\030\200 '
-  _globals['_STAGE']._serialized_start=1281
-  _globals['_STAGE']._serialized_end=1388
+  _globals['_STAGE']._serialized_start=2371
+  _globals['_STAGE']._serialized_end=2478
   _globals['_PASSAGE']._serialized_start=89
   _globals['_PASSAGE']._serialized_end=298
   _globals['_PASSAGE_ATTRIBUTESENTRY']._serialized_start=249
   _globals['_PASSAGE_ATTRIBUTESENTRY']._serialized_end=298
   _globals['_AGENT']._serialized_start=300
   _globals['_AGENT']._serialized_end=360
-  _globals['_SAMPLING']._serialized_start=362
-  _globals['_SAMPLING']._serialized_end=474
-  _globals['_RANKINGS']._serialized_start=476
-  _globals['_RANKINGS']._serialized_end=565
-  _globals['_STAGETIME']._serialized_start=567
-  _globals['_STAGETIME']._serialized_end=641
-  _globals['_DEGRADATION']._serialized_start=644
-  _globals['_DEGRADATION']._serialized_end=1076
-  _globals['_DEGRADATION_ACTION']._serialized_start=809
-  _globals['_DEGRADATION_ACTION']._serialized_end=1076
-  _globals['_ITEMERROR']._serialized_start=1078
-  _globals['_ITEMERROR']._serialized_end=1151
-  _globals['_ESTIMATE']._serialized_start=1153
-  _globals['_ESTIMATE']._serialized_end=1279
+  _globals['_SAMPLING']._serialized_start=363
+  _globals['_SAMPLING']._serialized_end=617
+  _globals['_GROUPSHARE']._serialized_start=620
+  _globals['_GROUPSHARE']._serialized_end=754
+  _globals['_GROUPSHAREOUTCOME']._serialized_start=757
+  _globals['_GROUPSHAREOUTCOME']._serialized_end=897
+  _globals['_POLICY']._serialized_start=900
+  _globals['_POLICY']._serialized_end=1564
+  _globals['_POLICY_KIND']._serialized_start=1335
+  _globals['_POLICY_KIND']._serialized_end=1408
+  _globals['_POLICY_RELEVANCE']._serialized_start=1410
+  _globals['_POLICY_RELEVANCE']._serialized_end=1507
+  _globals['_RANKINGS']._serialized_start=1566
+  _globals['_RANKINGS']._serialized_end=1655
+  _globals['_STAGETIME']._serialized_start=1657
+  _globals['_STAGETIME']._serialized_end=1731
+  _globals['_DEGRADATION']._serialized_start=1734
+  _globals['_DEGRADATION']._serialized_end=2166
+  _globals['_DEGRADATION_ACTION']._serialized_start=1899
+  _globals['_DEGRADATION_ACTION']._serialized_end=2166
+  _globals['_ITEMERROR']._serialized_start=2168
+  _globals['_ITEMERROR']._serialized_end=2241
+  _globals['_ESTIMATE']._serialized_start=2243
+  _globals['_ESTIMATE']._serialized_end=2369
 # @@protoc_insertion_point(module_scope)

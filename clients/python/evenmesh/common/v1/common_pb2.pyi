@@ -146,9 +146,13 @@ class Sampling(_message.Message):
     ALPHA_FIELD_NUMBER: _builtins.int
     NUM_RANKINGS_FIELD_NUMBER: _builtins.int
     SEED_FIELD_NUMBER: _builtins.int
+    DISPARITY_FIELD_NUMBER: _builtins.int
+    RELEVANCE_LOSS_FIELD_NUMBER: _builtins.int
+    SHARES_FIELD_NUMBER: _builtins.int
     alpha: _builtins.float
-    """Fairness dial: 0 is uniform, larger values follow the scores more closely.
-    Unit: none (exponent). Range: [0, 100]. Default: 1.
+    """Fairness dial: 0 is uniform, larger values follow the scores more closely. At most one of this, `disparity`,
+    `relevance_loss` and `shares` is given.
+    Unit: none (exponent). Range: [0, 100]. Default: 1, without a target.
     """
     num_rankings: _builtins.int
     """Rankings to draw. Unit: rankings. Range: [1, 1000]. Default: 1."""
@@ -156,31 +160,276 @@ class Sampling(_message.Message):
     """Seed of the request's own generator; the same seed and index version give the same rankings.
     Unit: none. Range: [0, 2^63 - 1]. Default: 0.
     """
+    disparity: _builtins.float
+    """Target: the disparity to reach in expectation, EE-D over its bound; 1 shows the same passages every time. The
+    fairness dial is then found for each query; `Policy` reports it. Unset means no such target.
+    Unit: fraction. Range: [0, 1].
+    """
+    relevance_loss: _builtins.float
+    """Target: the share of relevance that may be given up for an even exposure. The fairness dial is then the lowest at
+    which the expected relevance of a context is at least 1 - `relevance_loss` of that without sampling; `Policy`
+    reports it. Unset means no such target. Unit: fraction. Range: [0, 1].
+    """
+    @_builtins.property
+    def shares(self) -> _containers.RepeatedCompositeFieldContainer[Global___GroupShare]:
+        """Target: bounds on the shares of groups, each once. The policy is then the most relevant one that keeps them, by a
+        linear program over the exposure of each passage (Singh and Joachims, 2018, section 3); `Policy` reports it.
+        """
+
     def __init__(
         self,
         *,
         alpha: _builtins.float | None = ...,
         num_rankings: _builtins.int | None = ...,
         seed: _builtins.int | None = ...,
+        disparity: _builtins.float | None = ...,
+        relevance_loss: _builtins.float | None = ...,
+        shares: _abc.Iterable[Global___GroupShare] | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_alpha", b"_alpha", "_num_rankings", b"_num_rankings", "_seed", b"_seed", "alpha", b"alpha", "num_rankings", b"num_rankings", "seed", b"seed"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_alpha", b"_alpha", "_disparity", b"_disparity", "_num_rankings", b"_num_rankings", "_relevance_loss", b"_relevance_loss", "_seed", b"_seed", "alpha", b"alpha", "disparity", b"disparity", "num_rankings", b"num_rankings", "relevance_loss", b"relevance_loss", "seed", b"seed"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_alpha", b"_alpha", "_num_rankings", b"_num_rankings", "_seed", b"_seed", "alpha", b"alpha", "num_rankings", b"num_rankings", "seed", b"seed"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_alpha", b"_alpha", "_disparity", b"_disparity", "_num_rankings", b"_num_rankings", "_relevance_loss", b"_relevance_loss", "_seed", b"_seed", "alpha", b"alpha", "disparity", b"disparity", "num_rankings", b"num_rankings", "relevance_loss", b"relevance_loss", "seed", b"seed", "shares", b"shares"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__alpha: _TypeAlias = _typing.Literal["alpha"]  # noqa: Y015
     _WhichOneofArgType__alpha: _TypeAlias = _typing.Literal["_alpha", b"_alpha"]  # noqa: Y015
+    _WhichOneofReturnType__disparity: _TypeAlias = _typing.Literal["disparity"]  # noqa: Y015
+    _WhichOneofArgType__disparity: _TypeAlias = _typing.Literal["_disparity", b"_disparity"]  # noqa: Y015
     _WhichOneofReturnType__num_rankings: _TypeAlias = _typing.Literal["num_rankings"]  # noqa: Y015
     _WhichOneofArgType__num_rankings: _TypeAlias = _typing.Literal["_num_rankings", b"_num_rankings"]  # noqa: Y015
+    _WhichOneofReturnType__relevance_loss: _TypeAlias = _typing.Literal["relevance_loss"]  # noqa: Y015
+    _WhichOneofArgType__relevance_loss: _TypeAlias = _typing.Literal["_relevance_loss", b"_relevance_loss"]  # noqa: Y015
     _WhichOneofReturnType__seed: _TypeAlias = _typing.Literal["seed"]  # noqa: Y015
     _WhichOneofArgType__seed: _TypeAlias = _typing.Literal["_seed", b"_seed"]  # noqa: Y015
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__alpha) -> _WhichOneofReturnType__alpha | None: ...
     @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__disparity) -> _WhichOneofReturnType__disparity | None: ...
+    @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__num_rankings) -> _WhichOneofReturnType__num_rankings | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__relevance_loss) -> _WhichOneofReturnType__relevance_loss | None: ...
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__seed) -> _WhichOneofReturnType__seed | None: ...
 
 Global___Sampling: _TypeAlias = Sampling  # noqa: Y015
+
+@_typing.final
+class GroupShare(_message.Message):
+    """A bound on the share of a group of passages in the expected exposure of a context."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    ATTRIBUTE_FIELD_NUMBER: _builtins.int
+    VALUE_FIELD_NUMBER: _builtins.int
+    AT_LEAST_FIELD_NUMBER: _builtins.int
+    AT_MOST_FIELD_NUMBER: _builtins.int
+    attribute: _builtins.str
+    """Attribute that tells groups apart, such as `provider`; 1 to 128 bytes."""
+    value: _builtins.str
+    """Value of the attribute in the group. Empty means a bound for each value, such as every provider; passages without
+    the attribute have none then.
+    """
+    at_least: _builtins.float
+    """Smallest share. Unit: fraction. Range: [0, 1]. Default: 0."""
+    at_most: _builtins.float
+    """Largest share. Unit: fraction. Range: [`at_least`, 1]. Default: 1."""
+    def __init__(
+        self,
+        *,
+        attribute: _builtins.str = ...,
+        value: _builtins.str = ...,
+        at_least: _builtins.float | None = ...,
+        at_most: _builtins.float | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_at_least", b"_at_least", "_at_most", b"_at_most", "at_least", b"at_least", "at_most", b"at_most"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_at_least", b"_at_least", "_at_most", b"_at_most", "at_least", b"at_least", "at_most", b"at_most", "attribute", b"attribute", "value", b"value"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__at_least: _TypeAlias = _typing.Literal["at_least"]  # noqa: Y015
+    _WhichOneofArgType__at_least: _TypeAlias = _typing.Literal["_at_least", b"_at_least"]  # noqa: Y015
+    _WhichOneofReturnType__at_most: _TypeAlias = _typing.Literal["at_most"]  # noqa: Y015
+    _WhichOneofArgType__at_most: _TypeAlias = _typing.Literal["_at_most", b"_at_most"]  # noqa: Y015
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__at_least) -> _WhichOneofReturnType__at_least | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__at_most) -> _WhichOneofReturnType__at_most | None: ...
+
+Global___GroupShare: _TypeAlias = GroupShare  # noqa: Y015
+
+@_typing.final
+class GroupShareOutcome(_message.Message):
+    """The share of a group in the expected exposure of a context."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    BOUND_FIELD_NUMBER: _builtins.int
+    SHARE_FIELD_NUMBER: _builtins.int
+    FEASIBLE_LOW_FIELD_NUMBER: _builtins.int
+    FEASIBLE_HIGH_FIELD_NUMBER: _builtins.int
+    KEPT_FIELD_NUMBER: _builtins.int
+    share: _builtins.float
+    """Expected share. Unit: fraction. Range: [0, 1]."""
+    feasible_low: _builtins.float
+    """Smallest share that the group can have with these passages. Unit: fraction. Range: [0, 1]."""
+    feasible_high: _builtins.float
+    """Largest share that the group can have with these passages. Unit: fraction. Range: [0, 1]."""
+    kept: _builtins.bool
+    """Whether the bound is kept, to 0.001."""
+    @_builtins.property
+    def bound(self) -> Global___GroupShare:
+        """The bound; its value is never empty."""
+
+    def __init__(
+        self,
+        *,
+        bound: Global___GroupShare | None = ...,
+        share: _builtins.float = ...,
+        feasible_low: _builtins.float = ...,
+        feasible_high: _builtins.float = ...,
+        kept: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["bound", b"bound"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["bound", b"bound", "feasible_high", b"feasible_high", "feasible_low", b"feasible_low", "kept", b"kept", "share", b"share"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___GroupShareOutcome: _TypeAlias = GroupShareOutcome  # noqa: Y015
+
+@_typing.final
+class Policy(_message.Message):
+    """The policy that rankings were drawn from to reach a target, and what is expected of it: exact values, whatever the
+    rankings drawn show.
+    """
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    class _Kind:
+        ValueType = _typing.NewType("ValueType", _builtins.int)
+        V: _TypeAlias = ValueType  # noqa: Y015
+
+    class _KindEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[Policy._Kind.ValueType], _builtins.type):
+        DESCRIPTOR: _descriptor.EnumDescriptor
+        KIND_UNSPECIFIED: Policy._Kind.ValueType  # 0
+        """Not set."""
+        KIND_PLACKETT_LUCE: Policy._Kind.ValueType  # 1
+        """One passage after the other, by Plackett-Luce at the fairness dial."""
+        KIND_DECOMPOSED: Policy._Kind.ValueType  # 2
+        """One of a few rankings with probabilities, into which the exposure that a linear program wants is decomposed
+        (Birkhoff and von Neumann).
+        """
+
+    class Kind(_Kind, metaclass=_KindEnumTypeWrapper):
+        """How rankings are drawn."""
+
+    KIND_UNSPECIFIED: Policy.Kind.ValueType  # 0
+    """Not set."""
+    KIND_PLACKETT_LUCE: Policy.Kind.ValueType  # 1
+    """One passage after the other, by Plackett-Luce at the fairness dial."""
+    KIND_DECOMPOSED: Policy.Kind.ValueType  # 2
+    """One of a few rankings with probabilities, into which the exposure that a linear program wants is decomposed
+    (Birkhoff and von Neumann).
+    """
+
+    class _Relevance:
+        ValueType = _typing.NewType("ValueType", _builtins.int)
+        V: _TypeAlias = ValueType  # noqa: Y015
+
+    class _RelevanceEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[Policy._Relevance.ValueType], _builtins.type):
+        DESCRIPTOR: _descriptor.EnumDescriptor
+        RELEVANCE_UNSPECIFIED: Policy._Relevance.ValueType  # 0
+        """Not set."""
+        RELEVANCE_PROBABILITY: Policy._Relevance.ValueType  # 1
+        """The reranker's score, which is the probability that the passage is relevant."""
+        RELEVANCE_NORMALIZED_SCORE: Policy._Relevance.ValueType  # 2
+        """The retriever's score, 1 for the best of the pool and 0 for the last; no reranker scored the pool."""
+
+    class Relevance(_Relevance, metaclass=_RelevanceEnumTypeWrapper):
+        """What stands for the relevance of a passage."""
+
+    RELEVANCE_UNSPECIFIED: Policy.Relevance.ValueType  # 0
+    """Not set."""
+    RELEVANCE_PROBABILITY: Policy.Relevance.ValueType  # 1
+    """The reranker's score, which is the probability that the passage is relevant."""
+    RELEVANCE_NORMALIZED_SCORE: Policy.Relevance.ValueType  # 2
+    """The retriever's score, 1 for the best of the pool and 0 for the last; no reranker scored the pool."""
+
+    TARGET_DISPARITY_FIELD_NUMBER: _builtins.int
+    TARGET_RELEVANCE_LOSS_FIELD_NUMBER: _builtins.int
+    ALPHA_FIELD_NUMBER: _builtins.int
+    DISPARITY_FIELD_NUMBER: _builtins.int
+    RELEVANCE_FIELD_NUMBER: _builtins.int
+    BEST_RELEVANCE_FIELD_NUMBER: _builtins.int
+    RELEVANCE_KIND_FIELD_NUMBER: _builtins.int
+    REACHED_FIELD_NUMBER: _builtins.int
+    NOTE_FIELD_NUMBER: _builtins.int
+    KIND_FIELD_NUMBER: _builtins.int
+    TARGET_SHARES_FIELD_NUMBER: _builtins.int
+    SHARES_FIELD_NUMBER: _builtins.int
+    target_disparity: _builtins.float
+    """Target, as `Sampling.disparity`; unset with another. Unit: fraction. Range: [0, 1]."""
+    target_relevance_loss: _builtins.float
+    """Target, as `Sampling.relevance_loss`; unset with another. Unit: fraction. Range: [0, 1]."""
+    alpha: _builtins.float
+    """Fairness dial that was found; unset with `target_shares`. Unit: none (exponent). Range: [0, 100]."""
+    disparity: _builtins.float
+    """Expected EE-D over its bound. Unit: fraction. Range: [0, 1]."""
+    relevance: _builtins.float
+    """Expected relevance of a context: the sum of exposure times relevance over the pool.
+    Unit: relevance. Range: [0, k].
+    """
+    best_relevance: _builtins.float
+    """Relevance of the context without sampling. Unit: relevance. Range: [0, k]."""
+    relevance_kind: Global___Policy.Relevance.ValueType
+    """What the two are sums of."""
+    reached: _builtins.bool
+    """Whether the target is reached, to 0.001. Otherwise this policy is the nearest there is for this query."""
+    note: _builtins.str
+    """One line on a target that is not reached; empty if it is."""
+    kind: Global___Policy.Kind.ValueType
+    """How rankings are drawn."""
+    @_builtins.property
+    def target_shares(self) -> _containers.RepeatedCompositeFieldContainer[Global___GroupShare]:
+        """Target, as `Sampling.shares`."""
+
+    @_builtins.property
+    def shares(self) -> _containers.RepeatedCompositeFieldContainer[Global___GroupShareOutcome]:
+        """What became of each bound; a bound for each value has one for each value that could break it."""
+
+    def __init__(
+        self,
+        *,
+        target_disparity: _builtins.float | None = ...,
+        target_relevance_loss: _builtins.float | None = ...,
+        alpha: _builtins.float | None = ...,
+        disparity: _builtins.float = ...,
+        relevance: _builtins.float = ...,
+        best_relevance: _builtins.float = ...,
+        relevance_kind: Global___Policy.Relevance.ValueType = ...,
+        reached: _builtins.bool = ...,
+        note: _builtins.str = ...,
+        kind: Global___Policy.Kind.ValueType = ...,
+        target_shares: _abc.Iterable[Global___GroupShare] | None = ...,
+        shares: _abc.Iterable[Global___GroupShareOutcome] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_alpha", b"_alpha", "_target_disparity", b"_target_disparity", "_target_relevance_loss", b"_target_relevance_loss", "alpha", b"alpha", "target_disparity", b"target_disparity", "target_relevance_loss", b"target_relevance_loss"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_alpha", b"_alpha", "_target_disparity", b"_target_disparity", "_target_relevance_loss", b"_target_relevance_loss", "alpha", b"alpha", "best_relevance", b"best_relevance", "disparity", b"disparity", "kind", b"kind", "note", b"note", "reached", b"reached", "relevance", b"relevance", "relevance_kind", b"relevance_kind", "shares", b"shares", "target_disparity", b"target_disparity", "target_relevance_loss", b"target_relevance_loss", "target_shares", b"target_shares"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__alpha: _TypeAlias = _typing.Literal["alpha"]  # noqa: Y015
+    _WhichOneofArgType__alpha: _TypeAlias = _typing.Literal["_alpha", b"_alpha"]  # noqa: Y015
+    _WhichOneofReturnType__target_disparity: _TypeAlias = _typing.Literal["target_disparity"]  # noqa: Y015
+    _WhichOneofArgType__target_disparity: _TypeAlias = _typing.Literal["_target_disparity", b"_target_disparity"]  # noqa: Y015
+    _WhichOneofReturnType__target_relevance_loss: _TypeAlias = _typing.Literal["target_relevance_loss"]  # noqa: Y015
+    _WhichOneofArgType__target_relevance_loss: _TypeAlias = _typing.Literal["_target_relevance_loss", b"_target_relevance_loss"]  # noqa: Y015
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__alpha) -> _WhichOneofReturnType__alpha | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__target_disparity) -> _WhichOneofReturnType__target_disparity | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__target_relevance_loss) -> _WhichOneofReturnType__target_relevance_loss | None: ...
+
+Global___Policy: _TypeAlias = Policy  # noqa: Y015
 
 @_typing.final
 class Rankings(_message.Message):

@@ -41,6 +41,10 @@ class _UtilityMetricEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Utility
     """ROUGE-L F-measure."""
     UTILITY_METRIC_ACCURACY: _UtilityMetric.ValueType  # 6
     """Equality of labels."""
+    UTILITY_METRIC_RATING: _UtilityMetric.ValueType  # 7
+    """One minus the distance of two ratings from 1 to 5, over 4: LaMP-3's utility. References must be ratings; an
+    answer that is none counts as the worse of 1 and 5.
+    """
 
 class UtilityMetric(_UtilityMetric, metaclass=_UtilityMetricEnumTypeWrapper):
     """A metric of one answer against references."""
@@ -59,6 +63,10 @@ UTILITY_METRIC_ROUGE_L: UtilityMetric.ValueType  # 5
 """ROUGE-L F-measure."""
 UTILITY_METRIC_ACCURACY: UtilityMetric.ValueType  # 6
 """Equality of labels."""
+UTILITY_METRIC_RATING: UtilityMetric.ValueType  # 7
+"""One minus the distance of two ratings from 1 to 5, over 4: LaMP-3's utility. References must be ratings; an
+answer that is none counts as the worse of 1 and 5.
+"""
 Global___UtilityMetric: _TypeAlias = UtilityMetric  # noqa: Y015
 
 class _IntervalMethod:
@@ -249,6 +257,7 @@ class Observation(_message.Message):
     VOTE_WINNER_FIELD_NUMBER: _builtins.int
     CONVERSATION_FIELD_NUMBER: _builtins.int
     TRACE_CONTEXT_FIELD_NUMBER: _builtins.int
+    POLICY_FIELD_NUMBER: _builtins.int
     id: _builtins.str
     """Idempotency id chosen by the sender; 1 to 128 bytes."""
     run_id: _builtins.str
@@ -274,7 +283,7 @@ class Observation(_message.Message):
     generator_version: _builtins.str
     """Version of the generator's model."""
     alpha: _builtins.float
-    """Fairness dial of the sampling; unset for a deterministic ranking.
+    """Fairness dial of the sampling, given or found for a target; unset for a deterministic ranking.
     Unit: none (exponent). Range: [0, 100].
     """
     seed: _builtins.int
@@ -326,6 +335,10 @@ class Observation(_message.Message):
     def conversation(self) -> Global___ObservedConversation:
         """The conversation so far that the ask was a turn of; unset outside of one."""
 
+    @_builtins.property
+    def policy(self) -> _common_pb2.Policy:
+        """The policy of a target; unset without one."""
+
     def __init__(
         self,
         *,
@@ -353,10 +366,11 @@ class Observation(_message.Message):
         vote_winner: _builtins.int | None = ...,
         conversation: Global___ObservedConversation | None = ...,
         trace_context: _builtins.str = ...,
+        policy: _common_pb2.Policy | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_alpha", b"_alpha", "_seed", b"_seed", "_vote_winner", b"_vote_winner", "alpha", b"alpha", "conversation", b"conversation", "labels", b"labels", "observed_at", b"observed_at", "seed", b"seed", "shown", b"shown", "vote_winner", b"vote_winner"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_alpha", b"_alpha", "_seed", b"_seed", "_vote_winner", b"_vote_winner", "alpha", b"alpha", "conversation", b"conversation", "labels", b"labels", "observed_at", b"observed_at", "policy", b"policy", "seed", b"seed", "shown", b"shown", "vote_winner", b"vote_winner"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_alpha", b"_alpha", "_seed", b"_seed", "_vote_winner", b"_vote_winner", "alpha", b"alpha", "answers", b"answers", "candidates", b"candidates", "collection", b"collection", "conversation", b"conversation", "degradations", b"degradations", "generator", b"generator", "generator_version", b"generator_version", "id", b"id", "index_version", b"index_version", "labels", b"labels", "observed_at", b"observed_at", "query_id", b"query_id", "question", b"question", "ranking_retrievers", b"ranking_retrievers", "reranker", b"reranker", "reranker_version", b"reranker_version", "retriever", b"retriever", "run_id", b"run_id", "seed", b"seed", "shown", b"shown", "stage_times", b"stage_times", "trace_context", b"trace_context", "vote_winner", b"vote_winner"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_alpha", b"_alpha", "_seed", b"_seed", "_vote_winner", b"_vote_winner", "alpha", b"alpha", "answers", b"answers", "candidates", b"candidates", "collection", b"collection", "conversation", b"conversation", "degradations", b"degradations", "generator", b"generator", "generator_version", b"generator_version", "id", b"id", "index_version", b"index_version", "labels", b"labels", "observed_at", b"observed_at", "policy", b"policy", "query_id", b"query_id", "question", b"question", "ranking_retrievers", b"ranking_retrievers", "reranker", b"reranker", "reranker_version", b"reranker_version", "retriever", b"retriever", "run_id", b"run_id", "seed", b"seed", "shown", b"shown", "stage_times", b"stage_times", "trace_context", b"trace_context", "vote_winner", b"vote_winner"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__alpha: _TypeAlias = _typing.Literal["alpha"]  # noqa: Y015
     _WhichOneofArgType__alpha: _TypeAlias = _typing.Literal["_alpha", b"_alpha"]  # noqa: Y015
@@ -894,6 +908,7 @@ class TradeoffPoint(_message.Message):
     QUERY_ID_FIELD_NUMBER: _builtins.int
     X_FIELD_NUMBER: _builtins.int
     Y_FIELD_NUMBER: _builtins.int
+    BASELINE_FIELD_NUMBER: _builtins.int
     query_id: _builtins.str
     """The query; intervals are taken over queries."""
     x: _builtins.float
@@ -902,21 +917,30 @@ class TradeoffPoint(_message.Message):
     """Normalised relevance EE-R or normalised expected utility; unset where undefined.
     Unit: fraction. Range: [0, inf).
     """
+    baseline: _builtins.float
+    """The y of the same query without sampling, for paired differences at five levels of fairness; unset leaves
+    the point out of them. Unit: fraction. Range: [0, inf).
+    """
     def __init__(
         self,
         *,
         query_id: _builtins.str = ...,
         x: _builtins.float | None = ...,
         y: _builtins.float | None = ...,
+        baseline: _builtins.float | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_x", b"_x", "_y", b"_y", "x", b"x", "y", b"y"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_baseline", b"_baseline", "_x", b"_x", "_y", b"_y", "baseline", b"baseline", "x", b"x", "y", b"y"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_x", b"_x", "_y", b"_y", "query_id", b"query_id", "x", b"x", "y", b"y"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_baseline", b"_baseline", "_x", b"_x", "_y", b"_y", "baseline", b"baseline", "query_id", b"query_id", "x", b"x", "y", b"y"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__baseline: _TypeAlias = _typing.Literal["baseline"]  # noqa: Y015
+    _WhichOneofArgType__baseline: _TypeAlias = _typing.Literal["_baseline", b"_baseline"]  # noqa: Y015
     _WhichOneofReturnType__x: _TypeAlias = _typing.Literal["x"]  # noqa: Y015
     _WhichOneofArgType__x: _TypeAlias = _typing.Literal["_x", b"_x"]  # noqa: Y015
     _WhichOneofReturnType__y: _TypeAlias = _typing.Literal["y"]  # noqa: Y015
     _WhichOneofArgType__y: _TypeAlias = _typing.Literal["_y", b"_y"]  # noqa: Y015
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__baseline) -> _WhichOneofReturnType__baseline | None: ...
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__x) -> _WhichOneofReturnType__x | None: ...
     @_typing.overload
@@ -1065,6 +1089,8 @@ class FairnessInterval(_message.Message):
     HIGH_FIELD_NUMBER: _builtins.int
     VALUE_FIELD_NUMBER: _builtins.int
     COUNT_FIELD_NUMBER: _builtins.int
+    PAIRED_VALUE_FIELD_NUMBER: _builtins.int
+    PAIRED_COUNT_FIELD_NUMBER: _builtins.int
     low: _builtins.float
     """Lower edge of the normalised disparity. Unit: fraction. Range: [0, 0.8]."""
     high: _builtins.float
@@ -1073,6 +1099,13 @@ class FairnessInterval(_message.Message):
     """Mean y minus the baseline; unset where no point lies. Unit: fraction. Range: (-inf, inf)."""
     count: _builtins.int
     """Points in it. Unit: points. Range: [0, 100000]."""
+    paired_value: _builtins.float
+    """Mean of y minus the baseline of the same query; unset where no point has one. This is the difference to
+    argue with: the queries of a level are others than those of the mean baseline.
+    Unit: fraction. Range: (-inf, inf).
+    """
+    paired_count: _builtins.int
+    """Points with a baseline of their own in it. Unit: points. Range: [0, 100000]."""
     def __init__(
         self,
         *,
@@ -1080,13 +1113,20 @@ class FairnessInterval(_message.Message):
         high: _builtins.float = ...,
         value: _builtins.float | None = ...,
         count: _builtins.int = ...,
+        paired_value: _builtins.float | None = ...,
+        paired_count: _builtins.int = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_value", b"_value", "value", b"value"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_paired_value", b"_paired_value", "_value", b"_value", "paired_value", b"paired_value", "value", b"value"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_value", b"_value", "count", b"count", "high", b"high", "low", b"low", "value", b"value"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_paired_value", b"_paired_value", "_value", b"_value", "count", b"count", "high", b"high", "low", b"low", "paired_count", b"paired_count", "paired_value", b"paired_value", "value", b"value"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__paired_value: _TypeAlias = _typing.Literal["paired_value"]  # noqa: Y015
+    _WhichOneofArgType__paired_value: _TypeAlias = _typing.Literal["_paired_value", b"_paired_value"]  # noqa: Y015
     _WhichOneofReturnType__value: _TypeAlias = _typing.Literal["value"]  # noqa: Y015
     _WhichOneofArgType__value: _TypeAlias = _typing.Literal["_value", b"_value"]  # noqa: Y015
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__paired_value) -> _WhichOneofReturnType__paired_value | None: ...
+    @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__value) -> _WhichOneofReturnType__value | None: ...
 
 Global___FairnessInterval: _TypeAlias = FairnessInterval  # noqa: Y015
@@ -1103,25 +1143,33 @@ class EvaluateTradeoffResponse(_message.Message):
     NUM_POINTS_FIELD_NUMBER: _builtins.int
     NUM_UNDEFINED_FIELD_NUMBER: _builtins.int
     FAIRNESS_INTERVALS_FIELD_NUMBER: _builtins.int
+    AUC_FROM_FIELD_NUMBER: _builtins.int
+    AUC_TO_FIELD_NUMBER: _builtins.int
     intercept: _builtins.float
-    """Least-squares value at x = 0; unset with fewer than two different x.
+    """Least-squares value at x = 0; unset where the slope is undefined.
     Unit: fraction. Range: (-inf, inf).
     """
     num_points: _builtins.int
     """Points used. Unit: points. Range: [0, 100000]."""
     num_undefined: _builtins.int
     """Points left out because x or y is undefined. Unit: points. Range: [0, 100000]."""
+    auc_from: _builtins.float
+    """Smallest average x of a group; unset without points. Unit: fraction. Range: [0, 1]."""
+    auc_to: _builtins.float
+    """Largest average x of a group; unset without points. Unit: fraction. Range: [0, 1]."""
     @_builtins.property
     def slope(self) -> Global___IntervalEstimate:
-        """Least-squares slope."""
+        """Least-squares slope; undefined where all x agree to within 1e-9."""
 
     @_builtins.property
     def auc(self) -> Global___IntervalEstimate:
-        """Area under the curve over x in [0, 1]."""
+        """Mean height of the averaged curve from `auc_from` to `auc_to`: its area, divided by that range. The curve
+        joins the averages of up to 10 groups of points with neighbouring x.
+        """
 
     @_builtins.property
     def fairness_intervals(self) -> _containers.RepeatedCompositeFieldContainer[Global___FairnessInterval]:
-        """Mean y minus the baseline at five levels of fairness; empty without a baseline."""
+        """Mean y minus the baseline at five levels of fairness; empty without a baseline, of the request or of a point."""
 
     def __init__(
         self,
@@ -1132,13 +1180,24 @@ class EvaluateTradeoffResponse(_message.Message):
         num_points: _builtins.int = ...,
         num_undefined: _builtins.int = ...,
         fairness_intervals: _abc.Iterable[Global___FairnessInterval] | None = ...,
+        auc_from: _builtins.float | None = ...,
+        auc_to: _builtins.float | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_intercept", b"_intercept", "auc", b"auc", "intercept", b"intercept", "slope", b"slope"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_auc_from", b"_auc_from", "_auc_to", b"_auc_to", "_intercept", b"_intercept", "auc", b"auc", "auc_from", b"auc_from", "auc_to", b"auc_to", "intercept", b"intercept", "slope", b"slope"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_intercept", b"_intercept", "auc", b"auc", "fairness_intervals", b"fairness_intervals", "intercept", b"intercept", "num_points", b"num_points", "num_undefined", b"num_undefined", "slope", b"slope"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_auc_from", b"_auc_from", "_auc_to", b"_auc_to", "_intercept", b"_intercept", "auc", b"auc", "auc_from", b"auc_from", "auc_to", b"auc_to", "fairness_intervals", b"fairness_intervals", "intercept", b"intercept", "num_points", b"num_points", "num_undefined", b"num_undefined", "slope", b"slope"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__auc_from: _TypeAlias = _typing.Literal["auc_from"]  # noqa: Y015
+    _WhichOneofArgType__auc_from: _TypeAlias = _typing.Literal["_auc_from", b"_auc_from"]  # noqa: Y015
+    _WhichOneofReturnType__auc_to: _TypeAlias = _typing.Literal["auc_to"]  # noqa: Y015
+    _WhichOneofArgType__auc_to: _TypeAlias = _typing.Literal["_auc_to", b"_auc_to"]  # noqa: Y015
     _WhichOneofReturnType__intercept: _TypeAlias = _typing.Literal["intercept"]  # noqa: Y015
     _WhichOneofArgType__intercept: _TypeAlias = _typing.Literal["_intercept", b"_intercept"]  # noqa: Y015
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__auc_from) -> _WhichOneofReturnType__auc_from | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__auc_to) -> _WhichOneofReturnType__auc_to | None: ...
+    @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__intercept) -> _WhichOneofReturnType__intercept | None: ...
 
 Global___EvaluateTradeoffResponse: _TypeAlias = EvaluateTradeoffResponse  # noqa: Y015
@@ -1895,8 +1954,11 @@ class SearchVoteWeightsResponse(_message.Message):
     SIMILARITY_WEIGHTS_FIELD_NUMBER: _builtins.int
     CORRECTNESS_FIELD_NUMBER: _builtins.int
     TRACE_FIELD_NUMBER: _builtins.int
+    EXACT_FIELD_NUMBER: _builtins.int
     correctness: _builtins.float
     """Mean correctness of the winners on the training questions. Unit: correctness. Range: [0, 1]."""
+    exact: _builtins.bool
+    """Whether no other weights do better on the training questions."""
     @_builtins.property
     def retriever_weights(self) -> _containers.RepeatedScalarFieldContainer[_builtins.float]:
         """Weight per retriever. Unit: weight. Range: [0, max_weight]."""
@@ -1916,10 +1978,11 @@ class SearchVoteWeightsResponse(_message.Message):
         similarity_weights: _abc.Iterable[_builtins.float] | None = ...,
         correctness: _builtins.float = ...,
         trace: _abc.Iterable[_builtins.float] | None = ...,
+        exact: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["correctness", b"correctness", "retriever_weights", b"retriever_weights", "similarity_weights", b"similarity_weights", "trace", b"trace"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["correctness", b"correctness", "exact", b"exact", "retriever_weights", b"retriever_weights", "similarity_weights", b"similarity_weights", "trace", b"trace"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -2170,7 +2233,9 @@ class CompareSystemsResponse(_message.Message):
     """
     @_builtins.property
     def difference(self) -> Global___IntervalEstimate:
-        """Mean of first minus second, with its paired bootstrap interval."""
+        """Mean of first minus second. Where every value is 0 or 1, and not all are the same, with Tango's score
+        interval of paired proportions, else with the paired bootstrap's.
+        """
 
     def __init__(
         self,
@@ -2414,6 +2479,29 @@ class EvaluateConversationRequest(_message.Message):
     IRRELEVANT_TURNS_UNIFORM: EvaluateConversationRequest.IrrelevantTurns.ValueType  # 2
     """Counted as uniform over the groups."""
 
+    class _TurnWeights:
+        ValueType = _typing.NewType("ValueType", _builtins.int)
+        V: _TypeAlias = ValueType  # noqa: Y015
+
+    class _TurnWeightsEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[EvaluateConversationRequest._TurnWeights.ValueType], _builtins.type):
+        DESCRIPTOR: _descriptor.EnumDescriptor
+        TURN_WEIGHTS_UNSPECIFIED: EvaluateConversationRequest._TurnWeights.ValueType  # 0
+        """Not set: equal."""
+        TURN_WEIGHTS_EQUAL: EvaluateConversationRequest._TurnWeights.ValueType  # 1
+        """All alike."""
+        TURN_WEIGHTS_POSITION: EvaluateConversationRequest._TurnWeights.ValueType  # 2
+        """By the largest position weight of its relevant nuggets, so that late turns count less."""
+
+    class TurnWeights(_TurnWeights, metaclass=_TurnWeightsEnumTypeWrapper):
+        """How much each system turn counts in group fairness."""
+
+    TURN_WEIGHTS_UNSPECIFIED: EvaluateConversationRequest.TurnWeights.ValueType  # 0
+    """Not set: equal."""
+    TURN_WEIGHTS_EQUAL: EvaluateConversationRequest.TurnWeights.ValueType  # 1
+    """All alike."""
+    TURN_WEIGHTS_POSITION: EvaluateConversationRequest.TurnWeights.ValueType  # 2
+    """By the largest position weight of its relevant nuggets, so that late turns count less."""
+
     @_typing.final
     class AttributesEntry(_message.Message):
         DESCRIPTOR: _descriptor.Descriptor
@@ -2435,6 +2523,26 @@ class EvaluateConversationRequest(_message.Message):
         def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
         def WhichOneof(self, oneof_group: _Never) -> None: ...
 
+    @_typing.final
+    class AttributeWeightsEntry(_message.Message):
+        DESCRIPTOR: _descriptor.Descriptor
+
+        KEY_FIELD_NUMBER: _builtins.int
+        VALUE_FIELD_NUMBER: _builtins.int
+        key: _builtins.str
+        value: _builtins.float
+        def __init__(
+            self,
+            *,
+            key: _builtins.str = ...,
+            value: _builtins.float = ...,
+        ) -> None: ...
+        _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+        def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+        _ClearFieldArgType: _TypeAlias = _typing.Literal["key", b"key", "value", b"value"]  # noqa: Y015
+        def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+        def WhichOneof(self, oneof_group: _Never) -> None: ...
+
     TURNS_FIELD_NUMBER: _builtins.int
     ATTRIBUTES_FIELD_NUMBER: _builtins.int
     PATIENCE_FIELD_NUMBER: _builtins.int
@@ -2442,6 +2550,8 @@ class EvaluateConversationRequest(_message.Message):
     METHOD_FIELD_NUMBER: _builtins.int
     IRRELEVANT_TURNS_FIELD_NUMBER: _builtins.int
     TRANSCRIPT_FIELD_NUMBER: _builtins.int
+    TURN_WEIGHTS_FIELD_NUMBER: _builtins.int
+    ATTRIBUTE_WEIGHTS_FIELD_NUMBER: _builtins.int
     patience: _builtins.int
     """Words a user reads before giving up. Unit: words. Range: [1, 1000000]. Default: 1250."""
     alpha: _builtins.float
@@ -2452,6 +2562,8 @@ class EvaluateConversationRequest(_message.Message):
     """How to count turns without relevant nuggets."""
     transcript: _builtins.str
     """One conversation in the annotated format of the paper's figure 5, in place of `turns`."""
+    turn_weights: Global___EvaluateConversationRequest.TurnWeights.ValueType
+    """How much each system turn counts in group fairness."""
     @_builtins.property
     def turns(self) -> _containers.RepeatedCompositeFieldContainer[Global___ConversationTurn]:
         """System turns in order."""
@@ -2459,6 +2571,10 @@ class EvaluateConversationRequest(_message.Message):
     @_builtins.property
     def attributes(self) -> _containers.MessageMap[_builtins.str, Global___AttributeTarget]:
         """Targets by attribute."""
+
+    @_builtins.property
+    def attribute_weights(self) -> _containers.ScalarMap[_builtins.str, _builtins.float]:
+        """Weight of each attribute in group fairness, sum 1; empty weighs all alike. Unit: fraction. Range: [0, 1]."""
 
     def __init__(
         self,
@@ -2470,10 +2586,12 @@ class EvaluateConversationRequest(_message.Message):
         method: Global___EvaluateConversationRequest.Method.ValueType = ...,
         irrelevant_turns: Global___EvaluateConversationRequest.IrrelevantTurns.ValueType = ...,
         transcript: _builtins.str = ...,
+        turn_weights: Global___EvaluateConversationRequest.TurnWeights.ValueType = ...,
+        attribute_weights: _abc.Mapping[_builtins.str, _builtins.float] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_alpha", b"_alpha", "_patience", b"_patience", "alpha", b"alpha", "patience", b"patience"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_alpha", b"_alpha", "_patience", b"_patience", "alpha", b"alpha", "attributes", b"attributes", "irrelevant_turns", b"irrelevant_turns", "method", b"method", "patience", b"patience", "transcript", b"transcript", "turns", b"turns"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_alpha", b"_alpha", "_patience", b"_patience", "alpha", b"alpha", "attribute_weights", b"attribute_weights", "attributes", b"attributes", "irrelevant_turns", b"irrelevant_turns", "method", b"method", "patience", b"patience", "transcript", b"transcript", "turn_weights", b"turn_weights", "turns", b"turns"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__alpha: _TypeAlias = _typing.Literal["alpha"]  # noqa: Y015
     _WhichOneofArgType__alpha: _TypeAlias = _typing.Literal["_alpha", b"_alpha"]  # noqa: Y015
@@ -2596,6 +2714,7 @@ class Configuration(_message.Message):
     RERANKER_FIELD_NUMBER: _builtins.int
     GENERATOR_FIELD_NUMBER: _builtins.int
     ALPHA_FIELD_NUMBER: _builtins.int
+    TARGET_FIELD_NUMBER: _builtins.int
     collection: _builtins.str
     """Collection; empty for inline candidates."""
     retriever: _builtins.str
@@ -2605,7 +2724,13 @@ class Configuration(_message.Message):
     generator: _builtins.str
     """Generator's model by name."""
     alpha: _builtins.float
-    """Fairness dial; unset for deterministic rankings. Unit: none (exponent). Range: [0, 100]."""
+    """Fairness dial; unset for deterministic rankings, and with a target, for which each query has its own.
+    Unit: none (exponent). Range: [0, 100].
+    """
+    target: _builtins.str
+    """Target of the sampling, such as `disparity 0.3`, `relevance loss 0.02` or `provider at most 0.4`; empty
+    without one.
+    """
     def __init__(
         self,
         *,
@@ -2614,10 +2739,11 @@ class Configuration(_message.Message):
         reranker: _builtins.str = ...,
         generator: _builtins.str = ...,
         alpha: _builtins.float | None = ...,
+        target: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_alpha", b"_alpha", "alpha", b"alpha"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_alpha", b"_alpha", "alpha", b"alpha", "collection", b"collection", "generator", b"generator", "reranker", b"reranker", "retriever", b"retriever"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_alpha", b"_alpha", "alpha", b"alpha", "collection", b"collection", "generator", b"generator", "reranker", b"reranker", "retriever", b"retriever", "target", b"target"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__alpha: _TypeAlias = _typing.Literal["alpha"]  # noqa: Y015
     _WhichOneofArgType__alpha: _TypeAlias = _typing.Literal["_alpha", b"_alpha"]  # noqa: Y015

@@ -175,7 +175,7 @@ class AskRequest(_message.Message):
     @_builtins.property
     def sampling(self) -> _common_pb2.Sampling:
         """Draw sampled rankings; unset means one deterministic ranking. With an expression only if it has one list of
-        scores: one source, or a reranked whole.
+        scores: one source, or a reranked whole. A target needs the scores of the last stage that orders.
         """
 
     @_builtins.property
@@ -348,6 +348,7 @@ class Ranked(_message.Message):
     MODEL_VERSION_FIELD_NUMBER: _builtins.int
     MEMBER_FIELD_NUMBER: _builtins.int
     FUSION_FIELD_NUMBER: _builtins.int
+    POLICY_FIELD_NUMBER: _builtins.int
     reranker: _builtins.str
     """The reranker that ordered them; `none` if none did."""
     model_version: _builtins.str
@@ -362,6 +363,10 @@ class Ranked(_message.Message):
     def contexts(self) -> _common_pb2.Rankings:
         """Contexts as indices into the retrieved passages; one per sample."""
 
+    @_builtins.property
+    def policy(self) -> _common_pb2.Policy:
+        """The policy of a target; unset without one, and where nothing was found."""
+
     def __init__(
         self,
         *,
@@ -370,10 +375,11 @@ class Ranked(_message.Message):
         model_version: _builtins.str = ...,
         member: _builtins.str = ...,
         fusion: _builtins.float = ...,
+        policy: _common_pb2.Policy | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["contexts", b"contexts"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["contexts", b"contexts", "policy", b"policy"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["contexts", b"contexts", "fusion", b"fusion", "member", b"member", "model_version", b"model_version", "reranker", b"reranker"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["contexts", b"contexts", "fusion", b"fusion", "member", b"member", "model_version", b"model_version", "policy", b"policy", "reranker", b"reranker"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -790,7 +796,7 @@ class AuditRequest(_message.Message):
     """
     @_builtins.property
     def ask(self) -> Global___AskRequest:
-        """The question and how to answer it. `labels.has_useful` is required; `sampling` has no alpha, and its
+        """The question and how to answer it. `labels.has_useful` is required; `sampling` has neither alpha nor target, and its
         `num_rankings` is 100 unless set; `num_answers` are the rankings of each fairness dial that are answered,
         0 for exposure alone, without oracle; rankings are those of an ask with the same sampling. `want_report`
         and an augmentation that reads no passages are rejected. Decoded as a batch, with beams by

@@ -88,8 +88,8 @@ class RetrieveRequest(_message.Message):
     """
     whole_collection: _builtins.bool
     """Draw the rankings from all passages of the collection that match the filter, instead of from a pool. The reply
-    has only passages in some ranking. Requires `collection` and `sampling`, without `depth`; `num_rankings` times
-    `k` is at most 10,000. Takes time proportional to the collection. FAILED_PRECONDITION (`NOT_SCORED_WHOLE`) if
+    has only passages in some ranking. Requires `collection` and `sampling` by `alpha`, without `depth`;
+    `num_rankings` times `k` is at most 10,000. Takes time proportional to the collection. FAILED_PRECONDITION (`NOT_SCORED_WHOLE`) if
     the store cannot score every passage, as Milvus.
     """
     @_builtins.property
@@ -302,6 +302,7 @@ class RetrieveResponse(_message.Message):
     RETRIEVER_FIELD_NUMBER: _builtins.int
     INCLUSION_PROBABILITIES_FIELD_NUMBER: _builtins.int
     NOTE_FIELD_NUMBER: _builtins.int
+    POLICY_FIELD_NUMBER: _builtins.int
     index_version: _builtins.str
     """Version of the index that answered; empty for inline candidates."""
     retriever: _builtins.str
@@ -331,6 +332,10 @@ class RetrieveResponse(_message.Message):
         Unit: probability. Range: [0, 1].
         """
 
+    @_builtins.property
+    def policy(self) -> _common_pb2.Policy:
+        """The policy of a target; unset without one, and where nothing was found."""
+
     def __init__(
         self,
         *,
@@ -341,10 +346,11 @@ class RetrieveResponse(_message.Message):
         retriever: _builtins.str = ...,
         inclusion_probabilities: _abc.Iterable[_builtins.float] | None = ...,
         note: _builtins.str = ...,
+        policy: _common_pb2.Policy | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["rankings", b"rankings"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["policy", b"policy", "rankings", b"rankings"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["inclusion_probabilities", b"inclusion_probabilities", "index_version", b"index_version", "note", b"note", "passages", b"passages", "rankings", b"rankings", "retriever", b"retriever", "scores", b"scores"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["inclusion_probabilities", b"inclusion_probabilities", "index_version", b"index_version", "note", b"note", "passages", b"passages", "policy", b"policy", "rankings", b"rankings", "retriever", b"retriever", "scores", b"scores"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

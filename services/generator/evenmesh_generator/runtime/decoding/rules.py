@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor
 from transformers import LogitsProcessor, LogitsProcessorList, PreTrainedModel
+
+from evenmesh_kit.compute.placement import upload
 
 
 class Rules:
@@ -89,8 +91,22 @@ class Rules:
         return processors
 
 
+@runtime_checkable
+class TokenProcessor(Protocol):
+    """A logits processor that reads tokens on the host: nothing waits for the device to hand them over."""
+
+    def process(self, ids: Sequence[Sequence[int]], scores: Tensor) -> Tensor:
+        """Return scores [B, V] of the next tokens of rows that read ``ids`` so far."""
+
+
 def apply(processors: LogitsProcessorList, ids: Sequence[Sequence[int]], scores: Tensor) -> Tensor:
     """Return scores [B, V] after the processors of one request, whose rows read ``ids`` so far."""
-    rows: Any = torch.tensor([list(one) for one in ids], device=scores.device)
-    processed: Tensor = processors(rows, scores)
-    return processed
+    rows: Any = None
+    for one in processors:
+        if isinstance(one, TokenProcessor):
+            scores = one.process(ids, scores)
+            continue
+        if rows is None:
+            rows = upload([list(row) for row in ids], scores.device)
+        scores = one(rows, scores)
+    return scores

@@ -12,7 +12,9 @@ from torch import Tensor
 
 from evenmesh_generator.runtime.decoding.beams import Candidate
 from evenmesh_generator.runtime.decoding.rules import apply
+from evenmesh_generator.runtime.decoding.sampler import Sampler
 from evenmesh_generator.runtime.decoding.sequences import BeamSequences, SingleSequence
+from evenmesh_kit.compute.placement import upload
 
 
 def select_tokens(
@@ -24,43 +26,102 @@ def select_tokens(
 ) -> None:
     """Select the next token of every answer.
 
+    What was selected comes to the host in one piece: it waits for the device once a step. A draw of an
+    unlikely token waits once more.
+
     Args:
         logits: scores [N, V] of the model.
         rows: row of every beam of every answer.
-        writings: the answers.
+        sequences: the answers.
         normalised: whether the scores are log-probabilities already.
     """
     scores = logits.float()
     singles = {owner: one for owner, one in sequences.items() if isinstance(one, SingleSequence)}
     searches = {owner: one for owner, one in sequences.items() if isinstance(one, BeamSequences)}
+    pieces: list[Tensor] = []
     if singles:
-        _select_singles(scores, [rows[owner][0] for owner in singles], list(singles.values()), normalised)
+        alone = _Singles(
+            scores, [rows[owner][0] for owner in singles], list(singles.values()), normalised=normalised
+        )
+        pieces.append(alone.found)
     if searches:
-        _select_beams(scores, [rows[owner] for owner in searches], list(searches.values()), normalised)
+        searched = _searched(
+            scores, [rows[owner] for owner in searches], list(searches.values()), normalised=normalised
+        )
+        pieces.append(searched)
+    # Double precision holds tokens and single-precision scores as they are.
+    read: list[float] = torch.cat([one.reshape(-1) for one in pieces]).tolist() if pieces else []
+    if singles:
+        alone.take(read[: alone.found.numel()])
+        read = read[alone.found.numel() :]
+    if searches:
+        _take_searched(read, list(searched.shape), list(searches.values()))
 
 
-def _select_singles(
-    scores: Tensor, rows: Sequence[int], sequences: Sequence[SingleSequence], normalised: bool
-) -> None:
-    mine = _picked(scores, rows)
-    tokens: list[int] = mine.argmax(-1).tolist()
-    for at, sequence in enumerate(sequences):
-        if sequence.processors is None and sequence.sampler is None:
-            continue
-        row = mine[at : at + 1]
-        if sequence.processors is not None:
-            row = apply(sequence.processors, [sequence.ids], row.clone())
-        tokens[at] = int(row[0].argmax()) if sequence.sampler is None else sequence.sampler.draw(row[0])
-    gained = mine.gather(1, torch.tensor(tokens, device=mine.device)[:, None])[:, 0]
-    if not normalised:
-        gained = gained - mine.logsumexp(-1)
-    for sequence, token, one in zip(sequences, tokens, gained.tolist(), strict=True):
-        sequence.take(token, one)
+class _Singles:
+    """The next tokens of greedy and sampled answers.
+
+    ``found`` [3, M]: tokens, their log-probabilities, and whether the token is certain.
+    """
+
+    def __init__(
+        self, scores: Tensor, rows: Sequence[int], sequences: Sequence[SingleSequence], *, normalised: bool
+    ) -> None:
+        self._sequences = sequences
+        self._normalised = normalised
+        self._mine = mine = _picked(scores, rows)
+        self._draws: dict[int, tuple[Sampler, Tensor, float]] = {}
+        """Of sampled answers the sampler, the scores [V] and the number that picks."""
+        tokens = mine.argmax(-1)
+        certain = torch.ones_like(tokens, dtype=torch.bool)
+        special = [at for at, one in enumerate(sequences) if one.processors or one.sampler]
+        if special:
+            chosen = list(tokens.unbind())
+            sure = list(certain.unbind())
+            for at in special:
+                sequence = sequences[at]
+                row = mine[at : at + 1]
+                if sequence.processors is not None:
+                    row = apply(sequence.processors, [sequence.ids], row.clone())
+                if sequence.sampler is None:
+                    chosen[at] = row[0].argmax()
+                else:
+                    uniform = sequence.sampler.uniform()
+                    chosen[at], sure[at] = sequence.sampler.pick(row[0], uniform)
+                    self._draws[at] = sequence.sampler, row[0], uniform
+            tokens, certain = torch.stack(chosen), torch.stack(sure)
+        self.found = torch.stack([tokens.double(), self._gained(mine, tokens).double(), certain.double()])
+
+    def take(self, read: Sequence[float]) -> None:
+        """Add the tokens to their answers, given :attr:`found`."""
+        count = len(self._sequences)
+        tokens = [int(one) for one in read[:count]]
+        gained = list(read[count : 2 * count])
+        unlikely = [at for at in self._draws if not read[2 * count + at]]
+        if unlikely:
+            drawn = torch.stack(
+                [
+                    sampler.pick_slowly(scores, uniform)
+                    for sampler, scores, uniform in map(self._draws.__getitem__, unlikely)
+                ]
+            )
+            own = self._gained(_picked(self._mine, unlikely), drawn)
+            pairs = torch.stack([drawn.double(), own.double()], 1).tolist()
+            for at, (token, one) in zip(unlikely, pairs, strict=True):
+                tokens[at], gained[at] = int(token), one
+        for sequence, token, one in zip(self._sequences, tokens, gained, strict=True):
+            sequence.take(token, one)
+
+    def _gained(self, mine: Tensor, tokens: Tensor) -> Tensor:
+        """Return the log-probabilities [M] of tokens [M] in the model's own distribution."""
+        gained = mine.gather(1, tokens[:, None])[:, 0]
+        return gained if self._normalised else gained - mine.logsumexp(-1)
 
 
-def _select_beams(
-    scores: Tensor, rows: Sequence[Sequence[int]], sequences: Sequence[BeamSequences], normalised: bool
-) -> None:
+def _searched(
+    scores: Tensor, rows: Sequence[Sequence[int]], sequences: Sequence[BeamSequences], *, normalised: bool
+) -> Tensor:
+    """Return the best candidates of every beam: scores, tokens and log-probabilities, [3, M, count]."""
     own = _picked(scores, [row for mine in rows for row in mine])
     if not normalised:
         own = own.log_softmax(-1)
@@ -73,24 +134,30 @@ def _select_beams(
             begin += len(mine)
             pieces.append(piece if one.processors is None else apply(one.processors, one.ids, piece.clone()))
         processed = torch.cat(pieces)
-    running = torch.tensor([score for one in sequences for score in one.search.scores], device=own.device)
+    running = upload([score for one in sequences for score in one.search.scores], own.device)
     most = min(max(one.search.candidates for one in sequences), own.shape[1])
     best, tokens = (processed + running[:, None]).topk(most)
-    gained = own.gather(1, tokens).tolist()
-    values, ids = best.tolist(), tokens.tolist()
+    return torch.stack([best.double(), tokens.double(), own.gather(1, tokens).double()])
+
+
+def _take_searched(read: Sequence[float], shape: Sequence[int], sequences: Sequence[BeamSequences]) -> None:
+    """Add the candidates of :func:`_searched` to their answers."""
+    _, beams, most = shape
+    size = beams * most
     begin = 0
-    for one, mine in zip(sequences, rows, strict=True):
+    for one in sequences:
+        width, count = len(one.search.scores), min(one.search.candidates, most)
+        places = [(beam, (begin + beam) * most + at) for beam in range(width) for at in range(count)]
         one.take(
             [
-                Candidate(values[begin + beam][at], beam, ids[begin + beam][at], gained[begin + beam][at])
-                for beam in range(len(mine))
-                for at in range(min(one.search.candidates, most))
+                Candidate(read[place], beam, int(read[size + place]), read[2 * size + place])
+                for beam, place in places
             ]
         )
-        begin += len(mine)
+        begin += width
 
 
 def _picked(scores: Tensor, rows: Sequence[int]) -> Tensor:
     if list(rows) == list(range(len(scores))):
         return scores
-    return scores.index_select(0, torch.tensor(rows, device=scores.device))
+    return scores.index_select(0, upload(rows, scores.device))

@@ -15,7 +15,7 @@ from evenmesh_generator.runtime.loops.loop import Loop, notify, stopped, why_can
 from evenmesh_generator.runtime.networks.protocol import Prompt
 from evenmesh_generator.runtime.statistics import EngineStatistics
 from evenmesh_generator.runtime.tasks import Judgement, Task
-from evenmesh_kit.compute.lengths import by_length
+from evenmesh_kit.compute.lengths import by_length, rows_at_once
 from evenmesh_kit.rpc.statuses import to_mesh_error
 
 
@@ -205,7 +205,9 @@ class ConvertedLoop(Loop):
         left = [at for at in range(len(judgement.prompts)) if at not in judgement.scores]
         try:
             judgement.cancel.check()
-            batch = by_length([judgement.prompts[at].tokens for at in left], self._batch_tokens)[0]
+            lengths = [judgement.prompts[at].tokens for at in left]
+            size = rows_at_once(self._model.device)
+            batch = by_length(lengths, self._batch_tokens, size=size)[0]
             chosen = [left[place] for place in batch]
             rows = self._model.first_log_probs(
                 [judgement.prompts[at] for at in chosen], [judgement.true, judgement.false]

@@ -1,7 +1,7 @@
 """Models converted for CTranslate2: eight-bit weights and a decoder without Python, for T5 and Llama shapes.
 
-Conversion happens once per model and number type, offline, from the transformers folder; the result is kept
-in the user's cache.
+Conversion happens once per model and number type, offline, from the transformers folder; the result is kept,
+in the user's cache by default. It takes as much room as the weights of its number type.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from typing import Any, Final
 
 import ctranslate2
 import numpy as np
+import torch
 from ctranslate2.converters import TransformersConverter
 from platformdirs import user_cache_path
 from scipy.special import log_softmax
@@ -48,8 +49,9 @@ class ConvertedModel:
         folder: of the transformers model.
         name: names the conversion in the cache: the model's version.
         dtype: ``auto`` (eight-bit weights), ``float32``, ``bfloat16`` or ``float16``.
-        device: ``cpu`` or ``cuda``.
+        device: where it computes.
         threads: of one matrix product.
+        conversions: where converted models are kept; None: the user's cache.
         length_penalty: of beam search.
 
     Raises:
@@ -64,18 +66,21 @@ class ConvertedModel:
         *,
         encodes: bool,
         dtype: str,
-        device: str,
+        device: torch.device,
         threads: int,
+        conversions: Path | None = None,
         length_penalty: float,
     ) -> None:
         self._tokenizer: Any = tokenizer
         self._encodes = encodes
         self._penalty = length_penalty
+        self.device = str(device)
         kind: Any = ctranslate2.Translator if encodes else ctranslate2.Generator
         try:
             self._model = kind(
-                str(_converted(folder, name, COMPUTE_TYPES[dtype])),
-                device=device,
+                str(_converted(folder, name, COMPUTE_TYPES[dtype], conversions)),
+                device=device.type,
+                device_index=device.index or 0,
                 compute_type=COMPUTE_TYPES[dtype],
                 inter_threads=1,
                 intra_threads=threads,
@@ -132,9 +137,10 @@ class ConvertedModel:
         )
 
 
-def _converted(folder: Path, name: str, compute_type: str) -> Path:
+def _converted(folder: Path, name: str, compute_type: str, home: Path | None) -> Path:
     """Return the conversion of a model; convert it if needed."""
-    kept = user_cache_path("evenmesh") / "ctranslate2" / f"{name}-{compute_type}-{version('ctranslate2')}"
+    home = home or user_cache_path("evenmesh") / "ctranslate2"
+    kept = home / f"{name}-{compute_type}-{version('ctranslate2')}"
     if (kept / "model.bin").is_file():
         return kept
     kept.parent.mkdir(parents=True, exist_ok=True)

@@ -20,9 +20,11 @@ from evenmesh_generator.runtime.decoding.selection import select_tokens
 from evenmesh_generator.runtime.decoding.sequences import BeamSequences, SingleSequence
 from evenmesh_generator.runtime.loops.layout import Layout
 from evenmesh_generator.runtime.loops.loop import Loop, notify, stopped, why_cancelled
-from evenmesh_generator.runtime.networks.protocol import Network, Prefill, Rows
+from evenmesh_generator.runtime.networks.protocol import Demand, Joining, Network, Prefill, ReadPrompt, Rows
 from evenmesh_generator.runtime.statistics import EngineStatistics
 from evenmesh_generator.runtime.tasks import Judgement, Outcome, Task
+from evenmesh_kit.compute.lengths import CPU_ROWS, by_length
+from evenmesh_kit.compute.placement import upload
 from evenmesh_kit.compute.tenant_time import RecentTenants, TenantTime
 from evenmesh_kit.compute.tenant_turns import TenantTurns
 from evenmesh_kit.rpc.statuses import to_mesh_error
@@ -30,9 +32,6 @@ from evenmesh_kit.rpc.statuses import to_mesh_error
 Item = TypeVar("Item", Task, "_Passage")
 
 _log = logging.getLogger("evenmesh.generator.runtime")
-
-_JUDGE_ROWS = 16
-"""Most passages of one judging pass: a few rows of alike lengths, and scores that fit."""
 
 _TENANT_SHARE: Final = 0.75
 """Largest part of all rows and bytes that one tenant has, so that another one joins at the next step."""
@@ -53,9 +52,11 @@ class Limits:
 
     Attributes:
         rows: most rows, beams counted, [1, inf).
-        bytes: most bytes of keys and values, [1, inf).
+        bytes: most bytes of keys and values: the batches' buffers, one layer's more while they are replaced,
+            and what was read for requests that have not joined, [1, inf).
         pass_tokens: most prompt tokens of a pass while no answer is being generated.
         chunk_tokens: most prompt tokens between two steps, so that answers do not stall.
+        judge_rows: most passages that are judged together; their scores of the vocabulary exist at once.
         small: the limits of a tenant while others ask that have had less: each has passes and batches of its
             own, as a step of more rows takes longer where a processor computes. None where tenants share
             passes and batches, as on a GPU, where more rows take hardly any longer.
@@ -65,6 +66,7 @@ class Limits:
     bytes: int
     pass_tokens: int
     chunk_tokens: int
+    judge_rows: int = CPU_ROWS
     small: SmallPieces | None = None
 
 
@@ -147,6 +149,8 @@ class DecodingLoop(Loop):
         self._waiting: TenantTurns[Task] = TenantTurns(lambda task: task.tenant)
         self._prefilling: list[Task] = []
         self._batches: dict[str, _Batch] = {}
+        self._empty = network.rows()
+        """A batch without rows: what requests would take by themselves."""
         self._judging: list[Judgement] = []
         self._time = TenantTime(_CREDIT_S)
         self._recent = RecentTenants(_RECENT_S, clock)
@@ -247,7 +251,14 @@ class DecodingLoop(Loop):
         rows = self._limits.rows * _TENANT_SHARE
         if (small := self._small(task.tenant)) is not None:
             rows = min(rows, small.rows)
-        return not mine or self._hold([*mine, task], rows, self._limits.bytes * _TENANT_SHARE)
+        if not mine:
+            return True
+        together = [*mine, task]
+        if sum(one.width for one in together) > rows:
+            return False
+        size = self._empty.planned([self._demand(one) for one in together])
+        size += sum(self._unjoined(one) for one in together if one.sequence is None)
+        return size <= self._limits.bytes * _TENANT_SHARE
 
     def _small(self, tenant: str) -> SmallPieces | None:
         """Return the limits of a tenant's pieces; None if nobody may wait for them.
@@ -260,9 +271,8 @@ class DecodingLoop(Loop):
 
     def _too_large(self, task: Task) -> MeshError | None:
         """Return the error of a request that would not even fit alone."""
-        cost, limits = self._network.footprint, self._limits
-        tokens = task.prompt.tokens if task.prompt else 0
-        size = self._own_tokens(task) * task.width * cost.own + tokens * cost.source
+        limits = self._limits
+        size = self._empty.planned([self._demand(task)]) + self._unjoined(task)
         if task.width <= limits.rows and size <= limits.bytes:
             return None
         return MeshError(
@@ -273,21 +283,31 @@ class DecodingLoop(Loop):
         )
 
     def _fits(self, task: Task) -> bool:
-        together = [*self._running(), *self._prefilling, task]
-        return self._hold(together, self._limits.rows, self._limits.bytes)
+        """Return whether a request fits beside those that run and those whose prompts are read.
 
-    def _hold(self, together: Sequence[Task], most_rows: float, most_bytes: float) -> bool:
-        """Return whether requests fit together."""
-        rows = sum(one.width for one in together)
-        if rows > most_rows:
+        Buffers only shrink when a request joins, so a batch counts as what it has or will have, whichever is
+        more.
+        """
+        together = [*self._running(), *self._prefilling, task]
+        if sum(one.width for one in together) > self._limits.rows:
             return False
-        cost = self._network.footprint
-        own = max(self._own_tokens(one) for one in together) * rows
-        longest: dict[int, list[int]] = {}
-        for one in together:
-            longest.setdefault(one.width, []).append(one.prompt.tokens if one.prompt else 0)
-        source = sum(max(lengths) * len(lengths) for lengths in longest.values())
-        return own * cost.own + source * cost.source <= most_bytes
+        joining: dict[str, list[Demand]] = {name: [] for name in self._batches}
+        size = 0
+        for one in [*self._prefilling, task]:
+            joining.setdefault(self._batch_of(one.tenant), []).append(self._demand(one))
+            size += self._unjoined(one)
+        for name, demands in joining.items():
+            rows = self._batches[name].rows if name in self._batches else self._empty
+            size += max(rows.bytes, rows.planned(demands))
+        return size <= self._limits.bytes
+
+    def _demand(self, task: Task) -> Demand:
+        """Return what a request needs of a batch."""
+        return Demand(task.width, self._own_tokens(task), task.prompt.tokens if task.prompt else 0)
+
+    def _unjoined(self, task: Task) -> int:
+        """Return the bytes of what is read for a request until it joins."""
+        return self._network.footprint.read * (task.prompt.tokens if task.prompt else 0)
 
     def _own_tokens(self, task: Task) -> int:
         """Return the tokens a row of the request may have at its end."""
@@ -391,37 +411,48 @@ class DecodingLoop(Loop):
             self._join(name, tasks)
 
     def _join(self, name: str, tasks: Sequence[Task]) -> None:
+        """Add requests to a batch; one that cannot join ends, and no other one."""
+        batch = self._batches.get(name) or _Batch(self._network.rows())
         try:
             started = self._network.begin([one.prefill for one in tasks if one.prefill is not None])
+            pairs = list(zip(tasks, started, strict=True))
+            known = [(task, one.logits) for task, one in pairs if one.logits is not None]
+            logits = [scores for task, scores in known for _ in range(task.width)]
+            first = torch.stack(logits) if logits else None
+            sequences = [self._sequence(task) for task in tasks]
+            batch.rows.join(
+                [Joining(task.id, one, task.width, self._own_tokens(task)) for task, one in pairs]
+            )
         except Exception as error:  # noqa: BLE001 - the caller receives it
             if len(tasks) == 1:
                 self._end(tasks[0], _as_mesh_error(error))
                 return
+            # One of several is at fault, or they are too much together: each by itself.
             for task in tasks:
                 self._join(name, [task])
             return
-        batch = self._batches.setdefault(name, _Batch(self._network.rows()))
-        known = []
-        for task in tasks:
-            task.sequence = self._sequence(task)
-        try:
-            for task, one in zip(tasks, started, strict=True):
-                batch.rows.join(task.id, one, task.width)
-                batch.layout.add(task.id, task.width)
-                batch.running[task.id] = task
-                if one.logits is not None:
-                    known.append((task, one.logits))
-        except Exception as error:  # noqa: BLE001 - the caller receives it
-            self._give_up(name, {one.id: one for one in [*batch.running.values(), *tasks]}.values(), error)
+        self._batches[name] = batch
+        for task, sequence in zip(tasks, sequences, strict=True):
+            batch.layout.add(task.id, task.width)
+            batch.running[task.id] = task
+            task.sequence = sequence
+            if (read := task.prefill) is not None:
+                # Its keys and values are in the batch now: free those of the prompt.
+                task.prefill = ReadPrompt(read.prompt, read.computed, read.reused)
+        if first is None:
             return
-        if known:
-            logits = torch.stack([scores for task, scores in known for _ in range(task.width)])
-            at = 0
-            rows = {}
-            for task, _ in known:
-                rows[task.id] = range(at, at + task.width)
-                at += task.width
-            self._select(name, logits, rows, [task for task, _ in known])
+        at = 0
+        rows = {}
+        for task, _ in known:
+            rows[task.id] = range(at, at + task.width)
+            at += task.width
+        try:
+            self._select(name, first, rows, [task for task, _ in known])
+        except Exception as error:  # noqa: BLE001 - the callers receive it
+            left = [task for task, _ in known if task.id in batch.running]
+            self._leave(name, left, {})
+            for task in left:
+                self._end(task, _as_mesh_error(error))
 
     def _sequence(self, task: Task) -> SingleSequence | BeamSequences:
         prompt, transcript, decoding = task.prompt, task.transcript, task.request.decoding
@@ -456,7 +487,7 @@ class DecodingLoop(Loop):
             task.batch_rows = max(task.batch_rows, len(tokens))
             stepped[task.tenant] = stepped.get(task.tenant, 0) + task.width
         try:
-            logits = batch.rows.step(torch.tensor(tokens, device=self._network.device))
+            logits = batch.rows.step(tokens)
             self._counts.steps += 1
             self._counts.step_rows += len(tokens)
             self._select(name, logits, batch.layout.rows, tasks)
@@ -516,9 +547,9 @@ class DecodingLoop(Loop):
         if missing:
             tokens = self._advance([one.prefill for one in missing], [one.tenant for one in missing], fail)
         ready = [one for one in waiting if one.prefill.done and id(one.judgement) not in failed]
-        ready.sort(key=lambda one: one.judgement.prompts[one.at].tokens)
-        for begin in range(0, len(ready), _JUDGE_ROWS):
-            self._judge_together(ready[begin : begin + _JUDGE_ROWS], failed)
+        lengths = [one.judgement.prompts[one.at].tokens for one in ready]
+        for batch in by_length(lengths, self._limits.pass_tokens, size=self._limits.judge_rows):
+            self._judge_together([ready[place] for place in batch], failed)
         for judgement in list(self._judging):
             if id(judgement) in failed:
                 self._judging.remove(judgement)
@@ -547,12 +578,8 @@ class DecodingLoop(Loop):
                 self._judge_together([item], failed)
             return
         log_probs = logits if self._network.normalised else logits.log_softmax(-1)
-        true = log_probs.gather(
-            1, torch.tensor([[one.judgement.true] for one in items], device=logits.device)
-        )
-        false = log_probs.gather(
-            1, torch.tensor([[one.judgement.false] for one in items], device=logits.device)
-        )
+        true = log_probs.gather(1, upload([[one.judgement.true] for one in items], logits.device))
+        false = log_probs.gather(1, upload([[one.judgement.false] for one in items], logits.device))
         for one, pair in zip(items, torch.cat([true, false], 1).tolist(), strict=True):
             one.judgement.scores[one.at] = (pair[0], pair[1])
             # Free what was read: a thousand passages' keys and values would not fit.

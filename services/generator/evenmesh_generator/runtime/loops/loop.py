@@ -7,12 +7,15 @@ import logging
 import threading
 from collections.abc import Callable
 from concurrent.futures import InvalidStateError
+from typing import TypeVar
 
 from evenmesh.wire.errors import DeadlineExceeded, MeshError, Unavailable
 from evenmesh_generator.ports import Cancelled
 from evenmesh_generator.runtime.statistics import EngineStatistics
 from evenmesh_generator.runtime.tasks import Judgement, Outcome, Task
 from evenmesh_kit.compute.tenant_turns import TenantTurns
+
+E = TypeVar("E", bound=Exception)
 
 _log = logging.getLogger("evenmesh.generator.runtime")
 
@@ -39,6 +42,8 @@ class Loop(abc.ABC):
 
     def end(self, task: Task, outcome: Outcome) -> None:
         """End a request; from any thread."""
+        if isinstance(outcome, Exception):
+            outcome = _without_frames(outcome)
         with self._changed:
             if isinstance(outcome, Cancelled | DeadlineExceeded):
                 self._counts.cancelled += 1
@@ -65,7 +70,7 @@ class Loop(abc.ABC):
             self.end(item, error)
             return
         try:
-            item.result.set_exception(error)
+            item.result.set_exception(_without_frames(error))
         except InvalidStateError:
             _log.debug("a judgement failed that nobody waits for")
 
@@ -80,6 +85,15 @@ class Loop(abc.ABC):
         """Count a step that ended after its request was cancelled."""
         task.late_steps += 1
         self._counts.most_steps_after_cancel = max(self._counts.most_steps_after_cancel, task.late_steps)
+
+
+def _without_frames(error: E) -> E:
+    """Return the error without its traceback.
+
+    Listeners keep errors, and a traceback keeps the frames of the loop, with the batch and its buffers in
+    them: a cycle, whose memory is free only when Python looks for cycles.
+    """
+    return error.with_traceback(None)
 
 
 def notify(task: Task, call: Callable[[], None]) -> None:

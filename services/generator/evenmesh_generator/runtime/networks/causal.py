@@ -12,15 +12,15 @@ from transformers import DynamicCache, PreTrainedModel
 
 from evenmesh_generator.runtime.networks.attention import own_cache, step_mask
 from evenmesh_generator.runtime.networks.encodings import EncodingStore, content_key
-from evenmesh_generator.runtime.networks.protocol import DecoderStart, Footprint, Prompt
+from evenmesh_generator.runtime.networks.footprints import decoder_only
+from evenmesh_generator.runtime.networks.protocol import DecoderStart, Demand, Footprint, Joining, Prompt
 from evenmesh_generator.runtime.networks.seq2seq import stacked
 from evenmesh_generator.runtime.networks.timeline import Timeline
+from evenmesh_kit.compute.lengths import rows_at_once
+from evenmesh_kit.compute.placement import upload
 
 BLOCK = 32
 """Tokens of a prompt kept together; a prefix is reused in whole blocks."""
-
-_ROWS = 16
-"""Most prompts of a pass."""
 
 
 class PrefixPrefill:
@@ -65,17 +65,14 @@ class CausalNetwork:
     def __init__(self, model: PreTrainedModel, *, pad: int, batch_tokens: int, cache_bytes: int) -> None:
         self._model: Any = model
         self._pad = pad
+        self._rows = rows_at_once(str(model.device))
         self._batch_tokens = batch_tokens
         self._store: EncodingStore[Tensor] = EncodingStore(cache_bytes, lambda block: block.nbytes)
         accepted = inspect.signature(model.forward).parameters
         self._last = {"logits_to_keep": 1} if "logits_to_keep" in accepted else {}
         self._positions = "position_ids" in accepted
-        config: Any = model.config.get_text_config()
-        heads = int(getattr(config, "num_key_value_heads", None) or config.num_attention_heads)
-        head = int(getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads)
-        self.layers = int(config.num_hidden_layers)
-        size = torch.empty(0, dtype=model.dtype).element_size()
-        self.footprint = Footprint(2 * self.layers * heads * head * size, 0)
+        self.footprint = decoder_only(model)
+        self.layers = self.footprint.layers
 
     @property
     def device(self) -> torch.device:
@@ -97,7 +94,7 @@ class CausalNetwork:
         coming: set[bytes] = set()
         for prefill in waiting:
             left = min(len(prefill.ids) - prefill.read, most_tokens)
-            if group and (prefill.read != group[0].read or len(group) >= _ROWS):
+            if group and (prefill.read != group[0].read or len(group) == self._rows):
                 continue
             longest_then = max(longest, left)
             if group and longest_then * (len(group) + 1) > min(most_tokens, self._batch_tokens):
@@ -127,7 +124,7 @@ class CausalNetwork:
 
     def rows(self) -> CausalRows:
         """Return an empty batch."""
-        return CausalRows(self._model, self.layers, positions=self._positions)
+        return CausalRows(self._model, self.footprint, positions=self._positions)
 
     def forget(self) -> None:
         """Clear the cache and its counts."""
@@ -197,25 +194,30 @@ class CausalNetwork:
 class CausalRows:
     """The running batch of a decoder-only model."""
 
-    def __init__(self, model: Any, layers: int, *, positions: bool) -> None:
+    def __init__(self, model: Any, footprint: Footprint, *, positions: bool) -> None:
         self._model = model
+        self._footprint = footprint
         self._positions = positions
-        self._timeline = Timeline()
-        self._cache = own_cache(self._timeline, layers)
+        self._timeline = Timeline.on(model.device)
+        self._cache = own_cache(self._timeline, footprint.layers)
 
-    def join(self, owner: int, started: DecoderStart, width: int) -> None:
-        """Add a request's rows."""
-        self._timeline.insert(started.kept, width)
+    def planned(self, joining: Sequence[Demand]) -> int:
+        """Return the most bytes that the batch has while and after these requests join."""
+        return self._footprint.batch(self._timeline.planned([(one.rows, one.own) for one in joining]), 0)
 
-    def step(self, tokens: Tensor) -> Tensor:
+    def join(self, joining: Sequence[Joining]) -> None:
+        """Add requests' rows at the end: all, or none if there is no memory for them."""
+        self._timeline.insert([(one.started.kept, one.width, one.most) for one in joining])
+
+    def step(self, tokens: Sequence[int]) -> Tensor:
         """Return scores after every row's token."""
         self._timeline.reserve()
         model = self._model
         more = {}
         if self._positions:
-            more["position_ids"] = torch.tensor(self._timeline.lengths, device=model.device)[:, None]
+            more["position_ids"] = upload(self._timeline.lengths, model.device)[:, None]
         logits: Tensor = model(
-            input_ids=tokens[:, None],
+            input_ids=upload(tokens, model.device)[:, None],
             attention_mask=step_mask(self._timeline, model.dtype, model.device),
             past_key_values=self._cache,
             use_cache=True,

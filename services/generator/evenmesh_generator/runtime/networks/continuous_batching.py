@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from evenmesh_generator.runtime.networks.protocol import Network, Prompt
+from evenmesh_generator.runtime.networks.protocol import Joining, Network, Prompt
 
 _log = logging.getLogger("evenmesh.generator.runtime")
 
@@ -65,7 +65,7 @@ def _largest_difference(network: Network[Any], model: Any, start: int | None) ->
         while not prefill.done:
             network.advance([prefill], 64)
         (started,) = network.begin([prefill])
-        rows.join(owner, started, width)
+        rows.join([Joining(owner, started, width, prompt.tokens + len(begins) + 2 * _STEPS)])
         assert started.logits is not None, "transformers models begin with scores"  # noqa: S101
         return started.logits
 
@@ -77,16 +77,16 @@ def _largest_difference(network: Network[Any], model: Any, start: int | None) ->
 
     compare(join(0, early, 1), early, [])
     for at in range(_STEPS):
-        logits = rows.step(torch.tensor([forced[0][at]], device=network.device))
+        logits = rows.step([forced[0][at]])
         compare(logits[0], early, forced[0][: at + 1])
     compare(join(1, late, 2), late, [])
     for at in range(_STEPS):
         tokens = [forced[0][_STEPS + at], forced[1][at], forced[1][at]]
-        logits = rows.step(torch.tensor(tokens, device=network.device))
+        logits = rows.step(tokens)
         compare(logits[0], early, forced[0][: _STEPS + at + 1])
         compare(logits[1], late, forced[1][: at + 1])
     rows.settle([2, 1], {1: [1, 0]}, {0: 1})
-    logits = rows.step(torch.tensor(forced[1][_STEPS : _STEPS + 1] * 2, device=network.device))
+    logits = rows.step(forced[1][_STEPS : _STEPS + 1] * 2)
     compare(logits[0], late, forced[1][: _STEPS + 1])
     return worst
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor
@@ -23,9 +23,11 @@ from evenmesh_generator.pointer.modeling import PointerForConditionalGeneration,
 from evenmesh_generator.pointer.tokenization import PAD
 from evenmesh_generator.runtime.networks.encodings import EncodingStore, content_key
 from evenmesh_generator.runtime.networks.prefills import EncoderPrefill, hand_out, next_rows
-from evenmesh_generator.runtime.networks.protocol import DecoderStart, Footprint, Part, Prompt
+from evenmesh_generator.runtime.networks.protocol import DecoderStart, Footprint, Joining, Part, Prompt
 from evenmesh_generator.runtime.networks.sources import STATES, SourcedRows, SourceGroup
-from evenmesh_kit.compute.lengths import by_length
+from evenmesh_kit.compute.lengths import by_length, rows_at_once
+from evenmesh_kit.compute.placement import upload
+from evenmesh_kit.compute.weights import narrow
 
 _COPY, _GATE, _IDS = "copy", "gate", "ids"
 _TINY = torch.finfo(torch.float32).tiny
@@ -104,7 +106,7 @@ class PointerNetwork:
     """A :class:`~evenmesh_generator.runtime.networks.protocol.Network` of the pointer model.
 
     Args:
-        model: in float32, where it shall compute.
+        model: in float32, where it shall compute; weights that encode are converted in place.
         dtype: type of the arithmetic; bfloat16 encodes under autocast.
         batch_tokens: most padded tokens of a pass.
         cache_bytes: room for encoded passages.
@@ -123,6 +125,7 @@ class PointerNetwork:
         self.model = model
         self.dtype = dtype
         self._batch_tokens = batch_tokens
+        self._rows = rows_at_once(str(model.device))
         self._store: EncodingStore[Part] = EncodingStore(
             cache_bytes, lambda part: sum(value.nbytes for value in part.values())
         )
@@ -147,9 +150,14 @@ class PointerNetwork:
             gate.weight.detach()[:, : config.hidden_size].float(), gate.bias.detach().float()
         )
         self.gate_context = gate.weight.detach()[0, config.hidden_size :].float()
+        if dtype is torch.bfloat16:
+            crossing = [cast(Any, layer).crossattention.self for layer in model.decoder.layers]
+            projections = [getattr(one, name) for one in crossing for name in ("key", "value")]
+            narrow([model.encoder, *projections], dtype)
         size = torch.empty(0, dtype=dtype).element_size()
         own = 2 * len(self.layers) * config.hidden_size * size
-        self.footprint = Footprint(own, own + config.hidden_size * size + 12)
+        source = own + config.hidden_size * size + 12
+        self.footprint = Footprint(own=own, source=source, read=source, layers=len(self.layers))
 
     @property
     def device(self) -> torch.device:
@@ -170,7 +178,7 @@ class PointerNetwork:
         keys = list(wanted)
         rows = [row for row, _ in wanted.values()]
         heads = [waiting[0].prompt.heads[waiting[0].row(key)] for key, (_, waiting) in wanted.items()]
-        for chosen in by_length([len(row) for row in rows], self._batch_tokens):
+        for chosen in by_length([len(row) for row in rows], self._batch_tokens, size=self._rows):
             parts = self._encode([rows[at] for at in chosen], [heads[at] for at in chosen])
             for at, part in zip(chosen, parts, strict=True):
                 self._store.put(keys[at], part, wanted[keys[at]][1][0].prompt.tenant)
@@ -186,10 +194,9 @@ class PointerNetwork:
     def judge(self, prefills: Sequence[EncoderPrefill[Part]]) -> Tensor:
         """Return the log-probabilities [B, V] of the first token."""
         rows = self.rows()
-        for owner, started in enumerate(self.begin(prefills)):
-            rows.join(owner, started, 1)
+        rows.join([Joining(owner, started, 1, 1) for owner, started in enumerate(self.begin(prefills))])
         starts = [one.prompt.start[0] for one in prefills]
-        return rows.step(torch.tensor(starts, device=self.device))
+        return rows.step(starts)
 
     def rows(self) -> PointerRows:
         """Return an empty batch."""
@@ -227,16 +234,17 @@ class PointerRows(SourcedRows):
     """The running batch of the pointer model."""
 
     def __init__(self, network: PointerNetwork) -> None:
-        super().__init__(network.device)
+        super().__init__(network.device, network.footprint)
         self._network = network
         self._copied = torch.zeros(0)
 
-    def step(self, tokens: Tensor) -> Tensor:
+    def step(self, written: Sequence[int]) -> Tensor:
         """Return the log-probabilities [N, V] of the mixture after every row's token."""
         net = self._network
+        tokens = upload(written, net.device)
         timeline = self._timeline
         timeline.reserve()
-        positions = torch.tensor(timeline.lengths, device=net.device)
+        positions = upload(timeline.lengths, net.device)
         hidden = net.words[tokens] + net.positions[positions] + net.type
         for task, start in enumerate(net.starts):
             hidden = hidden + (tokens == start).unsqueeze(-1) * net.tasks[task]
@@ -254,9 +262,10 @@ class PointerRows(SourcedRows):
             hidden = layer.cross_norm(layer.cross_out(read.reshape(rows, -1)) + hidden)
             hidden = layer.norm(layer.outer(functional.gelu(layer.inner(hidden))) + hidden)
         timeline.advance()
-        return self._mixture(hidden, tokens)
+        begins = [row for row, token in enumerate(written) if token == net.starts[0]]
+        return self._mixture(hidden, tokens, begins)
 
-    def _mixture(self, hidden: Tensor, tokens: Tensor) -> Tensor:
+    def _mixture(self, hidden: Tensor, tokens: Tensor, begins: Sequence[int]) -> Tensor:
         net = self._network
         transformed = net.head_norm(functional.gelu(net.transform(hidden)))
         logits = functional.linear(transformed, net.projection.weight)
@@ -277,9 +286,9 @@ class PointerRows(SourcedRows):
             self._copied = torch.zeros_like(mixed)
         for copy in copies:
             self._mix(copy, mixed)
-        begins = (tokens == net.starts[0]).nonzero()[:, 0]
-        if len(begins):
-            mixed[begins] = apply_abstention_bias(mixed[begins], tokens[begins], net.model.config)
+        if begins and net.model.config.abstention_bias:
+            rows = upload(begins, net.device)
+            mixed[rows] = apply_abstention_bias(mixed[rows], tokens[rows], net.model.config)
         return mixed
 
     def _copy(self, group: SourceGroup, query: Tensor, favour: Tensor, gate: Tensor, tokens: Tensor) -> _Copy:

@@ -65,6 +65,16 @@ class Prefill(Protocol):
         """Return whether the answer can begin."""
 
 
+@dataclass(slots=True)
+class ReadPrompt:
+    """A prompt that was read: a :class:`Prefill` that holds nothing of what was computed any more."""
+
+    prompt: Prompt
+    computed: int
+    reused: int
+    done: bool = True
+
+
 P = TypeVar("P", bound=Prefill)
 
 
@@ -84,21 +94,57 @@ class DecoderStart:
 
 
 @dataclass(frozen=True, slots=True)
+class Joining:
+    """A request that joins with ``width`` equal rows; each has at most ``most`` tokens at its end."""
+
+    owner: int
+    started: DecoderStart
+    width: int
+    most: int
+
+
+@dataclass(frozen=True, slots=True)
+class Demand:
+    """What a request needs of the batch: rows, the most tokens of each, and source tokens that all read."""
+
+    rows: int
+    own: int
+    source: int
+
+
+@dataclass(frozen=True, slots=True)
 class Footprint:
-    """Bytes of the batch: per token of a row's own, and per token of a source."""
+    """What a model's keys and values take.
+
+    Attributes:
+        own: per token of a row's own. Bytes.
+        source: per token of a source. Bytes.
+        read: per prompt token, of a request that has not joined. Bytes.
+        layers: buffers that the batch has, of equal size; one more exists while they are replaced.
+    """
 
     own: int
     source: int
+    read: int
+    layers: int
+
+    def batch(self, own_tokens: int, source_tokens: int) -> int:
+        """Return the bytes of a batch with buffers of so many tokens, while one of them is replaced."""
+        held = own_tokens * self.own + source_tokens * self.source
+        return held + -(-held // self.layers)
 
 
 class Rows(Protocol):
     """The rows of a running batch."""
 
-    def join(self, owner: int, started: DecoderStart, width: int) -> None:
-        """Add a request with ``width`` equal rows at the end."""
+    def planned(self, joining: Sequence[Demand]) -> int:
+        """Return the most bytes that the batch has while and after these requests join."""
 
-    def step(self, tokens: Tensor) -> Tensor:
-        """Return scores [N, V] after every row's token [N]."""
+    def join(self, joining: Sequence[Joining]) -> None:
+        """Add requests' rows at the end, in order: all, or none if it raises."""
+
+    def step(self, tokens: Sequence[int], /) -> Tensor:
+        """Return scores [N, V] after every row's token."""
 
     def settle(
         self, sources: Sequence[int], rows: Mapping[int, Sequence[int]], left: Mapping[int, int]

@@ -13,10 +13,12 @@ from transformers.modeling_outputs import BaseModelOutput
 
 from evenmesh_generator.runtime.networks.attention import SteppedPositions, shared_cache, step_mask
 from evenmesh_generator.runtime.networks.encodings import EncodingStore, content_key
+from evenmesh_generator.runtime.networks.footprints import encoder_decoder
 from evenmesh_generator.runtime.networks.prefills import EncoderPrefill, hand_out, next_rows
 from evenmesh_generator.runtime.networks.protocol import DecoderStart, Footprint, Prompt
 from evenmesh_generator.runtime.networks.sources import STATES, SourcedRows
-from evenmesh_kit.compute.lengths import by_length
+from evenmesh_kit.compute.lengths import by_length, rows_at_once
+from evenmesh_kit.compute.placement import upload
 
 
 class Seq2SeqNetwork:
@@ -33,15 +35,12 @@ class Seq2SeqNetwork:
     def __init__(self, model: PreTrainedModel, *, pad: int, batch_tokens: int, cache_bytes: int) -> None:
         self._model: Any = model
         self._pad = pad
+        self._rows = rows_at_once(str(model.device))
         self._batch_tokens = batch_tokens
         self._store: EncodingStore[Tensor] = EncodingStore(cache_bytes, lambda states: states.nbytes)
         self._positions = _stepped(model)
-        config = model.config.get_text_config()
-        layers = int(getattr(config, "num_decoder_layers", None) or config.decoder_layers)
-        hidden = int(config.hidden_size)
-        size = torch.empty(0, dtype=model.dtype).element_size()
-        self.footprint = Footprint(2 * layers * hidden * size, 2 * layers * hidden * size)
-        self.layers = layers
+        self.footprint = encoder_decoder(model)
+        self.layers = self.footprint.layers
 
     @property
     def device(self) -> torch.device:
@@ -57,7 +56,7 @@ class Seq2SeqNetwork:
         wanted = next_rows(prefills, self._store, most_tokens)
         rows = [row for row, _ in wanted.values()]
         keys = list(wanted)
-        for chosen in by_length([len(row) for row in rows], self._batch_tokens):
+        for chosen in by_length([len(row) for row in rows], self._batch_tokens, size=self._rows):
             states = self._encode([rows[at] for at in chosen])
             for place, at in enumerate(chosen):
                 one = states[place, : len(rows[at])].clone()
@@ -72,7 +71,7 @@ class Seq2SeqNetwork:
             groups.setdefault(prefill.prompt.start, []).append(at)
         for start, members in groups.items():
             lengths = [prefills[at].prompt.tokens for at in members]
-            for chosen in by_length(lengths, self._batch_tokens):
+            for chosen in by_length(lengths, self._batch_tokens, size=self._rows):
                 picked = [members[at] for at in chosen]
                 for at, one in zip(picked, self._begin([prefills[at] for at in picked], start), strict=True):
                     started[at] = one
@@ -84,7 +83,7 @@ class Seq2SeqNetwork:
 
     def rows(self) -> Seq2SeqRows:
         """Return an empty batch."""
-        return Seq2SeqRows(self._model, self._positions, self.layers)
+        return Seq2SeqRows(self._model, self._positions, self.footprint)
 
     def forget(self) -> None:
         """Clear the cache and its counts."""
@@ -113,7 +112,7 @@ class Seq2SeqNetwork:
         logits = self._model(
             encoder_outputs=BaseModelOutput(last_hidden_state=states),
             attention_mask=_mask([len(one) for one in whole]).to(self.device),
-            decoder_input_ids=torch.tensor([start] * len(whole), device=self.device),
+            decoder_input_ids=upload([start] * len(whole), self.device),
             past_key_values=cache,
             use_cache=True,
         ).logits[:, -1]
@@ -128,11 +127,11 @@ class Seq2SeqNetwork:
 class Seq2SeqRows(SourcedRows):
     """The running batch of an encoder–decoder."""
 
-    def __init__(self, model: Any, positions: SteppedPositions | None, layers: int) -> None:
-        super().__init__(model.device)
+    def __init__(self, model: Any, positions: SteppedPositions | None, footprint: Footprint) -> None:
+        super().__init__(model.device, footprint)
         self._model = model
         self._positions = positions
-        self._cache = shared_cache(self._timeline, self._sources, layers)
+        self._cache = shared_cache(self._timeline, self._sources, footprint.layers)
         device, dtype = model.device, model.dtype
         hidden = int(model.config.get_text_config().hidden_size)
         # The decoder asks for states to know that there is a source, and for a mask not to make one.
@@ -141,17 +140,17 @@ class Seq2SeqRows(SourcedRows):
         )
         self._visible = torch.zeros((1, 1, 1, 1), dtype=dtype, device=device)
 
-    def step(self, tokens: Tensor) -> Tensor:
+    def step(self, tokens: Sequence[int]) -> Tensor:
         """Return scores after every row's token."""
         self._timeline.reserve()
         model = self._model
         if self._positions is not None:
-            self._positions.positions = torch.tensor(self._timeline.lengths, device=model.device)[:, None]
+            self._positions.positions = upload(self._timeline.lengths, model.device)[:, None]
         try:
             logits: Tensor = model(
                 encoder_outputs=self._states,
                 attention_mask=self._visible,
-                decoder_input_ids=tokens[:, None],
+                decoder_input_ids=upload(tokens, model.device)[:, None],
                 decoder_attention_mask=step_mask(self._timeline, model.dtype, model.device),
                 past_key_values=self._cache,
                 use_cache=True,

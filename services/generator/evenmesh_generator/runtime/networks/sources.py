@@ -7,23 +7,33 @@ size, K layers.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Final
 
 import torch
 from torch import Tensor
 from torch.nn import functional
 
-from evenmesh_generator.runtime.networks.protocol import DecoderStart, Part
+from evenmesh_generator.runtime.networks.protocol import Demand, Footprint, Joining, Part
 from evenmesh_generator.runtime.networks.timeline import Timeline
+from evenmesh_kit.compute.placement import upload
 
 STATES = "states"
 """Name of the cross-attention keys and values."""
 
-_TOKENS = {STATES: 3}
-"""Which axis of a field is the tokens', where not the first: attention reads a head's keys in a row."""
+_ROWS: Final = 4
+_COLUMNS: Final = 64
+_SPARE: Final = 1.5
+"""Buffers grow by blocks of requests and of tokens; ones more than 1.5 times too large are replaced."""
+
+_Field = tuple[str, int]
+"""Name and layer of a buffer; :data:`STATES` has one for each layer, the others are layer 0."""
 
 
 class SourceGroup:
-    """Sources of requests that have equally many rows, side by side."""
+    """Sources of requests that have equally many rows, side by side.
+
+    Buffers are replaced one after the other, so that the old and the new ones never all exist together.
+    """
 
     def __init__(self, width: int) -> None:
         self.width = width
@@ -31,37 +41,49 @@ class SourceGroup:
         self.lengths: list[int] = []
         self.index: Tensor | None = None
         """Rows of the batch [R·w], requests one after the other; None: all rows in order."""
-        self._fields: dict[str, Tensor] = {}
+        self._fields: dict[_Field, Tensor] = {}
         self._mask: Tensor | None = None
 
-    def add(self, owner: int, parts: Sequence[Part]) -> None:
-        """Put one request's passages side by side."""
-        length = sum(part[STATES].shape[_TOKENS[STATES]] for part in parts)
+    def planned(self, lengths: Sequence[int]) -> int:
+        """Return the tokens that the buffers have room for once sources of so many tokens have joined."""
+        slots, capacity = self._shape(lengths) if lengths else self._held
+        return slots * capacity
+
+    def add(self, joining: Sequence[tuple[int, Sequence[Part]]]) -> None:
+        """Put the passages of each request side by side: of all requests, or of none if there is no memory.
+
+        Args:
+            joining: requests and their passages.
+        """
+        lengths = [sum(part[STATES].shape[3] for part in parts) for _, parts in joining]
+        slots, capacity = self._shape(lengths)
         at = len(self.owners)
-        longest = max([length, *self.lengths])
-        for name, example in parts[0].items():
-            axis = _TOKENS.get(name, 0)
-            field = self._fields.get(name)
-            if field is None or at >= field.shape[0] or longest > field.shape[axis + 1]:
-                slots = max(4 if self.width == 1 else 2, 2 * at)
+        mask = _visible([*self.lengths, *lengths], joining[0][1][0][STATES].device)
+        for (name, layer), example in _split(joining[0][1][0]).items():
+            axis = _axis(name)
+            field = self._fields.get((name, layer))
+            if field is None or (field.shape[0], field.shape[axis + 1]) != (slots, capacity):
                 shape = [slots, *example.shape]
-                shape[axis + 1] = -(-longest // 64) * 64
+                shape[axis + 1] = capacity
                 fresh = example.new_empty(shape)  # a request's padding is zeroed with it
                 if field is not None and at:
-                    room = min(field.shape[axis + 1], shape[axis + 1])
+                    room = min(field.shape[axis + 1], capacity)
                     fresh[:at].narrow(axis + 1, 0, room).copy_(field[:at].narrow(axis + 1, 0, room))
-                    fresh[:at].narrow(axis + 1, room, shape[axis + 1] - room).zero_()
-                self._fields[name] = field = fresh
-            row = field[at]
+                    fresh[:at].narrow(axis + 1, room, capacity - room).zero_()
+                self._fields[name, layer] = fresh
+        for place, (_, parts) in enumerate(joining, at):
             begin = 0
             for part in parts:
-                size = part[name].shape[axis]
-                row.narrow(axis, begin, size).copy_(part[name])
-                begin += size
-            row.narrow(axis, begin, row.shape[axis] - begin).zero_()
-        self.owners.append(owner)
-        self.lengths.append(length)
-        self._remask()
+                for (name, layer), values in _split(part).items():
+                    axis = _axis(name)
+                    row = self._fields[name, layer][place]
+                    row.narrow(axis, begin, values.shape[axis]).copy_(values)
+                begin += part[STATES].shape[3]
+            for (name, _), field in self._fields.items():
+                field[place].narrow(_axis(name), begin, capacity - begin).zero_()
+        self.owners += [owner for owner, _ in joining]
+        self.lengths += lengths
+        self._mask = mask
 
     def remove(self, owner: int) -> None:
         """Remove a request's source; the last one moves into its place."""
@@ -73,14 +95,14 @@ class SourceGroup:
         self.owners.pop()
         self.lengths.pop()
         if self.owners:
-            self._remask()
+            self._mask = _visible(self.lengths, next(iter(self._fields.values())).device)
         else:
             self._fields.clear()
 
-    def field(self, name: str) -> Tensor:
-        """Return a field of every request, [R, S, …] (:data:`STATES` [R, K, 2, A, S, D])."""
-        mine = self._fields[name][: len(self.owners)]
-        return mine.narrow(_TOKENS.get(name, 0) + 1, 0, max(self.lengths))
+    def field(self, name: str, layer: int = 0) -> Tensor:
+        """Return a field of every request, [R, S, …] (:data:`STATES` [R, 2, A, S, D] of one layer)."""
+        mine = self._fields[name, layer][: len(self.owners)]
+        return mine.narrow(_axis(name) + 1, 0, max(self.lengths))
 
     @property
     def visible(self) -> Tensor | None:
@@ -89,7 +111,7 @@ class SourceGroup:
 
     def attend(self, layer: int, queries: Tensor, scale: float) -> Tensor:
         """Return the cross-attention of ``queries`` [R·w, A, 1, D], in the same shape."""
-        states = self.field(STATES)[:, layer]
+        states = self.field(STATES, layer)
         keys, values = states[:, 0], states[:, 1]
         rows, heads, _, size = queries.shape
         folded = queries.reshape(-1, self.width, heads, size).transpose(1, 2)
@@ -102,14 +124,41 @@ class SourceGroup:
         """Return the size of the buffers."""
         return sum(field.nbytes for field in self._fields.values())
 
-    def _remask(self) -> None:
-        longest = max(self.lengths)
-        if min(self.lengths) == longest:
-            self._mask = None
-            return
-        device = self._fields[STATES].device
-        lengths = torch.tensor(self.lengths, device=device)
-        self._mask = torch.arange(longest, device=device) < lengths[:, None]
+    def _shape(self, lengths: Sequence[int]) -> tuple[int, int]:
+        """Return requests and tokens of the buffers once sources of so many tokens have joined."""
+        count = len(self.owners) + len(lengths)
+        longest = max([*self.lengths, *lengths], default=0)
+        slots = count if count <= _ROWS else -(-count // _ROWS) * _ROWS
+        capacity = -(-longest // _COLUMNS) * _COLUMNS
+        held = self._held
+        fits = count <= held[0] and longest <= held[1]
+        return held if fits and held[0] * held[1] <= _SPARE * slots * capacity else (slots, capacity)
+
+    @property
+    def _held(self) -> tuple[int, int]:
+        """Return requests and tokens of the buffers."""
+        for (name, _), field in self._fields.items():
+            return field.shape[0], field.shape[_axis(name) + 1]
+        return 0, 0
+
+
+def _axis(name: str) -> int:
+    """Return which axis of a field is the tokens': attention reads a head's keys in a row."""
+    return 2 if name == STATES else 0
+
+
+def _split(part: Part) -> dict[_Field, Tensor]:
+    """Return the tensors of a passage by buffer."""
+    found = {(name, 0): value for name, value in part.items() if name != STATES}
+    return {**{(STATES, layer): states for layer, states in enumerate(part[STATES])}, **found}
+
+
+def _visible(lengths: Sequence[int], device: torch.device) -> Tensor | None:
+    """Return True on source tokens, [R, S]; None if there is no padding."""
+    longest = max(lengths)
+    if min(lengths) == longest:
+        return None
+    return torch.arange(longest, device=device) < upload(lengths, device)[:, None]
 
 
 class Sources:
@@ -118,9 +167,39 @@ class Sources:
     def __init__(self) -> None:
         self._groups: dict[int, SourceGroup] = {}
 
-    def add(self, owner: int, width: int, parts: Sequence[Part]) -> None:
-        """Add the source of a request with ``width`` rows."""
-        self._groups.setdefault(width, SourceGroup(width)).add(owner, parts)
+    def planned(self, joining: Sequence[tuple[int, int]]) -> int:
+        """Return the tokens that all buffers have room for once these have joined.
+
+        Args:
+            joining: rows and source tokens of each request.
+        """
+        lengths: dict[int, list[int]] = {width: [] for width in self._groups}
+        for width, length in joining:
+            lengths.setdefault(width, []).append(length)
+        return sum(
+            self._groups.get(width, SourceGroup(width)).planned(mine) for width, mine in lengths.items()
+        )
+
+    def add(self, joining: Sequence[tuple[int, int, Sequence[Part]]]) -> None:
+        """Add the sources of requests: of all, or of none if there is no memory for them.
+
+        Args:
+            joining: requests, their rows and their passages.
+        """
+        groups: dict[int, list[tuple[int, Sequence[Part]]]] = {}
+        for owner, width, parts in joining:
+            groups.setdefault(width, []).append((owner, parts))
+        added: list[tuple[int, int]] = []
+        try:
+            for width, mine in groups.items():
+                group = self._groups.get(width, SourceGroup(width))
+                group.add(mine)
+                self._groups[width] = group
+                added += [(owner, width) for owner, _ in mine]
+        except Exception:
+            for owner, width in added:
+                self.remove(owner, width)
+            raise
 
     def remove(self, owner: int, width: int) -> None:
         """Remove the source of a request."""
@@ -132,10 +211,13 @@ class Sources:
     def place(self, rows: Mapping[int, Sequence[int]], device: torch.device) -> None:
         """Record where the rows of every request are; call it after every change."""
         total = sum(map(len, rows.values()))
+        found: list[Tensor | None] = []
         for group in self._groups.values():
             flat = [row for owner in group.owners for row in sorted(rows[owner])]
             in_order = flat == list(range(total))
-            group.index = None if in_order else torch.tensor(flat, device=device)
+            found.append(None if in_order else upload(flat, device))
+        for group, index in zip(self._groups.values(), found, strict=True):
+            group.index = index
 
     @property
     def groups(self) -> list[SourceGroup]:
@@ -167,21 +249,41 @@ class SourcedRows:
 
     Args:
         device: where the batch is.
+        footprint: what keys and values take.
     """
 
-    def __init__(self, device: torch.device) -> None:
+    def __init__(self, device: torch.device, footprint: Footprint) -> None:
         self._device = device
-        self._timeline = Timeline()
+        self._footprint = footprint
+        self._timeline = Timeline.on(device)
         self._sources = Sources()
         self._rows: dict[int, list[int]] = {}
 
-    def join(self, owner: int, start: DecoderStart, width: int) -> None:
-        """Add a request with ``width`` equal rows at the end."""
+    def planned(self, joining: Sequence[Demand]) -> int:
+        """Return the most bytes that the batch has while and after these requests join."""
+        own = self._timeline.planned([(one.rows, one.own) for one in joining])
+        return self._footprint.batch(own, self._sources.planned([(one.rows, one.source) for one in joining]))
+
+    def join(self, joining: Sequence[Joining]) -> None:
+        """Add requests' rows at the end: all, or none if there is no memory for them."""
         at = len(self._timeline)
-        self._timeline.insert(start.kept, width)
-        self._sources.add(owner, width, start.parts)
-        self._rows[owner] = list(range(at, at + width))
-        self._sources.place(self._rows, self._device)
+        rows = dict(self._rows)
+        for one in joining:
+            rows[one.owner] = list(range(at, at + one.width))
+            at += one.width
+        self._timeline.insert([(one.started.kept, one.width, one.most) for one in joining])
+        try:
+            self._sources.add([(one.owner, one.width, one.started.parts) for one in joining])
+            try:
+                self._sources.place(rows, self._device)
+            except Exception:
+                for one in joining:
+                    self._sources.remove(one.owner, one.width)
+                raise
+        except Exception:
+            self._timeline.remove_last(sum(one.width for one in joining))
+            raise
+        self._rows = rows
 
     def settle(
         self, sources: Sequence[int], rows: Mapping[int, Sequence[int]], left: Mapping[int, int]

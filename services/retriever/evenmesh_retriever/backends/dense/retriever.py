@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from evenmesh.wire.errors import FailedPrecondition
+from evenmesh_kit.compute.lengths import rows_at_once
 from evenmesh_retriever import cost
 from evenmesh_retriever.backends.dense import flat
 from evenmesh_retriever.backends.indexed import IndexedRetriever, QueryVectors
@@ -50,6 +51,7 @@ class DenseRetriever(IndexedRetriever[VectorArray]):
             contents,
             lambda batch: list(self._encoder.encode_passages(batch, lambda _: None)),
             self._encoder.count_tokens,
+            rows_at_once(self._encoder.device),
         )
         return flat.rank(np.array(vectors), self._vectors.of(query))
 

@@ -18,7 +18,7 @@ from sentence_transformers.sentence_transformer.modules import Pooling as Poolin
 
 import evenmesh_models
 from evenmesh_retriever.backends.dense.prefixes import known_prefixes
-from evenmesh_retriever.backends.local_encoder import BATCH, LocalEncoder
+from evenmesh_retriever.backends.local_encoder import LocalEncoder
 from evenmesh_retriever.domain import VectorArray
 from evenmesh_retriever.ports import CannotStart
 from evenmesh_retriever.steps import in_batches
@@ -53,9 +53,11 @@ class SentenceEncoder(LocalEncoder[SentenceTransformer]):
             :data:`evenmesh_retriever.backends.dense.prefixes.KNOWN_PREFIXES`.
         passage_prefix: what passages begin with; None likewise.
         setting: name of the setting ``model`` comes from, for errors.
+        batch: most passages that are encoded together; None: 16 on a CPU, any number on a GPU.
+        require_gpu: whether the CPU is refused.
 
     Raises:
-        CannotStart: there is no such model, or it cannot be loaded.
+        CannotStart: there is no such model, it cannot be loaded, or there is no such device.
     """
 
     UNFIT = "cannot be loaded on {device}"
@@ -71,9 +73,19 @@ class SentenceEncoder(LocalEncoder[SentenceTransformer]):
         query_prefix: str | None = None,
         passage_prefix: str | None = None,
         setting: str = "model",
+        batch: int | None = None,
+        require_gpu: bool = False,
     ) -> None:
         torch.set_num_threads(threads)
-        super().__init__(SentenceTransformer, model, _source(model, setting), device=device, setting=setting)
+        super().__init__(
+            SentenceTransformer,
+            model,
+            _source(model, setting),
+            device=device,
+            setting=setting,
+            batch=batch,
+            require_gpu=require_gpu,
+        )
         bf16 = precision == "bf16" or (precision == "auto" and _multiplies_bf16(self.device))
         self.precision = "bf16" if bf16 else "fp32"
         known = known_prefixes(self.name)
@@ -103,7 +115,7 @@ class SentenceEncoder(LocalEncoder[SentenceTransformer]):
         def encode(batch: list[str]) -> VectorArray:
             return self._encode([self._passage_prompt + text for text in batch])
 
-        found = in_batches(texts, BATCH, encode, progress)
+        found = in_batches(texts, self.batch, encode, progress)
         return np.array(found, dtype=np.float32).reshape(-1, self.dimension)
 
     def _encode(self, texts: Sequence[str]) -> VectorArray:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from evenmesh.wire.errors import FailedPrecondition
+from evenmesh_kit.compute.lengths import rows_at_once
 from evenmesh_retriever import cost
 from evenmesh_retriever.backends.bm25.kernel import Kernel
 from evenmesh_retriever.backends.indexed import IndexedRetriever
@@ -43,6 +44,7 @@ class SpladeRetriever(IndexedRetriever[SparseVector]):
             contents,
             lambda batch: self._encoder.encode_passages(batch, lambda _: None),
             self._encoder.count_tokens,
+            rows_at_once(self._encoder.device),
         )
         postings = ImpactPostings.build(vectors, self._encoder.vocabulary)
         return postings.search(self._encoder.encode_query(query), len(passages), self._kernel)

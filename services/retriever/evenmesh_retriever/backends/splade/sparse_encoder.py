@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from sentence_transformers import SparseEncoder
 
-from evenmesh_retriever.backends.local_encoder import BATCH, LocalEncoder
+from evenmesh_retriever.backends.local_encoder import LocalEncoder
 from evenmesh_retriever.backends.splade.postings import SparseVector
 from evenmesh_retriever.steps import in_batches
 
@@ -22,15 +22,27 @@ class SpladeEncoder(LocalEncoder[SparseEncoder]):
             masked language model becomes SPLADE with max pooling.
         device: ``auto`` (a GPU if PyTorch sees one), ``cpu`` or ``cuda:0``.
         setting: name of the setting ``model`` comes from, for errors.
+        batch: most passages that are encoded together; None: 16 on a CPU, any number on a GPU.
+        require_gpu: whether the CPU is refused.
 
     Raises:
-        CannotStart: there is no such model, or it cannot be loaded.
+        CannotStart: there is no such model, it cannot be loaded, or there is no such device.
     """
 
     UNFIT = "is no sparse encoder"
 
-    def __init__(self, model: str, *, device: str = "auto", setting: str = "model") -> None:
-        super().__init__(SparseEncoder, model, model, device=device, setting=setting)
+    def __init__(
+        self,
+        model: str,
+        *,
+        device: str = "auto",
+        setting: str = "model",
+        batch: int | None = None,
+        require_gpu: bool = False,
+    ) -> None:
+        super().__init__(
+            SparseEncoder, model, model, device=device, setting=setting, batch=batch, require_gpu=require_gpu
+        )
         self.fingerprint = self._identify(sorted(self._model.prompts.items()))
         self.vocabulary = int(self._encoded(["vocabulary"], self._model.encode_document).shape[1])
 
@@ -44,7 +56,7 @@ class SpladeEncoder(LocalEncoder[SparseEncoder]):
         def encode(batch: list[str]) -> list[SparseVector]:
             return _vectors(self._encoded(batch, self._model.encode_document))
 
-        return in_batches(texts, BATCH, encode, progress)
+        return in_batches(texts, self.batch, encode, progress)
 
     def _encoded(self, texts: list[str], encode: Callable[..., Any]) -> torch.Tensor:
         with self._tokenizer:  # one text after the other: the model tokenizes and computes in one call

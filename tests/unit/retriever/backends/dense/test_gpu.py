@@ -3,15 +3,20 @@
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 import faiss
 import numpy as np
 import pytest
 
+from evenmesh_retriever.backends import catalogue
+from evenmesh_retriever.backends.dense import gpu
 from evenmesh_retriever.backends.dense.build import on_gpu
 from evenmesh_retriever.backends.dense.flat import FlatIndex
 from evenmesh_retriever.backends.dense.gpu import GpuFlatIndex, GpuOwner, why_not
 from evenmesh_retriever.domain import VectorArray
+from evenmesh_retriever.ports import CannotStart
+from evenmesh_retriever.settings import RetrieverSettings
 
 
 class Recording:
@@ -131,3 +136,20 @@ def test_what_does_not_fit_stays_on_the_processor(owner: GpuOwner) -> None:
         assert on_gpu(other, unit(10)) is None
     finally:
         other.close()
+
+
+def test_a_required_gpu_without_a_search_there_stops_the_start(monkeypatch: pytest.MonkeyPatch) -> None:
+    """FAISS for processors is installed, or sees no GPU: refused unless vectors are to be searched elsewhere."""
+    monkeypatch.setattr(gpu, "why_not", lambda: "FAISS sees no GPU")
+
+    class _Encoder:
+        name, precision, device = "m", "fp32", "cuda:0"
+
+    encoder: Any = _Encoder()
+    with pytest.raises(
+        CannotStart,
+        match=r"EVENMESH_RETRIEVER_REQUIRE_GPU=true.*FAISS sees no GPU; EVENMESH_RETRIEVER_DENSE_GPU_BYTES=0",
+    ):
+        catalogue._dense(RetrieverSettings(require_gpu=True), encoder)
+    for settings in (RetrieverSettings(require_gpu=True, dense_gpu_bytes=0), RetrieverSettings()):
+        assert catalogue._dense(settings, encoder).info.engine == "faiss"

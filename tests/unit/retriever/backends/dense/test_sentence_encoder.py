@@ -10,9 +10,11 @@ from sentence_transformers.sentence_transformer.modules import Pooling, Transfor
 from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processors
 from transformers import AutoModel, AutoTokenizer, BertConfig, BertModel, PreTrainedTokenizerFast
 
+from evenmesh_kit.compute.lengths import CPU_ROWS
 from evenmesh_retriever.backends.dense.prefixes import KNOWN_PREFIXES
 from evenmesh_retriever.backends.dense.sentence_encoder import SentenceEncoder
 from evenmesh_retriever.ports import CannotStart
+from evenmesh_retriever.steps import encoded, finish, in_batches
 
 WORDS = ["query", "passage", ":", "a", "red", "lamp", "at", "night", "oil", "the", "chain"]
 
@@ -158,3 +160,35 @@ def test_a_model_that_does_not_pool_says_so(plain: Path, tmp_path: Path) -> None
     SentenceTransformer(modules=[static], device="cpu").save(str(tmp_path))
     with pytest.raises(CannotStart, match=r"^S_pooling='cls': this model does not pool token vectors$"):
         SentenceEncoder(str(tmp_path), pooling="cls", setting="S")
+
+
+def test_passages_of_a_batch_follow_the_device() -> None:
+    """Sixteen on a CPU; without a bound, as many as a quarter million characters with what pads them."""
+    texts = [f"{at:03} " + "x" * 60 for at in range(40)] + ["y" * 2**17, "z" * 2**17]
+    found: dict[int | None, list[int]] = {}
+    for most in (CPU_ROWS, None):
+        sizes = found.setdefault(most, [])
+
+        def encode(batch: list[str], sizes: list[int] = sizes) -> list[str]:
+            sizes.append(len(batch))
+            return batch
+
+        assert in_batches(texts, most, encode, lambda _: None) == texts
+        assert finish(encoded(texts, encode, len, most)) == texts
+    assert found[CPU_ROWS][:3] == [16, 16, 10]
+    assert found[None] == [2, 40, 2, 40]
+
+
+def test_a_setting_bounds_what_is_encoded_together(plain: Path) -> None:
+    encoder = SentenceEncoder(str(plain), precision="fp32", batch=3)
+    done: list[int] = []
+    encoder.encode_passages(["a", "b b", "c c c", "d", "e"], done.append)
+    assert done == [3, 5]
+
+
+def test_a_required_gpu_that_is_not_there_stops_the_start(
+    plain: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    with pytest.raises(CannotStart, match=r"encoder=.*a GPU is required"):
+        SentenceEncoder(str(plain), setting="encoder", require_gpu=True)

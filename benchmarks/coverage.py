@@ -1,0 +1,355 @@
+"""``python -m benchmarks.coverage``: how often the intervals that we print hold the true value.
+
+Each regime draws data sets from a population whose value is known, computes the interval as a report does,
+and counts how often it holds that value. The populations of queries are those of a published study, so that
+their ties, zeros and sizes are those of real data: a data set is drawn from them with replacement.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Final
+
+import numpy as np
+
+from evenmesh_core.arrays import FloatArray
+from evenmesh_core.intervals import BootstrapInterval, CurvePoints, common_areas
+from evenmesh_core.utility import tradeoff
+from evenmesh_lab.machine import cpu_name
+from evenmesh_lab.studies.uncertainty import Bootstrap
+from evenmesh_lab.studies.utility import UtilityRow, level_difference, paired_level_difference
+
+ROWS: Final = Path(__file__).parents[1] / "docs/studies/fair-rag/utility.csv"
+"""The population: each query under each system and α."""
+SYSTEM, OTHER, ALPHA = "bm25-lucene", "dense", 4.0
+LOW, HIGH = 0.93, 0.97
+"""The coverage that an interval of 95 % should have."""
+
+Draw = Callable[[np.random.Generator, Bootstrap], BootstrapInterval]
+
+
+@dataclass(frozen=True, slots=True)
+class Regime:
+    """A quantity of a kind of data.
+
+    Attributes:
+        quantity: what the interval is of.
+        data: the data it is computed from.
+        method: how the interval is computed.
+        truth: its value in the population.
+        draw: draws a data set and returns the interval.
+    """
+
+    quantity: str
+    data: str
+    method: str
+    truth: float
+    draw: Draw
+
+
+@dataclass(frozen=True, slots=True)
+class Coverage:
+    """What the intervals of a regime hold.
+
+    Attributes:
+        held: share of the intervals that hold the true value, of those that are defined, [0, 1].
+        undefined: share of data sets without an interval, [0, 1].
+        width: mean width.
+    """
+
+    held: float
+    undefined: float
+    width: float
+
+
+def measure(regime: Regime, *, trials: int, num_resamples: int = 2000, seed: int = 0) -> Coverage:
+    """Draw ``trials`` data sets, and count the intervals that hold the true value.
+
+    Args:
+        regime: what is drawn.
+        trials: data sets, from 1.
+        num_resamples: resamples of each bootstrap, from 100.
+        seed: of the data sets and of the bootstraps.
+    """
+    rng = np.random.default_rng([seed, len(regime.quantity)])
+    held = undefined = 0
+    widths = []
+    for trial in range(trials):
+        found = regime.draw(rng, Bootstrap(seed=trial, num_resamples=num_resamples))
+        if np.isnan(found.low):
+            undefined += 1
+            continue
+        held += found.low - 1e-12 <= regime.truth <= found.high + 1e-12
+        widths.append(found.high - found.low)
+    defined = trials - undefined
+    return Coverage(held / defined if defined else np.nan, undefined / trials, float(np.mean(widths)))
+
+
+def read_rows(path: Path = ROWS) -> list[UtilityRow]:
+    """Return the rows of a utility study."""
+    with path.open(encoding="utf-8", newline="") as stream:
+        return [
+            UtilityRow(
+                one["query_id"],
+                one["system"],
+                float(one["alpha"]) if one["alpha"] else None,
+                int(one["rankings"]),
+                int(one["unanswered"]),
+                *(
+                    float(one[name]) if one[name] else float("nan")
+                    for name in ("eu", "u_max", "eu_norm", "ee_d_norm", "ee_r_norm")
+                ),
+            )
+            for one in csv.DictReader(stream)
+        ]
+
+
+def regimes(rows: Sequence[UtilityRow]) -> Iterator[Regime]:
+    """Yield the regimes, by the kinds of intervals that reports print."""
+    yield from _shares()
+    yield from _means(rows)
+    yield from _curves(rows)
+    yield from _levels(rows)
+
+
+def _shares() -> Iterator[Regime]:
+    for size, share in ((51, 0.02), (51, 0.1), (82, 0.6)):
+
+        def drawn(
+            rng: np.random.Generator, bootstrap: Bootstrap, size: int = size, share: float = share
+        ) -> BootstrapInterval:
+            return bootstrap.share("share", (rng.random(size) < share).astype(float))
+
+        yield Regime("share of right answers", f"{size} queries, {share:.0%} right", "Wilson", share, drawn)
+    for size, wins, losses in ((63, 0.015, 0.015), (82, 0.02, 0.10), (100, 0.025, 0.025), (100, 0.12, 0.08)):
+
+        def differing(
+            rng: np.random.Generator,
+            bootstrap: Bootstrap,
+            size: int = size,
+            wins: float = wins,
+            losses: float = losses,
+        ) -> BootstrapInterval:
+            kinds = rng.choice(4, size=size, p=[wins, losses, 0.5, 0.5 - wins - losses])
+            return bootstrap.paired(
+                "pairs", (kinds == 0) | (kinds == 2), (kinds == 1) | (kinds == 2)
+            ).difference
+
+        yield Regime(
+            "difference of two shares",
+            f"{size} queries, only the first right on {wins:.1%}, only the second on {losses:.1%}",
+            "Tango",
+            wins - losses,
+            differing,
+        )
+
+
+def _means(rows: Sequence[UtilityRow]) -> Iterator[Regime]:
+    at = {(row.system, row.alpha, row.query_id): row for row in rows}
+    queries = list(dict.fromkeys(row.query_id for row in rows))
+    columns = {
+        "EU": [at[SYSTEM, ALPHA, query].eu for query in queries],
+        "EU, of its maximum": [at[SYSTEM, ALPHA, query].eu_norm for query in queries],
+        "EE-R, of its bound": [at[SYSTEM, ALPHA, query].ee_r_norm for query in queries],
+        "EE-D, of its bound": [at[SYSTEM, ALPHA, query].ee_d_norm for query in queries],
+        "EU minus that without sampling": [
+            at[SYSTEM, ALPHA, query].eu - at[SYSTEM, None, query].eu for query in queries
+        ],
+        "EU minus that of another system": [
+            at[SYSTEM, ALPHA, query].eu - at[OTHER, ALPHA, query].eu for query in queries
+        ],
+    }
+    for name, column in columns.items():
+        population = np.array([value for value in column if not np.isnan(value)])
+
+        paired = "minus" in name
+
+        def drawn(
+            rng: np.random.Generator,
+            bootstrap: Bootstrap,
+            population: FloatArray = population,
+            paired: bool = paired,
+        ) -> BootstrapInterval:
+            values = rng.choice(population, len(population))
+            if paired:
+                return bootstrap.paired("mean", values, np.zeros(len(values))).difference
+            return bootstrap.mean("mean", values)
+
+        data = f"{len(population)} queries, {np.mean(population == 0):.0%} of the values 0"
+        method = "Student's t" if paired else "BCa"
+        yield Regime(f"mean {name}", data, method, float(population.mean()), drawn)
+
+
+def _curves(rows: Sequence[UtilityRow]) -> Iterator[Regime]:
+    for name, x, y in (
+        ("EE-R over EE-D", "ee_d_norm", "ee_r_norm"),
+        ("EU over EE-D", "ee_d_norm", "eu_norm"),
+    ):
+        one, other = _points(rows, SYSTEM, x, y), _points(rows, OTHER, x, y)
+        both = list(dict.fromkeys(one.queries))
+        fit = tradeoff(one.x, one.y, dials=one.dials)
+        common = common_areas([one, other], num_resamples=100, method="percentile", rng=0)
+        data = f"{len(both)} queries at 5 dials"
+
+        def slope(
+            rng: np.random.Generator, bootstrap: Bootstrap, one: CurvePoints = one
+        ) -> BootstrapInterval:
+            return bootstrap.tradeoff("curve", _drawn([one], rng)[0]).slope
+
+        def area(rng: np.random.Generator, bootstrap: Bootstrap, one: CurvePoints = one) -> BootstrapInterval:
+            return bootstrap.tradeoff("curve", _drawn([one], rng)[0]).auc
+
+        def difference(
+            rng: np.random.Generator,
+            bootstrap: Bootstrap,
+            one: CurvePoints = one,
+            other: CurvePoints = other,
+        ) -> BootstrapInterval:
+            return bootstrap.areas("curves", _drawn([one, other], rng)).differences[0]
+
+        yield Regime(f"slope of {name}", data, "BCa", fit.slope, slope)
+        yield Regime(f"AUC of {name}", data, "BCa", fit.auc, area)
+        truth = common.differences[0].value
+        yield Regime(f"difference of AUC of {name}", f"{data}, two systems", "BCa", truth, difference)
+
+
+def _levels(rows: Sequence[UtilityRow]) -> Iterator[Regime]:
+    by_query: dict[str, list[UtilityRow]] = {}
+    for row in rows:
+        if row.system == SYSTEM and not np.isnan(row.eu_norm):
+            by_query.setdefault(row.query_id, []).append(row)
+    groups = list(by_query.values())
+    forms = (
+        ("paired", paired_level_difference),
+        ("the paper's form", level_difference),
+    )
+    for low, high in ((0.0, 0.2), (0.8, 1.0)):
+        for form, difference in forms:
+
+            def drawn(
+                rng: np.random.Generator,
+                bootstrap: Bootstrap,
+                low: float = low,
+                high: float = high,
+                difference: Callable[..., BootstrapInterval] = difference,
+            ) -> BootstrapInterval:
+                chosen = rng.integers(0, len(groups), len(groups)).tolist()
+                mine = [
+                    replace(row, query_id=str(number))
+                    for number, at in enumerate(chosen)
+                    for row in groups[at]
+                ]
+                return difference(*_parts(mine), low, high, bootstrap)
+
+            everyone = [row for group in groups for row in group]
+            truth = difference(*_parts(everyone), low, high, Bootstrap(num_resamples=100)).value
+            quantity = f"EU at EE-D {low:g} to {high:g}, {form}"
+            yield Regime(quantity, f"{len(groups)} queries at 4 dials", "percentile", truth, drawn)
+
+
+def _parts(rows: Sequence[UtilityRow]) -> tuple[list[UtilityRow], list[UtilityRow]]:
+    return [row for row in rows if row.alpha is not None], [row for row in rows if row.alpha is None]
+
+
+def _points(rows: Sequence[UtilityRow], system: str, x: str, y: str) -> CurvePoints:
+    known = {row.query_id for row in rows if not np.isnan(getattr(row, x) + getattr(row, y))}
+    mine = [row for row in rows if row.system == system and row.query_id in known]
+    return CurvePoints(
+        [row.query_id for row in mine],
+        [getattr(row, x) for row in mine],
+        [getattr(row, y) for row in mine],
+        [np.inf if row.alpha is None else row.alpha for row in mine],
+    )
+
+
+def _drawn(curves: Sequence[CurvePoints], rng: np.random.Generator) -> list[CurvePoints]:
+    """Draw queries with replacement, the same for all curves."""
+    queries = list(dict.fromkeys(curves[0].queries))
+    chosen = rng.integers(0, len(queries), len(queries)).tolist()
+    found = []
+    for one in curves:
+        places: dict[object, list[int]] = {}
+        for at, query in enumerate(one.queries):
+            places.setdefault(query, []).append(at)
+        points = [(number, at) for number, place in enumerate(chosen) for at in places[queries[place]]]
+        x, y, dials = np.asarray(one.x), np.asarray(one.y), one.dials or ()
+        order = [at for _, at in points]
+        found.append(
+            CurvePoints([number for number, _ in points], x[order], y[order], [dials[at] for at in order])
+        )
+    return found
+
+
+PAGE: Final = """# Coverage of the intervals
+
+How often 95 % intervals of our reports hold the true value, in simulation. A regime draws {trials:,} data
+sets from a population and computes each interval as a report does, with {resamples:,} resamples. Shares are
+drawn with the probabilities stated; for all others the population is the
+[published rows](../studies/fair-rag.md) of `{system}` (and `{other}`) at α = {alpha:g} or all dials, from
+which queries are drawn with replacement. The standard error of a coverage is {error:.1%}.
+
+```sh
+make statistics
+```
+
+Measured on {date} on {machine}, in {seconds:.0f} s, seed {seed}.
+
+| interval of | data | method | coverage, % | no interval, % | mean width |
+|---|---|---|---|---|---|
+{rows}
+"""
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Measure all regimes, print them, and write the page if wanted; 1 if one is outside its range."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.coverage", description=__doc__)
+    parser.add_argument("--trials", type=int, default=1000, help="data sets of a regime")
+    parser.add_argument("--resamples", type=int, default=2000, help="of each bootstrap")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--only", default="", help="regimes whose quantity contains this")
+    parser.add_argument("--out", type=Path, help="page to write")
+    given = parser.parse_args(arguments)
+    begun, lines, outside = time.monotonic(), [], []
+    slack = 3 * (0.95 * 0.05 / given.trials) ** 0.5
+    for regime in regimes(read_rows()):
+        if given.only not in regime.quantity:
+            continue
+        found = measure(regime, trials=given.trials, num_resamples=given.resamples, seed=given.seed)
+        lines.append(
+            f"| {regime.quantity} | {regime.data} | {regime.method} | {100 * found.held:.1f} | "
+            f"{100 * found.undefined:.1f} | {found.width:.3f} |"
+        )
+        sys.stdout.write(f"{lines[-1]}\n")
+        sys.stdout.flush()
+        if not LOW - slack <= found.held:
+            outside.append(regime.quantity)
+    if given.out is not None:
+        given.out.write_text(
+            PAGE.format(
+                trials=given.trials,
+                resamples=given.resamples,
+                system=SYSTEM,
+                other=OTHER,
+                alpha=ALPHA,
+                error=(0.95 * 0.05 / given.trials) ** 0.5,
+                date=time.strftime("%Y-%m-%d"),
+                machine=cpu_name(),
+                seconds=time.monotonic() - begun,
+                seed=given.seed,
+                rows="\n".join(lines),
+            ),
+            encoding="utf-8",
+        )
+    if outside:
+        sys.stdout.write(f"below {LOW:.0%}: {', '.join(outside)}\n")
+    return 1 if outside else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,104 @@
+"""Intervals and p-values of studies: which method where, and families of comparisons."""
+
+import math
+
+import numpy as np
+import pytest
+
+from evenmesh_core.intervals import student_interval
+from evenmesh_core.proportions import paired_difference_interval, wilson_interval
+from evenmesh_lab.studies import Bootstrap
+from evenmesh_lab.studies.curves import areas_of, curves_of
+from evenmesh_lab.studies.uncertainty import adjusted, compare
+from evenmesh_lab.studies.utility import UtilityRow, study_of
+
+FAST = Bootstrap(num_resamples=200)
+
+
+def test_shares_of_right_answers_have_score_intervals() -> None:
+    found = FAST.share("x", [0.0] * 51)
+    assert (found.low, found.high) == wilson_interval(0, 51)
+    assert (found.method, found.defined) == ("score", 51)
+    assert FAST.share("x", [0.0, 1.0, math.nan]).undefined == 1
+    assert FAST.share("x", [0.0, 0.5, 1.0]).method == "bca"  # a query's samples, averaged
+
+
+def test_comparisons_choose_their_interval_by_the_values() -> None:
+    """By hand: of 40 queries one is right with the first alone, three with the second alone."""
+    first = {f"q{n}": float(n < 20) for n in range(40)}
+    second = first | {"q0": 0.0, "q30": 1.0, "q31": 1.0, "q32": 1.0}
+    binary = compare(FAST, "accuracy", ("a", first), ("b", second))
+    assert binary is not None
+    assert binary.mcnemar is not None
+    assert (binary.difference.low, binary.difference.high) == paired_difference_interval(1, 3, 40)
+    assert binary.difference.value == pytest.approx(-2 / 40)
+
+    sparse = compare(FAST, "EU", ("a", {**first, "q1": 0.5}), ("b", {**first, "q1": 0.25, "q2": 0.75}))
+    assert sparse is not None
+    gaps = [0.0] * 38 + [0.25, 0.25]
+    expected = student_interval(gaps)
+    assert (sparse.difference.method, sparse.difference.low) == ("t", pytest.approx(expected.low))
+
+    rng = np.random.default_rng(0)
+    dense = {query: float(value) for query, value in zip(first, rng.random(40), strict=True)}
+    graded = compare(FAST, "EU", ("a", first), ("b", dense))
+    assert graded is not None
+    assert graded.difference.method == "bca"
+
+
+def test_each_measure_is_a_family() -> None:
+    values = {f"q{n}": float(n % 2) for n in range(30)}
+    other = dict.fromkeys(values, 1.0)
+    pairs = [
+        compare(FAST, measure, ("a", values), (name, other))
+        for measure, names in (("EM", "bcd"), ("F1", "b"))
+        for name in names
+    ]
+    found = adjusted([one for one in pairs if one is not None])
+    p = found[0].mcnemar.p_value if found[0].mcnemar else math.nan
+    assert [one.p_holm for one in found] == pytest.approx([3 * p, 3 * p, 3 * p, p])
+
+
+def row(query: str, system: str, alpha: float | None, x: float, y: float) -> UtilityRow:
+    return UtilityRow(query, system, alpha, 1, 0, y, 1.0, y, x, y)
+
+
+def test_levels_of_fairness_are_held_against_the_same_query() -> None:
+    """By hand: an easy query loses 0.1 at EE-D 0.5, a hard one has no point there; the mean is 0.5."""
+    rows = [
+        row("easy", "s", None, 1.0, 0.9),
+        row("easy", "s", 1.0, 0.5, 0.8),
+        row("hard", "s", None, 1.0, 0.1),
+        row("hard", "s", 1.0, 0.1, 0.1),
+    ]
+    (found,) = study_of(rows, k=1, longest=1, bootstrap=FAST).fairness
+    assert found.differences[2].value == pytest.approx(0.8 - 0.5)
+    assert found.paired_differences[2].value == pytest.approx(-0.1)
+    assert found.paired_differences[0].value == pytest.approx(0)
+    assert found.paired.counts.tolist() == [1, 0, 1, 0, 0]
+    assert math.isnan(found.paired_differences[4].value)
+    tables = {table.name: table for table in study_of(rows, k=1, longest=1, bootstrap=FAST).tables()}
+    assert list(tables)[1:3] == ["fairness-paired", "fairness"]
+
+
+def test_areas_are_compared_over_the_common_range_of_systems_with_a_curve() -> None:
+    """y = x from 0.2 to 1 and y = 1 from 0.4 to 1: means 0.7 and 1 from 0.4 to 1. The oracle has one dial."""
+    rows = [
+        row(query, system, alpha, x, y)
+        for query in "abc"
+        for system, points in {
+            "s": [(1.0, 0.2, 0.2), (None, 1.0, 1.0)],
+            "t": [(1.0, 0.4, 1.0), (None, 1.0, 1.0)],
+            "oracle": [(1.0, 0.3, 1.0)],
+        }.items()
+        for alpha, x, y in points
+    ]
+    pairs = [("c", "ee_d_norm", "eu_norm")]
+    first, second = areas_of(rows, pairs, FAST)
+    assert (first.system, first.low, first.high) == ("s", pytest.approx(0.4), pytest.approx(1.0))
+    assert (first.area.value, second.area.value) == (pytest.approx(0.7), pytest.approx(1.0))
+    assert first.difference is None
+    assert second.difference is not None
+    assert second.difference.value == pytest.approx(-0.3)
+    assert [one.system for one in curves_of(rows, pairs, FAST)] == ["s", "t", "oracle"]
+    assert areas_of(rows[:2], pairs, FAST) == ()
