@@ -28,7 +28,7 @@ ELSEWHERE := tests/unit/lab/similarities tests/unit/kit/compute/test_models.py t
   tests/unit/client/test_measures_sdk.py \
   tests/unit/client/test_feedback_batches.py
 PORTABLE := -e 'libs/core[compiled]' -e 'libs/lab[parquet,reports]' -e 'clients/python[parquet]' \
-  -e 'libs/kit[jwt,redis,remote,sqlite,telemetry]' hypothesis pytest pytest-asyncio pytest-rerunfailures pytest-timeout \
+  -e 'libs/documents' -e 'libs/kit[jwt,redis,remote,sqlite,telemetry]' hypothesis pytest pytest-asyncio pytest-rerunfailures pytest-timeout \
   pytest-xdist trustme
 
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
@@ -76,7 +76,7 @@ kernels: install ## Run the numeric tests with other kernels of NumPy, OpenBLAS,
 	  $(BIN)/python -m pytest -q -n 2 --dist loadgroup --reruns 1 $(NUMERIC)
 
 # The rooms without models, on every Python that runs here beside the one of $(VENV).
-pythons: install ## Run the unit tests of core, lab, kit and client on Python 3.12 and 3.13, where they are there
+pythons: install ## Run the unit tests of core, lab, documents, kit and client on Python 3.12 and 3.13, where they are there
 	@seen=$$("$(BIN)/python" -c 'import sys; print("%d.%d" % sys.version_info[:2])'); only=$$seen; \
 	for python in python3.12 python3.13 $(wildcard $(HOME)/.pyenv/versions/3.1[23].*/bin/python); do \
 	  version=$$("$$python" -c 'import sys, venv; print("%d.%d" % sys.version_info[:2])' 2> /dev/null) || continue; \
@@ -85,7 +85,7 @@ pythons: install ## Run the unit tests of core, lab, kit and client on Python 3.
 	  [ -x ".venv-$$version/bin/python" ] || "$$python" -m venv ".venv-$$version"; \
 	  ".venv-$$version/bin/python" -m pip install -q -c constraints.txt $(PORTABLE); \
 	  OMP_NUM_THREADS=1 ".venv-$$version/bin/python" -m pytest -q -n 2 --dist loadgroup --reruns 1 -p no:cacheprovider \
-	    tests/unit/core tests/unit/lab tests/unit/kit tests/unit/client $(ELSEWHERE:%=--ignore=%); \
+	    tests/unit/core tests/unit/lab tests/unit/documents tests/unit/kit tests/unit/client $(ELSEWHERE:%=--ignore=%); \
 	done; \
 	[ "$$seen" != "$$only" ] || echo "no other Python runs here: these tests ran on $$only alone"
 

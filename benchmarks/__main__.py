@@ -130,6 +130,12 @@ def _collections() -> tuple[str, str]:
     )
 
 
+def _engines() -> tuple[str, str]:
+    from benchmarks import engines
+
+    return "The cross-encoder by engine", engines.measure()
+
+
 def _ranking() -> tuple[str, str]:
     from benchmarks import ranking
 
@@ -183,6 +189,7 @@ SECTIONS: dict[str, tuple[Callable[[], tuple[str, str]], tuple[str, ...]]] = {
     "audit": (_audit, ("numpy",)),
     "observe": (_observe, ("sqlalchemy", "aiosqlite")),
     "generation": (_generation, ("torch", "transformers", "ctranslate2", "tritonclient")),
+    "engines": (_engines, ("torch", "openvino", "transformers", "sentence-transformers")),
     "ranking": (_ranking, ("torch", "transformers", "sentence-transformers")),
     "swapping": (_swapping, ("torch", "transformers", "grpcio")),
     "overload": (_overload, ("grpcio", "protobuf")),

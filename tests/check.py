@@ -19,6 +19,7 @@ ROOMS: Final = {
     "clients/python": ("evenmesh", ("client", "commands")),
     "libs/core": ("evenmesh_core", ("core",)),
     "libs/lab": ("evenmesh_lab", ("lab",)),
+    "libs/documents": ("evenmesh_documents", ("documents",)),
     "libs/kit": ("evenmesh_kit", ("kit",)),
     "models": ("evenmesh_models", ("models",)),
     "services/retriever": ("evenmesh_retriever", ("retriever",)),

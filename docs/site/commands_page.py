@@ -13,7 +13,7 @@ INTRODUCTION = """# Commands
 
 `evenmesh COMMAND --help` prints the same as this page. The distribution `evenmesh` has the commands of a
 client, `evenmesh-mesh` those that run a mesh, `evenmesh-studies` the studies, and `evenmesh-training` the
-trainings.
+trainings. `evenmesh-documents` makes `ingest` read documents, too.
 
 This page is generated from the command line.
 """

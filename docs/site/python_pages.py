@@ -13,6 +13,9 @@ SDK = {
 }
 """Modules of the SDK: the title of their page, and what of the module it shows."""
 
+DOCUMENTS = ("document", "source", "splitting", "counting", "limits", "attribution", "duplicates")
+"""Modules of the library of documents that programs use."""
+
 _PAGE = """---
 title: {short}
 ---
@@ -28,7 +31,7 @@ title: {short}
 
 
 def pages(root: Path) -> dict[str, str]:
-    """Return a page for each module of the client's interface and of the core library, by path."""
+    """Return a page for each module of the client's interface, the core library and that of documents."""
     found = {
         f"reference/python/client/{title.lower().replace(' ', '_')}.md": _page(title, name + shown)
         for name, (title, shown) in SDK.items()
@@ -43,6 +46,8 @@ def pages(root: Path) -> dict[str, str]:
         parts = path.relative_to(core).with_suffix("").parts
         name = ".".join(("evenmesh_core", *parts))
         found[f"reference/python/core/{'_'.join(parts)}.md"] = _page(name, name)
+    for module in DOCUMENTS:
+        found[f"reference/python/documents/{module}.md"] = _page(module, f"evenmesh_documents.{module}")
     return found
 
 

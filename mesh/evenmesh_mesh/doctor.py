@@ -69,12 +69,13 @@ class Finding:
 
 
 def examine(settings: MeshSettings) -> list[Finding]:
-    """Check Python, packages, processor, memory, disk, models, GPU, Triton, ports and access."""
+    """Check Python, packages, processor, CPU engine, memory, disk, models, GPU, Triton, ports and access."""
     return [
         _python(),
         _packages(),
         _processor(),
         _threads(settings),
+        _cpu_engine(settings),
         _memory(),
         _disk(settings.home),
         *_models(),
@@ -146,6 +147,30 @@ def _processor() -> Finding:
 def _threads(settings: MeshSettings) -> Finding:
     each = ", ".join(f"{service.name} {threads_of(service, os.environ)}" for service in settings.services)
     return Finding("threads", Level.OK, f"{each} (OMP_NUM_THREADS overrides)")
+
+
+def _cpu_engine(settings: MeshSettings) -> Finding:
+    """Tell what computes the encoders of retriever and reranker on the processor."""
+    from evenmesh_kit.compute.cpu_engine import installed_version
+
+    environment = {**os.environ, **settings.environment}
+    engines = {
+        name: environment.get(f"EVENMESH_{name.upper()}_CPU_ENGINE", "auto")
+        for name in ("retriever", "reranker")
+    }
+    installed = installed_version()
+    computes = {
+        name: "PyTorch" if engine == "torch" or installed is None else f"OpenVINO {installed}"
+        for name, engine in engines.items()
+    }
+    detail = ", ".join(f"{name}'s encoder: {engine}" for name, engine in computes.items())
+    if installed is None and "openvino" in engines.values():
+        return Finding(
+            "cpu engine", Level.FAIL, f"{detail}; OpenVINO is not installed", "pip install openvino"
+        )
+    if installed is None and "auto" in engines.values():
+        return Finding("cpu engine", Level.OK, f"{detail}; `pip install openvino` is about twice as fast")
+    return Finding("cpu engine", Level.OK, detail)
 
 
 def _memory() -> Finding:

@@ -128,6 +128,7 @@ class CountingModel:
     version = "counting"
     device = "cpu"
     fusion = Fusion(0.0)
+    parallel = 1
 
     def __init__(self) -> None:
         self.read = 0

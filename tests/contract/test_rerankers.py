@@ -8,18 +8,24 @@ import shutil
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import replace
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
+import torch
 
 from evenmesh_generator.__main__ import GeneratorService
 from evenmesh_generator.settings import GeneratorSettings, ModelSource
+from evenmesh_kit.compute import cpu_engine
+from evenmesh_kit.compute.conversions import Conversions
 from evenmesh_kit.compute.executors import ComputePool
+from evenmesh_kit.compute.placement import Placement
 from evenmesh_kit.remote.client import RemoteClient
 from evenmesh_kit.remote.options import RemoteOptions
 from evenmesh_kit.rpc.server import MeshServer
 from evenmesh_kit.telemetry.setup import Telemetry
 from evenmesh_reranker.backends.cross_encoder import CrossEncoderReranker
+from evenmesh_reranker.backends.openvino import OpenVinoLoader
 from evenmesh_reranker.backends.rankrag import RankRag
 from evenmesh_reranker.backends.remote import RemoteReranker
 from evenmesh_reranker.backends.rerank_api import RerankServer
@@ -33,6 +39,7 @@ QUERY = SENTENCES[0]
 PASSAGES = [Passage(str(at), f"Title {at}", text) for at, text in enumerate(SENTENCES)]
 MODELS: dict[str, Callable[[Path], Path] | None] = {
     "cross-encoder": tiny_models.cross_encoder,
+    "cross-encoder in OpenVINO": tiny_models.cross_encoder,
     "rankrag": tiny_models.t5,
     "remote": tiny_models.cross_encoder,
     "remote by infinity": tiny_models.cross_encoder,
@@ -83,6 +90,30 @@ async def reranker(
             model = tiny_encoders.encoder(folders["cross-encoder"], version="v1")
             cross_encoder = CrossEncoderReranker(
                 OneForAll(model), pool=pool, batch_size=16, batch_tokens=4096, max_delay_s=0.002
+            )
+            stack.push_async_callback(cross_encoder.close)
+            yield cross_encoder
+        elif request.param == "cross-encoder in OpenVINO":
+            if cpu_engine.installed_version() is None:
+                pytest.skip("openvino is not installed")
+            pool = ComputePool(3, "test")
+            stack.callback(pool.close)
+            stack.callback(torch.set_num_threads, torch.get_num_threads())
+            loader = OpenVinoLoader(
+                Placement.choose("cpu", "auto"),
+                parallel=2,
+                conversions=Conversions(folders["cross-encoder in OpenVINO"] / "openvino"),
+                required=True,
+                threads=1,
+            )
+            compiled = loader.full(
+                folders["cross-encoder in OpenVINO"],
+                "v1",
+                provenance="by hand",
+                created_at=datetime(2026, 1, 1, tzinfo=UTC),
+            )
+            cross_encoder = CrossEncoderReranker(
+                OneForAll(compiled), pool=pool, batch_size=16, batch_tokens=4096, max_delay_s=0.002
             )
             stack.push_async_callback(cross_encoder.close)
             yield cross_encoder

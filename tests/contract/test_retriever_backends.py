@@ -18,9 +18,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 
 import evenmesh_models
 from evenmesh.wire.errors import FailedPrecondition, InvalidField
+from evenmesh_kit.compute import cpu_engine
+from evenmesh_kit.compute.conversions import Conversions
 from evenmesh_kit.security.caller import DEFAULT_TENANT
 from evenmesh_retriever.analyzer import analyzer
 from evenmesh_retriever.backends.catalogue import RetrieverCatalogue
@@ -354,13 +357,21 @@ def test_it_says_what_it_runs_on(setup: Setup) -> None:
 # The encoder behind two of them.
 
 
-@pytest.fixture(scope="module", params=["in the process", "remote", "remote by infinity"])
+@pytest.fixture(scope="module", params=["in the process", "in OpenVINO", "remote", "remote by infinity"])
 def any_encoder(
     request: pytest.FixtureRequest, encoder: SentenceEncoder, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Encoder]:
     """The real default model, wherever it computes."""
     if request.param == "in the process":
         yield encoder
+        return
+    if request.param == "in OpenVINO":
+        if cpu_engine.installed_version() is None:
+            pytest.skip("openvino is not installed")
+        threads = torch.get_num_threads()
+        kept = Conversions(tmp_path_factory.mktemp("openvino"))
+        yield SentenceEncoder(engine="openvino", conversions=kept)
+        torch.set_num_threads(threads)
         return
     with ExitStack() as stack:
         server: EmbeddingServer

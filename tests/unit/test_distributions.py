@@ -19,6 +19,7 @@ from tests.support.images import PROJECTS, ROOT
 PACKAGES = {name: ROOT / project["folder"] / name.replace("-", "_") for name, project in PROJECTS.items()}
 DISTRIBUTION_OF = {
     "Stemmer": "pystemmer",
+    "docx": "python-docx",
     "faiss": "faiss-cpu",
     "google.protobuf": "protobuf",
     "google.rpc": "googleapis-common-protos",
@@ -28,19 +29,24 @@ DISTRIBUTION_OF = {
     "grpc_status": "grpcio-status",
     "hdrh": "hdrhistogram",
     "jwt": "pyjwt",
+    "markdown_it": "markdown-it-py",
     "opentelemetry": "opentelemetry-api",
     "protobuf": "protobuf-py",
     "opentelemetry.exporter.otlp.proto.grpc": "opentelemetry-exporter-otlp-proto-grpc",
     "opentelemetry.exporter.prometheus": "opentelemetry-exporter-prometheus",
     "opentelemetry.sdk": "opentelemetry-sdk",
+    "pptx": "python-pptx",
+    "yaml": "pyyaml",
 }
 """Distribution by what is imported of it, where the names differ by more than a hyphen; the longest name counts."""
 ELSEWHERE = {"triton_python_backend_utils", "prometheus_client"}
 """What Triton's Python backend has, and what an exporter that is required brings along."""
 UNIMPORTED = {
+    ("evenmesh", "evenmesh-documents"): "its extra brings a command by an entry point",
     ("evenmesh", "evenmesh-mesh"): "its extra brings commands by an entry point",
     ("evenmesh", "evenmesh-studies"): "its extra brings commands by an entry point",
     ("evenmesh", "evenmesh-training"): "its extra brings commands by an entry point",
+    ("evenmesh-documents", "defusedxml"): "openpyxl reads XML with it where it is there",
     ("evenmesh-kit", "aiosqlite"): "SQLAlchemy loads it by the name of the driver",
     ("evenmesh-kit", "asyncpg"): "SQLAlchemy loads it by the name of the driver",
     ("evenmesh-lab", "bert-score"): "evenmesh_lab.similarities.models.required imports it by name",

@@ -15,6 +15,9 @@ from evenmesh.wire.errors import FailedPrecondition, Unavailable
 from evenmesh_kit.admission.metrics import AdmissionMetrics
 from evenmesh_kit.admission.queue import Admission
 from evenmesh_kit.admission.shares import TenantShares
+from evenmesh_kit.compute.conversions import Conversions
+from evenmesh_kit.compute.cores import usable_cores
+from evenmesh_kit.compute.cpu_engine import EngineError
 from evenmesh_kit.compute.executors import ComputePool
 from evenmesh_kit.compute.model_files import ModelError
 from evenmesh_kit.compute.tenant_pool import TenantPool
@@ -69,7 +72,7 @@ class RerankerService(Service):
         self._telemetry = telemetry
         self.readiness = self._readiness = Readiness()
         self._metrics = RerankerMetrics(telemetry)
-        self._pool = ComputePool(2, "reranker")
+        self._pool = ComputePool(1 + (settings.parallel or usable_cores()), "reranker")
         self._codec_pool = TenantPool(1, "reranker-codec")
         self._loading_pool = ComputePool(2, "reranker-loading")
         self._closing: list[Callable[[], Awaitable[None]]] = []
@@ -247,21 +250,27 @@ class RerankerService(Service):
     async def _loader(self) -> ModelLoader[LoadedModel, Adapter]:
         # Imported late: only a process with a cross-encoder needs torch and sentence-transformers.
         from evenmesh_kit.compute.placement import DeviceError
-        from evenmesh_reranker.backends.encoder import EncoderLoader
+        from evenmesh_reranker.backends import openvino
 
         settings = self._settings
         try:
             return await self._loading_pool.run(
-                EncoderLoader.create,
+                openvino.loader,
                 settings.device,
                 settings.dtype,
+                engine=settings.cpu_engine,
                 threads=settings.threads,
+                parallel=settings.parallel,
+                conversions=Conversions(settings.home / "openvino"),
                 max_length=settings.max_length,
                 require_gpu=settings.require_gpu,
             )
         except DeviceError as error:
             message = f"{variable(settings, 'device')}={settings.device!r}: {error}"
             raise FailedPrecondition("NO_DEVICE", message) from None
+        except EngineError as error:
+            message = f"{variable(settings, 'cpu_engine')}={settings.cpu_engine!r}: {error}"
+            raise FailedPrecondition("NO_ENGINE", message) from None
 
     async def _default_model(self) -> LoadedModel | None:
         """Load the cross-encoder that the settings name."""

@@ -53,7 +53,7 @@ class Adapter(Protocol):
 
 
 class LoadedModel(Protocol):
-    """A model in memory. Its methods compute: call them in threads, :meth:`probabilities` one at a time."""
+    """A model in memory. Its methods compute: call them in threads, :meth:`probabilities` in ``parallel``."""
 
     @property
     def version(self) -> str: ...
@@ -73,6 +73,11 @@ class LoadedModel(Protocol):
     @property
     def device(self) -> str:
         """Where it computes: ``cpu`` or ``cuda:0``."""
+
+    @property
+    def parallel(self) -> int:
+        """Threads that may call :meth:`probabilities` at a time. Above 1, it computes each row alone: a batch
+        of several gains nothing then, and a score never depends on its batch."""
 
     @property
     def agent_tokens(self) -> tuple[str, ...]:

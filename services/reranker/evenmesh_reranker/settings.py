@@ -76,7 +76,13 @@ class RerankerSettings(DatabaseSettings, RemoteSettings):
     """Most tokens of the pairs of one request to the cross-encoder, [1, inf). The bundled
     model reads the default in less than five seconds of one processor; raise it on a GPU."""
     threads: int | None = Field(default=None, ge=1, le=1024)
-    """Threads of one matrix product; unset: one for each core. [1, 1024]."""
+    """Threads of one matrix product in PyTorch; unset: one for each core. [1, 1024]."""
+    cpu_engine: Literal["auto", "torch", "openvino"] = "auto"
+    """What computes the cross-encoder on a CPU: ``openvino``, ``torch``, or ``auto``, which is OpenVINO where
+    it is installed and can compute the model."""
+    parallel: int | None = Field(default=None, ge=1, le=1024)
+    """Pairs that OpenVINO computes at a time, each on one core; unset: one for each core that this process
+    may use. [1, 1024]."""
     model_poll_s: float = Field(default=5.0, gt=0, le=3600)
     """Time between two looks for versions that another process promoted. Seconds, (0, 3600]."""
     keep_versions: int = Field(default=5, ge=1, le=1000)

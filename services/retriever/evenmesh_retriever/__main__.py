@@ -14,6 +14,7 @@ from evenmesh.retriever.v1.collection_service_pb2_grpc import add_CollectionServ
 from evenmesh.retriever.v1.retriever_service_pb2_grpc import add_RetrieverServiceServicer_to_server
 from evenmesh_kit.admission.metrics import AdmissionMetrics
 from evenmesh_kit.admission.shares import TenantShares
+from evenmesh_kit.compute.conversions import Conversions
 from evenmesh_kit.compute.tenant_pool import TenantPool
 from evenmesh_kit.rpc.readiness import Readiness
 from evenmesh_kit.rpc.server import Registration, ServerStartError, Service, run_service
@@ -244,6 +245,9 @@ def _load_encoder(settings: RetrieverSettings) -> Encoder:
         setting=variable(settings, "encoder"),
         batch=settings.encoder_batch,
         require_gpu=settings.require_gpu,
+        engine=settings.cpu_engine,
+        engine_setting=variable(settings, "cpu_engine"),
+        conversions=Conversions(settings.home / "openvino"),
     )
 
 

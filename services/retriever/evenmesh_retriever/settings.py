@@ -118,7 +118,10 @@ class RetrieverSettings(TritonTls, RemoteSettings):
     encoder_precision: Literal["auto", "fp32", "bf16"] = "auto"
     """Arithmetic of the encoder's matrix products; ``auto`` is bf16 where the processor has it."""
     encoder_threads: int = Field(default_factory=lambda: max(1, (os.cpu_count() or 1) // 2), ge=1, le=256)
-    """Threads of one encoding, [1, 256]; half of the processors by default."""
+    """PyTorch's threads of one encoding, [1, 256]; half of the processors by default."""
+    cpu_engine: Literal["auto", "torch", "openvino"] = "auto"
+    """What computes the encoder on a CPU: ``openvino``, ``torch``, or ``auto``, which is OpenVINO where
+    it is installed and can compute the model."""
     encoder_pooling: Literal["", "mean", "cls", "max", "lasttoken"] = ""
     """How token vectors become one; empty for what the model's folder says, which is the mean if it says
     nothing, as of Contriever and E5."""

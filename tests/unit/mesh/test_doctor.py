@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from evenmesh.local_mesh import MeshState, ServiceState
-from evenmesh_kit.compute import placement
+from evenmesh_kit.compute import cpu_engine, placement
 from evenmesh_lab import machine
 from evenmesh_mesh import MeshSettings, doctor
 from evenmesh_mesh.doctor import Level, examine
@@ -23,7 +23,7 @@ def test_looks_at_everything_and_changes_nothing(tmp_path: Path) -> None:
     findings = found(MeshSettings(home=tmp_path / "home", port=0))
 
     assert set(findings) == {
-        "python", "packages", "processor", "threads", "memory", "home",
+        "python", "packages", "processor", "threads", "cpu engine", "memory", "home",
         "encoder", "generator", "gpu", "triton", "ports", "access",
     }  # fmt: skip
     assert sys.executable in findings["python"].detail
@@ -105,6 +105,31 @@ def test_whether_triton_can_run_is_said_and_why_not(tmp_path: Path, monkeypatch:
     finding = found(MeshSettings(home=tmp_path))["triton"]
     assert finding.level is Level.OK
     assert str(there) in finding.detail
+
+
+@pytest.mark.parametrize(
+    ("installed", "engine", "level", "said"),
+    [
+        ("2026.4.1", "auto", Level.OK, "retriever's encoder: OpenVINO 2026.4.1"),
+        ("2026.4.1", "torch", Level.OK, "reranker's encoder: PyTorch"),
+        (None, "auto", Level.OK, "pip install openvino"),
+        (None, "torch", Level.OK, "reranker's encoder: PyTorch"),
+        (None, "openvino", Level.FAIL, "not installed"),
+    ],
+)
+def test_what_computes_encoders_is_said(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    installed: str | None,
+    engine: str,
+    level: Level,
+    said: str,
+) -> None:
+    monkeypatch.setattr(cpu_engine, "installed_version", lambda: installed)
+    monkeypatch.setenv("EVENMESH_RERANKER_CPU_ENGINE", engine)
+    finding = found(MeshSettings(home=tmp_path, port=0))["cpu engine"]
+    assert finding.level is level
+    assert said in finding.detail
 
 
 def test_little_memory_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,8 +2,8 @@
 
 This distribution brings the commands that a client needs. Others add theirs by an entry point of the group
 ``evenmesh.commands``: a function without arguments that returns commands (functions, or Typer applications
-for groups of them). A command of a distribution that is not installed is not in ``--help``; naming it says
-which distribution brings it.
+for groups of them). One of the same name takes the place of the client's own. A command of a distribution
+that is not installed is not in ``--help``; naming it says which distribution brings it.
 """
 
 import os
@@ -91,11 +91,12 @@ def application() -> typer.Typer:
     app.callback(invoke_without_command=True)(start)
     own: list[Command] = [ask, chat, retrieve, retrievers, ingest, collections, sources, runs, report]
     own += [collection(), feedback(), agents(), models(), version]
+    by_name = {_name(one): one for one in own}
     for point in entry_points(group=GROUP):
-        own += point.load()()
+        by_name |= {_name(one): one for one in point.load()()}
     order = list(_ORDER)
     for command in sorted(
-        own, key=lambda one: order.index(_name(one)) if _name(one) in order else len(order)
+        by_name.values(), key=lambda one: order.index(_name(one)) if _name(one) in order else len(order)
     ):
         if isinstance(command, typer.Typer):
             app.add_typer(command)

@@ -1,17 +1,46 @@
 """``evenmesh ingest`` and ``evenmesh collections``."""
 
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
+from evenmesh.commands.failure import INSTALL, CommandError
+from evenmesh.commands.option_groups import with_groups
 from evenmesh.commands.screen import Screen
 
 if TYPE_CHECKING:
     from evenmesh import Client
     from evenmesh.types.collection import Ingested, Lexical
 
+_DOCUMENTS: Final = frozenset(
+    {".csv", ".docx", ".eml", ".epub", ".htm", ".html", ".log", ".markdown", ".md", ".pdf", ".pptx"}
+) | {".text", ".tsv", ".txt", ".xhtml", ".xlsm", ".xlsx"}
+"""Endings of documents, which evenmesh-documents reads."""
 
+
+@dataclass(frozen=True)
+class LexicalOptions:
+    """How the text of a new collection is indexed."""
+
+    analyzer: Annotated[
+        str | None,
+        typer.Option(help="Analyzer of a new collection: english (default), unicode or whitespace."),
+    ] = None
+    k1: Annotated[float | None, typer.Option("--k1", help="BM25's k1 of a new collection, 0 to 10.")] = None
+    b: Annotated[float | None, typer.Option("--b", help="BM25's b of a new collection, 0 to 1.")] = None
+
+    def given(self) -> "Lexical | None":
+        """Return what was given; None where nothing was."""
+        from evenmesh.types.collection import Lexical
+
+        if self.analyzer is None and self.k1 is None and self.b is None:
+            return None
+        return Lexical(self.analyzer or "", self.k1, self.b)
+
+
+@with_groups
 def ingest(
     file: Annotated[
         Path,
@@ -20,12 +49,7 @@ def ingest(
         ),
     ],
     collection: Annotated[str, typer.Option("--collection", "-c", help="Collection to fill.")],
-    analyzer: Annotated[
-        str | None,
-        typer.Option(help="Analyzer of a new collection: english (default), unicode or whitespace."),
-    ] = None,
-    k1: Annotated[float | None, typer.Option("--k1", help="BM25's k1 of a new collection, 0 to 10.")] = None,
-    b: Annotated[float | None, typer.Option("--b", help="BM25's b of a new collection, 0 to 1.")] = None,
+    lexical: LexicalOptions,
     wait: Annotated[
         bool, typer.Option("--wait/--no-wait", help="Wait until all passages have vectors. Default: wait.")
     ] = True,
@@ -37,13 +61,18 @@ def ingest(
     the background; until then BM25 finds its passages.
     """
     from evenmesh import Client
-    from evenmesh.types.collection import Lexical
+    from evenmesh.files.read_error import ReadError
 
     screen = Screen()
-    given = analyzer is not None or k1 is not None or b is not None
-    lexical = Lexical(analyzer or "", k1, b) if given else None
-    with Client() as mesh:
-        done = ingest_file(screen, mesh, file, collection, lexical=lexical, wait=wait)
+    try:
+        with Client() as mesh:
+            done = ingest_file(screen, mesh, file, collection, lexical=lexical.given(), wait=wait)
+    except ReadError as exc:
+        if file.is_dir() or file.suffix.lower() in _DOCUMENTS:
+            raise CommandError(
+                f"{exc}; documents are read by evenmesh-documents, which is not installed: {INSTALL}"
+            ) from exc
+        raise
     screen.answer(done, ingest_summary(done), as_json=as_json)
 
 

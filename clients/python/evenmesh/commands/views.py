@@ -1,6 +1,6 @@
 """Show results: an ask as it happens, exposure reports, run reports."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Final
 
@@ -169,15 +169,24 @@ def show_citations(screen: Screen, citations: Sequence[Citation], retrieved: Ret
     """List the passages that support an answer."""
     if not citations:
         return
-    titles = {passage.id: passage.title for passage in retrieved.passages} if retrieved is not None else {}
+    passages = {passage.id: passage for passage in retrieved.passages} if retrieved is not None else {}
     screen.line()
     for citation in citations:
-        title = titles.get(citation.passage_id) or citation.passage_id
+        passage = passages.get(citation.passage_id)
+        title = (passage.title if passage is not None else "") or citation.passage_id
         line = Text(f"  [{citation.rank}] ", style="cyan") + Text(clean(title))
         line += Text(f"  {clean(citation.provider) or NOBODY}", style="green")
+        if passage is not None and (where := place(passage.attributes)):
+            line += Text(f"  {clean(where)}")
         if title != citation.passage_id:
             line += Text(f"  {clean(citation.passage_id)}", style="dim")
         screen.out.print(line, soft_wrap=True)
+
+
+def place(attributes: Mapping[str, str]) -> str:
+    """Return where a passage stands, such as ``guide.pdf, page 3``; empty if it does not say."""
+    document, page = attributes.get("document", ""), attributes.get("page", "")
+    return f"{document}, page {page}" if document and page else document
 
 
 def show_vote(screen: Screen, result: AskResult) -> None:

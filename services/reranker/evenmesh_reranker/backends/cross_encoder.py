@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from bisect import bisect_right
-from collections import defaultdict
+from collections import defaultdict, deque
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import accumulate
@@ -18,7 +18,7 @@ from evenmesh_kit.compute.lengths import by_length, rows_at_once
 from evenmesh_kit.telemetry.setup import Telemetry
 from evenmesh_reranker.domain import Agent, Best, Passage, Scores
 from evenmesh_reranker.metrics import RerankerMetrics
-from evenmesh_reranker.models.pairs import passage_text, probabilities
+from evenmesh_reranker.models.pairs import passage_text
 from evenmesh_reranker.ports import Assigned, ModelsOfAgents, Row
 
 _CHUNK = 32
@@ -36,19 +36,32 @@ class _Chunk:
     assigned: Assigned
 
 
+@dataclass(frozen=True, slots=True)
+class _Pair:
+    """A pair, what scores it, and where its score is put."""
+
+    row: Row
+    assigned: Assigned
+    scores: list[float]
+    place: int
+
+
 class CrossEncoderReranker:
     """Scores passages in batches shared between concurrent requests.
 
     Pairs of all waiting requests are sorted by length and computed in small batches, which need little
-    padding. Agents share a batch if they share a model, whatever adapters they have. A passage is read as
-    its title and text, joined by a space; the end of what is too long is cut.
+    padding; where the model computes each pair alone, by as many threads as it allows, so that one request
+    uses all processors that are idle and several share them. Agents share a batch if they share a model,
+    whatever adapters they have. A passage is read as its title and text, joined by a space; the end of what
+    is too long is cut.
 
     A request is scored by the version that serves its agent when it arrives, even if another is promoted
     meanwhile.
 
     Args:
         models: finds the model of each agent.
-        pool: threads that compute; two, so that one request is tokenised while another is scored.
+        pool: threads that compute: those that score, and one more, so that one request is tokenised while
+            others are scored.
         batch_size: most pairs in a batch; None: 16 on a CPU, any number elsewhere.
         batch_tokens: most padded tokens in a batch, and most tokens taken from the queue at once. Tokens.
         max_delay_s: longest wait for other requests when nothing runs. Seconds, [0, inf).
@@ -131,28 +144,43 @@ class CrossEncoderReranker:
         await self._batcher.close()
 
     async def _run(self, chunks: Sequence[_Chunk]) -> list[list[float]]:
-        return await self._pool.run(self._score, chunks)
-
-    def _score(self, chunks: Sequence[_Chunk]) -> list[list[float]]:
-        scored: list[list[float]] = [[] for _ in chunks]
-        by_model: dict[int, list[int]] = defaultdict(list)
-        for at, chunk in enumerate(chunks):
-            by_model[id(chunk.assigned.model)].append(at)
-        for places in by_model.values():
-            model = chunks[places[0]].assigned.model
-            values = iter(
-                probabilities(
-                    model,
-                    [row for at in places for row in chunks[at].rows],
-                    [chunks[at].assigned.adapter for at in places for _ in chunks[at].rows],
-                    batch_tokens=self._batch_tokens,
-                    batch_size=self._batch_size or rows_at_once(model.device),
-                    around=self._metrics.batch,
+        by_model: dict[int, list[_Pair]] = defaultdict(list)
+        scored = [[0.0] * len(chunk.rows) for chunk in chunks]
+        for chunk, scores in zip(chunks, scored, strict=True):
+            for place, row in enumerate(chunk.rows):
+                by_model[id(chunk.assigned.model)].append(_Pair(row, chunk.assigned, scores, place))
+        for some in by_model.values():
+            model = some[0].assigned.model
+            size = self._batch_size or rows_at_once(model.device)
+            # Where each is computed alone, the longest first: the threads end at nearly the same time.
+            batches = deque(
+                by_length(
+                    [len(one.row.ids) for one in some],
+                    self._batch_tokens,
+                    size=size if model.parallel == 1 else 1,
                 )
             )
-            for at in places:
-                scored[at] = [next(values) for _ in chunks[at].rows]
+            threads = min(model.parallel, len(batches))
+            await asyncio.gather(*(self._pool.run(self._score, some, batches) for _ in range(threads)))
         return scored
+
+    def _score(self, some: Sequence[_Pair], batches: deque[list[int]]) -> None:
+        """Score batches, and leave some to other threads, until none is left."""
+        while batches:
+            try:
+                batch = [some[at] for at in batches.popleft()]
+            except IndexError:  # another thread has taken the last one
+                return
+            try:
+                with self._metrics.batch(len(batch)):
+                    found = batch[0].assigned.model.probabilities(
+                        [one.row for one in batch], [one.assigned.adapter for one in batch]
+                    )
+            except BaseException:
+                batches.clear()  # nobody gets a score of them
+                raise
+            for one, score in zip(batch, found, strict=True):
+                one.scores[one.place] = score
 
 
 def _rows(query: str, passages: Sequence[Passage], agent: Agent, assigned: Assigned) -> list[Row]:

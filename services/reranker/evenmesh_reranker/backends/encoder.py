@@ -114,11 +114,12 @@ class Encoder:
             torch.autocast(device.type, dtype=dtype, enabled=narrow),
         ):
             logits: Tensor = self.encoder(features)["scores"]
-        logits = logits.double().reshape(len(rows), -1)
-        scores = logits[:, 0].sigmoid() if logits.shape[1] == 1 else logits.softmax(1)[:, 1]
-        # All at once: each single score would wait for the device.
-        found: list[float] = scores.tolist()
-        return found
+        return scores_of(logits)
+
+    @property
+    def parallel(self) -> int:
+        """See the port: PyTorch's threads share one batch."""
+        return 1
 
     def scores(
         self, query: str, passages: Sequence[Passage], agent: Agent, adapter: Adapter | None = None
@@ -139,8 +140,8 @@ class EncoderLoader:
     """
 
     def __init__(self, placement: Placement, *, max_length: int | None = None, narrow: bool = False) -> None:
-        self._placement = placement
-        self._max_length = max_length
+        self.placement = placement
+        self.max_length = max_length
         self._narrow = narrow
 
     @classmethod
@@ -174,23 +175,23 @@ class EncoderLoader:
 
     def full(self, folder: Path, version: str, *, provenance: str, created_at: datetime) -> Encoder:
         """See the port."""
-        encoder = load(folder, self._placement, max_length=self._max_length)
-        if self._narrow and self._placement.dtype is not torch.float32:
+        encoder = load(folder, self.placement, max_length=self.max_length)
+        if self._narrow and self.placement.dtype is not torch.float32:
             model = cast(Any, encoder.model)
-            narrow([model], self._placement.dtype, but=head(model))
+            narrow([model], self.placement.dtype, but=head(model))
         return Encoder(
-            encoder, version, provenance=provenance, created_at=created_at, placement=self._placement
+            encoder, version, provenance=provenance, created_at=created_at, placement=self.placement
         )
 
     def adapter(self, folder: Path, version: str, base: LoadedModel) -> LowRankAdapter:
         """See the port."""
         model = cast(Encoder, base).encoder.model
-        return LowRankAdapter.load(folder, version, model, self._placement.device)
+        return LowRankAdapter.load(folder, version, model, self.placement.device)
 
     def merge_tokens(self, source: LoadedModel, folder: Path, target: Path) -> tuple[str, ...]:
         """See the port."""
         old = cast(Encoder, source).encoder
-        new = load(folder, self._placement)
+        new = load(folder, self.placement)
         if not tokens.carry_over(old.tokenizer, old.model, new.tokenizer, new.model):
             return ()
         for path in folder.iterdir():
@@ -199,6 +200,15 @@ class EncoderLoader:
         cast(Any, new.model).save_pretrained(target)
         new.tokenizer.save_pretrained(target)
         return tokens.present(new.tokenizer)
+
+
+def scores_of(logits: Tensor) -> list[float]:
+    """Return the score of each row, [0, 1], from its one logit or its two classes' logits."""
+    logits = logits.double().reshape(len(logits), -1)
+    scores = logits[:, 0].sigmoid() if logits.shape[1] == 1 else logits.softmax(1)[:, 1]
+    # All at once: each single score would wait for the device.
+    found: list[float] = scores.tolist()
+    return found
 
 
 def load(folder: Path, placement: Placement, *, max_length: int | None = None) -> CrossEncoder:

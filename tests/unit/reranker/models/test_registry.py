@@ -43,6 +43,10 @@ class Model:
         return Fusion(0.0)
 
     @property
+    def parallel(self) -> int:
+        return 1
+
+    @property
     def agent_tokens(self) -> tuple[str, ...]:
         return tuple(sorted({token for agent in self.agents for token in agent_tokens(agent)}))
 

@@ -1,5 +1,7 @@
 """Encoders by name: pooling and prefixes, with a tiny random BERT built here."""
 
+import logging
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -10,12 +12,20 @@ from sentence_transformers.sentence_transformer.modules import Pooling, Transfor
 from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processors
 from transformers import AutoModel, AutoTokenizer, BertConfig, BertModel, PreTrainedTokenizerFast
 
+from evenmesh_kit.compute import cpu_engine
+from evenmesh_kit.compute.conversions import Conversions
+from evenmesh_kit.compute.cpu_engine import EngineError
 from evenmesh_kit.compute.lengths import CPU_ROWS
+from evenmesh_retriever.backends.dense import sentence_encoder
 from evenmesh_retriever.backends.dense.prefixes import KNOWN_PREFIXES
+from evenmesh_retriever.backends.dense.sentence_encoder import Pooling as Pool
 from evenmesh_retriever.backends.dense.sentence_encoder import SentenceEncoder
 from evenmesh_retriever.ports import CannotStart
 from evenmesh_retriever.steps import encoded, finish, in_batches
 
+needs_openvino = pytest.mark.skipif(
+    cpu_engine.installed_version() is None, reason="openvino is not installed"
+)
 WORDS = ["query", "passage", ":", "a", "red", "lamp", "at", "night", "oil", "the", "chain"]
 
 
@@ -150,6 +160,81 @@ def test_bf16_keeps_the_direction(plain: Path) -> None:
     rough = SentenceEncoder(str(plain), precision="bf16").encode_passages(texts, lambda _: None)
     assert rough.dtype == np.float32
     assert (exact * rough).sum(axis=1).min() >= 0.999
+
+
+@pytest.fixture
+def kept(tmp_path: Path) -> Iterator[Conversions]:
+    """Conversions; PyTorch's threads, which an encoder sets for its process, are as before afterwards."""
+    threads = torch.get_num_threads()
+    yield Conversions(tmp_path / "openvino")
+    torch.set_num_threads(threads)
+
+
+@needs_openvino
+@pytest.mark.parametrize("pooling", ["", "cls", "max", "lasttoken"])
+def test_openvino_encodes_as_pytorch_does(plain: Path, kept: Conversions, pooling: Pool) -> None:
+    texts = ["a red lamp at night", "oil the chain " * 5, "the chain at night", ""]
+    exact = SentenceEncoder(str(plain), precision="fp32", pooling=pooling, engine="torch")
+    compiled = SentenceEncoder(
+        str(plain), precision="fp32", pooling=pooling, engine="openvino", conversions=kept
+    )
+    assert compiled.fingerprint == exact.fingerprint
+    assert compiled.dimension == exact.dimension
+    np.testing.assert_allclose(compiled.encode_query(texts[0]), exact.encode_query(texts[0]), atol=1e-5)
+    np.testing.assert_allclose(
+        compiled.encode_passages(texts, lambda _: None),
+        exact.encode_passages(texts, lambda _: None),
+        atol=1e-5,
+    )
+
+
+@needs_openvino
+def test_a_vector_is_the_same_to_the_bit_in_any_company(plain: Path, kept: Conversions) -> None:
+    """In the default number type, unlike PyTorch's, whose batches have one length."""
+    compiled = SentenceEncoder(str(plain), engine="openvino", conversions=kept)
+    texts = [" ".join(WORDS[at % 7 :][: at + 1]) for at in range(9)]
+    together = compiled.encode_passages(texts, lambda _: None)
+    for at in (0, 4, 8):
+        np.testing.assert_array_equal(compiled.encode_passages([texts[at]], lambda _: None)[0], together[at])
+
+
+@needs_openvino
+def test_the_bundled_encoder_keeps_the_direction_in_openvino(kept: Conversions) -> None:
+    texts = [
+        "which lamp?",
+        "a front lamp " * 100,
+        "Bicycles need oil on the chain, and air in the tyres.",
+        "?!",
+    ]
+    exact = SentenceEncoder(precision="fp32", engine="torch").encode_passages(texts, lambda _: None)
+    rough = SentenceEncoder(engine="openvino", conversions=kept).encode_passages(texts, lambda _: None)
+    assert (exact * rough).sum(axis=1).min() >= 0.999
+
+
+def test_an_engine_that_is_not_installed_is_named(
+    plain: Path, kept: Conversions, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cpu_engine, "installed_version", lambda: None)
+    with pytest.raises(CannotStart, match=r"^S='openvino': OpenVINO is not installed"):
+        SentenceEncoder(str(plain), engine="openvino", engine_setting="S", conversions=kept)
+    by_torch = SentenceEncoder(str(plain), engine="auto", conversions=kept)
+    assert by_torch.encode_query("a red lamp").shape == (16,)
+
+
+def test_what_openvino_cannot_compute_is_pytorchs(
+    plain: Path, kept: Conversions, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def fail(*_: object, **__: object) -> None:
+        raise EngineError("no such operation")
+
+    monkeypatch.setattr(cpu_engine, "installed_version", lambda: "2026.4.1")
+    monkeypatch.setattr(sentence_encoder, "OpenVinoEncoder", fail)
+    with caplog.at_level(logging.WARNING):
+        found = SentenceEncoder(str(plain), conversions=kept).encode_query("a red lamp")
+    np.testing.assert_array_equal(found, SentenceEncoder(str(plain)).encode_query("a red lamp"))
+    assert "no such operation" in caplog.text
+    with pytest.raises(CannotStart, match=r"^engine='openvino': no such operation$"):
+        SentenceEncoder(str(plain), engine="openvino", conversions=kept)
 
 
 def test_a_model_that_does_not_pool_says_so(plain: Path, tmp_path: Path) -> None:

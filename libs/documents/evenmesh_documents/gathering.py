@@ -1,0 +1,241 @@
+"""From files to passages: read, split, attribute, drop repeated ones, and keep them until they are sent."""
+
+import json
+import tempfile
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from types import TracebackType
+from typing import Final, Self
+
+from evenmesh.files import passages as passage_files
+from evenmesh.files.read_error import ReadError
+from evenmesh.types.passage import Passage
+from evenmesh_documents.attribution import Attribution
+from evenmesh_documents.document import Document
+from evenmesh_documents.duplicates import DuplicateFinder, Duplicates
+from evenmesh_documents.found import Found
+from evenmesh_documents.parsing.parsers import Parsers
+from evenmesh_documents.splitting import Splitting, split
+
+PASSAGE_FILES: Final = (".jsonl", ".ndjson", ".jsonl.gz", ".ndjson.gz", ".parquet")
+"""Endings of files that hold passages rather than a document."""
+
+OnFile = Callable[[int], None]
+"""Called with the number of files done."""
+
+
+class Spool:
+    """Keeps passages in a temporary file, so that memory does not grow with them."""
+
+    def __init__(self) -> None:
+        self._file = tempfile.TemporaryFile("w+", encoding="utf-8")  # noqa: SIM115 - closed by close
+        self._count = 0
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, exc: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._file.close()
+
+    def __len__(self) -> int:
+        return self._count
+
+    def add(self, passage: Passage) -> None:
+        """Keep a passage."""
+        record = [passage.id, passage.text, passage.title, dict(passage.attributes)]
+        self._file.write(json.dumps(record, ensure_ascii=False) + "\n")
+        self._count += 1
+
+    def __iter__(self) -> Iterator[Passage]:
+        self._file.seek(0)
+        for line in self._file:
+            passage_id, text, title, attributes = json.loads(line)
+            yield Passage(passage_id, text, title, attributes)
+
+
+@dataclass(frozen=True, slots=True)
+class Skipped:
+    """A file that is not read, or what of a file is not.
+
+    Attributes:
+        address: the file.
+        reason: why, or what.
+    """
+
+    address: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Gathered:
+    """What was made of some files.
+
+    Attributes:
+        files: files that were read.
+        passages: passages to add.
+        providers: passages of each provider.
+        rules: passages whose provider each rule found.
+        without_provider: passages without a provider.
+        oversize: passages longer than asked for, because a row of a table is.
+        empty: files without any text.
+        skipped: files that were not read, and why.
+        notes: what of the files that were read was not.
+        duplicates: passages that say the same.
+    """
+
+    files: int
+    passages: int
+    providers: Mapping[str, int]
+    rules: Mapping[str, int]
+    without_provider: int
+    oversize: int
+    empty: Sequence[str]
+    skipped: Sequence[Skipped]
+    notes: Sequence[Skipped]
+    duplicates: Duplicates
+
+    @property
+    def only_provider(self) -> str:
+        """Return the provider that has every passage, of two or more; empty if there are several or none."""
+        if len(self.providers) == 1 and not self.without_provider and self.passages > 1:
+            return next(iter(self.providers))
+        return ""
+
+
+@dataclass(slots=True)
+class _Counts:
+    files: int = 0
+    oversize: int = 0
+    without_provider: int = 0
+    providers: Counter[str] = field(default_factory=Counter)
+    rules: Counter[str] = field(default_factory=Counter)
+    empty: list[str] = field(default_factory=list)
+    skipped: list[Skipped] = field(default_factory=list)
+    notes: list[Skipped] = field(default_factory=list)
+
+
+def gather(
+    files: Sequence[Found],
+    parsers: Parsers,
+    spool: Spool,
+    *,
+    splitting: Splitting,
+    attribution: Attribution,
+    on_file: OnFile | None = None,
+) -> Gathered:
+    """Read files and put their passages into a spool; what cannot be read is named, and the rest goes on.
+
+    Passages of JSON lines and Parquet are taken as they are: they are not split, nor compared with others.
+
+    Args:
+        files: what was found.
+        parsers: read them.
+        spool: takes the passages.
+        splitting: how documents are split.
+        attribution: rules for the attributes.
+        on_file: called after each file.
+    """
+    counts = _Counts(skipped=[Skipped(one.address, one.reason) for one in files if one.reason])
+    duplicates = DuplicateFinder()
+    ids: set[str] = set()
+    done = len(counts.skipped)
+    documents = [one for one in files if not one.reason and not of_passages(one.address)]
+    for parsed in parsers.read_all((one.path, one.address) for one in documents):
+        if parsed.document is None:
+            counts.skipped.append(Skipped(parsed.address, parsed.reason))
+        else:
+            _document(parsed.document, counts, duplicates, ids, spool, splitting, attribution)
+        done += 1
+        if on_file is not None:
+            on_file(done)
+    for one in files:
+        if one.reason or not of_passages(one.address):
+            continue
+        _passages(one, counts, ids, spool)
+        done += 1
+        if on_file is not None:
+            on_file(done)
+    return Gathered(
+        files=counts.files,
+        passages=len(spool),
+        providers=dict(sorted(counts.providers.items(), key=lambda one: (-one[1], one[0]))),
+        rules=dict(counts.rules),
+        without_provider=counts.without_provider,
+        oversize=counts.oversize,
+        empty=tuple(counts.empty),
+        skipped=tuple(sorted(counts.skipped, key=lambda one: one.address)),
+        notes=tuple(counts.notes),
+        duplicates=duplicates.found(),
+    )
+
+
+def of_passages(address: str) -> bool:
+    """Return whether a file holds passages rather than a document."""
+    return address.lower().endswith(PASSAGE_FILES)
+
+
+def _document(
+    document: Document,
+    counts: _Counts,
+    duplicates: DuplicateFinder,
+    ids: set[str],
+    spool: Spool,
+    splitting: Splitting,
+    attribution: Attribution,
+) -> None:
+    counts.files += 1
+    counts.notes += [Skipped(document.address, note) for note in document.notes]
+    chunks = split(document, splitting)
+    if not chunks:
+        counts.empty.append(document.address)
+    for chunk in chunks:
+        provider, rule = attribution.provider_of(document, chunk)
+        if duplicates.repeats(chunk.id, provider, chunk.text):
+            continue
+        attributes = attribution.attributes(document, chunk, provider)
+        ids.add(chunk.id)
+        spool.add(Passage(chunk.id, chunk.text, chunk.title, attributes))
+        counts.oversize += chunk.oversize
+        _count(counts, provider)
+        if provider:
+            counts.rules[rule] += 1
+
+
+def _passages(one: Found, counts: _Counts, ids: set[str], spool: Spool) -> None:
+    """Take the passages of a file, all or none."""
+    try:
+        new = [passage.id for passage in passage_files.read(one.path)]
+        if repeated := next((name for name in new if name in ids), ""):
+            counts.skipped.append(Skipped(one.address, f"repeats the id {repeated!r} of another file"))
+            return
+        for passage in passage_files.read(one.path):
+            spool.add(passage)
+            _count(counts, passage.provider)
+    except ReadError as exc:
+        place = "" if exc.line is None else f"line {exc.line} "
+        counts.skipped.append(Skipped(one.address, place + exc.message))
+        return
+    ids.update(new)
+    counts.files += 1
+
+
+def _count(counts: _Counts, provider: str) -> None:
+    if provider:
+        counts.providers[provider] += 1
+    else:
+        counts.without_provider += 1
+
+
+def parts(passages: Iterable[Passage], most: int) -> Iterator[list[Passage]]:
+    """Yield passages in parts of at most ``most``."""
+    part: list[Passage] = []
+    for passage in passages:
+        part.append(passage)
+        if len(part) == most:
+            yield part
+            part = []
+    if part:
+        yield part

@@ -1,0 +1,1 @@
+"""Processes that read files: one side runs in them, the other starts and bounds them."""

@@ -1,0 +1,255 @@
+"""Read files of strangers in processes of their own, of which each has bounds."""
+
+import contextlib
+import json
+import os
+import signal
+import stat
+import subprocess
+import sys
+import threading
+from collections import deque
+from collections.abc import Iterable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import IO, Final, Self
+
+from evenmesh_documents.document import Document, UnreadableError
+from evenmesh_documents.limits import Limits
+from evenmesh_documents.parsing import wire
+from evenmesh_documents.readers import reader_of, without_reader
+
+_MODULE: Final = "evenmesh_documents.parsing.process"
+_BYTES_PER_CHARACTER: Final = 12
+"""Most bytes of a character in a reply, where JSON escapes halves of a pair; headings stand at each block."""
+_GONE_WITHIN_S: Final = 5.0
+_LEAST_REPLY: Final = 64 << 20
+_MOST_FAILURE: Final = 65_536
+_AHEAD: Final = 2
+"""Files that each process is ahead of who takes the documents."""
+
+
+@dataclass(frozen=True, slots=True)
+class Parsed:
+    """What became of a file.
+
+    Attributes:
+        address: its address.
+        document: what was read; None where it could not be.
+        reason: why it could not be read; empty where it was.
+    """
+
+    address: str
+    document: Document | None
+    reason: str = ""
+
+
+class ParserError(RuntimeError):
+    """Raised where no process can be started that reads files."""
+
+
+class Parsers:
+    """Processes that read files, each one file at a time.
+
+    A file that ends its process, or exceeds a bound, is lost alone: the next file gets a new process.
+
+    Args:
+        processes: how many read at the same time, 1 or more.
+        limits: bounds of one file.
+        ocr: function that recognizes text, as ``module:function``; empty for none. The process imports it.
+    """
+
+    def __init__(self, processes: int = 1, limits: Limits | None = None, *, ocr: str = "") -> None:
+        if processes < 1:
+            raise ValueError(f"processes must be at least 1, is {processes}")
+        self._limits = Limits() if limits is None else limits
+        self._ocr = ocr
+        self._processes = processes
+        self._idle: deque[_Parser] = deque()
+        self._started: set[_Parser] = set()
+        self._closed = False
+        self._pool = ThreadPoolExecutor(processes, thread_name_prefix="documents")
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()
+
+    @property
+    def running(self) -> int:
+        """Return how many processes there are, at work or idle."""
+        return len(self._started)
+
+    def close(self) -> None:
+        """End the processes; files that are being read are given up."""
+        self._closed = True
+        self._pool.shutdown(wait=False, cancel_futures=True)
+        for parser in list(self._started):
+            parser.end()
+        self._pool.shutdown(wait=True)
+        for parser in list(self._started):
+            parser.end()
+        self._started.clear()
+
+    def read_all(self, files: Iterable[tuple[Path, str]]) -> Iterator[Parsed]:
+        """Yield what became of each file, in their order; a few are read ahead.
+
+        Args:
+            files: path and address of each.
+
+        Raises:
+            ParserError: no process can be started, such as one with this OCR.
+        """
+        waiting: deque[Future[Parsed]] = deque()
+        for path, address in files:
+            waiting.append(self._pool.submit(self.read, path, address))
+            if len(waiting) >= self._processes * _AHEAD:
+                yield waiting.popleft().result()
+        while waiting:
+            yield waiting.popleft().result()
+
+    def read(self, path: Path, address: str) -> Parsed:
+        """Read one file.
+
+        Raises:
+            ParserError: no process can be started, such as one with this OCR.
+        """
+        try:
+            if reader_of(address) is None:
+                raise UnreadableError(without_reader(address))
+            return Parsed(address, self._document(content(path, self._limits.file_bytes), address))
+        except UnreadableError as exc:
+            return Parsed(address, None, str(exc))
+
+    def _document(self, data: bytes, address: str) -> Document:
+        if self._closed:
+            raise UnreadableError("was given up")
+        try:
+            parser = self._idle.pop()
+        except IndexError:
+            parser = _Parser(self._limits, self._ocr)
+            self._started.add(parser)
+        try:
+            return parser.document(data, address)
+        finally:
+            if parser.usable and not self._closed:
+                self._idle.append(parser)
+            else:
+                parser.end()
+                self._started.discard(parser)
+
+
+class _Parser:
+    """One process that reads files, one after the other."""
+
+    def __init__(self, limits: Limits, ocr: str) -> None:
+        self._limits = limits
+        words = [sys.executable, "-m", _MODULE, json.dumps(asdict(limits)), *([ocr] if ocr else [])]
+        # Ctrl-C is for the process that it was typed to: that one ends this one.
+        self._process = subprocess.Popen(  # noqa: S603 - our own module
+            words,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            start_new_session=True,
+        )
+        self.usable = True
+        # Its first message is empty, or says why it cannot read anything.
+        try:
+            failure = wire.receive(self._pipe(self._process.stdout), _MOST_FAILURE).decode(errors="replace")
+        except wire.StreamError:
+            failure = f"it ended with status {self._process.wait()}"
+        if failure:
+            self.end()
+            raise ParserError(f"no process can be started that reads files: {failure}")
+
+    @staticmethod
+    def _pipe(stream: IO[bytes] | None) -> IO[bytes]:
+        if stream is None:
+            raise RuntimeError("a parser has no pipes")
+        return stream
+
+    def document(self, data: bytes, address: str) -> Document:
+        """Return what the process reads of a file.
+
+        Raises:
+            UnreadableError: it cannot be read, or its parser ended over it.
+        """
+        incoming, outgoing = self._pipe(self._process.stdin), self._pipe(self._process.stdout)
+        late = threading.Event()
+        timer = threading.Timer(self._limits.wall_s, self._too_late, (late,))
+        timer.daemon = True
+        timer.start()
+        most = max(_LEAST_REPLY, self._limits.characters * _BYTES_PER_CHARACTER)
+        try:
+            wire.send(incoming, address.encode())
+            wire.send(incoming, data)
+            reply = json.loads(wire.receive(outgoing, most))
+            if "unreadable" in reply:
+                self.usable = "last" not in reply
+                raise UnreadableError(str(reply["unreadable"]))
+            return wire.unpacked(reply)
+        except (wire.StreamError, OSError) as exc:
+            self.usable = False
+            raise UnreadableError(self._ended(late)) from exc
+        except UnreadableError:
+            raise
+        except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as exc:
+            self.usable = False
+            raise UnreadableError("ended its parser with a reply that is none") from exc
+        finally:
+            timer.cancel()
+
+    def end(self) -> None:
+        """End the process."""
+        self.usable = False
+        self._process.kill()
+        self._process.wait()
+        for stream in (self._process.stdin, self._process.stdout):
+            if stream is not None:
+                # What was not sent yet cannot be sent any more.
+                with contextlib.suppress(OSError):
+                    stream.close()
+
+    def _too_late(self, late: threading.Event) -> None:
+        late.set()
+        self._process.kill()
+
+    def _ended(self, late: threading.Event) -> str:
+        """Return why the process ended."""
+        if late.is_set():
+            return f"takes longer than {self._limits.wall_s:,} s to read"
+        # It answers no more: either it is gone already, or it must go.
+        try:
+            status = self._process.wait(timeout=_GONE_WITHIN_S)
+        except subprocess.TimeoutExpired:
+            return "ended its parser"
+        if status == -getattr(signal, "SIGXCPU", 0):
+            return f"takes more than {self._limits.cpu_s:,} s of processor time to read"
+        if status < 0:
+            return f"ended its parser ({signal.Signals(-status).name})"
+        return f"ended its parser (status {status})"
+
+
+def content(path: Path, most: int) -> bytes:
+    """Return the bytes of a file; a link is not followed.
+
+    Raises:
+        UnreadableError: it cannot be opened, is no file, or is larger than ``most`` bytes.
+    """
+    flags = os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)
+    try:
+        with open(os.open(path, flags), "rb") as stream:  # noqa: PTH123 - by descriptor
+            status = os.fstat(stream.fileno())
+            if not stat.S_ISREG(status.st_mode):
+                raise UnreadableError("is not a file")
+            if status.st_size > most:
+                raise UnreadableError(f"has {status.st_size:,} bytes, at most {most:,} are read")
+            data = stream.read(most + 1)
+    except OSError as exc:
+        raise UnreadableError(f"cannot be opened: {exc.strerror}") from exc
+    if len(data) > most:
+        raise UnreadableError(f"has more than {most:,} bytes")
+    return data

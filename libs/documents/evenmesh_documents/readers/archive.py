@@ -1,0 +1,89 @@
+"""Office and EPUB files: zip archives, checked before anything of them is unpacked."""
+
+import io
+import re
+import zipfile
+import zlib
+from typing import Final
+
+from evenmesh_documents.document import UnreadableError
+from evenmesh_documents.source import Source
+
+Archive = zipfile.ZipFile
+"""An archive that :func:`opened` has checked."""
+
+_OLE: Final = b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1"
+_FREE_BYTES: Final = 1 << 20
+"""What may be unpacked at any ratio: a small file of zeros harms nobody."""
+_HEAD_BYTES: Final = 4_096
+_ENTITY: Final = re.compile(rb"<!ENTITY", re.IGNORECASE)
+_DOCTYPE: Final = re.compile(rb"<!DOCTYPE", re.IGNORECASE)
+_WIDE: Final = (b"\xff\xfe", b"\xfe\xff")
+_XML: Final = (".xml", ".rels", ".opf", ".ncx", ".xhtml", ".html", ".htm")
+_DAMAGED: Final = (zipfile.BadZipFile, zlib.error, EOFError, OSError, NotImplementedError, ValueError)
+
+
+def opened(source: Source, *, doctype: bool) -> Archive:
+    """Return an archive that is safe to unpack in memory; nothing of it is ever written to a disk.
+
+    Args:
+        source: the file.
+        doctype: whether its pages may have a document type: those of EPUB do, Office files never.
+            Declarations of entities are refused in both.
+
+    Raises:
+        UnreadableError: it is no archive, is encrypted, or unpacks to more than the limits.
+    """
+    if source.data.startswith(_OLE):
+        raise UnreadableError("is encrypted, or of an old format of Office")
+    try:
+        archive = zipfile.ZipFile(io.BytesIO(source.data))
+    except _DAMAGED as exc:
+        raise UnreadableError(f"is damaged, or not a {source.ending} file") from exc
+    entries = archive.infolist()
+    limits = source.limits
+    if len(entries) > limits.entries:
+        raise UnreadableError(f"packs {len(entries):,} files, at most {limits.entries:,} are read")
+    if any(entry.flag_bits & 1 for entry in entries):
+        raise UnreadableError("is encrypted")
+    unpacked = sum(entry.file_size for entry in entries)
+    if unpacked > limits.unpacked_bytes:
+        raise UnreadableError(f"unpacks to {unpacked:,} bytes, at most {limits.unpacked_bytes:,} are read")
+    # zipfile never yields more of a file than its entry states, so what is stated here bounds what is
+    # unpacked.
+    if unpacked > _FREE_BYTES and unpacked > limits.unpacked_ratio * max(1, len(source.data)):
+        raise UnreadableError(
+            f"unpacks to {unpacked // max(1, len(source.data)):,} times its size, "
+            f"at most {limits.unpacked_ratio:,} times are read"
+        )
+    for entry in entries:
+        if entry.filename.lower().endswith(_XML):
+            _check_head(archive, entry, doctype=doctype)
+    return archive
+
+
+def member(archive: Archive, name: str) -> bytes:
+    """Return a file of an archive.
+
+    Raises:
+        UnreadableError: there is none of this name, or it is damaged.
+    """
+    try:
+        return archive.read(name)
+    except KeyError as exc:
+        raise UnreadableError(f"lacks {name}") from exc
+    except _DAMAGED as exc:
+        raise UnreadableError(f"is damaged at {name}") from exc
+
+
+def _check_head(archive: Archive, entry: zipfile.ZipInfo, *, doctype: bool) -> None:
+    """Raise where a part declares entities: they can grow to any size, or name files of this machine."""
+    try:
+        with archive.open(entry) as stream:
+            head = stream.read(_HEAD_BYTES)
+    except _DAMAGED as exc:
+        raise UnreadableError(f"is damaged at {entry.filename}") from exc
+    if head.startswith(_WIDE):
+        head = head.decode("utf-16", errors="ignore").encode()
+    if _ENTITY.search(head) or (not doctype and _DOCTYPE.search(head)):
+        raise UnreadableError(f"declares XML entities in {entry.filename}")

@@ -1,0 +1,41 @@
+"""CSV and TSV: one table, the first row as its header."""
+
+import csv
+import io
+from typing import Final
+
+from evenmesh_documents import tables
+from evenmesh_documents.document import Document, Kind, UnreadableError
+from evenmesh_documents.outline import Outline
+from evenmesh_documents.source import Source, decoded
+
+_SAMPLE: Final = 16_384
+_DELIMITERS: Final = ",;\t|"
+
+
+def read(source: Source) -> Document:
+    """Read a table; commas, semicolons, tabs or bars stand between its cells.
+
+    Raises:
+        UnreadableError: it is no text, a row cannot be read, or it is too long.
+    """
+    text = decoded(source.data)
+    outline = Outline(source.limits.characters)
+    if len(text) > source.limits.characters:
+        raise UnreadableError(f"has more than {source.limits.characters:,} characters of text")
+    csv.field_size_limit(source.limits.characters)
+    try:
+        rows = list(csv.reader(io.StringIO(text, newline=""), dialect=_dialect(source, text)))
+    except csv.Error as exc:
+        raise UnreadableError(f"is no table: {exc}") from exc
+    outline.add(Kind.TABLE, tables.markdown(rows))
+    return Document(source.address, outline.blocks(), title=source.name)
+
+
+def _dialect(source: Source, text: str) -> type[csv.Dialect]:
+    if source.ending == ".tsv":
+        return csv.excel_tab
+    try:
+        return csv.Sniffer().sniff(text[:_SAMPLE], delimiters=_DELIMITERS)
+    except csv.Error:
+        return csv.excel

@@ -1,0 +1,91 @@
+"""Word: the text of the document's body."""
+
+import io
+import re
+from collections.abc import Iterator
+from typing import Any, Final
+
+import docx
+from docx.table import Table
+from docx.text.paragraph import Paragraph
+
+from evenmesh_documents import tables
+from evenmesh_documents.document import Document, Kind
+from evenmesh_documents.outline import Outline
+from evenmesh_documents.readers import archive
+from evenmesh_documents.source import Source
+
+_HEADING: Final = re.compile(r"heading (\d)", re.IGNORECASE)
+_MOST_NESTED: Final = 8
+
+
+def read(source: Source) -> Document:
+    """Read a document of Word; headings and lists are known by their styles.
+
+    Pages are not in such a file: a program that shows it makes them. Headers, footers, text boxes, footnotes
+    and comments are not read.
+
+    Raises:
+        UnreadableError: it is encrypted, damaged, or beyond a limit.
+    """
+    archive.opened(source, doctype=False).close()
+    document = docx.Document(io.BytesIO(source.data))
+    outline = Outline(source.limits.characters)
+    title = ""
+    items: list[str] = []
+
+    def end() -> None:
+        outline.add(Kind.LIST, "\n".join(items))
+        items.clear()
+
+    for part in document.iter_inner_content():
+        if isinstance(part, Table):
+            end()
+            outline.add(Kind.TABLE, tables.markdown(list(_rows(part))))
+            continue
+        text = part.text.strip()
+        style = (part.style.name or "") if part.style is not None else ""
+        for link in part.hyperlinks:
+            outline.link(link.text, link.address)
+        if not text:
+            continue
+        if (depth := _list_depth(part, style)) is not None:
+            items.append("  " * depth + "- " + " ".join(text.split()))
+            continue
+        end()
+        if found := _HEADING.match(style):
+            outline.heading(int(found[1]), text)
+        elif style == "Title" and not title:
+            title = " ".join(text.split())
+        else:
+            outline.add(Kind.PARAGRAPH, text)
+    end()
+    stated = document.core_properties
+    date = stated.modified or stated.created
+    return Document(
+        source.address,
+        outline.blocks(),
+        title=title or (stated.title or "").strip() or outline.first_heading,
+        author=(stated.author or "").strip(),
+        language=(stated.language or "").strip(),
+        date=date.date().isoformat() if date is not None else "",
+        links=outline.links,
+    )
+
+
+def _list_depth(paragraph: Paragraph, style: str) -> int | None:
+    """Return how deep an item of a list is, from 0; None of other paragraphs."""
+    properties: Any = paragraph._p.pPr
+    numbering = None if properties is None else properties.numPr
+    if numbering is not None:
+        level = numbering.ilvl
+        return 0 if level is None else min(int(level.val), _MOST_NESTED)
+    if style.startswith("List ") and style != "List Paragraph":
+        digit = style[-1]
+        return int(digit) - 1 if digit.isdigit() else 0
+    return None
+
+
+def _rows(table: Table) -> Iterator[list[str]]:
+    for row in table.rows:
+        yield [cell.text for cell in row.cells]

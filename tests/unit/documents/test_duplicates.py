@@ -1,0 +1,47 @@
+"""Passages that say the same: exactly, and nearly."""
+
+from __future__ import annotations
+
+from evenmesh_documents.duplicates import DuplicateFinder
+
+
+def sentence(first: int, count: int = 40) -> str:
+    return " ".join(f"w{at}" for at in range(first, first + count))
+
+
+def test_a_text_counts_once_for_each_provider_however_it_is_set() -> None:
+    finder = DuplicateFinder()
+    assert not finder.repeats("1", "a", "Oil  the\nchain.")
+    assert finder.repeats("2", "a", "oil the CHAIN.")
+    assert not finder.repeats("3", "b", "Oil the chain.")
+    assert finder.repeats("4", "b", "Oil the chain.")
+    assert not finder.repeats("5", "", "Oil the chain.")
+    found = finder.found()
+    assert (found.dropped, found.mirrored, found.near) == (2, 1, 0)
+
+
+def test_nearly_the_same_is_reported_with_the_nearest_and_dropped_by_nobody() -> None:
+    finder = DuplicateFinder()
+    # 38 runs of three words; one word at the end changes one of them: Jaccard 37 / 39 = 0.95.
+    assert not finder.repeats("1", "a", sentence(0))
+    assert not finder.repeats("2", "b", sentence(0).replace("w39", "other"))
+    # Half of the words are others: Jaccard 18 / 58 = 0.31.
+    assert not finder.repeats("3", "c", sentence(20))
+    found = finder.found()
+    assert (found.dropped, found.mirrored, found.near) == (0, 0, 1)
+    assert found.examples == (("2", "1"),)
+
+
+def test_short_texts_are_not_called_alike() -> None:
+    finder = DuplicateFinder()
+    finder.repeats("1", "a", "See the table below for all of it.")
+    finder.repeats("2", "a", "See the table below for all of them.")
+    assert finder.found().near == 0
+
+
+def test_examples_are_few() -> None:
+    finder = DuplicateFinder(examples=2)
+    for at in range(6):
+        finder.repeats(str(at), "a", sentence(0) + f" v{at}")
+    assert finder.found().near == 5
+    assert len(finder.found().examples) == 2

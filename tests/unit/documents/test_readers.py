@@ -1,0 +1,304 @@
+"""Readers: text with structure, and what documents say of themselves."""
+
+from __future__ import annotations
+
+import csv
+import io
+
+import pytest
+
+from evenmesh_documents import Block, Document, Kind, Limits, Link, Source, UnreadableError, read
+from tests.support import document_files as files
+
+P, L, T, C = Kind.PARAGRAPH, Kind.LIST, Kind.TABLE, Kind.CODE
+
+
+def blocks(document: Document) -> list[tuple[Kind, str, tuple[str, ...]]]:
+    return [(one.kind, one.text, one.headings) for one in document.blocks]
+
+
+def of(address: str, data: str | bytes, limits: Limits | None = None) -> Document:
+    raw = data.encode() if isinstance(data, str) else data
+    return read(Source(address, raw, limits or Limits()))
+
+
+MARKDOWN = """---
+title: Care of chains
+author: A. Rider
+tags: [bike, chain]
+date: 2026-11-02
+nested: {a: 1}
+---
+
+# Chains
+
+Oil the *chain* every
+200 km, see [the manual](https://example.org/m).
+
+## Tools
+
+- rag
+- oil
+  1. thin
+  2. thick
+
+| tool | use |
+|---|---|
+| rag | `wipe` a\\|b |
+
+```sh
+clean --all
+
+dry
+```
+
+<div><p>A <b>note</b> in HTML.</p></div>
+
+## Empty
+"""
+
+
+def test_markdown_has_headings_lists_tables_code_links_and_front_matter() -> None:
+    document = of("a/care.md", MARKDOWN)
+
+    assert blocks(document) == [
+        (P, "Oil the chain every 200 km, see the manual.", ("Chains",)),
+        (L, "- rag\n- oil\n  1. thin\n  2. thick", ("Chains", "Tools")),
+        (T, "| tool | use |\n| --- | --- |\n| rag | `wipe` a\\|b |", ("Chains", "Tools")),
+        (C, "```sh\nclean --all\n\ndry\n```", ("Chains", "Tools")),
+        (P, "A note in HTML.", ("Chains", "Tools")),
+        (P, "Empty", ("Chains", "Empty")),
+    ]
+    assert (document.title, document.author, document.date) == ("Care of chains", "A. Rider", "2026-11-02")
+    assert document.links == (Link("the manual", "https://example.org/m"),)
+    assert dict(document.attributes) == {"tags": "bike, chain"}
+
+
+def test_front_matter_that_is_no_yaml_is_noted_and_the_page_read() -> None:
+    document = of("a.md", "---\na: [\n---\n\nText.\n")
+    assert blocks(document) == [(P, "Text.", ())]
+    assert document.notes == ("its front matter is not YAML",)
+
+
+def test_a_rule_at_the_beginning_is_no_front_matter() -> None:
+    assert blocks(of("a.md", "---\n\nText.\n")) == [(P, "Text.", ())]
+
+
+HTML = """<!doctype html><html lang="de"><head><meta charset="iso-8859-1"><title>Öl – Shop</title>
+<meta name="author" content="B. Fahrer"><meta property="article:published_time" content="2026-01-02">
+<meta property="og:site_name" content="Shop"><link rel="canonical" href="https://shop.example/oil"></head>
+<body><nav><a href="/">Home</a></nav><main><h1>Öl</h1><p>Jede<br>Kette <a href="x.html">braucht</a> Öl.</p>
+<ul><li>dünn<ul><li>Winter</li></ul></li><li>dick</li></ul>
+<table><tr><th>Sorte</th><th>Preis</th></tr><tr><td rowspan="2">dünn</td><td>3 €</td></tr><tr><td>4 €</td></tr></table>
+<pre>a
+  b</pre><script>alert(1)</script><p hidden>weg</p>lose <code>x</code></main><footer>Impressum</footer></body></html>"""
+
+
+def test_html_is_its_main_part_in_the_encoding_that_it_declares() -> None:
+    document = of("shop/oil.html", HTML.replace("€", "EUR").replace("–", "-").encode("latin-1"))
+
+    assert blocks(document) == [
+        (P, "Jede\nKette braucht Öl.", ("Öl",)),
+        (L, "- dünn\n  - Winter\n- dick", ("Öl",)),
+        (T, "| Sorte | Preis |\n| --- | --- |\n| dünn | 3 EUR |\n| dünn | 4 EUR |", ("Öl",)),
+        (C, "```\na\n  b\n```", ("Öl",)),
+        (P, "lose `x`", ("Öl",)),
+    ]
+    assert (document.title, document.author, document.language, document.date) == (
+        "Öl - Shop",
+        "B. Fahrer",
+        "de",
+        "2026-01-02",
+    )
+    assert dict(document.attributes) == {"site": "Shop", "url": "https://shop.example/oil"}
+    assert document.links == (Link("braucht", "x.html"),)
+
+
+def test_html_of_tables_that_only_place_things_is_read_as_blocks() -> None:
+    document = of(
+        "a.html", "<table role=presentation><tr><td><p>One.</p></td><td><p>Two.</p></td></tr></table>"
+    )
+    assert blocks(document) == [(P, "One.", ()), (P, "Two.", ())]
+
+
+def test_text_has_paragraphs_and_pages() -> None:
+    document = of("a.txt", "One\r\ntwo.\r\n \r\nThree.\fFour.".encode("utf-16"))
+    assert [(one.text, one.page) for one in document.blocks] == [
+        ("One\ntwo.", 1),
+        ("Three.", 1),
+        ("Four.", 2),
+    ]
+
+
+def test_text_in_an_old_encoding_is_recognized() -> None:
+    said = "Die Kette läuft über große Ritzel, und der Schlüssel hängt an der Tür."
+    assert of("a.txt", said.encode("cp1252")).text == said
+
+
+PDF = files.pdf(
+    [
+        [
+            (9, "Manual of chains"),
+            (18, "Care"),
+            (11, ""),
+            (11, "Oil the chain every 200 kilometres, and after"),
+            (11, "rain at once."),
+            (11, ""),
+            (11, "A dry chain squeaks and then"),
+            (9, "1"),
+        ],
+        [(9, "Manual of chains"), (11, "it breaks."), (14, "Tools"), (11, "A rag is enough."), (9, "2")],
+        [(9, "Manual of chains"), (11, "Keep it dry."), (9, "3")],
+        [],
+    ],
+    info={"Title": "The manual", "Author": "A. Rider", "CreationDate": "D:20261102100000Z"},
+)
+
+
+def test_pdf_has_pages_headings_by_size_and_no_running_titles() -> None:
+    document = of("manual.pdf", PDF)
+
+    assert [(one.text, one.headings, one.page, one.last_page) for one in document.blocks] == [
+        ("Oil the chain every 200 kilometres, and after rain at once.", ("Care",), 1, 1),
+        ("A dry chain squeaks and then it breaks.", ("Care",), 1, 2),
+        ("A rag is enough.", ("Care", "Tools"), 2, 2),
+        ("Keep it dry.", ("Care", "Tools"), 3, 3),
+    ]
+    assert (document.title, document.author, document.date) == ("The manual", "A. Rider", "2026-11-02")
+    assert document.notes == ("pages without text (scanned?): 4",)
+
+
+def test_pdf_has_the_headings_of_its_bookmarks() -> None:
+    data = files.pdf(
+        [[(11, "Care"), (11, "Oil it."), (11, "Often."), (11, "")], [(11, "A rag is enough.")]],
+        bookmarks=[("Care", 1), ("Tools", 2)],
+    )
+    found = [(one.text, one.headings, one.page) for one in of("a.pdf", data).blocks]
+    assert found == [("Oil it. Often.", ("Care",), 1), ("A rag is enough.", ("Tools",), 2)]
+
+
+def test_ocr_is_given_pages_without_text() -> None:
+    shapes = []
+
+    def ocr(image: object) -> str:
+        shapes.append(image.shape)  # type: ignore[attr-defined]
+        return "Oil it.\nOften.\n\nDry it."
+
+    document = read(Source("a.pdf", files.pdf([[]]), Limits(), ocr))
+    assert [(one.text, one.page) for one in document.blocks] == [("Oil it. Often.", 1), ("Dry it.", 1)]
+    assert shapes == [(1584, 1224, 3)]  # twice 792 × 612 points
+    with pytest.raises(UnreadableError, match="scanned"):
+        of("a.pdf", files.pdf([[]]))
+
+
+def test_word_has_headings_lists_and_tables() -> None:
+    data = files.word(
+        [
+            ("Heading 1", "Chains"),
+            ("Normal", "Oil them."),
+            ("List Bullet", "thin oil"),
+            ("List Bullet 2", "in winter"),
+            ("Heading 2", "Prices"),
+            ("table", [["oil", "price"], ["thin", "3"]]),
+        ],
+        title="Care",
+        author="A. Rider",
+    )
+    document = of("a.docx", data)
+    assert blocks(document) == [
+        (P, "Oil them.", ("Chains",)),
+        (L, "- thin oil\n  - in winter", ("Chains",)),
+        (T, "| oil | price |\n| --- | --- |\n| thin | 3 |", ("Chains", "Prices")),
+    ]
+    assert (document.title, document.author) == ("Care", "A. Rider")
+
+
+def test_a_slide_is_a_page_with_its_title_as_heading_and_its_notes() -> None:
+    document = of(
+        "a.pptx", files.presentation([("Chains", ["Oil them", "Often"], "Say it twice."), ("End", [], "")])
+    )
+    assert [(one.kind, one.text, one.headings, one.page) for one in document.blocks] == [
+        (L, "- Oil them\n- Often", ("Chains",), 1),
+        (P, "Say it twice.", ("Chains",), 1),
+        (P, "End", ("End",), 2),
+    ]
+
+
+def test_a_sheet_is_a_table_below_its_name() -> None:
+    document = of(
+        "prices.xlsx", files.workbook({"Oil": [["kind", "price"], ["thin", 3.0], [], [None, True]]})
+    )
+    assert blocks(document) == [(T, "| kind | price |\n| --- | --- |\n| thin | 3 |\n|  | TRUE |", ("Oil",))]
+    assert document.title == "prices"
+
+
+@pytest.mark.parametrize("delimiter", [",", ";", "\t", "|"])
+def test_csv_is_a_table_whatever_stands_between_its_cells(delimiter: str) -> None:
+    out = io.StringIO()
+    csv.writer(out, delimiter=delimiter).writerows([["kind", "price"], ["thin,\nlight", "3"], ["thick", "4"]])
+    document = of("oil.csv", out.getvalue())
+    assert document.text == "| kind | price |\n| --- | --- |\n| thin, light | 3 |\n| thick | 4 |"
+
+
+def test_epub_has_the_chapters_in_order_and_notes_what_is_missing() -> None:
+    data = files.epub(
+        {"two.xhtml": "<html><body><h1>Second</h1><p>B.</p></body></html>", "../../../etc/passwd": ""},
+        title="Book",
+    )
+    document = of("b.epub", data)
+    assert blocks(document) == [(P, "B.", ("Second",))]
+    assert (document.title, document.author, document.language) == ("Book", "A. Writer", "en")
+    assert document.notes == ("lacks chapters: ../../etc/passwd",)
+
+
+def test_mail_is_its_text_and_notes_attachments() -> None:
+    document = of("a.eml", files.mail("Chains", "Oil them.\n\nOften.", html="<p>No</p>", attachment="a.zip"))
+    assert [one.text for one in document.blocks] == ["Oil them.", "Often."]
+    assert (document.title, document.author, document.date) == ("Chains", "ann@example.org", "2026-11-02")
+    assert document.notes == ("attachments are not read: a.zip",)
+
+
+def test_mail_in_an_encoding_that_there_is_not_is_read() -> None:
+    data = b"Subject: x\nContent-Type: text/plain; charset=nonsense-8\n\nOil them.\n"
+    assert of("a.eml", data).text == "Oil them."
+    html = b'Subject: x\nContent-Type: text/html; charset=utf-8\n\n<meta charset="latin-1"><p>\xc3\x96l</p>'
+    assert of("a.eml", html).text == "Öl"
+
+
+@pytest.mark.parametrize(
+    ("address", "data", "reason"),
+    [
+        ("a.xls", b"x", "is of an old format that has no reader; save it as .xlsx"),
+        ("a.png", b"x", "has no reader for .png"),
+        ("README", b"x", "has no ending that names its format"),
+        ("a.pdf", b"<html>", "is not a PDF"),
+        ("a.pdf", b"%PDF-1.7\nnonsense", "is damaged"),
+        ("a.pdf", files.pdf([[(11, "x")]], encrypted=True), "is encrypted"),
+        ("a.docx", b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1", "is encrypted, or of an old format of Office"),
+        ("a.docx", b"PK\x03\x04", "is damaged, or not a .docx file"),
+        ("a.txt", b"a\x00b", "is not text"),
+        ("a.html", b"", "is not HTML"),
+        ("a.epub", files.zipped({"a": "b"}), "lacks META-INF/container.xml"),
+    ],
+    ids=range(11),
+)
+def test_what_cannot_be_read_is_said(address: str, data: bytes, reason: str) -> None:
+    with pytest.raises(UnreadableError, match=reason):
+        of(address, data)
+
+
+@pytest.mark.parametrize("address", ["a.md", "a.txt", "a.html", "a.csv", "a.eml"])
+def test_a_text_beyond_the_limit_is_refused(address: str) -> None:
+    with pytest.raises(UnreadableError, match="has more than 100 characters"):
+        of(address, "Subject: x\n\n" + "word, word " * 20, Limits(characters=100))
+
+
+def test_pages_beyond_the_limit_are_refused() -> None:
+    with pytest.raises(UnreadableError, match="has 3 pages, at most 2 are read"):
+        of("a.pdf", files.pdf([[(11, "x")]] * 3), Limits(pages=2))
+    with pytest.raises(UnreadableError, match="has 2 slides, at most 1 are read"):
+        of("a.pptx", files.presentation([("a", ["b"], "")] * 2), Limits(pages=1))
+
+
+def test_characters_that_are_no_text_are_left_out() -> None:
+    assert of("a.txt", "a\x01b\u2028c\x85d").blocks == (Block(P, "ab\nc\nd"),)
