@@ -1,7 +1,7 @@
 # syntax=docker/dockerfile:1
 # Every image of the mesh. CPU, one service:
 #   docker build --build-arg SERVICE=orchestrator --tag evenmesh-orchestrator:dev .
-# SERVICE: orchestrator, retriever, reranker, generator or evaluator.
+# SERVICE: orchestrator, retriever, reranker, generator, evaluator or gateway.
 # With CUDA (the driver is the node's, the rest comes with PyTorch's wheels):
 #   docker build --build-arg SERVICE=generator --build-arg VARIANT=cuda --tag evenmesh-generator-cuda:dev .
 # and so the retriever, whose FAISS is then the one for GPUs, the reranker and training.

@@ -4,7 +4,7 @@ SHELL := bash
 .SHELLFLAGS := -eu -o pipefail -c
 .DEFAULT_GOAL := help
 .PHONY: help venv install demo up triton down test lint drift breaking proto sdk check kernels pythons clean \
-  docs bench rerank-table statistics load-test chaos rolling soak largest containers attack fuzz locks vulnerabilities sbom \
+  docs bench rerank-table statistics load-test chaos rolling soak largest containers attack fuzz schemathesis locks vulnerabilities sbom \
   train-pointer
 
 # Python 3.11 or newer; PYTHON=... names one.
@@ -169,6 +169,10 @@ fuzz: install ## Odd requests to every method and odd bytes to every reader, by 
 	$(BIN)/python -m pip install -q -c constraints.txt atheris
 	$(BIN)/python -m tests.fuzz rpcs --requests 200000
 	$(BIN)/python -m tests.fuzz parsers --inputs 1000000
+
+schemathesis: install ## Requests made from the gateway's OpenAPI document, a thousand for each operation
+	$(BIN)/python -m pip install -q -c constraints.txt schemathesis
+	$(BIN)/python -m tests.openapi_cases --examples 1000
 
 locks: install ## Write locks/ again: what each image installs, by version and hash
 	$(BIN)/python -m pip install -q -c constraints.txt uv

@@ -20,6 +20,7 @@ ROOMS = {
     "evenmesh_reranker": "services/reranker",
     "evenmesh_generator": "services/generator",
     "evenmesh_evaluator": "services/evaluator",
+    "evenmesh_gateway": "services/gateway",
     "evenmesh_training": "training",
 }
 """Import names of the rooms that run a process, and their folders."""

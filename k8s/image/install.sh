@@ -10,9 +10,10 @@ case "$SERVICE" in
   reranker) rooms="clients/python libs/core libs/kit models services/reranker" extras=postgres,telemetry,jwt,redis port=7072 ;;
   generator) rooms="clients/python libs/core libs/kit models services/generator" extras=triton,ctranslate2,gpu,telemetry,jwt,redis port=7073 ;;
   evaluator) rooms="clients/python libs/core libs/lab libs/kit services/evaluator" extras=postgres,telemetry,jwt,redis port=7074 ;;
+  gateway) rooms="clients/python libs/core libs/kit services/gateway" extras=mcp,telemetry,jwt port=7080 ;;
   client) rooms="clients/python libs/core libs/lab studies" extras=openai port=0 ;;
   training) rooms="clients/python libs/core libs/lab libs/kit models services/generator services/reranker training" extras=postgres,telemetry,jwt port=0 ;;
-  *) echo "SERVICE=$SERVICE is none of orchestrator, retriever, reranker, generator, evaluator, client, training" >&2; exit 1 ;;
+  *) echo "SERVICE=$SERVICE is none of orchestrator, retriever, reranker, generator, evaluator, gateway, client, training" >&2; exit 1 ;;
 esac
 case "$VARIANT" in
   cpu) ;;
@@ -48,6 +49,10 @@ grep -q '^setuptools==' "$lock" || /opt/venv/bin/pip uninstall --yes setuptools
 find /opt/venv/lib/python3*/site-packages/numpy /opt/venv/lib/python3*/site-packages/scipy -depth -type d -name tests \
   -exec rm -r {} + 2> /dev/null || true
 printf '#!/bin/sh\nexec python -m evenmesh_%s "$@"\n' "$SERVICE" > /opt/venv/bin/serve
-printf '#!/bin/sh\nexec grpc-health-probe -addr=127.0.0.1:%s "$@"\n' "$port" > /opt/venv/bin/healthy
+if [ "$SERVICE" = gateway ]; then
+  printf '#!/bin/sh\nexec python -m evenmesh_gateway.ready "$@"\n' > /opt/venv/bin/healthy
+else
+  printf '#!/bin/sh\nexec grpc-health-probe -addr=127.0.0.1:%s "$@"\n' "$port" > /opt/venv/bin/healthy
+fi
 chmod 755 /opt/venv/bin/serve /opt/venv/bin/healthy
 mkdir -p /opt/home/evenmesh

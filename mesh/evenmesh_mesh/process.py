@@ -11,7 +11,9 @@ from typing import Final
 import grpc
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
+from evenmesh.types.status import Health
 from evenmesh.wire.channel import connect
+from evenmesh_mesh.health import http_health
 from evenmesh_mesh.logs import ServiceLog
 from evenmesh_mesh.services import Service
 
@@ -72,6 +74,11 @@ class ServiceProcess:
 
     async def serving(self) -> None:
         """Wait until its health check says SERVING; may wait for ever, so race it with :meth:`ended`."""
+        if self.service.health == "http":
+            while True:
+                if await http_health(self.address) is Health.SERVING:
+                    return
+                await asyncio.sleep(_POLL_S)
         async with connect(self.address, service=_HEALTH) as channel:
             stub = health_pb2_grpc.HealthStub(channel)
             while True:

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, replace
 from enum import StrEnum
-from typing import Final
+from typing import Final, Literal
 
 
 class GeneratorEngine(StrEnum):
@@ -29,6 +29,7 @@ class Service:
         settings: its fixed settings: name and value.
         scheme: prefix of its address for callers.
         nice: how far it yields the processors to the other services, as ``nice`` counts, [0, 19].
+        health: how it reports its health: by gRPC's protocol, or ``GET /readyz``.
     """
 
     name: str
@@ -40,6 +41,7 @@ class Service:
     settings: tuple[tuple[str, str], ...] = ()
     scheme: str = "dns:///"
     nice: int = 0
+    health: Literal["grpc", "http"] = "grpc"
 
     @property
     def prefix(self) -> str:
@@ -80,7 +82,17 @@ TRAINER: Final = Service(
 )
 """The online trainer, which learns from agents' feedback while the mesh runs; nobody calls it."""
 
+GATEWAY: Final = Service(
+    "gateway",
+    "evenmesh_gateway",
+    offset=10,
+    needs=("orchestrator", "retriever", "reranker", "generator", "evaluator"),
+    health="http",
+)
+"""The HTTP gateway, for clients that speak no gRPC."""
+
 STOP_ORDER: Final = (
+    ("gateway",),
     ("orchestrator", "trainer"),
     ("reranker",),
     ("generator", "retriever", "evaluator"),
@@ -89,12 +101,15 @@ STOP_ORDER: Final = (
 """Stop order, by groups: callers stop before the services they call, so that calls in flight can end."""
 
 
-def services_with(engine: GeneratorEngine, *, learn: bool = False) -> tuple[Service, ...]:
+def services_with(
+    engine: GeneratorEngine, *, learn: bool = False, gateway: bool = False
+) -> tuple[Service, ...]:
     """Return the services of a mesh in start order.
 
     Args:
         engine: where the generator's models run.
         learn: whether to run the online trainer.
+        gateway: whether to run the HTTP gateway.
     """
     settings = (("engine", engine.value),)
     needs = ("triton",) if engine is GeneratorEngine.TRITON else ()
@@ -103,4 +118,5 @@ def services_with(engine: GeneratorEngine, *, learn: bool = False) -> tuple[Serv
         for service in SERVICES
     )
     with_engine = (TRITON, *five) if engine is GeneratorEngine.TRITON else five
-    return (*with_engine, TRAINER) if learn else with_engine
+    more = (*((TRAINER,) if learn else ()), *((GATEWAY,) if gateway else ()))
+    return (*with_engine, *more)

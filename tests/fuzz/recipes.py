@@ -607,6 +607,8 @@ def _ask(rng: Random) -> orchestrator.AskRequest:
         request.filter.CopyFrom(_filter(rng))
     _maybe(rng, request, "search", _said(rng))
     if rng.random() < 0.2:
+        request.turns.add(question=_said(rng), answer=_said(rng))
+    if rng.random() < 0.2:
         request.template = rng.choice(_TEMPLATES)
     return request
 

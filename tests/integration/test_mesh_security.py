@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
+import ssl
 import subprocess
 import sys
 import time
@@ -14,6 +16,9 @@ from pathlib import Path
 from typing import Any
 
 import grpc
+import httpx
+import httpx2
+import openai
 import pytest
 from cryptography import x509
 from google.protobuf.descriptor import MethodDescriptor
@@ -24,6 +29,7 @@ from evenmesh.local_mesh import read_running
 from evenmesh.wire.channel import connect
 from evenmesh.wire.errors import MeshError, PermissionDenied, Unauthenticated
 from evenmesh_mesh import SERVICES, MeshSettings, launch, stop
+from tests.support.gateway_process import GatewayProcess
 from tests.support.methods import METHODS
 from tests.support.prometheus import reserved_ports
 
@@ -195,6 +201,96 @@ def test_every_service_tells_when_its_certificate_ends_and_whether_its_files_are
                 time.sleep(0.1)
     finally:
         keys.write_bytes(good)
+
+
+@pytest.fixture
+def environment(secured: Secured) -> dict[str, str]:
+    """What a gateway of this mesh is given: a certificate that no service lists, and no key."""
+    return {
+        "EVENMESH_TLS_CERT": str(secured.folder / "orchestrator.pem"),
+        "EVENMESH_TLS_KEY": str(secured.folder / "orchestrator-key.pem"),
+        "EVENMESH_TLS_CA": str(secured.folder / "ca.pem"),
+    }
+
+
+@pytest.mark.parametrize("knows_keys", [True, False])
+def test_each_credential_opens_the_same_by_http(
+    secured: Secured, environment: dict[str, str], tmp_path: Path, knows_keys: bool
+) -> None:
+    """Whether the gateway knows the keys itself or leaves all of it to the services."""
+    if knows_keys:
+        environment["EVENMESH_API_KEYS"] = str(secured.folder.parent / "keys.toml")
+    # What a service would call with is not the gateway's.
+    environment["EVENMESH_API_KEY"] = secured.keys["mesh"]
+    context = ssl.create_default_context(cafile=secured.folder / "ca.pem")
+    retriever, collections = (
+        "/v1/evenmesh.retriever.v1.RetrieverService",
+        "/v1/evenmesh.retriever.v1.CollectionService",
+    )
+    lines = [
+        {"collection": "by-http", "createIfMissing": True, "passages": [{"id": "p1", "text": PASSAGE.text}]},
+        {"last": True},
+    ]
+    ingest = {
+        "content": "\n".join(map(json.dumps, lines)),
+        "headers": {"content-type": "application/x-ndjson"},
+    }
+
+    def by(name: str) -> dict[str, str]:
+        return {"authorization": f"Bearer {secured.keys[name]}"}
+
+    with (
+        GatewayProcess(tmp_path, secured.addresses, **environment) as gateway,
+        httpx.Client(base_url=f"https://{gateway.address}", verify=context, timeout=240) as http,
+    ):
+        for headers in ({}, {"authorization": "Bearer emk_guessed"}):
+            refused = http.post(f"{collections}/ListCollections", headers=headers)
+            assert (refused.status_code, refused.headers["www-authenticate"]) == (401, "Bearer")
+        body, given = ingest["content"], ingest["headers"]
+        assert (
+            http.post(f"{collections}/Ingest", content=body, headers={**given, **by("asker")}).status_code
+            == 403
+        )
+        filled = http.post(f"{collections}/Ingest", content=body, headers={**given, **by("keeper")})
+        assert filled.status_code == 200, filled.text
+        query = {"query": "otters", "collection": "by-http", "retriever": "bm25-lucene"}
+        found = http.post(f"{retriever}/Retrieve", json=query, headers=by("asker")).json()
+        assert [one["id"] for one in found["passages"]] == ["p1"]
+        assert http.post(f"{retriever}/Retrieve", json=query, headers=by("stranger")).status_code == 404
+        # The tenant is the credential's, whatever a header says.
+        claimed = {**by("stranger"), "evenmesh-tenant": "acme"}
+        assert http.post(f"{retriever}/Retrieve", json=query, headers=claimed).status_code == 404
+        with openai.OpenAI(
+            base_url=f"https://{gateway.address}/v1",
+            api_key=secured.keys["asker"],
+            http_client=httpx2.Client(verify=context),
+        ) as ai:
+            said = [{"role": "user", "content": QUESTION}]
+            done = ai.chat.completions.create(model="evenmesh/by-http", messages=said)  # type: ignore[arg-type]
+            assert done.choices[0].message.content
+            with pytest.raises(openai.AuthenticationError):
+                ai.with_options(api_key="emk_guessed").chat.completions.create(
+                    model="evenmesh/by-http",
+                    messages=said,  # type: ignore[arg-type]
+                )
+        gone = http.post(f"{collections}/DeleteCollection", json={"name": "by-http"}, headers=by("keeper"))
+        assert gone.status_code == 200
+
+
+def test_a_gateway_with_the_certificate_of_a_service_does_not_start(
+    environment: dict[str, str], tmp_path: Path
+) -> None:
+    environment |= {"EVENMESH_TLS_CLIENTS": "required", "EVENMESH_TLS_SERVICES": "orchestrator"}
+    started = subprocess.run(
+        [sys.executable, "-m", "evenmesh_gateway"],
+        env=os.environ | environment | {"EVENMESH_HOME": str(tmp_path)},
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert started.returncode == 2
+    assert started.stderr.startswith("EVENMESH_TLS_SERVICES=")
 
 
 def test_the_command_line_is_authenticated_too(secured: Secured) -> None:

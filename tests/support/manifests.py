@@ -27,6 +27,7 @@ ORDER: Final = (
     "gpu",
     "gpu-ranking",
     "ctranslate2",
+    "http",
     "otel",
     "monitoring",
     "gateway",

@@ -20,7 +20,7 @@ from evenmesh.retriever.v1 import collection_service_pb2 as collection_pb2
 from evenmesh.retriever.v1 import collection_service_pb2_grpc as collection_grpc
 from evenmesh.retriever.v1 import retriever_service_pb2 as retriever_pb2
 from evenmesh.retriever.v1 import retriever_service_pb2_grpc as retriever_grpc
-from evenmesh.wire.errors import AlreadyExists, InvalidField, NotFound
+from evenmesh.wire.errors import AlreadyExists, InvalidField, MeshError, NotFound
 
 Ask = orchestrator_pb2.AskResponse
 
@@ -114,11 +114,16 @@ def script() -> list[Ask]:
 
 @dataclass
 class Orchestrator(orchestrator_grpc.OrchestratorServiceServicer):
-    """Streams its script; with ``hang``, then waits until the caller is gone."""
+    """Streams its script; with ``hang``, then waits until the caller is gone.
+
+    Before its last event it waits for ``release``; with ``error`` that comes instead of the last event.
+    """
 
     events: list[Ask] = field(default_factory=script)
     requests: list[orchestrator_pb2.AskRequest] = field(default_factory=list)
     hang: bool = False
+    error: MeshError | None = None
+    release: threading.Event | None = None
     cancelled: threading.Event = field(default_factory=threading.Event)
 
     async def Ask(  # type: ignore[override]
@@ -128,7 +133,13 @@ class Orchestrator(orchestrator_grpc.OrchestratorServiceServicer):
         if not request.question.strip():
             raise InvalidField("question", "must not be empty")
         try:
-            for event in self.events:
+            for event in self.events[:-1]:
+                yield event
+            while self.release is not None and not self.release.is_set():
+                await asyncio.sleep(0.01)
+            if self.error is not None:
+                raise self.error
+            for event in self.events[-1:]:
                 yield event
             if self.hang:
                 await asyncio.Event().wait()
@@ -261,11 +272,16 @@ class Retriever(retriever_grpc.RetrieverServiceServicer):
 
     requests: list[retriever_pb2.RetrieveRequest] = field(default_factory=list)
     sources: list[retriever_pb2.Source] = field(default_factory=list)
+    error: MeshError | None = None
+    metadata: list[dict[str, str | bytes]] = field(default_factory=list)
 
     async def Retrieve(  # type: ignore[override]
         self, request: retriever_pb2.RetrieveRequest, context: grpc.aio.ServicerContext[object, object]
     ) -> retriever_pb2.RetrieveResponse:
         self.requests.append(request)
+        self.metadata.append(dict(context.invocation_metadata() or ()))
+        if self.error is not None:
+            raise self.error
         if request.whole_collection and not request.HasField("sampling"):
             raise InvalidField("whole_collection", "must be false without sampling")
         if request.query == "nothing":

@@ -31,7 +31,7 @@ def up(
     port: Annotated[
         int,
         typer.Option(
-            min=0, max=65_529, help="The orchestrator's port, the others follow; 0 picks free ones."
+            min=0, max=65_525, help="The orchestrator's port, the others follow; 0 picks free ones."
         ),
     ] = 7070,
     generator: Annotated[
@@ -48,6 +48,10 @@ def up(
             "--learn", envvar="EVENMESH_LEARN", help="Also train the reranker on the feedback of each agent."
         ),
     ] = False,
+    no_gateway: Annotated[
+        bool,
+        typer.Option("--no-gateway", envvar="EVENMESH_NO_GATEWAY", help="Do not serve HTTP beside gRPC."),
+    ] = False,
     no_demo: Annotated[bool, typer.Option("--no-demo", help="Do not ingest the demo corpus.")] = False,
     home: Home = None,
 ) -> None:
@@ -55,7 +59,7 @@ def up(
     from evenmesh_mesh import GeneratorEngine, MeshSettings, services_with
     from evenmesh_mesh.commands.running import run_attached, run_detached
 
-    services = services_with(GeneratorEngine(generator), learn=learn)
+    services = services_with(GeneratorEngine(generator), learn=learn, gateway=not no_gateway)
     settings = MeshSettings(folder_of(home), port=port, services=services)
     screen = Screen()
     if detach:

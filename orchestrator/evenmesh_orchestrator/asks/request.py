@@ -20,6 +20,7 @@ from evenmesh_core.answer_scores import AnswerMetric, check_references, scoring_
 from evenmesh_core.errors import InvalidInput
 from evenmesh_kit.rpc.policies import target_of
 from evenmesh_orchestrator.asks.exposure import METRICS
+from evenmesh_orchestrator.conversations import history
 from evenmesh_orchestrator.domain import Ask, EnsembleAsk, EnumNames, Sampling, word_of
 from evenmesh_orchestrator.ensembles.definitions import (
     MAX_MEMBERS,
@@ -41,6 +42,11 @@ MAX_FUSION: Final = 10.0
 """Largest weight of the retriever's scores beside the reranker's. Nats per standard deviation."""
 DEFAULT_RERANK_DEPTH: Final = 20
 """Default number of passages for the reranker."""
+
+MAX_TURNS: Final = 100
+"""Most earlier turns that an ask may carry."""
+MAX_TURN_ANSWER_BYTES: Final = 65_536
+"""Longest answer of such a turn. Bytes."""
 
 MAX_REFERENCE_CHARACTERS: Final = 262_144
 """Most characters of all references of an ask."""
@@ -133,6 +139,7 @@ def read_ask(request: pb.AskRequest, defaults: Defaults) -> Ask:
     check_enum("augmentation", augmentation, generator_pb.Augmentation)
     _check_decoding(request.decoding)
     labels = _labels(request.labels, num_answers, request.decoding)
+    _check_turns(request.turns)
     _name("agent.task_id", request.agent.task_id)
     _name("agent.model_id", request.agent.model_id)
     return Ask(
@@ -160,7 +167,8 @@ def read_ask(request: pb.AskRequest, defaults: Defaults) -> Ask:
         want_report=request.want_report and not request.skip_observation,
         filter=request.filter if request.HasField("filter") else None,
         expression=expression,
-        search=checks.text("search", request.search) if request.search else "",
+        search=_search_text(request, question),
+        turns=tuple(request.turns) if request.template else (),
         template=_name("template", request.template),
         fusion=_fusion(request, reranker),
     )
@@ -358,6 +366,24 @@ def _check_decoding(message: generator_pb.Decoding) -> None:
     for name, (low, high) in _DECODING_BOUNDS.items():
         if name in given:
             checks.between(f"decoding.{name}", given[name], low, high)
+
+
+def _check_turns(turns: Sequence[generator_pb.Turn]) -> None:
+    checks.between("turns", len(turns), 0, MAX_TURNS)
+    for index, turn in enumerate(turns):
+        checks.text(f"turns[{index}].question", turn.question)
+        if (size := len(turn.answer.encode())) > MAX_TURN_ANSWER_BYTES:
+            raise InvalidField(
+                f"turns[{index}].answer", f"must be at most {MAX_TURN_ANSWER_BYTES} bytes, has {size}"
+            )
+
+
+def _search_text(request: pb.AskRequest, question: str) -> str:
+    """Return the text to search for; empty where it is the question."""
+    if request.search:
+        return checks.text("search", request.search)
+    words = history.words(question, [turn.question for turn in request.turns])
+    return "" if words == question else words
 
 
 def _check_seed(field: str, seed: int) -> None:

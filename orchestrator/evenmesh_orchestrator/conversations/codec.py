@@ -42,6 +42,8 @@ def read_turn(request: pb.AskRequest, conversation: Conversation, defaults: Defa
     """
     if request.HasField("ensemble"):
         raise InvalidField("ask.ensemble", "is not for conversations")
+    if request.turns:
+        raise InvalidField("ask.turns", "cannot be given in a conversation, which holds its turns itself")
     turn = pb.AskRequest()
     turn.CopyFrom(request)
     for name in _OF_THE_TURN:

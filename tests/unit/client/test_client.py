@@ -113,6 +113,7 @@ def test_every_option_reaches_its_field(scripted: ScriptedMesh, client: Client) 
         query_id="query",
         observe=False,
         run_report=True,
+        turns=[("before", "said")],
     )
 
     (sent,) = scripted.orchestrator.requests
@@ -140,6 +141,7 @@ def test_every_option_reaches_its_field(scripted: ScriptedMesh, client: Client) 
         query_id="query",
         skip_observation=True,
         want_report=True,
+        turns=[generator_pb2.Turn(question="before", answer="said")],
     )
     want.candidates.passages.add(id="x", text="text", title="title", attributes={"provider": "p"})
     assert sent == want

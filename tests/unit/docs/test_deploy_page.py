@@ -82,7 +82,9 @@ def test_images_are_those_of_the_overlays() -> None:
         for container in workload.every_container
         if "example" in container["image"]
     }
-    assert pulled == {f"registry.example.com/evenmesh/{name}:0.1.0" for name in (*SERVICES, "triton")}
+    assert pulled == {
+        f"registry.example.com/evenmesh/{name}:0.1.0" for name in (*SERVICES, "gateway", "triton")
+    }
     loaded = {word for words in COMMANDS if words[:2] == ["kind", "load"] for word in words if ":" in word}
     local = {one.containers[0]["image"] for one in build("dev").workloads()}
     assert loaded == local

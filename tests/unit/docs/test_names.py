@@ -143,7 +143,7 @@ def test_settings_exist(page: Path) -> None:
     for name in set(re.findall(r"\bEVENMESH_[A-Z][A-Z0-9_]*[A-Z0-9]\b(?!_?[<…*{])", text)):
         if name not in sources():
             service, _, field = name.removeprefix("EVENMESH_").partition("_")
-            assert service.lower() in ("orchestrator", "retriever", "reranker", "generator", "evaluator", "trainer",
+            assert service.lower() in ("orchestrator", "retriever", "reranker", "generator", "evaluator", "gateway", "trainer",
                                        "triton", "client"), name  # fmt: skip
             assert not field or re.search(rf"^    {field.lower()}\b", sources(), re.MULTILINE), name
 

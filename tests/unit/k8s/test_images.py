@@ -64,7 +64,7 @@ def answers(name: str, address: str) -> None:
 
 
 def test_there_is_an_image_for_each_service_and_for_what_calls_them() -> None:
-    assert set(IMAGES) == {*SERVICES, "client", "training"}
+    assert set(IMAGES) == {*SERVICES, "gateway", "client", "training"}
     for name in SERVICES:
         assert IMAGES[name].port == SETTINGS[name].model_fields["port"].default
         assert IMAGES[name].distribution == f"evenmesh-{name}"

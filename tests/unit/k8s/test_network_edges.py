@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from evenmesh_gateway.settings import GatewaySettings
 from evenmesh_generator.settings import GeneratorSettings
 from evenmesh_orchestrator.settings import OrchestratorSettings
 from evenmesh_reranker.settings import RerankerSettings
@@ -31,6 +32,8 @@ PICTURE = {
     ("reranker", "generator", 7073),
 }
 """The architecture picture without Triton; `rankrag` asks the generator."""
+OVER_HTTP = {("gateway", name, 7070 + place) for place, name in enumerate(SERVICES)}
+"""What the gateway adds to it."""
 
 
 @pytest.fixture(params=BUILT)
@@ -98,8 +101,8 @@ def test_every_edge_that_is_used_is_allowed_and_no_other(built: Manifests, way: 
 def test_the_edges_are_those_of_the_picture() -> None:
     assert used(build("dev")) == PICTURE
     stores = {("evaluator", "postgres", 5432), ("reranker", "postgres", 5432)}
-    traces = {(name, "otel-collector", 4317) for name in SERVICES}
-    assert used(build("prod")) == PICTURE | stores | traces | {("generator", "triton", 8001)}
+    traces = {(name, "otel-collector", 4317) for name in (*SERVICES, "gateway")}
+    assert used(build("prod")) == PICTURE | OVER_HTTP | stores | traces | {("generator", "triton", 8001)}
     more = used(build(EVERYTHING)) - used(build("prod"))
     jobs = {
         ("audit", name, port)
@@ -117,6 +120,7 @@ def test_the_picture_has_every_target_of_the_settings() -> None:
             ("orchestrator", OrchestratorSettings),
             ("reranker", RerankerSettings),
             ("generator", GeneratorSettings),
+            ("gateway", GatewaySettings),
         )
         for field in settings.model_fields
         if field.endswith("_target")
@@ -154,7 +158,9 @@ def test_others_come_in_by_two_ways(built: Manifests) -> None:
                 else:
                     assert "ipBlock" not in peer
     asked = {edge for edge in from_elsewhere if edge[0] == "evenmesh.io/may-ask"}
-    assert asked == {("evenmesh.io/may-ask", "orchestrator", 7070)}
+    doors = {("orchestrator", 7070), ("gateway", 7080)}
+    here = {one.name for one in built.workloads()}
+    assert asked == {("evenmesh.io/may-ask", name, port) for name, port in doors if name in here}
     scraped = {edge for edge in from_elsewhere if edge not in asked}
     assert scraped == {
         ("evenmesh.io/may-scrape", one.name, one.ports()["metrics"])

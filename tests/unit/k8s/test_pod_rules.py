@@ -163,7 +163,7 @@ def test_one_scaler_for_each_and_none_for_what_keeps_data(built: Manifests) -> N
     ]
     assert len({(kind, name) for kind, name, _ in scalers}) == len(scalers)
     for kind, name, scaler in scalers:
-        assert name in {"orchestrator", "generator", "triton"}
+        assert name in {"orchestrator", "generator", "gateway", "triton"}
         assert "replicas" not in built.one(kind, name)["spec"], "each would undo what the other does"
         reported = scaler["spec"]
         behavior = (

@@ -13,6 +13,7 @@ from prometheus_client import CollectorRegistry, generate_latest
 from evenmesh.addresses import VARIABLES
 from evenmesh.wire.security import ChannelSecurity
 from evenmesh_evaluator.settings import EvaluatorSettings
+from evenmesh_gateway.settings import GatewaySettings
 from evenmesh_generator.settings import GeneratorSettings
 from evenmesh_generator.triton.__main__ import main as triton
 from evenmesh_generator.triton.settings import TritonSettings
@@ -128,6 +129,33 @@ def test_those_are_services_who_call(environment: pytest.MonkeyPatch) -> None:
         assert name in built.one("Certificate", name)["spec"]["dnsNames"]
     client = set(built.one("Certificate", "client")["spec"]["dnsNames"])
     assert not client & set(SERVICES), "nobody but a service is one"
+
+
+@pytest.mark.parametrize("name", ["prod", EVERYTHING])
+def test_the_gateway_can_start_and_is_no_service(name: str, environment: pytest.MonkeyPatch) -> None:
+    built = build(name)
+    workload = built.workload("gateway")
+    for variable_name, value in workload.environment().items():
+        environment.setenv(variable_name, value)
+    known = {variable(GatewaySettings, field) for field in GatewaySettings.model_fields}
+    assert {one for one in workload.environment() if one.startswith("EVENMESH_")} <= known
+    reported = load(GatewaySettings)
+    assert reported.port == GatewaySettings.model_fields["port"].default == workload.ports()["http"]
+    assert reported.metrics_port == workload.ports()["metrics"]
+    assert reported.api_keys is not None
+    mounts = {mount["mountPath"] for mount in workload.containers[0]["volumeMounts"]}
+    for path in (reported.home, reported.tls_cert.parent, reported.tls_key.parent, reported.api_keys.parent):
+        assert str(path) in mounts
+    pause = int(workload.containers[0]["lifecycle"]["preStop"]["exec"]["command"][1])
+    assert workload.pod["terminationGracePeriodSeconds"] >= pause + reported.grace_s + 10
+    for probe in ("startupProbe", "readinessProbe", "livenessProbe"):
+        assert workload.containers[0][probe]["httpGet"]["scheme"] == "HTTPS"
+    shown = set(built.one("Certificate", "gateway")["spec"]["dnsNames"]) - {"localhost"}
+    for one in SERVICES:
+        with pytest.MonkeyPatch.context() as patch:
+            assert not shown & set(settings(built.workload(one), patch).tls_services)
+    (port,) = built.one("Service", "gateway")["spec"]["ports"]
+    assert (port["port"], port["appProtocol"]) == (reported.port, "https")
 
 
 def test_jobs_know_what_clients_know(built: Manifests) -> None:

@@ -4,7 +4,7 @@ import pytest
 
 from evenmesh_mesh import SERVICES, GeneratorEngine, MeshSettings, services_with
 from evenmesh_mesh import settings as mesh_settings
-from evenmesh_mesh.services import STOP_ORDER
+from evenmesh_mesh.services import GATEWAY, STOP_ORDER
 from evenmesh_mesh.settings import service_environment
 
 PORTS = {"orchestrator": 1, "retriever": 2, "reranker": 3, "generator": 4, "evaluator": 5}
@@ -96,6 +96,19 @@ def test_a_mesh_that_learns_has_a_trainer_that_finds_the_others() -> None:
     assert reported["EVENMESH_TRAINER_RERANKER_TARGET"] == f"dns:///127.0.0.1:{ports['reranker']}"
     assert reported["EVENMESH_TRAINER_RETRIEVER_TARGET"] == f"dns:///127.0.0.1:{ports['retriever']}"
     assert {name for group in STOP_ORDER for name in group} >= set(ports)
+
+
+def test_a_mesh_with_a_gateway_stops_it_first() -> None:
+    services = services_with(GeneratorEngine.TRITON, learn=True, gateway=True)
+    assert services[-1] is GATEWAY
+    assert len({service.offset for service in services}) == len(services)
+    ports = {service.name: at for at, service in enumerate(services, 1)}
+    settings = MeshSettings(home=Path("/home/mesh"), services=services)
+    reported = service_environment(GATEWAY, settings, ports, base={}, supervisor_pid=99)
+    assert reported["EVENMESH_GATEWAY_PORT"] == str(ports["gateway"])
+    for name in PORTS:
+        assert reported[f"EVENMESH_GATEWAY_{name.upper()}_TARGET"] == f"dns:///127.0.0.1:{ports[name]}"
+    assert STOP_ORDER[0] == ("gateway",)
 
 
 def test_a_mesh_without_triton_says_so_to_its_generator() -> None:

@@ -71,6 +71,35 @@ def test_what_is_searched_for_and_the_prompt_can_be_others_than_the_questions() 
         ask(search="x" * 8193)
 
 
+def test_words_of_earlier_questions_are_searched_for_and_the_model_reads_turns_by_its_template() -> None:
+    turns = [
+        generator_pb.Turn(question="How do I oil a chain?", answer="By hand."),
+        generator_pb.Turn(question="And a zipper?", answer=""),
+    ]
+    read = ask(question="How often?", turns=turns)
+    # Newest first, without function words and what the question has already.
+    assert read.search_text == "How often? zipper oil chain"
+    assert not read.turns
+    assert list(ask(question="How often?", turns=turns, template="t").turns) == turns
+    assert ask(question="How often?", turns=turns, search="oil").search_text == "oil"
+    assert ask(question="zipper", turns=turns[1:]).search == ""
+
+
+@pytest.mark.parametrize(
+    ("turns", "field"),
+    [
+        ([{"question": " "}], "turns[0].question"),
+        ([{"question": "q"}, {"question": "x" * 8193}], "turns[1].question"),
+        ([{"question": "q", "answer": "ü" * 32769}], "turns[0].answer"),
+        ([{"question": "q"}] * 101, "turns"),
+    ],
+)
+def test_earlier_turns_are_bounded(turns: list[dict[str, str]], field: str) -> None:
+    with pytest.raises(InvalidField) as refused:
+        _read(pb.AskRequest(question="q", turns=[generator_pb.Turn(**one) for one in turns]))
+    assert refused.value.field == field
+
+
 def test_sampling_has_defaults_of_its_own() -> None:
     read = ask(sampling={"num_rankings": 7})
     assert read.sampling == Sampling(alpha=1.0, num_rankings=7, seed=0)

@@ -99,6 +99,8 @@ class AskOptions(TypedDict, total=False):
         run_report: wait for the run's report, as :attr:`evenmesh.Report.run`; False without it.
         search: query to retrieve and rank passages for, where that is not the question.
         template: prompt by name, such as ``lamp-4``; the model's own without it.
+        turns: earlier turns of a conversation that you hold, oldest first, each a question and its answer; at
+            most 100. Their words help retrieval; the model reads them with a template that uses them.
     """
 
     collection: str | None
@@ -133,6 +135,7 @@ class AskOptions(TypedDict, total=False):
     run_report: bool
     search: str | None
     template: str | None
+    turns: Sequence[tuple[str, str]] | None
 
 
 def ask_request(question: str, options: AskOptions) -> orchestrator_pb2.AskRequest:
@@ -159,6 +162,7 @@ def ask_request(question: str, options: AskOptions) -> orchestrator_pb2.AskReque
         "sampling": sampling(options),
         "skip_observation": not options.get("observe", True),
         "want_report": options.get("run_report", False),
+        "turns": [{"question": asked, "answer": said} for asked, said in options.get("turns") or ()],
     }
     request = encode(orchestrator_pb2.AskRequest, values)
     _set_labels(request, options)

@@ -98,10 +98,11 @@ def item_error(exc: BaseException) -> common_pb2.ItemError:
 async def abort(context: grpc.aio.ServicerContext[Any, Any], exc: BaseException) -> NoReturn:
     """End the call with the status of ``exc`` and its details."""
     error = to_mesh_error(exc)
-    await context.abort_with_status(rpc_status.to_status(_to_status(error)))
+    await context.abort_with_status(rpc_status.to_status(to_status(error)))
 
 
-def _to_status(error: MeshError) -> status_pb2.Status:
+def to_status(error: MeshError) -> status_pb2.Status:
+    """Return the status of an error with its ``google.rpc`` details; long texts are cut."""
     details: list[message.Message] = [error_details_pb2.ErrorInfo(reason=error.reason, domain=DOMAIN)]
     words = _cut(error.message, _MOST_MESSAGE_BYTES)
     field = None if error.field is None else _cut(error.field, _MOST_FIELD_BYTES)

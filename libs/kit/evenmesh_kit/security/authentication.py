@@ -66,7 +66,7 @@ class Authentication(HandlerInterceptor):
         metadata = _metadata(context)
         caller = self._by_certificate(context)
         if caller is None:
-            caller = await self._by_credential(metadata.get(CREDENTIAL_KEY, ""))
+            caller = await self.by_credential(metadata.get(CREDENTIAL_KEY, ""))
         if Role.SERVICE in caller.roles:
             tenant = tenant_name(metadata.get(TENANT_KEY, DEFAULT_TENANT), TENANT_KEY)
             return Caller(caller.name, tenant, caller.roles)
@@ -78,7 +78,12 @@ class Authentication(HandlerInterceptor):
                 return Caller(name, DEFAULT_TENANT, frozenset({Role.SERVICE}))
         return None
 
-    async def _by_credential(self, value: str) -> Caller:
+    async def by_credential(self, value: str) -> Caller:
+        """Return who holds the credential of an ``authorization`` header, ``Bearer`` and a key or a token.
+
+        Raises:
+            Unauthenticated: it is missing, unknown or expired.
+        """
         if value[: len(_BEARER)].lower() != _BEARER:
             raise Unauthenticated(
                 "NO_CREDENTIAL", f"send 'Bearer KEY_OR_TOKEN' in the metadata {CREDENTIAL_KEY!r}"

@@ -40,6 +40,12 @@ def test_how_to_answer_is_kept_until_it_is_set_again_as_a_whole() -> None:
     assert (fourth.collection, fourth.k, fourth.depth, fourth.run_id) == ("demo", 5, 7, "run")
 
 
+def test_a_conversation_holds_its_turns_itself() -> None:
+    with pytest.raises(InvalidField) as refused:
+        take(Conversation("id", Limits()), question="Two?", turns=[{"question": "One?"}])
+    assert refused.value.field == "ask.turns"
+
+
 @pytest.mark.parametrize(
     ("fields", "at"),
     [

@@ -111,6 +111,7 @@ class AskRequest(_message.Message):
     SEARCH_FIELD_NUMBER: _builtins.int
     TEMPLATE_FIELD_NUMBER: _builtins.int
     FUSION_FIELD_NUMBER: _builtins.int
+    TURNS_FIELD_NUMBER: _builtins.int
     question: _builtins.str
     """The question; 1 to 8,192 bytes, not only white space."""
     collection: _builtins.str
@@ -197,6 +198,13 @@ class AskRequest(_message.Message):
     def ensemble(self) -> Global___Ensemble:
         """Several expressions whose answers vote; instead of `expression`, `collection` and `sampling`."""
 
+    @_builtins.property
+    def turns(self) -> _containers.RepeatedCompositeFieldContainer[_generator_service_pb2.Turn]:
+        """Earlier turns of a conversation that the caller holds, oldest first; at most 100. Unless `search` is set, retrieval
+        adds words of their questions that the question lacks. The model reads them only with a `template` that uses
+        them. Not in a turn of `Converse`, which holds its turns itself.
+        """
+
     def __init__(
         self,
         *,
@@ -226,10 +234,11 @@ class AskRequest(_message.Message):
         search: _builtins.str = ...,
         template: _builtins.str = ...,
         fusion: _builtins.float | None = ...,
+        turns: _abc.Iterable[_generator_service_pb2.Turn] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_depth", b"_depth", "_fusion", b"_fusion", "_k", b"_k", "_num_answers", b"_num_answers", "_rerank_depth", b"_rerank_depth", "agent", b"agent", "candidates", b"candidates", "collection", b"collection", "decoding", b"decoding", "depth", b"depth", "ensemble", b"ensemble", "filter", b"filter", "fusion", b"fusion", "k", b"k", "labels", b"labels", "num_answers", b"num_answers", "rerank_depth", b"rerank_depth", "sampling", b"sampling", "source", b"source"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_depth", b"_depth", "_fusion", b"_fusion", "_k", b"_k", "_num_answers", b"_num_answers", "_rerank_depth", b"_rerank_depth", "agent", b"agent", "augmentation", b"augmentation", "candidates", b"candidates", "collection", b"collection", "decoding", b"decoding", "depth", b"depth", "ensemble", b"ensemble", "expression", b"expression", "filter", b"filter", "fusion", b"fusion", "k", b"k", "labels", b"labels", "model", b"model", "num_answers", b"num_answers", "query_id", b"query_id", "question", b"question", "rerank_depth", b"rerank_depth", "reranker", b"reranker", "retriever", b"retriever", "run_id", b"run_id", "sampling", b"sampling", "sampling_stage", b"sampling_stage", "search", b"search", "skip_observation", b"skip_observation", "source", b"source", "template", b"template", "want_report", b"want_report"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_depth", b"_depth", "_fusion", b"_fusion", "_k", b"_k", "_num_answers", b"_num_answers", "_rerank_depth", b"_rerank_depth", "agent", b"agent", "augmentation", b"augmentation", "candidates", b"candidates", "collection", b"collection", "decoding", b"decoding", "depth", b"depth", "ensemble", b"ensemble", "expression", b"expression", "filter", b"filter", "fusion", b"fusion", "k", b"k", "labels", b"labels", "model", b"model", "num_answers", b"num_answers", "query_id", b"query_id", "question", b"question", "rerank_depth", b"rerank_depth", "reranker", b"reranker", "retriever", b"retriever", "run_id", b"run_id", "sampling", b"sampling", "sampling_stage", b"sampling_stage", "search", b"search", "skip_observation", b"skip_observation", "source", b"source", "template", b"template", "turns", b"turns", "want_report", b"want_report"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__depth: _TypeAlias = _typing.Literal["depth"]  # noqa: Y015
     _WhichOneofArgType__depth: _TypeAlias = _typing.Literal["_depth", b"_depth"]  # noqa: Y015

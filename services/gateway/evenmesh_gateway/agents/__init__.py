@@ -1,0 +1,1 @@
+"""Agents that speak the Model Context Protocol (MCP): tools and resources over the mesh."""

@@ -1,0 +1,230 @@
+"""The tools and resources of the mesh for agents."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Awaitable, Callable, Mapping
+from contextlib import aclosing
+from typing import Annotated, Any, Final, TypeAlias
+
+from google.protobuf.json_format import MessageToDict
+from google.protobuf.message import Message
+from mcp.server.mcpserver import Context, MCPServer
+from mcp.server.mcpserver.exceptions import ResourceError, ToolError
+from pydantic import Field
+
+from evenmesh.common.v1.common_pb2 import Agent, Sampling
+from evenmesh.evaluator.v1 import evaluator_service_pb2 as evaluator_pb
+from evenmesh.orchestrator.v1 import orchestrator_service_pb2 as orchestrator_pb
+from evenmesh.reranker.v1 import feedback_service_pb2 as feedback_pb
+from evenmesh.retriever.v1 import collection_service_pb2 as collection_pb
+from evenmesh.retriever.v1 import retriever_service_pb2 as retriever_pb
+from evenmesh.wire.errors import MeshError
+from evenmesh_gateway.calls import Call
+from evenmesh_gateway.forwarding import Forwarder
+from evenmesh_gateway.methods import PublicMethod, public_methods
+from evenmesh_gateway.openai.outcome import Outcome
+
+Enter: TypeAlias = Callable[[Mapping[str, str], PublicMethod], Awaitable[Call]]
+"""Returns the call of who sent these headers; without headers that of this process."""
+
+INSTRUCTIONS: Final = (
+    "Ask questions of collections of passages, retrieve passages, and say which ones helped. Sampled "
+    "rankings give every useful provider a chance to be shown; `shown` and `providers` say who was."
+)
+_ASK: Final = "/evenmesh.orchestrator.v1.OrchestratorService/Ask"
+_RETRIEVE: Final = "/evenmesh.retriever.v1.RetrieverService/Retrieve"
+_REPORT: Final = "/evenmesh.evaluator.v1.EvaluatorService/GetReport"
+_RUNS: Final = "/evenmesh.evaluator.v1.EvaluatorService/ListRuns"
+_FEEDBACK: Final = "/evenmesh.reranker.v1.FeedbackService/RecordFeedback"
+_LIST: Final = "/evenmesh.retriever.v1.CollectionService/ListCollections"
+_GET: Final = "/evenmesh.retriever.v1.CollectionService/GetCollection"
+
+Question = Annotated[str, Field(min_length=1, max_length=8192, description="The question.")]
+Collection = Annotated[
+    str | None, Field(max_length=64, description="Collection by name; the mesh's default without it.")
+]
+Alpha = Annotated[
+    float | None,
+    Field(ge=0, le=100, description="Fairness dial: 0 draws uniformly, larger values follow the scores."),
+]
+Samples = Annotated[int | None, Field(ge=1, le=1000, description="Rankings to draw; 1 without it.")]
+Seed = Annotated[int | None, Field(ge=0, le=2**63 - 1, description="Seed of the rankings.")]
+Size = Annotated[int | None, Field(ge=1, le=100, description="Passages to show; 5 without it.")]
+
+
+def agent_server(forwarder: Forwarder, enter: Enter) -> MCPServer:
+    """Return the server of the tools and resources.
+
+    Args:
+        forwarder: makes the calls.
+        enter: who calls.
+    """
+    server = MCPServer("evenmesh", instructions=INSTRUCTIONS, log_level="WARNING")
+    methods = public_methods()
+
+    async def reply(path: str, request: Message, context: Context[Any, Any]) -> bytes:
+        method = methods[path]
+        call = await enter(context.headers or {}, method)
+        return await forwarder.reply(method, request.SerializeToString(), call)
+
+    @server.tool()
+    async def ask(
+        question: Question,
+        context: Context[Any, Any],
+        collection: Collection = None,
+        k: Size = None,
+        alpha: Alpha = None,
+        samples: Samples = None,
+        seed: Seed = None,
+    ) -> dict[str, Any]:
+        """Answer a question from passages; returns the answer, its citations and who was shown."""
+        request = orchestrator_pb.AskRequest(question=question)
+        if collection:
+            request.collection = collection
+        if k is not None:
+            request.k = k
+        if (drawn := _sampling(alpha, samples, seed)) is not None:
+            request.sampling.CopyFrom(drawn)
+        outcome = Outcome(request, [])
+        method = methods[_ASK]
+        try:
+            call = await enter(context.headers or {}, method)
+            async with aclosing(forwarder.replies(method, request.SerializeToString(), call)) as replies:
+                async for data in replies:
+                    outcome.add(orchestrator_pb.AskResponse.FromString(data))
+            outcome.check()
+        except MeshError as error:
+            raise _tool_error(error) from error
+        kept = ("shown", "providers", "report", "degradations", "ask_id", "run_id")
+        extension = outcome.extension()
+        return {
+            "answer": outcome.text,
+            "citations": outcome.annotations,
+            **{name: extension[name] for name in kept},
+        }
+
+    @server.tool()
+    async def retrieve(
+        query: Question,
+        collection: Annotated[str, Field(min_length=1, max_length=64, description="Collection by name.")],
+        context: Context[Any, Any],
+        k: Size = None,
+        alpha: Alpha = None,
+        samples: Samples = None,
+        seed: Seed = None,
+    ) -> dict[str, Any]:
+        """Return the passages for a query, best first, or several sampled rankings of them."""
+        request = retriever_pb.RetrieveRequest(query=query, collection=collection)
+        if k is not None:
+            request.k = k
+        if (drawn := _sampling(alpha, samples, seed)) is not None:
+            request.sampling.CopyFrom(drawn)
+        try:
+            found = retriever_pb.RetrieveResponse.FromString(await reply(_RETRIEVE, request, context))
+        except MeshError as error:
+            raise _tool_error(error) from error
+        depth, indices = found.rankings.depth, list(found.rankings.indices)
+        rankings = [indices[at : at + depth] for at in range(0, len(indices), depth)] if depth else []
+        needed = sorted({index for ranking in rankings for index in ranking})
+        return {
+            "rankings": [[found.passages[index].id for index in ranking] for ranking in rankings],
+            "passages": [{**_dict(found.passages[index]), "score": found.scores[index]} for index in needed],
+            "retriever": found.retriever,
+            "index_version": found.index_version,
+        }
+
+    @server.tool()
+    async def report(
+        context: Context[Any, Any],
+        run_id: Annotated[
+            str | None, Field(max_length=128, description="Run by id; the newest one without it.")
+        ] = None,
+    ) -> dict[str, Any]:
+        """Report who was shown in a run of asks: exposure per provider, disparity, utility, times."""
+        try:
+            if not run_id:
+                listed = evaluator_pb.ListRunsResponse.FromString(
+                    await reply(_RUNS, evaluator_pb.ListRunsRequest(page_size=1), context)
+                )
+                if not listed.runs:
+                    raise ToolError("there is no run yet: ask something first")
+                run_id = listed.runs[0].run_id
+            request = evaluator_pb.GetReportRequest(run_id=run_id)
+            return _dict(
+                evaluator_pb.GetReportResponse.FromString(await reply(_REPORT, request, context)).report
+            )
+        except MeshError as error:
+            raise _tool_error(error) from error
+
+    @server.tool()
+    async def give_feedback(
+        query: Question,
+        passage_id: Annotated[str, Field(min_length=1, max_length=256, description="The passage.")],
+        usefulness: Annotated[float, Field(ge=0, le=1, description="How much it helped, 0 to 1.")],
+        context: Context[Any, Any],
+        collection: Annotated[str, Field(max_length=64, description="Where the passage is from.")] = "",
+        task: Annotated[str, Field(max_length=128, description="Your task.")] = "",
+        model: Annotated[str, Field(max_length=128, description="Your model.")] = "",
+    ) -> dict[str, Any]:
+        """Say how useful a passage was to you, so that later rankings are better; name a task or a model."""
+        item = feedback_pb.Feedback(
+            id=secrets.token_hex(16),
+            query=query,
+            passage_id=passage_id,
+            agent=Agent(task_id=task, model_id=model),
+            usefulness=usefulness,
+            collection=collection,
+        )
+        try:
+            request = feedback_pb.RecordFeedbackRequest(feedback=[item])
+            data = await reply(_FEEDBACK, request, context)
+        except MeshError as error:
+            raise _tool_error(error) from error
+        (result,) = feedback_pb.RecordFeedbackResponse.FromString(data).results
+        if result.HasField("error"):
+            raise ToolError(f"{result.error.field}: {result.error.message}".removeprefix(": "))
+        return {"id": result.id, "flagged": result.flagged}
+
+    @server.tool()
+    async def collections(context: Context[Any, Any]) -> dict[str, Any]:
+        """List the collections that you may ask; each is a resource evenmesh://collections/NAME too."""
+        try:
+            data = await reply(_LIST, collection_pb.ListCollectionsRequest(), context)
+        except MeshError as error:
+            raise _tool_error(error) from error
+        return _dict(collection_pb.ListCollectionsResponse.FromString(data))
+
+    @server.resource("evenmesh://collections/{name}", mime_type="application/json")
+    async def collection(name: str, context: Context[Any, Any]) -> dict[str, Any]:
+        """One collection: its size, its version and how it is indexed."""
+        try:
+            data = await reply(_GET, collection_pb.GetCollectionRequest(name=name), context)
+        except MeshError as error:
+            raise ResourceError(str(error)) from error
+        return _dict(collection_pb.GetCollectionResponse.FromString(data).collection)
+
+    return server
+
+
+def _sampling(alpha: float | None, samples: int | None, seed: int | None) -> Sampling | None:
+    """Return how to draw rankings; None for one deterministic ranking."""
+    if alpha is None and samples is None:
+        return None
+    drawn = Sampling(seed=seed or 0)
+    if alpha is not None:
+        drawn.alpha = alpha
+    if samples is not None:
+        drawn.num_rankings = samples
+    return drawn
+
+
+def _tool_error(error: MeshError) -> ToolError:
+    """Return an error that the agent reads: what is wrong, and when to try again."""
+    again = "" if error.retry_after_s is None else f"; try again in {error.retry_after_s:g} s"
+    return ToolError(f"{error.reason}: {error}{again}")
+
+
+def _dict(message: Message) -> dict[str, Any]:
+    found: dict[str, Any] = MessageToDict(message, preserving_proto_field_name=True)
+    return found

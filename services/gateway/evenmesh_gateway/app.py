@@ -1,0 +1,138 @@
+"""The application: every route, and what all of them pass."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import AsyncExitStack
+from importlib.util import find_spec
+from typing import TYPE_CHECKING, Final
+
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.middleware import Middleware
+from starlette.middleware.cors import CORSMiddleware
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+
+from evenmesh_gateway.calls import TIMEOUT_HEADER, Door
+from evenmesh_gateway.connect_rpc import ConnectDoor
+from evenmesh_gateway.forwarding import Forwarder
+from evenmesh_gateway.http.problems import HttpProblem, problem_response
+from evenmesh_gateway.http.web import GatewayRoute, Problems, Records
+from evenmesh_gateway.json_messages import JsonMessages
+from evenmesh_gateway.openai.routes import OpenAiDoor
+from evenmesh_gateway.openai.routes import paths as openai_paths
+from evenmesh_gateway.openapi import document
+from evenmesh_gateway.rest import Rest
+from evenmesh_gateway.settings import GatewaySettings
+from evenmesh_gateway.upstreams import Upstreams
+from evenmesh_kit.admission.queue import Admission
+from evenmesh_kit.compute.tenant_pool import TenantPool
+from evenmesh_kit.security.listener import ListenerSecurity
+from evenmesh_kit.telemetry.setup import Telemetry
+
+if TYPE_CHECKING:
+    from evenmesh_gateway.agents.http import AgentDoor
+
+_REASONS: Final = {404: "NO_ROUTE", 405: "NO_METHOD"}
+_CONNECT_HEADERS: Final = ("Connect-Protocol-Version", "Connect-Timeout-Ms", "X-Grpc-Web", "Grpc-Timeout")
+
+
+class Gateway:
+    """The gateway of one process. Create it in a running event loop.
+
+    Args:
+        settings: the settings.
+        telemetry: records requests, and calls to the services.
+
+    Raises:
+        ServerStartError: a file of the certificates cannot be used.
+        ListenerSecurityError: a file of the authentication cannot be used.
+    """
+
+    def __init__(self, settings: GatewaySettings, telemetry: Telemetry) -> None:
+        self._draining = False
+        self._stack = AsyncExitStack()
+        security = ListenerSecurity.of(settings)
+        for file, source in security.watched.items():
+            telemetry.reloads.watch(file, source)
+        self._upstreams = Upstreams(settings, telemetry)
+        self._pool = TenantPool(settings.compute_threads, "gateway")
+        memory = Admission(
+            settings.max_decoded_bytes,
+            "bytes of decoded JSON",
+            queue_s=settings.queue_s,
+            share=settings.tenant_share,
+        )
+        door = Door(settings, security.authentication, forwards_trace=not telemetry.enabled)
+        forwarder, messages = Forwarder(self._upstreams), JsonMessages(self._pool, memory)
+        self._agents: AgentDoor | None = None
+        if find_spec("mcp") is not None:
+            from evenmesh_gateway.agents.http import AgentDoor
+
+            self._agents = AgentDoor(door, forwarder)
+        self._openapi = JSONResponse(document(*openai_paths()))
+        middleware = [Middleware(Records, tracer=telemetry.tracer, meter=telemetry.meter)]
+        if settings.cors_origins:
+            middleware.append(_cors(settings))
+        self.app = Starlette(
+            routes=[
+                GatewayRoute("/healthz", self._live, methods=["GET"]),
+                GatewayRoute("/readyz", self._ready, methods=["GET"]),
+                GatewayRoute("/openapi.json", self._described, methods=["GET"]),
+                *OpenAiDoor(settings, door, forwarder, messages).routes(),
+                *Rest(settings, door, forwarder, messages).routes(),
+                *ConnectDoor(settings, door, forwarder, messages).routes(),
+                *(() if self._agents is None else (self._agents.route(),)),
+            ],
+            middleware=[*middleware, Middleware(Problems, settings=settings)],
+            exception_handlers={HTTPException: _unrouted},
+        )
+
+    async def start(self) -> None:
+        """Begin to answer agents."""
+        if self._agents is not None:
+            await self._stack.enter_async_context(self._agents.running())
+
+    def drain(self) -> None:
+        """Say no to who asks whether the gateway is ready; requests are still answered."""
+        self._draining = True
+
+    async def close(self) -> None:
+        """Close the channels, after the last request."""
+        await self._stack.aclose()
+        await self._upstreams.close()
+        await asyncio.to_thread(self._pool.close)
+
+    async def _live(self, _: Request) -> Response:
+        return JSONResponse({"status": "live"})
+
+    async def _ready(self, _: Request) -> Response:
+        if self._draining:
+            return problem_response(HttpProblem(503, "SHUTTING_DOWN", "the gateway is shutting down"))
+        return JSONResponse({"status": "ready"})
+
+    async def _described(self, _: Request) -> Response:
+        return self._openapi
+
+
+def _cors(settings: GatewaySettings) -> Middleware:
+    """Return what lets pages of the configured origins call; no cookies, as credentials are headers."""
+    return Middleware(
+        CORSMiddleware,
+        allow_origins=settings.cors_origins,
+        allow_methods=["GET", "POST"],
+        allow_headers=["Authorization", "Content-Type", TIMEOUT_HEADER, *_CONNECT_HEADERS],
+        expose_headers=["Retry-After", "Grpc-Status", "Grpc-Message", "Grpc-Status-Details-Bin"],
+        max_age=600,
+    )
+
+
+async def _unrouted(_: Request, error: Exception) -> Response:
+    """Answer a request for a path or with a method that is not here."""
+    status = error.status_code if isinstance(error, HTTPException) else 500
+    words = "there is nothing here; GET /openapi.json lists what there is"
+    response = problem_response(HttpProblem(status, _REASONS.get(status, "BAD_REQUEST"), words))
+    if isinstance(error, HTTPException):
+        response.headers.update(error.headers or {})
+    return response

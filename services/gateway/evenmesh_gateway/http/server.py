@@ -1,0 +1,281 @@
+"""The HTTP server of the gateway: uvicorn with bounds, renewed certificates, and a drain."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import errno
+import logging
+import math
+import os
+import signal
+import socket
+import ssl
+from collections.abc import Iterator
+from typing import Any, Final, Protocol
+
+import h11
+import uvicorn
+from starlette.types import ASGIApp
+from uvicorn.protocols.http.h11_impl import H11Protocol
+
+from evenmesh.wire.certificates import CertificateError, Certificates, Material
+from evenmesh.wire.security import SYSTEM
+from evenmesh_gateway.settings import GatewaySettings
+from evenmesh_kit.rpc import parent_process as parent
+from evenmesh_kit.rpc.server import ServerStartError
+from evenmesh_kit.settings import variable
+
+_KEEP_ALIVE_S: Final = 75
+"""Longest rest of a connection between two requests; above the 60 s of common proxies. Seconds."""
+_CERTIFICATE_CHECK_S: Final = 5.0
+_log = logging.getLogger("evenmesh.gateway.server")
+
+
+class Drains(Protocol):
+    """What stops to be ready when the server begins to stop."""
+
+    def drain(self) -> None:
+        """Say no to who asks whether it is ready."""
+
+
+class _Server(uvicorn.Server):
+    """uvicorn's server, whose signals are those of :func:`serve`."""
+
+    def __init__(self, config: uvicorn.Config) -> None:
+        super().__init__(config)
+        self.begun = asyncio.Event()
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        yield
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets)
+        self.begun.set()
+
+
+def _protocol(head_s: float) -> type[H11Protocol]:
+    """Return uvicorn's protocol, with a time for the head of a request, of which it knows none."""
+
+    class Protocol(H11Protocol):
+        """HTTP/1.1 on one connection, closed where a request does not begin in time."""
+
+        def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+            super().connection_made(transport)
+            self._waiting: asyncio.TimerHandle | None = self.loop.call_later(head_s, self._close)
+
+        def data_received(self, data: bytes) -> None:
+            super().data_received(data)
+            heads = self.conn.their_state is h11.IDLE and (self.cycle is None or self.cycle.response_complete)
+            if not heads and self._waiting is not None:
+                self._waiting.cancel()
+                self._waiting = None
+            elif heads and self._waiting is None:
+                self._waiting = self.loop.call_later(head_s, self._close)
+
+        def connection_lost(self, exc: Exception | None) -> None:
+            if self._waiting is not None:
+                self._waiting.cancel()
+            super().connection_lost(exc)
+
+        def _close(self) -> None:
+            self._waiting = None
+            self.transport.close()
+
+    return Protocol
+
+
+class HttpServer:
+    """The server of one process.
+
+    Args:
+        app: what answers.
+        settings: where, with which certificate, and within which bounds.
+
+    Attributes:
+        address: ``host:port`` as bound; empty before :meth:`start`.
+
+    Raises:
+        ServerStartError: a file of the certificate cannot be used.
+    """
+
+    def __init__(self, app: ASGIApp, settings: GatewaySettings) -> None:
+        self.address = ""
+        self._settings = settings
+        self._certificates = _certificates(settings)
+        required = settings.tls_clients == "required"
+        self._config = uvicorn.Config(
+            app,
+            http=_protocol(settings.head_s),
+            ws="none",
+            lifespan="off",
+            log_config=None,
+            access_log=False,
+            server_header=False,
+            proxy_headers=False,
+            limit_concurrency=settings.max_connections,
+            timeout_keep_alive=_KEEP_ALIVE_S,
+            timeout_graceful_shutdown=math.ceil(settings.grace_s),
+            h11_max_incomplete_event_size=settings.max_header_bytes,
+            ssl_certfile=settings.tls_cert,
+            ssl_keyfile=settings.tls_key,
+            ssl_ca_certs=str(settings.tls_ca) if required else None,
+            ssl_cert_reqs=ssl.CERT_REQUIRED if required else ssl.CERT_NONE,
+        )
+        self._config.load()
+        self._server = _Server(self._config)
+        self._running: asyncio.Task[None] | None = None
+        self._renewing: asyncio.Task[None] | None = None
+        self._stack = contextlib.ExitStack()
+
+    async def start(self) -> None:
+        """Listen and serve.
+
+        Raises:
+            ServerStartError: the address cannot be bound or the port file not be written.
+        """
+        listener = _bound(self._settings)
+        self.address = _address(listener)
+        self._running = asyncio.create_task(self._server.serve([listener]))
+        self._renewing = asyncio.create_task(_renew(self._config.ssl, self._settings, self._certificates))
+        await self._server.begun.wait()
+        self._stack.enter_context(_port_file(self._settings, self.address))
+        security = "TLS" if self._config.is_ssl else "plain text"
+        _log.info("serving", extra={"address": self.address, "security": security})
+
+    async def stop(self) -> None:
+        """Accept nothing new, let running requests end within ``grace_s``, then end them."""
+        self._stack.close()
+        self._server.should_exit = True
+        if self._running is not None:
+            await self._running
+        if self._renewing is not None:
+            self._renewing.cancel()
+
+    def hurry(self) -> None:
+        """Wait no longer for running requests."""
+        self._server.force_exit = True
+
+
+async def serve(app: ASGIApp, settings: GatewaySettings, drains: Drains) -> None:
+    """Serve until SIGTERM or SIGINT, or, if the settings say so, until the parent ends.
+
+    The first signal drains; a second one ends running requests at once.
+
+    Raises:
+        ServerStartError: it cannot start; one line that says what to do.
+    """
+    server = HttpServer(app, settings)
+    loop = asyncio.get_running_loop()
+    ending = asyncio.Event()
+
+    def on_signal() -> None:
+        if ending.is_set():
+            server.hurry()
+        ending.set()
+
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, on_signal)
+    waits: list[asyncio.Task[Any]] = [asyncio.create_task(ending.wait())]
+    if settings.exit_with_parent:
+        parent.stop_with_parent()
+        waits.append(asyncio.create_task(parent.wait_until_gone(settings.parent_pid or os.getppid())))
+    try:
+        await server.start()
+        await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+        ending.set()
+        drains.drain()
+    finally:
+        await server.stop()
+        for task in waits:
+            task.cancel()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.remove_signal_handler(number)
+    _log.info("stopped")
+
+
+async def _renew(
+    context: ssl.SSLContext | None, settings: GatewaySettings, certificates: Certificates | None
+) -> None:
+    """Let new connections have the certificate that the files have now."""
+    if context is None or certificates is None or settings.tls_cert is None:
+        return
+    given: Material = certificates.material
+    while True:
+        await asyncio.sleep(_CERTIFICATE_CHECK_S)
+        if certificates.material is not given:
+            given = certificates.material
+            context.load_cert_chain(settings.tls_cert, settings.tls_key)
+            _log.info("new certificate")
+
+
+def _certificates(settings: GatewaySettings) -> Certificates | None:
+    if settings.tls_cert is None:
+        return None
+    ca = settings.tls_ca
+    try:
+        return Certificates(
+            settings.tls_cert, settings.tls_key, None if ca is None or str(ca) == SYSTEM else ca
+        )
+    except CertificateError as error:
+        raise ServerStartError(f"EVENMESH_TLS_CERT, _KEY, _CA: {error}") from None
+
+
+def _bound(settings: GatewaySettings) -> socket.socket:
+    """Return the socket to listen on."""
+    host, port = settings.host, settings.port
+    port_variable, host_variable = variable(settings, "port"), variable(settings, "host")
+    try:
+        family, kind, protocol, _, address = socket.getaddrinfo(
+            host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+        )[0]
+        listener = socket.socket(family, kind, protocol)
+    except OSError as error:
+        raise ServerStartError(f"cannot listen on {host}: {error.strerror}: set {host_variable}") from None
+    try:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        if settings.share_port:
+            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+        listener.bind(address)
+        listener.listen(settings.max_connections)
+    except OSError as error:
+        listener.close()
+        match error.errno:
+            case errno.EADDRINUSE:
+                why = f"port {port} is taken on {host}: stop what listens there or set {port_variable}"
+            case errno.EACCES:
+                why = f"port {port} needs more rights than this user has: set {port_variable}"
+            case _:
+                why = f"cannot listen on {host}: {error.strerror}: set {host_variable}"
+        raise ServerStartError(why) from None
+    return listener
+
+
+def _address(listener: socket.socket) -> str:
+    host, port = listener.getsockname()[:2]
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
+@contextlib.contextmanager
+def _port_file(settings: GatewaySettings, address: str) -> Iterator[None]:
+    """Have the address in the port file while a block runs."""
+    path = settings.port_file
+    if path is None:
+        yield
+        return
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        beside = path.with_name(f"{path.name}.{os.getpid()}")
+        beside.write_text(address)
+        written = beside.stat()
+        beside.replace(path)
+    except OSError as error:
+        name = variable(settings, "port_file")
+        raise ServerStartError(f"cannot write {path}: {error.strerror}: set {name}") from None
+    try:
+        yield
+    finally:
+        with contextlib.suppress(OSError):  # a successor's file stays
+            if os.path.samestat(path.stat(), written):
+                path.unlink()

@@ -1,0 +1,119 @@
+"""Convert messages between JSON (the mapping of protobuf) and bytes, at a bounded cost."""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import Any, Final
+
+from google.protobuf import json_format
+from google.protobuf.message import Message
+
+from evenmesh.wire.errors import InvalidField
+from evenmesh_kit.admission.queue import Admission
+from evenmesh_kit.compute.tenant_pool import TenantPool
+
+_ON_LOOP_BYTES: Final = 16_384
+"""Size from which on a message is converted in a thread. Bytes."""
+_PLACE: Final = re.compile(r' at "?\w+\.([\w.\[\]]*[\w\]])')
+_FIELD: Final = re.compile(r"Failed to parse (\S+) field: ")
+_BYTES_PER_VALUE: Final = 96
+"""Memory of one value of a decoded text: of its object, and of its place in a list or table. Bytes."""
+_MOST_WORDS: Final = 400
+
+
+class JsonMessages:
+    """Converts messages; large ones in threads, and no more of them at a time than memory allows.
+
+    Args:
+        pool: the threads.
+        memory: admits the memory that JSON takes while it is read. Bytes.
+    """
+
+    def __init__(self, pool: TenantPool, memory: Admission) -> None:
+        self._pool = pool
+        self._memory = memory
+
+    async def read(self, kind: type[Message], text: bytes) -> Message:
+        """Return the message that a JSON text says; an empty text is the empty message.
+
+        Names of fields may be as in the proto or in camel case.
+
+        Raises:
+            InvalidField: it is no JSON, or not of this message.
+            MeshError: RESOURCE_EXHAUSTED; it does not fit the memory, or not now.
+        """
+        if len(text) <= _ON_LOOP_BYTES:
+            return parse(kind, text)
+        async with self._memory.admit(_memory_of(text)):
+            return await self._pool.run(parse, kind, text)
+
+    async def loads(self, text: bytes) -> Any:
+        """Return the value that a JSON text says; errors as of :meth:`read`."""
+        if len(text) <= _ON_LOOP_BYTES:
+            return loads(text)
+        async with self._memory.admit(_memory_of(text)):
+            return await self._pool.run(loads, text)
+
+    async def write(self, kind: type[Message], data: bytes) -> bytes:
+        """Return a serialized message as JSON, with names in camel case, on one line."""
+        if len(data) <= _ON_LOOP_BYTES:
+            return write(kind, data)
+        return await self._pool.run(write, kind, data)
+
+
+def loads(text: bytes) -> Any:
+    """Return the value that a JSON text says.
+
+    Raises:
+        InvalidField: it is no JSON.
+    """
+    try:
+        return json.loads(text)
+    except RecursionError:
+        raise InvalidField("body", "must be JSON of less depth") from None
+    except ValueError as error:
+        raise InvalidField("body", f"must be JSON: {error}"[:_MOST_WORDS]) from None
+
+
+def parse(kind: type[Message], text: bytes) -> Message:
+    """Return the message that a JSON text says; see :meth:`JsonMessages.read`."""
+    return from_value(kind, loads(text) if text.strip() else {})
+
+
+def from_value(kind: type[Message], value: Any, field: str = "") -> Message:
+    """Return the message that a value of JSON says.
+
+    Args:
+        kind: class of the message.
+        value: the value.
+        field: name of the field that holds it, for errors; empty for a whole body.
+
+    Raises:
+        InvalidField: it is not of this message.
+    """
+    if not isinstance(value, dict):
+        raise InvalidField(field or "body", "must be a JSON object")
+    try:
+        return json_format.ParseDict(value, kind())
+    except RecursionError:
+        raise InvalidField(field or "body", "must be JSON of less depth") from None
+    except (json_format.ParseError, ValueError, TypeError, AttributeError, OverflowError) as error:
+        words = str(error)
+        place = _PLACE.search(words)
+        path = place[1] if place is not None else ".".join(_FIELD.findall(words))
+        why = _FIELD.sub("", words)[:_MOST_WORDS]
+        raise InvalidField(".".join(filter(None, (field, path))) or "body", why) from None
+
+
+def write(kind: type[Message], data: bytes) -> bytes:
+    """Return a serialized message as JSON on one line."""
+    return json_format.MessageToJson(kind.FromString(data), indent=None, ensure_ascii=False).encode(
+        errors="replace"
+    )
+
+
+def _memory_of(text: bytes) -> int:
+    """Return an upper estimate of the memory that a JSON text takes when it is read. Bytes."""
+    values = text.count(b",") + text.count(b"[") + text.count(b"{") + 1
+    return 2 * len(text) + _BYTES_PER_VALUE * values

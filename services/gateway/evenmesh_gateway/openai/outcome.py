@@ -1,0 +1,196 @@
+"""What the events of an ask say, in the words of OpenAI's API and beyond them."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+from urllib.parse import quote
+
+import grpc
+from google.protobuf.json_format import MessageToDict
+from google.protobuf.message import Message
+
+from evenmesh.common.v1 import common_pb2
+from evenmesh.generator.v1.generator_service_pb2 import Answer
+from evenmesh.orchestrator.v1 import orchestrator_service_pb2 as pb
+from evenmesh.wire.errors import MeshError, Unavailable, from_item_error
+
+_REPORTED_ELSEWHERE: Final = ("exposure", "providers")
+
+
+class Outcome:
+    """Gathers the events of an ask.
+
+    Args:
+        request: the ask.
+        ignored: parameters of the request without an effect.
+    """
+
+    def __init__(self, request: pb.AskRequest, ignored: list[str]) -> None:
+        self._request = request
+        self._ignored = ignored
+        self._passages: list[common_pb2.Passage] = []
+        self._retrieved: list[pb.Retrieved] = []
+        self._ranked: list[pb.Ranked] = []
+        self._answers: list[pb.AnswerEvent] = []
+        self._failed: list[pb.AnswerFailed] = []
+        self._degraded: list[common_pb2.Degradation] = []
+        self._vote: pb.VoteEvent | None = None
+        self._report: pb.ExposureReport | None = None
+        self._done = pb.Done()
+
+    def add(self, event: pb.AskResponse) -> str:
+        """Take an event, and return the text to show at once.
+
+        An ensemble has none before its vote: its winner is not known.
+        """
+        match event.WhichOneof("event"):
+            case "retrieved":
+                self._retrieved.append(event.retrieved)
+                self._passages.extend(event.retrieved.passages)
+            case "ranked":
+                self._ranked.append(event.ranked)
+            case "delta" if not self._request.HasField("ensemble"):
+                return event.delta.text
+            case "answer":
+                self._answers.append(event.answer)
+            case "failed":
+                self._failed.append(event.failed)
+            case "degraded":
+                self._degraded.append(event.degraded)
+            case "vote":
+                self._vote = event.vote
+            case "report":
+                self._report = event.report
+            case "done":
+                self._done = event.done
+        return ""
+
+    def check(self) -> None:
+        """Check that there is an answer, where one was asked for.
+
+        Raises:
+            MeshError: why there is none.
+        """
+        wants = not self._request.HasField("num_answers") or self._request.num_answers > 0
+        if self._answers or not wants:
+            return
+        if self._failed:
+            raise from_item_error(self._failed[0].error)
+        why = next((one for one in self._degraded if one.stage == common_pb2.STAGE_GENERATE), None)
+        if why is not None:
+            raise Unavailable(why.reason, why.message)
+        raise MeshError(grpc.StatusCode.INTERNAL, "NO_ANSWER", "the ask ended without an answer")
+
+    @property
+    def text(self) -> str:
+        """Return the answer: the winner of a vote, or else the first."""
+        if self._vote is not None:
+            return self._vote.answer
+        return self._answers[0].answer.text if self._answers else ""
+
+    @property
+    def finish_reason(self) -> str:
+        """Return why the model stopped: ``stop`` or ``length``."""
+        chosen = self._chosen
+        cut = chosen is not None and chosen.answer.finish_reason == Answer.FINISH_REASON_LENGTH
+        return "length" if cut else "stop"
+
+    @property
+    def tokens(self) -> tuple[int, int, int]:
+        """Return the tokens read, those of them that were cached, and the tokens written, of all answers."""
+        answers = [one.answer for one in self._answers]
+        read = sum(one.prompt_tokens for one in answers)
+        cached = sum(one.cost.reused_tokens for one in answers)
+        return read, cached, sum(one.completion_tokens for one in answers)
+
+    @property
+    def annotations(self) -> list[dict[str, Any]]:
+        """Return the passages that contain the answer, as citations of the whole of it.
+
+        The address is the passage's attribute ``url``, or ``evenmesh://COLLECTION/ID``.
+        """
+        chosen, text = self._chosen, self.text
+        if chosen is None:
+            return []
+        by_id = {one.id: one for one in self._passages}
+        found = []
+        for cited in chosen.citations:
+            passage = by_id.get(cited.passage_id, common_pb2.Passage(id=cited.passage_id))
+            found.append(
+                {
+                    "start_index": 0,
+                    "end_index": len(text),
+                    "title": passage.title or passage.id,
+                    "url": self._address(passage),
+                }
+            )
+        return found
+
+    def extension(self) -> dict[str, Any]:
+        """Return what OpenAI's API has no place for.
+
+        ``shown`` are the passages that models were given, with their expected exposure; ``providers`` is the
+        exposure per provider, ``report`` the disparity, relevance and utility of the ask.
+        """
+        retrieved, ranked = self._retrieved, self._ranked
+        exposure = list(self._report.exposure) if self._report is not None else []
+        shown = [
+            {
+                "passage_id": passage.id,
+                "title": passage.title,
+                "provider": passage.attributes.get("provider", ""),
+                "exposure": value,
+            }
+            for passage, value in zip(self._passages, exposure, strict=False)
+            if value > 0
+        ]
+        report: dict[str, Any] | None = None
+        providers: list[Any] = []
+        if self._report is not None:
+            report = _dict(self._report)
+            report = {name: value for name, value in report.items() if name not in _REPORTED_ELSEWHERE}
+            providers = [_dict(one) for one in self._report.providers]
+        return {
+            "ask_id": self._done.ask_id,
+            "run_id": self._done.run_id,
+            "retriever": ", ".join(dict.fromkeys(one.retriever for one in retrieved)),
+            "index_version": ", ".join(dict.fromkeys(one.index_version for one in retrieved)),
+            "reranker": ", ".join(dict.fromkeys(one.reranker for one in ranked)),
+            "reranker_version": ", ".join(dict.fromkeys(one.model_version for one in ranked)),
+            "shown": shown,
+            "providers": providers,
+            "report": report,
+            "answers": [_dict(one) for one in self._answers],
+            "failed": [_dict(one) for one in self._failed],
+            "vote": _dict(self._vote) if self._vote is not None else None,
+            "degradations": [_dict(one) for one in self._degraded],
+            "stage_ms": {
+                common_pb2.Stage.Name(one.stage).removeprefix("STAGE_").lower(): one.duration_ms
+                for one in self._done.stage_times
+            },
+            "total_ms": self._done.total_ms,
+            "ignored": self._ignored,
+        }
+
+    @property
+    def _chosen(self) -> pb.AnswerEvent | None:
+        """Return the event of the answer."""
+        member = "" if self._vote is None else self._vote.member
+        return next((one for one in self._answers if self._vote is None or one.member == member), None)
+
+    def _address(self, passage: common_pb2.Passage) -> str:
+        url = passage.attributes.get("url", "")
+        if url.startswith(("http://", "https://")):
+            return url
+        place: str = self._request.WhichOneof("source") or "default"
+        if place == "collection":
+            place = self._request.collection
+        return f"evenmesh://{place}/{quote(passage.id, safe='/')}"
+
+
+def _dict(message: Message) -> dict[str, Any]:
+    """Return a message as OpenAI's API writes: names in snake case, and zeros too."""
+    found: dict[str, Any] = MessageToDict(
+        message, preserving_proto_field_name=True, always_print_fields_with_no_presence=True
+    )
+    return found

@@ -1,0 +1,87 @@
+"""Rerank: the shapes of Cohere's and Jina's ``POST /v1/rerank``."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Annotated, Any, Final
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from evenmesh.common.v1.common_pb2 import Passage
+from evenmesh.reranker.v1 import reranker_service_pb2 as pb
+from evenmesh.wire.errors import InvalidField
+from evenmesh_gateway.json_messages import from_value
+from evenmesh_gateway.openai.pipelines import DEFAULT
+
+_OWN: Final = ("query", "passages", "topK", "top_k")
+
+
+class Document(BaseModel):
+    """A document with more than its text."""
+
+    model_config = ConfigDict(extra="allow")
+
+    text: str
+    title: str = ""
+
+
+class RerankRequest(BaseModel):
+    """A request to rank documents."""
+
+    model_config = ConfigDict(extra="allow")
+
+    model: str = Field(default=DEFAULT, min_length=1, max_length=256)
+    query: str = Field(min_length=1, max_length=8192)
+    documents: Annotated[list[str | Document], Field(min_length=1, max_length=1000)]
+    top_n: Annotated[int, Field(ge=1, le=2**31 - 1)] | None = None
+    return_documents: bool | None = False
+    evenmesh: dict[str, Any] | None = Field(
+        default=None, description="Any other field of evenmesh.reranker.v1.RerankRequest."
+    )
+
+
+def message_of(asked: RerankRequest) -> pb.RerankRequest:
+    """Return the request of the reranker; the model names it, ``evenmesh`` is its default.
+
+    Raises:
+        InvalidField: a field is given twice, or does not fit.
+    """
+    given: Mapping[str, Any] = asked.evenmesh or {}
+    for name in _OWN:
+        if name in given:
+            raise InvalidField(f"evenmesh.{name}", "is given beside it")
+    request = from_value(pb.RerankRequest, given, "evenmesh")
+    assert isinstance(request, pb.RerankRequest)  # noqa: S101 - what it was asked for
+    request.query = asked.query
+    request.top_k = min(asked.top_n or len(asked.documents), len(asked.documents))
+    if asked.model != DEFAULT:
+        if request.reranker:
+            raise InvalidField("evenmesh.reranker", "is named by the model too")
+        request.reranker = asked.model
+    for at, one in enumerate(asked.documents):
+        document = Document(text=one) if isinstance(one, str) else one
+        request.passages.append(Passage(id=str(at), title=document.title, text=document.text))
+    return request
+
+
+def ranking(asked: RerankRequest, reply: pb.RerankResponse, call_id: str) -> dict[str, Any]:
+    """Return the ranked documents, best first."""
+    results = []
+    for at in reply.order:
+        result: dict[str, Any] = {"index": at, "relevance_score": reply.scores[at]}
+        if asked.return_documents:
+            one = asked.documents[at]
+            result["document"] = {"text": one} if isinstance(one, str) else one.model_dump()
+        results.append(result)
+    return {
+        "id": call_id,
+        "object": "list",
+        "model": asked.model,
+        "results": results,
+        "meta": {"api_version": {"version": "2"}},
+        "evenmesh": {
+            "reranker": reply.reranker,
+            "model_version": reply.model_version,
+            "fusion": reply.fusion,
+        },
+    }

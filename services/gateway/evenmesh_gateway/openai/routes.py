@@ -1,0 +1,268 @@
+"""The routes of OpenAI's API, and of the rerank APIs of Cohere and Jina."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import secrets
+import time
+from collections.abc import AsyncGenerator, Callable, Iterable
+from contextlib import aclosing
+from typing import Any, Final, TypeVar
+
+from pydantic import BaseModel
+from pydantic.json_schema import models_json_schema
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+
+from evenmesh.generator.v1 import generator_service_pb2 as generator_pb
+from evenmesh.orchestrator.v1 import orchestrator_service_pb2 as pb
+from evenmesh.reranker.v1 import reranker_service_pb2 as reranker_pb
+from evenmesh.retriever.v1 import collection_service_pb2 as collection_pb
+from evenmesh.retriever.v1 import retriever_service_pb2 as retriever_pb
+from evenmesh.wire.errors import MeshError, NotFound
+from evenmesh_gateway.calls import Call, Door, peer_of, unless_hung_up
+from evenmesh_gateway.forwarding import Forwarder
+from evenmesh_gateway.http import events
+from evenmesh_gateway.http.bodies import check_head, largest_json, read_body
+from evenmesh_gateway.http.web import GatewayRoute
+from evenmesh_gateway.json_messages import JsonMessages
+from evenmesh_gateway.methods import PublicMethod, public_methods
+from evenmesh_gateway.openai import chat, pipelines, requests
+from evenmesh_gateway.openai.errors import error_of
+from evenmesh_gateway.openai.outcome import Outcome
+from evenmesh_gateway.openai.requests import ChatRequest, ResponseRequest
+from evenmesh_gateway.openai.rerank import RerankRequest, message_of, ranking
+from evenmesh_gateway.openai.responses import Response as OpenAiResponse
+from evenmesh_gateway.openapi import event_schema, failures, timeout_parameter
+from evenmesh_gateway.settings import GatewaySettings
+
+JSON: Final = "application/json"
+CHAT: Final = "/v1/chat/completions"
+RESPONSES: Final = "/v1/responses"
+MODELS: Final = "/v1/models"
+RERANK: Final = ("/v1/rerank", "/v2/rerank")
+_ASK: Final = "/evenmesh.orchestrator.v1.OrchestratorService/Ask"
+_RERANK: Final = "/evenmesh.reranker.v1.RerankerService/Rerank"
+_COLLECTIONS: Final = "/evenmesh.retriever.v1.CollectionService/ListCollections"
+_RETRIEVERS: Final = "/evenmesh.retriever.v1.RetrieverService/ListRetrievers"
+_MODELS: Final = "/evenmesh.generator.v1.GeneratorService/ListModels"
+_BODIES: Final = {CHAT: ChatRequest, RESPONSES: ResponseRequest, **dict.fromkeys(RERANK, RerankRequest)}
+
+T = TypeVar("T", bound=BaseModel)
+
+
+class OpenAiDoor:
+    """Serves the routes.
+
+    Args:
+        settings: bounds.
+        door: reads who calls.
+        forwarder: makes the calls.
+        messages: reads JSON.
+    """
+
+    def __init__(
+        self, settings: GatewaySettings, door: Door, forwarder: Forwarder, messages: JsonMessages
+    ) -> None:
+        self._settings = settings
+        self._door = door
+        self._forwarder = forwarder
+        self._messages = messages
+        methods = public_methods()
+        self._ask, self._rerank = methods[_ASK], methods[_RERANK]
+        self._listing = tuple(methods[path] for path in (_COLLECTIONS, _RETRIEVERS, _MODELS))
+
+    def routes(self) -> list[GatewayRoute]:
+        """Return the routes."""
+        posted = {CHAT: self._chat, RESPONSES: self._respond, **dict.fromkeys(RERANK, self._ranked)}
+        return [
+            GatewayRoute(MODELS, self._models, methods=["GET"], adds=error_of),
+            GatewayRoute(f"{MODELS}/{{name:path}}", self._model, methods=["GET"], adds=error_of),
+            *(
+                GatewayRoute(path, endpoint, methods=["POST"], adds=error_of)
+                for path, endpoint in posted.items()
+            ),
+        ]
+
+    async def _chat(self, request: Request) -> Response:
+        call, asked = await self._read(request, ChatRequest, self._ask)
+        message, ignored = requests.ask_of(asked)
+        outcome, created = Outcome(message, ignored), int(time.time())
+        name = f"chatcmpl-{secrets.token_hex(16)}"
+        if not asked.stream:
+            await unless_hung_up(request, self._gather(message, call, outcome))
+            return JSONResponse(chat.completion(outcome, name, asked.model, created))
+        with_usage = asked.stream_options is not None and asked.stream_options.include_usage
+        chunks = chat.Chunks(name, asked.model, created, with_usage=with_usage)
+        streamed = self._stream(
+            message, call, outcome, lambda: [chunks.begin()], chunks.text, lambda: chunks.end(outcome)
+        )
+        return events.response(await unless_hung_up(request, events.begun(_chunk_events(streamed))))
+
+    async def _respond(self, request: Request) -> Response:
+        call, asked = await self._read(request, ResponseRequest, self._ask)
+        message, ignored = requests.ask_of(asked)
+        outcome = Outcome(message, ignored)
+        made = OpenAiResponse(secrets.token_hex(16), asked, int(time.time()))
+        if not asked.stream:
+            await unless_hung_up(request, self._gather(message, call, outcome))
+            return JSONResponse(made.whole(outcome))
+        streamed = self._stream(message, call, outcome, made.begin, made.text, lambda: made.end(outcome))
+        return events.response(await unless_hung_up(request, events.begun(_response_events(streamed))))
+
+    async def _ranked(self, request: Request) -> Response:
+        call, asked = await self._read(request, RerankRequest, self._rerank)
+        message = message_of(asked).SerializeToString()
+        data = await unless_hung_up(request, self._forwarder.reply(self._rerank, message, call))
+        reply = reranker_pb.RerankResponse.FromString(data)
+        return JSONResponse(ranking(asked, reply, f"rerank-{secrets.token_hex(16)}"))
+
+    async def _models(self, request: Request) -> Response:
+        call = await self._door.call(request.headers, *self._listing, peer=peer_of(request))
+        return JSONResponse({"object": "list", "data": [_model(one) for one in await self._names(call)]})
+
+    async def _model(self, request: Request) -> Response:
+        call = await self._door.call(request.headers, *self._listing, peer=peer_of(request))
+        name = request.path_params["name"]
+        if name not in await self._names(call):
+            raise NotFound(
+                "model", f"there is no model {name[:256]!r}; GET {MODELS} lists those that there are"
+            )
+        return JSONResponse(_model(name))
+
+    async def _names(self, call: Call) -> list[str]:
+        data = await asyncio.gather(*(self._forwarder.reply(one, b"", call) for one in self._listing))
+        return pipelines.names(
+            [one.name for one in collection_pb.ListCollectionsResponse.FromString(data[0]).collections],
+            [one.name for one in retriever_pb.ListRetrieversResponse.FromString(data[1]).retrievers],
+            [one.name for one in generator_pb.ListModelsResponse.FromString(data[2]).models],
+        )
+
+    async def _read(self, request: Request, kind: type[T], method: PublicMethod) -> tuple[Call, T]:
+        """Return the call and the checked body of a request for a method."""
+        most = largest_json(method, self._settings.max_body_bytes)
+        check_head(request, most, JSON)
+        call = await self._door.call(request.headers, method, peer=peer_of(request))
+        body = await read_body(request, most, call.deadline)
+        return call, requests.read(kind, await self._messages.loads(body))
+
+    async def _gather(self, message: pb.AskRequest, call: Call, outcome: Outcome) -> None:
+        async with aclosing(self._events(message, call)) as received:
+            async for event in received:
+                outcome.add(event)
+        outcome.check()
+
+    async def _events(self, message: pb.AskRequest, call: Call) -> AsyncGenerator[pb.AskResponse, None]:
+        data = message.SerializeToString()
+        async with aclosing(self._forwarder.replies(self._ask, data, call)) as replies:
+            async for reply in replies:
+                yield pb.AskResponse.FromString(reply)
+
+    async def _stream(
+        self,
+        message: pb.AskRequest,
+        call: Call,
+        outcome: Outcome,
+        begin: Callable[[], Iterable[dict[str, Any]]],
+        text: Callable[[str], dict[str, Any]],
+        end: Callable[[], Iterable[dict[str, Any]]],
+    ) -> AsyncGenerator[dict[str, Any] | MeshError, None]:
+        """Yield the chunks of an ask; an error after the first of them is the last."""
+        began = False
+        said = ""
+        try:
+            async with aclosing(self._events(message, call)) as received:
+                async for event in received:
+                    piece = outcome.add(event)
+                    if not began:
+                        for chunk in begin():
+                            yield chunk
+                        began = True
+                    if piece:
+                        said += piece
+                        yield text(piece)
+            outcome.check()
+        except MeshError as error:
+            if not began:
+                raise
+            yield error
+            return
+        if not said and outcome.text:
+            yield text(outcome.text)
+        for chunk in end():
+            yield chunk
+
+
+async def _chunk_events(
+    chunks: AsyncGenerator[dict[str, Any] | MeshError, None],
+) -> AsyncGenerator[bytes, None]:
+    """Yield the events of a chat completion, ``[DONE]`` last."""
+    async with aclosing(chunks):
+        async for one in chunks:
+            yield events.event(_line(error_of(one) if isinstance(one, MeshError) else one))
+    yield events.event(b"[DONE]")
+
+
+async def _response_events(
+    chunks: AsyncGenerator[dict[str, Any] | MeshError, None],
+) -> AsyncGenerator[bytes, None]:
+    """Yield the events of a response, each with its name."""
+    async with aclosing(chunks):
+        async for one in chunks:
+            if isinstance(one, MeshError):
+                error = error_of(one)  # the clients read its member, the API states the members of that
+                yield events.event(_line({**error["error"], **error, "type": "error"}), "error")
+            else:
+                yield events.event(_line(one), one["type"])
+
+
+def paths() -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return the path items of these routes for OpenAPI, and their schemas."""
+    kinds = [(kind, "validation") for kind in dict.fromkeys(_BODIES.values())]
+    template = "#/components/schemas/{model}"
+    _, found = models_json_schema(kinds, ref_template=template)  # type: ignore[arg-type]
+    items: dict[str, Any] = {
+        MODELS: {"get": _operation("listModels", "List the pipelines that can be asked.")},
+        f"{MODELS}/{{name}}": {
+            "get": {
+                **_operation("getModel", "Describe one pipeline."),
+                "parameters": [
+                    timeout_parameter(),
+                    {"name": "name", "in": "path", "required": True, "schema": {"type": "string"}},
+                ],
+            }
+        },
+    }
+    summaries = {CHAT: "Answer a chat.", RESPONSES: "Answer an input."}
+    for path, kind in _BODIES.items():
+        body = {"schema": {"$ref": template.format(model=kind.__name__)}}
+        items[path] = {
+            "post": {
+                **_operation(path.strip("/").replace("/", "."), summaries.get(path, "Rank documents.")),
+                "requestBody": {"required": True, "content": {JSON: body}},
+            }
+        }
+        if path in (CHAT, RESPONSES):
+            answer = items[path]["post"]["responses"]["200"]["content"]
+            answer[events.MEDIA_TYPE] = {"schema": event_schema({"type": "object"})}
+    return items, found["$defs"]
+
+
+def _operation(name: str, summary: str) -> dict[str, Any]:
+    answer = {"description": "The reply.", "content": {JSON: {"schema": {"type": "object"}}}}
+    return {
+        "operationId": name,
+        "summary": summary,
+        "tags": ["openai"],
+        "parameters": [timeout_parameter()],
+        "responses": {"200": answer, **failures()},
+    }
+
+
+def _model(name: str) -> dict[str, Any]:
+    return {"id": name, "object": "model", "created": 0, "owned_by": "evenmesh"}
+
+
+def _line(value: dict[str, Any]) -> bytes:
+    return json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode(errors="replace")

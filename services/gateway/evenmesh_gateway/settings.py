@@ -1,0 +1,96 @@
+"""Settings of the gateway, from ``EVENMESH_GATEWAY_*``."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Final
+from urllib.parse import urlsplit
+
+from pydantic import Field, field_validator
+from pydantic_settings import NoDecode, SettingsConfigDict
+
+from evenmesh_kit.settings import ServiceSettings, is_loopback
+
+_THIS_MACHINE: Final = frozenset({"localhost", "127.0.0.1", "[::1]"})
+
+
+class GatewaySettings(ServiceSettings):
+    """The settings of the gateway.
+
+    Of the shared settings those of gRPC servers and of limits mean nothing here: every call counts against
+    the limits of the service that answers it. ``EVENMESH_API_KEY`` and ``EVENMESH_TOKEN_FILE`` are not used,
+    as the gateway calls with its caller's credential alone.
+    """
+
+    model_config = SettingsConfigDict(
+        env_prefix="EVENMESH_GATEWAY_",
+        frozen=True,
+        extra="ignore",
+        populate_by_name=True,
+        allow_inf_nan=False,
+    )
+
+    port: int = Field(default=7080, ge=0, le=65535)
+    """Port to listen on, [0, 65535]; 0 lets the system choose."""
+
+    orchestrator_target: str = Field(default="dns:///127.0.0.1:7070", min_length=1)
+    """gRPC target of the orchestrator."""
+    retriever_target: str = Field(default="dns:///127.0.0.1:7071", min_length=1)
+    """gRPC target of the retriever."""
+    reranker_target: str = Field(default="dns:///127.0.0.1:7072", min_length=1)
+    """gRPC target of the reranker."""
+    generator_target: str = Field(default="dns:///127.0.0.1:7073", min_length=1)
+    """gRPC target of the generator."""
+    evaluator_target: str = Field(default="dns:///127.0.0.1:7074", min_length=1)
+    """gRPC target of the evaluator."""
+
+    cors_origins: Annotated[tuple[str, ...], NoDecode] = ()
+    """Origins whose pages may call from a browser, such as ``https://app.example.com``, separated by commas;
+    ``*`` for any. Empty: none."""
+    hosts: Annotated[tuple[str, ...], NoDecode] = ()
+    """Names by which clients may call (header ``Host`` without the port), separated by commas. Empty: any;
+    but on an address of this machine, without keys or tokens, only ``localhost`` and its addresses, so that
+    no page in a browser gets in under a name of its own."""
+    max_header_bytes: int = Field(default=16_384, ge=1024, le=2**20)
+    """Largest head of a request: its line and headers. Bytes, [1024, 1048576]."""
+    max_body_bytes: int = Field(default=32 * 2**20, ge=1024, le=2**30)
+    """Largest body of a request, and of a stream of requests the largest single one; a method may take less.
+    Bytes, [1024, 2^30]."""
+    max_upload_bytes: int = Field(default=2**30, ge=1024, le=2**40)
+    """Largest body of an ingest, whose passages are sent on as they come. Bytes, [1024, 2^40]."""
+    head_s: float = Field(default=10.0, gt=0, le=300)
+    """Longest time for the head of a request to arrive on a connection. Seconds, (0, 300]."""
+    compute_threads: int = Field(default=1, ge=1, le=64)
+    """Threads that convert large messages from and to JSON. Threads, [1, 64]."""
+
+    @field_validator("tls_services")
+    @classmethod
+    def _no_service(cls, value: tuple[str, ...]) -> tuple[str, ...]:
+        if value:
+            raise ValueError(
+                "must be empty for the gateway: with the certificate of a service, every caller of it would "
+                "be one; give it a certificate that no service lists, or leave it out: "
+                "evenmesh up --no-gateway"
+            )
+        return value
+
+    @property
+    def known_hosts(self) -> frozenset[str]:
+        """Return the names by which clients may call; empty for any."""
+        if self.hosts:
+            return frozenset(one.lower() for one in self.hosts)
+        return _THIS_MACHINE if is_loopback(self.host) and not self.knows_callers else frozenset()
+
+    @field_validator("cors_origins", "hosts", mode="before")
+    @classmethod
+    def _listed_names(cls, value: Any) -> Any:
+        return [one.strip() for one in value.split(",") if one.strip()] if isinstance(value, str) else value
+
+    @field_validator("cors_origins")
+    @classmethod
+    def _origins(cls, value: tuple[str, ...]) -> tuple[str, ...]:
+        for one in value:
+            parts = urlsplit(one)
+            whole = f"{parts.scheme}://{parts.netloc}"
+            if one != "*" and (parts.scheme not in ("http", "https") or not parts.netloc or one != whole):
+                raise ValueError(f"must be origins such as https://app.example.com, or *; {one!r} is none")
+        return value

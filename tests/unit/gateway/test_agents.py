@@ -1,0 +1,114 @@
+"""MCP by its own client: over HTTP, and on standard input and output."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+import httpx
+from mcp import ClientSession, StdioServerParameters
+from mcp.client.stdio import stdio_client
+from mcp.client.streamable_http import streamable_http_client
+
+from evenmesh.wire.errors import Overloaded
+from evenmesh_kit.security.keys import KeyEntry, add_entry, new_key
+from tests.support.scripted import ScriptedMesh
+from tests.unit.gateway.conftest import Open
+
+
+def said(result: Any) -> Any:
+    """What a tool says, as JSON."""
+    assert not result.is_error, result.content
+    return json.loads(result.content[0].text)
+
+
+async def use(session: ClientSession) -> None:
+    """Use every tool and resource that the scripted mesh answers."""
+    await session.initialize()
+    assert [one.uri_template for one in (await session.list_resource_templates()).resource_templates] == [
+        "evenmesh://collections/{name}"
+    ]
+    tools = {tool.name: tool for tool in (await session.list_tools()).tools}
+    assert set(tools) == {"ask", "retrieve", "report", "give_feedback", "collections"}
+    assert tools["ask"].input_schema["required"] == ["question"]
+    answer = said(
+        await session.call_tool("ask", {"question": "How often?", "collection": "demo", "alpha": 2.0})
+    )
+    assert answer["answer"] == "every 200 kilometres"
+    assert answer["citations"][0]["url"] == "evenmesh://demo/p1"
+    assert [one["passage_id"] for one in answer["shown"]] == ["p1", "p2"]
+    found = said(await session.call_tool("retrieve", {"query": "oil", "collection": "c", "samples": 2}))
+    assert found["rankings"] == [["p1", "p2"], ["p3", "p1"]]
+    assert [one["id"] for one in found["passages"]] == ["p1", "p2", "p3"]
+    report = said(await session.call_tool("report", {}))
+    assert (report["run_id"], report["num_observations"]) == ("r5", "3")
+    wrong = await session.call_tool("report", {"run_id": "none"})
+    assert wrong.is_error
+    assert "NOT_FOUND" in wrong.content[0].text
+    listed = said(await session.call_tool("collections", {}))
+    assert [one["name"] for one in listed["collections"]] == ["zoo"]
+    one = await session.read_resource("evenmesh://collections/zoo")
+    assert json.loads(one.contents[0].text)["name"] == "zoo"
+
+
+async def test_an_agent_asks_over_http(gateway: httpx.AsyncClient, scripted: ScriptedMesh) -> None:
+    scripted.collections.kept["zoo"] = []
+    async with (
+        streamable_http_client(f"{gateway.base_url}/mcp") as (read, write, *_),
+        ClientSession(read, write) as session,
+    ):
+        await use(session)
+        scripted.retriever.error = Overloaded("too much work", 1.5)
+        busy = await session.call_tool("retrieve", {"query": "oil", "collection": "c"})
+        assert busy.is_error
+        assert "try again in 1.5 s" in busy.content[0].text  # type: ignore[union-attr]
+    (asked,) = scripted.orchestrator.requests
+    assert (asked.sampling.alpha, asked.collection) == (2.0, "demo")
+
+
+async def test_strangers_are_refused(open_gateway: Open, tmp_path: Path, scripted: ScriptedMesh) -> None:
+    key, digest = new_key()
+    add_entry(tmp_path / "k.toml", KeyEntry(name="a", sha256=digest, tenant="acme", roles=["ask"]))
+    gateway = await open_gateway(api_keys=tmp_path / "k.toml")
+    body = {
+        "jsonrpc": "2.0",
+        "id": 1,
+        "method": "tools/call",
+        "params": {"name": "retrieve", "arguments": {}},
+    }
+    headers = {"accept": "application/json, text/event-stream"}
+    assert (await gateway.post("/mcp", json=body, headers=headers)).status_code == 401
+    call = {**body, "params": {"name": "retrieve", "arguments": {"query": "q", "collection": "c"}}}
+    mine = {**headers, "authorization": f"Bearer {key}"}
+    reply = await gateway.post("/mcp", json=call, headers=mine)
+    assert reply.status_code == 200, reply.text
+    (seen,) = scripted.retriever.metadata
+    assert (seen["authorization"], seen["evenmesh-tenant"]) == (f"Bearer {key}", "acme")
+    feedback = {"query": "q", "passage_id": "p", "usefulness": 1.0, "task": "t"}
+    call = {**body, "params": {"name": "give_feedback", "arguments": feedback}}
+    denied = await gateway.post("/mcp", json=call, headers=mine)
+    assert "PERMISSION_DENIED" in denied.text
+
+
+async def test_an_agent_asks_on_standard_input(scripted: ScriptedMesh, tmp_path: Path) -> None:
+    scripted.collections.kept["zoo"] = []
+    environment = {
+        **os.environ,
+        "EVENMESH_HOME": str(tmp_path),
+        "EVENMESH_API_KEY": "emk_of_the_agent",
+        **{f"EVENMESH_CLIENT_{name.upper()}_TARGET": address for name, address in scripted.addresses.items()},
+    }
+    command = "from evenmesh_gateway.agents.command import mcp; mcp()"
+    server = StdioServerParameters(command=sys.executable, args=["-c", command], env=environment)
+    async with stdio_client(server) as (read, write), ClientSession(read, write) as session:
+        await use(session)
+    assert {one["authorization"] for one in scripted.retriever.metadata} == {"Bearer emk_of_the_agent"}
+
+
+def test_the_command_is_there() -> None:
+    from evenmesh_gateway.commands import commands
+
+    assert [one.__name__ for one in commands()] == ["mcp"]  # type: ignore[union-attr]

@@ -1,0 +1,189 @@
+"""OpenAI's API by its own client, before the scripted mesh."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+
+import httpx
+import openai
+import pytest
+
+from evenmesh.common.v1 import common_pb2
+from evenmesh.orchestrator.v1 import orchestrator_service_pb2 as pb
+from evenmesh.wire.errors import InvalidField, Overloaded
+from tests.support.scripted import Ask, ScriptedMesh
+
+SAID = [{"role": "user", "content": "How often?"}]
+
+
+def client_of(gateway: httpx.AsyncClient) -> openai.AsyncOpenAI:
+    return openai.AsyncOpenAI(base_url=f"{gateway.base_url}/v1", api_key="k", max_retries=0)
+
+
+async def test_a_chat_completion_has_the_answer_its_citations_and_who_was_shown(
+    gateway: httpx.AsyncClient, scripted: ScriptedMesh
+) -> None:
+    client = client_of(gateway)
+    done = await client.chat.completions.create(
+        model="evenmesh/demo", messages=SAID, extra_body={"evenmesh": {"k": 2}}
+    )
+    (choice,) = done.choices
+    assert (choice.message.content, choice.finish_reason) == ("every 200 kilometres", "stop")
+    assert done.usage is not None
+    assert (done.usage.prompt_tokens, done.usage.completion_tokens, done.usage.total_tokens) == (180, 8, 188)
+    assert choice.message.annotations is not None
+    (cited,) = choice.message.annotations
+    assert (cited.url_citation.url, cited.url_citation.title) == ("evenmesh://demo/p1", "Oil it")
+    assert (cited.url_citation.start_index, cited.url_citation.end_index) == (0, 20)
+    extension = done.evenmesh  # type: ignore[attr-defined]
+    assert [(one["passage_id"], one["provider"], one["exposure"]) for one in extension["shown"]] == [
+        ("p1", "Co-op", 1.0),
+        ("p2", "Club", 0.5),
+    ]
+    assert [one["name"] for one in extension["providers"]] == ["Co-op", "Club"]
+    assert extension["report"]["ee_d_norm"] == 0.25
+    assert extension["degradations"][0]["reason"] == "UPSTREAM_UNAVAILABLE"
+    assert (extension["ask_id"], extension["stage_ms"]) == ("a1", {"retrieve": 12.5})
+    assert len(extension["answers"]) == 2
+    assert scripted.orchestrator.requests == [pb.AskRequest(question="How often?", collection="demo", k=2)]
+
+
+async def test_a_stream_says_the_same_piece_by_piece(gateway: httpx.AsyncClient) -> None:
+    client = client_of(gateway)
+    whole = await client.chat.completions.create(model="evenmesh", messages=SAID)
+    stream = await client.chat.completions.create(
+        model="evenmesh", messages=SAID, stream=True, stream_options={"include_usage": True}
+    )
+    chunks = [chunk async for chunk in stream]
+    pieces = [chunk.choices[0].delta.content or "" for chunk in chunks if chunk.choices]
+    assert pieces == ["", "every ", "200 kilometres", ""]
+    assert chunks[-1].usage == whole.usage
+    assert len({chunk.id for chunk in chunks}) == 1
+    last = chunks[-2]
+    assert last.choices[0].finish_reason == "stop"
+    assert last.evenmesh == whole.evenmesh  # type: ignore[attr-defined]
+    assert last.choices[0].delta.annotations[0]["url_citation"]["title"] == "Oil it"  # type: ignore[attr-defined]
+
+
+async def test_a_response_and_its_stream(gateway: httpx.AsyncClient) -> None:
+    client = client_of(gateway)
+    whole = await client.responses.create(model="evenmesh", input="How often?")
+    assert (whole.output_text, whole.status) == ("every 200 kilometres", "completed")
+    assert whole.usage is not None
+    assert whole.usage.total_tokens == 188
+    assert whole.output[0].content[0].annotations[0].title == "Oil it"  # type: ignore[union-attr, index]
+    events = [one async for one in await client.responses.create(model="evenmesh", input=SAID, stream=True)]
+    assert [one.type for one in events] == [
+        "response.created",
+        "response.in_progress",
+        "response.output_item.added",
+        "response.content_part.added",
+        "response.output_text.delta",
+        "response.output_text.delta",
+        "response.output_text.annotation.added",
+        "response.output_text.done",
+        "response.content_part.done",
+        "response.output_item.done",
+        "response.completed",
+    ]
+    assert [one.sequence_number for one in events] == list(range(len(events)))
+    assert events[-1].response.output_text == "every 200 kilometres"  # type: ignore[union-attr]
+    assert events[-1].response.evenmesh == whole.evenmesh  # type: ignore[union-attr, attr-defined]
+
+
+async def test_an_ensemble_says_its_winner_alone(gateway: httpx.AsyncClient, scripted: ScriptedMesh) -> None:
+    vote = Ask(vote=pb.VoteEvent(answer="often", member="B", final=True))
+    for at, member in ((4, "A"), (5, "B")):
+        scripted.orchestrator.events[at].answer.member = member
+    scripted.orchestrator.events.insert(6, vote)
+    body = {"messages": SAID, "stream": True, "evenmesh": {"ensemble": {"expressions": ["A", "B"]}}}
+    reply = await gateway.post("/v1/chat/completions", json=body)
+    assert "every 200" not in "".join(
+        choice["delta"].get("content", "")
+        for line in reply.text.splitlines()
+        if line.startswith("data: {")
+        for choice in json.loads(line[6:])["choices"]
+    )
+    done = await client_of(gateway).chat.completions.create(
+        model="evenmesh", messages=SAID, extra_body={"evenmesh": body["evenmesh"]}
+    )
+    assert done.choices[0].message.content == "often"
+
+
+async def test_an_ask_without_an_answer_is_an_error(
+    gateway: httpx.AsyncClient, scripted: ScriptedMesh
+) -> None:
+    why = common_pb2.Degradation(
+        stage=common_pb2.STAGE_GENERATE, reason="UPSTREAM_UNAVAILABLE", message="the generator is away"
+    )
+    kept = [one for one in scripted.orchestrator.events if one.WhichOneof("event") not in ("answer", "delta")]
+    scripted.orchestrator.events = [*kept[:2], Ask(degraded=why), *kept[2:]]
+    client = client_of(gateway)
+    with pytest.raises(openai.InternalServerError) as failed:
+        await client.chat.completions.create(model="evenmesh", messages=SAID)
+    assert (failed.value.status_code, failed.value.code) == (503, "UPSTREAM_UNAVAILABLE")
+    with pytest.raises(openai.APIError, match="the generator is away"):
+        [
+            one
+            async for one in await client.chat.completions.create(
+                model="evenmesh", messages=SAID, stream=True
+            )
+        ]
+
+
+async def test_errors_are_those_of_the_client(gateway: httpx.AsyncClient, scripted: ScriptedMesh) -> None:
+    client = client_of(gateway)
+    with pytest.raises(openai.NotFoundError) as lost:
+        await client.chat.completions.create(model="gpt-4o", messages=SAID)
+    assert (lost.value.param, lost.value.code) == ("model", "NOT_FOUND")
+    with pytest.raises(openai.BadRequestError) as wrong:
+        await client.chat.completions.create(model="evenmesh", messages=SAID, n=3)
+    assert wrong.value.param == "n"
+    scripted.orchestrator.events, scripted.orchestrator.error = [], Overloaded("too much work", 2.5)
+    with pytest.raises(openai.RateLimitError) as busy:
+        await client.chat.completions.create(model="evenmesh", messages=SAID)
+    assert busy.value.response.headers["retry-after"] == "3"
+    scripted.orchestrator.error = InvalidField("k", "must be at most depth")
+    with pytest.raises(openai.BadRequestError) as refused:
+        await client.responses.create(model="evenmesh", input="q")
+    assert refused.value.param == "k"
+
+
+async def test_an_error_after_the_first_chunk_ends_the_stream(
+    gateway: httpx.AsyncClient, scripted: ScriptedMesh
+) -> None:
+    scripted.orchestrator.error = Overloaded("too much work", 2.5)
+    client = client_of(gateway)
+    with pytest.raises(openai.APIError, match="too much work"):
+        [
+            one
+            async for one in await client.chat.completions.create(
+                model="evenmesh", messages=SAID, stream=True
+            )
+        ]
+    with pytest.raises(openai.APIError, match="too much work"):
+        [one async for one in await client.responses.create(model="evenmesh", input="q", stream=True)]
+
+
+async def test_a_client_that_leaves_its_stream_frees_the_model(
+    gateway: httpx.AsyncClient, scripted: ScriptedMesh
+) -> None:
+    scripted.orchestrator.hang = True
+    stream = await client_of(gateway).chat.completions.create(model="evenmesh", messages=SAID, stream=True)
+    async for _ in stream:
+        break
+    await stream.close()
+    assert await asyncio.to_thread(scripted.orchestrator.cancelled.wait, 30)
+
+
+async def test_a_client_that_leaves_before_its_answer_frees_the_model(
+    gateway: httpx.AsyncClient, scripted: ScriptedMesh
+) -> None:
+    scripted.orchestrator.hang = True
+    asking = asyncio.create_task(client_of(gateway).chat.completions.create(model="evenmesh", messages=SAID))
+    while not scripted.orchestrator.requests:
+        await asyncio.sleep(0.01)
+    asking.cancel()
+    await asyncio.gather(asking, return_exceptions=True)
+    assert await asyncio.to_thread(scripted.orchestrator.cancelled.wait, 30)

@@ -1,0 +1,150 @@
+"""What clients of OpenAI's API send, read as an ask."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from evenmesh.generator.v1.generator_service_pb2 import Turn
+from evenmesh.orchestrator.v1 import orchestrator_service_pb2 as pb
+from evenmesh.wire.errors import InvalidField, NotFound
+from evenmesh_gateway.openai import pipelines
+from evenmesh_gateway.openai.requests import ChatRequest, ResponseRequest, ask_of, read
+from evenmesh_gateway.openai.rerank import RerankRequest, message_of
+
+
+def chat(*messages: tuple[str, Any], **fields: Any) -> tuple[pb.AskRequest, list[str]]:
+    said = [{"role": role, "content": content} for role, content in messages or [("user", "q")]]
+    return ask_of(read(ChatRequest, {"messages": said, **fields}))
+
+
+def test_one_message_is_the_question_and_nothing_else() -> None:
+    assert chat(("user", "How often?")) == (pb.AskRequest(question="How often?"), [])
+    assert ask_of(read(ResponseRequest, {"input": "q"})) == (pb.AskRequest(question="q"), [])
+
+
+def test_messages_before_the_last_are_turns() -> None:
+    request, ignored = chat(
+        ("system", "Be brief."),
+        ("assistant", "Hello! How can I help?"),
+        ("user", "How do I oil a chain?"),
+        ("assistant", "By hand."),
+        ("assistant", "Slowly."),
+        ("user", "And"),
+        ("user", [{"type": "text", "text": "a zip"}, {"type": "text", "text": "per?"}]),
+        ("assistant", None),
+        ("user", "How often?"),
+    )
+    assert request.question == "How often?"
+    assert list(request.turns) == [
+        Turn(question="How do I oil a chain?", answer="By hand.\nSlowly."),
+        Turn(question="And\na zipper?", answer=""),
+    ]
+    assert ignored == ["messages[0]"]
+
+
+def test_the_model_names_a_pipeline() -> None:
+    request, _ = chat(model="evenmesh/demo/-/rankrag/meta/llama")
+    assert request == pb.AskRequest(question="q", collection="demo", reranker="rankrag", model="meta/llama")
+    assert chat(model="evenmesh")[0] == pb.AskRequest(question="q")
+    for name in ("gpt-4o", "evenmesh/", "evenmesh//dense", "Evenmesh"):
+        with pytest.raises(NotFound):
+            chat(model=name)
+    with pytest.raises(InvalidField, match=r"evenmesh\.collection"):
+        chat(model="evenmesh/demo", evenmesh={"collection": "other"})
+    with pytest.raises(InvalidField, match=r"evenmesh\.candidates"):
+        chat(model="evenmesh/demo", evenmesh={"candidates": {"passages": []}})
+
+
+def test_pipelines_are_the_product_of_their_parts_up_to_a_bound() -> None:
+    few = pipelines.names(["a"], ["bm25", "dense"], ["m"])
+    assert few[:2] == ["evenmesh", "evenmesh/a"]
+    assert len(few) == 2 + 2 * 3
+    assert "evenmesh/a/dense/none/m" in few
+    many = pipelines.names(map(str, range(10_000)), ["bm25"], ["m"])
+    assert len(many) == pipelines.MAX_LISTED
+    for name in few:
+        pipelines.choose(pb.AskRequest(), name)
+
+
+def test_every_field_of_an_ask_can_be_given_in_either_case() -> None:
+    request, _ = chat(
+        seed=7,
+        temperature=0.5,
+        max_tokens=100_000,
+        evenmesh={
+            "sampling": {"alpha": 2, "numRankings": 8},
+            "k": 3,
+            "skip_observation": True,
+            "labels": {"hasUseful": True, "usefulPassageIds": ["p1"]},
+            "filter": {"conditions": [{"attribute": "provider", "anyOf": {"values": ["Co-op"]}}]},
+        },
+    )
+    want = pb.AskRequest(question="q", k=3, skip_observation=True)
+    want.sampling.alpha, want.sampling.num_rankings, want.sampling.seed = 2, 8, 7
+    want.decoding.temperature, want.decoding.seed, want.decoding.max_new_tokens = 0.5, 7, 4096
+    want.labels.has_useful = True
+    want.labels.useful_passage_ids.append("p1")
+    want.filter.conditions.add(attribute="provider").any_of.values.append("Co-op")
+    assert request == want
+
+
+def test_a_seed_of_the_ask_itself_stays() -> None:
+    request, _ = chat(seed=7, evenmesh={"sampling": {"seed": "3"}})
+    assert request.sampling.seed == 3
+    assert not chat(seed=7)[0].HasField("sampling")  # what is not drawn needs none
+
+
+def test_what_has_no_effect_is_listed_and_what_would_be_missed_is_refused() -> None:
+    _, ignored = chat(user="me", store=False, n=1, presence_penalty=0, tools=[], logprobs=False, stop=None)
+    assert ignored == ["user"]
+    for name, value in {
+        "tools": [{"type": "function"}],
+        "n": 2,
+        "logprobs": True,
+        "stop": ["\n"],
+        "response_format": {"type": "json_object"},
+        "presence_penalty": 0.5,
+        "nonsense": 1,
+    }.items():
+        with pytest.raises(InvalidField) as refused:
+            chat(**{name: value})
+        assert refused.value.field == name
+
+
+@pytest.mark.parametrize(
+    ("fields", "field"),
+    [
+        ({"messages": []}, "messages"),
+        ({"messages": [{"role": "assistant", "content": "a"}]}, "messages"),
+        ({"messages": [{"role": "tool", "content": "a"}]}, "messages[0].role"),
+        ({"messages": [{"role": "user", "content": [{"type": "image_url"}]}]}, None),
+        ({"messages": [{"role": "user", "content": "q"}] * 202}, "messages"),
+        ({"temperature": 11}, "temperature"),
+        ({"seed": -1}, "seed"),
+        ({"seed": 2**63}, "seed"),
+        ({"max_tokens": 0}, "max_tokens"),
+        ({"model": ""}, "model"),
+        ({"evenmesh": []}, "evenmesh"),
+        ({"evenmesh": {"sampling": {"alpha": "x"}}}, "evenmesh.sampling.alpha"),
+        ({"evenmesh": {"question": "other"}}, "evenmesh.question"),
+        ({"evenmesh": {"turns": [{"question": "other"}]}}, "evenmesh.turns"),
+        ({"temperature": 0.5, "evenmesh": {"decoding": {"temperature": 1}}}, "temperature"),
+    ],
+)
+def test_what_is_wrong_is_named(fields: dict[str, Any], field: str | None) -> None:
+    with pytest.raises(InvalidField) as refused:
+        ask_of(read(ChatRequest, {"messages": [{"role": "user", "content": "q"}], **fields}))
+    assert field is None or refused.value.field == field
+
+
+def test_documents_are_passages() -> None:
+    given = {"query": "q", "documents": ["a", {"text": "b", "title": "t", "url": "u"}], "top_n": 5}
+    request = message_of(read(RerankRequest, {**given, "model": "rankrag"}))
+    assert [(one.id, one.title, one.text) for one in request.passages] == [("0", "", "a"), ("1", "t", "b")]
+    assert (request.top_k, request.reranker) == (2, "rankrag")
+    with pytest.raises(InvalidField, match=r"evenmesh\.query"):
+        message_of(read(RerankRequest, {**given, "evenmesh": {"query": "other"}}))
+    with pytest.raises(InvalidField):
+        read(RerankRequest, {"query": "q", "documents": ["a"] * 1001})

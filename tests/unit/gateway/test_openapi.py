@@ -1,0 +1,45 @@
+"""The OpenAPI document says what the gateway serves."""
+
+from __future__ import annotations
+
+import json
+
+import httpx
+from jsonschema import Draft202012Validator
+
+from evenmesh_gateway.methods import public_methods
+
+
+async def test_every_public_method_is_described_within_its_bounds(gateway: httpx.AsyncClient) -> None:
+    reply = await gateway.get("/openapi.json")
+    document = reply.json()
+    assert document["openapi"] == "3.1.0"
+    assert {f"/v1{path}" for path in public_methods()} <= set(document["paths"])
+    assert {"/v1/chat/completions", "/v1/responses", "/v1/models", "/v1/rerank"} <= set(document["paths"])
+    schemas = document["components"]["schemas"]
+    for schema in schemas.values():
+        Draft202012Validator.check_schema(schema)
+    ask = schemas["evenmesh.orchestrator.v1.AskRequest"]["properties"]
+    assert ask["question"] == {"type": "string", "maxLength": 8192}
+    assert ask["turns"]["maxItems"] == 100
+    ids = schemas["evenmesh.retriever.v1.DeletePassagesRequest"]["properties"]["passageIds"]
+    assert ids == {"type": "array", "items": {"type": "string", "maxLength": 256}, "maxItems": 10_000}
+
+
+async def test_every_reference_is_resolved(gateway: httpx.AsyncClient) -> None:
+    text = (await gateway.get("/openapi.json")).text
+    schemas = json.loads(text)["components"]["schemas"]
+    wanted = {part.split('"')[0] for part in text.split("#/components/schemas/")[1:]}
+    assert wanted
+    assert wanted <= set(schemas)
+
+
+async def test_a_reply_is_as_it_is_described(gateway: httpx.AsyncClient) -> None:
+    document = (await gateway.get("/openapi.json")).json()
+    path = "/v1/evenmesh.retriever.v1.RetrieverService/Retrieve"
+    body = {"query": "oil", "sampling": {"numRankings": 2, "seed": "7", "alpha": "Infinity"}}
+    operation = document["paths"][path]["post"]
+    request = operation["requestBody"]["content"]["application/json"]["schema"]
+    answer = operation["responses"]["200"]["content"]["application/json"]["schema"]
+    for schema, value in ((request, body), (answer, (await gateway.post(path, json=body)).json())):
+        Draft202012Validator({**schema, "components": document["components"]}).validate(value)
