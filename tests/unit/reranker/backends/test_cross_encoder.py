@@ -334,6 +334,7 @@ class _Somewhere:
 
     version = "somewhere"
     fusion = Fusion(0.0)
+    parallel = 1
 
     def __init__(self, device: str) -> None:
         self.device = device
