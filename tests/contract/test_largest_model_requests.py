@@ -152,6 +152,12 @@ async def retrieve(message: retriever_pb.RetrieveRequest) -> tuple[int, int]:
     message.retriever = "dense"
     for field in ("filter", "whole_collection"):
         message.ClearField(field)
+    for dial in (
+        "alpha",
+        "disparity",
+        "relevance_loss",
+    ):  # one of these or shares, of which there may be most
+        message.sampling.ClearField(dial)
     try:
         await engine.retrieve(queries.query_of(message))
     finally:

@@ -482,7 +482,7 @@ def test_up_in_the_foreground_ingests_the_demo_and_leaves_nothing(tmp_path: Path
 
     assert isinstance(first, Retrieved)
     assert up.returncode == 0
-    assert len(pids) == 5
+    assert len(pids) == 6, "five services and the gateway"
     assert all(address in out for address in state.addresses.values())
     assert "Traceback" not in err
     assert psutil.wait_procs(processes, timeout=DEADLINE_S)[1] == []

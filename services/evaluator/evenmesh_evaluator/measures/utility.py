@@ -37,7 +37,7 @@ def utility(request: pb.EvaluateUtilityRequest, check: Check = unchecked) -> pb.
     try:
         check_references(request.references, metric.value)
     except InvalidInput as error:
-        raise InvalidField(error.argument, f"must be a rating from 1 to 5, got {error.value!r}") from error
+        raise InvalidField(error.argument, "must be a rating from 1 to 5") from error
     weights = fields.weights("weights", request.weights, len(request.answers), "answers")
     baseline = [request.baseline_answer] if request.HasField("baseline_answer") else []
 
