@@ -24,6 +24,7 @@ NUMERIC := tests/unit/core tests/unit/lab/similarities tests/unit/lab/studies te
   tests/unit/reranker/backends tests/unit/generator/pointer
 # Tests there that need PyTorch, whose wheel is pinned for one Python, a tool of the repository, or a service.
 ELSEWHERE := tests/unit/lab/similarities tests/unit/kit/compute/test_models.py tests/unit/kit/compute/test_placement.py \
+  tests/unit/kit/compute/test_openvino_encoder.py \
   tests/unit/lab/studies/test_audit_studies.py tests/unit/client/test_generate_sync.py \
   tests/unit/client/test_measures_sdk.py \
   tests/unit/client/test_feedback_batches.py
