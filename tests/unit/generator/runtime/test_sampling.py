@@ -56,7 +56,7 @@ def _by_the_whole_vocabulary(scores: torch.Tensor, decoding: Decoding, uniform: 
 @settings(max_examples=150, deadline=None)
 @given(
     vocabulary=st.integers(1, 3000),
-    spread=st.sampled_from([0.01, 1.0, 4.0, 30.0]),
+    spread=st.sampled_from([0.0, 0.01, 1.0, 4.0, 30.0]),
     temperature=st.sampled_from([0.3, 1.0, 3.0]),
     top_p=st.sampled_from([0.05, 0.5, 0.9, 0.999, 1.0]),
     rounded=st.booleans(),

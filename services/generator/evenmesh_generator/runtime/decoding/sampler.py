@@ -14,6 +14,9 @@ from evenmesh_generator.domain import Decoding
 _LIKELY: Final = 256
 """Tokens that are sorted at first: a draw is nearly always one of these."""
 
+_ROUNDING: Final = 1e-12
+"""Relative error of a sum of probabilities, which depends on the order of its terms."""
+
 
 class Sampler:
     """Draws tokens of one request: temperature, then nucleus (Holtzman et al., 2020, section 3.1).
@@ -38,8 +41,9 @@ class Sampler:
     def pick(self, scores: Tensor, uniform: float) -> tuple[Tensor, Tensor]:
         """Return the token [] that a number picks by ``scores`` [V], and whether it is certain [].
 
-        Only the likeliest tokens are looked at, and nothing waits for the device. A pick beyond them, or
-        among tokens as likely as the last of them, is not certain: :meth:`pick_slowly` returns it.
+        Only the likeliest tokens are looked at, and nothing waits for the device. A pick beyond them, among
+        tokens as likely as the last of them, or from a nucleus whose end rounding decides is not certain:
+        :meth:`pick_slowly` returns it.
         """
         probabilities = self._probabilities(scores)
         if len(probabilities) <= _LIKELY:
@@ -58,6 +62,11 @@ class Sampler:
         ends = torch.where(reach <= last, mass[kept], torch.stack([target, target + beyond]))
         places = torch.searchsorted(mass, uniform * ends, right=True).clamp_max(kept)
         certain = (places[0] == places[1]) & (found[places[0]] > found[-1])
+        if self._top_p < 1:
+            edges = torch.searchsorted(
+                mass, torch.stack([target * (1 - _ROUNDING), target * (1 + _ROUNDING)])
+            )
+            certain &= edges[0] == edges[1]
         return tokens[order[places[0]]], certain
 
     def pick_slowly(self, scores: Tensor, uniform: float) -> Tensor:
