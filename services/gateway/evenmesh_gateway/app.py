@@ -14,13 +14,13 @@ from starlette.middleware.cors import CORSMiddleware
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
-from evenmesh_gateway.calls import TIMEOUT_HEADER, Door
-from evenmesh_gateway.connect_rpc import ConnectDoor
+from evenmesh_gateway.calls import TIMEOUT_HEADER, CallReader
+from evenmesh_gateway.connect_rpc import ConnectRoutes
 from evenmesh_gateway.forwarding import Forwarder
 from evenmesh_gateway.http.problems import HttpProblem, problem_response
 from evenmesh_gateway.http.web import GatewayRoute, Problems, Records
 from evenmesh_gateway.json_messages import JsonMessages
-from evenmesh_gateway.openai.routes import OpenAiDoor
+from evenmesh_gateway.openai.routes import OpenAiRoutes
 from evenmesh_gateway.openai.routes import paths as openai_paths
 from evenmesh_gateway.openapi import document
 from evenmesh_gateway.rest import Rest
@@ -32,7 +32,7 @@ from evenmesh_kit.security.listener import ListenerSecurity
 from evenmesh_kit.telemetry.setup import Telemetry
 
 if TYPE_CHECKING:
-    from evenmesh_gateway.agents.http import AgentDoor
+    from evenmesh_gateway.agents.http import AgentRoutes
 
 _REASONS: Final = {404: "NO_ROUTE", 405: "NO_METHOD"}
 _CONNECT_HEADERS: Final = ("Connect-Protocol-Version", "Connect-Timeout-Ms", "X-Grpc-Web", "Grpc-Timeout")
@@ -64,13 +64,13 @@ class Gateway:
             queue_s=settings.queue_s,
             share=settings.tenant_share,
         )
-        door = Door(settings, security.authentication, forwards_trace=not telemetry.enabled)
+        call_reader = CallReader(settings, security.authentication, forwards_trace=not telemetry.enabled)
         forwarder, messages = Forwarder(self._upstreams), JsonMessages(self._pool, memory)
-        self._agents: AgentDoor | None = None
+        self._agents: AgentRoutes | None = None
         if find_spec("mcp") is not None:
-            from evenmesh_gateway.agents.http import AgentDoor
+            from evenmesh_gateway.agents.http import AgentRoutes
 
-            self._agents = AgentDoor(door, forwarder)
+            self._agents = AgentRoutes(call_reader, forwarder)
         self._openapi = JSONResponse(document(*openai_paths()))
         middleware = [Middleware(Records, tracer=telemetry.tracer, meter=telemetry.meter)]
         if settings.cors_origins:
@@ -80,9 +80,9 @@ class Gateway:
                 GatewayRoute("/healthz", self._live, methods=["GET"]),
                 GatewayRoute("/readyz", self._ready, methods=["GET"]),
                 GatewayRoute("/openapi.json", self._described, methods=["GET"]),
-                *OpenAiDoor(settings, door, forwarder, messages).routes(),
-                *Rest(settings, door, forwarder, messages).routes(),
-                *ConnectDoor(settings, door, forwarder, messages).routes(),
+                *OpenAiRoutes(settings, call_reader, forwarder, messages).routes(),
+                *Rest(settings, call_reader, forwarder, messages).routes(),
+                *ConnectRoutes(settings, call_reader, forwarder, messages).routes(),
                 *(() if self._agents is None else (self._agents.route(),)),
             ],
             middleware=[*middleware, Middleware(Problems, settings=settings)],

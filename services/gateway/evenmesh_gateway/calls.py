@@ -45,7 +45,7 @@ class Call:
     metadata: tuple[tuple[str, str], ...]
 
 
-class Door:
+class CallReader:
     """Reads from the headers of a request who calls and until when.
 
     With keys or tokens of its own it refuses strangers before it reads their bodies. The services behind it

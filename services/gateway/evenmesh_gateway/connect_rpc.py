@@ -1,7 +1,7 @@
 """Connect and gRPC-Web for every public method: ``POST /<package.Service>/<Method>``.
 
 Connect's official library speaks the protocols and knows nothing of the messages: bytes of protobuf pass as
-they are, and JSON is converted as the REST door does it.
+they are, and JSON is converted as for REST.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from starlette.datastructures import Headers
 from starlette.types import Receive, Scope, Send
 
 from evenmesh.wire.errors import MeshError
-from evenmesh_gateway.calls import Call, Door
+from evenmesh_gateway.calls import Call, CallReader
 from evenmesh_gateway.forwarding import Forwarder
 from evenmesh_gateway.http.bodies import largest_json
 from evenmesh_gateway.http.problems import UNSUPPORTED_TYPE, HttpProblem, headers_of
@@ -77,14 +77,14 @@ class _Application(ConnectASGIApplication[None]):
 class _Entering(MetadataInterceptor[None]):
     """Lets the caller in before the body is read."""
 
-    def __init__(self, door: Door, method: PublicMethod) -> None:
-        self._door = door
+    def __init__(self, call_reader: CallReader, method: PublicMethod) -> None:
+        self._call_reader = call_reader
         self._method = method
 
     async def on_start(self, ctx: Context) -> None:
         timeout_ms = ctx.timeout_ms
         try:
-            call = await self._door.call(
+            call = await self._call_reader.call(
                 dict(ctx.request_headers),
                 self._method,
                 peer=ctx.client_address or "",
@@ -98,21 +98,21 @@ class _Entering(MetadataInterceptor[None]):
         pass
 
 
-class ConnectDoor:
+class ConnectRoutes:
     """Serves the public methods to Connect and gRPC-Web clients.
 
     Args:
         settings: bounds.
-        door: reads who calls.
+        call_reader: reads who calls.
         forwarder: makes the calls.
         messages: converts JSON.
     """
 
     def __init__(
-        self, settings: GatewaySettings, door: Door, forwarder: Forwarder, messages: JsonMessages
+        self, settings: GatewaySettings, call_reader: CallReader, forwarder: Forwarder, messages: JsonMessages
     ) -> None:
         self._settings = settings
-        self._door = door
+        self._call_reader = call_reader
         self._forwarder = forwarder
         self._messages = messages
 
@@ -128,7 +128,7 @@ class ConnectDoor:
         return _Application(
             service=None,
             endpoints=lambda _: {method.path: endpoint},
-            interceptors=[_Entering(self._door, method)],
+            interceptors=[_Entering(self._call_reader, method)],
             read_max_bytes=largest_json(method, self._settings.max_body_bytes),
             codecs=[_Passing("proto"), _Passing("json")],
         )

@@ -76,7 +76,7 @@ class PublicMethod:
 def public_methods() -> Mapping[str, PublicMethod]:
     """Return the methods that the contract opens to some role, by path.
 
-    A method without roles is for administrators and services of the mesh, and has no place at this door.
+    A method without roles is for administrators and services of the mesh, and is not offered here.
     """
     found: dict[str, PublicMethod] = {}
     for module in _MODULES:

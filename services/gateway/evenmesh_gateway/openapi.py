@@ -1,4 +1,4 @@
-"""OpenAPI 3.1 of the REST door, from the descriptors of the contract with their bounds."""
+"""OpenAPI 3.1 of REST, from the descriptors of the contract with their bounds."""
 
 from __future__ import annotations
 

@@ -15,7 +15,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from evenmesh.wire.errors import InvalidField, MeshError
-from evenmesh_gateway.calls import Call, Door, peer_of, unless_hung_up
+from evenmesh_gateway.calls import Call, CallReader, peer_of, unless_hung_up
 from evenmesh_gateway.forwarding import Forwarder, Requests
 from evenmesh_gateway.http import events
 from evenmesh_gateway.http.bodies import check_head, largest_json, read_body, read_lines
@@ -35,16 +35,16 @@ class Rest:
 
     Args:
         settings: bounds.
-        door: reads who calls.
+        call_reader: reads who calls.
         forwarder: makes the calls.
         messages: converts JSON.
     """
 
     def __init__(
-        self, settings: GatewaySettings, door: Door, forwarder: Forwarder, messages: JsonMessages
+        self, settings: GatewaySettings, call_reader: CallReader, forwarder: Forwarder, messages: JsonMessages
     ) -> None:
         self._settings = settings
-        self._door = door
+        self._call_reader = call_reader
         self._forwarder = forwarder
         self._messages = messages
 
@@ -68,7 +68,7 @@ class Rest:
             replies = method.streams_replies
             most = self._settings.max_body_bytes if replies else self._settings.max_upload_bytes
         check_head(request, most, NDJSON if method.streams_requests else JSON)
-        call = await self._door.call(request.headers, method, peer=peer_of(request))
+        call = await self._call_reader.call(request.headers, method, peer=peer_of(request))
         if method.streams_requests and not method.streams_replies:
             requests = self._requests(method, read_lines(request, line, most, call.deadline))
             reply = await self._forwarder.reply(method, requests, call)

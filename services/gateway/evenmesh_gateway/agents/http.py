@@ -13,7 +13,7 @@ from starlette.datastructures import Headers
 from starlette.types import Receive, Scope, Send
 
 from evenmesh_gateway.agents.tools import agent_server
-from evenmesh_gateway.calls import Call, Door
+from evenmesh_gateway.calls import Call, CallReader
 from evenmesh_gateway.forwarding import Forwarder
 from evenmesh_gateway.http.web import GatewayRoute
 from evenmesh_gateway.methods import PublicMethod
@@ -23,16 +23,16 @@ _MAX_BODY_BYTES: Final = 2**20
 """Largest message of an agent: its tools take texts of some kilobytes. Bytes."""
 
 
-class AgentDoor:
+class AgentRoutes:
     """Serves MCP; an async context manager, inside which it answers.
 
     Args:
-        door: reads who calls.
+        call_reader: reads who calls.
         forwarder: makes the calls.
     """
 
-    def __init__(self, door: Door, forwarder: Forwarder) -> None:
-        self._door = door
+    def __init__(self, call_reader: CallReader, forwarder: Forwarder) -> None:
+        self._call_reader = call_reader
         self._server = agent_server(forwarder, self._enter)
         self._manager = _manager(self._server)
 
@@ -44,7 +44,7 @@ class AgentDoor:
         """Answer a request, once its caller is known."""
         client = scope.get("client")
         peer = f"{client[0]}:{client[1]}" if client else ""
-        await self._door.call(Headers(scope=scope), peer=peer)
+        await self._call_reader.call(Headers(scope=scope), peer=peer)
         await self._manager.handle_request(scope, receive, send)
 
     @asynccontextmanager
@@ -66,7 +66,7 @@ class AgentDoor:
             await runner
 
     async def _enter(self, headers: Mapping[str, str], method: PublicMethod) -> Call:
-        return await self._door.call(headers, method)
+        return await self._call_reader.call(headers, method)
 
 
 def _manager(server: MCPServer) -> StreamableHTTPSessionManager:

@@ -21,7 +21,7 @@ from evenmesh.reranker.v1 import reranker_service_pb2 as reranker_pb
 from evenmesh.retriever.v1 import collection_service_pb2 as collection_pb
 from evenmesh.retriever.v1 import retriever_service_pb2 as retriever_pb
 from evenmesh.wire.errors import MeshError, NotFound
-from evenmesh_gateway.calls import Call, Door, peer_of, unless_hung_up
+from evenmesh_gateway.calls import Call, CallReader, peer_of, unless_hung_up
 from evenmesh_gateway.forwarding import Forwarder
 from evenmesh_gateway.http import events
 from evenmesh_gateway.http.bodies import check_head, largest_json, read_body
@@ -52,21 +52,21 @@ _BODIES: Final = {CHAT: ChatRequest, RESPONSES: ResponseRequest, **dict.fromkeys
 T = TypeVar("T", bound=BaseModel)
 
 
-class OpenAiDoor:
+class OpenAiRoutes:
     """Serves the routes.
 
     Args:
         settings: bounds.
-        door: reads who calls.
+        call_reader: reads who calls.
         forwarder: makes the calls.
         messages: reads JSON.
     """
 
     def __init__(
-        self, settings: GatewaySettings, door: Door, forwarder: Forwarder, messages: JsonMessages
+        self, settings: GatewaySettings, call_reader: CallReader, forwarder: Forwarder, messages: JsonMessages
     ) -> None:
         self._settings = settings
-        self._door = door
+        self._call_reader = call_reader
         self._forwarder = forwarder
         self._messages = messages
         methods = public_methods()
@@ -119,11 +119,11 @@ class OpenAiDoor:
         return JSONResponse(ranking(asked, reply, f"rerank-{secrets.token_hex(16)}"))
 
     async def _models(self, request: Request) -> Response:
-        call = await self._door.call(request.headers, *self._listing, peer=peer_of(request))
+        call = await self._call_reader.call(request.headers, *self._listing, peer=peer_of(request))
         return JSONResponse({"object": "list", "data": [_model(one) for one in await self._names(call)]})
 
     async def _model(self, request: Request) -> Response:
-        call = await self._door.call(request.headers, *self._listing, peer=peer_of(request))
+        call = await self._call_reader.call(request.headers, *self._listing, peer=peer_of(request))
         name = request.path_params["name"]
         if name not in await self._names(call):
             raise NotFound(
@@ -143,7 +143,7 @@ class OpenAiDoor:
         """Return the call and the checked body of a request for a method."""
         most = largest_json(method, self._settings.max_body_bytes)
         check_head(request, most, JSON)
-        call = await self._door.call(request.headers, method, peer=peer_of(request))
+        call = await self._call_reader.call(request.headers, method, peer=peer_of(request))
         body = await read_body(request, most, call.deadline)
         return call, requests.read(kind, await self._messages.loads(body))
 
