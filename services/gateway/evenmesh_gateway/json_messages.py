@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Callable
+from contextlib import AbstractAsyncContextManager
 from typing import Any, Final
 
 from google.protobuf import json_format
@@ -55,6 +57,16 @@ class JsonMessages:
         async with self._memory.admit(_memory_of(text)):
             return await self._pool.run(loads, text)
 
+    def admitted(self, size: int) -> AbstractAsyncContextManager[None]:
+        """Hold memory for a value that is made while the block runs. Bytes; errors as of :meth:`read`."""
+        return self._memory.admit(size)
+
+    async def dumps(self, build: Callable[[], Any], size: int) -> bytes:
+        """Return as JSON what ``build`` returns, which takes ``size`` bytes of memory."""
+        if size <= _ON_LOOP_BYTES:
+            return _dumped(build)
+        return await self._pool.run(_dumped, build)
+
     async def write(self, kind: type[Message], data: bytes) -> bytes:
         """Return a serialized message as JSON, with names in camel case, on one line."""
         if len(data) <= _ON_LOOP_BYTES:
@@ -104,6 +116,10 @@ def from_value(kind: type[Message], value: Any, field: str = "") -> Message:
         path = place[1] if place is not None else ".".join(_FIELD.findall(words))
         why = _FIELD.sub("", words)[:_MOST_WORDS]
         raise InvalidField(".".join(filter(None, (field, path))) or "body", why) from None
+
+
+def _dumped(build: Callable[[], Any]) -> bytes:
+    return json.dumps(build(), separators=(",", ":")).encode()
 
 
 def write(kind: type[Message], data: bytes) -> bytes:
