@@ -5,14 +5,13 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable
-from contextlib import AbstractAsyncContextManager
 from typing import Any, Final
 
 from google.protobuf import json_format
 from google.protobuf.message import Message
 
 from evenmesh.wire.errors import InvalidField
-from evenmesh_kit.admission.queue import Admission
+from evenmesh_kit.admission.queue import Admission, Admitted
 from evenmesh_kit.compute.tenant_pool import TenantPool
 
 _ON_LOOP_BYTES: Final = 16_384
@@ -57,7 +56,7 @@ class JsonMessages:
         async with self._memory.admit(_memory_of(text)):
             return await self._pool.run(loads, text)
 
-    def admitted(self, size: int) -> AbstractAsyncContextManager[None]:
+    def admitted(self, size: int) -> Admitted:
         """Hold memory for a value that is made while the block runs. Bytes; errors as of :meth:`read`."""
         return self._memory.admit(size)
 

@@ -36,7 +36,7 @@ async def limited(tmp_path: Path) -> AsyncIterator[tuple[str, dict[str, str]]]:
         yield server.address, keys
 
 
-async def test_a_tenant_over_its_limit_is_told_when_to_come_again(
+async def test_a_tenant_over_its_limit_learns_when_to_come_again(
     limited: tuple[str, dict[str, str]], open_gateway: Open
 ) -> None:
     """The gateway knows nobody itself: it sends the credential on, and the service refuses."""
