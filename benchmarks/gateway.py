@@ -66,9 +66,9 @@ def section(found: Mapping[str, Way]) -> str:
         f"| {way.per_s:.0f} ({way.per_s / base.per_s:.2f}) |"
         for name, way in found.items()
     )
-    return f"""The same ask (64 tokens streamed, one observation) to a mesh of five processes and a gateway, whose
-models answer at once, by each way in turn: p50 and first message with one caller, asks per second with {CALLERS},
-medians of the rounds; in brackets beside gRPC. The callers share the cores and keep their connections.
+    return f"""The same ask (64 tokens streamed, one observation) to a mesh of five processes and a gateway,
+whose models answer at once, by each way in turn: p50 and first message with one caller, asks per second
+with {CALLERS}, medians of the rounds; in brackets beside gRPC. Callers share the cores and keep connections.
 Targets: p50 ≤ 1.1, first message ≤ +3 ms, asks per second ≥ 0.7.
 
 | | p50 | first message | asks per second |
