@@ -46,7 +46,7 @@ class Way:
     per_s: float
 
 
-def measure(*, rounds: int = 5, count: int = 150, flows: int = 450) -> Mapping[str, Way]:
+def measure(*, rounds: int = 5, count: int = 100, flows: int = 300) -> Mapping[str, Way]:
     """Return what was measured of each way."""
     with (
         tempfile.TemporaryDirectory(prefix="evenmesh-bench-") as home,
