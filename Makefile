@@ -112,8 +112,9 @@ cd protos && ../$(BIN)/python -m grpc_tools.protoc -I. --python_out=$(1) --mypy_
   --grpc_python_out=$(1) --mypy_grpc_out=quiet:$(1) $$(find evenmesh -name '*.proto' | sort)
 endef
 
-proto: install ## Generate the stubs again
+proto: install ## Generate the stubs and the comments for OpenAPI again
 	PATH="$(CURDIR)/$(BIN):$$PATH"; $(call generate,../$(CLIENT))
+	$(BIN)/python services/gateway/generate_descriptions.py
 
 drift: install # The committed stubs are what the protos say
 	@out=$$(mktemp -d); trap 'rm -rf "$$out"' EXIT; PATH="$(CURDIR)/$(BIN):$$PATH"; \
@@ -125,6 +126,7 @@ drift: install # The committed stubs are what the protos say
 	  [ -f "$$stub" ] || { echo "$$stub has no proto any more: remove it" >&2; exit 1; }; \
 	done; echo "stubs are what the protos say"
 	$(BIN)/python $(CLIENT)/generate_sync.py --check
+	$(BIN)/python services/gateway/generate_descriptions.py --check
 
 sdk: install ## Generate the sync SDK again from the async one
 	$(BIN)/python $(CLIENT)/generate_sync.py
