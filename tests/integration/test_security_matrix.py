@@ -132,6 +132,7 @@ def key_files(tmp_path_factory: pytest.TempPathFactory) -> KeyFiles:
     entries = [
         f'[[key]]\nname = "{role} of {tenant}"\ntenant = "{tenant}"\nroles = ["{role}"]\n'
         f'sha256 = "{hashlib.sha256(key(tenant, role, ended=ended).encode()).hexdigest()}"\n'
+        + ('provider = "Acme Press"\n' if role is Role.PROVIDER else "")
         + ("expires = 2026-01-01T00:00:00Z\n" if ended else "")
         for tenant in TENANTS
         for role in Role
