@@ -232,6 +232,7 @@ def observation(value: Observation, *, with_text: bool) -> bytes:
     """
     asked, found, ranked = value.ask, value.pool, value.ranked
     first = value.answers[0].answer if value.answers else generator_pb.Answer()
+    places = {passage.id: place for place, passage in enumerate(found.passages)}
     message = evaluator_pb.Observation(
         id=asked.id,
         run_id=asked.run_id,
@@ -253,6 +254,9 @@ def observation(value: Observation, *, with_text: bool) -> bytes:
                 text=answered.answer.text,
                 samples=answered.samples,
                 log_probability=answered.answer.log_probability,
+                cited=sorted(
+                    {places[one.passage_id] for one in answered.citations if one.passage_id in places}
+                ),
             )
             for answered in value.answers
         ],
@@ -270,6 +274,7 @@ def observation(value: Observation, *, with_text: bool) -> bytes:
             passage_id=passage.id,
             provider=passage.attributes.get("provider", ""),
             text=f"{passage.title} {passage.text}".strip() if index in shown else "",
+            merit_share=None if value.merit is None else min(float(value.merit[index]), 1.0),
         )
     message.observed_at.FromMicroseconds(value.observed_at_us)
     return message.SerializeToString()

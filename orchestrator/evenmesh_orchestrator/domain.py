@@ -251,6 +251,8 @@ class Ranked:
     fusion: float = 0.0
     policy: Policy | None = None
     """The policy of a target, None without one."""
+    relevance: FloatArray | None = None
+    """Relevance of each passage of the pool, 0 for those that were not scored; None if unknown."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -354,3 +356,5 @@ class Observation:
     conversation: evaluator_pb.ObservedConversation | None = None
     retrievers: tuple[str, ...] = ()
     vote_winner: int | None = None
+    merit: FloatArray | None = None
+    """Share of a context that each passage of the pool deserves; None if unknown."""

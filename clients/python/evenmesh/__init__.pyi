@@ -98,6 +98,13 @@ from evenmesh.types.reports import (
     Run as Run,
     RunReport as RunReport,
 )
+from evenmesh.types.statements import (
+    ExposureStatement as ExposureStatement,
+    ProviderBalance as ProviderBalance,
+    ProviderExposure as ProviderExposure,
+    SignedStatement as SignedStatement,
+    StatementSignature as StatementSignature,
+)
 from evenmesh.types.request import Agent as Agent, AskOptions as AskOptions, Decoding as Decoding
 from evenmesh.types.retrieval import (
     Retrieval as Retrieval,

@@ -19,6 +19,7 @@ from evenmesh_orchestrator.asks import contexts
 from evenmesh_orchestrator.asks.budgets import Clock, HandledFailure, attempt
 from evenmesh_orchestrator.asks.exposure import offload
 from evenmesh_orchestrator.asks.failure_policy import Step
+from evenmesh_orchestrator.asks.merit import relevance_of
 from evenmesh_orchestrator.asks.retrieval import Found
 from evenmesh_orchestrator.domain import (
     EMPTY_CONTEXTS,
@@ -94,7 +95,9 @@ class RankingStage:
             return Ranked(EMPTY_CONTEXTS), ()
         retrieved = Contexts(pool.rankings, pool.log_probabilities)
         if expression is None and ask.reranker == "none":
-            return Ranked(contexts.cut(retrieved, ask.k), policy=pool.policy), ()
+            relevance = relevance_of(pool, np.arange(len(pool.passages)), pool.scores, reranked=False)
+            cut = contexts.cut(retrieved, ask.k)
+            return Ranked(cut, policy=pool.policy, relevance=relevance), ()
         began = time.perf_counter()
         if ask.sampling is not None and (
             expression.sampled_part is not None
@@ -103,7 +106,14 @@ class RankingStage:
         ):
             scored = await self.scored(found, clock)
             drawn, policy = await self._draw(found, ask.sampling, scored)
-            ranked = Ranked(drawn, scored.reranker, scored.model_version, fusion=scored.fusion, policy=policy)
+            ranked = Ranked(
+                drawn,
+                scored.reranker,
+                scored.model_version,
+                fusion=scored.fusion,
+                policy=policy,
+                relevance=relevance_of(pool, scored.rows, scored.scores, reranked=scored.reranker != "none"),
+            )
             degradations = scored.degradations
         elif found.gathered is not None:
             lists = ExpressionLists(ask, found.gathered, clock, self.rerank)
@@ -112,10 +122,18 @@ class RankingStage:
         else:
             first = contexts.cut(retrieved, ask.rerank_depth)
             (reordered,), outcome = await self.reorder(ask, pool, [first], clock)
+            rows = np.unique(first.rows)
             if isinstance(outcome, HandledFailure):
-                ranked, degradations = Ranked(reordered), (outcome.degraded,)
+                relevance = relevance_of(pool, rows, pool.scores[rows], reranked=False)
+                ranked, degradations = Ranked(reordered, relevance=relevance), (outcome.degraded,)
             else:
-                ranked = Ranked(reordered, outcome.reranker, outcome.model_version, fusion=outcome.fusion)
+                ranked = Ranked(
+                    reordered,
+                    outcome.reranker,
+                    outcome.model_version,
+                    fusion=outcome.fusion,
+                    relevance=relevance_of(pool, rows, outcome.scores, reranked=True),
+                )
                 degradations = ()
         if expression is None or expression.reranks:
             clock.record(Stage.RERANK, began)
