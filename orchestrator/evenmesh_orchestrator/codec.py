@@ -19,6 +19,8 @@ from evenmesh.retriever.v1 import retriever_service_pb2 as retriever_pb
 from evenmesh.wire import checks
 from evenmesh.wire.errors import MeshError
 from evenmesh_core.arrays import IntArray
+from evenmesh_core.errors import InvalidInput
+from evenmesh_core.exposure_balance import ExposureBalance
 from evenmesh_kit.rpc.policies import set_target
 from evenmesh_kit.rpc.statuses import item_error
 from evenmesh_orchestrator.domain import (
@@ -163,6 +165,23 @@ def vote_answer(member: int, answer: str | None) -> evaluator_pb.VoteAnytimeRequ
     return evaluator_pb.VoteAnytimeRequest(
         answer=evaluator_pb.VoteAnytimeRequest.Answer(index=member, text=answer or "", missing=answer is None)
     )
+
+
+def exposure_balance(message: evaluator_pb.GetExposureBalanceResponse) -> ExposureBalance:
+    """Read what providers are owed.
+
+    Raises:
+        MeshError: numbers that are negative or not finite.
+    """
+    names = [one.provider for one in message.providers]
+    target = [one.target for one in message.providers]
+    exposure = [one.exposure for one in message.providers]
+    try:
+        return ExposureBalance().added(names, target, exposure)
+    except InvalidInput:
+        raise MeshError(
+            grpc.StatusCode.INTERNAL, "UPSTREAM_ERROR", "the balance of the evaluator is not finite"
+        ) from None
 
 
 def event(value: Event) -> pb.AskResponse:

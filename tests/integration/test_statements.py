@@ -19,6 +19,8 @@ from evenmesh.evaluator.v1 import evaluator_service_pb2 as pb
 from evenmesh.evaluator.v1 import evaluator_service_pb2_grpc as pb_grpc
 from evenmesh.statements import Expected, StatementError, new_key, parse, public_keys, read, verify
 from evenmesh_kit.security import keys
+from evenmesh_kit.telemetry.setup import Telemetry
+from evenmesh_orchestrator.clients import EvaluatorClient
 from tests.integration.test_evaluator_service import _running
 
 OTHER = "Other Press"
@@ -242,3 +244,15 @@ def test_a_key_that_cannot_be_used_ends_the_start_in_one_line(tmp_path: Path) ->
     assert process.returncode == 2
     assert "EVENMESH_EVALUATOR_STATEMENT_KEY" in errors
     assert len(errors.strip().splitlines()) == 1
+
+
+async def test_the_orchestrators_client_reads_what_is_owed(
+    readers: Readers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("EVENMESH_API_KEY", readers.secrets["asker"])
+    channel = EvaluatorClient.channel_to(
+        readers.addresses.evaluator or "", max_message_bytes=2**20, telemetry=Telemetry.disabled()
+    )
+    async with channel:
+        found = await EvaluatorClient(channel).balance("nothing", 30.0, timeout_s=30)
+        assert (found.names, found.owed.tolist()) == ((), [])

@@ -84,6 +84,8 @@ from evenmesh.types.measures import (
 )
 from evenmesh.types.passage import Passage as Passage
 from evenmesh.types.policy import (
+    Balance as Balance,
+    BalanceOffset as BalanceOffset,
     GroupShare as GroupShare,
     GroupShareOutcome as GroupShareOutcome,
     Policy as Policy,

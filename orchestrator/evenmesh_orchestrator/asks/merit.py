@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import numpy as np
 
+from evenmesh.common.v1.common_pb2 import Policy
+from evenmesh_core import plackett_luce
 from evenmesh_core.arrays import FloatArray, IntArray
 from evenmesh_core.exposure_balance import merit_shares
 from evenmesh_core.near_duplicates import near_duplicates
-from evenmesh_core.plackett_luce import normalize_scores
 from evenmesh_orchestrator.domain import Pool
 
 
 def relevance_of(pool: Pool, rows: IntArray, scores: FloatArray, *, reranked: bool) -> FloatArray:
     """Return the relevance of each passage of a pool, 0 for those without a score.
 
-    It is what :func:`evenmesh_orchestrator.asks.contexts.sampled_to` takes for it: the reranker's
-    probability, or the retriever's score from 0, the last, to 1, the best.
+    It is the reranker's probability, or the retriever's score from 0, the last, to 1, the best.
 
     Args:
         pool: the pool, of n passages.
@@ -24,12 +24,19 @@ def relevance_of(pool: Pool, rows: IntArray, scores: FloatArray, *, reranked: bo
         reranked: whether a reranker scored them.
     """
     relevance = np.zeros(len(pool.passages))
-    if not len(rows):
-        return relevance
-    if not (reranked and scores.min() >= 0.0 and scores.max() <= 1.0):
-        scores = normalize_scores(scores) - 1.0
-    relevance[rows] = scores
+    if len(rows):
+        relevance[rows] = relevance_kind(scores, reranked=reranked)[0]
     return relevance
+
+
+def relevance_kind(scores: FloatArray, *, reranked: bool) -> tuple[FloatArray, Policy.Relevance.ValueType]:
+    """Return the relevance that scores [m] stand for, [m], and its kind.
+
+    Where the reranker of a whole expression failed, the scores are those of its parts or of their order.
+    """
+    if reranked and scores.min() >= 0.0 and scores.max() <= 1.0:
+        return scores, Policy.RELEVANCE_PROBABILITY
+    return plackett_luce.normalize_scores(scores) - 1.0, Policy.RELEVANCE_NORMALIZED_SCORE
 
 
 def merit_of(pool: Pool, relevance: FloatArray) -> FloatArray:

@@ -16,6 +16,7 @@ from evenmesh.orchestrator.v1 import orchestrator_service_pb2 as pb
 from evenmesh.wire.deadline import Deadline
 from evenmesh_core.arrays import FloatArray
 from evenmesh_kit.compute.tenant_pool import TenantPool
+from evenmesh_orchestrator.asks.balance import BalanceReader
 from evenmesh_orchestrator.asks.budgets import Clock, PipelineConfig
 from evenmesh_orchestrator.asks.exposure import measure, offload, scoring_size
 from evenmesh_orchestrator.asks.generation import GenerationStage
@@ -39,7 +40,15 @@ from evenmesh_orchestrator.domain import (
 )
 from evenmesh_orchestrator.ensembles.runner import EnsembleRunner
 from evenmesh_orchestrator.observations.publisher import ObservationPublisher
-from evenmesh_orchestrator.ports import Generator, Observer, Receipt, Reranker, Retriever, VoteSessions
+from evenmesh_orchestrator.ports import (
+    Balances,
+    Generator,
+    Observer,
+    Receipt,
+    Reranker,
+    Retriever,
+    VoteSessions,
+)
 
 
 class Pipeline:
@@ -54,6 +63,7 @@ class Pipeline:
         pool: threads for computations that are too large for the event loop.
         votes: opens the votes of ensembles.
         around_draw: a context manager around each draw of rankings, for telemetry.
+        balances: knows what providers are owed; None where asks may not want it.
     """
 
     def __init__(
@@ -67,11 +77,14 @@ class Pipeline:
         pool: TenantPool,
         votes: VoteSessions,
         around_draw: Callable[[Sampling], AbstractContextManager[object]] = nullcontext,
+        balances: Balances | None = None,
     ) -> None:
         self._config = config
         self._pool = pool
         self._retrieval = RetrievalStage(retriever, generator)
-        self._ranking = RankingStage(reranker, pool, around_draw)
+        self._ranking = RankingStage(
+            reranker, pool, around_draw, None if balances is None else BalanceReader(balances)
+        )
         self._generation = GenerationStage(generator, config)
         self._publisher = ObservationPublisher(observer, config)
         self._ensembles = EnsembleRunner(

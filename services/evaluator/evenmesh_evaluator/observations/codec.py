@@ -23,7 +23,7 @@ from evenmesh_evaluator.domain import (
     Stage,
 )
 from evenmesh_evaluator.measures.conversations import read_conversation
-from evenmesh_kit.rpc.policies import in_words, target_of_policy
+from evenmesh_kit.rpc.policies import policy_in_words
 
 MAX_CANDIDATES: Final = 1000
 """Most candidates of an observation."""
@@ -83,12 +83,12 @@ def observation(message: pb.Observation, *, now_us: int) -> Observation:
 
 
 def _target(policy: common_pb2.Policy) -> str:
-    """Return the target of a policy in a few words; asks with the same one belong together."""
+    """Return what a policy is drawn for in a few words; asks with the same ones belong together."""
     if policy.HasField("alpha"):
         checks.between("policy.alpha", policy.alpha, 0, 100)
     for name in ("disparity", "relevance", "best_relevance"):
         checks.between(f"policy.{name}", getattr(policy, name), 0, float("inf"))
-    return in_words(target_of_policy("policy", policy))
+    return policy_in_words("policy", policy)
 
 
 def _candidates(candidates: Collection[pb.Candidate]) -> tuple[list[str], list[str], list[str]]:

@@ -625,6 +625,8 @@ class Degradation(_message.Message):
         """The conversation's report is missing after this turn; later reports count the turn."""
         ACTION_HISTORY_WORDS: Degradation._Action.ValueType  # 9
         """Retrieval used words of earlier turns instead of a question rewritten by the model."""
+        ACTION_NO_BALANCE: Degradation._Action.ValueType  # 10
+        """Rankings were drawn without what providers are owed, which nobody could say."""
 
     class Action(_Action, metaclass=_ActionEnumTypeWrapper):
         """What was done instead."""
@@ -649,6 +651,8 @@ class Degradation(_message.Message):
     """The conversation's report is missing after this turn; later reports count the turn."""
     ACTION_HISTORY_WORDS: Degradation.Action.ValueType  # 9
     """Retrieval used words of earlier turns instead of a question rewritten by the model."""
+    ACTION_NO_BALANCE: Degradation.Action.ValueType  # 10
+    """Rankings were drawn without what providers are owed, which nobody could say."""
 
     STAGE_FIELD_NUMBER: _builtins.int
     ACTION_FIELD_NUMBER: _builtins.int
