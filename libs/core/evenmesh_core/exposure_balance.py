@@ -88,9 +88,9 @@ class ExposureBalance:
             strength: score ranges per context owed, in [0, 10].
             limit: bound of the influence, in score ranges, [0, 1].
 
-        Source: Morik et al. 2020, §5.2, a proportional controller; they add what the most favoured group has
-        ahead of the group, which is never below 0. With the balance of merit and exposure of Biega et al.
-        2018, §3, groups ahead of their target lose as much as others gain.
+        Source: Morik et al. 2020, the proportional controller FairCo, which adds what the most favoured group
+        has ahead of the group and so never takes anything away. Here the error is that of Biega et al. 2018,
+        merit minus exposure, so that groups ahead of their target lose.
 
         Raises:
             InvalidInput: a number out of range.
@@ -125,7 +125,7 @@ def merit_shares(relevance: ArrayLike, copies: ArrayLike) -> FloatArray:
     Returns:
         Vector [n] from 0 that sums to 1; all zeros where nothing is relevant.
 
-    Source: Biega et al. 2018, §3.2, for attention in proportion to relevance; copies are ours.
+    Source: Biega et al. 2018, for attention in proportion to relevance; copies are ours.
 
     Raises:
         InvalidInput: relevance as above, or vectors of different lengths.

@@ -30,8 +30,8 @@ def near_duplicates(texts: Sequence[str]) -> IntArray:
     Texts are compared without case and with white space as one space. Similarity is the Jaccard index of
     their sets of runs of three words, estimated by the smallest hashes in 64 bins; texts from :data:`NEAR`
     belong together, and so do texts that a chain of such pairs joins. Texts without words are like no other.
-    Takes time linear in the words, of which :data:`MAX_WORDS` of each text count, and
-    quadratic in the number of texts.
+    Takes time linear in the words, of which :data:`MAX_WORDS` of each text count, and quadratic in the number
+    of texts.
 
     Args:
         texts: n texts.
@@ -39,7 +39,7 @@ def near_duplicates(texts: Sequence[str]) -> IntArray:
     Returns:
         Int vector [n] of numbers from 0, in the order of first appearance.
 
-    Source: Li et al. 2012, §3, of one hash in place of one for each bin.
+    Source: Li et al. 2012, of one hash in place of one for each bin.
     """
     if not texts:
         return np.empty(0, dtype=np.int64)

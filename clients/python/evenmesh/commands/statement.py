@@ -153,7 +153,7 @@ def balance(
     limit: Annotated[int, typer.Option(min=1, help="Number of providers.")] = 20,
     as_json: Annotated[bool, typer.Option("--json", help="Print it as JSON.")] = False,
 ) -> None:
-    """Show what the providers of a collection are owed, or forget it."""
+    """Show what providers are owed, or forget it."""
     from evenmesh import Client
 
     screen = Screen()

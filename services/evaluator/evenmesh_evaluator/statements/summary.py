@@ -97,7 +97,7 @@ def state(
         days: what is known, by configuration, then by day.
         privacy: what is kept back.
 
-    Source: Dwork et al. 2006, §3, for the Laplace mechanism; Ghosh et al. 2012, §2, for its discrete form.
+    Source: Dwork et al. 2006 for the Laplace mechanism; Ghosh et al. 2012 for its discrete form.
     """
     found = []
     left_out = 0
