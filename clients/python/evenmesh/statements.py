@@ -1,6 +1,6 @@
 """Verify exposure statements, whoever hands them over: signature, subject, window, nonce and age.
 
-Needs the package ``cryptography``: ``pip install 'evenmesh[statements]'``.
+Needs the package ``cryptography``: ``pip install './clients/python[statements]'``.
 """
 
 import base64
@@ -16,10 +16,10 @@ from typing import TYPE_CHECKING, Any, Final
 
 from google.protobuf import json_format
 
+from evenmesh import envelopes
 from evenmesh.codec.mapping import decode
 from evenmesh.evaluator.v1 import evaluator_service_pb2 as pb
 from evenmesh.types.statements import ExposureStatement, SignedStatement, StatementSignature
-from evenmesh.wire import envelopes
 
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey

@@ -17,9 +17,7 @@ if TYPE_CHECKING:
 
 def statement() -> typer.Typer:
     """Return the commands of ``evenmesh statement``."""
-    return group(
-        "statement", "State what a provider deserved and was given; verify such statements.", get, verify, key
-    )
+    return group("statement", "State what a provider got; verify statements.", get, verify, key)
 
 
 def get(

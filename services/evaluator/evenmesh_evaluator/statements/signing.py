@@ -10,8 +10,8 @@ from cryptography.exceptions import UnsupportedAlgorithm
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.serialization import load_pem_private_key
 
+from evenmesh import envelopes
 from evenmesh.evaluator.v1 import evaluator_service_pb2 as pb
-from evenmesh.wire import envelopes
 from evenmesh.wire.file_watch import WatchedFiles
 
 

@@ -9,7 +9,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 
-from evenmesh.wire import envelopes
+from evenmesh import envelopes
 from evenmesh_evaluator.statements.signing import Signer, SigningKeyError
 
 
