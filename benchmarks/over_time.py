@@ -17,14 +17,14 @@ import numpy as np
 
 from benchmarks.shared_data import folder, rows
 from evenmesh_core.arrays import FloatArray
-from evenmesh_core.exposure_balance import ExposureBalance, balanced_scores, merit_shares
+from evenmesh_core.exposure_balance import ExposureBalance, balanced_weights, merit_shares
 from evenmesh_core.group_shares import ShareBound, shares_policy
 from evenmesh_core.intervals import student_interval
 from evenmesh_core.near_duplicates import near_duplicates
 from evenmesh_core.plackett_luce import inclusion_probabilities, log_weights, normalize_scores
 from evenmesh_lab.figures.style import figure, finish, save, series, styled
 
-ASKS: Final = 2_000
+ASKS: Final = 5_000
 DEPTH: Final = 20
 K: Final = 5
 STEP: Final = 1_000
@@ -162,8 +162,9 @@ def simulate(asked: Sequence[Pool]) -> list[Outcome]:
         ledger = Ledger()
         for pool in asked:
             offsets = ledger.balance.offsets(strength=strength, limit=0.5)
-            scores = balanced_scores(pool.scores, [offsets.get(one, 0.0) for one in pool.providers])
-            ledger.add(pool, inclusion_probabilities(log_weights(scores, _CONTROLLED_DIAL), k=K))
+            moved = [offsets.get(one, 0.0) for one in pool.providers]
+            weights = balanced_weights(pool.scores, moved, _CONTROLLED_DIAL)
+            ledger.add(pool, inclusion_probabilities(weights, k=K))
         made.append(ledger.outcome("controller", strength))
     return made
 
@@ -194,9 +195,8 @@ def main() -> None:
             "outcomes": [asdict(one) for one in outcomes],
         }
         print(f"\n{name}: {len(found)} questions, {report[name]['providers']} providers ({provider})\n")
-        print(
-            f"| policy | setting | utility | unfairness after {STEP:,} | after {ASKS:,} |\n|---|---|---|---|---|"
-        )
+        print(f"| policy | setting | utility | unfairness after {STEP:,} | after {ASKS:,} |")
+        print("|---|---|---|---|---|")
         for one in outcomes:
             interval = f"{one.utility:.3f} ({one.low:.3f} to {one.high:.3f})"
             ends = f"{one.unfairness[0]:.3f} | {one.unfairness[-1]:.3f}"

@@ -15,7 +15,7 @@ from numpy.typing import ArrayLike
 
 from evenmesh_core.arrays import FloatArray, float_array, number, same_length
 from evenmesh_core.errors import InvalidInput
-from evenmesh_core.plackett_luce.policy import normalize_scores
+from evenmesh_core.plackett_luce.policy import normalize_scores, temperature
 
 MAX_STRENGTH: Final = 10.0
 """Largest strength of a controller. Score ranges per context owed."""
@@ -141,25 +141,29 @@ def merit_shares(relevance: ArrayLike, copies: ArrayLike) -> FloatArray:
     return kept / total if total > 0 else kept
 
 
-def balanced_scores(scores: ArrayLike, offsets: ArrayLike) -> FloatArray:
-    """Return scores with what the controller adds: normalised to [1, 2], plus the offset of each item.
+def balanced_weights(scores: ArrayLike, offsets: ArrayLike, alpha: float) -> FloatArray:
+    """Return log-weights of items whose scores change by what the controller adds: (s̄ + offset)^α.
 
-    Without any offset, the scores come back as they are. Two items whose normalised scores differ by more
-    than the difference of their offsets, at most twice the controller's limit, keep their order.
+    Without any offset they are those of :func:`evenmesh_core.plackett_luce.log_weights`. Two items whose
+    normalised scores s̄ differ by more than their offsets do, which is at most twice the controller's limit,
+    keep their order.
 
     Args:
         scores: vector [n] of finite scores of any sign.
         offsets: vector [n] in [-1, 1].
+        alpha: sharpness in [0, 100].
+
+    Returns:
+        Vector [n] of log-weights in [0, 3^α].
 
     Raises:
-        InvalidInput: vectors as above, or of different lengths.
+        InvalidInput: vectors as above, or of different lengths; alpha out of range.
     """
+    normalized = normalize_scores(scores)
     moved = float_array("offsets", offsets, low=-1.0, high=1.0)
-    given = float_array("scores", scores)
-    same_length("scores", given, "offsets", moved)
-    if not moved.any():
-        return given
-    return normalize_scores(given) + moved
+    same_length("scores", normalized, "offsets", moved)
+    weights: FloatArray = (normalized + moved) ** temperature(alpha)
+    return weights
 
 
 def _positive(name: str, value: float) -> float:

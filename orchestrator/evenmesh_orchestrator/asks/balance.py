@@ -12,8 +12,8 @@ import numpy as np
 from evenmesh.common.v1 import common_pb2
 from evenmesh.common.v1.common_pb2 import Passage, Policy
 from evenmesh_core.arrays import FloatArray
-from evenmesh_core.exposure_balance import ExposureBalance, balanced_scores
-from evenmesh_core.plackett_luce import inclusion_probabilities, log_weights
+from evenmesh_core.exposure_balance import ExposureBalance, balanced_weights
+from evenmesh_core.plackett_luce import inclusion_probabilities
 from evenmesh_kit.security import caller as callers
 from evenmesh_orchestrator.asks import contexts
 from evenmesh_orchestrator.asks.budgets import Clock, HandledFailure, attempt
@@ -97,9 +97,10 @@ def balanced(
     """
     offsets = known.offsets(strength=balance.strength, limit=balance.limit)
     providers = [passage.attributes.get("provider", "") for passage in passages]
-    moved = balanced_scores(scores, [offsets.get(provider, 0.0) for provider in providers])
+    moved = [offsets.get(provider, 0.0) for provider in providers]
+    weights = balanced_weights(scores, moved, sampling.alpha or 0.0)
     relevance, kind = relevance_kind(scores, reranked=reranked)
-    inclusion = inclusion_probabilities(log_weights(moved, sampling.alpha or 0.0), k=k)
+    inclusion = inclusion_probabilities(weights, k=k)
     policy = Policy(
         kind=Policy.KIND_PLACKETT_LUCE,
         alpha=sampling.alpha,
@@ -113,7 +114,7 @@ def balanced(
         ),
         offsets=_offsets(providers, offsets, known),
     )
-    return contexts.sampled(moved, question, sampling, k), policy
+    return contexts.drawn(weights, question, sampling, k), policy
 
 
 def _offsets(

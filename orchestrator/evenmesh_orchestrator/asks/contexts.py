@@ -67,7 +67,11 @@ def sampled(scores: FloatArray, question: str, sampling: Sampling, k: int) -> Co
     """
     if sampling.alpha is None:
         raise ValueError("sampling has no alpha: find that of its target first")
-    weights = plackett_luce.log_weights(scores, sampling.alpha)
+    return drawn(plackett_luce.log_weights(scores, sampling.alpha), question, sampling, k)
+
+
+def drawn(weights: FloatArray, question: str, sampling: Sampling, k: int) -> Contexts:
+    """Return rankings of ``k`` positions drawn with log-weights [m]; see :func:`sampled`."""
     rng = _generator(question, sampling)
     rows = plackett_luce.sample_rankings(weights, num_rankings=sampling.num_rankings, k=k, rng=rng)
     return Contexts(rows, plackett_luce.log_probability(weights, rows))

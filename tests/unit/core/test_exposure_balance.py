@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from evenmesh_core.errors import InvalidInput
-from evenmesh_core.exposure_balance import ExposureBalance, balanced_scores, fading, merit_shares
+from evenmesh_core.exposure_balance import ExposureBalance, balanced_weights, fading, merit_shares
 from evenmesh_core.plackett_luce import log_weights
 
 property_test = settings(derandomize=True, deadline=None, max_examples=60)
@@ -46,16 +46,16 @@ def test_merit_counts_copies_once_by_hand():
 
 def test_the_scores_by_hand():
     # 10, 5 and 0 are 2, 1.5 and 1; the last gains 0.4 and the first loses 0.2.
-    np.testing.assert_allclose(balanced_scores([10.0, 5.0, 0.0], [-0.2, 0.0, 0.4]), [1.8, 1.5, 1.4])
+    weights = balanced_weights([10.0, 5.0, 0.0], [-0.2, 0.0, 0.4], 2.0)
+    np.testing.assert_allclose(weights, [1.8**2, 1.5**2, 1.4**2])
 
 
 @property_test
 @given(st.lists(st.floats(-1e6, 1e6), min_size=1, max_size=10), st.floats(0, 100))
 def test_nothing_owed_changes_nothing(scores, alpha):
     assert ExposureBalance().offsets(strength=1.0, limit=1.0) == {}
-    same = balanced_scores(scores, np.zeros(len(scores)))
-    assert same.tolist() == scores
-    assert log_weights(same, alpha).tolist() == log_weights(scores, alpha).tolist()
+    same = balanced_weights(scores, np.zeros(len(scores)), alpha)
+    assert same.tolist() == log_weights(scores, alpha).tolist()
 
 
 @property_test
@@ -78,8 +78,8 @@ def test_items_that_are_further_apart_than_twice_the_limit_keep_their_order(scor
     offsets = data.draw(
         st.lists(st.floats(-limit, limit), min_size=len(scores), max_size=len(scores)), label="offsets"
     )
-    normalized = balanced_scores(scores, [0.0] * (len(scores) - 1) + [1e-300])
-    moved = balanced_scores(scores, offsets) if any(offsets) else normalized
+    normalized = log_weights(scores, 1.0)
+    moved = balanced_weights(scores, offsets, 3.0)
     for one in range(len(scores)):
         for other in range(len(scores)):
             if normalized[one] - normalized[other] > 2 * limit + 1e-9:
@@ -118,8 +118,8 @@ def test_the_controller_closes_a_gap():
     shown = []
     for _ in range(400):
         offsets = balance.offsets(strength=0.1, limit=0.5)
-        scores = balanced_scores([0.6, 0.5, 0.1], [offsets.get("A", 0.0), offsets.get("B", 0.0), 0.0])
-        best = int(np.argmax(scores))
+        added = [offsets.get("A", 0.0), offsets.get("B", 0.0), 0.0]
+        best = int(np.argmax(balanced_weights([0.6, 0.5, 0.1], added, 1.0)))
         shown.append(best)
         balance = balance.added(["A", "B"], [6 / 11, 5 / 11], [float(best == 0), float(best == 1)])
     assert abs(np.mean(np.array(shown) == 0) - 6 / 11) < 0.02
@@ -136,7 +136,7 @@ def test_the_controller_closes_a_gap():
         (lambda: ExposureBalance().added(["A"], [1.0, 2.0], [1.0]), "target"),
         (lambda: ExposureBalance().added(["A"], [-1.0], [1.0]), "target"),
         (lambda: merit_shares([1.0], [1, 2]), "copies"),
-        (lambda: balanced_scores([1.0, 2.0], [2.0, 0.0]), "offsets"),
+        (lambda: balanced_weights([1.0, 2.0], [2.0, 0.0], 1.0), "offsets"),
     ],
 )
 def test_numbers_out_of_range_are_refused_by_name(call, where):

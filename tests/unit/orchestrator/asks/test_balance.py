@@ -13,7 +13,7 @@ from evenmesh.evaluator.v1 import evaluator_service_pb2 as evaluator_pb
 from evenmesh.wire.deadline import Deadline
 from evenmesh.wire.errors import InvalidField, MeshError, Unavailable
 from evenmesh_core.exposure_balance import ExposureBalance
-from evenmesh_core.plackett_luce import inclusion_probabilities, log_weights
+from evenmesh_core.plackett_luce import inclusion_probabilities
 from evenmesh_kit.rpc.policies import policy_in_words
 from evenmesh_kit.security import caller as callers
 from evenmesh_kit.security.caller import Caller, Role
@@ -54,7 +54,7 @@ async def test_what_providers_are_owed_changes_what_is_drawn_and_the_reply_says_
     ]
     assert (policy.balance.strength, policy.balance.limit, policy.balance.half_life_days) == (0.1, 0.4, 7)
     assert (policy.alpha, policy.reached, policy.kind) == (4.0, True, common_pb2.Policy.KIND_PLACKETT_LUCE)
-    inclusion = inclusion_probabilities(log_weights([1.8, 2.15, 1.0], 4.0), k=1)
+    inclusion = inclusion_probabilities(np.array([1.8, 2.15, 1.0]) ** 4, k=1)
     assert policy.disparity == pytest.approx(float(inclusion @ inclusion))
     assert policy.relevance == pytest.approx(float(inclusion @ [0.8, 0.6, 0.0]))
     assert policy.best_relevance == pytest.approx(0.8)
