@@ -94,6 +94,7 @@ class Orchestrator(Service):
             config=config,
             pool=self._pool,
             votes=evaluator_client,
+            balances=evaluator_client,
         )
         admission = Admission.from_settings(settings, "answers")
         AdmissionMetrics(telemetry, admission)

@@ -27,6 +27,7 @@ from evenmesh.wire.deadline import Deadline
 from evenmesh.wire.errors import MeshError, Unavailable, from_item_error, from_rpc_error
 from evenmesh.wire.methods import facts_of
 from evenmesh.wire.pieces import in_pieces
+from evenmesh_core.exposure_balance import ExposureBalance
 from evenmesh_kit.admission import metering
 from evenmesh_kit.rpc.breaker import Breaker, Unanswered
 from evenmesh_kit.rpc.guard import MESSAGE_LIMIT_KEY
@@ -229,7 +230,7 @@ class EvaluatorClient(_Client):
     """The evaluator: observations, votes and measurements of conversations.
 
     It implements :class:`evenmesh_orchestrator.observations.relay.Evaluator`,
-    :class:`evenmesh_orchestrator.ports.VoteSessions` and
+    :class:`evenmesh_orchestrator.ports.VoteSessions`, :class:`evenmesh_orchestrator.ports.Balances` and
     :class:`evenmesh_orchestrator.conversations.evaluation.ConversationEvaluator`. Its channel repeats no
     call: the outbox relay sends observations again itself.
     """
@@ -273,6 +274,12 @@ class EvaluatorClient(_Client):
         """Open a vote; see the port."""
         call = self._stub.VoteAnytime(timeout=timeout_s)
         return _VoteCall(call, codec.vote_start(vote), self._upstream.breaker, timeout_s)
+
+    async def balance(self, collection: str, half_life_days: float, *, timeout_s: float) -> ExposureBalance:
+        """Return what the providers of a collection are owed; see the port."""
+        request = evaluator_pb.GetExposureBalanceRequest(collection=collection, half_life_days=half_life_days)
+        found = await self._call(self._stub.GetExposureBalance, request, timeout_s=timeout_s)
+        return codec.exposure_balance(found)
 
     async def evaluate(
         self, request: evaluator_pb.EvaluateConversationRequest, *, timeout_s: float

@@ -19,6 +19,8 @@ from evenmesh.retriever.v1 import retriever_service_pb2 as retriever_pb
 from evenmesh.wire import checks
 from evenmesh.wire.errors import MeshError
 from evenmesh_core.arrays import IntArray
+from evenmesh_core.errors import InvalidInput
+from evenmesh_core.exposure_balance import ExposureBalance
 from evenmesh_kit.rpc.policies import set_target
 from evenmesh_kit.rpc.statuses import item_error
 from evenmesh_orchestrator.domain import (
@@ -165,6 +167,23 @@ def vote_answer(member: int, answer: str | None) -> evaluator_pb.VoteAnytimeRequ
     )
 
 
+def exposure_balance(message: evaluator_pb.GetExposureBalanceResponse) -> ExposureBalance:
+    """Read what providers are owed.
+
+    Raises:
+        MeshError: numbers that are negative or not finite.
+    """
+    names = [one.provider for one in message.providers]
+    target = [one.target for one in message.providers]
+    exposure = [one.exposure for one in message.providers]
+    try:
+        return ExposureBalance().added(names, target, exposure)
+    except InvalidInput:
+        raise MeshError(
+            grpc.StatusCode.INTERNAL, "UPSTREAM_ERROR", "the balance of the evaluator is not finite"
+        ) from None
+
+
 def event(value: Event) -> pb.AskResponse:
     """Return the message of one event of an ask."""
     match value:
@@ -232,6 +251,7 @@ def observation(value: Observation, *, with_text: bool) -> bytes:
     """
     asked, found, ranked = value.ask, value.pool, value.ranked
     first = value.answers[0].answer if value.answers else generator_pb.Answer()
+    places = {passage.id: place for place, passage in enumerate(found.passages)}
     message = evaluator_pb.Observation(
         id=asked.id,
         run_id=asked.run_id,
@@ -253,6 +273,9 @@ def observation(value: Observation, *, with_text: bool) -> bytes:
                 text=answered.answer.text,
                 samples=answered.samples,
                 log_probability=answered.answer.log_probability,
+                cited=sorted(
+                    {places[one.passage_id] for one in answered.citations if one.passage_id in places}
+                ),
             )
             for answered in value.answers
         ],
@@ -270,6 +293,7 @@ def observation(value: Observation, *, with_text: bool) -> bytes:
             passage_id=passage.id,
             provider=passage.attributes.get("provider", ""),
             text=f"{passage.title} {passage.text}".strip() if index in shown else "",
+            merit_share=None if value.merit is None else min(float(value.merit[index]), 1.0),
         )
     message.observed_at.FromMicroseconds(value.observed_at_us)
     return message.SerializeToString()

@@ -35,8 +35,12 @@ def _drawn(rankings: int, ask: Ask) -> int:
 
 
 def _targeted(ask: Ask) -> int:
-    """Return the work of finding the policy of a target: in the worst case that of passages times places."""
-    wanted = ask.sampling is not None and ask.sampling.target is not None
+    """Return the work of finding the policy of a target: in the worst case that of passages times places.
+
+    What is expected of a policy that makes up for what providers are owed takes as long at most.
+    """
+    sampling = ask.sampling
+    wanted = sampling is not None and (sampling.target is not None or sampling.balance is not None)
     return ask.rerank_depth * ask.k // _PLACES_PER_ANSWER if wanted else 0
 
 

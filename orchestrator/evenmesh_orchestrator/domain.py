@@ -63,6 +63,20 @@ class Action(StrEnum):
     OBSERVATION_DROPPED = "observation-dropped"
     NO_REPORT = "no-report"
     HISTORY_WORDS = "history-words"
+    NO_BALANCE = "no-balance"
+
+
+@dataclass(frozen=True, slots=True)
+class Balance:
+    """Controller of exposure over time.
+
+    ``strength`` is in score ranges per context owed, [0, 10], ``limit`` in score ranges, [0, 1], and
+    ``half_life_days`` in [0.01, 3650].
+    """
+
+    strength: float = 0.05
+    limit: float = 0.25
+    half_life_days: float = 30.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +90,8 @@ class Sampling:
     num_rankings: int
     seed: int
     target: Target | None = None
+    balance: Balance | None = None
+    """Fairness over time; None for none, and always with a target."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -251,6 +267,8 @@ class Ranked:
     fusion: float = 0.0
     policy: Policy | None = None
     """The policy of a target, None without one."""
+    relevance: FloatArray | None = None
+    """Relevance of each passage of the pool, 0 for those that were not scored; None if unknown."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -354,3 +372,5 @@ class Observation:
     conversation: evaluator_pb.ObservedConversation | None = None
     retrievers: tuple[str, ...] = ()
     vote_winner: int | None = None
+    merit: FloatArray | None = None
+    """Share of a context that each passage of the pool deserves; None if unknown."""

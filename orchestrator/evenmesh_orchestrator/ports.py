@@ -10,6 +10,7 @@ from evenmesh.common.v1.common_pb2 import Agent, Passage
 from evenmesh.evaluator.v1 import evaluator_service_pb2 as evaluator_pb
 from evenmesh.generator.v1.generator_service_pb2 import Answer, GenerateRequest
 from evenmesh.wire.errors import MeshError
+from evenmesh_core.exposure_balance import ExposureBalance
 from evenmesh_orchestrator.domain import Ask, FirstStage, Observation, Pool, Relevance, Sampling
 
 
@@ -53,6 +54,13 @@ class Generator(Protocol):
 
     async def knowledge(self, ask: Ask, *, max_passages: int, timeout_s: float) -> Pool:
         """Return what the model itself knows about a question: passages in one ranking, with ids ``PK/…``."""
+
+
+class Balances(Protocol):
+    """Knows what providers are owed."""
+
+    async def balance(self, collection: str, half_life_days: float, *, timeout_s: float) -> ExposureBalance:
+        """Return what the providers of a collection deserved and were given, faded by age."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -99,6 +99,7 @@ def test_what_deletes_or_changes_the_served_model_is_audited() -> None:
         "CollectionService/DeleteCollection",
         "FeedbackService/PromoteModel",
         "FeedbackService/RollbackModel",
+        "EvaluatorService/ResetExposureBalance",
     }
     # A new method that says so by its name must state it.
     words = ("Delete", "Remove", "Promote", "Rollback", "Purge", "Reset")
@@ -118,6 +119,8 @@ def test_what_deletes_or_changes_the_served_model_is_audited() -> None:
         ("reranker.v1.FeedbackService/PromoteModel", {Role.TRAIN}),
         ("generator.v1.GeneratorService/ListModels", {Role.ASK}),
         ("evaluator.v1.EvaluatorService/Observe", {Role.ASK}),
+        ("evaluator.v1.EvaluatorService/GetExposureStatement", {Role.ASK, Role.PROVIDER}),
+        ("evaluator.v1.EvaluatorService/ResetExposureBalance", {Role.INGEST}),
     ],
 )
 def test_the_roles_of_a_method(method: str, roles: set[Role]) -> None:

@@ -319,6 +319,94 @@ async def test_without_labels_no_provider_has_a_target(store: ObservationStore) 
     assert [share.target for share in (await _report(store)).providers] == [None, None]
 
 
+DAY_US = 24 * HOUR_US
+DAY = NOON_US // DAY_US
+
+
+def _shown_on(id_: str, day: int, **changes: Any) -> Observation:
+    """P deserves 0.75 of the context {a, b} or {a, c}, and gets half; Q deserves 0.25, and gets a quarter."""
+    given = {"observed_at_us": day * DAY_US, "merit_shares": np.array([0.75, 0.25, 0.0])}
+    return _observation(id_, **(given | changes))
+
+
+async def test_days_of_providers_add_up_by_configuration(url: URL, store: ObservationStore) -> None:
+    other = Configuration("zoo")
+    cited = (SampledAnswer("Rhine", (0,), (0, 2)),)
+    await store.append(_measured(_shown_on("1", DAY), _shown_on("2", DAY, answers=cited)))
+    await store.append(_measured(_shown_on("1", DAY), _shown_on("3", DAY, merit_shares=None)))
+    await store.append(_measured(_shown_on("4", DAY - 1), _shown_on("5", DAY, configuration=other)))
+    found = await store.provider_days(DEFAULT_TENANT, "P", first_day=DAY - 1, last_day=DAY)
+    assert [(one.configuration, one.day, one.num_found) for one in found] == [
+        (Configuration(), DAY - 1, 1),
+        (Configuration(), DAY, 3),
+        (other, DAY, 1),
+    ]
+    day = found[1]
+    assert (day.num_shown, day.num_cited, day.num_targeted) == (3, 1, 2)
+    assert (day.exposure, day.exposure_squares, day.exposure_targeted) == (1.5, 0.75, 1.0)
+    assert (day.target, day.target_squares, day.owed_squares) == (1.5, 1.125, 0.125)
+    assert not await store.provider_days(DEFAULT_TENANT, "P", first_day=DAY + 1, last_day=DAY + 9)
+    assert not await store.provider_days("acme", "P", first_day=0, last_day=DAY)
+    assert not await store.provider_days(DEFAULT_TENANT, "", first_day=0, last_day=DAY)
+    (q, *_) = await store.provider_days(DEFAULT_TENANT, "Q", first_day=DAY, last_day=DAY)
+    assert (q.num_shown, q.exposure, q.target) == (3, 0.75, 0.5)
+
+
+async def test_a_balance_fades_counts_every_configuration_and_can_be_forgotten(
+    store: ObservationStore, clock: Clock
+) -> None:
+    zoo, other = Configuration("zoo"), Configuration("zoo", alpha=2.0)
+    await store.append(
+        _measured(
+            _shown_on("1", DAY, configuration=zoo),
+            _shown_on("2", DAY, configuration=other),
+            _shown_on("3", DAY - 2, configuration=zoo),
+            _shown_on("4", DAY, configuration=Configuration("another")),
+            _shown_on("5", DAY, configuration=zoo, merit_shares=None),
+            _shown_on("6", DAY, configuration=zoo, tenant="acme"),
+        )
+    )
+    # It is noon: today's asks are as of now, those of two days before a quarter at a half-life of a day.
+    found = await store.balance(DEFAULT_TENANT, "zoo", half_life_days=1.0, limit=9)
+    assert [one.provider for one in found] == ["P", "Q"]
+    assert (found[0].target, found[0].exposure) == pytest.approx((2.25 * 0.75, 2.25 * 0.5))
+    assert len(await store.balance(DEFAULT_TENANT, "zoo", half_life_days=1.0, limit=1)) == 1
+    clock.now_us += DAY_US
+    later = await store.balance(DEFAULT_TENANT, "zoo", half_life_days=1.0, limit=9)
+    assert later[0].target == pytest.approx(found[0].target / 2)
+    assert await store.reset_balance(DEFAULT_TENANT, "zoo") == 2
+    assert await store.reset_balance(DEFAULT_TENANT, "zoo") == 0
+    assert not await store.balance(DEFAULT_TENANT, "zoo", half_life_days=1.0, limit=9)
+    assert len(await store.balance(DEFAULT_TENANT, "another", half_life_days=1.0, limit=9)) == 2
+    assert len(await store.balance("acme", "zoo", half_life_days=1.0, limit=9)) == 2
+    # What comes afterwards counts, and statements stay.
+    await store.append(_measured(_shown_on("7", DAY + 1, configuration=zoo)))
+    (again, _) = await store.balance(DEFAULT_TENANT, "zoo", half_life_days=1.0, limit=9)
+    assert again.target == pytest.approx(0.75)
+    days = await store.provider_days(DEFAULT_TENANT, "P", first_day=DAY, last_day=DAY)
+    assert sum(one.num_found for one in days) == 4
+
+
+async def test_days_of_providers_are_kept_for_as_long_as_is_set(url: URL, clock: Clock) -> None:
+    store = SqlObservationStore(url, clock=clock, provider_days=2)
+    none = SqlObservationStore(url, clock=clock, provider_days=0)
+    await store.open()
+    await none.open()
+    try:
+        await none.append(_measured(_shown_on("0", DAY)))
+        assert not await none.provider_days(DEFAULT_TENANT, "P", first_day=0, last_day=DAY)
+        await store.append(_measured(_shown_on("1", DAY), _shown_on("2", DAY - 1), _shown_on("3", DAY - 2)))
+        found = await store.provider_days(DEFAULT_TENANT, "P", first_day=0, last_day=DAY)
+        assert [one.day for one in found] == [DAY - 1, DAY]
+        clock.now_us += DAY_US
+        await store.append(_measured(_shown_on("4", DAY + 1)))
+        found = await store.provider_days(DEFAULT_TENANT, "P", first_day=0, last_day=DAY + 1)
+        assert [one.day for one in found] == [DAY, DAY + 1]
+    finally:
+        await store.close()
+        await none.close()
+
+
 async def test_the_most_exposed_providers_come_first_and_few(store: ObservationStore) -> None:
     names = ["", *(f"p{i}" for i in range(120))]
     exposed = Exposed(names, np.array([70.0, *(float(i % 50) for i in range(120))]), None)
@@ -434,7 +522,7 @@ async def test_stores_on_one_database_keep_a_quota_together(url: URL, clock: Clo
             )
         ((num_bytes, num_runs, _),) = (await _usage(url)).values()
         assert num_runs == 3
-        assert 100_000 - 11_024 < num_bytes <= 100_000
+        assert 100_000 - 11_536 < num_bytes <= 100_000
         assert await _usage(url) == await _recounted(url)
     finally:
         for store in stores:
@@ -447,11 +535,11 @@ async def _usage(url: URL) -> dict[str, tuple[int, ...]]:
 
 
 async def _recounted(url: URL) -> dict[str, tuple[int, ...]]:
-    """Count what there is."""
+    """Count what there is: each observation has two known providers."""
     return await _rows(
         url,
         """
-        SELECT tenant, SUM(LENGTH(payload) + 1024),
+        SELECT tenant, SUM(LENGTH(payload) + 1024 + 2 * 256),
             (SELECT COUNT(*) FROM scopes WHERE scopes.tenant = observations.tenant AND kind = 0),
             (SELECT COUNT(*) FROM scopes WHERE scopes.tenant = observations.tenant AND kind = 1)
         FROM observations GROUP BY tenant

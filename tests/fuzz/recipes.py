@@ -555,6 +555,24 @@ def _report(rng: Random) -> Message:
     return request
 
 
+def _statement(rng: Random) -> Message:
+    request = evaluator.GetExposureStatementRequest(provider=rng.choice(_IDS))
+    for name, values in (
+        ("first_day", ("2026-11-01", "0001-01-01", "yesterday", "2026-02-30")),
+        ("last_day", ("2026-11-30", "9999-12-31", "2026-11-1")),
+        ("nonce", ("n-1", "\0", "x" * 65)),
+    ):
+        if rng.random() < 0.3:
+            setattr(request, name, rng.choice(values))
+    return request
+
+
+def _balance(rng: Random) -> Message:
+    request = evaluator.GetExposureBalanceRequest(collection=rng.choice((COLLECTION, "", "x")))
+    _maybe(rng, request, "half_life_days", rng.choice((0.01, 30.0, 0.0, float("nan"), 1e300)))
+    return request
+
+
 def _page(kind: Any, tokens: Sequence[str]) -> Callable[[Random], Message]:
     def page(rng: Random) -> Message:
         request: Message = kind()
@@ -724,6 +742,11 @@ _RECIPES: Final[dict[str, Callable[[Random], Any]]] = {
     ),
     "EvaluatorService.ListMeasurements": lambda rng: evaluator.ListMeasurementsRequest(
         run_id=rng.choice(("run-1", "run-2", "run-9"))
+    ),
+    "EvaluatorService.GetExposureStatement": _statement,
+    "EvaluatorService.GetExposureBalance": _balance,
+    "EvaluatorService.ResetExposureBalance": lambda rng: evaluator.ResetExposureBalanceRequest(
+        collection=rng.choice((COLLECTION, "", "x"))
     ),
     "OrchestratorService.Ask": _ask,
     "OrchestratorService.Audit": _audit,

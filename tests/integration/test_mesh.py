@@ -21,6 +21,7 @@ from grpc_reflection.v1alpha.proto_reflection_descriptor_database import ProtoRe
 from evenmesh import (
     Addresses,
     AskResult,
+    Balance,
     Client,
     GroupShare,
     Health,
@@ -195,6 +196,27 @@ def test_a_target_has_a_configuration_of_its_own(client: Client) -> None:
     )
     (measured,) = client.measurements("targets")
     assert (measured.configuration.alpha, measured.configuration.target) == (None, "disparity 0.625")
+
+
+def test_what_providers_are_owed_is_remembered_and_made_up_for(client: Client) -> None:
+    options: Any = {"collection": DEMO, "alpha": 8.0, "num_answers": 0, "samples": 20, "run_report": True}
+    client.answer(QUESTION.question, run_id="balance-before", **options)
+    owed = {one.provider: one.owed for one in client.exposure_balance(DEMO)}
+    assert max(owed.values()) > 0 > min(owed.values())
+    balance = Balance(strength=1.0, limit=0.5)
+    result = client.answer(QUESTION.question, run_id="balance", balance=balance, **options)
+    assert result.ranked is not None
+    policy = result.ranked.policy
+    assert policy is not None
+    assert policy.balance == Balance(1.0, 0.5, 30.0)
+    assert policy.offsets
+    for one in policy.offsets:
+        assert abs(one.offset) <= 0.5
+        assert one.offset * owed[one.provider] > 0
+    (measured,) = client.measurements("balance")
+    assert measured.configuration.target == "alpha 8, balance 1 up to 0.5 over 30 days"
+    assert client.reset_exposure_balance(DEMO) >= len(owed)
+    assert client.exposure_balance(DEMO) == []
 
 
 def test_a_seed_draws_the_same_rankings_again(client: Client) -> None:

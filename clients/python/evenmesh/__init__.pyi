@@ -84,6 +84,8 @@ from evenmesh.types.measures import (
 )
 from evenmesh.types.passage import Passage as Passage
 from evenmesh.types.policy import (
+    Balance as Balance,
+    BalanceOffset as BalanceOffset,
     GroupShare as GroupShare,
     GroupShareOutcome as GroupShareOutcome,
     Policy as Policy,
@@ -97,6 +99,13 @@ from evenmesh.types.reports import (
     Measurement as Measurement,
     Run as Run,
     RunReport as RunReport,
+)
+from evenmesh.types.statements import (
+    ExposureStatement as ExposureStatement,
+    ProviderBalance as ProviderBalance,
+    ProviderExposure as ProviderExposure,
+    SignedStatement as SignedStatement,
+    StatementSignature as StatementSignature,
 )
 from evenmesh.types.request import Agent as Agent, AskOptions as AskOptions, Decoding as Decoding
 from evenmesh.types.retrieval import (

@@ -58,11 +58,16 @@ def dev(
 def new(
     name: Annotated[str, typer.Argument(help="Name of the key's user; appears in logs.")],
     role: Annotated[
-        list[str], typer.Option(help="ask, ingest, feedback, train, admin or service; repeat for several.")
+        list[str],
+        typer.Option(help="ask, ingest, feedback, train, provider, admin or service; repeat for several."),
     ],
     tenant: Annotated[
         str | None,
         typer.Option(help="Whose collections, feedback and models it opens; none for a service."),
+    ] = None,
+    provider: Annotated[
+        str | None,
+        typer.Option(help="With the role provider: whose exposure statements it may read."),
     ] = None,
     file: Annotated[
         Path | None, typer.Option(help="File of keys to add the entry to. Default: print the entry.")
@@ -83,7 +88,14 @@ def new(
     if not services and tenant is None:
         raise CommandError("--tenant: give the tenant whose data the key opens, such as default", USAGE)
     key, digest = new_key()
-    content = {"name": name, "sha256": digest, "tenant": tenant, "roles": role, "expires": expires}
+    content = {
+        "name": name,
+        "sha256": digest,
+        "tenant": tenant,
+        "roles": role,
+        "provider": provider,
+        "expires": expires,
+    }
     try:
         entry = KeyEntry.read({field: value for field, value in content.items() if value is not None})
         if file is not None:

@@ -12,6 +12,7 @@ from evenmesh.common.v1.common_pb2 import Passage, Policy
 from evenmesh_core import group_shares, plackett_luce
 from evenmesh_core.arrays import FloatArray, IntArray
 from evenmesh_kit.rpc.policies import GroupSharesPolicy, Target, find_policy, policy_message
+from evenmesh_orchestrator.asks.merit import relevance_kind
 from evenmesh_orchestrator.domain import Contexts, Sampling
 
 
@@ -66,7 +67,11 @@ def sampled(scores: FloatArray, question: str, sampling: Sampling, k: int) -> Co
     """
     if sampling.alpha is None:
         raise ValueError("sampling has no alpha: find that of its target first")
-    weights = plackett_luce.log_weights(scores, sampling.alpha)
+    return drawn(plackett_luce.log_weights(scores, sampling.alpha), question, sampling, k)
+
+
+def drawn(weights: FloatArray, question: str, sampling: Sampling, k: int) -> Contexts:
+    """Return rankings of ``k`` positions drawn with log-weights [m]; see :func:`sampled`."""
     rng = _generator(question, sampling)
     rows = plackett_luce.sample_rankings(weights, num_rankings=sampling.num_rankings, k=k, rng=rng)
     return Contexts(rows, plackett_luce.log_probability(weights, rows))
@@ -96,11 +101,7 @@ def sampled_to(
     Raises:
         InvalidField: bounds of the target have too many groups among these passages.
     """
-    # Where the reranker of a whole expression failed, the scores are those of its parts or of their order.
-    if reranked and scores.min() >= 0.0 and scores.max() <= 1.0:
-        relevance, kind = scores, Policy.RELEVANCE_PROBABILITY
-    else:
-        relevance, kind = plackett_luce.normalize_scores(scores) - 1.0, Policy.RELEVANCE_NORMALIZED_SCORE
+    relevance, kind = relevance_kind(scores, reranked=reranked)
     found = find_policy(target, scores, relevance, lambda: [one.attributes for one in passages], k=k)
     if isinstance(found, GroupSharesPolicy):
         rng = _generator(question, sampling)

@@ -28,6 +28,7 @@ class Step(Enum):
     FIRST_ANSWER = (Stage.GENERATE, "the generator, in the middle of the first answer,")
     OTHER_ANSWERS = (Stage.GENERATE, "the generator, for other contexts than the first,")
     AUDIT_ANSWERS = (Stage.GENERATE, "the generator, for some contexts of the audit,")
+    READ_BALANCE = (Stage.RERANK, "the evaluator, for what providers are owed,")
     VOTE = (Stage.OBSERVE, "the evaluator, for the vote,")
     REWRITE = (Stage.RETRIEVE, "the generator, for a question that stands alone,")
     MEASURE_CONVERSATION = (Stage.OBSERVE, "the evaluator, for the conversation,")
@@ -80,6 +81,7 @@ POLICY: Final[dict[tuple[Step, Failure], Action]] = {
     **{(Step.AUDIT_ANSWERS, failure): Action.NO_ANSWER for failure in Failure},
     (Step.AUDIT_ANSWERS, Failure.REFUSED): Action.FAIL,
     (Step.AUDIT_ANSWERS, Failure.OVER_CAPACITY): Action.FAIL,
+    **{(Step.READ_BALANCE, failure): Action.NO_BALANCE for failure in Failure},
     **{(Step.VOTE, failure): Action.LOCAL_VOTE for failure in Failure},
     **{(Step.REWRITE, failure): Action.HISTORY_WORDS for failure in Failure},
     **{(Step.MEASURE_CONVERSATION, failure): Action.NO_REPORT for failure in Failure},
@@ -95,6 +97,7 @@ INSTEAD: Final = {
     Action.NO_ANSWER: "the answer is left out",
     Action.LOCAL_VOTE: "the answers vote without it, by token F1",
     Action.NO_REPORT: "its relevance and fairness are reported after a later turn",
+    Action.NO_BALANCE: "rankings are drawn without it",
     Action.HISTORY_WORDS: "words of earlier turns extend the search text",
     Action.OBSERVATION_QUEUED: "the observation is kept and sent later",
     Action.OBSERVATION_DROPPED: "the observation is lost",

@@ -14,10 +14,13 @@ from contextlib import AbstractContextManager, aclosing, nullcontext
 
 from evenmesh.orchestrator.v1 import orchestrator_service_pb2 as pb
 from evenmesh.wire.deadline import Deadline
+from evenmesh_core.arrays import FloatArray
 from evenmesh_kit.compute.tenant_pool import TenantPool
+from evenmesh_orchestrator.asks.balance import BalanceReader
 from evenmesh_orchestrator.asks.budgets import Clock, PipelineConfig
 from evenmesh_orchestrator.asks.exposure import measure, offload, scoring_size
 from evenmesh_orchestrator.asks.generation import GenerationStage
+from evenmesh_orchestrator.asks.merit import merit_of
 from evenmesh_orchestrator.asks.ranking import RankingStage
 from evenmesh_orchestrator.asks.retrieval import Found, RetrievalStage
 from evenmesh_orchestrator.audits.auditor import Auditor
@@ -37,7 +40,15 @@ from evenmesh_orchestrator.domain import (
 )
 from evenmesh_orchestrator.ensembles.runner import EnsembleRunner
 from evenmesh_orchestrator.observations.publisher import ObservationPublisher
-from evenmesh_orchestrator.ports import Generator, Observer, Receipt, Reranker, Retriever, VoteSessions
+from evenmesh_orchestrator.ports import (
+    Balances,
+    Generator,
+    Observer,
+    Receipt,
+    Reranker,
+    Retriever,
+    VoteSessions,
+)
 
 
 class Pipeline:
@@ -52,6 +63,7 @@ class Pipeline:
         pool: threads for computations that are too large for the event loop.
         votes: opens the votes of ensembles.
         around_draw: a context manager around each draw of rankings, for telemetry.
+        balances: knows what providers are owed; None where asks may not want it.
     """
 
     def __init__(
@@ -65,11 +77,14 @@ class Pipeline:
         pool: TenantPool,
         votes: VoteSessions,
         around_draw: Callable[[Sampling], AbstractContextManager[object]] = nullcontext,
+        balances: Balances | None = None,
     ) -> None:
         self._config = config
         self._pool = pool
         self._retrieval = RetrievalStage(retriever, generator)
-        self._ranking = RankingStage(reranker, pool, around_draw)
+        self._ranking = RankingStage(
+            reranker, pool, around_draw, None if balances is None else BalanceReader(balances)
+        )
         self._generation = GenerationStage(generator, config)
         self._publisher = ObservationPublisher(observer, config)
         self._ensembles = EnsembleRunner(
@@ -111,23 +126,30 @@ class Pipeline:
         for degraded in failures:
             degradations.append(degraded)
             yield degraded
-        yield ranked
+        merit = self._merit(found, ranked)  # while the answers are written
+        try:
+            yield ranked
 
-        answers: list[Answered] = []
-        if ask.num_answers:
-            began = time.perf_counter()
-            async with aclosing(self._generation.answer(ask, found.pool, ranked.contexts, clock)) as events:
+            answers: list[Answered] = []
+            if ask.num_answers:
+                began = time.perf_counter()
+                async with aclosing(
+                    self._generation.answer(ask, found.pool, ranked.contexts, clock)
+                ) as events:
+                    async for event in events:
+                        if isinstance(event, Answered):
+                            answers.append(event)
+                        elif isinstance(event, Degraded):
+                            degradations.append(event)
+                        yield event
+                clock.record(Stage.GENERATE, began)
+
+            async with aclosing(self._close(found, ranked, answers, degradations, clock, merit)) as events:
                 async for event in events:
-                    if isinstance(event, Answered):
-                        answers.append(event)
-                    elif isinstance(event, Degraded):
-                        degradations.append(event)
                     yield event
-            clock.record(Stage.GENERATE, began)
-
-        async with aclosing(self._close(found, ranked, answers, degradations, clock)) as events:
-            async for event in events:
-                yield event
+        finally:
+            if merit is not None:
+                merit.cancel()
 
     def ensemble(self, ensemble: EnsembleAsk, deadline: Deadline) -> AsyncGenerator[Event, None]:
         """Run one ensemble; see :meth:`evenmesh_orchestrator.ensembles.runner.EnsembleRunner.run`."""
@@ -148,6 +170,7 @@ class Pipeline:
         answers: Sequence[Answered],
         degradations: Sequence[Degraded],
         clock: Clock,
+        merit: asyncio.Task[FloatArray] | None,
     ) -> AsyncGenerator[Event, None]:
         """Report and observe. The outbox stores the observation while the report is sent."""
         ask, pool = found.ask, found.pool
@@ -163,6 +186,7 @@ class Pipeline:
                 tuple(degradations),
                 observed_at_us=time.time_ns() // 1000,
                 conversation=None if ask.conversation is None else await ask.conversation(pool, answers),
+                merit=None if merit is None else await merit,
             )
             submitted.append(self._publisher.publish(observation))
         report = await self._measure(found, ranked, answers)
@@ -179,6 +203,12 @@ class Pipeline:
         for one in late:
             yield one
         yield clock.finished(ask)
+
+    def _merit(self, found: Found, ranked: Ranked) -> asyncio.Task[FloatArray] | None:
+        """Start computing what passages deserve, for the observation; None where nobody knows."""
+        if not found.ask.observe or ranked.relevance is None:
+            return None
+        return asyncio.create_task(self._pool.run(merit_of, found.pool, ranked.relevance))
 
     async def _measure(self, found: Found, ranked: Ranked, answers: Sequence[Answered]) -> pb.ExposureReport:
         pool, contexts, labels = found.pool, ranked.contexts, found.ask.labels

@@ -14,11 +14,14 @@ from evenmesh.common.v1.common_pb2 import Passage, Policy
 from evenmesh.orchestrator.v1 import orchestrator_service_pb2 as pb
 from evenmesh.wire.deadline import Deadline
 from evenmesh_core.arrays import FloatArray, IntArray
+from evenmesh_core.exposure_balance import ExposureBalance
 from evenmesh_kit.compute.tenant_pool import TenantPool
 from evenmesh_orchestrator.asks import contexts
+from evenmesh_orchestrator.asks.balance import BalanceReader, balanced
 from evenmesh_orchestrator.asks.budgets import Clock, HandledFailure, attempt
 from evenmesh_orchestrator.asks.exposure import offload
 from evenmesh_orchestrator.asks.failure_policy import Step
+from evenmesh_orchestrator.asks.merit import relevance_of
 from evenmesh_orchestrator.asks.retrieval import Found
 from evenmesh_orchestrator.domain import (
     EMPTY_CONTEXTS,
@@ -71,6 +74,7 @@ class RankingStage:
         reranker: scores passages again.
         pool: threads for rankings that are too large for the event loop.
         around_draw: a context manager around each draw of rankings, for telemetry.
+        balances: reads what providers are owed; None where asks may not want it.
     """
 
     def __init__(
@@ -78,7 +82,9 @@ class RankingStage:
         reranker: Reranker,
         pool: TenantPool,
         around_draw: Callable[[Sampling], AbstractContextManager[object]] = nullcontext,
+        balances: BalanceReader | None = None,
     ) -> None:
+        self._balances = balances
         self._reranker = reranker
         self._pool = pool
         self._around_draw = around_draw
@@ -94,17 +100,28 @@ class RankingStage:
             return Ranked(EMPTY_CONTEXTS), ()
         retrieved = Contexts(pool.rankings, pool.log_probabilities)
         if expression is None and ask.reranker == "none":
-            return Ranked(contexts.cut(retrieved, ask.k), policy=pool.policy), ()
+            relevance = relevance_of(pool, np.arange(len(pool.passages)), pool.scores, reranked=False)
+            cut = contexts.cut(retrieved, ask.k)
+            return Ranked(cut, policy=pool.policy, relevance=relevance), ()
         began = time.perf_counter()
+        degradations: Sequence[Degraded]
         if ask.sampling is not None and (
             expression.sampled_part is not None
             if expression is not None
             else ask.sampling_stage == pb.SAMPLING_STAGE_RERANKER
         ):
             scored = await self.scored(found, clock)
-            drawn, policy = await self._draw(found, ask.sampling, scored)
-            ranked = Ranked(drawn, scored.reranker, scored.model_version, fusion=scored.fusion, policy=policy)
-            degradations = scored.degradations
+            known, failures = await self._balance(ask, clock)
+            drawn, policy = await self._draw(found, ask.sampling, scored, known)
+            ranked = Ranked(
+                drawn,
+                scored.reranker,
+                scored.model_version,
+                fusion=scored.fusion,
+                policy=policy,
+                relevance=relevance_of(pool, scored.rows, scored.scores, reranked=scored.reranker != "none"),
+            )
+            degradations = (*scored.degradations, *failures)
         elif found.gathered is not None:
             lists = ExpressionLists(ask, found.gathered, clock, self.rerank)
             ranked = Ranked(await lists.contexts(), lists.reranker, lists.model_version, fusion=lists.fusion)
@@ -112,10 +129,18 @@ class RankingStage:
         else:
             first = contexts.cut(retrieved, ask.rerank_depth)
             (reordered,), outcome = await self.reorder(ask, pool, [first], clock)
+            rows = np.unique(first.rows)
             if isinstance(outcome, HandledFailure):
-                ranked, degradations = Ranked(reordered), (outcome.degraded,)
+                relevance = relevance_of(pool, rows, pool.scores[rows], reranked=False)
+                ranked, degradations = Ranked(reordered, relevance=relevance), (outcome.degraded,)
             else:
-                ranked = Ranked(reordered, outcome.reranker, outcome.model_version, fusion=outcome.fusion)
+                ranked = Ranked(
+                    reordered,
+                    outcome.reranker,
+                    outcome.model_version,
+                    fusion=outcome.fusion,
+                    relevance=relevance_of(pool, rows, outcome.scores, reranked=True),
+                )
                 degradations = ()
         if expression is None or expression.reranks:
             clock.record(Stage.RERANK, began)
@@ -226,12 +251,35 @@ class RankingStage:
             lists.degradations,
         )
 
-    async def _draw(self, found: Found, sampling: Sampling, scored: Scored) -> tuple[Contexts, Policy | None]:
+    async def _balance(self, ask: Ask, clock: Clock) -> tuple[ExposureBalance | None, Sequence[Degraded]]:
+        """Return what providers are owed, where the ask wants it and somebody knows."""
+        if self._balances is None or ask.sampling is None or ask.sampling.balance is None:
+            return None, ()
+        known = await self._balances.read(ask.collection, ask.sampling.balance.half_life_days, clock)
+        return (None, (known.degraded,)) if isinstance(known, HandledFailure) else (known, ())
+
+    async def _draw(
+        self, found: Found, sampling: Sampling, scored: Scored, known: ExposureBalance | None
+    ) -> tuple[Contexts, Policy | None]:
         if not len(scored.rows):
             return EMPTY_CONTEXTS, None
         question, k, policy = found.ask.question, len(scored.best), None
         with self._around_draw(sampling):
-            if sampling.target is None:
+            if sampling.balance is not None and known is not None:
+                drawn, policy = await self._pool.run(
+                    partial(
+                        balanced,
+                        sampling.balance,
+                        known,
+                        scored.scores,
+                        found.pool.rows(scored.rows),
+                        question,
+                        sampling,
+                        k,
+                        reranked=scored.reranker != "none",
+                    )
+                )
+            elif sampling.target is None:
                 drawn = await self._pool.run(contexts.sampled, scored.scores, question, sampling, k)
             else:
                 drawn, policy = await self._pool.run(

@@ -18,10 +18,11 @@ from evenmesh.wire import checks
 from evenmesh.wire.errors import InvalidField
 from evenmesh_core.answer_scores import AnswerMetric, check_references, scoring_ns
 from evenmesh_core.errors import InvalidInput
+from evenmesh_core.exposure_balance import MAX_STRENGTH
 from evenmesh_kit.rpc.policies import target_of
 from evenmesh_orchestrator.asks.exposure import METRICS
 from evenmesh_orchestrator.conversations import history
-from evenmesh_orchestrator.domain import Ask, EnsembleAsk, EnumNames, Sampling, word_of
+from evenmesh_orchestrator.domain import Ask, Balance, EnsembleAsk, EnumNames, Sampling, word_of
 from evenmesh_orchestrator.ensembles.definitions import (
     MAX_MEMBERS,
     MIN_MEMBERS,
@@ -132,6 +133,8 @@ def read_ask(request: pb.AskRequest, defaults: Defaults) -> Ask:
             )
         if expression is not None:
             _check_sampling(expression, sampling_stage)
+        if sampling.balance is not None:
+            _check_balance(collection, sampling_stage)
     most = 1 if sampling is None else sampling.num_rankings
     num_answers = request.num_answers if request.HasField("num_answers") else most
     checks.between("num_answers", num_answers, 0, most)
@@ -355,7 +358,33 @@ def _sampling(message: common_pb2.Sampling) -> Sampling:
         num_rankings=checks.between("sampling.num_rankings", num_rankings, 1, 1000),
         seed=message.seed,
         target=target,
+        balance=_balance(message) if message.HasField("balance") else None,
     )
+
+
+def _balance(message: common_pb2.Sampling) -> Balance:
+    given = message.balance
+    if not message.HasField("alpha") and target_of("sampling", message) is not None:
+        raise InvalidField("sampling.balance", "cannot be given with a target: give sampling.alpha")
+    default = Balance()
+    return Balance(
+        strength=checks.between("sampling.balance.strength", given.strength, 0, MAX_STRENGTH)
+        if given.HasField("strength")
+        else default.strength,
+        limit=checks.between("sampling.balance.limit", given.limit, 0, 1)
+        if given.HasField("limit")
+        else default.limit,
+        half_life_days=checks.between("sampling.balance.half_life_days", given.half_life_days, 0.01, 3650)
+        if given.HasField("half_life_days")
+        else default.half_life_days,
+    )
+
+
+def _check_balance(collection: str, sampling_stage: int) -> None:
+    if not collection:
+        raise InvalidField("sampling.balance", "needs a collection, by which exposure is counted")
+    if sampling_stage != pb.SAMPLING_STAGE_RERANKER:
+        raise InvalidField("sampling.balance", "needs the sampling stage reranker")
 
 
 def _check_decoding(message: generator_pb.Decoding) -> None:

@@ -14,6 +14,8 @@ from evenmesh_evaluator.metrics import EvaluatorMetrics
 from evenmesh_evaluator.observations.servicer import measure_payload
 from evenmesh_evaluator.servicer import EvaluatorServicer
 from evenmesh_evaluator.settings import EvaluatorSettings
+from evenmesh_evaluator.statements.signing import Signer, SigningKeyError
+from evenmesh_evaluator.statements.summary import Privacy
 from evenmesh_kit.admission.metrics import AdmissionMetrics
 from evenmesh_kit.admission.queue import Admission
 from evenmesh_kit.compute.tenant_pool import TenantPool
@@ -43,6 +45,7 @@ class EvaluatorService(Service):
             settings.database(),
             lock_timeout_s=settings.lock_timeout_s,
             quotas=Quotas(settings.tenant_mb * 2**20, settings.tenant_runs, settings.tenant_configurations),
+            provider_days=settings.provider_days,
             remeasure=measure_payload,
         )
         self._pool = TenantPool(settings.compute_threads, "evaluator")
@@ -55,6 +58,9 @@ class EvaluatorService(Service):
             similarities=Similarities(_models(settings)),
             admission=admission,
             window=settings.observe_window,
+            store=self._store,
+            signer=_signer(settings),
+            privacy=Privacy(settings.statement_min_asks, settings.statement_epsilon),
             metrics=EvaluatorMetrics(
                 telemetry, window_s=settings.fairness_window_s, series=settings.metrics_series
             ),
@@ -74,6 +80,16 @@ class EvaluatorService(Service):
         await self._store.close()
         self._pool.close()
         self._measures_pool.close()
+
+
+def _signer(settings: EvaluatorSettings) -> Signer | None:
+    """Return the signer of statements; raise ServerStartError for a key that cannot be used."""
+    if settings.statement_key is None:
+        return None
+    try:
+        return Signer(settings.statement_key)
+    except SigningKeyError as error:
+        raise ServerStartError(f"{variable(settings, 'statement_key')}: {error}") from error
 
 
 def _models(settings: EvaluatorSettings) -> Models:

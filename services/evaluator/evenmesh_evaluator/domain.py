@@ -95,10 +95,11 @@ Scope = str | Configuration
 
 @dataclass(frozen=True, slots=True)
 class SampledAnswer:
-    """One answer, and the zero-based indices of the sampled rankings that led to it."""
+    """One answer, the indices of the sampled rankings that led to it, and of the candidates that it cites."""
 
     text: str
     samples: tuple[int, ...]
+    cited: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,6 +164,8 @@ class Observation:
     conversation: ObservedConversation | None = None
     payload: bytes = b""
     tenant: str = DEFAULT_TENANT
+    merit_shares: FloatArray | None = None
+    """Vector parallel to ``passage_ids``: the share of a context that each deserves; None if unknown."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -173,6 +176,21 @@ class Exposed:
     """
 
     names: Sequence[str]
+    exposure: FloatArray
+    target: FloatArray | None
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Provided:
+    """What one observation says of each known provider of its candidates: parallel vectors.
+
+    ``shown`` and ``cited`` are 0 or 1. ``exposure`` and ``target`` are shares of a context in [0, 1];
+    ``target`` is None where merit is unknown.
+    """
+
+    names: Sequence[str]
+    shown: IntArray
+    cited: IntArray
     exposure: FloatArray
     target: FloatArray | None
 
@@ -192,6 +210,7 @@ class Measurement:
     largest_utility: float | None = None
     providers: Exposed | None = None
     passages: Exposed | None = None
+    provided: Provided | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -249,6 +268,38 @@ class StoredMeasurement:
     configuration: Configuration
     observed_at_us: int
     quantities: Mapping[str, float]
+
+
+@dataclass(frozen=True, slots=True)
+class ProviderDay:
+    """What a configuration showed of a provider on one day, UTC; days count from 1970-01-01.
+
+    Sums are over the asks that found it, those with ``target_`` and ``owed_`` over the ``num_targeted`` of
+    them with known merit; owed is target minus exposure.
+    """
+
+    configuration: Configuration
+    day: int
+    num_found: int = 0
+    num_shown: int = 0
+    num_cited: int = 0
+    num_targeted: int = 0
+    exposure: float = 0.0
+    exposure_squares: float = 0.0
+    target: float = 0.0
+    target_squares: float = 0.0
+    owed_squares: float = 0.0
+    exposure_targeted: float = 0.0
+    """Exposure over the asks with known merit."""
+
+
+@dataclass(frozen=True, slots=True)
+class ProviderBalance:
+    """What a provider deserved and was given, in contexts, faded by age."""
+
+    provider: str
+    target: float
+    exposure: float
 
 
 @dataclass(frozen=True, slots=True)

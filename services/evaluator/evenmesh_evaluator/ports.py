@@ -5,7 +5,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Protocol
 
-from evenmesh_evaluator.domain import Measurement, Observation, Scope, ScopeSummary, StoredMeasurement, Window
+from evenmesh_evaluator.domain import (
+    Measurement,
+    Observation,
+    ProviderBalance,
+    ProviderDay,
+    Scope,
+    ScopeSummary,
+    StoredMeasurement,
+    Window,
+)
 from evenmesh_evaluator.reports.summary import Totals
 
 
@@ -38,6 +47,25 @@ class ObservationStore(Protocol):
 
         Of a conversation only the latest observation counts, in whichever batch it came.
         """
+
+    async def provider_days(
+        self, tenant: str, provider: str, *, first_day: int, last_day: int
+    ) -> Sequence[ProviderDay]:
+        """Return what each configuration of a tenant showed of a provider on each day of a window.
+
+        Days are UTC, counted from 1970-01-01. They come by configuration, the oldest first, then by day.
+        """
+
+    async def balance(
+        self, tenant: str, collection: str, *, half_life_days: float, limit: int
+    ) -> Sequence[ProviderBalance]:
+        """Return what the providers of a collection are owed, those furthest from their target first.
+
+        Every configuration counts; a day's asks count half after ``half_life_days``.
+        """
+
+    async def reset_balance(self, tenant: str, collection: str) -> int:
+        """Forget what the providers of a collection are owed, and return how many they were."""
 
     async def runs(self, tenant: str, *, before: int | None, limit: int) -> Sequence[ScopeSummary]:
         """Return up to ``limit`` runs of a tenant, newest first, with a sequence below ``before``."""

@@ -1,4 +1,4 @@
-"""The evaluator's gRPC service, put together from its three parts."""
+"""The evaluator's gRPC service, put together from its parts."""
 
 from __future__ import annotations
 
@@ -6,13 +6,17 @@ from evenmesh_evaluator.engine import Evaluator
 from evenmesh_evaluator.measures.servicer import MeasuresServicer
 from evenmesh_evaluator.metrics import EvaluatorMetrics
 from evenmesh_evaluator.observations.servicer import ObservationsServicer
+from evenmesh_evaluator.ports import ObservationStore
 from evenmesh_evaluator.reports.servicer import ReportsServicer
+from evenmesh_evaluator.statements.servicer import StatementsServicer
+from evenmesh_evaluator.statements.signing import Signer
+from evenmesh_evaluator.statements.summary import Privacy
 from evenmesh_kit.admission.queue import Admission
 from evenmesh_kit.compute.tenant_pool import TenantPool
 from evenmesh_lab.similarities import Similarities
 
 
-class EvaluatorServicer(ObservationsServicer, ReportsServicer, MeasuresServicer):
+class EvaluatorServicer(ObservationsServicer, ReportsServicer, MeasuresServicer, StatementsServicer):
     """Serves ``evenmesh.evaluator.v1.EvaluatorService``.
 
     Args:
@@ -22,6 +26,9 @@ class EvaluatorServicer(ObservationsServicer, ReportsServicer, MeasuresServicer)
         similarities: similarities of answers, by name.
         admission: counts KiB of requests and observations in flight.
         window: observations of one stream that may be on their way to disk. Observations, [1, inf).
+        store: what is known of providers, for statements.
+        signer: signs statements; None where there is no key.
+        privacy: what statements keep to themselves.
         metrics: records what happens to observations; None records nothing.
     """
 
@@ -34,6 +41,9 @@ class EvaluatorServicer(ObservationsServicer, ReportsServicer, MeasuresServicer)
         similarities: Similarities,
         admission: Admission,
         window: int,
+        store: ObservationStore,
+        signer: Signer | None = None,
+        privacy: Privacy | None = None,
         metrics: EvaluatorMetrics | None = None,
     ) -> None:
         ObservationsServicer.__init__(
@@ -41,3 +51,4 @@ class EvaluatorServicer(ObservationsServicer, ReportsServicer, MeasuresServicer)
         )
         ReportsServicer.__init__(self, evaluator)
         MeasuresServicer.__init__(self, similarities, pool=measures_pool, admission=admission)
+        StatementsServicer.__init__(self, store, signer=signer, privacy=privacy or Privacy())

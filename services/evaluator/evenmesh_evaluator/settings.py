@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import ClassVar
 
 from pydantic import Field
@@ -39,6 +40,16 @@ class EvaluatorSettings(DatabaseSettings):
     """Most configurations of a tenant. Configurations, [1, inf)."""
     fairness_window_s: float = Field(default=3600.0, ge=60, le=86_400)
     """Length of the window over which metrics report fairness, up to now. Seconds, [60, 86400]."""
+    statement_key: Path | None = None
+    """Ed25519 private key that signs statements, a PEM file; unset: there are no statements. It is read again
+    when it changes."""
+    statement_min_asks: int = Field(default=10, ge=1, le=1_000_000)
+    """Fewest asks that a statement says anything of a configuration with. Asks, [1, 1000000]."""
+    statement_epsilon: float | None = Field(default=None, gt=0, le=100)
+    """Privacy budget of one ask on each day of a statement; unset: no noise. Nats, (0, 100]."""
+    provider_days: int = Field(default=400, ge=0, le=4000)
+    """How long what was shown of each provider is kept by day, for statements and fairness over time; 0 keeps
+    none. Days, [0, 4000]."""
     compute_threads: int = Field(default=1, ge=1, le=256)
     """Threads that measure observations too large for the event loop. Threads, [1, 256]."""
     measures_threads: int = Field(default=2, ge=1, le=256)

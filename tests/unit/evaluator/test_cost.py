@@ -176,7 +176,16 @@ VALID: dict[str, tuple[Callable[[int], Any], int]] = {
 """A valid request of each method that measures, by its size; and a size that takes some steps."""
 
 SERVICE = "evenmesh.evaluator.v1.EvaluatorService"
-STORES = {"Observe", "GetReport", "ListRuns", "ListConfigurations", "ListMeasurements"}
+STORES = {
+    "Observe",
+    "GetReport",
+    "ListRuns",
+    "ListConfigurations",
+    "ListMeasurements",
+    "GetExposureStatement",
+    "GetExposureBalance",
+    "ResetExposureBalance",
+}
 """Methods that measure nothing but observations, which have bounds of their own."""
 
 METHODS = {one.name: one for one in pb.DESCRIPTOR.services_by_name["EvaluatorService"].methods}

@@ -17,7 +17,9 @@ from evenmesh.generator.v1.generator_service_pb2 import Answer, GenerateRequest
 from evenmesh.orchestrator.v1 import orchestrator_service_pb2 as pb
 from evenmesh.wire.deadline import Deadline
 from evenmesh.wire.errors import MeshError
+from evenmesh_core.exposure_balance import ExposureBalance
 from evenmesh_kit.compute.tenant_pool import TenantPool
+from evenmesh_kit.security import caller as callers
 from evenmesh_orchestrator import codec
 from evenmesh_orchestrator.asks.budgets import PipelineConfig
 from evenmesh_orchestrator.asks.pipeline import Pipeline
@@ -308,6 +310,23 @@ class _FakeVoteSession:
 
 
 @dataclass
+class FakeBalances:
+    """Says what providers are owed, or fails."""
+
+    known: ExposureBalance = field(default_factory=ExposureBalance)
+    error: MeshError | None = None
+    asked: list[tuple[str, str, float]] = field(default_factory=list)
+    """Tenant, collection and half-life of each call."""
+
+    async def balance(self, collection: str, half_life_days: float, *, timeout_s: float) -> ExposureBalance:
+        """Return what is known."""
+        self.asked.append((callers.current().tenant, collection, half_life_days))
+        if self.error is not None:
+            raise self.error
+        return self.known
+
+
+@dataclass
 class Mesh:
     """A pipeline with its upstreams."""
 
@@ -317,6 +336,7 @@ class Mesh:
     observer: FakeObserver
     pool: TenantPool
     votes: FakeVotes = field(default_factory=FakeVotes)
+    balances: FakeBalances | None = None
     config: PipelineConfig = field(
         default_factory=lambda: PipelineConfig(
             shares={Stage.RETRIEVE: 0.25, Stage.RERANK: 0.35},
@@ -337,6 +357,7 @@ class Mesh:
             config=self.config,
             pool=self.pool,
             votes=self.votes,
+            balances=self.balances,
         )
 
     async def ensemble(self, ensemble: EnsembleAsk, *, seconds: float = 60) -> list[Event]:

@@ -1,4 +1,4 @@
-"""Calls of the evaluator that read observations: runs, configurations, reports."""
+"""Calls of the evaluator that read observations: runs, configurations, reports, statements."""
 
 from collections.abc import AsyncIterator
 
@@ -8,10 +8,11 @@ from evenmesh.codec.mapping import decode
 from evenmesh.codec.values import text
 from evenmesh.evaluator.v1 import evaluator_service_pb2 as pb
 from evenmesh.types.reports import Configuration, ConfigurationSummary, Measurement, Run, RunReport, Window
+from evenmesh.types.statements import ProviderBalance, SignedStatement
 
 
 class AsyncReportCalls(AsyncCalls):
-    """Read runs, configurations and their reports."""
+    """Read runs, configurations and their reports, and statements about providers."""
 
     async def runs(self, limit: int = PAGE_SIZE, *, timeout: float | None = None) -> list[Run]:
         """Return the newest ``limit`` runs, newest first."""
@@ -67,3 +68,52 @@ class AsyncReportCalls(AsyncCalls):
             lambda message: (decode(Measurement, message),),
             timeout or self._timeout,
         )
+
+    async def exposure_statement(
+        self,
+        provider: str | None = None,
+        *,
+        first_day: str | None = None,
+        last_day: str | None = None,
+        nonce: str | None = None,
+        timeout: float | None = None,
+    ) -> SignedStatement:
+        """Return the signed statement about what one provider deserved and was given.
+
+        Args:
+            provider: the provider; without it that of the credential.
+            first_day: first day, UTC, such as ``2026-11-01``; without it 29 days before the last.
+            last_day: last day; without it the newest there is.
+            nonce: repeated in the statement: at most 64 letters, digits, ``-`` and ``_``.
+            timeout: seconds the call may take.
+        """
+        request = pb.GetExposureStatementRequest(
+            provider=text("provider", provider),
+            first_day=text("first_day", first_day),
+            last_day=text("last_day", last_day),
+            nonce=text("nonce", nonce),
+        )
+        reply = await self._call("evaluator", self._evaluator.GetExposureStatement, request, timeout)
+        return decode(SignedStatement, reply.envelope)
+
+    async def exposure_balance(
+        self, collection: str, *, half_life_days: float | None = None, timeout: float | None = None
+    ) -> list[ProviderBalance]:
+        """Return what the providers of a collection are owed, those furthest from their target first.
+
+        Args:
+            collection: the collection.
+            half_life_days: days after which an ask counts half; 30 without it.
+            timeout: seconds the call may take.
+        """
+        request = pb.GetExposureBalanceRequest(
+            collection=text("collection", collection), half_life_days=half_life_days
+        )
+        reply = await self._call("evaluator", self._evaluator.GetExposureBalance, request, timeout)
+        return [decode(ProviderBalance, one) for one in reply.providers]
+
+    async def reset_exposure_balance(self, collection: str, *, timeout: float | None = None) -> int:
+        """Forget what the providers of a collection are owed, and return how many they were."""
+        request = pb.ResetExposureBalanceRequest(collection=text("collection", collection))
+        reply = await self._call("evaluator", self._evaluator.ResetExposureBalance, request, timeout)
+        return int(reply.num_providers)

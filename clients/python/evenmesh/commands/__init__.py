@@ -25,6 +25,7 @@ from evenmesh.commands.models import models
 from evenmesh.commands.retrieve import retrieve, retrievers, sources
 from evenmesh.commands.runs import report, runs
 from evenmesh.commands.screen import Screen
+from evenmesh.commands.statement import balance, statement
 
 # Modules of commands import what is heavy (gRPC, the mesh) inside the command, so that --help comes at once.
 
@@ -64,6 +65,8 @@ _ORDER: Final = {
     "sources": "",
     "runs": "",
     "report": "",
+    "statement": "",
+    "balance": "",
     "eval": "studies",
     "feedback": "",
     "agents": "",
@@ -90,7 +93,7 @@ def application() -> typer.Typer:
     )
     app.callback(invoke_without_command=True)(start)
     own: list[Command] = [ask, chat, retrieve, retrievers, ingest, collections, sources, runs, report]
-    own += [collection(), feedback(), agents(), models(), version]
+    own += [balance, collection(), feedback(), agents(), models(), statement(), version]
     by_name = {_name(one): one for one in own}
     for point in entry_points(group=GROUP):
         by_name |= {_name(one): one for one in point.load()()}

@@ -55,6 +55,14 @@ def ask(
             "'group=female>=0.3'. May be repeated.",
         ),
     ] = None,
+    balance: Annotated[
+        float | None,
+        typer.Option(
+            metavar="STRENGTH",
+            help="Fairness over time: change of a score for each context that its provider is owed, such as "
+            "0.05. Samples rankings.",
+        ),
+    ] = None,
     samples: Annotated[
         int | None, typer.Option("--samples", "-n", min=1, max=1000, help="Rankings to sample.")
     ] = None,
@@ -82,6 +90,7 @@ def ask(
     Then: the passages it cites, and which providers were shown to the model.
     """
     from evenmesh import Client
+    from evenmesh.types.policy import Balance
     from evenmesh.types.request import Agent
 
     screen = Screen()
@@ -94,6 +103,7 @@ def ask(
         "disparity": disparity,
         "relevance_loss": relevance_loss,
         "shares": shares_of(share),
+        "balance": None if balance is None else Balance(strength=balance),
         "samples": samples,
         "sampling_stage": stage,
         "num_answers": answers,

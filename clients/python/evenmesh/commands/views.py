@@ -28,6 +28,9 @@ MAX_PROVIDERS: Final = 15
 NOBODY: Final = "(unknown)"
 EMPTY: Final = "(empty)"
 
+_MOST_OFFSETS: Final = 5
+"""Most providers of which the change of their scores is shown."""
+
 
 class AnswerLine:
     """The line of an answer, as it is written."""
@@ -219,14 +222,22 @@ def show_policy(screen: Screen, policy: Policy) -> None:
     """Show how rankings were drawn to reach a target, and what is expected of them."""
     dial = "" if policy.alpha is None else f"α = {policy.alpha:.3g}, "
     screen.line(
-        f"Target {_target(policy)}: {dial}expected EE-D {policy.disparity:.3f}, "
+        f"{_wanted(policy)}: {dial}expected EE-D {policy.disparity:.3f}, "
         f"relevance {policy.relevance:.3f} of {policy.best_relevance:.3f} without sampling "
         f"({policy.relevance_loss:.1%} given up)"
     )
     for one in policy.shares:
         screen.line(clean(f"  {one.bound.attribute} {one.bound.value}: {one.share:.1%} expected"))
+    for offset in sorted(policy.offsets, key=lambda one: -abs(one.offset))[:_MOST_OFFSETS]:
+        screen.line(clean(f"  {offset.provider}: {offset.offset:+.3f}, owed {offset.owed:+.2f} contexts"))
     if not policy.reached:
         _warn(screen, clean(policy.note))
+
+
+def _wanted(policy: Policy) -> str:
+    if policy.balance is not None:
+        return f"Fairness over time, strength {policy.balance.strength:g} up to {policy.balance.limit:g}"
+    return f"Target {_target(policy)}"
 
 
 def _target(policy: Policy) -> str:

@@ -1,4 +1,4 @@
-"""Targets of groups, and the policy that rankings were drawn from to reach a target."""
+"""Targets of groups, fairness over time, and the policy that rankings were drawn from."""
 
 from dataclasses import dataclass
 from typing import Literal
@@ -47,6 +47,37 @@ class GroupShareOutcome:
 
 
 @dataclass(frozen=True, slots=True)
+class Balance:
+    """A controller of exposure over time: scores change by what their providers are owed.
+
+    Attributes:
+        strength: change of a normalised score, whose range is 1, for each context owed, 0 to 10; 0.05
+            without it.
+        limit: largest change either way, 0 to 1; 0.25 without it.
+        half_life_days: days after which an ask counts half, 0.01 to 3650; 30 without it.
+    """
+
+    strength: float | None = None
+    limit: float | None = None
+    half_life_days: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class BalanceOffset:
+    """What a controller added to the scores of one provider's passages.
+
+    Attributes:
+        provider: the provider.
+        offset: what was added, in score ranges, -1 to 1.
+        owed: exposure deserved minus exposure given, in contexts, faded by age.
+    """
+
+    provider: str
+    offset: float
+    owed: float
+
+
+@dataclass(frozen=True, slots=True)
 class Policy:
     """The policy that reaches a target, and what is expected of it: exact, whatever the rankings drawn show.
 
@@ -63,6 +94,8 @@ class Policy:
         reached: whether the target is reached, to 0.001; otherwise this is the nearest policy there is.
         note: one line on a target that is not reached; empty if it is.
         shares: what became of each bound; a bound for each value has one for each value that could break it.
+        balance: the controller of exposure over time; None without one.
+        offsets: what it added, for the providers of the ranked passages that it added something to.
     """
 
     kind: PolicyKind
@@ -77,6 +110,8 @@ class Policy:
     reached: bool
     note: str
     shares: tuple[GroupShareOutcome, ...]
+    balance: Balance | None = None
+    offsets: tuple[BalanceOffset, ...] = ()
 
     @property
     def relevance_loss(self) -> float:

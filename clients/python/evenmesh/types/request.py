@@ -12,7 +12,7 @@ from evenmesh.common.v1 import common_pb2
 from evenmesh.evaluator.v1 import evaluator_service_pb2 as evaluator_pb2
 from evenmesh.orchestrator.v1 import orchestrator_service_pb2 as orchestrator_pb2
 from evenmesh.types.filters import Filter, filter_message
-from evenmesh.types.policy import GroupShare
+from evenmesh.types.policy import Balance, GroupShare
 from evenmesh.wire.checks import PassageLike
 from evenmesh.wire.errors import InvalidField
 
@@ -74,6 +74,8 @@ class AskOptions(TypedDict, total=False):
             0 to 1, for the most even exposure there is at that price. Sampled rankings if given.
         shares: instead of ``alpha``, bounds on the shares of groups in the expected exposure, see
             :class:`evenmesh.GroupShare`, at most 16. Sampled rankings if given.
+        balance: fairness over time, see :class:`evenmesh.Balance`; with ``alpha``, not with a target. Sampled
+            rankings if given.
         samples: rankings to draw, 1 to 1,000; sampled rankings if given.
         seed: seed of the sampling, 0 to 2^63 - 1; 0 without it.
         sampling_stage: over whose scores rankings are sampled; without it the reranker's, or the retriever's
@@ -112,6 +114,7 @@ class AskOptions(TypedDict, total=False):
     disparity: float | None
     relevance_loss: float | None
     shares: Sequence[GroupShare] | None
+    balance: Balance | None
     samples: int | None
     seed: int
     sampling_stage: SamplingStage | None
@@ -199,7 +202,9 @@ def candidates(passages: Iterable[PassageLike] | None) -> dict[str, object] | No
 
 def sampling(options: Mapping[str, Any]) -> dict[str, object] | None:
     """Return the values of a request's sampling; None for a deterministic ranking."""
-    values = {name: options.get(name) for name in ("alpha", "disparity", "relevance_loss", "shares")}
+    values = {
+        name: options.get(name) for name in ("alpha", "disparity", "relevance_loss", "shares", "balance")
+    }
     values["num_rankings"] = options.get("samples")
     if all(value is None for value in values.values()):
         return None

@@ -112,6 +112,24 @@ def target_of_policy(field: str, message: common_pb2.Policy) -> Target:
     return target
 
 
+def policy_in_words(field: str, message: common_pb2.Policy) -> str:
+    """Return what a policy is drawn for in a few words; asks with the same ones belong together.
+
+    Raises:
+        InvalidField: it has neither a target nor a balance, or one is out of range.
+    """
+    if not message.HasField("balance"):
+        return in_words(target_of_policy(field, message))
+    balance = message.balance
+    checks.between(f"{field}.balance.strength", balance.strength, 0, 10)
+    checks.between(f"{field}.balance.limit", balance.limit, 0, 1)
+    checks.between(f"{field}.balance.half_life_days", balance.half_life_days, 0.01, 3650)
+    return (
+        f"alpha {message.alpha:g}, balance {balance.strength:g} up to {balance.limit:g} "
+        f"over {balance.half_life_days:g} days"
+    )
+
+
 def set_target(message: common_pb2.Sampling, target: Target) -> None:
     """Write a target into a sampling."""
     match target:

@@ -69,7 +69,7 @@ class Authentication(HandlerInterceptor):
             caller = await self.by_credential(metadata.get(CREDENTIAL_KEY, ""))
         if Role.SERVICE in caller.roles:
             tenant = tenant_name(metadata.get(TENANT_KEY, DEFAULT_TENANT), TENANT_KEY)
-            return Caller(caller.name, tenant, caller.roles)
+            return Caller(caller.name, tenant, caller.roles, caller.provider)
         return caller
 
     def _by_certificate(self, context: Context) -> Caller | None:

@@ -23,6 +23,8 @@ class Role(StrEnum):
     """Give feedback and register agents."""
     TRAIN = "train"
     """Read feedback; promote models and roll them back."""
+    PROVIDER = "provider"
+    """Read the exposure statements of the one provider that the credential names, and nothing else."""
     ADMIN = "admin"
     """Everything, within its tenant."""
     SERVICE = "service"
@@ -41,11 +43,13 @@ class Caller:
         name: holder of the credential; for logs.
         tenant: owner of the collections, runs, feedback and models that the call is about.
         roles: permissions.
+        provider: the provider whose statements :attr:`Role.PROVIDER` may read; empty for none.
     """
 
     name: str
     tenant: str
     roles: frozenset[Role]
+    provider: str = ""
 
     def may(self, allowed: frozenset[Role]) -> bool:
         """Return whether this caller may call a method that is open to those roles."""

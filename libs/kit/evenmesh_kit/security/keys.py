@@ -14,7 +14,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Final, Self
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
 from evenmesh.wire.errors import InvalidField, Unauthenticated
 from evenmesh.wire.file_watch import WatchedFiles
@@ -42,6 +42,8 @@ class KeyEntry(BaseModel):
     """Tenant whose data it gives access to; of no meaning in a key of services alone."""
     roles: frozenset[Role] = Field(min_length=1)
     """Permissions."""
+    provider: str = Field(default="", max_length=1024)
+    """Provider whose statements it may read; with the role ``provider``, and only then."""
     expires: datetime | None = None
     """When it expires; default: never."""
 
@@ -74,6 +76,12 @@ class KeyEntry(BaseModel):
             return tenant_name(value, "tenant")
         except InvalidField as error:
             raise ValueError(error.message) from None
+
+    @model_validator(mode="after")
+    def _provides(self) -> Self:
+        if bool(self.provider) != (Role.PROVIDER in self.roles):
+            raise ValueError("the role provider and the name of a provider go together")
+        return self
 
     @field_validator("expires")
     @classmethod
@@ -130,7 +138,7 @@ class ApiKeys:
             raise Unauthenticated("UNKNOWN_KEY", "the API key is not known here")
         if entry.expires is not None and entry.expires <= self._now():
             raise Unauthenticated("EXPIRED", f"the API key expired at {entry.expires.isoformat()}")
-        return Caller(entry.name, entry.tenant, entry.roles)
+        return Caller(entry.name, entry.tenant, entry.roles, entry.provider)
 
 
 def entries(path: Path, default_tenant: str = "") -> list[KeyEntry]:
@@ -151,6 +159,7 @@ def to_toml(entry: KeyEntry) -> str:
         f'sha256 = "{entry.sha256}"',
         *(() if entry.for_services else (f'tenant = "{entry.tenant}"',)),
         f"roles = {json.dumps(sorted(entry.roles))}",
+        *((f"provider = {json.dumps(entry.provider, ensure_ascii=False)}",) if entry.provider else ()),
     ]
     if entry.expires is not None:
         lines.append(f"expires = {entry.expires.isoformat()}")

@@ -38,6 +38,7 @@ class Claims:
         issuer: required value of ``iss``; empty for any.
         tenant: claim with the tenant.
         roles: claim with the roles: a list, or words in one string.
+        provider: claim with the provider whose statements the role ``provider`` may read.
         default_tenant: tenant of tokens that claim none; empty to refuse them.
     """
 
@@ -45,6 +46,7 @@ class Claims:
     issuer: str = ""
     tenant: str = "evenmesh_tenant"
     roles: str = "evenmesh_roles"
+    provider: str = "evenmesh_provider"
     default_tenant: str = ""
 
 
@@ -121,9 +123,11 @@ class Tokens:
         known -= {Role.SERVICE}
         tenant = claims.get(self._claims.tenant, self._claims.default_tenant)
         try:
-            return Caller(str(claims["sub"]), tenant_name(str(tenant), self._claims.tenant), known)
+            named = tenant_name(str(tenant), self._claims.tenant)
         except InvalidField as error:
             raise Unauthenticated("INVALID_TOKEN", f"the token is not valid: {error}") from None
+        provider = str(claims.get(self._claims.provider, "")) if Role.PROVIDER in known else ""
+        return Caller(str(claims["sub"]), named, known, provider)
 
 
 def _read(path: Path) -> jwt.PyJWKSet:

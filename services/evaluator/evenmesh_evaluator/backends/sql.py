@@ -20,7 +20,7 @@ from sqlalchemy import (
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from evenmesh.wire.errors import Unavailable
-from evenmesh_evaluator.backends import sql_segments, sql_usage, sql_version_1
+from evenmesh_evaluator.backends import sql_providers, sql_segments, sql_usage, sql_version_1
 from evenmesh_evaluator.backends.schema import SCHEMA
 from evenmesh_evaluator.backends.sql_tables import CONVERSATIONS, OBSERVATIONS, PEAKS, SCOPES
 from evenmesh_evaluator.backends.sql_upserts import Upserts
@@ -31,6 +31,8 @@ from evenmesh_evaluator.domain import (
     Configuration,
     Measurement,
     Observation,
+    ProviderBalance,
+    ProviderDay,
     Quotas,
     Scope,
     ScopeSummary,
@@ -92,6 +94,7 @@ class SqlObservationStore:
         lock_timeout_s: how long to wait for a locked SQLite database. Seconds, [0, 60].
         clock: the time. Microseconds since 1970.
         quotas: what a tenant may keep.
+        provider_days: how long days of providers are kept; 0 keeps none. Days.
         remeasure: parses and measures a payload, for databases of version 1; None refuses those.
     """
 
@@ -102,6 +105,7 @@ class SqlObservationStore:
         lock_timeout_s: float = 5.0,
         clock: Callable[[], int] = now_us,
         quotas: Quotas | None = None,
+        provider_days: int = 400,
         remeasure: Callable[[bytes], tuple[Observation, Measurement]] | None = None,
     ) -> None:
         self._remeasure = remeasure
@@ -110,6 +114,8 @@ class SqlObservationStore:
         self._upserts = Upserts(self._database)
         self._quotas = quotas or Quotas()
         self._full: set[str] = set()
+        self._provider_days = provider_days
+        self._first_day = 0
         self._segments = sql_segments.Reader()
         self._compacted_minute = 0
         self._compacted: set[int] = set()
@@ -209,6 +215,28 @@ class SqlObservationStore:
     async def configurations(self, tenant: str, *, before: int | None, limit: int) -> Sequence[ScopeSummary]:
         """See the port."""
         return await self._scopes(tenant, _Kind.CONFIGURATION, before, limit)
+
+    async def provider_days(
+        self, tenant: str, provider: str, *, first_day: int, last_day: int
+    ) -> Sequence[ProviderDay]:
+        """See the port."""
+        async with self._database.read() as connection:
+            return await sql_providers.days(connection, tenant, provider, first_day, last_day)
+
+    async def balance(
+        self, tenant: str, collection: str, *, half_life_days: float, limit: int
+    ) -> Sequence[ProviderBalance]:
+        """See the port."""
+        today = self._clock() / sql_providers.DAY_US
+        async with self._database.read() as connection:
+            return await sql_providers.balance(
+                connection, tenant, collection, today=today, half_life=half_life_days, limit=limit
+            )
+
+    async def reset_balance(self, tenant: str, collection: str) -> int:
+        """See the port."""
+        async with self._database.write() as connection:
+            return await sql_providers.reset(connection, tenant, collection)
 
     async def measurements(
         self, tenant: str, run_id: str, *, after: int, limit: int
@@ -334,6 +362,7 @@ class SqlObservationStore:
         await sql_usage.add(connection, self._upserts.usage, added, quotas)
         rows = await asyncio.to_thread(_segments, items, changes.scopes, peak_ids, written)
         await sql_segments.add(connection, rows)
+        await self._add_providers(connection, items, written, now_us)
 
         now_minute = minute(now_us)
         if now_minute != self._compacted_minute:
@@ -348,6 +377,26 @@ class SqlObservationStore:
         if due:
             await sql_segments.compact(connection, due, now_us)
         return due
+
+    async def _add_providers(
+        self,
+        connection: AsyncConnection,
+        items: Sequence[_Item],
+        written: Mapping[_ScopeKey, tuple[int, int]],
+        now_us: int,
+    ) -> None:
+        if not self._provider_days:
+            return
+        first_day = now_us // sql_providers.DAY_US - self._provider_days + 1
+        if first_day != self._first_day:
+            await sql_providers.drop_before(connection, first_day)
+            self._first_day = first_day
+        placed = [
+            (one, measured, written[_scope_key(one.tenant, one.configuration)][0]) for one, measured in items
+        ]
+        rows = await asyncio.to_thread(sql_providers.rows, placed, now_us, first_day=first_day)
+        if rows:
+            await connection.execute(self._upserts.providers, rows)
 
     async def _raise_peaks(
         self, connection: AsyncConnection, peaks: Mapping[_Peak, float]

@@ -100,6 +100,35 @@ SEGMENTS: Final = Table(
 )
 """Packed aggregates of a scope's observations, with their bucket and merge level."""
 
+PROVIDER_SUMS: Final = (
+    "exposure",
+    "exposure_squares",
+    "target",
+    "target_squares",
+    "owed_squares",
+    "exposure_targeted",
+    "balance_target",
+    "balance_exposure",
+)
+"""Sums of a provider's day; the last two are forgotten by a reset of the balance."""
+PROVIDER_COUNTS: Final = ("num_found", "num_shown", "num_cited", "num_targeted")
+"""Counts of asks of a provider's day."""
+
+PROVIDER_DAYS: Final = Table(
+    "provider_days",
+    METADATA,
+    Column("tenant", text_type(), primary_key=True),
+    Column("provider", text_type(), primary_key=True),
+    Column("day", Integer, primary_key=True),
+    Column("configuration_id", BigInteger, primary_key=True),
+    Column("collection", text_type(), nullable=False),
+    *(Column(name, BigInteger, nullable=False) for name in PROVIDER_COUNTS),
+    *(Column(name, Double, nullable=False) for name in PROVIDER_SUMS),
+    Index("provider_days_of_collection", "tenant", "collection", "day"),
+    Index("provider_days_by_day", "day"),
+)
+"""What each configuration showed of each provider on each day, UTC, in days since 1970."""
+
 CONVERSATIONS: Final = Table(
     "conversations",
     METADATA,

@@ -6,6 +6,7 @@ from typing import Any
 
 from sqlalchemy import and_, case, or_
 
+from evenmesh_evaluator.backends import sql_providers
 from evenmesh_evaluator.backends.sql_tables import CONVERSATIONS, OBSERVATIONS, PEAKS, SCOPES, USAGE
 from evenmesh_evaluator.domain import CONVERSATION
 from evenmesh_kit.storage.sql import SqlDatabase
@@ -23,6 +24,7 @@ class Upserts:
         scopes: counts observations and segments; returns keys, ids and last segment numbers of the scopes.
         conversations: replaces the last observations of conversations by later ones.
         usage: adds to what tenants keep; returns what they keep then.
+        providers: adds to days of providers.
     """
 
     def __init__(self, database: SqlDatabase) -> None:
@@ -31,6 +33,7 @@ class Upserts:
         self.scopes = _scopes(database)
         self.conversations = _conversations(database)
         self.usage = _usage(database)
+        self.providers = sql_providers.upsert(database)
 
 
 def _observations(database: SqlDatabase) -> Any:

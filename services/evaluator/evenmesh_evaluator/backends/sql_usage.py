@@ -17,6 +17,9 @@ from evenmesh_kit.storage.sql import chunks
 ROW_BYTES: Final = 1_024
 """What an observation takes beside its payload, about. Bytes."""
 
+PROVIDER_BYTES: Final = 256
+"""What a provider of an observation takes, at most, about: its day may be there already. Bytes."""
+
 _COUNTED: Final = ("num_bytes", "num_runs", "num_configurations")
 
 
@@ -48,7 +51,8 @@ class Entry:
 
 def size(observation: Observation) -> int:
     """Return what an observation takes. Bytes."""
-    return ROW_BYTES + len(observation.payload)
+    days = len(set(observation.providers) - {""}) * PROVIDER_BYTES
+    return ROW_BYTES + len(observation.payload) + days
 
 
 async def over(

@@ -12,6 +12,7 @@ from evenmesh.evaluator.v1 import evaluator_service_pb2 as pb
 from evenmesh.wire import checks
 from evenmesh.wire.choices import Choices
 from evenmesh.wire.errors import InvalidField
+from evenmesh_core.arrays import FloatArray
 from evenmesh_evaluator import fields
 from evenmesh_evaluator.domain import (
     Configuration,
@@ -22,11 +23,12 @@ from evenmesh_evaluator.domain import (
     Stage,
 )
 from evenmesh_evaluator.measures.conversations import read_conversation
-from evenmesh_kit.rpc.policies import in_words, target_of_policy
+from evenmesh_kit.rpc.policies import policy_in_words
 
 MAX_CANDIDATES: Final = 1000
 """Most candidates of an observation."""
 _MAX_VOTERS: Final = 1000
+_ROUNDING: Final = 1e-6
 _STAGES: Final = Choices(common_pb2.Stage.DESCRIPTOR, Stage)
 
 
@@ -47,6 +49,7 @@ def observation(message: pb.Observation, *, now_us: int) -> Observation:
     target = _target(message.policy) if message.HasField("policy") else ""
     fields.seed("seed", message.seed)
     passage_ids, providers, texts = _candidates(message.candidates)
+    merit_shares = _merit_shares(message.candidates)
     shown = fields.rankings("shown", message.shown, len(passage_ids))
     if not message.shown.depth and len(message.ranking_retrievers) > 1:
         shown = np.empty((min(len(message.ranking_retrievers), _MAX_VOTERS), 0), dtype=np.int64)
@@ -59,7 +62,8 @@ def observation(message: pb.Observation, *, now_us: int) -> Observation:
         passage_ids=passage_ids,
         providers=providers,
         shown=shown,
-        answers=_answers(message.answers, len(shown)),
+        answers=_answers(message.answers, len(shown), len(passage_ids)),
+        merit_shares=merit_shares,
         labels=_labels(message.labels),
         texts=texts,
         configuration=Configuration(
@@ -79,12 +83,12 @@ def observation(message: pb.Observation, *, now_us: int) -> Observation:
 
 
 def _target(policy: common_pb2.Policy) -> str:
-    """Return the target of a policy in a few words; asks with the same one belong together."""
+    """Return what a policy is drawn for in a few words; asks with the same ones belong together."""
     if policy.HasField("alpha"):
         checks.between("policy.alpha", policy.alpha, 0, 100)
     for name in ("disparity", "relevance", "best_relevance"):
         checks.between(f"policy.{name}", getattr(policy, name), 0, float("inf"))
-    return in_words(target_of_policy("policy", policy))
+    return policy_in_words("policy", policy)
 
 
 def _candidates(candidates: Collection[pb.Candidate]) -> tuple[list[str], list[str], list[str]]:
@@ -124,7 +128,25 @@ def _longest(values: Sequence[str]) -> int:
     return max(map(len, values), default=0)
 
 
-def _answers(answers: Sequence[pb.SampledAnswer], num_rankings: int) -> list[SampledAnswer]:
+def _merit_shares(candidates: Sequence[pb.Candidate]) -> FloatArray | None:
+    known = [candidate.HasField("merit_share") for candidate in candidates]
+    if not any(known):
+        return None
+    if not all(known):
+        raise InvalidField(
+            f"candidates[{known.index(False)}].merit_share", "must be given, as of other candidates"
+        )
+    shares = [candidate.merit_share for candidate in candidates]
+    for index, share in enumerate(shares):
+        checks.between(f"candidates[{index}].merit_share", share, 0, 1)
+    if sum(shares) > 1 + _ROUNDING:
+        raise InvalidField("candidates", "must have merit shares that sum to at most 1")
+    return np.array(shares)
+
+
+def _answers(
+    answers: Sequence[pb.SampledAnswer], num_rankings: int, num_candidates: int
+) -> list[SampledAnswer]:
     taken: set[int] = set()
     read = []
     for index, answer in enumerate(answers):
@@ -141,7 +163,13 @@ def _answers(answers: Sequence[pb.SampledAnswer], num_rankings: int) -> list[Sam
             raise InvalidField(f"answers[{index}].samples", "must name the rankings it was written from")
         if answer.HasField("log_probability"):
             fields.log_probability(f"answers[{index}].log_probability", answer.log_probability)
-        read.append(SampledAnswer(answer.text, tuple(answer.samples)))
+        for place, candidate in enumerate(answer.cited):
+            if candidate >= num_candidates:
+                raise InvalidField(
+                    f"answers[{index}].cited[{place}]",
+                    f"must be below the number of candidates, {num_candidates}, got {candidate}",
+                )
+        read.append(SampledAnswer(answer.text, tuple(answer.samples), tuple(answer.cited)))
     return read
 
 

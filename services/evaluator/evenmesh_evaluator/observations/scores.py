@@ -12,7 +12,7 @@ from evenmesh_core.arrays import FloatArray
 from evenmesh_core.ensemble import agreement, containment_em, error_indicators
 from evenmesh_core.exposure import ExposureMetrics, exposure_metrics
 from evenmesh_core.text_metrics import normalize_answer
-from evenmesh_evaluator.domain import CONVERSATION, Exposed, Measurement, Observation
+from evenmesh_evaluator.domain import CONVERSATION, Exposed, Measurement, Observation, Provided
 from evenmesh_evaluator.measures.conversations import fairness
 from evenmesh_evaluator.measures.utility import answer_utilities
 
@@ -62,6 +62,7 @@ def measure(observation: Observation) -> Measurement:
         largest_utility=None if utilities is None else float(utilities.max()),
         providers=None if exposure is None else _providers(observation, exposure),
         passages=None if exposure is None else _passages(observation, exposure),
+        provided=None if exposure is None else _provided(observation, exposure),
     )
 
 
@@ -100,6 +101,27 @@ def _providers(observation: Observation, exposure: ExposureMetrics) -> Exposed:
         list(places),
         _summed(at, exposure.exposure[:n]),
         _summed(at, exposure.target[:n]) if observation.labels.useful is not None else None,
+    )
+
+
+def _provided(observation: Observation, exposure: ExposureMetrics) -> Provided:
+    n, k = len(observation.providers), observation.shown.shape[1]
+    places = {name: place for place, name in enumerate(dict.fromkeys(observation.providers))}
+    at = [places[provider] for provider in observation.providers]
+    cited = np.zeros(len(places), dtype=np.int64)
+    for answer in observation.answers:
+        for candidate in answer.cited:
+            cited[at[candidate]] = 1
+    exposed = _summed(at, exposure.exposure[:n]) / k
+    merit = observation.merit_shares
+    target = None if merit is None else _summed(at, merit)
+    known = np.array([bool(name) for name in places])
+    return Provided(
+        names=[name for name in places if name],
+        shown=(exposed > 0).astype(np.int64)[known],
+        cited=cited[known],
+        exposure=np.clip(exposed, 0.0, 1.0)[known],
+        target=None if target is None else np.clip(target, 0.0, 1.0)[known],
     )
 
 

@@ -70,7 +70,7 @@ def report(value: RunReport) -> pb.RunReport:
     """Write a report."""
     message = pb.RunReport(
         run_id=value.scope if isinstance(value.scope, str) else "",
-        configuration=None if isinstance(value.scope, str) else _configuration(value.scope),
+        configuration=None if isinstance(value.scope, str) else configuration_message(value.scope),
         window=pb.Window.Value(f"WINDOW_{value.window.name}"),
         num_observations=value.num_observations,
         num_rankings=value.num_rankings,
@@ -118,7 +118,7 @@ def configurations(
     return pb.ListConfigurationsResponse(
         configurations=[
             pb.ConfigurationSummary(
-                configuration=_configuration(one.scope),
+                configuration=configuration_message(one.scope),
                 num_observations=one.num_observations,
                 started_at=_time(one.started_at_us),
                 updated_at=_time(one.updated_at_us),
@@ -135,7 +135,7 @@ def measurement(value: StoredMeasurement) -> pb.ListMeasurementsResponse:
     return pb.ListMeasurementsResponse(
         observation_id=value.observation_id,
         query_id=value.query_id,
-        configuration=_configuration(value.configuration),
+        configuration=configuration_message(value.configuration),
         observed_at=_time(value.observed_at_us),
         quantities=value.quantities,
     )
@@ -171,7 +171,8 @@ def _token(kind: str, before: int | None, tenant: str) -> str:
     return f"{kind}-{before}-{hashlib.blake2b(tenant.encode(), digest_size=8).hexdigest()}"
 
 
-def _configuration(value: Configuration) -> pb.Configuration:
+def configuration_message(value: Configuration) -> pb.Configuration:
+    """Write a configuration."""
     return pb.Configuration(
         collection=value.collection,
         retriever=value.retriever,

@@ -158,6 +158,8 @@ def _draw_of(sampling: common_pb2.Sampling) -> Draw:
     if sampling.HasField("alpha"):
         alpha = checks.between("sampling.alpha", sampling.alpha, 0, MAX_ALPHA)
     target = target_of("sampling", sampling)
+    if sampling.HasField("balance"):
+        raise InvalidField("sampling.balance", "is for asks alone: a retrieval knows of no other")
     if sampling.HasField("num_rankings"):
         num_rankings = checks.between("sampling.num_rankings", sampling.num_rankings, 1, MAX_RANKINGS)
     seed = checks.between("sampling.seed", sampling.seed, 0, MAX_SEED)

@@ -18,6 +18,7 @@ from evenmesh_kit.rpc.policies import (
     Target,
     find_policy,
     in_words,
+    policy_in_words,
     policy_message,
     set_target,
     target_of,
@@ -175,3 +176,17 @@ def test_too_many_groups_are_refused_before_they_are_solved() -> None:
     target = GroupShares((GroupShare("provider", "", at_least=0.5),))
     with pytest.raises(InvalidField, match=f"at most {MAX_GROUPS}"):
         _found(target, [str(number) for number in range(MAX_GROUPS + 1)], 5)
+
+
+def test_a_policy_over_time_in_words() -> None:
+    policy = common_pb2.Policy(alpha=2.5, balance={"strength": 0.05, "limit": 0.25, "half_life_days": 30})
+    assert policy_in_words("policy", policy) == "alpha 2.5, balance 0.05 up to 0.25 over 30 days"
+    assert policy_in_words("policy", common_pb2.Policy(target_disparity=0.3)) == "disparity 0.3"
+
+
+@pytest.mark.parametrize(("name", "value"), [("strength", math.nan), ("limit", 2.0), ("half_life_days", 0.0)])
+def test_a_policy_over_time_out_of_range_is_refused_by_field(name: str, value: float) -> None:
+    balance = {"strength": 0.05, "limit": 0.25, "half_life_days": 30.0} | {name: value}
+    with pytest.raises(InvalidField) as caught:
+        policy_in_words("policy", common_pb2.Policy(balance=balance))
+    assert caught.value.field == f"policy.balance.{name}"

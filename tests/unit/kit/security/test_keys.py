@@ -135,3 +135,21 @@ def test_what_is_added_can_be_read_and_takes_nothing_away(tmp_path: Path, name: 
     add_entry(path, KeyEntry.read({"name": name, "sha256": digest, "tenant": "acme", "roles": ["ask"]}))
     assert ApiKeys(path).caller(key).name == name
     assert path.read_text(encoding="utf-8").startswith("# of the zoo\n")
+
+
+def test_a_provider_may_read_its_own_statements_alone(tmp_path: Path) -> None:
+    path = tmp_path / "keys.toml"
+    path.write_text(entry("k", 'name = "press"', 'roles = ["provider"]', 'provider = "Acme Press"'))
+    assert ApiKeys(path).caller("k") == Caller("press", "acme", frozenset({Role.PROVIDER}), "Acme Press")
+    _, digest = new_key()
+    content = {"name": "n", "sha256": digest, "tenant": "acme", "roles": ["provider"], "provider": 'A "B"'}
+    add_entry(path, KeyEntry.read(content))
+    assert len(ApiKeys(path).file.content()) == 2
+
+
+@pytest.mark.parametrize("lines", [['roles = ["provider"]'], ['roles = ["ask"]', 'provider = "P"']])
+def test_the_role_provider_and_a_provider_go_together(tmp_path: Path, lines: list[str]) -> None:
+    path = tmp_path / "keys.toml"
+    path.write_text(entry("k", 'name = "n"', *lines))
+    with pytest.raises(KeysError, match="go together"):
+        ApiKeys(path)

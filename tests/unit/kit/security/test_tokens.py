@@ -74,6 +74,12 @@ def test_a_token_says_who_for_whom_and_what(path: Path) -> None:
     assert caller(path, token(evenmesh_roles=None)) == Caller("ada", "acme", frozenset())
 
 
+def test_a_token_names_the_provider_whose_statements_it_may_read(path: Path) -> None:
+    found = caller(path, token(evenmesh_roles="provider", evenmesh_provider="Acme Press"))
+    assert found == Caller("ada", "acme", frozenset({Role.PROVIDER}), "Acme Press")
+    assert caller(path, token(evenmesh_provider="Acme Press")).provider == ""
+
+
 def test_a_token_without_a_tenant_has_the_one_of_the_settings(path: Path) -> None:
     claims = replace(CLAIMS, default_tenant="everybody")
     found = asyncio.run(Tokens(str(path), claims).caller(token(evenmesh_tenant=None)))

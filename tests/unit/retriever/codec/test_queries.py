@@ -6,8 +6,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from evenmesh.common.v1.common_pb2 import Balance, Sampling
 from evenmesh.common.v1.common_pb2 import Passage as PassageProto
-from evenmesh.common.v1.common_pb2 import Sampling
 from evenmesh.retriever.v1 import retriever_service_pb2 as retriever_pb
 from evenmesh.retriever.v1.retriever_service_pb2 import InlineCandidates, RetrieveRequest
 from evenmesh.wire.errors import InvalidField
@@ -71,6 +71,12 @@ def test_a_target_instead_of_a_dial() -> None:
     query = queries.query_of(RetrieveRequest(query="q", collection="c", sampling=sampling))
     assert query.draw is not None
     assert (query.draw.target, query.draw.num_rankings) == (RelevanceLoss(0.0), 7)
+
+
+def test_fairness_over_time_is_for_asks_alone() -> None:
+    sampling = Sampling(balance=Balance(strength=0.1))
+    with pytest.raises(InvalidField, match="for asks alone"):
+        queries.query_of(RetrieveRequest(query="q", collection="c", sampling=sampling))
 
 
 def test_the_policy_of_a_target_is_in_the_reply() -> None:

@@ -149,6 +149,7 @@ class Sampling(_message.Message):
     DISPARITY_FIELD_NUMBER: _builtins.int
     RELEVANCE_LOSS_FIELD_NUMBER: _builtins.int
     SHARES_FIELD_NUMBER: _builtins.int
+    BALANCE_FIELD_NUMBER: _builtins.int
     alpha: _builtins.float
     """Fairness dial: 0 is uniform, larger values follow the scores more closely. At most one of this, `disparity`,
     `relevance_loss` and `shares` is given.
@@ -176,6 +177,12 @@ class Sampling(_message.Message):
         linear program over the exposure of each passage (Singh and Joachims, 2018, section 3); `Policy` reports it.
         """
 
+    @_builtins.property
+    def balance(self) -> Global___Balance:
+        """Fairness over time: scores of passages change by what their providers are owed, before rankings are drawn at
+        `alpha`. Not with a target; needs a collection, and the reranker's stage. Unset means off.
+        """
+
     def __init__(
         self,
         *,
@@ -185,10 +192,11 @@ class Sampling(_message.Message):
         disparity: _builtins.float | None = ...,
         relevance_loss: _builtins.float | None = ...,
         shares: _abc.Iterable[Global___GroupShare] | None = ...,
+        balance: Global___Balance | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_alpha", b"_alpha", "_disparity", b"_disparity", "_num_rankings", b"_num_rankings", "_relevance_loss", b"_relevance_loss", "_seed", b"_seed", "alpha", b"alpha", "disparity", b"disparity", "num_rankings", b"num_rankings", "relevance_loss", b"relevance_loss", "seed", b"seed"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_alpha", b"_alpha", "_disparity", b"_disparity", "_num_rankings", b"_num_rankings", "_relevance_loss", b"_relevance_loss", "_seed", b"_seed", "alpha", b"alpha", "balance", b"balance", "disparity", b"disparity", "num_rankings", b"num_rankings", "relevance_loss", b"relevance_loss", "seed", b"seed"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_alpha", b"_alpha", "_disparity", b"_disparity", "_num_rankings", b"_num_rankings", "_relevance_loss", b"_relevance_loss", "_seed", b"_seed", "alpha", b"alpha", "disparity", b"disparity", "num_rankings", b"num_rankings", "relevance_loss", b"relevance_loss", "seed", b"seed", "shares", b"shares"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_alpha", b"_alpha", "_disparity", b"_disparity", "_num_rankings", b"_num_rankings", "_relevance_loss", b"_relevance_loss", "_seed", b"_seed", "alpha", b"alpha", "balance", b"balance", "disparity", b"disparity", "num_rankings", b"num_rankings", "relevance_loss", b"relevance_loss", "seed", b"seed", "shares", b"shares"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__alpha: _TypeAlias = _typing.Literal["alpha"]  # noqa: Y015
     _WhichOneofArgType__alpha: _TypeAlias = _typing.Literal["_alpha", b"_alpha"]  # noqa: Y015
@@ -212,6 +220,84 @@ class Sampling(_message.Message):
     def WhichOneof(self, oneof_group: _WhichOneofArgType__seed) -> _WhichOneofReturnType__seed | None: ...
 
 Global___Sampling: _TypeAlias = Sampling  # noqa: Y015
+
+@_typing.final
+class Balance(_message.Message):
+    """A controller of exposure over time: it adds to the scores of a provider's passages in proportion to what the provider
+    is owed, which is the exposure that its merit deserves minus the exposure that it was given (Morik et al., 2020; Biega
+    et al., 2018). Merit is the relevance of what it provides to the questions that were asked; near duplicates count once.
+    """
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    STRENGTH_FIELD_NUMBER: _builtins.int
+    LIMIT_FIELD_NUMBER: _builtins.int
+    HALF_LIFE_DAYS_FIELD_NUMBER: _builtins.int
+    strength: _builtins.float
+    """Change of a normalised score, whose range is 1, for each context that a provider is owed.
+    Unit: score ranges per context. Range: [0, 10]. Default: 0.05.
+    """
+    limit: _builtins.float
+    """Largest change either way: passages whose normalised scores differ by more than twice of it keep their order.
+    Unit: score ranges. Range: [0, 1]. Default: 0.25.
+    """
+    half_life_days: _builtins.float
+    """Time after which an ask counts half. Unit: days. Range: [0.01, 3650]. Default: 30."""
+    def __init__(
+        self,
+        *,
+        strength: _builtins.float | None = ...,
+        limit: _builtins.float | None = ...,
+        half_life_days: _builtins.float | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_half_life_days", b"_half_life_days", "_limit", b"_limit", "_strength", b"_strength", "half_life_days", b"half_life_days", "limit", b"limit", "strength", b"strength"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_half_life_days", b"_half_life_days", "_limit", b"_limit", "_strength", b"_strength", "half_life_days", b"half_life_days", "limit", b"limit", "strength", b"strength"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__half_life_days: _TypeAlias = _typing.Literal["half_life_days"]  # noqa: Y015
+    _WhichOneofArgType__half_life_days: _TypeAlias = _typing.Literal["_half_life_days", b"_half_life_days"]  # noqa: Y015
+    _WhichOneofReturnType__limit: _TypeAlias = _typing.Literal["limit"]  # noqa: Y015
+    _WhichOneofArgType__limit: _TypeAlias = _typing.Literal["_limit", b"_limit"]  # noqa: Y015
+    _WhichOneofReturnType__strength: _TypeAlias = _typing.Literal["strength"]  # noqa: Y015
+    _WhichOneofArgType__strength: _TypeAlias = _typing.Literal["_strength", b"_strength"]  # noqa: Y015
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__half_life_days) -> _WhichOneofReturnType__half_life_days | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__limit) -> _WhichOneofReturnType__limit | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__strength) -> _WhichOneofReturnType__strength | None: ...
+
+Global___Balance: _TypeAlias = Balance  # noqa: Y015
+
+@_typing.final
+class BalanceOffset(_message.Message):
+    """What a controller of exposure over time added to the scores of one provider's passages."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    PROVIDER_FIELD_NUMBER: _builtins.int
+    OFFSET_FIELD_NUMBER: _builtins.int
+    OWED_FIELD_NUMBER: _builtins.int
+    provider: _builtins.str
+    """The provider."""
+    offset: _builtins.float
+    """What was added. Unit: score ranges. Range: [-1, 1]."""
+    owed: _builtins.float
+    """What the provider is owed: exposure deserved minus exposure given, faded. Unit: contexts. Range: (-inf, inf)."""
+    def __init__(
+        self,
+        *,
+        provider: _builtins.str = ...,
+        offset: _builtins.float = ...,
+        owed: _builtins.float = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["offset", b"offset", "owed", b"owed", "provider", b"provider"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___BalanceOffset: _TypeAlias = BalanceOffset  # noqa: Y015
 
 @_typing.final
 class GroupShare(_message.Message):
@@ -366,6 +452,8 @@ class Policy(_message.Message):
     KIND_FIELD_NUMBER: _builtins.int
     TARGET_SHARES_FIELD_NUMBER: _builtins.int
     SHARES_FIELD_NUMBER: _builtins.int
+    BALANCE_FIELD_NUMBER: _builtins.int
+    OFFSETS_FIELD_NUMBER: _builtins.int
     target_disparity: _builtins.float
     """Target, as `Sampling.disparity`; unset with another. Unit: fraction. Range: [0, 1]."""
     target_relevance_loss: _builtins.float
@@ -396,6 +484,14 @@ class Policy(_message.Message):
     def shares(self) -> _containers.RepeatedCompositeFieldContainer[Global___GroupShareOutcome]:
         """What became of each bound; a bound for each value has one for each value that could break it."""
 
+    @_builtins.property
+    def balance(self) -> Global___Balance:
+        """Controller of exposure over time, as `Sampling.balance` with its defaults filled in; unset without one."""
+
+    @_builtins.property
+    def offsets(self) -> _containers.RepeatedCompositeFieldContainer[Global___BalanceOffset]:
+        """What the controller added, for the providers of the ranked passages that it added something to."""
+
     def __init__(
         self,
         *,
@@ -411,10 +507,12 @@ class Policy(_message.Message):
         kind: Global___Policy.Kind.ValueType = ...,
         target_shares: _abc.Iterable[Global___GroupShare] | None = ...,
         shares: _abc.Iterable[Global___GroupShareOutcome] | None = ...,
+        balance: Global___Balance | None = ...,
+        offsets: _abc.Iterable[Global___BalanceOffset] | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_alpha", b"_alpha", "_target_disparity", b"_target_disparity", "_target_relevance_loss", b"_target_relevance_loss", "alpha", b"alpha", "target_disparity", b"target_disparity", "target_relevance_loss", b"target_relevance_loss"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_alpha", b"_alpha", "_target_disparity", b"_target_disparity", "_target_relevance_loss", b"_target_relevance_loss", "alpha", b"alpha", "balance", b"balance", "target_disparity", b"target_disparity", "target_relevance_loss", b"target_relevance_loss"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_alpha", b"_alpha", "_target_disparity", b"_target_disparity", "_target_relevance_loss", b"_target_relevance_loss", "alpha", b"alpha", "best_relevance", b"best_relevance", "disparity", b"disparity", "kind", b"kind", "note", b"note", "reached", b"reached", "relevance", b"relevance", "relevance_kind", b"relevance_kind", "shares", b"shares", "target_disparity", b"target_disparity", "target_relevance_loss", b"target_relevance_loss", "target_shares", b"target_shares"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_alpha", b"_alpha", "_target_disparity", b"_target_disparity", "_target_relevance_loss", b"_target_relevance_loss", "alpha", b"alpha", "balance", b"balance", "best_relevance", b"best_relevance", "disparity", b"disparity", "kind", b"kind", "note", b"note", "offsets", b"offsets", "reached", b"reached", "relevance", b"relevance", "relevance_kind", b"relevance_kind", "shares", b"shares", "target_disparity", b"target_disparity", "target_relevance_loss", b"target_relevance_loss", "target_shares", b"target_shares"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__alpha: _TypeAlias = _typing.Literal["alpha"]  # noqa: Y015
     _WhichOneofArgType__alpha: _TypeAlias = _typing.Literal["_alpha", b"_alpha"]  # noqa: Y015
@@ -527,6 +625,8 @@ class Degradation(_message.Message):
         """The conversation's report is missing after this turn; later reports count the turn."""
         ACTION_HISTORY_WORDS: Degradation._Action.ValueType  # 9
         """Retrieval used words of earlier turns instead of a question rewritten by the model."""
+        ACTION_NO_BALANCE: Degradation._Action.ValueType  # 10
+        """Rankings were drawn without what providers are owed, which nobody could say."""
 
     class Action(_Action, metaclass=_ActionEnumTypeWrapper):
         """What was done instead."""
@@ -551,6 +651,8 @@ class Degradation(_message.Message):
     """The conversation's report is missing after this turn; later reports count the turn."""
     ACTION_HISTORY_WORDS: Degradation.Action.ValueType  # 9
     """Retrieval used words of earlier turns instead of a question rewritten by the model."""
+    ACTION_NO_BALANCE: Degradation.Action.ValueType  # 10
+    """Rankings were drawn without what providers are owed, which nobody could say."""
 
     STAGE_FIELD_NUMBER: _builtins.int
     ACTION_FIELD_NUMBER: _builtins.int

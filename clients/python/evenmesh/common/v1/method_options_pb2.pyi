@@ -37,6 +37,8 @@ class _RoleEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Role.ValueType],
     """Give feedback and register agents."""
     ROLE_TRAIN: _Role.ValueType  # 4
     """Read feedback; promote models and roll them back."""
+    ROLE_PROVIDER: _Role.ValueType  # 5
+    """Read the exposure statements of one provider, which the credential names, and nothing else."""
 
 class Role(_Role, metaclass=_RoleEnumTypeWrapper):
     """Permission that a credential gives. Administrators and services of the mesh may call every method."""
@@ -51,6 +53,8 @@ ROLE_FEEDBACK: Role.ValueType  # 3
 """Give feedback and register agents."""
 ROLE_TRAIN: Role.ValueType  # 4
 """Read feedback; promote models and roll them back."""
+ROLE_PROVIDER: Role.ValueType  # 5
+"""Read the exposure statements of one provider, which the credential names, and nothing else."""
 Global___Role: _TypeAlias = Role  # noqa: Y015
 
 class _Metering:

@@ -130,24 +130,32 @@ class Candidate(_message.Message):
     PASSAGE_ID_FIELD_NUMBER: _builtins.int
     PROVIDER_FIELD_NUMBER: _builtins.int
     TEXT_FIELD_NUMBER: _builtins.int
+    MERIT_SHARE_FIELD_NUMBER: _builtins.int
     passage_id: _builtins.str
     """Passage id."""
     provider: _builtins.str
     """Who provides it; empty if unknown."""
     text: _builtins.str
     """Its text, to classify errors by whether the context holds the answer; may be empty."""
+    merit_share: _builtins.float
+    """Share of a context that the passage deserves: in proportion to its relevance, near duplicates once. Shares of an
+    observation sum to 1, or are all 0; unset if unknown. Unit: fraction. Range: [0, 1].
+    """
     def __init__(
         self,
         *,
         passage_id: _builtins.str = ...,
         provider: _builtins.str = ...,
         text: _builtins.str = ...,
+        merit_share: _builtins.float | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_merit_share", b"_merit_share", "merit_share", b"merit_share"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["passage_id", b"passage_id", "provider", b"provider", "text", b"text"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_merit_share", b"_merit_share", "merit_share", b"merit_share", "passage_id", b"passage_id", "provider", b"provider", "text", b"text"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
+    _WhichOneofReturnType__merit_share: _TypeAlias = _typing.Literal["merit_share"]  # noqa: Y015
+    _WhichOneofArgType__merit_share: _TypeAlias = _typing.Literal["_merit_share", b"_merit_share"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__merit_share) -> _WhichOneofReturnType__merit_share | None: ...
 
 Global___Candidate: _TypeAlias = Candidate  # noqa: Y015
 
@@ -160,6 +168,7 @@ class SampledAnswer(_message.Message):
     TEXT_FIELD_NUMBER: _builtins.int
     SAMPLES_FIELD_NUMBER: _builtins.int
     LOG_PROBABILITY_FIELD_NUMBER: _builtins.int
+    CITED_FIELD_NUMBER: _builtins.int
     text: _builtins.str
     """The answer."""
     log_probability: _builtins.float
@@ -172,16 +181,21 @@ class SampledAnswer(_message.Message):
         Unit: zero-based index into the observation's rankings. Range: [0, number of rankings - 1].
         """
 
+    @_builtins.property
+    def cited(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """Candidates that it cites. Unit: zero-based index into the candidates. Range: [0, number of candidates - 1]."""
+
     def __init__(
         self,
         *,
         text: _builtins.str = ...,
         samples: _abc.Iterable[_builtins.int] | None = ...,
         log_probability: _builtins.float | None = ...,
+        cited: _abc.Iterable[_builtins.int] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_log_probability", b"_log_probability", "log_probability", b"log_probability"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_log_probability", b"_log_probability", "log_probability", b"log_probability", "samples", b"samples", "text", b"text"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_log_probability", b"_log_probability", "cited", b"cited", "log_probability", b"log_probability", "samples", b"samples", "text", b"text"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__log_probability: _TypeAlias = _typing.Literal["log_probability"]  # noqa: Y015
     _WhichOneofArgType__log_probability: _TypeAlias = _typing.Literal["_log_probability", b"_log_probability"]  # noqa: Y015
@@ -3350,3 +3364,380 @@ class ListMeasurementsResponse(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___ListMeasurementsResponse: _TypeAlias = ListMeasurementsResponse  # noqa: Y015
+
+@_typing.final
+class GetExposureStatementRequest(_message.Message):
+    """Asks for a statement about one provider."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    PROVIDER_FIELD_NUMBER: _builtins.int
+    FIRST_DAY_FIELD_NUMBER: _builtins.int
+    LAST_DAY_FIELD_NUMBER: _builtins.int
+    NONCE_FIELD_NUMBER: _builtins.int
+    provider: _builtins.str
+    """The provider; 1 to 1,024 bytes. Empty means that of the credential, where it names one."""
+    first_day: _builtins.str
+    """First day, UTC, such as `2026-11-01`. Default: 29 days before `last_day`."""
+    last_day: _builtins.str
+    """Last day, UTC, at most 400 days in all. Default: today, or yesterday where the evaluator adds noise."""
+    nonce: _builtins.str
+    """Repeated in the statement, so that an earlier one cannot stand in for it; at most 64 letters, digits, `-` and `_`."""
+    def __init__(
+        self,
+        *,
+        provider: _builtins.str = ...,
+        first_day: _builtins.str = ...,
+        last_day: _builtins.str = ...,
+        nonce: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["first_day", b"first_day", "last_day", b"last_day", "nonce", b"nonce", "provider", b"provider"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___GetExposureStatementRequest: _TypeAlias = GetExposureStatementRequest  # noqa: Y015
+
+@_typing.final
+class GetExposureStatementResponse(_message.Message):
+    """A signed statement."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    ENVELOPE_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def envelope(self) -> Global___StatementEnvelope:
+        """The statement and its signature. As JSON it is an envelope of DSSE 1.0."""
+
+    def __init__(
+        self,
+        *,
+        envelope: Global___StatementEnvelope | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["envelope", b"envelope"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["envelope", b"envelope"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___GetExposureStatementResponse: _TypeAlias = GetExposureStatementResponse  # noqa: Y015
+
+@_typing.final
+class StatementEnvelope(_message.Message):
+    """A signed message in the form of DSSE 1.0 (Dead Simple Signing Envelope)."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    PAYLOAD_FIELD_NUMBER: _builtins.int
+    PAYLOAD_TYPE_FIELD_NUMBER: _builtins.int
+    SIGNATURES_FIELD_NUMBER: _builtins.int
+    payload: _builtins.bytes
+    """An `ExposureStatement` in the JSON of protobuf, UTF-8."""
+    payload_type: _builtins.str
+    """`application/vnd.evenmesh.exposure-statement.v1+json`."""
+    @_builtins.property
+    def signatures(self) -> _containers.RepeatedCompositeFieldContainer[Global___StatementSignature]:
+        """One signature."""
+
+    def __init__(
+        self,
+        *,
+        payload: _builtins.bytes = ...,
+        payload_type: _builtins.str = ...,
+        signatures: _abc.Iterable[Global___StatementSignature] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["payload", b"payload", "payload_type", b"payload_type", "signatures", b"signatures"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___StatementEnvelope: _TypeAlias = StatementEnvelope  # noqa: Y015
+
+@_typing.final
+class StatementSignature(_message.Message):
+    """A signature of type and payload."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    KEYID_FIELD_NUMBER: _builtins.int
+    SIG_FIELD_NUMBER: _builtins.int
+    keyid: _builtins.str
+    """Key: the first 16 hexadecimal digits of the SHA-256 of the public key's 32 bytes."""
+    sig: _builtins.bytes
+    """Ed25519 signature (RFC 8032) of DSSE's pre-authentication encoding; 64 bytes."""
+    def __init__(
+        self,
+        *,
+        keyid: _builtins.str = ...,
+        sig: _builtins.bytes = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["keyid", b"keyid", "sig", b"sig"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___StatementSignature: _TypeAlias = StatementSignature  # noqa: Y015
+
+@_typing.final
+class ExposureStatement(_message.Message):
+    """What one provider deserved and was given. It holds no texts and no questions."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TENANT_FIELD_NUMBER: _builtins.int
+    PROVIDER_FIELD_NUMBER: _builtins.int
+    FIRST_DAY_FIELD_NUMBER: _builtins.int
+    LAST_DAY_FIELD_NUMBER: _builtins.int
+    ISSUED_AT_FIELD_NUMBER: _builtins.int
+    NONCE_FIELD_NUMBER: _builtins.int
+    CONFIGURATIONS_FIELD_NUMBER: _builtins.int
+    NUM_LEFT_OUT_FIELD_NUMBER: _builtins.int
+    MIN_ASKS_FIELD_NUMBER: _builtins.int
+    EPSILON_FIELD_NUMBER: _builtins.int
+    tenant: _builtins.str
+    """Tenant whose asks it is about."""
+    provider: _builtins.str
+    """The provider."""
+    first_day: _builtins.str
+    """First day, UTC, such as `2026-11-01`."""
+    last_day: _builtins.str
+    """Last day, UTC."""
+    nonce: _builtins.str
+    """As in the request."""
+    num_left_out: _builtins.int
+    """Configurations with fewer asks than `min_asks`, and any beyond the first 100, which are left out; unset with
+    noise. Unit: configurations. Range: [0, 2^31 - 1].
+    """
+    min_asks: _builtins.int
+    """Fewest asks that a configuration is stated with. Unit: asks. Range: [1, 1000000]."""
+    epsilon: _builtins.float
+    """Privacy budget of one ask on each day: counts and sums of each day and configuration carry Laplace noise of scale
+    10 / epsilon. Unset without noise. Unit: nat. Range: (0, 100].
+    """
+    @_builtins.property
+    def issued_at(self) -> _timestamp_pb2.Timestamp:
+        """When it was made."""
+
+    @_builtins.property
+    def configurations(self) -> _containers.RepeatedCompositeFieldContainer[Global___ProviderExposure]:
+        """What was shown, by configuration, most asks first; at most 100."""
+
+    def __init__(
+        self,
+        *,
+        tenant: _builtins.str = ...,
+        provider: _builtins.str = ...,
+        first_day: _builtins.str = ...,
+        last_day: _builtins.str = ...,
+        issued_at: _timestamp_pb2.Timestamp | None = ...,
+        nonce: _builtins.str = ...,
+        configurations: _abc.Iterable[Global___ProviderExposure] | None = ...,
+        num_left_out: _builtins.int | None = ...,
+        min_asks: _builtins.int = ...,
+        epsilon: _builtins.float | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_epsilon", b"_epsilon", "_num_left_out", b"_num_left_out", "epsilon", b"epsilon", "issued_at", b"issued_at", "num_left_out", b"num_left_out"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_epsilon", b"_epsilon", "_num_left_out", b"_num_left_out", "configurations", b"configurations", "epsilon", b"epsilon", "first_day", b"first_day", "issued_at", b"issued_at", "last_day", b"last_day", "min_asks", b"min_asks", "nonce", b"nonce", "num_left_out", b"num_left_out", "provider", b"provider", "tenant", b"tenant"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__epsilon: _TypeAlias = _typing.Literal["epsilon"]  # noqa: Y015
+    _WhichOneofArgType__epsilon: _TypeAlias = _typing.Literal["_epsilon", b"_epsilon"]  # noqa: Y015
+    _WhichOneofReturnType__num_left_out: _TypeAlias = _typing.Literal["num_left_out"]  # noqa: Y015
+    _WhichOneofArgType__num_left_out: _TypeAlias = _typing.Literal["_num_left_out", b"_num_left_out"]  # noqa: Y015
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__epsilon) -> _WhichOneofReturnType__epsilon | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__num_left_out) -> _WhichOneofReturnType__num_left_out | None: ...
+
+Global___ExposureStatement: _TypeAlias = ExposureStatement  # noqa: Y015
+
+@_typing.final
+class ProviderExposure(_message.Message):
+    """What one configuration showed of a provider."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    CONFIGURATION_FIELD_NUMBER: _builtins.int
+    NUM_FOUND_FIELD_NUMBER: _builtins.int
+    NUM_SHOWN_FIELD_NUMBER: _builtins.int
+    NUM_CITED_FIELD_NUMBER: _builtins.int
+    EXPOSURE_FIELD_NUMBER: _builtins.int
+    TARGET_FIELD_NUMBER: _builtins.int
+    OWED_FIELD_NUMBER: _builtins.int
+    num_found: _builtins.int
+    """Asks that found a passage of the provider. Unit: asks. Range: [0, 2^63 - 1]."""
+    num_shown: _builtins.int
+    """Asks that showed one to the model. Unit: asks. Range: [0, 2^63 - 1]."""
+    num_cited: _builtins.int
+    """Asks with an answer that cites one. Unit: asks. Range: [0, 2^63 - 1]."""
+    @_builtins.property
+    def configuration(self) -> Global___Configuration:
+        """The configuration."""
+
+    @_builtins.property
+    def exposure(self) -> _common_pb2.Estimate:
+        """Part of the context that was the provider's, in expectation, per ask that found it. Unit of the mean: fraction."""
+
+    @_builtins.property
+    def target(self) -> _common_pb2.Estimate:
+        """Part of the context that the provider deserved, in proportion to merit, per ask with known merit. Unit of the mean:
+        fraction.
+        """
+
+    @_builtins.property
+    def owed(self) -> _common_pb2.Estimate:
+        """Target minus exposure, per ask with known merit: above 0 the provider is owed exposure. Unit of the mean: fraction."""
+
+    def __init__(
+        self,
+        *,
+        configuration: Global___Configuration | None = ...,
+        num_found: _builtins.int = ...,
+        num_shown: _builtins.int = ...,
+        num_cited: _builtins.int = ...,
+        exposure: _common_pb2.Estimate | None = ...,
+        target: _common_pb2.Estimate | None = ...,
+        owed: _common_pb2.Estimate | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["configuration", b"configuration", "exposure", b"exposure", "owed", b"owed", "target", b"target"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["configuration", b"configuration", "exposure", b"exposure", "num_cited", b"num_cited", "num_found", b"num_found", "num_shown", b"num_shown", "owed", b"owed", "target", b"target"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ProviderExposure: _TypeAlias = ProviderExposure  # noqa: Y015
+
+@_typing.final
+class GetExposureBalanceRequest(_message.Message):
+    """Asks what providers are owed."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    COLLECTION_FIELD_NUMBER: _builtins.int
+    HALF_LIFE_DAYS_FIELD_NUMBER: _builtins.int
+    collection: _builtins.str
+    """Collection; 1 to 256 bytes."""
+    half_life_days: _builtins.float
+    """Time after which an ask counts half. Unit: days. Range: [0.01, 3650]. Default: 30."""
+    def __init__(
+        self,
+        *,
+        collection: _builtins.str = ...,
+        half_life_days: _builtins.float | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_half_life_days", b"_half_life_days", "half_life_days", b"half_life_days"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_half_life_days", b"_half_life_days", "collection", b"collection", "half_life_days", b"half_life_days"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__half_life_days: _TypeAlias = _typing.Literal["half_life_days"]  # noqa: Y015
+    _WhichOneofArgType__half_life_days: _TypeAlias = _typing.Literal["_half_life_days", b"_half_life_days"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__half_life_days) -> _WhichOneofReturnType__half_life_days | None: ...
+
+Global___GetExposureBalanceRequest: _TypeAlias = GetExposureBalanceRequest  # noqa: Y015
+
+@_typing.final
+class GetExposureBalanceResponse(_message.Message):
+    """What the providers of a collection are owed, over all configurations."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    PROVIDERS_FIELD_NUMBER: _builtins.int
+    AS_OF_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def providers(self) -> _containers.RepeatedCompositeFieldContainer[Global___ProviderBalance]:
+        """Providers, by the size of what they are owed or owe; at most 10,000."""
+
+    @_builtins.property
+    def as_of(self) -> _timestamp_pb2.Timestamp:
+        """When it was read."""
+
+    def __init__(
+        self,
+        *,
+        providers: _abc.Iterable[Global___ProviderBalance] | None = ...,
+        as_of: _timestamp_pb2.Timestamp | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["as_of", b"as_of"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["as_of", b"as_of", "providers", b"providers"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___GetExposureBalanceResponse: _TypeAlias = GetExposureBalanceResponse  # noqa: Y015
+
+@_typing.final
+class ProviderBalance(_message.Message):
+    """What one provider deserved and was given, faded by age in days."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    PROVIDER_FIELD_NUMBER: _builtins.int
+    TARGET_FIELD_NUMBER: _builtins.int
+    EXPOSURE_FIELD_NUMBER: _builtins.int
+    provider: _builtins.str
+    """The provider."""
+    target: _builtins.float
+    """Exposure in proportion to merit. Unit: contexts. Range: [0, inf)."""
+    exposure: _builtins.float
+    """Exposure given. Unit: contexts. Range: [0, inf)."""
+    def __init__(
+        self,
+        *,
+        provider: _builtins.str = ...,
+        target: _builtins.float = ...,
+        exposure: _builtins.float = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["exposure", b"exposure", "provider", b"provider", "target", b"target"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ProviderBalance: _TypeAlias = ProviderBalance  # noqa: Y015
+
+@_typing.final
+class ResetExposureBalanceRequest(_message.Message):
+    """Names the collection whose balance to forget."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    COLLECTION_FIELD_NUMBER: _builtins.int
+    collection: _builtins.str
+    """Collection; 1 to 256 bytes."""
+    def __init__(
+        self,
+        *,
+        collection: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["collection", b"collection"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ResetExposureBalanceRequest: _TypeAlias = ResetExposureBalanceRequest  # noqa: Y015
+
+@_typing.final
+class ResetExposureBalanceResponse(_message.Message):
+    """The balance is forgotten."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NUM_PROVIDERS_FIELD_NUMBER: _builtins.int
+    num_providers: _builtins.int
+    """Providers whose balance was forgotten. Unit: providers. Range: [0, 2^31 - 1]."""
+    def __init__(
+        self,
+        *,
+        num_providers: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["num_providers", b"num_providers"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ResetExposureBalanceResponse: _TypeAlias = ResetExposureBalanceResponse  # noqa: Y015

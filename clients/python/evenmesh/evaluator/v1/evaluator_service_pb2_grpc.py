@@ -115,6 +115,21 @@ class EvaluatorServiceStub:
                 request_serializer=evenmesh_dot_evaluator_dot_v1_dot_evaluator__service__pb2.ListMeasurementsRequest.SerializeToString,
                 response_deserializer=evenmesh_dot_evaluator_dot_v1_dot_evaluator__service__pb2.ListMeasurementsResponse.FromString,
                 _registered_method=True)
+        self.GetExposureStatement = channel.unary_unary(
+                '/evenmesh.evaluator.v1.EvaluatorService/GetExposureStatement',
+                request_serializer=evenmesh_dot_evaluator_dot_v1_dot_evaluator__service__pb2.GetExposureStatementRequest.SerializeToString,
+                response_deserializer=evenmesh_dot_evaluator_dot_v1_dot_evaluator__service__pb2.GetExposureStatementResponse.FromString,
+                _registered_method=True)
+        self.GetExposureBalance = channel.unary_unary(
+                '/evenmesh.evaluator.v1.EvaluatorService/GetExposureBalance',
+                request_serializer=evenmesh_dot_evaluator_dot_v1_dot_evaluator__service__pb2.GetExposureBalanceRequest.SerializeToString,
+                response_deserializer=evenmesh_dot_evaluator_dot_v1_dot_evaluator__service__pb2.GetExposureBalanceResponse.FromString,
+                _registered_method=True)
+        self.ResetExposureBalance = channel.unary_unary(
+                '/evenmesh.evaluator.v1.EvaluatorService/ResetExposureBalance',
+                request_serializer=evenmesh_dot_evaluator_dot_v1_dot_evaluator__service__pb2.ResetExposureBalanceRequest.SerializeToString,
+                response_deserializer=evenmesh_dot_evaluator_dot_v1_dot_evaluator__service__pb2.ResetExposureBalanceResponse.FromString,
+                _registered_method=True)
 
 
 class EvaluatorServiceServicer:
@@ -235,6 +250,27 @@ class EvaluatorServiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def GetExposureStatement(self, request, context):
+        """Returns what one provider deserved and was given, signed.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def GetExposureBalance(self, request, context):
+        """Returns what the providers of a collection are owed.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ResetExposureBalance(self, request, context):
+        """Forgets what the providers of a collection are owed; reports and statements stay as they are.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_EvaluatorServiceServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -317,6 +353,21 @@ def add_EvaluatorServiceServicer_to_server(servicer, server):
                     servicer.ListMeasurements,
                     request_deserializer=evenmesh_dot_evaluator_dot_v1_dot_evaluator__service__pb2.ListMeasurementsRequest.FromString,
                     response_serializer=evenmesh_dot_evaluator_dot_v1_dot_evaluator__service__pb2.ListMeasurementsResponse.SerializeToString,
+            ),
+            'GetExposureStatement': grpc.unary_unary_rpc_method_handler(
+                    servicer.GetExposureStatement,
+                    request_deserializer=evenmesh_dot_evaluator_dot_v1_dot_evaluator__service__pb2.GetExposureStatementRequest.FromString,
+                    response_serializer=evenmesh_dot_evaluator_dot_v1_dot_evaluator__service__pb2.GetExposureStatementResponse.SerializeToString,
+            ),
+            'GetExposureBalance': grpc.unary_unary_rpc_method_handler(
+                    servicer.GetExposureBalance,
+                    request_deserializer=evenmesh_dot_evaluator_dot_v1_dot_evaluator__service__pb2.GetExposureBalanceRequest.FromString,
+                    response_serializer=evenmesh_dot_evaluator_dot_v1_dot_evaluator__service__pb2.GetExposureBalanceResponse.SerializeToString,
+            ),
+            'ResetExposureBalance': grpc.unary_unary_rpc_method_handler(
+                    servicer.ResetExposureBalance,
+                    request_deserializer=evenmesh_dot_evaluator_dot_v1_dot_evaluator__service__pb2.ResetExposureBalanceRequest.FromString,
+                    response_serializer=evenmesh_dot_evaluator_dot_v1_dot_evaluator__service__pb2.ResetExposureBalanceResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -752,6 +803,87 @@ class EvaluatorService:
             '/evenmesh.evaluator.v1.EvaluatorService/ListMeasurements',
             evenmesh_dot_evaluator_dot_v1_dot_evaluator__service__pb2.ListMeasurementsRequest.SerializeToString,
             evenmesh_dot_evaluator_dot_v1_dot_evaluator__service__pb2.ListMeasurementsResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def GetExposureStatement(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/evenmesh.evaluator.v1.EvaluatorService/GetExposureStatement',
+            evenmesh_dot_evaluator_dot_v1_dot_evaluator__service__pb2.GetExposureStatementRequest.SerializeToString,
+            evenmesh_dot_evaluator_dot_v1_dot_evaluator__service__pb2.GetExposureStatementResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def GetExposureBalance(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/evenmesh.evaluator.v1.EvaluatorService/GetExposureBalance',
+            evenmesh_dot_evaluator_dot_v1_dot_evaluator__service__pb2.GetExposureBalanceRequest.SerializeToString,
+            evenmesh_dot_evaluator_dot_v1_dot_evaluator__service__pb2.GetExposureBalanceResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ResetExposureBalance(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/evenmesh.evaluator.v1.EvaluatorService/ResetExposureBalance',
+            evenmesh_dot_evaluator_dot_v1_dot_evaluator__service__pb2.ResetExposureBalanceRequest.SerializeToString,
+            evenmesh_dot_evaluator_dot_v1_dot_evaluator__service__pb2.ResetExposureBalanceResponse.FromString,
             options,
             channel_credentials,
             insecure,

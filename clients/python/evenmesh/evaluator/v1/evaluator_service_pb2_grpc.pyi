@@ -69,6 +69,12 @@ class EvaluatorServiceStub:
     """Lists the configurations, newest first."""
     ListMeasurements: _grpc.UnaryStreamMultiCallable[_evaluator_service_pb2.ListMeasurementsRequest, _evaluator_service_pb2.ListMeasurementsResponse]
     """Streams the measurements of a run, one for each observation, in the order of storing."""
+    GetExposureStatement: _grpc.UnaryUnaryMultiCallable[_evaluator_service_pb2.GetExposureStatementRequest, _evaluator_service_pb2.GetExposureStatementResponse]
+    """Returns what one provider deserved and was given, signed."""
+    GetExposureBalance: _grpc.UnaryUnaryMultiCallable[_evaluator_service_pb2.GetExposureBalanceRequest, _evaluator_service_pb2.GetExposureBalanceResponse]
+    """Returns what the providers of a collection are owed."""
+    ResetExposureBalance: _grpc.UnaryUnaryMultiCallable[_evaluator_service_pb2.ResetExposureBalanceRequest, _evaluator_service_pb2.ResetExposureBalanceResponse]
+    """Forgets what the providers of a collection are owed; reports and statements stay as they are."""
 
 @_typing.type_check_only
 class EvaluatorServiceAsyncStub(EvaluatorServiceStub):
@@ -111,6 +117,12 @@ class EvaluatorServiceAsyncStub(EvaluatorServiceStub):
     """Lists the configurations, newest first."""
     ListMeasurements: _aio.UnaryStreamMultiCallable[_evaluator_service_pb2.ListMeasurementsRequest, _evaluator_service_pb2.ListMeasurementsResponse]  # type: ignore[assignment]
     """Streams the measurements of a run, one for each observation, in the order of storing."""
+    GetExposureStatement: _aio.UnaryUnaryMultiCallable[_evaluator_service_pb2.GetExposureStatementRequest, _evaluator_service_pb2.GetExposureStatementResponse]  # type: ignore[assignment]
+    """Returns what one provider deserved and was given, signed."""
+    GetExposureBalance: _aio.UnaryUnaryMultiCallable[_evaluator_service_pb2.GetExposureBalanceRequest, _evaluator_service_pb2.GetExposureBalanceResponse]  # type: ignore[assignment]
+    """Returns what the providers of a collection are owed."""
+    ResetExposureBalance: _aio.UnaryUnaryMultiCallable[_evaluator_service_pb2.ResetExposureBalanceRequest, _evaluator_service_pb2.ResetExposureBalanceResponse]  # type: ignore[assignment]
+    """Forgets what the providers of a collection are owed; reports and statements stay as they are."""
 
 class EvaluatorServiceServicer(metaclass=_abc_1.ABCMeta):
     """Measures exposure, utility, votes and conversations, and stores observations."""
@@ -246,5 +258,29 @@ class EvaluatorServiceServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_abc.Iterator[_evaluator_service_pb2.ListMeasurementsResponse], _abc.AsyncIterator[_evaluator_service_pb2.ListMeasurementsResponse]]:
         """Streams the measurements of a run, one for each observation, in the order of storing."""
+
+    @_abc_1.abstractmethod
+    def GetExposureStatement(
+        self,
+        request: _evaluator_service_pb2.GetExposureStatementRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_evaluator_service_pb2.GetExposureStatementResponse, _abc.Awaitable[_evaluator_service_pb2.GetExposureStatementResponse]]:
+        """Returns what one provider deserved and was given, signed."""
+
+    @_abc_1.abstractmethod
+    def GetExposureBalance(
+        self,
+        request: _evaluator_service_pb2.GetExposureBalanceRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_evaluator_service_pb2.GetExposureBalanceResponse, _abc.Awaitable[_evaluator_service_pb2.GetExposureBalanceResponse]]:
+        """Returns what the providers of a collection are owed."""
+
+    @_abc_1.abstractmethod
+    def ResetExposureBalance(
+        self,
+        request: _evaluator_service_pb2.ResetExposureBalanceRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_evaluator_service_pb2.ResetExposureBalanceResponse, _abc.Awaitable[_evaluator_service_pb2.ResetExposureBalanceResponse]]:
+        """Forgets what the providers of a collection are owed; reports and statements stay as they are."""
 
 def add_EvaluatorServiceServicer_to_server(servicer: EvaluatorServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

@@ -1,0 +1,1 @@
+"""Statements about what single providers deserved and were given."""

@@ -1,0 +1,142 @@
+"""Reading of requests for statements and balances, and writing of what they get."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Sequence
+from datetime import date, timedelta
+from typing import Final
+
+from google.protobuf import json_format
+
+from evenmesh.evaluator.v1 import evaluator_service_pb2 as pb
+from evenmesh.wire import checks
+from evenmesh.wire.errors import InvalidField
+from evenmesh_evaluator import fields
+from evenmesh_evaluator.domain import ProviderBalance
+from evenmesh_evaluator.reports import codec
+from evenmesh_evaluator.statements.summary import Privacy, Stated, Window
+
+MAX_DAYS: Final = 400
+"""Longest window of a statement. Days."""
+DEFAULT_DAYS: Final = 30
+"""Window where the request does not say. Days."""
+DEFAULT_HALF_LIFE_DAYS: Final = 30.0
+"""Half-life of a balance where the request does not say. Days."""
+
+_EPOCH: Final = date(1970, 1, 1)
+_DAY: Final = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}")
+_NONCE: Final = re.compile(r"[A-Za-z0-9_-]*")
+
+
+def day_of(text: date) -> int:
+    """Return the number of days since 1970-01-01."""
+    return (text - _EPOCH).days
+
+
+def provider(value: str) -> str:
+    """Return the name of a provider, checked for its bytes and for NUL."""
+    fields.limited("provider", value, checks.MAX_ATTRIBUTE_BYTES)
+    if "\0" in value:
+        raise InvalidField("provider", "must not hold control characters")
+    return value
+
+
+def window(request: pb.GetExposureStatementRequest, *, newest: date) -> Window:
+    """Return the days of a statement; ``newest`` is the last that there can be, and the default.
+
+    Raises:
+        InvalidField: a day that is none or lies after ``newest``, or a window that is empty or too long.
+    """
+    last = _day("last_day", request.last_day) if request.last_day else newest
+    if last > newest:
+        raise InvalidField("last_day", f"must be at most {newest.isoformat()}, the last day to state")
+    if request.first_day:
+        first = _day("first_day", request.first_day)
+    else:
+        first = max(last - timedelta(days=DEFAULT_DAYS - 1), _EPOCH)
+    if not 1 <= (last - first).days + 1 <= MAX_DAYS:
+        raise InvalidField("first_day", f"must be one to {MAX_DAYS} days before the day after last_day")
+    return Window(day_of(first), day_of(last))
+
+
+def nonce(value: str) -> str:
+    """Return a nonce, checked for its length and characters."""
+    fields.limited("nonce", value, 64)
+    if not _NONCE.fullmatch(value):
+        raise InvalidField("nonce", "must hold letters, digits, - and _ alone")
+    return value
+
+
+def half_life(request: pb.GetExposureBalanceRequest) -> float:
+    """Return the half-life of a balance in days."""
+    if not request.HasField("half_life_days"):
+        return DEFAULT_HALF_LIFE_DAYS
+    return checks.between("half_life_days", request.half_life_days, 0.01, 3650)
+
+
+def collection(value: str) -> str:
+    """Return the name of a collection, which must not be empty."""
+    return fields.limited("collection", value, fields.MAX_NAME_BYTES, min_bytes=1)
+
+
+def statement(
+    tenant: str,
+    name: str,
+    days: Window,
+    stated: Stated,
+    privacy: Privacy,
+    *,
+    nonce: str,
+    issued_at_us: int,
+) -> bytes:
+    """Return a statement as JSON, the same bytes for the same statement."""
+    message = pb.ExposureStatement(
+        tenant=tenant,
+        provider=name,
+        first_day=(_EPOCH + timedelta(days=days.first_day)).isoformat(),
+        last_day=(_EPOCH + timedelta(days=days.last_day)).isoformat(),
+        nonce=nonce,
+        configurations=[
+            pb.ProviderExposure(
+                configuration=codec.configuration_message(one.configuration),
+                num_found=one.num_found,
+                num_shown=one.num_shown,
+                num_cited=one.num_cited,
+                exposure=codec.estimate(one.exposure),
+                target=codec.estimate(one.target),
+                owed=codec.estimate(one.owed),
+            )
+            for one in stated.configurations
+        ],
+        num_left_out=stated.num_left_out,
+        min_asks=privacy.min_asks,
+        epsilon=privacy.epsilon,
+    )
+    message.issued_at.FromMicroseconds(issued_at_us)
+    content = json_format.MessageToDict(message)
+    return json.dumps(content, sort_keys=True, ensure_ascii=False, separators=(",", ":")).encode()
+
+
+def balance(providers: Sequence[ProviderBalance], as_of_us: int) -> pb.GetExposureBalanceResponse:
+    """Write what providers are owed."""
+    message = pb.GetExposureBalanceResponse(
+        providers=[
+            pb.ProviderBalance(provider=one.provider, target=one.target, exposure=one.exposure)
+            for one in providers
+        ]
+    )
+    message.as_of.FromMicroseconds(as_of_us)
+    return message
+
+
+def _day(field: str, value: str) -> date:
+    try:
+        if _DAY.fullmatch(value):
+            found = date.fromisoformat(value)
+            if found >= _EPOCH:
+                return found
+    except ValueError:
+        pass
+    raise InvalidField(field, "must be a day such as 2026-11-01, from 1970-01-01")

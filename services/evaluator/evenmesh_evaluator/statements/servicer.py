@@ -1,0 +1,113 @@
+"""The RPCs about single providers: statements, and what providers are owed."""
+# ruff: noqa: N802 - names and arguments are the contract's
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from typing import Final
+
+from evenmesh.evaluator.v1 import evaluator_service_pb2 as pb
+from evenmesh.evaluator.v1 import evaluator_service_pb2_grpc as pb_grpc
+from evenmesh.wire.errors import FailedPrecondition, InvalidField, NotFound
+from evenmesh_evaluator.ports import ObservationStore
+from evenmesh_evaluator.statements import codec
+from evenmesh_evaluator.statements.signing import Signer
+from evenmesh_evaluator.statements.summary import Privacy, state
+from evenmesh_kit.rpc.handlers import Context
+from evenmesh_kit.security import caller as callers
+from evenmesh_kit.security.caller import Caller, Role
+
+MAX_PROVIDERS: Final = 10_000
+"""Most providers of a balance."""
+
+_READERS: Final = frozenset({Role.ASK})
+"""Roles that may read the statements of every provider of their tenant."""
+
+
+class StatementsServicer(pb_grpc.EvaluatorServiceServicer):
+    """Serves signed statements and balances.
+
+    Args:
+        store: what is known of providers.
+        signer: signs statements; None where there is no key.
+        privacy: what statements keep to themselves; the noise's secret comes from the signer.
+        clock: the time. Microseconds since 1970.
+    """
+
+    def __init__(
+        self,
+        store: ObservationStore,
+        *,
+        signer: Signer | None,
+        privacy: Privacy,
+        clock: Callable[[], int] = lambda: time.time_ns() // 1000,
+    ) -> None:
+        self._store = store
+        self._signer = signer
+        self._privacy = privacy
+        self._clock = clock
+
+    async def GetExposureStatement(
+        self, request: pb.GetExposureStatementRequest, context: Context
+    ) -> pb.GetExposureStatementResponse:
+        """Return what one provider deserved and was given, signed."""
+        caller = callers.current()
+        name = codec.provider(request.provider or caller.provider)
+        nonce = codec.nonce(request.nonce)
+        now_us, private = self._clock(), self._privacy.epsilon is not None
+        today = datetime.fromtimestamp(now_us / 1e6, UTC).date()
+        # The noise of a day is drawn for what the day holds in the end.
+        window = codec.window(request, newest=today - timedelta(days=1) if private else today)
+        if not name:
+            raise InvalidField("provider", "must name a provider")
+        if self._signer is None:
+            raise FailedPrecondition(
+                "NO_SIGNING_KEY",
+                "the evaluator has no key to sign statements with: have the operator set "
+                "EVENMESH_EVALUATOR_STATEMENT_KEY",
+            )
+        if not _may_read(caller, name):
+            raise _no_provider()
+        days = await self._store.provider_days(
+            caller.tenant, name, first_day=window.first_day, last_day=window.last_day
+        )
+        if not days and not private:
+            raise _no_provider()
+        privacy = Privacy(self._privacy.min_asks, self._privacy.epsilon, self._signer.secret)
+        stated = await asyncio.to_thread(state, caller.tenant, name, window, days, privacy)
+        payload = codec.statement(
+            caller.tenant, name, window, stated, privacy, nonce=nonce, issued_at_us=now_us
+        )
+        return pb.GetExposureStatementResponse(envelope=self._signer.sign(payload))
+
+    async def GetExposureBalance(
+        self, request: pb.GetExposureBalanceRequest, context: Context
+    ) -> pb.GetExposureBalanceResponse:
+        """Return what the providers of a collection are owed."""
+        providers = await self._store.balance(
+            callers.current().tenant,
+            codec.collection(request.collection),
+            half_life_days=codec.half_life(request),
+            limit=MAX_PROVIDERS,
+        )
+        return codec.balance(providers, self._clock())
+
+    async def ResetExposureBalance(
+        self, request: pb.ResetExposureBalanceRequest, context: Context
+    ) -> pb.ResetExposureBalanceResponse:
+        """Forget what the providers of a collection are owed."""
+        collection = codec.collection(request.collection)
+        count = await self._store.reset_balance(callers.current().tenant, collection)
+        return pb.ResetExposureBalanceResponse(num_providers=count)
+
+
+def _may_read(caller: Caller, provider: str) -> bool:
+    """Return whether a caller may know of a provider: by its role any, by its credential its own."""
+    return caller.may(_READERS) or caller.provider == provider
+
+
+def _no_provider() -> NotFound:
+    return NotFound("provider", "no ask of these days found a passage of this provider")
