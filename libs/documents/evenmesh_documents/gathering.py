@@ -4,7 +4,9 @@ import json
 import tempfile
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from pathlib import Path
 from types import TracebackType
 from typing import Final, Self
 
@@ -12,9 +14,10 @@ from evenmesh.files import passages as passage_files
 from evenmesh.files.read_error import ReadError
 from evenmesh.types.passage import Passage
 from evenmesh_documents.attribution import Attribution
-from evenmesh_documents.document import Document
+from evenmesh_documents.document import Document, UnreadableError
 from evenmesh_documents.duplicates import DuplicateFinder, Duplicates
 from evenmesh_documents.found import Found
+from evenmesh_documents.limits import Limits
 from evenmesh_documents.parsing.parsers import Parsers
 from evenmesh_documents.splitting import Splitting, split
 
@@ -23,6 +26,13 @@ PASSAGE_FILES: Final = (".jsonl", ".ndjson", ".jsonl.gz", ".ndjson.gz", ".parque
 
 OnFile = Callable[[int], None]
 """Called with the number of files done."""
+
+OnRead = Callable[[str], None]
+"""Called with the address of each file that was read."""
+
+Named = Callable[[str, str], str]
+"""Returns the id of a passage, given the address of its file and what tells it from others of the file.
+Raises UnreadableError where the id would be too long."""
 
 
 class Spool:
@@ -124,7 +134,9 @@ def gather(
     *,
     splitting: Splitting,
     attribution: Attribution,
+    named: Named | None = None,
     on_file: OnFile | None = None,
+    on_read: OnRead | None = None,
 ) -> Gathered:
     """Read files and put their passages into a spool; what cannot be read is named, and the rest goes on.
 
@@ -136,28 +148,33 @@ def gather(
         spool: takes the passages.
         splitting: how documents are split.
         attribution: rules for the attributes.
+        named: names passages; without it ids are those of :class:`Chunk`, and those that files state.
         on_file: called after each file.
+        on_read: called for each file that was read.
     """
     counts = _Counts(skipped=[Skipped(one.address, one.reason) for one in files if one.reason])
     duplicates = DuplicateFinder()
     ids: set[str] = set()
     done = len(counts.skipped)
+
+    def finished(address: str, *, was_read: bool) -> None:
+        nonlocal done
+        done += 1
+        if was_read and on_read is not None:
+            on_read(address)
+        if on_file is not None:
+            on_file(done)
+
     documents = [one for one in files if not one.reason and not of_passages(one.address)]
-    for parsed in parsers.read_all((one.path, one.address) for one in documents):
+    for parsed in parsers.read_all((one.fetch or one.path, one.address) for one in documents):
         if parsed.document is None:
             counts.skipped.append(Skipped(parsed.address, parsed.reason))
         else:
-            _document(parsed.document, counts, duplicates, ids, spool, splitting, attribution)
-        done += 1
-        if on_file is not None:
-            on_file(done)
+            _document(parsed.document, counts, duplicates, ids, spool, splitting, attribution, named)
+        finished(parsed.address, was_read=parsed.document is not None)
     for one in files:
-        if one.reason or not of_passages(one.address):
-            continue
-        _passages(one, counts, ids, spool)
-        done += 1
-        if on_file is not None:
-            on_file(done)
+        if not one.reason and of_passages(one.address):
+            finished(one.address, was_read=_passages(one, counts, ids, spool, named, parsers.limits))
     return Gathered(
         files=counts.files,
         passages=len(spool),
@@ -185,6 +202,7 @@ def _document(
     spool: Spool,
     splitting: Splitting,
     attribution: Attribution,
+    named: Named | None,
 ) -> None:
     counts.files += 1
     counts.notes += [Skipped(document.address, note) for note in document.notes]
@@ -196,30 +214,55 @@ def _document(
         if duplicates.repeats(chunk.id, provider, chunk.text):
             continue
         attributes = attribution.attributes(document, chunk, provider)
-        ids.add(chunk.id)
-        spool.add(Passage(chunk.id, chunk.text, chunk.title, attributes))
+        # A hash is short enough for every address, which is cut.
+        name = named(document.address, chunk.id.rpartition("#")[2]) if named is not None else chunk.id
+        ids.add(name)
+        spool.add(Passage(name, chunk.text, chunk.title, attributes))
         counts.oversize += chunk.oversize
         _count(counts, provider)
         if provider:
             counts.rules[rule] += 1
 
 
-def _passages(one: Found, counts: _Counts, ids: set[str], spool: Spool) -> None:
-    """Take the passages of a file, all or none."""
+def _passages(
+    one: Found, counts: _Counts, ids: set[str], spool: Spool, named: Named | None, limits: Limits
+) -> bool:
+    """Take the passages of a file, all or none; return whether it was read."""
     try:
-        new = [passage.id for passage in passage_files.read(one.path)]
-        if repeated := next((name for name in new if name in ids), ""):
-            counts.skipped.append(Skipped(one.address, f"repeats the id {repeated!r} of another file"))
-            return
-        for passage in passage_files.read(one.path):
-            spool.add(passage)
-            _count(counts, passage.provider)
+        with _on_disk(one, limits) as path:
+            new = [_name(passage.id, one.address, named) for passage in passage_files.read(path)]
+            if repeated := next((name for name in new if name in ids), ""):
+                raise UnreadableError(f"repeats the id {repeated!r} of another file")
+            for name, passage in zip(new, passage_files.read(path), strict=True):
+                spool.add(replace(passage, id=name))
+                _count(counts, passage.provider)
     except ReadError as exc:
         place = "" if exc.line is None else f"line {exc.line} "
         counts.skipped.append(Skipped(one.address, place + exc.message))
-        return
+        return False
+    except UnreadableError as exc:
+        counts.skipped.append(Skipped(one.address, str(exc)))
+        return False
     ids.update(new)
     counts.files += 1
+    return True
+
+
+def _name(own: str, address: str, named: Named | None) -> str:
+    return own if named is None else named(address, own)
+
+
+@contextmanager
+def _on_disk(one: Found, limits: Limits) -> Iterator[Path]:
+    """Yield the path of a file; what is elsewhere is fetched into a temporary file."""
+    if one.fetch is None:
+        yield one.path
+        return
+    data = one.fetch(limits.file_bytes)
+    with tempfile.TemporaryDirectory(prefix="evenmesh-") as folder:
+        path = Path(folder) / "passages"
+        path.write_bytes(data)
+        yield path
 
 
 def _count(counts: _Counts, provider: str) -> None:

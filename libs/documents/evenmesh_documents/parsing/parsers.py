@@ -19,6 +19,7 @@ from evenmesh_documents.document import Document, UnreadableError
 from evenmesh_documents.limits import Limits
 from evenmesh_documents.parsing import wire
 from evenmesh_documents.readers import reader_of, without_reader
+from evenmesh_documents.source import Fetch
 
 _MODULE: Final = "evenmesh_documents.parsing.process"
 _BYTES_PER_CHARACTER: Final = 12
@@ -78,6 +79,11 @@ class Parsers:
         self.close()
 
     @property
+    def limits(self) -> Limits:
+        """Return the bounds of one file."""
+        return self._limits
+
+    @property
     def running(self) -> int:
         """Return how many processes there are, at work or idle."""
         return len(self._started)
@@ -93,24 +99,24 @@ class Parsers:
             parser.end()
         self._started.clear()
 
-    def read_all(self, files: Iterable[tuple[Path, str]]) -> Iterator[Parsed]:
+    def read_all(self, files: Iterable[tuple[Path | Fetch, str]]) -> Iterator[Parsed]:
         """Yield what became of each file, in their order; a few are read ahead.
 
         Args:
-            files: path and address of each.
+            files: path, or what fetches the bytes, and address of each.
 
         Raises:
             ParserError: no process can be started, such as one with this OCR.
         """
         waiting: deque[Future[Parsed]] = deque()
-        for path, address in files:
-            waiting.append(self._pool.submit(self.read, path, address))
+        for place, address in files:
+            waiting.append(self._pool.submit(self.read, place, address))
             if len(waiting) >= self._processes * _AHEAD:
                 yield waiting.popleft().result()
         while waiting:
             yield waiting.popleft().result()
 
-    def read(self, path: Path, address: str) -> Parsed:
+    def read(self, place: Path | Fetch, address: str) -> Parsed:
         """Read one file.
 
         Raises:
@@ -119,7 +125,9 @@ class Parsers:
         try:
             if reader_of(address) is None:
                 raise UnreadableError(without_reader(address))
-            return Parsed(address, self._document(content(path, self._limits.file_bytes), address))
+            most = self._limits.file_bytes
+            data = content(place, most) if isinstance(place, Path) else place(most)
+            return Parsed(address, self._document(data, address))
         except UnreadableError as exc:
             return Parsed(address, None, str(exc))
 
