@@ -22,7 +22,7 @@ MAX_GRACE: Final = timedelta(days=3_650)
 DEFAULT_GRACE: Final = "1d"
 
 _URL: Final = re.compile(r"[a-z][a-z0-9+.-]*://", re.IGNORECASE)
-_DURATION: Final = re.compile(r"(\d{1,9})([smhd]?)")
+_DURATION: Final = re.compile(r"([0-9]{1,9})([smhd]?)")
 _UNITS: Final = {"": 1, "s": 1, "m": 60, "h": 3_600, "d": 86_400}
 _COLLECTION: Final = re.compile(r"[a-z0-9][a-z0-9_-]{0,63}")
 _LISTS: Final = ("limit", "provider", "attribute")
