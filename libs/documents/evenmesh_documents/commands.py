@@ -95,7 +95,7 @@ def ingest(
                     spool,
                     splitting=splitting,
                     attribution=attribution,
-                    on_file=lambda count: display.update(count, len(files)),
+                    on_file=display.update,
                 )
         except ParserError as exc:
             raise CommandError(str(exc)) from exc

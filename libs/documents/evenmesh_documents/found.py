@@ -24,6 +24,7 @@ class Found:
         reason: why it is not read; empty if it is.
         fetch: returns its bytes, where it is not on this machine; given the most that it may have. None for a
             file of this machine.
+        held: whether ``fetch`` holds the bytes in memory.
         stamp: changes when the file does; empty where that is not known.
     """
 
@@ -31,6 +32,7 @@ class Found:
     address: str
     reason: str = ""
     fetch: Fetch | None = None
+    held: bool = False
     stamp: str = ""
 
 

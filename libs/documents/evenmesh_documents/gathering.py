@@ -13,19 +13,21 @@ from typing import Final, Self
 from evenmesh.files import passages as passage_files
 from evenmesh.files.read_error import ReadError
 from evenmesh.types.passage import Passage
+from evenmesh_documents.archives import expanded, is_archive
 from evenmesh_documents.attribution import Attribution
 from evenmesh_documents.document import Document, UnreadableError
 from evenmesh_documents.duplicates import DuplicateFinder, Duplicates
 from evenmesh_documents.found import Found
 from evenmesh_documents.limits import Limits
 from evenmesh_documents.parsing.parsers import Parsers
+from evenmesh_documents.source import Fetch
 from evenmesh_documents.splitting import Splitting, split
 
 PASSAGE_FILES: Final = (".jsonl", ".ndjson", ".jsonl.gz", ".ndjson.gz", ".parquet")
 """Endings of files that hold passages rather than a document."""
 
-OnFile = Callable[[int], None]
-"""Called with the number of files done."""
+OnFile = Callable[[int, int], None]
+"""Called with the number of files done, and of files known, which grows as archives are read."""
 
 OnRead = Callable[[str], None]
 """Called with the address of each file that was read."""
@@ -152,10 +154,13 @@ def gather(
         on_file: called after each file.
         on_read: called for each file that was read.
     """
-    counts = _Counts(skipped=[Skipped(one.address, one.reason) for one in files if one.reason])
+    counts = _Counts()
     duplicates = DuplicateFinder()
     ids: set[str] = set()
-    done = len(counts.skipped)
+    given = {one.address for one in files}
+    known = len(files) - sum(is_archive(one.address) for one in files if not one.reason)
+    done = 0
+    later: list[Found] = []
 
     def finished(address: str, *, was_read: bool) -> None:
         nonlocal done
@@ -163,17 +168,29 @@ def gather(
         if was_read and on_read is not None:
             on_read(address)
         if on_file is not None:
-            on_file(done)
+            on_file(done, max(known, done))
 
-    documents = [one for one in files if not one.reason and not of_passages(one.address)]
-    for parsed in parsers.read_all((one.fetch or one.path, one.address) for one in documents):
-        if parsed.document is None:
-            counts.skipped.append(Skipped(parsed.address, parsed.reason))
-        else:
-            _document(parsed.document, counts, duplicates, ids, spool, splitting, attribution, named)
-        finished(parsed.address, was_read=parsed.document is not None)
-    for one in files:
-        if not one.reason and of_passages(one.address):
+    def documents(folder: Path) -> Iterator[tuple[Path | Fetch, str]]:
+        """Yield what is to be parsed; put files of passages aside."""
+        nonlocal known
+        for one in expanded(files, parsers.limits):
+            known += one.address not in given
+            if one.reason:
+                counts.skipped.append(Skipped(one.address, one.reason))
+                finished(one.address, was_read=False)
+            elif of_passages(one.address):
+                later.append(_aside(one, folder / str(len(later)), parsers.limits) if one.held else one)
+            else:
+                yield one.fetch or one.path, one.address
+
+    with tempfile.TemporaryDirectory(prefix="evenmesh-") as folder:
+        for parsed in parsers.read_all(documents(Path(folder))):
+            if parsed.document is None:
+                counts.skipped.append(Skipped(parsed.address, parsed.reason))
+            else:
+                _document(parsed.document, counts, duplicates, ids, spool, splitting, attribution, named)
+            finished(parsed.address, was_read=parsed.document is not None)
+        for one in later:
             finished(one.address, was_read=_passages(one, counts, ids, spool, named, parsers.limits))
     return Gathered(
         files=counts.files,
@@ -250,6 +267,12 @@ def _passages(
 
 def _name(own: str, address: str, named: Named | None) -> str:
     return own if named is None else named(address, own)
+
+
+def _aside(one: Found, path: Path, limits: Limits) -> Found:
+    """Return a file whose bytes are held in memory as one of the disk."""
+    path.write_bytes(one.fetch(limits.file_bytes) if one.fetch is not None else b"")
+    return Found(path, one.address)
 
 
 @contextmanager

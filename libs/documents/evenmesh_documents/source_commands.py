@@ -327,7 +327,7 @@ def _read(
                 splitting=splitting,
                 attribution=attribution,
                 named=lambda address, own: named(source.name, address, own),
-                on_file=lambda count: display.update(count, len(files)),
+                on_file=display.update,
                 on_read=lambda address: keys.add(file_key(address)),
             )
     except ParserError as exc:

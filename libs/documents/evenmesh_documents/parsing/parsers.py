@@ -241,23 +241,40 @@ class _Parser:
         return f"ended its parser (status {status})"
 
 
-def content(path: Path, most: int) -> bytes:
-    """Return the bytes of a file; a link is not followed.
+def descriptor_of(path: Path, most: int) -> IO[bytes]:
+    """Return an open file; a link is not followed.
 
     Raises:
         UnreadableError: it cannot be opened, is no file, or is larger than ``most`` bytes.
     """
     flags = os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)
     try:
-        with open(os.open(path, flags), "rb") as stream:  # noqa: PTH123 - by descriptor
-            status = os.fstat(stream.fileno())
-            if not stat.S_ISREG(status.st_mode):
-                raise UnreadableError("is not a file")
-            if status.st_size > most:
-                raise UnreadableError(f"has {status.st_size:,} bytes, at most {most:,} are read")
-            data = stream.read(most + 1)
+        stream = open(os.open(path, flags), "rb")  # noqa: PTH123, SIM115 - by descriptor; the caller closes it
+        status = os.fstat(stream.fileno())
     except OSError as exc:
         raise UnreadableError(f"cannot be opened: {exc.strerror}") from exc
+    reason = ""
+    if not stat.S_ISREG(status.st_mode):
+        reason = "is not a file"
+    elif status.st_size > most:
+        reason = f"has {status.st_size:,} bytes, at most {most:,} are read"
+    if reason:
+        stream.close()
+        raise UnreadableError(reason)
+    return stream
+
+
+def content(path: Path, most: int) -> bytes:
+    """Return the bytes of a file; a link is not followed.
+
+    Raises:
+        UnreadableError: it cannot be opened, is no file, or is larger than ``most`` bytes.
+    """
+    with descriptor_of(path, most) as stream:
+        try:
+            data = stream.read(most + 1)
+        except OSError as exc:
+            raise UnreadableError(f"cannot be read: {exc.strerror}") from exc
     if len(data) > most:
         raise UnreadableError(f"has more than {most:,} bytes")
     return data
