@@ -63,7 +63,8 @@ def ingest(
     in parts, of which each is durable once it is added.
     """
     from evenmesh import Client
-    from evenmesh_documents.found import PathError, find
+    from evenmesh_documents.finding import find_all
+    from evenmesh_documents.found import PathError
     from evenmesh_documents.gathering import Spool, gather
     from evenmesh_documents.parsing.parsers import ParserError, Parsers
 
@@ -80,7 +81,7 @@ def ingest(
     limits = reading.limits()
     jobs = reading.jobs or min(4, os.cpu_count() or 1)
     try:
-        files = list(find(paths, reading.root))
+        files = list(find_all(paths, reading.root))
     except PathError as exc:
         raise CommandError(str(exc)) from exc
     with Spool() as spool:

@@ -266,10 +266,11 @@ def _round(how: _How, source: "NamedSource", state: "Watched") -> bool:
 
 def _files(source: "NamedSource") -> "list[Found]":
     """Return the files of a source by address, so that their order never matters."""
-    from evenmesh_documents.found import PathError, find
+    from evenmesh_documents.finding import find_all
+    from evenmesh_documents.found import PathError
 
     try:
-        return sorted(find(source.paths, source.reading.root), key=lambda one: one.address)
+        return sorted(find_all(source.paths, source.reading.root), key=lambda one: one.address)
     except PathError as exc:
         raise CommandError(str(exc)) from exc
 

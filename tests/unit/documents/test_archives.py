@@ -183,7 +183,11 @@ def test_a_header_of_gigabytes_takes_no_memory(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["a.zip", "a.tar", "a.tar.gz", "a.tar.bz2"])
-@pytest.mark.parametrize("data", [b"", b"PK", b"no archive at all" * 99, gzip.compress(b"no archive" * 99)])
+@pytest.mark.parametrize(
+    "data",
+    [b"", b"PK", b"no archive at all" * 99, gzip.compress(b"no archive" * 99)],
+    ids=["empty", "cut", "text", "gzip"],
+)
 def test_what_is_no_archive_is_named(tmp_path: Path, name: str, data: bytes) -> None:
     found = within(tmp_path, name, data)
     assert found in ({name: "is damaged, or no archive of its ending"}, {})

@@ -13,6 +13,7 @@ import yaml
 
 from evenmesh.commands.ingest import LexicalOptions
 from evenmesh_documents.options import PassageOptions, ReadingOptions
+from evenmesh_documents.remote import scheme_of
 from evenmesh_documents.syncing.naming import checked_name
 
 MAX_BYTES: Final = 1 << 20
@@ -21,7 +22,6 @@ MAX_PATHS: Final = 1_000
 MAX_GRACE: Final = timedelta(days=3_650)
 DEFAULT_GRACE: Final = "1d"
 
-_URL: Final = re.compile(r"[a-z][a-z0-9+.-]*://", re.IGNORECASE)
 _DURATION: Final = re.compile(r"([0-9]{1,9})([smhd]?)")
 _UNITS: Final = {"": 1, "s": 1, "m": 60, "h": 3_600, "d": 86_400}
 _COLLECTION: Final = re.compile(r"[a-z0-9][a-z0-9_-]{0,63}")
@@ -145,14 +145,9 @@ def save(path: Path, sources: Mapping[str, NamedSource]) -> None:
         raise
 
 
-def is_url(path: str) -> bool:
-    """Return whether a path is an address such as ``s3://bucket/folder``."""
-    return _URL.match(path) is not None
-
-
 def absolute(path: str, folder: Path) -> str:
     """Return a path that means the same from every folder; an address stays."""
-    return path if is_url(path) else str(folder.absolute() / Path(path).expanduser())
+    return path if scheme_of(path) else str(folder.absolute() / Path(path).expanduser())
 
 
 def made(

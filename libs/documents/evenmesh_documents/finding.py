@@ -1,0 +1,40 @@
+"""Find the files of everything that can be named: paths and patterns of this machine, and addresses."""
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from urllib.parse import unquote, urlsplit
+
+from evenmesh_documents.found import Found, PathError, find
+from evenmesh_documents.remote import find_remote, scheme_of
+
+
+def find_all(paths: Sequence[str], root: Path | None = None) -> Iterator[Found]:
+    """Yield the files of paths, patterns and addresses.
+
+    Args:
+        paths: what :func:`evenmesh_documents.found.find` takes; ``file://`` of this machine, which is the
+            same; and what :func:`evenmesh_documents.remote.find_remote` takes.
+        root: folder that the addresses of files of this machine are relative to.
+
+    Raises:
+        PathError: one names nothing or cannot be listed; or two files would have the same address.
+    """
+    local = [_path(one) for one in paths if scheme_of(one) in ("", "file")]
+    seen: dict[str, Path] = {}
+    for one in _every(paths, local, root):
+        first = seen.setdefault(one.address, one.path)
+        if first != one.path:
+            raise PathError(f"{first} and {one.path} both have the address {one.address!r}")
+        if first is one.path:
+            yield one
+
+
+def _every(paths: Sequence[str], local: Sequence[str], root: Path | None) -> Iterator[Found]:
+    yield from find(local, root)
+    for one in paths:
+        if scheme_of(one) not in ("", "file"):
+            yield from find_remote(one)
+
+
+def _path(given: str) -> str:
+    return unquote(urlsplit(given).path) if scheme_of(given) else given
