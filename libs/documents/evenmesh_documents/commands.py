@@ -81,7 +81,7 @@ def ingest(
     limits = reading.limits()
     jobs = reading.jobs or min(4, os.cpu_count() or 1)
     try:
-        files = list(find_all(paths, reading.root))
+        files = list(find_all(paths, reading.root, reading.sites()))
     except PathError as exc:
         raise CommandError(str(exc)) from exc
     with Spool() as spool:

@@ -24,6 +24,7 @@ class Found:
         reason: why it is not read; empty if it is.
         fetch: returns its bytes, where it is not on this machine; given the most that it may have. None for a
             file of this machine.
+        ending: ending of its format, where its address has none that says how it is read.
         held: whether ``fetch`` holds the bytes in memory.
         stamp: changes when the file does; empty where that is not known.
     """
@@ -33,6 +34,7 @@ class Found:
     reason: str = ""
     fetch: Fetch | None = None
     held: bool = False
+    ending: str = ""
     stamp: str = ""
 
 

@@ -15,7 +15,7 @@ from evenmesh.files.read_error import ReadError
 from evenmesh.types.passage import Passage
 from evenmesh_documents.archives import expanded, is_archive
 from evenmesh_documents.attribution import Attribution
-from evenmesh_documents.document import Document, UnreadableError
+from evenmesh_documents.document import Document, MissingError, UnreadableError
 from evenmesh_documents.duplicates import DuplicateFinder, Duplicates
 from evenmesh_documents.found import Found
 from evenmesh_documents.limits import Limits
@@ -75,10 +75,12 @@ class Skipped:
     Attributes:
         address: the file.
         reason: why, or what.
+        missing: whether it is not there any more.
     """
 
     address: str
     reason: str
+    missing: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,7 +172,7 @@ def gather(
         if on_file is not None:
             on_file(done, max(known, done))
 
-    def documents(folder: Path) -> Iterator[tuple[Path | Fetch, str]]:
+    def documents(folder: Path) -> Iterator[tuple[Path | Fetch, str, str]]:
         """Yield what is to be parsed; put files of passages aside."""
         nonlocal known
         for one in expanded(files, parsers.limits):
@@ -181,12 +183,12 @@ def gather(
             elif of_passages(one.address):
                 later.append(_aside(one, folder / str(len(later)), parsers.limits) if one.held else one)
             else:
-                yield one.fetch or one.path, one.address
+                yield one.fetch or one.path, one.address, one.ending
 
     with tempfile.TemporaryDirectory(prefix="evenmesh-") as folder:
         for parsed in parsers.read_all(documents(Path(folder))):
             if parsed.document is None:
-                counts.skipped.append(Skipped(parsed.address, parsed.reason))
+                counts.skipped.append(Skipped(parsed.address, parsed.reason, parsed.missing))
             else:
                 _document(parsed.document, counts, duplicates, ids, spool, splitting, attribution, named)
             finished(parsed.address, was_read=parsed.document is not None)
@@ -258,7 +260,7 @@ def _passages(
         counts.skipped.append(Skipped(one.address, place + exc.message))
         return False
     except UnreadableError as exc:
-        counts.skipped.append(Skipped(one.address, str(exc)))
+        counts.skipped.append(Skipped(one.address, str(exc), isinstance(exc, MissingError)))
         return False
     ids.update(new)
     counts.files += 1

@@ -11,6 +11,7 @@ from evenmesh.commands.failure import INSTALL, USAGE, CommandError
 if TYPE_CHECKING:
     from evenmesh_documents.attribution import Attribution
     from evenmesh_documents.limits import Limits
+    from evenmesh_documents.sites import SiteOptions
     from evenmesh_documents.splitting import Splitting
 
 _WORDS: Final = 110
@@ -38,12 +39,24 @@ class ReadingOptions:
         int | None,
         typer.Option(min=1, max=256, help="Files read at a time. Default: one per processor, at most 4."),
     ] = None
+    interval: Annotated[
+        float, typer.Option(min=0, max=60, help="Least seconds between two requests to a site.")
+    ] = 1.0
+    allow_private: Annotated[
+        bool, typer.Option("--allow-private", help="Read sites at addresses that are not public, too.")
+    ] = False
     limit: Annotated[
         list[str] | None,
         typer.Option(
             metavar="NAME=NUMBER", help="A bound of one file, such as pages=20000. May be repeated."
         ),
     ] = None
+
+    def sites(self) -> "SiteOptions":
+        """Return how sites are read."""
+        from evenmesh_documents.sites import SiteOptions
+
+        return SiteOptions(self.interval, self.allow_private)
 
     def limits(self) -> "Limits":
         """Return the bounds of one file.

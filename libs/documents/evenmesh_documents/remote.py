@@ -6,7 +6,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
-from evenmesh_documents.document import UnreadableError
+from evenmesh_documents.document import MissingError, UnreadableError
 from evenmesh_documents.found import Found, PathError, addressed
 
 MAX_FILES: Final = 1_000_000
@@ -79,6 +79,7 @@ def _fetched(system: Any, name: str, size: object, most: int) -> bytes:
     """Return the bytes of a file.
 
     Raises:
+        MissingError: it is not there any more.
         UnreadableError: it cannot be fetched, or has more than ``most`` bytes.
     """
     if isinstance(size, int) and size > most:
@@ -86,6 +87,8 @@ def _fetched(system: Any, name: str, size: object, most: int) -> bytes:
     try:
         with system.open(name, "rb") as stream:
             data: bytes = stream.read(most + 1)
+    except FileNotFoundError as exc:
+        raise MissingError("is not there any more") from exc
     except Exception as exc:  # as above: only this file is lost
         raise UnreadableError(f"cannot be fetched ({type(exc).__name__})") from exc
     if len(data) > most:

@@ -270,7 +270,9 @@ def _files(source: "NamedSource") -> "list[Found]":
     from evenmesh_documents.found import PathError
 
     try:
-        return sorted(find_all(source.paths, source.reading.root), key=lambda one: one.address)
+        return sorted(
+            find_all(source.paths, source.reading.root, source.reading.sites()), key=lambda one: one.address
+        )
     except PathError as exc:
         raise CommandError(str(exc)) from exc
 
@@ -335,7 +337,7 @@ def _read(
         raise CommandError(str(exc)) from exc
     if how.dry_run and not how.as_json:
         show_gathered(how.screen, gathered, splitting)
-    unread = [one.address for one in gathered.skipped]
+    unread = [one.address for one in gathered.skipped if not one.missing]
     return Read(syncing.digests(wanted), keys, unread), gathered
 
 

@@ -11,11 +11,11 @@ import threading
 from collections import deque
 from collections.abc import Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import IO, Final, Self
 
-from evenmesh_documents.document import Document, UnreadableError
+from evenmesh_documents.document import Document, MissingError, UnreadableError
 from evenmesh_documents.limits import Limits
 from evenmesh_documents.parsing import wire
 from evenmesh_documents.readers import reader_of, without_reader
@@ -39,11 +39,13 @@ class Parsed:
         address: its address.
         document: what was read; None where it could not be.
         reason: why it could not be read; empty where it was.
+        missing: whether it is not there any more.
     """
 
     address: str
     document: Document | None
     reason: str = ""
+    missing: bool = False
 
 
 class ParserError(RuntimeError):
@@ -99,37 +101,46 @@ class Parsers:
             parser.end()
         self._started.clear()
 
-    def read_all(self, files: Iterable[tuple[Path | Fetch, str]]) -> Iterator[Parsed]:
+    def read_all(
+        self, files: Iterable[tuple[Path | Fetch, str] | tuple[Path | Fetch, str, str]]
+    ) -> Iterator[Parsed]:
         """Yield what became of each file, in their order; a few are read ahead.
 
         Args:
-            files: path, or what fetches the bytes, and address of each.
+            files: what :meth:`read` takes of each: path or what fetches the bytes, address, and an ending.
 
         Raises:
             ParserError: no process can be started, such as one with this OCR.
         """
         waiting: deque[Future[Parsed]] = deque()
-        for place, address in files:
-            waiting.append(self._pool.submit(self.read, place, address))
+        for one in files:
+            waiting.append(self._pool.submit(self.read, *one))
             if len(waiting) >= self._processes * _AHEAD:
                 yield waiting.popleft().result()
         while waiting:
             yield waiting.popleft().result()
 
-    def read(self, place: Path | Fetch, address: str) -> Parsed:
+    def read(self, place: Path | Fetch, address: str, ending: str = "") -> Parsed:
         """Read one file.
+
+        Args:
+            place: its path, or what fetches its bytes.
+            address: its address.
+            ending: says how it is read, where the address does not.
 
         Raises:
             ParserError: no process can be started, such as one with this OCR.
         """
+        # A name that begins with a dot has no ending.
+        named = f"{address}page{ending}" if ending else address
         try:
-            if reader_of(address) is None:
-                raise UnreadableError(without_reader(address))
+            if reader_of(named) is None:
+                raise UnreadableError(without_reader(named))
             most = self._limits.file_bytes
             data = content(place, most) if isinstance(place, Path) else place(most)
-            return Parsed(address, self._document(data, address))
+            return Parsed(address, replace(self._document(data, named), address=address))
         except UnreadableError as exc:
-            return Parsed(address, None, str(exc))
+            return Parsed(address, None, str(exc), missing=isinstance(exc, MissingError))
 
     def _document(self, data: bytes, address: str) -> Document:
         if self._closed:

@@ -28,7 +28,7 @@ _COLLECTION: Final = re.compile(r"[a-z0-9][a-z0-9_-]{0,63}")
 _LISTS: Final = ("limit", "provider", "attribute")
 _TEXTS: Final = ("root", "ocr", "tokenizer", "base_url", "analyzer")
 _INTEGERS: Final = ("size", "overlap")
-_NUMBERS: Final = ("k1", "b")
+_SWITCHES: Final = ("allow_private",)
 _OPTIONS: Final = {
     **{one.name: ReadingOptions for one in fields(ReadingOptions) if one.name != "jobs"},
     **{one.name: PassageOptions for one in fields(PassageOptions)},
@@ -180,6 +180,8 @@ def made(
         raise ValueError("collection must be 1 to 64 of a-z, 0-9, - and _, and begin with a letter or digit")
     if not 1 <= len(paths) <= MAX_PATHS or not all(paths) or any("\0" in one for one in paths):
         raise ValueError(f"paths must be 1 to {MAX_PATHS:,}, none of them empty or with NUL characters")
+    if not 0 <= reading.interval <= 60:
+        raise ValueError("interval must be 0 to 60 seconds")
     try:
         duration(grace)
     except ValueError as exc:
@@ -244,6 +246,10 @@ def _option(key: str, value: object) -> object:
         if not isinstance(value, str):
             raise ValueError(f"{key} must be a text")
         return Path(value) if key == "root" else value
+    if key in _SWITCHES:
+        if not isinstance(value, bool):
+            raise ValueError(f"{key} must be true or false")
+        return value
     numbers: tuple[type, ...] = (int,) if key in _INTEGERS else (int, float)
     if not isinstance(value, numbers) or isinstance(value, bool):
         raise ValueError(f"{key} must be a number")

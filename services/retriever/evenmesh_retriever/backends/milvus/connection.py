@@ -105,7 +105,7 @@ class Connection:
     def pages(
         self, place: str, key: str, fields: Sequence[str], size: int, prefix: str = ""
     ) -> Iterator[list[Row]]:
-        """Yield rows whose primary key ``key`` begins with ``prefix``, ascending, at most ``size`` at a time."""
+        """Yield rows whose ``key`` begins with ``prefix``, by ascending key, at most ``size`` at a time."""
         where = at_least(key, prefix) if prefix else ""
         while page := self.first(place, key, where, fields, size):
             wanted = [row for row in page if str(row[key]).startswith(prefix)]

@@ -201,12 +201,12 @@ class OfVersion:
 
 
 def _beginning_with(view: View, prefix: bytes) -> IntArray:
-    """Return rows of a view that are there and whose ids begin with ``prefix``; rows of a segment follow ids."""
+    """Return the rows of a view whose ids begin with ``prefix``; within a segment rows follow ids."""
     if not prefix:
         return view.rows
     every = range(len(view.segment))
     first = bisect_left(every, prefix, key=view.segment.records.id)
-    # No byte of UTF-8 is 255, so this comes after every id with the prefix and before every other greater one.
+    # No byte of UTF-8 is 255: this comes after all ids with the prefix, and before all other greater ones.
     after = bisect_left(every, prefix + b"\xff", lo=first, key=view.segment.records.id)
     rows = view.rows
     low, high = np.searchsorted(rows, (first, after)).tolist()
