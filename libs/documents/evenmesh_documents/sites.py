@@ -5,6 +5,7 @@ import io
 import socket
 import threading
 import time
+import zlib
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -106,7 +107,7 @@ def find_site(url: str, options: SiteOptions, resolver: Resolver = resolve) -> I
     start = _plain(url)
     try:
         body, kind = site.get(start, MAX_SITEMAP_BYTES)
-        root = _xml(body) if kind in _XML or _path(start).endswith((".xml", ".xml.gz")) else None
+        root = parsed_sitemap(body) if kind in _XML or _path(start).endswith((".xml", ".xml.gz")) else None
     except UnreadableError as exc:
         raise PathError(f"{url}: {exc}") from exc
     if root is None:
@@ -127,7 +128,7 @@ def _listed(site: "_Site", url: str, root: Element) -> Iterator[Found]:
             case "urlset":
                 _collect(root, pages)
             case "sitemapindex":
-                sitemaps = [one for one, _ in _locations(root, "sitemap")]
+                sitemaps = [one for one, _ in entries_of(root, "sitemap")]
                 if len(sitemaps) > MAX_SITEMAPS:
                     raise UnreadableError(
                         f"lists {len(sitemaps):,} sitemaps, at most {MAX_SITEMAPS:,} are read"
@@ -135,7 +136,7 @@ def _listed(site: "_Site", url: str, root: Element) -> Iterator[Found]:
             case _:
                 raise UnreadableError("is neither a page nor a sitemap")
         for one in sitemaps:
-            found = _xml(site.get(one, MAX_SITEMAP_BYTES)[0])
+            found = parsed_sitemap(site.get(one, MAX_SITEMAP_BYTES)[0])
             if _name(found) != "urlset":
                 raise UnreadableError("lists what is no sitemap")
             _collect(found, pages)
@@ -292,7 +293,7 @@ def _given(data: bytes) -> Fetch:
     return fetch
 
 
-def _xml(data: bytes) -> Element:
+def parsed_sitemap(data: bytes) -> Element:
     """Return the root of a sitemap, packed or not.
 
     Raises:
@@ -307,7 +308,7 @@ def _xml(data: bytes) -> Element:
         try:
             with gzip.GzipFile(fileobj=io.BytesIO(data)) as stream:
                 data = stream.read(MAX_SITEMAP_BYTES + 1)
-        except (OSError, EOFError, ValueError) as exc:
+        except (OSError, EOFError, ValueError, zlib.error) as exc:
             raise UnreadableError("is no sitemap: it cannot be unpacked") from exc
         if len(data) > MAX_SITEMAP_BYTES:
             raise UnreadableError(f"unpacks to more than {MAX_SITEMAP_BYTES:,} bytes")
@@ -322,7 +323,7 @@ def _name(element: Element) -> str:
     return str(element.tag).rpartition("}")[2]
 
 
-def _locations(root: Element, entry: str) -> Iterator[tuple[str, str]]:
+def entries_of(root: Element, entry: str) -> Iterator[tuple[str, str]]:
     """Yield address and date of each entry of a sitemap."""
     for one in root:
         if _name(one) != entry:
@@ -334,7 +335,7 @@ def _locations(root: Element, entry: str) -> Iterator[tuple[str, str]]:
 
 
 def _collect(root: Element, pages: dict[str, str]) -> None:
-    for address, stamp in _locations(root, "url"):
+    for address, stamp in entries_of(root, "url"):
         pages[address] = stamp
         if len(pages) > MAX_PAGES:
             raise UnreadableError(f"lists more than {MAX_PAGES:,} pages")
