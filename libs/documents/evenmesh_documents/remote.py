@@ -1,5 +1,6 @@
 """Find the files of an address such as ``s3://bucket/folder``, by fsspec; they are fetched one by one."""
 
+import os
 import re
 from collections.abc import Iterator, Mapping
 from functools import partial
@@ -40,11 +41,7 @@ def find_remote(url: str) -> Iterator[Found]:
     if "::" in url:
         raise PathError(f"{url}: addresses of one file system within another are not read")
     try:
-        from fsspec.core import url_to_fs
-    except ModuleNotFoundError as exc:
-        raise PathError(f"{url}: needs fsspec, which is not installed: pip install fsspec") from exc
-    try:
-        system, path = url_to_fs(url)
+        system, path = _opened(url)
         # What was listed before may have changed.
         system.invalidate_cache()
         fixed = path.rstrip("/")
@@ -73,6 +70,37 @@ def find_remote(url: str) -> Iterator[Found]:
         elif not any(one.startswith(".") for one in segments):
             fetch = partial(_fetched, system, name, entries[name].get("size"))
             yield Found(path_of, addressed(inner), fetch=fetch, stamp=_stamp(entries[name]))
+
+
+def _opened(url: str) -> tuple[Any, str]:
+    """Return the file system of an address and its path there.
+
+    Buckets of S3 are read by s3fs where it is installed, else by pyarrow.
+
+    Raises:
+        ImportError: what reads its scheme is not installed.
+    """
+    from fsspec.core import split_protocol, url_to_fs
+
+    try:
+        system, path = url_to_fs(url)
+    except ImportError:
+        if scheme_of(url) != "s3":
+            raise
+        from fsspec.implementations.arrow import ArrowFSWrapper
+        from pyarrow.fs import S3FileSystem
+
+        return ArrowFSWrapper(S3FileSystem(**_s3_options())), str(split_protocol(url)[1])
+    return system, path
+
+
+def _s3_options() -> dict[str, Any]:
+    """Return the endpoint of the environment, as the tools of AWS name it; pyarrow reads the credentials."""
+    address = os.environ.get("AWS_ENDPOINT_URL_S3") or os.environ.get("AWS_ENDPOINT_URL")
+    if not address:
+        return {}
+    scheme, _, host = address.rpartition("://")
+    return {"endpoint_override": host.rstrip("/"), "scheme": scheme or "https"}
 
 
 def _fetched(system: Any, name: str, size: object, most: int) -> bytes:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-import threading
+import os
+import socket
+import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -12,7 +14,9 @@ import pytest
 from evenmesh_documents.document import UnreadableError
 from evenmesh_documents.finding import find_all
 from evenmesh_documents.found import Found, PathError
+from tests.support.programs import moto
 
+httpx = pytest.importorskip("httpx")
 fsspec = pytest.importorskip("fsspec")
 
 
@@ -104,53 +108,60 @@ def test_an_address_of_this_machine_is_read_as_its_path_so_no_link_is_followed(t
 
 
 @pytest.fixture
-def bucket(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
-    """A bucket of a local S3 server."""
-    pytest.importorskip("s3fs")
-    server = pytest.importorskip("moto.server")
-    serving = pytest.importorskip("werkzeug.serving")
-    boto3 = pytest.importorskip("boto3")
-    made = serving.make_server("127.0.0.1", 0, server.DomainDispatcherApplication(server.create_backend_app))
-    thread = threading.Thread(target=made.serve_forever)
-    thread.start()
-    address = f"http://127.0.0.1:{made.server_port}"
-    for name, value in {
-        "AWS_ACCESS_KEY_ID": "test",
-        "AWS_SECRET_ACCESS_KEY": "test",
-        "AWS_DEFAULT_REGION": "us-east-1",
-        "AWS_ENDPOINT_URL": address,
-    }.items():
-        monkeypatch.setenv(name, value)
-    client = boto3.client("s3")
-    client.create_bucket(Bucket="handbooks")
-    try:
-        yield client
-    finally:
-        made.shutdown()
-        thread.join()
-        made.server_close()
+def bucket(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[str]:
+    """The address of a bucket of a local S3 server."""
+    pytest.importorskip("pyarrow.fs")
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    # It prints its address when it listens.
+    with subprocess.Popen(
+        [moto(), "-H", "127.0.0.1", "-p", str(port)],
+        env={**os.environ, "PYTHONPATH": "", "PYTHONUNBUFFERED": "1"},
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as server:
+        try:
+            assert server.stderr is not None
+            said = []
+            while (line := server.stderr.readline()) and "Running on" not in line:
+                said.append(line)
+            if server.poll() is not None:
+                pytest.skip(f"moto_server does not start: {''.join(said)[-300:]}")
+            address = f"http://127.0.0.1:{port}"
+            for name, value in {
+                "AWS_ACCESS_KEY_ID": "test",
+                "AWS_SECRET_ACCESS_KEY": "test",
+                "AWS_DEFAULT_REGION": "us-east-1",
+                "AWS_ENDPOINT_URL": address,
+            }.items():
+                monkeypatch.setenv(name, value)
+            put(f"{address}/handbooks", b"")
+            yield f"{address}/handbooks"
+        finally:
+            server.kill()
 
 
-def test_a_bucket_is_listed_and_fetched(bucket: Any) -> None:
-    for name, data in {
-        "docs/acme/care.md": b"Oil it.",
-        "docs/a//b.md": b"x",
-        "docs/../up.md": b"x",
-        "e.md": b"",
-    }.items():
-        bucket.put_object(Bucket="handbooks", Key=name, Body=data)
+def put(address: str, data: bytes) -> None:
+    """Make a bucket or an object, as S3's REST does it."""
+    signed = "AWS4-HMAC-SHA256 Credential=test/20261125/us-east-1/s3/aws4_request"
+    httpx.put(address, content=data, headers={"authorization": signed}, trust_env=False).raise_for_status()
+
+
+def test_a_bucket_is_listed_and_fetched(bucket: str) -> None:
+    for name, data in {"docs/acme/care.md": b"Oil it.", "docs/long.txt": b"x" * 2_000, "e.md": b""}.items():
+        put(f"{bucket}/{name}", data)
     found = list(find_all(["s3://handbooks"]))
-    assert contents(found) == {
-        "docs/acme/care.md": b"Oil it.",
-        "docs/a//b.md": "has a name that leads elsewhere",
-        "docs/../up.md": "has a name that leads elsewhere",
-        "e.md": b"",
-    }
-    stamps = {one.address: one.stamp for one in found}
+    assert [one.address for one in found] == ["docs/acme/care.md", "docs/long.txt", "e.md"]
+    assert contents([found[0], found[2]]) == {"docs/acme/care.md": b"Oil it.", "e.md": b""}
+    assert found[1].fetch is not None
+    with pytest.raises(UnreadableError, match="has 2,000 bytes, at most 1,000 are read"):
+        found[1].fetch(1_000)
     # What was listed before is not what is there now.
-    bucket.put_object(Bucket="handbooks", Key="docs/acme/care.md", Body=b"Wax it.")
+    put(f"{bucket}/docs/acme/care.md", b"Wax it twice.")
     again = list(find_all(["s3://handbooks/docs/acme"]))
-    assert contents(again) == {"care.md": b"Wax it."}
-    assert again[0].stamp not in ("", stamps["docs/acme/care.md"])
+    assert contents(again) == {"care.md": b"Wax it twice."}
+    assert again[0].stamp not in ("", found[0].stamp)
     with pytest.raises(PathError, match=r"cannot be listed|names no file"):
         list(find_all(["s3://nobody"]))
