@@ -169,7 +169,7 @@ def listed(site: Site, *paths: str) -> list[Found]:
     return list(find_site(f"{site.url}/sitemap.xml", HERE))
 
 
-def test_a_page_that_is_gone_is_told_from_one_that_fails(site: Site) -> None:
+def test_a_page_that_is_gone_differs_from_one_that_fails(site: Site) -> None:
     site.pages["/gone"] = (410, {}, b"")
     site.pages["/broken"] = (500, {}, b"")
     site.page("/data", b"{}", "application/json")

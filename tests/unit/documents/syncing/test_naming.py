@@ -24,7 +24,7 @@ def test_an_id_says_the_source_and_the_file_and_is_no_longer_than_ids_are(addres
 
 
 @given(addresses, addresses)
-def test_files_are_told_apart(first: str, second: str) -> None:
+def test_two_files_never_share_a_key(first: str, second: str) -> None:
     if first.replace("#", "%23") != second.replace("#", "%23"):
         assert file_key(first) != file_key(second)
 
