@@ -37,9 +37,9 @@ def ingest(
         list[str],
         typer.Argument(
             metavar="PATH...",
-            help="Folders, files and patterns: Markdown, text, HTML, PDF, Word, PowerPoint, Excel, CSV, "
-            "EPUB, mail; or passages: JSON lines {id, title, text, attributes}, corpus.jsonl of BEIR, .gz "
-            "too; or Parquet.",
+            help="Folders, files, patterns, zip and tar archives, and addresses (https://, s3://): Markdown, "
+            "text, HTML, PDF, Word, PowerPoint, Excel, CSV, EPUB, mail; or passages: JSON lines {id, title, "
+            "text, attributes}, corpus.jsonl of BEIR, .gz too; or Parquet.",
         ),
     ],
     reading: ReadingOptions,
@@ -120,9 +120,11 @@ def ingest(
 
 def _one_of_passages(paths: Sequence[str]) -> bool:
     """Return whether one file is given that no reader reads, and so must hold passages."""
+    from evenmesh_documents.archives import is_archive
     from evenmesh_documents.readers import reader_of
 
-    return len(paths) == 1 and Path(paths[0]).is_file() and reader_of(paths[0]) is None
+    (path,) = paths if len(paths) == 1 else ("",)
+    return Path(path).is_file() and reader_of(path) is None and not is_archive(path)
 
 
 def _send(

@@ -59,7 +59,7 @@ def add(
     name: Annotated[str, typer.Argument(help="Name of the source: 1 to 32 of a-z, 0-9, - and _.")],
     paths: Annotated[
         list[str],
-        typer.Argument(metavar="PATH...", help="Folders, files and patterns, as of ingest."),
+        typer.Argument(metavar="PATH...", help="Folders, files, patterns and addresses, as of ingest."),
     ],
     collection: Annotated[str, typer.Option("--collection", "-c", help="Collection that it fills.")],
     reading: ReadingOptions,

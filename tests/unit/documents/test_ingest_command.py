@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+import zipfile
 from collections.abc import Callable
 from pathlib import Path
 
@@ -190,6 +191,15 @@ def test_a_file_of_passages_is_added_as_ever(mesh: ScriptedMesh, folder: Path, c
     assert main(words) == 0
     assert capsys.readouterr().out == "mine: 1 added; 1 passages now\n"
     assert mesh.collections.lexical["mine"].k1 == 0.9
+
+
+def test_a_single_archive_is_read_as_documents(folder: Path, capsys: Output) -> None:
+    path = folder.parent / "all.zip"
+    with zipfile.ZipFile(path, "w") as archive:
+        for one in ("acme/care.md", "zeta/care.pdf"):
+            archive.write(folder / one, one)
+    assert main(["ingest", str(path), "--dry-run", *WORDS]) == 0
+    assert capsys.readouterr().out.startswith("2 files, 4 passages of at most 110 words\n")
 
 
 @pytest.mark.parametrize(
