@@ -11,14 +11,14 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Final
 
-from evenmesh_documents.archives import expanded
 from evenmesh_documents.attribution import Attribution
 from evenmesh_documents.document import UnreadableError
-from evenmesh_documents.found import Found
 from evenmesh_documents.limits import Limits
+from evenmesh_documents.origins.archives import expanded
+from evenmesh_documents.origins.found import Found
+from evenmesh_documents.origins.sites import entries_of, parsed_sitemap
 from evenmesh_documents.parsing import wire
 from evenmesh_documents.parsing.process import read_any
-from evenmesh_documents.sites import entries_of, parsed_sitemap
 from evenmesh_documents.source import Source
 from evenmesh_documents.splitting import Splitting, split
 from evenmesh_documents.syncing import source_file

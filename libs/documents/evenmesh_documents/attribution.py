@@ -8,8 +8,8 @@ from urllib.parse import urlsplit
 
 from evenmesh.types.passage import PROVIDER
 from evenmesh.wire.checks import MAX_ATTRIBUTE_BYTES, MAX_ATTRIBUTES
-from evenmesh_documents.archives import is_archive
 from evenmesh_documents.document import Document
+from evenmesh_documents.origins.archives import is_archive
 from evenmesh_documents.splitting import Chunk
 
 DOCUMENT, PAGE, HEADING, SPAN = "document", "page", "heading", "span"

@@ -63,9 +63,9 @@ def ingest(
     in parts, of which each is durable once it is added.
     """
     from evenmesh import Client
-    from evenmesh_documents.finding import find_all
-    from evenmesh_documents.found import PathError
     from evenmesh_documents.gathering import Spool, gather
+    from evenmesh_documents.origins.finding import find_all
+    from evenmesh_documents.origins.found import PathError
     from evenmesh_documents.parsing.parsers import ParserError, Parsers
 
     screen = Screen()
@@ -120,7 +120,7 @@ def ingest(
 
 def _one_of_passages(paths: Sequence[str]) -> bool:
     """Return whether one file is given that no reader reads, and so must hold passages."""
-    from evenmesh_documents.archives import is_archive
+    from evenmesh_documents.origins.archives import is_archive
     from evenmesh_documents.readers import reader_of
 
     (path,) = paths if len(paths) == 1 else ("",)

@@ -13,12 +13,12 @@ from typing import Final, Self
 from evenmesh.files import passages as passage_files
 from evenmesh.files.read_error import ReadError
 from evenmesh.types.passage import Passage
-from evenmesh_documents.archives import expanded, is_archive
 from evenmesh_documents.attribution import Attribution
 from evenmesh_documents.document import Document, MissingError, UnreadableError
 from evenmesh_documents.duplicates import DuplicateFinder, Duplicates
-from evenmesh_documents.found import Found
 from evenmesh_documents.limits import Limits
+from evenmesh_documents.origins.archives import expanded, is_archive
+from evenmesh_documents.origins.found import Found
 from evenmesh_documents.parsing.parsers import Parsers
 from evenmesh_documents.source import Fetch
 from evenmesh_documents.splitting import Splitting, split

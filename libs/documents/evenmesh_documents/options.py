@@ -11,7 +11,7 @@ from evenmesh.commands.failure import INSTALL, USAGE, CommandError
 if TYPE_CHECKING:
     from evenmesh_documents.attribution import Attribution
     from evenmesh_documents.limits import Limits
-    from evenmesh_documents.sites import SiteOptions
+    from evenmesh_documents.origins.sites import SiteOptions
     from evenmesh_documents.splitting import Splitting
 
 _WORDS: Final = 110
@@ -54,7 +54,7 @@ class ReadingOptions:
 
     def sites(self) -> "SiteOptions":
         """Return how sites are read."""
-        from evenmesh_documents.sites import SiteOptions
+        from evenmesh_documents.origins.sites import SiteOptions
 
         return SiteOptions(self.interval, self.allow_private)
 

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Any, Final
 from evenmesh.commands.screen import Screen
 
 if TYPE_CHECKING:
-    from evenmesh_documents.found import Found
     from evenmesh_documents.gathering import Gathered
+    from evenmesh_documents.origins.found import Found
     from evenmesh_documents.splitting import Splitting
 
 _SHOWN: Final = 15

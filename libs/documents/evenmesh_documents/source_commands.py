@@ -21,8 +21,8 @@ from evenmesh_documents.showing import reading_display, show_gathered
 
 if TYPE_CHECKING:
     from evenmesh import Client
-    from evenmesh_documents.found import Found
     from evenmesh_documents.gathering import Gathered, Spool
+    from evenmesh_documents.origins.found import Found
     from evenmesh_documents.syncing.planning import Plan, Read
     from evenmesh_documents.syncing.source_file import NamedSource
     from evenmesh_documents.syncing.sync import Comparison
@@ -266,8 +266,8 @@ def _round(how: _How, source: "NamedSource", state: "Watched") -> bool:
 
 def _files(source: "NamedSource") -> "list[Found]":
     """Return the files of a source by address, so that their order never matters."""
-    from evenmesh_documents.finding import find_all
-    from evenmesh_documents.found import PathError
+    from evenmesh_documents.origins.finding import find_all
+    from evenmesh_documents.origins.found import PathError
 
     try:
         return sorted(

@@ -136,8 +136,8 @@ def splitting_of_documents() -> "Splitting":
 def read_documents(spool: "Spool", splitting: "Splitting") -> "Gathered":
     """Read the folder of documents into a spool."""
     from evenmesh_documents.attribution import Attribution
-    from evenmesh_documents.found import find
     from evenmesh_documents.gathering import gather
+    from evenmesh_documents.origins.found import find
     from evenmesh_documents.parsing.parsers import Parsers
 
     with Parsers() as parsers:

@@ -15,10 +15,10 @@ from pathlib import Path
 import pytest
 
 from evenmesh_documents import Limits, Parsers, Splitting
-from evenmesh_documents.archives import expanded
 from evenmesh_documents.attribution import Attribution
-from evenmesh_documents.found import Found, find
 from evenmesh_documents.gathering import Gathered, Spool, gather
+from evenmesh_documents.origins.archives import expanded
+from evenmesh_documents.origins.found import Found, find
 
 MANY = Limits()
 

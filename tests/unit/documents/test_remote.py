@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from evenmesh_documents.document import UnreadableError
-from evenmesh_documents.finding import find_all
-from evenmesh_documents.found import Found, PathError
+from evenmesh_documents.origins.finding import find_all
+from evenmesh_documents.origins.found import Found, PathError
 from tests.support.programs import moto
 
 httpx = pytest.importorskip("httpx")

@@ -10,12 +10,13 @@ from ipaddress import ip_address
 
 import pytest
 
-from evenmesh_documents import Parsers, Splitting, sites
+from evenmesh_documents import Parsers, Splitting
 from evenmesh_documents.attribution import Attribution
 from evenmesh_documents.document import MissingError, UnreadableError
-from evenmesh_documents.found import Found, PathError
 from evenmesh_documents.gathering import Spool, gather
-from evenmesh_documents.sites import SiteOptions, find_site
+from evenmesh_documents.origins import sites
+from evenmesh_documents.origins.found import Found, PathError
+from evenmesh_documents.origins.sites import SiteOptions, find_site
 
 pytest.importorskip("httpx")
 

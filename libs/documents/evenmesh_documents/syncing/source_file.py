@@ -13,7 +13,7 @@ import yaml
 
 from evenmesh.commands.ingest import LexicalOptions
 from evenmesh_documents.options import PassageOptions, ReadingOptions
-from evenmesh_documents.remote import scheme_of
+from evenmesh_documents.origins.remote import scheme_of
 from evenmesh_documents.syncing.naming import checked_name
 
 MAX_BYTES: Final = 1 << 20

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 
-from evenmesh_documents.found import Found
+from evenmesh_documents.origins.found import Found
 
 
 @dataclass(slots=True)

@@ -15,7 +15,7 @@ from typing import TypeAlias
 
 import httpx
 
-from evenmesh.wire.public_addresses import Address, is_public
+from evenmesh.public_addresses import Address, is_public
 
 Resolver: TypeAlias = Callable[[str, int], Awaitable[Sequence[Address]]]
 

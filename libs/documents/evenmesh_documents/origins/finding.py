@@ -5,9 +5,9 @@ from pathlib import Path
 from typing import Final
 from urllib.parse import unquote, urlsplit
 
-from evenmesh_documents.found import Found, PathError, find
-from evenmesh_documents.remote import find_remote, scheme_of
-from evenmesh_documents.sites import SiteOptions, find_site
+from evenmesh_documents.origins.found import Found, PathError, find
+from evenmesh_documents.origins.remote import find_remote, scheme_of
+from evenmesh_documents.origins.sites import SiteOptions, find_site
 
 DEFAULT_SITES: Final = SiteOptions()
 
@@ -18,9 +18,9 @@ def find_all(
     """Yield the files of paths, patterns and addresses.
 
     Args:
-        paths: what :func:`evenmesh_documents.found.find` takes; ``file://`` of this machine, which is the
-            same; http and https, see :func:`evenmesh_documents.sites.find_site`; and what
-            :func:`evenmesh_documents.remote.find_remote` takes.
+        paths: what :func:`evenmesh_documents.origins.found.find` takes; ``file://`` of this machine, which
+            is the same; http and https, see :func:`evenmesh_documents.origins.sites.find_site`; and what
+            :func:`evenmesh_documents.origins.remote.find_remote` takes.
         root: folder that the addresses of files of this machine are relative to.
         sites: how sites are read.
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from evenmesh_documents.document import MissingError, UnreadableError
-from evenmesh_documents.found import Found, PathError, addressed
+from evenmesh_documents.origins.found import Found, PathError, addressed
 
 MAX_FILES: Final = 1_000_000
 """Most files of one address."""

@@ -16,10 +16,10 @@ from urllib.parse import urljoin, urlsplit, urlunsplit
 from urllib.robotparser import RobotFileParser
 from xml.etree.ElementTree import Element
 
-from evenmesh.wire.public_addresses import Address, is_public
-from evenmesh_documents.archives import is_archive
+from evenmesh.public_addresses import Address, is_public
 from evenmesh_documents.document import MissingError, UnreadableError
-from evenmesh_documents.found import Found, PathError
+from evenmesh_documents.origins.archives import is_archive
+from evenmesh_documents.origins.found import Found, PathError
 from evenmesh_documents.readers import reader_of
 from evenmesh_documents.source import Fetch
 

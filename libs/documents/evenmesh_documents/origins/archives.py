@@ -12,8 +12,8 @@ from pathlib import Path, PurePosixPath
 from typing import IO, Final, cast
 
 from evenmesh_documents.document import UnreadableError
-from evenmesh_documents.found import Found, addressed
 from evenmesh_documents.limits import Limits
+from evenmesh_documents.origins.found import Found, addressed
 from evenmesh_documents.parsing.parsers import descriptor_of
 from evenmesh_documents.source import Fetch
 
