@@ -71,5 +71,6 @@ def covers(address: str, key: str) -> bool:
     """
     if address in ("", "."):
         return True
+    # Cut as a key is: a character on the border is left out.
     within = (address.replace(_IN, "%23").rstrip("/") + "/").encode()[: MAX_ADDRESS - 20]
-    return key == file_key(address) or key.encode().startswith(within)
+    return key == file_key(address) or key.startswith(within.decode(errors="ignore"))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from evenmesh_documents.document import UnreadableError
@@ -30,6 +30,8 @@ def test_two_files_never_share_a_key(first: str, second: str) -> None:
 
 
 @given(addresses, addresses)
+@example("a" * 176 + "/\U00010000", "b" * 40)
+@example("a" * 177 + "\U00010000", "b" * 40)
 def test_what_cannot_be_read_covers_itself_and_all_within(folder: str, name: str) -> None:
     assert covers(folder, file_key(folder))
     assert covers(folder, file_key(f"{folder}/{name}"))
