@@ -5,7 +5,7 @@
 # With CUDA (the driver is the node's, the rest comes with PyTorch's wheels):
 #   docker build --build-arg SERVICE=generator --build-arg VARIANT=cuda --tag evenmesh-generator-cuda:dev .
 # and so the retriever, whose FAISS is then the one for GPUs, the reranker and training.
-# What calls the mesh (`evenmesh`; SERVICE client or training), and Triton with what its models need:
+# What calls the mesh (`evenmesh`; SERVICE client, documents or training), and Triton with what its models need:
 #   docker build --target client --build-arg SERVICE=client --tag evenmesh-client:dev .
 #   docker build --target triton --tag evenmesh-triton:dev .
 # What is installed is pinned by version and hash, for x86-64 (locks/, make locks). For another platform, where versions alone

@@ -75,6 +75,7 @@ from evenmesh_retriever.backends.web.reader import TRIPS
 from evenmesh_studies.conversations.topics import read_topics
 from evenmesh_training.online.replay import read_stream
 from evenmesh_training.rankrag.data.datasets import RecipeError, rows
+from tests.fuzz import documents
 
 CORPUS: Final = Path(__file__).with_name("findings") / "parsers"
 """Inputs that were once taken wrongly: ``<target>-<what>``."""
@@ -653,6 +654,7 @@ TARGETS: Final = {
             ),
             0.2,
         ),
+        *(Target(*one) for one in documents.TARGETS),
     )
 }
 """Every reader by name."""

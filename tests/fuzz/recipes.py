@@ -692,7 +692,9 @@ _RECIPES: Final[dict[str, Callable[[Random], Any]]] = {
     "CollectionService.DeleteCollection": lambda rng: collections.DeleteCollectionRequest(
         name=rng.choice(("c0", "c1", "c2", "c3"))
     ),
-    "CollectionService.ListPassages": lambda rng: collections.ListPassagesRequest(collection=_name(rng)),
+    "CollectionService.ListPassages": lambda rng: collections.ListPassagesRequest(
+        collection=_name(rng), id_prefix=rng.choice(("", "p", _said(rng), "x" * 300))
+    ),
     "CollectionService.GetPassages": lambda rng: collections.GetPassagesRequest(
         collection=_name(rng), passage_ids=_ids(rng)
     ),

@@ -525,6 +525,19 @@ def test_all_passages_are_listed_by_id(service: Service) -> None:
     assert pages[0].collection.num_passages == 1500
     assert not any(page.HasField("collection") for page in pages[1:])
     assert max(page.ByteSize() for page in pages) < 2 * 2**20
+    for prefix in ("l070", "l0700", "l1", "k", "m", ""):
+        pages = service.collections.ListPassages(
+            collections_pb.ListPassagesRequest(collection="listed", id_prefix=prefix)
+        )
+        found_ids = [found.id for page in pages for found in page.passages]
+        assert found_ids == [one for one in sorted(texts) if one.startswith(prefix)]
+    with pytest.raises(grpc.RpcError) as long:
+        list(
+            service.collections.ListPassages(
+                collections_pb.ListPassagesRequest(collection="listed", id_prefix="x" * 257)
+            )
+        )
+    assert (from_rpc_error(long.value).code, from_rpc_error(long.value).field) == (INVALID, "id_prefix")
 
     service.collections.CreateCollection(collections_pb.CreateCollectionRequest(name="bare"))
     pages = list(service.collections.ListPassages(collections_pb.ListPassagesRequest(collection="bare")))

@@ -35,6 +35,7 @@ ORDER: Final = (
     "training",
     "audit",
     "bench",
+    "sources",
     "autoscaling",
     "triton-autoscaling",
     "mtls",
@@ -55,7 +56,7 @@ SECRETS: Final = {
 
 @dataclass(frozen=True)
 class Workload:
-    """A Deployment, StatefulSet or Job.
+    """A Deployment, StatefulSet, Job or CronJob.
 
     Attributes:
         document: all of it.
@@ -78,12 +79,12 @@ class Workload:
     @property
     def labels(self) -> Mapping[str, str]:
         """Labels of its pods."""
-        return dict(self.document["spec"]["template"]["metadata"]["labels"])
+        return dict(_template(self.document)["metadata"]["labels"])
 
     @property
     def pod(self) -> Document:
         """The specification of its pods."""
-        found: Document = self.document["spec"]["template"]["spec"]
+        found: Document = _template(self.document)["spec"]
         return found
 
     @property
@@ -127,7 +128,7 @@ class Manifests:
 
     def workloads(self, *kinds: str) -> list[Workload]:
         """What has pods."""
-        kinds = kinds or ("Deployment", "StatefulSet", "Job")
+        kinds = kinds or ("Deployment", "StatefulSet", "Job", "CronJob")
         return [
             Workload(document, {one["name"]: self._variables(one) for one in _containers(document)})
             for kind in kinds
@@ -174,8 +175,15 @@ def addresses(value: str) -> Iterator[tuple[str, int]]:
         yield host, int(port)
 
 
+def _template(document: Document) -> Document:
+    """The template of its pods."""
+    spec = document["spec"]["jobTemplate"]["spec"] if document["kind"] == "CronJob" else document["spec"]
+    found: Document = spec["template"]
+    return found
+
+
 def _containers(document: Document) -> list[Document]:
-    pod = document["spec"]["template"]["spec"]
+    pod = _template(document)["spec"]
     return [*pod.get("initContainers", ()), *pod["containers"]]
 
 

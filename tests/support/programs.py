@@ -33,6 +33,18 @@ def required(name: str) -> str:
     return found
 
 
+def moto() -> str:
+    """Return the program that serves S3 for tests; skip the test where it is not installed.
+
+    It needs botocore, which does not go with the python-dateutil that the rest is tested with: it is
+    installed apart, such as by ``pipx install 'moto[s3,server]'``.
+    """
+    found = shutil.which("moto_server")
+    if found is None:
+        pytest.skip("moto_server is not installed: pipx install 'moto[s3,server]'")
+    return found
+
+
 def missing(reasons: Iterable[str]) -> str:
     """Return one line that says how many tests were skipped for want of which packages; empty for none.
 

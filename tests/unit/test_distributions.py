@@ -46,7 +46,6 @@ UNIMPORTED = {
     ("evenmesh", "evenmesh-mesh"): "its extra brings commands by an entry point",
     ("evenmesh", "evenmesh-studies"): "its extra brings commands by an entry point",
     ("evenmesh", "evenmesh-training"): "its extra brings commands by an entry point",
-    ("evenmesh-documents", "defusedxml"): "openpyxl reads XML with it where it is there",
     ("evenmesh-kit", "aiosqlite"): "SQLAlchemy loads it by the name of the driver",
     ("evenmesh-kit", "asyncpg"): "SQLAlchemy loads it by the name of the driver",
     ("evenmesh-lab", "bert-score"): "evenmesh_lab.similarities.models.required imports it by name",

@@ -9,6 +9,7 @@ from urllib.parse import urlsplit
 from evenmesh.types.passage import PROVIDER
 from evenmesh.wire.checks import MAX_ATTRIBUTE_BYTES, MAX_ATTRIBUTES
 from evenmesh_documents.document import Document
+from evenmesh_documents.origins.archives import is_archive
 from evenmesh_documents.splitting import Chunk
 
 DOCUMENT, PAGE, HEADING, SPAN = "document", "page", "heading", "span"
@@ -26,9 +27,10 @@ class Rule:
     """Where the value of an attribute comes from.
 
     Attributes:
-        kind: ``folder`` (the first of the address), ``domain`` (host of the URL that a document states as its
-            own, or of its address), ``field`` (of the front matter, or title, author, language, date),
-            ``column`` (of a table's row), ``pattern`` (its first group, found in the address) or ``value``.
+        kind: ``folder`` (the first of the address that is no archive), ``domain`` (host of the URL that a
+            document states as its own, or of its address), ``field`` (of the front matter, or title, author,
+            language, date), ``column`` (of a table's row), ``pattern`` (its first group, found in the
+            address) or ``value``.
         argument: name of the field or column, the regular expression, or the value; empty for the first two.
     """
 
@@ -63,8 +65,8 @@ class Rule:
         """Return the value for a passage; empty where the rule finds none."""
         match self.kind:
             case "folder":
-                folder, slash, _ = document.address.partition("/")
-                return folder if slash else ""
+                folders = document.address.split("/")[:-1]
+                return next((one for one in folders if not is_archive(one)), "")
             case "domain":
                 return _host(document.attributes.get("url", "")) or _host(document.address)
             case "field":

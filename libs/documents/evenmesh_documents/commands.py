@@ -2,168 +2,33 @@
 
 import os
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Final
+from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
-from evenmesh.commands.failure import FAILED, INSTALL, USAGE, CommandError
+from evenmesh.commands.failure import FAILED, USAGE, CommandError
 from evenmesh.commands.ingest import LexicalOptions, ingest_file, ingest_summary
 from evenmesh.commands.option_groups import with_groups
 from evenmesh.commands.screen import Screen
+from evenmesh_documents.options import PassageOptions, ReadingOptions
+from evenmesh_documents.showing import reading_display, show_gathered
 
 if TYPE_CHECKING:
     from evenmesh import Client
     from evenmesh.types.collection import Ingested, Lexical
-    from evenmesh_documents.attribution import Attribution
-    from evenmesh_documents.found import Found
-    from evenmesh_documents.gathering import Gathered, Spool
-    from evenmesh_documents.limits import Limits
-    from evenmesh_documents.splitting import Splitting
+    from evenmesh_documents.gathering import Spool
 
 _PART: Final = 2_000
 """Passages of one ingest: each is durable on its own."""
-_WORDS: Final = 110
-_TOKENS: Final = 128
-"""The bundled cross-encoder reads a question and a passage of 144 tokens together."""
-_SHOWN: Final = 15
-"""Most lines of a kind that are shown."""
 
 
-def commands() -> list[Callable[..., None]]:
+def commands() -> list[Callable[..., None] | typer.Typer]:
     """Return the commands of this distribution."""
-    return [ingest]
+    from evenmesh_documents.source_commands import sources
 
-
-@dataclass(frozen=True)
-class ReadingOptions:
-    """What is read, and what it may cost."""
-
-    root: Annotated[
-        Path | None,
-        typer.Option(
-            help="Folder that addresses are relative to. Default: a folder given, or the current one."
-        ),
-    ] = None
-    ocr: Annotated[
-        str,
-        typer.Option(metavar="MODULE:FUNCTION", help="Recognize pages of PDF without text by this function."),
-    ] = ""
-    jobs: Annotated[
-        int | None,
-        typer.Option(min=1, max=256, help="Files read at a time. Default: one per processor, at most 4."),
-    ] = None
-    limit: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="NAME=NUMBER", help="A bound of one file, such as pages=20000. May be repeated."
-        ),
-    ] = None
-
-    def limits(self) -> "Limits":
-        """Return the bounds of one file.
-
-        Raises:
-            CommandError: one has no such name, or is no positive number.
-        """
-        from evenmesh_documents.limits import Limits
-
-        names = [one.name for one in fields(Limits)]
-        given = {}
-        for text in self.limit or []:
-            name, _, value = text.partition("=")
-            if name not in names or not value.isdecimal():
-                raise CommandError(f"--limit must be NAME=NUMBER with {', '.join(names)}, is {text!r}", USAGE)
-            given[name] = int(value)
-        try:
-            return Limits(**given)
-        except ValueError as exc:
-            raise CommandError(f"--limit: {exc}", USAGE) from exc
-
-
-@dataclass(frozen=True)
-class PassageOptions:
-    """How documents become passages."""
-
-    size: Annotated[
-        int | None,
-        typer.Option(
-            help="Most words of a passage with its title, 16 to 2048; or tokens with --tokenizer. "
-            "Default: 110 words or 128 tokens."
-        ),
-    ] = None
-    overlap: Annotated[
-        int, typer.Option(help="Most of a passage that the next repeats; at most half of it.")
-    ] = 0
-    tokenizer: Annotated[
-        str | None,
-        typer.Option(
-            metavar="FILE|bundled",
-            help="Count the tokens of a model: its tokenizer.json, or `bundled` for the models of evenmesh.",
-        ),
-    ] = None
-    provider: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="RULE",
-            help="Who provides a passage: folder, domain, field:NAME, column:NAME, pattern:REGEX or "
-            "value:TEXT; may be repeated, the first to find one counts. Default: field:provider, domain, "
-            "folder.",
-        ),
-    ] = None
-    attribute: Annotated[
-        list[str] | None,
-        typer.Option(metavar="NAME=RULE", help="Another attribute, by such a rule. May be repeated."),
-    ] = None
-    base_url: Annotated[str, typer.Option(help="What stands before addresses, so that they open.")] = ""
-
-    def attribution(self) -> "Attribution":
-        """Return the rules for attributes.
-
-        Raises:
-            CommandError: one is no rule.
-        """
-        from evenmesh_documents.attribution import DEFAULT_PROVIDER, Attribution, Rule
-
-        others = []
-        try:
-            provider = tuple(map(Rule.parse, self.provider or [])) or DEFAULT_PROVIDER
-        except ValueError as exc:
-            raise CommandError(f"--provider {exc}", USAGE) from exc
-        for text in self.attribute or []:
-            name, equals, rule = text.partition("=")
-            try:
-                if not name or not equals:
-                    raise ValueError(f"must be NAME=RULE, is {text!r}")
-                others.append((name, Rule.parse(rule)))
-            except ValueError as exc:
-                raise CommandError(f"--attribute {exc}", USAGE) from exc
-        try:
-            return Attribution(provider, tuple(others), self.base_url)
-        except ValueError as exc:
-            raise CommandError(str(exc), USAGE) from exc
-
-    def splitting(self, apart: str) -> "Splitting":
-        """Return how documents are split.
-
-        Raises:
-            CommandError: a value is outside its range, or the tokenizer cannot be read.
-        """
-        from evenmesh_documents import counting
-        from evenmesh_documents.splitting import Splitting
-
-        try:
-            if self.tokenizer is None:
-                return Splitting(_WORDS if self.size is None else self.size, self.overlap, apart=apart)
-            count = (
-                counting.bundled() if self.tokenizer == "bundled" else counting.tokens(Path(self.tokenizer))
-            )
-            return Splitting(_TOKENS if self.size is None else self.size, self.overlap, count, apart)
-        except ModuleNotFoundError as exc:
-            raise CommandError(f"--tokenizer needs {exc.name}, which is not installed: {INSTALL}") from exc
-        except ValueError as exc:
-            raise CommandError(str(exc), USAGE) from exc
+    return [ingest, sources()]
 
 
 @with_groups
@@ -172,9 +37,9 @@ def ingest(
         list[str],
         typer.Argument(
             metavar="PATH...",
-            help="Folders, files and patterns: Markdown, text, HTML, PDF, Word, PowerPoint, Excel, CSV, "
-            "EPUB, mail; or passages: JSON lines {id, title, text, attributes}, corpus.jsonl of BEIR, .gz "
-            "too; or Parquet.",
+            help="Folders, files, patterns, zip and tar archives, and addresses (https://, s3://): Markdown, "
+            "text, HTML, PDF, Word, PowerPoint, Excel, CSV, EPUB, mail; or passages: JSON lines {id, title, "
+            "text, attributes}, corpus.jsonl of BEIR, .gz too; or Parquet.",
         ),
     ],
     reading: ReadingOptions,
@@ -198,8 +63,9 @@ def ingest(
     in parts, of which each is durable once it is added.
     """
     from evenmesh import Client
-    from evenmesh_documents.found import PathError, find
     from evenmesh_documents.gathering import Spool, gather
+    from evenmesh_documents.origins.finding import find_all
+    from evenmesh_documents.origins.found import PathError
     from evenmesh_documents.parsing.parsers import ParserError, Parsers
 
     screen = Screen()
@@ -215,14 +81,14 @@ def ingest(
     limits = reading.limits()
     jobs = reading.jobs or min(4, os.cpu_count() or 1)
     try:
-        files = list(find(paths, reading.root))
+        files = list(find_all(paths, reading.root, reading.sites()))
     except PathError as exc:
         raise CommandError(str(exc)) from exc
     with Spool() as spool:
         try:
             with (
                 Parsers(jobs, limits, ocr=reading.ocr) as parsers,
-                _reading_display(screen, files) as display,
+                reading_display(screen, files) as display,
             ):
                 gathered = gather(
                     files,
@@ -230,12 +96,12 @@ def ingest(
                     spool,
                     splitting=splitting,
                     attribution=attribution,
-                    on_file=lambda count: display.update(count, len(files)),
+                    on_file=display.update,
                 )
         except ParserError as exc:
             raise CommandError(str(exc)) from exc
         if not as_json:
-            _show(screen, gathered, size=f"{splitting.size:,} {'tokens' if passages.tokenizer else 'words'}")
+            show_gathered(screen, gathered, splitting)
         if dry_run or collection is None:
             if as_json:
                 screen.json(asdict(gathered))
@@ -254,15 +120,11 @@ def ingest(
 
 def _one_of_passages(paths: Sequence[str]) -> bool:
     """Return whether one file is given that no reader reads, and so must hold passages."""
+    from evenmesh_documents.origins.archives import is_archive
     from evenmesh_documents.readers import reader_of
 
-    return len(paths) == 1 and Path(paths[0]).is_file() and reader_of(paths[0]) is None
-
-
-def _reading_display(screen: Screen, files: "Sequence[Found]") -> Any:
-    from evenmesh.commands.progress import ProgressDisplay
-
-    return ProgressDisplay(screen, "reading files", note=f"reading {len(files):,} files", total=len(files))
+    (path,) = paths if len(paths) == 1 else ("",)
+    return Path(path).is_file() and reader_of(path) is None and not is_archive(path)
 
 
 def _send(
@@ -309,61 +171,3 @@ def _send(
         replaced=sum(one.replaced for one in done),
         unchanged=sum(one.unchanged for one in done),
     )
-
-
-def _show(screen: Screen, gathered: "Gathered", *, size: str) -> None:
-    """Show what was read, who provides it, and what is to be known before it is added."""
-    screen.line(f"{gathered.files:,} files, {gathered.passages:,} passages of at most {size}")
-    if gathered.providers:
-        table = screen.table("provider", "passages", right=("passages",))
-        shown = list(gathered.providers.items())
-        for provider, count in shown[:_SHOWN]:
-            table.add_row(provider, f"{count:,}")
-        if len(shown) > _SHOWN:
-            table.add_row(
-                f"and {len(shown) - _SHOWN:,} more", f"{sum(count for _, count in shown[_SHOWN:]):,}"
-            )
-        screen.out.print(table)
-        by = ", ".join(f"{rule} ({count:,})" for rule, count in gathered.rules.items())
-        if by:
-            screen.line(f"providers by {by}", style="dim")
-    for line in _warnings(gathered):
-        screen.line(f"! {line}", style="yellow")
-    _list(screen, "not read", [f"{one.address}: {one.reason}" for one in gathered.skipped])
-    _list(screen, "read in part", [f"{one.address}: {one.reason}" for one in gathered.notes])
-    _list(screen, "without text", list(gathered.empty))
-
-
-def _warnings(gathered: "Gathered") -> list[str]:
-    same = gathered.duplicates
-    lines = [
-        (
-            gathered.only_provider,
-            f"every passage is of {gathered.only_provider!r}: exposure among providers will say nothing; "
-            "see --provider",
-        ),
-        (
-            gathered.without_provider,
-            f"{gathered.without_provider:,} passages have no provider and count as one, (unknown); "
-            "see --provider",
-        ),
-        (same.dropped, f"{same.dropped:,} passages repeat a text of the same provider and are left out"),
-        (same.mirrored, f"{same.mirrored:,} texts are of several providers; each keeps its own passage"),
-        (same.near, f"{same.near:,} passages are nearly the same as another{_example(same.examples)}"),
-        (gathered.oversize, f"{gathered.oversize:,} passages are longer: a row of a table is not divided"),
-    ]
-    return [line for wanted, line in lines if wanted]
-
-
-def _example(examples: "Sequence[tuple[str, str]]") -> str:
-    return f", such as {examples[0][0]} and {examples[0][1]}" if examples else ""
-
-
-def _list(screen: Screen, what: str, lines: Sequence[str]) -> None:
-    if not lines:
-        return
-    screen.line(f"{what}: {len(lines):,}", style="bold")
-    for line in lines[:_SHOWN]:
-        screen.line(f"  {line}")
-    if len(lines) > _SHOWN:
-        screen.line(f"  and {len(lines) - _SHOWN:,} more (--json lists all)")

@@ -31,6 +31,15 @@ def bundled() -> Counter:
         raise ValueError(str(exc)) from exc
 
 
+def bundled_is_there() -> bool:
+    """Return whether :func:`bundled` has what it needs."""
+    try:
+        bundled()
+    except (ModuleNotFoundError, ValueError):
+        return False
+    return True
+
+
 def tokens(path: Path) -> Counter:
     """Return a counter of the tokens of a model, without those that begin and end a text.
 

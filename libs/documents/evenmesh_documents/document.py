@@ -86,3 +86,7 @@ class Document:
 
 class UnreadableError(ValueError):
     """Raised for a file that cannot be read; the message says why, without the name of the file."""
+
+
+class MissingError(UnreadableError):
+    """Raised for a file that is listed and not there any more."""

@@ -4,7 +4,9 @@ import json
 import tempfile
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from pathlib import Path
 from types import TracebackType
 from typing import Final, Self
 
@@ -12,17 +14,27 @@ from evenmesh.files import passages as passage_files
 from evenmesh.files.read_error import ReadError
 from evenmesh.types.passage import Passage
 from evenmesh_documents.attribution import Attribution
-from evenmesh_documents.document import Document
+from evenmesh_documents.document import Document, MissingError, UnreadableError
 from evenmesh_documents.duplicates import DuplicateFinder, Duplicates
-from evenmesh_documents.found import Found
+from evenmesh_documents.limits import Limits
+from evenmesh_documents.origins.archives import expanded, is_archive
+from evenmesh_documents.origins.found import Found
 from evenmesh_documents.parsing.parsers import Parsers
+from evenmesh_documents.source import Fetch
 from evenmesh_documents.splitting import Splitting, split
 
 PASSAGE_FILES: Final = (".jsonl", ".ndjson", ".jsonl.gz", ".ndjson.gz", ".parquet")
 """Endings of files that hold passages rather than a document."""
 
-OnFile = Callable[[int], None]
-"""Called with the number of files done."""
+OnFile = Callable[[int, int], None]
+"""Called with the number of files done, and of files known, which grows as archives are read."""
+
+OnRead = Callable[[str], None]
+"""Called with the address of each file that was read."""
+
+Named = Callable[[str, str], str]
+"""Returns the id of a passage, given the address of its file and what tells it from others of the file.
+Raises UnreadableError where the id would be too long."""
 
 
 class Spool:
@@ -63,10 +75,12 @@ class Skipped:
     Attributes:
         address: the file.
         reason: why, or what.
+        missing: whether it is not there any more.
     """
 
     address: str
     reason: str
+    missing: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,7 +138,9 @@ def gather(
     *,
     splitting: Splitting,
     attribution: Attribution,
+    named: Named | None = None,
     on_file: OnFile | None = None,
+    on_read: OnRead | None = None,
 ) -> Gathered:
     """Read files and put their passages into a spool; what cannot be read is named, and the rest goes on.
 
@@ -136,28 +152,48 @@ def gather(
         spool: takes the passages.
         splitting: how documents are split.
         attribution: rules for the attributes.
+        named: names passages; without it ids are those of :class:`Chunk`, and those that files state.
         on_file: called after each file.
+        on_read: called for each file that was read.
     """
-    counts = _Counts(skipped=[Skipped(one.address, one.reason) for one in files if one.reason])
+    counts = _Counts()
     duplicates = DuplicateFinder()
     ids: set[str] = set()
-    done = len(counts.skipped)
-    documents = [one for one in files if not one.reason and not of_passages(one.address)]
-    for parsed in parsers.read_all((one.path, one.address) for one in documents):
-        if parsed.document is None:
-            counts.skipped.append(Skipped(parsed.address, parsed.reason))
-        else:
-            _document(parsed.document, counts, duplicates, ids, spool, splitting, attribution)
+    given = {one.address for one in files}
+    known = len(files) - sum(is_archive(one.address) for one in files if not one.reason)
+    done = 0
+    later: list[Found] = []
+
+    def finished(address: str, *, was_read: bool) -> None:
+        nonlocal done
         done += 1
+        if was_read and on_read is not None:
+            on_read(address)
         if on_file is not None:
-            on_file(done)
-    for one in files:
-        if one.reason or not of_passages(one.address):
-            continue
-        _passages(one, counts, ids, spool)
-        done += 1
-        if on_file is not None:
-            on_file(done)
+            on_file(done, max(known, done))
+
+    def documents(folder: Path) -> Iterator[tuple[Path | Fetch, str, str]]:
+        """Yield what is to be parsed; put files of passages aside."""
+        nonlocal known
+        for one in expanded(files, parsers.limits):
+            known += one.address not in given
+            if one.reason:
+                counts.skipped.append(Skipped(one.address, one.reason))
+                finished(one.address, was_read=False)
+            elif of_passages(one.address):
+                later.append(_aside(one, folder / str(len(later)), parsers.limits) if one.held else one)
+            else:
+                yield one.fetch or one.path, one.address, one.ending
+
+    with tempfile.TemporaryDirectory(prefix="evenmesh-") as folder:
+        for parsed in parsers.read_all(documents(Path(folder))):
+            if parsed.document is None:
+                counts.skipped.append(Skipped(parsed.address, parsed.reason, parsed.missing))
+            else:
+                _document(parsed.document, counts, duplicates, ids, spool, splitting, attribution, named)
+            finished(parsed.address, was_read=parsed.document is not None)
+        for one in later:
+            finished(one.address, was_read=_passages(one, counts, ids, spool, named, parsers.limits))
     return Gathered(
         files=counts.files,
         passages=len(spool),
@@ -185,6 +221,7 @@ def _document(
     spool: Spool,
     splitting: Splitting,
     attribution: Attribution,
+    named: Named | None,
 ) -> None:
     counts.files += 1
     counts.notes += [Skipped(document.address, note) for note in document.notes]
@@ -196,30 +233,61 @@ def _document(
         if duplicates.repeats(chunk.id, provider, chunk.text):
             continue
         attributes = attribution.attributes(document, chunk, provider)
-        ids.add(chunk.id)
-        spool.add(Passage(chunk.id, chunk.text, chunk.title, attributes))
+        # A hash is short enough for every address, which is cut.
+        name = named(document.address, chunk.id.rpartition("#")[2]) if named is not None else chunk.id
+        ids.add(name)
+        spool.add(Passage(name, chunk.text, chunk.title, attributes))
         counts.oversize += chunk.oversize
         _count(counts, provider)
         if provider:
             counts.rules[rule] += 1
 
 
-def _passages(one: Found, counts: _Counts, ids: set[str], spool: Spool) -> None:
-    """Take the passages of a file, all or none."""
+def _passages(
+    one: Found, counts: _Counts, ids: set[str], spool: Spool, named: Named | None, limits: Limits
+) -> bool:
+    """Take the passages of a file, all or none; return whether it was read."""
     try:
-        new = [passage.id for passage in passage_files.read(one.path)]
-        if repeated := next((name for name in new if name in ids), ""):
-            counts.skipped.append(Skipped(one.address, f"repeats the id {repeated!r} of another file"))
-            return
-        for passage in passage_files.read(one.path):
-            spool.add(passage)
-            _count(counts, passage.provider)
+        with _on_disk(one, limits) as path:
+            new = [_name(passage.id, one.address, named) for passage in passage_files.read(path)]
+            if repeated := next((name for name in new if name in ids), ""):
+                raise UnreadableError(f"repeats the id {repeated!r} of another file")
+            for name, passage in zip(new, passage_files.read(path), strict=True):
+                spool.add(replace(passage, id=name))
+                _count(counts, passage.provider)
     except ReadError as exc:
         place = "" if exc.line is None else f"line {exc.line} "
         counts.skipped.append(Skipped(one.address, place + exc.message))
-        return
+        return False
+    except UnreadableError as exc:
+        counts.skipped.append(Skipped(one.address, str(exc), isinstance(exc, MissingError)))
+        return False
     ids.update(new)
     counts.files += 1
+    return True
+
+
+def _name(own: str, address: str, named: Named | None) -> str:
+    return own if named is None else named(address, own)
+
+
+def _aside(one: Found, path: Path, limits: Limits) -> Found:
+    """Return a file whose bytes are held in memory as one of the disk."""
+    path.write_bytes(one.fetch(limits.file_bytes) if one.fetch is not None else b"")
+    return Found(path, one.address)
+
+
+@contextmanager
+def _on_disk(one: Found, limits: Limits) -> Iterator[Path]:
+    """Yield the path of a file; what is elsewhere is fetched into a temporary file."""
+    if one.fetch is None:
+        yield one.path
+        return
+    data = one.fetch(limits.file_bytes)
+    with tempfile.TemporaryDirectory(prefix="evenmesh-") as folder:
+        path = Path(folder) / "passages"
+        path.write_bytes(data)
+        yield path
 
 
 def _count(counts: _Counts, provider: str) -> None:

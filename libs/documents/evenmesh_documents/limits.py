@@ -11,9 +11,10 @@ class Limits:
 
     Attributes:
         file_bytes: largest file. Bytes.
-        unpacked_bytes: largest sum of what is packed in an Office or EPUB file. Bytes.
+        unpacked_bytes: largest sum of what is packed in an archive, an Office or an EPUB file. Bytes.
         unpacked_ratio: largest ratio of unpacked to packed size, where more than 1 MiB is unpacked.
         entries: most files packed in one.
+        archive_depth: archives within each other that are read; 1 reads none within another.
         pages: most pages, slides or sheets.
         characters: longest text.
         memory_bytes: address space of the parser's process. Bytes.
@@ -28,6 +29,7 @@ class Limits:
     unpacked_bytes: int = 512 << 20
     unpacked_ratio: int = 200
     entries: int = 10_000
+    archive_depth: int = 2
     pages: int = 5_000
     characters: int = 50_000_000
     memory_bytes: int = 2 << 30

@@ -15,6 +15,9 @@ if TYPE_CHECKING:
 Ocr = Callable[["NDArray[np.uint8]"], str]
 """Recognizes text: takes a page, height × width × 3 (blue, green, red), and returns its text."""
 
+Fetch = Callable[[int], bytes]
+"""Returns the bytes of a file, given the most that it may have; raises UnreadableError where it cannot."""
+
 _SAMPLE: Final = 65_536
 _MARKS: Final = ((b"\xef\xbb\xbf", "utf-8-sig"), (b"\xff\xfe", "utf-16"), (b"\xfe\xff", "utf-16"))
 

@@ -21,8 +21,9 @@ MAX_HEADER: Final = 2_000
 """Longest header of a table that is repeated. Characters."""
 MAX_TITLE: Final = 1_000
 """Longest title of a passage. Characters."""
+MAX_ADDRESS: Final = 200
+"""Longest part of an id that stands for the address. Bytes."""
 
-_MAX_ADDRESS: Final = 200
 _ABOVE: Final = " › "
 _ABBREVIATIONS: Final = ("[A-Z]", "e.g", "i.e", "cf", "vs", "Dr", "Mr", "Mrs", "No")
 _NOT_AFTER: Final = "".join(rf"(?<!\b{one.replace('.', '[.]')}\.)" for one in _ABBREVIATIONS)
@@ -51,6 +52,11 @@ class Splitting:
     overlap: int = 0
     count: counting.Counter = counting.words
     apart: str = ""
+
+    @property
+    def unit(self) -> str:
+        """Return what is counted, for people."""
+        return "words" if self.count is counting.words else "tokens"
 
     def __post_init__(self) -> None:
         if not MIN_SIZE <= self.size <= MAX_SIZE:
@@ -107,7 +113,7 @@ def split(document: Document, splitting: Splitting | None = None) -> list[Chunk]
     how = Splitting() if splitting is None else splitting
     text = document.text
     ids: dict[str, int] = {}
-    address = _short(document.address)
+    address = short(document.address)
     chunks = []
     for title, budget, units in _sections(document, how):
         for window in _windows(units, budget, how.overlap):
@@ -325,10 +331,10 @@ def _fits(text: str, size: int, characters: int, count: Callable[[str], int]) ->
     return len(text) <= characters and count(text) <= size
 
 
-def _short(address: str) -> str:
-    """Return an address that leaves room for a hash in an id of 256 bytes."""
+def short(address: str) -> str:
+    """Return an address in at most 200 bytes, which leaves room for a hash; a long one ends in its own."""
     data = address.encode()
-    if len(data) <= _MAX_ADDRESS:
+    if len(data) <= MAX_ADDRESS:
         return address
     digest = blake2b(data, digest_size=8).hexdigest()
-    return f"{data[: _MAX_ADDRESS - 20].decode(errors='ignore')}~{digest}"
+    return f"{data[: MAX_ADDRESS - 20].decode(errors='ignore')}~{digest}"

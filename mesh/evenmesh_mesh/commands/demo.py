@@ -1,4 +1,4 @@
-"""Command ``evenmesh demo``: ask one question at several values of α, and compare who is shown."""
+"""Command ``evenmesh demo``: ask at several values of α, compare who is shown, and cite a document."""
 
 import asyncio
 from contextlib import AsyncExitStack
@@ -13,12 +13,20 @@ from evenmesh_mesh.commands.mesh import Home, folder_of
 if TYPE_CHECKING:
     from evenmesh.addresses import Addresses
     from evenmesh.types.events import AskResult
+    from evenmesh_documents.gathering import Gathered, Spool
+    from evenmesh_documents.splitting import Splitting
     from evenmesh_studies.demo import Question
 
 ALPHAS: Final = (0.0, 1.0, 8.0)
 SAMPLES: Final = 100
 POOL: Final = 10
 ANSWERS: Final = 3
+FOLDER: Final = Path(__file__).parents[1] / "demo_documents"
+"""Documents of four kinds."""
+DOCUMENTS: Final = "demo-documents"
+"""The collection of their passages."""
+QUESTION: Final = "How often should a bicycle chain be oiled?"
+"""A question that the second page of one of them answers."""
 
 
 def demo(
@@ -27,7 +35,7 @@ def demo(
     ] = 1,
     home: Home = None,
 ) -> None:
-    """Ask one question at α = 0, 1 and 8; watch exposure move.
+    """Ask one question at α = 0, 1 and 8; watch exposure move. Then ingest documents and cite a page.
 
     Uses the running mesh, or starts one and stops it afterwards.
     """
@@ -52,6 +60,7 @@ async def _demo(screen: Screen, home: Path, question: "Question") -> bool:
         addresses = Addresses(**running.addresses)
         await ensure_demo(screen, addresses)
         await _show(screen, addresses, question)
+        await show_documents(screen, addresses)
         return True
     return False  # a signal ended the block
 
@@ -92,6 +101,49 @@ async def _show(screen: Screen, addresses: "Addresses", question: "Question") ->
                     useful=question.useful_passage_ids,
                 )
     _compare(screen, question, results)
+
+
+async def show_documents(screen: Screen, addresses: "Addresses") -> None:
+    """Ingest a folder of documents of four kinds, and ask a question whose answer cites a page of one."""
+    from evenmesh import AsyncClient
+    from evenmesh.commands.ingest import ingest_summary
+    from evenmesh.commands.views import AskView
+    from evenmesh_documents.gathering import Spool
+    from evenmesh_documents.showing import show_gathered
+
+    screen.line()
+    screen.line(f"$ evenmesh ingest {FOLDER.name} --collection {DOCUMENTS}", style="bold cyan")
+    splitting = splitting_of_documents()
+    with Spool() as spool:
+        show_gathered(screen, await asyncio.to_thread(read_documents, spool, splitting), splitting)
+        async with AsyncClient(addresses) as client:
+            screen.line(ingest_summary(await client.ingest(list(spool), DOCUMENTS)))
+            screen.line()
+            screen.line(f"$ evenmesh ask {QUESTION!r} --collection {DOCUMENTS}", style="bold cyan")
+            with AskView(screen) as view:
+                async for event in client.ask(QUESTION, collection=DOCUMENTS):
+                    view.show(event)
+                view.finish(QUESTION)
+
+
+def splitting_of_documents() -> "Splitting":
+    """Return how ``evenmesh ingest`` splits without options."""
+    from evenmesh_documents.options import PassageOptions
+
+    return PassageOptions().splitting("")
+
+
+def read_documents(spool: "Spool", splitting: "Splitting") -> "Gathered":
+    """Read the folder of documents into a spool."""
+    from evenmesh_documents.attribution import Attribution
+    from evenmesh_documents.gathering import gather
+    from evenmesh_documents.origins.found import find
+    from evenmesh_documents.parsing.parsers import Parsers
+
+    with Parsers() as parsers:
+        return gather(
+            list(find([str(FOLDER)])), parsers, spool, splitting=splitting, attribution=Attribution()
+        )
 
 
 def _compare(screen: Screen, question: "Question", results: "dict[float, AskResult]") -> None:

@@ -102,8 +102,8 @@ class Snapshot(Protocol):
     def passages(self, rows: Iterable[int]) -> list[Passage]:
         """Return the passages of some rows."""
 
-    def pages(self, size: int) -> Iterator[Sequence[Passage]]:
-        """Return all passages by ascending id, at most ``size`` at a time.
+    def pages(self, size: int, prefix: str = "") -> Iterator[Sequence[Passage]]:
+        """Return the passages whose ids begin with ``prefix`` by ascending id, at most ``size`` at a time.
 
         Raises:
             Unavailable: what keeps them has no versions to read from, and they were changed meanwhile.

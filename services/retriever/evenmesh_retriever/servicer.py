@@ -240,10 +240,11 @@ class CollectionServicer(collections_grpc.CollectionServiceServicer):
     async def ListPassages(
         self, request: collections_pb.ListPassagesRequest, context: Context
     ) -> AsyncIterator[collections_pb.ListPassagesResponse]:
-        """Return all passages of the version that is served now, by ascending id."""
+        """Return passages of the version that is served now, by ascending id."""
         name = checks.name("collection", request.collection)
+        prefix = collections.prefix_of(request.id_prefix)
         with self._listings.hold(1), self._mine().lease(name) as snapshot:
-            pages = collections.pages_of(snapshot)
+            pages = collections.pages_of(snapshot, prefix)
             while (page := await self._pool.run(next, pages, None)) is not None:
                 yield page
 

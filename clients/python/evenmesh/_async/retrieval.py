@@ -139,7 +139,12 @@ class AsyncRetrievalCalls(AsyncCalls):
         return found
 
     def passages(
-        self, name: str, *, on_collection: OnCollection | None = None, timeout: float = INGEST_TIMEOUT_S
+        self,
+        name: str,
+        *,
+        prefix: str = "",
+        on_collection: OnCollection | None = None,
+        timeout: float = INGEST_TIMEOUT_S,
     ) -> AsyncIterator[Passage]:
         """Yield all passages of one version of a collection, by ascending id, as they arrive.
 
@@ -147,6 +152,7 @@ class AsyncRetrievalCalls(AsyncCalls):
 
         Args:
             name: the collection.
+            prefix: what ids begin with, at most 256 bytes; all passages without it.
             on_collection: called with the collection at that version before the first passage arrives.
             timeout: seconds for the whole call.
         """
@@ -156,7 +162,9 @@ class AsyncRetrievalCalls(AsyncCalls):
                 on_collection(decode(Collection, message.collection))
             return map(codec.passage, message.passages)
 
-        request = collection_pb2.ListPassagesRequest(collection=text("collection", name))
+        request = collection_pb2.ListPassagesRequest(
+            collection=text("collection", name), id_prefix=text("prefix", prefix)
+        )
         return self._stream("retriever", self._collections.ListPassages, request, read, timeout)
 
     async def delete_passages(

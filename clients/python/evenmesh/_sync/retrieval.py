@@ -140,7 +140,12 @@ class RetrievalCalls(Calls):
         return found
 
     def passages(
-        self, name: str, *, on_collection: OnCollection | None = None, timeout: float = INGEST_TIMEOUT_S
+        self,
+        name: str,
+        *,
+        prefix: str = "",
+        on_collection: OnCollection | None = None,
+        timeout: float = INGEST_TIMEOUT_S,
     ) -> Iterator[Passage]:
         """Yield all passages of one version of a collection, by ascending id, as they arrive.
 
@@ -148,6 +153,7 @@ class RetrievalCalls(Calls):
 
         Args:
             name: the collection.
+            prefix: what ids begin with, at most 256 bytes; all passages without it.
             on_collection: called with the collection at that version before the first passage arrives.
             timeout: seconds for the whole call.
         """
@@ -157,7 +163,9 @@ class RetrievalCalls(Calls):
                 on_collection(decode(Collection, message.collection))
             return map(codec.passage, message.passages)
 
-        request = collection_pb2.ListPassagesRequest(collection=text("collection", name))
+        request = collection_pb2.ListPassagesRequest(
+            collection=text("collection", name), id_prefix=text("prefix", prefix)
+        )
         return self._stream("retriever", self._collections.ListPassages, request, read, timeout)
 
     def delete_passages(

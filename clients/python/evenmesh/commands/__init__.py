@@ -92,7 +92,7 @@ def application() -> typer.Typer:
         context_settings={"help_option_names": ["-h", "--help"]},
     )
     app.callback(invoke_without_command=True)(start)
-    own: list[Command] = [ask, chat, retrieve, retrievers, ingest, collections, sources, runs, report]
+    own: list[Command] = [ask, chat, retrieve, retrievers, ingest, collections, sources(), runs, report]
     own += [balance, collection(), feedback(), agents(), models(), statement(), version]
     by_name = {_name(one): one for one in own}
     for point in entry_points(group=GROUP):
@@ -168,7 +168,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except Exception as exc:
         if os.environ.get(TRACEBACK_VARIABLE):
             raise
-        message, code = _failure(exc)
+        message, code = failure_of(exc)
         Screen().fail(message)
         return code
     finally:
@@ -184,7 +184,7 @@ def _missing(arguments: Sequence[str], installed: Container[str]) -> str:
     return f"`evenmesh {name}` is in evenmesh-{room}, which is not installed: {INSTALL}"
 
 
-def _failure(exc: Exception) -> tuple[str, int]:
+def failure_of(exc: Exception) -> tuple[str, int]:
     """Return the line and the exit status of an exception."""
     if isinstance(exc, CommandError):
         return str(exc), exc.status

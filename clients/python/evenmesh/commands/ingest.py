@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 _DOCUMENTS: Final = frozenset(
     {".csv", ".docx", ".eml", ".epub", ".htm", ".html", ".log", ".markdown", ".md", ".pdf", ".pptx"}
-) | {".text", ".tsv", ".txt", ".xhtml", ".xlsm", ".xlsx"}
+) | {".tar", ".text", ".tgz", ".tsv", ".txt", ".xhtml", ".xlsm", ".xlsx", ".zip"}
 """Endings of documents, which evenmesh-documents reads."""
 
 

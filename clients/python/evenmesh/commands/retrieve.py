@@ -1,4 +1,4 @@
-"""``evenmesh retrieve``, ``evenmesh retrievers`` and ``evenmesh sources``: the retriever alone."""
+"""``evenmesh retrieve``, ``evenmesh retrievers`` and ``evenmesh sources web``: the retriever alone."""
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated, Any, Final
@@ -7,6 +7,7 @@ import typer
 
 from evenmesh.commands.failure import USAGE, CommandError
 from evenmesh.commands.filters import FILTER_HELP, filter_of
+from evenmesh.commands.group import group
 from evenmesh.commands.screen import Screen
 from evenmesh.commands.shares import shares_of
 
@@ -22,7 +23,7 @@ def retrieve(
         str | None, typer.Option("--collection", "-c", help="Collection to retrieve from.")
     ] = None,
     web: Annotated[
-        str | None, typer.Option("--web", help="Web-search source instead, see `evenmesh sources`.")
+        str | None, typer.Option("--web", help="Web-search source instead, see `evenmesh sources web`.")
     ] = None,
     filter_: Annotated[list[str] | None, typer.Option("--filter", help=FILTER_HELP)] = None,
     retriever: Annotated[str | None, typer.Option(help="Retriever by name, such as bm25.")] = None,
@@ -98,7 +99,12 @@ def retrieve(
         _show(screen, found)
 
 
-def sources(
+def sources() -> typer.Typer:
+    """Return ``evenmesh sources``."""
+    return group("sources", "Sources of passages.", web)
+
+
+def web(
     as_json: Annotated[bool, typer.Option("--json", help="Print them as JSON.")] = False,
 ) -> None:
     """List the web-search sources."""

@@ -11,14 +11,15 @@ import threading
 from collections import deque
 from collections.abc import Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import IO, Final, Self
 
-from evenmesh_documents.document import Document, UnreadableError
+from evenmesh_documents.document import Document, MissingError, UnreadableError
 from evenmesh_documents.limits import Limits
 from evenmesh_documents.parsing import wire
 from evenmesh_documents.readers import reader_of, without_reader
+from evenmesh_documents.source import Fetch
 
 _MODULE: Final = "evenmesh_documents.parsing.process"
 _BYTES_PER_CHARACTER: Final = 12
@@ -38,11 +39,13 @@ class Parsed:
         address: its address.
         document: what was read; None where it could not be.
         reason: why it could not be read; empty where it was.
+        missing: whether it is not there any more.
     """
 
     address: str
     document: Document | None
     reason: str = ""
+    missing: bool = False
 
 
 class ParserError(RuntimeError):
@@ -78,6 +81,11 @@ class Parsers:
         self.close()
 
     @property
+    def limits(self) -> Limits:
+        """Return the bounds of one file."""
+        return self._limits
+
+    @property
     def running(self) -> int:
         """Return how many processes there are, at work or idle."""
         return len(self._started)
@@ -93,35 +101,46 @@ class Parsers:
             parser.end()
         self._started.clear()
 
-    def read_all(self, files: Iterable[tuple[Path, str]]) -> Iterator[Parsed]:
+    def read_all(
+        self, files: Iterable[tuple[Path | Fetch, str] | tuple[Path | Fetch, str, str]]
+    ) -> Iterator[Parsed]:
         """Yield what became of each file, in their order; a few are read ahead.
 
         Args:
-            files: path and address of each.
+            files: what :meth:`read` takes of each: path or what fetches the bytes, address, and an ending.
 
         Raises:
             ParserError: no process can be started, such as one with this OCR.
         """
         waiting: deque[Future[Parsed]] = deque()
-        for path, address in files:
-            waiting.append(self._pool.submit(self.read, path, address))
+        for one in files:
+            waiting.append(self._pool.submit(self.read, *one))
             if len(waiting) >= self._processes * _AHEAD:
                 yield waiting.popleft().result()
         while waiting:
             yield waiting.popleft().result()
 
-    def read(self, path: Path, address: str) -> Parsed:
+    def read(self, place: Path | Fetch, address: str, ending: str = "") -> Parsed:
         """Read one file.
+
+        Args:
+            place: its path, or what fetches its bytes.
+            address: its address.
+            ending: says how it is read, where the address does not.
 
         Raises:
             ParserError: no process can be started, such as one with this OCR.
         """
+        # A name that begins with a dot has no ending.
+        named = f"{address}page{ending}" if ending else address
         try:
-            if reader_of(address) is None:
-                raise UnreadableError(without_reader(address))
-            return Parsed(address, self._document(content(path, self._limits.file_bytes), address))
+            if reader_of(named) is None:
+                raise UnreadableError(without_reader(named))
+            most = self._limits.file_bytes
+            data = content(place, most) if isinstance(place, Path) else place(most)
+            return Parsed(address, replace(self._document(data, named), address=address))
         except UnreadableError as exc:
-            return Parsed(address, None, str(exc))
+            return Parsed(address, None, str(exc), missing=isinstance(exc, MissingError))
 
     def _document(self, data: bytes, address: str) -> Document:
         if self._closed:
@@ -233,23 +252,40 @@ class _Parser:
         return f"ended its parser (status {status})"
 
 
-def content(path: Path, most: int) -> bytes:
-    """Return the bytes of a file; a link is not followed.
+def descriptor_of(path: Path, most: int) -> IO[bytes]:
+    """Return an open file; a link is not followed.
 
     Raises:
         UnreadableError: it cannot be opened, is no file, or is larger than ``most`` bytes.
     """
     flags = os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)
     try:
-        with open(os.open(path, flags), "rb") as stream:  # noqa: PTH123 - by descriptor
-            status = os.fstat(stream.fileno())
-            if not stat.S_ISREG(status.st_mode):
-                raise UnreadableError("is not a file")
-            if status.st_size > most:
-                raise UnreadableError(f"has {status.st_size:,} bytes, at most {most:,} are read")
-            data = stream.read(most + 1)
+        stream = open(os.open(path, flags), "rb")  # noqa: PTH123, SIM115 - by descriptor; the caller closes it
+        status = os.fstat(stream.fileno())
     except OSError as exc:
         raise UnreadableError(f"cannot be opened: {exc.strerror}") from exc
+    reason = ""
+    if not stat.S_ISREG(status.st_mode):
+        reason = "is not a file"
+    elif status.st_size > most:
+        reason = f"has {status.st_size:,} bytes, at most {most:,} are read"
+    if reason:
+        stream.close()
+        raise UnreadableError(reason)
+    return stream
+
+
+def content(path: Path, most: int) -> bytes:
+    """Return the bytes of a file; a link is not followed.
+
+    Raises:
+        UnreadableError: it cannot be opened, is no file, or is larger than ``most`` bytes.
+    """
+    with descriptor_of(path, most) as stream:
+        try:
+            data = stream.read(most + 1)
+        except OSError as exc:
+            raise UnreadableError(f"cannot be read: {exc.strerror}") from exc
     if len(data) > most:
         raise UnreadableError(f"has more than {most:,} bytes")
     return data

@@ -49,7 +49,7 @@ def main() -> None:
             return
         _bound_time(limits)
         try:
-            document = _read(Source(address, data, limits, ocr))
+            document = read_any(Source(address, data, limits, ocr))
             reply = packed(replace(document, address=address))
         except UnreadableError as exc:
             reply = _failed(str(exc))
@@ -61,7 +61,13 @@ def main() -> None:
         send(outgoing, reply)
 
 
-def _read(source: Source) -> Document:
+def read_any(source: Source) -> Document:
+    """Return the document of a file, whatever the library raises over it.
+
+    Raises:
+        UnreadableError: it cannot be read.
+        MemoryError: it needs more than there is.
+    """
     try:
         return read(source)
     except (UnreadableError, MemoryError):

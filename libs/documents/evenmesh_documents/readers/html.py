@@ -257,7 +257,10 @@ def _span(cell: lxml_html.HtmlElement, name: str) -> int:
 
 def _layout(table: lxml_html.HtmlElement) -> bool:
     """Return whether a table only places things beside each other."""
-    if table.get("role") == "presentation" or any(table.iter(*_HEADINGS, "ul", "ol", "pre")):
+    if (
+        table.get("role") == "presentation"
+        or next(table.iter(*_HEADINGS, "ul", "ol", "pre"), None) is not None
+    ):
         return True
     return any(inner is not table for inner in table.iter("table"))
 

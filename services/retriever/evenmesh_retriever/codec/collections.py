@@ -63,13 +63,28 @@ def lexical_of(message: collections_pb.LexicalIndexing) -> Lexical:
     return Lexical(name, k1, b)
 
 
-def pages_of(snapshot: Snapshot) -> Iterator[collections_pb.ListPassagesResponse]:
-    """Write all passages of a version, by ascending id, in messages of moderate size; one at least."""
+def prefix_of(text: str) -> str:
+    """Read what the ids of a listing begin with.
+
+    Raises:
+        InvalidField: it is longer than an id.
+    """
+    size = len(text.encode())
+    if size > checks.MAX_ID_BYTES:
+        raise InvalidField("id_prefix", f"must be at most {checks.MAX_ID_BYTES} bytes, has {size}")
+    return text
+
+
+def pages_of(snapshot: Snapshot, prefix: str = "") -> Iterator[collections_pb.ListPassagesResponse]:
+    """Write the passages of a version whose ids begin with ``prefix``, by ascending id.
+
+    Messages are of moderate size, and there is one at least.
+    """
     page = collections_pb.ListPassagesResponse(
         version=snapshot.info.version, collection=collection_of(snapshot.info)
     )
     size = 0
-    for passages in snapshot.pages(_READ_AT_ONCE):
+    for passages in snapshot.pages(_READ_AT_ONCE, prefix):
         for passage in passages:
             message = message_of(passage)
             size += message.ByteSize()

@@ -128,7 +128,8 @@ class CollectionServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def ListPassages(self, request, context):
-        """Streams all passages of one version, by ascending id, to move a collection elsewhere.
+        """Streams the passages of one version, by ascending id: all, to move a collection elsewhere, or those whose ids
+        begin with a text, to compare them with where they came from.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

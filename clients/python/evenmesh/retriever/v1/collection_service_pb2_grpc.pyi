@@ -51,7 +51,9 @@ class CollectionServiceStub:
     DeleteCollection: _grpc.UnaryUnaryMultiCallable[_collection_service_pb2.DeleteCollectionRequest, _collection_service_pb2.DeleteCollectionResponse]
     """Removes a collection and its versions."""
     ListPassages: _grpc.UnaryStreamMultiCallable[_collection_service_pb2.ListPassagesRequest, _collection_service_pb2.ListPassagesResponse]
-    """Streams all passages of one version, by ascending id, to move a collection elsewhere."""
+    """Streams the passages of one version, by ascending id: all, to move a collection elsewhere, or those whose ids
+    begin with a text, to compare them with where they came from.
+    """
     GetPassages: _grpc.UnaryStreamMultiCallable[_collection_service_pb2.GetPassagesRequest, _collection_service_pb2.GetPassagesResponse]
     """Streams passages by id, of one version if the store has versions; unknown ids are left out."""
 
@@ -78,7 +80,9 @@ class CollectionServiceAsyncStub(CollectionServiceStub):
     DeleteCollection: _aio.UnaryUnaryMultiCallable[_collection_service_pb2.DeleteCollectionRequest, _collection_service_pb2.DeleteCollectionResponse]  # type: ignore[assignment]
     """Removes a collection and its versions."""
     ListPassages: _aio.UnaryStreamMultiCallable[_collection_service_pb2.ListPassagesRequest, _collection_service_pb2.ListPassagesResponse]  # type: ignore[assignment]
-    """Streams all passages of one version, by ascending id, to move a collection elsewhere."""
+    """Streams the passages of one version, by ascending id: all, to move a collection elsewhere, or those whose ids
+    begin with a text, to compare them with where they came from.
+    """
     GetPassages: _aio.UnaryStreamMultiCallable[_collection_service_pb2.GetPassagesRequest, _collection_service_pb2.GetPassagesResponse]  # type: ignore[assignment]
     """Streams passages by id, of one version if the store has versions; unknown ids are left out."""
 
@@ -144,7 +148,9 @@ class CollectionServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _collection_service_pb2.ListPassagesRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_abc.Iterator[_collection_service_pb2.ListPassagesResponse], _abc.AsyncIterator[_collection_service_pb2.ListPassagesResponse]]:
-        """Streams all passages of one version, by ascending id, to move a collection elsewhere."""
+        """Streams the passages of one version, by ascending id: all, to move a collection elsewhere, or those whose ids
+        begin with a text, to compare them with where they came from.
+        """
 
     @_abc_1.abstractmethod
     def GetPassages(

@@ -12,7 +12,7 @@ from pymilvus import MilvusClient
 from pymilvus.exceptions import ErrorCode, MilvusException
 
 from evenmesh.wire.errors import DeadlineExceeded, FailedPrecondition, MeshError, NotFound, Unavailable
-from evenmesh_retriever.backends.milvus.expressions import after
+from evenmesh_retriever.backends.milvus.expressions import after, at_least
 from evenmesh_retriever.ports import CannotStart
 
 MOST: Final = 16_384
@@ -102,11 +102,17 @@ class Connection:
         )
         return sorted(found, key=lambda row: str(row[key]))
 
-    def pages(self, place: str, key: str, fields: Sequence[str], size: int) -> Iterator[list[Row]]:
-        """Yield all rows by ascending primary key ``key``, ``size`` at a time."""
-        where = ""
+    def pages(
+        self, place: str, key: str, fields: Sequence[str], size: int, prefix: str = ""
+    ) -> Iterator[list[Row]]:
+        """Yield rows whose ``key`` begins with ``prefix``, by ascending key, at most ``size`` at a time."""
+        where = at_least(key, prefix) if prefix else ""
         while page := self.first(place, key, where, fields, size):
-            yield page
+            wanted = [row for row in page if str(row[key]).startswith(prefix)]
+            if wanted:
+                yield wanted
+            if len(wanted) < len(page):
+                return
             where = after(key, page[-1][key])
 
     def search(

@@ -33,6 +33,11 @@ def after(field: str, value: str) -> str:
     return f"{field} > {literal(value)}"
 
 
+def at_least(field: str, value: str) -> str:
+    """Return whether a field is a text or comes after it, in the order of code points."""
+    return f"{field} >= {literal(value)}"
+
+
 def has(attribute: str) -> str:
     """Return whether a passage has an attribute."""
     return f"exists {ATTRIBUTES}[{literal(attribute)}]"

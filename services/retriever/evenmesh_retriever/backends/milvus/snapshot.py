@@ -110,14 +110,16 @@ class MilvusSnapshot:
         )
         return places
 
-    def pages(self, size: int) -> Iterator[list[Passage]]:
-        """Yield all passages by ascending id, ``size`` at a time, none of which this keeps.
+    def pages(self, size: int, prefix: str = "") -> Iterator[list[Passage]]:
+        """Yield passages whose ids begin with ``prefix`` by ascending id, at most ``size`` at a time.
+
+        This keeps none of them.
 
         Raises:
             Unavailable: the collection is being changed, or was while it was read.
         """
         place = self.record.place
-        for page in self._connection.pages(place, rows_of.ID, rows_of.FIELDS, size):
+        for page in self._connection.pages(place, rows_of.ID, rows_of.FIELDS, size, prefix):
             yield [rows_of.passage_of(row) for row in page]
         self._look_again()
         if self.unsettled:

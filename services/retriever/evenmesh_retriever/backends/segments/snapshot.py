@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections import OrderedDict
 from collections.abc import Iterable, Iterator, Sequence
 from functools import cached_property
@@ -102,14 +103,17 @@ class SegmentSnapshot:
         place = int(np.searchsorted(self.offsets, row, side="right")) - 1
         return self.views[place].segment.records.id(row - int(self.offsets[place]))
 
-    def rows(self) -> IntArray:
-        """Return rows of all passages, by ascending id."""
-        parts = [view.rows + offset for view, offset in zip(self.views, self.offsets.tolist(), strict=False)]
+    def rows(self, prefix: str = "") -> IntArray:
+        """Return rows of the passages whose ids begin with ``prefix``, by ascending id."""
+        parts = [
+            _beginning_with(view, prefix.encode()) + offset
+            for view, offset in zip(self.views, self.offsets.tolist(), strict=False)
+        ]
         return self.by_id(np.concatenate([np.empty(0, dtype=np.int64), *parts]))
 
-    def pages(self, size: int) -> Iterator[list[Passage]]:
-        """Yield all passages by ascending id, ``size`` at a time."""
-        rows = self.rows()
+    def pages(self, size: int, prefix: str = "") -> Iterator[list[Passage]]:
+        """Yield the passages whose ids begin with ``prefix`` by ascending id, ``size`` at a time."""
+        rows = self.rows(prefix)
         for begin in range(0, len(rows), size):
             yield self.passages(rows[begin : begin + size].tolist())
 
@@ -194,3 +198,16 @@ class OfVersion:
         if snapshot is None:
             raise ReferenceError("the version was removed while it was read; read again")
         return snapshot
+
+
+def _beginning_with(view: View, prefix: bytes) -> IntArray:
+    """Return the rows of a view whose ids begin with ``prefix``; within a segment rows follow ids."""
+    if not prefix:
+        return view.rows
+    every = range(len(view.segment))
+    first = bisect_left(every, prefix, key=view.segment.records.id)
+    # No byte of UTF-8 is 255: this comes after all ids with the prefix, and before all other greater ones.
+    after = bisect_left(every, prefix + b"\xff", lo=first, key=view.segment.records.id)
+    rows = view.rows
+    low, high = np.searchsorted(rows, (first, after)).tolist()
+    return rows[low:high]

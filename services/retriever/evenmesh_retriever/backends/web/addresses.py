@@ -10,32 +10,18 @@ from __future__ import annotations
 import asyncio
 import socket
 from collections.abc import Awaitable, Callable, Sequence
-from ipaddress import IPv4Address, IPv6Address, IPv6Network, ip_address
-from typing import Final, TypeAlias
+from ipaddress import ip_address
+from typing import TypeAlias
 
 import httpx
 
-Address: TypeAlias = IPv4Address | IPv6Address
-Resolver: TypeAlias = Callable[[str, int], Awaitable[Sequence[Address]]]
+from evenmesh.public_addresses import Address, is_public
 
-_NAT64: Final = IPv6Network("64:ff9b::/96")
+Resolver: TypeAlias = Callable[[str, int], Awaitable[Sequence[Address]]]
 
 
 class PrivateAddress(httpx.RequestError):
     """A page is at an address that is not public."""
-
-
-def is_public(address: Address) -> bool:
-    """Return whether an address is public, and the address within it, too, if it wraps another."""
-    if isinstance(address, IPv6Address):
-        inner = address.ipv4_mapped or address.sixtofour
-        if address in _NAT64:
-            inner = IPv4Address(address.packed[-4:])
-        if inner is not None:
-            return is_public(inner)
-        if address.teredo is not None or address.is_site_local:
-            return False
-    return address.is_global and not address.is_multicast
 
 
 async def resolve(host: str, port: int) -> Sequence[Address]:

@@ -63,9 +63,9 @@ class Held:
         self.store = MilvusStore(lambda: self.connection, recipe)
         self.collections: MilvusCollections = self.store.of(f"t-{token_hex(8)}")
 
-    def listed(self, name: str) -> list[Passage]:
+    def listed(self, name: str, prefix: str = "") -> list[Passage]:
         with self.collections.lease(name) as snapshot:
-            return [passage for page in snapshot.pages(7) for passage in page]
+            return [passage for page in snapshot.pages(7, prefix) for passage in page]
 
 
 @pytest.fixture
@@ -86,6 +86,8 @@ async def test_what_is_ingested_is_listed_and_repeats_change_nothing(held: Held)
     made = await held.collections.ingest("c", [*PLAIN, *ODD], create=True)
     assert (made.added, made.replaced, made.unchanged, made.collection.num_passages) == (23, 0, 0, 23)
     assert held.listed("c") == sorted([*PLAIN, *ODD], key=lambda passage: passage.id)
+    for prefix in ("a", "a'", PLAIN[0].id[:1], PLAIN[-1].id, "~"):
+        assert held.listed("c", prefix) == [one for one in held.listed("c") if one.id.startswith(prefix)]
     again = await held.collections.ingest("c", ODD, create=False)
     assert (again.unchanged, again.collection.version) == (3, made.collection.version)
     more = await held.collections.ingest(

@@ -53,6 +53,7 @@ FILTERS = [
     Filter((Condition("year", NumberRange(2000, None)), Condition("lang", TextRange(None, "en")))),
 ]
 QUERIES = ["the fox", "common common dog", "nothing", "ночь STRASSE a"]
+PREFIXES = ["", "p", "p1", "p29", "q", "é", "z", "\U0001f600"]
 WEIGHTINGS: list[Weighting] = [Okapi(), Lucene(), PlusWeighting(), LongWeighting()]
 
 analyzer = cache(analyzer_of)
@@ -141,6 +142,9 @@ class Collection(RuleBasedStateMachine):
             assert isinstance(snapshot, SegmentSnapshot)
             held = snapshot.passages(snapshot.rows().tolist())
             assert held == [self.model[one] for one in sorted(self.model)]
+            for prefix in PREFIXES:
+                begin = [one for page in snapshot.pages(3, prefix) for one in page]
+                assert begin == [one for one in held if one.id.startswith(prefix)]
             assert len(snapshot) == len(self.model)
             assert snapshot.passage_bytes == sum(len(f) for p in held for f in record_of(p))
             tokens = analyzer("unicode").tokens

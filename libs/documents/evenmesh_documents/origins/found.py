@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from evenmesh_documents.source import Fetch
+
 _CONTROL: Final = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff%]")
 _MAGIC: Final = re.compile(r"[*?\[]")
 
@@ -20,11 +22,20 @@ class Found:
         address: its path relative to the root, with ``/`` between folders; control characters and ``%`` are
             written as ``%`` and two hexadecimal digits.
         reason: why it is not read; empty if it is.
+        fetch: returns its bytes, where it is not on this machine; given the most that it may have. None for a
+            file of this machine.
+        ending: ending of its format, where its address has none that says how it is read.
+        held: whether ``fetch`` holds the bytes in memory.
+        stamp: changes when the file does; empty where that is not known.
     """
 
     path: Path
     address: str
     reason: str = ""
+    fetch: Fetch | None = None
+    held: bool = False
+    ending: str = ""
+    stamp: str = ""
 
 
 class PathError(ValueError):
@@ -104,9 +115,17 @@ def _below(path: Path, root: Path) -> Iterator[Found]:
                 continue
             stack.extend(one / name for name in reversed(names))
         elif one.is_file():
-            yield Found(one, address)
+            yield Found(one, address, stamp=_stamp(one))
         else:
             yield Found(one, address, "is not a file")
+
+
+def _stamp(path: Path) -> str:
+    try:
+        status = path.stat()
+    except OSError:
+        return ""
+    return f"{status.st_mtime_ns}-{status.st_size}-{status.st_ino}"
 
 
 def _resolves(path: Path) -> bool:

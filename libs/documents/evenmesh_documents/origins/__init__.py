@@ -1,0 +1,1 @@
+"""Find documents: in folders, archives and buckets, and on sites."""

@@ -1,0 +1,1 @@
+"""Keep the passages of named sources in step with where they come from."""

@@ -1,0 +1,176 @@
+"""Readers of documents, archives, sitemaps and sources: what a stranger's file may be."""
+
+from __future__ import annotations
+
+import gzip
+import io
+import json
+import tarfile
+import zipfile
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Final
+
+from evenmesh_documents.attribution import Attribution
+from evenmesh_documents.document import UnreadableError
+from evenmesh_documents.limits import Limits
+from evenmesh_documents.origins.archives import expanded
+from evenmesh_documents.origins.found import Found
+from evenmesh_documents.origins.sites import entries_of, parsed_sitemap
+from evenmesh_documents.parsing import wire
+from evenmesh_documents.parsing.process import read_any
+from evenmesh_documents.source import Source
+from evenmesh_documents.splitting import Splitting, split
+from evenmesh_documents.syncing import source_file
+from evenmesh_documents.syncing.naming import named
+from tests.support import document_files as files
+
+LIMITS: Final = Limits(
+    file_bytes=1 << 20, unpacked_bytes=4 << 20, entries=200, pages=50, characters=1 << 20, archive_depth=3
+)
+"""Small, so that an input costs little; what is beyond one is refused as it is beyond a large one."""
+
+Reader = tuple[str, Callable[[bytes], object], tuple[type[Exception], ...], tuple[bytes, ...], float]
+
+
+def _document(ending: str) -> Callable[[bytes], object]:
+    """Return what reads a document, sends it as a parser does, and splits it."""
+
+    def read(data: bytes) -> None:
+        document = read_any(Source(f"folder/input{ending}", data, LIMITS))
+        again = wire.unpacked(json.loads(wire.packed(document)))
+        assert again == document
+        text, attribution = document.text, Attribution()
+        for chunk in split(document, Splitting(size=32, overlap=8)):
+            assert chunk.text
+            assert chunk.text.endswith(text[chunk.start : chunk.end])
+            chunk.text.encode()
+            provider, _ = attribution.provider_of(document, chunk)
+            assert len(attribution.attributes(document, chunk, provider)) <= 64
+            assert len(named("s", document.address, chunk.id.rpartition("#")[2]).encode()) <= 256
+
+    return read
+
+
+def _archive(ending: str) -> Callable[[bytes], object]:
+    def read(data: bytes) -> None:
+        def fetch(most: int) -> bytes:
+            return data
+
+        total = 0
+        for one in expanded([Found(Path("input"), f"input{ending}", fetch=fetch)], LIMITS):
+            assert one.address.startswith("input")
+            assert ".." not in one.address.split("/") or one.reason
+            if one.fetch is not None and not one.reason:
+                total += len(one.fetch(LIMITS.file_bytes))
+        assert total <= LIMITS.unpacked_bytes
+
+    return read
+
+
+def _sitemap(data: bytes) -> None:
+    for address, stamp in entries_of(parsed_sitemap(data), "url"):
+        assert len(address) <= 2_100
+        assert len(stamp) <= 64
+
+
+def _sources(data: bytes) -> None:
+    source_file.parsed(data, Path("/etc/evenmesh/sources.yaml"))
+
+
+def _zipped(contents: Mapping[str, bytes]) -> bytes:
+    out = io.BytesIO()
+    with zipfile.ZipFile(out, "w", zipfile.ZIP_DEFLATED) as archive:
+        for name, data in contents.items():
+            archive.writestr(zipfile.ZipInfo(name), data)
+    return out.getvalue()
+
+
+def _tarred(contents: Mapping[str, bytes]) -> bytes:
+    out = io.BytesIO()
+    with tarfile.open(fileobj=out, mode="w", format=tarfile.PAX_FORMAT) as archive:
+        for name, data in contents.items():
+            entry = tarfile.TarInfo(name)
+            entry.size = len(data)
+            archive.addfile(entry, io.BytesIO(data))
+    return out.getvalue()
+
+
+_MARKDOWN: Final = (
+    b"---\ntitle: T\nprovider: P\ntags: [a, b]\n---\n# A\n\nText *of* [a](b.md).\n\n| a | b |\n|---|---|\n| 1 | 2 |\n\n"
+    b"## B\n\n- one\n  - two\n\n```py\nx = 1\n```\n\n<p>html</p>\n",
+    b"---\n&a [*a, *a]\n---\nx",
+    b"# " * 99,
+    b"> " * 400 + b"x",
+)
+_HTML: Final = (
+    b"<html lang=en><head><title>T</title><meta name=author content=A><link rel=canonical href='https://a.example/'></head>"
+    b"<body><nav>n</nav><main><h1>A</h1><p>One<br>two</p><ul><li>x<ul><li>y</ul></ul><table><tr><th>a<td>b</table>"
+    b"<pre>code</pre></main></body></html>",
+    b"<?xml version='1.0'?><!DOCTYPE html [<!ENTITY a 'b'>]><html><body>&a;</body></html>",
+    b"<div>" * 600 + b"x",
+    b"<table>" * 90 + b"<tr><td rowspan=99999 colspan=99999>x",
+)
+_MAIL: Final = (
+    b"From: A <a@b.example>\nSubject: =?utf-8?q?S=C3=A9?=\nDate: Wed, 25 Nov 2026 10:00:00 +0000\nMIME-Version: 1.0\n"
+    b"Content-Type: multipart/alternative; boundary=x\n\n--x\nContent-Type: text/plain\n\nText.\n--x\n"
+    b"Content-Type: text/html\n\n<p>Text.</p>\n--x--\n",
+    b"Subject: " + b"=?utf-8?b?" * 40 + b"\n\nx",
+)
+_SITEMAP: Final = (
+    b"<?xml version='1.0'?><urlset xmlns='http://www.sitemaps.org/schemas/sitemap/0.9'><url><loc>https://a.example/b?c#d"
+    b"</loc><lastmod>2026-11-25</lastmod></url><url><loc>http://[::1</loc></url></urlset>"
+)
+_SOURCES: Final = (
+    b"sources:\n  docs:\n    collection: bikes\n    paths: [a, s3://b/c]\n    grace: 12h\n    size: 64\n    tokenizer: words\n"
+    b"    provider: [folder]\n    limit: [pages=9]\n    interval: 0.5\n    allow_private: false\n    k1: 0.9\n",
+    b"sources: &a\n  docs: *a\n",
+    b"sources: {docs: {collection: b, paths: x, size: 1e999, b: .nan}}",
+)
+_MEMBERS: Final = {
+    "a.md": b"# A\n\nText.",
+    "f/b.csv": b"a,b\n1,2\n",
+    "../c.md": b"x",
+    "d.tar": _tarred({"e.md": b"e"}),
+}
+_PARTS: Final = (UnreadableError,)
+
+TARGETS: Final[tuple[Reader, ...]] = (
+    ("document-markdown", _document(".md"), _PARTS, _MARKDOWN, 2),
+    ("document-html", _document(".html"), _PARTS, _HTML, 2),
+    (
+        "document-csv",
+        _document(".csv"),
+        _PARTS,
+        (b'a,b\n1,"2\n3"\n', b"a;b\n1;2\n", b'"' * 50, b"\xff\xfea\x00"),
+        2,
+    ),
+    (
+        "document-text",
+        _document(".txt"),
+        _PARTS,
+        (b"One.\n\nTwo.\x0cThree.", "Zürich".encode("cp1252"), b"\x00"),
+        2,
+    ),
+    ("document-mail", _document(".eml"), _PARTS, _MAIL, 2),
+    (
+        "document-word",
+        _document(".docx"),
+        _PARTS,
+        (files.word([("Heading 1", "A"), ("Normal", "Text.")]),),
+        0.3,
+    ),
+    (
+        "document-spreadsheet",
+        _document(".xlsx"),
+        _PARTS,
+        (files.workbook({"A": [["a", 1], ["b", None]]}),),
+        0.3,
+    ),
+    ("archive-zip", _archive(".zip"), _PARTS, (_zipped(_MEMBERS), _zipped({"z.zip": _zipped(_MEMBERS)})), 1),
+    ("archive-tar", _archive(".tar"), _PARTS, (_tarred(_MEMBERS), _tarred({"long/" * 40 + "a.md": b"x"})), 2),
+    ("archive-tar-gzip", _archive(".tgz"), _PARTS, (gzip.compress(_tarred(_MEMBERS)),), 1),
+    ("sitemap", _sitemap, _PARTS, (_SITEMAP, gzip.compress(_SITEMAP)), 2),
+    ("sources-file", _sources, (source_file.SourceFileError,), _SOURCES, 2),
+)
+"""Of each: name, what reads, what it may raise, seeds, and its share of a long run."""
