@@ -13,19 +13,16 @@ class Catalogue {
   error = $state.raw<unknown>(undefined);
 
   async read(): Promise<void> {
-    this.error = undefined;
-    try {
-      const [collections, retrievers, models] = await Promise.all([
-        mesh.collections.listCollections({}),
-        mesh.retriever.listRetrievers({}),
-        mesh.generator.listModels({}),
-      ]);
-      this.collections = collections.collections;
-      this.retrievers = retrievers.retrievers;
-      this.models = models.models;
-    } catch (error) {
-      this.error = error;
-    }
+    const [collections, retrievers, models] = await Promise.allSettled([
+      mesh.collections.listCollections({}),
+      mesh.retriever.listRetrievers({}),
+      mesh.generator.listModels({}),
+    ]);
+    // Without a list of retrievers or models their defaults can still be asked.
+    this.error = collections.status === "rejected" ? collections.reason : undefined;
+    if (collections.status === "fulfilled") this.collections = collections.value.collections;
+    if (retrievers.status === "fulfilled") this.retrievers = retrievers.value.retrievers;
+    if (models.status === "fulfilled") this.models = models.value.models;
   }
 }
 

@@ -6,23 +6,23 @@ const whole = new Intl.NumberFormat("en", { maximumFractionDigits: 0 });
 
 export const count = (value: number | bigint): string => whole.format(value);
 
-export const percent = (share: number, digits = 0): string => `${(100 * share).toFixed(digits)} %`;
+export const percent = (share: number, digits = 0): string => `${(100 * share).toFixed(digits)}\u00a0%`;
 
 export const decimal = (value: number, digits = 2): string => value.toFixed(digits);
 
 export function duration(ms: number): string {
-  if (ms < 1) return "< 1 ms";
-  if (ms < 1000) return `${Math.round(ms)} ms`;
-  return `${(ms / 1000).toFixed(ms < 10_000 ? 1 : 0)} s`;
+  if (ms < 1) return "<\u00a01\u00a0ms";
+  if (ms < 1000) return `${Math.round(ms)}\u00a0ms`;
+  return `${(ms / 1000).toFixed(ms < 10_000 ? 1 : 0)}\u00a0s`;
 }
 
 export function bytes(size: bigint | number): string {
   let value = Number(size);
   for (const unit of ["B", "kB", "MB", "GB"]) {
-    if (value < 1000) return `${value < 10 && unit !== "B" ? value.toFixed(1) : Math.round(value)} ${unit}`;
+    if (value < 1000) return `${value < 10 && unit !== "B" ? value.toFixed(1) : Math.round(value)}\u00a0${unit}`;
     value /= 1000;
   }
-  return `${value.toFixed(1)} TB`;
+  return `${value.toFixed(1)}\u00a0TB`;
 }
 
 export const when = (seconds: bigint | undefined): string =>

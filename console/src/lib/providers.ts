@@ -7,11 +7,12 @@ export const providerOf = (attributes: Record<string, string>): string => attrib
 
 export const UNKNOWN = "no provider";
 
-/** Return the CSS colour of each provider, in the order in which the names are given. */
+const given = new Map<string, string>();
+
+/** Return the CSS colour of each provider; one that is new gets the next colour and keeps it on every page. */
 export function colours(names: Iterable<string>): Map<string, string> {
-  const found = new Map<string, string>();
   for (const name of names) {
-    if (!found.has(name)) found.set(name, name === UNKNOWN ? "var(--unknown)" : `var(--provider-${found.size % COLOURS})`);
+    if (name !== UNKNOWN && !given.has(name)) given.set(name, `var(--provider-${given.size % COLOURS})`);
   }
-  return found;
+  return new Map([...given, [UNKNOWN, "var(--unknown)"]]);
 }
