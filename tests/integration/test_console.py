@@ -68,7 +68,9 @@ def test_the_dial_shows_other_shares_before_anything_is_generated(asked: Console
         seen[stop] = asked.shares(".dial")
         found = client.answer(QUESTION, alpha=alpha, num_answers=0, observe=False, **SETTINGS)  # type: ignore[arg-type]
         assert found.report is not None
-        assert {k: v for k, v in seen[stop].items() if v} == {one.name: one.share for one in found.report.providers}
+        assert {k: v for k, v in seen[stop].items() if v} == {
+            one.name: one.share for one in found.report.providers
+        }
     assert seen[EVEN] != seen[BY_SCORE]
     assert asked.page.locator(".result").count() == 1
 
@@ -208,7 +210,9 @@ def test_axe_finds_nothing_serious(console: ConsolePage, name: str, colours: Col
 
 @pytest.mark.parametrize("width", [NARROW, 640])
 @pytest.mark.parametrize("name", PAGES)
-def test_nothing_is_cut_off_on_a_phone_or_at_200_per_cent(console: ConsolePage, name: str, width: int) -> None:
+def test_nothing_is_cut_off_on_a_phone_or_at_200_per_cent(
+    console: ConsolePage, name: str, width: int
+) -> None:
     """At 200 per cent a window of 1280 pixels has 640 of CSS."""
     console.page.set_viewport_size({"width": width, "height": TALL})
     console.open(name)

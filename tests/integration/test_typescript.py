@@ -39,9 +39,7 @@ def said(address: list[str], collection: str) -> list[dict[str, Any]]:
     return [json.loads(line) for line in done.stdout.splitlines()]
 
 
-def test_an_ask_of_node_streams_the_answer_and_the_shares_of_grpc(
-    address: list[str], client: Client
-) -> None:
+def test_an_ask_of_node_streams_the_answer_and_the_shares_of_grpc(address: list[str], client: Client) -> None:
     shown, answered = said(address, DEMO)
     asked = client.answer(QUESTION, alpha=2, samples=4, seed=11, collection=DEMO, observe=False)
     assert answered["text"] == asked.text

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -85,7 +86,9 @@ class ConsolePage:
 
     def violations(self) -> list[str]:
         """Return what axe finds serious or critical on the page as it is."""
-        self.page.evaluate(axe().read_text(encoding="utf-8"))  # not by a script's address, which the policy forbids
+        self.page.evaluate(
+            axe().read_text(encoding="utf-8")
+        )  # not by a script's address, which the policy forbids
         found: dict[str, Any] = self.page.evaluate("axe.run(document, {resultTypes: ['violations']})")
         return [
             f"{one['id']}: {json.dumps([node['target'] for node in one['nodes']][:3])}"
@@ -97,15 +100,24 @@ class ConsolePage:
         """Return the width of what the page shows; above the window's it scrolls sideways. CSS pixels."""
         return int(self.page.evaluate("document.documentElement.scrollWidth"))
 
-    def picture(self, path: Path, *, height: int = 0) -> None:
-        """Save a picture of the page, from its top down to ``height`` CSS pixels or to its end."""
-        size = self.page.viewport_size or {"width": 1280, "height": 900}
-        if height:
-            self.page.set_viewport_size({"width": size["width"], "height": height})
-        self.page.screenshot(path=path, full_page=not height)
+    def picture(self, path: Path, part: str = "", *, height: int = 0) -> None:
+        """Save a picture of a part of the page, or of its first ``height`` CSS pixels, in 128 colours."""
+        from PIL import Image
+
+        if part:
+            taken = self.page.locator(part).screenshot()
+        else:
+            size = self.page.viewport_size or {"width": 1280, "height": 900}
+            self.page.set_viewport_size({"width": size["width"], "height": height or size["height"]})
+            taken = self.page.screenshot()
+        Image.open(io.BytesIO(taken)).convert("RGB").quantize(128, dither=Image.Dither.NONE).save(
+            path, optimize=True
+        )
 
     def _requested(self, request: Any) -> None:
-        if urlsplit(request.url).scheme not in ("data", "blob") and not request.url.startswith(f"{self.url}/"):
+        if urlsplit(request.url).scheme not in ("data", "blob") and not request.url.startswith(
+            f"{self.url}/"
+        ):
             self.strangers.append(request.url)
 
     def _said(self, message: Any) -> None:

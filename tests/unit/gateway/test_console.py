@@ -95,7 +95,9 @@ async def test_a_session_has_the_roles_of_the_key(open_gateway: Open, tmp_path: 
     assert found.headers["cache-control"] == "no-store"
     for path in ("session", "health"):
         assert (await client.get(f"/console/{path}")).status_code == 401
-        assert (await client.get(f"/console/{path}", headers={"authorization": "Bearer x"})).status_code == 401
+        assert (
+            await client.get(f"/console/{path}", headers={"authorization": "Bearer x"})
+        ).status_code == 401
 
 
 async def test_without_keys_everything_is_offered(gateway: httpx.AsyncClient) -> None:
@@ -121,9 +123,17 @@ async def test_a_key_opens_what_its_roles_allow(open_gateway: Open, tmp_path: Pa
     await page.get_by_label("API key or token").fill(asks)
     await page.get_by_role("button", name="Sign in").click()
     await page.get_by_label("Question", exact=True).wait_for()
-    assert await page.locator("nav[aria-label=Pages] a").all_inner_texts() == ["Ask", "Collections", "Runs", "Health"]
+    assert await page.locator("nav[aria-label=Pages] a").all_inner_texts() == [
+        "Ask",
+        "Collections",
+        "Runs",
+        "Health",
+    ]
     assert asks not in page.url
-    assert await page.evaluate("JSON.stringify(localStorage) + JSON.stringify(sessionStorage)") == '{"evenmesh-theme":"auto"}{}'
+    assert (
+        await page.evaluate("JSON.stringify(localStorage) + JSON.stringify(sessionStorage)")
+        == '{"evenmesh-theme":"auto"}{}'
+    )
     await page.reload()  # the key was kept nowhere
     await page.get_by_label("API key or token").fill(gives)
     await page.get_by_label("keep it until this tab is closed").check()
@@ -171,9 +181,7 @@ async def test_stop_ends_the_ask_in_the_mesh(open_gateway: Open, scripted: Scrip
     assert scripted.orchestrator.cancelled.is_set()
 
 
-async def test_an_answer_is_text_whatever_it_holds(
-    open_gateway: Open, scripted: ScriptedMesh, page
-) -> None:
+async def test_an_answer_is_text_whatever_it_holds(open_gateway: Open, scripted: ScriptedMesh, page) -> None:
     client = await open_gateway()
     first = scripted.orchestrator.events[:2]
     delta = orchestrator_pb.AskResponse(delta=orchestrator_pb.Delta(text=SCRIPT))
