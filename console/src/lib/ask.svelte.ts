@@ -105,6 +105,8 @@ export class AskRun {
 export interface Level {
   rankings: string[][];
   exposure: Map<string, number>;
+  /** Exact expected exposure of each passage of the pool. */
+  exact: number[];
   shares: Map<string, number>;
   targets: Map<string, number>;
   disparity: number;
@@ -165,6 +167,7 @@ export class Preview {
           levels[stop] = {
             rankings: rankings[stop] ?? [],
             exposure: new Map(this.pool.map((id, index) => [id, exposure[index] ?? 0])),
+            exact: audit.exactExposure.length ? audit.exactExposure : exposure,
             shares: new Map(providers.map((one) => [one.name || UNKNOWN, one.share])),
             targets: settings.useful.length ? labelledTargets(providers) : evenTargets(this.providers.values()),
             disparity: eeDNorm,

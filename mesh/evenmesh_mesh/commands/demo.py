@@ -63,10 +63,8 @@ def _in_a_browser(running: "MeshState | None") -> str:
     """Say where the same can be seen: the demo's own mesh has no gateway, and ends with it."""
     from evenmesh_mesh.health import console_url
 
-    url = console_url(running) if running is not None else None
-    return (
-        f"Turn the dial yourself: {url or 'evenmesh up, and open the address that evenmesh console prints'}"
-    )
+    url = None if running is None else console_url(running)
+    return f"Turn the dial yourself: {url or 'evenmesh up, then open what evenmesh console prints'}"
 
 
 async def _show(screen: Screen, addresses: "Addresses", question: "Question") -> None:

@@ -55,7 +55,7 @@ class Upstreams:
         return self._calls[method.path]
 
     async def health(self) -> dict[str, dict[str, str | float]]:
-        """Return what each service says of itself: ``state``, and ``ms``, the milliseconds until it answered."""
+        """Return what each service says of itself: ``state``, and ``ms`` until it answered. Milliseconds."""
         ways = {service.split(".")[1]: channel for service, channel in self._channels.items()}
         return dict(zip(ways, await asyncio.gather(*map(_health, ways.values())), strict=True))
 

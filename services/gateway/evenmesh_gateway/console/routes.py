@@ -1,4 +1,4 @@
-"""Serve the console at ``/console/``, and what it asks the gateway itself: who calls, and which services answer."""
+"""Serve the console at ``/console/``, and say who calls and which services answer."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class ConsoleRoutes:
 
     Args:
         call_reader: reads who calls.
-        upstreams: the services whose health is told.
+        upstreams: the services that are asked for their health.
     """
 
     def __init__(self, call_reader: CallReader, upstreams: Upstreams) -> None:
