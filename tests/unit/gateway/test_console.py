@@ -138,8 +138,8 @@ async def test_a_key_opens_what_its_roles_allow(open_gateway: Open, tmp_path: Pa
     await page.get_by_label("API key or token").fill(gives)
     await page.get_by_label("keep it until this tab is closed").check()
     await page.get_by_role("button", name="Sign in").click()
-    await page.get_by_role("heading", name="Health").wait_for()
-    assert await page.locator("nav[aria-label=Pages] a").all_inner_texts() == ["Health"]
+    await page.get_by_role("heading", name="Agents and models").wait_for()
+    assert await page.locator("nav[aria-label=Pages] a").all_inner_texts() == ["Agents", "Health"]
     await page.reload()
     await page.get_by_role("button", name="Sign out ann").click()
     await page.get_by_text("This mesh wants to know who you are").wait_for()
