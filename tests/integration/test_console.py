@@ -110,6 +110,14 @@ def test_a_citation_opens_its_passage_at_the_answer(asked: ConsolePage) -> None:
     asked.page.locator("dialog[open]").wait_for(state="detached")
 
 
+def test_what_helped_is_recorded_for_the_agent_of_the_console(asked: ConsolePage, client: Client) -> None:
+    before = sum(one.num_feedback for one in client.agents() if one.agent.task_id == "console")
+    asked.page.get_by_role("button", name="Helped: How often should I oil my chain?", exact=True).click()
+    asked.page.get_by_text("Recorded for the agent console").wait_for()
+    after = sum(one.num_feedback for one in client.agents() if one.agent.task_id == "console")
+    assert after == before + 1
+
+
 def test_an_ask_and_the_dial_need_no_mouse(asked: ConsolePage) -> None:
     keyboard = asked.page.keyboard
     asked.page.get_by_label("Question", exact=True).focus()
