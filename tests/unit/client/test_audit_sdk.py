@@ -80,7 +80,12 @@ def test_reports_are_read() -> None:
         ee_r=0.0,
         providers=[evaluator_pb2.ExposureShare(name="P", exposure=1.5, share=1.0)],
         audit=pb.AuditLevel(
-            policy=pb.AUDIT_POLICY_SAMPLED, alpha=0.0, num_rankings=4, num_answered=3, exact_ee_d_norm=0.5, exact_exposure=[1.0, 0.5]
+            policy=pb.AUDIT_POLICY_SAMPLED,
+            alpha=0.0,
+            num_rankings=4,
+            num_answered=3,
+            exact_ee_d_norm=0.5,
+            exact_exposure=[1.0, 0.5],
         ),
     )
     report = audit_codec.event(pb.AuditResponse(report=message))
