@@ -118,8 +118,8 @@ proto: install ## Generate the stubs again
 
 # Where npm is there, so that the tests of Node and of the console's accessibility run; they skip without it.
 node:
-	@if command -v npm > /dev/null; then $(MAKE) --no-print-directory $(STAMPS)/typescript $(STAMPS)/console; \
-	else echo "npm is not installed: tests of the TypeScript client and of axe are skipped"; fi
+	@{ command -v npm > /dev/null && $(MAKE) --no-print-directory $(STAMPS)/typescript $(STAMPS)/console; } || \
+	  echo "npm is not here, or finds no registry: tests of the TypeScript client and of axe are skipped" >&2
 
 $(STAMPS)/typescript: $(TYPESCRIPT)/package-lock.json $(TYPESCRIPT)/tsconfig.json $(shell find $(TYPESCRIPT)/src -name '*.ts')
 	cd $(TYPESCRIPT) && npm ci --ignore-scripts && npx tsc
