@@ -113,8 +113,9 @@ cd protos && ../$(BIN)/python -m grpc_tools.protoc -I. --python_out=$(1) --mypy_
   --grpc_python_out=$(1) --mypy_grpc_out=quiet:$(1) $$(find evenmesh -name '*.proto' | sort)
 endef
 
-proto: install ## Generate the stubs again
+proto: install ## Generate the stubs and the comments for OpenAPI again
 	PATH="$(CURDIR)/$(BIN):$$PATH"; $(call generate,../$(CLIENT))
+	$(BIN)/python services/gateway/generate_descriptions.py
 
 # Where npm is there, so that the tests of Node and of the console's accessibility run; they skip without it.
 node:
@@ -156,6 +157,7 @@ drift: install # The committed stubs are what the protos say
 	done; echo "stubs are what the protos say"
 	$(BIN)/python $(CLIENT)/generate_sync.py --check
 	$(BIN)/python -m tests.made_files
+	$(BIN)/python services/gateway/generate_descriptions.py --check
 
 sdk: install ## Generate the sync SDK again from the async one
 	$(BIN)/python $(CLIENT)/generate_sync.py

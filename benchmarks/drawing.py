@@ -34,6 +34,7 @@ from evenmesh_retriever.backends.segments.building.writer import SegmentIndexing
 from evenmesh_retriever.backends.segments.store import SegmentStore
 from evenmesh_retriever.codec import queries
 from evenmesh_retriever.domain import Draw, FloatArray, Query, VectorArray
+from evenmesh_retriever.embedding import Embedder
 from evenmesh_retriever.engine import RetrieverEngine
 from evenmesh_retriever.query_admission import QueryAdmission
 from evenmesh_retriever.servicer import RetrieverServicer
@@ -194,7 +195,8 @@ async def _served(engine: RetrieverEngine, pool: ComputePool) -> AsyncIterator[s
     settings = RetrieverSettings(encoder="known", host="127.0.0.1", port=0)
     telemetry = Telemetry.from_settings("retriever", settings)
     servicer = RetrieverServicer(pool)
-    servicer.open(engine, WebRetrieval({}, engine, QueryAdmission(8, setting="max_work")))
+    admission = QueryAdmission(8, setting="max_work")
+    servicer.open(engine, WebRetrieval({}, engine, admission), Embedder(None, pool, admission))
     add = retriever_grpc.add_RetrieverServiceServicer_to_server
     registration = Registration(add, servicer, _SERVICE)
     async with MeshServer("retriever", settings, [registration], _Ready(), telemetry=telemetry) as server:

@@ -254,7 +254,7 @@ async def on_triton(home: Path, path: Path) -> AsyncIterator[dict[str, LanguageM
             models=(ModelSource(name=SHAPED),),
             delta_interval_ms=0,
         )
-        host = TritonHost(settings, Readiness())
+        host = TritonHost(settings, TemplateLibrary.bundled(), Readiness())
         hosted = await host.start()
         try:
             yield {one.describe().name: one for one in hosted}

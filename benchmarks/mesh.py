@@ -7,7 +7,7 @@ import os
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -20,7 +20,7 @@ from evenmesh.retriever.v1.collection_service_pb2_grpc import CollectionServiceS
 from evenmesh.wire.channel import connect
 from evenmesh.wire.security import ChannelSecurity
 from evenmesh_mesh import MeshSettings, launch, stop
-from evenmesh_mesh.services import SERVICES
+from evenmesh_mesh.services import SERVICES, Service
 
 COLLECTION = "bench"
 CALLERS = 32
@@ -113,16 +113,19 @@ def real_mesh(environment: Mapping[str, str] | None = None) -> Iterator[str]:
 
 
 @contextmanager
-def stand_in_mesh(home: Path, generator: str, environment: Mapping[str, str]) -> Iterator[MeshState]:
+def stand_in_mesh(
+    home: Path, generator: str, environment: Mapping[str, str], *, more: Sequence[Service] = ()
+) -> Iterator[MeshState]:
     """Run a real mesh with stand-ins for its models.
 
     Args:
         home: of the mesh.
         generator: module that runs the generator.
         environment: more variables of its services.
+        more: further services of it.
     """
     modules = {"reranker": "benchmarks.stand_in_reranker", "generator": generator}
-    services = tuple(replace(one, module=modules.get(one.name, one.module)) for one in SERVICES)
+    services = (*(replace(one, module=modules.get(one.name, one.module)) for one in SERVICES), *more)
     given = {
         "EVENMESH_RETRIEVER_ENCODER": "",
         # The stand-ins live in the checkout, not in the installed package.

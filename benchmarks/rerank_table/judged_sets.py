@@ -191,12 +191,7 @@ def _with_gold(
 
 def _own_docs(most: int) -> JudgedSet:
     """Return the sections of this project's documentation and the questions in ``docs_questions.jsonl``."""
-    passages = [
-        passage
-        for page in sorted((_ROOT / "docs").rglob("*.md"))
-        if page.parent.name != "science" or page.name not in _TABLES
-        for passage in sections(page.relative_to(_ROOT).as_posix(), page.read_text(encoding="utf-8"))
-    ]
+    passages = [passage for page, text in own_pages().items() for passage in sections(page, text)]
     known = {one.id for one in passages}
     asked = {}
     for number, row in enumerate(own_questions()):
@@ -207,8 +202,20 @@ def _own_docs(most: int) -> JudgedSet:
     return _with_gold("own-docs", passages, asked, most)
 
 
+def own_pages() -> dict[str, str]:
+    """Return the pages of this project's documentation by their path."""
+    return {
+        page.relative_to(_ROOT).as_posix(): page.read_text(encoding="utf-8")
+        for page in sorted((_ROOT / "docs").rglob("*.md"))
+        if page.parent.name != "science" or page.name not in _TABLES
+    }
+
+
 def own_questions() -> list[dict[str, Any]]:
-    """Return the questions about this project's documentation: ``answer`` is empty where it has none."""
+    """Return the questions about this project's documentation: ``answer`` is empty where it has none.
+
+    ``also`` are other right answers: the pages say some things in words and in numbers.
+    """
     text = (Path(__file__).parent / "docs_questions.jsonl").read_text(encoding="utf-8")
     return [json.loads(line) for line in text.splitlines()]
 

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+import httpx
 import yaml
 
 from evenmesh import Addresses, Client, MeshError
@@ -20,9 +21,12 @@ from evenmesh_studies import demo
 from tests.containers.engine import Engine, missing
 from tests.support.manifests import K8S, SERVICES
 
+GATEWAY: Final = "gateway"
+IMAGES: Final = (*SERVICES, GATEWAY)
+"""What is built and run: the services, and the door over HTTP before them."""
 START_S: Final = 600.0
 GRACE_S: Final = 20
-MOST_MIB: Final[Mapping[str, float]] = {"orchestrator": 250, "evaluator": 250}
+MOST_MIB: Final[Mapping[str, float]] = {"orchestrator": 250, "evaluator": 250, GATEWAY: 265}
 """Largest size over the base of the images that compute no model. MiB."""
 _TORCH_INDEX: Final = "https://download.pytorch.org/whl/cpu"
 _UNITS: Final = {"Mi": 1.0, "Gi": 1024.0}
@@ -74,7 +78,7 @@ def main() -> int:
     if packages := missing():
         sys.stderr.write(f"install first: apt-get install {' '.join(packages)}\n")
         return 2
-    engine, rows = Engine(given.folder), {name: Row() for name in SERVICES}
+    engine, rows = Engine(given.folder), {name: Row() for name in IMAGES}
     base = given.base or engine.make_base()
     arguments = {
         "BASE": base,
@@ -114,16 +118,16 @@ def report(rows: Mapping[str, Row], base_mib: float, answer: str) -> str:
 
 def _run(engine: Engine, rows: Mapping[str, Row], folder: Path) -> str:
     """Run the mesh from its images, ingest, ask, end it; return the answer."""
-    ports = dict(zip(SERVICES, _free_ports(len(SERVICES)), strict=True))
+    ports = dict(zip(IMAGES, _free_ports(len(IMAGES)), strict=True))
     running: dict[str, subprocess.Popen[bytes]] = {}
     with ExitStack() as stack:
-        for name in SERVICES:
+        for name in IMAGES:
             log = folder / f"{name}.log"
             log.unlink(missing_ok=True)
             image = f"localhost/evenmesh-{name}"
             container = engine.running(image, _environment(name, ports), log, folder / f"{name}.pid")
             running[name] = stack.enter_context(container)
-        addresses = Addresses(**{name: f"127.0.0.1:{port}" for name, port in ports.items()})
+        addresses = Addresses(**{name: f"127.0.0.1:{ports[name]}" for name in SERVICES})
         with Client(addresses, timeout=120) as client:
             _until_serving(client, running, folder)
             passages = demo.passages()
@@ -133,6 +137,9 @@ def _run(engine: Engine, rows: Mapping[str, Row], folder: Path) -> str:
             known = {one.id for one in passages}
             if result.retrieved is None or not {one.id for one in result.retrieved.passages} <= known:
                 raise RuntimeError("what was found is not what was ingested")
+            over_http = _asked_over_http(ports[GATEWAY], question.question, running[GATEWAY])
+            if over_http != result.text:
+                raise RuntimeError(f"over HTTP the mesh answers {over_http!r}, over gRPC {result.text!r}")
             while not [run for run in client.runs() if run.run_id == "containers"]:
                 time.sleep(0.2)
         for name, row in rows.items():
@@ -146,12 +153,31 @@ def _run(engine: Engine, rows: Mapping[str, Row], folder: Path) -> str:
     return result.text
 
 
+def _asked_over_http(port: int, question: str, gateway: subprocess.Popen[bytes]) -> str:
+    """Return the answer of the gateway in the form of OpenAI's API, once it is ready."""
+    url, deadline = f"http://127.0.0.1:{port}", time.monotonic() + START_S
+    while gateway.poll() is None and time.monotonic() < deadline:
+        try:
+            httpx.get(f"{url}/readyz").raise_for_status()
+            break
+        except httpx.HTTPError:
+            time.sleep(0.5)
+    body = {"model": "evenmesh/demo", "messages": [{"role": "user", "content": question}]}
+    reply = httpx.post(f"{url}/v1/chat/completions", json=body, timeout=120).raise_for_status()
+    text: str = reply.json()["choices"][0]["message"]["content"]
+    return text
+
+
+def _manifests(name: str) -> Path:
+    return K8S / "components" / "http" if name == GATEWAY else K8S / "base"
+
+
 def _environment(name: str, ports: Mapping[str, int]) -> dict[str, str]:
     """Return the variables of the manifests, with the addresses of this machine."""
     lines = [
         line
-        for file in ("evenmesh.env", f"{name}.env")
-        for line in (K8S / "base" / file).read_text(encoding="utf-8").splitlines()
+        for file in (K8S / "base" / "evenmesh.env", _manifests(name) / f"{name}.env")
+        for line in file.read_text(encoding="utf-8").splitlines()
         if line and not line.startswith("#")
     ]
     prefix = f"EVENMESH_{name.upper()}_"
@@ -194,7 +220,7 @@ def _peak_mib(pid: int) -> float:
 
 
 def _limit_mib(name: str) -> float:
-    documents = yaml.safe_load_all((K8S / "base" / f"{name}.yaml").read_text(encoding="utf-8"))
+    documents = yaml.safe_load_all((_manifests(name) / f"{name}.yaml").read_text(encoding="utf-8"))
     workload = next(one for one in documents if one["kind"] in ("Deployment", "StatefulSet"))
     memory = workload["spec"]["template"]["spec"]["containers"][0]["resources"]["limits"]["memory"]
     return float(memory[:-2]) * _UNITS[memory[-2:]]

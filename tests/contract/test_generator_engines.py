@@ -32,8 +32,16 @@ from evenmesh_generator.pointer.modeling import PointerForConditionalGeneration
 from evenmesh_generator.ports import Cancellation, LanguageModel
 from evenmesh_generator.prompts import TemplateLibrary
 from evenmesh_generator.runtime.engine import LanguageEngine
+from evenmesh_generator.settings import ModelSource
 from evenmesh_kit.compute.executors import ComputePool
-from tests.support import scripted_http, scripted_openai, tiny_engines, tiny_models, triton_models
+from tests.support import (
+    scripted_http,
+    scripted_openai,
+    tiny_engines,
+    tiny_models,
+    triton_models,
+    vllm_server,
+)
 from tests.support.tiny_models import SENTENCES
 from tests.support.transformers_server import TransformersServer
 from tests.support.triton_server import TritonServer
@@ -62,6 +70,16 @@ async def _at_triton(request: pytest.FixtureRequest, name: str) -> AsyncIterator
     server: TritonServer = request.getfixturevalue("triton")
     async with triton_models.opened(server.target, name) as (model,):
         yield model
+
+
+@asynccontextmanager
+async def _at_vllm(folder: Path) -> AsyncIterator[LanguageModel]:
+    """At a real Triton server, a model with the tensors of its vLLM backend."""
+    source = {"context_tokens": vllm_server.CONTEXT_TOKENS, "bytes_per_token": 1.0, "top_logprobs": 100}
+    models = (ModelSource(name=vllm_server.NAME, **source),)
+    with vllm_server.serving(folder) as server:
+        async with triton_models.opened(server.target, vllm_server.NAME, models=models) as (model,):
+            yield model
 
 
 @asynccontextmanager
@@ -104,6 +122,7 @@ ENGINES: dict[str, Make] = {
     "triton-bart": lambda request, _: _at_triton(request, "bart"),
     "triton-llama": lambda request, _: _at_triton(request, "llama"),
     "triton-llama-chat": lambda request, _: _at_triton(request, "llama-chat"),
+    "triton-vllm": lambda _, folder: _at_vllm(folder),
     "openai-completions": lambda request, _: _at_transformers(request, "tests/llama", "completions"),
     "openai-chat": lambda request, _: _at_transformers(request, "tests/llama-chat", "chat"),
     "openai-scripted-completions": lambda *_: _at_script("completions"),

@@ -119,6 +119,14 @@ def _retrieve(rng: Random) -> Message:
     return request
 
 
+def _embed(rng: Random) -> Message:
+    request = retriever.EmbedRequest(texts=[_question(rng) for _ in range(rng.choice((0, 1, 3, 9)))])
+    _maybe(rng, request, "kind", rng.choice((1, 2, 7)))
+    _maybe(rng, request, "model", rng.choice(("", "nowhere", "all-MiniLM-L6-v2")))
+    _maybe(rng, request, "dimension", rng.choice((1, 384, 2**32 - 1)))
+    return request
+
+
 def _name(rng: Random) -> str:
     return rng.choice(("c0", "c1", "c2", "c3", COLLECTION))
 
@@ -653,6 +661,7 @@ def _converse(rng: Random) -> list[Message]:
 
 _RECIPES: Final[dict[str, Callable[[Random], Any]]] = {
     "RetrieverService.Retrieve": _retrieve,
+    "RetrieverService.Embed": _embed,
     "RetrieverService.ListRetrievers": lambda _: retriever.ListRetrieversRequest(),
     "RetrieverService.ListSources": lambda _: retriever.ListSourcesRequest(),
     "CollectionService.CreateCollection": _create,

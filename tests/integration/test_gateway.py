@@ -4,13 +4,18 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
+import subprocess
 from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
 
 import httpx
+import numpy as np
 import openai
 import pytest
 
-from evenmesh import AskResult, Client
+from evenmesh import AskResult, Client, Passage
 from evenmesh.orchestrator.v1 import orchestrator_service_pb2 as pb
 from evenmesh_studies import demo
 from tests.integration.conftest import DEMO, RunningMesh
@@ -18,6 +23,12 @@ from tests.support.gateway_process import GatewayProcess
 
 pytestmark = [pytest.mark.mesh, pytest.mark.timeout(900)]
 
+FOREIGN = Path(__file__).parents[1] / "support" / "foreign_clients"
+PYTHON = os.environ.get("EVENMESH_TEST_CLIENTS_PYTHON", "")
+"""A Python that has langchain-openai, langchain-cohere and cohere, which would change packages of ours."""
+NODE = os.environ.get("EVENMESH_TEST_CLIENTS_NODE", "")
+"""A folder whose node_modules have openai and @modelcontextprotocol/sdk."""
+DOCUMENTS = ["Seals sleep on the beach.", "Oil the chain every 200 kilometres.", "A chain wears out."]
 SAMPLES, ALPHA, SEED = 4, 2.0, 11
 QUESTIONS = demo.questions()[:: 1 if os.environ.get("EVENMESH_TEST_EVERY_QUESTION") else 6]
 """Every sixth, or all sixty of them."""
@@ -213,3 +224,70 @@ def test_a_collection_is_filled_and_removed_over_http(http: httpx.Client) -> Non
     assert http.post(f"{service}/DeleteCollection", json={"name": "over-http"}).json() == {}
     gone = http.post(f"{service}/GetCollection", json={"name": "over-http"})
     assert (gone.status_code, gone.json()["field"]) == (404, "name")
+
+
+def test_embeddings_are_those_by_which_passages_are_found(ai: openai.OpenAI, client: Client) -> None:
+    """The order of ``dense`` is that of the inner products of the vectors that the gateway gives."""
+    question = "How often is a chain oiled?"
+    made = ai.embeddings.create(model="all-MiniLM-L6-v2", input=DOCUMENTS)
+    asked = ai.embeddings.create(model="evenmesh", input=question, extra_body={"input_type": "query"})
+    vectors, query = np.array([one.embedding for one in made.data]), np.array(asked.data[0].embedding)
+    assert np.linalg.norm(vectors, axis=1) == pytest.approx(1.0, abs=1e-5)
+    found = client.retrieve(
+        question,
+        passages=[Passage(id=str(at), text=text) for at, text in enumerate(DOCUMENTS)],
+        retriever="dense",
+    )
+    by_id = {one.id: score for one, score in zip(found.passages, found.scores, strict=True)}
+    assert (vectors @ query).tolist() == pytest.approx([by_id[str(at)] for at in range(3)], abs=1e-5)
+    # By the SDK too, and the same alone as in company, to what batches may change of it.
+    own = client.embed([DOCUMENTS[1]])
+    assert own.vectors[0] == pytest.approx(vectors[1], abs=1e-2)
+    assert (own.model, len(own.fingerprint) > 0) == (made.model, True)
+    assert made.usage.prompt_tokens > own.tokens[0] > 3
+    with pytest.raises(openai.NotFoundError):
+        ai.embeddings.create(model="text-embedding-3-small", input="a")
+    with pytest.raises(openai.BadRequestError, match="must be that of 'all-MiniLM-L6-v2', 384, got 8"):
+        ai.embeddings.create(model="evenmesh", input="a", dimensions=8)
+
+
+def run(command: list[str], served: GatewayProcess, **options: Any) -> dict[str, Any]:
+    """What a client of another project finds."""
+    words = [*command, served.url, demo.questions()[0].question, *DOCUMENTS]
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    done = subprocess.run(words, capture_output=True, text=True, timeout=240, env=environment, **options)
+    assert done.returncode == 0, done.stderr
+    found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    return found
+
+
+def test_langchain_and_coheres_client_work_unchanged(
+    served: GatewayProcess, ai: openai.OpenAI, client: Client
+) -> None:
+    if not PYTHON:
+        pytest.skip("EVENMESH_TEST_CLIENTS_PYTHON names no Python with langchain-openai and langchain-cohere")
+    found = run([PYTHON, str(FOREIGN / "langchain_and_cohere.py")], served)
+    asked = client.answer(demo.questions()[0].question, collection=DEMO, observe=False)
+    assert found["answer"] == found["streamed"] == asked.text
+    vectors = [one.embedding for one in ai.embeddings.create(model="evenmesh", input=DOCUMENTS).data]
+    assert np.array(found["vectors"]) == pytest.approx(np.array(vectors), abs=1e-5)
+    assert len(found["query"]) == len(vectors[0])
+    assert found["langchain_order"] == found["cohere_order"]
+    assert found["cohere_order"][0] == 1
+
+
+def test_openais_client_for_node_and_mcps_sdk_work_unchanged(
+    served: GatewayProcess, ai: openai.OpenAI, client: Client
+) -> None:
+    node = shutil.which("node")
+    if not NODE or node is None:
+        pytest.skip("EVENMESH_TEST_CLIENTS_NODE names no folder with openai and @modelcontextprotocol/sdk")
+    found = run([node, str(FOREIGN / "openai_and_mcp.mjs")], served, cwd=NODE)
+    asked = client.answer(demo.questions()[0].question, collection=DEMO, observe=False)
+    assert found["answer"] == found["streamed"] == asked.text
+    assert f"evenmesh/{DEMO}" in found["models"]
+    vectors = [one.embedding for one in ai.embeddings.create(model="evenmesh", input=DOCUMENTS).data]
+    assert np.array(found["vectors"]) == pytest.approx(np.array(vectors), abs=1e-5)
+    assert found["refused"] == [True, 404, "collection"]
+    assert {"ask", "retrieve", "report", "give_feedback"} <= set(found["tools"])
+    assert asked.text in json.dumps(found["asked"])

@@ -35,9 +35,11 @@ from evenmesh_generator.ports import Cancellation, Cancelled
 from evenmesh_generator.prompts import TemplateLibrary
 from evenmesh_generator.runtime.assembly import EngineOptions, assemble
 from evenmesh_generator.servicer import NAME
+from evenmesh_generator.settings import ModelSource
 from evenmesh_kit.compute.executors import ComputePool
 from evenmesh_kit.rpc.server import MeshServer
 from evenmesh_kit.security import caller as callers
+from evenmesh_kit.settings import SettingsError
 from evenmesh_kit.telemetry.setup import Telemetry
 from tests.support import tiny_models, triton_models
 from tests.support.tiny_models import SENTENCES
@@ -330,6 +332,15 @@ async def test_two_hundred_random_cancels_leave_nothing_behind(
     (outcome,) = await endless.generate_batch([request], Cancellation(Deadline.after(TIMEOUT)))
     assert isinstance(outcome, Answer)
     assert endless.statistics().most_steps_after_cancel <= 2
+
+
+async def test_settings_of_prompts_are_refused_where_the_server_makes_them(triton: TritonServer) -> None:
+    models = (ModelSource(name="llama", context_tokens=100, request={"top_k": 5}),)
+    with pytest.raises(
+        SettingsError, match=r"'llama'.*has context_tokens, request, which only models of its vLLM"
+    ):
+        async with triton_models.opened(triton.target, "llama", models=models):
+            pass
 
 
 async def test_no_more_are_sent_than_there_are_places(endless_server: TritonServer) -> None:

@@ -341,6 +341,12 @@ def _from_collection(name: str) -> Shape:
     )
 
 
+def _texts(share: float) -> Message:
+    number = part(256, share)
+    size = min(65_536, part(8 * _MIB - 100_000, share) // number)
+    return retriever.EmbedRequest(texts=[text(size) for _ in range(number)])
+
+
 def _ingest(share: float) -> Message:
     return collections.IngestRequest(
         collection="heavy",
@@ -452,6 +458,7 @@ SHAPES: Final[dict[str, dict[str, Shape]]] = {
         **{f"inline, {name}": _inline(name, 1000) for name in ("bm25", "dense", "hybrid")},
         **{f"collection, {name}": _from_collection(name) for name in ("bm25", "dense")},
     },
+    f"{_RETRIEVER}Embed": {"full": _texts},
     f"{_COLLECTIONS}Ingest": {"full": _ingest},
     f"{_COLLECTIONS}DeletePassages": {"full": _ids(collections.DeletePassagesRequest)},
     f"{_COLLECTIONS}GetPassages": {"full": _ids(collections.GetPassagesRequest)},

@@ -31,6 +31,7 @@ ORDER: Final = (
     "otel",
     "monitoring",
     "gateway",
+    "http-route",
     "training",
     "audit",
     "bench",

@@ -271,6 +271,7 @@ class Retriever(retriever_grpc.RetrieverServiceServicer):
     """Finds the same three passages; two rankings of them if any are drawn."""
 
     requests: list[retriever_pb2.RetrieveRequest] = field(default_factory=list)
+    embedded: list[retriever_pb2.EmbedRequest] = field(default_factory=list)
     sources: list[retriever_pb2.Source] = field(default_factory=list)
     error: MeshError | None = None
     metadata: list[dict[str, str | bytes]] = field(default_factory=list)
@@ -304,6 +305,18 @@ class Retriever(retriever_grpc.RetrieverServiceServicer):
             inclusion_probabilities=[0.9, 0.6, 0.5] if request.include_inclusion_probabilities else [],
             note="half of it",
         )
+
+    async def Embed(  # type: ignore[override]
+        self, request: retriever_pb2.EmbedRequest, context: grpc.aio.ServicerContext[object, object]
+    ) -> retriever_pb2.EmbedResponse:
+        self.embedded.append(request)
+        if self.error is not None:
+            raise self.error
+        made = [
+            retriever_pb2.Embedding(values=[0.6, len(one) / 10], tokens=len(one.split()))
+            for one in request.texts
+        ]
+        return retriever_pb2.EmbedResponse(embeddings=made, model="minilm", fingerprint="f1", max_tokens=256)
 
     async def ListRetrievers(  # type: ignore[override]
         self, request: retriever_pb2.ListRetrieversRequest, context: grpc.aio.ServicerContext[object, object]

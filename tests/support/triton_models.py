@@ -8,8 +8,8 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
-from evenmesh_generator.backends.triton.model import TritonModel
 from evenmesh_generator.hosts.triton import TritonHost
+from evenmesh_generator.prompts import TemplateLibrary
 from evenmesh_generator.settings import BUNDLED, GeneratorSettings, ModelSource
 from evenmesh_kit.rpc.readiness import Readiness
 from tests.support import tiny_models
@@ -46,11 +46,11 @@ def settings(target: str, names: Sequence[str], **fields: Any) -> GeneratorSetti
 @asynccontextmanager
 async def opened(
     target: str, *names: str, readiness: Readiness | None = None, **fields: Any
-) -> AsyncIterator[list[TritonModel]]:
+) -> AsyncIterator[list[Any]]:
     """Models of the server, looked after until the block ends, in the order of the settings' names."""
-    host = TritonHost(settings(target, names, **fields), readiness or Readiness())
+    host = TritonHost(settings(target, names, **fields), TemplateLibrary.bundled(), readiness or Readiness())
     hosted = await host.start()
     try:
-        yield [one for one in hosted if isinstance(one, TritonModel)]
+        yield list(hosted)
     finally:
         await host.stop()

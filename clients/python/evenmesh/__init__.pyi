@@ -100,6 +100,7 @@ from evenmesh.types.reports import (
 )
 from evenmesh.types.request import Agent as Agent, AskOptions as AskOptions, Decoding as Decoding
 from evenmesh.types.retrieval import (
+    Embeddings as Embeddings,
     Retrieval as Retrieval,
     RetrieveOptions as RetrieveOptions,
     Retriever as Retriever,

@@ -155,7 +155,8 @@ def student_interval(values: ArrayLike, *, level: float = 0.95) -> BootstrapInte
     mean = float(known.mean()) if len(known) else np.nan
     half = np.nan
     if len(known) >= 2:
-        half = float(stdtrit(len(known) - 1, (1 + share) / 2) * known.std(ddof=1) / np.sqrt(len(known)))
+        # By the lower tail: (1 + share) / 2 rounds to 1 where the share is all but 1.
+        half = float(-stdtrit(len(known) - 1, (1 - share) / 2) * known.std(ddof=1) / np.sqrt(len(known)))
     undefined = len(array) - len(known)
     return BootstrapInterval(mean, mean - half, mean + half, share, "t", len(known), undefined)
 
@@ -469,7 +470,8 @@ class _Plan:
             pull = np.ldexp(pull, -np.frexp(widest)[1])
             power = float((pull**2).sum()) ** 1.5
             bias, acceleration = ndtri(share), float((pull**3).sum()) / (6 * power)
-            moved = bias + ndtri(ends)
+            # Both by the lower tail: one minus the least tail rounds to 1.
+            moved = bias + ndtri(tail) * np.array([1.0, -1.0])
             ends = ndtr(bias + moved / (1.0 - acceleration * moved))
             if np.isnan(ends).any():
                 return float("nan"), float("nan")

@@ -18,6 +18,7 @@ from evenmesh_gateway.calls import TIMEOUT_HEADER, CallReader
 from evenmesh_gateway.connect_rpc import ConnectRoutes
 from evenmesh_gateway.console.routes import ConsoleRoutes
 from evenmesh_gateway.forwarding import Forwarder
+from evenmesh_gateway.http.memory import BodyMemory
 from evenmesh_gateway.http.problems import HttpProblem, problem_response
 from evenmesh_gateway.http.web import GatewayRoute, Problems, Records
 from evenmesh_gateway.json_messages import JsonMessages
@@ -61,7 +62,7 @@ class Gateway:
         self._pool = TenantPool(settings.compute_threads, "gateway")
         memory = Admission(
             settings.max_decoded_bytes,
-            "bytes of decoded JSON",
+            "bytes of requests",
             queue_s=settings.queue_s,
             share=settings.tenant_share,
         )
@@ -87,7 +88,11 @@ class Gateway:
                 *(() if self._agents is None else (self._agents.route(),)),
                 *(ConsoleRoutes(call_reader, self._upstreams).routes() if settings.console else ()),
             ],
-            middleware=[*middleware, Middleware(Problems, settings=settings)],
+            middleware=[
+                *middleware,
+                Middleware(Problems, settings=settings),
+                Middleware(BodyMemory, memory=memory),
+            ],
             exception_handlers={HTTPException: _unrouted},
         )
 

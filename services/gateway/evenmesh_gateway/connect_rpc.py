@@ -21,7 +21,7 @@ from connectrpc.request import RequestContext
 from connectrpc.server import ConnectASGIApplication, Endpoint
 from protobuf.wkt import Any as AnyMessage
 from starlette.datastructures import Headers
-from starlette.types import Receive, Scope, Send
+from starlette.types import Message, Receive, Scope, Send
 
 from evenmesh.wire.errors import MeshError
 from evenmesh_gateway.calls import Call, CallReader
@@ -119,7 +119,12 @@ class ConnectRoutes:
     def routes(self) -> list[GatewayRoute]:
         """Return a route for each method."""
         return [
-            GatewayRoute(method.path, _OverHttp1(self._application(method)), name=f"connect:{method.path}")
+            GatewayRoute(
+                method.path,
+                _OverHttp1(self._application(method)),
+                name=f"connect:{method.path}",
+                passes=method.streams_requests,
+            )
             for method in public_methods().values()
         ]
 
@@ -190,6 +195,10 @@ def _connect_error(error: MeshError, ctx: Context) -> ConnectError:
     """Return an error with the details that gRPC callers get, and ``Retry-After``."""
     for name, value in headers_of(error).items():
         ctx.response_headers[name] = value
+    return _said_by_connect(error)
+
+
+def _said_by_connect(error: MeshError) -> ConnectError:
     status = to_status(error)
     details = [ErrorDetail(AnyMessage(type_url=one.type_url, value=one.value)) for one in status.details]
     return ConnectError(_CODES[error.code], status.message, details)
@@ -209,4 +218,11 @@ class _OverHttp1:
                 "UNSUPPORTED_TYPE",
                 "this address speaks gRPC-Web, Connect and REST; call the service itself by gRPC",
             )
-        await self._application(cast(Any, scope), cast(Any, receive), cast(Any, send))
+
+        async def receiving() -> Message:
+            try:
+                return await receive()
+            except MeshError as error:  # the memory of bodies; others the library would call unknown
+                raise _said_by_connect(error) from error
+
+        await self._application(cast(Any, scope), cast(Any, receiving), cast(Any, send))

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Callable
 from typing import Any, Final
 
 from google.protobuf import json_format
 from google.protobuf.message import Message
 
 from evenmesh.wire.errors import InvalidField
-from evenmesh_kit.admission.queue import Admission
+from evenmesh_kit.admission.queue import Admission, Admitted
 from evenmesh_kit.compute.tenant_pool import TenantPool
 
 _ON_LOOP_BYTES: Final = 16_384
@@ -54,6 +55,16 @@ class JsonMessages:
             return loads(text)
         async with self._memory.admit(_memory_of(text)):
             return await self._pool.run(loads, text)
+
+    def admitted(self, size: int) -> Admitted:
+        """Hold memory for a value that is made while the block runs. Bytes; errors as of :meth:`read`."""
+        return self._memory.admit(size)
+
+    async def dumps(self, build: Callable[[], Any], size: int) -> bytes:
+        """Return as JSON what ``build`` returns, which takes ``size`` bytes of memory."""
+        if size <= _ON_LOOP_BYTES:
+            return _dumped(build)
+        return await self._pool.run(_dumped, build)
 
     async def write(self, kind: type[Message], data: bytes) -> bytes:
         """Return a serialized message as JSON, with names in camel case, on one line."""
@@ -104,6 +115,10 @@ def from_value(kind: type[Message], value: Any, field: str = "") -> Message:
         path = place[1] if place is not None else ".".join(_FIELD.findall(words))
         why = _FIELD.sub("", words)[:_MOST_WORDS]
         raise InvalidField(".".join(filter(None, (field, path))) or "body", why) from None
+
+
+def _dumped(build: Callable[[], Any]) -> bytes:
+    return json.dumps(build(), separators=(",", ":")).encode()
 
 
 def write(kind: type[Message], data: bytes) -> bytes:

@@ -1,8 +1,11 @@
-"""OpenAPI 3.1 of REST, from the descriptors of the contract with their bounds."""
+"""OpenAPI 3.1 of REST, from the descriptors of the contract with their bounds and comments."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+import json
+from collections.abc import Mapping
+from functools import cache
+from importlib import resources
 from typing import Any, Final
 
 from google.protobuf.descriptor import Descriptor, EnumDescriptor, FieldDescriptor
@@ -56,6 +59,7 @@ def document(paths: Mapping[str, Any], schemas: Mapping[str, Any]) -> dict[str, 
         _describe(method.descriptor.input_type, components)
         _describe(method.descriptor.output_type, components)
         items[f"{PREFIX}{method.path}"] = {"post": _operation(method)}
+    services = sorted({method.service for method in public_methods().values()})
     return {
         "openapi": "3.1.0",
         "info": {
@@ -64,6 +68,7 @@ def document(paths: Mapping[str, Any], schemas: Mapping[str, Any]) -> dict[str, 
             "description": "Every public method of the mesh as REST, made from its contract.",
             "license": {"name": "Apache-2.0", "identifier": "Apache-2.0"},
         },
+        "tags": [{"name": "openai"}, *({"name": one, **_comment(one)} for one in services)],
         "security": [{}, {"bearer": []}],
         "paths": items,
         "components": {
@@ -103,7 +108,8 @@ def timeout_parameter() -> dict[str, Any]:
 def _operation(method: PublicMethod) -> dict[str, Any]:
     facts = method.facts
     roles = [Role.Name(role).removeprefix("ROLE_").lower() for role in facts.roles]
-    words = [f"Needs one of the roles {', '.join(roles)} where callers are known."]
+    said = _comments()[method.descriptor.full_name]
+    words = [said, f"Needs one of the roles {', '.join(roles)} where callers are known."]
     words.append("Counts calls and tokens." if facts.metering == METERING_TOKENS else "Counts calls.")
     if method.streams_requests:
         words.append("The body is NDJSON: one request on each line.")
@@ -115,7 +121,7 @@ def _operation(method: PublicMethod) -> dict[str, Any]:
     reply = {"$ref": f"#/components/schemas/{method.descriptor.output_type.full_name}"}
     return {
         "operationId": method.path.strip("/").replace("/", "."),
-        "summary": method.descriptor.name,
+        "summary": _summary(said),
         "description": " ".join(words),
         "tags": [method.service],
         "parameters": [timeout_parameter()],
@@ -149,14 +155,14 @@ def _describe(message: Descriptor, components: dict[str, Any]) -> None:
     schema: dict[str, Any] = {"type": "object", "additionalProperties": False, "properties": {}}
     components[message.full_name] = schema
     for field in message.fields:
-        schema["properties"][field.json_name] = _field(field, components)
+        schema["properties"][field.json_name] = {**_field(field, components), **_comment(field.full_name)}
     choices = [
         ", ".join(f"`{field.json_name}`" for field in one.fields)
         for one in message.oneofs
         if len(one.fields) > 1
     ]
-    if choices:
-        schema["description"] = " ".join(f"At most one of {one}." for one in choices)
+    words = [_comments()[message.full_name], *(f"At most one of {one}." for one in choices)]
+    schema["description"] = " ".join(words)
 
 
 def _field(field: FieldDescriptor, components: dict[str, Any]) -> dict[str, Any]:
@@ -208,6 +214,29 @@ def _value(field: FieldDescriptor, components: dict[str, Any]) -> dict[str, Any]
 
 
 def _enum(enum: EnumDescriptor, components: dict[str, Any]) -> dict[str, Any]:
-    names: Iterable[str] = [value.name for value in enum.values]
-    components.setdefault(enum.full_name, {"type": "string", "enum": list(names)})
+    names = [value.name for value in enum.values]
+    said = [f"`{name}`: {_comments()[f'{enum.full_name}.{name}']}" for name in names]
+    schema = {
+        "type": "string",
+        "enum": names,
+        "description": "\n\n".join([_comments()[enum.full_name], *said]),
+    }
+    components.setdefault(enum.full_name, schema)
     return {"$ref": f"#/components/schemas/{enum.full_name}"}
+
+
+@cache
+def _comments() -> Mapping[str, str]:
+    """Return the comments of the protos by full name; ``make proto`` writes them."""
+    text = resources.files("evenmesh_gateway").joinpath("descriptions.json").read_text("utf-8")
+    comments: dict[str, str] = json.loads(text)
+    return comments
+
+
+def _comment(name: str) -> dict[str, str]:
+    return {"description": _comments()[name]}
+
+
+def _summary(comment: str) -> str:
+    """Return the first sentence of a comment."""
+    return comment.partition(". ")[0].rstrip(".") + "."

@@ -51,7 +51,13 @@ class Rest:
     def routes(self) -> list[GatewayRoute]:
         """Return a route for each method."""
         return [
-            GatewayRoute(f"{PREFIX}{method.path}", self._endpoint(method), methods=["POST"], name=method.path)
+            GatewayRoute(
+                f"{PREFIX}{method.path}",
+                self._endpoint(method),
+                methods=["POST"],
+                name=method.path,
+                passes=method.streams_requests and not method.streams_replies,
+            )
             for method in public_methods().values()
         ]
 

@@ -86,7 +86,7 @@ def _host(
     if settings.engine == "triton":
         from evenmesh_generator.hosts.triton import TritonHost
 
-        return TritonHost(settings, readiness, spans)
+        return TritonHost(settings, templates, readiness, spans)
     if settings.engine == "openai":
         from evenmesh_generator.hosts.openai import OpenAiHost
 

@@ -40,8 +40,11 @@ OUR_FIELDS: Final = frozenset(
 )
 """Fields of requests to OpenAI-compatible servers that no setting may change."""
 
-_OF_OPENAI: Final = ("api", "urls", "context_tokens", "bytes_per_token", "top_logprobs", "request")
+_OF_OPENAI: Final = ("api", "urls")
 """Fields of :class:`ModelSource` for the engine ``openai``."""
+
+OF_SERVERS: Final = ("context_tokens", "bytes_per_token", "top_logprobs", "request")
+"""Those for it, and for models of Triton's vLLM backend."""
 
 
 class ModelSource(BaseModel):
@@ -51,14 +54,16 @@ class ModelSource(BaseModel):
     template where a request names none; ``instruction`` whether it follows instructions, and so can write its
     own background documents (default: if its tokenizer has a chat template); ``engine`` ``ctranslate2`` runs
     models of T5's and Llama's shape with eight-bit weights. A generator in front of Triton
-    needs the name alone: the server's model repository holds the rest.
+    needs the name alone: the server's model repository holds the rest, but for models of its vLLM backend.
 
     For the engine ``openai``: ``path`` is the model's name at its servers, where that differs; ``urls`` their
     base URLs, where they differ from EVENMESH_GENERATOR_REMOTE_URLS; ``api`` is ``chat`` for
-    ``/chat/completions`` or ``completions`` for ``/completions``; ``context_tokens`` what prompt and answer
-    may have together, where the servers do not say (tokens, [16, 2^31 - 1]); ``bytes_per_token`` how many
-    bytes of UTF-8 are estimated to make a token, [0.5, 16]; ``top_logprobs`` how many tokens a judgement
-    looks at, [2, 100]; ``request`` further fields of each request to the servers.
+    ``/chat/completions`` or ``completions`` for ``/completions``.
+
+    For it, and for models of Triton's vLLM backend: ``context_tokens`` what prompt and answer may have
+    together, where the servers do not say (tokens, [16, 2^31 - 1]); ``bytes_per_token`` how many bytes of
+    UTF-8 are estimated to make a token, [0.5, 16]; ``top_logprobs`` how many tokens a judgement looks at, [2,
+    100]; ``request`` further fields of each request to the servers, of vLLM its sampling parameters.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -217,7 +222,9 @@ class GeneratorSettings(TritonTls, RemoteSettings):
                     f"the model {source.name!r} has no server: name its base URL in "
                     "EVENMESH_GENERATOR_REMOTE_URLS, such as http://127.0.0.1:8000/v1"
                 )
-            unused = [one for one in _OF_OPENAI if one in source.model_fields_set]
+            here = info.data.get("engine") == "in-process"
+            elsewhere = (*_OF_OPENAI, *OF_SERVERS) if here else _OF_OPENAI
+            unused = [one for one in elsewhere if one in source.model_fields_set]
             if unused and info.data.get("engine") in ("in-process", "triton"):
                 raise ValueError(
                     f"the model {source.name!r} has {', '.join(unused)}, which only the engine openai uses"

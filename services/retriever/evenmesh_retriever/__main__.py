@@ -28,6 +28,7 @@ from evenmesh_retriever.backends.segments.building.writer import SegmentIndexing
 from evenmesh_retriever.backends.segments.quotas import Limit, Quotas
 from evenmesh_retriever.backends.segments.store import Options, SegmentStore
 from evenmesh_retriever.backends.splade.postings import SparseTextEncoder
+from evenmesh_retriever.embedding import Embedder
 from evenmesh_retriever.engine import RetrieverEngine
 from evenmesh_retriever.ingest_admission import IngestAdmission
 from evenmesh_retriever.metrics import RetrieverMetrics
@@ -142,7 +143,9 @@ class RetrieverService(Service):
             store, catalogue.retrievers, catalogue.default, self._pool, admission, self._metrics
         )
         self._retriever.open(
-            engine, WebRetrieval(self._web.sources if self._web is not None else {}, engine, admission)
+            engine,
+            WebRetrieval(self._web.sources if self._web is not None else {}, engine, admission),
+            Embedder(encoder, self._pool, admission),
         )
         self._collections.open(store)
 

@@ -19,9 +19,10 @@ from evenmesh.wire.errors import MeshError
 from evenmesh_kit.admission.shares import TenantShares
 from evenmesh_kit.compute.executors import ComputePool
 from evenmesh_kit.security import caller as callers
-from evenmesh_retriever.codec import collections, queries
+from evenmesh_retriever.codec import collections, embeddings, queries
 from evenmesh_retriever.codec.passages import decoded_bytes
 from evenmesh_retriever.domain import Retrieval
+from evenmesh_retriever.embedding import Embedder
 from evenmesh_retriever.engine import RetrieverEngine
 from evenmesh_retriever.ingest_admission import IngestAdmission
 from evenmesh_retriever.ports import CollectionStore, Shared, Tenants
@@ -46,11 +47,13 @@ class RetrieverServicer(retriever_grpc.RetrieverServiceServicer):
         self._pool = pool
         self._engine: RetrieverEngine
         self._web: WebRetrieval
+        self._embedder: Embedder
 
-    def open(self, engine: RetrieverEngine, web: WebRetrieval) -> None:
-        """Serve queries with an engine, and those to the web with another."""
+    def open(self, engine: RetrieverEngine, web: WebRetrieval, embedder: Embedder) -> None:
+        """Serve queries with an engine, those to the web with another, and vectors with an embedder."""
         self._engine = engine
         self._web = web
+        self._embedder = embedder
 
     async def Retrieve(
         self, request: retriever_pb.RetrieveRequest, context: Context
@@ -68,6 +71,17 @@ class RetrieverServicer(retriever_grpc.RetrieverServiceServicer):
         if _is_large(retrieval):
             return await self._pool.run(queries.response_of, retrieval)
         return queries.response_of(retrieval)
+
+    async def Embed(self, request: retriever_pb.EmbedRequest, context: Context) -> retriever_pb.EmbedResponse:
+        """Return the vectors of texts."""
+        if request.ByteSize() > _BYTES_ON_LOOP:
+            texts = await self._pool.run(embeddings.texts_of, request)
+        else:
+            texts = embeddings.texts_of(request)
+        embedded = await self._embedder.embed(texts)
+        if embedded.vectors.size > _INDICES_ON_LOOP:
+            return await self._pool.run(embeddings.response_of, embedded)
+        return embeddings.response_of(embedded)
 
     async def ListRetrievers(
         self, request: retriever_pb.ListRetrieversRequest, context: Context

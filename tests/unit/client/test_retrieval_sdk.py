@@ -122,3 +122,16 @@ async def test_both_clients_wait_for_vectors(scripted: ScriptedMesh, monkeypatch
         with pytest.raises(DeadlineExceeded, match=r"12\.5% of the passages of 'c' have vectors"):
             await client.until_embedded("c", timeout=0)
     assert shares == [0.25, 0.5, 0.75]
+
+
+async def test_embed(scripted: ScriptedMesh) -> None:
+    async with AsyncClient(scripted.addresses) as client:
+        found = await client.embed(["one", "one two"], queries=True, model="minilm")
+    with Client(scripted.addresses) as client:
+        assert client.embed(["one", "one two"], queries=True, model="minilm") == found
+    assert [one[1] for one in found.vectors] == pytest.approx([0.3, 0.7])
+    assert (found.tokens, found.model, found.fingerprint, found.max_tokens) == ((1, 2), "minilm", "f1", 256)
+    asked = retriever_pb2.EmbedRequest(
+        texts=["one", "one two"], kind=retriever_pb2.TEXT_KIND_QUERY, model="minilm"
+    )
+    assert scripted.retriever.embedded == [asked, asked]

@@ -141,6 +141,11 @@ def test_students_interval_by_hand():
     assert math.isnan(student_interval([0.5]).low)
 
 
+def test_students_interval_of_the_largest_level_has_limits():
+    found = student_interval([1, 2, 3, 4, 5], level=math.nextafter(1.0, 0.0))
+    assert (found.high - 3) / math.sqrt(2.5 / 5) == pytest.approx(stats.t.isf(2**-54, 4), rel=1e-6)
+
+
 # --- over queries
 
 

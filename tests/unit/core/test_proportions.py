@@ -114,6 +114,20 @@ def test_impossible_counts_are_refused(function, arguments, complaint):
         wilson_interval(1, 2, level=1)
 
 
+@pytest.mark.parametrize("level", [math.nextafter(1.0, 0.0), math.nextafter(0.0, 1.0)])
+def test_any_level_between_0_and_1_has_limits(level):
+    for low, high in (
+        wilson_interval(2, 5, level=level),
+        paired_difference_interval(3, 1, 5, level=level),
+        paired_difference_interval(0, 0, 5, level=level),
+        paired_difference_interval(5, 0, 5, level=level),
+    ):
+        assert -1 <= low <= high <= 1
+    low, high = wilson_interval(2, 5, level=math.nextafter(1.0, 0.0))
+    z2 = stats.norm.isf(2**-54) ** 2
+    assert high - low == pytest.approx(2 * math.sqrt(z2 * (6 / 5 + z2 / 4)) / (5 + z2))
+
+
 # --- families
 
 

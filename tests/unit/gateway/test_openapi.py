@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
+from pathlib import Path
 
 import httpx
 from jsonschema import Draft202012Validator
@@ -15,15 +18,41 @@ async def test_every_public_method_is_described_within_its_bounds(gateway: httpx
     document = reply.json()
     assert document["openapi"] == "3.1.0"
     assert {f"/v1{path}" for path in public_methods()} <= set(document["paths"])
-    assert {"/v1/chat/completions", "/v1/responses", "/v1/models", "/v1/rerank"} <= set(document["paths"])
+    paths = {f"/v1/{one}" for one in ("chat/completions", "embeddings", "models", "rerank", "responses")}
+    assert paths <= set(document["paths"])
     schemas = document["components"]["schemas"]
     for schema in schemas.values():
         Draft202012Validator.check_schema(schema)
     ask = schemas["evenmesh.orchestrator.v1.AskRequest"]["properties"]
-    assert ask["question"] == {"type": "string", "maxLength": 8192}
+    assert ask["question"] == {
+        "type": "string",
+        "maxLength": 8192,
+        "description": "The question; 1 to 8,192 bytes, not only white space.",
+    }
     assert ask["turns"]["maxItems"] == 100
     ids = schemas["evenmesh.retriever.v1.DeletePassagesRequest"]["properties"]["passageIds"]
-    assert ids == {"type": "array", "items": {"type": "string", "maxLength": 256}, "maxItems": 10_000}
+    assert ids["items"] == {"type": "string", "maxLength": 256}
+    assert ids["maxItems"] == 10_000
+
+
+async def test_the_comments_of_the_contract_are_its_descriptions(gateway: httpx.AsyncClient) -> None:
+    document = (await gateway.get("/openapi.json")).json()
+    asking = document["paths"]["/v1/evenmesh.retriever.v1.RetrieverService/Embed"]["post"]
+    assert asking["summary"].startswith("Encodes texts with the encoder of the `dense` retriever")
+    assert "Needs one of the roles ask, ingest" in asking["description"]
+    schemas = document["components"]["schemas"]
+    found = schemas["evenmesh.retriever.v1.RetrieveResponse"]["properties"]["inclusionProbabilities"]
+    assert "Range: [0, 1]." in found["description"]
+    kind = schemas["evenmesh.retriever.v1.TextKind"]
+    assert "`TEXT_KIND_QUERY`: A text that is searched by." in kind["description"]
+    assert {one["name"] for one in document["tags"]} >= {
+        method.service for method in public_methods().values()
+    }
+
+
+def test_the_committed_comments_are_those_of_the_protos() -> None:
+    script = Path(__file__).parents[3] / "services" / "gateway" / "generate_descriptions.py"
+    subprocess.run([sys.executable, script, "--check"], check=True, timeout=120)
 
 
 async def test_every_reference_is_resolved(gateway: httpx.AsyncClient) -> None:

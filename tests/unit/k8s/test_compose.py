@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 import yaml
 
-from evenmesh_kit.settings import load
+from evenmesh_gateway.settings import GatewaySettings
+from evenmesh_kit.settings import is_loopback, load
 from tests.support.images import IMAGES, ROOT
 from tests.support.manifests import SERVICES, addresses, build, with_components
 from tests.unit.k8s.test_pod_settings import SETTINGS
@@ -34,21 +35,32 @@ def variables(service: dict[str, Any]) -> dict[str, str]:
 
 def test_every_service_is_there_once_with_its_volume() -> None:
     found = composed()
-    assert set(found["services"]) == set(SERVICES) == set(found["volumes"])
+    assert set(found["services"]) == {*SERVICES, "gateway"}
+    assert set(found["volumes"]) == set(SERVICES)
     for name, service in found["services"].items():
         assert service["build"] == {"context": ".", "args": {"SERVICE": name}}
-        assert service["volumes"] == [f"{name}:/var/lib/evenmesh"]
-        assert service["env_file"] == [f"k8s/base/{file}.env" for file in ("evenmesh", name)]
+        if name != "gateway":
+            assert service["volumes"] == [f"{name}:/var/lib/evenmesh"]
+            assert service["env_file"] == [f"k8s/base/{file}.env" for file in ("evenmesh", name)]
+    gateway = found["services"]["gateway"]
+    assert gateway["env_file"] == ["k8s/base/evenmesh.env", "k8s/components/http/gateway.env"]
+    assert "volumes" not in gateway, "it keeps nothing"
+    assert any(one.startswith("/var/lib/evenmesh:") for one in gateway["tmpfs"])
 
 
-@pytest.mark.parametrize("name", SERVICES)
+def test_the_gateway_lets_pages_of_this_machine_alone_call() -> None:
+    hosts = variables(composed()["services"]["gateway"])["EVENMESH_GATEWAY_HOSTS"].split(",")
+    assert all(is_loopback(host) for host in hosts)
+
+
+@pytest.mark.parametrize("name", [*SERVICES, "gateway"])
 def test_a_service_starts_with_these_settings(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     service = composed()["services"][name]
     for one in [one for one in os.environ if one.startswith("EVENMESH_")]:
         monkeypatch.delenv(one)
     for key, value in variables(service).items():
         monkeypatch.setenv(key, value)
-    settings = load(SETTINGS[name])
+    settings = load({**SETTINGS, "gateway": GatewaySettings}[name])
     assert settings.allow_insecure
     assert service["ports"] == [f"127.0.0.1:{settings.port}:{settings.port}"]
     assert settings.grace_s + 10 <= float(service["stop_grace_period"].removesuffix("s"))
@@ -56,14 +68,15 @@ def test_a_service_starts_with_these_settings(name: str, monkeypatch: pytest.Mon
     assert targets == {host: IMAGES[host].port for host in targets}
 
 
-@pytest.mark.parametrize("name", SERVICES)
+@pytest.mark.parametrize("name", [*SERVICES, "gateway"])
 def test_a_service_may_do_no_more_than_in_a_pod(name: str) -> None:
     service = composed()["services"][name]
     assert service["user"] == "10001:10001"
     assert service["read_only"] is True
     assert service["cap_drop"] == ["ALL"]
     assert service["security_opt"] == ["no-new-privileges:true"]
-    (container,) = build("base").workload(name).containers
+    manifests = with_components("http") if name == "gateway" else build("base")
+    (container,) = manifests.workload(name).containers
     limit = service["mem_limit"]
     assert limit[:-1] + _UNITS[limit[-1]] == container["resources"]["limits"]["memory"]
 

@@ -303,6 +303,20 @@ def test_asks_come_in_by_the_gateway() -> None:
     )
 
 
+def test_requests_over_http_come_in_by_it_too() -> None:
+    built = build("prod")
+    route = built.one("HTTPRoute", "gateway")["spec"]
+    assert not set(route["hostnames"]) & set(built.one("GRPCRoute", "orchestrator")["spec"]["hostnames"])
+    (rule,) = route["rules"]
+    (backend,) = rule["backendRefs"]
+    service = built.one("Service", backend["name"])["spec"]
+    assert service["ports"][0]["port"] == backend["port"]
+    assert [one.name for one in built.selected({"matchLabels": service["selector"]})] == ["gateway"]
+    policy = built.one("BackendTLSPolicy", "gateway")["spec"]
+    assert policy["targetRefs"][0]["name"] == backend["name"]
+    assert policy["validation"]["hostname"] in built.one("Certificate", "gateway")["spec"]["dnsNames"]
+
+
 def test_nothing_has_an_address_outside_the_cluster(built: Manifests) -> None:
     for service in built.of("Service"):
         assert service["spec"].get("type", "ClusterIP") == "ClusterIP"

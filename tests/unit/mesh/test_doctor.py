@@ -126,6 +126,7 @@ def test_what_computes_encoders_is_said(
     said: str,
 ) -> None:
     monkeypatch.setattr(cpu_engine, "installed_version", lambda: installed)
+    monkeypatch.delenv("EVENMESH_RETRIEVER_CPU_ENGINE", raising=False)
     monkeypatch.setenv("EVENMESH_RERANKER_CPU_ENGINE", engine)
     finding = found(MeshSettings(home=tmp_path, port=0))["cpu engine"]
     assert finding.level is level

@@ -36,6 +36,7 @@ from evenmesh_retriever.backends.catalogue import RetrieverCatalogue
 from evenmesh_retriever.backends.segments.building.writer import SegmentIndexing
 from evenmesh_retriever.backends.segments.store import SegmentStore
 from evenmesh_retriever.domain import VectorArray
+from evenmesh_retriever.embedding import Embedder
 from evenmesh_retriever.engine import RetrieverEngine
 from evenmesh_retriever.ingest_admission import IngestAdmission
 from evenmesh_retriever.query_admission import QueryAdmission
@@ -137,7 +138,7 @@ async def serving(home: Path, **settings: float) -> AsyncIterator[Mesh]:
     admission = QueryAdmission(configured.max_work, queue_s=0, setting="EVENMESH_RETRIEVER_MAX_WORK")
     engine = RetrieverEngine(store, catalogue.retrievers, catalogue.default, pool, admission)
     retriever = RetrieverServicer(pool)
-    retriever.open(engine, WebRetrieval({}, engine, admission))
+    retriever.open(engine, WebRetrieval({}, engine, admission), Embedder(encoder, pool, admission))
     ingests = IngestAdmission(configured)
     listings = TenantShares(configured.max_tenant_listings, "listings", "MAX_TENANT_LISTINGS")
     collections = CollectionServicer(pool, ingests, listings, idle_s=configured.ingest_idle_s)

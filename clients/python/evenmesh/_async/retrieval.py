@@ -13,7 +13,14 @@ from evenmesh.retriever.v1 import collection_service_pb2 as collection_pb2
 from evenmesh.retriever.v1 import retriever_service_pb2 as retriever_pb2
 from evenmesh.types.collection import Collection, Deleted, Lexical
 from evenmesh.types.passage import Passage
-from evenmesh.types.retrieval import Retrieval, RetrieveOptions, Retriever, Source, retrieve_request
+from evenmesh.types.retrieval import (
+    Embeddings,
+    Retrieval,
+    RetrieveOptions,
+    Retriever,
+    Source,
+    retrieve_request,
+)
 from evenmesh.wire.errors import DeadlineExceeded
 
 INGEST_TIMEOUT_S: Final = 3_600.0
@@ -43,6 +50,21 @@ class AsyncRetrievalCalls(AsyncCalls):
         """
         request = retrieve_request(query, options)
         return codec.retrieval(await self._call("retriever", self._retriever.Retrieve, request, timeout))
+
+    async def embed(
+        self, texts: Iterable[str], *, queries: bool = False, model: str = "", timeout: float | None = None
+    ) -> Embeddings:
+        """Return the vectors of texts, as the ``dense`` retriever makes them.
+
+        Args:
+            texts: 1 to 256, each of 1 to 65,536 bytes, not only white space.
+            queries: whether they are searched by; else they are found.
+            model: name of the encoder; empty for that of the mesh.
+            timeout: seconds the call may take.
+        """
+        kind = retriever_pb2.TEXT_KIND_QUERY if queries else retriever_pb2.TEXT_KIND_PASSAGE
+        request = retriever_pb2.EmbedRequest(texts=texts, kind=kind, model=model)
+        return codec.embeddings(await self._call("retriever", self._retriever.Embed, request, timeout))
 
     async def retrievers(self, *, timeout: float | None = None) -> list[Retriever]:
         """Return the retrievers of the mesh, the default first."""

@@ -24,7 +24,7 @@ from evenmesh.types.events import (
 )
 from evenmesh.types.passage import Passage
 from evenmesh.types.reports import WINDOWS, Configuration, DegradationCount, Estimate, RunReport, Window
-from evenmesh.types.retrieval import Retrieval
+from evenmesh.types.retrieval import Embeddings, Retrieval
 from evenmesh.types.status import Health
 from evenmesh.wire.errors import DeadlineExceeded, InvalidField, MeshError, Unavailable, from_rpc_error
 
@@ -82,6 +82,16 @@ def retrieval(message: retriever_pb2.RetrieveResponse) -> Retrieval:
         passages=tuple(map(passage, message.passages)),
         rankings=rows(message.rankings) if message.rankings.depth else ((),),
         log_probabilities=tuple(message.rankings.log_probabilities),
+    )
+
+
+def embeddings(message: retriever_pb2.EmbedResponse) -> Embeddings:
+    """Return the vectors of texts."""
+    return decode(
+        Embeddings,
+        message,
+        vectors=tuple(tuple(one.values) for one in message.embeddings),
+        tokens=tuple(one.tokens for one in message.embeddings),
     )
 
 

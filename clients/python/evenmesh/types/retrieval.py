@@ -23,6 +23,25 @@ class Source:
 
 
 @dataclass(frozen=True, slots=True)
+class Embeddings:
+    """The vectors of texts, in their order.
+
+    Attributes:
+        vectors: of length 1, all of one dimension.
+        tokens: what the encoder read of each text.
+        model: name of the encoder.
+        fingerprint: names its weights and settings: only vectors of one fingerprint may be compared.
+        max_tokens: most tokens that it reads of a text; the rest is cut off.
+    """
+
+    vectors: tuple[tuple[float, ...], ...]
+    tokens: tuple[int, ...]
+    model: str
+    fingerprint: str
+    max_tokens: int
+
+
+@dataclass(frozen=True, slots=True)
 class Retriever:
     """A retriever of the mesh.
 

@@ -15,7 +15,7 @@ import sys
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from queue import LifoQueue
 from threading import Lock
@@ -203,10 +203,10 @@ class OpenVinoEncoder:
         try:
             try:
                 folder = self._conversions.find(key, partial(self._write, openvino, changeable))
-                model = openvino.Core().read_model(folder / _FILE)
+                model = _core().read_model(folder / _FILE)
             except OSError:  # no room, or a disk that is read only
                 model = self._converted(openvino, changeable)
-            return _Compiled(openvino, model, bfloat16=self._bfloat16, parallel=self.parallel)
+            return _Compiled(model, bfloat16=self._bfloat16, parallel=self.parallel)
         except Exception as error:
             raise EngineError(f"OpenVINO cannot convert the model: {one_line(error)}") from error
 
@@ -270,9 +270,9 @@ class OpenVinoEncoder:
 class _Compiled:
     """A compiled model, and as many requests as may run at a time."""
 
-    def __init__(self, openvino: Any, model: Any, *, bfloat16: bool, parallel: int) -> None:
-        self._tensor = openvino.Tensor
-        compiled = openvino.Core().compile_model(
+    def __init__(self, model: Any, *, bfloat16: bool, parallel: int) -> None:
+        self._tensor = _openvino().Tensor
+        compiled = _core().compile_model(
             model,
             "CPU",
             {
@@ -356,3 +356,14 @@ def _openvino() -> Any:
     except ImportError as error:
         raise EngineError(f"OpenVINO cannot be imported: {one_line(error)}") from None
     return openvino
+
+
+@cache
+def _core() -> Any:
+    """Return the one core of this process, which is never released.
+
+    OpenVINO gives the thread that loads its plugin a stack for signals. With the last core it unmaps that stack,
+    and where another thread lets go of it, the next signal of the first ends the process (2026.4,
+    ``SigAltStackSetup``).
+    """
+    return _openvino().Core()

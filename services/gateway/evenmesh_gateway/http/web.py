@@ -160,6 +160,7 @@ class GatewayRoute(Route):
         path: the path.
         endpoint: what answers.
         adds: returns the members that are added to a problem of this route; None for none.
+        passes: whether a body is sent on as it comes, and not held.
     """
 
     def __init__(
@@ -168,10 +169,12 @@ class GatewayRoute(Route):
         endpoint: Any,
         *,
         adds: Callable[[MeshError | HttpProblem], dict[str, Any]] | None = None,
+        passes: bool = False,
         **options: Any,
     ) -> None:
         super().__init__(path, endpoint, **options)
         self.adds = adds
+        self.passes = passes
 
     def matches(self, scope: Scope) -> tuple[Match, Scope]:
         match, child = super().matches(scope)

@@ -28,7 +28,8 @@ from evenmesh_gateway.http.bodies import check_head, largest_json, read_body
 from evenmesh_gateway.http.web import GatewayRoute
 from evenmesh_gateway.json_messages import JsonMessages
 from evenmesh_gateway.methods import PublicMethod, public_methods
-from evenmesh_gateway.openai import chat, pipelines, requests
+from evenmesh_gateway.openai import chat, embeddings, pipelines, requests
+from evenmesh_gateway.openai.embeddings import EmbeddingRequest
 from evenmesh_gateway.openai.errors import error_of
 from evenmesh_gateway.openai.outcome import Outcome
 from evenmesh_gateway.openai.requests import ChatRequest, ResponseRequest
@@ -41,13 +42,20 @@ JSON: Final = "application/json"
 CHAT: Final = "/v1/chat/completions"
 RESPONSES: Final = "/v1/responses"
 MODELS: Final = "/v1/models"
+EMBEDDINGS: Final = "/v1/embeddings"
 RERANK: Final = ("/v1/rerank", "/v2/rerank")
 _ASK: Final = "/evenmesh.orchestrator.v1.OrchestratorService/Ask"
 _RERANK: Final = "/evenmesh.reranker.v1.RerankerService/Rerank"
+_EMBED: Final = "/evenmesh.retriever.v1.RetrieverService/Embed"
 _COLLECTIONS: Final = "/evenmesh.retriever.v1.CollectionService/ListCollections"
 _RETRIEVERS: Final = "/evenmesh.retriever.v1.RetrieverService/ListRetrievers"
 _MODELS: Final = "/evenmesh.generator.v1.GeneratorService/ListModels"
-_BODIES: Final = {CHAT: ChatRequest, RESPONSES: ResponseRequest, **dict.fromkeys(RERANK, RerankRequest)}
+_BODIES: Final = {
+    CHAT: ChatRequest,
+    RESPONSES: ResponseRequest,
+    EMBEDDINGS: EmbeddingRequest,
+    **dict.fromkeys(RERANK, RerankRequest),
+}
 
 T = TypeVar("T", bound=BaseModel)
 
@@ -70,12 +78,17 @@ class OpenAiRoutes:
         self._forwarder = forwarder
         self._messages = messages
         methods = public_methods()
-        self._ask, self._rerank = methods[_ASK], methods[_RERANK]
+        self._ask, self._rerank, self._embed = methods[_ASK], methods[_RERANK], methods[_EMBED]
         self._listing = tuple(methods[path] for path in (_COLLECTIONS, _RETRIEVERS, _MODELS))
 
     def routes(self) -> list[GatewayRoute]:
         """Return the routes."""
-        posted = {CHAT: self._chat, RESPONSES: self._respond, **dict.fromkeys(RERANK, self._ranked)}
+        posted = {
+            CHAT: self._chat,
+            RESPONSES: self._respond,
+            EMBEDDINGS: self._embedded,
+            **dict.fromkeys(RERANK, self._ranked),
+        }
         return [
             GatewayRoute(MODELS, self._models, methods=["GET"], adds=error_of),
             GatewayRoute(f"{MODELS}/{{name:path}}", self._model, methods=["GET"], adds=error_of),
@@ -118,6 +131,23 @@ class OpenAiRoutes:
         reply = reranker_pb.RerankResponse.FromString(data)
         return JSONResponse(ranking(asked, reply, f"rerank-{secrets.token_hex(16)}"))
 
+    async def _embedded(self, request: Request) -> Response:
+        call, asked = await self._read(request, EmbeddingRequest, self._embed, embeddings.refuse_tokens)
+        return Response(await unless_hung_up(request, self._vectors(asked, call)), media_type=JSON)
+
+    async def _vectors(self, asked: EmbeddingRequest, call: Call) -> bytes:
+        """Encode the texts call by call: one request has one call at a time in the retriever."""
+        first, *further = [one.SerializeToString() for one in embeddings.calls_of(asked)]
+        replies = [await self._vectors_of(first, call)]
+        size = embeddings.memory_of(asked, replies[0])
+        async with self._messages.admitted(size):
+            for one in further:
+                replies.append(await self._vectors_of(one, call))
+            return await self._messages.dumps(lambda: embeddings.listing(asked, replies), size)
+
+    async def _vectors_of(self, message: bytes, call: Call) -> retriever_pb.EmbedResponse:
+        return retriever_pb.EmbedResponse.FromString(await self._forwarder.reply(self._embed, message, call))
+
     async def _models(self, request: Request) -> Response:
         call = await self._call_reader.call(request.headers, *self._listing, peer=peer_of(request))
         return JSONResponse({"object": "list", "data": [_model(one) for one in await self._names(call)]})
@@ -139,13 +169,21 @@ class OpenAiRoutes:
             [one.name for one in generator_pb.ListModelsResponse.FromString(data[2]).models],
         )
 
-    async def _read(self, request: Request, kind: type[T], method: PublicMethod) -> tuple[Call, T]:
-        """Return the call and the checked body of a request for a method."""
+    async def _read(
+        self,
+        request: Request,
+        kind: type[T],
+        method: PublicMethod,
+        check: Callable[[Any], None] = lambda _: None,
+    ) -> tuple[Call, T]:
+        """Return the call and the checked body of a request for a method; ``check`` sees the body first."""
         most = largest_json(method, self._settings.max_body_bytes)
         check_head(request, most, JSON)
         call = await self._call_reader.call(request.headers, method, peer=peer_of(request))
         body = await read_body(request, most, call.deadline)
-        return call, requests.read(kind, await self._messages.loads(body))
+        value = await self._messages.loads(body)
+        check(value)
+        return call, requests.read(kind, value)
 
     async def _gather(self, message: pb.AskRequest, call: Call, outcome: Outcome) -> None:
         async with aclosing(self._events(message, call)) as received:
@@ -234,7 +272,7 @@ def paths() -> tuple[dict[str, Any], dict[str, Any]]:
             }
         },
     }
-    summaries = {CHAT: "Answer a chat.", RESPONSES: "Answer an input."}
+    summaries = {CHAT: "Answer a chat.", RESPONSES: "Answer an input.", EMBEDDINGS: "Encode texts."}
     for path, kind in _BODIES.items():
         body = {"schema": {"$ref": template.format(model=kind.__name__)}}
         items[path] = {

@@ -11,8 +11,14 @@ from evenmesh.wire.deadline import Deadline
 from evenmesh.wire.errors import DeadlineExceeded, InvalidField, MeshError, NotFound, Overloaded, Unavailable
 from evenmesh_generator.backends.openai.model import ENGINE, OpenAiModel
 from evenmesh_generator.backends.openai.monitor import ListingMonitor, NotListed
-from evenmesh_generator.backends.openai.prompter import PromptOptions, RemotePrompter
 from evenmesh_generator.backends.openai.wire import Interface, ListedModel
+from evenmesh_generator.backends.remote_prompter import (
+    CONTEXT_TOKENS,
+    MOST_WRITTEN,
+    PromptOptions,
+    RemotePrompter,
+    text_augmentations,
+)
 from evenmesh_generator.domain import Augmentation, ModelDescription
 from evenmesh_generator.ports import HostedModel
 from evenmesh_generator.prompts import TemplateLibrary
@@ -25,10 +31,6 @@ from evenmesh_kit.settings import SettingsError, variable
 from evenmesh_kit.telemetry.spans import Spans
 
 _POLL_S: Final = 0.2
-_CONTEXT_TOKENS: Final = 4096
-"""What prompt and answer may have together where neither servers nor settings say. Tokens."""
-_MOST_WRITTEN: Final = 4096
-"""Longest answer that the contract allows. Tokens."""
 _log = logging.getLogger("evenmesh.generator.openai")
 
 
@@ -144,7 +146,7 @@ class OpenAiHost:
         settings, chat = self._settings, source.api == "chat"
         context = source.context_tokens or listed.context_tokens
         if context is None:
-            context = _CONTEXT_TOKENS
+            context = CONTEXT_TOKENS
             _log.warning(
                 "the servers do not say how long prompts may be; set context_tokens",
                 extra={"model": source.name, "context_tokens": context},
@@ -159,8 +161,8 @@ class OpenAiHost:
             dtype="",
             scores_relevance=False,
             max_input_tokens=context,
-            max_new_tokens=min(_MOST_WRITTEN, context - 1),
-            augmentations=_augmentations(chat if source.instruction is None else source.instruction),
+            max_new_tokens=min(MOST_WRITTEN, context - 1),
+            augmentations=text_augmentations(chat if source.instruction is None else source.instruction),
             runtime=listed.owner,
             max_beams=1,
         )
@@ -183,10 +185,3 @@ class OpenAiHost:
 def _passes(error: MeshError | None) -> bool:
     """Return whether a server that is starting may answer so."""
     return isinstance(error, Unavailable | DeadlineExceeded | Overloaded)
-
-
-def _augmentations(instruction: bool) -> tuple[Augmentation, ...]:
-    can = [Augmentation.IN_PROMPT, Augmentation.RETRIEVAL_FREE]
-    if instruction:
-        can += [Augmentation.PARAMETRIC_KNOWLEDGE, Augmentation.COMPRESSION]
-    return tuple(can)

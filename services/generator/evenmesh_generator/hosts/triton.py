@@ -7,15 +7,30 @@ import logging
 from collections.abc import Mapping, Sequence
 from typing import Final
 
+from tritonclient.grpc.model_config_pb2 import ModelConfig
+
 from evenmesh.wire.deadline import Deadline
-from evenmesh.wire.errors import DeadlineExceeded, MeshError, Unavailable
+from evenmesh.wire.errors import DeadlineExceeded, InvalidField, MeshError, NotFound, Unavailable
+from evenmesh_generator.backends.remote_prompter import (
+    CONTEXT_TOKENS,
+    MOST_WRITTEN,
+    PromptOptions,
+    RemotePrompter,
+    text_augmentations,
+)
+from evenmesh_generator.backends.triton import vllm_wire
 from evenmesh_generator.backends.triton.client import LOADING, READY, LoadError, TritonClient, VersionState
 from evenmesh_generator.backends.triton.endpoint import MARGIN_S
 from evenmesh_generator.backends.triton.health_monitor import HealthSettings
 from evenmesh_generator.backends.triton.model import TritonModel
+from evenmesh_generator.backends.triton.vllm import Sampling, VllmModel
+from evenmesh_generator.backends.triton.wire import ENGINE
+from evenmesh_generator.domain import Augmentation, ModelDescription
 from evenmesh_generator.ports import HostedModel
-from evenmesh_generator.settings import BUNDLED, GeneratorSettings
+from evenmesh_generator.prompts import TemplateLibrary
+from evenmesh_generator.settings import BUNDLED, OF_SERVERS, GeneratorSettings, ModelSource
 from evenmesh_generator.triton.tensors import RELEVANCE_SUFFIX
+from evenmesh_kit.compute.executors import ComputePool
 from evenmesh_kit.compute.tenant_places import TenantPlaces
 from evenmesh_kit.rpc.readiness import Readiness
 from evenmesh_kit.settings import SettingsError, variable
@@ -33,16 +48,25 @@ class TritonHost:
         places: those for running requests at the server, for the metrics.
 
     Args:
+        templates: the prompts of models of the vLLM backend; other models have theirs at the server.
         readiness: shows whether the default model can answer.
         spans: makes a span of each request to the server; None makes none.
     """
 
-    def __init__(self, settings: GeneratorSettings, readiness: Readiness, spans: Spans | None = None) -> None:
+    def __init__(
+        self,
+        settings: GeneratorSettings,
+        templates: TemplateLibrary,
+        readiness: Readiness,
+        spans: Spans | None = None,
+    ) -> None:
         self._spans = spans
         self._settings = settings
+        self._templates = templates
         self._readiness = readiness
         self._client: TritonClient | None = None
-        self._models: list[TritonModel] = []
+        self._pool = ComputePool(settings.workers, "generator-prompts")
+        self._models: list[TritonModel | VllmModel] = []
         self.places = (
             TenantPlaces(
                 settings.triton_in_flight,
@@ -70,16 +94,15 @@ class TritonHost:
             )
             for name in settings.names:
                 repository = await self._wait_for_model(client, name, deadline)
-                model = TritonModel(
-                    client,
-                    name,
-                    places=self.places[0],
-                    health=health,
-                    interval_s=settings.delta_interval_ms / 1000,
-                    judges=name + RELEVANCE_SUFFIX in repository,
-                )
-                self._models.append(model)
                 try:
+                    model: TritonModel | VllmModel
+                    config = await client.config(name, timeout_s=_CALL_S)
+                    if vllm_wire.speaks(one.name for one in config.input):
+                        versions = [one.version for one in repository[name] if one.state == READY]
+                        model = self._vllm(client, config, versions[-1], health)
+                    else:
+                        model = self._own(client, name, health, judges=name + RELEVANCE_SUFFIX in repository)
+                    self._models.append(model)
                     await model.open(self._update_readiness)
                 except MeshError as error:
                     raise SettingsError(f"{self._where(name)}: {error}") from None
@@ -94,6 +117,79 @@ class TritonHost:
             await model.close()
         if self._client is not None:
             await self._client.close()
+        self._pool.close()
+
+    def _own(
+        self,
+        client: TritonClient,
+        name: str,
+        health: HealthSettings,
+        *,
+        judges: bool,
+    ) -> TritonModel:
+        unused = sorted(set(OF_SERVERS) & self._source(name).model_fields_set)
+        if unused:
+            raise SettingsError(
+                f"{self._where(name)} has {', '.join(unused)}, which only models of its vLLM backend use"
+            )
+        interval_s = self._settings.delta_interval_ms / 1000
+        return TritonModel(
+            client, name, places=self.places[0], health=health, interval_s=interval_s, judges=judges
+        )
+
+    def _vllm(
+        self,
+        client: TritonClient,
+        config: ModelConfig,
+        version: str,
+        health: HealthSettings,
+    ) -> VllmModel:
+        source, inputs = self._source(config.name), [one.name for one in config.input]
+        if lacking := vllm_wire.missing(inputs):
+            raise SettingsError(
+                f"{self._where(source.name)} has no inputs {', '.join(lacking)}: its vLLM backend must be of "
+                "release 24.12 or newer"
+            )
+        if source.template:
+            try:
+                self._templates.suiting(source.template, Augmentation.IN_PROMPT)
+            except (NotFound, InvalidField) as error:
+                raise SettingsError(f"{self._where(source.name)}: {error}") from None
+        context = source.context_tokens or CONTEXT_TOKENS
+        if source.context_tokens is None:
+            _log.warning(
+                "the server does not say how long prompts may be; set context_tokens",
+                extra={"model": source.name, "context_tokens": context},
+            )
+        judges = vllm_wire.judges(inputs)
+        description = ModelDescription(
+            name=source.name,
+            version=f"{source.name}/{version}",
+            engine=ENGINE,
+            architecture="",
+            device=client.target,
+            dtype="",
+            scores_relevance=judges,
+            max_input_tokens=context,
+            max_new_tokens=min(MOST_WRITTEN, context - 1),
+            augmentations=text_augmentations(bool(source.instruction)),
+            runtime=config.backend,
+            max_beams=1,
+        )
+        options = PromptOptions(source.name, False, source.template, context, source.bytes_per_token)
+        return VllmModel(
+            client,
+            description,
+            Sampling(source.request, vllm_wire.optional(inputs), source.top_logprobs if judges else 0),
+            RemotePrompter(self._templates, options),
+            self._pool,
+            places=self.places[0],
+            health=health,
+            interval_s=self._settings.delta_interval_ms / 1000,
+        )
+
+    def _source(self, name: str) -> ModelSource:
+        return next((one for one in self._settings.models if one.name == name), ModelSource(name=name))
 
     def _update_readiness(self) -> None:
         self._readiness.ready = self._models[0].up

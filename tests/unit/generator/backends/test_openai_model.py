@@ -11,9 +11,9 @@ import pytest
 
 from evenmesh.wire.deadline import Deadline
 from evenmesh.wire.errors import DeadlineExceeded, FailedPrecondition, MeshError
-from evenmesh_generator.backends.openai.prompter import PromptOptions, RemotePrompter
-from evenmesh_generator.backends.openai.verdicts import p_true
 from evenmesh_generator.backends.openai.wire import Interface, listed_models
+from evenmesh_generator.backends.remote_prompter import PromptOptions, RemotePrompter
+from evenmesh_generator.backends.verdicts import p_true
 from evenmesh_generator.domain import (
     Answer,
     Augmentation,

@@ -13,6 +13,7 @@ from evenmesh_generator.backends.triton.errors import (
     REASON,
     ModelProcessGone,
     ModelUnavailable,
+    PromptTooLong,
     ServerGone,
     from_triton,
     server_message,
@@ -25,6 +26,8 @@ STREAMED = {
     "Request for unknown model: 'toy' version 1 is not at ready state": ModelUnavailable,
     "Server is stopping, scheduler for model has stopped accepting new inference requests": ModelUnavailable,
     "[request id: r1] Exceeds maximum queue size": Overloaded,
+    "Error generating stream: The decoder prompt (length 1200) is longer than the maximum model length of 1024. "
+    "Make sure that `max_model_len` is no smaller than the number of text tokens.": PromptTooLong,
     "[request id: r1] inference input 'x' data-type is 'INT64', but model 'toy' expects 'INT32'": Internal,
     "[request id: r1] unexpected shape for input 'x' for model 'toy'. Expected [1], got [2]. ": Internal,
     "unexpected inference input 'zzz' for model 'toy'": Internal,

@@ -244,19 +244,34 @@ def test_a_model_that_is_too_small_to_compare_is_refused(tmp_path: Path) -> None
         )
 
 
+_TINY = (
+    "import os, pathlib, signal, sys, threading\n"
+    "from transformers import BertConfig, BertModel\n"
+    "from evenmesh_kit.compute.conversions import Conversions\n"
+    "from evenmesh_kit.compute.openvino_encoder import OpenVinoEncoder\n"
+    "model = BertModel(BertConfig(vocab_size=9, hidden_size=8, num_hidden_layers=1, num_attention_heads=1,"
+    " intermediate_size=8)).eval()\n"
+    "kept = [OpenVinoEncoder(model, bfloat16=False, parallel=1, "
+    "conversions=Conversions(pathlib.Path(sys.argv[1])))]\n"
+)
+
+
 @needs_openvino
-def test_nobody_hears_of_what_is_converted(tmp_path: Path) -> None:
-    """Its package reports each import and conversion to its makers, if it can."""
+def test_nobody_hears_of_what_is_converted_and_signals_come(tmp_path: Path) -> None:
+    """Its package reports each import and conversion to its makers, if it can.
+
+    And OpenVINO unmaps the main thread's stack for signals where another thread lets go of its last model.
+    """
     program = (
-        "import pathlib, sys\n"
-        "from transformers import BertConfig, BertModel\n"
-        "from evenmesh_kit.compute.conversions import Conversions\n"
-        "from evenmesh_kit.compute.openvino_encoder import OpenVinoEncoder\n"
-        "model = BertModel(BertConfig(vocab_size=9, hidden_size=8, num_hidden_layers=1, num_attention_heads=1,"
-        " intermediate_size=8)).eval()\n"
-        "OpenVinoEncoder(model, bfloat16=False, parallel=1, conversions=Conversions(pathlib.Path(sys.argv[1])))\n"
-        "from openvino.tools.ovc import telemetry_utils\n"
+        f"{_TINY}from openvino.tools.ovc import telemetry_utils\n"
         "assert sys.modules['openvino_telemetry'] is None\n"
         "assert telemetry_utils.tm.__name__ == 'openvino.tools.ovc.telemetry_stub'\n"
+        "other = threading.Thread(target=kept.clear)\n"
+        "other.start()\n"
+        "other.join()\n"
+        "signal.signal(signal.SIGUSR1, lambda *_: print('came'))\n"
+        "os.kill(os.getpid(), signal.SIGUSR1)\n"
     )
-    subprocess.run([sys.executable, "-c", program, tmp_path], check=True, env=None, timeout=120)
+    command = [sys.executable, "-c", program, str(tmp_path)]
+    done = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True, timeout=120)
+    assert done.stdout == "came\n"

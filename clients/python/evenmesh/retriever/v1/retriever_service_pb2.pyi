@@ -8,6 +8,7 @@ from evenmesh.common.v1 import common_pb2 as _common_pb2
 from google.protobuf import descriptor as _descriptor
 from google.protobuf import message as _message
 from google.protobuf.internal import containers as _containers
+from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
 import builtins as _builtins
 import sys
 import typing as _typing
@@ -18,6 +19,30 @@ else:
     from typing_extensions import TypeAlias as _TypeAlias, Never as _Never
 
 DESCRIPTOR: _descriptor.FileDescriptor
+
+class _TextKind:
+    ValueType = _typing.NewType("ValueType", _builtins.int)
+    V: _TypeAlias = ValueType  # noqa: Y015
+
+class _TextKindEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_TextKind.ValueType], _builtins.type):
+    DESCRIPTOR: _descriptor.EnumDescriptor
+    TEXT_KIND_UNSPECIFIED: _TextKind.ValueType  # 0
+    """A passage."""
+    TEXT_KIND_QUERY: _TextKind.ValueType  # 1
+    """A text that is searched by."""
+    TEXT_KIND_PASSAGE: _TextKind.ValueType  # 2
+    """A text that is found."""
+
+class TextKind(_TextKind, metaclass=_TextKindEnumTypeWrapper):
+    """What a text is: some models encode both in different ways."""
+
+TEXT_KIND_UNSPECIFIED: TextKind.ValueType  # 0
+"""A passage."""
+TEXT_KIND_QUERY: TextKind.ValueType  # 1
+"""A text that is searched by."""
+TEXT_KIND_PASSAGE: TextKind.ValueType  # 2
+"""A text that is found."""
+Global___TextKind: _TypeAlias = TextKind  # noqa: Y015
 
 @_typing.final
 class InlineCandidates(_message.Message):
@@ -355,6 +380,116 @@ class RetrieveResponse(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___RetrieveResponse: _TypeAlias = RetrieveResponse  # noqa: Y015
+
+@_typing.final
+class EmbedRequest(_message.Message):
+    """Texts to encode."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TEXTS_FIELD_NUMBER: _builtins.int
+    KIND_FIELD_NUMBER: _builtins.int
+    MODEL_FIELD_NUMBER: _builtins.int
+    DIMENSION_FIELD_NUMBER: _builtins.int
+    kind: Global___TextKind.ValueType
+    """What the texts are; unspecified means passages."""
+    model: _builtins.str
+    """Encoder by name, see EmbedResponse.model; empty means that of this server. NOT_FOUND if it has another one."""
+    dimension: _builtins.int
+    """Length of vectors that is expected; INVALID_ARGUMENT if the encoder's is another one. Unset means any.
+    Unit: numbers. Range: [1, 2^32 - 1].
+    """
+    @_builtins.property
+    def texts(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """The texts; 1 to 256, each of 1 to 65,536 bytes, not only white space. Of a longer text than the encoder reads the
+        rest is cut off, see EmbedResponse.max_tokens.
+        """
+
+    def __init__(
+        self,
+        *,
+        texts: _abc.Iterable[_builtins.str] | None = ...,
+        kind: Global___TextKind.ValueType = ...,
+        model: _builtins.str = ...,
+        dimension: _builtins.int | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_dimension", b"_dimension", "dimension", b"dimension"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_dimension", b"_dimension", "dimension", b"dimension", "kind", b"kind", "model", b"model", "texts", b"texts"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__dimension: _TypeAlias = _typing.Literal["dimension"]  # noqa: Y015
+    _WhichOneofArgType__dimension: _TypeAlias = _typing.Literal["_dimension", b"_dimension"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__dimension) -> _WhichOneofReturnType__dimension | None: ...
+
+Global___EmbedRequest: _TypeAlias = EmbedRequest  # noqa: Y015
+
+@_typing.final
+class Embedding(_message.Message):
+    """The vector of one text."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    VALUES_FIELD_NUMBER: _builtins.int
+    TOKENS_FIELD_NUMBER: _builtins.int
+    tokens: _builtins.int
+    """What the encoder read of the text, or an estimate where its server does not say.
+    Unit: tokens. Range: [1, max_tokens].
+    """
+    @_builtins.property
+    def values(self) -> _containers.RepeatedScalarFieldContainer[_builtins.float]:
+        """The vector, of length 1 (L2 norm). Unit: none, a direction. Range: [-1, 1]."""
+
+    def __init__(
+        self,
+        *,
+        values: _abc.Iterable[_builtins.float] | None = ...,
+        tokens: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["tokens", b"tokens", "values", b"values"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Embedding: _TypeAlias = Embedding  # noqa: Y015
+
+@_typing.final
+class EmbedResponse(_message.Message):
+    """The vectors of texts."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    EMBEDDINGS_FIELD_NUMBER: _builtins.int
+    MODEL_FIELD_NUMBER: _builtins.int
+    FINGERPRINT_FIELD_NUMBER: _builtins.int
+    MAX_TOKENS_FIELD_NUMBER: _builtins.int
+    model: _builtins.str
+    """Name of the encoder."""
+    fingerprint: _builtins.str
+    """Fingerprint of the encoder's weights and settings: only vectors of one fingerprint may be compared. That of a
+    collection's vectors is the same where this encoder made them.
+    """
+    max_tokens: _builtins.int
+    """Most that the encoder reads of a text. Unit: tokens. Range: [1, 2^32 - 1]."""
+    @_builtins.property
+    def embeddings(self) -> _containers.RepeatedCompositeFieldContainer[Global___Embedding]:
+        """The vectors, in the order of the texts; all of one length."""
+
+    def __init__(
+        self,
+        *,
+        embeddings: _abc.Iterable[Global___Embedding] | None = ...,
+        model: _builtins.str = ...,
+        fingerprint: _builtins.str = ...,
+        max_tokens: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["embeddings", b"embeddings", "fingerprint", b"fingerprint", "max_tokens", b"max_tokens", "model", b"model"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___EmbedResponse: _TypeAlias = EmbedResponse  # noqa: Y015
 
 @_typing.final
 class ListRetrieversRequest(_message.Message):

@@ -40,6 +40,11 @@ class RetrieverServiceStub:
                 request_serializer=evenmesh_dot_retriever_dot_v1_dot_retriever__service__pb2.RetrieveRequest.SerializeToString,
                 response_deserializer=evenmesh_dot_retriever_dot_v1_dot_retriever__service__pb2.RetrieveResponse.FromString,
                 _registered_method=True)
+        self.Embed = channel.unary_unary(
+                '/evenmesh.retriever.v1.RetrieverService/Embed',
+                request_serializer=evenmesh_dot_retriever_dot_v1_dot_retriever__service__pb2.EmbedRequest.SerializeToString,
+                response_deserializer=evenmesh_dot_retriever_dot_v1_dot_retriever__service__pb2.EmbedResponse.FromString,
+                _registered_method=True)
         self.ListRetrievers = channel.unary_unary(
                 '/evenmesh.retriever.v1.RetrieverService/ListRetrievers',
                 request_serializer=evenmesh_dot_retriever_dot_v1_dot_retriever__service__pb2.ListRetrieversRequest.SerializeToString,
@@ -58,6 +63,14 @@ class RetrieverServiceServicer:
 
     def Retrieve(self, request, context):
         """Scores passages for a query and returns one deterministic or several sampled rankings.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def Embed(self, request, context):
+        """Encodes texts with the encoder of the `dense` retriever, as it encodes queries and passages of collections.
+        FAILED_PRECONDITION (`NO_ENCODER`) where the server has none.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -84,6 +97,11 @@ def add_RetrieverServiceServicer_to_server(servicer, server):
                     servicer.Retrieve,
                     request_deserializer=evenmesh_dot_retriever_dot_v1_dot_retriever__service__pb2.RetrieveRequest.FromString,
                     response_serializer=evenmesh_dot_retriever_dot_v1_dot_retriever__service__pb2.RetrieveResponse.SerializeToString,
+            ),
+            'Embed': grpc.unary_unary_rpc_method_handler(
+                    servicer.Embed,
+                    request_deserializer=evenmesh_dot_retriever_dot_v1_dot_retriever__service__pb2.EmbedRequest.FromString,
+                    response_serializer=evenmesh_dot_retriever_dot_v1_dot_retriever__service__pb2.EmbedResponse.SerializeToString,
             ),
             'ListRetrievers': grpc.unary_unary_rpc_method_handler(
                     servicer.ListRetrievers,
@@ -124,6 +142,33 @@ class RetrieverService:
             '/evenmesh.retriever.v1.RetrieverService/Retrieve',
             evenmesh_dot_retriever_dot_v1_dot_retriever__service__pb2.RetrieveRequest.SerializeToString,
             evenmesh_dot_retriever_dot_v1_dot_retriever__service__pb2.RetrieveResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Embed(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/evenmesh.retriever.v1.RetrieverService/Embed',
+            evenmesh_dot_retriever_dot_v1_dot_retriever__service__pb2.EmbedRequest.SerializeToString,
+            evenmesh_dot_retriever_dot_v1_dot_retriever__service__pb2.EmbedResponse.FromString,
             options,
             channel_credentials,
             insecure,

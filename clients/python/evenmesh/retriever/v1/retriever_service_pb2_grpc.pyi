@@ -35,6 +35,10 @@ class RetrieverServiceStub:
     def __new__(cls, channel: _aio.Channel) -> RetrieverServiceAsyncStub: ...
     Retrieve: _grpc.UnaryUnaryMultiCallable[_retriever_service_pb2.RetrieveRequest, _retriever_service_pb2.RetrieveResponse]
     """Scores passages for a query and returns one deterministic or several sampled rankings."""
+    Embed: _grpc.UnaryUnaryMultiCallable[_retriever_service_pb2.EmbedRequest, _retriever_service_pb2.EmbedResponse]
+    """Encodes texts with the encoder of the `dense` retriever, as it encodes queries and passages of collections.
+    FAILED_PRECONDITION (`NO_ENCODER`) where the server has none.
+    """
     ListRetrievers: _grpc.UnaryUnaryMultiCallable[_retriever_service_pb2.ListRetrieversRequest, _retriever_service_pb2.ListRetrieversResponse]
     """Lists the retrievers of this server, with engine, model and device."""
     ListSources: _grpc.UnaryUnaryMultiCallable[_retriever_service_pb2.ListSourcesRequest, _retriever_service_pb2.ListSourcesResponse]
@@ -47,6 +51,10 @@ class RetrieverServiceAsyncStub(RetrieverServiceStub):
     def __init__(self, channel: _aio.Channel) -> None: ...
     Retrieve: _aio.UnaryUnaryMultiCallable[_retriever_service_pb2.RetrieveRequest, _retriever_service_pb2.RetrieveResponse]  # type: ignore[assignment]
     """Scores passages for a query and returns one deterministic or several sampled rankings."""
+    Embed: _aio.UnaryUnaryMultiCallable[_retriever_service_pb2.EmbedRequest, _retriever_service_pb2.EmbedResponse]  # type: ignore[assignment]
+    """Encodes texts with the encoder of the `dense` retriever, as it encodes queries and passages of collections.
+    FAILED_PRECONDITION (`NO_ENCODER`) where the server has none.
+    """
     ListRetrievers: _aio.UnaryUnaryMultiCallable[_retriever_service_pb2.ListRetrieversRequest, _retriever_service_pb2.ListRetrieversResponse]  # type: ignore[assignment]
     """Lists the retrievers of this server, with engine, model and device."""
     ListSources: _aio.UnaryUnaryMultiCallable[_retriever_service_pb2.ListSourcesRequest, _retriever_service_pb2.ListSourcesResponse]  # type: ignore[assignment]
@@ -62,6 +70,16 @@ class RetrieverServiceServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_retriever_service_pb2.RetrieveResponse, _abc.Awaitable[_retriever_service_pb2.RetrieveResponse]]:
         """Scores passages for a query and returns one deterministic or several sampled rankings."""
+
+    @_abc_1.abstractmethod
+    def Embed(
+        self,
+        request: _retriever_service_pb2.EmbedRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_retriever_service_pb2.EmbedResponse, _abc.Awaitable[_retriever_service_pb2.EmbedResponse]]:
+        """Encodes texts with the encoder of the `dense` retriever, as it encodes queries and passages of collections.
+        FAILED_PRECONDITION (`NO_ENCODER`) where the server has none.
+        """
 
     @_abc_1.abstractmethod
     def ListRetrievers(

@@ -17,15 +17,6 @@ _TOO_LONG: Final = re.compile(
 """Words of vLLM, text-generation-inference, llama.cpp and OpenAI."""
 
 
-class NoRelevance(FailedPrecondition):
-    """FAILED_PRECONDITION: the model cannot judge, as its server gives no log-probabilities."""
-
-    def __init__(self, model: str) -> None:
-        super().__init__(
-            "NO_RELEVANCE", f"{model} cannot judge relevance: its server gives no log-probabilities"
-        )
-
-
 class Withheld(FailedPrecondition):
     """FAILED_PRECONDITION: the server ended an answer by a filter of its own; what it wrote is incomplete."""
 

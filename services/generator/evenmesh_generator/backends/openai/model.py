@@ -13,13 +13,13 @@ from typing import Final, TypeVar
 from evenmesh.wire.deadline import Deadline
 from evenmesh.wire.errors import InvalidField, MeshError, Unavailable
 from evenmesh_generator.backends.deltas import DeltaQueue
-from evenmesh_generator.backends.openai.errors import NoRelevance, is_too_long
+from evenmesh_generator.backends.openai.errors import is_too_long
 from evenmesh_generator.backends.openai.monitor import ListingMonitor
-from evenmesh_generator.backends.openai.prompter import RemotePrompter, size_of
 from evenmesh_generator.backends.openai.reading import AnswerReader
-from evenmesh_generator.backends.openai.verdicts import p_true
 from evenmesh_generator.backends.openai.wire import Interface
+from evenmesh_generator.backends.remote_prompter import RemotePrompter, size_of
 from evenmesh_generator.backends.tasks import all_of, ended
+from evenmesh_generator.backends.verdicts import NoRelevance, p_true
 from evenmesh_generator.domain import (
     Answer,
     Augmentation,

@@ -14,6 +14,7 @@ from opentelemetry import trace
 from opentelemetry.trace import Span, SpanKind
 from tritonclient.grpc import MAX_GRPC_MESSAGE_SIZE
 from tritonclient.grpc.aio import InferenceServerClient
+from tritonclient.grpc.model_config_pb2 import ModelConfig
 from tritonclient.utils import InferenceServerException
 
 from evenmesh.wire.channel import with_scheme
@@ -209,11 +210,18 @@ class TritonClient:
         Raises:
             MeshError: the model is not there.
         """
+        return max(1, int((await self.config(model, timeout_s=timeout_s)).max_batch_size))
+
+    async def config(self, model: str, *, timeout_s: float) -> ModelConfig:
+        """Return a model's configuration, with what its backend has added.
+
+        Raises:
+            MeshError: the model is not there.
+        """
         try:
-            answer = await self._client.get_model_config(model, client_timeout=timeout_s)
+            return (await self._client.get_model_config(model, client_timeout=timeout_s)).config
         except InferenceServerException as error:
             raise from_triton(error, model) from None
-        return max(1, int(answer.config.max_batch_size))
 
     async def load(self, model: str, *, timeout_s: float) -> None:
         """Load a model, or its changes; do nothing if it is loaded and unchanged.

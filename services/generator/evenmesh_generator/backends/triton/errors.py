@@ -14,7 +14,15 @@ from typing import Final
 import grpc
 from tritonclient.utils import InferenceServerException
 
-from evenmesh.wire.errors import DeadlineExceeded, MeshError, NotFound, Overloaded, Unavailable, restored
+from evenmesh.wire.errors import (
+    DeadlineExceeded,
+    InvalidField,
+    MeshError,
+    NotFound,
+    Overloaded,
+    Unavailable,
+    restored,
+)
 from evenmesh_generator.triton.tensors import read_error
 from evenmesh_kit.rpc.statuses import to_mesh_error
 
@@ -31,6 +39,8 @@ _OUT_OF_MEMORY: Final = re.compile(r"out of memory|memoryerror|bad_alloc|failed 
 _NOT_HEALTHY: Final = re.compile(r"stub process .*not healthy|failed to (?:send|get).*stub", re.IGNORECASE)
 _NOT_LOADED: Final = re.compile(r"not at ready state|has no available versions|not ready", re.IGNORECASE)
 _STOPPING: Final = re.compile(r"server is (?:stopping|exiting)|stopped accepting", re.IGNORECASE)
+_TOO_LONG: Final = re.compile(r"longer than the maximum model length|max_model_len", re.IGNORECASE)
+"""Words of vLLM."""
 _UNKNOWN: Final = re.compile(r"unknown model.*not found", re.IGNORECASE)
 
 
@@ -53,6 +63,13 @@ class ServerGone(_TritonUnavailable):
 
 class ModelUnavailable(_TritonUnavailable):
     """UNAVAILABLE: the server does not offer the model now."""
+
+
+class PromptTooLong(InvalidField):
+    """INVALID_ARGUMENT: the model cannot read a prompt of this length."""
+
+    def __init__(self, model: str) -> None:
+        super().__init__("question", f"makes a prompt that {model} finds too long")
 
 
 class TritonFault(Exception):  # noqa: N818 - never leaves this service
@@ -89,6 +106,8 @@ def _mapped(code: grpc.StatusCode | None, text: str, model: str) -> MeshError | 
     # A stream reports Triton's errors as text, without their code.
     if _NOT_HEALTHY.search(text):
         return ModelProcessGone(model)
+    if _TOO_LONG.search(text):
+        return PromptTooLong(model)
     if _QUEUE_FULL.search(text):
         return Overloaded(f"the queue of {model} at the Triton server is full", RETRY_S)
     if _OUT_OF_MEMORY.search(text):

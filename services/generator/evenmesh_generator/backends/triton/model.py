@@ -4,20 +4,20 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import replace
 from functools import partial
 from typing import Final
 
-from evenmesh.wire.errors import FailedPrecondition, MeshError
-from evenmesh_generator.backends.deltas import DeltaQueue
-from evenmesh_generator.backends.tasks import all_of, ended
+from evenmesh.wire.errors import FailedPrecondition
+from evenmesh_generator.backends.tasks import all_of
 from evenmesh_generator.backends.triton import wire
 from evenmesh_generator.backends.triton.client import TritonClient
 from evenmesh_generator.backends.triton.endpoint import ModelEndpoint
 from evenmesh_generator.backends.triton.health_monitor import HealthMonitor, HealthSettings
 from evenmesh_generator.backends.triton.wire import Described, MalformedReplyError
+from evenmesh_generator.backends.triton.writer import TritonWriter
 from evenmesh_generator.domain import (
     Answer,
     Augmentation,
@@ -37,7 +37,7 @@ _PROBE: Final = Passage("probe", "", "probe")
 _log = logging.getLogger("evenmesh.generator.triton")
 
 
-class TritonModel:
+class TritonModel(TritonWriter):
     """A :class:`~evenmesh_generator.ports.LanguageModel` behind a Triton server.
 
     Open it with :meth:`open`, and close it.
@@ -61,19 +61,17 @@ class TritonModel:
         interval_s: float,
         judges: bool,
     ) -> None:
+        super().__init__(ModelEndpoint(name, places), interval_s)
         self._client = client
         self._name = name
         self._health = health
-        self._interval_s = interval_s
         self._described: Described | None = None
-        self._writer = ModelEndpoint(name, places)
         self._judge = ModelEndpoint(name + RELEVANCE_SUFFIX, places) if judges else None
         self._rows = 1
         self._writer_monitor = HealthMonitor(client, self._writer, self._probe_writer, health)
         self._monitors = [self._writer_monitor]
         if self._judge is not None:
             self._monitors.append(HealthMonitor(client, self._judge, self._probe_judge, health))
-        self._tasks: list[asyncio.Task[None]] = []
 
     async def open(self, on_change: Callable[[], object]) -> None:
         """Ask what the model is, and start to monitor it.
@@ -87,25 +85,12 @@ class TritonModel:
         await self.check()
         if self._judge is not None:
             self._rows = await self._client.max_batch_size(self._judge.name, timeout_s=self._health.probe_s)
-        self._writer.on_change = on_change
-        self._tasks = [asyncio.create_task(monitor.run()) for monitor in self._monitors]
-
-    async def close(self) -> None:
-        """Stop monitoring the model."""
-        for task in self._tasks:
-            task.cancel()
-        if self._tasks:
-            await asyncio.wait(self._tasks)
-
-    @property
-    def up(self) -> bool:
-        """Return whether it can write answers now."""
-        return self._writer.up
+        self._monitor(self._monitors, on_change)
 
     @property
     def in_flight(self) -> int:
         """Return the requests that run or wait for a place, judgements included."""
-        return self._writer.in_flight + (self._judge.in_flight if self._judge is not None else 0)
+        return super().in_flight + (self._judge.in_flight if self._judge is not None else 0)
 
     async def check(self) -> None:
         """Ask the model's process what it is and what it has done.
@@ -122,31 +107,6 @@ class TritonModel:
     def describe(self) -> ModelDescription:
         """Return what the model was and could do at the last check; versions in answers are exact."""
         return self._known.model
-
-    async def generate_stream(
-        self, request: GenerationRequest, cancel: Cancellation
-    ) -> AsyncGenerator[str | Answer, None]:
-        """Return the text deltas, then the answer."""
-        queue = DeltaQueue(asyncio.get_running_loop(), self._interval_s)
-        writing = asyncio.create_task(self._writer.run(partial(self._write, request, queue.put), cancel))
-        writing.add_done_callback(lambda _: queue.close())
-        try:
-            async for text in queue.read():
-                yield text
-            yield await writing
-        finally:
-            await ended(writing)
-
-    async def generate_batch(
-        self, requests: Sequence[GenerationRequest], cancel: Cancellation
-    ) -> list[Answer | MeshError]:
-        """Return one answer or one error per request, in order; send all at once, longest first."""
-        cancel.check()
-        longest_first = sorted(range(len(requests)), key=lambda at: -_length(requests[at]))
-        tasks = {at: asyncio.create_task(self._answer(requests[at], cancel)) for at in longest_first}
-        outcomes = await all_of([tasks[at] for at in range(len(requests))])
-        cancel.check()
-        return outcomes
 
     async def score_relevance(self, request: RelevanceRequest, cancel: Cancellation) -> list[float]:
         """Return P(True) per passage; as many passages in one call as the server takes."""
@@ -171,15 +131,6 @@ class TritonModel:
         if self._described is None:
             raise RuntimeError("the model was used before it was opened")
         return self._described
-
-    async def _answer(self, request: GenerationRequest, cancel: Cancellation) -> Answer | MeshError:
-        def nobody_reads(text: str) -> None:
-            """Ignore deltas: the whole text comes with the answer."""
-
-        try:
-            return await self._writer.run(partial(self._write, request, nobody_reads), cancel)
-        except MeshError as error:
-            return error
 
     async def _write(
         self, request: GenerationRequest, on_delta: Callable[[str], object], timeout_s: float
@@ -285,9 +236,3 @@ class TritonModel:
         request = RelevanceRequest("probe", (_PROBE,))
         await self._judge_chunk(self._judge, request, request.passages, timeout_s)
         self._rows = await self._client.max_batch_size(self._judge.name, timeout_s=timeout_s)
-
-
-def _length(request: GenerationRequest) -> int:
-    """Estimate how long a request takes: characters to read and to write."""
-    read = sum(len(one.title) + len(one.text) for one in request.passages)
-    return len(request.question) + read + 4 * request.decoding.max_new_tokens * request.decoding.num_beams

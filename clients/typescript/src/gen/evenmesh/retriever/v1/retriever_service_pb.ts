@@ -4,8 +4,8 @@
 
 // Find candidates and draw rankings of them.
 
-import type { GenFile, GenMessage, GenService } from "@bufbuild/protobuf/codegenv2";
-import { fileDesc, messageDesc, serviceDesc } from "@bufbuild/protobuf/codegenv2";
+import type { GenEnum, GenFile, GenMessage, GenService } from "@bufbuild/protobuf/codegenv2";
+import { enumDesc, fileDesc, messageDesc, serviceDesc } from "@bufbuild/protobuf/codegenv2";
 import { file_evenmesh_common_v1_bounds } from "../../common/v1/bounds_pb.js";
 import type { Passage, Policy, Rankings, Sampling } from "../../common/v1/common_pb.js";
 import { file_evenmesh_common_v1_common } from "../../common/v1/common_pb.js";
@@ -16,7 +16,7 @@ import type { Message } from "@bufbuild/protobuf";
  * Describes the file evenmesh/retriever/v1/retriever_service.proto.
  */
 export const file_evenmesh_retriever_v1_retriever_service: GenFile = /*@__PURE__*/
-  fileDesc("Ci1ldmVubWVzaC9yZXRyaWV2ZXIvdjEvcmV0cmlldmVyX3NlcnZpY2UucHJvdG8SFWV2ZW5tZXNoLnJldHJpZXZlci52MSJKChBJbmxpbmVDYW5kaWRhdGVzEjYKCHBhc3NhZ2VzGAEgAygLMhsuZXZlbm1lc2guY29tbW9uLnYxLlBhc3NhZ2VCB/LhGAMI6AcitQMKD1JldHJpZXZlUmVxdWVzdBIWCgVxdWVyeRgBIAEoCUIH8uEYAxiAQBIcCgpjb2xsZWN0aW9uGAIgASgJQgby4RgCGEBIABI9CgpjYW5kaWRhdGVzGAMgASgLMicuZXZlbm1lc2gucmV0cmlldmVyLnYxLklubGluZUNhbmRpZGF0ZXNIABIVCgN3ZWIYCiABKAlCBvLhGAIYQEgAEhoKCXJldHJpZXZlchgEIAEoCUIH8uEYAxiAAhISCgVkZXB0aBgFIAEoDUgBiAEBEg4KAWsYBiABKA1IAogBARIuCghzYW1wbGluZxgHIAEoCzIcLmV2ZW5tZXNoLmNvbW1vbi52MS5TYW1wbGluZxInCh9pbmNsdWRlX2luY2x1c2lvbl9wcm9iYWJpbGl0aWVzGAggASgIEhoKCXN0cmVhbV9pZBgJIAEoCUIH8uEYAxiAQBItCgZmaWx0ZXIYCyABKAsyHS5ldmVubWVzaC5yZXRyaWV2ZXIudjEuRmlsdGVyEhgKEHdob2xlX2NvbGxlY3Rpb24YDCABKAhCCAoGc291cmNlQggKBl9kZXB0aEIECgJfayJGCgZGaWx0ZXISPAoKY29uZGl0aW9ucxgBIAMoCzIgLmV2ZW5tZXNoLnJldHJpZXZlci52MS5Db25kaXRpb25CBvLhGAIIECLWAQoJQ29uZGl0aW9uEhoKCWF0dHJpYnV0ZRgBIAEoCUIH8uEYAxiACBIuCgZhbnlfb2YYAiABKAsyHC5ldmVubWVzaC5yZXRyaWV2ZXIudjEuQW55T2ZIABI2Cgp0ZXh0X3JhbmdlGAMgASgLMiAuZXZlbm1lc2gucmV0cmlldmVyLnYxLlRleHRSYW5nZUgAEjoKDG51bWJlcl9yYW5nZRgEIAEoCzIiLmV2ZW5tZXNoLnJldHJpZXZlci52MS5OdW1iZXJSYW5nZUgAQgkKB2FsbG93ZWQiIwoFQW55T2YSGgoGdmFsdWVzGAEgAygJQgry4RgGCOgHGIAIIlEKCVRleHRSYW5nZRIaCgRmcm9tGAEgASgJQgfy4RgDGIAISACIAQESGAoCdG8YAiABKAlCB/LhGAMYgAhIAYgBAUIHCgVfZnJvbUIFCgNfdG8iQQoLTnVtYmVyUmFuZ2USEQoEZnJvbRgBIAEoAUgAiAEBEg8KAnRvGAIgASgBSAGIAQFCBwoFX2Zyb21CBQoDX3RvIoYCChBSZXRyaWV2ZVJlc3BvbnNlEi0KCHBhc3NhZ2VzGAEgAygLMhsuZXZlbm1lc2guY29tbW9uLnYxLlBhc3NhZ2USDgoGc2NvcmVzGAIgAygBEi4KCHJhbmtpbmdzGAMgASgLMhwuZXZlbm1lc2guY29tbW9uLnYxLlJhbmtpbmdzEhUKDWluZGV4X3ZlcnNpb24YBCABKAkSEQoJcmV0cmlldmVyGAUgASgJEh8KF2luY2x1c2lvbl9wcm9iYWJpbGl0aWVzGAYgAygBEgwKBG5vdGUYByABKAkSKgoGcG9saWN5GAggASgLMhouZXZlbm1lc2guY29tbW9uLnYxLlBvbGljeSIXChVMaXN0UmV0cmlldmVyc1JlcXVlc3QicQoJUmV0cmlldmVyEgwKBG5hbWUYASABKAkSEwoLZGVzY3JpcHRpb24YAiABKAkSDgoGZW5naW5lGAMgASgJEg0KBW1vZGVsGAQgASgJEg4KBmRldmljZRgFIAEoCRISCgppc19kZWZhdWx0GAYgASgIIk4KFkxpc3RSZXRyaWV2ZXJzUmVzcG9uc2USNAoKcmV0cmlldmVycxgBIAMoCzIgLmV2ZW5tZXNoLnJldHJpZXZlci52MS5SZXRyaWV2ZXIiFAoSTGlzdFNvdXJjZXNSZXF1ZXN0IisKBlNvdXJjZRIMCgRuYW1lGAEgASgJEhMKC2Rlc2NyaXB0aW9uGAIgASgJIkUKE0xpc3RTb3VyY2VzUmVzcG9uc2USLgoHc291cmNlcxgBIAMoCzIdLmV2ZW5tZXNoLnJldHJpZXZlci52MS5Tb3VyY2Uy+AIKEFJldHJpZXZlclNlcnZpY2USbQoIUmV0cmlldmUSJi5ldmVubWVzaC5yZXRyaWV2ZXIudjEuUmV0cmlldmVSZXF1ZXN0GicuZXZlbm1lc2gucmV0cmlldmVyLnYxLlJldHJpZXZlUmVzcG9uc2UiEOrhGAwIARIBARgBIICAgAQSfgoOTGlzdFJldHJpZXZlcnMSLC5ldmVubWVzaC5yZXRyaWV2ZXIudjEuTGlzdFJldHJpZXZlcnNSZXF1ZXN0Gi0uZXZlbm1lc2gucmV0cmlldmVyLnYxLkxpc3RSZXRyaWV2ZXJzUmVzcG9uc2UiD+rhGAsIARICAQIYASCAIBJ1CgtMaXN0U291cmNlcxIpLmV2ZW5tZXNoLnJldHJpZXZlci52MS5MaXN0U291cmNlc1JlcXVlc3QaKi5ldmVubWVzaC5yZXRyaWV2ZXIudjEuTGlzdFNvdXJjZXNSZXNwb25zZSIP6uEYCwgBEgIBAhgBIIAgYgZwcm90bzM", [file_evenmesh_common_v1_bounds, file_evenmesh_common_v1_common, file_evenmesh_common_v1_method_options]);
+  fileDesc("Ci1ldmVubWVzaC9yZXRyaWV2ZXIvdjEvcmV0cmlldmVyX3NlcnZpY2UucHJvdG8SFWV2ZW5tZXNoLnJldHJpZXZlci52MSJKChBJbmxpbmVDYW5kaWRhdGVzEjYKCHBhc3NhZ2VzGAEgAygLMhsuZXZlbm1lc2guY29tbW9uLnYxLlBhc3NhZ2VCB/LhGAMI6AcitQMKD1JldHJpZXZlUmVxdWVzdBIWCgVxdWVyeRgBIAEoCUIH8uEYAxiAQBIcCgpjb2xsZWN0aW9uGAIgASgJQgby4RgCGEBIABI9CgpjYW5kaWRhdGVzGAMgASgLMicuZXZlbm1lc2gucmV0cmlldmVyLnYxLklubGluZUNhbmRpZGF0ZXNIABIVCgN3ZWIYCiABKAlCBvLhGAIYQEgAEhoKCXJldHJpZXZlchgEIAEoCUIH8uEYAxiAAhISCgVkZXB0aBgFIAEoDUgBiAEBEg4KAWsYBiABKA1IAogBARIuCghzYW1wbGluZxgHIAEoCzIcLmV2ZW5tZXNoLmNvbW1vbi52MS5TYW1wbGluZxInCh9pbmNsdWRlX2luY2x1c2lvbl9wcm9iYWJpbGl0aWVzGAggASgIEhoKCXN0cmVhbV9pZBgJIAEoCUIH8uEYAxiAQBItCgZmaWx0ZXIYCyABKAsyHS5ldmVubWVzaC5yZXRyaWV2ZXIudjEuRmlsdGVyEhgKEHdob2xlX2NvbGxlY3Rpb24YDCABKAhCCAoGc291cmNlQggKBl9kZXB0aEIECgJfayJGCgZGaWx0ZXISPAoKY29uZGl0aW9ucxgBIAMoCzIgLmV2ZW5tZXNoLnJldHJpZXZlci52MS5Db25kaXRpb25CBvLhGAIIECLWAQoJQ29uZGl0aW9uEhoKCWF0dHJpYnV0ZRgBIAEoCUIH8uEYAxiACBIuCgZhbnlfb2YYAiABKAsyHC5ldmVubWVzaC5yZXRyaWV2ZXIudjEuQW55T2ZIABI2Cgp0ZXh0X3JhbmdlGAMgASgLMiAuZXZlbm1lc2gucmV0cmlldmVyLnYxLlRleHRSYW5nZUgAEjoKDG51bWJlcl9yYW5nZRgEIAEoCzIiLmV2ZW5tZXNoLnJldHJpZXZlci52MS5OdW1iZXJSYW5nZUgAQgkKB2FsbG93ZWQiIwoFQW55T2YSGgoGdmFsdWVzGAEgAygJQgry4RgGCOgHGIAIIlEKCVRleHRSYW5nZRIaCgRmcm9tGAEgASgJQgfy4RgDGIAISACIAQESGAoCdG8YAiABKAlCB/LhGAMYgAhIAYgBAUIHCgVfZnJvbUIFCgNfdG8iQQoLTnVtYmVyUmFuZ2USEQoEZnJvbRgBIAEoAUgAiAEBEg8KAnRvGAIgASgBSAGIAQFCBwoFX2Zyb21CBQoDX3RvIoYCChBSZXRyaWV2ZVJlc3BvbnNlEi0KCHBhc3NhZ2VzGAEgAygLMhsuZXZlbm1lc2guY29tbW9uLnYxLlBhc3NhZ2USDgoGc2NvcmVzGAIgAygBEi4KCHJhbmtpbmdzGAMgASgLMhwuZXZlbm1lc2guY29tbW9uLnYxLlJhbmtpbmdzEhUKDWluZGV4X3ZlcnNpb24YBCABKAkSEQoJcmV0cmlldmVyGAUgASgJEh8KF2luY2x1c2lvbl9wcm9iYWJpbGl0aWVzGAYgAygBEgwKBG5vdGUYByABKAkSKgoGcG9saWN5GAggASgLMhouZXZlbm1lc2guY29tbW9uLnYxLlBvbGljeSKXAQoMRW1iZWRSZXF1ZXN0EhoKBXRleHRzGAEgAygJQgvy4RgHCIACGICABBItCgRraW5kGAIgASgOMh8uZXZlbm1lc2gucmV0cmlldmVyLnYxLlRleHRLaW5kEhYKBW1vZGVsGAMgASgJQgfy4RgDGIACEhYKCWRpbWVuc2lvbhgEIAEoDUgAiAEBQgwKCl9kaW1lbnNpb24iKwoJRW1iZWRkaW5nEg4KBnZhbHVlcxgBIAMoAhIOCgZ0b2tlbnMYAiABKA0ifQoNRW1iZWRSZXNwb25zZRI0CgplbWJlZGRpbmdzGAEgAygLMiAuZXZlbm1lc2gucmV0cmlldmVyLnYxLkVtYmVkZGluZxINCgVtb2RlbBgCIAEoCRITCgtmaW5nZXJwcmludBgDIAEoCRISCgptYXhfdG9rZW5zGAQgASgNIhcKFUxpc3RSZXRyaWV2ZXJzUmVxdWVzdCJxCglSZXRyaWV2ZXISDAoEbmFtZRgBIAEoCRITCgtkZXNjcmlwdGlvbhgCIAEoCRIOCgZlbmdpbmUYAyABKAkSDQoFbW9kZWwYBCABKAkSDgoGZGV2aWNlGAUgASgJEhIKCmlzX2RlZmF1bHQYBiABKAgiTgoWTGlzdFJldHJpZXZlcnNSZXNwb25zZRI0CgpyZXRyaWV2ZXJzGAEgAygLMiAuZXZlbm1lc2gucmV0cmlldmVyLnYxLlJldHJpZXZlciIUChJMaXN0U291cmNlc1JlcXVlc3QiKwoGU291cmNlEgwKBG5hbWUYASABKAkSEwoLZGVzY3JpcHRpb24YAiABKAkiRQoTTGlzdFNvdXJjZXNSZXNwb25zZRIuCgdzb3VyY2VzGAEgAygLMh0uZXZlbm1lc2gucmV0cmlldmVyLnYxLlNvdXJjZSpRCghUZXh0S2luZBIZChVURVhUX0tJTkRfVU5TUEVDSUZJRUQQABITCg9URVhUX0tJTkRfUVVFUlkQARIVChFURVhUX0tJTkRfUEFTU0FHRRACMt8DChBSZXRyaWV2ZXJTZXJ2aWNlEm0KCFJldHJpZXZlEiYuZXZlbm1lc2gucmV0cmlldmVyLnYxLlJldHJpZXZlUmVxdWVzdBonLmV2ZW5tZXNoLnJldHJpZXZlci52MS5SZXRyaWV2ZVJlc3BvbnNlIhDq4RgMCAESAQEYASCAgIAEEmUKBUVtYmVkEiMuZXZlbm1lc2gucmV0cmlldmVyLnYxLkVtYmVkUmVxdWVzdBokLmV2ZW5tZXNoLnJldHJpZXZlci52MS5FbWJlZFJlc3BvbnNlIhHq4RgNCAESAgECGAEggICABBJ+Cg5MaXN0UmV0cmlldmVycxIsLmV2ZW5tZXNoLnJldHJpZXZlci52MS5MaXN0UmV0cmlldmVyc1JlcXVlc3QaLS5ldmVubWVzaC5yZXRyaWV2ZXIudjEuTGlzdFJldHJpZXZlcnNSZXNwb25zZSIP6uEYCwgBEgIBAhgBIIAgEnUKC0xpc3RTb3VyY2VzEikuZXZlbm1lc2gucmV0cmlldmVyLnYxLkxpc3RTb3VyY2VzUmVxdWVzdBoqLmV2ZW5tZXNoLnJldHJpZXZlci52MS5MaXN0U291cmNlc1Jlc3BvbnNlIg/q4RgLCAESAgECGAEggCBiBnByb3RvMw", [file_evenmesh_common_v1_bounds, file_evenmesh_common_v1_common, file_evenmesh_common_v1_method_options]);
 
 /**
  * Passages sent with the request, such as a user profile.
@@ -380,6 +380,122 @@ export const RetrieveResponseSchema: GenMessage<RetrieveResponse> = /*@__PURE__*
   messageDesc(file_evenmesh_retriever_v1_retriever_service, 7);
 
 /**
+ * Texts to encode.
+ *
+ * @generated from message evenmesh.retriever.v1.EmbedRequest
+ */
+export type EmbedRequest = Message<"evenmesh.retriever.v1.EmbedRequest"> & {
+  /**
+   * The texts; 1 to 256, each of 1 to 65,536 bytes, not only white space. Of a longer text than the encoder reads the
+   * rest is cut off, see EmbedResponse.max_tokens.
+   *
+   * @generated from field: repeated string texts = 1;
+   */
+  texts: string[];
+
+  /**
+   * What the texts are; unspecified means passages.
+   *
+   * @generated from field: evenmesh.retriever.v1.TextKind kind = 2;
+   */
+  kind: TextKind;
+
+  /**
+   * Encoder by name, see EmbedResponse.model; empty means that of this server. NOT_FOUND if it has another one.
+   *
+   * @generated from field: string model = 3;
+   */
+  model: string;
+
+  /**
+   * Length of vectors that is expected; INVALID_ARGUMENT if the encoder's is another one. Unset means any.
+   * Unit: numbers. Range: [1, 2^32 - 1].
+   *
+   * @generated from field: optional uint32 dimension = 4;
+   */
+  dimension?: number | undefined;
+};
+
+/**
+ * Describes the message evenmesh.retriever.v1.EmbedRequest.
+ * Use `create(EmbedRequestSchema)` to create a new message.
+ */
+export const EmbedRequestSchema: GenMessage<EmbedRequest> = /*@__PURE__*/
+  messageDesc(file_evenmesh_retriever_v1_retriever_service, 8);
+
+/**
+ * The vector of one text.
+ *
+ * @generated from message evenmesh.retriever.v1.Embedding
+ */
+export type Embedding = Message<"evenmesh.retriever.v1.Embedding"> & {
+  /**
+   * The vector, of length 1 (L2 norm). Unit: none, a direction. Range: [-1, 1].
+   *
+   * @generated from field: repeated float values = 1;
+   */
+  values: number[];
+
+  /**
+   * What the encoder read of the text, or an estimate where its server does not say.
+   * Unit: tokens. Range: [1, max_tokens].
+   *
+   * @generated from field: uint32 tokens = 2;
+   */
+  tokens: number;
+};
+
+/**
+ * Describes the message evenmesh.retriever.v1.Embedding.
+ * Use `create(EmbeddingSchema)` to create a new message.
+ */
+export const EmbeddingSchema: GenMessage<Embedding> = /*@__PURE__*/
+  messageDesc(file_evenmesh_retriever_v1_retriever_service, 9);
+
+/**
+ * The vectors of texts.
+ *
+ * @generated from message evenmesh.retriever.v1.EmbedResponse
+ */
+export type EmbedResponse = Message<"evenmesh.retriever.v1.EmbedResponse"> & {
+  /**
+   * The vectors, in the order of the texts; all of one length.
+   *
+   * @generated from field: repeated evenmesh.retriever.v1.Embedding embeddings = 1;
+   */
+  embeddings: Embedding[];
+
+  /**
+   * Name of the encoder.
+   *
+   * @generated from field: string model = 2;
+   */
+  model: string;
+
+  /**
+   * Fingerprint of the encoder's weights and settings: only vectors of one fingerprint may be compared. That of a
+   * collection's vectors is the same where this encoder made them.
+   *
+   * @generated from field: string fingerprint = 3;
+   */
+  fingerprint: string;
+
+  /**
+   * Most that the encoder reads of a text. Unit: tokens. Range: [1, 2^32 - 1].
+   *
+   * @generated from field: uint32 max_tokens = 4;
+   */
+  maxTokens: number;
+};
+
+/**
+ * Describes the message evenmesh.retriever.v1.EmbedResponse.
+ * Use `create(EmbedResponseSchema)` to create a new message.
+ */
+export const EmbedResponseSchema: GenMessage<EmbedResponse> = /*@__PURE__*/
+  messageDesc(file_evenmesh_retriever_v1_retriever_service, 10);
+
+/**
  * Asks for the retrievers; has no fields.
  *
  * @generated from message evenmesh.retriever.v1.ListRetrieversRequest
@@ -392,7 +508,7 @@ export type ListRetrieversRequest = Message<"evenmesh.retriever.v1.ListRetriever
  * Use `create(ListRetrieversRequestSchema)` to create a new message.
  */
 export const ListRetrieversRequestSchema: GenMessage<ListRetrieversRequest> = /*@__PURE__*/
-  messageDesc(file_evenmesh_retriever_v1_retriever_service, 8);
+  messageDesc(file_evenmesh_retriever_v1_retriever_service, 11);
 
 /**
  * One retriever.
@@ -448,7 +564,7 @@ export type Retriever = Message<"evenmesh.retriever.v1.Retriever"> & {
  * Use `create(RetrieverSchema)` to create a new message.
  */
 export const RetrieverSchema: GenMessage<Retriever> = /*@__PURE__*/
-  messageDesc(file_evenmesh_retriever_v1_retriever_service, 9);
+  messageDesc(file_evenmesh_retriever_v1_retriever_service, 12);
 
 /**
  * The retrievers of this server.
@@ -469,7 +585,7 @@ export type ListRetrieversResponse = Message<"evenmesh.retriever.v1.ListRetrieve
  * Use `create(ListRetrieversResponseSchema)` to create a new message.
  */
 export const ListRetrieversResponseSchema: GenMessage<ListRetrieversResponse> = /*@__PURE__*/
-  messageDesc(file_evenmesh_retriever_v1_retriever_service, 10);
+  messageDesc(file_evenmesh_retriever_v1_retriever_service, 13);
 
 /**
  * Asks for the web-search sources; has no fields.
@@ -484,7 +600,7 @@ export type ListSourcesRequest = Message<"evenmesh.retriever.v1.ListSourcesReque
  * Use `create(ListSourcesRequestSchema)` to create a new message.
  */
 export const ListSourcesRequestSchema: GenMessage<ListSourcesRequest> = /*@__PURE__*/
-  messageDesc(file_evenmesh_retriever_v1_retriever_service, 11);
+  messageDesc(file_evenmesh_retriever_v1_retriever_service, 14);
 
 /**
  * A web-search source.
@@ -512,7 +628,7 @@ export type Source = Message<"evenmesh.retriever.v1.Source"> & {
  * Use `create(SourceSchema)` to create a new message.
  */
 export const SourceSchema: GenMessage<Source> = /*@__PURE__*/
-  messageDesc(file_evenmesh_retriever_v1_retriever_service, 12);
+  messageDesc(file_evenmesh_retriever_v1_retriever_service, 15);
 
 /**
  * The web-search sources of this server.
@@ -533,7 +649,41 @@ export type ListSourcesResponse = Message<"evenmesh.retriever.v1.ListSourcesResp
  * Use `create(ListSourcesResponseSchema)` to create a new message.
  */
 export const ListSourcesResponseSchema: GenMessage<ListSourcesResponse> = /*@__PURE__*/
-  messageDesc(file_evenmesh_retriever_v1_retriever_service, 13);
+  messageDesc(file_evenmesh_retriever_v1_retriever_service, 16);
+
+/**
+ * What a text is: some models encode both in different ways.
+ *
+ * @generated from enum evenmesh.retriever.v1.TextKind
+ */
+export enum TextKind {
+  /**
+   * A passage.
+   *
+   * @generated from enum value: TEXT_KIND_UNSPECIFIED = 0;
+   */
+  UNSPECIFIED = 0,
+
+  /**
+   * A text that is searched by.
+   *
+   * @generated from enum value: TEXT_KIND_QUERY = 1;
+   */
+  QUERY = 1,
+
+  /**
+   * A text that is found.
+   *
+   * @generated from enum value: TEXT_KIND_PASSAGE = 2;
+   */
+  PASSAGE = 2,
+}
+
+/**
+ * Describes the enum evenmesh.retriever.v1.TextKind.
+ */
+export const TextKindSchema: GenEnum<TextKind> = /*@__PURE__*/
+  enumDesc(file_evenmesh_retriever_v1_retriever_service, 0);
 
 /**
  * Stochastic retrieval over collections or over candidates sent with the request.
@@ -550,6 +700,17 @@ export const RetrieverService: GenService<{
     methodKind: "unary";
     input: typeof RetrieveRequestSchema;
     output: typeof RetrieveResponseSchema;
+  },
+  /**
+   * Encodes texts with the encoder of the `dense` retriever, as it encodes queries and passages of collections.
+   * FAILED_PRECONDITION (`NO_ENCODER`) where the server has none.
+   *
+   * @generated from rpc evenmesh.retriever.v1.RetrieverService.Embed
+   */
+  embed: {
+    methodKind: "unary";
+    input: typeof EmbedRequestSchema;
+    output: typeof EmbedResponseSchema;
   },
   /**
    * Lists the retrievers of this server, with engine, model and device.

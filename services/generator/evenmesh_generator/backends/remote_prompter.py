@@ -30,6 +30,12 @@ _CONTROL: Final = re.compile(
 )
 """Special tokens of the model families that such servers run."""
 
+CONTEXT_TOKENS: Final = 4096
+"""What prompt and answer may have together where neither servers nor settings say. Tokens."""
+
+MOST_WRITTEN: Final = 4096
+"""Longest answer that the contract allows. Tokens."""
+
 _FRAME: Final = 32
 """Tokens kept for what a chat template adds to one message."""
 
@@ -127,6 +133,14 @@ class RemotePrompter:
             f"makes a prompt of about {self.tokens(size)} tokens; {self._options.name} reads at most about "
             f"{self.tokens(limit)}",
         )
+
+
+def text_augmentations(instruction: bool) -> tuple[Augmentation, ...]:
+    """Return what a model that reads text can do; ``instruction``: whether it follows instructions."""
+    can = [Augmentation.IN_PROMPT, Augmentation.RETRIEVAL_FREE]
+    if instruction:
+        can += [Augmentation.PARAMETRIC_KNOWLEDGE, Augmentation.COMPRESSION]
+    return tuple(can)
 
 
 def size_of(text: str) -> int:

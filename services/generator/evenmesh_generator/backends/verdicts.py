@@ -6,10 +6,20 @@ import math
 from collections.abc import Mapping
 from typing import Final
 
+from evenmesh.wire.errors import FailedPrecondition
 from evenmesh_generator.domain import Normalization
 
 _BLANKS: Final = " \t\r\n\N{LOWER ONE EIGHTH BLOCK}\N{LATIN CAPITAL LETTER G WITH DOT ABOVE}"
 """How tokenizers write the blank before a word."""
+
+
+class NoRelevance(FailedPrecondition):
+    """FAILED_PRECONDITION: the model cannot judge, as its server gives no log-probabilities."""
+
+    def __init__(self, model: str) -> None:
+        super().__init__(
+            "NO_RELEVANCE", f"{model} cannot judge relevance: its server gives no log-probabilities"
+        )
 
 
 def p_true(top: Mapping[str, float], normalization: Normalization) -> float:
