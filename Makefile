@@ -5,7 +5,7 @@ SHELL := bash
 .DEFAULT_GOAL := help
 .PHONY: help venv install demo up triton down test lint drift breaking proto sdk check kernels pythons clean \
   docs bench rerank-table statistics load-test chaos rolling soak largest containers attack fuzz schemathesis locks vulnerabilities sbom \
-  train-pointer
+  train-pointer typescript console console-pictures node
 
 # Python 3.11 or newer; PYTHON=... names one.
 # A name may be there and not run (a shim of pyenv without its version), so each is tried.
@@ -15,6 +15,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMPS := .stamps
 CLIENT := clients/python
+TYPESCRIPT := clients/typescript
 # Tests of what is computed with NumPy, SciPy, numba, OpenBLAS, PyTorch or oneDNN; the others never see a kernel.
 NUMERIC := tests/unit/core tests/unit/lab/similarities tests/unit/lab/studies tests/unit/evaluator \
   $(addprefix tests/unit/orchestrator/,audits ensembles expressions test_ask_exposure.py test_found_pool.py \
@@ -65,7 +66,7 @@ triton: install ## Make the runtime of the Triton server now instead of at its f
 down: install ## Stop it
 	@$(BIN)/evenmesh down
 
-test: install ## Prove that it works: unit, contract and integration tests, the real mesh among them
+test: install node ## Prove that it works: unit, contract and integration tests, the real mesh among them
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 3 --dist loadgroup --no-loadscope-reorder --reruns 1
 
 check: install ## Lint what changed and run the quick unit tests of its rooms
@@ -116,6 +117,35 @@ proto: install ## Generate the stubs and the comments for OpenAPI again
 	PATH="$(CURDIR)/$(BIN):$$PATH"; $(call generate,../$(CLIENT))
 	$(BIN)/python services/gateway/generate_descriptions.py
 
+# Where npm is there, so that the tests of Node and of the console's accessibility run; they skip without it.
+node:
+	@{ command -v npm > /dev/null && $(MAKE) --no-print-directory $(STAMPS)/typescript $(STAMPS)/console; } || \
+	  echo "npm is not here, or finds no registry: tests of the TypeScript client and of axe are skipped" >&2
+
+$(STAMPS)/typescript: $(TYPESCRIPT)/package-lock.json $(TYPESCRIPT)/tsconfig.json $(shell find $(TYPESCRIPT)/src -name '*.ts')
+	cd $(TYPESCRIPT) && npm ci --ignore-scripts && npx tsc
+	@mkdir -p $(STAMPS) && touch $@
+
+$(STAMPS)/console: console/package-lock.json
+	cd console && npm ci --ignore-scripts
+	@mkdir -p $(STAMPS) && touch $@
+
+typescript: install ## Generate and compile the TypeScript client (needs Node)
+	cd $(TYPESCRIPT) && npm ci --ignore-scripts
+	cd $(TYPESCRIPT) && ../../$(BIN)/buf generate ../../protos
+	$(BIN)/python -m grpc_tools.protoc -I$$($(BIN)/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))') \
+	  --plugin=protoc-gen-es=$(TYPESCRIPT)/node_modules/.bin/protoc-gen-es --es_out=$(TYPESCRIPT)/src/gen \
+	  --es_opt=target=ts,import_extension=js google/rpc/error_details.proto
+	$(BIN)/python -m tests.made_files --write typescript
+	cd $(TYPESCRIPT) && npx tsc
+
+console: install $(STAMPS)/typescript $(STAMPS)/console ## Build the console into the gateway's package (needs Node)
+	cd console && npx svelte-check --tsconfig tsconfig.json --fail-on-warnings && npx vite build
+	$(BIN)/python -m tests.made_files --write console
+
+console-pictures: install node ## Take the pictures of docs/guides/console.md in Chromium, from a mesh of their own
+	$(BIN)/python -m tests.console_pictures
+
 drift: install # The committed stubs are what the protos say
 	@out=$$(mktemp -d); trap 'rm -rf "$$out"' EXIT; PATH="$(CURDIR)/$(BIN):$$PATH"; \
 	($(call generate,$$out)); cd "$$out"; \
@@ -126,6 +156,7 @@ drift: install # The committed stubs are what the protos say
 	  [ -f "$$stub" ] || { echo "$$stub has no proto any more: remove it" >&2; exit 1; }; \
 	done; echo "stubs are what the protos say"
 	$(BIN)/python $(CLIENT)/generate_sync.py --check
+	$(BIN)/python -m tests.made_files
 	$(BIN)/python services/gateway/generate_descriptions.py --check
 
 sdk: install ## Generate the sync SDK again from the async one
@@ -198,5 +229,5 @@ train-pointer: install ## Train the bundled model further, into build/pointer (h
 	  $$(test -f build/pointer/checkpoint.pt && echo --resume)
 
 clean: ## Remove caches and build outputs; .venv stays
-	rm -rf $(STAMPS) build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache .benchmarks
+	rm -rf console/node_modules $(TYPESCRIPT)/node_modules $(TYPESCRIPT)/dist $(STAMPS) build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache .benchmarks
 	find . -path ./$(VENV) -prune -o -name __pycache__ -type d -exec rm -rf {} +

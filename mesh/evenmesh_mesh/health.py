@@ -23,6 +23,12 @@ def http_url(address: str) -> str:
     return f"{'https' if os.environ.get('EVENMESH_TLS_CA') else 'http'}://{address}"
 
 
+def console_url(state: MeshState) -> str | None:
+    """Return the URL of the console of a mesh; None where it runs no gateway."""
+    gateway = state.services.get(GATEWAY.name)
+    return None if gateway is None else f"{http_url(gateway.address)}/console/"
+
+
 async def http_health(address: str) -> Health:
     """Return the health of the gateway at an address."""
     return await asyncio.to_thread(_http_health, address)

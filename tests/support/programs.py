@@ -11,8 +11,10 @@ from typing import Final
 import pytest
 
 PACKAGES: Final = {
+    "chromium": "chromium",
     "initdb": "postgresql",
     "kubectl": "kubernetes-client",
+    "node": "nodejs",
     "postgres": "postgresql",
     "prometheus": "prometheus",
     "promtool": "prometheus",

@@ -10,7 +10,7 @@ def commands() -> Sequence[Command]:
     from evenmesh_mesh.commands.backup import backup, restore
     from evenmesh_mesh.commands.demo import demo
     from evenmesh_mesh.commands.doctor import doctor
-    from evenmesh_mesh.commands.mesh import down, status, up
+    from evenmesh_mesh.commands.mesh import console, down, status, up
     from evenmesh_mesh.commands.security import certs, keys
 
-    return [demo, up, down, status, doctor, backup, restore, certs(), keys()]
+    return [demo, up, down, status, console, doctor, backup, restore, certs(), keys()]

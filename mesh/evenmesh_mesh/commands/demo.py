@@ -12,6 +12,7 @@ from evenmesh_mesh.commands.mesh import Home, folder_of
 
 if TYPE_CHECKING:
     from evenmesh.addresses import Addresses
+    from evenmesh.local_mesh import MeshState
     from evenmesh.types.events import AskResult
     from evenmesh_documents.gathering import Gathered, Spool
     from evenmesh_documents.splitting import Splitting
@@ -61,8 +62,18 @@ async def _demo(screen: Screen, home: Path, question: "Question") -> bool:
         await ensure_demo(screen, addresses)
         await _show(screen, addresses, question)
         await show_documents(screen, addresses)
+        screen.line()
+        screen.line(_in_a_browser(read_running(home)))
         return True
     return False  # a signal ended the block
+
+
+def _in_a_browser(running: "MeshState | None") -> str:
+    """Say where the same can be seen: the demo's own mesh has no gateway, and ends with it."""
+    from evenmesh_mesh.health import console_url
+
+    url = None if running is None else console_url(running)
+    return f"Turn the dial yourself: {url or 'evenmesh up, then open what evenmesh console prints'}"
 
 
 async def _show(screen: Screen, addresses: "Addresses", question: "Question") -> None:

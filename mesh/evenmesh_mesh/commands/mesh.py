@@ -1,4 +1,4 @@
-"""Commands ``evenmesh up``, ``down`` and ``status``."""
+"""Commands ``evenmesh up``, ``down``, ``status`` and ``console``."""
 
 import asyncio
 from pathlib import Path
@@ -129,3 +129,17 @@ def status(
         show_services(screen, found, running)
     if not serving:
         raise typer.Exit(1)
+
+
+def console(home: Home = None) -> None:
+    """Print the address of the console, for a browser."""
+    from evenmesh.local_mesh import read_running
+    from evenmesh_mesh.health import console_url
+
+    running = read_running(folder_of(home))
+    if running is None:
+        raise CommandError("no mesh is running; start one with: evenmesh up")
+    url = console_url(running)
+    if url is None:
+        raise CommandError("this mesh serves no HTTP; start it without --no-gateway")
+    Screen().line(url)

@@ -17,7 +17,7 @@ from evenmesh.types.status import Health, ServiceStatus
 from evenmesh.wire.errors import MeshError
 from evenmesh_mesh import Mesh, MeshSettings, Phase, Progress, launch
 from evenmesh_mesh.commands.progress import StartDisplay
-from evenmesh_mesh.health import inner_services
+from evenmesh_mesh.health import console_url, inner_services
 from evenmesh_mesh.signals import StopSignals
 
 DEMO = "demo"
@@ -124,6 +124,8 @@ async def _welcome(screen: Screen, state: MeshState, *, demo: bool) -> None:
             await ensure_demo(screen, addresses)
         except MeshError as exc:
             raise CommandError(f"the mesh is up, but does not take the demo corpus: {exc}") from exc
+    if url := console_url(state):
+        screen.note(f"see who is shown in a browser: {url}")
 
 
 def _names(settings: MeshSettings) -> tuple[str, ...]:

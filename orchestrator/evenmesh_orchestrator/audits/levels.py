@@ -196,6 +196,7 @@ def _report(audit: Audit, pool: Pool, level: Level, u_max: float | None) -> pb.E
             stopped_early=level.stopped,
             exact_ee_d_norm=exact[0],
             exact_ee_r_norm=exact[1],
+            exact_exposure=() if level.inclusion is None else level.inclusion.tolist(),
         )
     )
     return report

@@ -16,6 +16,7 @@ from starlette.responses import JSONResponse, Response
 
 from evenmesh_gateway.calls import TIMEOUT_HEADER, CallReader
 from evenmesh_gateway.connect_rpc import ConnectRoutes
+from evenmesh_gateway.console.routes import ConsoleRoutes
 from evenmesh_gateway.forwarding import Forwarder
 from evenmesh_gateway.http.memory import BodyMemory
 from evenmesh_gateway.http.problems import HttpProblem, problem_response
@@ -85,6 +86,7 @@ class Gateway:
                 *Rest(settings, call_reader, forwarder, messages).routes(),
                 *ConnectRoutes(settings, call_reader, forwarder, messages).routes(),
                 *(() if self._agents is None else (self._agents.route(),)),
+                *(ConsoleRoutes(call_reader, self._upstreams).routes() if settings.console else ()),
             ],
             middleware=[
                 *middleware,

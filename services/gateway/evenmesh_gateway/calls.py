@@ -68,6 +68,11 @@ class CallReader:
         self._authentication = authentication
         self._forwards_trace = forwards_trace
 
+    @property
+    def knows_callers(self) -> bool:
+        """Return whether callers are known here; otherwise the services behind it alone know them."""
+        return isinstance(self._authentication, Authentication)
+
     async def call(
         self,
         headers: Mapping[str, str],

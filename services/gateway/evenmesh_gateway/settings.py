@@ -43,6 +43,8 @@ class GatewaySettings(ServiceSettings):
     evaluator_target: str = Field(default="dns:///127.0.0.1:7074", min_length=1)
     """gRPC target of the evaluator."""
 
+    console: bool = True
+    """Whether to serve the console at ``/console/``."""
     cors_origins: Annotated[tuple[str, ...], NoDecode] = ()
     """Origins whose pages may call from a browser, such as ``https://app.example.com``, separated by commas;
     ``*`` for any. Empty: none."""

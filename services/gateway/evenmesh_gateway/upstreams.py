@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Any
+import time
+from typing import TYPE_CHECKING, Any, Final
+
+import grpc
+from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from evenmesh.wire.certificates import CertificateError, Certificates
 from evenmesh.wire.channel import connect
@@ -14,6 +18,8 @@ from evenmesh_kit.rpc.server import ServerStartError
 if TYPE_CHECKING:
     from evenmesh_gateway.settings import GatewaySettings
     from evenmesh_kit.telemetry.setup import Telemetry
+
+_HEALTH_TIMEOUT_S: Final = 2.0
 
 
 class Upstreams:
@@ -48,6 +54,11 @@ class Upstreams:
         """Return what calls a method, of the kind of ``grpc.aio``; requests and replies are bytes."""
         return self._calls[method.path]
 
+    async def health(self) -> dict[str, dict[str, str | float]]:
+        """Return what each service says of itself: ``state``, and ``ms`` until it answered. Milliseconds."""
+        ways = {service.split(".")[1]: channel for service, channel in self._channels.items()}
+        return dict(zip(ways, await asyncio.gather(*map(_health, ways.values())), strict=True))
+
     async def close(self) -> None:
         """Close the channels; calls in progress fail."""
         await asyncio.gather(*(channel.close() for channel in self._channels.values()))
@@ -61,6 +72,19 @@ class Upstreams:
             (True, True): channel.stream_stream,
         }[method.streams_requests, method.streams_replies]
         return kind(method.path)
+
+
+async def _health(channel: grpc.aio.Channel) -> dict[str, str | float]:
+    began = time.perf_counter()
+    try:
+        reply = await health_pb2_grpc.HealthStub(channel).Check(
+            health_pb2.HealthCheckRequest(), timeout=_HEALTH_TIMEOUT_S
+        )
+    except grpc.aio.AioRpcError:
+        return {"state": "unreachable"}
+    serving = reply.status == health_pb2.HealthCheckResponse.SERVING
+    took_ms = round(1e3 * (time.perf_counter() - began), 1)
+    return {"state": "serving" if serving else "not serving", "ms": took_ms}
 
 
 def _certificates(settings: GatewaySettings) -> Certificates | None:

@@ -80,7 +80,12 @@ def test_reports_are_read() -> None:
         ee_r=0.0,
         providers=[evaluator_pb2.ExposureShare(name="P", exposure=1.5, share=1.0)],
         audit=pb.AuditLevel(
-            policy=pb.AUDIT_POLICY_SAMPLED, alpha=0.0, num_rankings=4, num_answered=3, exact_ee_d_norm=0.5
+            policy=pb.AUDIT_POLICY_SAMPLED,
+            alpha=0.0,
+            num_rankings=4,
+            num_answered=3,
+            exact_ee_d_norm=0.5,
+            exact_exposure=[1.0, 0.5],
         ),
     )
     report = audit_codec.event(pb.AuditResponse(report=message))
@@ -88,6 +93,7 @@ def test_reports_are_read() -> None:
     assert (report.policy, report.alpha, report.num_rankings, report.num_answered) == ("sampled", 0.0, 4, 3)
     assert (report.exposure, report.ee_d, report.ee_d_norm, report.ee_r) == ((1.0, 0.5), 1.25, 0.625, 0.0)
     assert (report.exact_ee_d_norm, report.exact_ee_r_norm) == (0.5, None)
+    assert report.exact_exposure == (1.0, 0.5)
     assert (report.ee_r_norm, report.expected_utility, report.u_max) == (None, None, None)
     assert [share.name for share in report.providers] == ["P"]
 

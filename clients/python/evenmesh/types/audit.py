@@ -85,6 +85,7 @@ class AuditReport:
         exact_ee_d_norm: the same from exact inclusion probabilities, free of sampling noise; None where they
             are not known.
         exact_ee_r_norm: likewise.
+        exact_exposure: exact expected exposure per passage of the pool, 0 to 1; empty where it is not known.
         expected_utility: 0 to 1; None without references or answers.
         expected_utility_low: lower end of its interval, which holds however often it was looked at.
         expected_utility_high: upper end.
@@ -105,6 +106,7 @@ class AuditReport:
     ee_r_norm: float | None
     exact_ee_d_norm: float | None
     exact_ee_r_norm: float | None
+    exact_exposure: tuple[float, ...]
     expected_utility: float | None
     expected_utility_low: float | None
     expected_utility_high: float | None

@@ -140,7 +140,9 @@ async def test_every_context_is_answered_once_and_few_at_a_time(mesh: Mesh) -> N
 async def test_exact_exposure_is_that_of_infinitely_many_samples(mesh: Mesh) -> None:
     events = await mesh.audit(audit(alphas=[2], rankings=1000, num_answers=0))
     (_, report) = _all(events, pb.ExposureReport)
-    exact = exposure_metrics(None, USEFUL, k=2, exposure=inclusion_probabilities(log_weights(SCORES, 2), k=2))
+    inclusion = inclusion_probabilities(log_weights(SCORES, 2), k=2)
+    assert list(report.audit.exact_exposure) == pytest.approx(inclusion)
+    exact = exposure_metrics(None, USEFUL, k=2, exposure=inclusion)
     assert report.audit.exact_ee_d_norm == pytest.approx(exact.ee_d_norm)
     assert report.audit.exact_ee_r_norm == pytest.approx(exact.ee_r_norm)
     # A passage's exposure is a share of 1,000 draws: within 5 standard deviations, √(1/4 / 1000) at most.

@@ -981,6 +981,7 @@ class AuditLevel(_message.Message):
     STOPPED_EARLY_FIELD_NUMBER: _builtins.int
     EXACT_EE_D_NORM_FIELD_NUMBER: _builtins.int
     EXACT_EE_R_NORM_FIELD_NUMBER: _builtins.int
+    EXACT_EXPOSURE_FIELD_NUMBER: _builtins.int
     policy: Global___AuditPolicy.ValueType
     """How the rankings were made."""
     alpha: _builtins.float
@@ -1011,6 +1012,12 @@ class AuditLevel(_message.Message):
     """EE-R over its bound from exact inclusion probabilities; unset likewise, and where no passage is useful.
     Unit: fraction. Range: [0, 1].
     """
+    @_builtins.property
+    def exact_exposure(self) -> _containers.RepeatedScalarFieldContainer[_builtins.float]:
+        """Exact probability that each passage of the pool is in a context: its expected exposure, free of sampling noise.
+        Empty where it is not known, as `exact_ee_d_norm`. Unit: attention. Range: [0, 1].
+        """
+
     def __init__(
         self,
         *,
@@ -1025,10 +1032,11 @@ class AuditLevel(_message.Message):
         stopped_early: _builtins.bool = ...,
         exact_ee_d_norm: _builtins.float | None = ...,
         exact_ee_r_norm: _builtins.float | None = ...,
+        exact_exposure: _abc.Iterable[_builtins.float] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_alpha", b"_alpha", "_exact_ee_d_norm", b"_exact_ee_d_norm", "_exact_ee_r_norm", b"_exact_ee_r_norm", "_expected_utility_high", b"_expected_utility_high", "_expected_utility_low", b"_expected_utility_low", "_normalized_expected_utility", b"_normalized_expected_utility", "_u_max", b"_u_max", "alpha", b"alpha", "exact_ee_d_norm", b"exact_ee_d_norm", "exact_ee_r_norm", b"exact_ee_r_norm", "expected_utility_high", b"expected_utility_high", "expected_utility_low", b"expected_utility_low", "normalized_expected_utility", b"normalized_expected_utility", "u_max", b"u_max"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_alpha", b"_alpha", "_exact_ee_d_norm", b"_exact_ee_d_norm", "_exact_ee_r_norm", b"_exact_ee_r_norm", "_expected_utility_high", b"_expected_utility_high", "_expected_utility_low", b"_expected_utility_low", "_normalized_expected_utility", b"_normalized_expected_utility", "_u_max", b"_u_max", "alpha", b"alpha", "exact_ee_d_norm", b"exact_ee_d_norm", "exact_ee_r_norm", b"exact_ee_r_norm", "expected_utility_high", b"expected_utility_high", "expected_utility_low", b"expected_utility_low", "normalized_expected_utility", b"normalized_expected_utility", "num_answered", b"num_answered", "num_rankings", b"num_rankings", "policy", b"policy", "stopped_early", b"stopped_early", "u_max", b"u_max"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_alpha", b"_alpha", "_exact_ee_d_norm", b"_exact_ee_d_norm", "_exact_ee_r_norm", b"_exact_ee_r_norm", "_expected_utility_high", b"_expected_utility_high", "_expected_utility_low", b"_expected_utility_low", "_normalized_expected_utility", b"_normalized_expected_utility", "_u_max", b"_u_max", "alpha", b"alpha", "exact_ee_d_norm", b"exact_ee_d_norm", "exact_ee_r_norm", b"exact_ee_r_norm", "exact_exposure", b"exact_exposure", "expected_utility_high", b"expected_utility_high", "expected_utility_low", b"expected_utility_low", "normalized_expected_utility", b"normalized_expected_utility", "num_answered", b"num_answered", "num_rankings", b"num_rankings", "policy", b"policy", "stopped_early", b"stopped_early", "u_max", b"u_max"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__alpha: _TypeAlias = _typing.Literal["alpha"]  # noqa: Y015
     _WhichOneofArgType__alpha: _TypeAlias = _typing.Literal["_alpha", b"_alpha"]  # noqa: Y015

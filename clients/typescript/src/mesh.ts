@@ -1,0 +1,97 @@
+import type { DescService, MessageInitShape } from "@bufbuild/protobuf";
+import { createClient, type Client, type Interceptor, type Transport } from "@connectrpc/connect";
+
+import { withTypedErrors } from "./errors.js";
+import { EvaluatorService } from "./gen/evenmesh/evaluator/v1/evaluator_service_pb.js";
+import { GeneratorService } from "./gen/evenmesh/generator/v1/generator_service_pb.js";
+import {
+  OrchestratorService,
+  type AskRequestSchema,
+  type AskResponse,
+} from "./gen/evenmesh/orchestrator/v1/orchestrator_service_pb.js";
+import {
+  FeedbackService,
+  type FeedbackResult,
+  type FeedbackSchema,
+} from "./gen/evenmesh/reranker/v1/feedback_service_pb.js";
+import { RerankerService } from "./gen/evenmesh/reranker/v1/reranker_service_pb.js";
+import { CollectionService } from "./gen/evenmesh/retriever/v1/collection_service_pb.js";
+import { RetrieverService } from "./gen/evenmesh/retriever/v1/retriever_service_pb.js";
+
+/** A credential: an API key or a token, or what returns the one of now; undefined where there is none. */
+export type Credential = string | (() => string | undefined) | undefined;
+
+/** How to answer a question: every field of `AskRequest` besides the question. */
+export type AskOptions = Omit<Extract<MessageInitShape<typeof AskRequestSchema>, { $typeName?: never }>, "question">;
+
+/** One event of an ask: `retrieved`, `ranked`, `delta`, `answer`, `report`, …, `done` last. */
+export type AskEvent = Exclude<AskResponse["event"], { case: undefined }>;
+
+/** Feedback to give: `id` may be left out, and then counts as new each time. */
+export type FeedbackInit = Extract<MessageInitShape<typeof FeedbackSchema>, { $typeName?: never }>;
+
+/** What a call may be given besides its request. */
+export interface CallOptions {
+  /** Ends the call. */
+  signal?: AbortSignal;
+  /** Longest time for the call. Milliseconds. */
+  timeoutMs?: number;
+}
+
+/** Return what sends a credential with every call. */
+export function authorizing(credential: Credential): Interceptor {
+  return (next) => (request) => {
+    const key = typeof credential === "function" ? credential() : credential;
+    if (key) request.header.set("authorization", `Bearer ${key}`);
+    return next(request);
+  };
+}
+
+/** A mesh: a client of each service, and what is needed most. */
+export class Mesh {
+  readonly orchestrator: Client<typeof OrchestratorService>;
+  readonly retriever: Client<typeof RetrieverService>;
+  readonly collections: Client<typeof CollectionService>;
+  readonly reranker: Client<typeof RerankerService>;
+  readonly feedback: Client<typeof FeedbackService>;
+  readonly generator: Client<typeof GeneratorService>;
+  readonly evaluator: Client<typeof EvaluatorService>;
+
+  /** @param transportOf returns the transport of a service; behind a gateway all have the same. */
+  constructor(transportOf: (service: DescService) => Transport) {
+    const client = <S extends DescService>(service: S) => createClient(service, withTypedErrors(transportOf(service)));
+    this.orchestrator = client(OrchestratorService);
+    this.retriever = client(RetrieverService);
+    this.collections = client(CollectionService);
+    this.reranker = client(RerankerService);
+    this.feedback = client(FeedbackService);
+    this.generator = client(GeneratorService);
+    this.evaluator = client(EvaluatorService);
+  }
+
+  /**
+   * Ask one question and yield events as they happen, `done` last. Leaving the loop ends the ask.
+   *
+   * @throws MeshError if the whole ask fails.
+   */
+  async *ask(question: string, options: AskOptions = {}, call: CallOptions = {}): AsyncGenerator<AskEvent> {
+    for await (const { event } of this.orchestrator.ask({ ...options, question }, call)) {
+      if (event.case !== undefined) yield event;
+    }
+  }
+
+  /**
+   * Record how useful passages were to agents; one outcome for each item, in order.
+   *
+   * @throws MeshError if the whole batch fails.
+   */
+  async giveFeedback(items: FeedbackInit[], call: CallOptions = {}): Promise<FeedbackResult[]> {
+    const feedback = items.map((item) => ({ ...item, id: item.id || randomId() }));
+    return (await this.feedback.recordFeedback({ feedback }, call)).results;
+  }
+}
+
+function randomId(): string {
+  const bytes = globalThis.crypto.getRandomValues(new Uint8Array(16));
+  return Array.from(bytes, (byte) => byte.toString(16).padStart(2, "0")).join("");
+}

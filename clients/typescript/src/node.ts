@@ -1,0 +1,43 @@
+/** The client of an evenmesh in Node over gRPC, without a gateway. */
+
+import type { DescService } from "@bufbuild/protobuf";
+import type { Transport } from "@connectrpc/connect";
+import { createGrpcTransport, type GrpcTransportOptions } from "@connectrpc/connect-node";
+
+import { authorizing, Mesh, type Credential } from "./mesh.js";
+
+/** The services of a mesh. */
+export type ServiceName = "orchestrator" | "retriever" | "reranker" | "generator" | "evaluator";
+
+/** Where the services are, and who calls. */
+export interface GrpcOptions {
+  /** URL of each service, such as `http://127.0.0.1:7070`; `https://` with TLS. */
+  addresses?: Partial<Record<ServiceName, string>>;
+  credential?: Credential;
+  /** Options of Node's HTTP/2 client, such as `ca`, `cert` and `key` for TLS. */
+  nodeOptions?: GrpcTransportOptions["nodeOptions"];
+}
+
+const LOCAL: Record<ServiceName, string> = {
+  orchestrator: "http://127.0.0.1:7070",
+  retriever: "http://127.0.0.1:7071",
+  reranker: "http://127.0.0.1:7072",
+  generator: "http://127.0.0.1:7073",
+  evaluator: "http://127.0.0.1:7074",
+};
+
+/** Return a client that speaks gRPC with each service; without addresses with those of `evenmesh up`. */
+export function grpcMesh({ addresses, credential, nodeOptions }: GrpcOptions = {}): Mesh {
+  const opened = new Map<string, Transport>();
+  return new Mesh((service: DescService) => {
+    const name = service.typeName.split(".")[1] as ServiceName;
+    const baseUrl = addresses?.[name] ?? LOCAL[name];
+    let transport = opened.get(baseUrl);
+    if (transport === undefined) {
+      const tls = nodeOptions === undefined ? {} : { nodeOptions };
+      transport = createGrpcTransport({ baseUrl, interceptors: [authorizing(credential)], ...tls });
+      opened.set(baseUrl, transport);
+    }
+    return transport;
+  });
+}

@@ -1,0 +1,45 @@
+/** Numbers and times as people read them. */
+
+import type { Estimate } from "evenmesh/gen/evenmesh/common/v1/common_pb.js";
+
+const whole = new Intl.NumberFormat("en", { maximumFractionDigits: 0 });
+
+export const count = (value: number | bigint): string => whole.format(value);
+
+export const percent = (share: number, digits = 0): string => `${(100 * share).toFixed(digits)}\u00a0%`;
+
+export const decimal = (value: number, digits = 2): string => value.toFixed(digits);
+
+export function duration(ms: number): string {
+  if (ms < 1) return "<\u00a01\u00a0ms";
+  if (ms < 1000) return `${Math.round(ms)}\u00a0ms`;
+  return `${(ms / 1000).toFixed(ms < 10_000 ? 1 : 0)}\u00a0s`;
+}
+
+export function bytes(size: bigint | number): string {
+  let value = Number(size);
+  for (const unit of ["B", "kB", "MB", "GB"]) {
+    if (value < 1000) return `${value < 10 && unit !== "B" ? value.toFixed(1) : Math.round(value)}\u00a0${unit}`;
+    value /= 1000;
+  }
+  return `${value.toFixed(1)}\u00a0TB`;
+}
+
+export const when = (seconds: bigint | undefined): string =>
+  seconds === undefined
+    ? "–"
+    : new Date(1000 * Number(seconds)).toLocaleString(undefined, { dateStyle: "medium", timeStyle: "short" });
+
+/** A mean with its 95 % interval. */
+export function estimate(value: Estimate | undefined, digits = 2): { mean: string; interval: string } {
+  if (value?.mean === undefined) return { mean: "–", interval: "" };
+  const { low, high } = value;
+  const interval = low !== undefined && high !== undefined ? `${low.toFixed(digits)} to ${high.toFixed(digits)}` : "";
+  return { mean: value.mean.toFixed(digits), interval };
+}
+
+/** Cut a text by characters as the mesh counts them: code points, not UTF-16 units. */
+export function around(text: string, start: number, end: number): [string, string, string] {
+  const points = Array.from(text);
+  return [points.slice(0, start).join(""), points.slice(start, end).join(""), points.slice(end).join("")];
+}

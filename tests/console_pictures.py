@@ -1,0 +1,108 @@
+"""Take the pictures of the guide to the console: ``make console-pictures``.
+
+A mesh of its own asks the demo's questions at two settings of the dial, so that there are runs to show. The browser
+is the one of the tests, and so are the steps.
+"""
+
+from __future__ import annotations
+
+import argparse
+import tempfile
+from pathlib import Path
+from typing import Final
+
+from evenmesh import Addresses, Client
+from evenmesh_mesh import GeneratorEngine, MeshSettings, launch, services_with, stop
+from evenmesh_studies import demo
+from tests.support.console_page import ConsolePage, chromium
+
+OUT: Final = Path(__file__).parents[1] / "docs" / "assets" / "console"
+QUESTION: Final = "How often should I oil my chain?"
+EVEN_STOP: Final = 2
+WIDE: Final = {"width": 1180, "height": 900}
+PHONE: Final = {"width": 390, "height": 844}
+
+
+def fill(client: Client) -> None:
+    """Ask the demo's questions, so that runs have something to show."""
+    for alpha, run in ((8.0, "by-score"), (1.0, "more-even")):
+        for one in demo.questions():
+            client.answer(
+                one.question,
+                collection="demo",
+                alpha=alpha,
+                samples=8,
+                num_answers=2,
+                run_id=run,
+                query_id=one.id,
+                references=one.answers,
+                useful=one.useful_passage_ids,
+            )
+
+
+def take(url: str, out: Path) -> None:
+    """Walk through the console and save the pictures."""
+    with chromium() as browser:
+        console = ConsolePage(browser.new_page(viewport=WIDE, reduced_motion="reduce"), url)
+        console.open("ask")
+        console.ask(QUESTION)
+        console.page.get_by_text("Where the time went").wait_for()
+        console.picture(out / "ask.png", height=840)
+        console.turn(EVEN_STOP)
+        console.page.get_by_label(f"useful: {QUESTION}").first.check()
+        console.page.locator(".dial .line.relevance").wait_for()
+        console.page.set_viewport_size(WIDE)
+        console.picture(out / "dial.png", ".dial")
+        console.page.emulate_media(color_scheme="dark")
+        console.page.get_by_label("beside the answer above").check()
+        console.page.get_by_role("button", name="Answer with this").click()
+        console.page.locator("[data-disparity]").nth(1).wait_for()
+        console.page.get_by_text("Where the time went").nth(1).wait_for()
+        console.picture(out / "beside-dark.png", ".results")
+        console.page.emulate_media(color_scheme="light")
+        console.page.set_viewport_size(WIDE)
+        console.open("collections")
+        console.page.locator(".passage").first.wait_for()
+        console.picture(out / "collections.png", height=800)
+        console.page.set_viewport_size(WIDE)
+        console.open("runs")
+        console.page.get_by_role("button", name="more-even").click()
+        console.page.get_by_role("heading", name="more-even").wait_for()
+        console.page.get_by_label("compare with").select_option("by-score")
+        console.page.locator(".interval.lower").first.wait_for()
+        console.page.locator(".ask-dot").first.wait_for(state="attached")
+        console.picture(out / "runs.png", height=1000)
+        console.page.set_viewport_size(PHONE)
+        console.open("ask")
+        console.ask(QUESTION)
+        console.turn(EVEN_STOP)
+        console.page.evaluate("document.querySelector('.dial').scrollIntoView()")
+        console.picture(out / "phone.png")
+
+
+def main() -> None:
+    """Start a mesh, or use the one of ``--url``, and take the pictures."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--url", help="address of a gateway whose mesh has been asked already")
+    parser.add_argument("--out", type=Path, default=OUT)
+    given = parser.parse_args()
+    given.out.mkdir(parents=True, exist_ok=True)
+    if given.url:
+        take(given.url, given.out)
+        return
+    with tempfile.TemporaryDirectory() as home:
+        services = services_with(GeneratorEngine.IN_PROCESS, gateway=True)
+        settings = MeshSettings(home=Path(home), port=0, start_s=600, services=services)
+        state = launch(settings)
+        try:
+            with Client(Addresses(**state.addresses)) as client:
+                client.ingest(demo.passages(), "demo")
+                client.until_embedded("demo")
+                fill(client)
+            take(f"http://{state.services['gateway'].address}", given.out)
+        finally:
+            stop(settings.home)
+
+
+if __name__ == "__main__":
+    main()

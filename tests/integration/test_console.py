@@ -1,0 +1,257 @@
+"""The console in Chromium before the real mesh."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from evenmesh import Agent, Client, Feedback, Passage
+from evenmesh_reranker.models.store import ModelStore
+from tests.integration.conftest import DEMO, RunningMesh
+from tests.support import tiny_encoders, tiny_models
+from tests.support.console_page import PAGES, Colours, ConsolePage, chromium
+from tests.support.gateway_process import GatewayProcess
+
+pytestmark = [pytest.mark.mesh, pytest.mark.timeout(900)]
+
+QUESTION = "How often should I oil my chain?"
+SETTINGS = {"collection": DEMO, "k": 5, "depth": 20, "samples": 40}
+"""How the page asks unless it is changed."""
+ALPHA, STOP = 2.0, 4
+EVEN, BY_SCORE = 0, 9
+ALPHAS = {EVEN: 0.0, BY_SCORE: 8.0}
+NARROW, TALL = 360, 780
+
+
+@pytest.fixture(scope="module")
+def served(mesh: RunningMesh, tmp_path_factory: pytest.TempPathFactory) -> Iterator[GatewayProcess]:
+    """A gateway of this module before the mesh of the session."""
+    with GatewayProcess(tmp_path_factory.mktemp("gateway"), mesh.addresses) as served:
+        yield served
+
+
+@pytest.fixture(scope="module")
+def console(served: GatewayProcess) -> Iterator[ConsolePage]:
+    """The console, which has asked a question; at the end nothing has left the origin or been complained of."""
+    with chromium() as browser:
+        console = ConsolePage(browser.new_page(viewport={"width": 1280, "height": 900}), served.url)
+        console.open("ask")
+        console.ask(QUESTION)
+        yield console
+        assert console.strangers == []
+        assert console.complaints == []
+
+
+@pytest.fixture
+def asked(console: ConsolePage) -> ConsolePage:
+    """The console after an ask at the default setting."""
+    console.page.emulate_media(color_scheme="light")
+    console.open("ask")
+    console.page.reload()
+    console.ask(QUESTION)
+    return console
+
+
+def test_the_shares_on_the_page_are_those_of_the_ask(asked: ConsolePage, client: Client) -> None:
+    found = client.answer(QUESTION, alpha=ALPHA, num_answers=1, observe=False, **SETTINGS)  # type: ignore[arg-type]
+    assert found.report is not None
+    shown = {name: share for name, share in asked.shares(".shown").items() if share}
+    assert shown == {one.name: one.share for one in found.report.providers}
+    disparity = asked.page.locator("[data-disparity]").get_attribute("data-disparity")
+    assert float(disparity or "nan") == found.report.ee_d_norm
+    assert asked.page.locator(".said").inner_text() == found.text
+
+
+def test_the_dial_shows_other_shares_before_anything_is_generated(asked: ConsolePage, client: Client) -> None:
+    seen = {}
+    for stop, alpha in ALPHAS.items():
+        asked.turn(stop)
+        seen[stop] = asked.shares(".dial")
+        found = client.answer(QUESTION, alpha=alpha, num_answers=0, observe=False, **SETTINGS)  # type: ignore[arg-type]
+        assert found.report is not None
+        assert {k: v for k, v in seen[stop].items() if v} == {
+            one.name: one.share for one in found.report.providers
+        }
+    assert seen[EVEN] != seen[BY_SCORE]
+    assert asked.page.locator(".result").count() == 1
+
+
+def test_two_settings_stand_side_by_side(asked: ConsolePage) -> None:
+    asked.turn(BY_SCORE)
+    asked.page.get_by_label("beside the answer above").check()
+    asked.page.get_by_role("button", name="Answer with this").click()
+    asked.page.locator("[data-disparity]").nth(1).wait_for()
+    first, second = asked.page.locator("[data-disparity]").evaluate_all(
+        "all => all.map(one => Number(one.dataset.disparity))"
+    )
+    assert first < second
+
+
+def test_marked_passages_give_relevance_and_a_target(asked: ConsolePage, client: Client) -> None:
+    aunt = "Ask Aunt Sprocket"
+    pool = client.retrieve(QUESTION, collection=DEMO, depth=20, k=20).passages
+    of_aunt = sum(one.attributes["provider"] == aunt for one in pool)
+    # The useful passage has one of five places for certain; the other 19 share four places evenly.
+    wanted = (1 + (of_aunt - 1) * 4 / 19) / 5
+    assert asked.page.locator(".dial .line.relevance").count() == 0
+    asked.page.get_by_label("useful: How often should I oil my chain?").first.check()
+    asked.page.locator(".dial .line.relevance").wait_for()
+    target = asked.page.locator(f".dial [data-provider='{aunt}'] .hidden").inner_text()
+    assert f"target {100 * wanted:.1f}" in target
+
+
+def test_a_citation_opens_its_passage_at_the_answer(asked: ConsolePage) -> None:
+    answer = asked.page.locator(".said").inner_text()
+    asked.page.locator(".cited").first.click()
+    assert asked.page.locator("dialog mark").inner_text().lower() == answer.lower()
+    asked.page.keyboard.press("Escape")
+    asked.page.locator("dialog[open]").wait_for(state="detached")
+
+
+def test_what_helped_is_recorded_for_the_agent_of_the_console(asked: ConsolePage, client: Client) -> None:
+    before = sum(one.num_feedback for one in client.agents() if one.agent.task_id == "console")
+    asked.page.get_by_role("button", name="Helped: How often should I oil my chain?", exact=True).click()
+    asked.page.get_by_text("Recorded for the agent console").wait_for()
+    after = sum(one.num_feedback for one in client.agents() if one.agent.task_id == "console")
+    assert after == before + 1
+
+
+def test_an_ask_and_the_dial_need_no_mouse(asked: ConsolePage) -> None:
+    keyboard = asked.page.keyboard
+    asked.page.get_by_label("Question", exact=True).focus()
+    keyboard.press("ControlOrMeta+a")
+    keyboard.type("What pressure for road tyres?")
+    keyboard.press("Enter")
+    asked.page.get_by_label("Answer at dial 2").wait_for()
+    asked.page.get_by_label("Fairness dial", exact=True).wait_for()
+    for _ in range(80):
+        keyboard.press("Tab")
+        if asked.page.evaluate("document.activeElement.getAttribute('aria-label')") == "Fairness dial":
+            break
+    for _ in range(STOP):
+        keyboard.press("ArrowLeft")
+    assert asked.page.locator("output").inner_text() == "α = 0"
+
+
+def test_a_passage_is_text_whatever_it_holds(console: ConsolePage, client: Client) -> None:
+    script = "<script>window.taken = 1</script><img src=x onerror='window.taken = 1'>"
+    right_to_left = "شحّم السلسلة كل مئتي كيلومتر. " * 300
+    passages = [
+        Passage(id="script", title="<b>Oil</b>", text=script, attributes={"provider": "<i>Odd</i>"}),
+        Passage(id="rtl", title="سلسلة", text=right_to_left[:10_000], attributes={"provider": "نادٍ"}),
+    ]
+    client.ingest(passages, "odd")
+    console.open("collections")
+    console.page.reload()
+    console.page.get_by_role("button", name="odd").click()
+    console.page.get_by_role("button", name="<b>Oil</b>").click()
+    assert script in console.page.locator("dialog[open] .text").inner_text()
+    console.page.keyboard.press("Escape")
+    console.page.set_viewport_size({"width": NARROW, "height": TALL})
+    console.page.get_by_role("button", name="سلسلة").click()
+    assert console.width() <= NARROW
+    console.page.keyboard.press("Escape")
+    console.page.set_viewport_size({"width": 1280, "height": 900})
+    assert console.page.evaluate("window.taken") is None
+    client.delete_collection("odd")
+
+
+def test_a_collection_is_deleted_only_by_its_name(console: ConsolePage, client: Client) -> None:
+    client.ingest([Passage(id="p1", title="One", text="Text", attributes={"provider": "A"})], "short-lived")
+    console.open("collections")
+    console.page.reload()
+    console.page.get_by_role("button", name="short-lived").click()
+    console.page.get_by_role("button", name="Delete…").click()
+    gone = console.page.get_by_role("button", name="Delete it")
+    assert gone.is_disabled()
+    console.page.get_by_label("Type the name").fill("short-lived")
+    gone.click()
+    console.page.get_by_role("button", name="short-lived").wait_for(state="detached")
+    assert "short-lived" not in [one.name for one in client.collections()]
+
+
+def test_a_search_finds_what_the_retriever_finds(console: ConsolePage, client: Client) -> None:
+    console.open("collections")
+    console.page.get_by_role("button", name=DEMO).click()
+    console.page.get_by_label("Search this collection").fill(QUESTION)
+    console.page.get_by_role("button", name="Search", exact=True).click()
+    console.page.get_by_text("best, by").wait_for()
+    titles = console.page.locator(".passage strong").all_inner_texts()
+    found = client.retrieve(QUESTION, collection=DEMO, depth=20, k=20)
+    assert titles == [one.title for one in found.passages]
+
+
+def test_runs_show_the_means_of_the_report(console: ConsolePage, client: Client) -> None:
+    for _ in range(2):
+        client.answer(QUESTION, collection=DEMO, alpha=1, samples=4, run_id="console-run")
+    console.open("runs")
+    console.page.reload()
+    console.page.get_by_role("button", name="console-run").click()
+    console.page.get_by_role("heading", name="console-run").wait_for()
+    report = client.report("console-run")
+    row = console.page.locator("[data-quantity=ee_d_norm]")
+    assert float(row.get_attribute("data-mean") or "nan") == report.ee_d_norm.mean
+    console.page.locator(".ask-dot").nth(1).wait_for(state="attached")
+    console.page.locator(".asks .link").first.click()
+    assert "α 1" in console.page.locator("dialog[open] .quiet").inner_text()
+    console.page.keyboard.press("Escape")
+
+
+def test_a_version_is_promoted_and_rolled_back_with_a_confirmation(
+    console: ConsolePage, client: Client, mesh: RunningMesh, tmp_path: Path
+) -> None:
+    agent = Agent("console", "tester")
+    client.record_feedback([Feedback("q", "p1", 0.75, agent), Feedback("r", "p1", 0.25, agent)])
+    before = next(one for one in client.models() if one.serving)
+    store = ModelStore(mesh.home / "reranker" / "models")
+    version = tiny_encoders.keep(store, tiny_models.cross_encoder(tmp_path), "made for a test")
+    page = console.page
+    try:
+        console.open("agents")
+        page.reload()
+        assert "0.50" in page.get_by_role("row", name="console · tester").inner_text()
+        page.get_by_role("button", name=f"Promote… {version}").click()
+        assert before.version in page.locator("dialog[open] p").inner_text()
+        page.get_by_role("button", name="Promote", exact=True).click()
+        page.get_by_text(f"Version {version} serves all agents").wait_for()
+        assert next(one for one in client.models() if one.serving).version == version
+        page.get_by_role("button", name="Roll back…", exact=True).click()
+        page.get_by_role("button", name="Roll back", exact=True).click()
+        page.get_by_text(f"Version {before.version} serves all agents").wait_for()
+    finally:
+        assert next(one for one in client.models() if one.serving).version == before.version
+        store.remove(version)
+
+
+def test_health_says_that_all_services_serve(console: ConsolePage) -> None:
+    console.open("health")
+    console.page.get_by_text("All 5 services serve").wait_for()
+    assert console.page.locator(".tile").count() == 5
+
+
+@pytest.mark.parametrize("colours", ["light", "dark"])
+@pytest.mark.parametrize("name", PAGES)
+def test_axe_finds_nothing_serious(console: ConsolePage, name: str, colours: Colours) -> None:
+    console.page.emulate_media(color_scheme=colours, reduced_motion="reduce")
+    console.open(name)
+    if name == "ask":
+        console.ask(QUESTION)
+    else:
+        console.page.locator({"agents": ".version", "health": ".tile"}.get(name, ".bars")).first.wait_for()
+    assert console.violations() == []
+
+
+@pytest.mark.parametrize("width", [NARROW, 640])
+@pytest.mark.parametrize("name", PAGES)
+def test_nothing_is_cut_off_on_a_phone_or_at_200_per_cent(
+    console: ConsolePage, name: str, width: int
+) -> None:
+    """At 200 per cent a window of 1280 pixels has 640 of CSS."""
+    console.page.set_viewport_size({"width": width, "height": TALL})
+    console.open(name)
+    if name == "ask":
+        console.ask(QUESTION)
+    assert console.width() <= width
+    console.page.set_viewport_size({"width": 1280, "height": 900})

@@ -1,0 +1,125 @@
+"""The console in Debian's Chromium: what tests and pictures do with it."""
+
+from __future__ import annotations
+
+import io
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, Literal
+from urllib.parse import urlsplit
+
+import pytest
+
+from tests.support.node_tools import axe
+from tests.support.programs import required
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser, Page
+
+PATIENCE_MS: Final = 120_000
+"""Longest wait for anything on the page: models share two cores with other tests. Milliseconds."""
+PAGES: Final = ("ask", "collections", "runs", "agents", "health")
+ARGUMENTS: Final = ("--no-sandbox", "--disable-background-networking", "--disable-component-update")
+
+Colours = Literal["light", "dark"]
+
+
+@contextmanager
+def chromium() -> Iterator[Browser]:
+    """Give the browser; skip the test where it or Playwright is not installed."""
+    sync_api = pytest.importorskip("playwright.sync_api")
+    path = required("chromium")
+    with sync_api.sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=path, args=list(ARGUMENTS))
+        try:
+            yield browser
+        finally:
+            browser.close()
+
+
+class ConsolePage:
+    """The console on one page of a browser, which notes what should not be.
+
+    Args:
+        page: of the browser.
+        url: address of the gateway.
+
+    Attributes:
+        strangers: requests that left the origin.
+        complaints: errors that the page's scripts or its policy raised.
+    """
+
+    def __init__(self, page: Page, url: str) -> None:
+        self.page = page
+        self.url = url
+        self.strangers: list[str] = []
+        self.complaints: list[str] = []
+        page.set_default_timeout(PATIENCE_MS)
+        page.on("request", self._requested)
+        page.on("pageerror", lambda error: self.complaints.append(str(error)))
+        page.on("console", self._said)
+
+    def open(self, name: str) -> None:
+        """Open a page of the console by the name in its address."""
+        self.page.goto(f"{self.url}/console/#/{name}")
+        self.page.locator("main h1").wait_for()
+
+    def ask(self, question: str) -> None:
+        """Ask a question and wait until who was shown and the dial are there."""
+        self.page.get_by_label("Question", exact=True).fill(question)
+        self.page.get_by_role("button", name="Ask", exact=True).click()
+        self.page.locator("[data-disparity]").wait_for()
+        self.page.get_by_label("Fairness dial", exact=True).wait_for()
+
+    def turn(self, stop: int) -> None:
+        """Turn the dial to a stop, 0 the most even."""
+        self.page.get_by_label("Fairness dial", exact=True).fill(str(stop))
+
+    def shares(self, within: str) -> dict[str, float]:
+        """Return the share of each provider in the bars of a part of the page."""
+        rows = self.page.locator(f"{within} [data-provider]").evaluate_all(
+            "rows => rows.map(row => [row.dataset.provider, Number(row.dataset.share)])"
+        )
+        return dict(rows)
+
+    def violations(self) -> list[str]:
+        """Return what axe finds serious or critical on the page as it is."""
+        self.page.evaluate(
+            axe().read_text(encoding="utf-8")
+        )  # not by a script's address, which the policy forbids
+        found: dict[str, Any] = self.page.evaluate("axe.run(document, {resultTypes: ['violations']})")
+        return [
+            f"{one['id']}: {json.dumps([node['target'] for node in one['nodes']][:3])}"
+            for one in found["violations"]
+            if one["impact"] in ("serious", "critical")
+        ]
+
+    def width(self) -> int:
+        """Return the width of what the page shows; above the window's it scrolls sideways. CSS pixels."""
+        return int(self.page.evaluate("document.documentElement.scrollWidth"))
+
+    def picture(self, path: Path, part: str = "", *, height: int = 0) -> None:
+        """Save a picture of a part of the page, or of its first ``height`` CSS pixels, in 128 colours."""
+        from PIL import Image
+
+        if part:
+            taken = self.page.locator(part).screenshot()
+        else:
+            size = self.page.viewport_size or {"width": 1280, "height": 900}
+            self.page.set_viewport_size({"width": size["width"], "height": height or size["height"]})
+            taken = self.page.screenshot()
+        Image.open(io.BytesIO(taken)).convert("RGB").quantize(128, dither=Image.Dither.NONE).save(
+            path, optimize=True
+        )
+
+    def _requested(self, request: Any) -> None:
+        if urlsplit(request.url).scheme not in ("data", "blob") and not request.url.startswith(
+            f"{self.url}/"
+        ):
+            self.strangers.append(request.url)
+
+    def _said(self, message: Any) -> None:
+        if message.type == "error" and "Failed to load resource" not in message.text:
+            self.complaints.append(message.text)

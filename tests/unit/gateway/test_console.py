@@ -1,0 +1,194 @@
+"""The console: its files and headers, who may see what, and streams that break, in Chromium."""
+
+from __future__ import annotations
+
+import gzip
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import httpx
+import pytest
+
+from evenmesh.common.v1 import common_pb2
+from evenmesh.orchestrator.v1 import orchestrator_service_pb2 as orchestrator_pb
+from evenmesh.wire.errors import Unavailable
+from evenmesh_gateway.console.assets import read
+from evenmesh_kit.security.keys import KeyEntry, add_entry, new_key
+from tests.support.programs import required
+from tests.support.scripted import ScriptedMesh
+from tests.unit.gateway.conftest import Open
+
+FIRST_LOAD = 300_000
+SCRIPT = "<script>window.taken = 1</script><b>oil</b>"
+
+
+@pytest.fixture
+async def page(scripted: ScriptedMesh) -> AsyncIterator[object]:
+    """A page of Chromium; the scripted mesh has one collection."""
+    api = pytest.importorskip("playwright.async_api")
+    path = required("chromium")
+    scripted.collections.kept["demo"] = [common_pb2.Passage(id="p1", text="x")]
+    async with api.async_playwright() as playwright:
+        browser = await playwright.chromium.launch(executable_path=path, args=["--no-sandbox"])
+        yield await browser.new_page()
+        await browser.close()
+
+
+def key_of(folder: Path, *roles: str) -> str:
+    key, digest = new_key()
+    add_entry(folder / "k.toml", KeyEntry(name="ann", sha256=digest, tenant="acme", roles=list(roles)))
+    return key
+
+
+async def test_the_first_load_is_small_and_every_file_keeps_to_its_origin(gateway: httpx.AsyncClient) -> None:
+    files = read()
+    assert sum(len(one.compressed) for one in files.values()) <= FIRST_LOAD
+    for name in files:
+        found = await gateway.get(f"/console/{name}")
+        assert found.content == files[name].body
+        policy = found.headers["content-security-policy"]
+        assert policy.startswith("default-src 'none'; script-src 'self'; style-src 'self';")
+        assert "unsafe" not in policy
+        assert found.headers["x-content-type-options"] == "nosniff"
+        again = await gateway.get(f"/console/{name}", headers={"if-none-match": found.headers["etag"]})
+        assert (again.status_code, again.content) == (304, b"")
+
+
+async def test_the_page_has_no_script_of_its_own(gateway: httpx.AsyncClient) -> None:
+    page = (await gateway.get("/console/")).text
+    assert page.count("<script") == page.count('<script type="module" crossorigin src="./assets/') == 1
+    assert "style=" not in page
+    assert "http" not in page
+
+
+async def test_files_come_compressed_to_those_who_say_so(gateway: httpx.AsyncClient) -> None:
+    name = next(name for name in read() if name.endswith(".js"))
+    async with gateway.stream("GET", f"/console/{name}", headers={"accept-encoding": "gzip"}) as found:
+        raw = b"".join([part async for part in found.aiter_raw()])
+    assert found.headers["content-encoding"] == "gzip"
+    assert gzip.decompress(raw) == read()[name].body
+    assert "immutable" in found.headers["cache-control"]
+
+
+@pytest.mark.parametrize("path", ["/", "/console"])
+async def test_short_addresses_lead_to_it(gateway: httpx.AsyncClient, path: str) -> None:
+    found = await gateway.get(path)
+    assert (found.status_code, found.headers["location"]) == (307, "/console/")
+
+
+@pytest.mark.parametrize("path", ["nothing.js", "..%2f..%2fapp.py", "assets/", "../settings.py"])
+async def test_there_are_no_other_files(gateway: httpx.AsyncClient, path: str) -> None:
+    assert (await gateway.get(f"/console/{path}")).status_code == 404
+
+
+async def test_it_can_be_left_out(open_gateway: Open) -> None:
+    client = await open_gateway(console=False)
+    assert (await client.get("/console/")).status_code == 404
+
+
+async def test_a_session_has_the_roles_of_the_key(open_gateway: Open, tmp_path: Path) -> None:
+    key = key_of(tmp_path, "ask", "ingest")
+    client = await open_gateway(api_keys=tmp_path / "k.toml")
+    mine = {"authorization": f"Bearer {key}"}
+    found = await client.get("/console/session", headers=mine)
+    assert found.json() == {"known": True, "name": "ann", "tenant": "acme", "roles": ["ask", "ingest"]}
+    assert found.headers["cache-control"] == "no-store"
+    for path in ("session", "health"):
+        assert (await client.get(f"/console/{path}")).status_code == 401
+        assert (
+            await client.get(f"/console/{path}", headers={"authorization": "Bearer x"})
+        ).status_code == 401
+
+
+async def test_without_keys_everything_is_offered(gateway: httpx.AsyncClient) -> None:
+    found = (await gateway.get("/console/session")).json()
+    assert found["known"] is False
+    assert {"ask", "ingest", "train", "feedback", "admin"} == set(found["roles"])
+
+
+async def test_health_is_what_each_service_says(open_gateway: Open) -> None:
+    client = await open_gateway(generator_target="127.0.0.1:1")
+    found = {one["name"]: one["state"] for one in (await client.get("/console/health")).json()["services"]}
+    assert found["orchestrator"] == "serving"
+    assert found["generator"] == "unreachable"
+
+
+async def test_a_key_opens_what_its_roles_allow(open_gateway: Open, tmp_path: Path, page) -> None:
+    asks, gives = key_of(tmp_path, "ask"), key_of(tmp_path, "feedback")
+    client = await open_gateway(api_keys=tmp_path / "k.toml")
+    await page.goto(f"{client.base_url}/console/")
+    await page.get_by_label("API key or token").fill("emk_guessed")
+    await page.get_by_role("button", name="Sign in").click()
+    await page.get_by_text("This key is not known here").wait_for()
+    await page.get_by_label("API key or token").fill(asks)
+    await page.get_by_role("button", name="Sign in").click()
+    await page.get_by_label("Question", exact=True).wait_for()
+    assert await page.locator("nav[aria-label=Pages] a").all_inner_texts() == [
+        "Ask",
+        "Collections",
+        "Runs",
+        "Health",
+    ]
+    assert asks not in page.url
+    assert (
+        await page.evaluate("JSON.stringify(localStorage) + JSON.stringify(sessionStorage)")
+        == '{"evenmesh-theme":"auto"}{}'
+    )
+    await page.reload()  # the key was kept nowhere
+    await page.get_by_label("API key or token").fill(gives)
+    await page.get_by_label("keep it until this tab is closed").check()
+    await page.get_by_role("button", name="Sign in").click()
+    await page.get_by_role("heading", name="Agents and models").wait_for()
+    assert await page.locator("nav[aria-label=Pages] a").all_inner_texts() == ["Agents", "Health"]
+    await page.reload()
+    await page.get_by_role("button", name="Sign out ann").click()
+    await page.get_by_text("This mesh wants to know who you are").wait_for()
+    assert await page.evaluate("JSON.stringify(sessionStorage)") == "{}"
+
+
+async def test_a_stream_that_breaks_keeps_what_came_and_can_be_asked_again(
+    open_gateway: Open, scripted: ScriptedMesh, page
+) -> None:
+    client = await open_gateway()
+    scripted.orchestrator.error = Unavailable("UPSTREAM_UNAVAILABLE", "the generator is away")
+    await page.goto(f"{client.base_url}/console/")
+    await page.get_by_label("Question", exact=True).fill("How often?")
+    await page.get_by_role("button", name="Ask", exact=True).click()
+    await page.locator(".result .problem").get_by_text("the generator is away").wait_for()
+    assert await page.locator(".said").inner_text() == "every 200 kilometres"
+    assert await page.locator("[data-disparity]").count() == 1
+    scripted.orchestrator.error = None
+    await page.locator(".result").get_by_role("button", name="Try again").click()
+    await page.get_by_text("Where the time went").wait_for()
+    assert await page.locator(".result .problem").count() == 0
+    await page.get_by_text("the retriever's order was used").wait_for()
+
+
+async def test_stop_ends_the_ask_in_the_mesh(open_gateway: Open, scripted: ScriptedMesh, page) -> None:
+    client = await open_gateway()
+    scripted.orchestrator.events = scripted.orchestrator.events[:4]
+    scripted.orchestrator.hang = True
+    await page.goto(f"{client.base_url}/console/")
+    await page.get_by_label("Question", exact=True).fill("How often?")
+    await page.get_by_role("button", name="Ask", exact=True).click()
+    await page.locator(".said").get_by_text("every 200 kilometres").wait_for()
+    await page.locator(".result").get_by_role("button", name="Stop").click()
+    await page.locator(".result").get_by_role("button", name="Stop").wait_for(state="detached")
+    for _ in range(200):
+        if scripted.orchestrator.cancelled.is_set():
+            break
+        await page.wait_for_timeout(50)
+    assert scripted.orchestrator.cancelled.is_set()
+
+
+async def test_an_answer_is_text_whatever_it_holds(open_gateway: Open, scripted: ScriptedMesh, page) -> None:
+    client = await open_gateway()
+    first = scripted.orchestrator.events[:2]
+    delta = orchestrator_pb.AskResponse(delta=orchestrator_pb.Delta(text=SCRIPT))
+    scripted.orchestrator.events = [*first, delta, scripted.orchestrator.events[-1]]
+    await page.goto(f"{client.base_url}/console/")
+    await page.get_by_label("Question", exact=True).fill("كم مرة؟ " * 300)
+    await page.get_by_role("button", name="Ask", exact=True).click()
+    await page.get_by_text("Where the time went").wait_for()
+    assert await page.locator(".said").inner_text() == SCRIPT
+    assert await page.evaluate("window.taken") is None
