@@ -13,7 +13,7 @@ import type { Message } from "@bufbuild/protobuf";
  * Describes the file evenmesh/common/v1/common.proto.
  */
 export const file_evenmesh_common_v1_common: GenFile = /*@__PURE__*/
-  fileDesc("Ch9ldmVubWVzaC9jb21tb24vdjEvY29tbW9uLnByb3RvEhJldmVubWVzaC5jb21tb24udjEi0QEKB1Bhc3NhZ2USEwoCaWQYASABKAlCB/LhGAMYgAISFwoFdGl0bGUYAiABKAlCCPLhGAQYgIAEEhYKBHRleHQYAyABKAlCCPLhGAQYgIAEEk0KCmF0dHJpYnV0ZXMYBCADKAsyKy5ldmVubWVzaC5jb21tb24udjEuUGFzc2FnZS5BdHRyaWJ1dGVzRW50cnlCDPLhGAgQQBiACCCACBoxCg9BdHRyaWJ1dGVzRW50cnkSCwoDa2V5GAEgASgJEg0KBXZhbHVlGAIgASgJOgI4ASI8CgVBZ2VudBIYCgd0YXNrX2lkGAEgASgJQgfy4RgDGIABEhkKCG1vZGVsX2lkGAIgASgJQgfy4RgDGIABIv4BCghTYW1wbGluZxISCgVhbHBoYRgBIAEoAUgAiAEBEhkKDG51bV9yYW5raW5ncxgCIAEoDUgBiAEBEhEKBHNlZWQYAyABKARIAogBARIWCglkaXNwYXJpdHkYBCABKAFIA4gBARIbCg5yZWxldmFuY2VfbG9zcxgFIAEoAUgEiAEBEjYKBnNoYXJlcxgGIAMoCzIeLmV2ZW5tZXNoLmNvbW1vbi52MS5Hcm91cFNoYXJlQgby4RgCCBBCCAoGX2FscGhhQg8KDV9udW1fcmFua2luZ3NCBwoFX3NlZWRCDAoKX2Rpc3Bhcml0eUIRCg9fcmVsZXZhbmNlX2xvc3MihgEKCkdyb3VwU2hhcmUSGgoJYXR0cmlidXRlGAEgASgJQgfy4RgDGIABEhYKBXZhbHVlGAIgASgJQgfy4RgDGIAIEhUKCGF0X2xlYXN0GAMgASgBSACIAQESFAoHYXRfbW9zdBgEIAEoAUgBiAEBQgsKCV9hdF9sZWFzdEIKCghfYXRfbW9zdCKMAQoRR3JvdXBTaGFyZU91dGNvbWUSLQoFYm91bmQYASABKAsyHi5ldmVubWVzaC5jb21tb24udjEuR3JvdXBTaGFyZRINCgVzaGFyZRgCIAEoARIUCgxmZWFzaWJsZV9sb3cYAyABKAESFQoNZmVhc2libGVfaGlnaBgEIAEoARIMCgRrZXB0GAUgASgIIpgFCgZQb2xpY3kSHQoQdGFyZ2V0X2Rpc3Bhcml0eRgBIAEoAUgAiAEBEiIKFXRhcmdldF9yZWxldmFuY2VfbG9zcxgCIAEoAUgBiAEBEhIKBWFscGhhGAMgASgBSAKIAQESEQoJZGlzcGFyaXR5GAQgASgBEhEKCXJlbGV2YW5jZRgFIAEoARIWCg5iZXN0X3JlbGV2YW5jZRgGIAEoARI8Cg5yZWxldmFuY2Vfa2luZBgHIAEoDjIkLmV2ZW5tZXNoLmNvbW1vbi52MS5Qb2xpY3kuUmVsZXZhbmNlEg8KB3JlYWNoZWQYCCABKAgSFQoEbm90ZRgJIAEoCUIH8uEYAxiAIBItCgRraW5kGAogASgOMh8uZXZlbm1lc2guY29tbW9uLnYxLlBvbGljeS5LaW5kEj0KDXRhcmdldF9zaGFyZXMYCyADKAsyHi5ldmVubWVzaC5jb21tb24udjEuR3JvdXBTaGFyZUIG8uEYAggQEj4KBnNoYXJlcxgMIAMoCzIlLmV2ZW5tZXNoLmNvbW1vbi52MS5Hcm91cFNoYXJlT3V0Y29tZUIH8uEYAwiAAiJJCgRLaW5kEhQKEEtJTkRfVU5TUEVDSUZJRUQQABIWChJLSU5EX1BMQUNLRVRUX0xVQ0UQARITCg9LSU5EX0RFQ09NUE9TRUQQAiJhCglSZWxldmFuY2USGQoVUkVMRVZBTkNFX1VOU1BFQ0lGSUVEEAASGQoVUkVMRVZBTkNFX1BST0JBQklMSVRZEAESHgoaUkVMRVZBTkNFX05PUk1BTElaRURfU0NPUkUQAkITChFfdGFyZ2V0X2Rpc3Bhcml0eUIYChZfdGFyZ2V0X3JlbGV2YW5jZV9sb3NzQggKBl9hbHBoYSJZCghSYW5raW5ncxINCgVkZXB0aBgBIAEoDRIZCgdpbmRpY2VzGAIgAygNQgjy4RgECMCEPRIjChFsb2dfcHJvYmFiaWxpdGllcxgDIAMoAUII8uEYBAigjQYiSgoJU3RhZ2VUaW1lEigKBXN0YWdlGAEgASgOMhkuZXZlbm1lc2guY29tbW9uLnYxLlN0YWdlEhMKC2R1cmF0aW9uX21zGAIgASgBIrADCgtEZWdyYWRhdGlvbhIoCgVzdGFnZRgBIAEoDjIZLmV2ZW5tZXNoLmNvbW1vbi52MS5TdGFnZRI2CgZhY3Rpb24YAiABKA4yJi5ldmVubWVzaC5jb21tb24udjEuRGVncmFkYXRpb24uQWN0aW9uEhcKBnJlYXNvbhgDIAEoCUIH8uEYAxiAARIYCgdtZXNzYWdlGAQgASgJQgfy4RgDGIAgIosCCgZBY3Rpb24SFgoSQUNUSU9OX1VOU1BFQ0lGSUVEEAASGgoWQUNUSU9OX1JFVFJJRVZFUl9PUkRFUhABEh0KGUFDVElPTl9PQlNFUlZBVElPTl9RVUVVRUQQAhIeChpBQ1RJT05fT0JTRVJWQVRJT05fRFJPUFBFRBADEhQKEEFDVElPTl9OT19BTlNXRVIQBBIVChFBQ1RJT05fTk9fQ09OVEVYVBAFEhoKFkFDVElPTl9TT1VSQ0VfTEVGVF9PVVQQBhIVChFBQ1RJT05fTE9DQUxfVk9URRAHEhQKEEFDVElPTl9OT19SRVBPUlQQCBIYChRBQ1RJT05fSElTVE9SWV9XT1JEUxAJIkkKCUl0ZW1FcnJvchIMCgRjb2RlGAEgASgJEg4KBnJlYXNvbhgCIAEoCRIPCgdtZXNzYWdlGAMgASgJEg0KBWZpZWxkGAQgASgJIn4KCEVzdGltYXRlEhEKBG1lYW4YASABKAFIAIgBARIQCgNsb3cYAiABKAFIAYgBARIRCgRoaWdoGAMgASgBSAKIAQESDQoFY291bnQYBCABKAQSEQoJdW5kZWZpbmVkGAUgASgEQgcKBV9tZWFuQgYKBF9sb3dCBwoFX2hpZ2gqawoFU3RhZ2USFQoRU1RBR0VfVU5TUEVDSUZJRUQQABISCg5TVEFHRV9SRVRSSUVWRRABEhAKDFNUQUdFX1JFUkFOSxACEhIKDlNUQUdFX0dFTkVSQVRFEAMSEQoNU1RBR0VfT0JTRVJWRRAEYgZwcm90bzM", [file_evenmesh_common_v1_bounds]);
+  fileDesc("Ch9ldmVubWVzaC9jb21tb24vdjEvY29tbW9uLnByb3RvEhJldmVubWVzaC5jb21tb24udjEi0QEKB1Bhc3NhZ2USEwoCaWQYASABKAlCB/LhGAMYgAISFwoFdGl0bGUYAiABKAlCCPLhGAQYgIAEEhYKBHRleHQYAyABKAlCCPLhGAQYgIAEEk0KCmF0dHJpYnV0ZXMYBCADKAsyKy5ldmVubWVzaC5jb21tb24udjEuUGFzc2FnZS5BdHRyaWJ1dGVzRW50cnlCDPLhGAgQQBiACCCACBoxCg9BdHRyaWJ1dGVzRW50cnkSCwoDa2V5GAEgASgJEg0KBXZhbHVlGAIgASgJOgI4ASI8CgVBZ2VudBIYCgd0YXNrX2lkGAEgASgJQgfy4RgDGIABEhkKCG1vZGVsX2lkGAIgASgJQgfy4RgDGIABIqwCCghTYW1wbGluZxISCgVhbHBoYRgBIAEoAUgAiAEBEhkKDG51bV9yYW5raW5ncxgCIAEoDUgBiAEBEhEKBHNlZWQYAyABKARIAogBARIWCglkaXNwYXJpdHkYBCABKAFIA4gBARIbCg5yZWxldmFuY2VfbG9zcxgFIAEoAUgEiAEBEjYKBnNoYXJlcxgGIAMoCzIeLmV2ZW5tZXNoLmNvbW1vbi52MS5Hcm91cFNoYXJlQgby4RgCCBASLAoHYmFsYW5jZRgHIAEoCzIbLmV2ZW5tZXNoLmNvbW1vbi52MS5CYWxhbmNlQggKBl9hbHBoYUIPCg1fbnVtX3JhbmtpbmdzQgcKBV9zZWVkQgwKCl9kaXNwYXJpdHlCEQoPX3JlbGV2YW5jZV9sb3NzInsKB0JhbGFuY2USFQoIc3RyZW5ndGgYASABKAFIAIgBARISCgVsaW1pdBgCIAEoAUgBiAEBEhsKDmhhbGZfbGlmZV9kYXlzGAMgASgBSAKIAQFCCwoJX3N0cmVuZ3RoQggKBl9saW1pdEIRCg9faGFsZl9saWZlX2RheXMiSAoNQmFsYW5jZU9mZnNldBIZCghwcm92aWRlchgBIAEoCUIH8uEYAxiACBIOCgZvZmZzZXQYAiABKAESDAoEb3dlZBgDIAEoASKGAQoKR3JvdXBTaGFyZRIaCglhdHRyaWJ1dGUYASABKAlCB/LhGAMYgAESFgoFdmFsdWUYAiABKAlCB/LhGAMYgAgSFQoIYXRfbGVhc3QYAyABKAFIAIgBARIUCgdhdF9tb3N0GAQgASgBSAGIAQFCCwoJX2F0X2xlYXN0QgoKCF9hdF9tb3N0IowBChFHcm91cFNoYXJlT3V0Y29tZRItCgVib3VuZBgBIAEoCzIeLmV2ZW5tZXNoLmNvbW1vbi52MS5Hcm91cFNoYXJlEg0KBXNoYXJlGAIgASgBEhQKDGZlYXNpYmxlX2xvdxgDIAEoARIVCg1mZWFzaWJsZV9oaWdoGAQgASgBEgwKBGtlcHQYBSABKAgigwYKBlBvbGljeRIdChB0YXJnZXRfZGlzcGFyaXR5GAEgASgBSACIAQESIgoVdGFyZ2V0X3JlbGV2YW5jZV9sb3NzGAIgASgBSAGIAQESEgoFYWxwaGEYAyABKAFIAogBARIRCglkaXNwYXJpdHkYBCABKAESEQoJcmVsZXZhbmNlGAUgASgBEhYKDmJlc3RfcmVsZXZhbmNlGAYgASgBEjwKDnJlbGV2YW5jZV9raW5kGAcgASgOMiQuZXZlbm1lc2guY29tbW9uLnYxLlBvbGljeS5SZWxldmFuY2USDwoHcmVhY2hlZBgIIAEoCBIVCgRub3RlGAkgASgJQgfy4RgDGIAgEi0KBGtpbmQYCiABKA4yHy5ldmVubWVzaC5jb21tb24udjEuUG9saWN5LktpbmQSPQoNdGFyZ2V0X3NoYXJlcxgLIAMoCzIeLmV2ZW5tZXNoLmNvbW1vbi52MS5Hcm91cFNoYXJlQgby4RgCCBASPgoGc2hhcmVzGAwgAygLMiUuZXZlbm1lc2guY29tbW9uLnYxLkdyb3VwU2hhcmVPdXRjb21lQgfy4RgDCIACEiwKB2JhbGFuY2UYDSABKAsyGy5ldmVubWVzaC5jb21tb24udjEuQmFsYW5jZRI7CgdvZmZzZXRzGA4gAygLMiEuZXZlbm1lc2guY29tbW9uLnYxLkJhbGFuY2VPZmZzZXRCB/LhGAMI6AciSQoES2luZBIUChBLSU5EX1VOU1BFQ0lGSUVEEAASFgoSS0lORF9QTEFDS0VUVF9MVUNFEAESEwoPS0lORF9ERUNPTVBPU0VEEAIiYQoJUmVsZXZhbmNlEhkKFVJFTEVWQU5DRV9VTlNQRUNJRklFRBAAEhkKFVJFTEVWQU5DRV9QUk9CQUJJTElUWRABEh4KGlJFTEVWQU5DRV9OT1JNQUxJWkVEX1NDT1JFEAJCEwoRX3RhcmdldF9kaXNwYXJpdHlCGAoWX3RhcmdldF9yZWxldmFuY2VfbG9zc0IICgZfYWxwaGEiWQoIUmFua2luZ3MSDQoFZGVwdGgYASABKA0SGQoHaW5kaWNlcxgCIAMoDUII8uEYBAjAhD0SIwoRbG9nX3Byb2JhYmlsaXRpZXMYAyADKAFCCPLhGAQIoI0GIkoKCVN0YWdlVGltZRIoCgVzdGFnZRgBIAEoDjIZLmV2ZW5tZXNoLmNvbW1vbi52MS5TdGFnZRITCgtkdXJhdGlvbl9tcxgCIAEoASLHAwoLRGVncmFkYXRpb24SKAoFc3RhZ2UYASABKA4yGS5ldmVubWVzaC5jb21tb24udjEuU3RhZ2USNgoGYWN0aW9uGAIgASgOMiYuZXZlbm1lc2guY29tbW9uLnYxLkRlZ3JhZGF0aW9uLkFjdGlvbhIXCgZyZWFzb24YAyABKAlCB/LhGAMYgAESGAoHbWVzc2FnZRgEIAEoCUIH8uEYAxiAICKiAgoGQWN0aW9uEhYKEkFDVElPTl9VTlNQRUNJRklFRBAAEhoKFkFDVElPTl9SRVRSSUVWRVJfT1JERVIQARIdChlBQ1RJT05fT0JTRVJWQVRJT05fUVVFVUVEEAISHgoaQUNUSU9OX09CU0VSVkFUSU9OX0RST1BQRUQQAxIUChBBQ1RJT05fTk9fQU5TV0VSEAQSFQoRQUNUSU9OX05PX0NPTlRFWFQQBRIaChZBQ1RJT05fU09VUkNFX0xFRlRfT1VUEAYSFQoRQUNUSU9OX0xPQ0FMX1ZPVEUQBxIUChBBQ1RJT05fTk9fUkVQT1JUEAgSGAoUQUNUSU9OX0hJU1RPUllfV09SRFMQCRIVChFBQ1RJT05fTk9fQkFMQU5DRRAKIkkKCUl0ZW1FcnJvchIMCgRjb2RlGAEgASgJEg4KBnJlYXNvbhgCIAEoCRIPCgdtZXNzYWdlGAMgASgJEg0KBWZpZWxkGAQgASgJIn4KCEVzdGltYXRlEhEKBG1lYW4YASABKAFIAIgBARIQCgNsb3cYAiABKAFIAYgBARIRCgRoaWdoGAMgASgBSAKIAQESDQoFY291bnQYBCABKAQSEQoJdW5kZWZpbmVkGAUgASgEQgcKBV9tZWFuQgYKBF9sb3dCBwoFX2hpZ2gqawoFU3RhZ2USFQoRU1RBR0VfVU5TUEVDSUZJRUQQABISCg5TVEFHRV9SRVRSSUVWRRABEhAKDFNUQUdFX1JFUkFOSxACEhIKDlNUQUdFX0dFTkVSQVRFEAMSEQoNU1RBR0VfT0JTRVJWRRAEYgZwcm90bzM", [file_evenmesh_common_v1_bounds]);
 
 /**
  * A passage: the unit that is retrieved, ranked and shown to a model.
@@ -142,6 +142,14 @@ export type Sampling = Message<"evenmesh.common.v1.Sampling"> & {
    * @generated from field: repeated evenmesh.common.v1.GroupShare shares = 6;
    */
   shares: GroupShare[];
+
+  /**
+   * Fairness over time: scores of passages change by what their providers are owed, before rankings are drawn at
+   * `alpha`. Not with a target; needs a collection, and the reranker's stage. Unset means off.
+   *
+   * @generated from field: evenmesh.common.v1.Balance balance = 7;
+   */
+  balance?: Balance | undefined;
 };
 
 /**
@@ -150,6 +158,80 @@ export type Sampling = Message<"evenmesh.common.v1.Sampling"> & {
  */
 export const SamplingSchema: GenMessage<Sampling> = /*@__PURE__*/
   messageDesc(file_evenmesh_common_v1_common, 2);
+
+/**
+ * A controller of exposure over time: it adds to the scores of a provider's passages in proportion to what the provider
+ * is owed, which is the exposure that its merit deserves minus the exposure that it was given (Morik et al., 2020; Biega
+ * et al., 2018). Merit is the relevance of what it provides to the questions that were asked; near duplicates count once.
+ *
+ * @generated from message evenmesh.common.v1.Balance
+ */
+export type Balance = Message<"evenmesh.common.v1.Balance"> & {
+  /**
+   * Change of a normalised score, whose range is 1, for each context that a provider is owed.
+   * Unit: score ranges per context. Range: [0, 10]. Default: 0.05.
+   *
+   * @generated from field: optional double strength = 1;
+   */
+  strength?: number | undefined;
+
+  /**
+   * Largest change either way: passages whose normalised scores differ by more than twice of it keep their order.
+   * Unit: score ranges. Range: [0, 1]. Default: 0.25.
+   *
+   * @generated from field: optional double limit = 2;
+   */
+  limit?: number | undefined;
+
+  /**
+   * Time after which an ask counts half. Unit: days. Range: [0.01, 3650]. Default: 30.
+   *
+   * @generated from field: optional double half_life_days = 3;
+   */
+  halfLifeDays?: number | undefined;
+};
+
+/**
+ * Describes the message evenmesh.common.v1.Balance.
+ * Use `create(BalanceSchema)` to create a new message.
+ */
+export const BalanceSchema: GenMessage<Balance> = /*@__PURE__*/
+  messageDesc(file_evenmesh_common_v1_common, 3);
+
+/**
+ * What a controller of exposure over time added to the scores of one provider's passages.
+ *
+ * @generated from message evenmesh.common.v1.BalanceOffset
+ */
+export type BalanceOffset = Message<"evenmesh.common.v1.BalanceOffset"> & {
+  /**
+   * The provider.
+   *
+   * @generated from field: string provider = 1;
+   */
+  provider: string;
+
+  /**
+   * What was added. Unit: score ranges. Range: [-1, 1].
+   *
+   * @generated from field: double offset = 2;
+   */
+  offset: number;
+
+  /**
+   * What the provider is owed: exposure deserved minus exposure given, faded. Unit: contexts. Range: (-inf, inf).
+   *
+   * @generated from field: double owed = 3;
+   */
+  owed: number;
+};
+
+/**
+ * Describes the message evenmesh.common.v1.BalanceOffset.
+ * Use `create(BalanceOffsetSchema)` to create a new message.
+ */
+export const BalanceOffsetSchema: GenMessage<BalanceOffset> = /*@__PURE__*/
+  messageDesc(file_evenmesh_common_v1_common, 4);
 
 /**
  * A bound on the share of a group of passages in the expected exposure of a context.
@@ -192,7 +274,7 @@ export type GroupShare = Message<"evenmesh.common.v1.GroupShare"> & {
  * Use `create(GroupShareSchema)` to create a new message.
  */
 export const GroupShareSchema: GenMessage<GroupShare> = /*@__PURE__*/
-  messageDesc(file_evenmesh_common_v1_common, 3);
+  messageDesc(file_evenmesh_common_v1_common, 5);
 
 /**
  * The share of a group in the expected exposure of a context.
@@ -241,7 +323,7 @@ export type GroupShareOutcome = Message<"evenmesh.common.v1.GroupShareOutcome"> 
  * Use `create(GroupShareOutcomeSchema)` to create a new message.
  */
 export const GroupShareOutcomeSchema: GenMessage<GroupShareOutcome> = /*@__PURE__*/
-  messageDesc(file_evenmesh_common_v1_common, 4);
+  messageDesc(file_evenmesh_common_v1_common, 6);
 
 /**
  * The policy that rankings were drawn from to reach a target, and what is expected of it: exact values, whatever the
@@ -334,6 +416,20 @@ export type Policy = Message<"evenmesh.common.v1.Policy"> & {
    * @generated from field: repeated evenmesh.common.v1.GroupShareOutcome shares = 12;
    */
   shares: GroupShareOutcome[];
+
+  /**
+   * Controller of exposure over time, as `Sampling.balance` with its defaults filled in; unset without one.
+   *
+   * @generated from field: evenmesh.common.v1.Balance balance = 13;
+   */
+  balance?: Balance | undefined;
+
+  /**
+   * What the controller added, for the providers of the ranked passages that it added something to.
+   *
+   * @generated from field: repeated evenmesh.common.v1.BalanceOffset offsets = 14;
+   */
+  offsets: BalanceOffset[];
 };
 
 /**
@@ -341,7 +437,7 @@ export type Policy = Message<"evenmesh.common.v1.Policy"> & {
  * Use `create(PolicySchema)` to create a new message.
  */
 export const PolicySchema: GenMessage<Policy> = /*@__PURE__*/
-  messageDesc(file_evenmesh_common_v1_common, 5);
+  messageDesc(file_evenmesh_common_v1_common, 7);
 
 /**
  * How rankings are drawn.
@@ -376,7 +472,7 @@ export enum Policy_Kind {
  * Describes the enum evenmesh.common.v1.Policy.Kind.
  */
 export const Policy_KindSchema: GenEnum<Policy_Kind> = /*@__PURE__*/
-  enumDesc(file_evenmesh_common_v1_common, 5, 0);
+  enumDesc(file_evenmesh_common_v1_common, 7, 0);
 
 /**
  * What stands for the relevance of a passage.
@@ -410,7 +506,7 @@ export enum Policy_Relevance {
  * Describes the enum evenmesh.common.v1.Policy.Relevance.
  */
 export const Policy_RelevanceSchema: GenEnum<Policy_Relevance> = /*@__PURE__*/
-  enumDesc(file_evenmesh_common_v1_common, 5, 1);
+  enumDesc(file_evenmesh_common_v1_common, 7, 1);
 
 /**
  * Rankings of one list of candidates, packed.
@@ -447,7 +543,7 @@ export type Rankings = Message<"evenmesh.common.v1.Rankings"> & {
  * Use `create(RankingsSchema)` to create a new message.
  */
 export const RankingsSchema: GenMessage<Rankings> = /*@__PURE__*/
-  messageDesc(file_evenmesh_common_v1_common, 6);
+  messageDesc(file_evenmesh_common_v1_common, 8);
 
 /**
  * Duration of one stage.
@@ -475,7 +571,7 @@ export type StageTime = Message<"evenmesh.common.v1.StageTime"> & {
  * Use `create(StageTimeSchema)` to create a new message.
  */
 export const StageTimeSchema: GenMessage<StageTime> = /*@__PURE__*/
-  messageDesc(file_evenmesh_common_v1_common, 7);
+  messageDesc(file_evenmesh_common_v1_common, 9);
 
 /**
  * A stage that failed or exceeded its budget, and what was done instead.
@@ -517,7 +613,7 @@ export type Degradation = Message<"evenmesh.common.v1.Degradation"> & {
  * Use `create(DegradationSchema)` to create a new message.
  */
 export const DegradationSchema: GenMessage<Degradation> = /*@__PURE__*/
-  messageDesc(file_evenmesh_common_v1_common, 8);
+  messageDesc(file_evenmesh_common_v1_common, 10);
 
 /**
  * What was done instead.
@@ -594,13 +690,20 @@ export enum Degradation_Action {
    * @generated from enum value: ACTION_HISTORY_WORDS = 9;
    */
   HISTORY_WORDS = 9,
+
+  /**
+   * Rankings were drawn without what providers are owed, which nobody could say.
+   *
+   * @generated from enum value: ACTION_NO_BALANCE = 10;
+   */
+  NO_BALANCE = 10,
 }
 
 /**
  * Describes the enum evenmesh.common.v1.Degradation.Action.
  */
 export const Degradation_ActionSchema: GenEnum<Degradation_Action> = /*@__PURE__*/
-  enumDesc(file_evenmesh_common_v1_common, 8, 0);
+  enumDesc(file_evenmesh_common_v1_common, 10, 0);
 
 /**
  * One failed item of a batch.
@@ -642,7 +745,7 @@ export type ItemError = Message<"evenmesh.common.v1.ItemError"> & {
  * Use `create(ItemErrorSchema)` to create a new message.
  */
 export const ItemErrorSchema: GenMessage<ItemError> = /*@__PURE__*/
-  messageDesc(file_evenmesh_common_v1_common, 9);
+  messageDesc(file_evenmesh_common_v1_common, 11);
 
 /**
  * Mean of a measured quantity with its interval; undefined values are counted, not averaged.
@@ -694,7 +797,7 @@ export type Estimate = Message<"evenmesh.common.v1.Estimate"> & {
  * Use `create(EstimateSchema)` to create a new message.
  */
 export const EstimateSchema: GenMessage<Estimate> = /*@__PURE__*/
-  messageDesc(file_evenmesh_common_v1_common, 10);
+  messageDesc(file_evenmesh_common_v1_common, 12);
 
 /**
  * A stage of the flow of an ask.

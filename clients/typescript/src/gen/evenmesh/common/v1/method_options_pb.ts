@@ -14,7 +14,7 @@ import type { Message } from "@bufbuild/protobuf";
  * Describes the file evenmesh/common/v1/method_options.proto.
  */
 export const file_evenmesh_common_v1_method_options: GenFile = /*@__PURE__*/
-  fileDesc("CidldmVubWVzaC9jb21tb24vdjEvbWV0aG9kX29wdGlvbnMucHJvdG8SEmV2ZW5tZXNoLmNvbW1vbi52MSK4AQoLTWV0aG9kRmFjdHMSFgoJcmV0cnlhYmxlGAEgASgISACIAQESJwoFcm9sZXMYAiADKA4yGC5ldmVubWVzaC5jb21tb24udjEuUm9sZRIuCghtZXRlcmluZxgDIAEoDjIcLmV2ZW5tZXNoLmNvbW1vbi52MS5NZXRlcmluZxIZChFtYXhfcmVxdWVzdF9ieXRlcxgEIAEoBBIPCgdhdWRpdGVkGAYgASgIQgwKCl9yZXRyeWFibGUqXgoEUm9sZRIUChBST0xFX1VOU1BFQ0lGSUVEEAASDAoIUk9MRV9BU0sQARIPCgtST0xFX0lOR0VTVBACEhEKDVJPTEVfRkVFREJBQ0sQAxIOCgpST0xFX1RSQUlOEAQqTQoITWV0ZXJpbmcSGAoUTUVURVJJTkdfVU5TUEVDSUZJRUQQABISCg5NRVRFUklOR19DQUxMUxABEhMKD01FVEVSSU5HX1RPS0VOUxACOlcKBWZhY3RzEh4uZ29vZ2xlLnByb3RvYnVmLk1ldGhvZE9wdGlvbnMYnYwDIAEoCzIfLmV2ZW5tZXNoLmNvbW1vbi52MS5NZXRob2RGYWN0c1IFZmFjdHNiBnByb3RvMw", [file_google_protobuf_descriptor]);
+  fileDesc("CidldmVubWVzaC9jb21tb24vdjEvbWV0aG9kX29wdGlvbnMucHJvdG8SEmV2ZW5tZXNoLmNvbW1vbi52MSK4AQoLTWV0aG9kRmFjdHMSFgoJcmV0cnlhYmxlGAEgASgISACIAQESJwoFcm9sZXMYAiADKA4yGC5ldmVubWVzaC5jb21tb24udjEuUm9sZRIuCghtZXRlcmluZxgDIAEoDjIcLmV2ZW5tZXNoLmNvbW1vbi52MS5NZXRlcmluZxIZChFtYXhfcmVxdWVzdF9ieXRlcxgEIAEoBBIPCgdhdWRpdGVkGAYgASgIQgwKCl9yZXRyeWFibGUqcQoEUm9sZRIUChBST0xFX1VOU1BFQ0lGSUVEEAASDAoIUk9MRV9BU0sQARIPCgtST0xFX0lOR0VTVBACEhEKDVJPTEVfRkVFREJBQ0sQAxIOCgpST0xFX1RSQUlOEAQSEQoNUk9MRV9QUk9WSURFUhAFKk0KCE1ldGVyaW5nEhgKFE1FVEVSSU5HX1VOU1BFQ0lGSUVEEAASEgoOTUVURVJJTkdfQ0FMTFMQARITCg9NRVRFUklOR19UT0tFTlMQAjpXCgVmYWN0cxIeLmdvb2dsZS5wcm90b2J1Zi5NZXRob2RPcHRpb25zGJ2MAyABKAsyHy5ldmVubWVzaC5jb21tb24udjEuTWV0aG9kRmFjdHNSBWZhY3RzYgZwcm90bzM", [file_google_protobuf_descriptor]);
 
 /**
  * Facts about one method. Every method states all of them.
@@ -108,6 +108,13 @@ export enum Role {
    * @generated from enum value: ROLE_TRAIN = 4;
    */
   TRAIN = 4,
+
+  /**
+   * Read the exposure statements of one provider, which the credential names, and nothing else.
+   *
+   * @generated from enum value: ROLE_PROVIDER = 5;
+   */
+  PROVIDER = 5,
 }
 
 /**
