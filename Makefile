@@ -67,7 +67,7 @@ down: install ## Stop it
 	@$(BIN)/evenmesh down
 
 test: install node ## Prove that it works: unit, contract and integration tests, the real mesh among them
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 3 --dist loadgroup --no-loadscope-reorder --reruns 1
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 4 --dist loadgroup --no-loadscope-reorder --reruns 1
 
 check: install ## Lint what changed and run the quick unit tests of its rooms
 	@$(BIN)/python -m tests.check

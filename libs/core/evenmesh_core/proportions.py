@@ -100,5 +100,5 @@ def _quantile(level: float) -> float:
     share = number("level", level)
     if not 0.0 < share < 1.0:
         raise InvalidInput("level", level, "numbers between 0 and 1, neither of them included")
-    # By the lower tail: (1 + share) / 2 rounds to 1 where the share is all but 1, and its quantile to infinity.
+    # By the lower tail: (1 + share) / 2 rounds to 1 where the share is all but 1.
     return -float(ndtri((1.0 - share) / 2))

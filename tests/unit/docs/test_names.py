@@ -17,11 +17,12 @@ from evenmesh.commands import application
 from tests.support.pages import blocks, commands, inline
 
 ROOT = Path(__file__).parents[3]
-SKIPPED = {".venv", ".venv-ci", "build", "node_modules"}
+SKIPPED = ("build", "node_modules", ".venv", ".pytest_cache")
+"""Beginnings of folders' names that are not ours."""
 PAGES = sorted(
     path.relative_to(ROOT)
     for path in ROOT.rglob("*.md")
-    if not SKIPPED & set(path.relative_to(ROOT).parts) and ".pytest_cache" not in path.parts
+    if not any(part.startswith(SKIPPED) for part in path.relative_to(ROOT).parts[:-1])
 )
 HISTORY = {Path("CHANGELOG.md")}
 """Pages that name what once was."""

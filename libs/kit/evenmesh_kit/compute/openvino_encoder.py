@@ -362,8 +362,8 @@ def _openvino() -> Any:
 def _core() -> Any:
     """Return the one core of this process, which is never released.
 
-    OpenVINO gives the thread that loads its plugin a stack for signals. With the last core it unmaps that stack,
-    and where another thread lets go of it, the next signal of the first ends the process (2026.4,
+    OpenVINO gives the thread that loads its plugin a stack for signals. With the last core it unmaps that
+    stack, and where another thread lets go of it, the next signal of the first ends the process (2026.4,
     ``SigAltStackSetup``).
     """
     return _openvino().Core()
