@@ -20,7 +20,8 @@ from benchmarks.rerank_table import judged_sets
 from evenmesh import Addresses, AskResult, Client, Passage
 from evenmesh.types.request import AskOptions
 from evenmesh_core.text_metrics import token_f1
-from evenmesh_documents import Source, Splitting, counting, read, split
+from evenmesh_documents import Source, Splitting, read, split
+from evenmesh_documents.options import PassageOptions
 from evenmesh_generator.pointer.abstention import is_abstention
 from evenmesh_mesh import MeshSettings, launch, stop
 
@@ -69,11 +70,11 @@ def main() -> None:
         "--gold", action="store_true", help="show the passages of the section that holds the answer alone"
     )
     parser.add_argument("--k", type=int, default=5, help="passages that the model is given; default: 5")
-    parser.add_argument("--size", type=int, default=Splitting().size, help="words of a passage at most")
-    parser.add_argument("--tokens", action="store_true", help="count tokens of the bundled models, not words")
+    parser.add_argument("--size", type=int, help="as `evenmesh ingest --size`")
+    parser.add_argument("--tokenizer", help="as `evenmesh ingest --tokenizer`")
     given = parser.parse_args()
-    count = counting.bundled() if given.tokens else counting.words
-    passages, sections = passages_of_docs(Splitting(given.size, count=count))
+    splitting = PassageOptions(size=given.size, tokenizer=given.tokenizer).splitting("")
+    passages, sections = passages_of_docs(splitting)
     with tempfile.TemporaryDirectory(prefix="evenmesh-docs-") as folder:
         home = Path(folder)
         state = launch(MeshSettings(home=home, port=0, start_s=600))

@@ -47,9 +47,10 @@ from evenmesh_reranker.ports import Assigned, Row
 from evenmesh_reranker.settings import RerankerSettings
 from evenmesh_retriever.analyzer import analyzer
 from evenmesh_retriever.backends.catalogue import RetrieverCatalogue
-from evenmesh_retriever.codec import collections, queries
+from evenmesh_retriever.codec import collections, embeddings, queries
 from evenmesh_retriever.codec.passages import decoded_bytes
 from evenmesh_retriever.domain import VectorArray
+from evenmesh_retriever.embedding import Embedder
 from evenmesh_retriever.engine import RetrieverEngine
 from evenmesh_retriever.query_admission import QueryAdmission
 from evenmesh_retriever.settings import RetrieverSettings
@@ -152,14 +153,24 @@ async def retrieve(message: retriever_pb.RetrieveRequest) -> tuple[int, int]:
     message.retriever = "dense"
     for field in ("filter", "whole_collection"):
         message.ClearField(field)
-    for dial in (
-        "alpha",
-        "disparity",
-        "relevance_loss",
-    ):  # one of these or shares, of which there may be most
+    # One of these or shares, of which there may be most; a balance is for asks alone.
+    for dial in ("alpha", "disparity", "relevance_loss", "balance"):
         message.sampling.ClearField(dial)
     try:
         await engine.retrieve(queries.query_of(message))
+    finally:
+        pool.close()
+        assert encoder.read <= PROCESSOR_TOKENS
+    return encoder.read, PROCESSOR_TOKENS
+
+
+async def embed(message: retriever_pb.EmbedRequest) -> tuple[int, int]:
+    encoder, settings, pool = CountingEncoder(), RetrieverSettings(encoder="counting"), ComputePool(1, "test")
+    message.ClearField("model")
+    message.ClearField("dimension")
+    admission = QueryAdmission(settings.max_work, setting="EVENMESH_RETRIEVER_MAX_WORK")
+    try:
+        await Embedder(cast(Any, encoder), pool, admission).embed(embeddings.texts_of(message))
     finally:
         pool.close()
         assert encoder.read <= PROCESSOR_TOKENS
@@ -259,6 +270,7 @@ async def record_feedback(message: feedback_pb.RecordFeedbackRequest) -> tuple[i
 
 COSTS: Final[dict[str, Callable[[Any], Awaitable[tuple[int, int]]]]] = {
     "/evenmesh.retriever.v1.RetrieverService/Retrieve": retrieve,
+    "/evenmesh.retriever.v1.RetrieverService/Embed": embed,
     "/evenmesh.retriever.v1.CollectionService/Ingest": ingest,
     "/evenmesh.retriever.v1.CollectionService/DeletePassages": delete_passages,
     "/evenmesh.retriever.v1.CollectionService/GetPassages": get_passages,

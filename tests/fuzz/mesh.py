@@ -12,6 +12,8 @@ from typing import Any, Final, Self
 
 import grpc
 import psutil
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 from google.protobuf.descriptor import Descriptor, MethodDescriptor
 
 from evenmesh.common.v1 import common_pb2
@@ -107,6 +109,14 @@ def passages(count: int = 12) -> list[common_pb2.Passage]:
     ]
 
 
+def _signing_key(folder: Path) -> Path:
+    """Writes a key for statements."""
+    file = folder / "statements.pem"
+    form = Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()
+    file.write_bytes(Ed25519PrivateKey.generate().private_bytes(*form))
+    return file
+
+
 class FuzzMesh:
     """Starts the services in an event loop of its own, which runs while :meth:`run` does.
 
@@ -178,7 +188,7 @@ class FuzzMesh:
             threads=1,
         )
         await self._serve("generator", generator, GeneratorService(generator, self._telemetry))
-        retriever = RetrieverSettings(**shared, encoder="", threads=1, max_ingest_bytes=2**24)
+        retriever = RetrieverSettings(**shared, encoder=str(pairs), threads=1, max_ingest_bytes=2**24)
         await self._serve("retriever", retriever, RetrieverService(retriever))
         store = ModelStore(home / "reranker" / "models")
         self.versions = (
@@ -199,7 +209,9 @@ class FuzzMesh:
             feedback_agents=1_000_000,
         )
         await self._serve("reranker", reranker, RerankerService(reranker, self._telemetry))
-        evaluator = EvaluatorSettings(**shared, embedding_model="nowhere/to-be-found")
+        evaluator = EvaluatorSettings(
+            **shared, embedding_model="nowhere/to-be-found", statement_key=_signing_key(self._folder)
+        )
         await self._serve("evaluator", evaluator, EvaluatorService(evaluator))
         orchestrator = OrchestratorSettings(
             **shared,

@@ -556,7 +556,7 @@ def _report(rng: Random) -> Message:
 
 
 def _statement(rng: Random) -> Message:
-    request = evaluator.GetExposureStatementRequest(provider=rng.choice(_IDS))
+    request = evaluator.GetExposureStatementRequest(provider=rng.choice(("A", "B", *_IDS)))
     for name, values in (
         ("first_day", ("2026-11-01", "0001-01-01", "yesterday", "2026-02-30")),
         ("last_day", ("2026-11-30", "9999-12-31", "2026-11-1")),

@@ -4,7 +4,7 @@ import { connectMesh, MeshError, Code, type Mesh } from "evenmesh";
 
 const STORED = "evenmesh-key";
 
-export type Role = "ask" | "ingest" | "feedback" | "train" | "admin";
+export type Role = "ask" | "ingest" | "feedback" | "train" | "provider" | "admin";
 
 /** What the gateway says of the caller. */
 export interface Identity {

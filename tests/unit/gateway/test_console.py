@@ -103,7 +103,7 @@ async def test_a_session_has_the_roles_of_the_key(open_gateway: Open, tmp_path: 
 async def test_without_keys_everything_is_offered(gateway: httpx.AsyncClient) -> None:
     found = (await gateway.get("/console/session")).json()
     assert found["known"] is False
-    assert {"ask", "ingest", "train", "feedback", "admin"} == set(found["roles"])
+    assert {"ask", "ingest", "train", "feedback", "provider", "admin"} == set(found["roles"])
 
 
 async def test_health_is_what_each_service_says(open_gateway: Open) -> None:
