@@ -10,6 +10,7 @@ minutes (``make largest``). CPU seconds are shown and not asserted, because they
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import sys
 import time
@@ -90,6 +91,9 @@ def mesh(tmp_path_factory: pytest.TempPathFactory) -> Iterator[MeshState]:
         start_s=600,
         environment={
             "EVENMESH_RERANKER_CROSS_ENCODER": "bundled",
+            "EVENMESH_ORCHESTRATOR_SOURCES": json.dumps(
+                {"Lexical": {"collection": COLLECTION, "retriever": "bm25"}}
+            ),
             "OMP_NUM_THREADS": "2",
         },
     )

@@ -388,7 +388,7 @@ def _labelled(share: float) -> orchestrator.AskRequest:
 
 def _members(share: float) -> Message:
     request = orchestrator.AskRequest(question=question(), labels=_labelled(share).labels)
-    request.ensemble.expressions.extend(["PK", "ReFree"])
+    request.ensemble.expressions.extend(["Lexical", "Lexical@2"])
     return request
 
 
