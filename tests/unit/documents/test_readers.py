@@ -302,3 +302,10 @@ def test_pages_beyond_the_limit_are_refused() -> None:
 
 def test_characters_that_are_no_text_are_left_out() -> None:
     assert of("a.txt", "a\x01b\u2028c\x85d").blocks == (Block(P, "ab\nc\nd"),)
+
+
+def test_long_cells_of_a_table_are_read_and_leave_other_readers_their_limit() -> None:
+    before = csv.field_size_limit()
+    document = read(Source("long.csv", b"a,b\n" + b"1" * (before + 1) + b",2\n"))
+    assert "1" * (before + 1) in document.text
+    assert csv.field_size_limit() == before

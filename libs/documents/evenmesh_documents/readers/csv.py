@@ -23,11 +23,13 @@ def read(source: Source) -> Document:
     outline = Outline(source.limits.characters)
     if len(text) > source.limits.characters:
         raise UnreadableError(f"has more than {source.limits.characters:,} characters of text")
-    csv.field_size_limit(source.limits.characters)
+    before = csv.field_size_limit(source.limits.characters)  # of the whole process
     try:
         rows = list(csv.reader(io.StringIO(text, newline=""), dialect=_dialect(source, text)))
     except csv.Error as exc:
         raise UnreadableError(f"is no table: {exc}") from exc
+    finally:
+        csv.field_size_limit(before)
     outline.add(Kind.TABLE, tables.markdown(rows))
     return Document(source.address, outline.blocks(), title=source.name)
 
