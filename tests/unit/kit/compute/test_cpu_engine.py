@@ -23,3 +23,11 @@ def test_it_is_pytorch_where_openvino_is_not_installed(monkeypatch: pytest.Monke
     assert not computes("torch", "cpu")
     with pytest.raises(EngineError, match="not installed"):
         computes("openvino", "cpu")
+
+
+def test_it_is_pytorch_where_onednn_is_kept_from_instructions(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ONEDNN_MAX_CPU_ISA", "SSE41")
+    assert cpu_engine.installed_version() is None
+    assert not computes("auto", "cpu")
+    with pytest.raises(EngineError, match="because ONEDNN_MAX_CPU_ISA is set"):
+        computes("openvino", "cpu")
