@@ -130,10 +130,10 @@ def _stamp(path: Path) -> str:
 
 def _resolves(path: Path) -> bool:
     try:
-        path.resolve()
+        # From Python 3.13 a loop of links is no error, and stays a link.
+        return not path.resolve().is_symlink()
     except (OSError, RuntimeError):
         return False
-    return True
 
 
 def addressed(path: str) -> str:
