@@ -23,7 +23,7 @@ from tests.support.manifests import K8S, SERVICES
 
 GATEWAY: Final = "gateway"
 IMAGES: Final = (*SERVICES, GATEWAY)
-"""What is built and run: the services, and the door over HTTP before them."""
+"""What is built and run: the services, and the gateway before them."""
 START_S: Final = 600.0
 GRACE_S: Final = 20
 MOST_MIB: Final[Mapping[str, float]] = {"orchestrator": 250, "evaluator": 250, GATEWAY: 265}
