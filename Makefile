@@ -33,6 +33,11 @@ PORTABLE := -e 'libs/core[compiled]' -e 'libs/lab[parquet,reports]' -e 'clients/
   -e 'libs/documents[s3,sites]' -e 'libs/kit[jwt,redis,remote,sqlite,telemetry]' hypothesis pytest pytest-asyncio pytest-rerunfailures pytest-timeout \
   pytest-xdist tokenizers trustme
 
+# A process of tests that dies, or hangs where no signal reaches it, ends the run: pytest-xdist would wait for it for ever.
+PYTEST := -m pytest --dist loadgroup --reruns 1 --max-worker-restart 0 \
+  -o faulthandler_timeout=1200 -o faulthandler_exit_on_timeout=true
+NPM_CI := timeout 300 npm ci --ignore-scripts --fetch-retries=1 --fetch-timeout=30000
+
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 help: ## Show this list
@@ -67,7 +72,7 @@ down: install ## Stop it
 	@$(BIN)/evenmesh down
 
 test: install node ## Prove that it works: unit, contract and integration tests, the real mesh among them
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 4 --dist loadgroup --no-loadscope-reorder --reruns 1
+	OMP_NUM_THREADS=1 $(BIN)/python $(PYTEST) -n 4 --no-loadscope-reorder
 
 check: install ## Lint what changed and run the quick unit tests of its rooms
 	@$(BIN)/python -m tests.check
@@ -75,7 +80,7 @@ check: install ## Lint what changed and run the quick unit tests of its rooms
 kernels: install ## Run the numeric tests with other kernels of NumPy, OpenBLAS, PyTorch and oneDNN, and without numba
 	OMP_NUM_THREADS=1 OPENBLAS_CORETYPE=Sandybridge NPY_DISABLE_CPU_FEATURES="X86_V3 X86_V4 AVX512_ICL AVX512_SPR" \
 	  ATEN_CPU_CAPABILITY=default ONEDNN_MAX_CPU_ISA=SSE41 NUMBA_DISABLE_JIT=1 \
-	  $(BIN)/python -m pytest -q -n 2 --dist loadgroup --reruns 1 $(NUMERIC)
+	  $(BIN)/python $(PYTEST) -q -n 2 $(NUMERIC)
 
 # The rooms without models, on every Python that runs here beside the one of $(VENV).
 pythons: install ## Run the unit tests of core, lab, documents, kit and client on Python 3.12 and 3.13, where they are there
@@ -86,7 +91,7 @@ pythons: install ## Run the unit tests of core, lab, documents, kit and client o
 	  echo "Python $$version: $$python"; \
 	  [ -x ".venv-$$version/bin/python" ] || "$$python" -m venv ".venv-$$version"; \
 	  ".venv-$$version/bin/python" -m pip install -q -c constraints.txt $(PORTABLE); \
-	  OMP_NUM_THREADS=1 ".venv-$$version/bin/python" -m pytest -q -n 2 --dist loadgroup --reruns 1 -p no:cacheprovider \
+	  OMP_NUM_THREADS=1 ".venv-$$version/bin/python" $(PYTEST) -q -n 2 -p no:cacheprovider \
 	    tests/unit/core tests/unit/lab tests/unit/documents tests/unit/kit tests/unit/client $(ELSEWHERE:%=--ignore=%); \
 	done; \
 	[ "$$seen" != "$$only" ] || echo "no other Python runs here: these tests ran on $$only alone"
@@ -123,11 +128,11 @@ node:
 	  echo "npm is not here, or finds no registry: tests of the TypeScript client and of axe are skipped" >&2
 
 $(STAMPS)/typescript: $(TYPESCRIPT)/package-lock.json $(TYPESCRIPT)/tsconfig.json $(shell find $(TYPESCRIPT)/src -name '*.ts')
-	cd $(TYPESCRIPT) && npm ci --ignore-scripts && npx tsc
+	cd $(TYPESCRIPT) && $(NPM_CI) && npx tsc
 	@mkdir -p $(STAMPS) && touch $@
 
 $(STAMPS)/console: console/package-lock.json
-	cd console && npm ci --ignore-scripts
+	cd console && $(NPM_CI)
 	@mkdir -p $(STAMPS) && touch $@
 
 typescript: install ## Generate and compile the TypeScript client (needs Node)

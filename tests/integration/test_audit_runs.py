@@ -22,7 +22,7 @@ from evenmesh_lab.files import read_audits
 from evenmesh_studies import demo
 from tests.integration.conftest import DEMO, RunningMesh
 
-pytestmark = [pytest.mark.mesh, pytest.mark.timeout(1800)]
+pytestmark = [pytest.mark.mesh, pytest.mark.timeout(600)]
 
 QUESTIONS = demo.questions()[:3]
 OPTIONS = ("-c", DEMO, "-r", "bm25", "-r", "dense", "-n", "3", "-k", "1", "--alpha", "1,4", "--oracle", "2")

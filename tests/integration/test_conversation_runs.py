@@ -19,7 +19,7 @@ from evenmesh_lab.files import read_attributes, read_conversations
 from evenmesh_studies import demo
 from tests.integration.conftest import DEMO, RunningMesh
 
-pytestmark = [pytest.mark.mesh, pytest.mark.timeout(1800)]
+pytestmark = [pytest.mark.mesh, pytest.mark.timeout(600)]
 
 TIMEOUT_S = 600.0
 QUESTIONS = [one.question for one in demo.questions()[:3]]

@@ -16,7 +16,7 @@ from evenmesh_orchestrator.expressions.sources import SourceCatalogue, SourceDef
 from evenmesh_studies import demo
 from tests.integration.conftest import SOURCES, RunningMesh
 
-pytestmark = [pytest.mark.mesh, pytest.mark.timeout(1800)]
+pytestmark = [pytest.mark.mesh, pytest.mark.timeout(600)]
 
 TIMEOUT_S = 600.0
 QUESTIONS = demo.questions()[:4]

@@ -15,7 +15,7 @@ from evenmesh_lab.files import read_gains, read_labels
 from evenmesh_studies import demo
 from tests.integration.conftest import DEMO, RunningMesh
 
-pytestmark = [pytest.mark.mesh, pytest.mark.timeout(1800)]
+pytestmark = [pytest.mark.mesh, pytest.mark.timeout(600)]
 
 TIMEOUT_S = 600.0
 QUESTIONS = demo.questions()[:3]

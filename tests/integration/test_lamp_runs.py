@@ -12,7 +12,7 @@ from evenmesh import Client, Passage
 from evenmesh_lab.files import read_audits, read_queries
 from tests.integration.conftest import RunningMesh
 
-pytestmark = [pytest.mark.mesh, pytest.mark.timeout(1800)]
+pytestmark = [pytest.mark.mesh, pytest.mark.timeout(600)]
 
 PROFILE = [
     {"id": "1", "title": "Rain stops play", "text": "The headline article: rain fell on the match all day."},

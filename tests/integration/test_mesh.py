@@ -37,7 +37,7 @@ from evenmesh.retriever.v1 import collection_service_pb2_grpc as collection_grpc
 from evenmesh_studies import demo
 from tests.integration.conftest import DEMO, RunningMesh
 
-pytestmark = [pytest.mark.mesh, pytest.mark.timeout(1200)]
+pytestmark = [pytest.mark.mesh, pytest.mark.timeout(600)]
 
 ROOT = Path(__file__).parents[2]
 EXAMPLES = ROOT / "examples"

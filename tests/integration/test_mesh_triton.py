@@ -20,7 +20,7 @@ from evenmesh_mesh import GeneratorEngine, MeshSettings, launch, services_with, 
 from evenmesh_studies import demo
 from tests.support.triton_server import skip_where_impossible
 
-pytestmark = [pytest.mark.mesh, pytest.mark.timeout(1200)]
+pytestmark = [pytest.mark.mesh, pytest.mark.timeout(600)]
 
 DEMO = "demo"
 DEADLINE_S = 300.0

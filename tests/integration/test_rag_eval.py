@@ -14,7 +14,7 @@ from evenmesh_lab.files.answered import AnsweredRecord, read_all
 from evenmesh_studies import demo
 from tests.integration.conftest import DEMO, RunningMesh
 
-pytestmark = [pytest.mark.mesh, pytest.mark.timeout(1800)]
+pytestmark = [pytest.mark.mesh, pytest.mark.timeout(600)]
 
 QUESTIONS = demo.questions()[:2]
 OPTIONS = ("-c", DEMO, "--reranker", "none", "--reranker", "rankrag", "-n", "6", "-k", "2")

@@ -25,7 +25,7 @@ from tests.support import tiny_models
 from tests.support.otlp_collector import SOON, Collector, Received
 from tests.support.prometheus import reserved_ports
 
-pytestmark = [pytest.mark.mesh, pytest.mark.timeout(1200)]
+pytestmark = [pytest.mark.mesh, pytest.mark.timeout(600)]
 
 ROOT = Path(__file__).parents[2]
 NAMES: Final = ("orchestrator", "retriever", "reranker", "generator", "evaluator")
