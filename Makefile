@@ -39,6 +39,8 @@ PYTEST := -m pytest --dist loadgroup --reruns 1 --max-worker-restart 0 \
 NPM_CI := timeout 300 npm ci --ignore-scripts --fetch-retries=1 --fetch-timeout=30000
 
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
+# Where Python is kept from writing bytecode, each of the hundreds of processes of the tests compiles evenmesh again.
+export PYTHONDONTWRITEBYTECODE :=
 
 help: ## Show this list
 	@awk 'BEGIN { FS = ":.*## " } /^[a-z-]+:.*## / { printf "make %-15s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
