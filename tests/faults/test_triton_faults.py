@@ -68,6 +68,19 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TritonServer]:
         yield server
 
 
+@pytest.fixture(autouse=True)
+def _running(request: pytest.FixtureRequest) -> None:
+    """Start the server again if the test before left it dead.
+
+    Triton's Python backend (nvidia-pytriton 0.7.0) sometimes ends with signal 11 while it unloads the version that another one
+    replaced; whoever runs it starts it again.
+    """
+    if "server" in request.fixturenames:
+        server: TritonServer = request.getfixturevalue("server")
+        if not server.running:
+            server.start()
+
+
 @dataclass
 class Front:
     """The generator's service, over a real connection."""
