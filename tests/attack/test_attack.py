@@ -18,7 +18,7 @@ from tests.attack.standing import endure, mesh_with_tenants
 
 SECONDS = float(os.environ.get("EVENMESH_ATTACK_S", "10"))
 
-pytestmark = [pytest.mark.mesh, pytest.mark.faults, pytest.mark.timeout(SECONDS + 900)]
+pytestmark = [pytest.mark.mesh, pytest.mark.faults, pytest.mark.timeout(SECONDS + 600)]
 
 
 async def test_a_tenant_under_attack_is_served(tmp_path: Path) -> None:

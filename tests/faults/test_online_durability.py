@@ -45,12 +45,13 @@ from tests.support.killable import Killable
 from tests.support.online_world import COLLECTION, Stream, Taste, corpus, dislikes, likes
 from tests.support.postgres import Postgres
 
-pytestmark = [pytest.mark.faults, pytest.mark.timeout(3600)]
-
 CLIENTS = 16
 ITEMS = int(os.environ.get("EVENMESH_DURABILITY_ITEMS", "800"))
 KILLS = int(os.environ.get("EVENMESH_DURABILITY_KILLS", "3"))
 SEED = int(os.environ.get("EVENMESH_DURABILITY_SEED", "11"))
+
+pytestmark = [pytest.mark.faults, pytest.mark.timeout(600 + 60 * KILLS)]
+
 QUERIES = 24
 JUDGED = 5
 AGENTS_THERE = tuple(Agent("qa", f"agent-{number}") for number in range(4))
