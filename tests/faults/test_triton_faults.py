@@ -72,8 +72,8 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TritonServer]:
 def _running(request: pytest.FixtureRequest) -> None:
     """Start the server again if the test before left it dead.
 
-    Triton's Python backend (nvidia-pytriton 0.7.0) sometimes ends with signal 11 while it unloads the version that another one
-    replaced; whoever runs it starts it again.
+    Triton (nvidia-pytriton 0.7.0) sometimes ends with signal 11 in its Python backend while it unloads a
+    version that another one replaced; whoever runs it starts it again.
     """
     if "server" in request.fixturenames:
         server: TritonServer = request.getfixturevalue("server")
