@@ -18,7 +18,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import torch
 
 import evenmesh_models
 from evenmesh.wire.errors import FailedPrecondition, InvalidField
@@ -27,9 +26,11 @@ from evenmesh_kit.compute.conversions import Conversions
 from evenmesh_kit.security.caller import DEFAULT_TENANT
 from evenmesh_retriever.analyzer import analyzer
 from evenmesh_retriever.backends.catalogue import RetrieverCatalogue
+from evenmesh_retriever.backends.dense.compiled_encoder import CompiledEncoder
 from evenmesh_retriever.backends.dense.embedding_api import EmbeddingServer
+from evenmesh_retriever.backends.dense.model_options import BUNDLED, ModelOptions
 from evenmesh_retriever.backends.dense.remote_encoder import RemoteEncoder
-from evenmesh_retriever.backends.dense.sentence_encoder import BUNDLED, SentenceEncoder
+from evenmesh_retriever.backends.dense.sentence_encoder import SentenceEncoder
 from evenmesh_retriever.backends.milvus.opening import MilvusOpening
 from evenmesh_retriever.backends.segments.building.writer import SegmentIndexing
 from evenmesh_retriever.backends.segments.quotas import Quotas
@@ -368,10 +369,8 @@ def any_encoder(
     if request.param == "in OpenVINO":
         if cpu_engine.installed_version() is None:
             pytest.skip("openvino is not installed")
-        threads = torch.get_num_threads()
         kept = Conversions(tmp_path_factory.mktemp("openvino"))
-        yield SentenceEncoder(engine="openvino", conversions=kept)
-        torch.set_num_threads(threads)
+        yield CompiledEncoder(BUNDLED, ModelOptions(), conversions=kept)
         return
     with ExitStack() as stack:
         server: EmbeddingServer
@@ -419,7 +418,7 @@ def test_a_query_gets_the_same_vector_every_time(any_encoder: Encoder) -> None:
     with ThreadPoolExecutor(3) as threads:
         vectors = list(threads.map(any_encoder.encode_query, ["which lamp?", "which lock is the best?"] * 6))
     # Servers read what many ask at a time in one batch, whose shape changes the last bits.
-    rounding = 0.0 if isinstance(any_encoder, SentenceEncoder) else 1e-5
+    rounding = 1e-5 if isinstance(any_encoder, RemoteEncoder) else 0.0
     for row, vector in enumerate(vectors):
         np.testing.assert_allclose(vector, vectors[row % 2], rtol=0, atol=rounding)
 

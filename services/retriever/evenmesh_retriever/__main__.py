@@ -232,19 +232,20 @@ def _tenant_bytes(settings: RetrieverSettings) -> int:
 
 
 def _load_encoder(settings: RetrieverSettings) -> Encoder:
-    # In a thread of its own: importing PyTorch takes seconds, in which health must answer.
+    # In a thread of its own: converting a model takes seconds, in which health must answer.
     if settings.encoder.startswith("triton://"):
         return _triton_encoder(settings)
-    from evenmesh_retriever.backends.dense.sentence_encoder import SentenceEncoder
+    from evenmesh_retriever.backends.dense.in_process import encoder_in_process
+    from evenmesh_retriever.backends.dense.model_options import ModelOptions
 
-    return SentenceEncoder(
+    return encoder_in_process(
         settings.encoder,
+        ModelOptions(
+            settings.encoder_pooling, settings.encoder_query_prefix, settings.encoder_passage_prefix
+        ),
         device=settings.encoder_device,
         precision=settings.encoder_precision,
         threads=settings.encoder_threads,
-        pooling=settings.encoder_pooling,
-        query_prefix=settings.encoder_query_prefix,
-        passage_prefix=settings.encoder_passage_prefix,
         setting=variable(settings, "encoder"),
         batch=settings.encoder_batch,
         require_gpu=settings.require_gpu,

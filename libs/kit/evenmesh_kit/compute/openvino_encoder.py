@@ -11,14 +11,13 @@ from __future__ import annotations
 
 import hashlib
 import inspect
-import sys
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
-from functools import cache, partial
+from functools import partial
 from pathlib import Path
-from queue import LifoQueue
 from threading import Lock
+from types import MappingProxyType
 from typing import Any, Final
 
 import numpy as np
@@ -31,6 +30,7 @@ from torch.nn import functional
 from evenmesh_kit.compute.conversions import Conversions
 from evenmesh_kit.compute.cpu_engine import EngineError
 from evenmesh_kit.compute.model_files import one_line
+from evenmesh_kit.compute.openvino_runtime import CompiledModel, core, package
 from evenmesh_kit.compute.placement import LOADING
 
 POOLER: Final = "pooler"
@@ -105,10 +105,10 @@ class OpenVinoEncoder:
             for name, one in base.named_modules()
             if isinstance(one, nn.Linear) and name.partition(".")[0] != POOLER
         }
-        self._reads_types = "token_type_ids" in inspect.signature(base.forward).parameters
+        self._reads_types = reads_types(base)
         self._weights = _digest_of(base)
         self._compiling = Lock()
-        self._changeable: _Compiled | None = None
+        self._changeable: CompiledModel | None = None
         self._reload: Callable[[], Any] | None = lambda: base
         self._plain = self._compiled(changeable=False)
         self._check()
@@ -180,14 +180,14 @@ class OpenVinoEncoder:
             if name != POOLER and all(one is not words for one in child.modules()):
                 child.to("meta")
 
-    def _for_changes(self) -> _Compiled:
+    def _for_changes(self) -> CompiledModel:
         with self._compiling:
             if self._changeable is None:
                 self._changeable = self._compiled(changeable=True)
             return self._changeable
 
-    def _compiled(self, *, changeable: bool) -> _Compiled:
-        openvino = _openvino()
+    def _compiled(self, *, changeable: bool) -> CompiledModel:
+        openvino = package()
         key = hashlib.sha256(
             repr(
                 (
@@ -202,41 +202,21 @@ class OpenVinoEncoder:
         ).hexdigest()[:32]
         try:
             try:
-                folder = self._conversions.find(key, partial(self._write, openvino, changeable))
-                model = _core().read_model(folder / _FILE)
+                folder = self._conversions.find(key, partial(self._write, changeable))
+                model = core().read_model(folder / _FILE)
             except OSError:  # no room, or a disk that is read only
-                model = self._converted(openvino, changeable)
-            return _Compiled(model, bfloat16=self._bfloat16, parallel=self.parallel)
+                model = self._converted(changeable)
+            return CompiledModel(model, bfloat16=self._bfloat16, parallel=self.parallel)
         except Exception as error:
             raise EngineError(f"OpenVINO cannot convert the model: {one_line(error)}") from error
 
-    def _write(self, openvino: Any, changeable: bool, folder: Path) -> None:
-        model = self._converted(openvino, changeable)
-        openvino.save_model(model, folder / _FILE, compress_to_fp16=False)
+    def _write(self, changeable: bool, folder: Path) -> None:
+        package().save_model(self._converted(changeable), folder / _FILE, compress_to_fp16=False)
 
-    def _converted(self, openvino: Any, changeable: bool) -> Any:
-        layers = self._layers if changeable else {}
-        tokens, rank = _TRACED
+    def _converted(self, changeable: bool) -> Any:
         if self._reload is None:
             raise EngineError("its weights were released")
-        base = self._reload()
-        hidden = base.get_input_embeddings().embedding_dim
-        example = [torch.randn(1, tokens, hidden)]
-        shapes = [[1, -1, hidden]]
-        if self._reads_types:
-            example.append(torch.zeros(1, tokens, dtype=torch.long))
-            shapes.append([1, -1])
-        for sizes in layers.values():
-            (_, inputs), (outputs, _) = both = _shapes(sizes, rank)
-            example += [torch.randn(shape) for shape in both]
-            shapes += [[-1, inputs], [outputs, -1]]
-        traced = _Layers(base, tuple(layers), reads_types=self._reads_types).eval()
-        # It changes the model and functions of PyTorch meanwhile, and warns of what is checked below.
-        with LOADING, torch.no_grad(), warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            model = openvino.convert_model(traced, example_input=tuple(example))
-        model.reshape(dict(enumerate(shapes)))
-        return model
+        return converted_layers(self._reload(), self._layers if changeable else {})
 
     def _check(self) -> None:
         """Compare with PyTorch."""
@@ -267,37 +247,59 @@ class OpenVinoEncoder:
         return float(functional.cosine_similarity(found.flatten(), wanted.float().flatten(), dim=0))
 
 
-class _Compiled:
-    """A compiled model, and as many requests as may run at a time."""
+def reads_types(base: Any) -> bool:
+    """Return whether an encoder of transformers reads the segment of each token."""
+    return "token_type_ids" in inspect.signature(base.forward).parameters
 
-    def __init__(self, model: Any, *, bfloat16: bool, parallel: int) -> None:
-        self._tensor = _openvino().Tensor
-        compiled = _core().compile_model(
-            model,
-            "CPU",
-            {
-                "INFERENCE_PRECISION_HINT": "bf16" if bfloat16 else "f32",
-                # One processor for each row, in the thread that asks, wherever the system puts it.
-                "NUM_STREAMS": parallel,
-                "INFERENCE_NUM_THREADS": parallel,
-                "ENABLE_CPU_PINNING": False,
-            },
-        )
-        self._requests: LifoQueue[Any] = LifoQueue()
-        for _ in range(parallel):
-            self._requests.put(compiled.create_infer_request())
 
-    def __call__(self, inputs: Sequence[NDArray[Any]]) -> NDArray[np.float32]:
-        """Return a copy of the output."""
-        request = self._requests.get()
-        try:
-            for at, one in enumerate(inputs):
-                request.set_input_tensor(at, self._tensor(one, shared_memory=True))
-            request.infer()
-            found: NDArray[np.float32] = request.get_output_tensor(0).data.copy()
-            return found
-        finally:
-            self._requests.put(request)
+def converted_layers(base: Any, changed: Mapping[str, tuple[int, int]] = MappingProxyType({})) -> Any:
+    """Return an ``openvino.Model`` of what lies behind an encoder's word embeddings.
+
+    It reads the embeddings, float32 ``[1, tokens, hidden]``; the segments, int64 ``[1, tokens]``, if the
+    encoder :func:`reads_types`; and A and B of each changed layer (see :class:`LayerChanges`). It returns the
+    last hidden states, ``[1, tokens, hidden]``.
+
+    Args:
+        base: an encoder of transformers on the CPU, in float32, without a head.
+        changed: inputs and outputs of the linear layers that changes are added to, by their names.
+
+    Raises:
+        EngineError: OpenVINO is not installed.
+        Exception: OpenVINO cannot convert the encoder.
+    """
+    tokens, rank = _TRACED
+    hidden = base.get_input_embeddings().embedding_dim
+    example = [torch.randn(1, tokens, hidden)]
+    shapes = [[1, -1, hidden]]
+    types = reads_types(base)
+    if types:
+        example.append(torch.zeros(1, tokens, dtype=torch.long))
+        shapes.append([1, -1])
+    for sizes in changed.values():
+        (_, inputs), (outputs, _) = both = _shapes(sizes, rank)
+        example += [torch.randn(shape) for shape in both]
+        shapes += [[-1, inputs], [outputs, -1]]
+    return converted(_Layers(base, tuple(changed), reads_types=types), example, shapes)
+
+
+def converted(module: nn.Module, example: Sequence[Tensor], shapes: Sequence[list[int]]) -> Any:
+    """Return an ``openvino.Model`` of a module.
+
+    Args:
+        module: reads and returns tensors.
+        example: what it is traced with.
+        shapes: shape of each input; -1 for any size.
+
+    Raises:
+        EngineError: OpenVINO is not installed.
+        Exception: OpenVINO cannot convert the module.
+    """
+    # It changes the model and functions of PyTorch meanwhile, and warns of what its caller checks.
+    with LOADING, torch.no_grad(), warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        model = package().convert_model(module.eval(), example_input=tuple(example))
+    model.reshape(dict(enumerate(shapes)))
+    return model
 
 
 class _Layers(nn.Module):
@@ -341,29 +343,3 @@ def _digest_of(base: Any) -> str:
             digest.update(f"{name} {tuple(tensor.shape)} {tensor.dtype}".encode())
             digest.update(tensor.detach().contiguous().view(torch.uint8).numpy())
     return digest.hexdigest()
-
-
-def _openvino() -> Any:
-    """Import OpenVINO, without its reports to its makers.
-
-    Raises:
-        EngineError: it is not installed.
-    """
-    # Importing and converting each send an event to Google Analytics, unless this package is missing.
-    sys.modules.setdefault("openvino_telemetry", None)  # type: ignore[arg-type]
-    try:
-        import openvino
-    except ImportError as error:
-        raise EngineError(f"OpenVINO cannot be imported: {one_line(error)}") from None
-    return openvino
-
-
-@cache
-def _core() -> Any:
-    """Return the one core of this process, which is never released.
-
-    OpenVINO gives the thread that loads its plugin a stack for signals. With the last core it unmaps that
-    stack, and where another thread lets go of it, the next signal of the first ends the process (2026.4,
-    ``SigAltStackSetup``).
-    """
-    return _openvino().Core()

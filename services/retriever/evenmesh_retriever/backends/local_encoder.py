@@ -63,9 +63,10 @@ class LocalEncoder(Generic[M]):
         # A fast tokenizer must not be used by two threads at once; the model may.
         self._tokenizer = Lock()
         try:
-            self._model: M = kind(
+            self.model: M = kind(
                 str(source), device=self.device, local_files_only=True, trust_remote_code=False
             ).eval()
+            """The model."""
         except (OSError, ValueError, RuntimeError, KeyError) as error:
             if Path(source).is_dir():
                 unfit = self.UNFIT.format(device=self.device)
@@ -76,18 +77,18 @@ class LocalEncoder(Generic[M]):
                 f"folder, or fetch the model with `hf download {model}`"
             ) from None
         # A model without positions may have an infinite limit, or none.
-        self.max_tokens = int(min(self._model.max_seq_length or sys.maxsize, sys.maxsize))
+        self.max_tokens = int(min(self.model.max_seq_length or sys.maxsize, sys.maxsize))
 
     def count_tokens(self, texts: Sequence[str]) -> int:
         """Return the tokens that the model reads of passages encoded together, padding included."""
         with self._tokenizer:
-            read = self._model.preprocess([self._passage_prompt + text for text in texts])
+            read = self.model.preprocess([self._passage_prompt + text for text in texts])
         return int(read["input_ids"].numel())
 
     def _identify(self, *settings: object) -> str:
         """Return the hash of the length limit, ``settings`` and the weights."""
-        digest = hashlib.sha256(repr((self._model.max_seq_length, *settings)).encode())
-        for name, tensor in sorted(self._model.state_dict().items()):
+        digest = hashlib.sha256(repr((self.model.max_seq_length, *settings)).encode())
+        for name, tensor in sorted(self.model.state_dict().items()):
             digest.update(f"{name} {tuple(tensor.shape)} {tensor.dtype}".encode())
             digest.update(tensor.detach().cpu().contiguous().view(torch.uint8).numpy().tobytes())
         return digest.hexdigest()[:16]

@@ -7,69 +7,49 @@ except those of E5, whose folders do not name their prefixes.
 
 from __future__ import annotations
 
-import logging
 import os
 from collections.abc import Callable, Sequence
-from typing import Any, Final, Literal
+from typing import Any, Final
 
 import numpy as np
 import torch
 from sentence_transformers import SentenceTransformer
 from sentence_transformers.sentence_transformer.modules import Pooling as PoolingModule
-from transformers.modeling_outputs import BaseModelOutput
 
 import evenmesh_models
-from evenmesh_kit.compute.conversions import Conversions
-from evenmesh_kit.compute.cores import usable_cores
-from evenmesh_kit.compute.cpu_engine import CpuEngine, EngineError, computes, installed_version
-from evenmesh_kit.compute.openvino_encoder import OpenVinoEncoder
+from evenmesh_retriever.backends.dense.model_options import BUNDLED, ModelOptions, Pooling, Precision
 from evenmesh_retriever.backends.dense.prefixes import known_prefixes
 from evenmesh_retriever.backends.local_encoder import LocalEncoder
 from evenmesh_retriever.domain import VectorArray
 from evenmesh_retriever.ports import CannotStart
 from evenmesh_retriever.steps import in_batches
 
-_log = logging.getLogger("evenmesh.retriever.encoder")
-
-BUNDLED: Final = evenmesh_models.MINILM
-"""Name of the default model, which is installed with ``evenmesh-models``."""
-
 _USUAL_TOKENS: Final = 16
 # Names that models give their prompts, the first that is there counts (as sentence-transformers has it).
 _QUERY_PROMPTS: Final = ("query",)
 _PASSAGE_PROMPTS: Final = ("document", "passage", "corpus")
-
-Precision = Literal["auto", "fp32", "bf16"]
-Pooling = Literal["", "mean", "cls", "max", "lasttoken"]
 
 
 class SentenceEncoder(LocalEncoder[SentenceTransformer]):
     """A sentence-transformers model whose vectors have length 1.
 
     Queries are encoded alone, so that what a query gets never depends on what else is asked at the time;
-    passages in batches of similar length, which wastes little on padding. OpenVINO encodes those alone too.
+    passages in batches of similar length, which wastes little on padding.
 
     Args:
         model: :data:`BUNDLED`, the folder of a model, or a name in the local Hugging Face cache; nothing is
             downloaded.
+        options: how it reads texts.
         device: ``auto`` (a GPU if PyTorch sees one), ``cpu`` or ``cuda:0``.
         precision: ``bf16`` multiplies matrices in bfloat16 (cosine to fp32 above 0.999), ``auto`` does so
             where the processor has instructions for it.
         threads: PyTorch's threads of one encoding, [1, inf); for the whole process.
-        pooling: how token vectors become one; empty for what the model's folder says, else the mean.
-        query_prefix: what queries begin with; None for what the model's folder says, else
-            :data:`evenmesh_retriever.backends.dense.prefixes.KNOWN_PREFIXES`.
-        passage_prefix: what passages begin with; None likewise.
         setting: name of the setting ``model`` comes from, for errors.
         batch: most passages that are encoded together; None: 16 on a CPU, any number on a GPU.
         require_gpu: whether the CPU is refused.
-        engine: what computes on the CPU; ``auto`` is OpenVINO where it is installed and can compute the
-            model.
-        engine_setting: name of the setting ``engine`` comes from, for errors.
-        conversions: keeps what OpenVINO computes; without it, PyTorch computes.
 
     Raises:
-        CannotStart: there is no such model or device, it cannot be loaded, or ``engine`` cannot compute it.
+        CannotStart: there is no such model or device, or it cannot be loaded.
     """
 
     UNFIT = "cannot be loaded on {device}"
@@ -77,19 +57,14 @@ class SentenceEncoder(LocalEncoder[SentenceTransformer]):
     def __init__(
         self,
         model: str = BUNDLED,
+        options: ModelOptions = ModelOptions(),  # noqa: B008 - it never changes
         *,
         device: str = "auto",
         precision: Precision = "auto",
         threads: int = 1,
-        pooling: Pooling = "",
-        query_prefix: str | None = None,
-        passage_prefix: str | None = None,
         setting: str = "model",
         batch: int | None = None,
         require_gpu: bool = False,
-        engine: CpuEngine = "auto",
-        engine_setting: str = "engine",
-        conversions: Conversions | None = None,
     ) -> None:
         torch.set_num_threads(threads)
         super().__init__(
@@ -104,76 +79,47 @@ class SentenceEncoder(LocalEncoder[SentenceTransformer]):
         bf16 = precision == "bf16" or (precision == "auto" and _multiplies_bf16(self.device))
         self.precision = "bf16" if bf16 else "fp32"
         known = known_prefixes(self.name)
-        prefixes = (
-            _prompt(self._model, _QUERY_PROMPTS) or known[0] if query_prefix is None else query_prefix,
-            _prompt(self._model, _PASSAGE_PROMPTS) or known[1] if passage_prefix is None else passage_prefix,
+        given = options.query_prefix, options.passage_prefix
+        self.prompts = (
+            _prompt(self.model, _QUERY_PROMPTS) or known[0] if given[0] is None else given[0],
+            _prompt(self.model, _PASSAGE_PROMPTS) or known[1] if given[1] is None else given[1],
         )
-        self._query_prompt, self._passage_prompt = prefixes
-        if pooling:
-            _pool(self._model, pooling, setting)
-        modes = [module.pooling_mode for module in self._model if isinstance(module, PoolingModule)]
-        self.fingerprint = self._identify(prefixes, modes)
-        compiled = conversions is not None and self._compile(engine, engine_setting, bf16, conversions)
-        # OpenVINO reads each text alone. Pooled alone too, its vector is the same to the bit in any company.
-        self._at_once = 1 if compiled else self.batch
-        if bf16 and not compiled:
-            _narrow(self._model)
+        """What queries and passages begin with."""
+        self._query_prompt, self._passage_prompt = self.prompts
+        if options.pooling:
+            _pool(self.model, options.pooling, setting)
+        modes = [module.pooling_mode for module in self.model if isinstance(module, PoolingModule)]
+        self.fingerprint = self._identify(self.prompts, modes)
+        if bf16:
+            _narrow(self.model)
             if self.device == "cpu" and _multiplies_bf16("cpu"):
-                _pack(next(iter(self._model)))
+                _pack(next(iter(self.model)))
         self.dimension = len(self.encode_query("dimension"))
 
     def encode_query(self, text: str) -> VectorArray:
         """Return the vector of one query, ``[dimension]``."""
-        vector: VectorArray = self._encode([self._query_prompt + text])[0]
+        vector: VectorArray = self.vectors([self._query_prompt + text])[0]
         return vector
 
     def encode_passages(self, texts: Sequence[str], progress: Callable[[int], None]) -> VectorArray:
         """Return the vectors of passages, ``[len(texts), dimension]``; equal texts are encoded once."""
 
         def encode(batch: list[str]) -> VectorArray:
-            return self._encode([self._passage_prompt + text for text in batch])
+            return self.vectors([self._passage_prompt + text for text in batch])
 
-        found = in_batches(texts, self._at_once, encode, progress)
+        found = in_batches(texts, self.batch, encode, progress)
         return np.array(found, dtype=np.float32).reshape(-1, self.dimension)
 
-    def _compile(self, engine: CpuEngine, setting: str, bf16: bool, conversions: Conversions) -> bool:
-        """Let OpenVINO compute the model, if it is to and can; return whether it does."""
-        base: Any = next(iter(self._model)).auto_model
-        try:
-            if not computes(engine, self.device):
-                return False
-            compiled = OpenVinoEncoder(base, bfloat16=bf16, parallel=usable_cores(), conversions=conversions)
-        except EngineError as error:
-            if engine == "openvino":
-                raise CannotStart(f"{setting}={engine!r}: {error}") from None
-            _log.warning("PyTorch computes the encoder %s: %s", self.name, error)
-            return False
-
-        def forward(
-            input_ids: torch.Tensor,
-            attention_mask: torch.Tensor,
-            token_type_ids: torch.Tensor | None = None,
-            **_: Any,
-        ) -> BaseModelOutput:
-            states: Any = compiled.batch(input_ids, attention_mask, token_type_ids)
-            return BaseModelOutput(last_hidden_state=states)
-
-        base.forward = forward
-        compiled.release()
-        # What is left to PyTorch is small: more threads would only wait for each other.
-        torch.set_num_threads(1)
-        _log.info("OpenVINO %s computes the encoder %s in %s", installed_version(), self.name, self.precision)
-        return True
-
-    def _encode(self, texts: Sequence[str]) -> VectorArray:
+    def vectors(self, texts: Sequence[str]) -> VectorArray:
+        """Return the vectors of texts, ``[len(texts), dimension]``, without prompts and in one batch."""
         with self._tokenizer:
-            features = self._model.preprocess(texts)
+            features = self.model.preprocess(texts)
         with torch.inference_mode():
             features = {
                 key: value.to(self.device) if isinstance(value, torch.Tensor) else value
                 for key, value in features.items()
             }
-            pooled = self._model(features)["sentence_embedding"].float()
+            pooled = self.model(features)["sentence_embedding"].float()
             vectors: VectorArray = torch.nn.functional.normalize(pooled, dim=1).cpu().numpy()
         return vectors
 

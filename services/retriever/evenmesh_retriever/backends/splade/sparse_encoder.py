@@ -43,18 +43,18 @@ class SpladeEncoder(LocalEncoder[SparseEncoder]):
         super().__init__(
             SparseEncoder, model, model, device=device, setting=setting, batch=batch, require_gpu=require_gpu
         )
-        self.fingerprint = self._identify(sorted(self._model.prompts.items()))
-        self.vocabulary = int(self._encoded(["vocabulary"], self._model.encode_document).shape[1])
+        self.fingerprint = self._identify(sorted(self.model.prompts.items()))
+        self.vocabulary = int(self._encoded(["vocabulary"], self.model.encode_document).shape[1])
 
     def encode_query(self, text: str) -> SparseVector:
         """Return the vector of one query."""
-        return _vectors(self._encoded([text], self._model.encode_query))[0]
+        return _vectors(self._encoded([text], self.model.encode_query))[0]
 
     def encode_passages(self, texts: Sequence[str], progress: Callable[[int], None]) -> list[SparseVector]:
         """Return the vectors of passages; equal texts are encoded once."""
 
         def encode(batch: list[str]) -> list[SparseVector]:
-            return _vectors(self._encoded(batch, self._model.encode_document))
+            return _vectors(self._encoded(batch, self.model.encode_document))
 
         return in_batches(texts, self.batch, encode, progress)
 

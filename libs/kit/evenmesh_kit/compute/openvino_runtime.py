@@ -1,0 +1,93 @@
+"""Compute converted models on processors with OpenVINO; needs neither PyTorch nor transformers."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from functools import cache
+from queue import LifoQueue
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from evenmesh_kit.compute.cpu_engine import EngineError
+
+
+class CompiledModel:
+    """A model as OpenVINO computes it; many threads may use it, and up to ``parallel`` compute at a time.
+
+    Args:
+        model: an ``openvino.Model``.
+        bfloat16: whether matrices are multiplied in bfloat16, where the processor can.
+        parallel: most computations at a time, each on one processor in the thread that asks; further threads
+            wait. [1, inf).
+    """
+
+    def __init__(self, model: Any, *, bfloat16: bool, parallel: int) -> None:
+        self._tensor = package().Tensor
+        compiled = core().compile_model(
+            model,
+            "CPU",
+            {
+                "INFERENCE_PRECISION_HINT": "bf16" if bfloat16 else "f32",
+                # One processor for each row, in the thread that asks, wherever the system puts it.
+                "NUM_STREAMS": parallel,
+                "INFERENCE_NUM_THREADS": parallel,
+                "ENABLE_CPU_PINNING": False,
+            },
+        )
+        self._requests: LifoQueue[Any] = LifoQueue()
+        for _ in range(parallel):
+            self._requests.put(compiled.create_infer_request())
+
+    def __call__(self, inputs: Sequence[NDArray[Any]]) -> NDArray[np.float32]:
+        """Return a copy of the first output for contiguous inputs."""
+        request = self._requests.get()
+        try:
+            for at, one in enumerate(inputs):
+                request.set_input_tensor(at, self._tensor(one, shared_memory=True))
+            request.infer()
+            found: NDArray[np.float32] = request.get_output_tensor(0).data.copy()
+            return found
+        finally:
+            self._requests.put(request)
+
+
+def multiplies_bfloat16() -> bool:
+    """Return whether OpenVINO computes in bfloat16 on this processor.
+
+    Raises:
+        EngineError: OpenVINO is not installed.
+    """
+    return "BF16" in core().get_property("CPU", "OPTIMIZATION_CAPABILITIES")
+
+
+def package() -> Any:
+    """Return the module ``openvino``, without its reports to its makers.
+
+    Raises:
+        EngineError: it is not installed.
+    """
+    # Importing and converting each send an event to Google Analytics, unless this package is missing.
+    sys.modules.setdefault("openvino_telemetry", None)  # type: ignore[arg-type]
+    try:
+        import openvino
+    except ImportError as error:
+        why = " ".join(str(error).split())[:300]
+        raise EngineError(f"OpenVINO cannot be imported: {why}") from None
+    return openvino
+
+
+@cache
+def core() -> Any:
+    """Return the one core of this process, which is never released.
+
+    OpenVINO gives the thread that loads its plugin a stack for signals. With the last core it unmaps that
+    stack, and where another thread lets go of it, the next signal of the first ends the process (2026.4,
+    ``SigAltStackSetup``).
+
+    Raises:
+        EngineError: OpenVINO is not installed.
+    """
+    return package().Core()

@@ -1,0 +1,193 @@
+"""Encode on processors with OpenVINO alone: a converted model is served without importing PyTorch.
+
+PyTorch and what it loads a model with take seconds to import, and hundreds of megabytes. Only the process
+that converts a model needs them (:mod:`evenmesh_retriever.backends.dense.conversion`), once for each model
+and version of these libraries.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.metadata
+import json
+import logging
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+from tokenizers import Tokenizer
+
+import evenmesh_models
+from evenmesh_kit.compute.conversions import Conversions
+from evenmesh_kit.compute.cores import usable_cores
+from evenmesh_kit.compute.cpu_engine import EngineError, installed_version
+from evenmesh_kit.compute.openvino_runtime import CompiledModel, core, multiplies_bfloat16
+from evenmesh_retriever.backends.dense.model_options import BUNDLED, ModelOptions, Precision
+from evenmesh_retriever.domain import VectorArray
+from evenmesh_retriever.steps import in_batches
+
+_log = logging.getLogger("evenmesh.retriever.encoder")
+
+CHECKED: Final = ("which lamp?", "", " It is a café\n at Night! [SEP] ", "a front lamp " * 200)
+"""Texts that a conversion and each start are compared by."""
+LAYERS: Final = "layers.xml"
+"""From embeddings of words, and the segments where the model reads any, to the states of the tokens."""
+POOLING: Final = "pooling.xml"
+"""From the states to the vector, of any length."""
+WORDS: Final = "words.npy"
+"""Embeddings of words, float32 ``[vocabulary, hidden]``."""
+VECTORS: Final = "vectors.npy"
+"""PyTorch's vectors of :data:`CHECKED`, float32 ``[texts, dimension]``."""
+TOKENIZER: Final = "tokenizer.json"
+ABOUT: Final = "about.json"
+"""What else a conversion says of the model, as :class:`CompiledEncoder` reads it."""
+
+_FORMAT: Final = "1"
+"""Raise it when the same model is converted to something else than before."""
+_CONVERTED_BY: Final = ("openvino", "sentence-transformers", "tokenizers", "torch", "transformers")
+_MODULE: Final = "evenmesh_retriever.backends.dense.conversion"
+_LEAST_COSINE: Final = {False: 0.9999, True: 0.99}
+"""To PyTorch's vectors, by whether matrices are multiplied in bfloat16; a wrong conversion is far below."""
+
+
+class CompiledEncoder:
+    """An :class:`evenmesh_retriever.ports.Encoder` of a converted model.
+
+    It computes each text alone and at its own length: its vector is the same to the bit in any company.
+
+    Args:
+        model: :data:`BUNDLED`, the folder of a model, or a name in the local Hugging Face cache.
+        options: how it reads texts.
+        precision: ``bf16`` multiplies matrices in bfloat16, ``auto`` does so where the processor can.
+        conversions: keeps the converted model.
+
+    Raises:
+        EngineError: OpenVINO cannot compute the model.
+        LookupError: there is no such model.
+    """
+
+    device = "cpu"
+
+    def __init__(
+        self, model: str, options: ModelOptions, *, precision: Precision = "auto", conversions: Conversions
+    ) -> None:
+        source = _source(model)
+        folder = _converted(model, source, options, conversions)
+        self.name = Path(model).name if Path(model).is_dir() else model
+        bfloat16 = precision == "bf16" or (precision == "auto" and multiplies_bfloat16())
+        self.precision = "bf16" if bfloat16 else "fp32"
+        try:
+            about = json.loads((folder / ABOUT).read_bytes())
+            self.fingerprint = str(about["fingerprint"])
+            self.dimension = int(about["dimension"])
+            self.max_tokens = int(about["max_tokens"])
+            self._query_prompt, self._passage_prompt = map(str, about["prompts"])
+            self._reads_types = bool(about["reads_types"])
+            self._tokenizer = Tokenizer.from_file(str(folder / TOKENIZER))
+            self._words = np.load(folder / WORDS, mmap_mode="r")
+            compiled = partial(CompiledModel, parallel=usable_cores())
+            self._layers = compiled(core().read_model(folder / LAYERS), bfloat16=bfloat16)
+            self._pooling = compiled(core().read_model(folder / POOLING), bfloat16=False)
+            self._check(np.load(folder / VECTORS), _LEAST_COSINE[bfloat16])
+        except EngineError:
+            raise
+        except Exception as error:
+            raise EngineError(f"OpenVINO cannot compute the model: {_one_line(error)}") from error
+        _log.info("OpenVINO %s computes the encoder %s in %s", installed_version(), self.name, self.precision)
+
+    def count_tokens(self, texts: Sequence[str]) -> int:
+        """Return the tokens that the model reads of passages."""
+        read = self._tokenizer.encode_batch_fast([self._passage_prompt + text for text in texts])
+        return sum(len(one) for one in read)
+
+    def encode_query(self, text: str) -> VectorArray:
+        """Return the vector of one query, ``[dimension]``."""
+        return self._vector(self._query_prompt + text)
+
+    def encode_passages(self, texts: Sequence[str], progress: Callable[[int], None]) -> VectorArray:
+        """Return the vectors of passages, ``[len(texts), dimension]``; equal texts are encoded once."""
+
+        def encode(batch: list[str]) -> list[VectorArray]:
+            return [self._vector(self._passage_prompt + text) for text in batch]
+
+        found = in_batches(texts, 1, encode, progress)
+        return np.array(found, dtype=np.float32).reshape(-1, self.dimension)
+
+    def _vector(self, text: str) -> VectorArray:
+        read = self._tokenizer.encode(text)
+        inputs: list[Any] = [np.ascontiguousarray(self._words[read.ids], dtype=np.float32)[None]]
+        if self._reads_types:
+            inputs.append(np.array([read.type_ids], dtype=np.int64))
+        vector = self._pooling([self._layers(inputs)])[0]
+        return vector / np.maximum(np.linalg.norm(vector), np.float32(1e-12))
+
+    def _check(self, wanted: VectorArray, least: float) -> None:
+        """Compare with PyTorch."""
+        for text, vector in zip(CHECKED, wanted, strict=True):
+            cosine = float(self._vector(text) @ vector)
+            if not cosine >= least:
+                raise EngineError(
+                    "OpenVINO does not compute what PyTorch does: the vectors of a text have a cosine of "
+                    f"{cosine:.4f}"
+                )
+
+
+def _source(model: str) -> Path:
+    """Return the folder of a model.
+
+    Raises:
+        LookupError: there is none.
+    """
+    try:
+        if model == BUNDLED:
+            return evenmesh_models.minilm()
+        from evenmesh_kit.compute.model_files import ModelError, locate  # imports the hub's client
+
+        try:
+            return locate(model, allow_download=False)
+        except ModelError as error:
+            raise LookupError(str(error)) from None
+    except evenmesh_models.BaseModelError as error:
+        raise LookupError(str(error)) from None
+
+
+def _converted(model: str, source: Path, options: ModelOptions, conversions: Conversions) -> Path:
+    """Return the folder of a model's conversion; convert it, in a process of its own, if there is none.
+
+    Raises:
+        EngineError: it cannot be converted, or not be written.
+    """
+    digest = hashlib.sha256(repr((_FORMAT, model, options)).encode())
+    for name in _CONVERTED_BY:
+        digest.update(f"{name} {importlib.metadata.version(name)}".encode())
+    for path in sorted(one for one in source.rglob("*") if one.is_file()):
+        digest.update(f"{path.relative_to(source)} {evenmesh_models.fingerprint(path)}".encode())
+    try:
+        return conversions.find(digest.hexdigest()[:32], partial(_convert, model, options))
+    except OSError as error:
+        raise EngineError(f"its conversion cannot be kept: {_one_line(error)}") from None
+
+
+def _convert(model: str, options: ModelOptions, folder: Path) -> None:
+    """Convert a model into a folder; what it takes of memory ends with its process."""
+    given = json.dumps({"model": model, "options": options._asdict(), "folder": str(folder)})
+    done = subprocess.run(  # noqa: S603 - this Python, with a module of our own
+        [sys.executable, "-P", "-m", _MODULE],
+        input=given,
+        capture_output=True,
+        text=True,
+        env=os.environ | {"OMP_NUM_THREADS": str(usable_cores())},
+        check=False,
+    )
+    if done.returncode:
+        said = (done.stdout.strip() or done.stderr.strip()).splitlines()
+        raise EngineError(said[-1][:300] if said else f"its conversion ended with status {done.returncode}")
+
+
+def _one_line(error: BaseException) -> str:
+    return " ".join(str(error).split())[:300]

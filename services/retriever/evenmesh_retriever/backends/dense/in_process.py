@@ -1,0 +1,88 @@
+"""Choose what computes a dense encoder in this process: OpenVINO, or PyTorch."""
+
+from __future__ import annotations
+
+import logging
+
+from evenmesh_kit.compute.conversions import Conversions
+from evenmesh_kit.compute.cpu_engine import CpuEngine, EngineError, computes, surely_no_gpu
+from evenmesh_retriever.backends.dense.model_options import BUNDLED, ModelOptions, Precision
+from evenmesh_retriever.ports import CannotStart, Encoder
+
+_log = logging.getLogger("evenmesh.retriever.encoder")
+
+
+def encoder_in_process(
+    model: str = BUNDLED,
+    options: ModelOptions = ModelOptions(),  # noqa: B008 - it never changes
+    *,
+    device: str = "auto",
+    precision: Precision = "auto",
+    threads: int = 1,
+    setting: str = "model",
+    batch: int | None = None,
+    require_gpu: bool = False,
+    engine: CpuEngine = "auto",
+    engine_setting: str = "engine",
+    conversions: Conversions,
+) -> Encoder:
+    """Return an encoder; PyTorch is imported only where it computes, or must tell which device it has.
+
+    Args:
+        model: :data:`BUNDLED`, the folder of a model, or a name in the local Hugging Face cache; nothing is
+            downloaded.
+        options: how it reads texts.
+        device: ``auto`` (a GPU if PyTorch sees one), ``cpu`` or ``cuda:0``.
+        precision: ``bf16`` multiplies matrices in bfloat16, ``auto`` does so where the processor has
+            instructions for it.
+        threads: PyTorch's threads of one encoding, [1, inf).
+        setting: name of the setting ``model`` comes from, for errors.
+        batch: most passages that PyTorch encodes together; None: 16 on a CPU, any number on a GPU.
+        require_gpu: whether the CPU is refused.
+        engine: what computes on the CPU; ``auto`` is OpenVINO where it is installed and can compute the
+            model.
+        engine_setting: name of the setting ``engine`` comes from, for errors.
+        conversions: keeps what OpenVINO computes.
+
+    Raises:
+        CannotStart: there is no such model or device, it cannot be loaded, or ``engine`` cannot compute it.
+    """
+    try:
+        if computes(engine, _device(device, require_gpu=require_gpu)):
+            from evenmesh_retriever.backends.dense.compiled_encoder import CompiledEncoder
+
+            return CompiledEncoder(model, options, precision=precision, conversions=conversions)
+    except EngineError as error:
+        if engine == "openvino":
+            raise CannotStart(f"{engine_setting}={engine!r}: {error}") from None
+        _log.warning("PyTorch computes the encoder %s: %s", model, error)
+    except LookupError:
+        pass  # PyTorch's encoder says which setting to correct
+    from evenmesh_retriever.backends.dense.sentence_encoder import SentenceEncoder
+
+    return SentenceEncoder(
+        model,
+        options,
+        device=device,
+        precision=precision,
+        threads=threads,
+        setting=setting,
+        batch=batch,
+        require_gpu=require_gpu,
+    )
+
+
+def _device(device: str, *, require_gpu: bool) -> str:
+    """Return the device of a setting.
+
+    Raises:
+        LookupError: this machine does not have it.
+    """
+    if not require_gpu and (device == "cpu" or (device == "auto" and surely_no_gpu())):
+        return "cpu"
+    from evenmesh_kit.compute.placement import DeviceError, choose_device
+
+    try:
+        return str(choose_device(device, require_gpu=require_gpu))
+    except DeviceError as error:
+        raise LookupError(str(error)) from None
