@@ -18,6 +18,7 @@ from evenmesh_kit.admission.shares import TenantShares
 from evenmesh_kit.compute.conversions import Conversions
 from evenmesh_kit.compute.cores import usable_cores
 from evenmesh_kit.compute.cpu_engine import EngineError
+from evenmesh_kit.compute.devices import DeviceError
 from evenmesh_kit.compute.executors import ComputePool
 from evenmesh_kit.compute.model_files import ModelError
 from evenmesh_kit.compute.tenant_pool import TenantPool
@@ -27,6 +28,7 @@ from evenmesh_kit.settings import SettingsError, variable
 from evenmesh_kit.storage.sql import now_us
 from evenmesh_kit.telemetry.setup import Telemetry
 from evenmesh_kit.telemetry.spans import Spans
+from evenmesh_reranker.backends import loading
 from evenmesh_reranker.backends.cross_encoder import CrossEncoderReranker
 from evenmesh_reranker.backends.rankrag import RankRag
 from evenmesh_reranker.backends.remote import RemoteReranker
@@ -248,14 +250,10 @@ class RerankerService(Service):
             raise ServerStartError(self._settings.remedy(error)) from error
 
     async def _loader(self) -> ModelLoader[LoadedModel, Adapter]:
-        # Imported late: only a process with a cross-encoder needs torch and sentence-transformers.
-        from evenmesh_kit.compute.placement import DeviceError
-        from evenmesh_reranker.backends import openvino
-
         settings = self._settings
         try:
             return await self._loading_pool.run(
-                openvino.loader,
+                loading.loader,
                 settings.device,
                 settings.dtype,
                 engine=settings.cpu_engine,

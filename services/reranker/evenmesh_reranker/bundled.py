@@ -1,6 +1,7 @@
 """The bundled cross-encoder: assemble the whole model from the base model and the trained part that ships.
 
-The trained part is in bfloat16. :mod:`evenmesh_training.bundled.reranker_export` writes it.
+PyTorch is imported only where there is something to assemble. The trained part is in bfloat16.
+:mod:`evenmesh_training.bundled.reranker_export` writes it.
 """
 
 from __future__ import annotations
@@ -9,17 +10,17 @@ import json
 import secrets
 import shutil
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
-import torch
 from safetensors import SafetensorError
-from safetensors.torch import load_file
-from torch import Tensor
-from transformers import AutoTokenizer, BertConfig, BertForSequenceClassification
 
 import evenmesh_models
 from evenmesh_kit.compute.model_files import ModelError, one_line
 from evenmesh_models import MINILM_PACKAGE, MINILM_SHA256, TOKENIZER, WEIGHTS
+
+if TYPE_CHECKING:
+    from torch import Tensor
+    from transformers import BertConfig
 
 CONFIG: Final = "bundled.json"
 """Name of the configuration in the shipped folder."""
@@ -51,6 +52,8 @@ def base_config() -> BertConfig:
 
     Without dropout, a CPU computes attention with its fast kernels.
     """
+    from transformers import BertConfig
+
     one_label: dict[str, Any] = {"num_labels": 1}
     return BertConfig(
         vocab_size=30522,
@@ -70,11 +73,15 @@ def base_config() -> BertConfig:
 
 def base_tokenizer() -> Any:
     """Return the base model's tokenizer, which cuts pairs to :data:`MAX_LENGTH`."""
+    from transformers import AutoTokenizer
+
     return AutoTokenizer.from_pretrained(base_folder(), model_max_length=MAX_LENGTH, trust_remote_code=False)
 
 
 def base_weights() -> dict[str, Tensor]:
     """Return the base model's tensors (float32) under the names of a sequence classifier."""
+    from safetensors.torch import load_file
+
     found = load_file(base_folder() / WEIGHTS)
     return {f"bert.{name}": one for name, one in found.items() if not name.endswith("position_ids")}
 
@@ -128,6 +135,10 @@ def _checked(source: Path) -> dict[str, Any]:
 
 
 def _whole(source: Path, config: dict[str, Any]) -> tuple[Any, Any]:
+    import torch
+    from safetensors.torch import load_file
+    from transformers import BertForSequenceClassification
+
     try:
         trained = load_file(source / WEIGHTS)
     except (OSError, SafetensorError) as error:

@@ -110,7 +110,8 @@ def ium(
 
     from evenmesh.wire.errors import MeshError
     from evenmesh_kit.compute.model_files import ModelError
-    from evenmesh_kit.compute.placement import DeviceError, Placement
+    from evenmesh_kit.compute.devices import DeviceError
+    from evenmesh_kit.compute.placement import Placement
     from evenmesh_kit.security.caller import DEFAULT_TENANT
     from evenmesh_training.ium import plan as plans
     from evenmesh_training.ium import recipe as recipes

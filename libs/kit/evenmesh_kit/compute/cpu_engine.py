@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib.metadata
 import os
-from pathlib import Path
 from typing import Final, Literal
 
 CpuEngine = Literal["auto", "torch", "openvino"]
@@ -14,10 +13,6 @@ CpuEngine = Literal["auto", "torch", "openvino"]
 _CAPS: Final = ("ONEDNN_MAX_CPU_ISA", "DNNL_MAX_CPU_ISA")
 """Variables that keep oneDNN from instructions of the processor. OpenVINO obeys them in some of its kernels
 only, and then fails or ends the process (2026.4)."""
-
-
-_GPU_DEVICES: Final = ("nvidia*", "nvhost*", "nvgpu*", "nvmap", "kfd", "dxg")
-"""Names of what drivers of GPUs put into ``/dev``: NVIDIA's, those of its boards, AMD's, and of WSL."""
 
 
 class EngineError(Exception):
@@ -51,16 +46,6 @@ def computes(engine: CpuEngine, device: str) -> bool:
             raise EngineError(f"OpenVINO is not installed, or cannot be used because {cap} is set")
         raise EngineError("OpenVINO is not installed: pip install openvino")
     return on_cpu and installed
-
-
-def surely_no_gpu() -> bool:
-    """Return whether PyTorch cannot have a GPU here, without importing it; False where only it can tell."""
-    try:
-        if importlib.metadata.version("torch").endswith("+cpu"):
-            return True
-    except importlib.metadata.PackageNotFoundError:
-        return True
-    return not any(any(Path("/dev").glob(name)) for name in _GPU_DEVICES)
 
 
 def _cap() -> str | None:

@@ -3,31 +3,35 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import cache
+from pathlib import Path
 from queue import LifoQueue
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
 from evenmesh_kit.compute.cpu_engine import EngineError
 
+_RANKS: Final = 4
+"""Ranks of changes are rounded up to multiples of this, so that there are few shapes."""
+
 
 class CompiledModel:
     """A model as OpenVINO computes it; many threads may use it, and up to ``parallel`` compute at a time.
 
     Args:
-        model: an ``openvino.Model``.
+        file: where it was saved, its name ends with ``.xml``.
         bfloat16: whether matrices are multiplied in bfloat16, where the processor can.
         parallel: most computations at a time, each on one processor in the thread that asks; further threads
             wait. [1, inf).
     """
 
-    def __init__(self, model: Any, *, bfloat16: bool, parallel: int) -> None:
+    def __init__(self, file: Path, *, bfloat16: bool, parallel: int) -> None:
         self._tensor = package().Tensor
         compiled = core().compile_model(
-            model,
+            core().read_model(file),
             "CPU",
             {
                 "INFERENCE_PRECISION_HINT": "bf16" if bfloat16 else "f32",
@@ -52,6 +56,43 @@ class CompiledModel:
             return found
         finally:
             self._requests.put(request)
+
+
+class LayerChanges:
+    """Low-rank changes (LoRA; Hu et al. 2022) of linear layers, as a model that was converted for them reads.
+
+    Args:
+        layers: inputs and outputs of all its linear layers by name, in its order.
+        pairs: by layer, A of shape [rank, inputs] and B of shape [outputs, rank], float32: its output y for
+            input x becomes y + B A x.
+    """
+
+    def __init__(
+        self,
+        layers: Mapping[str, tuple[int, int]],
+        pairs: Mapping[str, tuple[NDArray[np.float32], NDArray[np.float32]]],
+    ) -> None:
+        most = max((down.shape[0] for down, _ in pairs.values()), default=1)
+        rank = -(-most // _RANKS) * _RANKS
+        # A layer that is not changed reads zeros, which all of its size share.
+        zeros = {
+            size: np.zeros(size, np.float32) for pair in layers.values() for size in change_shapes(pair, rank)
+        }
+        self.arrays: list[NDArray[np.float32]] = []
+        for name, sizes in layers.items():
+            shapes = change_shapes(sizes, rank)
+            if name not in pairs:
+                self.arrays += [zeros[shape] for shape in shapes]
+                continue
+            for one, shape in zip(pairs[name], shapes, strict=True):
+                missing = [(0, whole - given) for whole, given in zip(shape, one.shape, strict=True)]
+                self.arrays.append(np.ascontiguousarray(np.pad(one, missing), dtype=np.float32))
+
+
+def change_shapes(sizes: tuple[int, int], rank: int) -> tuple[tuple[int, int], tuple[int, int]]:
+    """Return the shapes of A and B of a linear layer of so many inputs and outputs."""
+    inputs, outputs = sizes
+    return (rank, inputs), (outputs, rank)
 
 
 def multiplies_bfloat16() -> bool:

@@ -15,6 +15,7 @@ from typing import Any, Final
 import torch
 from torch import Tensor
 
+from evenmesh_kit.compute.devices import DeviceError
 from evenmesh_kit.compute.model_files import one_line
 
 _log = logging.getLogger("evenmesh.compute")
@@ -27,10 +28,6 @@ LOADING: Final = Lock()
 
 Two threads that load at once leave them changed: tied weights of later models stay empty.
 """
-
-
-class DeviceError(Exception):
-    """Raised when this machine does not have a device."""
 
 
 @dataclass(frozen=True)

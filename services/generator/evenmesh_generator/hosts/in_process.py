@@ -18,8 +18,8 @@ from evenmesh_generator.runtime.assembly import EngineOptions, assemble
 from evenmesh_generator.runtime.engine import LanguageEngine
 from evenmesh_generator.settings import GeneratorSettings, ModelSource
 from evenmesh_kit.compute import model_files as models
+from evenmesh_kit.compute.devices import DeviceError
 from evenmesh_kit.compute.executors import ComputePool
-from evenmesh_kit.compute.placement import DeviceError
 from evenmesh_kit.compute.tenant_places import TenantPlaces
 from evenmesh_kit.settings import SettingsError, variable
 

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from datetime import datetime
 from pathlib import Path
 from threading import Lock
-from typing import Any, Final, cast
+from typing import TYPE_CHECKING, Any, Final, cast
 
 import torch
 from safetensors import SafetensorError
@@ -24,6 +24,9 @@ from evenmesh_reranker.backends.head import exact, head
 from evenmesh_reranker.domain import Agent, Fusion, Passage
 from evenmesh_reranker.models import pairs, token_names, tokens
 from evenmesh_reranker.ports import Adapter, LoadedModel, Row
+
+if TYPE_CHECKING:
+    from evenmesh_reranker.backends.compiled_encoder import CompiledCrossEncoder
 
 FUSION: Final = "evenmesh_fusion"
 """Field of a model's ``config.json``: weight, slope and intercept of :class:`Fusion`. Training keeps it."""
@@ -74,6 +77,15 @@ class Encoder:
     def device(self) -> str:
         """See the port."""
         return str(self._placement.device)
+
+    @property
+    def tokenizer(self) -> Any:
+        """Its tokenizer."""
+        return self.encoder.tokenizer
+
+    def embeddings(self) -> Tensor:
+        """Return its embeddings of words, ``[vocabulary, hidden]``."""
+        return tokens.embeddings(self.encoder.model)
 
     @property
     def agent_tokens(self) -> tuple[str, ...]:
@@ -190,9 +202,9 @@ class EncoderLoader:
 
     def merge_tokens(self, source: LoadedModel, folder: Path, target: Path) -> tuple[str, ...]:
         """See the port."""
-        old = cast(Encoder, source).encoder
+        old = cast("Encoder | CompiledCrossEncoder", source)
         new = load(folder, self.placement)
-        if not tokens.carry_over(old.tokenizer, old.model, new.tokenizer, new.model):
+        if not tokens.carry_over(old.tokenizer, old.embeddings(), new.tokenizer, new.model):
             return ()
         for path in folder.iterdir():
             if path.suffix != ".safetensors":

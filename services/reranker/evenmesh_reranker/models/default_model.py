@@ -10,6 +10,7 @@ from typing import Final
 
 from evenmesh_kit.compute import model_files
 from evenmesh_kit.settings import SettingsError, variable
+from evenmesh_reranker import bundled
 from evenmesh_reranker.settings import RerankerSettings
 
 BUNDLED: Final = "bundled"
@@ -25,8 +26,6 @@ def default_model(settings: RerankerSettings) -> tuple[Path, str]:
     setting = variable(settings, "cross_encoder")
     try:
         if settings.cross_encoder == BUNDLED:
-            from evenmesh_reranker import bundled  # imports torch
-
             folder = bundled.assemble(settings.home / "reranker" / "bundled")
         else:
             folder = model_files.locate(settings.cross_encoder, allow_download=settings.allow_download)

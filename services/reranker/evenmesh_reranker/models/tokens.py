@@ -10,6 +10,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+from numpy.typing import NDArray
+
 from evenmesh_kit.compute.model_files import ModelError
 from evenmesh_reranker.domain import Agent
 from evenmesh_reranker.models.token_names import (
@@ -60,20 +63,35 @@ def add_agents(tokenizer: Any, model: Any, agents: Iterable[Agent]) -> tuple[str
         agents: the agents.
     """
     first = _extend(tokenizer, model, {UNKNOWN_TASK: None, UNKNOWN_MODEL: None})
-    wanted: dict[str, str | None] = {}
-    for agent in agents:
-        if agent.task_id:
-            wanted[task_token(agent.task_id)] = UNKNOWN_TASK
-        if agent.model_id:
-            wanted[model_token(agent.model_id)] = UNKNOWN_MODEL
-    return first + _extend(tokenizer, model, wanted)
+    return first + _extend(tokenizer, model, _like(agents))
 
 
-def carry_over(source_tokenizer: Any, source_model: Any, tokenizer: Any, model: Any) -> tuple[str, ...]:
+def with_agents(tokenizer: Any, words: NDArray[np.float32], agents: Iterable[Agent]) -> NDArray[np.float32]:
+    """Return embeddings of words with those of agents' tokens that a personal tokenizer lacks, as
+    :func:`add_agents` makes them, ``[vocabulary, hidden]``; the tokenizer is changed.
+    """
+    known = tokenizer.get_added_vocab()
+    wanted = _like(agents)
+    new = [token for token in wanted if token not in known]
+    tokenizer.add_tokens(new, special_tokens=True)
+    missing = len(tokenizer) - len(words)
+    grown = np.concatenate((words, np.zeros((max(0, missing), words.shape[1]), np.float32)))
+    for token in new:
+        grown[tokenizer.convert_tokens_to_ids(token)] = words[known[wanted[token]]]
+    return grown if new else words
+
+
+def carry_over(source_tokenizer: Any, there: Tensor, tokenizer: Any, model: Any) -> tuple[str, ...]:
     """Add the agent tokens that another model has and a model lacks, with the other's embeddings.
 
     So a new version that was trained without an agent keeps what was learned of it. Tokens that both have
     stay as they are. Nothing is carried over to or from a model that is not personal.
+
+    Args:
+        source_tokenizer: tokenizer of the other model.
+        there: its embeddings, ``[vocabulary, hidden]``.
+        tokenizer: a fast tokenizer of transformers; changed.
+        model: its model; changed.
 
     Returns:
         The added tokens.
@@ -86,18 +104,29 @@ def carry_over(source_tokenizer: Any, source_model: Any, tokenizer: Any, model: 
     lacking = [token for token in present(source_tokenizer) if token not in tokenizer.get_added_vocab()]
     if not lacking:
         return ()
-    there, here = _embeddings(source_model), _embeddings(model)
+    here = embeddings(model)
     if there.shape[1] != here.shape[1]:
         raise ModelError(
             f"embeddings of {there.shape[1]} numbers cannot be carried over to a model of {here.shape[1]}"
         )
     like = {token: UNKNOWN_TASK if token.startswith(TASK) else UNKNOWN_MODEL for token in lacking}
     added = _extend(tokenizer, model, like)
-    here = _embeddings(model)
+    here = embeddings(model)
     for token in added:
         row = there[source_tokenizer.convert_tokens_to_ids(token)]
         here[tokenizer.convert_tokens_to_ids(token)] = row.to(here)
     return added
+
+
+def _like(agents: Iterable[Agent]) -> dict[str, str]:
+    """Return the tokens of agents, each with that of an unknown one, which it is like at first."""
+    wanted: dict[str, str] = {}
+    for agent in agents:
+        if agent.task_id:
+            wanted[task_token(agent.task_id)] = UNKNOWN_TASK
+        if agent.model_id:
+            wanted[model_token(agent.model_id)] = UNKNOWN_MODEL
+    return wanted
 
 
 def _extend(tokenizer: Any, model: Any, wanted: Mapping[str, str | None]) -> tuple[str, ...]:
@@ -106,19 +135,19 @@ def _extend(tokenizer: Any, model: Any, wanted: Mapping[str, str | None]) -> tup
     new = [token for token in wanted if token not in known]
     if not new:
         return ()
-    mean = _embeddings(model).mean(0)
+    mean = embeddings(model).mean(0)
     tokenizer.add_tokens(new, special_tokens=True)
-    if len(tokenizer) > len(_embeddings(model)):
+    if len(tokenizer) > len(embeddings(model)):
         model.resize_token_embeddings(len(tokenizer), mean_resizing=False)
-    embeddings = _embeddings(model)
+    weights = embeddings(model)
     for token in new:
         like = wanted[token]
-        row = mean if like is None else embeddings[tokenizer.convert_tokens_to_ids(like)].clone()
-        embeddings[tokenizer.convert_tokens_to_ids(token)] = row
+        row = mean if like is None else weights[tokenizer.convert_tokens_to_ids(like)].clone()
+        weights[tokenizer.convert_tokens_to_ids(token)] = row
     return tuple(new)
 
 
-def _embeddings(model: Any) -> Tensor:
+def embeddings(model: Any) -> Tensor:
     """Return the input embeddings of a model, outside of autograd: a change of them is one of the model."""
     weight: Tensor = model.get_input_embeddings().weight.data
     return weight

@@ -9,7 +9,8 @@ import pytest
 import torch
 
 from evenmesh_kit.compute import placement
-from evenmesh_kit.compute.placement import DeviceError, Placement, choose_device, upload, why_no_cuda
+from evenmesh_kit.compute.devices import DeviceError
+from evenmesh_kit.compute.placement import Placement, choose_device, upload, why_no_cuda
 
 
 def test_on_the_cpu() -> None:

@@ -124,7 +124,7 @@ def test_tokens_are_carried_over_to_a_newer_model(personal: Path, plain: Path, t
     )
     of_bob, of_task = _scores(newer, BOB), _row(newer, "[task:qa]").clone()
     carried = tokens.carry_over(
-        older.encoder.tokenizer, older.encoder.model, newer.encoder.tokenizer, newer.encoder.model
+        older.encoder.tokenizer, older.embeddings(), newer.encoder.tokenizer, newer.encoder.model
     )
     assert carried == ("[model:ann]",)
     assert torch.equal(_row(newer, "[model:ann]"), _row(older, "[model:ann]"))
@@ -134,7 +134,7 @@ def test_tokens_are_carried_over_to_a_newer_model(personal: Path, plain: Path, t
     assert newer.knows(ANN)
     assert (
         tokens.carry_over(
-            older.encoder.tokenizer, older.encoder.model, newer.encoder.tokenizer, newer.encoder.model
+            older.encoder.tokenizer, older.embeddings(), newer.encoder.tokenizer, newer.encoder.model
         )
         == ()
     )
@@ -147,7 +147,7 @@ def test_embeddings_of_another_size_are_not_carried_over(personal: Path, tmp_pat
     with pytest.raises(ModelError, match="embeddings of 32 numbers cannot be carried over to a model of 64"):
         tokens.carry_over(
             source.encoder.tokenizer,
-            source.encoder.model,
+            source.embeddings(),
             target.encoder.tokenizer,
             BertForSequenceClassification(config),
         )

@@ -1,19 +1,13 @@
 """Encode on processors with OpenVINO alone: a converted model is served without importing PyTorch.
 
-PyTorch and what it loads a model with take seconds to import, and hundreds of megabytes. Only the process
-that converts a model needs them (:mod:`evenmesh_retriever.backends.dense.conversion`), once for each model
-and version of these libraries.
+Only the process that converts a model needs PyTorch (:mod:`evenmesh_retriever.backends.dense.conversion`),
+once for each model and version of these libraries.
 """
 
 from __future__ import annotations
 
-import hashlib
-import importlib.metadata
 import json
 import logging
-import os
-import subprocess
-import sys
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
@@ -23,10 +17,11 @@ import numpy as np
 from tokenizers import Tokenizer
 
 import evenmesh_models
+from evenmesh_kit.compute import converting
 from evenmesh_kit.compute.conversions import Conversions
 from evenmesh_kit.compute.cores import usable_cores
 from evenmesh_kit.compute.cpu_engine import EngineError, installed_version
-from evenmesh_kit.compute.openvino_runtime import CompiledModel, core, multiplies_bfloat16
+from evenmesh_kit.compute.openvino_runtime import CompiledModel, multiplies_bfloat16
 from evenmesh_retriever.backends.dense.model_options import BUNDLED, ModelOptions, Precision
 from evenmesh_retriever.domain import VectorArray
 from evenmesh_retriever.steps import in_batches
@@ -47,10 +42,10 @@ TOKENIZER: Final = "tokenizer.json"
 ABOUT: Final = "about.json"
 """What else a conversion says of the model, as :class:`CompiledEncoder` reads it."""
 
-_FORMAT: Final = "1"
+_VERSION: Final = "1"
 """Raise it when the same model is converted to something else than before."""
-_CONVERTED_BY: Final = ("openvino", "sentence-transformers", "tokenizers", "torch", "transformers")
-_MODULE: Final = "evenmesh_retriever.backends.dense.conversion"
+MODULE: Final = "evenmesh_retriever.backends.dense.conversion"
+"""What converts a model."""
 _LEAST_COSINE: Final = {False: 0.9999, True: 0.99}
 """To PyTorch's vectors, by whether matrices are multiplied in bfloat16; a wrong conversion is far below."""
 
@@ -77,7 +72,8 @@ class CompiledEncoder:
         self, model: str, options: ModelOptions, *, precision: Precision = "auto", conversions: Conversions
     ) -> None:
         source = _source(model)
-        folder = _converted(model, source, options, conversions)
+        given = {"model": model, "options": options._asdict()}
+        folder = converting.conversion(conversions, MODULE, source, given, version=_VERSION)
         self.name = Path(model).name if Path(model).is_dir() else model
         bfloat16 = precision == "bf16" or (precision == "auto" and multiplies_bfloat16())
         self.precision = "bf16" if bfloat16 else "fp32"
@@ -91,8 +87,8 @@ class CompiledEncoder:
             self._tokenizer = Tokenizer.from_file(str(folder / TOKENIZER))
             self._words = np.load(folder / WORDS, mmap_mode="r")
             compiled = partial(CompiledModel, parallel=usable_cores())
-            self._layers = compiled(core().read_model(folder / LAYERS), bfloat16=bfloat16)
-            self._pooling = compiled(core().read_model(folder / POOLING), bfloat16=False)
+            self._layers = compiled(folder / LAYERS, bfloat16=bfloat16)
+            self._pooling = compiled(folder / POOLING, bfloat16=False)
             self._check(np.load(folder / VECTORS), _LEAST_COSINE[bfloat16])
         except EngineError:
             raise
@@ -154,39 +150,6 @@ def _source(model: str) -> Path:
             raise LookupError(str(error)) from None
     except evenmesh_models.BaseModelError as error:
         raise LookupError(str(error)) from None
-
-
-def _converted(model: str, source: Path, options: ModelOptions, conversions: Conversions) -> Path:
-    """Return the folder of a model's conversion; convert it, in a process of its own, if there is none.
-
-    Raises:
-        EngineError: it cannot be converted, or not be written.
-    """
-    digest = hashlib.sha256(repr((_FORMAT, model, options)).encode())
-    for name in _CONVERTED_BY:
-        digest.update(f"{name} {importlib.metadata.version(name)}".encode())
-    for path in sorted(one for one in source.rglob("*") if one.is_file()):
-        digest.update(f"{path.relative_to(source)} {evenmesh_models.fingerprint(path)}".encode())
-    try:
-        return conversions.find(digest.hexdigest()[:32], partial(_convert, model, options))
-    except OSError as error:
-        raise EngineError(f"its conversion cannot be kept: {_one_line(error)}") from None
-
-
-def _convert(model: str, options: ModelOptions, folder: Path) -> None:
-    """Convert a model into a folder; what it takes of memory ends with its process."""
-    given = json.dumps({"model": model, "options": options._asdict(), "folder": str(folder)})
-    done = subprocess.run(  # noqa: S603 - this Python, with a module of our own
-        [sys.executable, "-P", "-m", _MODULE],
-        input=given,
-        capture_output=True,
-        text=True,
-        env=os.environ | {"OMP_NUM_THREADS": str(usable_cores())},
-        check=False,
-    )
-    if done.returncode:
-        said = (done.stdout.strip() or done.stderr.strip()).splitlines()
-        raise EngineError(said[-1][:300] if said else f"its conversion ended with status {done.returncode}")
 
 
 def _one_line(error: BaseException) -> str:

@@ -16,17 +16,14 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from evenmesh_kit.compute import openvino_conversion
 from evenmesh_kit.compute.cpu_engine import EngineError
 from evenmesh_kit.compute.model_files import one_line
-from evenmesh_kit.compute.openvino_encoder import converted, converted_layers, reads_types
-from evenmesh_kit.compute.openvino_runtime import package
+from evenmesh_kit.compute.openvino_conversion import FEWEST, TRACED, convert_layers, reads_types
 from evenmesh_retriever.backends.dense import compiled_encoder
 from evenmesh_retriever.backends.dense.model_options import ModelOptions
 from evenmesh_retriever.backends.dense.sentence_encoder import SentenceEncoder
 from evenmesh_retriever.ports import CannotStart
-
-_TRACED = 7
-"""Tokens of what is traced; any would do."""
 
 
 class _Pooling(nn.Module):
@@ -67,15 +64,14 @@ def convert(encoder: SentenceEncoder, folder: Path) -> None:
     for text in compiled_encoder.CHECKED:
         if tokenizer.encode(text).ids != encoder.model.preprocess([text])["input_ids"][0].tolist():
             raise EngineError("its tokenizer reads texts otherwise than its file says")
+    if len(tokenizer.encode("").ids) < FEWEST:
+        raise EngineError("its tokenizer reads a short text as fewer than two tokens")
     words = base.get_input_embeddings()
-    try:
-        layers = converted_layers(base)
-        states = torch.randn(1, _TRACED, words.embedding_dim)
-        pooling = converted(_Pooling(others), [states], [[1, -1, words.embedding_dim]])
-    except Exception as error:
-        raise EngineError(f"OpenVINO cannot convert the model: {one_line(error)}") from error
-    package().save_model(layers, folder / compiled_encoder.LAYERS, compress_to_fp16=False)
-    package().save_model(pooling, folder / compiled_encoder.POOLING, compress_to_fp16=False)
+    convert_layers(base, folder / compiled_encoder.LAYERS)
+    states = torch.randn(1, TRACED, words.embedding_dim)
+    openvino_conversion.convert(
+        _Pooling(others), [states], [[1, -1, words.embedding_dim]], folder / compiled_encoder.POOLING
+    )
     np.save(folder / compiled_encoder.WORDS, words.weight.detach().float().numpy())
     vectors = [encoder.vectors([text])[0] for text in compiled_encoder.CHECKED]
     np.save(folder / compiled_encoder.VECTORS, np.array(vectors))

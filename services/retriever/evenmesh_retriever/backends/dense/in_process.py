@@ -5,7 +5,8 @@ from __future__ import annotations
 import logging
 
 from evenmesh_kit.compute.conversions import Conversions
-from evenmesh_kit.compute.cpu_engine import CpuEngine, EngineError, computes, surely_no_gpu
+from evenmesh_kit.compute.cpu_engine import CpuEngine, EngineError, computes
+from evenmesh_kit.compute.devices import DeviceError, device_name
 from evenmesh_retriever.backends.dense.model_options import BUNDLED, ModelOptions, Precision
 from evenmesh_retriever.ports import CannotStart, Encoder
 
@@ -48,7 +49,7 @@ def encoder_in_process(
         CannotStart: there is no such model or device, it cannot be loaded, or ``engine`` cannot compute it.
     """
     try:
-        if computes(engine, _device(device, require_gpu=require_gpu)):
+        if computes(engine, device_name(device, require_gpu=require_gpu)):
             from evenmesh_retriever.backends.dense.compiled_encoder import CompiledEncoder
 
             return CompiledEncoder(model, options, precision=precision, conversions=conversions)
@@ -56,7 +57,7 @@ def encoder_in_process(
         if engine == "openvino":
             raise CannotStart(f"{engine_setting}={engine!r}: {error}") from None
         _log.warning("PyTorch computes the encoder %s: %s", model, error)
-    except LookupError:
+    except (DeviceError, LookupError):
         pass  # PyTorch's encoder says which setting to correct
     from evenmesh_retriever.backends.dense.sentence_encoder import SentenceEncoder
 
@@ -70,19 +71,3 @@ def encoder_in_process(
         batch=batch,
         require_gpu=require_gpu,
     )
-
-
-def _device(device: str, *, require_gpu: bool) -> str:
-    """Return the device of a setting.
-
-    Raises:
-        LookupError: this machine does not have it.
-    """
-    if not require_gpu and (device == "cpu" or (device == "auto" and surely_no_gpu())):
-        return "cpu"
-    from evenmesh_kit.compute.placement import DeviceError, choose_device
-
-    try:
-        return str(choose_device(device, require_gpu=require_gpu))
-    except DeviceError as error:
-        raise LookupError(str(error)) from None

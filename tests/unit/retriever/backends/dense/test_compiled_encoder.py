@@ -4,7 +4,9 @@ import json
 import logging
 import subprocess
 import sys
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -13,7 +15,7 @@ from sentence_transformers import SentenceTransformer
 from sentence_transformers.sentence_transformer.modules import Dense, Pooling, StaticEmbedding, Transformer
 from tokenizers import Tokenizer
 
-from evenmesh_kit.compute import cpu_engine
+from evenmesh_kit.compute import converting, cpu_engine
 from evenmesh_kit.compute.conversions import Conversions
 from evenmesh_kit.compute.cpu_engine import EngineError
 from evenmesh_retriever.backends.dense import compiled_encoder, conversion
@@ -35,14 +37,15 @@ TEXTS = ["a red lamp at night", "oil the chain " * 5, "the chain at night", "", 
 def kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Conversions:
     """Conversions, made in this process: another one would import PyTorch for each."""
 
-    def convert(model: str, options: ModelOptions, folder: Path) -> None:
+    def convert(_: str, given: Mapping[str, Any], folder: Path) -> None:
+        options = ModelOptions(**given["options"])
         try:
-            encoder = SentenceEncoder(model, options, device="cpu", precision="fp32")
+            encoder = SentenceEncoder(given["model"], options, device="cpu", precision="fp32")
         except CannotStart as error:
             raise EngineError(str(error)) from None
         conversion.convert(encoder, folder)
 
-    monkeypatch.setattr(compiled_encoder, "_convert", convert)
+    monkeypatch.setattr(converting, "convert", convert)
     return Conversions(tmp_path / "openvino")
 
 
@@ -126,6 +129,21 @@ def test_a_model_without_a_transformer_is_refused(plain: Path, kept: Conversions
 
 
 @needs_openvino
+def test_a_tokenizer_that_may_give_one_token_is_refused(
+    plain: Path, kept: Conversions, tmp_path: Path
+) -> None:
+    """OpenVINO would take the position of that token for those of all texts to come."""
+    bare = tmp_path / "bare"
+    bare.mkdir()
+    for path in plain.iterdir():
+        (bare / path.name).write_bytes(path.read_bytes())
+    tokenizer = json.loads((bare / "tokenizer.json").read_bytes())
+    (bare / "tokenizer.json").write_text(json.dumps(tokenizer | {"post_processor": None}))
+    with pytest.raises(EngineError, match=r"fewer than two tokens|otherwise than its file"):
+        CompiledEncoder(str(bare), ModelOptions(), conversions=kept)
+
+
+@needs_openvino
 def test_a_folder_that_cannot_be_written_leaves_it_to_pytorch(
     plain: Path, kept: Conversions, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -138,7 +156,9 @@ def test_a_folder_that_cannot_be_written_leaves_it_to_pytorch(
 
 _WITHOUT_PYTORCH = """
 import sys
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 from evenmesh_kit.compute.conversions import Conversions
 from evenmesh_retriever.backends.dense.in_process import encoder_in_process
 encoder = encoder_in_process(sys.argv[1], device="cpu", conversions=Conversions(Path(sys.argv[2])))

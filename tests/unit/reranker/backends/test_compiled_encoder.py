@@ -8,8 +8,10 @@ import json
 import logging
 import os
 import random
+import subprocess
+import sys
 import threading
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -18,20 +20,21 @@ import pytest
 import torch
 from scipy.stats import kendalltau
 
-from evenmesh_kit.compute import cpu_engine, openvino_encoder
+from evenmesh_kit.compute import converting, cpu_engine
 from evenmesh_kit.compute.conversions import Conversions
 from evenmesh_kit.compute.cpu_engine import EngineError
 from evenmesh_kit.compute.executors import ComputePool
 from evenmesh_kit.compute.model_files import ModelError
 from evenmesh_kit.compute.placement import Placement
 from evenmesh_reranker import bundled
-from evenmesh_reranker.backends import openvino
+from evenmesh_reranker.backends import compiled_encoder, conversion, loading
 from evenmesh_reranker.backends.adapters import LowRankAdapter
+from evenmesh_reranker.backends.compiled_encoder import CompiledAdapter, CompiledCrossEncoder, CompiledLoader
 from evenmesh_reranker.backends.cross_encoder import CrossEncoderReranker
-from evenmesh_reranker.backends.encoder import Encoder, EncoderLoader
-from evenmesh_reranker.backends.openvino import OpenVinoCrossEncoder, OpenVinoLoader
+from evenmesh_reranker.backends.encoder import Encoder, EncoderLoader, load
 from evenmesh_reranker.domain import Agent, Passage
-from evenmesh_reranker.ports import Assigned, Row
+from evenmesh_reranker.models import pairs
+from evenmesh_reranker.ports import Assigned, LoadedModel, Row
 from tests.support import tiny_encoders, tiny_models
 from tests.support.tiny_models import SENTENCES
 
@@ -58,13 +61,40 @@ def kept(tmp_path_factory: pytest.TempPathFactory) -> Conversions:
     return Conversions(tmp_path_factory.mktemp("openvino"))
 
 
-def _compiled(folder: Path, kept: Conversions, *, dtype: str = "auto", parallel: int = 2) -> Encoder:
-    loader = OpenVinoLoader(
-        Placement.choose("cpu", dtype), parallel=parallel, conversions=kept, required=True, threads=1
-    )
+@pytest.fixture(autouse=True)
+def _here(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Models are converted in this process: another one would import PyTorch for each."""
+
+    def convert(_: str, given: Mapping[str, Any], folder: Path) -> None:
+        try:
+            encoder = load(Path(given["model"]), Placement.choose("cpu", "float32"))
+        except ModelError as error:
+            raise EngineError(str(error)) from None
+        conversion.convert(encoder, folder, changeable=given["changeable"])
+
+    monkeypatch.setattr(converting, "convert", convert)
+
+
+def _loader(
+    kept: Conversions, *, dtype: str = "float32", parallel: int = 1, required: bool = True
+) -> CompiledLoader:
+    return CompiledLoader(dtype, parallel=parallel, conversions=kept, required=required, threads=3)
+
+
+def _compiled(
+    folder: Path, kept: Conversions, *, dtype: str = "auto", parallel: int = 2
+) -> CompiledCrossEncoder:
+    loader = _loader(kept, dtype=dtype, parallel=parallel)
     model = loader.full(folder, "v1", provenance="by hand", created_at=MADE_AT)
-    assert isinstance(model, OpenVinoCrossEncoder)
+    assert isinstance(model, CompiledCrossEncoder)
     return model
+
+
+def _adapter(given: LowRankAdapter | None) -> CompiledAdapter | None:
+    if given is None:
+        return None
+    arrays = {name: (down.numpy(), up.numpy()) for name, (down, up) in given.pairs.items()}
+    return CompiledAdapter(given.version, arrays)
 
 
 def _passages(count: int, seed: int = 0) -> list[Passage]:
@@ -73,7 +103,7 @@ def _passages(count: int, seed: int = 0) -> list[Passage]:
     return [Passage(str(at), "", " ".join(rng.choices(words, k=rng.randint(1, 40)))) for at in range(count)]
 
 
-def _rows(model: Encoder, count: int, agent: Agent = AGENT) -> list[Row]:
+def _rows(model: LoadedModel, count: int, agent: Agent = AGENT) -> list[Row]:
     return model.rows(SENTENCES[0], [one.text for one in _passages(count)], agent)
 
 
@@ -94,7 +124,7 @@ def test_a_score_is_the_same_to_the_letter_in_any_company(
 ) -> None:
     model = _compiled(folder, kept, dtype=dtype)
     rows = _rows(model, 24)
-    one, other = tiny_encoders.low_rank(1), tiny_encoders.low_rank(2, rank=5)
+    one, other = _adapter(tiny_encoders.low_rank(1)), _adapter(tiny_encoders.low_rank(2, rank=5))
     adapters = [(None, one, other)[at % 3] for at in range(24)]
     alone = [model.probabilities([row], [change])[0] for row, change in zip(rows, adapters, strict=True)]
     assert model.probabilities(rows, adapters) == alone
@@ -116,7 +146,9 @@ def test_an_adapter_changes_its_rows(folder: Path, kept: Conversions) -> None:
     pooler = LowRankAdapter("p", {"bert.pooler.dense": (torch.randn(2, 32), torch.randn(32, 2))})
     adapters = [(None, inside, head, layers, pooler)[at % 5] for at in range(12)]
     wanted = exact.probabilities(rows, adapters)
-    assert model.probabilities(rows, adapters) == pytest.approx(wanted, abs=1e-5)
+    kinds = {id(one): _adapter(one) for one in adapters}
+    found = model.probabilities(rows, [kinds[id(one)] for one in adapters])
+    assert found == pytest.approx(wanted, abs=1e-5)
     plain = exact.probabilities(rows, [None] * 12)
     assert all(
         (abs(one - other) > 1e-4) is (adapter is not None)
@@ -129,13 +161,11 @@ def test_an_adapter_changes_its_rows(folder: Path, kept: Conversions) -> None:
 def test_no_request_waits_for_the_first_adapter_to_be_compiled(
     folder: Path, kept: Conversions, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    loader = OpenVinoLoader(
-        Placement.choose("cpu", "float32"), parallel=1, conversions=kept, required=True, threads=1
-    )
+    loader = _loader(kept)
     model = loader.full(folder, "v1", provenance="by hand", created_at=MADE_AT)
     tiny_encoders.low_rank(1).save(tmp_path)
     adapter = loader.adapter(tmp_path, "a", model)
-    monkeypatch.setattr(openvino_encoder, "_Compiled", lambda *_, **__: pytest.fail("it is compiled"))
+    monkeypatch.setattr(compiled_encoder, "CompiledModel", lambda *_, **__: pytest.fail("it is compiled"))
     assert len(model.probabilities(_rows(model, 2), [adapter, None])) == 2
 
 
@@ -145,14 +175,44 @@ def test_an_adapter_that_cannot_be_compiled_is_refused(
     def fail(*_: object, **__: object) -> None:
         raise RuntimeError("no such operation")
 
-    loader = OpenVinoLoader(
-        Placement.choose("cpu", "float32"), parallel=1, conversions=kept, required=True, threads=1
-    )
+    loader = _loader(kept)
     model = loader.full(folder, "v1", provenance="by hand", created_at=MADE_AT)
     tiny_encoders.low_rank(1).save(tmp_path)
-    monkeypatch.setattr(openvino_encoder, "_Compiled", fail)
+    monkeypatch.setattr(compiled_encoder, "CompiledModel", fail)
     with pytest.raises(ModelError, match=r"the adapter a: .*no such operation"):
         loader.adapter(tmp_path, "a", model)
+
+
+def test_an_adapter_that_does_not_fit_is_refused(folder: Path, kept: Conversions, tmp_path: Path) -> None:
+    loader = _loader(kept)
+    model = loader.full(folder, "v1", provenance="by hand", created_at=MADE_AT)
+    pair = (torch.zeros(2, 32), torch.zeros(32, 2))
+    for name, wrong, message in (
+        ("bert.encoder.layer.9.attention.self.query", pair, "which is no linear layer of its base"),
+        ("classifier", pair, "has another shape than classifier of its base"),
+    ):
+        LowRankAdapter("a", {name: wrong}).save(tmp_path)
+        with pytest.raises(ModelError, match=message):
+            loader.adapter(tmp_path, "a", model)
+    (tmp_path / compiled_encoder.ADAPTER).write_bytes(b"torn")
+    with pytest.raises(ModelError, match="the adapter a cannot be loaded"):
+        loader.adapter(tmp_path, "a", model)
+
+
+def test_tokens_of_agents_are_carried_over(folder: Path, kept: Conversions, tmp_path: Path) -> None:
+    """A version that was trained without an agent gets what was learned of it."""
+    other = Agent("fact-check", "llama")
+    older = _compiled(
+        tiny_encoders.personal(folder, tmp_path / "old", [AGENT, other], seed=1), kept, dtype="float32"
+    )
+    newer = tiny_encoders.personal(folder, tmp_path / "new", [AGENT], seed=2)
+    target = tmp_path / "merged"
+    target.mkdir()
+    found = _loader(kept).merge_tokens(older, newer, target)
+    assert set(found) == set(older.agent_tokens)
+    merged = tiny_encoders.encoder(target, version="merged")
+    there, here = (one.tokenizer.convert_tokens_to_ids("[task:fact-check]") for one in (older, merged))
+    assert merged.embeddings()[here].tolist() == older.words[there].tolist()
 
 
 def test_agents_may_be_added_while_it_serves(folder: Path, kept: Conversions, tmp_path: Path) -> None:
@@ -173,35 +233,45 @@ def test_what_openvino_cannot_compute_is_pytorchs(
     def fail(*_: object, **__: object) -> None:
         raise EngineError("no such operation")
 
-    monkeypatch.setattr(openvino, "OpenVinoEncoder", fail)
-    placement = Placement.choose("cpu", "float32")
-    loader = OpenVinoLoader(placement, parallel=2, conversions=kept, required=False, threads=3)
+    monkeypatch.setattr(compiled_encoder, "CompiledCrossEncoder", fail)
     with caplog.at_level(logging.WARNING):
-        model = loader.full(folder, "v1", provenance="by hand", created_at=MADE_AT)
+        model = _loader(kept, required=False).full(folder, "v1", provenance="by hand", created_at=MADE_AT)
     assert type(model) is Encoder
     assert torch.get_num_threads() == 3
     assert "no such operation" in caplog.text
-    required = OpenVinoLoader(placement, parallel=2, conversions=kept, required=True, threads=3)
     with pytest.raises(ModelError, match="no such operation"):
-        required.full(folder, "v1", provenance="by hand", created_at=MADE_AT)
+        _loader(kept).full(folder, "v1", provenance="by hand", created_at=MADE_AT)
 
 
 def test_scores_of_another_head_are_refused(
-    folder: Path, kept: Conversions, monkeypatch: pytest.MonkeyPatch
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(openvino, "scores_of", lambda logits: [2.0] * len(logits))
-    loader = OpenVinoLoader(
-        Placement.choose("cpu", "float32"), parallel=1, conversions=kept, required=True, threads=1
-    )
-    with pytest.raises(ModelError, match="its scores would be"):
-        loader.full(folder, "v1", provenance="by hand", created_at=MADE_AT)
+    monkeypatch.setattr(conversion, "scores_of", lambda logits: [2.0] * len(logits))
+    with pytest.raises(ModelError, match=r"its score would be .* instead of 2\.0000"):
+        _loader(Conversions(tmp_path)).full(folder, "v1", provenance="by hand", created_at=MADE_AT)
+
+
+def test_layers_that_compute_something_else_are_refused(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    honest = conversion._checked
+
+    def other(*given: Any, **options: Any) -> Any:
+        return {
+            name: -one if name.startswith("states") else one
+            for name, one in honest(*given, **options).items()
+        }
+
+    monkeypatch.setattr(conversion, "_checked", other)
+    with pytest.raises(ModelError, match=r"does not compute what PyTorch does: .* cosine of -1\.0000$"):
+        _loader(Conversions(tmp_path)).full(folder, "v1", provenance="by hand", created_at=MADE_AT)
 
 
 @pytest.mark.parametrize(
-    ("engine", "kind"), [("auto", OpenVinoLoader), ("openvino", OpenVinoLoader), ("torch", EncoderLoader)]
+    ("engine", "kind"), [("auto", CompiledLoader), ("openvino", CompiledLoader), ("torch", EncoderLoader)]
 )
 def test_the_engine_is_the_settings(engine: Any, kind: type, kept: Conversions) -> None:
-    loader = openvino.loader("cpu", "auto", engine=engine, threads=2, parallel=None, conversions=kept)
+    loader = loading.loader("cpu", "auto", engine=engine, threads=2, parallel=None, conversions=kept)
     assert type(loader) is kind
 
 
@@ -209,16 +279,43 @@ def test_without_the_package_it_is_pytorch_or_refused(
     kept: Conversions, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(cpu_engine, "installed_version", lambda: None)
-    loader = openvino.loader("cpu", "auto", engine="auto", threads=2, parallel=None, conversions=kept)
+    loader = loading.loader("cpu", "auto", engine="auto", threads=2, parallel=None, conversions=kept)
     assert type(loader) is EncoderLoader
     with pytest.raises(EngineError, match="not installed"):
-        openvino.loader("cpu", "auto", engine="openvino", threads=2, parallel=None, conversions=kept)
+        loading.loader("cpu", "auto", engine="openvino", threads=2, parallel=None, conversions=kept)
+
+
+_WITHOUT_PYTORCH = """
+import sys
+from datetime import UTC, datetime
+from pathlib import Path
+from evenmesh_kit.compute.conversions import Conversions
+from evenmesh_reranker.backends import loading
+from evenmesh_reranker.domain import Agent
+loader = loading.loader("cpu", "float32", engine="auto", threads=1, parallel=1, conversions=Conversions(Path(sys.argv[2])))
+model = loader.full(Path(sys.argv[1]), "v", provenance="by hand", created_at=datetime.now(UTC))
+rows = model.rows("which lamp?", ["a lamp"], Agent())
+loaded = {"torch", "sentence_transformers"} & set(sys.modules)
+print(model.probabilities(rows, [None])[0], sorted(loaded))
+"""
+
+
+def test_another_process_converts_and_this_one_needs_no_pytorch(folder: Path, tmp_path: Path) -> None:
+    """The processes as they are: a service that starts, converts, and serves."""
+    command = [sys.executable, "-c", _WITHOUT_PYTORCH, str(folder), str(tmp_path / "openvino")]
+    done = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True, timeout=240)
+    score, loaded = done.stdout.split(maxsplit=1)
+    exact = tiny_encoders.encoder(folder, version="v")
+    assert float(score) == pytest.approx(
+        exact.probabilities(exact.rows("which lamp?", ["a lamp"], Agent()), [None])[0], abs=1e-5
+    )
+    assert loaded == "[]\n"
 
 
 class OneForAll:
     """One model, and an adapter for each agent that has one."""
 
-    def __init__(self, model: Encoder, adapters: dict[Agent, LowRankAdapter]) -> None:
+    def __init__(self, model: LoadedModel, adapters: dict[Agent, CompiledAdapter]) -> None:
         self._model = model
         self._adapters = adapters
 
@@ -234,7 +331,7 @@ async def pool() -> AsyncIterator[ComputePool]:
 
 
 def _reranker(
-    model: Encoder, pool: ComputePool, adapters: dict[Agent, LowRankAdapter] | None = None
+    model: LoadedModel, pool: ComputePool, adapters: dict[Agent, CompiledAdapter] | None = None
 ) -> CrossEncoderReranker:
     return CrossEncoderReranker(
         OneForAll(model, adapters or {}), pool=pool, batch_size=16, batch_tokens=4096, max_delay_s=0.002
@@ -284,7 +381,7 @@ async def test_a_failure_ends_what_is_left_of_the_batch(
     folder: Path, kept: Conversions, pool: ComputePool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     model = _compiled(folder, kept, parallel=1)
-    monkeypatch.setattr(OpenVinoCrossEncoder, "parallel", 2)
+    monkeypatch.setattr(model, "parallel", 2)
     reranker = _reranker(model, pool)
     calls = 0
 
@@ -331,7 +428,8 @@ def test_the_bundled_model_ranks_real_passages_as_in_float32(
     taus, farthest = [], 0.0
     for question, passages in questions:
         wanted = exact.scores(question, passages, Agent())
-        found = model.scores(question, passages, Agent())
+        rows = model.rows(question, [pairs.passage_text(one.title, one.text) for one in passages], Agent())
+        found = model.probabilities(rows, [None] * len(rows))
         taus.append(kendalltau(wanted, found).statistic)
         farthest = max(farthest, *(abs(one - other) for one, other in zip(wanted, found, strict=True)))
     assert len(taus) == 3

@@ -1,0 +1,210 @@
+"""Encoders in OpenVINO: PyTorch's states, the same to the bit in any company, with changes, and quiet."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from transformers import BertConfig, BertModel, DistilBertConfig, DistilBertModel, RobertaConfig, RobertaModel
+
+from evenmesh_kit.compute.cpu_engine import installed_version
+from evenmesh_kit.compute.openvino_conversion import convert_layers, linear_layers, reads_types
+from evenmesh_kit.compute.openvino_runtime import CompiledModel, LayerChanges, multiplies_bfloat16
+
+needs_openvino = pytest.mark.skipif(installed_version() is None, reason="openvino is not installed")
+
+
+def _bert() -> Any:
+    return BertModel(
+        BertConfig(
+            vocab_size=50,
+            hidden_size=32,
+            num_hidden_layers=2,
+            num_attention_heads=4,
+            intermediate_size=64,
+            max_position_embeddings=128,
+        )
+    )
+
+
+def _roberta() -> Any:
+    return RobertaModel(
+        RobertaConfig(
+            vocab_size=50,
+            hidden_size=32,
+            num_hidden_layers=2,
+            num_attention_heads=4,
+            intermediate_size=64,
+            max_position_embeddings=130,
+            type_vocab_size=1,
+        )
+    )
+
+
+def _distilbert() -> Any:
+    return DistilBertModel(
+        DistilBertConfig(
+            vocab_size=50, dim=32, n_layers=2, n_heads=4, hidden_dim=64, max_position_embeddings=128
+        )
+    )
+
+
+def _model(make: Callable[[], Any] = _bert, seed: int = 0) -> Any:
+    torch.manual_seed(seed)
+    model = make().eval()
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.add_(0.2 * torch.randn(parameter.shape))
+    return model
+
+
+def _ids(tokens: int) -> Tensor:
+    """Drawn tokens, ``[1, tokens]``."""
+    return torch.randint(5, 50, (1, tokens), generator=torch.Generator().manual_seed(tokens))
+
+
+class _Compiled:
+    """A converted encoder, and what it lacks: the embeddings of words."""
+
+    def __init__(
+        self,
+        folder: Path,
+        model: Any,
+        *,
+        bfloat16: bool = False,
+        changed: Mapping[str, tuple[int, int]] = MappingProxyType({}),
+    ) -> None:
+        self.words = model.get_input_embeddings()
+        self.types = reads_types(model)
+        convert_layers(model, folder / "layers.xml", changed)
+        self.compiled = CompiledModel(folder / "layers.xml", bfloat16=bfloat16, parallel=2)
+
+    def states(self, ids: Tensor, types: Tensor | None = None, changes: LayerChanges | None = None) -> Tensor:
+        """The last hidden states, ``[1, tokens, hidden]``."""
+        inputs = [self.words(ids).detach().numpy()]
+        if self.types:
+            inputs.append((torch.zeros_like(ids) if types is None else types).numpy())
+        return torch.from_numpy(self.compiled([*inputs, *(changes.arrays if changes else [])]))
+
+
+@needs_openvino
+@pytest.mark.parametrize("make", [_bert, _roberta, _distilbert])
+def test_states_are_pytorchs(make: Callable[[], Any], tmp_path: Path) -> None:
+    model = _model(make)
+    compiled = _Compiled(tmp_path, model)
+    with torch.inference_mode():
+        for tokens in (2, 9, 64, 100):
+            ids = _ids(tokens)
+            wanted = model(input_ids=ids).last_hidden_state
+            torch.testing.assert_close(compiled.states(ids), wanted, rtol=1e-4, atol=1e-4)
+
+
+@needs_openvino
+def test_segments_count(tmp_path: Path) -> None:
+    model = _model()
+    compiled = _Compiled(tmp_path, model)
+    ids, types = _ids(12), (torch.arange(12) > 5).long()[None]
+    with torch.inference_mode():
+        wanted = model(input_ids=ids, token_type_ids=types).last_hidden_state
+        torch.testing.assert_close(compiled.states(ids, types), wanted, rtol=1e-4, atol=1e-4)
+        assert not torch.allclose(compiled.states(ids), wanted, atol=1e-2)
+
+
+@needs_openvino
+@pytest.mark.parametrize("bfloat16", [False, True])
+def test_many_threads_get_the_same_to_the_bit(bfloat16: bool, tmp_path: Path) -> None:
+    compiled = _Compiled(tmp_path, _model(), bfloat16=bfloat16)
+    rows = [_ids(tokens) for tokens in (17, 30, 5, 90, 64, 33, 2, 41)]
+    with torch.inference_mode():
+        alone = [compiled.states(ids) for ids in rows]
+
+    def again(row: int) -> bool:
+        with torch.inference_mode():
+            return torch.equal(compiled.states(rows[row]), alone[row])
+
+    with ThreadPoolExecutor(4) as threads:
+        assert all(threads.map(again, list(range(len(rows))) * 8))
+
+
+@needs_openvino
+def test_bfloat16_is_close_and_another(tmp_path: Path) -> None:
+    model, ids = _model(), _ids(60)
+    with torch.inference_mode():
+        one, other = (_Compiled(tmp_path, model, bfloat16=narrow).states(ids) for narrow in (False, True))
+    cosine = nn.functional.cosine_similarity(one.flatten(), other.flatten(), dim=0)
+    assert cosine > 0.999
+    if multiplies_bfloat16():
+        assert not torch.equal(one, other)
+
+
+@needs_openvino
+def test_changes_of_layers_are_added(tmp_path: Path) -> None:
+    model, ids = _model(), _ids(21)
+    layers = linear_layers(model)
+    assert "pooler.dense" not in layers
+    compiled = _Compiled(tmp_path, model, changed=layers)
+    names = ("encoder.layer.0.attention.self.query", "encoder.layer.1.output.dense")
+    generator = torch.Generator().manual_seed(3)
+    for rank in (1, 4, 7):
+        pairs = {
+            name: (
+                torch.randn(rank, layers[name][0], generator=generator) / 8,
+                torch.randn(layers[name][1], rank, generator=generator) / 8,
+            )
+            for name in names
+        }
+        changed = _model()
+        inside = dict(changed.named_modules())
+        with torch.no_grad():
+            for name, (down, up) in pairs.items():
+                inside[name].weight += up @ down
+        arrays = {name: (down.numpy(), up.numpy()) for name, (down, up) in pairs.items()}
+        with torch.inference_mode():
+            wanted = changed(input_ids=ids).last_hidden_state
+            found = compiled.states(ids, changes=LayerChanges(layers, arrays))
+            plain = compiled.states(ids, changes=LayerChanges(layers, {}))
+            torch.testing.assert_close(plain, model(input_ids=ids).last_hidden_state, rtol=1e-4, atol=1e-4)
+        torch.testing.assert_close(found, wanted, rtol=1e-4, atol=1e-4)
+        assert not torch.allclose(found, plain, atol=1e-2)
+
+
+_TINY = (
+    "import os, pathlib, signal, sys, threading\n"
+    "from transformers import BertConfig, BertModel\n"
+    "from evenmesh_kit.compute.openvino_conversion import convert_layers\n"
+    "from evenmesh_kit.compute.openvino_runtime import CompiledModel\n"
+    "model = BertModel(BertConfig(vocab_size=9, hidden_size=8, num_hidden_layers=1, num_attention_heads=1,"
+    " intermediate_size=8)).eval()\n"
+    "file = pathlib.Path(sys.argv[1], 'layers.xml')\n"
+    "convert_layers(model, file)\n"
+    "kept = [CompiledModel(file, bfloat16=False, parallel=1)]\n"
+)
+
+
+@needs_openvino
+def test_nobody_hears_of_what_is_converted_and_signals_come(tmp_path: Path) -> None:
+    """Its package reports each import and conversion to its makers, if it can.
+
+    And OpenVINO unmaps the main thread's stack for signals where another thread lets go of its last model.
+    """
+    program = (
+        f"{_TINY}from openvino.tools.ovc import telemetry_utils\n"
+        "assert sys.modules['openvino_telemetry'] is None\n"
+        "assert telemetry_utils.tm.__name__ == 'openvino.tools.ovc.telemetry_stub'\n"
+        "other = threading.Thread(target=kept.clear)\n"
+        "other.start()\n"
+        "other.join()\n"
+        "signal.signal(signal.SIGUSR1, lambda *_: print('came'))\n"
+        "os.kill(os.getpid(), signal.SIGUSR1)\n"
+    )
+    command = [sys.executable, "-c", program, str(tmp_path)]
+    done = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True, timeout=290)
+    assert done.stdout == "came\n"
