@@ -38,6 +38,7 @@ ORDER: Final = (
     "sources",
     "autoscaling",
     "triton-autoscaling",
+    "priority",
     "mtls",
     "network-policy",
 )
