@@ -213,9 +213,42 @@ def test_scalers_ask_about_this_mesh_and_may_fall_back(built: Manifests) -> None
             assert set(named) == {f'{{namespace="{scaler["metadata"]["namespace"]}"}}'}
 
 
+@pytest.mark.parametrize("name", ["prod", EVERYTHING])
+def test_what_serves_displaces_jobs_and_never_the_other_way_round(name: str) -> None:
+    built = build(name)
+    classes = {one["metadata"]["name"]: one for one in built.of("PriorityClass")}
+    assert not any(one.get("globalDefault") for one in classes.values()), "others' pods are none of ours"
+    serving, jobs = classes["evenmesh-serving"], classes["evenmesh-jobs"]
+    assert serving["value"] > 0 > jobs["value"]
+    assert jobs["value"] >= -10, "the cluster autoscaler makes no node for less"
+    assert jobs["preemptionPolicy"] == "Never"
+    for workload in built.workloads():
+        wanted = serving if workload.kind in LONG_LIVED else jobs
+        assert workload.pod["priorityClassName"] == wanted["metadata"]["name"], workload.name
+
+
+def test_what_is_applied_again_changes_no_job_and_starts_none(built: Manifests) -> None:
+    """Kubernetes forbids to change a Job's template; `kubectl create job --from` makes each run a name."""
+    assert not built.workloads("Job")
+    for workload in built.workloads("CronJob"):
+        spec = workload.document["spec"]
+        if workload.name == "sources":
+            continue
+        assert spec["suspend"] is True, workload.name
+        labels = spec["jobTemplate"]["metadata"]["labels"]
+        assert labels[NAME] == workload.name, "by which runs are found"
+        assert spec["successfulJobsHistoryLimit"] == spec["failedJobsHistoryLimit"] == 10
+    if built is build(EVERYTHING):
+        runs = {one.name for one in built.workloads("CronJob")}
+        assert runs == {"audit", "bench", "ium-training", "rankrag-training", "sources"}
+
+
 def test_finished_jobs_are_removed(built: Manifests) -> None:
-    for workload in built.workloads("Job"):
-        assert workload.document["spec"]["ttlSecondsAfterFinished"] == 7 * 24 * 3600
+    for workload in built.workloads("CronJob"):
+        spec = workload.document["spec"]
+        made = spec["jobTemplate"]["spec"]
+        kept = spec["successfulJobsHistoryLimit"] + spec["failedJobsHistoryLimit"]
+        assert made.get("ttlSecondsAfterFinished") == 7 * 24 * 3600 or kept <= 4, workload.name
 
 
 def before_the_end(workload: Workload) -> int:
