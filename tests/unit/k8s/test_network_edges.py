@@ -170,6 +170,18 @@ def test_others_come_in_by_two_ways(built: Manifests) -> None:
     }
 
 
+def test_what_fetches_models_may_and_nothing_else() -> None:
+    fetching = {
+        one.name
+        for one in build(EVERYTHING).workloads()
+        if any(c["name"] in ("model-files", "model-fetch") for c in one.pod.get("initContainers", ()))
+    }
+    labelled = {
+        one.name for one in build(EVERYTHING).workloads() if one.labels.get("evenmesh.io/fetches") == "models"
+    }
+    assert fetching == labelled == {"reranker", "retriever", "triton"}
+
+
 def test_they_leave_by_names_and_three_more_ways(built: Manifests) -> None:
     ways: set[tuple[str, str, int]] = set()
     for workload in built.workloads():
@@ -192,6 +204,7 @@ def test_they_leave_by_names_and_three_more_ways(built: Manifests) -> None:
         (backend,) = addresses(built.workload("otel-collector").environment()["OTLP_BACKEND"])
         host, port = backend
         expected.add(("otel-collector", host.split(".")[1], port))
-    if "triton" in names:
-        expected.add(("triton", "outside", 443))
+    for one in built.workloads():
+        if one.labels.get("evenmesh.io/fetches") == "models":
+            expected.add((one.name, "outside", 443))
     assert ways == expected
