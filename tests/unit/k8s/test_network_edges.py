@@ -111,7 +111,12 @@ def test_the_edges_are_those_of_the_picture() -> None:
     jobs |= {("bench", name, 7070 + place) for place, name in enumerate(SERVICES[:4])}
     jobs |= {("ium-training", name, port) for name, port in (("retriever", 7071), ("generator", 7073))}
     jobs |= {("sources", "retriever", 7071)}
-    assert more == jobs | {("retriever", "milvus", 19530)}
+    servers = {
+        ("generator", "vllm", 8000),
+        ("retriever", "tei-embed", 8080),
+        ("reranker", "tei-rerank", 8080),
+    }
+    assert more == jobs | servers | {("retriever", "milvus", 19530)}
 
 
 def test_the_picture_has_every_target_of_the_settings() -> None:
@@ -179,7 +184,18 @@ def test_what_fetches_models_may_and_nothing_else() -> None:
     labelled = {
         one.name for one in build(EVERYTHING).workloads() if one.labels.get("evenmesh.io/fetches") == "models"
     }
-    assert fetching == labelled == {"reranker", "retriever", "triton"}
+    assert (
+        fetching
+        == labelled
+        == {
+            "reranker",
+            "retriever",
+            "triton",
+            "vllm",
+            "tei-embed",
+            "tei-rerank",
+        }
+    )
 
 
 def test_they_leave_by_names_and_three_more_ways(built: Manifests) -> None:

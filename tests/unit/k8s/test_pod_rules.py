@@ -163,7 +163,7 @@ def test_one_scaler_for_each_and_none_for_what_keeps_data(built: Manifests) -> N
     ]
     assert len({(kind, name) for kind, name, _ in scalers}) == len(scalers)
     for kind, name, scaler in scalers:
-        assert name in {"orchestrator", "generator", "gateway", "triton"}
+        assert name in {"orchestrator", "generator", "gateway", "triton", "vllm", "tei-embed", "tei-rerank"}
         assert "replicas" not in built.one(kind, name)["spec"], "each would undo what the other does"
         reported = scaler["spec"]
         behavior = (
@@ -208,9 +208,9 @@ def test_scalers_ask_about_this_mesh_and_may_fall_back(built: Manifests) -> None
         for trigger in scaler["spec"]["triggers"]:
             assert trigger["metricType"] == "AverageValue", "KEDA falls back for no other"
             query = trigger["metadata"]["query"]
-            named = re.findall(r"evenmesh_\w+(\{[^}]*\})?", query)
+            named = re.findall(r"\b(?:evenmesh_|vllm:|te_)\w+(\{[^}]*\})?", query)
             assert named
-            assert set(named) == {f'{{namespace="{scaler["metadata"]["namespace"]}"}}'}
+            assert all(f'namespace="{scaler["metadata"]["namespace"]}"' in one for one in named)
 
 
 @pytest.mark.parametrize("name", ["prod", EVERYTHING])
