@@ -305,6 +305,18 @@ def test_running_calls_end_before_the_pod_does(built: Manifests, name: str) -> N
     assert seconds >= ends + 10
 
 
+def test_an_orchestrator_delivers_its_outbox_before_it_ends_and_keeps_the_rest(built: Manifests) -> None:
+    """A pod that is scaled away may never be back."""
+    workload = built.workload("orchestrator")
+    seconds, environment = grace(workload)
+    drain_s = float(environment["EVENMESH_ORCHESTRATOR_OUTBOX_DRAIN_S"])
+    assert drain_s >= 30, "an evaluator that is replaced is back in that time"
+    ends = before_the_end(workload) + float(environment["EVENMESH_ORCHESTRATOR_GRACE_S"]) + drain_s
+    assert seconds >= ends + 10
+    kept = workload.document["spec"]["persistentVolumeClaimRetentionPolicy"]
+    assert kept == {"whenDeleted": "Retain", "whenScaled": "Retain"}, "what stays is found by the next pod"
+
+
 @pytest.mark.parametrize("name", SERVICES)
 def test_no_stream_is_cut_because_its_connection_is_old(built: Manifests, name: str) -> None:
     environment = built.workload(name).environment()
