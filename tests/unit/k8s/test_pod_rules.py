@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 from evenmesh.orchestrator.v1 import orchestrator_service_pb2
 from evenmesh_kit.settings import variable
@@ -20,9 +21,11 @@ from tests.support.manifests import (
     Workload,
     build,
     matches,
+    overlay,
     with_components,
 )
 
+PAGE = Path(__file__).parents[3] / "docs" / "operate" / "deploy.md"
 BUILT = (*OVERLAYS, EVERYTHING)
 LONG_LIVED = ("Deployment", "StatefulSet")
 
@@ -187,6 +190,16 @@ def test_a_gpu_is_asked_for_where_models_are_computed() -> None:
     assert with_gpu(build("dev")) == []
     assert with_gpu(build("prod")) == ["triton"]
     assert "nodeSelector" not in build("prod").workload("triton").pod, "a label that only some clusters have"
+
+
+def test_kinds_of_gpus_are_chosen_as_the_page_shows() -> None:
+    section = PAGE.read_text().split("**GPUs.**")[1]
+    patches = yaml.safe_load(re.findall(r"```yaml\n(.*?)```", section, re.DOTALL)[0])
+    built = overlay(patches, "triton", "gpu", "training")
+    assert set(built.workload("triton").pod["nodeSelector"]) == {"cloud.google.com/gke-accelerator"}
+    assert set(built.workload("rankrag-training").pod["nodeSelector"]) == {"node.kubernetes.io/instance-type"}
+    for workload in build(EVERYTHING).workloads():
+        assert not {"nodeSelector", "affinity"} & set(workload.pod), "labels that only some clusters have"
 
 
 def test_pods_with_a_gpu_go_where_gpus_are_and_wait_for_none_that_is_free(built: Manifests) -> None:
