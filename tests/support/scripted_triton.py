@@ -32,6 +32,7 @@ class ScriptedTriton(service_pb2_grpc.GRPCInferenceServiceServicer):  # type: ig
     Args:
         name: what it answers.
         address: ``ip:port``.
+        credentials: of TLS; None speaks plainly.
 
     Attributes:
         asked: requests so far, probes among them.
@@ -39,7 +40,8 @@ class ScriptedTriton(service_pb2_grpc.GRPCInferenceServiceServicer):  # type: ig
         ends: second pieces come while it is set.
     """
 
-    def __init__(self, name: str, address: str) -> None:
+    def __init__(self, name: str, address: str, credentials: grpc.ServerCredentials | None = None) -> None:
+        self._credentials = credentials
         self.name = name
         self.address = address
         self.asked = 0
@@ -53,7 +55,10 @@ class ScriptedTriton(service_pb2_grpc.GRPCInferenceServiceServicer):  # type: ig
     async def __aenter__(self) -> Self:
         self._server = grpc.aio.server(options=[("grpc.so_reuseport", 0)])
         service_pb2_grpc.add_GRPCInferenceServiceServicer_to_server(self, self._server)
-        self._server.add_insecure_port(self.address)
+        if self._credentials is None:
+            self._server.add_insecure_port(self.address)
+        else:
+            self._server.add_secure_port(self.address, self._credentials)
         await self._server.start()
         return self
 

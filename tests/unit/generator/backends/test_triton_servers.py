@@ -5,10 +5,13 @@ from __future__ import annotations
 import asyncio
 import socket
 from collections.abc import AsyncIterator, Callable
+from pathlib import Path
 from typing import Any
 
+import grpc
 import pytest
 import pytest_asyncio
+import trustme
 
 from evenmesh.wire.deadline import Deadline
 from evenmesh.wire.errors import MeshError
@@ -161,6 +164,24 @@ async def test_a_new_server_is_found_and_one_that_has_gone_is_forgotten(
             names.hosts = list(HOSTS[1:])
             await until(lambda: len(at(model)) == 2)
             assert await answers(model, 4) == ["three", "three", "two", "two"]
+
+
+async def test_certificates_name_the_target_and_not_its_addresses(names: Names, tmp_path: Path) -> None:
+    authority, port = trustme.CA(), free_port(*HOSTS[:2])
+    issued = authority.issue_cert("triton.test")
+    chain = b"".join(one.bytes() for one in issued.cert_chain_pems)
+    credentials = grpc.ssl_server_credentials([(issued.private_key_pem.bytes(), chain)])
+    authority.cert_pem.write_to_path(str(tmp_path / "ca.pem"))
+    names.hosts = list(HOSTS[:2])
+    async with (
+        ScriptedTriton("one", f"{HOSTS[0]}:{port}", credentials),
+        ScriptedTriton("two", f"{HOSTS[1]}:{port}", credentials),
+        opened(f"triton.test:{port}", triton_ssl=True, triton_root_certificates=tmp_path / "ca.pem") as (
+            model,
+        ),
+    ):
+        await until(lambda: len(at(model)) == 2)
+        assert await answers(model, 4) == ["one", "one", "two", "two"]
 
 
 async def test_a_name_that_is_not_resolved_any_more_takes_no_server_away(
