@@ -23,8 +23,8 @@ FETCH = "model-files"
 @pytest.fixture(scope="module")
 def built() -> Manifests:
     """The overlay that the page shows."""
-    section = PAGE.read_text().split("### Models of your own")[1]
-    (block,) = re.findall(r"```yaml\n(.*?)```", section.split("**Models on servers")[0], re.DOTALL)
+    section = PAGE.read_text().split("## Models of your own")[1].split("\n## ")[0]
+    (block,) = re.findall(r"```yaml\n(.*?)```", section, re.DOTALL)
     further: dict[str, Any] = yaml.safe_load(block)
     insecure = {"name": "evenmesh", "behavior": "merge", "literals": ["EVENMESH_ALLOW_INSECURE=true"]}
     return overlay({**further, "configMapGenerator": [insecure]}, "models", "network-policy")
