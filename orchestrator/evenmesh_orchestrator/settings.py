@@ -104,8 +104,8 @@ class OrchestratorSettings(ServiceSettings):
     outbox_flush: bool = False
     """Whether an ask waits until its observation has reached the disk."""
     outbox_drain_s: float = Field(default=2.0, ge=0, le=3_600)
-    """How long a planned stop waits until the evaluator has the observations of the outbox; what stays is sent
-    by the next process on the file. Seconds, [0, 3600]."""
+    """How long a planned stop waits until the evaluator has the observations of the outbox; the next process
+    on the file sends what stays. Seconds, [0, 3600]."""
     observe_text: bool = True
     """Whether observations carry the text of questions and, where there are references, of passages."""
     compute_threads: int = Field(default=1, ge=1, le=256)
