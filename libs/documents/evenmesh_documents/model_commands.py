@@ -25,8 +25,9 @@ def fetch_models(
 ) -> None:
     """Fetch models from the hub or a bucket into a folder.
 
-    Their files are weights (safetensors), configuration and tokenizer. What is already there is left. A token for the hub is read from HF_TOKEN, credentials of a bucket from the
-    variables of its own tools. Settings of services then name the folders.
+    Their files are weights (safetensors), configuration and tokenizer. What is already there is left. A token
+    for the hub is read from HF_TOKEN, credentials of a bucket from the variables of its own tools. Settings
+    of services then name the folders.
     """
     from evenmesh_documents.model_files import FetchError, NamedModel, fetch_all
 
