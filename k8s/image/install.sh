@@ -12,7 +12,7 @@ case "$SERVICE" in
   evaluator) rooms="clients/python libs/core libs/lab libs/kit services/evaluator" extras=postgres,telemetry,jwt,redis port=7074 ;;
   gateway) rooms="clients/python libs/core libs/kit services/gateway" extras=mcp,telemetry,jwt port=7080 ;;
   client) rooms="clients/python libs/core libs/lab studies" extras=openai port=0 ;;
-  documents) rooms="clients/python libs/documents" extras=parquet,s3,sites,tokenizers port=0 ;;
+  documents) rooms="clients/python libs/documents" extras=parquet,hub,s3,sites,tokenizers port=0 ;;
   training) rooms="clients/python libs/core libs/lab libs/kit models services/generator services/reranker training" extras=postgres,telemetry,jwt port=0 ;;
   *) echo "SERVICE=$SERVICE is none of orchestrator, retriever, reranker, generator, evaluator, gateway, client, documents, training" >&2; exit 1 ;;
 esac

@@ -129,8 +129,9 @@ class Orchestrator(Service):
             raise ServerStartError(f"{error.message}: set {name} to a writable folder") from error
 
     async def stop(self) -> None:
-        """Store every pending observation, and close the channels."""
+        """Store every pending observation, deliver what can be delivered, and close the channels."""
         await self._pipeline.drain()
+        await self._relay.drain(self._settings.outbox_drain_s)
         await self._relay.stop()
         await asyncio.gather(*(channel.close() for channel in self._channels))
         self._pool.close()

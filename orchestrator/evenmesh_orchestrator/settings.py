@@ -103,6 +103,9 @@ class OrchestratorSettings(ServiceSettings):
     """Deliveries at which the evaluator died or failed before an observation is set aside. [1, inf)."""
     outbox_flush: bool = False
     """Whether an ask waits until its observation has reached the disk."""
+    outbox_drain_s: float = Field(default=2.0, ge=0, le=3_600)
+    """How long a planned stop waits until the evaluator has the observations of the outbox; the next process
+    on the file sends what stays. Seconds, [0, 3600]."""
     observe_text: bool = True
     """Whether observations carry the text of questions and, where there are references, of passages."""
     compute_threads: int = Field(default=1, ge=1, le=256)

@@ -24,8 +24,12 @@ ORDER: Final = (
     "postgres",
     "milvus",
     "triton",
+    "vllm",
+    "tei",
     "gpu",
     "gpu-ranking",
+    "gpu-tei",
+    "models",
     "ctranslate2",
     "http",
     "otel",
@@ -38,6 +42,9 @@ ORDER: Final = (
     "sources",
     "autoscaling",
     "triton-autoscaling",
+    "vllm-autoscaling",
+    "tei-autoscaling",
+    "priority",
     "mtls",
     "network-policy",
 )
@@ -50,6 +57,7 @@ SECRETS: Final = {
     ("evenmesh-postgres", "evaluator-url"): "postgresql://evenmesh:PW@postgres:5432/evaluator",
     ("evenmesh-postgres", "reranker-url"): "postgresql://evenmesh:PW@postgres:5432/reranker",
     ("evenmesh-client", "api-key"): "KEY",
+    ("evenmesh-models", "HF_TOKEN"): "TOKEN",
 }
 """What the Secrets that a user makes would hold; the page and the components say how they are made."""
 
@@ -147,6 +155,13 @@ class Manifests:
     def _variables(self, container: Document) -> dict[str, str]:
         found: dict[str, str] = {}
         for source in container.get("envFrom", ()):
+            if "secretRef" in source:
+                found |= {
+                    key: value
+                    for (name, key), value in SECRETS.items()
+                    if name == source["secretRef"]["name"]
+                }
+                continue
             found |= self.one("ConfigMap", source["configMapRef"]["name"])["data"]
         for variable in container.get("env", ()):
             if "value" in variable:
@@ -199,6 +214,11 @@ def build(name: str) -> Manifests:
 @functools.cache
 def with_components(*names: str) -> Manifests:
     """What the base and some components come to; skips without kubectl."""
+    return overlay({}, *names)
+
+
+def overlay(further: Mapping[str, Any], *names: str) -> Manifests:
+    """What an overlay of the base, some components and further fields comes to; skips without kubectl."""
     required("kubectl")
     with tempfile.TemporaryDirectory() as folder:
         at = Path(folder).resolve()
@@ -208,6 +228,7 @@ def with_components(*names: str) -> Manifests:
             "namespace": "evenmesh",
             "resources": [os.path.relpath(K8S / "base", at)],
             "components": [os.path.relpath(K8S / "components" / one, at) for one in names],
+            **further,
         }
         (at / "kustomization.yaml").write_text(yaml.safe_dump(kustomization))
         return _built(at)

@@ -26,9 +26,10 @@ _PART: Final = 2_000
 
 def commands() -> list[Callable[..., None] | typer.Typer]:
     """Return the commands of this distribution."""
+    from evenmesh_documents.model_commands import fetch_models
     from evenmesh_documents.source_commands import sources
 
-    return [ingest, sources()]
+    return [ingest, sources(), fetch_models]
 
 
 @with_groups

@@ -34,6 +34,7 @@ _MAX_PAUSE_S: Final = 5.0
 _MAX_STREAM_S: Final = 30.0
 _GATHER_S: Final = 0.05
 _SCAN_S: Final = 15.0
+_DRAIN_S: Final = 0.05
 _ENVELOPE_BYTES: Final = 64
 MAX_ATTEMPTS: Final = 5
 """Default number of failed attempts after which an entry is set aside."""
@@ -123,6 +124,22 @@ class OutboxRelay:
         await self._outbox.open()
         self._tasks.append(asyncio.create_task(self._evaluator.watch(self._on_change)))
         self._tasks.append(asyncio.create_task(self._scan()))
+
+    async def drain(self, timeout_s: float) -> int:
+        """Deliver what the outbox holds, for at most so long; return the entries that stay.
+
+        Args:
+            timeout_s: an evaluator that is away is waited for, too. Seconds, [0, inf).
+        """
+        with contextlib.suppress(TimeoutError, Unavailable):
+            async with asyncio.timeout(timeout_s):
+                while tenants := await self._outbox.tenants():
+                    for tenant in tenants:
+                        self._relay(tenant).wake(hurry=True)
+                    await asyncio.sleep(_DRAIN_S)
+        if self._outbox.size:
+            _log.warning("observations stay in the outbox", extra={"entries": self._outbox.size})
+        return self._outbox.size
 
     async def stop(self) -> None:
         """Stop delivering; the outbox holds the rest for the next start."""

@@ -21,7 +21,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, Protocol
 
 from opentelemetry.metrics import CallbackOptions, Histogram, Observation
 
@@ -30,7 +30,6 @@ from evenmesh_generator.domain import ModelDescription
 from evenmesh_generator.engine import GeneratedAnswer, RelevanceScores
 from evenmesh_generator.ports import Cancelled
 from evenmesh_generator.runtime.statistics import EngineStatistics
-from evenmesh_kit.compute.tenant_places import TenantPlaces
 from evenmesh_kit.telemetry.setup import Telemetry
 
 TEXT_COMPLETION: Final = "text_completion"
@@ -57,6 +56,18 @@ _PER_TOKEN_S: Final = [
 ]  # fmt: skip
 _TOKENS: Final = [float(4**power) for power in range(14)]
 _ROWS: Final = [float(2**power) for power in range(11)]
+
+
+class ServerPlaces(Protocol):
+    """Places for running requests at model servers; read from any thread."""
+
+    @property
+    def held(self) -> int:
+        """Return the requests at the servers."""
+
+    @property
+    def waiting(self) -> int:
+        """Return the requests that wait for a place at one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +101,7 @@ _COUNTS: Final = (
 )
 
 
-_PLACES: Final[tuple[tuple[str, str, Callable[[TenantPlaces], int]], ...]] = (
+_PLACES: Final[tuple[tuple[str, str, Callable[[ServerPlaces], int]], ...]] = (
     ("places.held", "Requests at model servers.", lambda places: places.held),
     ("places.waiting", "Requests that wait for a place at a model server.", lambda places: places.waiting),
 )
@@ -102,7 +113,7 @@ class GeneratorMetrics:
     def __init__(self, telemetry: Telemetry) -> None:
         self._enabled = telemetry.enabled
         self._engines: dict[str, Callable[[], EngineStatistics]] = {}
-        self._places: list[TenantPlaces] = []
+        self._places: list[ServerPlaces] = []
         meter = telemetry.meter
 
         def histogram(name: str, unit: str, description: str, boundaries: list[float]) -> Histogram:
@@ -158,7 +169,7 @@ class GeneratorMetrics:
         """Read an engine's counts whenever metrics are collected, from any thread."""
         self._engines[model] = statistics
 
-    def watch_places(self, places: TenantPlaces) -> None:
+    def watch_places(self, places: ServerPlaces) -> None:
         """Read who is at a model server, and who waits for that, whenever metrics are collected."""
         self._places.append(places)
 
@@ -209,7 +220,7 @@ class GeneratorMetrics:
             self._duration.record(duration_s, _computed(SCORE_RELEVANCE, judged.model, ""))
 
     def _observed_places(
-        self, count: Callable[[TenantPlaces], int]
+        self, count: Callable[[ServerPlaces], int]
     ) -> Callable[[CallbackOptions], Iterable[Observation]]:
         def read(_: CallbackOptions) -> Iterable[Observation]:
             return [Observation(sum(map(count, self._places)))] if self._places else []

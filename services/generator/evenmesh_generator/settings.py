@@ -16,6 +16,8 @@ from evenmesh_kit.security.triton_tls import TritonTls
 
 _TARGET = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._-]+):[0-9]{1,5}")
 
+_MOST_TARGETS: Final = 64
+
 BUNDLED = "evenmesh-pointer"
 """Name of the bundled model."""
 
@@ -163,9 +165,13 @@ class GeneratorSettings(TritonTls, RemoteSettings):
     remote_probe_s: float = Field(default=10.0, gt=0, le=3600)
     """Longest that such a server may take to list its models. Seconds, (0, 3600]."""
     triton_target: str = Field(default="", validate_default=True)
-    """``host:port`` of the Triton server's gRPC endpoint."""
+    """``host:port`` of the Triton servers' gRPC endpoint; several are separated by commas, at most 64. A name
+    stands for every address that it resolves to, such as the pods of a headless Service, and is looked up
+    again while the generator runs. Requests go to the server with the least to do."""
+    triton_resolve_interval_s: float = Field(default=5.0, gt=0, le=3600)
+    """Time between two looks at the names of the Triton servers. Seconds, (0, 3600]."""
     triton_in_flight: int = Field(default=64, ge=1, le=65536)
-    """Most requests at the Triton server at a time; more wait within their deadlines, tenants in turns.
+    """Most requests at each Triton server at a time; more wait within their deadlines, tenants in turns.
     [1, 65536]."""
     triton_start_s: float = Field(default=120.0, gt=0, le=3600)
     """How long the server and its models are waited for at the start. Seconds, (0, 3600]."""
@@ -259,9 +265,17 @@ class GeneratorSettings(TritonTls, RemoteSettings):
     def _target_of_triton(cls, value: str, info: ValidationInfo) -> str:
         if _by_triton(info) and not value:
             raise ValueError("must be host:port of the Triton server that EVENMESH_GENERATOR_ENGINE asks for")
-        if value and not _TARGET.fullmatch(value):
-            raise ValueError("must be host:port")
+        targets = _targets(value)
+        if any(not _TARGET.fullmatch(one) for one in targets) or (value and not targets):
+            raise ValueError("must be host:port, or several separated by commas")
+        if len(targets) > _MOST_TARGETS:
+            raise ValueError(f"must name at most {_MOST_TARGETS} servers")
         return value
+
+    @property
+    def triton_targets(self) -> tuple[str, ...]:
+        """Return each ``host:port`` of :attr:`triton_target`."""
+        return _targets(self.triton_target)
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -269,6 +283,10 @@ class GeneratorSettings(TritonTls, RemoteSettings):
         names = _names(bool(self.bundled), self.models)
         first = self.default_model or names[0]
         return (first, *(name for name in names if name != first))
+
+
+def _targets(value: str) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(filter(None, (one.strip() for one in value.split(",")))))
 
 
 def _by_triton(info: ValidationInfo) -> bool:

@@ -443,7 +443,8 @@ def test_every_command_has_a_short_help(capsys: Output) -> None:
     assert main([]) == 0
 
     out, _ = capsys.readouterr()
-    names = [command.callback.__name__ for command in application().registered_commands if command.callback]
+    registered = [command.callback for command in application().registered_commands if command.callback]
+    names = [function.__name__.replace("_", "-") for function in registered]
     assert [name for name in names if f"\n  {name} " not in out] == []
     assert "..." not in out.partition("Commands:")[2]
 

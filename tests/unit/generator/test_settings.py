@@ -95,6 +95,11 @@ def test_a_target_without_triton_is_kept_for_later(monkeypatch: pytest.MonkeyPat
     assert (settings.engine, settings.triton_target) == ("in-process", "[::1]:8001")
 
 
+def test_several_targets_of_triton_are_separated_by_commas(monkeypatch: pytest.MonkeyPatch) -> None:
+    settings = _load(monkeypatch, TRITON_TARGET="triton:8001, [::1]:8001,triton:8001")
+    assert settings.triton_targets == ("triton:8001", "[::1]:8001")
+
+
 def test_the_default_comes_first(monkeypatch: pytest.MonkeyPatch) -> None:
     assert _load(monkeypatch, MODELS="a=x,b=y", DEFAULT_MODEL="b").names == ("b", "evenmesh-pointer", "a")
 
@@ -131,6 +136,10 @@ def test_the_default_comes_first(monkeypatch: pytest.MonkeyPatch) -> None:
         ({"ENGINE": "vllm"}, "ENGINE", "'in-process', 'triton' or 'openai'"),
         ({"ENGINE": "triton"}, "TRITON_TARGET", "host:port"),
         ({"ENGINE": "triton", "TRITON_TARGET": "triton"}, "TRITON_TARGET", "host:port"),
+        ({"ENGINE": "triton", "TRITON_TARGET": "a:1,b"}, "TRITON_TARGET", "host:port"),
+        ({"ENGINE": "triton", "TRITON_TARGET": ","}, "TRITON_TARGET", "host:port"),
+        ({"TRITON_TARGET": ",".join(f"h{n}:1" for n in range(65))}, "TRITON_TARGET", "at most 64"),
+        ({"TRITON_RESOLVE_INTERVAL_S": "0"}, "TRITON_RESOLVE_INTERVAL_S", "> 0"),
         ({"TRITON_IN_FLIGHT": "0"}, "TRITON_IN_FLIGHT", "1"),
         ({"TRITON_PROBE_INTERVAL_S": "0"}, "TRITON_PROBE_INTERVAL_S", "0"),
         ({"MAX_ROWS": "0"}, "MAX_ROWS", "1"),

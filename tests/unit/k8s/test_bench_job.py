@@ -15,9 +15,9 @@ FOLDER = Path(__file__).parents[3] / "k8s" / "components" / "bench"
 
 @pytest.fixture(scope="module")
 def pod() -> dict[str, Any]:
-    job = yaml.safe_load((FOLDER / "job.yaml").read_text(encoding="utf-8"))
-    assert (job["apiVersion"], job["kind"]) == ("batch/v1", "Job")
-    found: dict[str, Any] = job["spec"]["template"]["spec"]
+    job = yaml.safe_load((FOLDER / "cronjob.yaml").read_text(encoding="utf-8"))
+    assert (job["apiVersion"], job["kind"]) == ("batch/v1", "CronJob")
+    found: dict[str, Any] = job["spec"]["jobTemplate"]["spec"]["template"]["spec"]
     return found
 
 

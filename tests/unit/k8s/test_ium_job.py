@@ -16,9 +16,9 @@ FOLDER = Path(__file__).parents[3] / "k8s" / "components" / "training"
 
 @pytest.fixture(scope="module")
 def pod() -> dict[str, Any]:
-    job = yaml.safe_load((FOLDER / "ium-job.yaml").read_text(encoding="utf-8"))
-    assert (job["apiVersion"], job["kind"]) == ("batch/v1", "Job")
-    found: dict[str, Any] = job["spec"]["template"]["spec"]
+    job = yaml.safe_load((FOLDER / "ium-cronjob.yaml").read_text(encoding="utf-8"))
+    assert (job["apiVersion"], job["kind"]) == ("batch/v1", "CronJob")
+    found: dict[str, Any] = job["spec"]["jobTemplate"]["spec"]["template"]["spec"]
     return found
 
 

@@ -111,7 +111,12 @@ def test_the_edges_are_those_of_the_picture() -> None:
     jobs |= {("bench", name, 7070 + place) for place, name in enumerate(SERVICES[:4])}
     jobs |= {("ium-training", name, port) for name, port in (("retriever", 7071), ("generator", 7073))}
     jobs |= {("sources", "retriever", 7071)}
-    assert more == jobs | {("retriever", "milvus", 19530)}
+    servers = {
+        ("generator", "vllm", 8000),
+        ("retriever", "tei-embed", 8080),
+        ("reranker", "tei-rerank", 8080),
+    }
+    assert more == jobs | servers | {("retriever", "milvus", 19530)}
 
 
 def test_the_picture_has_every_target_of_the_settings() -> None:
@@ -170,6 +175,29 @@ def test_others_come_in_by_two_ways(built: Manifests) -> None:
     }
 
 
+def test_what_fetches_models_may_and_nothing_else() -> None:
+    fetching = {
+        one.name
+        for one in build(EVERYTHING).workloads()
+        if any(c["name"] in ("model-files", "model-fetch") for c in one.pod.get("initContainers", ()))
+    }
+    labelled = {
+        one.name for one in build(EVERYTHING).workloads() if one.labels.get("evenmesh.io/fetches") == "models"
+    }
+    assert (
+        fetching
+        == labelled
+        == {
+            "reranker",
+            "retriever",
+            "triton",
+            "vllm",
+            "tei-embed",
+            "tei-rerank",
+        }
+    )
+
+
 def test_they_leave_by_names_and_three_more_ways(built: Manifests) -> None:
     ways: set[tuple[str, str, int]] = set()
     for workload in built.workloads():
@@ -192,6 +220,7 @@ def test_they_leave_by_names_and_three_more_ways(built: Manifests) -> None:
         (backend,) = addresses(built.workload("otel-collector").environment()["OTLP_BACKEND"])
         host, port = backend
         expected.add(("otel-collector", host.split(".")[1], port))
-    if "triton" in names:
-        expected.add(("triton", "outside", 443))
+    for one in built.workloads():
+        if one.labels.get("evenmesh.io/fetches") == "models":
+            expected.add((one.name, "outside", 443))
     assert ways == expected

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 from evenmesh.orchestrator.v1 import orchestrator_service_pb2
 from evenmesh_kit.settings import variable
@@ -20,9 +21,11 @@ from tests.support.manifests import (
     Workload,
     build,
     matches,
+    overlay,
     with_components,
 )
 
+PAGE = Path(__file__).parents[3] / "docs" / "operate" / "deploy.md"
 BUILT = (*OVERLAYS, EVERYTHING)
 LONG_LIVED = ("Deployment", "StatefulSet")
 
@@ -163,7 +166,7 @@ def test_one_scaler_for_each_and_none_for_what_keeps_data(built: Manifests) -> N
     ]
     assert len({(kind, name) for kind, name, _ in scalers}) == len(scalers)
     for kind, name, scaler in scalers:
-        assert name in {"orchestrator", "generator", "gateway", "triton"}
+        assert name in {"orchestrator", "generator", "gateway", "triton", "vllm", "tei-embed", "tei-rerank"}
         assert "replicas" not in built.one(kind, name)["spec"], "each would undo what the other does"
         reported = scaler["spec"]
         behavior = (
@@ -189,6 +192,16 @@ def test_a_gpu_is_asked_for_where_models_are_computed() -> None:
     assert "nodeSelector" not in build("prod").workload("triton").pod, "a label that only some clusters have"
 
 
+def test_kinds_of_gpus_are_chosen_as_the_page_shows() -> None:
+    section = PAGE.read_text().split("**GPUs.**")[1]
+    patches = yaml.safe_load(re.findall(r"```yaml\n(.*?)```", section, re.DOTALL)[0])
+    built = overlay(patches, "triton", "gpu", "training")
+    assert set(built.workload("triton").pod["nodeSelector"]) == {"cloud.google.com/gke-accelerator"}
+    assert set(built.workload("rankrag-training").pod["nodeSelector"]) == {"node.kubernetes.io/instance-type"}
+    for workload in build(EVERYTHING).workloads():
+        assert not {"nodeSelector", "affinity"} & set(workload.pod), "labels that only some clusters have"
+
+
 def test_pods_with_a_gpu_go_where_gpus_are_and_wait_for_none_that_is_free(built: Manifests) -> None:
     for workload in built.workloads():
         if not any("nvidia.com/gpu" in one["resources"]["limits"] for one in workload.containers):
@@ -208,14 +221,47 @@ def test_scalers_ask_about_this_mesh_and_may_fall_back(built: Manifests) -> None
         for trigger in scaler["spec"]["triggers"]:
             assert trigger["metricType"] == "AverageValue", "KEDA falls back for no other"
             query = trigger["metadata"]["query"]
-            named = re.findall(r"evenmesh_\w+(\{[^}]*\})?", query)
+            named = re.findall(r"\b(?:evenmesh_|vllm:|te_)\w+(\{[^}]*\})?", query)
             assert named
-            assert set(named) == {f'{{namespace="{scaler["metadata"]["namespace"]}"}}'}
+            assert all(f'namespace="{scaler["metadata"]["namespace"]}"' in one for one in named)
+
+
+@pytest.mark.parametrize("name", ["prod", EVERYTHING])
+def test_what_serves_displaces_jobs_and_never_the_other_way_round(name: str) -> None:
+    built = build(name)
+    classes = {one["metadata"]["name"]: one for one in built.of("PriorityClass")}
+    assert not any(one.get("globalDefault") for one in classes.values()), "others' pods are none of ours"
+    serving, jobs = classes["evenmesh-serving"], classes["evenmesh-jobs"]
+    assert serving["value"] > 0 > jobs["value"]
+    assert jobs["value"] >= -10, "the cluster autoscaler makes no node for less"
+    assert jobs["preemptionPolicy"] == "Never"
+    for workload in built.workloads():
+        wanted = serving if workload.kind in LONG_LIVED else jobs
+        assert workload.pod["priorityClassName"] == wanted["metadata"]["name"], workload.name
+
+
+def test_what_is_applied_again_changes_no_job_and_starts_none(built: Manifests) -> None:
+    """Kubernetes forbids to change a Job's template; `kubectl create job --from` makes each run a name."""
+    assert not built.workloads("Job")
+    for workload in built.workloads("CronJob"):
+        spec = workload.document["spec"]
+        if workload.name == "sources":
+            continue
+        assert spec["suspend"] is True, workload.name
+        labels = spec["jobTemplate"]["metadata"]["labels"]
+        assert labels[NAME] == workload.name, "by which runs are found"
+        assert spec["successfulJobsHistoryLimit"] == spec["failedJobsHistoryLimit"] == 10
+    if built is build(EVERYTHING):
+        runs = {one.name for one in built.workloads("CronJob")}
+        assert runs == {"audit", "bench", "ium-training", "rankrag-training", "sources"}
 
 
 def test_finished_jobs_are_removed(built: Manifests) -> None:
-    for workload in built.workloads("Job"):
-        assert workload.document["spec"]["ttlSecondsAfterFinished"] == 7 * 24 * 3600
+    for workload in built.workloads("CronJob"):
+        spec = workload.document["spec"]
+        made = spec["jobTemplate"]["spec"]
+        kept = spec["successfulJobsHistoryLimit"] + spec["failedJobsHistoryLimit"]
+        assert made.get("ttlSecondsAfterFinished") == 7 * 24 * 3600 or kept <= 4, workload.name
 
 
 def before_the_end(workload: Workload) -> int:
@@ -270,6 +316,18 @@ def test_running_calls_end_before_the_pod_does(built: Manifests, name: str) -> N
     seconds, environment = grace(built.workload(name))
     ends = before_the_end(built.workload(name)) + float(environment[f"EVENMESH_{name.upper()}_GRACE_S"])
     assert seconds >= ends + 10
+
+
+def test_an_orchestrator_delivers_its_outbox_before_it_ends_and_keeps_the_rest(built: Manifests) -> None:
+    """A pod that is scaled away may never be back."""
+    workload = built.workload("orchestrator")
+    seconds, environment = grace(workload)
+    drain_s = float(environment["EVENMESH_ORCHESTRATOR_OUTBOX_DRAIN_S"])
+    assert drain_s >= 30, "an evaluator that is replaced is back in that time"
+    ends = before_the_end(workload) + float(environment["EVENMESH_ORCHESTRATOR_GRACE_S"]) + drain_s
+    assert seconds >= ends + 10
+    kept = workload.document["spec"]["persistentVolumeClaimRetentionPolicy"]
+    assert kept == {"whenDeleted": "Retain", "whenScaled": "Retain"}, "what stays is found by the next pod"
 
 
 @pytest.mark.parametrize("name", SERVICES)

@@ -159,7 +159,7 @@ def test_the_gateway_can_start_and_is_no_service(name: str, environment: pytest.
 
 
 def test_jobs_know_what_clients_know(built: Manifests) -> None:
-    for job in built.workloads("Job"):
+    for job in built.workloads("CronJob"):
         for variables in job.variables.values():
             ours = {name for name in variables if name.startswith("EVENMESH_")}
             assert ours <= {*VARIABLES.values(), *CLIENT}, job.name
@@ -167,7 +167,7 @@ def test_jobs_know_what_clients_know(built: Manifests) -> None:
 
 
 def test_jobs_that_call_show_a_certificate_and_a_key() -> None:
-    for job in build(EVERYTHING).workloads("Job"):
+    for job in build(EVERYTHING).workloads("CronJob"):
         reported = job.environment()
         if any(name in VARIABLES.values() for name in reported):
             assert job.document["metadata"]["labels"]["evenmesh.io/calls"] == "mesh"
@@ -264,7 +264,7 @@ def test_what_scalers_ask_for_is_measured(environment: pytest.MonkeyPatch) -> No
 
 def test_an_audit_has_as_many_shards_as_pods() -> None:
     job = build(EVERYTHING).workload("audit")
-    spec = job.document["spec"]
+    spec = job.document["spec"]["jobTemplate"]["spec"]
     (script,) = job.containers[0]["args"]
     (count,) = re.findall(r'--shard "\$JOB_COMPLETION_INDEX/(\d+)"', script)
     assert spec["completionMode"] == "Indexed"
@@ -292,4 +292,5 @@ def test_an_audit_is_one_of_the_command_line() -> None:
     assert mounts["/data"]["readOnly"] is True
     assert str(parsed["queries"]).startswith("/data/")
     assert str(parsed["out"]).startswith("/output/")
-    assert job.document["spec"]["podFailurePolicy"]["rules"][0]["onExitCodes"]["values"] == [USAGE]
+    rules = job.document["spec"]["jobTemplate"]["spec"]["podFailurePolicy"]["rules"]
+    assert rules[0]["onExitCodes"]["values"] == [USAGE]

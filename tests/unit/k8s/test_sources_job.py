@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +14,9 @@ from evenmesh.addresses import VARIABLES
 from evenmesh_documents.limits import Limits
 from evenmesh_documents.source_commands import sources
 from evenmesh_documents.syncing.source_file import load
-from tests.support.manifests import EVERYTHING, build
+from tests.support.manifests import EVERYTHING, build, overlay
 
+PAGE = Path(__file__).parents[3] / "docs" / "operate" / "deploy.md"
 FOLDER = Path(__file__).parents[3] / "k8s" / "components" / "sources"
 
 
@@ -59,6 +61,20 @@ def test_the_sources_that_it_brings_can_be_read_and_are_on_its_volume() -> None:
     assert one.paths == ("/data",)
     # What counts does not follow from what an image has.
     assert one.passages.tokenizer == "words"
+
+
+def test_sources_of_ones_own_take_their_place_as_the_page_shows(tmp_path: Path) -> None:
+    section = PAGE.read_text().split("## Documents in step")[1]
+    block = re.findall(r"```yaml\n(.*?)```", section, re.DOTALL)[0]
+    (made,) = [
+        one
+        for one in overlay(yaml.safe_load(block), "sources").of("ConfigMap")
+        if "sources.yaml" in one["data"]
+    ]
+    file = tmp_path / "sources.yaml"
+    file.write_text(made["data"]["sources.yaml"])
+    (one,) = load(file).values()
+    assert one.paths == ("/data/handbooks",)
 
 
 def test_its_parsers_fit_into_its_memory(pod: dict[str, Any]) -> None:

@@ -21,9 +21,9 @@ def documents(name: str) -> list[dict[str, Any]]:
 
 @pytest.fixture(scope="module")
 def pod() -> dict[str, Any]:
-    (job,) = documents("rankrag-job.yaml")
-    assert (job["apiVersion"], job["kind"]) == ("batch/v1", "Job")
-    found: dict[str, Any] = job["spec"]["template"]["spec"]
+    (job,) = documents("rankrag-cronjob.yaml")
+    assert (job["apiVersion"], job["kind"]) == ("batch/v1", "CronJob")
+    found: dict[str, Any] = job["spec"]["jobTemplate"]["spec"]["template"]["spec"]
     return found
 
 

@@ -408,3 +408,46 @@ async def test_an_observation_larger_than_the_evaluator_accepts_is_not_stored(tm
         with pytest.raises(MeshError, match="accepts 36"):
             await relay.submit(_observation("a" * 37))
         assert outbox.size == 0
+
+
+async def test_a_planned_stop_waits_for_an_evaluator_that_comes_back(tmp_path: Path) -> None:
+    evaluator = FakeEvaluator()
+    evaluator.error = Unavailable("UPSTREAM_UNAVAILABLE", "gone")
+    async with _relay(tmp_path, evaluator) as (relay, outbox):
+        await relay.submit(_observation("a"))
+        await _until(lambda: bool(evaluator.streams))
+        draining = asyncio.create_task(relay.drain(60))
+        await asyncio.sleep(0.1)
+        assert not draining.done()
+        evaluator.error = None
+        evaluator.on_change(True)
+        assert await draining == 0
+        assert (evaluator.stored, outbox.size) == ({"a": 1}, 0)
+
+
+async def test_a_planned_stop_ends_in_time_and_the_next_process_brings_what_stays(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    evaluator = FakeEvaluator()
+    evaluator.error = Unavailable("UPSTREAM_UNAVAILABLE", "gone")
+    async with _relay(tmp_path, evaluator) as (relay, _):
+        for name in ("a", "b"):
+            await relay.submit(_observation(name))
+        assert await relay.drain(0.1) == 2
+    assert "observations stay in the outbox" in caplog.text
+    evaluator.error = None
+    async with _relay(tmp_path, evaluator) as (relay, _):
+        assert await relay.drain(60) == 0
+    assert set(evaluator.stored) == {"a", "b"}
+
+
+async def test_a_planned_stop_delivers_what_another_process_left(tmp_path: Path) -> None:
+    outbox = Outbox(tmp_path / "outbox.db", capacity=10)
+    await outbox.open()
+    evaluator = FakeEvaluator()
+    async with _relay(tmp_path, evaluator) as (relay, _):
+        await asyncio.sleep(0.05)  # the relay has looked, and looks again only in 15 s
+        await outbox.append("default", "a", b"a")
+        await outbox.close()
+        assert await relay.drain(60) == 0
+    assert evaluator.stored == {"a": 1}

@@ -41,7 +41,7 @@ def find_remote(url: str) -> Iterator[Found]:
     if "::" in url:
         raise PathError(f"{url}: addresses of one file system within another are not read")
     try:
-        system, path = _opened(url)
+        system, path = opened(url)
         # What was listed before may have changed.
         system.invalidate_cache()
         fixed = path.rstrip("/")
@@ -72,7 +72,7 @@ def find_remote(url: str) -> Iterator[Found]:
             yield Found(path_of, addressed(inner), fetch=fetch, stamp=_stamp(entries[name]))
 
 
-def _opened(url: str) -> tuple[Any, str]:
+def opened(url: str) -> tuple[Any, str]:
     """Return the file system of an address and its path there.
 
     Buckets of S3 are read by s3fs where it is installed, else by pyarrow.

@@ -1,4 +1,4 @@
-"""Use models of a Triton server. Needs ``tritonclient``; loads neither torch nor transformers."""
+"""Use models of Triton servers. Needs ``tritonclient``; loads neither torch nor transformers."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import logging
 from collections.abc import Mapping, Sequence
 from typing import Final
 
+import grpc
 from tritonclient.grpc.model_config_pb2 import ModelConfig
 
 from evenmesh.wire.deadline import Deadline
@@ -23,6 +24,7 @@ from evenmesh_generator.backends.triton.client import LOADING, READY, LoadError,
 from evenmesh_generator.backends.triton.endpoint import MARGIN_S
 from evenmesh_generator.backends.triton.health_monitor import HealthSettings
 from evenmesh_generator.backends.triton.model import TritonModel
+from evenmesh_generator.backends.triton.servers import TritonServer, TritonServers, is_address
 from evenmesh_generator.backends.triton.vllm import Sampling, VllmModel
 from evenmesh_generator.backends.triton.wire import ENGINE
 from evenmesh_generator.domain import Augmentation, ModelDescription
@@ -42,15 +44,15 @@ _log = logging.getLogger("evenmesh.generator.triton")
 
 
 class TritonHost:
-    """Finds every model at a Triton server.
+    """Finds every model at Triton servers, which may come and go.
 
     Attributes:
-        places: those for running requests at the server, for the metrics.
+        places: those for running requests at the servers, for the metrics.
 
     Args:
         templates: the prompts of models of the vLLM backend; other models have theirs at the server.
         readiness: shows whether the default model can answer.
-        spans: makes a span of each request to the server; None makes none.
+        spans: makes a span of each request to a server; None makes none.
     """
 
     def __init__(
@@ -64,17 +66,21 @@ class TritonHost:
         self._settings = settings
         self._templates = templates
         self._readiness = readiness
-        self._client: TritonClient | None = None
         self._pool = ComputePool(settings.workers, "generator-prompts")
         self._models: list[TritonModel | VllmModel] = []
-        self.places = (
-            TenantPlaces(
+        self._credentials: grpc.ChannelCredentials | None = None
+        self._servers = TritonServers(
+            settings.triton_targets,
+            self._connect,
+            lambda: TenantPlaces(
                 settings.triton_in_flight,
                 share=settings.tenant_share,
                 where="the Triton server",
                 margin_s=MARGIN_S,
             ),
+            interval_s=settings.triton_resolve_interval_s,
         )
+        self.places = (self._servers,)
 
     async def start(self) -> Sequence[HostedModel]:
         """Wait for the server and its models, and start to monitor them.
@@ -85,10 +91,10 @@ class TritonHost:
         """
         settings = self._settings
         deadline = Deadline.after(settings.triton_start_s)
-        client = TritonClient(settings.triton_target, settings.triton_credentials(), self._spans)
-        self._client = client
+        self._credentials = settings.triton_credentials()
         try:
-            await self._wait_for_server(client, deadline)
+            first = await self._wait_for_server(deadline)
+            client = first.client
             health = HealthSettings(
                 settings.triton_probe_interval_s, settings.triton_probe_s, settings.triton_stuck_s
             )
@@ -99,51 +105,53 @@ class TritonHost:
                     config = await client.config(name, timeout_s=_CALL_S)
                     if vllm_wire.speaks(one.name for one in config.input):
                         versions = [one.version for one in repository[name] if one.state == READY]
-                        model = self._vllm(client, config, versions[-1], health)
+                        model = self._vllm(config, versions[-1], health)
                     else:
-                        model = self._own(client, name, health, judges=name + RELEVANCE_SUFFIX in repository)
+                        model = self._own(name, health, judges=name + RELEVANCE_SUFFIX in repository)
                     self._models.append(model)
-                    await model.open(self._update_readiness)
+                    await model.open(first, self._update_readiness)
                 except MeshError as error:
                     raise SettingsError(f"{self._where(name)}: {error}") from None
+            for server in self._servers.all:
+                if server is not first:
+                    await self._join(server)
+            self._servers.on_join, self._servers.on_leave = self._join, self._leave
+            self._servers.in_use = lambda server: any(model.up_at(server) for model in self._models)
+            self._servers.watch()
         except BaseException:
             await self.stop()
             raise
         return self._models
 
     async def stop(self) -> None:
-        """Stop monitoring the models, and close the connection."""
+        """Stop monitoring the models, and close the connections."""
         for model in self._models:
             await model.close()
-        if self._client is not None:
-            await self._client.close()
+        await self._servers.close()
         self._pool.close()
 
-    def _own(
-        self,
-        client: TritonClient,
-        name: str,
-        health: HealthSettings,
-        *,
-        judges: bool,
-    ) -> TritonModel:
+    def _connect(self, address: str, host: str) -> TritonClient:
+        # A certificate names the target's host, not the addresses that it resolves to.
+        return TritonClient(address, self._credentials, self._spans, "" if is_address(host) else host)
+
+    async def _join(self, server: TritonServer) -> None:
+        for model in self._models:
+            model.join(server)
+
+    async def _leave(self, server: TritonServer) -> None:
+        for model in self._models:
+            await model.leave(server)
+
+    def _own(self, name: str, health: HealthSettings, *, judges: bool) -> TritonModel:
         unused = sorted(set(OF_SERVERS) & self._source(name).model_fields_set)
         if unused:
             raise SettingsError(
                 f"{self._where(name)} has {', '.join(unused)}, which only models of its vLLM backend use"
             )
         interval_s = self._settings.delta_interval_ms / 1000
-        return TritonModel(
-            client, name, places=self.places[0], health=health, interval_s=interval_s, judges=judges
-        )
+        return TritonModel(name, health=health, interval_s=interval_s, judges=judges)
 
-    def _vllm(
-        self,
-        client: TritonClient,
-        config: ModelConfig,
-        version: str,
-        health: HealthSettings,
-    ) -> VllmModel:
+    def _vllm(self, config: ModelConfig, version: str, health: HealthSettings) -> VllmModel:
         source, inputs = self._source(config.name), [one.name for one in config.input]
         if lacking := vllm_wire.missing(inputs):
             raise SettingsError(
@@ -167,7 +175,7 @@ class TritonHost:
             version=f"{source.name}/{version}",
             engine=ENGINE,
             architecture="",
-            device=client.target,
+            device=self._settings.triton_target,
             dtype="",
             scores_relevance=judges,
             max_input_tokens=context,
@@ -178,12 +186,10 @@ class TritonHost:
         )
         options = PromptOptions(source.name, False, source.template, context, source.bytes_per_token)
         return VllmModel(
-            client,
             description,
             Sampling(source.request, vllm_wire.optional(inputs), source.top_logprobs if judges else 0),
             RemotePrompter(self._templates, options),
             self._pool,
-            places=self.places[0],
             health=health,
             interval_s=self._settings.delta_interval_ms / 1000,
         )
@@ -194,24 +200,35 @@ class TritonHost:
     def _update_readiness(self) -> None:
         self._readiness.ready = self._models[0].up
 
-    async def _wait_for_server(self, client: TritonClient, deadline: Deadline) -> None:
-        why = "nobody answers"
+    async def _wait_for_server(self, deadline: Deadline) -> TritonServer:
+        """Return the first server that answers, of all that the target resolves to."""
+        why = "its name cannot be resolved"
         while not deadline.expired:
-            try:
-                await client.check_live(timeout_s=min(_CALL_S, deadline.budget()))
-                name = await client.server_name(timeout_s=min(_CALL_S, deadline.budget()))
-            except (Unavailable, DeadlineExceeded) as error:
-                why = error.message
-            else:
-                _log.info("triton server found", extra={"target": client.target, "server": name})
-                return
+            await self._servers.refresh()
+            servers = self._servers.all
+            for server, error in zip(
+                servers, await asyncio.gather(*(self._answers(one, deadline) for one in servers)), strict=True
+            ):
+                if error is None:
+                    return server
+                why = error
             await asyncio.sleep(_POLL_S)
         target = variable(self._settings, "triton_target")
         over = " that speaks TLS and is trusted" if self._settings.triton_ssl else ""
         raise SettingsError(
-            f"{target}={client.target}: no Triton server{over} within {self._settings.triton_start_s:g} s: "
-            f"{why}"
+            f"{target}={self._settings.triton_target}: no Triton server{over} within "
+            f"{self._settings.triton_start_s:g} s: {why}"
         )
+
+    async def _answers(self, server: TritonServer, deadline: Deadline) -> str | None:
+        """Return why a server does not answer; None where it does."""
+        try:
+            await server.client.check_live(timeout_s=min(_CALL_S, deadline.budget()))
+            name = await server.client.server_name(timeout_s=min(_CALL_S, deadline.budget()))
+        except (Unavailable, DeadlineExceeded) as error:
+            return error.message
+        _log.info("triton server found", extra={"target": server.client.target, "server": name})
+        return None
 
     async def _wait_for_model(
         self, client: TritonClient, name: str, deadline: Deadline

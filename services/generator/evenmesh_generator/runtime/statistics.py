@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Iterable
+from dataclasses import dataclass, fields, replace
 
 
 @dataclass(slots=True)
@@ -48,3 +49,20 @@ class EngineStatistics:
     most_steps_after_cancel: int = 0
     judged: int = 0
     judge_batches: int = 0
+
+
+def combined(parts: Iterable[EngineStatistics]) -> EngineStatistics:
+    """Return what several engines have done together."""
+    found = EngineStatistics()
+    for part in parts:
+        for one in fields(EngineStatistics):
+            mine, other = getattr(found, one.name), getattr(part, one.name)
+            setattr(
+                found, one.name, max(mine, other) if one.name == "most_steps_after_cancel" else mine + other
+            )
+    return found
+
+
+def counts_alone(statistics: EngineStatistics) -> EngineStatistics:
+    """Return what an engine that is gone had done: its counts, and nothing waiting, running or kept."""
+    return replace(statistics, waiting=0, active_requests=0, active_rows=0, cache_bytes=0)

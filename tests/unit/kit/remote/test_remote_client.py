@@ -626,3 +626,32 @@ def test_a_key_without_tls_is_warned_about(
     key.write_text("sk-1")
     RemoteClient(RemoteOptions((url,), api_key_file=key))
     assert ("without TLS" in caplog.text) is clear
+
+
+@pytest.mark.parametrize(("keep_alive_s", "connections"), [(0.0, 3), (30.0, 1)])
+async def test_without_keeping_connections_each_request_opens_one(
+    keep_alive_s: float, connections: int
+) -> None:
+    """Behind a Service of Kubernetes, connections are what is spread over pods."""
+    opened_so_far = 0
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        nonlocal opened_so_far
+        opened_so_far += 1
+        try:
+            while True:
+                head = await reader.readuntil(b"\r\n\r\n")
+                length = next(line for line in head.lower().split(b"\r\n") if b"content-length" in line)
+                await reader.readexactly(int(length.partition(b":")[2]))
+                writer.write(b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\n{}")
+        except (ConnectionError, asyncio.IncompleteReadError):
+            pass
+        finally:
+            writer.close()
+
+    server = await asyncio.start_server(serve, "127.0.0.1", 0)
+    host, port = server.sockets[0].getsockname()
+    async with server, opened(f"http://{host}:{port}", keep_alive_s=keep_alive_s) as client:
+        for _ in range(3):
+            assert await client.post("/embeddings", {"input": ["a"]}, deadline=NEVER) == {}
+        assert opened_so_far == connections

@@ -61,6 +61,7 @@ class TritonClient:
         target: ``host:port`` of the server's gRPC endpoint.
         credentials: TLS credentials; None: no TLS.
         spans: makes a span of each request to a model; None makes none.
+        name: whom the server's certificate must name, where that is not the host of ``target``.
     """
 
     def __init__(
@@ -68,6 +69,7 @@ class TritonClient:
         target: str,
         credentials: grpc.ChannelCredentials | None = None,
         spans: Spans | None = None,
+        name: str = "",
     ) -> None:
         self.target = target
         self._spans = spans or Spans(Telemetry.disabled())
@@ -86,6 +88,7 @@ class TritonClient:
                 ("grpc.initial_reconnect_backoff_ms", 100),
                 ("grpc.min_reconnect_backoff_ms", 1_000),
                 ("grpc.max_reconnect_backoff_ms", 500),
+                *([("grpc.ssl_target_name_override", name)] if name and credentials else []),
             ],
         )
 

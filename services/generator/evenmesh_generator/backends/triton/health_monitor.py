@@ -72,6 +72,10 @@ class HealthMonitor:
         self._backoff_s = _AGAIN_S
         endpoint.on_failure = self._wake.set
 
+    @property
+    def _where(self) -> dict[str, object]:
+        return {"model": self._endpoint.name, "server": self._endpoint.server}
+
     def check_now(self) -> None:
         """Check the model now instead of at the next interval."""
         self._wake.set()
@@ -142,7 +146,7 @@ class HealthMonitor:
 
     async def _on_probe_failure(self, error: MeshError) -> None:
         """Handle a probe that failed: the model is loaded and cannot compute."""
-        _log.warning("probe failed", extra={"model": self._endpoint.name, "reason": error.reason})
+        _log.warning("probe failed", extra=self._where | {"reason": error.reason})
         self._mark_unavailable(
             ModelUnavailable(f"{self._endpoint.name} fails its probe at the Triton server"),
             fail_running=False,
@@ -152,13 +156,13 @@ class HealthMonitor:
 
     def _mark_available(self) -> None:
         if not self._endpoint.up:
-            _log.info("triton model is back", extra={"model": self._endpoint.name})
+            _log.info("triton model is there", extra=self._where)
         self._timeouts, self._healthy_at, self._backoff_s = 0, time.monotonic(), _AGAIN_S
         self._endpoint.mark_available()
 
     def _mark_unavailable(self, why: Unavailable, *, fail_running: bool) -> None:
         if self._endpoint.up:
-            _log.warning("triton model is away", extra={"model": self._endpoint.name, "why": why.message})
+            _log.warning("triton model is away", extra=self._where | {"why": why.message})
         self._endpoint.mark_unavailable(why, fail_running=fail_running)
 
     async def _reload(self) -> None:
@@ -194,7 +198,7 @@ class HealthMonitor:
         if READY in states or LOADING in states:
             self._wake.set()
             return
-        _log.info("loading", extra={"model": name, "states": sorted(states)})
+        _log.info("loading", extra=self._where | {"states": sorted(states)})
         try:
             await self._client.load(name, timeout_s=self._health.load_s)
         except LoadError as error:
@@ -207,7 +211,7 @@ class HealthMonitor:
         """Log a failed load in full, tell callers in short, and retry later."""
         name = self._endpoint.name
         self._load_at = time.monotonic() + self._backoff_s
-        _log.error("cannot load", extra={"model": name, "said": str(error), "again_s": self._backoff_s})
+        _log.error("cannot load", extra=self._where | {"said": str(error), "again_s": self._backoff_s})
         self._backoff_s = min(2 * self._backoff_s, _LONGEST_BACKOFF_S)
         self._mark_unavailable(
             ModelUnavailable(f"{name} cannot be loaded at the Triton server; its log says why"),

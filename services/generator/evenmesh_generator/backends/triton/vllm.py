@@ -14,10 +14,10 @@ from evenmesh.wire.errors import InvalidField, MeshError
 from evenmesh_generator.backends.remote_prompter import RemotePrompter, size_of
 from evenmesh_generator.backends.tasks import all_of
 from evenmesh_generator.backends.triton import vllm_wire
-from evenmesh_generator.backends.triton.client import TritonClient
-from evenmesh_generator.backends.triton.endpoint import ModelEndpoint
+from evenmesh_generator.backends.triton.endpoint import ModelReplicas, Replica
 from evenmesh_generator.backends.triton.errors import ModelUnavailable, PromptTooLong
-from evenmesh_generator.backends.triton.health_monitor import HealthMonitor, HealthSettings
+from evenmesh_generator.backends.triton.health_monitor import HealthSettings
+from evenmesh_generator.backends.triton.servers import TritonServer
 from evenmesh_generator.backends.triton.vllm_wire import Piece
 from evenmesh_generator.backends.triton.wire import MalformedReplyError
 from evenmesh_generator.backends.triton.writer import TritonWriter
@@ -37,7 +37,6 @@ from evenmesh_generator.ports import Cancellation
 from evenmesh_generator.runtime.prompts.fitting import Fitted
 from evenmesh_generator.runtime.statistics import EngineStatistics
 from evenmesh_kit.compute.executors import ComputePool
-from evenmesh_kit.compute.tenant_places import TenantPlaces
 from evenmesh_kit.rpc.statuses import to_mesh_error
 
 _TRIES: Final = 8
@@ -70,49 +69,30 @@ class VllmModel(TritonWriter):
     close it.
 
     Args:
-        client: the connection, shared by all models.
-        places: those for running requests at the server, shared by all models.
-        health: how it is monitored.
-        interval_s: least time between two deltas of a stream. Seconds, [0, inf).
-        prompter: makes the prompts.
-        pool: the threads in which it does.
         description: what the model is; its name is Triton's.
         sampling: what requests carry.
+        prompter: makes the prompts.
+        pool: the threads in which it does.
+        health: how it is monitored.
+        interval_s: least time between two deltas of a stream. Seconds, [0, inf).
     """
 
     def __init__(
         self,
-        client: TritonClient,
         description: ModelDescription,
         sampling: Sampling,
         prompter: RemotePrompter,
         pool: ComputePool,
         *,
-        places: TenantPlaces,
         health: HealthSettings,
         interval_s: float,
     ) -> None:
-        super().__init__(ModelEndpoint(description.name, places), interval_s)
-        self._client = client
+        super().__init__(description.name, health, interval_s)
         self._description = description
         self._sampling = sampling
         self._prompter = prompter
         self._pool = pool
-        self._health = health
         self._counts = EngineStatistics()
-
-    async def open(self, on_change: Callable[[], object]) -> None:
-        """Ask for one token, and start to monitor the model.
-
-        Args:
-            on_change: called when :attr:`up` has changed.
-
-        Raises:
-            MeshError: the model does not write.
-        """
-        await self._probe(self._health.probe_s)
-        monitor = HealthMonitor(self._client, self._writer, self._probe, self._health)
-        self._monitor([monitor], on_change)
 
     def statistics(self) -> EngineStatistics:
         """Return what was asked of the model so far."""
@@ -129,12 +109,18 @@ class VllmModel(TritonWriter):
             raise NoRelevance(self._description.name)
 
         async def judge(passage: Passage) -> float:
-            return await self._writer.run(lambda timeout_s: self._judge(request, passage, timeout_s), cancel)
+            return await self._writer.run(
+                lambda replica, timeout_s: self._judge(replica, request, passage, timeout_s), cancel
+            )
 
         return await all_of([asyncio.create_task(judge(one)) for one in request.passages])
 
     async def _write(
-        self, request: GenerationRequest, on_delta: Callable[[str], object], timeout_s: float
+        self,
+        replica: Replica,
+        request: GenerationRequest,
+        on_delta: Callable[[str], object],
+        timeout_s: float,
     ) -> Answer:
         deadline, most = Deadline.after(timeout_s), None
         with self._counted():
@@ -142,7 +128,7 @@ class VllmModel(TritonWriter):
                 fitted = await self._pool.run(self._prompter.prompt, request, most)
                 try:
                     answer = await self._generate(
-                        fitted, request.decoding, on_delta, deadline.budget(margin_s=0)
+                        replica, fitted, request.decoding, on_delta, deadline.budget(margin_s=0)
                     )
                 except PromptTooLong:
                     most = int(_SHORTER * size_of(fitted.row))
@@ -153,13 +139,15 @@ class VllmModel(TritonWriter):
                 return answer
             raise self._never_fits()
 
-    async def _judge(self, request: RelevanceRequest, passage: Passage, timeout_s: float) -> float:
+    async def _judge(
+        self, replica: Replica, request: RelevanceRequest, passage: Passage, timeout_s: float
+    ) -> float:
         deadline, most = Deadline.after(timeout_s), None
         with self._counted():
             for _ in range(_TRIES):
                 prompt = await self._pool.run(self._prompter.judgement, request, passage, most)
                 try:
-                    top = await self._top(prompt, deadline.budget(margin_s=0))
+                    top = await self._top(replica, prompt, deadline.budget(margin_s=0))
                 except PromptTooLong:
                     most = int(_SHORTER * size_of(prompt))
                     continue
@@ -169,21 +157,26 @@ class VllmModel(TritonWriter):
             raise self._never_fits()
 
     async def _generate(
-        self, fitted: Fitted[str], decoding: Decoding, on_delta: Callable[[str], object], timeout_s: float
+        self,
+        replica: Replica,
+        fitted: Fitted[str],
+        decoding: Decoding,
+        on_delta: Callable[[str], object],
+        timeout_s: float,
     ) -> Answer:
         """Send one prompt and read up to the end of its answer."""
         began, sampling = time.perf_counter(), self._sampling
         first_s, pieces = 0.0, list[Piece]()
         inputs = vllm_wire.generation(fitted.row, decoding, sampling.further, sampling.known)
         try:
-            stream = self._client.stream(self._description.name, inputs, timeout_s=timeout_s)
+            stream = replica.client.stream(self._description.name, inputs, timeout_s=timeout_s)
             async with aclosing(stream) as responses:
                 async for outputs in responses:
                     if not outputs:
                         continue
                     if pieces and pieces[-1].finish is not None:
                         raise MalformedReplyError("something came after the answer")
-                    self._writer.record_response()
+                    replica.endpoint.record_response()
                     piece = vllm_wire.piece(outputs)
                     first_s = first_s if pieces else time.perf_counter() - began
                     pieces.append(piece)
@@ -218,16 +211,16 @@ class VllmModel(TritonWriter):
             ),
         )
 
-    async def _top(self, prompt: str, timeout_s: float) -> dict[str, float]:
+    async def _top(self, replica: Replica, prompt: str, timeout_s: float) -> dict[str, float]:
         """Return the most probable first tokens of an answer."""
         found: dict[str, float] = {}
         inputs = vllm_wire.judgement(prompt, self._sampling.top_logprobs, self._sampling.further)
         try:
-            stream = self._client.stream(self._description.name, inputs, timeout_s=timeout_s)
+            stream = replica.client.stream(self._description.name, inputs, timeout_s=timeout_s)
             async with aclosing(stream) as responses:
                 async for outputs in responses:
                     if outputs and not found:
-                        self._writer.record_response()
+                        replica.endpoint.record_response()
                         found = vllm_wire.top(outputs)
             if not found:
                 raise MalformedReplyError("the stream ended without log-probabilities")
@@ -235,15 +228,19 @@ class VllmModel(TritonWriter):
             raise to_mesh_error(error) from None
         return found
 
-    async def _probe(self, timeout_s: float) -> None:
+    async def _meet(self, server: TritonServer) -> None:
+        # A replica of its own: nothing is sent to the model before it has written a token.
+        await self._probe(ModelReplicas(self._description.name).add(server, up=False), self._health.probe_s)
+
+    async def _probe(self, replica: Replica, timeout_s: float) -> None:
         """Ask for one token unless the model has just written some."""
-        if self._writer.up and self._writer.silent_s < self._health.interval_s:
+        if replica.endpoint.up and replica.endpoint.silent_s < self._health.interval_s:
             return
         request = GenerationRequest(
             "probe", augmentation=Augmentation.RETRIEVAL_FREE, decoding=Decoding(max_new_tokens=1)
         )
         fitted = self._prompter.prompt(request)
-        await self._generate(fitted, request.decoding, lambda _: None, timeout_s)
+        await self._generate(replica, fitted, request.decoding, lambda _: None, timeout_s)
 
     @contextmanager
     def _counted(self) -> Iterator[None]:
