@@ -28,6 +28,7 @@ WITHOUT: Final = {
     "series:evenmesh_fairness_ee_d_norm:avg1d": AN_HOUR,
     "series:evenmesh_fairness_provider_exposure_ratio:avg1d": AN_HOUR,
     "series:evenmesh_fairness_expected_utility:avg1d": AN_HOUR,
+    "evenmesh_fairness_target": "nobody has set a target",
     "evenmesh_limits_refused_total": "no tenant has limits",
     "evenmesh_limits_unshared_total": "there is no store of limits",
     "evenmesh_admission_wait_duration_seconds_bucket": "nobody had to wait for admission",

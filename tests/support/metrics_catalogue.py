@@ -53,3 +53,6 @@ PROCESS: Final = {
     "process_start_time_seconds": set[str](),
 }
 """Of Prometheus itself and of its client, in every process."""
+
+OPERATORS: Final = {"evenmesh_fairness_target": {"tenant", "collection", "quantity", "bound"}}
+"""What operators record themselves (docs/guides/fairness-targets.md)."""

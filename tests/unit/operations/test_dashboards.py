@@ -13,7 +13,7 @@ import yaml
 
 from k8s.tools.monitoring.__main__ import COMPONENT
 from k8s.tools.monitoring.grafana import SCHEMA_VERSION
-from tests.support.metrics_catalogue import PROCESS, catalogue, of_triton
+from tests.support.metrics_catalogue import OPERATORS, PROCESS, catalogue, of_triton
 from tests.support.programs import required
 from tests.support.promql import ADDED, asked
 
@@ -106,7 +106,7 @@ def test_panels_lie_beside_each_other(dashboard: Path) -> None:
 
 def known() -> dict[str, set[str]]:
     """Labels of all that is scraped or recorded; what is recorded has those that it is grouped by."""
-    found = {**catalogue(), **of_triton(), **PROCESS}
+    found = {**catalogue(), **of_triton(), **PROCESS, **OPERATORS}
     left = [rule for rule in rules() if "record" in rule]
     while left:
         # What is recorded of recordings comes after them.
