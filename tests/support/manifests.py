@@ -29,7 +29,9 @@ ORDER: Final = (
     "ctranslate2",
     "http",
     "otel",
+    "otel-tls",
     "monitoring",
+    "probe",
     "gateway",
     "http-route",
     "training",
@@ -39,6 +41,7 @@ ORDER: Final = (
     "autoscaling",
     "triton-autoscaling",
     "mtls",
+    "otel-mtls",
     "network-policy",
 )
 SERVICES: Final = ("orchestrator", "retriever", "reranker", "generator", "evaluator")

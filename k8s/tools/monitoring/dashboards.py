@@ -309,6 +309,34 @@ OVERVIEW: Final = Dashboard(
                 ),
             ],
         ),
+        Row(
+            "Cluster",
+            [
+                Panel(
+                    "Probes that succeed",
+                    "1: the address answers another pod. Empty without components/probe.",
+                    "short",
+                    [_gauge("probe_success", "{{instance}}", labels='job="probe"')],
+                    most=1,
+                ),
+                Panel(
+                    "Left of volumes",
+                    "Bytes or inodes. Empty outside Kubernetes.",
+                    "percentunit",
+                    [_gauge("volume:kubelet_volume_left:ratio", "{{persistentvolumeclaim}} {{of}}")],
+                    lines=[(0.05, "red"), (0.15, "orange")],
+                    most=1,
+                ),
+                Panel(
+                    "Memory of GPUs",
+                    "Used of what programs can use, by pod. Empty without NVIDIA's exporter.",
+                    "percentunit",
+                    [_gauge("gpu:dcgm_memory_used:ratio", "{{pod}} {{gpu}}")],
+                    lines=[(0.95, "red")],
+                    most=1,
+                ),
+            ],
+        ),
     ],
 )
 
