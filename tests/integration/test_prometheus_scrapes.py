@@ -22,12 +22,14 @@ from tests.support.promql import ADDED, asked
 pytestmark = [pytest.mark.mesh, pytest.mark.timeout(600)]
 
 SETTLES_S: Final = 60.0
-AN_HOUR: Final = "the past begins an hour ago"
+AN_HOUR: Final = "the past is two hours that ended an hour ago"
 TRITON: Final = "there is no Triton server"
+CLUSTER: Final = "there is no cluster"
 WITHOUT: Final = {
     "series:evenmesh_fairness_ee_d_norm:avg1d": AN_HOUR,
     "series:evenmesh_fairness_provider_exposure_ratio:avg1d": AN_HOUR,
     "series:evenmesh_fairness_expected_utility:avg1d": AN_HOUR,
+    "evenmesh_fairness_target": "nobody has set a target",
     "evenmesh_limits_refused_total": "no tenant has limits",
     "evenmesh_limits_unshared_total": "there is no store of limits",
     "evenmesh_admission_wait_duration_seconds_bucket": "nobody had to wait for admission",
@@ -35,6 +37,12 @@ WITHOUT: Final = {
     "stage:evenmesh_ask_degradations:ratio_rate15m": "every stage answered",
     "evenmesh_certificate_expires_timestamp_seconds": "nothing speaks TLS",
     "instance:evenmesh_reranker_model_behind_feedback:seconds": "the store is looked at every 30 s",
+    "probe_success": CLUSTER,
+    "namespace:evenmesh_targets:count": CLUSTER,
+    "gpu:dcgm_memory_used:ratio": CLUSTER,
+    "volume:kubelet_volume_left:ratio": CLUSTER,
+    "pod:kube_pod_gpus:sum": CLUSTER,
+    "scaler:keda_errors:increase5m": CLUSTER,
     "evenmesh_generator_waiting": TRITON,
     "evenmesh_generator_written_tokens_total": TRITON,
     "nv_inference_queue_duration_us": TRITON,

@@ -33,7 +33,9 @@ ORDER: Final = (
     "ctranslate2",
     "http",
     "otel",
+    "otel-tls",
     "monitoring",
+    "probe",
     "gateway",
     "http-route",
     "training",
@@ -46,6 +48,7 @@ ORDER: Final = (
     "tei-autoscaling",
     "priority",
     "mtls",
+    "otel-mtls",
     "network-policy",
 )
 SERVICES: Final = ("orchestrator", "retriever", "reranker", "generator", "evaluator")

@@ -53,3 +53,36 @@ PROCESS: Final = {
     "process_start_time_seconds": set[str](),
 }
 """Of Prometheus itself and of its client, in every process."""
+
+OPERATORS: Final = {"evenmesh_fairness_target": {"tenant", "collection", "quantity", "bound"}}
+"""What operators record themselves (docs/guides/fairness-targets.md)."""
+_GPU: Final = {"gpu", "UUID", "modelName", "Hostname", "exported_namespace", "exported_pod"}
+_VOLUME: Final = {"persistentvolumeclaim"}
+CLUSTER: Final = {
+    # NVIDIA's dcgm-exporter, as its default list of counters has them.
+    "DCGM_FI_DEV_FB_USED": _GPU,
+    "DCGM_FI_DEV_FB_FREE": _GPU,
+    "DCGM_FI_DEV_XID_ERRORS": _GPU,
+    # The kubelet.
+    "kubelet_volume_stats_available_bytes": _VOLUME,
+    "kubelet_volume_stats_capacity_bytes": _VOLUME,
+    "kubelet_volume_stats_inodes_free": _VOLUME,
+    "kubelet_volume_stats_inodes": _VOLUME,
+    # kube-state-metrics.
+    "kube_pod_container_resource_requests": {"uid", "node", "resource", "unit"},
+    "kube_pod_status_unschedulable": {"uid"},
+    "kube_pod_status_phase": {"uid", "phase"},
+    "kube_pod_container_status_restarts_total": {"uid"},
+    "kube_pod_container_status_last_terminated_reason": {"uid", "reason"},
+    "kube_pod_container_status_terminated_reason": {"uid", "reason"},
+    "kube_horizontalpodautoscaler_status_condition": {"horizontalpodautoscaler", "condition", "status"},
+    # KEDA's operator.
+    "keda_scaler_detail_errors_total": {"metric", "scaledObject", "scaler", "triggerIndex", "type"}
+    | {"exported_namespace"},
+    # The black-box exporter of components/probe.
+    "probe_success": set[str](),
+    "probe_ssl_earliest_cert_expiry": set[str](),
+}
+"""What others export of the cluster and of the mesh, by their documentation; no test has scraped it here."""
+MADE: Final = {"of"}
+"""Labels that rules make themselves, by ``label_replace``."""

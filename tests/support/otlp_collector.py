@@ -12,6 +12,7 @@ from types import TracebackType
 from typing import Any, Self
 
 import grpc
+import trustme
 from opentelemetry.proto.collector.metrics.v1 import metrics_service_pb2, metrics_service_pb2_grpc
 from opentelemetry.proto.collector.trace.v1 import trace_service_pb2, trace_service_pb2_grpc
 
@@ -40,11 +41,16 @@ class Collector(
 ):
     """A context manager around its run.
 
+    Args:
+        authority: gives it a certificate for 127.0.0.1; without it, it speaks no TLS.
+
     Attributes:
         endpoint: where it listens, as the setting ``otlp_endpoint`` wants it.
+        headers: those that came with the latest spans.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, authority: trustme.CA | None = None) -> None:
+        self.headers: dict[str, str] = {}
         self._spans: list[Received] = []
         self._exemplars: defaultdict[tuple[str, str], set[str]] = defaultdict(set)
         self._news = threading.Condition()
@@ -52,7 +58,14 @@ class Collector(
         trace_service_pb2_grpc.add_TraceServiceServicer_to_server(self, self._server)
         # Both services call their method Export.
         metrics_service_pb2_grpc.add_MetricsServiceServicer_to_server(_Metrics(self), self._server)
-        self.endpoint = f"http://127.0.0.1:{self._server.add_insecure_port('127.0.0.1:0')}"
+        if authority is None:
+            self.endpoint = f"http://127.0.0.1:{self._server.add_insecure_port('127.0.0.1:0')}"
+        else:
+            certificate = authority.issue_cert("127.0.0.1")
+            chain = b"".join(one.bytes() for one in certificate.cert_chain_pems)
+            credentials = grpc.ssl_server_credentials([(certificate.private_key_pem.bytes(), chain)])
+            port = self._server.add_secure_port("127.0.0.1:0", credentials)
+            self.endpoint = f"https://127.0.0.1:{port}"
 
     def __enter__(self) -> Self:
         self._server.start()
@@ -72,6 +85,7 @@ class Collector(
             for span in scope.spans
         ]
         with self._news:
+            self.headers = dict(context.invocation_metadata())
             self._spans += spans
             self._news.notify_all()
         return trace_service_pb2.ExportTraceServiceResponse()

@@ -17,6 +17,7 @@ PACKAGES: Final = {
     "node": "nodejs",
     "postgres": "postgresql",
     "prometheus": "prometheus",
+    "prometheus-blackbox-exporter": "prometheus-blackbox-exporter",
     "promtool": "prometheus",
     "psql": "postgresql-client",
     "redis-server": "redis-server",

@@ -309,6 +309,34 @@ OVERVIEW: Final = Dashboard(
                 ),
             ],
         ),
+        Row(
+            "Cluster",
+            [
+                Panel(
+                    "Probes that succeed",
+                    "1: the address answers another pod. Empty without components/probe.",
+                    "short",
+                    [_gauge("probe_success", "{{instance}}", labels='job="probe"')],
+                    most=1,
+                ),
+                Panel(
+                    "Left of volumes",
+                    "Bytes or inodes. Empty outside Kubernetes.",
+                    "percentunit",
+                    [_gauge("volume:kubelet_volume_left:ratio", "{{persistentvolumeclaim}} {{of}}")],
+                    lines=[(0.05, "red"), (0.15, "orange")],
+                    most=1,
+                ),
+                Panel(
+                    "Memory of GPUs",
+                    "Used of what programs can use, by pod. Empty without NVIDIA's exporter.",
+                    "percentunit",
+                    [_gauge("gpu:dcgm_memory_used:ratio", "{{pod}} {{gpu}}")],
+                    lines=[(0.95, "red")],
+                    most=1,
+                ),
+            ],
+        ),
     ],
 )
 
@@ -536,6 +564,17 @@ def _series(metric: str) -> Query:
     return Query(f"{metric}{{{_OF}}}", _SERIES)
 
 
+def _beyond(values: str, quantity: str, bound: str, legend: str) -> Query:
+    """Return by how much values miss the strictest target of their collection; negative where they keep it."""
+    strictest, sign = ("min", "") if bound == "at_most" else ("max", "-")
+    target = f'evenmesh_fairness_target{{quantity="{quantity}", bound="{bound}"}}'
+    return Query(
+        f"{sign}({values} - on (tenant, collection) group_left ()"
+        f" {strictest} by (tenant, collection) ({target}))",
+        legend,
+    )
+
+
 FAIRNESS: Final = Dashboard(
     uid="evenmesh-fairness",
     title="evenmesh: fairness",
@@ -567,6 +606,37 @@ FAIRNESS: Final = Dashboard(
                     ],
                     width=12,
                     lines=[(0.1, "red")],
+                ),
+                Panel(
+                    "Disparity beyond its target",
+                    "Above 0: the target of the collection is missed. Empty without a target.",
+                    "short",
+                    [
+                        _beyond(
+                            f"series:evenmesh_fairness_ee_d_norm:mean{{{_OF}}}",
+                            "disparity",
+                            "at_most",
+                            _SERIES,
+                        )
+                    ],
+                    width=12,
+                    lines=[(0, "red")],
+                ),
+                Panel(
+                    "Largest provider beyond its target",
+                    "Above 0: a provider has more than the target of the collection. Empty without a target.",
+                    "percentunit",
+                    [
+                        _beyond(
+                            "max by (namespace, tenant, collection)"
+                            f" (provider:evenmesh_fairness_provider_exposure_share:mean{{{_OF}}})",
+                            "provider_share",
+                            "at_most",
+                            "{{tenant}} {{collection}}",
+                        )
+                    ],
+                    width=12,
+                    lines=[(0, "red")],
                 ),
                 Panel(
                     "Providers: least over most exposed",
@@ -630,6 +700,36 @@ FAIRNESS: Final = Dashboard(
                         )
                     ],
                     width=12,
+                ),
+                Panel(
+                    "Utility below its target",
+                    "Above 0: the target of the collection is missed. Empty without a target.",
+                    "percentunit",
+                    [
+                        _beyond(
+                            f"series:evenmesh_fairness_expected_utility:mean{{{_OF}}}",
+                            "utility",
+                            "at_least",
+                            _SERIES,
+                        )
+                    ],
+                    width=12,
+                    lines=[(0, "red")],
+                ),
+                Panel(
+                    "Least over most exposed provider below its target",
+                    "Above 0: the target of the collection is missed. Empty without a target.",
+                    "percentunit",
+                    [
+                        _beyond(
+                            f"series:evenmesh_fairness_provider_exposure_ratio:mean{{{_OF}}}",
+                            "provider_ratio",
+                            "at_least",
+                            _SERIES,
+                        )
+                    ],
+                    width=12,
+                    lines=[(0, "red")],
                 ),
                 Panel(
                     "Agreement of votes",

@@ -8,6 +8,7 @@ import re
 import resource
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal, TypeVar
+from urllib.parse import urlsplit
 
 import platformdirs
 from pydantic import Field, ValidationError, ValidationInfo, field_validator
@@ -123,8 +124,14 @@ class ServiceSettings(BaseSettings):
     """Lowest level to log."""
     log_text: bool = False
     """Whether text of users may appear in logs."""
-    otlp_endpoint: str | None = None
-    """OTLP/gRPC collector of traces and metrics, such as ``http://127.0.0.1:4317``."""
+    otlp_endpoint: str | None = Field(default=None, max_length=500)
+    """OTLP/gRPC collector of traces and metrics, such as ``http://127.0.0.1:4317``; ``https://`` for TLS."""
+    otlp_ca: Path | None = Field(default=None, validation_alias="EVENMESH_OTLP_CA")
+    """PEM file of the authorities trusted for a collector with TLS, read at the start; default: the
+    public ones. Means nothing without TLS."""
+    otlp_headers: Path | None = Field(default=None, validation_alias="EVENMESH_OTLP_HEADERS")
+    """File of the headers that the collector is sent, a line ``name: value`` each, such as a vendor's key;
+    read again when it changes. Needs TLS."""
     metrics_port: int | None = Field(default=None, ge=0, le=65535)
     """Port for Prometheus to scrape metrics from, [0, 65535]."""
     metrics_host: str = Field(default="127.0.0.1", min_length=1)
@@ -202,6 +209,35 @@ class ServiceSettings(BaseSettings):
     def _for_tokens(cls, value: str, info: ValidationInfo) -> str:
         if info.data.get("jwks") and not value:
             raise ValueError("must be set with EVENMESH_JWKS, to reject tokens for other audiences")
+        return value
+
+    @field_validator("otlp_endpoint")
+    @classmethod
+    def _of_a_collector(cls, value: str | None) -> str | None:
+        if value is None:
+            return value
+        try:
+            parts = urlsplit(value)
+            port = parts.port
+        except ValueError:
+            port = None
+        if (
+            port is None
+            or parts.scheme not in ("http", "https")
+            or not parts.hostname
+            or "@" in parts.netloc
+            or value.rstrip("/") != f"{parts.scheme}://{parts.netloc}"
+        ):
+            raise ValueError("must be http://host:port, or https://host:port for TLS, without a path")
+        return value
+
+    @field_validator("otlp_headers")
+    @classmethod
+    def _not_in_plain_text(cls, value: Path | None, info: ValidationInfo) -> Path | None:
+        endpoint = info.data.get("otlp_endpoint")
+        if value is not None and endpoint is not None and not endpoint.startswith("https://"):
+            name = variable(cls, "otlp_endpoint")
+            raise ValueError(f"headers are secrets and need TLS: use https:// in {name}")
         return value
 
     @field_validator("host")

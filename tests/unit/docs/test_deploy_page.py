@@ -106,6 +106,12 @@ def test_secrets_are_made_with_what_the_pods_read() -> None:
         for item in volume["secret"]["items"]
     )
     assert mounted in made["evenmesh-postgres"]
+    (backend,) = (
+        volume["secret"]
+        for volume in build("prod").workload("otel-collector").pod["volumes"]
+        if volume.get("secret", {}).get("secretName") == "otel-backend"
+    )
+    assert made[backend["secretName"]] == {"ca.crt", "tls.crt", "tls.key"}
     keys = build("prod").workload("retriever").environment()["EVENMESH_API_KEYS"]
     assert Path(keys).name in made["evenmesh-keys"]
 

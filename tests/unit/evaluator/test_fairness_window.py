@@ -174,6 +174,23 @@ def test_providers_beyond_the_most_exposed_are_together() -> None:
     assert x.share > other.share / 2
 
 
+def test_the_largest_provider_of_each_collection_is_named_first() -> None:
+    clock = Clock()
+    subject = window(clock, series=3)
+    for _ in range(9):  # both of its providers have more than the small collections' largest
+        subject.add(*observed([[0], [2]], collection="large"))
+    subject.add(*observed([[0, 1], [0, 1]], collection="small"))
+    subject.add(*observed([[2], [2]], collection="tiny", tenant="u"))
+    named = [one for one in subject.shares() if one.provider != OTHER]
+    assert {(one.tenant, one.collection, one.provider) for one in named} == {
+        ("t", "large", "x"),
+        ("t", "small", "x"),
+        ("u", "tiny", "y"),
+    }
+    (rest,) = (one for one in subject.shares() if one.provider == OTHER)
+    assert (rest.collection, rest.share) == ("large", pytest.approx(1 / 2))
+
+
 def test_metrics_have_the_windows_values_by_configuration() -> None:
     telemetry = Telemetry.in_memory("evaluator")
     metrics = EvaluatorMetrics(telemetry)

@@ -47,12 +47,12 @@ def test_jobs_are_named_as_the_rules_expect(built: Manifests) -> None:
     (rules,) = built.of("PrometheusRule")
     reported = json.dumps(rules["spec"])
     jobs = {job for jobs in re.findall(r'job=~?\\"([a-z|]+)\\"', reported) for job in jobs.split("|")}
-    assert jobs == {*SERVICES, "triton"}
+    assert jobs == {*SERVICES, "triton", "probe"}
     assert jobs <= {one.labels[label] for one in built.workloads()}
 
 
 def test_prometheus_without_the_operator_finds_the_same_pods() -> None:
-    (job,) = scrape("scrape.yaml")
+    (job,) = (one for one in scrape("scrape.yaml") if one["job_name"] == "evenmesh")
     kept = {
         one["source_labels"][0].removeprefix("__meta_kubernetes_pod_"): one["regex"]
         for one in job["relabel_configs"]

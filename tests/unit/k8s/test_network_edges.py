@@ -42,18 +42,25 @@ def built(request: pytest.FixtureRequest) -> Manifests:
 
 
 def used(built: Manifests) -> set[Edge]:
-    """Edges to pods that the pods' variables name."""
+    """Edges to pods that the pods' variables name, and what probes ask."""
     services = {one["metadata"]["name"]: one for one in built.of("Service")}
+    named = [
+        (source.name, value)
+        for source in built.workloads()
+        for variables in source.variables.values()
+        for value in variables.values()
+    ]
+    for one in built.of("Probe"):
+        prober = one["spec"]["prober"]["url"].split(".")[0]
+        named += [(prober, value) for value in one["spec"]["targets"]["staticConfig"]["static"]]
     edges: set[Edge] = set()
-    for source in built.workloads():
-        for variables in source.variables.values():
-            for value in variables.values():
-                for host, port in addresses(value):
-                    if host in services:
-                        spec = services[host]["spec"]
-                        assert port in {one["port"] for one in spec["ports"]}, (source.name, host)
-                        (target,) = built.selected({"matchLabels": spec["selector"]})
-                        edges.add((source.name, target.name, port))
+    for source, value in named:
+        for host, port in addresses(value):
+            if host in services:
+                spec = services[host]["spec"]
+                assert port in {one["port"] for one in spec["ports"]}, (source, host)
+                (target,) = built.selected({"matchLabels": spec["selector"]})
+                edges.add((source, target.name, port))
     return edges
 
 
@@ -102,7 +109,9 @@ def test_the_edges_are_those_of_the_picture() -> None:
     assert used(build("dev")) == PICTURE
     stores = {("evaluator", "postgres", 5432), ("reranker", "postgres", 5432)}
     traces = {(name, "otel-collector", 4317) for name in (*SERVICES, "gateway")}
-    assert used(build("prod")) == PICTURE | OVER_HTTP | stores | traces | {("generator", "triton", 8001)}
+    probes = {("probe", "orchestrator", 7070), ("probe", "gateway", 7080)}
+    triton = {("generator", "triton", 8001)}
+    assert used(build("prod")) == PICTURE | OVER_HTTP | stores | traces | probes | triton
     more = used(build(EVERYTHING)) - used(build("prod"))
     jobs = {
         ("audit", name, port)
@@ -132,7 +141,9 @@ def test_the_picture_has_every_target_of_the_settings() -> None:
         if field.endswith("_target")
     }
     assert targets == {
-        (source, target) for source, target, _ in used(build("prod")) if target in {*SERVICES, "triton"}
+        (source, target)
+        for source, target, _ in used(build("prod"))
+        if target in {*SERVICES, "triton"} and source != "probe"
     }
 
 

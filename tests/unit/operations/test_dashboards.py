@@ -13,7 +13,7 @@ import yaml
 
 from k8s.tools.monitoring.__main__ import COMPONENT
 from k8s.tools.monitoring.grafana import SCHEMA_VERSION
-from tests.support.metrics_catalogue import PROCESS, catalogue, of_triton
+from tests.support.metrics_catalogue import CLUSTER, MADE, OPERATORS, PROCESS, catalogue, of_triton
 from tests.support.programs import required
 from tests.support.promql import ADDED, asked
 
@@ -106,7 +106,7 @@ def test_panels_lie_beside_each_other(dashboard: Path) -> None:
 
 def known() -> dict[str, set[str]]:
     """Labels of all that is scraped or recorded; what is recorded has those that it is grouped by."""
-    found = {**catalogue(), **of_triton(), **PROCESS}
+    found = {**catalogue(), **of_triton(), **PROCESS, **OPERATORS, **CLUSTER}
     left = [rule for rule in rules() if "record" in rule]
     while left:
         # What is recorded of recordings comes after them.
@@ -126,7 +126,7 @@ def assert_asks_for_what_exists(text: str, there: dict[str, set[str]]) -> None:
     for name in reported.metrics:
         assert reported.labels[name] <= there[name] | ADDED, (reported.labels[name] - there[name], text)
     of_all = set().union(*(there[name] for name in reported.metrics))
-    assert reported.groups <= of_all | ADDED, (reported.groups - of_all, text)
+    assert reported.groups <= of_all | ADDED | MADE, (reported.groups - of_all, text)
 
 
 def test_the_catalogue_is_read() -> None:

@@ -55,6 +55,41 @@ def test_they_record_and_alert_as_was_worked_out(promtool: str, path: Path) -> N
     assert done.returncode == 0, done.stdout + done.stderr
 
 
+def test_a_first_apply_raises_no_alarm(promtool: str, tmp_path: Path) -> None:
+    scenario = read(Path(__file__).with_name("first_apply.yaml"))
+    (tmp_path / "first_apply.yaml").write_text(
+        yaml.safe_dump({**scenario, "rule_files": list(map(str, FILES))})
+    )
+    done = subprocess.run(
+        [promtool, "test", "rules", tmp_path / "first_apply.yaml"],
+        capture_output=True,
+        text=True,
+        timeout=240,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_a_prometheus_without_any_series_says_that_there_are_none_and_nothing_else(
+    promtool: str, tmp_path: Path
+) -> None:
+    cases = [
+        {"alertname": name, "eval_time": time, "exp_alerts": []}
+        for name in ALERTS
+        if name != "EvenmeshNothingScraped"
+        for time in ("0m", "1h", "1d")
+    ]
+    written = {
+        "rule_files": list(map(str, FILES)),
+        "evaluation_interval": "15m",
+        "tests": [{"interval": "15m", "input_series": [], "alert_rule_test": cases}],
+    }
+    (tmp_path / "nothing.yaml").write_text(yaml.safe_dump(written))
+    done = subprocess.run(
+        [promtool, "test", "rules", tmp_path / "nothing.yaml"], capture_output=True, text=True, timeout=240
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
 def test_each_file_of_rules_has_one_of_tests() -> None:
     assert [path.name for path in TESTS] == [path.name for path in FILES]
     for path in TESTS:

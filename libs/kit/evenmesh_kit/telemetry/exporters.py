@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import Final
+from dataclasses import dataclass, replace
+from typing import Any, Final
 
 from opentelemetry.metrics import Meter
 from opentelemetry.sdk.metrics import MeterProvider
@@ -22,6 +22,7 @@ from opentelemetry.sdk.trace.sampling import ALWAYS_OFF, ParentBased, Sampler, T
 from opentelemetry.trace import Tracer
 
 from evenmesh_kit.settings import ServiceSettings, SettingsError, variable
+from evenmesh_kit.telemetry.collector import CollectorHeaders, collector_credentials, collector_headers
 
 _SCOPE: Final = "evenmesh"
 _EXTRA: Final = "./libs/kit[telemetry]"
@@ -36,11 +37,13 @@ class Exporting:
         tracer: tracer whose spans are exported.
         meter: meter whose metrics are exported.
         on_shutdown: send the rest, and stop; in order.
+        headers: headers that a collector is sent; None without any.
     """
 
     tracer: Tracer
     meter: Meter
     on_shutdown: Sequence[Callable[[], object]]
+    headers: CollectorHeaders | None = None
 
 
 def from_settings(name: str, settings: ServiceSettings) -> Exporting:
@@ -48,8 +51,10 @@ def from_settings(name: str, settings: ServiceSettings) -> Exporting:
     processors: list[SpanProcessor] = []
     readers: list[MetricReader] = []
     on_shutdown: list[Callable[[], object]] = []
+    headers = None
     if settings.otlp_endpoint is not None:
-        processor, reader = _otlp(settings, settings.otlp_endpoint)
+        headers = collector_headers(settings)
+        processor, reader = _otlp(settings, settings.otlp_endpoint, headers)
         processors.append(processor)
         readers.append(reader)
     if settings.metrics_port is not None:
@@ -58,7 +63,7 @@ def from_settings(name: str, settings: ServiceSettings) -> Exporting:
         on_shutdown.append(stop)
     # Without an exporter of spans none are made; the trace context still travels.
     sampler = ParentBased(TraceIdRatioBased(settings.trace_sample_ratio)) if processors else ALWAYS_OFF
-    return _exporting(name, sampler, processors, readers, on_shutdown)
+    return replace(_exporting(name, sampler, processors, readers, on_shutdown), headers=headers)
 
 
 class Memory:
@@ -110,16 +115,23 @@ def _exporting(
     )
 
 
-def _otlp(settings: ServiceSettings, endpoint: str) -> tuple[SpanProcessor, MetricReader]:
+def _otlp(
+    settings: ServiceSettings, endpoint: str, headers: CollectorHeaders | None
+) -> tuple[SpanProcessor, MetricReader]:
     try:
         from opentelemetry.exporter.otlp.proto.grpc.metric_exporter import OTLPMetricExporter
         from opentelemetry.exporter.otlp.proto.grpc.trace_exporter import OTLPSpanExporter
     except ModuleNotFoundError:
         raise _not_installed(settings, "otlp_endpoint") from None
-    insecure = not endpoint.startswith("https://")
+    credentials = collector_credentials(settings, headers)
+    given: dict[str, Any] = {
+        "insecure": credentials is None,
+        "credentials": credentials,
+        "timeout": _TIMEOUT_S,
+    }
     return (
-        BatchSpanProcessor(OTLPSpanExporter(endpoint, insecure=insecure, timeout=_TIMEOUT_S)),
-        PeriodicExportingMetricReader(OTLPMetricExporter(endpoint, insecure=insecure, timeout=_TIMEOUT_S)),
+        BatchSpanProcessor(OTLPSpanExporter(endpoint, **given)),
+        PeriodicExportingMetricReader(OTLPMetricExporter(endpoint, **given)),
     )
 
 

@@ -17,7 +17,7 @@ from evenmesh.wire.file_watch import Watched
 T = TypeVar("T")
 Role = Literal["server", "client", "triton"]
 """Use of a certificate: with callers, with services of the mesh, or with a Triton server."""
-File = Literal["certificate", "api_keys", "limits", "jwks", "token", "models"]
+File = Literal["certificate", "api_keys", "limits", "jwks", "token", "models", "otlp_headers"]
 """A reloaded source."""
 
 _log = logging.getLogger("evenmesh.kit.reload_monitor")

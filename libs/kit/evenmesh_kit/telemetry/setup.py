@@ -83,23 +83,26 @@ class Telemetry:
 
         Args:
             name: name of the service, ``service.name`` of all its records.
-            settings: ``otlp_endpoint``, ``metrics_port``, ``trace_sample_ratio``, ``trace_text``.
+            settings: ``otlp_…``, ``metrics_port``, ``trace_sample_ratio``, ``trace_text``.
 
         Raises:
-            SettingsError: an exporter is not installed, or the metrics port is taken.
+            SettingsError: an exporter is not installed, a file cannot be used, or the metrics port is taken.
         """
         if settings.otlp_endpoint is None and settings.metrics_port is None:
             return cls.disabled()
         from evenmesh_kit.telemetry import exporters
 
         exporting = exporters.from_settings(name, settings)
-        return cls(
+        telemetry = cls(
             exporting.tracer,
             exporting.meter,
             enabled=True,
             text=settings.trace_text,
             on_shutdown=exporting.on_shutdown,
         )
+        if exporting.headers is not None:
+            telemetry.reloads.watch("otlp_headers", exporting.headers)
+        return telemetry
 
     @staticmethod
     def in_memory(name: str, *, trace_sample_ratio: float = 1.0, text: bool = False) -> InMemoryTelemetry:

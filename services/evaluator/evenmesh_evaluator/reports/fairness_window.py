@@ -185,7 +185,10 @@ class FairnessWindow:
         return latest
 
     def shares(self) -> list[Share]:
-        """Return shares by collection and provider: the ``series`` largest, and each collection's rest."""
+        """Return shares by collection and provider: ``series`` of them, and each collection's rest.
+
+        The largest of each collection come first, as bounds on shares hold for those, then the most exposed.
+        """
         exposures: defaultdict[tuple[str, str, str], float] = defaultdict(float)
         for key, one in self.read().items():
             for provider, exposure in one.providers.items():
@@ -193,9 +196,10 @@ class FairnessWindow:
         totals: defaultdict[tuple[str, str], float] = defaultdict(float)
         for (tenant, collection, _), exposure in exposures.items():
             totals[tenant, collection] += exposure
-        named = sorted((key for key in exposures if key[2] != OTHER), key=lambda key: (-exposures[key], key))[
-            : self._series
-        ]
+        known = [key for key in exposures if key[2] != OTHER]
+        known.sort(key=lambda key: (-exposures[key], key))
+        first = {key[:2]: key for key in reversed(known) if key[1] != OTHER}
+        named = sorted(known, key=lambda key: first.get(key[:2]) != key)[: self._series]
         shares = [Share(*key, exposures[key] / totals[key[:2]]) for key in named if totals[key[:2]] > 0]
         rest = {key: 1.0 for key, total in totals.items() if total > 0}
         for share in shares:
