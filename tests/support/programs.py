@@ -12,12 +12,15 @@ import pytest
 
 PACKAGES: Final = {
     "chromium": "chromium",
+    "go": "golang-go",
     "initdb": "postgresql",
     "kubectl": "kubernetes-client",
     "node": "nodejs",
     "postgres": "postgresql",
     "prometheus": "prometheus",
     "promtool": "prometheus",
+    "protoc-gen-go": "protoc-gen-go",
+    "protoc-gen-go-grpc": "protoc-gen-go-grpc",
     "psql": "postgresql-client",
     "redis-server": "redis-server",
     "setpriv": "util-linux",
