@@ -1,4 +1,4 @@
-"""What Schemathesis has to be told of the gateway: how NDJSON is written.
+"""Tell Schemathesis how NDJSON is written, which it does not know.
 
 ``tests.openapi_cases`` names this file in ``SCHEMATHESIS_HOOKS``; nothing imports it.
 """
