@@ -1,7 +1,7 @@
 """A tenant that attacks the mesh it may use: ``python -m tests.attack.attacker SECONDS TURN ROW… < addresses``.
 
-Each attack is a row of the review that found it; all run at once, each from :data:`WORKERS` workers, again and
-again until the time is over. The environment has the tenant's key. The process yields to others, as an attacker has
+Each attack is a row of the review that found it; all run at once, each from one worker by gRPC and one through the
+gateway, as REST, again and again until the time is over. The environment has the tenant's key. The process yields to others, as an attacker has
 a machine of its own; at the end it prints what became of its calls as JSON.
 """
 
@@ -14,14 +14,19 @@ import logging
 import os
 import sys
 import time
+import zlib
 from collections import Counter
 from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping
 from contextlib import AsyncExitStack
-from functools import cache
+from contextvars import ContextVar
+from functools import cache, lru_cache
 from itertools import count
 from typing import Any, Final
 
 import grpc
+import httpx
+from google.protobuf.json_format import MessageToDict, ParseDict
+from google.protobuf.message_factory import GetMessageClass
 
 from evenmesh import Addresses
 from evenmesh.common.v1 import common_pb2
@@ -34,16 +39,21 @@ from evenmesh.wire.channel import connect
 from evenmesh.wire.credentials import CREDENTIAL_KEY
 from evenmesh.wire.errors import from_rpc_error
 from evenmesh.wire.security import ChannelSecurity
+from tests.support.methods import METHODS
 from tests.support.processors import leave_to_others
 
-WORKERS: Final = 2
+DOORS: Final = ("grpc", "http")
+"""Ways into the mesh; each attack has one worker at each."""
 SECRETS: Final = 64
 """Secrets of each turn, of which the other tenant sends one, for the attacker to guess which."""
 
+INTERNAL: Final = 500
+"""Status of a fault of the mesh."""
 _MIB: Final = 2**20
 _WAIT_S: Final = 30.0
 _PAUSE_S: Final = 0.05
 _TEN_YEARS_S: Final = 10 * 365 * 86_400.0
+_door: Final = ContextVar("door", default=DOORS[0])
 _SERVICES: Final = {
     "orchestrator": "evenmesh.orchestrator.v1.OrchestratorService",
     "retriever": "evenmesh.retriever.v1.RetrieverService",
@@ -57,6 +67,7 @@ class Attacker:
 
     Args:
         channels: by service.
+        web: a client of the gateway.
         turn: number of this turn: which secret the other tenant has sent.
 
     Attributes:
@@ -66,8 +77,9 @@ class Attacker:
         guessed: secrets of the other tenant that the mesh gave away.
     """
 
-    def __init__(self, channels: Mapping[str, grpc.aio.Channel], turn: int) -> None:
+    def __init__(self, channels: Mapping[str, grpc.aio.Channel], web: httpx.AsyncClient, turn: int) -> None:
         self.channels = channels
+        self._web = web
         self._numbers = count()
         self._turn = turn
         # The right one first; each once, because the attacker's own guesses are kept for the attacker.
@@ -96,6 +108,8 @@ class Attacker:
         A method is ``Service/Method`` where its service is not the main one of its process.
         """
         path = f"/{_SERVICES[service]}/{method}" if "/" not in method else f"/evenmesh.{service}.v1.{method}"
+        if _door.get() == "http":
+            return await self._call_http(row, path, requests, timeout, leave_after, gzip=gzip)
         compression = grpc.Compression.Gzip if gzip else None
         self.outcomes[f"row {row}: begun"] += 1  # a call may last longer than the attack
         start: Any = self.channels[service].stream_stream(path)
@@ -117,10 +131,61 @@ class Attacker:
         self.outcomes[f"row {row}: {outcome}"] += 1
         return last
 
+    async def _call_http(
+        self,
+        row: str,
+        path: str,
+        requests: tuple[bytes, ...],
+        timeout: float,
+        leave_after: float | None,
+        *,
+        gzip: bool,
+    ) -> bytes | None:
+        row = f"{row}, HTTP"
+        headers = {
+            "authorization": dict(self.metadata)[CREDENTIAL_KEY],
+            "content-type": "application/x-ndjson" if METHODS[path].client_streaming else "application/json",
+            "x-request-timeout": str(timeout),
+            **({"content-encoding": "gzip"} if gzip else {}),
+        }
+        # A compressed body is refused unread, whatever it holds.
+        body = zlib.compress(requests[0]) if gzip else as_json(path, requests)
+        self.outcomes[f"row {row}: begun"] += 1
+        last, outcome = b"", "left"
+        with contextlib.suppress(TimeoutError):
+            try:
+                async with (
+                    asyncio.timeout(min(leave_after or timeout, _WAIT_S)),
+                    self._web.stream("POST", f"/v1{path}", content=body, headers=headers) as reply,
+                ):
+                    async for line in reply.aiter_lines():
+                        said = line.removeprefix("data: ").encode()
+                        last = said if said.startswith(b"{") and said != b"{}" else last
+                    outcome = f"{'INTERNAL ' if reply.status_code == INTERNAL else ''}{reply.status_code}"
+            except httpx.TransportError as error:
+                outcome = type(error).__name__
+        problem = json.loads(last or b"{}")
+        if "reason" in problem and "status" in problem:  # of the reply, or of the last event
+            fault = "INTERNAL " if problem["status"] == INTERNAL else ""
+            last, outcome = b"", f"{fault}{problem['status']} {problem['reason']}"
+        self.outcomes[f"row {row}: {outcome}"] += 1
+        if not last:
+            return None
+        reply_class = GetMessageClass(METHODS[path].output_type)
+        return ParseDict(problem, reply_class()).SerializeToString()
+
     def guess(self) -> str | None:
         """Return the next secret to try; None when all have been."""
         number = next(self._guesses, None)
         return None if number is None else secret(self._turn, number)
+
+
+@lru_cache(maxsize=64)
+def as_json(path: str, requests: tuple[bytes, ...]) -> bytes:
+    """Return the body of a call through the gateway."""
+    request_class = GetMessageClass(METHODS[path].input_type)
+    made = (MessageToDict(request_class.FromString(one)) for one in requests)
+    return "\n".join(json.dumps(one) for one in made).encode()
 
 
 def words(number_of_bytes: int, seed: int = 0) -> str:
@@ -325,7 +390,7 @@ ROWS: Final = tuple(ATTACKS)
 
 
 async def attack(
-    addresses: Mapping[str, str], seconds: float, turn: int, rows: Collection[int]
+    addresses: Mapping[str, str], gateway: str, seconds: float, turn: int, rows: Collection[int]
 ) -> dict[str, Any]:
     """Make these attacks for so long, and return what became of them."""
     began = time.process_time()
@@ -336,11 +401,14 @@ async def attack(
             )
             for name, service in _SERVICES.items()
         }
-        it = Attacker(channels, turn)
+        unlimited = httpx.Limits(max_connections=None)
+        web = httpx.AsyncClient(base_url=f"http://{gateway}", timeout=_WAIT_S, limits=unlimited)
+        it = Attacker(channels, await stack.enter_async_context(web), turn)
 
         ends = time.monotonic() + seconds
 
-        async def worker(row: int) -> None:
+        async def worker(row: int, door: str) -> None:
+            _door.set(door)
             # By the clock, too: a call of grpc.aio that ends as it is cancelled swallows the cancellation.
             while time.monotonic() < ends:
                 await ATTACKS[row](it)
@@ -349,8 +417,8 @@ async def attack(
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(seconds), asyncio.TaskGroup() as workers:
                 for row in rows:
-                    for _ in range(WORKERS):
-                        workers.create_task(worker(row))
+                    for door in DOORS:
+                        workers.create_task(worker(row, door))
     cpu_s = time.process_time() - began
     return {"outcomes": dict(sorted(it.outcomes.items())), "guessed": it.guessed, "cpu_s": cpu_s}
 
@@ -368,12 +436,14 @@ def main() -> int:
         logging.CRITICAL
     )  # calls are left in the middle: that is the attack
     seconds, turn, rows = float(sys.argv[1]), int(sys.argv[2]), tuple(map(int, sys.argv[3:]))
-    addresses = dict(Addresses(**json.loads(sys.stdin.read())).items())
+    given = json.loads(sys.stdin.read())
+    gateway = given.pop("gateway")
+    addresses = dict(Addresses(**given).items())
     for _ in _warm():
         pass
     sys.stdout.write("ready\n")
     sys.stdout.flush()
-    sys.stdout.write(json.dumps(asyncio.run(attack(addresses, seconds, turn, rows))) + "\n")
+    sys.stdout.write(json.dumps(asyncio.run(attack(addresses, gateway, seconds, turn, rows))) + "\n")
     return 0
 
 

@@ -26,7 +26,8 @@ from evenmesh.wire.channel import connect
 from evenmesh.wire.credentials import Credential
 from evenmesh.wire.security import ChannelSecurity
 from evenmesh_kit.security import keys
-from evenmesh_mesh import MeshSettings, launch, stop
+from evenmesh_mesh import SERVICES, MeshSettings, launch, stop
+from evenmesh_mesh.services import GATEWAY
 from evenmesh_studies import demo
 from tests.attack.attacker import ROWS, asked_about, reused, secret
 from tests.support.methods import LOST_STATUS
@@ -75,7 +76,8 @@ def mesh_with_tenants(home: Path) -> Iterator[Attacked]:
         entry = {"name": name, "sha256": digest, "roles": roles, "tenant": tenant}
         keys.add_entry(home / "keys.toml", keys.KeyEntry.read(entry))
     environment = {"EVENMESH_API_KEYS": str(home / "keys.toml"), "EVENMESH_API_KEY": known["mesh"]}
-    state = launch(MeshSettings(home=home, port=0, start_s=600, environment=environment))
+    services = (*SERVICES, GATEWAY)
+    state = launch(MeshSettings(home=home, port=0, start_s=600, environment=environment, services=services))
     try:
         yield Attacked(home, state, known)
     finally:
@@ -202,7 +204,8 @@ async def endure(
                 )
                 assert attack.stdin is not None
                 assert attack.stdout is not None
-                attack.stdin.write(json.dumps(mesh.state.addresses).encode())
+                gateway = mesh.state.services[GATEWAY.name].address
+                attack.stdin.write(json.dumps({**mesh.state.addresses, "gateway": gateway}).encode())
                 attack.stdin.write_eof()
                 assert await attack.stdout.readline() == b"ready\n"
                 with _processor_time(mesh, seen, under_attack=True):

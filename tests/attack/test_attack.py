@@ -35,3 +35,5 @@ async def test_a_tenant_under_attack_is_served(tmp_path: Path) -> None:
     assert seen.attacked_s, "nothing was asked under attack: the run shows nothing"
     rows = {re.split("[:,]", one)[0] for one in seen.outcomes}
     assert rows == {f"row {number}" for number in ROWS}
+    by_http = {re.split("[:,]", one)[0] for one in seen.outcomes if ", HTTP: " in one}
+    assert by_http == rows

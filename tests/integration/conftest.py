@@ -11,6 +11,7 @@ from evenmesh import Addresses, Client
 from evenmesh.local_mesh import MeshState
 from evenmesh_mesh import SERVICES, MeshSettings, launch, stop
 from evenmesh_studies import demo
+from tests.support.go_tools import compile_program
 from tests.support.prometheus import reserved_ports
 
 DEMO = "demo"
@@ -72,3 +73,9 @@ def client(mesh: RunningMesh) -> Iterator[Client]:
     """A client of that mesh."""
     with Client(mesh.addresses, timeout=240) as client:
         yield client
+
+
+@pytest.fixture(scope="session")
+def go_ask(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The program of the Go client, compiled with what is generated from the protos of now."""
+    return compile_program(tmp_path_factory.mktemp("go"))

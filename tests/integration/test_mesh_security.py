@@ -30,6 +30,7 @@ from evenmesh.wire.channel import connect
 from evenmesh.wire.errors import MeshError, PermissionDenied, Unauthenticated
 from evenmesh_mesh import SERVICES, MeshSettings, launch, stop
 from tests.support.gateway_process import GatewayProcess
+from tests.support.go_tools import said_in_go
 from tests.support.methods import METHODS
 from tests.support.prometheus import reserved_ports
 
@@ -309,6 +310,22 @@ def test_the_command_line_is_authenticated_too(secured: Secured) -> None:
         )
         assert done.returncode == status, done.stderr
     assert "not known" in done.stderr
+
+
+def test_a_client_in_go_says_who_calls_and_reads_why_it_is_refused(
+    secured: Secured, monkeypatch: pytest.MonkeyPatch, go_ask: Path
+) -> None:
+    with client(secured, monkeypatch, secured.keys["keeper"]) as keeper:
+        keeper.ingest([PASSAGE], "go")
+        asked = keeper.answer(QUESTION, alpha=2, samples=4, seed=11, collection="go", observe=False)
+    over_tls = {"EVENMESH_TLS_CA": str(secured.folder / "ca.pem")}
+    known = {**over_tls, "EVENMESH_API_KEY": secured.keys["asker"]}
+    *_, answered = said_in_go(go_ask, secured.addresses, "go", QUESTION, **known)
+    assert answered["text"] == asked.text
+    for key, reason in (("emk_guessed", "UNKNOWN_KEY"), ("", "NO_CREDENTIAL")):
+        wrong = {**over_tls, "EVENMESH_API_KEY": key}
+        (error,) = said_in_go(go_ask, secured.addresses, "go", QUESTION, **wrong)
+        assert (error["code"], error["reason"]) == ("Unauthenticated", reason)
 
 
 @pytest.mark.skipif(not Path("/proc/self/clear_refs").exists(), reason="needs /proc of Linux")

@@ -12,6 +12,7 @@ import pytest
 
 PACKAGES: Final = {
     "chromium": "chromium",
+    "go": "golang-go",
     "initdb": "postgresql",
     "kubectl": "kubernetes-client",
     "node": "nodejs",
@@ -19,6 +20,8 @@ PACKAGES: Final = {
     "prometheus": "prometheus",
     "prometheus-blackbox-exporter": "prometheus-blackbox-exporter",
     "promtool": "prometheus",
+    "protoc-gen-go": "protoc-gen-go",
+    "protoc-gen-go-grpc": "protoc-gen-go-grpc",
     "psql": "postgresql-client",
     "redis-server": "redis-server",
     "setpriv": "util-linux",

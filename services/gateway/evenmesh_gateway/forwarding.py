@@ -9,6 +9,7 @@ from typing import Any, TypeAlias, cast
 import grpc
 
 from evenmesh.resending import Resending
+from evenmesh.wire.call_ends import CallEnd
 from evenmesh.wire.errors import MeshError, Unavailable, Unimplemented, code_of, status_of
 from evenmesh_gateway.calls import Call
 from evenmesh_gateway.methods import PublicMethod
@@ -42,12 +43,13 @@ class Forwarder:
             Exception: what the stream of requests raises; the call is cancelled then.
         """
         running = self._begin(method, request, call)
+        end = CallEnd(running)
         try:
             if not isinstance(request, bytes):
                 await _write(running, request)
             return cast(bytes, await running)
         except grpc.RpcError as error:
-            raise _error(error) from error
+            raise _error(end.error(error)) from error
         finally:
             running.cancel()
 
@@ -65,6 +67,7 @@ class Forwarder:
         resending = Resending(call.deadline.remaining())
         while True:
             running = self._begin(method, request, call)
+            end = CallEnd(running)
             writing = None
             if not isinstance(request, bytes):
                 writing = asyncio.create_task(_write(running, request))
@@ -80,7 +83,7 @@ class Forwarder:
                     writing.result()  # why the call was cancelled
                 if not isinstance(exc, grpc.RpcError):
                     raise
-                error = _error(exc)
+                error = _error(end.error(exc))
                 # What may be sent again by its contract, the channel has sent again.
                 again = isinstance(request, bytes) and not method.facts.retryable
                 if not again or not resending.allows(error):

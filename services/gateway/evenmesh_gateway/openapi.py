@@ -90,9 +90,11 @@ def failures() -> dict[str, Any]:
 
 
 def event_schema(data: dict[str, Any]) -> dict[str, Any]:
-    """Return the schema of a server-sent event whose data are JSON of a schema."""
-    content = {"type": "string", "contentMediaType": JSON, "contentSchema": data}
-    return {"type": "object", "properties": {"event": {"type": "string"}, "data": content}}
+    """Return the schema of a server-sent event whose data are JSON of a schema, or a problem."""
+    either = {"anyOf": [data, {"$ref": "#/components/schemas/Problem"}]}
+    content = {"type": "string", "contentMediaType": JSON, "contentSchema": either}
+    name = {"type": "string", "description": "`error` if the data are a problem."}
+    return {"type": "object", "properties": {"event": name, "data": content}}
 
 
 def timeout_parameter() -> dict[str, Any]:

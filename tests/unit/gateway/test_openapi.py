@@ -10,7 +10,10 @@ from pathlib import Path
 import httpx
 from jsonschema import Draft202012Validator
 
+from evenmesh.orchestrator.v1 import orchestrator_service_pb2 as orchestrator_pb
+from evenmesh.wire.errors import Overloaded
 from evenmesh_gateway.methods import public_methods
+from tests.support.scripted import ScriptedMesh
 
 
 async def test_every_public_method_is_described_within_its_bounds(gateway: httpx.AsyncClient) -> None:
@@ -72,3 +75,20 @@ async def test_a_reply_is_as_it_is_described(gateway: httpx.AsyncClient) -> None
     answer = operation["responses"]["200"]["content"]["application/json"]["schema"]
     for schema, value in ((request, body), (answer, (await gateway.post(path, json=body)).json())):
         Draft202012Validator({**schema, "components": document["components"]}).validate(value)
+
+
+async def test_events_are_as_they_are_described(gateway: httpx.AsyncClient, scripted: ScriptedMesh) -> None:
+    document = (await gateway.get("/openapi.json")).json()
+    path = "/v1/evenmesh.orchestrator.v1.OrchestratorService/Ask"
+    answer = document["paths"][path]["post"]["responses"]["200"]["content"]["text/event-stream"]["schema"]
+    described = Draft202012Validator(
+        {**answer["properties"]["data"]["contentSchema"], "components": document["components"]}
+    )
+    scripted.orchestrator.events = [orchestrator_pb.AskResponse(delta={"text": one}) for one in "ab"]
+    scripted.orchestrator.error = Overloaded("too much", 2.0)
+    text = (await gateway.post(path, json={"question": "q"})).text
+    data = [json.loads(line.removeprefix("data: ")) for line in text.splitlines() if line.startswith("data")]
+    assert ["delta" in one for one in data] == [True, False]
+    for one in data:
+        described.validate(one)
+    assert not described.is_valid({"delta": {"text": "a"}, "unheard_of": 1})
