@@ -14,6 +14,7 @@ from typing import Final
 from evenmesh import Addresses, Client
 from evenmesh_mesh import GeneratorEngine, MeshSettings, launch, services_with, stop
 from evenmesh_studies import demo
+from tests.support import document_files
 from tests.support.console_page import ConsolePage, chromium
 
 OUT: Final = Path(__file__).parents[1] / "docs" / "assets" / "console"
@@ -40,6 +41,28 @@ def fill(client: Client) -> None:
             )
 
 
+def write_documents(folder: Path) -> Path:
+    """Write some documents of two providers into a folder, one of them locked; return it."""
+    contents = {
+        "Acme Works/brakes.docx": document_files.word(
+            [
+                ("Heading 1", "Brakes"),
+                ("Normal", "Check the pads."),
+                ("Heading 1", "Cables"),
+                ("Normal", "Oil them."),
+            ]
+        ),
+        "Acme Works/chains.md": b"# Chains\n\nOil the chain every 200 kilometres.\n\n## Wear\n\nReplace it.\n",
+        "Bell Company/locked.pdf": document_files.pdf([[(11, "x")]], encrypted=True),
+        "Bell Company/manual.pdf": document_files.pdf([[(11, "Ring the bell before a corner.")]]),
+    }
+    for name, data in contents.items():
+        path = folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(data)
+    return folder
+
+
 def take(url: str, out: Path) -> None:
     """Walk through the console and save the pictures."""
     with chromium() as browser:
@@ -64,6 +87,18 @@ def take(url: str, out: Path) -> None:
         console.open("collections")
         console.page.locator(".passage").first.wait_for()
         console.picture(out / "collections.png", height=800)
+        with tempfile.TemporaryDirectory() as folder:
+            workshop = write_documents(Path(folder, "workshop"))
+            console.page.set_viewport_size(WIDE)
+            console.page.get_by_role("button", name="New collection…").click()
+            console.page.get_by_role("textbox", name="Name").fill("workshop")
+            console.page.get_by_role("button", name="Make it").click()
+            console.page.get_by_role("heading", name="workshop").wait_for()
+            console.page.locator("input[type=file]").nth(1).set_input_files(workshop)
+            console.page.get_by_role("button", name="Look at them first").click()
+            console.page.locator(".seen").wait_for()
+            console.page.get_by_text("Not read: 1").click()
+            console.picture(out / "upload.png", ".add")
         console.page.set_viewport_size(WIDE)
         console.open("runs")
         console.page.get_by_role("button", name="more-even").click()

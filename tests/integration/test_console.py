@@ -10,7 +10,7 @@ import pytest
 from evenmesh import Agent, Client, Feedback, Passage
 from evenmesh_reranker.models.store import ModelStore
 from tests.integration.conftest import DEMO, RunningMesh
-from tests.support import tiny_encoders, tiny_models
+from tests.support import document_files, tiny_encoders, tiny_models
 from tests.support.console_page import PAGES, Colours, ConsolePage, chromium
 from tests.support.gateway_process import GatewayProcess
 
@@ -170,6 +170,103 @@ def test_a_collection_is_deleted_only_by_its_name(console: ConsolePage, client: 
     gone.click()
     console.page.get_by_role("button", name="short-lived").wait_for(state="detached")
     assert "short-lived" not in [one.name for one in client.collections()]
+
+
+def test_documents_are_looked_at_first_then_added_and_removed_again(
+    console: ConsolePage, client: Client, tmp_path: Path
+) -> None:
+    contents = {
+        "Acme Works/chains.md": b"# Chains\n\nOil the chain every 200 kilometres.\n\n# Wear\n\nReplace it.\n",
+        "Bell Company/manual.pdf": document_files.pdf([[(11, "Ring the bell before a corner.")]]),
+        "Bell Company/locked.pdf": document_files.pdf([[(11, "x")]], encrypted=True),
+    }
+    for name, data in contents.items():
+        path = tmp_path / "workshop" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(data)
+    page = console.page
+    console.open("collections")
+    page.get_by_role("button", name="New collection…").click()
+    page.get_by_role("textbox", name="Name").fill("Not a name")
+    assert page.get_by_role("button", name="Make it").is_disabled()
+    page.get_by_role("textbox", name="Name").fill("workshop")
+    page.keyboard.press("Enter")
+    page.get_by_role("heading", name="workshop").wait_for()
+    page.locator("input[type=file]").nth(1).set_input_files(tmp_path / "workshop")
+
+    page.get_by_role("button", name="Look at them first").press("Enter")
+    add = page.get_by_role("button", name="Add 3 passages to workshop")
+    add.wait_for()
+    assert client.collection("workshop").num_passages == 0, "it was a look alone"
+    seen = page.locator(".seen")
+    assert seen.locator("tbody th").all_inner_texts() == ["Acme Works", "Bell Company"]
+    seen.get_by_text("Not read: 1").press("Enter")
+    assert "Bell Company/locked.pdf is encrypted" in seen.inner_text()
+    assert console.violations() == []
+    page.set_viewport_size({"width": NARROW, "height": TALL})
+    assert console.width() <= NARROW
+    page.set_viewport_size({"width": 1280, "height": 900})
+
+    add.press("Enter")
+    page.get_by_text("3 passages added. 1 file could not be read.").wait_for()
+    found = client.retrieve("Ring the bell", collection="workshop", k=1).passages[0]
+    assert (found.attributes["document"], found.attributes["page"]) == ("Bell Company/manual.pdf", "1")
+    assert found.attributes["provider"] == "Bell Company"
+
+    page.get_by_role("button", name="Acme Works").first.press("Enter")
+    page.get_by_text("2 whose provider is Acme Works").wait_for()
+    page.locator(".passage").first.press("Enter")
+    page.get_by_role("textbox", name="Question").fill("oil the chain")
+    page.keyboard.press("Enter")
+    page.get_by_text("retrievers find it.").wait_for()
+    rows = page.locator(".finds tbody tr").evaluate_all(
+        "rows => rows.map(row => [...row.cells].map(cell => cell.innerText))"
+    )
+    assert [row[0] for row in rows] == [one.name for one in client.retrievers()]
+    title = page.locator("dialog[open] h3").inner_text()
+    found_by = client.retrieve("oil the chain", collection="workshop", retriever="bm25-lucene", k=3).passages
+    place = 1 + [one.title for one in found_by].index(title)
+    assert next(row[1] for row in rows if row[0] == "bm25-lucene") == f"{place} of {len(found_by)}"
+    page.get_by_role("button", name="Delete this passage…").press("Enter")
+    assert (
+        "for everybody of this tenant" in page.get_by_role("dialog", name="Delete this passage?").inner_text()
+    )
+    page.get_by_role("button", name="Delete it").last.press("Enter")
+    page.get_by_text("1 passage is removed.").wait_for()
+    page.get_by_role("button", name="Acme Works").first.click()
+    page.get_by_role("button", name="Delete this passage…").click()
+    page.get_by_role("button", name="Delete it").last.click()
+    page.get_by_role("button", name="Acme Works").first.wait_for(state="detached")
+    assert client.collection("workshop").num_passages == 1
+    client.delete_collection("workshop")
+
+
+def test_an_upload_that_is_refused_says_why_and_can_be_stopped(
+    console: ConsolePage, client: Client, tmp_path: Path
+) -> None:
+    (tmp_path / "locked.pdf").write_bytes(document_files.pdf([[(11, "x")]], encrypted=True))
+    client.ingest([Passage(id="p1", title="One", text="Text", attributes={"provider": "A"})], "stopped")
+    page = console.page
+    console.open("collections")
+    page.reload()
+    page.get_by_role("button", name="stopped").click()
+    page.get_by_text("Add documents").click()
+    page.locator("input[type=file]").first.set_input_files(tmp_path / "locked.pdf")
+    page.get_by_role("button", name="Look at them first").click()
+    page.get_by_text("There is nothing to add.").wait_for()
+    page.get_by_label("all of them are from").check()
+    page.get_by_label("Provider", exact=True).fill("Someone")
+    page.get_by_role("button", name="Look at them first").click()
+    page.get_by_role("button", name="Stop", exact=True).click()
+    page.locator("progress").wait_for(state="detached")
+    assert page.locator(".problem").count() == 0
+    page.route(
+        "**/documents*", lambda route: route.fulfill(status=429, json={"detail": "the service is busy"})
+    )
+    page.get_by_role("button", name="Look at them first").click()
+    assert "the service is busy" in page.locator(".problem").inner_text()
+    page.unroute("**/documents*")
+    client.delete_collection("stopped")
 
 
 def test_a_search_finds_what_the_retriever_finds(console: ConsolePage, client: Client) -> None:

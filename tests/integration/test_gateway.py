@@ -19,6 +19,7 @@ from evenmesh import AskResult, Client, Passage
 from evenmesh.orchestrator.v1 import orchestrator_service_pb2 as pb
 from evenmesh_studies import demo
 from tests.integration.conftest import DEMO, RunningMesh
+from tests.support import document_files
 from tests.support.gateway_process import GatewayProcess
 
 pytestmark = [pytest.mark.mesh, pytest.mark.timeout(900)]
@@ -224,6 +225,28 @@ def test_a_collection_is_filled_and_removed_over_http(http: httpx.Client) -> Non
     assert http.post(f"{service}/DeleteCollection", json={"name": "over-http"}).json() == {}
     gone = http.post(f"{service}/GetCollection", json={"name": "over-http"})
     assert (gone.status_code, gone.json()["field"]) == (404, "name")
+
+
+def test_documents_are_uploaded_and_cited_by_document_and_page(http: httpx.Client, client: Client) -> None:
+    contents = {
+        "zoo/otters.pdf": document_files.pdf([[(11, "Otters hold hands while they sleep.")]]),
+        "zoo/notes.md": b"# Seals\n\nSeals sleep on the beach.\n",
+        "locked.pdf": document_files.pdf([[(11, "x")]], encrypted=True),
+    }
+    files = [("file", (name, data)) for name, data in contents.items()]
+    path = "/v1/collections/uploaded/documents"
+    done = http.post(path, files=files).json()
+    assert (done["added"], done["providers"][0]["name"], done["collection"]["embedded"]) == (2, "zoo", 1.0)
+    assert done["skipped"] == [{"document": "locked.pdf", "reason": "is encrypted"}]
+    again = http.post(path, files=files, headers={"accept": "text/event-stream"}).text
+    assert '"unchanged": 2' in again.split("event: end\n")[1]
+    found = client.retrieve("What do otters hold?", collection="uploaded", k=1).passages[0]
+    assert (found.attributes["document"], found.attributes["page"]) == ("zoo/otters.pdf", "1")
+    assert (
+        http.post(path.replace("uploaded", "missing"), files=files, params={"create": "false"}).status_code
+        == 404
+    )
+    client.delete_collection("uploaded")
 
 
 def test_embeddings_are_those_by_which_passages_are_found(ai: openai.OpenAI, client: Client) -> None:

@@ -274,6 +274,18 @@ def test_each_credential_opens_the_same_by_http(
                     model="evenmesh/by-http",
                     messages=said,  # type: ignore[arg-type]
                 )
+        # Who may ingest is known before files are read, by the gateway or by the retriever that it asks.
+        upload, files = (
+            "/v1/collections/by-upload/documents",
+            {"file": ("a.md", b"# Otters\n\nThey hold hands.\n")},
+        )
+        for name, status in (("", 401), ("asker", 403), ("keeper", 200)):
+            sent = http.post(upload, files=files, headers=by(name) if name else {})
+            assert sent.status_code == status, sent.text
+        query["collection"] = "by-upload"
+        assert http.post(f"{retriever}/Retrieve", json=query, headers=by("asker")).status_code == 200
+        assert http.post(f"{retriever}/Retrieve", json=query, headers=by("stranger")).status_code == 404
+        http.post(f"{collections}/DeleteCollection", json={"name": "by-upload"}, headers=by("keeper"))
         gone = http.post(f"{collections}/DeleteCollection", json={"name": "by-http"}, headers=by("keeper"))
         assert gone.status_code == 200
 

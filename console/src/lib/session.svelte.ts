@@ -13,6 +13,8 @@ export interface Identity {
   name: string;
   tenant: string;
   roles: Role[];
+  /** Whether this gateway takes uploads of documents. */
+  documents: boolean;
 }
 
 function stored(): string {
@@ -101,6 +103,7 @@ export function may(...roles: Role[]): boolean {
 
 /** Say in plain words what went wrong. */
 export function inWords(error: unknown): { title: string; detail: string; again: boolean } {
+  if (error instanceof Error && "upload" in error) return { title: "The upload was not taken", detail: error.message, again: true };
   const found = MeshError.from(error);
   const detail = found.rawMessage;
   switch (found.code) {

@@ -1,6 +1,7 @@
 """From files to passages: read, split, attribute, drop repeated ones, and keep them until they are sent."""
 
 import json
+import sys
 import tempfile
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -141,6 +142,7 @@ def gather(
     named: Named | None = None,
     on_file: OnFile | None = None,
     on_read: OnRead | None = None,
+    aside_bytes: int = sys.maxsize,
 ) -> Gathered:
     """Read files and put their passages into a spool; what cannot be read is named, and the rest goes on.
 
@@ -155,6 +157,7 @@ def gather(
         named: names passages; without it ids are those of :class:`Chunk`, and those that files state.
         on_file: called after each file.
         on_read: called for each file that was read.
+        aside_bytes: most bytes of files of passages in archives, together; further ones are named. Bytes.
     """
     counts = _Counts()
     duplicates = DuplicateFinder()
@@ -162,6 +165,7 @@ def gather(
     given = {one.address for one in files}
     known = len(files) - sum(is_archive(one.address) for one in files if not one.reason)
     done = 0
+    left = aside_bytes
     later: list[Found] = []
 
     def finished(address: str, *, was_read: bool) -> None:
@@ -174,14 +178,17 @@ def gather(
 
     def documents(folder: Path) -> Iterator[tuple[Path | Fetch, str, str]]:
         """Yield what is to be parsed; put files of passages aside."""
-        nonlocal known
+        nonlocal known, left
         for one in expanded(files, parsers.limits):
             known += one.address not in given
+            if one.held and not one.reason and of_passages(one.address):
+                one = _aside(one, folder / str(len(later)), parsers.limits, left)
+                left -= 0 if one.reason else one.path.stat().st_size
             if one.reason:
                 counts.skipped.append(Skipped(one.address, one.reason))
                 finished(one.address, was_read=False)
             elif of_passages(one.address):
-                later.append(_aside(one, folder / str(len(later)), parsers.limits) if one.held else one)
+                later.append(one)
             else:
                 yield one.fetch or one.path, one.address, one.ending
 
@@ -271,9 +278,12 @@ def _name(own: str, address: str, named: Named | None) -> str:
     return own if named is None else named(address, own)
 
 
-def _aside(one: Found, path: Path, limits: Limits) -> Found:
-    """Return a file whose bytes are held in memory as one of the disk."""
-    path.write_bytes(one.fetch(limits.file_bytes) if one.fetch is not None else b"")
+def _aside(one: Found, path: Path, limits: Limits, most: int) -> Found:
+    """Return a file whose bytes are held in memory as one of the disk, or why it has too many for that."""
+    data = one.fetch(limits.file_bytes) if one.fetch is not None else b""
+    if len(data) > most:
+        return Found(path, one.address, "is of an archive that packs too many passages: send it as a file")
+    path.write_bytes(data)
     return Found(path, one.address)
 
 

@@ -27,6 +27,9 @@ from evenmesh_gateway.openai.routes import paths as openai_paths
 from evenmesh_gateway.openapi import document
 from evenmesh_gateway.rest import Rest
 from evenmesh_gateway.settings import GatewaySettings
+from evenmesh_gateway.uploads.described import paths as upload_paths
+from evenmesh_gateway.uploads.described import schemas as upload_schemas
+from evenmesh_gateway.uploads.routes import UploadRoutes
 from evenmesh_gateway.upstreams import Upstreams
 from evenmesh_kit.admission.queue import Admission
 from evenmesh_kit.compute.tenant_pool import TenantPool
@@ -73,7 +76,11 @@ class Gateway:
             from evenmesh_gateway.agents.http import AgentRoutes
 
             self._agents = AgentRoutes(call_reader, forwarder)
-        self._openapi = JSONResponse(document(*openai_paths()))
+        self._uploads = UploadRoutes(settings, call_reader, forwarder) if settings.documents else None
+        paths, schemas = openai_paths()
+        if self._uploads is not None:
+            paths, schemas = {**paths, **upload_paths()}, {**schemas, **upload_schemas()}
+        self._openapi = JSONResponse(document(paths, schemas))
         middleware = [Middleware(Records, tracer=telemetry.tracer, meter=telemetry.meter)]
         if settings.cors_origins:
             middleware.append(_cors(settings))
@@ -83,10 +90,11 @@ class Gateway:
                 GatewayRoute("/readyz", self._ready, methods=["GET"]),
                 GatewayRoute("/openapi.json", self._described, methods=["GET"]),
                 *OpenAiRoutes(settings, call_reader, forwarder, messages).routes(),
+                *(() if self._uploads is None else self._uploads.routes()),
                 *Rest(settings, call_reader, forwarder, messages).routes(),
                 *ConnectRoutes(settings, call_reader, forwarder, messages).routes(),
                 *(() if self._agents is None else (self._agents.route(),)),
-                *(ConsoleRoutes(call_reader, self._upstreams).routes() if settings.console else ()),
+                *(self._console(call_reader) if settings.console else ()),
             ],
             middleware=[
                 *middleware,
@@ -95,6 +103,10 @@ class Gateway:
             ],
             exception_handlers={HTTPException: _unrouted},
         )
+
+    def _console(self, call_reader: CallReader) -> list[GatewayRoute]:
+        reads = self._uploads is not None and self._uploads.reads
+        return ConsoleRoutes(call_reader, self._upstreams, documents=reads).routes()
 
     async def start(self) -> None:
         """Begin to answer agents."""
@@ -110,6 +122,8 @@ class Gateway:
         await self._stack.aclose()
         await self._upstreams.close()
         await asyncio.to_thread(self._pool.close)
+        if self._uploads is not None:
+            await self._uploads.close()
 
     async def _live(self, _: Request) -> Response:
         return JSONResponse({"status": "live"})

@@ -79,6 +79,7 @@ class CallReader:
         *methods: PublicMethod,
         peer: str = "",
         timeout_s: float | None = None,
+        default_s: float | None = None,
     ) -> Call:
         """Return the call that the headers of a request say, and make its caller the current one.
 
@@ -87,6 +88,7 @@ class CallReader:
             methods: what the request calls.
             peer: address of the connection, for the audit log.
             timeout_s: time that the protocol of the request gives it; None for the header's.
+            default_s: time of a request that gives none; None for the setting's. Seconds.
 
         Raises:
             Unauthenticated: no credential, or one that is not known here.
@@ -105,7 +107,8 @@ class CallReader:
         if any(method.streams for method in methods):
             longest = self._settings.max_stream_s
         if timeout_s is None:
-            timeout_s = _timeout(headers.get(TIMEOUT_HEADER.lower()), self._settings.default_deadline_s)
+            default_s = self._settings.default_deadline_s if default_s is None else default_s
+            timeout_s = _timeout(headers.get(TIMEOUT_HEADER.lower()), default_s)
         return Call(Deadline.after(min(timeout_s, longest)), tuple(metadata))
 
     async def _authenticate(

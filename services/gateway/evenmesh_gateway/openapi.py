@@ -68,7 +68,11 @@ def document(paths: Mapping[str, Any], schemas: Mapping[str, Any]) -> dict[str, 
             "description": "Every public method of the mesh as REST, made from its contract.",
             "license": {"name": "Apache-2.0", "identifier": "Apache-2.0"},
         },
-        "tags": [{"name": "openai"}, *({"name": one, **_comment(one)} for one in services)],
+        "tags": [
+            {"name": "openai"},
+            {"name": "documents"},
+            *({"name": one, **_comment(one)} for one in services),
+        ],
         "security": [{}, {"bearer": []}],
         "paths": items,
         "components": {

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Annotated, Any, Final
 from urllib.parse import urlsplit
 
-from pydantic import Field, field_validator
+from pydantic import Field, ValidationInfo, field_validator
 from pydantic_settings import NoDecode, SettingsConfigDict
 
 from evenmesh_kit.settings import ServiceSettings, is_loopback
@@ -63,6 +64,51 @@ class GatewaySettings(ServiceSettings):
     """Longest time for the head of a request to arrive on a connection. Seconds, (0, 300]."""
     compute_threads: int = Field(default=1, ge=1, le=64)
     """Threads that convert large messages from and to JSON. Threads, [1, 64]."""
+
+    documents: bool = True
+    """Whether documents may be uploaded; ``evenmesh-gateway[documents]`` brings what reads them."""
+    documents_bytes: int = Field(default=64 * 2**20, ge=1024, le=2**34)
+    """Largest upload of documents: its files together. Bytes, [1024, 2^34]."""
+    documents_files: int = Field(default=1000, ge=1, le=10_000)
+    """Most files of an upload; archives count as one. [1, 10000]."""
+    documents_text_bytes: int = Field(default=64 * 2**20, ge=1024, le=2**34)
+    """Largest text of all passages of an upload. Bytes, [1024, 2^34]."""
+    documents_uploads: int = Field(default=4, ge=1, le=256)
+    """Uploads of documents at a time, each with two processes; a tenant has at most ``tenant_share`` of them.
+    [1, 256]."""
+    documents_disk_bytes: int = Field(default=2**30, ge=2**12, le=2**40)
+    """Disk that uploads take together until they are answered: each its files and twice the largest text; a
+    tenant has at most ``tenant_share`` of it. Bytes, [2^12, 2^40]."""
+    documents_memory_bytes: int = Field(default=2**31, ge=2**29, le=2**40)
+    """Address space of each process that reads an upload (Linux). Bytes, [2^29, 2^40]."""
+    documents_read_s: float = Field(default=600.0, gt=0, le=86_400)
+    """Longest time to read and split the files of an upload. Seconds, (0, 86400]."""
+    documents_folder: Path | None = None
+    """Folder of uploads until they are answered. Default: the system's for temporary files."""
+    documents_tokenizer: str = ""
+    """What passages are counted by: ``bundled``, ``words``, or a ``tokenizer.json``. Empty: bundled where the
+    bundled models are installed, else words."""
+
+    @field_validator("documents_disk_bytes")
+    @classmethod
+    def _fits_an_upload(cls, value: int, info: ValidationInfo) -> int:
+        given = info.data
+        if {"documents_bytes", "documents_text_bytes", "tenant_share"} <= given.keys():
+            least = given["documents_bytes"] + 2 * given["documents_text_bytes"]
+            if value * given["tenant_share"] < least:
+                raise ValueError(
+                    f"the largest upload takes {least:,} bytes (EVENMESH_GATEWAY_DOCUMENTS_BYTES and twice "
+                    "EVENMESH_GATEWAY_DOCUMENTS_TEXT_BYTES), which a tenant's share must hold "
+                    "(EVENMESH_GATEWAY_TENANT_SHARE)"
+                )
+        return value
+
+    @field_validator("documents_tokenizer")
+    @classmethod
+    def _known_tokenizer(cls, value: str) -> str:
+        if value not in ("", "bundled", "words") and not Path(value).is_file():
+            raise ValueError("must be bundled, words, or the path of a tokenizer.json that is there")
+        return value
 
     @field_validator("tls_services")
     @classmethod

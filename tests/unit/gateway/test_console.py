@@ -91,13 +91,19 @@ async def test_a_session_has_the_roles_of_the_key(open_gateway: Open, tmp_path: 
     client = await open_gateway(api_keys=tmp_path / "k.toml")
     mine = {"authorization": f"Bearer {key}"}
     found = await client.get("/console/session", headers=mine)
-    assert found.json() == {"known": True, "name": "ann", "tenant": "acme", "roles": ["ask", "ingest"]}
+    said = {"known": True, "name": "ann", "tenant": "acme", "roles": ["ask", "ingest"], "documents": True}
+    assert found.json() == said
     assert found.headers["cache-control"] == "no-store"
     for path in ("session", "health"):
         assert (await client.get(f"/console/{path}")).status_code == 401
         assert (
             await client.get(f"/console/{path}", headers={"authorization": "Bearer x"})
         ).status_code == 401
+
+
+async def test_a_session_says_whether_documents_are_taken(open_gateway: Open) -> None:
+    client = await open_gateway(documents=False)
+    assert (await client.get("/console/session")).json()["documents"] is False
 
 
 async def test_without_keys_everything_is_offered(gateway: httpx.AsyncClient) -> None:

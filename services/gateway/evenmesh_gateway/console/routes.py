@@ -24,10 +24,12 @@ class ConsoleRoutes:
     Args:
         call_reader: reads who calls.
         upstreams: the services that are asked for their health.
+        documents: whether documents may be uploaded here.
     """
 
-    def __init__(self, call_reader: CallReader, upstreams: Upstreams) -> None:
+    def __init__(self, call_reader: CallReader, upstreams: Upstreams, *, documents: bool) -> None:
         self._call_reader = call_reader
+        self._documents = documents
         self._upstreams = upstreams
         self._files = read()
 
@@ -64,6 +66,7 @@ class ConsoleRoutes:
                 "name": caller.name,
                 "tenant": caller.tenant,
                 "roles": sorted(role for role in caller.roles if role is not Role.SERVICE),
+                "documents": self._documents,
             },
             headers=_NO_STORE,
         )

@@ -45,7 +45,7 @@ def check_head(request: Request, most: int, *types: str) -> None:
         )
     length = request.headers.get("content-length", "")
     if length.isdecimal() and int(length) > most:
-        raise _too_large(most)
+        raise too_large(most)
 
 
 async def read_body(request: Request, most: int, deadline: Deadline) -> bytes:
@@ -56,14 +56,14 @@ async def read_body(request: Request, most: int, deadline: Deadline) -> bytes:
         DeadlineExceeded: it has not come in time.
         HungUpError: the client hung up.
     """
-    pieces: list[bytes] = []
+    parts: list[bytes] = []
     size = 0
-    async for piece in _pieces(request, deadline):
+    async for piece in pieces(request, deadline):
         size += len(piece)
         if size > most:
-            raise _too_large(most)
-        pieces.append(piece)
-    return b"".join(pieces)
+            raise too_large(most)
+        parts.append(piece)
+    return b"".join(parts)
 
 
 async def read_lines(request: Request, most_line: int, most: int, deadline: Deadline) -> AsyncIterator[bytes]:
@@ -76,14 +76,14 @@ async def read_lines(request: Request, most_line: int, most: int, deadline: Dead
     """
     rest = bytearray()
     size = 0
-    async for piece in _pieces(request, deadline):
+    async for piece in pieces(request, deadline):
         size += len(piece)
         if size > most:
-            raise _too_large(most)
+            raise too_large(most)
         rest += piece
         *lines, rest = rest.split(b"\n")
         if any(len(line) > most_line for line in (*lines, rest)):
-            raise _too_large(most_line, "a line of the body")
+            raise too_large(most_line, "a line of the body")
         for line in lines:
             if line.strip():
                 yield bytes(line)
@@ -91,12 +91,19 @@ async def read_lines(request: Request, most_line: int, most: int, deadline: Dead
         yield bytes(rest)
 
 
-async def _pieces(request: Request, deadline: Deadline) -> AsyncIterator[bytes]:
-    """Yield a body in the pieces in which it comes."""
+async def pieces(
+    request: Request, deadline: Deadline, *, idle_s: float = LONGEST_BUDGET_S
+) -> AsyncIterator[bytes]:
+    """Yield a body in the pieces in which it comes.
+
+    Raises:
+        DeadlineExceeded: it has not come in time, or none of it for ``idle_s`` seconds.
+        HungUpError: the client hung up.
+    """
     stream = request.stream()
     while True:
         try:
-            async with asyncio.timeout(min(deadline.remaining(), LONGEST_BUDGET_S)):
+            async with asyncio.timeout(min(deadline.remaining(), idle_s, LONGEST_BUDGET_S)):
                 piece = await anext(stream, None)
         except TimeoutError:
             raise DeadlineExceeded("the body of the request did not come in time") from None
@@ -107,5 +114,6 @@ async def _pieces(request: Request, deadline: Deadline) -> AsyncIterator[bytes]:
         yield piece
 
 
-def _too_large(most: int, what: str = "the body") -> HttpProblem:
+def too_large(most: int, what: str = "the body") -> HttpProblem:
+    """Return the problem of what has more than ``most`` bytes."""
     return HttpProblem(TOO_LARGE, "TOO_LARGE", f"{what} must be at most {most:,} bytes here")
