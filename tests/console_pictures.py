@@ -77,7 +77,7 @@ def take(url: str, out: Path) -> None:
             (QUESTION, "And how do I clean it?", "What pressure for road tyres?"), start=1
         ):
             console.say(words, turn)
-        console.picture(out / "talk.png", height=1040)
+        console.picture(out / "talk.png", height=1100)
         console.page.set_viewport_size(WIDE)
         console.open("vote")
         console.vote(VOTED, *MEMBERS)

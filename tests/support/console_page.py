@@ -77,6 +77,7 @@ class ConsolePage:
         """Take a turn of a conversation by the keyboard, and wait until it is measured; ``turn`` counts from 1."""
         self.page.get_by_label("Your turn", exact=True).focus()
         self.page.keyboard.type(words)
+        self.page.locator("button:not([disabled])", has_text="Say it").wait_for()
         self.page.keyboard.press("Enter")
         self.page.locator(f"[data-report='{turn}']").wait_for(state="attached")
 
@@ -121,7 +122,7 @@ class ConsolePage:
         return int(self.page.evaluate("document.documentElement.scrollWidth"))
 
     def picture(self, path: Path, part: str = "", *, height: int = 0) -> None:
-        """Save a picture of a part of the page, or of its first ``height`` CSS pixels, in 128 colours."""
+        """Save a picture of a part of the page, or of its first ``height`` CSS pixels, in 256 colours."""
         from PIL import Image
 
         if part:
@@ -130,7 +131,7 @@ class ConsolePage:
             size = self.page.viewport_size or {"width": 1280, "height": 900}
             self.page.set_viewport_size({"width": size["width"], "height": height or size["height"]})
             taken = self.page.screenshot()
-        Image.open(io.BytesIO(taken)).convert("RGB").quantize(128, dither=Image.Dither.NONE).save(
+        Image.open(io.BytesIO(taken)).convert("RGB").quantize(256, dither=Image.Dither.NONE).save(
             path, optimize=True
         )
 
