@@ -172,9 +172,9 @@ def test_a_conversation_has_the_relevance_and_fairness_of_the_mesh(
             ):
                 value = console.page.locator(f"[data-{shown}]").get_attribute(f"data-{shown}")
                 assert float(value or "nan") == pytest.approx(wanted, abs=1e-12)
-            assert console.page.locator(".told .said").nth(number - 1).inner_text() == turn.text
+            assert console.page.locator(".reply .said").nth(number - 1).inner_text() == turn.text
         # The second turn was searched with words of the first.
-        assert "oil" in console.page.get_by_text("searched for").last.inner_text()
+        assert "oil" in console.page.locator(".searched").last.inner_text()
         assert sum(console.shares(".so-far").values()) == pytest.approx(1)
         with console.page.expect_download() as saved:
             console.page.get_by_role("button", name="Save the text").click()

@@ -204,7 +204,7 @@ async def test_a_turn_that_breaks_is_taken_again_in_the_same_conversation(
     await page.goto(f"{client.base_url}/console/#/talk")
     await page.get_by_label("Your turn", exact=True).fill(SCRIPT)
     await page.get_by_role("button", name="Say it").click()
-    await page.locator(".told .problem").get_by_text("the generator is away").wait_for()
+    await page.locator(".reply .problem").get_by_text("the generator is away").wait_for()
     assert await page.locator(".said").inner_text() == "every 200 kilometres"
     assert (await page.locator(".asked").inner_text()).endswith(SCRIPT)
     assert await page.evaluate("window.taken") is None
@@ -212,7 +212,7 @@ async def test_a_turn_that_breaks_is_taken_again_in_the_same_conversation(
     await page.get_by_role("button", name="Try again").click()
     await page.get_by_role("button", name="Save the text").wait_for()
     # What came to nothing is gone, and the mesh was told which conversation goes on.
-    assert await page.locator(".told").count() == 1
+    assert await page.locator(".reply").count() == 1
     assert [one.conversation_id for one in scripted.orchestrator.turns] == ["", "talk"]
 
     # The mesh started again and lost the conversation: another begins with the same question.
@@ -230,7 +230,7 @@ async def test_a_turn_that_breaks_is_taken_again_in_the_same_conversation(
     scripted.orchestrator.events = scripted.orchestrator.events[:5]
     await page.get_by_label("Your turn", exact=True).fill("And then?")
     await page.keyboard.press("Enter")
-    await page.locator(".told .said").nth(1).get_by_text("every 200 kilometres").wait_for()
+    await page.locator(".reply .said").nth(1).get_by_text("every 200 kilometres").wait_for()
     await page.get_by_role("button", name="Stop").click()
     await page.get_by_role("button", name="Stop").wait_for(state="detached")
     for _ in range(200):
