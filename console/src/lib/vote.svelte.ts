@@ -37,7 +37,7 @@ export interface Member {
 }
 
 /** An ensemble under way or at its end. */
-export class Ballot {
+export class VoteRun {
   readonly settings: VoteSettings;
   members = $state.raw<Member[]>([]);
   /** The vote after each answer, and no final one. */

@@ -211,7 +211,7 @@ async def test_a_turn_that_breaks_is_taken_again_in_the_same_conversation(
     scripted.orchestrator.error = None
     await page.get_by_role("button", name="Try again").click()
     await page.get_by_role("button", name="Save the text").wait_for()
-    # What came to nothing is gone, and the mesh was told which conversation goes on.
+    # What came to nothing is gone, and the mesh learns which conversation goes on.
     assert await page.locator(".reply").count() == 1
     assert [one.conversation_id for one in scripted.orchestrator.turns] == ["", "talk"]
 

@@ -1549,7 +1549,7 @@ Global___ConverseResponse: _TypeAlias = ConverseResponse  # noqa: Y015
 
 @_typing.final
 class ListEnsemblesRequest(_message.Message):
-    """Nothing is chosen: every caller is told the same."""
+    """Nothing is chosen: every caller gets the same."""
 
     DESCRIPTOR: _descriptor.Descriptor
 

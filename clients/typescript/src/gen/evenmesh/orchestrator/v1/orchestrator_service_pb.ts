@@ -1632,7 +1632,7 @@ export const ConverseResponseSchema: GenMessage<ConverseResponse> = /*@__PURE__*
   messageDesc(file_evenmesh_orchestrator_v1_orchestrator_service, 23);
 
 /**
- * Nothing is chosen: every caller is told the same.
+ * Nothing is chosen: every caller gets the same.
  *
  * @generated from message evenmesh.orchestrator.v1.ListEnsemblesRequest
  */
