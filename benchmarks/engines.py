@@ -25,12 +25,12 @@ from evenmesh_kit.compute.executors import ComputePool
 from evenmesh_kit.compute.placement import Placement
 from evenmesh_reranker import bundled
 from evenmesh_reranker.backends.adapters import LowRankAdapter
+from evenmesh_reranker.backends.compiled_encoder import CompiledAdapter, CompiledLoader
 from evenmesh_reranker.backends.cross_encoder import CrossEncoderReranker
 from evenmesh_reranker.backends.encoder import Encoder, EncoderLoader
-from evenmesh_reranker.backends.openvino import OpenVinoLoader
 from evenmesh_reranker.domain import Agent, Passage
 from evenmesh_reranker.models.pairs import passage_text
-from evenmesh_reranker.ports import Assigned
+from evenmesh_reranker.ports import Adapter, Assigned, LoadedModel
 from evenmesh_training.online import low_rank
 
 PAIRS = 20
@@ -45,7 +45,7 @@ Way = Callable[[RetrievedQuestion], Awaitable[Sequence[float]]]
 class _OneForAll:
     """One model, and one adapter or none, whoever asks."""
 
-    def __init__(self, model: Encoder, adapter: LowRankAdapter | None) -> None:
+    def __init__(self, model: LoadedModel, adapter: Adapter | None) -> None:
         self._assigned = Assigned(model, adapter)
 
     async def model_for(self, agent: Agent) -> Assigned:
@@ -69,20 +69,22 @@ async def _measure(rounds: int) -> str:
         pool = ComputePool(1 + cores, "bench")
         stack.callback(pool.close)
         exact, narrow = (EncoderLoader(Placement.choose("cpu", dtype)) for dtype in ("float32", "auto"))
-        compiled = OpenVinoLoader(
-            narrow.placement,
+        compiled = CompiledLoader(
+            "auto",
             parallel=cores,
             conversions=Conversions(Path(made) / "openvino"),
             required=True,
             threads=1,
         )
-        reference, by_torch, by_openvino = (_loaded(one, folder) for one in (exact, narrow, compiled))
+        reference, by_torch = (_loaded(one, folder) for one in (exact, narrow))
+        by_openvino = compiled.full(folder, "v", provenance="bench", created_at=datetime.now(UTC))
         adapter = _adapter(reference)
+        arrays = {name: (down.numpy(), up.numpy()) for name, (down, up) in adapter.pairs.items()}
         rerankers = {
             "torch": _reranker(by_torch, None, pool),
             "openvino": _reranker(by_openvino, None, pool),
             "torch, adapted": _reranker(by_torch, adapter, pool),
-            "openvino, adapted": _reranker(by_openvino, adapter, pool),
+            "openvino, adapted": _reranker(by_openvino, CompiledAdapter("a", arrays), pool),
         }
         dtype = narrow.placement.dtype_name
         peer = CrossEncoder(str(folder), device="cpu")
@@ -120,7 +122,7 @@ def _adapter(model: Encoder) -> LowRankAdapter:
     return found
 
 
-def _reranker(model: Encoder, adapter: LowRankAdapter | None, pool: ComputePool) -> CrossEncoderReranker:
+def _reranker(model: LoadedModel, adapter: Adapter | None, pool: ComputePool) -> CrossEncoderReranker:
     """With the settings' defaults."""
     return CrossEncoderReranker(
         _OneForAll(model, adapter), pool=pool, batch_size=16, batch_tokens=4096, max_delay_s=0.002

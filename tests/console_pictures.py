@@ -7,6 +7,7 @@ is the one of the tests, and so are the steps.
 from __future__ import annotations
 
 import argparse
+import json
 import tempfile
 from pathlib import Path
 from typing import Final
@@ -20,6 +21,13 @@ from tests.support.console_page import ConsolePage, chromium
 OUT: Final = Path(__file__).parents[1] / "docs" / "assets" / "console"
 QUESTION: Final = "How often should I oil my chain?"
 EVEN_STOP: Final = 2
+VOTED: Final = "What torque should I use for the bolts on my handlebar stem?"
+"""A question on which the members differ."""
+MEMBERS: Final = ("Words@1", "Meaning@1", "Words@RR@1", "Meaning@RR@2", "Words@5")
+SOURCES: Final = {
+    "Words": {"collection": "demo", "retriever": "bm25-lucene"},
+    "Meaning": {"collection": "demo", "retriever": "dense"},
+}
 WIDE: Final = {"width": 1180, "height": 900}
 PHONE: Final = {"width": 390, "height": 844}
 
@@ -84,6 +92,20 @@ def take(url: str, out: Path) -> None:
         console.picture(out / "beside-dark.png", ".results")
         console.page.emulate_media(color_scheme="light")
         console.page.set_viewport_size(WIDE)
+        console.open("talk")
+        console.page.get_by_text("How it is answered and measured").click()
+        console.page.get_by_label("A turn is compared by").select_option("all sources so far")
+        console.page.get_by_text("How it is answered and measured").click()
+        for turn, words in enumerate(
+            (QUESTION, "And how do I clean it?", "What pressure for road tyres?"), start=1
+        ):
+            console.say(words, turn)
+        console.picture(out / "talk.png", height=1100)
+        console.page.set_viewport_size(WIDE)
+        console.open("vote")
+        console.vote(VOTED, *MEMBERS)
+        console.page.set_viewport_size(WIDE)
+        console.picture(out / "vote.png", ".vote")
         console.open("collections")
         console.page.locator(".passage").first.wait_for()
         console.picture(out / "collections.png", height=800)
@@ -127,7 +149,13 @@ def main() -> None:
         return
     with tempfile.TemporaryDirectory() as home:
         services = services_with(GeneratorEngine.IN_PROCESS, gateway=True)
-        settings = MeshSettings(home=Path(home), port=0, start_s=600, services=services)
+        settings = MeshSettings(
+            home=Path(home),
+            port=0,
+            start_s=600,
+            services=services,
+            environment={"EVENMESH_ORCHESTRATOR_SOURCES": json.dumps(SOURCES)},
+        )
         state = launch(settings)
         try:
             with Client(Addresses(**state.addresses)) as client:

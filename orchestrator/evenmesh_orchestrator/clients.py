@@ -333,7 +333,12 @@ class _VoteCall:
                 raise _translated(error, "evaluator", {}) from error
             if response is grpc.aio.EOF:
                 raise Unavailable("UPSTREAM_UNAVAILABLE", "the evaluator ended the vote")
-        return VoteState(response.winner if response.HasField("winner") else None, response.decided)
+        return VoteState(
+            response.winner if response.HasField("winner") else None,
+            response.decided,
+            tuple(response.scores),
+            tuple(response.similarities),
+        )
 
     def close(self) -> None:
         self._call.cancel()

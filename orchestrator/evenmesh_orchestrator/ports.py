@@ -65,10 +65,20 @@ class Balances(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class VoteState:
-    """State of a vote: the leading member, None while nobody leads, and whether the result is final."""
+    """State of a vote after an answer.
+
+    Attributes:
+        winner: the leading member; None while nobody leads.
+        decided: whether the result is final.
+        scores: of each member; not a number where it has none.
+        similarities: of the answer that was just counted to that of each member; not a number where that has
+            none. Empty where the answer is missing.
+    """
 
     winner: int | None
     decided: bool
+    scores: tuple[float, ...] = ()
+    similarities: tuple[float, ...] = ()
 
 
 class VoteSession(Protocol):

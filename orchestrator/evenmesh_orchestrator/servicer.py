@@ -126,6 +126,21 @@ class OrchestratorServicer(pb_grpc.OrchestratorServiceServicer):
             await asyncio.gather(reader, return_exceptions=True)
             inbox.drop()
 
+    async def ListEnsembles(
+        self, request: pb.ListEnsemblesRequest, context: Context
+    ) -> pb.ListEnsemblesResponse:
+        """Return the ensembles of the settings, and the sources that expressions can name."""
+        known = self._defaults.ensembles
+        found = {name: known.get(name) for name in known.names}
+        return pb.ListEnsemblesResponse(
+            ensembles=[
+                pb.ConfiguredEnsemble(name=name, members=one.members)
+                for name, one in found.items()
+                if one is not None
+            ],
+            sources=self._defaults.sources.names,
+        )
+
     async def _read(self, request: pb.AskRequest, read: Callable[[], T], *, more: int = 0) -> T:
         """Read a request, in a thread where it could hold up the event loop; ``more`` bytes are read too."""
         large = request.ByteSize() + more > _INLINE_BYTES

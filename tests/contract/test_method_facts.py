@@ -111,6 +111,7 @@ def test_what_deletes_or_changes_the_served_model_is_audited() -> None:
     ("method", "roles"),
     [
         ("orchestrator.v1.OrchestratorService/Ask", {Role.ASK}),
+        ("orchestrator.v1.OrchestratorService/ListEnsembles", {Role.ASK}),
         ("retriever.v1.RetrieverService/Embed", {Role.ASK, Role.INGEST}),
         ("retriever.v1.RetrieverService/ListSources", {Role.ASK, Role.INGEST}),
         ("retriever.v1.CollectionService/DeleteCollection", {Role.INGEST}),

@@ -12,20 +12,18 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
-import torch
 
 from evenmesh_generator.__main__ import GeneratorService
 from evenmesh_generator.settings import GeneratorSettings, ModelSource
 from evenmesh_kit.compute import cpu_engine
 from evenmesh_kit.compute.conversions import Conversions
 from evenmesh_kit.compute.executors import ComputePool
-from evenmesh_kit.compute.placement import Placement
 from evenmesh_kit.remote.client import RemoteClient
 from evenmesh_kit.remote.options import RemoteOptions
 from evenmesh_kit.rpc.server import MeshServer
 from evenmesh_kit.telemetry.setup import Telemetry
+from evenmesh_reranker.backends.compiled_encoder import CompiledLoader
 from evenmesh_reranker.backends.cross_encoder import CrossEncoderReranker
-from evenmesh_reranker.backends.openvino import OpenVinoLoader
 from evenmesh_reranker.backends.rankrag import RankRag
 from evenmesh_reranker.backends.remote import RemoteReranker
 from evenmesh_reranker.backends.rerank_api import RerankServer
@@ -98,9 +96,8 @@ async def reranker(
                 pytest.skip("openvino is not installed")
             pool = ComputePool(3, "test")
             stack.callback(pool.close)
-            stack.callback(torch.set_num_threads, torch.get_num_threads())
-            loader = OpenVinoLoader(
-                Placement.choose("cpu", "auto"),
+            loader = CompiledLoader(
+                "auto",
                 parallel=2,
                 conversions=Conversions(folders["cross-encoder in OpenVINO"] / "openvino"),
                 required=True,

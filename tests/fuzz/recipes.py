@@ -753,4 +753,5 @@ _RECIPES: Final[dict[str, Callable[[Random], Any]]] = {
     "OrchestratorService.Ask": _ask,
     "OrchestratorService.Audit": _audit,
     "OrchestratorService.Converse": _converse,
+    "OrchestratorService.ListEnsembles": lambda _: orchestrator.ListEnsemblesRequest(),
 }

@@ -5,10 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
+import grpc
 import pytest
 
-from evenmesh import Agent, Client, Feedback, Passage
+from evenmesh import Agent, Client, Feedback, GroupTarget, Passage
+from evenmesh.evaluator.v1 import evaluator_service_pb2 as evaluator_pb
+from evenmesh.evaluator.v1.evaluator_service_pb2_grpc import EvaluatorServiceStub
+from evenmesh_core.text_metrics import token_f1
 from evenmesh_reranker.models.store import ModelStore
+from evenmesh_studies import demo
 from tests.integration.conftest import DEMO, RunningMesh
 from tests.support import document_files, tiny_encoders, tiny_models
 from tests.support.console_page import PAGES, Colours, ConsolePage, chromium
@@ -23,6 +28,7 @@ ALPHA, STOP = 2.0, 4
 EVEN, BY_SCORE = 0, 9
 ALPHAS = {EVEN: 0.0, BY_SCORE: 8.0}
 NARROW, TALL = 360, 780
+MEMBERS = ("Lexical@1", "Dense@1", "Lexical@RR@2", "Lexical@4")
 
 
 @pytest.fixture(scope="module")
@@ -133,6 +139,79 @@ def test_an_ask_and_the_dial_need_no_mouse(asked: ConsolePage) -> None:
     for _ in range(STOP):
         keyboard.press("ArrowLeft")
     assert asked.page.locator("output").inner_text() == "α = 0"
+
+
+def is_readable(console: ConsolePage) -> bool:
+    """Whether axe finds nothing in light and in dark, and nothing is wider than a phone."""
+    found = []
+    colours: tuple[Colours, ...] = ("light", "dark")
+    for one in colours:
+        console.page.emulate_media(color_scheme=one, reduced_motion="reduce")
+        found += console.violations()
+    console.page.set_viewport_size({"width": NARROW, "height": TALL})
+    width = console.width()
+    console.page.set_viewport_size({"width": 1280, "height": 900})
+    return not found and width <= NARROW
+
+
+def test_a_conversation_has_the_relevance_and_fairness_of_the_mesh(
+    console: ConsolePage, client: Client
+) -> None:
+    turns = (QUESTION, "And how do I clean it?")
+    providers = sorted({one.attributes["provider"] for one in demo.passages()})
+    options = {"targets": [GroupTarget("provider", tuple(providers))]}
+    console.open("talk")
+    with client.converse(collection=DEMO, k=5, depth=20, conversation=options) as talk:
+        for number, words in enumerate(turns, start=1):
+            console.say(words, number)
+            turn = talk.answer(words)
+            assert turn.report is not None
+            for shown, wanted in (
+                ("relevance", turn.report.relevance),
+                ("fairness", turn.report.group_fairness),
+            ):
+                value = console.page.locator(f"[data-{shown}]").get_attribute(f"data-{shown}")
+                assert float(value or "nan") == pytest.approx(wanted, abs=1e-12)
+            assert console.page.locator(".reply .said").nth(number - 1).inner_text() == turn.text
+        # The second turn was searched with words of the first.
+        assert "oil" in console.page.locator(".searched").last.inner_text()
+        assert sum(console.shares(".so-far").values()) == pytest.approx(1)
+        with console.page.expect_download() as saved:
+            console.page.get_by_role("button", name="Save the text").click()
+        assert Path(saved.value.path()).read_text(encoding="utf-8") == talk.transcript
+    assert is_readable(console)
+
+
+def test_a_vote_has_the_scores_and_likenesses_of_the_mesh(
+    console: ConsolePage, client: Client, mesh: RunningMesh
+) -> None:
+    console.open("vote")
+    console.vote(QUESTION, *MEMBERS)
+    rows = console.page.locator("[data-member]")
+    voices = [rows.nth(at).locator(".voice").inner_text() for at in range(len(MEMBERS))]
+    found = client.answer(QUESTION, ensemble=MEMBERS, observe=False)
+    assert dict(zip(MEMBERS, voices, strict=True)) == {one.member: one.text for one in found.answers}
+    with grpc.insecure_channel(mesh.addresses.evaluator) as channel:
+        request = evaluator_pb.VoteRequest(question=QUESTION, answers=voices)
+        vote = EvaluatorServiceStub(channel).Vote(request, timeout=60)
+    scores = rows.evaluate_all("all => all.map(one => Number(one.dataset.score))")
+    assert scores == pytest.approx(list(vote.scores), abs=1e-12)
+    leads = console.page.locator("[data-member].leads").get_attribute("data-member")
+    assert leads == MEMBERS[vote.winner] == (found.vote and found.vote.member)
+    alike = console.page.locator("[data-alike]").evaluate_all(
+        "all => all.map(one => Number(one.dataset.alike))"
+    )
+    pairs = [token_f1(one, other) for i, one in enumerate(voices) for j, other in enumerate(voices) if i != j]
+    assert alike == pytest.approx(pairs, abs=1e-12)
+
+    # The vote is replayed by the keyboard: after two answers only these two are compared.
+    console.page.get_by_label("Answers heard").focus()
+    console.page.keyboard.press("Home")
+    console.page.keyboard.press("ArrowRight")
+    console.page.get_by_text("after 2 of 4 answers").wait_for()
+    assert console.page.locator("[data-alike]").count() == 2
+    assert console.page.locator("[data-score]").count() == 2
+    assert is_readable(console)
 
 
 def test_a_passage_is_text_whatever_it_holds(console: ConsolePage, client: Client) -> None:
@@ -336,7 +415,8 @@ def test_axe_finds_nothing_serious(console: ConsolePage, name: str, colours: Col
     if name == "ask":
         console.ask(QUESTION)
     else:
-        console.page.locator({"agents": ".version", "health": ".tile"}.get(name, ".bars")).first.wait_for()
+        shown = {"talk": "#turn", "vote": ".roster-edit", "agents": ".version", "health": ".tile"}
+        console.page.locator(shown.get(name, ".bars")).first.wait_for()
     assert console.violations() == []
 
 

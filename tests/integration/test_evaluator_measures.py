@@ -247,6 +247,8 @@ async def test_votes_at_once_and_as_they_come(stub: Stub, pooling: ensemble.Pool
     for index in (2, 3, 0, 1):
         await call.write(pb.VoteAnytimeRequest(answer=_Answer(index=index, text=_ANSWERS[index])))
         so_far = await call.read()  # every answer is met before the next is sent
+        row = np.where(arrived, combined[index], np.nan)
+        assert np.allclose(so_far.similarities, row, rtol=0, atol=1e-12, equal_nan=True)
         arrived[index] = True
         standing = ensemble.anytime_vote(
             similarity, *weights, arrived, np.zeros(4, bool), pooling=pooling, threshold=0.4

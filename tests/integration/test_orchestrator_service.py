@@ -1042,6 +1042,15 @@ async def test_an_ensemble_from_end_to_end(mesh: Mesh) -> None:
         request = evaluator_pb.VoteRequest(question="Which river?", answers=said)
         vote = await evaluator_grpc.EvaluatorServiceStub(channel).Vote(request, timeout=30)
     assert votes[-1].answer == said[vote.winner]
+    assert np.allclose(votes[-1].scores, vote.scores, rtol=0, atol=1e-12)
+    # Before the last answer the numbers of who is missing are not known; at the end only the diagonal is not.
+    assert [int(np.isfinite(one.similarities).sum()) for one in votes] == [0, 2, 6, 12, 20, 20]
+    assert list(votes[-1].members) == ["Wiki@2", "SE@1", "Wiki@RR@2", "PK", "ReFree"]
+    alike = np.reshape(votes[-1].similarities, (5, 5))
+    for one, row in enumerate(said):
+        for other, column in enumerate(said):
+            if one != other:
+                assert alike[one, other] == pytest.approx(token_f1(row, column))
     assert _kinds(events)[-2:] == ["report", "done"]
 
     # The collection and the search are asked once each, and its list is reranked once.
@@ -1078,6 +1087,16 @@ async def test_an_ensemble_votes_without_the_evaluator(tmp_path: Path) -> None:
         assert "UPSTREAM_UNAVAILABLE" in reasons
         final = _all(events, "vote")[-1]
         assert (final.final, final.answer, final.num_answers) == (True, "river0.", 3)
+        alike = np.reshape(final.similarities, (3, 3))
+        assert (alike[0, 1], alike[0, 2]) == (1, token_f1("river0.", "memory"))
+
+
+async def test_what_an_ensemble_can_be_made_of_is_listed(mesh: Mesh) -> None:
+    found = await mesh.stub.ListEnsembles(pb.ListEnsemblesRequest(), timeout=30)
+    assert {one.name: list(one.members) for one in found.ensembles} == {
+        name: one["members"] for name, one in json.loads(ENSEMBLES).items()
+    }
+    assert list(found.sources) == [*sorted(json.loads(SOURCES)), "PK", "ReFree"]
 
 
 async def test_ensembles_that_cannot_be_run_are_refused(mesh: Mesh) -> None:

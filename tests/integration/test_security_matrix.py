@@ -283,6 +283,7 @@ OF_NOBODY: Final = frozenset(
         "generator.v1.GeneratorService/GenerateBatch",
         "generator.v1.GeneratorService/ScoreRelevance",
         "generator.v1.GeneratorService/ListModels",
+        "orchestrator.v1.OrchestratorService/ListEnsembles",
         "retriever.v1.RetrieverService/Embed",
         "retriever.v1.RetrieverService/ListRetrievers",
         "retriever.v1.RetrieverService/ListSources",

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from evenmesh import Client
+from evenmesh import Client, GroupTarget
 from tests.integration.conftest import DEMO, RunningMesh
 from tests.support.gateway_process import GatewayProcess
 from tests.support.node_tools import CLIENT, node_with_client
@@ -54,3 +54,16 @@ def test_an_error_has_its_reason_and_its_field(address: list[str]) -> None:
     (error,) = said(address, "nothing")
     assert (error["code"], error["reason"], error["field"]) == (NOT_FOUND, "NOT_FOUND", "collection")
     assert "nothing" in error["message"]
+
+
+def test_a_conversation_of_node_is_measured_as_over_grpc(address: list[str], client: Client) -> None:
+    turns = [QUESTION, "And how do I clean it?"]
+    script = [node_with_client(), "examples/talk.mjs", *address, DEMO, *turns]
+    done = subprocess.run(script, cwd=CLIENT, capture_output=True, text=True, timeout=240, check=True)
+    target = GroupTarget("provider", ("Quillgate Cycles Handbook", "Small Saddles Library"))
+    with client.converse(collection=DEMO, conversation={"targets": [target]}) as talk:
+        for line, words in zip(done.stdout.splitlines(), turns, strict=True):
+            turn = talk.answer(words)
+            assert turn.report is not None
+            wanted = {"relevance": turn.report.relevance, "fairness": turn.report.group_fairness}
+            assert json.loads(line) == {"text": turn.text, **wanted}

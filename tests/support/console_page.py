@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 PATIENCE_MS: Final = 120_000
 """Longest wait for anything on the page: models share two cores with other tests. Milliseconds."""
-PAGES: Final = ("ask", "collections", "runs", "agents", "health")
+PAGES: Final = ("ask", "talk", "vote", "collections", "runs", "agents", "health")
 ARGUMENTS: Final = ("--no-sandbox", "--disable-background-networking", "--disable-component-update")
 
 Colours = Literal["light", "dark"]
@@ -73,6 +73,27 @@ class ConsolePage:
         self.page.locator("[data-disparity]").wait_for()
         self.page.get_by_label("Fairness dial", exact=True).wait_for()
 
+    def say(self, words: str, turn: int) -> None:
+        """Take a turn of a conversation by the keyboard, and wait until it is measured; ``turn`` counts from 1."""
+        self.page.get_by_label("Your turn", exact=True).focus()
+        self.page.keyboard.type(words)
+        self.page.locator("button:not([disabled])", has_text="Say it").wait_for()
+        self.page.keyboard.press("Enter")
+        self.page.locator(f"[data-report='{turn}']").wait_for(state="attached")
+
+    def vote(self, question: str, *members: str) -> None:
+        """Let members vote, and wait until one has won."""
+        fields = self.page.locator(".roster-edit input")
+        fields.first.wait_for()
+        while fields.count() > len(members):
+            self.page.locator(".roster-edit button.plain").last.click()
+        for at, member in enumerate(members):
+            fields.nth(at).fill(member)
+        self.page.get_by_label("Question", exact=True).fill(question)
+        self.page.get_by_role("button", name="Let them vote").click()
+        self.page.locator(".chip", has_text="wins").wait_for()
+        self.page.get_by_text("Who was shown, over").wait_for()
+
     def turn(self, stop: int) -> None:
         """Turn the dial to a stop, 0 the most even."""
         self.page.get_by_label("Fairness dial", exact=True).fill(str(stop))
@@ -101,7 +122,7 @@ class ConsolePage:
         return int(self.page.evaluate("document.documentElement.scrollWidth"))
 
     def picture(self, path: Path, part: str = "", *, height: int = 0) -> None:
-        """Save a picture of a part of the page, or of its first ``height`` CSS pixels, in 128 colours."""
+        """Save a picture of a part of the page, or of its first ``height`` CSS pixels, in 256 colours."""
         from PIL import Image
 
         if part:
@@ -110,7 +131,7 @@ class ConsolePage:
             size = self.page.viewport_size or {"width": 1280, "height": 900}
             self.page.set_viewport_size({"width": size["width"], "height": height or size["height"]})
             taken = self.page.screenshot()
-        Image.open(io.BytesIO(taken)).convert("RGB").quantize(128, dither=Image.Dither.NONE).save(
+        Image.open(io.BytesIO(taken)).convert("RGB").quantize(256, dither=Image.Dither.NONE).save(
             path, optimize=True
         )
 

@@ -125,6 +125,30 @@ class Orchestrator(orchestrator_grpc.OrchestratorServiceServicer):
     error: MeshError | None = None
     release: threading.Event | None = None
     cancelled: threading.Event = field(default_factory=threading.Event)
+    turns: list[orchestrator_pb2.ConverseRequest] = field(default_factory=list)
+    ensembles: orchestrator_pb2.ListEnsemblesResponse = field(
+        default_factory=orchestrator_pb2.ListEnsemblesResponse
+    )
+
+    async def Converse(  # type: ignore[override]
+        self,
+        request_iterator: AsyncIterator[orchestrator_pb2.ConverseRequest],
+        context: grpc.aio.ServicerContext[object, object],
+    ) -> AsyncIterator[orchestrator_pb2.ConverseResponse]:
+        """Take each turn as an ask; the id of the conversation is that of the request, or ``talk``."""
+        async for request in request_iterator:
+            self.turns.append(request)
+            named = request.conversation_id or "talk"
+            async for event in self.Ask(request.ask, context):
+                text = "### U1\n" if event.HasField("done") else ""
+                yield orchestrator_pb2.ConverseResponse(conversation_id=named, event=event, transcript=text)
+
+    async def ListEnsembles(  # type: ignore[override]
+        self,
+        request: orchestrator_pb2.ListEnsemblesRequest,
+        context: grpc.aio.ServicerContext[object, object],
+    ) -> orchestrator_pb2.ListEnsemblesResponse:
+        return self.ensembles
 
     async def Ask(  # type: ignore[override]
         self, request: orchestrator_pb2.AskRequest, context: grpc.aio.ServicerContext[object, object]

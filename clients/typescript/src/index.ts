@@ -7,7 +7,7 @@ import { authorizing, Mesh, type Credential } from "./mesh.js";
 export { Code } from "@connectrpc/connect";
 export { MeshError } from "./errors.js";
 export { Mesh } from "./mesh.js";
-export type { AskEvent, AskOptions, CallOptions, Credential, FeedbackInit } from "./mesh.js";
+export type { AskEvent, AskOptions, CallOptions, Credential, FeedbackInit, TurnOptions } from "./mesh.js";
 
 /** Where a gateway is, and who calls. */
 export interface ConnectOptions {

@@ -1,4 +1,4 @@
-import type { DescService, MessageInitShape } from "@bufbuild/protobuf";
+import type { DescMethodServerStreaming, DescService, MessageInitShape } from "@bufbuild/protobuf";
 import { createClient, type Client, type Interceptor, type Transport } from "@connectrpc/connect";
 
 import { withTypedErrors } from "./errors.js";
@@ -8,6 +8,9 @@ import {
   OrchestratorService,
   type AskRequestSchema,
   type AskResponse,
+  type ConverseRequestSchema,
+  type ConverseResponse,
+  type ConverseResponseSchema,
 } from "./gen/evenmesh/orchestrator/v1/orchestrator_service_pb.js";
 import {
   FeedbackService,
@@ -26,6 +29,12 @@ export type AskOptions = Omit<Extract<MessageInitShape<typeof AskRequestSchema>,
 
 /** One event of an ask: `retrieved`, `ranked`, `delta`, `answer`, `report`, …, `done` last. */
 export type AskEvent = Exclude<AskResponse["event"], { case: undefined }>;
+
+/** How to take a turn: the fields of `ConverseRequest`; its `ask` without the question. */
+export type TurnOptions = Omit<
+  Extract<MessageInitShape<typeof ConverseRequestSchema>, { $typeName?: never }>,
+  "ask" | "cancel"
+> & { ask?: AskOptions };
 
 /** Feedback to give: `id` may be left out, and then counts as new each time. */
 export type FeedbackInit = Extract<MessageInitShape<typeof FeedbackSchema>, { $typeName?: never }>;
@@ -47,6 +56,14 @@ export function authorizing(credential: Credential): Interceptor {
   };
 }
 
+/**
+ * `Converse` with one request in each stream, which browsers can send and which any server reads as a stream that has
+ * ended.
+ */
+const converseOnce = { ...OrchestratorService.method.converse, methodKind: "server_streaming" } as unknown as
+  DescMethodServerStreaming<typeof ConverseRequestSchema, typeof ConverseResponseSchema>;
+const Turns = { ...OrchestratorService, method: { converse: converseOnce }, methods: [converseOnce] };
+
 /** A mesh: a client of each service, and what is needed most. */
 export class Mesh {
   readonly orchestrator: Client<typeof OrchestratorService>;
@@ -56,6 +73,7 @@ export class Mesh {
   readonly feedback: Client<typeof FeedbackService>;
   readonly generator: Client<typeof GeneratorService>;
   readonly evaluator: Client<typeof EvaluatorService>;
+  readonly #turns: Client<typeof Turns>;
 
   /** @param transportOf returns the transport of a service; behind a gateway all have the same. */
   constructor(transportOf: (service: DescService) => Transport) {
@@ -67,6 +85,7 @@ export class Mesh {
     this.feedback = client(FeedbackService);
     this.generator = client(GeneratorService);
     this.evaluator = client(EvaluatorService);
+    this.#turns = createClient(Turns, withTypedErrors(transportOf(OrchestratorService)));
   }
 
   /**
@@ -78,6 +97,18 @@ export class Mesh {
     for await (const { event } of this.orchestrator.ask({ ...options, question }, call)) {
       if (event.case !== undefined) yield event;
     }
+  }
+
+  /**
+   * Take one turn of a conversation and yield its events as they happen; the last has `transcript`, or `failed`.
+   *
+   * Each turn is a call of its own. The first begins a conversation, and each event names its id, by which later turns
+   * continue it (`conversationId`). Leaving the loop cancels the turn, and the conversation goes on without it.
+   *
+   * @throws MeshError if the mesh does not take the turn, such as one of a conversation that it no longer holds.
+   */
+  async *turn(question: string, options: TurnOptions = {}, call: CallOptions = {}): AsyncGenerator<ConverseResponse> {
+    yield* this.#turns.converse({ ...options, ask: { ...options.ask, question } }, call);
   }
 
   /**

@@ -10,6 +10,10 @@ export const percent = (share: number, digits = 0): string => `${(100 * share).t
 
 export const decimal = (value: number, digits = 2): string => value.toFixed(digits);
 
+/** A number that may be missing. */
+export const number = (value: number | undefined, digits = 2): string =>
+  value === undefined || Number.isNaN(value) ? "–" : value.toFixed(digits);
+
 export function duration(ms: number): string {
   if (ms < 1) return "<\u00a01\u00a0ms";
   if (ms < 1000) return `${Math.round(ms)}\u00a0ms`;

@@ -14,6 +14,20 @@ export const GLOSSARY = {
   provider: "Who a passage is from: its attribute “provider”.",
   target:
     "The share that a provider should have. With passages marked as useful it is their equal exposure; without any, the same share for each provider that was found.",
+  "relevance of a conversation":
+    "How much of a reader's patience went to sources (R): each counts once, and less the more words come before it. One early source is 0.0016; 1 would be a source in every word.",
+  "group fairness":
+    "How close the groups of the cited sources come to the shares that each should have (GF), as a mean over turns. 1: exactly as wanted.",
+  "fair to":
+    "The attribute whose values are the groups, such as the provider, and the share of the cited sources that each group should have.",
+  "searched for":
+    "What the mesh looks for in a later turn: your words, and words of earlier turns that yours lack. So “and how do I clean it?” finds what “it” is.",
+  ensemble: "Several ways to search that answer the same question and vote.",
+  expression:
+    "How a member searches: a source, @RR to rank it again, @3 for the first three passages, & to join two lists. PK is what the model knows; ReFree takes no passages.",
+  "score of an answer":
+    "How alike an answer is to the other answers, weighed by how much its member counts. The highest score wins.",
+  likeness: "How much two answers have in common, 0 to 1. Unless set up otherwise it is token F1: the words that both have.",
   retriever: "Finds passages for a question, and scores them.",
   reranker: "Reads the best passages together with the question and scores them again.",
   utility: "How good answers are beside the right ones, 0 to 1. It is known only for asks with right answers.",

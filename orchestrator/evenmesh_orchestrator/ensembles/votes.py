@@ -56,7 +56,10 @@ class LocalVoteSession:
             retriever_filter=self._vote.retriever_filter,
             drop_filtered=self._vote.drop_filtered,
         )
-        return VoteState(found.winner, found.decided)
+        known = np.array([text is not None for text in self._answers])
+        known[member] = False
+        row = () if answer is None else np.where(known, self._similarity[0, member], np.nan)
+        return VoteState(found.winner, found.decided, tuple(found.scores), tuple(row))
 
     def close(self) -> None:
         """Do nothing; see the port."""
@@ -91,6 +94,7 @@ class EnsembleVote:
         self._session: VoteSession = votes.open_vote(self._vote, timeout_s=max(clock.left_s, 0.001))
         self._local = False
         self._state = VoteState(None, decided=False)
+        self._similarity = np.full((len(names), len(names)), np.nan)
 
     async def add(self, member: int, answer: str | None) -> list[Event]:
         """Count a member's answer, None for a missing one.
@@ -105,10 +109,11 @@ class EnsembleVote:
             events.append(outcome.degraded)
             self.close()
             self._session, self._local = LocalVoteSession(self._vote), True
+            self._similarity.fill(np.nan)
             for earlier, text in self._answers.items():
-                self._state = await self._session.add(earlier, text)
+                self._count(earlier, await self._session.add(earlier, text))
         else:
-            self._state = outcome
+            self._count(member, outcome)
         if answer is not None:
             events.append(self.result())
         return events
@@ -125,11 +130,19 @@ class EnsembleVote:
             missing=missing,
             may_change=not final and not self._state.decided,
             final=final,
+            members=self._names,
+            scores=self._state.scores,
+            similarities=self._similarity.ravel(),
         )
 
     def close(self) -> None:
         """End the vote."""
         self._session.close()
+
+    def _count(self, member: int, state: VoteState) -> None:
+        self._state = state
+        if state.similarities:
+            self._similarity[member] = self._similarity[:, member] = state.similarities
 
     async def _add(self, member: int, answer: str | None) -> VoteState | HandledFailure:
         if self._local:

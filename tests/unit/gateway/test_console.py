@@ -11,7 +11,7 @@ import pytest
 
 from evenmesh.common.v1 import common_pb2
 from evenmesh.orchestrator.v1 import orchestrator_service_pb2 as orchestrator_pb
-from evenmesh.wire.errors import Unavailable
+from evenmesh.wire.errors import NotFound, Unavailable
 from evenmesh_gateway.console.assets import read
 from evenmesh_kit.security.keys import KeyEntry, add_entry, new_key
 from tests.support.programs import required
@@ -131,6 +131,8 @@ async def test_a_key_opens_what_its_roles_allow(open_gateway: Open, tmp_path: Pa
     await page.get_by_label("Question", exact=True).wait_for()
     assert await page.locator("nav[aria-label=Pages] a").all_inner_texts() == [
         "Ask",
+        "Talk",
+        "Vote",
         "Collections",
         "Runs",
         "Health",
@@ -198,3 +200,129 @@ async def test_an_answer_is_text_whatever_it_holds(open_gateway: Open, scripted:
     await page.get_by_text("Where the time went").wait_for()
     assert await page.locator(".said").inner_text() == SCRIPT
     assert await page.evaluate("window.taken") is None
+
+
+async def test_a_turn_that_breaks_is_taken_again_in_the_same_conversation(
+    open_gateway: Open, scripted: ScriptedMesh, page
+) -> None:
+    client = await open_gateway()
+    scripted.orchestrator.error = Unavailable("UPSTREAM_UNAVAILABLE", "the generator is away")
+    await page.goto(f"{client.base_url}/console/#/talk")
+    await page.get_by_label("Your turn", exact=True).fill(SCRIPT)
+    await page.get_by_role("button", name="Say it").click()
+    await page.locator(".reply .problem").get_by_text("the generator is away").wait_for()
+    assert await page.locator(".said").inner_text() == "every 200 kilometres"
+    assert (await page.locator(".asked").inner_text()).endswith(SCRIPT)
+    assert await page.evaluate("window.taken") is None
+    scripted.orchestrator.error = None
+    await page.get_by_role("button", name="Try again").click()
+    await page.get_by_role("button", name="Save the text").wait_for()
+    # What came to nothing is gone, and the mesh learns which conversation goes on.
+    assert await page.locator(".reply").count() == 1
+    assert [one.conversation_id for one in scripted.orchestrator.turns] == ["", "talk"]
+
+    # The mesh started again and lost the conversation: another begins with the same question.
+    scripted.orchestrator.error = NotFound("conversation_id", "this server has no such conversation")
+    await page.get_by_label("Your turn", exact=True).fill("And then?")
+    await page.keyboard.press("Enter")
+    await page.get_by_text("The mesh no longer holds this conversation").wait_for()
+    scripted.orchestrator.error = None
+    await page.get_by_role("button", name="Begin another with this question").click()
+    await page.get_by_role("button", name="Save the text").wait_for()
+    last = scripted.orchestrator.turns[-1]
+    assert (last.conversation_id, last.ask.question) == ("", "And then?")
+
+    scripted.orchestrator.hang = True
+    scripted.orchestrator.events = scripted.orchestrator.events[:5]
+    await page.get_by_label("Your turn", exact=True).fill("And then?")
+    await page.keyboard.press("Enter")
+    await page.locator(".reply .said").nth(1).get_by_text("every 200 kilometres").wait_for()
+    await page.get_by_role("button", name="Stop").click()
+    await page.get_by_role("button", name="Stop").wait_for(state="detached")
+    for _ in range(200):
+        if scripted.orchestrator.cancelled.is_set():
+            break
+        await page.wait_for_timeout(50)
+    assert scripted.orchestrator.cancelled.is_set()
+
+
+def vote_of(number: int, *, final: bool = False, may_change: bool = True) -> orchestrator_pb.AskResponse:
+    """The vote of three members, of which ``number`` have answered; the last never does."""
+    nan = float("nan")
+    one = orchestrator_pb.VoteEvent(
+        answer="oil",
+        member="B@1",
+        members=["A@1", "B@1", "C@1"],
+        num_answers=number,
+        num_missing=3 - number,
+        may_change=may_change,
+        final=final,
+        scores=[0.25, 0.75, nan] if number == 2 else [nan] * 3,
+        similarities=[nan, 0.5, nan, 0.5, *[nan] * 5] if number == 2 else [nan] * 9,
+    )
+    return orchestrator_pb.AskResponse(vote=one)
+
+
+async def test_a_vote_says_when_it_was_decided_and_who_had_no_answer(
+    open_gateway: Open, scripted: ScriptedMesh, page
+) -> None:
+    client = await open_gateway()
+    ask = orchestrator_pb.AskResponse
+    answers = [
+        ask(answer=orchestrator_pb.AnswerEvent(answer={"text": text}, member=member))
+        for member, text in (("B@1", SCRIPT), ("A@1", "wax"))
+    ]
+    failed = ask(failed=orchestrator_pb.AnswerFailed(member="C@1", error={"message": "it took too long"}))
+    done = scripted.orchestrator.events[-1]
+    scripted.orchestrator.events = [
+        scripted.orchestrator.events[0],
+        answers[0],
+        vote_of(1),
+        answers[1],
+        vote_of(2, may_change=False),
+        failed,
+        vote_of(2, may_change=False, final=True),
+        done,
+    ]
+    one = orchestrator_pb.ConfiguredEnsemble(name="three", members=["A@1", "B@1", "C@1"])
+    scripted.orchestrator.ensembles = orchestrator_pb.ListEnsemblesResponse(ensembles=[one], sources=["PK"])
+    await page.goto(f"{client.base_url}/console/#/vote")
+    await page.get_by_label("Question", exact=True).fill("What?")
+    await page.get_by_role("button", name="Let them vote").click()
+    await page.get_by_text("B wins after 2 answers, 1 had no answer.").wait_for()
+    assert scripted.orchestrator.requests[-1].ensemble == orchestrator_pb.Ensemble(name="three")
+    assert await page.locator("[data-decided]").get_attribute("data-decided") == "2"
+    await page.get_by_text("It was decided by answer 2 of 3").wait_for()
+    await page.get_by_text("it took too long").wait_for()
+    assert await page.locator("[data-member='B@1'] .voice").inner_text() == SCRIPT
+    assert await page.evaluate("window.taken") is None
+    await page.get_by_label("Answers heard").fill("0")
+    await page.get_by_text("B leads after 1 of 3 answers; the others may still change it.").wait_for()
+    await page.get_by_text("answers later, as number 2").wait_for()
+
+    # A service that dies in the middle: what came is still there, and the vote is asked for again.
+    scripted.orchestrator.error = Unavailable("UPSTREAM_UNAVAILABLE", "the evaluator is away")
+    await page.get_by_role("button", name="Let them vote").click()
+    await page.locator(".vote .problem").get_by_text("the evaluator is away").wait_for()
+    assert await page.locator("[data-score]").count() == 2
+    scripted.orchestrator.error = None
+    await page.get_by_role("button", name="Try again").click()
+    await page.locator(".vote .problem").wait_for(state="detached")
+    await page.get_by_text("B wins after").wait_for()
+
+    scripted.orchestrator.events = scripted.orchestrator.events[:3]
+    scripted.orchestrator.hang = True
+    await page.get_by_role("button", name="Let them vote").click()
+    await page.get_by_text("B leads after 1 of 3").wait_for()
+    await page.get_by_role("button", name="Stop").click()
+    await page.get_by_text("Stopped.").wait_for()
+    for _ in range(200):
+        if scripted.orchestrator.cancelled.is_set():
+            break
+        await page.wait_for_timeout(50)
+    assert scripted.orchestrator.cancelled.is_set()
+
+
+async def test_a_mesh_without_sources_says_how_to_have_some(gateway: httpx.AsyncClient, page) -> None:
+    await page.goto(f"{gateway.base_url}/console/#/vote")
+    await page.get_by_text("There is nothing to vote with yet").wait_for()

@@ -109,8 +109,8 @@ def ium(
     from transformers.utils import logging as transformers_logging
 
     from evenmesh.wire.errors import MeshError
-    from evenmesh_kit.compute.model_files import ModelError
     from evenmesh_kit.compute.devices import DeviceError
+    from evenmesh_kit.compute.model_files import ModelError
     from evenmesh_kit.compute.placement import Placement
     from evenmesh_kit.security.caller import DEFAULT_TENANT
     from evenmesh_training.ium import plan as plans

@@ -8,8 +8,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from evenmesh.wire.errors import FailedPrecondition
-from evenmesh_kit.compute.executors import ComputePool
 from evenmesh_kit.compute.devices import DeviceError
+from evenmesh_kit.compute.executors import ComputePool
 from evenmesh_kit.settings import SettingsError, variable
 from evenmesh_reranker.backends.encoder import Encoder, EncoderLoader
 from evenmesh_reranker.domain import Agent, AllAgents, Scope

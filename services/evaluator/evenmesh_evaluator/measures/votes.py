@@ -180,7 +180,16 @@ class AnytimeVote:
             num_arrived=found.arrived,
             num_waiting=int(np.count_nonzero(~(self._arrived | self._missing))),
             scores=found.scores,
+            similarities=[] if answer.missing else self._row(index),
         )
+
+    def _row(self, index: int) -> FloatArray:
+        """Return the similarity of an answer to each other that arrived, over all measures; NaN elsewhere."""
+        shares = np.asarray(self._rules.similarity_weights, np.float64)
+        row = np.tensordot(shares / shares.sum(), self._similarity[:, index], axes=1)
+        known = self._arrived.copy()
+        known[index] = False
+        return np.where(known, row, np.nan)
 
     def _arrive(self, index: int, text: str, check: Check) -> None:
         others = list(self._texts)

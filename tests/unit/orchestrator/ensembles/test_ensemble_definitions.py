@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from pathlib import Path
 from typing import Any
 
@@ -194,11 +195,17 @@ async def test_a_vote_here_is_the_papers_vote() -> None:
     for member, answer in enumerate(answers):
         state = await session.add(member, answer)
     similarity = [[token_f1(one, other) for other in answers] for one in answers]
-    assert state == VoteState(vote([similarity], [1.0], weights).winner, decided=True)
+    wanted_vote = vote([similarity], [1.0], weights)
+    assert (state.winner, state.decided) == (wanted_vote.winner, True)
+    assert state.scores == pytest.approx(wanted_vote.scores)
+    assert state.similarities[:2] == pytest.approx(similarity[2][:2])
+    assert math.isnan(state.similarities[2])
 
 
 async def test_who_is_missing_neither_wins_nor_votes() -> None:
     session = LocalVoteSession(equal_weights(("a", "b", "c")).vote("qa"))
-    assert await session.add(0, None) == VoteState(None, decided=False)
+    nobody = await session.add(0, None)
+    assert (nobody.winner, nobody.decided, nobody.similarities) == (None, False, ())
     assert (await session.add(2, "b")).winner == 2
-    assert await session.add(1, "b") == VoteState(1, decided=True)
+    last = await session.add(1, "b")
+    assert (last.winner, last.decided) == (1, True)

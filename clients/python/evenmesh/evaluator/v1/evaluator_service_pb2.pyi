@@ -1855,6 +1855,7 @@ class VoteAnytimeResponse(_message.Message):
     NUM_ARRIVED_FIELD_NUMBER: _builtins.int
     NUM_WAITING_FIELD_NUMBER: _builtins.int
     SCORES_FIELD_NUMBER: _builtins.int
+    SIMILARITIES_FIELD_NUMBER: _builtins.int
     winner: _builtins.int
     """The winning answer among those that arrived; unset while none has that may win.
     Unit: zero-based index. Range: [0, num_answers - 1].
@@ -1869,6 +1870,13 @@ class VoteAnytimeResponse(_message.Message):
     def scores(self) -> _containers.RepeatedScalarFieldContainer[_builtins.float]:
         """Score per answer; not a number where filtered, missing or waited for. Unit: score. Range: [0, inf)."""
 
+    @_builtins.property
+    def similarities(self) -> _containers.RepeatedScalarFieldContainer[_builtins.float]:
+        """Similarity of the answer that this responds to, to each expected answer, over all measures with their weights; not a
+        number where that is missing, waited for, or the same answer. Empty where the answer is missing.
+        Unit: similarity. Range: [-1, 1].
+        """
+
     def __init__(
         self,
         *,
@@ -1877,10 +1885,11 @@ class VoteAnytimeResponse(_message.Message):
         num_arrived: _builtins.int = ...,
         num_waiting: _builtins.int = ...,
         scores: _abc.Iterable[_builtins.float] | None = ...,
+        similarities: _abc.Iterable[_builtins.float] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_winner", b"_winner", "winner", b"winner"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_winner", b"_winner", "decided", b"decided", "num_arrived", b"num_arrived", "num_waiting", b"num_waiting", "scores", b"scores", "winner", b"winner"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_winner", b"_winner", "decided", b"decided", "num_arrived", b"num_arrived", "num_waiting", b"num_waiting", "scores", b"scores", "similarities", b"similarities", "winner", b"winner"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__winner: _TypeAlias = _typing.Literal["winner"]  # noqa: Y015
     _WhichOneofArgType__winner: _TypeAlias = _typing.Literal["_winner", b"_winner"]  # noqa: Y015

@@ -547,6 +547,9 @@ class VoteEvent(_message.Message):
     MEMBER_FIELD_NUMBER: _builtins.int
     MISSING_FIELD_NUMBER: _builtins.int
     FINAL_FIELD_NUMBER: _builtins.int
+    MEMBERS_FIELD_NUMBER: _builtins.int
+    SCORES_FIELD_NUMBER: _builtins.int
+    SIMILARITIES_FIELD_NUMBER: _builtins.int
     answer: _builtins.str
     """Leading answer; empty while none leads."""
     num_answers: _builtins.int
@@ -563,6 +566,22 @@ class VoteEvent(_message.Message):
     def missing(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """Expressions without an answer: pending ones, or in the final vote those that failed or were late."""
 
+    @_builtins.property
+    def members(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """All members in their order; at most 20."""
+
+    @_builtins.property
+    def scores(self) -> _containers.RepeatedScalarFieldContainer[_builtins.float]:
+        """Score of each member's answer among those that arrived; not a number where there is no answer, where it has nobody
+        to be compared with, and where the member's weight is too small to win. Unit: score. Range: [0, inf).
+        """
+
+    @_builtins.property
+    def similarities(self) -> _containers.RepeatedScalarFieldContainer[_builtins.float]:
+        """Similarity of each member's answer to each other's, as this vote counts it: a row for each member; not a number where
+        one of both has no answer, and of an answer to itself. Unit: similarity. Range: [-1, 1].
+        """
+
     def __init__(
         self,
         *,
@@ -573,10 +592,13 @@ class VoteEvent(_message.Message):
         member: _builtins.str = ...,
         missing: _abc.Iterable[_builtins.str] | None = ...,
         final: _builtins.bool = ...,
+        members: _abc.Iterable[_builtins.str] | None = ...,
+        scores: _abc.Iterable[_builtins.float] | None = ...,
+        similarities: _abc.Iterable[_builtins.float] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["answer", b"answer", "final", b"final", "may_change", b"may_change", "member", b"member", "missing", b"missing", "num_answers", b"num_answers", "num_missing", b"num_missing"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["answer", b"answer", "final", b"final", "may_change", b"may_change", "member", b"member", "members", b"members", "missing", b"missing", "num_answers", b"num_answers", "num_missing", b"num_missing", "scores", b"scores", "similarities", b"similarities"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1524,3 +1546,78 @@ class ConverseResponse(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___ConverseResponse: _TypeAlias = ConverseResponse  # noqa: Y015
+
+@_typing.final
+class ListEnsemblesRequest(_message.Message):
+    """Nothing is chosen: every caller gets the same."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    def __init__(
+        self,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ListEnsemblesRequest: _TypeAlias = ListEnsemblesRequest  # noqa: Y015
+
+@_typing.final
+class ConfiguredEnsemble(_message.Message):
+    """One ensemble of the settings."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NAME_FIELD_NUMBER: _builtins.int
+    MEMBERS_FIELD_NUMBER: _builtins.int
+    name: _builtins.str
+    """Its name, as in `Ensemble.name`."""
+    @_builtins.property
+    def members(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """Its members, which are expressions; 2 to 20."""
+
+    def __init__(
+        self,
+        *,
+        name: _builtins.str = ...,
+        members: _abc.Iterable[_builtins.str] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["members", b"members", "name", b"name"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ConfiguredEnsemble: _TypeAlias = ConfiguredEnsemble  # noqa: Y015
+
+@_typing.final
+class ListEnsemblesResponse(_message.Message):
+    """What an ensemble can be made of."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    ENSEMBLES_FIELD_NUMBER: _builtins.int
+    SOURCES_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def ensembles(self) -> _containers.RepeatedCompositeFieldContainer[Global___ConfiguredEnsemble]:
+        """The ensembles of the settings, by name."""
+
+    @_builtins.property
+    def sources(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """The sources that expressions can name, by name; `PK` and `ReFree`, which are always there, come last."""
+
+    def __init__(
+        self,
+        *,
+        ensembles: _abc.Iterable[Global___ConfiguredEnsemble] | None = ...,
+        sources: _abc.Iterable[_builtins.str] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["ensembles", b"ensembles", "sources", b"sources"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ListEnsemblesResponse: _TypeAlias = ListEnsemblesResponse  # noqa: Y015

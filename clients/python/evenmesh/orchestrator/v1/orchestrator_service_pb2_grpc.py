@@ -50,6 +50,11 @@ class OrchestratorServiceStub:
                 request_serializer=evenmesh_dot_orchestrator_dot_v1_dot_orchestrator__service__pb2.ConverseRequest.SerializeToString,
                 response_deserializer=evenmesh_dot_orchestrator_dot_v1_dot_orchestrator__service__pb2.ConverseResponse.FromString,
                 _registered_method=True)
+        self.ListEnsembles = channel.unary_unary(
+                '/evenmesh.orchestrator.v1.OrchestratorService/ListEnsembles',
+                request_serializer=evenmesh_dot_orchestrator_dot_v1_dot_orchestrator__service__pb2.ListEnsemblesRequest.SerializeToString,
+                response_deserializer=evenmesh_dot_orchestrator_dot_v1_dot_orchestrator__service__pb2.ListEnsemblesResponse.FromString,
+                _registered_method=True)
 
 
 class OrchestratorServiceServicer:
@@ -81,6 +86,13 @@ class OrchestratorServiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def ListEnsembles(self, request, context):
+        """Lists the ensembles that the orchestrator is configured with, and the sources that expressions can name.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_OrchestratorServiceServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -98,6 +110,11 @@ def add_OrchestratorServiceServicer_to_server(servicer, server):
                     servicer.Converse,
                     request_deserializer=evenmesh_dot_orchestrator_dot_v1_dot_orchestrator__service__pb2.ConverseRequest.FromString,
                     response_serializer=evenmesh_dot_orchestrator_dot_v1_dot_orchestrator__service__pb2.ConverseResponse.SerializeToString,
+            ),
+            'ListEnsembles': grpc.unary_unary_rpc_method_handler(
+                    servicer.ListEnsembles,
+                    request_deserializer=evenmesh_dot_orchestrator_dot_v1_dot_orchestrator__service__pb2.ListEnsemblesRequest.FromString,
+                    response_serializer=evenmesh_dot_orchestrator_dot_v1_dot_orchestrator__service__pb2.ListEnsemblesResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -182,6 +199,33 @@ class OrchestratorService:
             '/evenmesh.orchestrator.v1.OrchestratorService/Converse',
             evenmesh_dot_orchestrator_dot_v1_dot_orchestrator__service__pb2.ConverseRequest.SerializeToString,
             evenmesh_dot_orchestrator_dot_v1_dot_orchestrator__service__pb2.ConverseResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ListEnsembles(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/evenmesh.orchestrator.v1.OrchestratorService/ListEnsembles',
+            evenmesh_dot_orchestrator_dot_v1_dot_orchestrator__service__pb2.ListEnsemblesRequest.SerializeToString,
+            evenmesh_dot_orchestrator_dot_v1_dot_orchestrator__service__pb2.ListEnsemblesResponse.FromString,
             options,
             channel_credentials,
             insecure,

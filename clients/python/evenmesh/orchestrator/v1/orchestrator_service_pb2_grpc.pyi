@@ -45,6 +45,8 @@ class OrchestratorServiceStub:
     `failed` reports a failed one, and the conversation goes on without it. A conversation outlives its stream:
     another stream can continue it by its id, within its lifetime and on the same server.
     """
+    ListEnsembles: _grpc.UnaryUnaryMultiCallable[_orchestrator_service_pb2.ListEnsemblesRequest, _orchestrator_service_pb2.ListEnsemblesResponse]
+    """Lists the ensembles that the orchestrator is configured with, and the sources that expressions can name."""
 
 @_typing.type_check_only
 class OrchestratorServiceAsyncStub(OrchestratorServiceStub):
@@ -63,6 +65,8 @@ class OrchestratorServiceAsyncStub(OrchestratorServiceStub):
     `failed` reports a failed one, and the conversation goes on without it. A conversation outlives its stream:
     another stream can continue it by its id, within its lifetime and on the same server.
     """
+    ListEnsembles: _aio.UnaryUnaryMultiCallable[_orchestrator_service_pb2.ListEnsemblesRequest, _orchestrator_service_pb2.ListEnsemblesResponse]  # type: ignore[assignment]
+    """Lists the ensembles that the orchestrator is configured with, and the sources that expressions can name."""
 
 class OrchestratorServiceServicer(metaclass=_abc_1.ABCMeta):
     """Retrieves, reranks, generates and observes, and streams the events."""
@@ -96,5 +100,13 @@ class OrchestratorServiceServicer(metaclass=_abc_1.ABCMeta):
         `failed` reports a failed one, and the conversation goes on without it. A conversation outlives its stream:
         another stream can continue it by its id, within its lifetime and on the same server.
         """
+
+    @_abc_1.abstractmethod
+    def ListEnsembles(
+        self,
+        request: _orchestrator_service_pb2.ListEnsemblesRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_orchestrator_service_pb2.ListEnsemblesResponse, _abc.Awaitable[_orchestrator_service_pb2.ListEnsemblesResponse]]:
+        """Lists the ensembles that the orchestrator is configured with, and the sources that expressions can name."""
 
 def add_OrchestratorServiceServicer_to_server(servicer: OrchestratorServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...
