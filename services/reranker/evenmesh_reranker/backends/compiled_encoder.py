@@ -252,9 +252,9 @@ class CompiledCrossEncoder:
         inputs: list[NDArray[Any]] = [np.ascontiguousarray(self.words[list(row.ids)], dtype=np.float32)[None]]
         if self._reads_types:
             inputs.append(np.array([row.types or [0] * len(row.ids)], dtype=np.int64))
-        if changes is None:
-            return self._plain.layers(inputs)[0]
-        return self._for_changes().layers([*inputs, *changes])[0]
+        compiled = self._plain if changes is None else self._for_changes()
+        found: Array = compiled.layers([*inputs, *(changes or ())])[0]
+        return found
 
     def _changes_of(self, adapter: CompiledAdapter) -> _Changes:
         found = self._changes.get(adapter)

@@ -120,9 +120,9 @@ def convert(encoder: CrossEncoder, folder: Path, *, changeable: bool) -> None:
     (folder / compiled_encoder.ABOUT).write_text(json.dumps(about))
 
 
-def _checked(encoder: CrossEncoder, base: Any, *, types: bool) -> dict[str, np.ndarray[Any, Any]]:
+def _checked(encoder: CrossEncoder, base: Any, *, types: bool) -> dict[str, Any]:
     """Return what PyTorch computes for drawn tokens."""
-    found: dict[str, np.ndarray[Any, Any]] = {}
+    found: dict[str, Any] = {}
     vocabulary = len(base.get_input_embeddings().weight)
     for count in compiled_encoder.PROBED:
         generator = torch.Generator().manual_seed(count)

@@ -27,7 +27,7 @@ def source(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (tmp_path / "modules").mkdir()
     (tmp_path / "modules" / "writes.py").write_text(WRITES)
     monkeypatch.setenv("PYTHONPATH", str(tmp_path / "modules"))
-    # A packages' version is part of a conversion's name, whether or not it is installed here.
+    # A package's version is part of a conversion's name, whether or not it is installed here.
     monkeypatch.setattr(converting, "_CONVERTED_BY", ("numpy",))
     (tmp_path / "model" / "inside").mkdir(parents=True)
     (tmp_path / "model" / "inside" / "weights").write_bytes(b"1")

@@ -11,7 +11,7 @@ from evenmesh_kit.compute import devices
 from evenmesh_kit.compute.devices import DeviceError, device_name, surely_no_gpu
 
 
-def test_the_cpu_is_told_without_pytorch() -> None:
+def test_the_cpu_needs_no_pytorch() -> None:
     program = (
         "import sys\nfrom evenmesh_kit.compute.devices import device_name\n"
         "print(device_name('cpu'), 'torch' in sys.modules)"

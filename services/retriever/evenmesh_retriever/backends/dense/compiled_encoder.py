@@ -119,8 +119,9 @@ class CompiledEncoder:
         inputs: list[Any] = [np.ascontiguousarray(self._words[read.ids], dtype=np.float32)[None]]
         if self._reads_types:
             inputs.append(np.array([read.type_ids], dtype=np.int64))
-        vector = self._pooling([self._layers(inputs)])[0]
-        return vector / np.maximum(np.linalg.norm(vector), np.float32(1e-12))
+        pooled = self._pooling([self._layers(inputs)])[0]
+        vector: VectorArray = pooled / np.maximum(np.linalg.norm(pooled), np.float32(1e-12))
+        return vector
 
     def _check(self, wanted: VectorArray, least: float) -> None:
         """Compare with PyTorch."""
