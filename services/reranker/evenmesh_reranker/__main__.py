@@ -259,7 +259,7 @@ class RerankerService(Service):
                 engine=settings.cpu_engine,
                 threads=settings.threads,
                 parallel=settings.parallel,
-                conversions=Conversions(settings.home / "openvino"),
+                conversions=Conversions.of_user(settings.home),
                 max_length=settings.max_length,
                 require_gpu=settings.require_gpu,
             )

@@ -251,7 +251,7 @@ def _load_encoder(settings: RetrieverSettings) -> Encoder:
         require_gpu=settings.require_gpu,
         engine=settings.cpu_engine,
         engine_setting=variable(settings, "cpu_engine"),
-        conversions=Conversions(settings.home / "openvino"),
+        conversions=Conversions.of_user(settings.home),
     )
 
 

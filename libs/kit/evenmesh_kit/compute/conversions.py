@@ -13,6 +13,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
+from platformdirs import user_cache_path
+
 from evenmesh_kit.storage import durable_files
 
 KEPT: Final = 8
@@ -38,6 +40,18 @@ class Conversions:
     def __init__(self, folder: Path, *, keep: int = KEPT) -> None:
         self._folder = folder
         self._keep = keep
+
+    @classmethod
+    def of_user(cls, home: Path) -> Conversions:
+        """Return those that all services of this user share; those below ``home`` where they cannot be
+        written.
+        """
+        folder = user_cache_path("evenmesh") / "openvino"
+        try:
+            folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        except OSError:
+            return cls(home / "openvino")
+        return cls(folder if os.access(folder, os.W_OK) else home / "openvino")
 
     def find(self, key: str, make: Callable[[Path], None]) -> Path:
         """Return the folder of a conversion; make it if it is missing or damaged.

@@ -33,8 +33,8 @@ def conversion(
         conversions: keeps it.
         module: what ``python -m`` runs to convert; see :func:`convert`.
         source: folder of the model; another content of its files is another conversion.
-        given: what the module reads, beside the ``folder`` that it writes into; other values are another
-            conversion.
+        given: what the module reads beside ``source`` and the ``folder`` that it writes into; other values
+            are another conversion.
         version: raise it when the same model is converted to something else than before.
 
     Raises:
@@ -48,7 +48,9 @@ def conversion(
             digest.update(path.relative_to(source).as_posix().encode())
             digest.update(hashlib.file_digest(file, "sha256").digest())
     try:
-        return conversions.find(digest.hexdigest()[:32], partial(convert, module, given))
+        return conversions.find(
+            digest.hexdigest()[:32], partial(convert, module, {**given, "source": str(source)})
+        )
     except OSError as error:
         raise EngineError(f"its conversion cannot be kept: {' '.join(str(error).split())[:300]}") from None
 

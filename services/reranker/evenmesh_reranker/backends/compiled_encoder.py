@@ -275,7 +275,7 @@ class CompiledCrossEncoder:
             return self._changing
 
     def _converted(self, *, changeable: bool) -> Path:
-        given = {"model": str(self._folder), "changeable": changeable}
+        given = {"changeable": changeable}
         return converting.conversion(self._conversions, MODULE, self._folder, given, version=_VERSION)
 
     def _compiled(self, converted: Path) -> _Parts:

@@ -1,6 +1,6 @@
 """Convert a cross-encoder for OpenVINO, in a process of its own: ``python -m`` this module.
 
-It reads one JSON object from standard input: ``model``, a folder; ``changeable``, whether the model is to
+It reads one JSON object from standard input: ``source``, a folder; ``changeable``, whether the model is to
 read changes of its linear layers; and ``folder``, which is there and empty. It writes there what
 :class:`evenmesh_reranker.backends.compiled_encoder.CompiledCrossEncoder` reads. What cannot be converted ends
 it with status 1 and one line on standard output that says why.
@@ -161,7 +161,7 @@ def main() -> int:
     """Convert what standard input names."""
     given = json.load(sys.stdin)
     try:
-        encoder = load(Path(given["model"]), Placement.choose("cpu", "float32"))
+        encoder = load(Path(given["source"]), Placement.choose("cpu", "float32"))
         convert(encoder, Path(given["folder"]), changeable=given["changeable"])
     except (EngineError, ModelError, OSError) as error:
         sys.stdout.write(one_line(error))

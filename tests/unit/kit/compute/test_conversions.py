@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from evenmesh_kit.compute import conversions
 from evenmesh_kit.compute.conversions import Conversions
 
 
@@ -48,13 +49,29 @@ def test_a_conversion_is_made_once(tmp_path: Path) -> None:
     ],
 )
 def test_a_damaged_one_is_made_again(tmp_path: Path, damage: object) -> None:
-    conversions, make = Conversions(tmp_path), Converter()
-    damage(conversions.find("a", make))  # type: ignore[operator]
-    found = conversions.find("a", make)
+    kept, make = Conversions(tmp_path), Converter()
+    damage(kept.find("a", make))  # type: ignore[operator]
+    found = kept.find("a", make)
     assert make.count == 2
     assert (found / "weights").read_bytes() == b"content" * 100
-    conversions.find("a", make)
+    kept.find("a", make)
     assert make.count == 2
+
+
+def test_services_of_a_user_share_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(conversions, "user_cache_path", lambda name: tmp_path / "cache" / name)
+    make = Converter()
+    found = Conversions.of_user(tmp_path / "a").find("key", make)
+    assert Conversions.of_user(tmp_path / "b").find("key", make) == found
+    assert make.count == 1
+    assert (tmp_path / "cache" / "evenmesh" / "openvino").stat().st_mode & 0o777 == 0o700
+
+
+def test_without_a_cache_they_are_at_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "cache").write_text("not a folder")
+    monkeypatch.setattr(conversions, "user_cache_path", lambda name: tmp_path / "cache" / name)
+    found = Conversions.of_user(tmp_path / "home").find("key", Converter())
+    assert found == tmp_path / "home" / "openvino" / "key"
 
 
 def test_what_fails_leaves_nothing(tmp_path: Path) -> None:

@@ -67,7 +67,7 @@ def _here(monkeypatch: pytest.MonkeyPatch) -> None:
 
     def convert(_: str, given: Mapping[str, Any], folder: Path) -> None:
         try:
-            encoder = load(Path(given["model"]), Placement.choose("cpu", "float32"))
+            encoder = load(Path(given["source"]), Placement.choose("cpu", "float32"))
         except ModelError as error:
             raise EngineError(str(error)) from None
         conversion.convert(encoder, folder, changeable=given["changeable"])
