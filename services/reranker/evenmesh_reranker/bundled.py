@@ -9,6 +9,8 @@ from __future__ import annotations
 import json
 import secrets
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -86,6 +88,31 @@ def base_weights() -> dict[str, Tensor]:
     return {f"bert.{name}": one for name, one in found.items() if not name.endswith("position_ids")}
 
 
+def assembled(home: Path) -> Path:
+    """Return the folder of the whole bundled model below ``home``.
+
+    If it is missing, another process writes it, which alone imports PyTorch.
+
+    Raises:
+        ModelError: the trained part is missing or damaged, the base model is another one, or the folder
+            cannot be written.
+    """
+    source = evenmesh_models.cross_encoder()
+    _checked(source)
+    target = _target(home, source)
+    if not target.is_dir():
+        done = subprocess.run(  # noqa: S603 - this Python, with this module
+            [sys.executable, "-P", "-m", __spec__.name, str(home)],
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        if done.returncode:
+            said = (done.stdout.strip() or done.stderr.strip() or f"status {done.returncode}").splitlines()
+            raise ModelError(f"the bundled model cannot be assembled: {said[-1][:300]}")
+    return target
+
+
 def assemble(home: Path, *, shipped: Path | None = None) -> Path:
     """Return the folder of the whole model (float32) below ``home``; write it if it is missing.
 
@@ -100,7 +127,7 @@ def assemble(home: Path, *, shipped: Path | None = None) -> Path:
     """
     source = shipped or evenmesh_models.cross_encoder()
     config = _checked(source)
-    target = home / evenmesh_models.fingerprint(source / CONFIG)[:16]
+    target = _target(home, source)
     if target.is_dir():
         return target
     model, tokenizer = _whole(source, config)
@@ -117,6 +144,10 @@ def assemble(home: Path, *, shipped: Path | None = None) -> Path:
     finally:
         shutil.rmtree(beside, ignore_errors=True)
     return target
+
+
+def _target(home: Path, source: Path) -> Path:
+    return home / evenmesh_models.fingerprint(source / CONFIG)[:16]
 
 
 def _checked(source: Path) -> dict[str, Any]:
@@ -156,3 +187,10 @@ def _whole(source: Path, config: dict[str, Any]) -> tuple[Any, Any]:
         model.config.evenmesh_fusion = fusion
     model.train(mode=False)
     return model, tokenizer
+
+
+if __name__ == "__main__":
+    try:
+        assemble(Path(sys.argv[1]))
+    except (ModelError, OSError) as error:
+        sys.exit(one_line(error))

@@ -46,12 +46,7 @@ class Conversions:
         """Return those that all services of this user share; those below ``home`` where they cannot be
         written.
         """
-        folder = user_cache_path("evenmesh") / "openvino"
-        try:
-            folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        except OSError:
-            return cls(home / "openvino")
-        return cls(folder if os.access(folder, os.W_OK) else home / "openvino")
+        return cls(folder_of_user("openvino", home))
 
     def find(self, key: str, make: Callable[[Path], None]) -> Path:
         """Return the folder of a conversion; make it if it is missing or damaged.
@@ -103,6 +98,18 @@ class Conversions:
         # A process that has mapped the files of a removed one keeps them until it ends.
         for path in [*[one for one in kept if one.name != used][self._keep - 1 :], *left_behind]:
             shutil.rmtree(path, ignore_errors=True)
+
+
+def folder_of_user(name: str, home: Path) -> Path:
+    """Return a folder that all services of this user share, ``evenmesh/<name>`` of its cache folder; the one
+    below ``home`` where that cannot be written.
+    """
+    folder = user_cache_path("evenmesh") / name
+    try:
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    except OSError:
+        return home / name
+    return folder if os.access(folder, os.W_OK) else home / name
 
 
 def _is_whole(folder: Path) -> bool:

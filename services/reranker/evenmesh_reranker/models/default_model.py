@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Final
 
 from evenmesh_kit.compute import model_files
+from evenmesh_kit.compute.conversions import folder_of_user
 from evenmesh_kit.settings import SettingsError, variable
 from evenmesh_reranker import bundled
 from evenmesh_reranker.settings import RerankerSettings
@@ -26,7 +27,7 @@ def default_model(settings: RerankerSettings) -> tuple[Path, str]:
     setting = variable(settings, "cross_encoder")
     try:
         if settings.cross_encoder == BUNDLED:
-            folder = bundled.assemble(settings.home / "reranker" / "bundled")
+            folder = bundled.assembled(folder_of_user("bundled", settings.home / "reranker"))
         else:
             folder = model_files.locate(settings.cross_encoder, allow_download=settings.allow_download)
             if not any(folder.glob("*.safetensors")):

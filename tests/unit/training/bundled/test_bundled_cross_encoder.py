@@ -11,6 +11,7 @@ import torch
 
 import evenmesh_models
 import evenmesh_training
+from evenmesh_kit.compute.model_files import ModelError
 from evenmesh_kit.compute.placement import Placement
 from evenmesh_reranker import bundled
 from evenmesh_reranker.domain import Agent, Passage
@@ -35,7 +36,16 @@ PASSAGES = [
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return bundled.assemble(tmp_path_factory.mktemp("home"))
+    home = tmp_path_factory.mktemp("home")
+    folder = bundled.assembled(home)
+    assert bundled.assembled(home) == bundled.assemble(home) == folder
+    return folder
+
+
+def test_a_folder_that_cannot_be_written_is_named(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("not a folder")
+    with pytest.raises(ModelError, match=r"^the bundled model cannot be assembled: .*file"):
+        bundled.assembled(tmp_path / "file" / "home")
 
 
 def test_it_ships_small_with_its_card() -> None:
