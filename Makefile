@@ -25,12 +25,12 @@ NUMERIC := tests/unit/core tests/unit/lab/similarities tests/unit/lab/studies te
   tests/unit/reranker/backends tests/unit/generator/pointer
 # Tests there that need PyTorch, whose wheel is pinned for one Python, a tool of the repository, or a service.
 ELSEWHERE := tests/unit/lab/similarities tests/unit/kit/compute/test_models.py tests/unit/kit/compute/test_placement.py \
-  tests/unit/kit/compute/test_openvino_encoder.py \
+  tests/unit/kit/compute/test_openvino_conversion.py \
   tests/unit/lab/studies/test_audit_studies.py tests/unit/client/test_generate_sync.py \
   tests/unit/client/test_measures_sdk.py \
   tests/unit/client/test_feedback_batches.py
 PORTABLE := -e 'libs/core[compiled]' -e 'libs/lab[parquet,reports]' -e 'clients/python[parquet]' \
-  -e 'libs/documents[s3,sites]' -e 'libs/kit[jwt,redis,remote,sqlite,telemetry]' hypothesis pytest pytest-asyncio pytest-rerunfailures pytest-timeout \
+  -e 'libs/documents[hub,s3,sites]' -e 'libs/kit[jwt,redis,remote,sqlite,telemetry]' hypothesis pytest pytest-asyncio pytest-rerunfailures pytest-timeout \
   pytest-xdist tokenizers trustme
 
 # A process of tests that dies, or hangs where no signal reaches it, ends the run: pytest-xdist would wait for it for ever.

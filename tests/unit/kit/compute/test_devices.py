@@ -35,5 +35,6 @@ def test_a_gpu_is_possible_only_with_a_driver_and_a_pytorch_for_it(
 
 
 def test_a_gpu_that_is_required_is_not_the_cpu() -> None:
+    pytest.importorskip("torch")
     with pytest.raises(DeviceError, match="a GPU is required"):
         device_name("cpu", require_gpu=True)
