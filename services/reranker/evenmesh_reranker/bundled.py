@@ -101,12 +101,8 @@ def assembled(home: Path) -> Path:
     _checked(source)
     target = _target(home, source)
     if not target.is_dir():
-        done = subprocess.run(  # noqa: S603 - this Python, with this module
-            [sys.executable, "-P", "-m", __spec__.name, str(home)],
-            capture_output=True,
-            text=True,
-            check=False,
-        )
+        command = [sys.executable, "-P", "-m", __name__, str(home), str(source)]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)  # noqa: S603 - our own
         if done.returncode:
             said = (done.stdout.strip() or done.stderr.strip() or f"status {done.returncode}").splitlines()
             raise ModelError(f"the bundled model cannot be assembled: {said[-1][:300]}")
@@ -191,6 +187,6 @@ def _whole(source: Path, config: dict[str, Any]) -> tuple[Any, Any]:
 
 if __name__ == "__main__":
     try:
-        assemble(Path(sys.argv[1]))
+        assemble(Path(sys.argv[1]), shipped=Path(sys.argv[2]))
     except (ModelError, OSError) as error:
         sys.exit(one_line(error))

@@ -96,8 +96,9 @@ def test_the_setting_names_it(
     _, _, shipped = trained
     settings = RerankerSettings(home=tmp_path, cross_encoder="bundled")
     monkeypatch.setattr("evenmesh_models.cross_encoder", lambda: shipped)
+    monkeypatch.setattr("evenmesh_kit.compute.conversions.user_cache_path", lambda name: tmp_path / name)
     folder, _ = default_model(settings)
-    assert folder.parent == tmp_path / "reranker" / "bundled"
+    assert folder.parent == tmp_path / "evenmesh" / "bundled"
     monkeypatch.setattr("evenmesh_models.cross_encoder", lambda: tmp_path / "nowhere")
     with pytest.raises(SettingsError, match="EVENMESH_RERANKER_CROSS_ENCODER: no cross-encoder ships"):
         default_model(settings)
