@@ -178,11 +178,11 @@ class CompiledCrossEncoder:
             limits = [one for one in (about["max_length"], max_length) if one is not None]
             self.max_length: int | None = min(limits, default=None)
             self.tokenizer = tokenizer(converted, about["inputs"])
-            self.words: Array = np.load(converted / WORDS, mmap_mode="r")
+            self.words: Array = np.load(converted / WORDS, mmap_mode="r", allow_pickle=False)
             """Embeddings of words, ``[vocabulary, hidden]``."""
             self._plain = self._compiled(converted)
             self.size = self.words.nbytes + sum(path.stat().st_size for path in converted.glob("*.bin"))
-            self._check(np.load(converted / CHECKED))
+            self._check(np.load(converted / CHECKED, allow_pickle=False))
         except EngineError:
             raise
         except Exception as error:

@@ -105,7 +105,7 @@ def convert(encoder: CrossEncoder, folder: Path, *, changeable: bool) -> None:
     )
     if changeable:
         return
-    np.save(folder / compiled_encoder.WORDS, words.weight.detach().float().numpy())
+    np.save(folder / compiled_encoder.WORDS, words.weight.detach().float().numpy(), allow_pickle=False)
     encoder.tokenizer.save_pretrained(folder)
     _check_tokenizer(encoder, folder)
     np.savez(folder / compiled_encoder.CHECKED, **_checked(encoder, base, types=types))

@@ -85,11 +85,11 @@ class CompiledEncoder:
             self._query_prompt, self._passage_prompt = map(str, about["prompts"])
             self._reads_types = bool(about["reads_types"])
             self._tokenizer = Tokenizer.from_file(str(folder / TOKENIZER))
-            self._words = np.load(folder / WORDS, mmap_mode="r")
+            self._words = np.load(folder / WORDS, mmap_mode="r", allow_pickle=False)
             compiled = partial(CompiledModel, parallel=usable_cores())
             self._layers = compiled(folder / LAYERS, bfloat16=bfloat16)
             self._pooling = compiled(folder / POOLING, bfloat16=False)
-            self._check(np.load(folder / VECTORS), _LEAST_COSINE[bfloat16])
+            self._check(np.load(folder / VECTORS, allow_pickle=False), _LEAST_COSINE[bfloat16])
         except EngineError:
             raise
         except Exception as error:

@@ -72,9 +72,9 @@ def convert(encoder: SentenceEncoder, folder: Path) -> None:
     openvino_conversion.convert(
         _Pooling(others), [states], [[1, -1, words.embedding_dim]], folder / compiled_encoder.POOLING
     )
-    np.save(folder / compiled_encoder.WORDS, words.weight.detach().float().numpy())
+    np.save(folder / compiled_encoder.WORDS, words.weight.detach().float().numpy(), allow_pickle=False)
     vectors = [encoder.vectors([text])[0] for text in compiled_encoder.CHECKED]
-    np.save(folder / compiled_encoder.VECTORS, np.array(vectors))
+    np.save(folder / compiled_encoder.VECTORS, np.array(vectors), allow_pickle=False)
     tokenizer.save(str(folder / compiled_encoder.TOKENIZER))
     about = {
         "fingerprint": encoder.fingerprint,
