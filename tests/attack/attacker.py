@@ -42,7 +42,7 @@ from evenmesh.wire.security import ChannelSecurity
 from tests.support.methods import METHODS
 from tests.support.processors import leave_to_others
 
-DOORS: Final = ("grpc", "http")
+TRANSPORTS: Final = ("grpc", "http")
 """Ways into the mesh; each attack has one worker at each."""
 SECRETS: Final = 64
 """Secrets of each turn, of which the other tenant sends one, for the attacker to guess which."""
@@ -53,7 +53,7 @@ _MIB: Final = 2**20
 _WAIT_S: Final = 30.0
 _PAUSE_S: Final = 0.05
 _TEN_YEARS_S: Final = 10 * 365 * 86_400.0
-_door: Final = ContextVar("door", default=DOORS[0])
+_transport: Final = ContextVar("transport", default=TRANSPORTS[0])
 _SERVICES: Final = {
     "orchestrator": "evenmesh.orchestrator.v1.OrchestratorService",
     "retriever": "evenmesh.retriever.v1.RetrieverService",
@@ -108,7 +108,7 @@ class Attacker:
         A method is ``Service/Method`` where its service is not the main one of its process.
         """
         path = f"/{_SERVICES[service]}/{method}" if "/" not in method else f"/evenmesh.{service}.v1.{method}"
-        if _door.get() == "http":
+        if _transport.get() == "http":
             return await self._call_http(row, path, requests, timeout, leave_after, gzip=gzip)
         compression = grpc.Compression.Gzip if gzip else None
         self.outcomes[f"row {row}: begun"] += 1  # a call may last longer than the attack
@@ -407,8 +407,8 @@ async def attack(
 
         ends = time.monotonic() + seconds
 
-        async def worker(row: int, door: str) -> None:
-            _door.set(door)
+        async def worker(row: int, transport: str) -> None:
+            _transport.set(transport)
             # By the clock, too: a call of grpc.aio that ends as it is cancelled swallows the cancellation.
             while time.monotonic() < ends:
                 await ATTACKS[row](it)
@@ -417,8 +417,8 @@ async def attack(
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(seconds), asyncio.TaskGroup() as workers:
                 for row in rows:
-                    for door in DOORS:
-                        workers.create_task(worker(row, door))
+                    for transport in TRANSPORTS:
+                        workers.create_task(worker(row, transport))
     cpu_s = time.process_time() - began
     return {"outcomes": dict(sorted(it.outcomes.items())), "guessed": it.guessed, "cpu_s": cpu_s}
 

@@ -205,7 +205,7 @@ def test_a_vote_has_the_scores_and_likenesses_of_the_mesh(
     assert alike == pytest.approx(pairs, abs=1e-12)
 
     # The vote is replayed by the keyboard: after two answers only these two are compared.
-    console.page.get_by_label("Answers heard").focus()
+    console.page.get_by_label("Answers counted").focus()
     console.page.keyboard.press("Home")
     console.page.keyboard.press("ArrowRight")
     console.page.get_by_text("after 2 of 4 answers").wait_for()

@@ -296,7 +296,7 @@ async def test_a_vote_says_when_it_was_decided_and_who_had_no_answer(
     await page.get_by_text("it took too long").wait_for()
     assert await page.locator("[data-member='B@1'] .voice").inner_text() == SCRIPT
     assert await page.evaluate("window.taken") is None
-    await page.get_by_label("Answers heard").fill("0")
+    await page.get_by_label("Answers counted").fill("0")
     await page.get_by_text("B leads after 1 of 3 answers; the others may still change it.").wait_for()
     await page.get_by_text("answers later, as number 2").wait_for()
 

@@ -50,6 +50,10 @@ _LEAST_COSINE: Final = {False: 0.9999, True: 0.99}
 """To PyTorch's vectors, by whether matrices are multiplied in bfloat16; a wrong conversion is far below."""
 
 
+class NoModelError(Exception):
+    """Raised where a model is neither a folder nor in the cache."""
+
+
 class CompiledEncoder:
     """An :class:`evenmesh_retriever.ports.Encoder` of a converted model.
 
@@ -63,7 +67,7 @@ class CompiledEncoder:
 
     Raises:
         EngineError: OpenVINO cannot compute the model.
-        LookupError: there is no such model.
+        NoModelError: there is no such model.
     """
 
     device = "cpu"
@@ -138,19 +142,19 @@ def _source(model: str) -> Path:
     """Return the folder of a model.
 
     Raises:
-        LookupError: there is none.
+        NoModelError: there is none.
     """
-    try:
-        if model == BUNDLED:
-            return evenmesh_models.minilm()
-        from evenmesh_kit.compute.model_files import ModelError, locate  # imports the hub's client
-
+    if model == BUNDLED:
         try:
-            return locate(model, allow_download=False)
-        except ModelError as error:
-            raise LookupError(str(error)) from None
-    except evenmesh_models.BaseModelError as error:
-        raise LookupError(str(error)) from None
+            return evenmesh_models.minilm()
+        except evenmesh_models.BaseModelError as error:
+            raise NoModelError(str(error)) from None
+    from evenmesh_kit.compute.model_files import ModelError, locate  # imports the hub's client
+
+    try:
+        return locate(model, allow_download=False)
+    except ModelError as error:
+        raise NoModelError(str(error)) from None
 
 
 def _one_line(error: BaseException) -> str:

@@ -49,16 +49,22 @@ def encoder_in_process(
         CannotStart: there is no such model or device, it cannot be loaded, or ``engine`` cannot compute it.
     """
     try:
-        if computes(engine, device_name(device, require_gpu=require_gpu)):
-            from evenmesh_retriever.backends.dense.compiled_encoder import CompiledEncoder
-
-            return CompiledEncoder(model, options, precision=precision, conversions=conversions)
+        on_cpu = computes(engine, device_name(device, require_gpu=require_gpu))
+    except DeviceError:
+        on_cpu = False  # PyTorch's encoder says which setting to correct
     except EngineError as error:
-        if engine == "openvino":
-            raise CannotStart(f"{engine_setting}={engine!r}: {error}") from None
-        _log.warning("PyTorch computes the encoder %s: %s", model, error)
-    except (DeviceError, LookupError):
-        pass  # PyTorch's encoder says which setting to correct
+        raise CannotStart(f"{engine_setting}={engine!r}: {error}") from None
+    if on_cpu:
+        from evenmesh_retriever.backends.dense.compiled_encoder import CompiledEncoder, NoModelError
+
+        try:
+            return CompiledEncoder(model, options, precision=precision, conversions=conversions)
+        except NoModelError:
+            pass  # as above
+        except EngineError as error:
+            if engine == "openvino":
+                raise CannotStart(f"{engine_setting}={engine!r}: {error}") from None
+            _log.warning("PyTorch computes the encoder %s: %s", model, error)
     from evenmesh_retriever.backends.dense.sentence_encoder import SentenceEncoder
 
     return SentenceEncoder(
