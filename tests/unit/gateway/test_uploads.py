@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import fcntl
 import json
 from importlib.util import find_spec
@@ -24,6 +25,8 @@ from tests.unit.gateway.conftest import Open
 
 PATH = "/v1/collections/manuals/documents"
 EVENTS = {"accept": "text/event-stream"}
+READER = "evenmesh_documents.uploads.process"
+"""The module that the processes which read uploads run."""
 OIL = b"---\nprovider: Acme\n---\n# Chains\n\nOil the chain every 200 kilometres.\n"
 LONG = " ".join(f"word{at}" for at in range(1_000)).encode()
 ENDLESS = "pattern:^(a+)+$"
@@ -53,8 +56,16 @@ def left(folder: Path) -> list[str]:
 
 
 def readers() -> list[psutil.Process]:
-    """The processes that read uploads of this process, and those that parse for them."""
-    return psutil.Process().children(recursive=True)
+    """The processes that read uploads of this process, and those that parse for them.
+
+    Other tests of this pytest process may have left processes of their own (a forkserver, a mesh).
+    """
+    found: list[psutil.Process] = []
+    for child in psutil.Process().children():
+        with contextlib.suppress(psutil.NoSuchProcess, psutil.AccessDenied):
+            if READER in child.cmdline():
+                found += [child, *child.children(recursive=True)]
+    return found
 
 
 async def until(done: Any) -> None:
