@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gc
-import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -20,10 +19,6 @@ if TYPE_CHECKING:
 # How long an example takes says something about the machine, nothing about the code.
 settings.register_profile("untimed", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("untimed")
-
-# Every new home converts its models to OpenVINO, seconds each: the mesh of the session does, and the engine's own tests.
-for _service in ("RETRIEVER", "RERANKER"):
-    os.environ.setdefault(f"EVENMESH_{_service}_CPU_ENGINE", "torch")
 
 # Importing the tests makes millions of objects that stay: looking for cycles among them takes a quarter of the time.
 gc.disable()

@@ -180,7 +180,8 @@ async def test_a_promotion_that_was_killed_leaves_what_can_be_served(tmp_path: P
             for path in folder.iterdir():
                 (draft.folder / path.name).write_bytes(path.read_bytes())
         versions.append(draft.version)
-    process = Process(tmp_path, CROSS_ENCODER="", DEFAULT_RERANKER="none")  # what is promoted alone
+    # What is promoted alone.
+    process = Process(tmp_path, CROSS_ENCODER="", DEFAULT_RERANKER="none", CPU_ENGINE="torch")
     passages = [common_pb2.Passage(id="p", text="water")]
     wanted = reranker_pb.RerankRequest(query="q", passages=passages, reranker="cross-encoder")
     rng = random.Random(3)

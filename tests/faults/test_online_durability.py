@@ -179,6 +179,7 @@ async def test_nothing_acknowledged_is_lost_and_nothing_half_serves(
         DTYPE="float32",
         THREADS="1",
         CROSS_ENCODER="",
+        CPU_ENGINE="torch",  # of tiny models
     )
     trainer = Killable(
         "evenmesh_training.online",

@@ -188,7 +188,9 @@ class FuzzMesh:
             threads=1,
         )
         await self._serve("generator", generator, GeneratorService(generator, self._telemetry))
-        retriever = RetrieverSettings(**shared, encoder=str(pairs), threads=1, max_ingest_bytes=2**24)
+        retriever = RetrieverSettings(
+            **shared, encoder=str(pairs), cpu_engine="torch", threads=1, max_ingest_bytes=2**24
+        )
         await self._serve("retriever", retriever, RetrieverService(retriever))
         store = ModelStore(home / "reranker" / "models")
         self.versions = (
@@ -198,6 +200,7 @@ class FuzzMesh:
         reranker = RerankerSettings(
             **shared,
             cross_encoder=str(pairs),
+            cpu_engine="torch",
             device="cpu",
             dtype="float32",
             threads=1,

@@ -50,8 +50,6 @@ def mesh(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningMesh]:
             environment={
                 # In bfloat16 the company a request is computed in may change a token, and so what tests compare.
                 "EVENMESH_GENERATOR_DTYPE": "float32",
-                "EVENMESH_RETRIEVER_CPU_ENGINE": "auto",
-                "EVENMESH_RERANKER_CPU_ENGINE": "auto",
                 "EVENMESH_ORCHESTRATOR_SOURCES": json.dumps(SOURCES),
                 **{f"{one.prefix}METRICS_PORT": str(metrics[one.name]) for one in SERVICES},
             },

@@ -39,6 +39,7 @@ async def address(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncItera
         dtype="float32",
         default_reranker="none",
         cross_encoder="",
+        cpu_engine="torch",  # of tiny models
         feedback_constant_run=10**6,
     )
     telemetry = Telemetry.disabled()

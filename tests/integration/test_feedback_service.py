@@ -68,7 +68,11 @@ async def serve(tmp_path: Path) -> AsyncIterator[Serve]:
 
         async def start(**fields: Any) -> grpc.aio.Channel:
             given = {"port": 0, "home": tmp_path, "grace_s": 0, "dtype": "float32", "device": "cpu"}
-            given |= {"default_reranker": "none", "cross_encoder": ""} | fields
+            given |= {
+                "default_reranker": "none",
+                "cross_encoder": "",
+                "cpu_engine": "torch",
+            } | fields  # tiny models
             settings = RerankerSettings(**given)
             telemetry = Telemetry.disabled()
             service = RerankerService(settings, telemetry)

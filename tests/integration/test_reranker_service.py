@@ -258,7 +258,9 @@ async def test_without_a_cross_encoder_the_setting_is_named(serve: Serve) -> Non
 
 async def test_a_cross_encoder(serve: Serve, tmp_path: Path) -> None:
     folder = tiny_models.cross_encoder(tmp_path / "cross")
-    channel = await serve(cross_encoder=str(folder), default_reranker="cross-encoder", dtype="float32")
+    channel = await serve(
+        cross_encoder=str(folder), default_reranker="cross-encoder", cpu_engine="torch", dtype="float32"
+    )
     response = await _rerank(channel, agent=common_pb2.Agent(task_id="qa", model_id="m"))
     expected = sorted(range(4), key=lambda at: (-response.scores[at], PASSAGES[at].id))
     assert list(response.order) == expected

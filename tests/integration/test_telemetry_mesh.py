@@ -103,7 +103,7 @@ def real(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Watched]:
     """A mesh with the models that ship, and a tiny cross-encoder."""
     home = tmp_path_factory.mktemp("watched")
     cross_encoder = tiny_models.cross_encoder(tmp_path_factory.mktemp("cross-encoder"))
-    more = {"EVENMESH_RERANKER_CROSS_ENCODER": str(cross_encoder)}
+    more = {"EVENMESH_RERANKER_CROSS_ENCODER": str(cross_encoder), "EVENMESH_RERANKER_CPU_ENGINE": "torch"}
     for watched in _watched(home, MeshSettings(home=home, port=0, start_s=600), more):
         watched.client.until_embedded(DEMO)
         yield watched
