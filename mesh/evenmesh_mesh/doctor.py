@@ -150,13 +150,13 @@ def _threads(settings: MeshSettings) -> Finding:
 
 
 def _cpu_engine(settings: MeshSettings) -> Finding:
-    """Tell what computes the encoders of retriever and reranker on the processor."""
+    """Return what computes the encoders of retriever, reranker and generator on the processor."""
     from evenmesh_kit.compute.cpu_engine import installed_version
 
     environment = {**os.environ, **settings.environment}
     engines = {
         name: environment.get(f"EVENMESH_{name.upper()}_CPU_ENGINE", "auto")
-        for name in ("retriever", "reranker")
+        for name in ("retriever", "reranker", "generator")
     }
     installed = installed_version()
     computes = {

@@ -42,7 +42,7 @@ def conversion(
     """
     digest = hashlib.sha256(f"{module} {version} {json.dumps(given, sort_keys=True)}".encode())
     for name in _CONVERTED_BY:
-        digest.update(f"{name} {importlib.metadata.version(name)}".encode())
+        digest.update(f"{name} {_installed(name)}".encode())
     for path in sorted(one for one in source.rglob("*") if one.is_file()):
         with path.open("rb") as file:
             digest.update(path.relative_to(source).as_posix().encode())
@@ -53,6 +53,14 @@ def conversion(
         )
     except OSError as error:
         raise EngineError(f"its conversion cannot be kept: {' '.join(str(error).split())[:300]}") from None
+
+
+def _installed(name: str) -> str:
+    """Return the version of a package; empty without it."""
+    try:
+        return importlib.metadata.version(name)
+    except importlib.metadata.PackageNotFoundError:
+        return ""
 
 
 def convert(module: str, given: Mapping[str, Any], folder: Path) -> None:

@@ -113,4 +113,7 @@ class InProcessHost:
             conversions=settings.ctranslate2_home,
             workers=settings.workers,
             allow_download=settings.allow_download,
+            cpu_engine=settings.cpu_engine,
+            parallel=settings.parallel,
+            home=settings.home,
         )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -14,6 +15,7 @@ import evenmesh_models
 from evenmesh_generator.domain import Augmentation, ModelDescription
 from evenmesh_generator.pointer import artifact
 from evenmesh_generator.pointer.artifact import ArtifactError
+from evenmesh_generator.pointer.compiled_encoder import CompiledPointerEncoder
 from evenmesh_generator.pointer.configuration import PointerConfig
 from evenmesh_generator.pointer.modeling import PointerForConditionalGeneration
 from evenmesh_generator.pointer.reader import LONGEST_PAIR, MOST_PAIRS
@@ -30,6 +32,7 @@ from evenmesh_generator.runtime.networks.continuous_batching import (
     has_windowed_layers,
     supports_continuous_batching,
 )
+from evenmesh_generator.runtime.networks.pair_encoders import CompiledPairEncoder
 from evenmesh_generator.runtime.networks.pointer import PointerNetwork
 from evenmesh_generator.runtime.networks.protocol import Network
 from evenmesh_generator.runtime.networks.seq2seq import Seq2SeqNetwork
@@ -37,10 +40,15 @@ from evenmesh_generator.runtime.networks.static_batching import StaticCausalNetw
 from evenmesh_generator.runtime.prompts.pair_prompter import PairPrompter
 from evenmesh_generator.runtime.prompts.text_prompter import TextPrompter
 from evenmesh_kit.compute import model_files as models
+from evenmesh_kit.compute.conversions import Conversions
+from evenmesh_kit.compute.cores import usable_cores
+from evenmesh_kit.compute.cpu_engine import CpuEngine, EngineError, computes, installed_version
 from evenmesh_kit.compute.lengths import rows_at_once
 from evenmesh_kit.compute.model_files import ModelError, one_line
 from evenmesh_kit.compute.placement import Placement
 from evenmesh_models import BaseModelError
+
+_log = logging.getLogger("evenmesh.generator.runtime")
 
 ENGINES = ("auto", "ctranslate2")
 """What may run a transformers model."""
@@ -85,6 +93,12 @@ class EngineOptions:
         conversions: where models converted for CTranslate2 are kept; None: the user's cache.
         workers: threads that make prompts, [1, inf).
         allow_download: whether it may be fetched from the hub.
+        cpu_engine: what encodes for a pointer model on the CPU; ``auto`` is OpenVINO where it is installed
+            and can.
+        parallel: pairs that OpenVINO encodes at a time, each on one core, [1, inf); None: one for each core
+            that this process may use.
+        home: where encoders converted for OpenVINO are kept if the user's cache cannot be written; None:
+            PyTorch encodes.
     """
 
     path: str = ""
@@ -103,6 +117,9 @@ class EngineOptions:
     conversions: Path | None = None
     workers: int = 1
     allow_download: bool = False
+    cpu_engine: CpuEngine = "auto"
+    parallel: int | None = None
+    home: Path | None = None
 
 
 def assemble(name: str, options: EngineOptions, templates: TemplateLibrary) -> LanguageEngine:
@@ -120,9 +137,11 @@ def assemble(name: str, options: EngineOptions, templates: TemplateLibrary) -> L
     folder = models.locate(options.path, allow_download=options.allow_download) if options.path else None
     placement = Placement.choose(options.device, options.dtype, require_gpu=options.require_gpu)
     if folder is None or loading.model_type(folder) == PointerConfig.model_type:
-        return pointer_engine(
-            name, _pointer(folder), PairTokenizer(evenmesh_models.minilm()), placement, options
-        )
+        folder = evenmesh_models.reader() if folder is None else folder
+        pointer = _pointer(folder)
+        encoder = _compiled(folder, pointer, placement, options)
+        pairs = PairTokenizer(evenmesh_models.minilm())
+        return pointer_engine(name, pointer, pairs, placement, options, encoder)
     if options.template:
         templates.suiting(options.template, Augmentation.IN_PROMPT)
     if options.engine not in ENGINES:
@@ -139,12 +158,21 @@ def pointer_engine(
     tokenizer: PairTokenizer,
     placement: Placement,
     options: EngineOptions,
+    encoder: CompiledPairEncoder | None = None,
 ) -> LanguageEngine:
-    """Return the engine of a pointer model in float32, whose weights become what it computes in."""
+    """Return the engine of a pointer model in float32, whose weights become what it computes in.
+
+    Args:
+        encoder: reads the pairs; None: the model itself.
+    """
     config = cast(PointerConfig, model.config)
     model.to(placement.device).train(False)  # type: ignore[arg-type]
     network = PointerNetwork(
-        model, dtype=placement.dtype, batch_tokens=options.batch_tokens, cache_bytes=options.cache_bytes
+        model,
+        dtype=placement.dtype,
+        batch_tokens=options.batch_tokens,
+        cache_bytes=options.cache_bytes,
+        encoder=encoder,
     )
     ends = _ids(config.eos_token_id)
 
@@ -307,7 +335,50 @@ def _network(
     return StaticCausalNetwork(model, pad=pad), False
 
 
-def _pointer(folder: Path | None) -> PointerForConditionalGeneration:
+def _compiled(
+    folder: Path, model: PointerForConditionalGeneration, placement: Placement, options: EngineOptions
+) -> CompiledPairEncoder | None:
+    """Return what encodes for a pointer model in a folder; None if PyTorch does.
+
+    Raises:
+        ModelError: the options ask for OpenVINO, which cannot.
+    """
+    required = options.cpu_engine == "openvino"
+    try:
+        if options.home is None or not computes(options.cpu_engine, str(placement.device)):
+            return None
+        if placement.dtype not in (torch.float32, torch.bfloat16):
+            raise EngineError(f"OpenVINO encodes in float32 or bfloat16, not in {placement.dtype_name}")
+        parallel = options.parallel or usable_cores()
+        compiled = CompiledPointerEncoder(
+            folder,
+            cast(Any, model.encoder.embeddings).word_embeddings.weight.detach().numpy(),
+            bfloat16=placement.dtype is torch.bfloat16,
+            parallel=parallel,
+            conversions=Conversions.of_user(options.home),
+        )
+    except EngineError as error:
+        if required:
+            raise ModelError(f"{folder}: {error}") from None
+        _log.warning("PyTorch encodes for %s: %s", folder, error)
+        return None
+    model.encoder.layers = torch.nn.ModuleList()  # OpenVINO has them
+    _log.info(
+        "OpenVINO %s encodes in %s, up to %d pairs at a time",
+        installed_version(),
+        placement.dtype_name,
+        parallel,
+    )
+    config = cast(PointerConfig, model.config)
+    return CompiledPairEncoder(
+        compiled,
+        layers=len(model.decoder.layers),
+        heads=config.num_attention_heads,
+        dtype=placement.dtype,
+    )
+
+
+def _pointer(folder: Path) -> PointerForConditionalGeneration:
     try:
         return artifact.load(folder)
     except (ArtifactError, BaseModelError) as error:

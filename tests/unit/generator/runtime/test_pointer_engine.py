@@ -29,7 +29,7 @@ from evenmesh_generator.pointer.tokenization import pad_pairs, pair
 from evenmesh_generator.ports import Cancellation, Cancelled
 from evenmesh_generator.runtime.assembly import EngineOptions, assemble, pointer_engine
 from evenmesh_generator.runtime.engine import LanguageEngine
-from evenmesh_generator.runtime.networks import pointer as pointer_network
+from evenmesh_generator.runtime.networks import pair_encoders
 from evenmesh_generator.runtime.networks.pointer import PointerNetwork
 from evenmesh_generator.runtime.networks.protocol import Prompt
 from evenmesh_kit.compute.model_files import ModelError
@@ -364,7 +364,7 @@ def test_weights_converted_once_encode_the_same_to_the_bit(monkeypatch: pytest.M
     for converted in (False, True):
         with monkeypatch.context() as patch:
             if not converted:
-                patch.setattr(pointer_network, "narrow", lambda *_: None)
+                patch.setattr(pair_encoders, "narrow", lambda *_: None)
             model = tiny_models.pointer().model
             network = PointerNetwork(model, dtype=torch.bfloat16, batch_tokens=64, cache_bytes=0)
         weights = {one.data_ptr() for one in model.parameters()}

@@ -13,21 +13,19 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import Any
 
 import torch
 from torch import Tensor
 from torch.nn import functional
 
 from evenmesh_generator.pointer.modeling import PointerForConditionalGeneration, apply_abstention_bias
-from evenmesh_generator.pointer.tokenization import PAD
 from evenmesh_generator.runtime.networks.encodings import EncodingStore, content_key
+from evenmesh_generator.runtime.networks.pair_encoders import PairEncoder, TorchPairEncoder
 from evenmesh_generator.runtime.networks.prefills import EncoderPrefill, hand_out, next_rows
 from evenmesh_generator.runtime.networks.protocol import DecoderStart, Footprint, Joining, Part, Prompt
 from evenmesh_generator.runtime.networks.sources import STATES, SourcedRows, SourceGroup
-from evenmesh_kit.compute.lengths import by_length, rows_at_once
 from evenmesh_kit.compute.placement import upload
-from evenmesh_kit.compute.weights import narrow
 
 _COPY, _GATE, _IDS = "copy", "gate", "ids"
 _TINY = torch.finfo(torch.float32).tiny
@@ -106,10 +104,11 @@ class PointerNetwork:
     """A :class:`~evenmesh_generator.runtime.networks.protocol.Network` of the pointer model.
 
     Args:
-        model: in float32, where it shall compute; weights that encode are converted in place.
-        dtype: type of the arithmetic; bfloat16 encodes under autocast.
+        model: in float32, where it shall compute.
+        dtype: type of the arithmetic.
         batch_tokens: most padded tokens of a pass.
         cache_bytes: room for encoded passages.
+        encoder: reads the pairs; None: the model's own, whose weights are converted in place.
     """
 
     normalised = True
@@ -121,11 +120,10 @@ class PointerNetwork:
         dtype: torch.dtype,
         batch_tokens: int,
         cache_bytes: int,
+        encoder: PairEncoder | None = None,
     ) -> None:
         self.model = model
         self.dtype = dtype
-        self._batch_tokens = batch_tokens
-        self._rows = rows_at_once(str(model.device))
         self._store: EncodingStore[Part] = EncodingStore(
             cache_bytes, lambda part: sum(value.nbytes for value in part.values())
         )
@@ -150,10 +148,8 @@ class PointerNetwork:
             gate.weight.detach()[:, : config.hidden_size].float(), gate.bias.detach().float()
         )
         self.gate_context = gate.weight.detach()[0, config.hidden_size :].float()
-        if dtype is torch.bfloat16:
-            crossing = [cast(Any, layer).crossattention.self for layer in model.decoder.layers]
-            projections = [getattr(one, name) for one in crossing for name in ("key", "value")]
-            narrow([model.encoder, *projections], dtype)
+        # After the decoder's weights are taken: it converts some of them.
+        self._encoder = encoder or TorchPairEncoder(model, dtype=dtype, batch_tokens=batch_tokens)
         size = torch.empty(0, dtype=dtype).element_size()
         own = 2 * len(self.layers) * config.hidden_size * size
         source = own + config.hidden_size * size + 12
@@ -178,11 +174,15 @@ class PointerNetwork:
         keys = list(wanted)
         rows = [row for row, _ in wanted.values()]
         heads = [waiting[0].prompt.heads[waiting[0].row(key)] for key, (_, waiting) in wanted.items()]
-        for chosen in by_length([len(row) for row in rows], self._batch_tokens, size=self._rows):
-            parts = self._encode([rows[at] for at in chosen], [heads[at] for at in chosen])
-            for at, part in zip(chosen, parts, strict=True):
-                self._store.put(keys[at], part, wanted[keys[at]][1][0].prompt.tenant)
-                hand_out(keys[at], part, wanted[keys[at]][1])
+        for at, pair in self._encoder.encode(rows, heads):
+            part = {
+                STATES: pair.projected,
+                _COPY: pair.copy_keys,
+                _GATE: pair.states.float() @ self.gate_context,
+                _IDS: torch.tensor(rows[at], device=self.device),
+            }
+            self._store.put(keys[at], part, wanted[keys[at]][1][0].prompt.tenant)
+            hand_out(keys[at], part, wanted[keys[at]][1])
 
     def begin(self, prefills: Sequence[EncoderPrefill[Part]]) -> list[DecoderStart]:
         """Return empty states: the next step selects the first token."""
@@ -205,29 +205,6 @@ class PointerNetwork:
     def counts(self) -> tuple[int, int, int]:
         """Return the bytes of encodings kept, encodings found, encodings not found."""
         return self._store.counts()
-
-    def _encode(self, rows: Sequence[tuple[int, ...]], heads: Sequence[int]) -> list[Part]:
-        lengths = torch.tensor([len(row) for row in rows])[:, None]
-        longest = int(lengths.max())
-        ids = torch.tensor([[*row, *[PAD] * (longest - len(row))] for row in rows])
-        at = torch.arange(longest)
-        mask = at < lengths
-        types = ((at >= torch.tensor(heads)[:, None]) & mask).long()
-        device = self.device
-        with torch.autocast(device.type, torch.bfloat16, enabled=self.dtype is torch.bfloat16):
-            source = self.model.encoder(ids.to(device), mask.to(device), types.to(device))
-            projected = self.model.decoder.project(source.last_hidden_state)
-        states = torch.stack([torch.stack(pair) for pair in projected]).to(self.dtype)
-        gate = source.last_hidden_state.float() @ self.gate_context
-        return [
-            {
-                STATES: states[:, :, place, :, : len(row)].clone(),
-                _COPY: source.copy_keys[place, : len(row)].clone(),
-                _GATE: gate[place, : len(row)].clone(),
-                _IDS: source.source_ids[place, : len(row)].clone(),
-            }
-            for place, row in enumerate(rows)
-        ]
 
 
 class PointerRows(SourcedRows):

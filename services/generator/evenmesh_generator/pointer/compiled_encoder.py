@@ -1,0 +1,93 @@
+"""The encoder of the pointer model in OpenVINO: each pair alone, on one processor."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from evenmesh_kit.compute import converting
+from evenmesh_kit.compute.conversions import Conversions
+from evenmesh_kit.compute.cpu_engine import EngineError
+from evenmesh_kit.compute.model_files import one_line
+from evenmesh_kit.compute.openvino_runtime import CompiledModel
+
+MODULE: Final = "evenmesh_generator.pointer.conversion"
+"""What converts the encoder."""
+ENCODER: Final = "encoder.xml"
+"""From embeddings of words and segments to all that the decoder reads, ``[1, L, width]``."""
+CHECKED: Final = "checked.npz"
+"""What PyTorch computes for drawn tokens: ``ids_<n>`` and ``read_<n>`` by their number n."""
+PROBED: Final = (3, 41)
+"""Tokens of the pairs that are compared with PyTorch's."""
+
+_VERSION: Final = "1"
+_LEAST_COSINE: Final = {False: 0.9999, True: 0.99}
+"""To what PyTorch computes, by whether it is bfloat16; a wrong conversion is far below."""
+
+Array = NDArray[np.float32]
+
+
+class CompiledPointerEncoder:
+    """Encodes pairs, up to ``parallel`` at a time.
+
+    Args:
+        folder: a pointer model, as :func:`evenmesh_generator.pointer.artifact.load` reads it.
+        words: its embeddings of words, float32 ``[vocabulary, H]``.
+        bfloat16: whether matrices are multiplied in bfloat16.
+        parallel: most pairs at a time, each on one processor, [1, inf).
+        conversions: keeps the converted encoder.
+
+    Raises:
+        EngineError: OpenVINO cannot compute the encoder.
+    """
+
+    def __init__(
+        self, folder: Path, words: Array, *, bfloat16: bool, parallel: int, conversions: Conversions
+    ) -> None:
+        self._words = words
+        converted = converting.conversion(conversions, MODULE, folder, {}, version=_VERSION)
+        self._pool = ThreadPoolExecutor(parallel, thread_name_prefix="pointer-encoder")
+        try:
+            self._model = CompiledModel(converted / ENCODER, bfloat16=bfloat16, parallel=parallel)
+            self._check(np.load(converted / CHECKED, allow_pickle=False), _LEAST_COSINE[bfloat16])
+        except EngineError:
+            raise
+        except Exception as error:
+            raise EngineError(f"OpenVINO cannot compute the encoder: {one_line(error)}") from error
+
+    def encode(self, rows: Sequence[Sequence[int]], heads: Sequence[int]) -> list[tuple[Array, Array, Array]]:
+        """Return keys and values of all layers ``[L, 2 * layers * H]``, copy keys and states ``[L, H]``.
+
+        Args:
+            rows: tokens of the pairs, at least three each.
+            heads: at which token of each its passage begins.
+        """
+        if len(rows) == 1:
+            return [self._alone(rows[0], heads[0])]
+        return list(self._pool.map(self._alone, rows, heads))
+
+    def _alone(self, row: Sequence[int], head: int) -> tuple[Array, Array, Array]:
+        read, hidden = self._read(row, head), self._words.shape[1]
+        return read[:, : -2 * hidden], read[:, -2 * hidden : -hidden], read[:, -hidden:]
+
+    def _read(self, row: Sequence[int], head: int) -> Array:
+        embedded = np.ascontiguousarray(self._words[list(row)])[None]
+        types = (np.arange(len(row)) >= head).astype(np.int64)[None]
+        found: Array = self._model([embedded, types])[0]
+        return found
+
+    def _check(self, checked: Mapping[str, NDArray[Any]], least: float) -> None:
+        for count in PROBED:
+            wanted = checked[f"read_{count}"].ravel()
+            found = self._read(checked[f"ids_{count}"].tolist(), count // 2).ravel()
+            cosine = float(wanted @ found / (np.linalg.norm(wanted) * np.linalg.norm(found)))
+            if not cosine >= least:
+                raise EngineError(
+                    "OpenVINO does not compute what PyTorch does: "
+                    f"{count} encoded tokens have a cosine of {cosine:.4f}"
+                )
