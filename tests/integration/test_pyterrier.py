@@ -78,6 +78,7 @@ def test_an_experiment_equals_our_own_numbers(
         [nDCG @ 10, RR @ 10, P @ 10, R @ 100, nDCG @ 3],
         names=["bm25", "reranked"],
         perquery=True,
+        plan="tree",
     )
     values = {(one.name, one.qid, one.measure): one.value for one in found.itertuples()}
 
