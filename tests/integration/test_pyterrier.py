@@ -13,7 +13,11 @@ from evenmesh.wire.errors import InvalidField, NotFound
 from evenmesh_studies import demo
 from tests.integration.conftest import DEMO, RunningMesh
 
-pytestmark = [pytest.mark.mesh, pytest.mark.timeout(600)]
+pytestmark = [
+    pytest.mark.mesh,
+    pytest.mark.timeout(600),
+    pytest.mark.filterwarnings("ignore:There are shared pipeline components"),
+]
 pytest.importorskip("pyterrier", reason="PyTerrier is not installed: evenmesh-studies[pyterrier]")
 
 import pandas as pd  # noqa: E402
@@ -78,7 +82,6 @@ def test_an_experiment_equals_our_own_numbers(
         [nDCG @ 10, RR @ 10, P @ 10, R @ 100, nDCG @ 3],
         names=["bm25", "reranked"],
         perquery=True,
-        plan="tree",
     )
     values = {(one.name, one.qid, one.measure): one.value for one in found.itertuples()}
 
