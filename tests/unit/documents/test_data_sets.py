@@ -252,9 +252,7 @@ def test_what_cannot_be_reached_is_said(
 @pytest.mark.parametrize(("kind", "package"), [("ir_datasets", "ir_datasets"), ("hf", "datasets")])
 def test_a_missing_package_is_named(monkeypatch: pytest.MonkeyPatch, kind: str, package: str) -> None:
     monkeypatch.setitem(sys.modules, package, None)
-    with pytest.raises(
-        DataSetError, match=rf"needs {package}, .* pip install evenmesh-documents\[data-sets\]"
-    ):
+    with pytest.raises(DataSetError, match=rf"needs {package}, .*: pip install {package}"):
         opened(DataSetAddress.parse(f"{kind}:x"))
 
 

@@ -48,7 +48,7 @@ def opened(address: DataSetAddress) -> DataSet:
     except ModuleNotFoundError as exc:
         package = "datasets" if address.kind == HUGGING_FACE else IR_DATASETS
         raise DataSetError(
-            f"needs {exc.name or package}, which is not installed: pip install evenmesh-documents[data-sets]"
+            f"needs {exc.name or package}, which is not installed: pip install {package}"
         ) from exc
 
 
