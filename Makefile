@@ -5,7 +5,7 @@ SHELL := bash
 .DEFAULT_GOAL := help
 .PHONY: help venv install demo up triton down test lint drift breaking proto sdk check kernels pythons clean \
   docs bench rerank-table statistics load-test chaos rolling soak largest containers attack fuzz schemathesis locks vulnerabilities sbom \
-  train-pointer typescript console console-pictures node
+  train-pointer notebooks typescript console console-pictures node
 
 # Python 3.11 or newer; PYTHON=... names one.
 # A name may be there and not run (a shim of pyenv without its version), so each is tried.
@@ -113,6 +113,11 @@ lint: install drift breaking ## ruff, mypy --strict, import-linter, buf, stub dr
 docs: install ## Build the documentation into build/site, strictly and without the network
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet
 	@echo "open build/site/index.html; for its search: python3 -m http.server --directory build/site"
+
+notebooks: install ## Execute the notebooks again, with a mesh of their own (a quarter of an hour)
+	@export EVENMESH_HOME=$$(mktemp -d) && trap '$(BIN)/evenmesh down; rm -rf "$$EVENMESH_HOME"' EXIT && \
+	  export PATH="$(CURDIR)/$(BIN):$$PATH" && $(BIN)/evenmesh up --detach && \
+	  $(BIN)/python examples/notebooks/execute.py
 
 # Generates the stubs of protos/ into the folder $(1).
 define generate

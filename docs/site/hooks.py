@@ -24,6 +24,7 @@ ROOT = HERE.parents[1]
 sys.path.insert(0, str(HERE))
 
 import commands_page  # noqa: E402 - the folder of this file is put on the path first
+import notebook_pages  # noqa: E402
 import protos_pages  # noqa: E402
 import python_pages  # noqa: E402
 import references_page  # noqa: E402
@@ -76,6 +77,10 @@ def on_files(files: Files, *, config: MkDocsConfig) -> Files:
     """Add the generated pages and the pages that stand outside docs/."""
     for path, text in _generated().items():
         files.append(File.generated(config, path, content=text))
+    for source, (path, text, pictures) in notebook_pages.pages(ROOT).items():
+        files.append(File.generated(config, path, content=_outside(text, source, path)))
+        for name, data in pictures.items():
+            files.append(File.generated(config, f"{notebook_pages.FOLDER}/{name}", content=data))
     for source, path in SHOWN.items():
         text = _without_front_matter((ROOT / source).read_text(encoding="utf-8"))
         files.append(File.generated(config, path, content=_outside(text, ROOT / source, path)))
@@ -147,6 +152,8 @@ def _outside(markdown: str, source: Path, shown_as: str) -> str:
                 return _to(words, generated, anchor, shown_as)
             return match[0]  # mkdocs reports it
         name = str(full.relative_to(ROOT))
+        if full.suffix == ".ipynb":
+            return _to(words, notebook_pages.page_of(full), anchor, shown_as)
         if name in SHOWN:
             return _to(words, SHOWN[name], anchor, shown_as)
         if full.is_relative_to(docs) and full.is_file():

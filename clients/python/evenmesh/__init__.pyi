@@ -108,6 +108,7 @@ from evenmesh.types.statements import (
     StatementSignature as StatementSignature,
 )
 from evenmesh.types.request import Agent as Agent, AskOptions as AskOptions, Decoding as Decoding
+from evenmesh.types.reranking import FirstStage as FirstStage, Reranking as Reranking
 from evenmesh.types.retrieval import (
     Embeddings as Embeddings,
     Retrieval as Retrieval,

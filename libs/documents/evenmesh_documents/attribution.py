@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Final
 from urllib.parse import urlsplit
 
-from evenmesh.types.passage import PROVIDER
+from evenmesh.types.passage import PROVIDER, Passage
 from evenmesh.wire.checks import MAX_ATTRIBUTE_BYTES, MAX_ATTRIBUTES
 from evenmesh_documents.document import Document
 from evenmesh_documents.origins.archives import is_archive
@@ -121,9 +121,26 @@ class Attribution:
     def provider_of(self, document: Document, chunk: Chunk) -> tuple[str, str]:
         """Return the provider of a passage and the rule that found it; both empty where none did."""
         for rule in self.provider:
-            if value := _line(rule.value(document, chunk)):
-                return _cut(PROVIDER, value), str(rule)
+            if value := one_line(rule.value(document, chunk)):
+                return cut(PROVIDER, value), str(rule)
         return "", ""
+
+    def of_record(self, record: Passage) -> Mapping[str, str]:
+        """Return the attributes of a record of a data set, within the bounds of the mesh.
+
+        Rules read its attributes as fields and columns, and its id as the address.
+        """
+        author, date, language = (record.attributes.get(name, "") for name in _STATED)
+        document = Document(record.id, (), record.title, author, language, date, attributes=record.attributes)
+        column = record.attributes.get(self.column, "")
+        chunk = Chunk(record.id, record.text, record.title, (), None, None, 0, len(record.text), value=column)
+        provider, _ = self.provider_of(document, chunk)
+        given = [(name, rule.value(document, chunk)) for name, rule in self.others]
+        found = {PROVIDER: provider, **{name: one_line(value) for name, value in given}}
+        for name, value in record.attributes.items():
+            found.setdefault(name, value)
+        kept = [(name, cut(name, value)) for name, value in found.items() if value]
+        return dict(kept[:MAX_ATTRIBUTES])
 
     def attributes(self, document: Document, chunk: Chunk, provider: str) -> Mapping[str, str]:
         """Return all attributes of a passage, within the bounds of the mesh.
@@ -140,10 +157,10 @@ class Attribution:
         given = [(name, rule.value(document, chunk)) for name, rule in self.others]
         stated = [(name, str(getattr(document, name))) for name in _STATED]
         for name, value in [*given, *stated, *document.attributes.items()]:
-            key = _line(name)
+            key = one_line(name)
             if key and len(key.encode()) < MAX_ATTRIBUTE_BYTES // 2:
-                found.setdefault(key, _line(value))
-        kept = [(name, _cut(name, value)) for name, value in found.items() if value]
+                found.setdefault(key, one_line(value))
+        kept = [(name, cut(name, value)) for name, value in found.items() if value]
         return dict(kept[:MAX_ATTRIBUTES])
 
 
@@ -154,12 +171,13 @@ def _host(address: str) -> str:
         return ""
 
 
-def _line(value: str) -> str:
+def one_line(value: str) -> str:
+    """Return a text in one line, without control characters."""
     return " ".join(_CONTROL.sub(" ", value).split())
 
 
-def _cut(name: str, value: str) -> str:
-    """Return as much of a value as an attribute may have."""
+def cut(name: str, value: str) -> str:
+    """Return as much of a value as the attribute ``name`` may have."""
     most = MAX_ATTRIBUTE_BYTES - len(name.encode())
     data = value.encode()
     if len(data) <= most:

@@ -27,9 +27,10 @@ _PART: Final = 2_000
 def commands() -> list[Callable[..., None] | typer.Typer]:
     """Return the commands of this distribution."""
     from evenmesh_documents.model_commands import fetch_models
+    from evenmesh_documents.question_commands import fetch_questions
     from evenmesh_documents.source_commands import sources
 
-    return [ingest, sources(), fetch_models]
+    return [ingest, sources(), fetch_models, fetch_questions]
 
 
 @with_groups
@@ -40,7 +41,8 @@ def ingest(
             metavar="PATH...",
             help="Folders, files, patterns, zip and tar archives, and addresses (https://, s3://): Markdown, "
             "text, HTML, PDF, Word, PowerPoint, Excel, CSV, EPUB, mail; or passages: JSON lines {id, title, "
-            "text, attributes}, corpus.jsonl of BEIR, .gz too; or Parquet.",
+            "text, attributes}, corpus.jsonl of BEIR, .gz too; Parquet; or data sets, as ir_datasets:NAME or "
+            "hf:NAME.",
         ),
     ],
     reading: ReadingOptions,

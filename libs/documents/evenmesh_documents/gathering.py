@@ -14,12 +14,14 @@ from typing import Final, Self
 from evenmesh.files import passages as passage_files
 from evenmesh.files.read_error import ReadError
 from evenmesh.types.passage import Passage
+from evenmesh.wire import checks
+from evenmesh.wire.errors import InvalidField
 from evenmesh_documents.attribution import Attribution
 from evenmesh_documents.document import Document, MissingError, UnreadableError
 from evenmesh_documents.duplicates import DuplicateFinder, Duplicates
 from evenmesh_documents.limits import Limits
 from evenmesh_documents.origins.archives import expanded, is_archive
-from evenmesh_documents.origins.found import Found
+from evenmesh_documents.origins.found import Found, Records
 from evenmesh_documents.parsing.parsers import Parsers
 from evenmesh_documents.source import Fetch
 from evenmesh_documents.splitting import Splitting, split
@@ -146,7 +148,8 @@ def gather(
 ) -> Gathered:
     """Read files and put their passages into a spool; what cannot be read is named, and the rest goes on.
 
-    Passages of JSON lines and Parquet are taken as they are: they are not split, nor compared with others.
+    Passages of JSON lines, Parquet and data sets are taken as they are: they are not split, nor compared with
+    others. Those of data sets get attributes by the rules.
 
     Args:
         files: what was found.
@@ -187,7 +190,7 @@ def gather(
             if one.reason:
                 counts.skipped.append(Skipped(one.address, one.reason))
                 finished(one.address, was_read=False)
-            elif of_passages(one.address):
+            elif one.records is not None or of_passages(one.address):
                 later.append(one)
             else:
                 yield one.fetch or one.path, one.address, one.ending
@@ -200,7 +203,11 @@ def gather(
                 _document(parsed.document, counts, duplicates, ids, spool, splitting, attribution, named)
             finished(parsed.address, was_read=parsed.document is not None)
         for one in later:
-            finished(one.address, was_read=_passages(one, counts, ids, spool, named, parsers.limits))
+            if one.records is not None:
+                was_read = _data_set(one, one.records, counts, ids, spool, attribution, named, parsers.limits)
+            else:
+                was_read = _passages(one, counts, ids, spool, named, parsers.limits)
+            finished(one.address, was_read=was_read)
     return Gathered(
         files=counts.files,
         passages=len(spool),
@@ -271,6 +278,47 @@ def _passages(
         return False
     ids.update(new)
     counts.files += 1
+    return True
+
+
+def _data_set(
+    one: Found,
+    records: Records,
+    counts: _Counts,
+    ids: set[str],
+    spool: Spool,
+    attribution: Attribution,
+    named: Named | None,
+    limits: Limits,
+) -> bool:
+    """Take the passages of a data set, all that fit or none; return whether it was read."""
+    new: set[str] = set()
+    left_out: dict[str, list[str]] = {}
+    with Spool() as own:
+        try:
+            for record in records(limits.passages):
+                passage = replace(record, attributes=attribution.of_record(record))
+                try:
+                    checks.passage("", passage)
+                except InvalidField as exc:
+                    left_out.setdefault(str(exc.field).lstrip("."), []).append(record.id)
+                    continue
+                name = _name(passage.id, one.address, named)
+                if name in ids or name in new:
+                    raise UnreadableError(f"repeats the id {name!r}")
+                new.add(name)
+                own.add(replace(passage, id=name))
+        except UnreadableError as exc:
+            counts.skipped.append(Skipped(one.address, str(exc)))
+            return False
+        for passage in own:
+            spool.add(passage)
+            _count(counts, passage.provider)
+    ids |= new
+    counts.files += 1
+    for field_, names in left_out.items():
+        reason = f"{len(names):,} documents are left out, such as {names[0]!r}: {field_} is empty or too long"
+        counts.notes.append(Skipped(one.address, reason))
     return True
 
 

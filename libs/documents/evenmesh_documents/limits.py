@@ -17,6 +17,7 @@ class Limits:
         archive_depth: archives within each other that are read; 1 reads none within another.
         pages: most pages, slides or sheets.
         characters: longest text.
+        passages: most passages of a data set.
         memory_bytes: address space of the parser's process. Bytes.
         cpu_s: processor time for one file. Seconds.
         wall_s: time for one file. Seconds.
@@ -32,6 +33,7 @@ class Limits:
     archive_depth: int = 2
     pages: int = 5_000
     characters: int = 50_000_000
+    passages: int = 10_000_000
     memory_bytes: int = 2 << 30
     cpu_s: int = 60
     wall_s: int = 180

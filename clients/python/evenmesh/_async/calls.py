@@ -14,6 +14,7 @@ from evenmesh.evaluator.v1 import evaluator_service_pb2_grpc as evaluator_grpc
 from evenmesh.generator.v1 import generator_service_pb2_grpc as generator_grpc
 from evenmesh.orchestrator.v1 import orchestrator_service_pb2_grpc as orchestrator_grpc
 from evenmesh.reranker.v1 import feedback_service_pb2_grpc as feedback_grpc
+from evenmesh.reranker.v1 import reranker_service_pb2_grpc as reranker_grpc
 from evenmesh.retriever.v1 import collection_service_pb2_grpc as collection_grpc
 from evenmesh.retriever.v1 import retriever_service_pb2_grpc as retriever_grpc
 from evenmesh.types.status import Health, ServiceStatus
@@ -44,6 +45,7 @@ class AsyncCalls:
         )
         self._retriever = retriever_grpc.RetrieverServiceStub(self._connect("retriever", "Retriever"))
         self._collections = collection_grpc.CollectionServiceStub(self._connect("retriever", "Collection"))
+        self._reranker = reranker_grpc.RerankerServiceStub(self._connect("reranker", "Reranker"))
         self._feedback = feedback_grpc.FeedbackServiceStub(self._connect("reranker", "Feedback"))
         self._generator = generator_grpc.GeneratorServiceStub(self._connect("generator", "Generator"))
         self._evaluator = evaluator_grpc.EvaluatorServiceStub(self._connect("evaluator", "Evaluator"))

@@ -5,6 +5,7 @@ from evenmesh._async.feedback import AsyncFeedbackCalls
 from evenmesh._async.ingesting import AsyncIngestCalls
 from evenmesh._async.measures import AsyncMeasureCalls
 from evenmesh._async.reports import AsyncReportCalls
+from evenmesh._async.reranking import AsyncRerankCalls
 from evenmesh._async.retrieval import AsyncRetrievalCalls
 
 
@@ -12,6 +13,7 @@ class AsyncClient(
     AsyncAskingCalls,
     AsyncIngestCalls,
     AsyncRetrievalCalls,
+    AsyncRerankCalls,
     AsyncReportCalls,
     AsyncMeasureCalls,
     AsyncFeedbackCalls,

@@ -6,6 +6,7 @@ from evenmesh._sync.feedback import FeedbackCalls
 from evenmesh._sync.ingesting import IngestCalls
 from evenmesh._sync.measures import MeasureCalls
 from evenmesh._sync.reports import ReportCalls
+from evenmesh._sync.reranking import RerankCalls
 from evenmesh._sync.retrieval import RetrievalCalls
 
 
@@ -13,6 +14,7 @@ class Client(
     AskingCalls,
     IngestCalls,
     RetrievalCalls,
+    RerankCalls,
     ReportCalls,
     MeasureCalls,
     FeedbackCalls,

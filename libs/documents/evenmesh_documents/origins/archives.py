@@ -50,7 +50,7 @@ def expanded(files: Iterable[Found], limits: Limits) -> Iterator[Found]:
         limits: bounds of each archive, with the archives in it, and of each file.
     """
     for one in files:
-        if one.reason or not is_archive(one.address):
+        if one.reason or one.records is not None or not is_archive(one.address):
             yield one
             continue
         try:

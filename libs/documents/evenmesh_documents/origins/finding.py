@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Final
 from urllib.parse import unquote, urlsplit
 
+from evenmesh_documents.data_sets.address import is_data_set
 from evenmesh_documents.origins.found import Found, PathError, find
 from evenmesh_documents.origins.remote import find_remote, scheme_of
 from evenmesh_documents.origins.sites import SiteOptions, find_site
@@ -19,7 +20,8 @@ def find_all(
 
     Args:
         paths: what :func:`evenmesh_documents.origins.found.find` takes; ``file://`` of this machine, which
-            is the same; http and https, see :func:`evenmesh_documents.origins.sites.find_site`; and what
+            is the same; ``ir_datasets:`` and ``hf:`` with the name of a data set; http and https, see
+            :func:`evenmesh_documents.origins.sites.find_site`; and what
             :func:`evenmesh_documents.origins.remote.find_remote` takes.
         root: folder that the addresses of files of this machine are relative to.
         sites: how sites are read.
@@ -27,7 +29,7 @@ def find_all(
     Raises:
         PathError: one names nothing or cannot be listed; or two files would have the same address.
     """
-    local = [_path(one) for one in paths if scheme_of(one) in ("", "file")]
+    local = [_path(one) for one in paths if scheme_of(one) in ("", "file") and not is_data_set(one)]
     seen: dict[str, Path] = {}
     for one in _every(paths, local, root, sites):
         first = seen.setdefault(one.address, one.path)
@@ -42,7 +44,11 @@ def _every(
 ) -> Iterator[Found]:
     yield from find(local, root)
     for one in paths:
-        if scheme_of(one) in ("http", "https"):
+        if is_data_set(one):
+            from evenmesh_documents.data_sets.passages import find_data_set
+
+            yield find_data_set(one)
+        elif scheme_of(one) in ("http", "https"):
             yield from find_site(one, sites)
         elif scheme_of(one) not in ("", "file"):
             yield from find_remote(one)

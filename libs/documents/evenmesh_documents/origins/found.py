@@ -2,12 +2,15 @@
 
 import os
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from evenmesh.types.passage import Passage
 from evenmesh_documents.source import Fetch
+
+Records = Callable[[int], Iterator[Passage]]
 
 _CONTROL: Final = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff%]")
 _MAGIC: Final = re.compile(r"[*?\[]")
@@ -27,6 +30,8 @@ class Found:
         ending: ending of its format, where its address has none that says how it is read.
         held: whether ``fetch`` holds the bytes in memory.
         stamp: changes when the file does; empty where that is not known.
+        records: yields the passages of a data set, given the most that it may have; None for a file. Raises
+            UnreadableError.
     """
 
     path: Path
@@ -36,6 +41,7 @@ class Found:
     held: bool = False
     ending: str = ""
     stamp: str = ""
+    records: Records | None = None
 
 
 class PathError(ValueError):

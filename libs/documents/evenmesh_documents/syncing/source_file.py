@@ -12,6 +12,7 @@ from typing import Any, Final
 import yaml
 
 from evenmesh.commands.ingest import LexicalOptions
+from evenmesh_documents.data_sets.address import is_data_set
 from evenmesh_documents.options import PassageOptions, ReadingOptions
 from evenmesh_documents.origins.remote import scheme_of
 from evenmesh_documents.syncing.naming import checked_name
@@ -147,7 +148,7 @@ def save(path: Path, sources: Mapping[str, NamedSource]) -> None:
 
 def absolute(path: str, folder: Path) -> str:
     """Return a path that means the same from every folder; an address stays."""
-    return path if scheme_of(path) else str(folder.absolute() / Path(path).expanduser())
+    return path if scheme_of(path) or is_data_set(path) else str(folder.absolute() / Path(path).expanduser())
 
 
 def made(

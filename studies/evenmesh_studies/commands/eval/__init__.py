@@ -7,6 +7,7 @@ from evenmesh_studies.commands.eval.agents import agents
 from evenmesh_studies.commands.eval.audits import exposure, utility
 from evenmesh_studies.commands.eval.conversations import conversation
 from evenmesh_studies.commands.eval.ensembles import inconsistency, vote
+from evenmesh_studies.commands.eval.export import export
 from evenmesh_studies.commands.eval.lamp import lamp
 from evenmesh_studies.commands.eval.rag import rag
 
@@ -25,4 +26,5 @@ def evaluation() -> typer.Typer:
         agents,
     )
     app.add_typer(lamp())
+    app.add_typer(export())
     return app
