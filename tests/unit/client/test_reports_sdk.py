@@ -65,7 +65,10 @@ def test_an_observation_has_what_was_shown_and_said(client: Client) -> None:
     found = client.observation("q1-2.0")
 
     assert (found.question, found.alpha, found.seed, found.useful) == ("Who?", 2.0, None, None)
-    assert [found.candidates[place].passage_id for ranking in found.shown for place in ranking] == ["p2", "p1"]
+    assert [found.candidates[place].passage_id for ranking in found.shown for place in ranking] == [
+        "p2",
+        "p1",
+    ]
     assert found.answers[0].text == "I"
     assert found.answers[0].cited == (1,)
     with pytest.raises(MeshError, match="there is no observation 'q9'"):

@@ -34,7 +34,8 @@ export function meansOf(plan: Plan, outcomes: Iterable<Outcome>): Mean[] {
     for (const quantity of QUANTITIES) {
       const values = levels.flatMap((one) => (one[quantity] === undefined ? [] : [{ at: 0, value: one[quantity] }]));
       const mean = runningMeans(values).at(-1);
-      if (mean) means[quantity] = mean;
+      // All of them are within 0 and 1, and so is their mean.
+      if (mean) means[quantity] = { ...mean, low: Math.max(0, mean.low), high: Math.min(1, mean.high) };
     }
     return {
       ...(alpha === undefined ? {} : { alpha }),

@@ -67,7 +67,7 @@ export function slopeOf(audit: Audit, quantity: (typeof TRADEOFFS)[number]["quan
     value?.value === undefined
       ? ""
       : `${name} ${decimal(value.value, 3)}${value.low === undefined || value.high === undefined ? "" : ` (${decimal(value.low, 3)} to ${decimal(value.high, 3)})`}`;
-  return [words("slope", found?.slope), words("mean height", found?.auc)].filter(Boolean).join(", ");
+  return [words("slope", found?.slope), words("mean height", found?.auc)].filter(Boolean).join(", ").replaceAll("-", "−");
 }
 
 const STYLE = `:root{color-scheme:light dark;--ink:#22302f;--paper:#fffefb;--quiet:#57655f;--line:#d9d5c8;--curve:#0b6b5d}

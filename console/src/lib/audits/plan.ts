@@ -43,7 +43,7 @@ export function rankingsOf(plan: Plan, question: Question): number {
 export const allRankings = (plan: Plan): number => plan.questions.reduce((sum, one) => sum + rankingsOf(plan, one), 0);
 
 /** Return the run that the evaluator files the observations under. */
-export const runOf = (plan: Plan): string => `audit-${plan.name}-${plan.createdAt.toString(36)}`.slice(0, 128);
+export const runOf = (plan: Plan): string => `${plan.name.replace(/[^A-Za-z0-9]+/g, "-").slice(0, 80)}-${plan.createdAt.toString(36)}`;
 
 /** Return the call that audits a question; `skipObservation` keeps it from the evaluator. */
 export function requestOf(plan: Plan, question: Question, skipObservation = false): MessageInitShape<typeof AuditRequestSchema> {
