@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import gzip
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
+from datetime import datetime, timedelta, tzinfo
 from pathlib import Path
 
 import httpx
@@ -14,6 +15,7 @@ from evenmesh.orchestrator.v1 import orchestrator_service_pb2 as orchestrator_pb
 from evenmesh.wire.errors import NotFound, Unavailable
 from evenmesh_gateway.console.assets import read
 from evenmesh_kit.security.keys import KeyEntry, add_entry, new_key
+from tests.support.oidc_server import OidcServer
 from tests.support.programs import required
 from tests.support.scripted import ScriptedMesh
 from tests.unit.gateway.conftest import Open
@@ -135,6 +137,7 @@ async def test_a_key_opens_what_its_roles_allow(open_gateway: Open, tmp_path: Pa
         "Vote",
         "Collections",
         "Runs",
+        "Audits",
         "Health",
     ]
     assert asks not in page.url
@@ -152,6 +155,123 @@ async def test_a_key_opens_what_its_roles_allow(open_gateway: Open, tmp_path: Pa
     await page.get_by_role("button", name="Sign out ann").click()
     await page.get_by_text("This mesh wants to know who you are").wait_for()
     assert await page.evaluate("JSON.stringify(sessionStorage)") == "{}"
+
+
+@pytest.fixture
+def issuer() -> Iterator[OidcServer]:
+    with OidcServer("console", "evenmesh") as issuer:
+        yield issuer
+
+
+async def signing_in(open_gateway: Open, issuer: OidcServer) -> httpx.AsyncClient:
+    """Return a client of a gateway that knows callers by tokens of an issuer, which knows its console."""
+    client = await open_gateway(
+        oidc_issuer=issuer.url,
+        oidc_client_id="console",
+        jwks=f"{issuer.url}/jwks",
+        jwt_audience="evenmesh",
+        jwt_issuer=issuer.url,
+    )
+    issuer.redirects.append(f"{client.base_url}/console/")
+    return client
+
+
+async def let_in(page, name: str = "ann") -> None:
+    """Say at the issuer who one is."""
+    await page.get_by_label("Name").fill(name)
+    await page.get_by_role("button", name="Let me in").click()
+
+
+async def test_the_page_may_call_the_issuer_and_nobody_else(open_gateway: Open, issuer: OidcServer) -> None:
+    client = await signing_in(open_gateway, issuer)
+    policy = (await client.get("/console/")).headers["content-security-policy"]
+    assert f"; connect-src 'self' {issuer.url}; " in policy
+    assert policy.count("http") == 1
+    said = {"issuer": issuer.url, "clientId": "console", "scopes": "openid", "audience": ""}
+    assert (await client.get("/console/sign-in")).json() == {"provider": said}
+
+
+async def test_people_sign_in_with_an_issuer(open_gateway: Open, issuer: OidcServer, page) -> None:
+    client = await signing_in(open_gateway, issuer)
+    where = f"{client.base_url}/console/#/vote"
+    await page.goto(where)
+    await page.get_by_role("button", name="Sign in with 127.0.0.1").press("Enter")
+    await page.get_by_role("button", name="No").click()
+    await page.get_by_text("The sign-in did not work").wait_for()
+    await page.get_by_role("button", name="Sign in with 127.0.0.1").click()
+    await let_in(page)
+    await page.get_by_role("heading", name="Vote, and watch it tip").wait_for()
+    await page.get_by_role("button", name="Sign out ann").wait_for()
+    assert page.url == where, "back where one was, and neither code nor state stays in the address"
+    assert await page.evaluate("JSON.stringify(sessionStorage)") == "{}"
+    assert issuer.granted == ["authorization_code"]
+    # An answer that nobody here asked for signs nobody in.
+    await page.goto(f"{client.base_url}/console/?code=taken&state=forged")
+    await page.get_by_text("The sign-in goes on in the window that began it").wait_for()
+    assert issuer.granted == ["authorization_code"]
+
+
+async def test_an_expired_token_is_renewed_in_a_window_and_nothing_typed_is_lost(
+    open_gateway: Open, issuer: OidcServer, page, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    client = await signing_in(open_gateway, issuer)
+    await page.goto(f"{client.base_url}/console/")
+    await page.get_by_role("button", name="Sign in with 127.0.0.1").click()
+    await let_in(page)
+    question = page.get_by_label("Question", exact=True)
+    await question.fill("How often, and why?")
+
+    def later(hours: int) -> None:
+        """Move the gateway's clock on, and give tokens that last until then and two hours longer."""
+
+        class Later(datetime):
+            @classmethod
+            def now(cls, tz: tzinfo | None = None) -> datetime:  # type: ignore[override]
+                return datetime.now(tz) + timedelta(hours=hours)
+
+        monkeypatch.setattr("jwt.api_jwt.datetime", Later)
+        issuer.lifetime_s = (hours + 2) * 3600
+
+    later(hours=2)
+    await page.get_by_role("button", name="Ask", exact=True).click()
+    again = page.get_by_role("dialog", name="Please sign in again")
+    await again.wait_for()
+    await page.keyboard.press("Escape")
+    assert await again.is_visible(), "there is nothing to do before"
+    async with page.context.expect_page() as opened:
+        await again.get_by_role("button", name="Sign in with 127.0.0.1").press("Enter")
+    await let_in(await opened.value)
+    await again.wait_for(state="detached")
+    assert await question.input_value() == "How often, and why?"
+    await page.get_by_role("button", name="Ask", exact=True).click()
+    await page.get_by_text("Where the time went").wait_for()
+    assert issuer.granted == ["authorization_code"] * 2
+
+    # Somebody else who signs in gets pages of their own.
+    later(hours=24)
+    await page.get_by_role("button", name="Ask", exact=True).click()
+    async with page.context.expect_page() as opened:
+        await again.get_by_role("button", name="Sign in with 127.0.0.1").click()
+    await let_in(await opened.value, "ben")
+    await page.get_by_role("button", name="Sign out ben").wait_for()
+    assert await question.input_value() == ""
+    assert await page.locator(".result").count() == 0
+
+
+async def test_a_token_is_refreshed_before_it_expires(open_gateway: Open, issuer: OidcServer, page) -> None:
+    issuer.refreshes, issuer.lifetime_s = True, 2.0
+    client = await signing_in(open_gateway, issuer)
+    await page.goto(f"{client.base_url}/console/")
+    await page.get_by_role("button", name="Sign in with 127.0.0.1").click()
+    await let_in(page)
+    for _ in range(400):
+        if len(issuer.granted) > 2:
+            break
+        await page.wait_for_timeout(50)
+    assert issuer.granted[:3] == ["authorization_code", "refresh_token", "refresh_token"]
+    await page.get_by_label("Question", exact=True).fill("How often?")
+    await page.get_by_role("button", name="Ask", exact=True).click()
+    await page.get_by_text("Where the time went").wait_for()
 
 
 async def test_a_stream_that_breaks_keeps_what_came_and_can_be_asked_again(

@@ -11,6 +11,7 @@ from evenmesh_gateway.calls import CallReader, peer_of
 from evenmesh_gateway.console.assets import INDEX, read
 from evenmesh_gateway.http.problems import HttpProblem
 from evenmesh_gateway.http.web import GatewayRoute
+from evenmesh_gateway.settings import GatewaySettings
 from evenmesh_gateway.upstreams import Upstreams
 from evenmesh_kit.security.caller import Role, current
 
@@ -22,22 +23,27 @@ class ConsoleRoutes:
     """Serves the console.
 
     Args:
+        settings: how people sign in.
         call_reader: reads who calls.
         upstreams: the services that are asked for their health.
         documents: whether documents may be uploaded here.
     """
 
-    def __init__(self, call_reader: CallReader, upstreams: Upstreams, *, documents: bool) -> None:
+    def __init__(
+        self, settings: GatewaySettings, call_reader: CallReader, upstreams: Upstreams, *, documents: bool
+    ) -> None:
         self._call_reader = call_reader
         self._documents = documents
         self._upstreams = upstreams
-        self._files = read()
+        self._files = read(settings.oidc_issuer)
+        self._sign_in = _sign_in(settings)
 
     def routes(self) -> list[GatewayRoute]:
         """Return the routes; those of JSON come before the files'."""
         return [
             GatewayRoute("/", self._to_console, methods=["GET"]),
             GatewayRoute(PATH.rstrip("/"), self._to_console, methods=["GET"]),
+            GatewayRoute(f"{PATH}sign-in", self._how_to_sign_in, methods=["GET"]),
             GatewayRoute(f"{PATH}session", self._session, methods=["GET"]),
             GatewayRoute(f"{PATH}health", self._health, methods=["GET"]),
             GatewayRoute(f"{PATH}{{path:path}}", self._file, methods=["GET"]),
@@ -55,6 +61,10 @@ class ConsoleRoutes:
         if "gzip" in request.headers.get("accept-encoding", ""):
             return Response(file.compressed, headers={**file.headers, "Content-Encoding": "gzip"})
         return Response(file.body, headers=dict(file.headers))
+
+    async def _how_to_sign_in(self, _: Request) -> Response:
+        """Say which issuer signs people in; everybody may know, as those who ask are not signed in yet."""
+        return JSONResponse({"provider": self._sign_in}, headers=_NO_STORE)
 
     async def _session(self, request: Request) -> Response:
         """Say who calls and which roles that gives, so that the console offers no more."""
@@ -78,3 +88,15 @@ class ConsoleRoutes:
         return JSONResponse(
             {"services": [{"name": name, **health} for name, health in found.items()]}, headers=_NO_STORE
         )
+
+
+def _sign_in(settings: GatewaySettings) -> dict[str, str] | None:
+    """Return how the page signs people in with an issuer; None where keys and tokens are pasted."""
+    if not settings.oidc_issuer:
+        return None
+    return {
+        "issuer": settings.oidc_issuer,
+        "clientId": settings.oidc_client_id,
+        "scopes": settings.oidc_scopes,
+        "audience": settings.oidc_audience,
+    }
