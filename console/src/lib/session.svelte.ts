@@ -19,6 +19,8 @@ export interface Identity {
   roles: Role[];
   /** Whether this gateway takes uploads of documents. */
   documents: boolean;
+  /** Address of a trace, with `{trace_id}` in it; empty where traces are not shown. */
+  traces: string;
 }
 
 function stored(): string {

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import time
 from collections.abc import AsyncIterator, Iterator
 from datetime import datetime, timedelta, tzinfo
 from pathlib import Path
@@ -17,6 +18,7 @@ from evenmesh_gateway.console.assets import read
 from evenmesh_kit.security.keys import KeyEntry, add_entry, new_key
 from tests.support.oidc_server import OidcServer
 from tests.support.programs import required
+from tests.support.prometheus import running
 from tests.support.scripted import ScriptedMesh
 from tests.unit.gateway.conftest import Open
 
@@ -93,7 +95,14 @@ async def test_a_session_has_the_roles_of_the_key(open_gateway: Open, tmp_path: 
     client = await open_gateway(api_keys=tmp_path / "k.toml")
     mine = {"authorization": f"Bearer {key}"}
     found = await client.get("/console/session", headers=mine)
-    said = {"known": True, "name": "ann", "tenant": "acme", "roles": ["ask", "ingest"], "documents": True}
+    said = {
+        "known": True,
+        "name": "ann",
+        "tenant": "acme",
+        "roles": ["ask", "ingest"],
+        "documents": True,
+        "traces": "",
+    }
     assert found.json() == said
     assert found.headers["cache-control"] == "no-store"
     for path in ("session", "health"):
@@ -119,6 +128,68 @@ async def test_health_is_what_each_service_says(open_gateway: Open) -> None:
     found = {one["name"]: one["state"] for one in (await client.get("/console/health")).json()["services"]}
     assert found["orchestrator"] == "serving"
     assert found["generator"] == "unreachable"
+
+
+_RULES = """
+groups:
+  - name: test
+    rules:
+      - {record: evenmesh_admission_waiting, expr: vector(3), labels: {service_name: generator, unit: tokens}}
+      - {record: evenmesh_admission_capacity, expr: vector(9), labels: {service_name: generator, unit: tokens}}
+      - alert: EvenmeshTest
+        expr: vector(1)
+        labels: {severity: critical}
+        annotations: {summary: "<b>Something</b> is wrong"}
+"""
+
+
+@pytest.fixture
+def prometheus(tmp_path: Path) -> Iterator[str]:
+    """The address of a Prometheus that has a queue and an alert."""
+    folder = tmp_path / "prometheus"
+    folder.mkdir()
+    rules = folder / "rules.yaml"
+    rules.write_text(_RULES)
+    with running(folder, {}, [rules]) as found:
+        while not found.query("evenmesh_admission_capacity") or not found.query("ALERTS"):
+            time.sleep(0.1)
+        yield found.address
+
+
+async def test_admins_see_queues_and_alerts_and_nobody_else(
+    open_gateway: Open, tmp_path: Path, page, prometheus: str
+) -> None:
+    admin, asks = key_of(tmp_path, "admin"), key_of(tmp_path, "ask")
+    client = await open_gateway(api_keys=tmp_path / "k.toml", prometheus=f"http://{prometheus}/")
+    found = await client.get("/console/health", headers={"authorization": f"Bearer {asks}"})
+    assert found.json()["monitoring"] is None
+    await page.goto(f"{client.base_url}/console/#/health")
+    await page.get_by_label("API key or token").fill(admin)
+    await page.get_by_role("button", name="Sign in").click()
+    await page.locator("[data-alert=EvenmeshTest]").wait_for()
+    assert "<b>Something</b> is wrong" in await page.locator("[data-alert=EvenmeshTest]").inner_text()
+    cells = await page.locator("[data-queue=generator] > *").all_inner_texts()
+    assert cells == ["generator", "tokens", "3", "–", "9"]
+
+
+async def test_a_prometheus_that_is_away_is_said_and_no_more(open_gateway: Open, page) -> None:
+    client = await open_gateway(prometheus="http://127.0.0.1:1")
+    await page.goto(f"{client.base_url}/console/#/health")
+    await page.get_by_text("Prometheus does not answer").wait_for()
+    assert await page.locator(".tile").count() == 5
+
+
+async def test_an_ask_leads_to_its_trace(open_gateway: Open, scripted: ScriptedMesh, page) -> None:
+    client = await open_gateway(traces="https://traces.example.com/of/{trace_id}?view=1")
+    sent: list[str] = []
+    page.on("request", lambda one: sent.append(one.headers.get("traceparent", "")))
+    await page.goto(f"{client.base_url}/console/")
+    await page.get_by_label("Question", exact=True).fill("How often?")
+    await page.get_by_role("button", name="Ask", exact=True).click()
+    await page.get_by_text("Where the time went").wait_for()
+    (trace,) = {one.split("-")[1] for one in sent if one}
+    address = await page.get_by_role("link", name="its trace").get_attribute("href")
+    assert address == f"https://traces.example.com/of/{trace}?view=1"
 
 
 async def test_a_key_opens_what_its_roles_allow(open_gateway: Open, tmp_path: Path, page) -> None:

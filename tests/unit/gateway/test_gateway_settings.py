@@ -25,6 +25,8 @@ class Closed:
         ("MAX_HEADER_BYTES", "10", "allowed: >= 1024"),
         ("OIDC_ISSUER", "http://id.example.com", "must be an address such as https"),
         ("OIDC_ISSUER", "https://id.example.com/?a=b", "must be an address such as https"),
+        ("PROMETHEUS", "prometheus:9090", "must be an address such as http"),
+        ("TRACES", "https://jaeger.example.com", "with {trace_id} in it once"),
         ("HOST", "0.0.0.0", "needs TLS"),  # noqa: S104 - it is refused
     ],
 )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Final
 
 from starlette.requests import Request
@@ -9,6 +10,7 @@ from starlette.responses import JSONResponse, RedirectResponse, Response
 
 from evenmesh_gateway.calls import CallReader, peer_of
 from evenmesh_gateway.console.assets import INDEX, read
+from evenmesh_gateway.console.monitoring import Monitoring
 from evenmesh_gateway.http.problems import HttpProblem
 from evenmesh_gateway.http.web import GatewayRoute
 from evenmesh_gateway.settings import GatewaySettings
@@ -23,7 +25,7 @@ class ConsoleRoutes:
     """Serves the console.
 
     Args:
-        settings: how people sign in.
+        settings: how people sign in, and where metrics and traces are.
         call_reader: reads who calls.
         upstreams: the services that are asked for their health.
         documents: whether documents may be uploaded here.
@@ -37,6 +39,8 @@ class ConsoleRoutes:
         self._upstreams = upstreams
         self._files = read(settings.oidc_issuer)
         self._sign_in = _sign_in(settings)
+        self._traces = settings.traces
+        self._monitoring = Monitoring(settings.prometheus) if settings.prometheus else None
 
     def routes(self) -> list[GatewayRoute]:
         """Return the routes; those of JSON come before the files'."""
@@ -77,17 +81,24 @@ class ConsoleRoutes:
                 "tenant": caller.tenant,
                 "roles": sorted(role for role in caller.roles if role is not Role.SERVICE),
                 "documents": self._documents,
+                "traces": self._traces,
             },
             headers=_NO_STORE,
         )
 
     async def _health(self, request: Request) -> Response:
-        """Say which services serve, and how long they took to say so."""
+        """Say which services serve, and how long they took to say so; to admins also what Prometheus knows."""
         await self._call_reader.call(request.headers, peer=peer_of(request))
-        found = await self._upstreams.health()
-        return JSONResponse(
-            {"services": [{"name": name, **health} for name, health in found.items()]}, headers=_NO_STORE
+        sees = self._monitoring is not None and Role.ADMIN in current().roles
+        found, seen = await asyncio.gather(
+            self._upstreams.health(), self._monitoring.read() if sees and self._monitoring else _nothing()
         )
+        services = [{"name": name, **health} for name, health in found.items()]
+        return JSONResponse({"services": services, "monitoring": seen}, headers=_NO_STORE)
+
+
+async def _nothing() -> None:
+    """Return None, where there is nothing to read."""
 
 
 def _sign_in(settings: GatewaySettings) -> dict[str, str] | None:
