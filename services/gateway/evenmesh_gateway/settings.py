@@ -63,8 +63,8 @@ class GatewaySettings(ServiceSettings):
     """Address of the Prometheus that scrapes this mesh, such as ``http://prometheus:9090``: callers with the
     role ``admin`` see queues and alerts in the console. Empty: none."""
     traces: str = Field(default="", max_length=2048)
-    """Address of a trace, such as ``https://jaeger.example.com/trace/{trace_id}``: the console links an ask to
-    its trace. Empty: no links."""
+    """Address of a trace, such as ``https://jaeger.example.com/trace/{trace_id}``, to which the console links
+    an ask. Empty: no links."""
     cors_origins: Annotated[tuple[str, ...], NoDecode] = ()
     """Origins whose pages may call from a browser, such as ``https://app.example.com``, separated by commas;
     ``*`` for any. Empty: none."""

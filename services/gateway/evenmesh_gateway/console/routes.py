@@ -87,7 +87,7 @@ class ConsoleRoutes:
         )
 
     async def _health(self, request: Request) -> Response:
-        """Say which services serve, and how long they took to say so; to admins also what Prometheus knows."""
+        """Say which services serve and how fast they said so; to admins also what Prometheus knows."""
         await self._call_reader.call(request.headers, peer=peer_of(request))
         sees = self._monitoring is not None and Role.ADMIN in current().roles
         found, seen = await asyncio.gather(
