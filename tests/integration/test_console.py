@@ -386,7 +386,12 @@ def test_an_ask_of_a_run_shows_what_it_showed(console: ConsolePage, client: Clie
     page.locator(".asks .link").first.press("Enter")
     page.get_by_role("dialog", name=QUESTION).get_by_text("What was shown").wait_for()
     assert page.url.endswith(f"/console-ask/{measured.observation_id}"), "an address that can be kept"
-    assert found.text in page.locator("dialog[open] .said").first.inner_text()
+    rankings: dict[str, int] = {}
+    for one in found.answers:
+        rankings[one.text] = rankings.get(one.text, 0) + len(one.samples)
+    first = page.locator("dialog[open] .said").first.inner_text()
+    assert any(first == f"{text} in {number} of 4 rankings" for text, number in rankings.items())
+    assert f" in {max(rankings.values())} of 4" in first
     shares = {name: share for name, share in console.shares("dialog[open]").items() if share}
     assert shares == pytest.approx({one.name: one.share for one in found.report.providers if one.share})
     shown = page.locator("dialog[open] [data-exposure]").evaluate_all(
