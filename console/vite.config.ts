@@ -22,5 +22,5 @@ export default defineConfig({
     assetsInlineLimit: 0, // no data: addresses, which the content security policy forbids
     modulePreload: { polyfill: false },
   },
-  server: { proxy: { "^/(evenmesh\\.|console/(session|health))": process.env.EVENMESH_GATEWAY ?? "http://127.0.0.1:7080" } },
+  server: { proxy: { "^/(evenmesh\\.|console/(sign-in|session|health))": process.env.EVENMESH_GATEWAY ?? "http://127.0.0.1:7080" } },
 });

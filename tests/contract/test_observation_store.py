@@ -792,6 +792,15 @@ async def test_measurements_come_in_the_order_of_storing(store: ObservationStore
     assert "vote_agreement" not in one.quantities
 
 
+async def test_an_observation_is_read_as_it_was_stored_and_by_its_tenant_alone(
+    store: ObservationStore,
+) -> None:
+    await store.append(_measured(replace(_observation("a"), payload=b"as it came")))
+    assert await store.observation(DEFAULT_TENANT, "a") == b"as it came"
+    assert await store.observation("acme", "a") is None
+    assert await store.observation(DEFAULT_TENANT, "b") is None
+
+
 def _conversation(id_: str, gain: float) -> ObservedConversation:
     # L = 1 and one nugget at the first word: R = 2/(1+1)·1·gain.
     nugget = Nugget(word_count=1, gain=gain, membership={"g": [0.5, 0.5]})

@@ -745,6 +745,9 @@ _RECIPES: Final[dict[str, Callable[[Random], Any]]] = {
     "EvaluatorService.ListMeasurements": lambda rng: evaluator.ListMeasurementsRequest(
         run_id=rng.choice(("run-1", "run-2", "run-9"))
     ),
+    "EvaluatorService.GetObservation": lambda rng: evaluator.GetObservationRequest(
+        observation_id=rng.choice(("o-1", "", "x" * 200, "\n"))
+    ),
     "EvaluatorService.GetExposureStatement": _statement,
     "EvaluatorService.GetExposureBalance": _balance,
     "EvaluatorService.ResetExposureBalance": lambda rng: evaluator.ResetExposureBalanceRequest(

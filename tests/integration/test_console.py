@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
+import json
+import re
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import grpc
 import pytest
 
-from evenmesh import Agent, Client, Feedback, GroupTarget, Passage
+from evenmesh import Agent, AuditReport, AuditSettled, Client, Feedback, GroupTarget, Passage
 from evenmesh.evaluator.v1 import evaluator_service_pb2 as evaluator_pb
 from evenmesh.evaluator.v1.evaluator_service_pb2_grpc import EvaluatorServiceStub
 from evenmesh_core.text_metrics import token_f1
+from evenmesh_lab.files import read_audits
 from evenmesh_reranker.models.store import ModelStore
 from evenmesh_studies import demo
 from tests.integration.conftest import DEMO, RunningMesh
-from tests.support import document_files, tiny_encoders, tiny_models
+from tests.support import document_files, evaluator_process, tiny_encoders, tiny_models
 from tests.support.console_page import PAGES, Colours, ConsolePage, chromium
 from tests.support.gateway_process import GatewayProcess
 
@@ -370,9 +374,177 @@ def test_runs_show_the_means_of_the_report(console: ConsolePage, client: Client)
     row = console.page.locator("[data-quantity=ee_d_norm]")
     assert float(row.get_attribute("data-mean") or "nan") == report.ee_d_norm.mean
     console.page.locator(".ask-dot").nth(1).wait_for(state="attached")
-    console.page.locator(".asks .link").first.click()
-    assert "α 1" in console.page.locator("dialog[open] .quiet").inner_text()
-    console.page.keyboard.press("Escape")
+
+
+def test_an_ask_of_a_run_shows_what_it_showed(console: ConsolePage, client: Client) -> None:
+    page = console.page
+    settings = {"collection": DEMO, "alpha": 1, "samples": 4, "useful": ["bike-0001", "bike-0002"]}
+    found = client.answer(QUESTION, run_id="console-ask", run_report=True, **settings)  # type: ignore[arg-type]
+    assert found.report is not None
+    (measured,) = client.measurements("console-ask")
+    page.goto(f"{console.url}/console/#/runs/console-ask")
+    page.locator(".asks .link").first.press("Enter")
+    page.get_by_role("dialog", name=QUESTION).get_by_text("What was shown").wait_for()
+    assert page.url.endswith(f"/console-ask/{measured.observation_id}"), "an address that can be kept"
+    rankings: dict[str, int] = {}
+    for one in found.answers:
+        rankings[one.text] = rankings.get(one.text, 0) + len(one.samples)
+    first = page.locator("dialog[open] .said").first.inner_text()
+    assert any(first == f"{text} in {number} of 4 rankings" for text, number in rankings.items())
+    assert f" in {max(rankings.values())} of 4" in first
+    shares = {name: share for name, share in console.shares("dialog[open]").items() if share}
+    assert shares == pytest.approx({one.name: one.share for one in found.report.providers if one.share})
+    shown = page.locator("dialog[open] [data-exposure]").evaluate_all(
+        "rows => rows.map(row => Number(row.dataset.exposure))"
+    )
+    assert sum(shown) == pytest.approx(5), "the model was given five passages"
+    assert console.violations() == []
+    page.set_viewport_size({"width": NARROW, "height": TALL})
+    assert console.width() <= NARROW
+    page.set_viewport_size({"width": 1280, "height": 900})
+    page.locator("dialog[open] .given .link").first.press("Enter")
+    page.locator("dialog[open] .text").wait_for()
+    page.keyboard.press("Escape")
+    page.keyboard.press("Escape")
+    page.locator("dialog[open]").wait_for(state="detached")
+    page.reload()
+    page.goto(f"{console.url}/console/#/runs/console-ask/{measured.observation_id}")
+    page.get_by_role("dialog", name=QUESTION).wait_for()
+    page.keyboard.press("Escape")
+
+
+def test_ten_thousand_runs_are_few_rows_of_the_page(
+    console: ConsolePage, mesh: RunningMesh, tmp_path: Path
+) -> None:
+    """An evaluator of its own holds them; the gateway and the page are real."""
+    runs = 10_000
+    with evaluator_process.with_runs(tmp_path, runs) as address:
+        addresses = replace(mesh.addresses, evaluator=address)
+        (tmp_path / "gateway").mkdir()
+        with GatewayProcess(tmp_path / "gateway", addresses) as served:
+            page = console.page
+            page.goto(f"{served.url}/console/#/runs")
+            rows = page.locator(".virtual li")
+            rows.first.wait_for()
+            most = 0
+            for _ in range(30):
+                page.locator(".virtual").evaluate("list => list.scrollTo(0, list.scrollHeight)")
+                most = max(most, rows.count())
+                if page.locator(f".virtual [aria-posinset='{runs}']").count():
+                    break
+                page.wait_for_timeout(200)
+            page.locator(f".virtual [aria-posinset='{runs}']").wait_for()
+            assert "run-0" in rows.last.inner_text()
+            assert most < 60
+            assert page.locator("*").count() < 1_000
+            console.strangers.clear()  # the other gateway is no stranger
+
+
+def test_an_audit_is_asked_stopped_and_goes_on_after_the_tab_was_closed(
+    console: ConsolePage, client: Client, tmp_path: Path
+) -> None:
+    page, samples = console.page, 4
+    asked = [one for one in demo.questions() if one.id in ("bike-q05", "bike-q06")]
+    lines = [
+        json.dumps({"query_id": one.id, "question": one.question, "references": list(one.answers)})
+        for one in asked
+    ]
+    judged = [f"{one.id} 0 {passage} 1" for one in asked for passage in one.useful_passage_ids]
+    console.open("audits")
+    page.get_by_label("Questions", exact=True).fill("\n".join((*lines, lines[0])))
+    page.get_by_text("repeats the id").wait_for()
+    page.get_by_label("Questions", exact=True).fill("\n".join(lines))
+    page.get_by_text("Labels: which passages are useful").press("Enter")
+    page.get_by_label("Labels", exact=True).fill("\n".join(judged))
+    page.get_by_text("2 questions, 2 with right answers, 2 with labels").wait_for()
+    page.get_by_label("Name").fill("Two of the demo")
+    page.get_by_label("Dials").fill("1, 8")
+    page.get_by_label("Rankings of each dial").fill(str(samples))
+    page.get_by_text(f"{2 * (1 + 2 * samples + samples)} rankings.").wait_for()
+
+    reports, answers = {}, []
+    for one in asked:
+        events = list(
+            client.audit(
+                one.question,
+                alphas=[1.0, 8.0],
+                samples=samples,
+                useful=list(one.useful_passage_ids),
+                references=list(one.answers),
+                collection=DEMO,
+                k=5,
+                depth=20,
+                observe=False,
+            )
+        )
+        reports[one.id] = [event for event in events if isinstance(event, AuditReport)]
+        answers.append(next(event.num_contexts for event in events if isinstance(event, AuditSettled)))
+
+    # The cost comes first; it is what the rankings of the first questions show, and the oracle's.
+    page.get_by_label("Collection").select_option(DEMO)
+    page.get_by_role("button", name="See what it costs").press("Enter")
+    page.locator("[data-expected]").wait_for()
+    expected = int(page.locator("[data-expected]").get_attribute("data-expected") or 0)
+    assert sum(answers) <= expected <= 2 * (1 + 3 * samples)
+    assert console.violations() == []
+    page.get_by_label("Budget").fill(str(answers[0]))
+    page.get_by_role("button", name="Begin").press("Enter")
+    page.locator("[data-audit=budget]").wait_for()
+    assert page.locator("[data-done]").get_attribute("data-done") == "1"
+    assert f"needs {answers[1]} answers" in page.locator(".problem").inner_text()
+
+    # It is there again after a reload, is stopped while it asks, and goes on.
+    page.reload()
+    page.locator("[data-audit=budget] [data-done='1']").wait_for()
+    page.get_by_label("Budget").fill(str(sum(answers)))
+    page.route("**/*OrchestratorService/Audit", lambda _: None)
+    page.get_by_role("button", name="Go on").press("Enter")
+    page.get_by_role("button", name="Stop", exact=True).press("Enter")
+    page.locator("[data-audit=stopped]").wait_for()
+    page.unroute("**/*OrchestratorService/Audit")
+    page.get_by_role("button", name="Go on").press("Enter")
+    page.locator("[data-audit=done]").wait_for()
+    page.locator("[data-slope=relevance]").wait_for()
+
+    for dial, alpha in (("1", 1.0), ("8", 8.0), ("none", None)):
+        of_dial = [
+            next(one for one in found if one.alpha == alpha and one.policy != "oracle")
+            for found in reports.values()
+        ]
+        wanted = {
+            "disparity": [one.exact_ee_d_norm if alpha else one.ee_d_norm for one in of_dial],
+            "relevance": [one.exact_ee_r_norm if alpha else one.ee_r_norm for one in of_dial],
+            "utility": [one.expected_utility for one in of_dial],
+        }
+        for quantity, values in wanted.items():
+            cell = page.locator(f"[data-dial='{dial}'] [data-quantity={quantity}]")
+            assert float(cell.get_attribute("data-mean") or "nan") == pytest.approx(
+                sum(value or 0.0 for value in values) / 2
+            )
+    assert is_readable(console)
+
+    saved = {}
+    for name, label in (("csv", "CSV"), ("html", "Report"), ("jsonl", "Rankings (JSON lines)")):
+        with page.expect_download() as download:
+            page.get_by_role("button", name=label).press("Enter")
+        saved[name] = tmp_path / f"saved.{name}"
+        download.value.save_as(saved[name])
+    assert len(saved["csv"].read_text(encoding="utf-8").splitlines()) == 1 + 2 * 3
+    read = list(read_audits([saved["jsonl"]]))
+    assert [one.query_id for one in read] == [one.id for one in asked]
+    assert sum(len(one.rankings) for query in read for one in query.samplings) == 2 * (1 + 3 * samples)
+    report = saved["html"].read_text(encoding="utf-8")
+    assert report.count("<svg") == 2
+    assert "<script" not in report
+    assert not re.search(r"""(?:src|href)=|url\(|@import""", report)
+
+    # Its asks are among the runs: one observation for each question and way of ranking, the oracle's too.
+    page.get_by_role("link", name="Its asks").press("Enter")
+    page.get_by_text("8 asks").first.wait_for()
+    console.open("audits")
+    page.get_by_role("button", name="Delete…").press("Enter")
+    page.get_by_role("button", name="Delete it").press("Enter")
+    page.locator(".audit-form").wait_for()
 
 
 def test_a_version_is_promoted_and_rolled_back_with_a_confirmation(
@@ -415,7 +587,13 @@ def test_axe_finds_nothing_serious(console: ConsolePage, name: str, colours: Col
     if name == "ask":
         console.ask(QUESTION)
     else:
-        shown = {"talk": "#turn", "vote": ".roster-edit", "agents": ".version", "health": ".tile"}
+        shown = {
+            "talk": "#turn",
+            "vote": ".roster-edit",
+            "audits": ".audit-form",
+            "agents": ".version",
+            "health": ".tile",
+        }
         console.page.locator(shown.get(name, ".bars")).first.wait_for()
     assert console.violations() == []
 

@@ -347,6 +347,9 @@ def _named(name: str, version: str) -> dict[str, Message]:
     found: dict[str, Message] = {
         "evaluator.v1.EvaluatorService/GetReport": evaluator_pb.GetReportRequest(run_id=name),
         "evaluator.v1.EvaluatorService/ListMeasurements": evaluator_pb.ListMeasurementsRequest(run_id=name),
+        "evaluator.v1.EvaluatorService/GetObservation": evaluator_pb.GetObservationRequest(
+            observation_id=name
+        ),
         "reranker.v1.FeedbackService/PromoteModel": feedback_pb.PromoteModelRequest(version=version),
         "reranker.v1.FeedbackService/RollbackModel": feedback_pb.RollbackModelRequest(agent=agent),
         "reranker.v1.FeedbackService/ExportFeedback": feedback_pb.ExportFeedbackRequest(agent=agent),

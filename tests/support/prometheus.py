@@ -44,6 +44,7 @@ class Prometheus:
     """
 
     def __init__(self, address: str) -> None:
+        self.address = address
         self._base = f"http://{address}/api/v1"
 
     def query(self, expression: str) -> list[dict[str, Any]]:

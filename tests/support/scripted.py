@@ -428,6 +428,25 @@ class Evaluator(evaluator_grpc.EvaluatorServiceServicer):
             next_page_token=str(end) if end < len(made) else "",
         )
 
+    async def GetObservation(  # type: ignore[override]
+        self, request: evaluator_pb2.GetObservationRequest, context: grpc.aio.ServicerContext[object, object]
+    ) -> evaluator_pb2.GetObservationResponse:
+        if request.observation_id != "q1-2.0":
+            raise NotFound("observation_id", f"there is no observation {request.observation_id!r}")
+        observation = evaluator_pb2.Observation(
+            id="q1-2.0",
+            run_id="r1",
+            query_id="q1",
+            question="Who?",
+            retriever="bm25",
+            alpha=2.0,
+            candidates=[evaluator_pb2.Candidate(passage_id=one, provider="Co-op") for one in ("p1", "p2")],
+            shown=common_pb2.Rankings(depth=1, indices=[1, 0]),
+            answers=[evaluator_pb2.SampledAnswer(text="I", samples=[0, 1], cited=[1])],
+        )
+        observation.observed_at.seconds = 1
+        return evaluator_pb2.GetObservationResponse(observation=observation)
+
     async def ListMeasurements(  # type: ignore[override]
         self,
         request: evaluator_pb2.ListMeasurementsRequest,

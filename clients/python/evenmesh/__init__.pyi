@@ -97,6 +97,9 @@ from evenmesh.types.reports import (
     Estimate as Estimate,
     ExposureShare as ExposureShare,
     Measurement as Measurement,
+    ObservedAnswer as ObservedAnswer,
+    ObservedAsk as ObservedAsk,
+    ObservedPassage as ObservedPassage,
     Run as Run,
     RunReport as RunReport,
 )

@@ -45,6 +45,8 @@ export interface CallOptions {
   signal?: AbortSignal;
   /** Longest time for the call. Milliseconds. */
   timeoutMs?: number;
+  /** Headers to send, such as a `traceparent`. */
+  headers?: HeadersInit;
 }
 
 /** Return what sends a credential with every call. */

@@ -14,6 +14,7 @@ import {
 import { providerOf, UNKNOWN } from "./providers";
 import { mesh } from "./session.svelte";
 import { evenTargets, labelledTargets } from "./targets";
+import * as traces from "./traces";
 
 /** Stops of the dial: α of each, then no sampling. */
 export const ALPHAS = [0, 0.5, 1, 1.5, 2, 3, 4, 5, 6, 8, 12, 16, 24, 48];
@@ -65,6 +66,7 @@ export class AskRun {
   error = $state.raw<unknown>(undefined);
   running = $state(true);
   stopped = $state(false);
+  readonly trace = traces.begin();
   #abort = new AbortController();
 
   constructor(settings: Settings) {
@@ -80,8 +82,9 @@ export class AskRun {
   async #run(): Promise<void> {
     const { question } = this.settings;
     const options = optionsOf(this.settings);
+    const headers: HeadersInit = this.trace ? { traceparent: this.trace.header } : {};
     try {
-      for await (const event of mesh.ask(question, options, { signal: this.#abort.signal })) {
+      for await (const event of mesh.ask(question, options, { signal: this.#abort.signal, headers })) {
         if (event.case === "retrieved") {
           this.passages = event.value.passages;
           this.retriever = event.value.retriever;

@@ -17,7 +17,9 @@ export const number = (value: number | undefined, digits = 2): string =>
 export function duration(ms: number): string {
   if (ms < 1) return "<\u00a01\u00a0ms";
   if (ms < 1000) return `${Math.round(ms)}\u00a0ms`;
-  return `${(ms / 1000).toFixed(ms < 10_000 ? 1 : 0)}\u00a0s`;
+  if (ms < 120_000) return `${(ms / 1000).toFixed(ms < 10_000 ? 1 : 0)}\u00a0s`;
+  const minutes = Math.round(ms / 60_000);
+  return minutes < 120 ? `${minutes}\u00a0min` : `${Math.round(minutes / 60)}\u00a0h`;
 }
 
 export function bytes(size: bigint | number): string {

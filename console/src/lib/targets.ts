@@ -6,6 +6,7 @@ import { UNKNOWN } from "./providers";
 
 export const EVEN = "target: every passage found is shown as often as any other";
 export const MARKED = "target: the passages you marked as useful are shown as often as each other, before all others";
+export const LABELLED = "target: the useful passages are shown as often as each other, before all others";
 
 /** Return the share of each provider in the target exposure of labelled passages; empty without labels. */
 export function labelledTargets(providers: ExposureReport["providers"]): Map<string, number> {

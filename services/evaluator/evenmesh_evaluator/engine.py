@@ -105,6 +105,19 @@ class Evaluator:
         """
         return await _paged(self._store.configurations, tenant, before, limit)
 
+    async def observation(self, tenant: str, observation_id: str) -> bytes:
+        """Return the message of a tenant's observation as it was stored.
+
+        Raises:
+            NotFound: there is none.
+            Unavailable: the store cannot be read now.
+        """
+        payload = await self._store.observation(tenant, observation_id)
+        if payload is None:
+            words = f"there is no observation {observation_id!r}; list the measurements of a run to see all"
+            raise NotFound("observation_id", words)
+        return payload
+
     async def measurements(self, tenant: str, run_id: str) -> AsyncIterator[StoredMeasurement]:
         """Yield the measurements of a tenant's run in the order of storing, page by page from the store.
 

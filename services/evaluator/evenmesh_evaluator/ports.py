@@ -73,6 +73,9 @@ class ObservationStore(Protocol):
     async def configurations(self, tenant: str, *, before: int | None, limit: int) -> Sequence[ScopeSummary]:
         """Return up to ``limit`` configurations of a tenant, as :meth:`runs` does."""
 
+    async def observation(self, tenant: str, observation_id: str) -> bytes | None:
+        """Return the payload of a tenant's observation; None if there is none."""
+
     async def measurements(
         self, tenant: str, run_id: str, *, after: int, limit: int
     ) -> Sequence[StoredMeasurement]:

@@ -94,7 +94,7 @@ class Gateway:
                 *Rest(settings, call_reader, forwarder, messages).routes(),
                 *ConnectRoutes(settings, call_reader, forwarder, messages).routes(),
                 *(() if self._agents is None else (self._agents.route(),)),
-                *(self._console(call_reader) if settings.console else ()),
+                *(self._console(settings, call_reader) if settings.console else ()),
             ],
             middleware=[
                 *middleware,
@@ -104,9 +104,9 @@ class Gateway:
             exception_handlers={HTTPException: _unrouted},
         )
 
-    def _console(self, call_reader: CallReader) -> list[GatewayRoute]:
+    def _console(self, settings: GatewaySettings, call_reader: CallReader) -> list[GatewayRoute]:
         reads = self._uploads is not None and self._uploads.reads
-        return ConsoleRoutes(call_reader, self._upstreams, documents=reads).routes()
+        return ConsoleRoutes(settings, call_reader, self._upstreams, documents=reads).routes()
 
     async def start(self) -> None:
         """Begin to answer agents."""

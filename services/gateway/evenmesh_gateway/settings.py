@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any, Final
+from typing import Annotated, Any, Final, Self
 from urllib.parse import urlsplit
 
-from pydantic import Field, ValidationInfo, field_validator
+from pydantic import Field, ValidationInfo, field_validator, model_validator
 from pydantic_settings import NoDecode, SettingsConfigDict
 
 from evenmesh_kit.settings import ServiceSettings, is_loopback
@@ -46,6 +46,25 @@ class GatewaySettings(ServiceSettings):
 
     console: bool = True
     """Whether to serve the console at ``/console/``."""
+    oidc_issuer: str = ""
+    """Issuer of OpenID Connect with which the console signs people in, such as
+    ``https://id.example.com/realms/us``; its tokens are verified by ``EVENMESH_JWKS``. Empty: keys and tokens
+    are pasted."""
+    oidc_client_id: str = Field(default="", max_length=256)
+    """Id under which the issuer knows the console: a public client (PKCE, no secret) whose redirect address
+    is the console's, ``https://…/console/``."""
+    oidc_scopes: str = Field(
+        default="openid", pattern=r"^openid( [\x21\x23-\x5B\x5D-\x7E]+)*$", max_length=1024
+    )
+    """Scopes that the console asks for, separated by blanks; ``openid`` first."""
+    oidc_audience: str = Field(default="", max_length=1024)
+    """Audience that the console asks for, where the issuer wants it said (``audience``). Empty: none."""
+    prometheus: str = ""
+    """Address of the Prometheus that scrapes this mesh, such as ``http://prometheus:9090``: callers with the
+    role ``admin`` see queues and alerts in the console. Empty: none."""
+    traces: str = Field(default="", max_length=2048)
+    """Address of a trace, such as ``https://jaeger.example.com/trace/{trace_id}``, to which the console links
+    an ask. Empty: no links."""
     cors_origins: Annotated[tuple[str, ...], NoDecode] = ()
     """Origins whose pages may call from a browser, such as ``https://app.example.com``, separated by commas;
     ``*`` for any. Empty: none."""
@@ -88,6 +107,45 @@ class GatewaySettings(ServiceSettings):
     documents_tokenizer: str = ""
     """What passages are counted by: ``bundled``, ``words``, or a ``tokenizer.json``. Empty: bundled where the
     bundled models are installed, else words."""
+
+    @field_validator("prometheus")
+    @classmethod
+    def _web_address(cls, value: str) -> str:
+        parts = urlsplit(value)
+        if value and (parts.scheme not in ("http", "https") or not parts.netloc):
+            raise ValueError("must be an address such as http://prometheus:9090")
+        return value
+
+    @field_validator("traces")
+    @classmethod
+    def _template(cls, value: str) -> str:
+        parts = urlsplit(value)
+        if value and (
+            parts.scheme not in ("http", "https") or not parts.netloc or value.count("{trace_id}") != 1
+        ):
+            raise ValueError("must be an address with {trace_id} in it once")
+        return value
+
+    @field_validator("oidc_issuer")
+    @classmethod
+    def _issuer(cls, value: str) -> str:
+        parts = urlsplit(value)
+        here = parts.scheme == "http" and f"{parts.hostname}" in ("localhost", "127.0.0.1", "::1")
+        plain = bool(parts.netloc) and not parts.query and not parts.fragment and "@" not in parts.netloc
+        if value and not (plain and (parts.scheme == "https" or here)):
+            raise ValueError(
+                "must be an address such as https://id.example.com (http:// for this machine only)"
+            )
+        return value
+
+    @model_validator(mode="after")
+    def _signs_in(self) -> Self:
+        if self.oidc_issuer and not (self.oidc_client_id and self.jwks):
+            raise ValueError(
+                "EVENMESH_GATEWAY_OIDC_ISSUER needs EVENMESH_GATEWAY_OIDC_CLIENT_ID, and EVENMESH_JWKS, by "
+                "which its tokens are verified"
+            )
+        return self
 
     @field_validator("documents_disk_bytes")
     @classmethod

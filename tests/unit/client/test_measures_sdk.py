@@ -226,7 +226,7 @@ async def test_a_value_that_does_not_fit_its_field_names_it(
 async def test_every_rpc_of_the_evaluator_for_callers_has_a_method() -> None:
     internal = {"Observe"}
     reading = {"GetReport": "report", "ListRuns": "runs", "ListConfigurations": "configurations"}
-    reading["ListMeasurements"] = "measurements"
+    reading |= {"ListMeasurements": "measurements", "GetObservation": "observation"}
     reading |= {"GetExposureStatement": "exposure_statement", "GetExposureBalance": "exposure_balance"}
     for method in pb.DESCRIPTOR.services_by_name["EvaluatorService"].methods_by_name:
         snake = "".join(f"_{letter.lower()}" if letter.isupper() else letter for letter in method).lstrip("_")

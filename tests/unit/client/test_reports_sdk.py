@@ -61,6 +61,20 @@ def test_measurements_are_streamed_and_their_errors_raised(client: Client) -> No
         list(client.measurements("r9"))
 
 
+def test_an_observation_has_what_was_shown_and_said(client: Client) -> None:
+    found = client.observation("q1-2.0")
+
+    assert (found.question, found.alpha, found.seed, found.useful) == ("Who?", 2.0, None, None)
+    assert [found.candidates[place].passage_id for ranking in found.shown for place in ranking] == [
+        "p2",
+        "p1",
+    ]
+    assert found.answers[0].text == "I"
+    assert found.answers[0].cited == (1,)
+    with pytest.raises(MeshError, match="there is no observation 'q9'"):
+        client.observation("q9")
+
+
 async def test_the_async_client_does_the_same(scripted: ScriptedMesh) -> None:
     async with AsyncClient(scripted.addresses) as client:
         assert (await client.report("r1", window="day")).window == "day"

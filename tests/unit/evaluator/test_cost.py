@@ -182,6 +182,7 @@ STORES = {
     "ListRuns",
     "ListConfigurations",
     "ListMeasurements",
+    "GetObservation",
     "GetExposureStatement",
     "GetExposureBalance",
     "ResetExposureBalance",

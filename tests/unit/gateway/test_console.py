@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import gzip
-from collections.abc import AsyncIterator
+import time
+from collections.abc import AsyncIterator, Iterator
+from datetime import datetime, timedelta, tzinfo
 from pathlib import Path
 
 import httpx
@@ -14,7 +16,9 @@ from evenmesh.orchestrator.v1 import orchestrator_service_pb2 as orchestrator_pb
 from evenmesh.wire.errors import NotFound, Unavailable
 from evenmesh_gateway.console.assets import read
 from evenmesh_kit.security.keys import KeyEntry, add_entry, new_key
+from tests.support.oidc_server import OidcServer
 from tests.support.programs import required
+from tests.support.prometheus import running
 from tests.support.scripted import ScriptedMesh
 from tests.unit.gateway.conftest import Open
 
@@ -91,7 +95,14 @@ async def test_a_session_has_the_roles_of_the_key(open_gateway: Open, tmp_path: 
     client = await open_gateway(api_keys=tmp_path / "k.toml")
     mine = {"authorization": f"Bearer {key}"}
     found = await client.get("/console/session", headers=mine)
-    said = {"known": True, "name": "ann", "tenant": "acme", "roles": ["ask", "ingest"], "documents": True}
+    said = {
+        "known": True,
+        "name": "ann",
+        "tenant": "acme",
+        "roles": ["ask", "ingest"],
+        "documents": True,
+        "traces": "",
+    }
     assert found.json() == said
     assert found.headers["cache-control"] == "no-store"
     for path in ("session", "health"):
@@ -119,6 +130,68 @@ async def test_health_is_what_each_service_says(open_gateway: Open) -> None:
     assert found["generator"] == "unreachable"
 
 
+_RULES = """
+groups:
+  - name: test
+    rules:
+      - {record: evenmesh_admission_waiting, expr: vector(3), labels: {service_name: generator, unit: tokens}}
+      - {record: evenmesh_admission_capacity, expr: vector(9), labels: {service_name: generator, unit: tokens}}
+      - alert: EvenmeshTest
+        expr: vector(1)
+        labels: {severity: critical}
+        annotations: {summary: "<b>Something</b> is wrong"}
+"""
+
+
+@pytest.fixture
+def prometheus(tmp_path: Path) -> Iterator[str]:
+    """The address of a Prometheus that has a queue and an alert."""
+    folder = tmp_path / "prometheus"
+    folder.mkdir()
+    rules = folder / "rules.yaml"
+    rules.write_text(_RULES)
+    with running(folder, {}, [rules]) as found:
+        while not found.query("evenmesh_admission_capacity") or not found.query("ALERTS"):
+            time.sleep(0.1)
+        yield found.address
+
+
+async def test_admins_see_queues_and_alerts_and_nobody_else(
+    open_gateway: Open, tmp_path: Path, page, prometheus: str
+) -> None:
+    admin, asks = key_of(tmp_path, "admin"), key_of(tmp_path, "ask")
+    client = await open_gateway(api_keys=tmp_path / "k.toml", prometheus=f"http://{prometheus}/")
+    found = await client.get("/console/health", headers={"authorization": f"Bearer {asks}"})
+    assert found.json()["monitoring"] is None
+    await page.goto(f"{client.base_url}/console/#/health")
+    await page.get_by_label("API key or token").fill(admin)
+    await page.get_by_role("button", name="Sign in").click()
+    await page.locator("[data-alert=EvenmeshTest]").wait_for()
+    assert "<b>Something</b> is wrong" in await page.locator("[data-alert=EvenmeshTest]").inner_text()
+    cells = await page.locator("[data-queue=generator] > *").all_inner_texts()
+    assert cells == ["generator", "tokens", "3", "–", "9"]
+
+
+async def test_a_prometheus_that_is_away_is_said_and_no_more(open_gateway: Open, page) -> None:
+    client = await open_gateway(prometheus="http://127.0.0.1:1")
+    await page.goto(f"{client.base_url}/console/#/health")
+    await page.get_by_text("Prometheus does not answer").wait_for()
+    assert await page.locator(".tile").count() == 5
+
+
+async def test_an_ask_leads_to_its_trace(open_gateway: Open, scripted: ScriptedMesh, page) -> None:
+    client = await open_gateway(traces="https://traces.example.com/of/{trace_id}?view=1")
+    sent: list[str] = []
+    page.on("request", lambda one: sent.append(one.headers.get("traceparent", "")))
+    await page.goto(f"{client.base_url}/console/")
+    await page.get_by_label("Question", exact=True).fill("How often?")
+    await page.get_by_role("button", name="Ask", exact=True).click()
+    await page.get_by_text("Where the time went").wait_for()
+    (trace,) = {one.split("-")[1] for one in sent if one}
+    address = await page.get_by_role("link", name="its trace").get_attribute("href")
+    assert address == f"https://traces.example.com/of/{trace}?view=1"
+
+
 async def test_a_key_opens_what_its_roles_allow(open_gateway: Open, tmp_path: Path, page) -> None:
     asks, gives = key_of(tmp_path, "ask"), key_of(tmp_path, "feedback")
     client = await open_gateway(api_keys=tmp_path / "k.toml")
@@ -135,6 +208,7 @@ async def test_a_key_opens_what_its_roles_allow(open_gateway: Open, tmp_path: Pa
         "Vote",
         "Collections",
         "Runs",
+        "Audits",
         "Health",
     ]
     assert asks not in page.url
@@ -152,6 +226,123 @@ async def test_a_key_opens_what_its_roles_allow(open_gateway: Open, tmp_path: Pa
     await page.get_by_role("button", name="Sign out ann").click()
     await page.get_by_text("This mesh wants to know who you are").wait_for()
     assert await page.evaluate("JSON.stringify(sessionStorage)") == "{}"
+
+
+@pytest.fixture
+def issuer() -> Iterator[OidcServer]:
+    with OidcServer("console", "evenmesh") as issuer:
+        yield issuer
+
+
+async def signing_in(open_gateway: Open, issuer: OidcServer) -> httpx.AsyncClient:
+    """Return a client of a gateway that knows callers by tokens of an issuer, which knows its console."""
+    client = await open_gateway(
+        oidc_issuer=issuer.url,
+        oidc_client_id="console",
+        jwks=f"{issuer.url}/jwks",
+        jwt_audience="evenmesh",
+        jwt_issuer=issuer.url,
+    )
+    issuer.redirects.append(f"{client.base_url}/console/")
+    return client
+
+
+async def let_in(page, name: str = "ann") -> None:
+    """Say at the issuer who one is."""
+    await page.get_by_label("Name").fill(name)
+    await page.get_by_role("button", name="Let me in").click()
+
+
+async def test_the_page_may_call_the_issuer_and_nobody_else(open_gateway: Open, issuer: OidcServer) -> None:
+    client = await signing_in(open_gateway, issuer)
+    policy = (await client.get("/console/")).headers["content-security-policy"]
+    assert f"; connect-src 'self' {issuer.url}; " in policy
+    assert policy.count("http") == 1
+    said = {"issuer": issuer.url, "clientId": "console", "scopes": "openid", "audience": ""}
+    assert (await client.get("/console/sign-in")).json() == {"provider": said}
+
+
+async def test_people_sign_in_with_an_issuer(open_gateway: Open, issuer: OidcServer, page) -> None:
+    client = await signing_in(open_gateway, issuer)
+    where = f"{client.base_url}/console/#/vote"
+    await page.goto(where)
+    await page.get_by_role("button", name="Sign in with 127.0.0.1").press("Enter")
+    await page.get_by_role("button", name="No").click()
+    await page.get_by_text("The sign-in did not work").wait_for()
+    await page.get_by_role("button", name="Sign in with 127.0.0.1").click()
+    await let_in(page)
+    await page.get_by_role("heading", name="Vote, and watch it tip").wait_for()
+    await page.get_by_role("button", name="Sign out ann").wait_for()
+    assert page.url == where, "back where one was, and neither code nor state stays in the address"
+    assert await page.evaluate("JSON.stringify(sessionStorage)") == "{}"
+    assert issuer.granted == ["authorization_code"]
+    # An answer that nobody here asked for signs nobody in.
+    await page.goto(f"{client.base_url}/console/?code=taken&state=forged")
+    await page.get_by_text("The sign-in goes on in the window that began it").wait_for()
+    assert issuer.granted == ["authorization_code"]
+
+
+async def test_an_expired_token_is_renewed_in_a_window_and_nothing_typed_is_lost(
+    open_gateway: Open, issuer: OidcServer, page, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    client = await signing_in(open_gateway, issuer)
+    await page.goto(f"{client.base_url}/console/")
+    await page.get_by_role("button", name="Sign in with 127.0.0.1").click()
+    await let_in(page)
+    question = page.get_by_label("Question", exact=True)
+    await question.fill("How often, and why?")
+
+    def later(hours: int) -> None:
+        """Move the gateway's clock on, and give tokens that last until then and two hours longer."""
+
+        class Later(datetime):
+            @classmethod
+            def now(cls, tz: tzinfo | None = None) -> datetime:  # type: ignore[override]
+                return datetime.now(tz) + timedelta(hours=hours)
+
+        monkeypatch.setattr("jwt.api_jwt.datetime", Later)
+        issuer.lifetime_s = (hours + 2) * 3600
+
+    later(hours=2)
+    await page.get_by_role("button", name="Ask", exact=True).click()
+    again = page.get_by_role("dialog", name="Please sign in again")
+    await again.wait_for()
+    await page.keyboard.press("Escape")
+    assert await again.is_visible(), "there is nothing to do before"
+    async with page.context.expect_page() as opened:
+        await again.get_by_role("button", name="Sign in with 127.0.0.1").press("Enter")
+    await let_in(await opened.value)
+    await again.wait_for(state="detached")
+    assert await question.input_value() == "How often, and why?"
+    await page.get_by_role("button", name="Ask", exact=True).click()
+    await page.get_by_text("Where the time went").wait_for()
+    assert issuer.granted == ["authorization_code"] * 2
+
+    # Somebody else who signs in gets pages of their own.
+    later(hours=24)
+    await page.get_by_role("button", name="Ask", exact=True).click()
+    async with page.context.expect_page() as opened:
+        await again.get_by_role("button", name="Sign in with 127.0.0.1").click()
+    await let_in(await opened.value, "ben")
+    await page.get_by_role("button", name="Sign out ben").wait_for()
+    assert await question.input_value() == ""
+    assert await page.locator(".result").count() == 0
+
+
+async def test_a_token_is_refreshed_before_it_expires(open_gateway: Open, issuer: OidcServer, page) -> None:
+    issuer.refreshes, issuer.lifetime_s = True, 2.0
+    client = await signing_in(open_gateway, issuer)
+    await page.goto(f"{client.base_url}/console/")
+    await page.get_by_role("button", name="Sign in with 127.0.0.1").click()
+    await let_in(page)
+    for _ in range(400):
+        if len(issuer.granted) > 2:
+            break
+        await page.wait_for_timeout(50)
+    assert issuer.granted[:3] == ["authorization_code", "refresh_token", "refresh_token"]
+    await page.get_by_label("Question", exact=True).fill("How often?")
+    await page.get_by_role("button", name="Ask", exact=True).click()
+    await page.get_by_text("Where the time went").wait_for()
 
 
 async def test_a_stream_that_breaks_keeps_what_came_and_can_be_asked_again(

@@ -23,6 +23,10 @@ class Closed:
         ("CORS_ORIGINS", "app.example.com", "must be origins"),
         ("CORS_ORIGINS", "https://app.example.com/path", "must be origins"),
         ("MAX_HEADER_BYTES", "10", "allowed: >= 1024"),
+        ("OIDC_ISSUER", "http://id.example.com", "must be an address such as https"),
+        ("OIDC_ISSUER", "https://id.example.com/?a=b", "must be an address such as https"),
+        ("PROMETHEUS", "prometheus:9090", "must be an address such as http"),
+        ("TRACES", "https://jaeger.example.com", "with {trace_id} in it once"),
         ("HOST", "0.0.0.0", "needs TLS"),  # noqa: S104 - it is refused
     ],
 )
@@ -32,6 +36,16 @@ def test_a_wrong_setting_is_named(
     monkeypatch.setenv(f"EVENMESH_GATEWAY_{variable}", value)
     with pytest.raises(SettingsError, match=f"EVENMESH_GATEWAY_{variable}=.*{words}"):
         load(GatewaySettings)
+
+
+def test_an_issuer_needs_a_client_and_keys(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("EVENMESH_GATEWAY_OIDC_ISSUER", "https://id.example.com")
+    with pytest.raises(SettingsError, match="EVENMESH_GATEWAY_OIDC_CLIENT_ID, and EVENMESH_JWKS"):
+        load(GatewaySettings)
+    monkeypatch.setenv("EVENMESH_GATEWAY_OIDC_CLIENT_ID", "console")
+    monkeypatch.setenv("EVENMESH_JWKS", "https://id.example.com/jwks")
+    monkeypatch.setenv("EVENMESH_JWT_AUDIENCE", "evenmesh")
+    assert load(GatewaySettings).oidc_scopes == "openid"
 
 
 def test_lists_are_separated_by_commas(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,7 +7,15 @@ from evenmesh.codec import messages as codec
 from evenmesh.codec.mapping import decode
 from evenmesh.codec.values import text
 from evenmesh.evaluator.v1 import evaluator_service_pb2 as pb
-from evenmesh.types.reports import Configuration, ConfigurationSummary, Measurement, Run, RunReport, Window
+from evenmesh.types.reports import (
+    Configuration,
+    ConfigurationSummary,
+    Measurement,
+    ObservedAsk,
+    Run,
+    RunReport,
+    Window,
+)
 from evenmesh.types.statements import ProviderBalance, SignedStatement
 
 
@@ -68,6 +76,12 @@ class AsyncReportCalls(AsyncCalls):
             lambda message: (decode(Measurement, message),),
             timeout or self._timeout,
         )
+
+    async def observation(self, observation_id: str, *, timeout: float | None = None) -> ObservedAsk:
+        """Return what one ask showed and said, by the id of its observation."""
+        request = pb.GetObservationRequest(observation_id=text("observation_id", observation_id))
+        reply = await self._call("evaluator", self._evaluator.GetObservation, request, timeout)
+        return codec.observed(reply.observation)
 
     async def exposure_statement(
         self,

@@ -23,7 +23,15 @@ from evenmesh.types.events import (
     Vote,
 )
 from evenmesh.types.passage import Passage
-from evenmesh.types.reports import WINDOWS, Configuration, DegradationCount, Estimate, RunReport, Window
+from evenmesh.types.reports import (
+    WINDOWS,
+    Configuration,
+    DegradationCount,
+    Estimate,
+    ObservedAsk,
+    RunReport,
+    Window,
+)
 from evenmesh.types.retrieval import Embeddings, Retrieval
 from evenmesh.types.status import Health
 from evenmesh.wire.errors import DeadlineExceeded, InvalidField, MeshError, Unavailable, from_rpc_error
@@ -118,6 +126,18 @@ def run_report(message: evaluator_pb2.RunReport) -> RunReport:
         message,
         stages={_stage(one.stage): decode(Estimate, one.duration_ms) for one in message.stages},
         degradations=tuple(decode(DegradationCount, one) for one in message.degradations),
+    )
+
+
+def observed(message: evaluator_pb2.Observation) -> ObservedAsk:
+    """Read an observation."""
+    useful = tuple(message.labels.useful_passage_ids) if message.labels.has_useful else None
+    return decode(
+        ObservedAsk,
+        message,
+        shown=rows(message.shown),
+        useful=useful,
+        references=tuple(message.labels.references),
     )
 
 

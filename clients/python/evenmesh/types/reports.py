@@ -161,6 +161,65 @@ class ConfigurationSummary:
 
 
 @dataclass(frozen=True, slots=True)
+class ObservedPassage:
+    """A passage that could have been shown; its provider and text are empty where they are not known."""
+
+    passage_id: str
+    provider: str
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class ObservedAnswer:
+    """An answer, the rankings that led to it, and the passages that it cites; each an index from 0."""
+
+    text: str
+    samples: tuple[int, ...]
+    cited: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ObservedAsk:
+    """What one ask showed and said.
+
+    Attributes:
+        id: of the observation.
+        run_id: its run.
+        query_id: its query.
+        question: the question; empty where texts are not stored.
+        observed_at: when the ask ended, UTC.
+        collection: where passages are from; empty for inline candidates.
+        retriever: by name.
+        reranker: by name; ``none`` without one.
+        generator: the model by name.
+        alpha: fairness dial; None for a deterministic ranking.
+        seed: of the sampling; None for a deterministic ranking.
+        candidates: the pool.
+        shown: rankings that were given to the model: places in the pool from 0, best first.
+        answers: the answers.
+        useful: ids of useful passages; None where they are not known.
+        references: right answers.
+    """
+
+    id: str
+    run_id: str
+    query_id: str
+    question: str
+    observed_at: datetime
+    collection: str
+    retriever: str
+    reranker: str
+    generator: str
+    alpha: float | None
+    seed: int | None
+    candidates: tuple[ObservedPassage, ...]
+    shown: tuple[tuple[int, ...], ...]
+    answers: tuple[ObservedAnswer, ...]
+    useful: tuple[str, ...] | None
+    references: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Measurement:
     """What one observation measured.
 

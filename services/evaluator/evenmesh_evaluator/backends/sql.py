@@ -238,6 +238,14 @@ class SqlObservationStore:
         async with self._database.write() as connection:
             return await sql_providers.reset(connection, tenant, collection)
 
+    async def observation(self, tenant: str, observation_id: str) -> bytes | None:
+        """See the port."""
+        columns = OBSERVATIONS.c
+        query = select(columns.payload).where(columns.tenant == tenant, columns.id == observation_id)
+        async with self._database.read() as connection:
+            payload: bytes | None = await connection.scalar(query)
+        return payload
+
     async def measurements(
         self, tenant: str, run_id: str, *, after: int, limit: int
     ) -> Sequence[StoredMeasurement]:

@@ -66,6 +66,11 @@ def configuration(field: str, message: pb.Configuration) -> Configuration:
     )
 
 
+def observation(payload: bytes) -> pb.GetObservationResponse:
+    """Write an observation from the message that was stored."""
+    return pb.GetObservationResponse(observation=pb.Observation.FromString(payload))
+
+
 def report(value: RunReport) -> pb.RunReport:
     """Write a report."""
     message = pb.RunReport(

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
 
 from evenmesh.evaluator.v1 import evaluator_service_pb2 as pb
@@ -15,7 +16,7 @@ from evenmesh_kit.security import caller as callers
 
 
 class ReportsServicer(pb_grpc.EvaluatorServiceServicer):
-    """Serves reports, and lists of runs, configurations and measurements.
+    """Serves reports, and lists of runs, configurations and measurements, and single observations.
 
     Args:
         evaluator: the engine.
@@ -45,6 +46,14 @@ class ReportsServicer(pb_grpc.EvaluatorServiceServicer):
         before, size = codec.page(request, tenant)
         found = await self._evaluator.configurations(tenant, before=before, limit=size)
         return codec.configurations(*found, tenant)
+
+    async def GetObservation(
+        self, request: pb.GetObservationRequest, context: Context
+    ) -> pb.GetObservationResponse:
+        """Return one observation as it was stored."""
+        observation_id = fields.identifier("observation_id", request.observation_id)
+        payload = await self._evaluator.observation(callers.current().tenant, observation_id)
+        return await asyncio.to_thread(codec.observation, payload)
 
     async def ListMeasurements(
         self, request: pb.ListMeasurementsRequest, context: Context

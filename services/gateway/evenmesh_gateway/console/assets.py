@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from importlib.resources import files
 from importlib.resources.abc import Traversable
 from typing import Final
+from urllib.parse import urlsplit
 
 INDEX: Final = "index.html"
 _TYPES: Final = {
@@ -17,27 +18,35 @@ _TYPES: Final = {
     ".js": "text/javascript; charset=utf-8",
     ".svg": "image/svg+xml",
 }
-_POLICY: Final = "; ".join(
-    (
-        "default-src 'none'",
-        "script-src 'self'",
-        "style-src 'self'",
-        "img-src 'self' data:",  # ticks and arrows of form fields stand in the style sheet
-        "connect-src 'self'",
-        "base-uri 'none'",
-        "form-action 'none'",
-        "frame-ancestors 'none'",
-    )
-)
-HEADERS: Final = {
-    "Content-Security-Policy": _POLICY,
+_HEADERS: Final = {
     "Cross-Origin-Opener-Policy": "same-origin",
     "Cross-Origin-Resource-Policy": "same-origin",
     "Permissions-Policy": "camera=(), geolocation=(), microphone=()",
     "Referrer-Policy": "no-referrer",
     "X-Content-Type-Options": "nosniff",
 }
-"""Headers of every file: no script, style or request of another origin, and no page that frames this one."""
+
+
+def policy(issuer: str = "") -> str:
+    """Return the content security policy: nothing of another origin, but requests of the issuer of tokens.
+
+    Args:
+        issuer: its address; empty where nobody signs in with one.
+    """
+    parts = urlsplit(issuer)
+    origin = f" {parts.scheme}://{parts.netloc}" if issuer else ""
+    return "; ".join(
+        (
+            "default-src 'none'",
+            "script-src 'self'",
+            "style-src 'self'",
+            "img-src 'self' data:",  # ticks and arrows of form fields stand in the style sheet
+            f"connect-src 'self'{origin}",
+            "base-uri 'none'",
+            "form-action 'none'",
+            "frame-ancestors 'none'",
+        )
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,9 +64,15 @@ class File:
     headers: Mapping[str, str]
 
 
-def read() -> dict[str, File]:
-    """Return the files by their path below the console's address."""
-    return {name: _file(name, entry.read_bytes()) for name, entry in _walk(files(__package__) / "files", "")}
+def read(issuer: str = "") -> dict[str, File]:
+    """Return the files by their path below the console's address.
+
+    Args:
+        issuer: address of the issuer of tokens that the page may call; empty for none.
+    """
+    headers = {**_HEADERS, "Content-Security-Policy": policy(issuer)}
+    found = _walk(files(__package__) / "files", "")
+    return {name: _file(name, entry.read_bytes(), headers) for name, entry in found}
 
 
 def _walk(folder: Traversable, prefix: str) -> Iterator[tuple[str, Traversable]]:
@@ -68,14 +83,14 @@ def _walk(folder: Traversable, prefix: str) -> Iterator[tuple[str, Traversable]]
             yield f"{prefix}{entry.name}", entry
 
 
-def _file(name: str, body: bytes) -> File:
+def _file(name: str, body: bytes, fixed: Mapping[str, str]) -> File:
     # The names of assets have the hash of what they hold; the others stay, and so are asked for again.
     cache = "public, max-age=31536000, immutable" if name.startswith("assets/") else "no-cache"
     return File(
         body=body,
         compressed=gzip.compress(body, mtime=0),
         headers={
-            **HEADERS,
+            **fixed,
             "Content-Type": _TYPES[f".{name.rpartition('.')[2]}"],
             "Cache-Control": cache,
             "ETag": f'"{hashlib.sha256(body).hexdigest()[:32]}"',

@@ -3375,6 +3375,52 @@ class ListMeasurementsResponse(_message.Message):
 Global___ListMeasurementsResponse: _TypeAlias = ListMeasurementsResponse  # noqa: Y015
 
 @_typing.final
+class GetObservationRequest(_message.Message):
+    """Names the observation."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    OBSERVATION_ID_FIELD_NUMBER: _builtins.int
+    observation_id: _builtins.str
+    """The observation; 1 to 128 bytes."""
+    def __init__(
+        self,
+        *,
+        observation_id: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["observation_id", b"observation_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___GetObservationRequest: _TypeAlias = GetObservationRequest  # noqa: Y015
+
+@_typing.final
+class GetObservationResponse(_message.Message):
+    """The observation asked for."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    OBSERVATION_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def observation(self) -> Global___Observation:
+        """What the ask showed and said, as it was stored."""
+
+    def __init__(
+        self,
+        *,
+        observation: Global___Observation | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["observation", b"observation"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["observation", b"observation"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___GetObservationResponse: _TypeAlias = GetObservationResponse  # noqa: Y015
+
+@_typing.final
 class GetExposureStatementRequest(_message.Message):
     """Asks for a statement about one provider."""
 

@@ -115,6 +115,11 @@ class EvaluatorServiceStub:
                 request_serializer=evenmesh_dot_evaluator_dot_v1_dot_evaluator__service__pb2.ListMeasurementsRequest.SerializeToString,
                 response_deserializer=evenmesh_dot_evaluator_dot_v1_dot_evaluator__service__pb2.ListMeasurementsResponse.FromString,
                 _registered_method=True)
+        self.GetObservation = channel.unary_unary(
+                '/evenmesh.evaluator.v1.EvaluatorService/GetObservation',
+                request_serializer=evenmesh_dot_evaluator_dot_v1_dot_evaluator__service__pb2.GetObservationRequest.SerializeToString,
+                response_deserializer=evenmesh_dot_evaluator_dot_v1_dot_evaluator__service__pb2.GetObservationResponse.FromString,
+                _registered_method=True)
         self.GetExposureStatement = channel.unary_unary(
                 '/evenmesh.evaluator.v1.EvaluatorService/GetExposureStatement',
                 request_serializer=evenmesh_dot_evaluator_dot_v1_dot_evaluator__service__pb2.GetExposureStatementRequest.SerializeToString,
@@ -250,6 +255,13 @@ class EvaluatorServiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def GetObservation(self, request, context):
+        """Returns one observation as it was stored.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def GetExposureStatement(self, request, context):
         """Returns what one provider deserved and was given, signed.
         """
@@ -353,6 +365,11 @@ def add_EvaluatorServiceServicer_to_server(servicer, server):
                     servicer.ListMeasurements,
                     request_deserializer=evenmesh_dot_evaluator_dot_v1_dot_evaluator__service__pb2.ListMeasurementsRequest.FromString,
                     response_serializer=evenmesh_dot_evaluator_dot_v1_dot_evaluator__service__pb2.ListMeasurementsResponse.SerializeToString,
+            ),
+            'GetObservation': grpc.unary_unary_rpc_method_handler(
+                    servicer.GetObservation,
+                    request_deserializer=evenmesh_dot_evaluator_dot_v1_dot_evaluator__service__pb2.GetObservationRequest.FromString,
+                    response_serializer=evenmesh_dot_evaluator_dot_v1_dot_evaluator__service__pb2.GetObservationResponse.SerializeToString,
             ),
             'GetExposureStatement': grpc.unary_unary_rpc_method_handler(
                     servicer.GetExposureStatement,
@@ -803,6 +820,33 @@ class EvaluatorService:
             '/evenmesh.evaluator.v1.EvaluatorService/ListMeasurements',
             evenmesh_dot_evaluator_dot_v1_dot_evaluator__service__pb2.ListMeasurementsRequest.SerializeToString,
             evenmesh_dot_evaluator_dot_v1_dot_evaluator__service__pb2.ListMeasurementsResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def GetObservation(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/evenmesh.evaluator.v1.EvaluatorService/GetObservation',
+            evenmesh_dot_evaluator_dot_v1_dot_evaluator__service__pb2.GetObservationRequest.SerializeToString,
+            evenmesh_dot_evaluator_dot_v1_dot_evaluator__service__pb2.GetObservationResponse.FromString,
             options,
             channel_credentials,
             insecure,

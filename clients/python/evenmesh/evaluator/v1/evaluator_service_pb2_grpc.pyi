@@ -69,6 +69,8 @@ class EvaluatorServiceStub:
     """Lists the configurations, newest first."""
     ListMeasurements: _grpc.UnaryStreamMultiCallable[_evaluator_service_pb2.ListMeasurementsRequest, _evaluator_service_pb2.ListMeasurementsResponse]
     """Streams the measurements of a run, one for each observation, in the order of storing."""
+    GetObservation: _grpc.UnaryUnaryMultiCallable[_evaluator_service_pb2.GetObservationRequest, _evaluator_service_pb2.GetObservationResponse]
+    """Returns one observation as it was stored."""
     GetExposureStatement: _grpc.UnaryUnaryMultiCallable[_evaluator_service_pb2.GetExposureStatementRequest, _evaluator_service_pb2.GetExposureStatementResponse]
     """Returns what one provider deserved and was given, signed."""
     GetExposureBalance: _grpc.UnaryUnaryMultiCallable[_evaluator_service_pb2.GetExposureBalanceRequest, _evaluator_service_pb2.GetExposureBalanceResponse]
@@ -117,6 +119,8 @@ class EvaluatorServiceAsyncStub(EvaluatorServiceStub):
     """Lists the configurations, newest first."""
     ListMeasurements: _aio.UnaryStreamMultiCallable[_evaluator_service_pb2.ListMeasurementsRequest, _evaluator_service_pb2.ListMeasurementsResponse]  # type: ignore[assignment]
     """Streams the measurements of a run, one for each observation, in the order of storing."""
+    GetObservation: _aio.UnaryUnaryMultiCallable[_evaluator_service_pb2.GetObservationRequest, _evaluator_service_pb2.GetObservationResponse]  # type: ignore[assignment]
+    """Returns one observation as it was stored."""
     GetExposureStatement: _aio.UnaryUnaryMultiCallable[_evaluator_service_pb2.GetExposureStatementRequest, _evaluator_service_pb2.GetExposureStatementResponse]  # type: ignore[assignment]
     """Returns what one provider deserved and was given, signed."""
     GetExposureBalance: _aio.UnaryUnaryMultiCallable[_evaluator_service_pb2.GetExposureBalanceRequest, _evaluator_service_pb2.GetExposureBalanceResponse]  # type: ignore[assignment]
@@ -258,6 +262,14 @@ class EvaluatorServiceServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_abc.Iterator[_evaluator_service_pb2.ListMeasurementsResponse], _abc.AsyncIterator[_evaluator_service_pb2.ListMeasurementsResponse]]:
         """Streams the measurements of a run, one for each observation, in the order of storing."""
+
+    @_abc_1.abstractmethod
+    def GetObservation(
+        self,
+        request: _evaluator_service_pb2.GetObservationRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_evaluator_service_pb2.GetObservationResponse, _abc.Awaitable[_evaluator_service_pb2.GetObservationResponse]]:
+        """Returns one observation as it was stored."""
 
     @_abc_1.abstractmethod
     def GetExposureStatement(

@@ -1,0 +1,208 @@
+/** An audit under way, stopped or at its end; and all audits of who is signed in. */
+
+import { Code, MeshError } from "evenmesh";
+import type { EvaluateTradeoffResponse } from "evenmesh/gen/evenmesh/evaluator/v1/evaluator_service_pb.js";
+
+import { session } from "../session.svelte";
+import { meansOf, tradeoff, TRADEOFFS, type Tradeoff } from "./curves";
+import { audit, mayPass, OverBudget, type Outcome } from "./outcome";
+import { rankingsOf, type Plan } from "./plan";
+import * as store from "./store";
+
+/** How long one question is tried again. Milliseconds. */
+const RETRY_FOR_MS = 600_000;
+const FIRST_PAUSE_MS = 500;
+const LONGEST_PAUSE_MS = 20_000;
+/** Questions one after another that the mesh may refuse before it is the audit that is refused. */
+const REFUSED_AT_MOST = 3;
+
+export class Audit {
+  readonly id: string;
+  readonly plan: Plan;
+  readonly whose: string;
+  budget = $state(0);
+  status = $state<store.State>("ready");
+  outcomes = $state.raw(new Map<number, Outcome>());
+  tradeoffs = $state.raw(new Map<Tradeoff, EvaluateTradeoffResponse>());
+  /** Rankings of the question under way. */
+  rankings = $state(0);
+  /** Why it stopped or waits; what a question needs where the budget has no more. */
+  error = $state.raw<unknown>(undefined);
+  #abort = new AbortController();
+  #measuring = false;
+
+  constructor(kept: store.Kept) {
+    [this.id, this.plan, this.whose, this.budget] = [kept.id, kept.plan, kept.whose, kept.budget];
+    // What was under way when the page was left has stopped with it.
+    this.status = kept.state === "running" || kept.state === "waiting" ? "stopped" : kept.state;
+  }
+
+  /** Whether results were read from the browser. */
+  read = $state(false);
+  readonly means = $derived.by(() => meansOf(this.plan, this.outcomes.values()));
+  readonly answers = $derived([...this.outcomes.values()].reduce((sum, one) => sum + one.answers, 0));
+  readonly refused = $derived([...this.outcomes].filter(([, one]) => one.refused).map(([place, one]) => ({ id: this.plan.questions[place]!.id, why: one.refused! })));
+  readonly running = $derived(this.status === "running" || this.status === "waiting");
+  /** The place of the question that is next or under way; undefined at the end. */
+  readonly next = $derived.by(() => {
+    const place = this.plan.questions.findIndex((_, index) => !this.outcomes.has(index));
+    return place < 0 ? undefined : place;
+  });
+  readonly rankingsOfNext = $derived.by(() => (this.next === undefined ? 0 : rankingsOf(this.plan, this.plan.questions[this.next]!)));
+  /** Time that the rest takes as the questions so far took. Milliseconds; undefined before the first. */
+  readonly left = $derived.by(() => {
+    const took = [...this.outcomes.values()].filter((one) => !one.refused).map((one) => one.took);
+    return took.length ? ((this.plan.questions.length - this.outcomes.size) * took.reduce((sum, one) => sum + one, 0)) / took.length : undefined;
+  });
+
+  async load(): Promise<void> {
+    if (this.read) return;
+    this.outcomes = await store.outcomes(this.id);
+    this.read = true;
+    void this.#measure();
+  }
+
+  /** Begin, or go on where it stopped. */
+  async run(): Promise<void> {
+    if (this.running) return;
+    this.#abort = new AbortController();
+    const { signal } = this.#abort;
+    [this.status, this.error] = ["running", undefined];
+    try {
+      await this.load();
+      await this.#keep();
+      await this.#alone(() => this.#questions(signal));
+      this.status = "done";
+    } catch (error) {
+      this.status = error instanceof OverBudget ? "budget" : "stopped";
+      this.error = signal.aborted ? undefined : error;
+    } finally {
+      this.rankings = 0;
+      await this.#keep().catch((error: unknown) => (this.error ??= error));
+      void this.#measure();
+    }
+  }
+
+  stop(): void {
+    this.#abort.abort();
+  }
+
+  async remove(): Promise<void> {
+    this.stop();
+    await store.remove(this.id);
+    audits.all = audits.all.filter((one) => one !== this);
+  }
+
+  records(): Promise<string[]> {
+    return store.records(this.id);
+  }
+
+  /** Hold a lock, so that no other tab asks the same. */
+  async #alone(work: () => Promise<void>): Promise<void> {
+    if (!("locks" in navigator)) return work(); // there are none without TLS, but on this machine
+    await navigator.locks.request(`evenmesh-audit-${this.id}`, { ifAvailable: true }, async (lock) => {
+      if (!lock) throw new Error("It is under way in another tab.");
+      this.outcomes = await store.outcomes(this.id);
+      await work();
+    });
+  }
+
+  async #questions(signal: AbortSignal): Promise<void> {
+    let refused = 0;
+    while (this.next !== undefined) {
+      const place = this.next;
+      let found: { outcome: Outcome; records: string };
+      try {
+        found = await this.#question(place, signal);
+        refused = 0;
+      } catch (error) {
+        const about = error instanceof MeshError && [Code.InvalidArgument, Code.OutOfRange, Code.ResourceExhausted].includes(error.code);
+        // What the first question meets, or several one after another, is not about this one.
+        const taken = [...this.outcomes.values()].some((one) => !one.refused);
+        if (signal.aborted || !about || !taken || mayPass(error) || ++refused >= REFUSED_AT_MOST) throw error;
+        found = { outcome: { levels: [], answers: 0, took: 0, refused: error.rawMessage }, records: "" };
+      }
+      await store.add(this.id, place, found.outcome, found.records);
+      this.outcomes = new Map([...this.outcomes, [place, found.outcome] as const].sort(([a], [b]) => a - b));
+      // As often as it is worth it: the bootstrap costs more the more there is.
+      if (Number.isInteger(Math.log2(this.outcomes.size))) void this.#measure();
+    }
+  }
+
+  async #question(place: number, signal: AbortSignal): Promise<{ outcome: Outcome; records: string }> {
+    let pause = FIRST_PAUSE_MS;
+    let givesUpAt = 0;
+    for (;;) {
+      this.rankings = 0;
+      try {
+        const found = await audit(this.plan, this.plan.questions[place]!, this.budget - this.answers, () => (this.rankings += 1), signal);
+        [this.status, this.error] = ["running", undefined];
+        return found;
+      } catch (error) {
+        givesUpAt ||= Date.now() + RETRY_FOR_MS;
+        if (signal.aborted || !mayPass(error) || Date.now() >= givesUpAt) throw error;
+        [this.status, this.error] = ["waiting", error];
+        await sleep(Math.max(pause, (error instanceof MeshError && error.retryAfterMs) || 0), signal);
+        pause = Math.min(2 * pause, LONGEST_PAUSE_MS);
+        this.status = "running";
+      }
+    }
+  }
+
+  async #measure(): Promise<void> {
+    if (this.#measuring || !this.outcomes.size) return;
+    this.#measuring = true;
+    const found = new Map<Tradeoff, EvaluateTradeoffResponse>();
+    try {
+      for (const { quantity } of TRADEOFFS) {
+        const one = await tradeoff(this.plan, this.outcomes, quantity, new AbortController().signal);
+        if (one) found.set(quantity, one);
+      }
+      this.tradeoffs = found;
+    } catch {
+      // The means stand without them; they are asked for again.
+    } finally {
+      this.#measuring = false;
+    }
+  }
+
+  #keep(): Promise<void> {
+    return store.keep({ id: this.id, whose: this.whose, plan: this.plan, budget: this.budget, state: this.status });
+  }
+}
+
+function sleep(ms: number, signal: AbortSignal): Promise<void> {
+  return new Promise((resolve, reject) => {
+    const timer = setTimeout(resolve, ms);
+    signal.addEventListener("abort", () => (clearTimeout(timer), reject(signal.reason)), { once: true });
+  });
+}
+
+class Audits {
+  all = $state.raw<Audit[]>([]);
+  #whose = "";
+
+  /** Read the audits of who is signed in. Those of the page go on while other pages are shown. */
+  async read(): Promise<void> {
+    const whose = this.#who();
+    if (whose === this.#whose) return;
+    this.#whose = whose;
+    for (const one of this.all) one.stop();
+    this.all = (await store.list(whose)).map((one) => new Audit(one)).sort((a, b) => b.plan.createdAt - a.plan.createdAt);
+  }
+
+  /** Make an audit and begin. */
+  async begin(plan: Plan, budget: number): Promise<Audit> {
+    const made = new Audit({ id: crypto.randomUUID?.() ?? `${plan.createdAt}-${Math.random()}`, whose: this.#who(), plan, budget, state: "ready" });
+    made.read = true;
+    this.all = [made, ...this.all];
+    void made.run();
+    return made;
+  }
+
+  #who(): string {
+    return JSON.stringify([session.identity?.tenant ?? "", session.identity?.name ?? ""]);
+  }
+}
+
+export const audits = new Audits();

@@ -1,0 +1,75 @@
+"""An evaluator as a process of its own, which already has runs."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+from sqlalchemy import URL
+
+from evenmesh_evaluator.backends.sql import SqlObservationStore
+from evenmesh_evaluator.domain import Labels, Observation
+from evenmesh_evaluator.observations.scores import measure
+
+
+@contextmanager
+def with_runs(folder: Path, runs: int) -> Iterator[str]:
+    """Give the address of an evaluator with as many runs, of one observation each: ``run-0``, the oldest, and on."""
+    file = folder / "evaluator" / "observations.db"
+    file.parent.mkdir()
+    with ThreadPoolExecutor(1) as pool:  # this thread may have an event loop, as Playwright's has
+        pool.submit(asyncio.run, _fill(file, runs)).result()
+    address = folder / "evaluator.address"
+    environment = {
+        **os.environ,
+        "EVENMESH_HOME": str(folder),
+        "EVENMESH_EVALUATOR_PORT": "0",
+        "EVENMESH_EVALUATOR_PORT_FILE": str(address),
+    }
+    log = folder / "evaluator.log"
+    with log.open("ab") as output:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "evenmesh_evaluator"], env=environment, stderr=output
+        )
+    try:
+        deadline = time.monotonic() + 120
+        while not address.exists() or not address.read_text():
+            assert process.poll() is None, log.read_text()
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
+        yield address.read_text()
+    finally:
+        process.terminate()
+        try:
+            process.wait(60)
+        finally:
+            process.kill()
+            process.wait(30)
+
+
+async def _fill(file: Path, runs: int) -> None:
+    store = SqlObservationStore(URL.create("sqlite+aiosqlite", database=str(file)))
+    await store.open()
+    one = Observation(
+        id="",
+        run_id="",
+        query_id="q",
+        observed_at_us=1_000_000,
+        passage_ids=["a"],
+        providers=["P"],
+        shown=np.array([[0]]),
+        answers=(),
+        labels=Labels(),
+    )
+    measured = measure(one)
+    await store.append([(replace(one, id=f"o-{i}", run_id=f"run-{i}"), measured) for i in range(runs)])
+    await store.close()
