@@ -4,7 +4,7 @@ SHELL := bash
 .SHELLFLAGS := -eu -o pipefail -c
 .DEFAULT_GOAL := help
 .PHONY: help venv install demo up triton down test lint drift breaking proto sdk check kernels pythons clean \
-  docs bench rerank-table statistics load-test chaos rolling soak largest containers attack fuzz schemathesis locks vulnerabilities sbom \
+  docs bench rerank-table statistics load-test chaos rolling soak largest containers attack fuzz schemathesis gateway-questions locks vulnerabilities sbom \
   train-pointer typescript console console-pictures node
 
 # Python 3.11 or newer; PYTHON=... names one.
@@ -214,6 +214,9 @@ fuzz: install ## Odd requests to every method and odd bytes to every reader, by 
 schemathesis: install ## Requests made from the gateway's OpenAPI document, a thousand for each operation
 	$(BIN)/python -m pip install -q -c constraints.txt schemathesis
 	$(BIN)/python -m tests.openapi_cases --examples 1000
+
+gateway-questions: install ## A hundred questions asked over the gateway and over gRPC: the same answers, citations and exposure
+	EVENMESH_TEST_EVERY_QUESTION=1 $(BIN)/pytest -n 0 tests/integration/test_gateway.py -k every_question
 
 locks: install ## Write locks/ again: what each image installs, by version and hash
 	$(BIN)/python -m pip install -q -c constraints.txt uv
