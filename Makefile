@@ -4,7 +4,7 @@ SHELL := bash
 .SHELLFLAGS := -eu -o pipefail -c
 .DEFAULT_GOAL := help
 .PHONY: help venv install demo up triton down test lint drift breaking proto sdk check kernels pythons clean \
-  docs bench rerank-table statistics load-test chaos rolling soak largest containers attack fuzz schemathesis gateway-questions locks vulnerabilities sbom \
+  docs bench rerank-table statistics load-test chaos rolling soak largest containers attack fuzz fuzz-readers schemathesis gateway-questions locks vulnerabilities sbom \
   train-pointer typescript console console-pictures node
 
 # Python 3.11 or newer; PYTHON=... names one.
@@ -210,6 +210,10 @@ fuzz: install ## Odd requests to every method and odd bytes to every reader, by 
 	$(BIN)/python -m pip install -q -c constraints.txt atheris
 	$(BIN)/python -m tests.fuzz rpcs --requests 200000
 	$(BIN)/python -m tests.fuzz parsers --inputs 1000000
+
+fuzz-readers: install ## Two hundred thousand odd inputs to each reader of documents, archives, sitemaps, feeds and sources
+	$(BIN)/python -m pip install -q -c constraints.txt atheris
+	$(BIN)/python -m tests.fuzz parsers --each 200000 --only document,archive,sitemap,feed-,sources
 
 schemathesis: install ## Requests made from the gateway's OpenAPI document, a thousand for each operation
 	$(BIN)/python -m pip install -q -c constraints.txt schemathesis
