@@ -128,7 +128,7 @@ _MAIL: Final = (
 )
 _SITEMAP: Final = (
     b"<?xml version='1.0'?><urlset xmlns='http://www.sitemaps.org/schemas/sitemap/0.9'><url><loc>https://a.example/b?c#d"
-    b"</loc><lastmod>2026-11-25</lastmod></url><url><loc>http://[::1</loc></url></urlset>"
+    b"</loc><lastmod>2026-11-25</lastmod></url><url><loc>http://a.example/</loc></url></urlset>"
 )
 _FEED: Final = (
     b"<?xml version='1.0'?><rss version='2.0' xmlns:dc='http://purl.org/dc/elements/1.1/'><channel><item><title>A &amp;lt;"
@@ -197,7 +197,14 @@ TARGETS: Final[tuple[Reader, ...]] = (
     ("archive-zip", _archive(".zip"), _PARTS, (_zipped(_MEMBERS), _zipped({"z.zip": _zipped(_MEMBERS)})), 1),
     ("archive-tar", _archive(".tar"), _PARTS, (_tarred(_MEMBERS), _tarred({"long/" * 40 + "a.md": b"x"})), 2),
     ("archive-tar-gzip", _archive(".tgz"), _PARTS, (gzip.compress(_tarred(_MEMBERS)),), 1),
-    ("sitemap", _sitemap, _PARTS, (_SITEMAP, gzip.compress(_SITEMAP)), 2),
+    (
+        "sitemap",
+        _sitemap,
+        _PARTS,
+        # One that is taken, and one with an address that is none.
+        (_SITEMAP, gzip.compress(_SITEMAP), _SITEMAP.replace(b"a.example", b"[::1")),
+        2,
+    ),
     ("feed-entries", _feed, _PARTS, _FEED, 1),
     ("sources-file", _sources, (source_file.SourceFileError,), _SOURCES, 2),
 )
