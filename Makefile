@@ -4,8 +4,8 @@ SHELL := bash
 .SHELLFLAGS := -eu -o pipefail -c
 .DEFAULT_GOAL := help
 .PHONY: help venv install demo up triton down test lint drift breaking proto sdk check kernels pythons clean \
-  docs bench rerank-table statistics load-test chaos rolling soak largest containers attack fuzz schemathesis locks vulnerabilities sbom \
-  train-pointer notebooks typescript console console-pictures node
+  docs bench rerank-table statistics load-test chaos rolling soak largest containers attack fuzz fuzz-readers schemathesis gateway-questions locks \
+  vulnerabilities sbom train-pointer notebooks typescript console console-pictures node
 
 # Python 3.11 or newer; PYTHON=... names one.
 # A name may be there and not run (a shim of pyenv without its version), so each is tried.
@@ -29,7 +29,7 @@ ELSEWHERE := tests/unit/lab/similarities tests/unit/kit/compute/test_models.py t
   tests/unit/lab/studies/test_audit_studies.py tests/unit/client/test_generate_sync.py \
   tests/unit/client/test_measures_sdk.py \
   tests/unit/client/test_feedback_batches.py
-PORTABLE := -e 'libs/core[compiled]' -e 'libs/lab[parquet,reports]' -e 'clients/python[parquet]' \
+PORTABLE := -e 'libs/core[compiled,formulas]' -e 'libs/lab[parquet,reports]' -e 'clients/python[parquet]' \
   -e 'libs/documents[hub,s3,sites]' -e 'libs/kit[jwt,redis,remote,sqlite,telemetry]' hypothesis pytest pytest-asyncio pytest-rerunfailures pytest-timeout \
   pytest-xdist tokenizers trustme
 
@@ -216,9 +216,16 @@ fuzz: install ## Odd requests to every method and odd bytes to every reader, by 
 	$(BIN)/python -m tests.fuzz rpcs --requests 200000
 	$(BIN)/python -m tests.fuzz parsers --inputs 1000000
 
+fuzz-readers: install ## Two hundred thousand odd inputs to each reader of documents, archives, sitemaps, feeds and sources
+	$(BIN)/python -m pip install -q -c constraints.txt atheris
+	$(BIN)/python -m tests.fuzz parsers --each 200000 --only document,archive,sitemap,feed-,sources
+
 schemathesis: install ## Requests made from the gateway's OpenAPI document, a thousand for each operation
 	$(BIN)/python -m pip install -q -c constraints.txt schemathesis
 	$(BIN)/python -m tests.openapi_cases --examples 1000
+
+gateway-questions: install ## A hundred questions asked over the gateway and over gRPC: the same answers, citations and exposure
+	EVENMESH_TEST_EVERY_QUESTION=1 $(BIN)/pytest -n 0 tests/integration/test_gateway.py -k every_question
 
 locks: install ## Write locks/ again: what each image installs, by version and hash
 	$(BIN)/python -m pip install -q -c constraints.txt uv

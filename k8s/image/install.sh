@@ -10,7 +10,7 @@ case "$SERVICE" in
   reranker) rooms="clients/python libs/core libs/kit models services/reranker" extras=postgres,telemetry,jwt,redis port=7072 ;;
   generator) rooms="clients/python libs/core libs/kit models services/generator" extras=triton,ctranslate2,gpu,telemetry,jwt,redis port=7073 ;;
   evaluator) rooms="clients/python libs/core libs/lab libs/kit services/evaluator" extras=postgres,telemetry,jwt,redis port=7074 ;;
-  gateway) rooms="clients/python libs/core libs/kit services/gateway" extras=mcp,telemetry,jwt port=7080 ;;
+  gateway) rooms="clients/python libs/core libs/documents libs/kit services/gateway" extras=documents,mcp,telemetry,jwt port=7080 ;;
   client) rooms="clients/python libs/core libs/lab studies" extras=openai port=0 ;;
   documents) rooms="clients/python libs/documents" extras=parquet,hub,s3,sites,tokenizers port=0 ;;
   training) rooms="clients/python libs/core libs/lab libs/kit models services/generator services/reranker training" extras=postgres,telemetry,jwt port=0 ;;

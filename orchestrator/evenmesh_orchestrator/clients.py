@@ -22,11 +22,13 @@ from evenmesh.reranker.v1 import reranker_service_pb2 as reranker_pb
 from evenmesh.reranker.v1 import reranker_service_pb2_grpc as reranker_grpc
 from evenmesh.retriever.v1 import retriever_service_pb2 as retriever_pb
 from evenmesh.retriever.v1 import retriever_service_pb2_grpc as retriever_grpc
+from evenmesh.wire.call_ends import CallEnd
 from evenmesh.wire.channel import DEFAULT_MAX_MESSAGE_BYTES, connect
 from evenmesh.wire.deadline import Deadline
 from evenmesh.wire.errors import MeshError, Unavailable, from_item_error, from_rpc_error
 from evenmesh.wire.methods import facts_of
 from evenmesh.wire.pieces import in_pieces
+from evenmesh.wire.stream import Stream
 from evenmesh_core.exposure_balance import ExposureBalance
 from evenmesh_kit.admission import metering
 from evenmesh_kit.rpc.breaker import Breaker, Unanswered
@@ -272,8 +274,8 @@ class EvaluatorClient(_Client):
 
     def open_vote(self, vote: evaluator_pb.VoteRequest, *, timeout_s: float) -> VoteSession:
         """Open a vote; see the port."""
-        call = self._stub.VoteAnytime(timeout=timeout_s)
-        return _VoteCall(call, codec.vote_start(vote), self._upstream.breaker, timeout_s)
+        stream = Stream(self._stub.VoteAnytime(timeout=timeout_s))
+        return _VoteCall(stream, codec.vote_start(vote), self._upstream.breaker, timeout_s)
 
     async def balance(self, collection: str, half_life_days: float, *, timeout_s: float) -> ExposureBalance:
         """Return what the providers of a collection are owed; see the port."""
@@ -309,12 +311,12 @@ class _VoteCall:
 
     def __init__(
         self,
-        call: grpc.aio.StreamStreamCall[Any, Any],
+        stream: Stream,
         start: evaluator_pb.VoteAnytimeRequest,
         breaker: Breaker,
         timeout_s: float,
     ) -> None:
-        self._call = call
+        self._stream = stream
         self._start: evaluator_pb.VoteAnytimeRequest | None = start
         self._breaker = breaker
         self._timeout_s = timeout_s
@@ -323,15 +325,13 @@ class _VoteCall:
         with self._breaker.watch(self._timeout_s):
             try:
                 if self._start is not None:
-                    await self._call.write(self._start)
+                    await self._stream.write(self._start)
                     self._start = None
-                await self._call.write(codec.vote_answer(member, answer))
-                response: Any = await self._call.read()
-            except (grpc.aio.UsageError, asyncio.InvalidStateError) as error:  # the call is over
-                raise Unavailable("UPSTREAM_UNAVAILABLE", "the evaluator ended the vote") from error
+                await self._stream.write(codec.vote_answer(member, answer))
+                response: Any = await self._stream.read()
             except grpc.RpcError as error:
                 raise _translated(error, "evaluator", {}) from error
-            if response is grpc.aio.EOF:
+            if response is None:
                 raise Unavailable("UPSTREAM_UNAVAILABLE", "the evaluator ended the vote")
         return VoteState(
             response.winner if response.HasField("winner") else None,
@@ -341,7 +341,7 @@ class _VoteCall:
         )
 
     def close(self) -> None:
-        self._call.cancel()
+        self._stream.cancel()
 
 
 class _ObserveCall:
@@ -353,6 +353,7 @@ class _ObserveCall:
         on_end: Callable[[Iterable[tuple[str, str | bytes]] | None], None],
     ) -> None:
         self._call = call
+        self._end = CallEnd(call)
         self._on_end = on_end
 
     async def send(self, payload: bytes, *, want_report: bool) -> bool:
@@ -369,7 +370,10 @@ class _ObserveCall:
             async for response in self._call:
                 yield response
             self._on_end(await self._call.trailing_metadata())
-        except grpc.RpcError as error:
+        except grpc.RpcError as raised:
+            error = self._end.error(raised)
+            if error is None:
+                return
             self._on_end(cast(grpc.aio.AioRpcError, error).trailing_metadata())
             raise _translated(error, "evaluator", {}) from error
 

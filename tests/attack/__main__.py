@@ -45,7 +45,7 @@ def main() -> int:
             )
         )
     sys.stdout.write(report(seen) + "\n")
-    wrong = [*seen.internal, *seen.guessed, *seen.lost, *seen.restarts]
+    wrong = [*seen.internal, *seen.guessed, *seen.lost, *seen.restarts, *seen.left]
     good = seen.success >= _LEAST_SUCCESS and seen.p95_ratio <= _MOST_RATIO and not wrong and not seen.dropped
     return 0 if good else 1
 
@@ -61,6 +61,13 @@ def report(seen: Seen) -> str:
             for stage, (quiet, attacked) in seen.stages_s.items()
         ),
         ("ratio", f"{seen.p95_ratio:.2f}", "≤ 2"),
+        ("uploads in attack", f"{seen.uploaded}", ""),
+        (
+            "other uploads",
+            ", ".join(f"{n} × {one}" for one, n in (+seen.failed_uploads).items()) or "none",
+            "",
+        ),
+        ("left of uploads", ", ".join(seen.left) or "nothing", "nothing"),
         ("lost observations", f"{len(seen.lost)}, {seen.dropped} reported", "0"),
         ("last observation there after", f"{seen.observed_after_s:.1f} s", ""),
         ("restarts", ", ".join(seen.restarts) or "none", "none"),

@@ -16,7 +16,7 @@ import sys
 import time
 import zlib
 from collections import Counter
-from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack
 from contextvars import ContextVar
 from functools import cache, lru_cache
@@ -39,6 +39,7 @@ from evenmesh.wire.channel import connect
 from evenmesh.wire.credentials import CREDENTIAL_KEY
 from evenmesh.wire.errors import from_rpc_error
 from evenmesh.wire.security import ChannelSecurity
+from tests.support import document_files
 from tests.support.methods import METHODS
 from tests.support.processors import leave_to_others
 
@@ -173,6 +174,39 @@ class Attacker:
             return None
         reply_class = GetMessageClass(METHODS[path].output_type)
         return ParseDict(problem, reply_class()).SerializeToString()
+
+    async def upload(
+        self,
+        row: str,
+        files: Sequence[tuple[str, bytes]] = (),
+        *,
+        content: Callable[[], AsyncIterator[bytes]] | None = None,
+        leave_after: float = _WAIT_S,
+        **options: str,
+    ) -> None:
+        """Upload documents by name, or these pieces of a form, and leave after a while.
+
+        Uploads come by HTTP alone.
+        """
+        row = f"{row}, HTTP"
+        headers = {"authorization": dict(self.metadata)[CREDENTIAL_KEY]}
+        if content is not None:
+            headers["content-type"] = "multipart/form-data; boundary=b"
+        form = [("file", one) for one in files]
+        body = {"content": content()} if content is not None else {"files": form}
+        self.outcomes[f"row {row}: begun"] += 1
+        outcome = "left"
+        with contextlib.suppress(TimeoutError):
+            try:
+                async with asyncio.timeout(min(leave_after, _WAIT_S)):
+                    reply = await self._web.post(
+                        "/v1/collections/uploads/documents", params=options, headers=headers, **body
+                    )
+                fault = "INTERNAL " if reply.status_code == INTERNAL else ""
+                outcome = f"{fault}{reply.status_code} {reply.json().get('reason', '')}".strip()
+            except httpx.TransportError as error:
+                outcome = type(error).__name__
+        self.outcomes[f"row {row}: {outcome}"] += 1
 
     def guess(self) -> str | None:
         """Return the next secret to try; None when all have been."""
@@ -375,6 +409,54 @@ async def many_collections(it: Attacker) -> None:
     await it.call("10", "retriever", "Retrieve", search.SerializeToString())
 
 
+@cache
+def bombs() -> tuple[tuple[str, bytes], ...]:
+    """Return files that are small, or few, and become many or large."""
+    zeros = b"\0" * (96 * _MIB)
+    laughs = "".join(f'<!ENTITY l{n} "{f"&l{n - 1};" * 10}">' for n in range(1, 12))
+    sheet = f'<?xml version="1.0"?><!DOCTYPE x [<!ENTITY l0 "ha">{laughs}]><x>&l11;</x>'
+    inner = document_files.zipped({"zeros.txt": zeros})
+    return (
+        ("bomb.zip", document_files.zipped({f"{n}.zip": inner for n in range(50)})),
+        ("bomb.docx", document_files.zipped({"word/document.xml": zeros})),
+        ("laughs.xlsx", document_files.zipped({"[Content_Types].xml": sheet, "xl/workbook.xml": sheet})),
+        ("deep.html", b"<div>" * 300_000),
+        ("broken.pdf", document_files.pdf([[(11, "x")]])[:300]),
+        ("locked.pdf", document_files.pdf([[]], encrypted=True)),
+    )
+
+
+@cache
+def crowd(number: int) -> tuple[tuple[str, bytes], ...]:
+    """Return tiny files, of which each is its own provider's."""
+    return tuple((f"p{n}/{n}.md", b"Who rows?") for n in range(number))
+
+
+async def half_a_form() -> AsyncIterator[bytes]:
+    """Yield the first half of a form, a little at a time, and never the second."""
+    yield b'--b\r\ncontent-disposition: form-data; name="file"; filename="a.md"\r\n\r\n'
+    while True:
+        yield b"x" * 100
+        await asyncio.sleep(0.5)
+
+
+async def hostile_uploads(it: Attacker) -> None:
+    """Row 11: upload what unpacks without end, what is searched without end, and what never comes whole."""
+    await asyncio.gather(
+        it.upload("11", bombs()),
+        it.upload("11", [("a" * 60 + ".md", b"Who rows?")], provider="pattern:^(a+)+$", leave_after=5.0),
+        it.upload("11", content=half_a_form, leave_after=5.0),
+        it.upload("11", crowd(1000)),
+        it.upload("11", crowd(1001)),
+        it.upload(
+            "11", [("x" * 100_000 + ".md", b"Who rows?"), *((f"{'y' * 900}{n}.md", b"x") for n in range(200))]
+        ),
+        it.upload(
+            "11", [("../../out.md", b"x"), ("/etc/passwd.md", b"x"), (f"{it.name()}.md", b"Who rows?")]
+        ),
+    )
+
+
 ATTACKS: Final[Mapping[int, Callable[[Attacker], Awaitable[None]]]] = {
     2: quadratic_scoring,
     3: deadly_observation,
@@ -385,6 +467,7 @@ ATTACKS: Final[Mapping[int, Callable[[Attacker], Awaitable[None]]]] = {
     8: silent_ingests,
     9: guesses,
     10: many_collections,
+    11: hostile_uploads,
 }
 ROWS: Final = tuple(ATTACKS)
 
@@ -427,6 +510,7 @@ def _warm() -> Iterator[bytes]:
     """Make the large requests before the time begins."""
     yield from (labelled(), wide(0), wide(1), compared(100_000), compared(2000), dense())
     yield from (utility(1000, 1000, "TOKEN_F1"), utility(100, 4000, "ROUGE_L"), compressible())
+    yield from (data for _, data in bombs())
 
 
 def main() -> int:

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any, Final
 
 import grpc
+import httpx
 import numpy as np
 import psutil
 
@@ -49,6 +50,8 @@ _SETTLE_S: Final = 70.0
 """Time after an attack until the generator makes large pieces of work for one tenant again. Seconds."""
 _ASK_S: Final = 120.0
 _OBSERVED_S: Final = 300.0
+_LEFT_S: Final = 60.0
+"""Longest time after an attack until nothing is left of its uploads. Seconds."""
 _QUESTIONS: Final = [one.question for one in demo.questions()[:20]]
 
 
@@ -75,7 +78,11 @@ def mesh_with_tenants(home: Path) -> Iterator[Attacked]:
         known[name], digest = keys.new_key()
         entry = {"name": name, "sha256": digest, "roles": roles, "tenant": tenant}
         keys.add_entry(home / "keys.toml", keys.KeyEntry.read(entry))
-    environment = {"EVENMESH_API_KEYS": str(home / "keys.toml"), "EVENMESH_API_KEY": known["mesh"]}
+    environment = {
+        "EVENMESH_API_KEYS": str(home / "keys.toml"),
+        "EVENMESH_API_KEY": known["mesh"],
+        "EVENMESH_GATEWAY_DOCUMENTS_FOLDER": str(home / "uploads"),
+    }
     services = (*SERVICES, GATEWAY)
     state = launch(MeshSettings(home=home, port=0, start_s=600, environment=environment, services=services))
     try:
@@ -95,6 +102,9 @@ class Seen:
         done: ids of the asks that were answered.
         failed: other asks under attack, by status and reason.
         failed_quiet: other asks without the attacker.
+        uploaded: documents that Ada uploaded under attack and then found.
+        failed_uploads: her other uploads under attack, by what became of them.
+        left: files of uploads, and processes that read them, that are there after the attack.
         dropped: asks whose observation was reported as lost.
         observed: ids of the observations that the evaluator has.
         outcomes: the attacker's calls by attack and status.
@@ -112,6 +122,9 @@ class Seen:
     done: list[str] = field(default_factory=list)
     failed: Counter[str] = field(default_factory=Counter)
     failed_quiet: Counter[str] = field(default_factory=Counter)
+    uploaded: int = 0
+    failed_uploads: Counter[str] = field(default_factory=Counter)
+    left: list[str] = field(default_factory=list)
     dropped: int = 0
     observed: set[str] = field(default_factory=set)
     outcomes: Counter[str] = field(default_factory=Counter)
@@ -209,14 +222,18 @@ async def endure(
                 attack.stdin.write_eof()
                 assert await attack.stdout.readline() == b"ready\n"
                 with _processor_time(mesh, seen, under_attack=True):
-                    await _ask_for(
-                        ada, seen, questions, attack_s / turns, seen.attacked_s, seen.failed, pause_s
+                    await asyncio.gather(
+                        _ask_for(
+                            ada, seen, questions, attack_s / turns, seen.attacked_s, seen.failed, pause_s
+                        ),
+                        _upload_for(mesh, ada, seen, attack_s / turns),
                     )
                 said: dict[str, Any] = json.loads(await attack.stdout.readline())
                 await attack.wait()
                 seen.outcomes.update(said["outcomes"])
                 seen.guessed += said["guessed"]
                 seen.add_processor_time("attacker", said["cpu_s"], under_attack=True)
+                seen.left += await _left_of_uploads(mesh)
                 _note_memory(mesh, seen)
             await _collect_observations(ada, seen)
         now = read_running(mesh.home)
@@ -251,6 +268,46 @@ async def _ask_for(
                 return
 
     await asyncio.gather(*(asker() for _ in range(_ASKERS)))
+
+
+async def _upload_for(mesh: Attacked, ada: AsyncClient, seen: Seen, seconds: float) -> None:
+    """Upload small documents, and count those whose passages are there after the reply."""
+    url = f"http://{mesh.state.services[GATEWAY.name].address}"
+    until = time.perf_counter() + seconds
+    headers = {"authorization": f"Bearer {mesh.keys['ada']}"}
+    async with httpx.AsyncClient(base_url=url, headers=headers, timeout=_ASK_S) as web:
+        for number in itertools.count(seen.uploaded + seen.failed_uploads.total()):
+            text = f"Boat {number} is rowed by {number + 2} women."
+            files = [("file", (f"boats/{number}.md", text.encode()))]
+            path = "/v1/collections/boats/documents"
+            try:
+                reply = await web.post(path, params={"wait": "false"}, files=files)
+            except httpx.TransportError as error:
+                seen.failed_uploads[type(error).__name__] += 1
+            else:
+                if reply.status_code == httpx.codes.OK:
+                    found = [one.text async for one in ada.passages("boats")]
+                    seen.uploaded += text in found
+                    seen.failed_uploads["lost"] += text not in found
+                else:
+                    seen.failed_uploads[f"{reply.status_code} {reply.json().get('reason')}"] += 1
+            if time.perf_counter() >= until:
+                return
+            await asyncio.sleep(PAUSE_S)
+
+
+async def _left_of_uploads(mesh: Attacked) -> list[str]:
+    """Return files of uploads and processes that read them, once there is none or too long after an attack."""
+    gateway = psutil.Process(mesh.state.services[GATEWAY.name].pid)
+    found: list[str] = []
+    for _ in range(int(_LEFT_S)):
+        files = (mesh.home / "uploads").glob("evenmesh-uploads-*/*")
+        found = [str(one) for one in files if one.name != "lock"]
+        found += [f"process {one.pid}" for one in gateway.children(recursive=True)]
+        if not found:
+            break
+        await asyncio.sleep(1.0)
+    return found
 
 
 def _new_questions() -> Iterator[str]:

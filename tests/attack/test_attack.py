@@ -32,6 +32,9 @@ async def test_a_tenant_under_attack_is_served(tmp_path: Path) -> None:
     assert not seen.failed_quiet
     assert not seen.internal
     assert not seen.guessed
+    assert not +seen.failed_uploads
+    assert not seen.left
+    assert seen.uploaded, "nothing was uploaded under attack: the run shows nothing"
     assert seen.attacked_s, "nothing was asked under attack: the run shows nothing"
     rows = {re.split("[:,]", one)[0] for one in seen.outcomes}
     assert rows == {f"row {number}" for number in ROWS}

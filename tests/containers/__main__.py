@@ -26,7 +26,7 @@ IMAGES: Final = (*SERVICES, GATEWAY)
 """What is built and run: the services, and the gateway before them."""
 START_S: Final = 600.0
 GRACE_S: Final = 20
-MOST_MIB: Final[Mapping[str, float]] = {"orchestrator": 250, "evaluator": 250, GATEWAY: 265}
+MOST_MIB: Final[Mapping[str, float]] = {"orchestrator": 250, "evaluator": 250, GATEWAY: 250}
 """Largest size over the base of the images that compute no model. MiB."""
 _TORCH_INDEX: Final = "https://download.pytorch.org/whl/cpu"
 _UNITS: Final = {"Mi": 1.0, "Gi": 1024.0}

@@ -23,6 +23,7 @@ _MEMORY_MB: Final = 4096
 _MOST_FINDINGS: Final = 40
 _MEASURED: Final = (
     "evenmesh_kit",
+    "evenmesh_documents",
     "evenmesh_orchestrator.expressions",
     "evenmesh_core.group_fairness",
     "evenmesh_lab.files",
@@ -42,8 +43,11 @@ def main() -> int:
     rpcs.add_argument("--findings", type=Path, default=Path("build/fuzz/rpcs.jsonl"))
     parsers = kinds.add_parser("parsers", help="odd bytes to every reader, by atheris")
     parsers.add_argument("--inputs", type=int, default=1_000_000)
+    parsers.add_argument("--each", type=int, default=0, help="inputs of every reader, in place of --inputs")
     parsers.add_argument("--seed", type=int, default=1)
-    parsers.add_argument("--only", default="", help="readers whose names hold this")
+    parsers.add_argument(
+        "--only", default="", help="readers whose names hold this, or one of several, separated by commas"
+    )
     parsers.add_argument("--findings", type=Path, default=Path("build/fuzz/parsers"))
     given = parser.parse_args()
     return _rpcs(given) if given.kind == "rpcs" else _parsers(given)
@@ -120,9 +124,9 @@ def _parsers(given: Any) -> int:
     given.findings.mkdir(parents=True, exist_ok=True)
     done, found, began = 0, 0, time.monotonic()
     for name, count in parsers.plan(given.inputs).items():
-        if given.only not in name:
+        if not any(part in name for part in given.only.split(",")):
             continue
-        left, seed = count, given.seed
+        left, seed = given.each or count, given.seed
         while left > 0 and found < _MOST_FINDINGS:
             reported = given.findings / f"{name}.json"
             reported.unlink(missing_ok=True)

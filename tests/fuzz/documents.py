@@ -14,6 +14,7 @@ from typing import Final
 from evenmesh_documents.attribution import Attribution
 from evenmesh_documents.document import UnreadableError
 from evenmesh_documents.limits import Limits
+from evenmesh_documents.origins import feeds
 from evenmesh_documents.origins.archives import expanded
 from evenmesh_documents.origins.found import Found
 from evenmesh_documents.origins.sites import entries_of, parsed_sitemap
@@ -74,6 +75,14 @@ def _sitemap(data: bytes) -> None:
         assert len(stamp) <= 64
 
 
+def _feed(data: bytes) -> None:
+    parsed_sitemap(data)
+    for entry in feeds.entries_of(data):
+        assert entry.id
+        assert len(entry.stamp) <= 64
+        read_any(Source("https://a.example/b.html", entry.page, LIMITS))
+
+
 def _sources(data: bytes) -> None:
     source_file.parsed(data, Path("/etc/evenmesh/sources.yaml"))
 
@@ -119,7 +128,17 @@ _MAIL: Final = (
 )
 _SITEMAP: Final = (
     b"<?xml version='1.0'?><urlset xmlns='http://www.sitemaps.org/schemas/sitemap/0.9'><url><loc>https://a.example/b?c#d"
-    b"</loc><lastmod>2026-11-25</lastmod></url><url><loc>http://[::1</loc></url></urlset>"
+    b"</loc><lastmod>2026-11-25</lastmod></url><url><loc>http://a.example/</loc></url></urlset>"
+)
+_FEED: Final = (
+    b"<?xml version='1.0'?><rss version='2.0' xmlns:dc='http://purl.org/dc/elements/1.1/'><channel><item><title>A &amp;lt;"
+    b"</title><link>https://a.example/b</link><guid>1</guid><dc:creator>C</dc:creator><pubDate>Wed, 25 Nov 2026 10:00:00 GMT"
+    b"</pubDate><description>&lt;p&gt;Text&lt;/p&gt;</description></item><item/></channel></rss>",
+    b"<feed xmlns='http://www.w3.org/2005/Atom'><entry><title type='xhtml'><div xmlns='http://www.w3.org/1999/xhtml'>A</div>"
+    b"</title><link href='/b'/><id>b</id><updated>2026-11-25T10:00:00Z</updated><author><name>A</name></author>"
+    b"<content type='html'>&lt;b&gt;x</content><summary>y</summary></entry></feed>",
+    b"<rdf:RDF xmlns:rdf='http://www.w3.org/1999/02/22-rdf-syntax-ns#' xmlns='http://purl.org/rss/1.0/'><item rdf:about='a'>"
+    b"<title>T</title></item></rdf:RDF>",
 )
 _SOURCES: Final = (
     b"sources:\n  docs:\n    collection: bikes\n    paths: [a, s3://b/c]\n    grace: 12h\n    size: 64\n    tokenizer: words\n"
@@ -167,10 +186,26 @@ TARGETS: Final[tuple[Reader, ...]] = (
         (files.workbook({"A": [["a", 1], ["b", None]]}),),
         0.3,
     ),
+    (
+        "document-presentation",
+        _document(".pptx"),
+        _PARTS,
+        (files.presentation([("A", ["x", "y"], "notes")]),),
+        0.3,
+    ),
+    ("document-epub", _document(".epub"), _PARTS, (files.epub({"a.xhtml": "<h1>A</h1><p>x</p>"}),), 0.5),
     ("archive-zip", _archive(".zip"), _PARTS, (_zipped(_MEMBERS), _zipped({"z.zip": _zipped(_MEMBERS)})), 1),
     ("archive-tar", _archive(".tar"), _PARTS, (_tarred(_MEMBERS), _tarred({"long/" * 40 + "a.md": b"x"})), 2),
     ("archive-tar-gzip", _archive(".tgz"), _PARTS, (gzip.compress(_tarred(_MEMBERS)),), 1),
-    ("sitemap", _sitemap, _PARTS, (_SITEMAP, gzip.compress(_SITEMAP)), 2),
+    (
+        "sitemap",
+        _sitemap,
+        _PARTS,
+        # One that is taken, and one with an address that is none.
+        (_SITEMAP, gzip.compress(_SITEMAP), _SITEMAP.replace(b"a.example", b"[::1")),
+        2,
+    ),
+    ("feed-entries", _feed, _PARTS, _FEED, 1),
     ("sources-file", _sources, (source_file.SourceFileError,), _SOURCES, 2),
 )
 """Of each: name, what reads, what it may raise, seeds, and its share of a long run."""

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 import os
 import shutil
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -30,9 +31,10 @@ PYTHON = os.environ.get("EVENMESH_TEST_CLIENTS_PYTHON", "")
 NODE = os.environ.get("EVENMESH_TEST_CLIENTS_NODE", "")
 """A folder whose node_modules have openai and @modelcontextprotocol/sdk."""
 DOCUMENTS = ["Seals sleep on the beach.", "Oil the chain every 200 kilometres.", "A chain wears out."]
-SAMPLES, ALPHA, SEED = 4, 2.0, 11
-QUESTIONS = demo.questions()[:: 1 if os.environ.get("EVENMESH_TEST_EVERY_QUESTION") else 6]
-"""Every sixth, or all sixty of them."""
+SAMPLES, ALPHA, SEED = 2, 2.0, 11
+EVERY = bool(os.environ.get("EVENMESH_TEST_EVERY_QUESTION"))
+"""Whether all sixty questions of the demo are compared and forty of SQuAD, or three of each: `make gateway-questions`."""
+SQUAD = Path(os.environ.get("EVENMESH_SHARED_DATA", "")) / "squad-open"
 
 
 @pytest.fixture(scope="module")
@@ -89,21 +91,61 @@ def same(found: dict[str, object], asked: AskResult) -> None:
     assert providers == [(one.name, one.exposure) for one in report.providers]
 
 
+def of_demo(client: Client) -> tuple[str, list[str]]:
+    """The demo's collection, and questions of it."""
+    return DEMO, [one.question for one in demo.questions()[:: 1 if EVERY else 20]]
+
+
+def of_squad(client: Client) -> tuple[str, list[str]]:
+    """A collection of SQuAD's passages that answer its questions and others, and the questions."""
+    if not SQUAD.is_dir():
+        pytest.skip("squad-open is not among the shared data sets: set EVENMESH_SHARED_DATA")
+    questions = lines("questions")[:: 250 if EVERY else 4000][: 40 if EVERY else 3]
+    needed = {name for one in questions for name in one["gold_passage_ids"]}
+    passages = lines("passages")
+    pool = [one for at, one in enumerate(passages) if one["id"] in needed or at % 100 == 0]
+    client.ingest(
+        [
+            Passage(
+                id=one["id"],
+                title=one["title"],
+                text=one["text"],
+                attributes={"provider": one["provider"]},
+            )
+            for one in pool
+        ],
+        "squad",
+    )
+    client.until_embedded("squad")
+    return "squad", [one["question"] for one in questions]
+
+
+def lines(name: str) -> list[dict[str, Any]]:
+    """The lines of a file of SQuAD."""
+    with gzip.open(SQUAD / f"{name}.dev.jsonl.gz", "rt", encoding="utf-8") as file:
+        return [json.loads(line) for line in file]
+
+
+@pytest.mark.timeout(7200 if EVERY else 900)
+@pytest.mark.parametrize("source", [of_demo, of_squad])
 def test_every_question_has_the_answer_the_citations_and_the_exposure_of_grpc(
-    ai: openai.OpenAI, client: Client
+    ai: openai.OpenAI, client: Client, source: Callable[[Client], tuple[str, list[str]]]
 ) -> None:
-    for question in QUESTIONS:
+    collection, questions = source(client)
+    for question in questions:
         asked = client.answer(
-            question.question, alpha=ALPHA, samples=SAMPLES, seed=SEED, collection=DEMO, observe=False
+            question, alpha=ALPHA, samples=SAMPLES, seed=SEED, collection=collection, observe=False
         )
         done = ai.chat.completions.create(
-            model=f"evenmesh/{DEMO}",
-            messages=[{"role": "user", "content": question.question}],
+            model=f"evenmesh/{collection}",
+            messages=[{"role": "user", "content": question}],
             seed=SEED,
             extra_body={"evenmesh": sampled()},
         )
         assert done.choices[0].message.content == asked.text
         same(done.evenmesh, asked)  # type: ignore[attr-defined]
+    if collection != DEMO:
+        client.delete_collection(collection)
 
 
 def test_streams_of_both_apis_say_what_the_whole_says(ai: openai.OpenAI) -> None:

@@ -1,13 +1,12 @@
 """Find passages that say the same: exactly, or nearly (MinHash)."""
 
 import zlib
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from hashlib import blake2b
 from typing import Final
 
 import numpy as np
-from datasketch import MinHash, MinHashLSH
 from numpy.typing import NDArray
 
 NEAR: Final = 0.8
@@ -20,6 +19,9 @@ _BANDS: Final = (12, 5)
 """Bands, and rows of each: a pair of similarity 0.8 is compared with probability 1 - (1 - 0.8⁵)¹² = 0.99."""
 _LEAST_WORDS: Final = 12
 """Passages of fewer words are alike by chance."""
+# Multiply-shift hashing of 32 bits (Dietzfelbinger 1996), as always the same.
+_FACTORS, _TERMS = np.random.default_rng(1997).integers(1 << 64, size=(2, _PERMUTATIONS), dtype=np.uint64)
+_SHIFT: Final = np.uint64(32)
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,8 +55,8 @@ class DuplicateFinder:
     def __init__(self, examples: int = 5) -> None:
         self._most = examples
         self._texts: dict[bytes, set[str]] = {}
-        self._signatures = MinHashLSH(num_perm=_PERMUTATIONS, params=_BANDS)
-        self._values: dict[str, NDArray[np.integer]] = {}
+        self._values: dict[str, NDArray[np.uint32]] = {}
+        self._by_band: dict[tuple[int, bytes], list[str]] = {}
         self._dropped = self._near = 0
         self._examples: list[tuple[str, str]] = []
 
@@ -79,14 +81,12 @@ class DuplicateFinder:
         return False
 
     def _compare(self, passage_id: str, words: Sequence[str]) -> None:
-        signature = MinHash(num_perm=_PERMUTATIONS, hashfunc=zlib.crc32)
-        signature.update_batch(
-            {" ".join(words[at : at + SHINGLE]).encode() for at in range(len(words) - SHINGLE + 1)}
-        )
-        values: NDArray[np.integer] = signature.hashvalues
-        similar = [
-            (float(np.mean(self._values[one] == values)), one) for one in self._signatures.query(signature)
-        ]
+        shingles = {" ".join(words[at : at + SHINGLE]) for at in range(len(words) - SHINGLE + 1)}
+        values = _signature(shingles)
+        bands, rows = _BANDS
+        keys = [(band, values[rows * band : rows * (band + 1)].tobytes()) for band in range(bands)]
+        compared = {one for key in keys for one in self._by_band.get(key, ())}
+        similar = [(float(np.mean(self._values[one] == values)), one) for one in compared]
         similarity, nearest = max(similar, default=(0.0, ""))
         if similarity >= NEAR:
             self._near += 1
@@ -94,10 +94,23 @@ class DuplicateFinder:
                 self._examples.append((passage_id, nearest))
             # The earlier one stands for both, so many alike cost no more than one.
             return
-        self._signatures.insert(passage_id, signature, check_duplication=False)
         self._values[passage_id] = values
+        for key in keys:
+            self._by_band.setdefault(key, []).append(passage_id)
 
     def found(self) -> Duplicates:
         """Return what was found until now."""
         mirrored = sum(len(providers) > 1 for providers in self._texts.values())
         return Duplicates(self._dropped, mirrored, self._near, tuple(self._examples))
+
+
+def _signature(shingles: Collection[str]) -> NDArray[np.uint32]:
+    """Return the smallest hash of all shingles by each permutation.
+
+    Two sets have the same one with their Jaccard index as probability.
+    """
+    hashes = np.fromiter((zlib.crc32(one.encode()) for one in shingles), np.uint64, count=len(shingles))
+    smallest: NDArray[np.uint32] = (
+        ((hashes[:, None] * _FACTORS + _TERMS) >> _SHIFT).min(axis=0).astype(np.uint32)
+    )
+    return smallest

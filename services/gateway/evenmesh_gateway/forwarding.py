@@ -49,7 +49,7 @@ class Forwarder:
                 await _write(running, request)
             return cast(bytes, await running)
         except grpc.RpcError as error:
-            raise _error(end.error(error)) from error
+            raise _error(end.error(error) or error) from error
         finally:
             running.cancel()
 
@@ -83,7 +83,10 @@ class Forwarder:
                     writing.result()  # why the call was cancelled
                 if not isinstance(exc, grpc.RpcError):
                     raise
-                error = _error(end.error(exc))
+                ended = end.error(exc)
+                if ended is None:
+                    return
+                error = _error(ended)
                 # What may be sent again by its contract, the channel has sent again.
                 again = isinstance(request, bytes) and not method.facts.retryable
                 if not again or not resending.allows(error):

@@ -289,8 +289,11 @@ class AsyncCall:
     async def write(self, request: pb.ConverseRequest) -> None:
         await self._sent.put(request)
 
-    async def read(self) -> Any:
-        return await anext(self._events, grpc.aio.EOF)
+    def __aiter__(self) -> AsyncIterator[pb.ConverseResponse]:
+        return self._events
+
+    def add_done_callback(self, callback: Any) -> None:
+        """These calls end only when they are cancelled."""
 
     def cancel(self) -> None:
         self.cancelled = True

@@ -12,15 +12,31 @@ import pytest
 
 from evenmesh_documents import Parsers, Splitting
 from evenmesh_documents.attribution import Attribution
-from evenmesh_documents.document import MissingError, UnreadableError
+from evenmesh_documents.document import Document, MissingError, UnreadableError
 from evenmesh_documents.gathering import Spool, gather
-from evenmesh_documents.origins import sites
+from evenmesh_documents.origins import feeds, sites
 from evenmesh_documents.origins.found import Found, PathError
 from evenmesh_documents.origins.sites import SiteOptions, find_site
 
 pytest.importorskip("httpx")
 
 HERE = SiteOptions(interval_s=0, allow_private=True)
+RSS = """<?xml version="1.0" encoding="utf-8"?>
+<rss version="2.0" xmlns:content="http://purl.org/rss/1.0/modules/content/"
+  xmlns:dc="http://purl.org/dc/elements/1.1/"><channel><title>Zoo</title><link>{url}/</link>
+<item><title>Otters &amp;amp; seals</title><link>{url}/otters</link><guid>1</guid><dc:creator>Ann Ámos</dc:creator>
+  <pubDate>Wed, 25 Nov 2026 10:00:00 +0200</pubDate><description>Short.</description>
+  <content:encoded><![CDATA[<h2>Hands</h2><p>Otters hold <b>hands</b>.</p><script>x()</script>]]></content:encoded></item>
+<item><title>Old news</title><link>{url}/otters</link><description>Said before.</description></item>
+<item><title>Elsewhere</title><link>https://elsewhere.example/</link><description>No.</description></item>
+<item><title>Closed</title><link>{url}/private/a</link><description>No.</description></item>
+<item><title>No link</title><guid isPermaLink="false">n 7</guid><description>Seals &lt;i&gt;sleep&lt;/i&gt;.</description></item>
+</channel></rss>"""
+ATOM = """<?xml version="1.0" encoding="utf-8"?>
+<feed xmlns="http://www.w3.org/2005/Atom"><title>Zoo</title>
+<entry><title type="text">1 &lt; 2</title><link href="/a"/><id>urn:a</id><updated>2026-11-24T08:00:00Z</updated>
+  <author><name>Ann</name></author><author><name>Bob</name></author><summary>A &lt;b&gt; is no tag.</summary></entry>
+</feed>"""
 PAGE = b"<html><head><title>Care</title></head><body><main><h1>Chains</h1><p>Oil the chain.</p></main></body></html>"
 
 
@@ -229,12 +245,12 @@ BOMB = b'<!DOCTYPE x [<!ENTITY a "aaaa"><!ENTITY b "&a;&a;">]><urlset><url><loc>
 
 @pytest.mark.parametrize(
     "body",
-    [b"", b"<urlset>", BOMB, b"<rss/>", gzip.compress(b"x")[:9]],
-    ids=["empty", "cut", "bomb", "feed", "gzip"],
+    [b"", b"<urlset>", BOMB, b"<opml/>", gzip.compress(b"x")[:9]],
+    ids=["empty", "cut", "bomb", "other", "gzip"],
 )
 def test_what_is_no_sitemap_is_said(site: Site, body: bytes) -> None:
     site.page("/sitemap.xml", body, "application/xml")
-    with pytest.raises(PathError, match=r"no sitemap|neither a page nor a sitemap"):
+    with pytest.raises(PathError, match=r"no sitemap|neither page, sitemap nor feed"):
         list(find_site(f"{site.url}/sitemap.xml", HERE))
 
 
@@ -251,3 +267,64 @@ def test_sitemaps_are_bounded(site: Site, monkeypatch: pytest.MonkeyPatch) -> No
     site.sitemap("/big.xml.gz", *(f"{site.url}/a" for _ in range(99)))
     with pytest.raises(PathError, match=r"has more than 60 bytes|unpacks to more than 60 bytes"):
         list(find_site(f"{site.url}/big.xml.gz", HERE))
+
+
+def documents_of(found: list[Found], parsers: Parsers) -> dict[str, Document]:
+    """What is read of what was found, by address."""
+    read = {}
+    for one in found:
+        if not one.reason:
+            assert one.fetch is not None
+            parsed = parsers.read(one.fetch, one.address, one.ending)
+            assert parsed.document is not None, parsed.reason
+            read[one.address] = parsed.document
+    return read
+
+
+def test_each_entry_of_a_feed_is_a_document(site: Site) -> None:
+    pytest.importorskip("feedparser")
+    site.page("/robots.txt", b"User-agent: *\nDisallow: /private\n", "text/plain")
+    site.page("/news.rss", RSS.format(url=site.url).encode(), "application/rss+xml")
+    site.page("/atom", ATOM.encode(), "application/atom+xml; charset=utf-8")
+    found = list(find_site(f"{site.url}/news.rss", HERE))
+    assert {one.address: one.reason for one in found} == {
+        f"{site.url}/otters": "",
+        "https://elsewhere.example/": "is of another host",
+        f"{site.url}/private/a": "is forbidden by robots.txt",
+        f"{site.url}/news.rss#n%207": "",
+    }
+    with Parsers() as parsers:
+        rss = documents_of(found, parsers)
+        atom = documents_of(list(find_site(f"{site.url}/atom", HERE)), parsers)
+    otters = rss[f"{site.url}/otters"]
+    assert (otters.title, otters.author, otters.date) == (
+        "Otters & seals",
+        "Ann Ámos",
+        "2026-11-25T08:00:00+00:00",
+    )
+    assert [(one.headings, one.text) for one in otters.blocks] == [(("Hands",), "Otters hold hands.")]
+    seals = rss[f"{site.url}/news.rss#n%207"]
+    assert (seals.title, seals.text) == ("No link", "Seals sleep.")
+    (entry,) = atom.values()
+    assert list(atom) == [f"{site.url}/a"]
+    assert (entry.title, entry.author, entry.date) == ("1 < 2", "Ann, Bob", "2026-11-24T08:00:00+00:00")
+    assert entry.text == "A <b> is no tag."
+    assert site.asked == ["/robots.txt", "/news.rss", "/robots.txt", "/atom"], "no entry is fetched"
+
+
+def test_feeds_are_bounded_and_expand_nothing(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("feedparser")
+    site.page("/feed.xml", RSS.format(url=site.url).encode(), "text/xml")
+    for name, words in (("MAX_ENTRIES", "more than 2 entries"), ("MAX_FEED_BYTES", "more than 2 bytes")):
+        with monkeypatch.context() as patch:
+            patch.setattr(feeds, name, 2)
+            with pytest.raises(PathError, match=words):
+                list(find_site(f"{site.url}/feed.xml", HERE))
+    laughs = '<?xml version="1.0"?><!DOCTYPE rss [<!ENTITY a "ha">]><rss version="2.0"><channel>&a;</channel></rss>'
+    site.page("/laughs", laughs.encode(), "application/rss+xml")
+    with pytest.raises(PathError, match="declares a document type"):
+        list(find_site(f"{site.url}/laughs", HERE))
+    site.page(
+        "/none", b'<rss version="2.0"><channel><title>Zoo</title></channel></rss>', "application/rss+xml"
+    )
+    assert list(find_site(f"{site.url}/none", HERE)) == []

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -12,12 +13,15 @@ from typing import Any
 import grpc
 import pytest
 
+from evenmesh_documents.limits import Limits
+from evenmesh_documents.parsing.parsers import Parsers
 from evenmesh_evaluator.settings import EvaluatorSettings
 from evenmesh_generator.settings import GeneratorSettings
 from evenmesh_kit.settings import ServiceSettings
 from evenmesh_orchestrator.settings import OrchestratorSettings
 from evenmesh_reranker.settings import RerankerSettings
 from evenmesh_retriever.settings import RetrieverSettings
+from tests.support import document_files
 from tests.support.images import (
     DOCKERFILE,
     IMAGES,
@@ -85,9 +89,10 @@ def test_images_have_the_extras_that_manifests_switch_on() -> None:
         assert {extra for extra, needed in needs.items() if needed} <= set(IMAGES[name].extras), name
 
 
-@pytest.mark.parametrize("name", ["orchestrator", "evaluator"])
+@pytest.mark.parametrize("name", ["orchestrator", "evaluator", "gateway"])
 def test_what_computes_no_model_holds_none_of_what_models_need(name: str) -> None:
     assert not closure(f"evenmesh-{name}", IMAGES[name].extras) & HEAVY
+    assert not closure("evenmesh-gateway", IMAGES["gateway"].extras) & {"scipy", "pandas", "pyarrow"}
     assert "torch" in closure("evenmesh-generator", IMAGES["generator"].extras)
 
 
@@ -105,6 +110,37 @@ def test_a_service_runs_with_its_own_distribution_alone(name: str, tmp_path: Pat
     assert {"pytest", "hypothesis"} <= set(hidden_from(image, OWN.get(name, [])))
     with running(image, command(image, OWN.get(name, [])), tmp_path) as address:
         answers(name, address)
+
+
+def test_the_gateways_image_reads_documents_within_the_memory_of_its_pod(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    image = IMAGES["gateway"]
+    python = tmp_path / "python"  # for the process that parses
+    python.write_text(f'#!/bin/sh\nshift\nexec {shlex.join(command(image, image.extras)[:-1])} "$@"\n')
+    python.chmod(0o755)
+    monkeypatch.setattr(sys, "executable", str(python))
+    said = "Otters hold hands."
+    files = {
+        "a.pdf": document_files.pdf([[(11, said)]]),
+        "a.docx": document_files.word([("Normal", said)]),
+        "a.pptx": document_files.presentation([("Zoo", [said], "")]),
+        "a.xlsx": document_files.workbook({"Zoo": [["what"], [said]]}),
+        "a.epub": document_files.epub({"one.xhtml": f"<p>{said}</p>"}),
+        "a.html": f"<p>{said}</p>".encode(),
+        "a.eml": document_files.mail("Zoo", said),
+        "a.md": said.encode(),
+        "a.csv": f"what\n{said}\n".encode(),
+    }
+    memory = int(build("prod").workload("gateway").environment()["EVENMESH_GATEWAY_DOCUMENTS_MEMORY_BYTES"])
+    with Parsers(1, Limits(memory_bytes=memory)) as parsers:
+        for name, data in files.items():
+            path = tmp_path / name
+            path.write_bytes(data)
+            found = parsers.read(path, name)
+            assert found.document is not None, (name, found.reason)
+            assert said in str(found.document), name
+    assert {"scipy", "pyarrow", "torch"} <= set(hidden_from(image, image.extras))
 
 
 def test_a_module_that_no_distribution_brings_is_missed(tmp_path: Path) -> None:

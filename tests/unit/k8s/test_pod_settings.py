@@ -21,6 +21,7 @@ from evenmesh_kit.settings import ServiceSettings, SettingsError, load, variable
 from evenmesh_orchestrator.settings import OrchestratorSettings
 from evenmesh_reranker.settings import RerankerSettings
 from evenmesh_retriever.settings import RetrieverSettings
+from tests.support.images import IMAGES
 from tests.support.manifests import EVERYTHING, OVERLAYS, SERVICES, Manifests, Workload, build
 
 BUILT = (*OVERLAYS, EVERYTHING)
@@ -156,6 +157,36 @@ def test_the_gateway_can_start_and_is_no_service(name: str, environment: pytest.
             assert not shown & set(settings(built.workload(one), patch).tls_services)
     (port,) = built.one("Service", "gateway")["spec"]["ports"]
     assert (port["port"], port["appProtocol"]) == (reported.port, "https")
+
+
+def test_a_pod_of_the_gateway_has_room_for_the_uploads_that_it_permits(
+    environment: pytest.MonkeyPatch,
+) -> None:
+    workload = build("prod").workload("gateway")
+    for name, value in workload.environment().items():
+        environment.setenv(name, value)
+    settings = load(GatewaySettings)
+    assert settings.documents
+    assert "documents" in IMAGES["gateway"].extras
+    limits = workload.containers[0]["resources"]["limits"]
+    processes = 2 * settings.documents_uploads
+    own = 512 * 2**20
+    assert amount(limits["memory"]) >= processes * settings.documents_memory_bytes + own
+    (scratch,) = (one for one in workload.pod["volumes"] if one["name"] == "scratch")
+    (home,) = (one for one in workload.pod["volumes"] if one["name"] == "home")
+    room = amount(scratch["emptyDir"]["sizeLimit"])
+    # A file of an archive is on disk while it is read.
+    assert room >= settings.documents_disk_bytes + settings.documents_uploads * settings.documents_bytes
+    assert amount(limits["ephemeral-storage"]) >= room + amount(home["emptyDir"]["sizeLimit"])
+    # One tenant's uploads leave a place, and disk, for another's.
+    one = settings.documents_bytes + 2 * settings.documents_text_bytes
+    assert settings.tenant_share * settings.documents_uploads < settings.documents_uploads
+    assert settings.documents_disk_bytes >= settings.documents_uploads * one
+
+
+def amount(text: str) -> int:
+    """Bytes of a quantity of Kubernetes."""
+    return int(text[:-2]) * {"Mi": 2**20, "Gi": 2**30}[text[-2:]]
 
 
 def test_jobs_know_what_clients_know(built: Manifests) -> None:

@@ -19,11 +19,13 @@ from evenmesh_kit.admission import metering
 from evenmesh_kit.admission.limits import TenantLimits
 from evenmesh_kit.admission.metering import Meter
 from evenmesh_kit.rpc import statuses
-from evenmesh_kit.rpc.breaker import Breaker, Circuit
+from evenmesh_kit.rpc.breaker import Breaker, Circuit, Unanswered
+from evenmesh_kit.rpc.guard import MESSAGE_LIMIT_KEY
 from evenmesh_kit.rpc.hedging import Hedging
 from evenmesh_kit.telemetry.setup import Telemetry
 from evenmesh_orchestrator.clients import EvaluatorClient, GeneratorClient, RerankerClient, RetrieverClient
 from evenmesh_orchestrator.domain import FirstStage
+from evenmesh_orchestrator.observations.relay import ObserveStream
 from evenmesh_orchestrator.settings import OrchestratorSettings
 from evenmesh_orchestrator.upstreams import Upstream, Upstreams
 from tests.unit.orchestrator.fakes import ask, passage
@@ -121,6 +123,55 @@ async def test_a_stream_to_nowhere_is_unavailable(telemetry: Telemetry) -> None:
                 _ = [response async for response in observing.responses()]
         observing.cancel()
         await asyncio.gather(sending, return_exceptions=True)
+
+
+async def test_a_refusal_reaches_a_sender_that_still_sends(telemetry: Telemetry) -> None:
+    """A lost refusal would be the evaluator's failure, for which entries are blamed and set aside."""
+
+    async def refusing(requests: AsyncIterator[Any], context: Any) -> AsyncIterator[Any]:
+        await context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, "no", ((MESSAGE_LIMIT_KEY, "1000"),))
+        yield
+
+    async def send(observing: ObserveStream) -> None:
+        payload = evaluator_pb.Observation(id="x" * 30_000).SerializeToString()
+        while await observing.send(payload, want_report=False):
+            pass
+
+    server, port = await _server(**_observe(refusing))
+    async with _channel(port, telemetry) as channel, asyncio.timeout(60):
+        for _ in range(40):
+            client = EvaluatorClient(channel)
+            observing = client.observe()
+            sending = asyncio.create_task(send(observing))
+            with pytest.raises(MeshError) as caught:
+                _ = [response async for response in observing.responses()]
+            await sending
+            observing.cancel()
+            assert (caught.value.reason, client.max_message_bytes) == ("UPSTREAM_EXHAUSTED", 1000)
+    await server.stop(0)
+
+
+@pytest.mark.parametrize("code", [grpc.StatusCode.RESOURCE_EXHAUSTED, None])
+async def test_a_vote_says_how_it_ended(telemetry: Telemetry, code: grpc.StatusCode | None) -> None:
+    async def ending(requests: AsyncIterator[Any], context: Any) -> AsyncIterator[Any]:
+        if code is not None:
+            await context.abort(code, "no")
+        return
+        yield
+
+    handler = grpc.stream_stream_rpc_method_handler(ending)
+    server, port = await _server(evenmesh_evaluator_v1_EvaluatorService_VoteAnytime=handler)
+    reasons = set()
+    async with _channel(port, telemetry) as channel:
+        for _ in range(80):
+            session = EvaluatorClient(channel).open_vote(evaluator_pb.VoteRequest(), timeout_s=30)
+            with pytest.raises(MeshError) as caught:
+                await session.add(0, "x" * 100_000)
+            session.close()
+            reasons.add((caught.value.reason, isinstance(caught.value, Unanswered)))
+    expected = "UPSTREAM_UNAVAILABLE" if code is None else "UPSTREAM_EXHAUSTED"
+    assert reasons == {(expected, False)}
+    await server.stop(0)
 
 
 async def test_connections_that_come_and_go_are_reported() -> None:

@@ -6,7 +6,7 @@ from typing import Any, Final, TypeAlias, TypeVar
 
 import grpc
 
-from evenmesh.wire import channel
+from evenmesh.wire import channel, stream
 
 A = TypeVar("A")
 T = TypeVar("T")
@@ -25,7 +25,7 @@ async def at_once(call: Callable[[A], Awaitable[T]], arguments: Iterable[A]) -> 
     return await asyncio.gather(*map(call, arguments))
 
 
-class Stream:
+class Stream(stream.Stream):
     """A call that sends and receives messages, one at a time.
 
     Args:
@@ -34,29 +34,4 @@ class Stream:
     """
 
     def __init__(self, method: Any, timeout: float) -> None:
-        self._call = method(timeout=timeout)
-
-    async def write(self, message: Any) -> None:
-        """Send a message.
-
-        Raises:
-            grpc.RpcError: the call failed.
-        """
-        try:
-            await self._call.write(message)
-        except asyncio.InvalidStateError:
-            # The call is over already; reading says why.
-            return
-
-    async def read(self) -> Any:
-        """Return the next message; None at the end.
-
-        Raises:
-            grpc.RpcError: the call failed.
-        """
-        message = await self._call.read()
-        return None if message is grpc.aio.EOF else message
-
-    def cancel(self) -> None:
-        """End the call."""
-        self._call.cancel()
+        super().__init__(method(timeout=timeout))

@@ -177,11 +177,7 @@ class AsyncConversation:
     async def _write(self, request: orchestrator_pb2.ConverseRequest) -> None:
         if self._stream is None:
             self._stream = adapter.Stream(self._stub.Converse, _STREAM_S)
-        try:
-            await self._stream.write(request)
-        except grpc.RpcError as exc:
-            self.close()
-            raise self._error(exc) from exc
+        await self._stream.write(request)
 
     async def _read(self) -> orchestrator_pb2.ConverseResponse:
         if self._stream is None:

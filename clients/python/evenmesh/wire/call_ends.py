@@ -1,4 +1,4 @@
-"""The status with which a call ended, where ``grpc.aio`` puts another in its place."""
+"""How a call ended, where ``grpc.aio`` puts another status in the place of the one that arrived."""
 
 from __future__ import annotations
 
@@ -22,16 +22,20 @@ class CallEnd:
     """
 
     def __init__(self, call: Any) -> None:
+        self._ended_well = False
         self._kept: grpc.aio.AioRpcError | None = None
         call.add_done_callback(self._keep)
 
-    def error(self, raised: grpc.RpcError) -> grpc.RpcError:
-        """Return the error with the status that arrived, for one that the call raised."""
+    def error(self, raised: grpc.RpcError) -> grpc.RpcError | None:
+        """Return the error that arrived, for one that the call raised; None where the call ended well."""
         lost = isinstance(raised, grpc.aio.AioRpcError) and raised.details() == _LOST
+        if lost and self._ended_well:
+            return None
         return self._kept if lost and self._kept is not None else raised
 
     def _keep(self, call: Any) -> None:
         code, details, trailers = map(_at_once, (call.code(), call.details(), call.trailing_metadata()))
+        self._ended_well = code is grpc.StatusCode.OK
         if code not in (None, grpc.StatusCode.OK) and details != _LOST:
             trailing = grpc.aio.Metadata() if trailers is None else trailers
             self._kept = grpc.aio.AioRpcError(code, grpc.aio.Metadata(), trailing, details)

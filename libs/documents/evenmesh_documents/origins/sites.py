@@ -1,4 +1,4 @@
-"""Read sites: single pages, and the pages of a sitemap; by robots.txt, at a rate, and on one host only."""
+"""Read sites: single pages, the pages of a sitemap, feeds; by robots.txt, at a rate, and on one host only."""
 
 import gzip
 import io
@@ -12,12 +12,13 @@ from dataclasses import dataclass, field
 from ipaddress import ip_address
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any, Final
-from urllib.parse import urljoin, urlsplit, urlunsplit
+from urllib.parse import quote, urljoin, urlsplit, urlunsplit
 from urllib.robotparser import RobotFileParser
 from xml.etree.ElementTree import Element
 
 from evenmesh.public_addresses import Address, is_public
 from evenmesh_documents.document import MissingError, UnreadableError
+from evenmesh_documents.origins import feeds
 from evenmesh_documents.origins.archives import is_archive
 from evenmesh_documents.origins.found import Found, PathError
 from evenmesh_documents.readers import reader_of
@@ -43,7 +44,11 @@ _PAGE_S: Final = 60.0
 _MOST_DELAY_S: Final = 60.0
 _CHUNK: Final = 1 << 16
 _KINDS: Final = {"text/html": ".html", "application/xhtml+xml": ".xhtml", "text/plain": ".txt"}
-_XML: Final = ("application/xml", "text/xml", "application/x-gzip", "application/gzip")
+_XML: Final = (
+    *("application/xml", "text/xml", "application/x-gzip", "application/gzip"),
+    *("application/rss+xml", "application/atom+xml", "application/rdf+xml"),
+)
+_XML_ENDINGS: Final = (".xml", ".xml.gz", ".rss", ".atom", ".rdf")
 _FORBIDDEN: Final = ["User-agent: *", "Disallow: /"]
 _GONE: Final = (404, 410)
 
@@ -71,13 +76,14 @@ def resolve(host: str, port: int) -> Sequence[Address]:
 
 
 def find_site(url: str, options: SiteOptions, resolver: Resolver = resolve) -> Iterator[Found]:
-    """Yield the page at an address, or the pages that the sitemap there lists, by their URLs.
+    """Yield the page at an address, the pages that the sitemap there lists, or the entries of the feed there.
 
-    Pages of other hosts, and those that robots.txt forbids, are named and not fetched. A page is fetched when
-    its bytes are asked for; one that is not there any more raises :class:`MissingError`.
+    Addresses are URLs. Pages of other hosts, and those that robots.txt forbids, are named and not fetched. A
+    page is fetched when its bytes are asked for; one that is not there any more raises :class:`MissingError`.
+    Of an entry the feed has all that is read; entries that lead elsewhere are named and not read.
 
     Args:
-        url: of a page, a sitemap or an index of sitemaps; http or https.
+        url: of a page, a sitemap, an index of sitemaps, or a feed (RSS, Atom); http or https.
         options: how sites are read.
         resolver: looks names up.
 
@@ -107,16 +113,41 @@ def find_site(url: str, options: SiteOptions, resolver: Resolver = resolve) -> I
     start = _plain(url)
     try:
         body, kind = site.get(start, MAX_SITEMAP_BYTES)
-        root = parsed_sitemap(body) if kind in _XML or _path(start).endswith((".xml", ".xml.gz")) else None
+        root = parsed_sitemap(body) if kind in _XML or _path(start).endswith(_XML_ENDINGS) else None
     except UnreadableError as exc:
         raise PathError(f"{url}: {exc}") from exc
     if root is None:
         ending = _ending(start, kind)
         if not ending:
-            raise PathError(f"{url}: is {kind or 'of no stated type'}, neither a page nor a sitemap")
+            raise PathError(f"{url}: is {kind or 'of no stated type'}, neither page, sitemap nor feed")
         yield Found(Path(start), start, fetch=_given(body), held=True, ending=ending)
         return
+    if _name(root) in feeds.ROOTS:
+        yield from _entries(site, start, body)
+        return
     yield from _listed(site, url, root)
+
+
+def _entries(site: "_Site", start: str, body: bytes) -> Iterator[Found]:
+    """Yield the entries of a feed, the first of each address."""
+    found: dict[str, Found] = {}
+    try:
+        for one in feeds.entries_of(body):
+            address = f"{start}#{quote(one.id, safe='')}"[:MAX_ADDRESS]
+            if one.link.isprintable() and 0 < len(one.link) <= MAX_ADDRESS:
+                address = _plain(urljoin(start, one.link))
+            reason = site.refusal(address)
+            if not reason:
+                made = Found(
+                    Path(address), address, fetch=_given(one.page), held=True, ending=".html", stamp=one.stamp
+                )
+            else:
+                made = Found(Path(address), address, reason)
+            found.setdefault(address, made)
+    except UnreadableError as exc:
+        raise PathError(f"{start}: {exc}") from exc
+    for address in sorted(found):
+        yield found[address]
 
 
 def _listed(site: "_Site", url: str, root: Element) -> Iterator[Found]:
@@ -134,7 +165,7 @@ def _listed(site: "_Site", url: str, root: Element) -> Iterator[Found]:
                         f"lists {len(sitemaps):,} sitemaps, at most {MAX_SITEMAPS:,} are read"
                     )
             case _:
-                raise UnreadableError("is neither a page nor a sitemap")
+                raise UnreadableError("is neither page, sitemap nor feed")
         for one in sitemaps:
             found = parsed_sitemap(site.get(one, MAX_SITEMAP_BYTES)[0])
             if _name(found) != "urlset":
