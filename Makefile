@@ -218,7 +218,7 @@ fuzz: install ## Odd requests to every method and odd bytes to every reader, by 
 
 fuzz-readers: install ## Two hundred thousand odd inputs to each reader of documents, archives, sitemaps, feeds and sources
 	$(BIN)/python -m pip install -q -c constraints.txt atheris
-	$(BIN)/python -m tests.fuzz parsers --each 200000 --only document,archive,sitemap,feed-,sources
+	$(BIN)/python -m tests.fuzz parsers --each 200000 --only document,part-of,archive,sitemap,feed-,sources
 
 schemathesis: install ## Requests made from the gateway's OpenAPI document, a thousand for each operation
 	$(BIN)/python -m pip install -q -c constraints.txt schemathesis

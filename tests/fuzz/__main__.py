@@ -179,7 +179,7 @@ def _fuzz(target: Target, count: int, seed: int, reported: Path) -> None:
     limits = [
         f"-timeout={_SLOW_S}",
         f"-rss_limit_mb={_MEMORY_MB}",
-        "-max_len=8192",
+        f"-max_len={max(8192, 2 * max(map(len, target.seeds)))}",
         "-verbosity=0",
         "-len_control=20",
     ]

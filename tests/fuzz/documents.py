@@ -31,6 +31,7 @@ LIMITS: Final = Limits(
 )
 """Small, so that an input costs little; what is beyond one is refused as it is beyond a large one."""
 
+_REFUSALS: Final = (UnreadableError,)
 Reader = tuple[str, Callable[[bytes], object], tuple[type[Exception], ...], tuple[bytes, ...], float]
 
 
@@ -105,6 +106,26 @@ def _tarred(contents: Mapping[str, bytes]) -> bytes:
     return out.getvalue()
 
 
+def _part(name: str, file: bytes, part: str, weight: float) -> Reader:
+    """Return a reader of files like this one, of which the input is one part: what is packed is rarely read.
+
+    Args:
+        name: format, and ending without the dot.
+        file: a file that is taken.
+        part: its part; it begins as the file has it.
+        weight: its share of a long run.
+    """
+    kind, ending = name.split()
+    with zipfile.ZipFile(io.BytesIO(file)) as archive:
+        contents = {one: archive.read(one) for one in archive.namelist()}
+    read = _document(f".{ending}")
+
+    def given(data: bytes) -> None:
+        read(_zipped({**contents, part: data}))
+
+    return f"part-of-{kind}", given, _REFUSALS, (contents[part],), weight
+
+
 _MARKDOWN: Final = (
     b"---\ntitle: T\nprovider: P\ntags: [a, b]\n---\n# A\n\nText *of* [a](b.md).\n\n| a | b |\n|---|---|\n| 1 | 2 |\n\n"
     b"## B\n\n- one\n  - two\n\n```py\nx = 1\n```\n\n<p>html</p>\n",
@@ -152,60 +173,76 @@ _MEMBERS: Final = {
     "../c.md": b"x",
     "d.tar": _tarred({"e.md": b"e"}),
 }
-_PARTS: Final = (UnreadableError,)
+
 
 TARGETS: Final[tuple[Reader, ...]] = (
-    ("document-markdown", _document(".md"), _PARTS, _MARKDOWN, 2),
-    ("document-html", _document(".html"), _PARTS, _HTML, 2),
+    ("document-markdown", _document(".md"), _REFUSALS, _MARKDOWN, 2),
+    ("document-html", _document(".html"), _REFUSALS, _HTML, 2),
     (
         "document-csv",
         _document(".csv"),
-        _PARTS,
+        _REFUSALS,
         (b'a,b\n1,"2\n3"\n', b"a;b\n1;2\n", b'"' * 50, b"\xff\xfea\x00"),
         2,
     ),
     (
         "document-text",
         _document(".txt"),
-        _PARTS,
+        _REFUSALS,
         (b"One.\n\nTwo.\x0cThree.", "Zürich".encode("cp1252"), b"\x00"),
         2,
     ),
-    ("document-mail", _document(".eml"), _PARTS, _MAIL, 2),
+    ("document-mail", _document(".eml"), _REFUSALS, _MAIL, 2),
     (
         "document-word",
         _document(".docx"),
-        _PARTS,
+        _REFUSALS,
         (files.word([("Heading 1", "A"), ("Normal", "Text.")]),),
         0.3,
     ),
     (
         "document-spreadsheet",
         _document(".xlsx"),
-        _PARTS,
+        _REFUSALS,
         (files.workbook({"A": [["a", 1], ["b", None]]}),),
         0.3,
     ),
     (
         "document-presentation",
         _document(".pptx"),
-        _PARTS,
+        _REFUSALS,
         (files.presentation([("A", ["x", "y"], "notes")]),),
         0.3,
     ),
-    ("document-epub", _document(".epub"), _PARTS, (files.epub({"a.xhtml": "<h1>A</h1><p>x</p>"}),), 0.5),
-    ("archive-zip", _archive(".zip"), _PARTS, (_zipped(_MEMBERS), _zipped({"z.zip": _zipped(_MEMBERS)})), 1),
-    ("archive-tar", _archive(".tar"), _PARTS, (_tarred(_MEMBERS), _tarred({"long/" * 40 + "a.md": b"x"})), 2),
-    ("archive-tar-gzip", _archive(".tgz"), _PARTS, (gzip.compress(_tarred(_MEMBERS)),), 1),
+    ("document-epub", _document(".epub"), _REFUSALS, (files.epub({"a.xhtml": "<h1>A</h1><p>x</p>"}),), 0.5),
+    _part("word docx", files.word([("Heading 1", "A"), ("List Bullet", "x")]), "word/document.xml", 0.3),
+    _part("spreadsheet xlsx", files.workbook({"A": [["a", 1]]}), "xl/worksheets/sheet1.xml", 0.3),
+    _part("presentation pptx", files.presentation([("A", ["x"], "notes")]), "ppt/slides/slide1.xml", 0.3),
+    _part("epub epub", files.epub({"a.xhtml": "<h1>A</h1><p>x</p>"}), "OPS/book.opf", 0.5),
+    (
+        "archive-zip",
+        _archive(".zip"),
+        _REFUSALS,
+        (_zipped(_MEMBERS), _zipped({"z.zip": _zipped(_MEMBERS)})),
+        1,
+    ),
+    (
+        "archive-tar",
+        _archive(".tar"),
+        _REFUSALS,
+        (_tarred(_MEMBERS), _tarred({"long/" * 40 + "a.md": b"x"})),
+        2,
+    ),
+    ("archive-tar-gzip", _archive(".tgz"), _REFUSALS, (gzip.compress(_tarred(_MEMBERS)),), 1),
     (
         "sitemap",
         _sitemap,
-        _PARTS,
+        _REFUSALS,
         # One that is taken, and one with an address that is none.
         (_SITEMAP, gzip.compress(_SITEMAP), _SITEMAP.replace(b"a.example", b"[::1")),
         2,
     ),
-    ("feed-entries", _feed, _PARTS, _FEED, 1),
+    ("feed-entries", _feed, _REFUSALS, _FEED, 1),
     ("sources-file", _sources, (source_file.SourceFileError,), _SOURCES, 2),
 )
 """Of each: name, what reads, what it may raise, seeds, and its share of a long run."""

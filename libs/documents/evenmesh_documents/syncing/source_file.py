@@ -147,8 +147,17 @@ def save(path: Path, sources: Mapping[str, NamedSource]) -> None:
 
 
 def absolute(path: str, folder: Path) -> str:
-    """Return a path that means the same from every folder; an address stays."""
-    return path if scheme_of(path) or is_data_set(path) else str(folder.absolute() / Path(path).expanduser())
+    """Return a path that means the same from every folder; an address stays.
+
+    Raises:
+        ValueError: it begins with ``~`` and the name of nobody here.
+    """
+    if scheme_of(path) or is_data_set(path):
+        return path
+    try:
+        return str(folder.absolute() / Path(path).expanduser())
+    except RuntimeError as exc:
+        raise ValueError(f"{path}: nobody here has that home") from exc
 
 
 def made(
