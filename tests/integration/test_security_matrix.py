@@ -323,7 +323,7 @@ def _feedback(usefulness: float) -> feedback_pb.RecordFeedbackRequest:
 
 def _observed(answer: str) -> evaluator_pb.ObserveRequest:
     observation = evaluator_pb.Observation(
-        id="o1",
+        id="acmes-run",  # as its run: one name for all of the evaluator
         run_id="acmes-run",
         query_id="q1",
         collection="acmes-zoo",
