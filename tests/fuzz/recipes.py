@@ -746,7 +746,7 @@ _RECIPES: Final[dict[str, Callable[[Random], Any]]] = {
         run_id=rng.choice(("run-1", "run-2", "run-9"))
     ),
     "EvaluatorService.GetObservation": lambda rng: evaluator.GetObservationRequest(
-        observation_id=rng.choice(("o-1", "", "x" * 200, "\n"))
+        observation_id=f"o{rng.randrange(200)}" if rng.random() < 0.8 else rng.choice(("", "x" * 200, "\n"))
     ),
     "EvaluatorService.GetExposureStatement": _statement,
     "EvaluatorService.GetExposureBalance": _balance,

@@ -21,7 +21,7 @@ def fetch_questions(
     min_grade: Annotated[int, typer.Option(min=1, help="Least grade of a gold passage.")] = 1,
     as_json: Annotated[bool, typer.Option("--json", help="Print the result as JSON.")] = False,
 ) -> None:
-    """Write the questions and labels of a data set as files for studies.
+    """Write questions and labels of a data set as files.
 
     queries.jsonl is for `evenmesh audit`, questions.jsonl for `evenmesh eval rag`, labels.jsonl for --labels
     and --qrels. The documents are added by `evenmesh ingest`, with the same name.

@@ -25,9 +25,7 @@ _SHOWN_EVERY: Final = 1_000
 
 def collection() -> typer.Typer:
     """Return the commands of ``evenmesh collection``."""
-    return group(
-        "collection", "Write collections to files, read them, and remove passages.", export, import_, delete
-    )
+    return group("collection", "Export or import a collection; delete passages.", export, import_, delete)
 
 
 def export(
