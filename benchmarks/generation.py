@@ -30,7 +30,8 @@ from evenmesh_generator.hosts.triton import TritonHost
 from evenmesh_generator.pointer.reader import PointerReader
 from evenmesh_generator.ports import Cancellation, LanguageModel
 from evenmesh_generator.prompts import TemplateLibrary
-from evenmesh_generator.runtime.assembly import EngineOptions, assemble
+from evenmesh_generator.runtime.assembly import assemble
+from evenmesh_generator.runtime.options import EngineOptions
 from evenmesh_generator.settings import GeneratorSettings, ModelSource
 from evenmesh_kit.compute.executors import ComputePool
 from evenmesh_kit.rpc.readiness import Readiness

@@ -33,7 +33,8 @@ from evenmesh_generator.__main__ import GeneratorService
 from evenmesh_generator.backends.in_process import InProcessModel
 from evenmesh_generator.engine import Generator
 from evenmesh_generator.prompts import TemplateLibrary
-from evenmesh_generator.runtime.assembly import EngineOptions, transformers_engine
+from evenmesh_generator.runtime.options import EngineOptions
+from evenmesh_generator.runtime.transformers_engines import transformers_engine
 from evenmesh_generator.runtime.engine import LanguageEngine
 from evenmesh_generator.runtime.loading import load
 from evenmesh_generator.servicer import NAME, GeneratorServicer

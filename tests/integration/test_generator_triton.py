@@ -33,7 +33,8 @@ from evenmesh_generator.backends.triton.model import TritonModel
 from evenmesh_generator.domain import Answer, Decoding, GenerationRequest, Passage
 from evenmesh_generator.ports import Cancellation, Cancelled
 from evenmesh_generator.prompts import TemplateLibrary
-from evenmesh_generator.runtime.assembly import EngineOptions, assemble
+from evenmesh_generator.runtime.assembly import assemble
+from evenmesh_generator.runtime.options import EngineOptions
 from evenmesh_generator.servicer import NAME
 from evenmesh_generator.settings import ModelSource
 from evenmesh_kit.compute.executors import ComputePool

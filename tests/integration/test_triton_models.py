@@ -21,7 +21,8 @@ from evenmesh.wire.errors import InvalidField, NotFound
 from evenmesh_generator.domain import Decoding, GenerationRequest, Passage
 from evenmesh_generator.ports import Cancellation
 from evenmesh_generator.prompts import TemplateLibrary
-from evenmesh_generator.runtime.assembly import EngineOptions, assemble
+from evenmesh_generator.runtime.assembly import assemble
+from evenmesh_generator.runtime.options import EngineOptions
 from evenmesh_generator.triton.tensors import (
     Tensor,
     read_answer,

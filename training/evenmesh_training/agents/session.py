@@ -11,7 +11,7 @@ import numpy as np
 
 from evenmesh_generator.domain import Augmentation
 from evenmesh_generator.pointer.modeling import PointerForConditionalGeneration
-from evenmesh_generator.pointer.reader import LONGEST_PAIR
+from evenmesh_generator.pointer.tokenization import LONGEST_PAIR
 from evenmesh_training.agents.entries import UTILITIES, AgentEntry, utility_of, write_entries
 from evenmesh_training.agents.options import AgentOptions
 from evenmesh_training.agents.prompts import InputFormat

@@ -19,9 +19,9 @@ from evenmesh_core.text_metrics import exact_match, token_f1
 from evenmesh_generator.domain import Passage
 from evenmesh_generator.pointer import artifact
 from evenmesh_generator.pointer.abstention import choose_bias, for_development, is_abstention
-from evenmesh_generator.pointer.artifact import ArtifactError
 from evenmesh_generator.pointer.confidence import Confidence, evidence, expected_calibration_error, fit
 from evenmesh_generator.pointer.reader import Encodings, PointerReader, ReaderAnswer
+from evenmesh_generator.pointer.settings import ArtifactError
 from evenmesh_models import BaseModelError
 from evenmesh_training.bundled import reader_card as card
 from evenmesh_training.bundled.reader_card import Evaluation, Measure
@@ -383,7 +383,7 @@ def main(arguments: list[str] | None = None) -> None:
         if options.calibrate:
             artifact.set_confidence(options.artifact, calibrated(answers))
             reader = PointerReader.from_folder(options.artifact, bfloat16=options.bfloat16)
-        if (confidence := artifact.confidence_of(reader.model.config)) is not None:
+        if (confidence := reader.settings.confidence) is not None:
             measures += evaluate_confidence(confidence, answers)
     if options.keep:
         measures = kept(options.artifact, str(reader.model.config.weights_sha256), measures)

@@ -5,11 +5,10 @@ from typing import Final
 
 import evenmesh_models
 from evenmesh_generator.pointer import artifact
-from evenmesh_generator.pointer.artifact import ArtifactError
-from evenmesh_generator.pointer.configuration import PointerConfig
 from evenmesh_generator.pointer.modeling import PointerForConditionalGeneration
 from evenmesh_generator.pointer.tokenization import PairTokenizer
-from evenmesh_generator.runtime.loading import model_type
+from evenmesh_generator.pointer.settings import MODEL_TYPE, ArtifactError
+from evenmesh_kit.compute.model_files import model_type
 from evenmesh_models import BaseModelError
 from evenmesh_training.bundled.reader_warm_start import new_reader
 from evenmesh_training.rankrag.recipe import RecipeError
@@ -32,7 +31,7 @@ def is_pointer(model: str) -> bool:
     """Return whether the model of that name, a folder or :data:`BUNDLED`, is a pointer model."""
     folder = Path(model)
     return model == BUNDLED or (
-        (folder / "config.json").is_file() and model_type(folder) == PointerConfig.model_type
+        (folder / "config.json").is_file() and model_type(folder) == MODEL_TYPE
     )
 
 

@@ -6,6 +6,7 @@ Needs ``huggingface_hub``; only services that load models import this.
 from __future__ import annotations
 
 import hashlib
+import json
 from pathlib import Path
 from typing import Final
 
@@ -51,6 +52,18 @@ def locate(path: str, *, allow_download: bool) -> Path:
         raise DownloadsOffError(f"{path} is neither a folder nor downloaded before") from None
     except (HfHubHTTPError, OSError) as error:
         raise ModelError(f"{path} cannot be downloaded: {one_line(error)}") from None
+
+
+def model_type(folder: Path) -> str:
+    """Return the ``model_type`` in the configuration in ``folder``.
+
+    Raises:
+        ModelError: there is no configuration.
+    """
+    try:
+        return str(json.loads((folder / "config.json").read_text(encoding="utf-8"))["model_type"])
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise ModelError(f"{folder} has no usable config.json: {one_line(error)}") from None
 
 
 def version(folder: Path) -> str:

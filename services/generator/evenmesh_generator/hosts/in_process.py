@@ -1,4 +1,4 @@
-"""Run models in this process. Needs ``torch`` and ``transformers``."""
+"""Run models in this process. Needs ``torch``, and ``transformers`` for all but the bundled model."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from dataclasses import replace
 from typing import Final
 
 import torch
-from transformers.utils import logging as transformers_logging
 
 from evenmesh.wire.errors import InvalidField, NotFound
 from evenmesh_generator.backends.in_process import InProcessModel
 from evenmesh_generator.ports import HostedModel
 from evenmesh_generator.prompts import TemplateLibrary
-from evenmesh_generator.runtime.assembly import EngineOptions, assemble
+from evenmesh_generator.runtime.assembly import assemble
 from evenmesh_generator.runtime.engine import LanguageEngine
+from evenmesh_generator.runtime.options import EngineOptions
 from evenmesh_generator.settings import GeneratorSettings, ModelSource
 from evenmesh_kit.compute import model_files as models
 from evenmesh_kit.compute.devices import DeviceError
@@ -45,10 +45,6 @@ class InProcessHost:
         Raises:
             SettingsError: a model cannot be had; one line that names the setting.
         """
-        # Send the library's log lines where every other line goes, and no progress bars.
-        transformers_logging.disable_progress_bar()  # type: ignore[no-untyped-call]
-        transformers_logging.disable_default_handler()
-        transformers_logging.enable_propagation()
         cores = os.cpu_count() or 1
         torch.set_num_threads(self._settings.threads or max(1, cores // self._settings.workers))
         self._engines = await self._pool.run(self._load)

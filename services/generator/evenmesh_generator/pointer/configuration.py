@@ -4,6 +4,8 @@ from typing import Any, ClassVar
 
 from transformers import BertConfig, PreTrainedConfig
 
+from evenmesh_generator.pointer.settings import MODEL_TYPE, PointerSettings
+
 ATTENTION = "evenmesh_sdpa_float32"
 """Name under which the model registers its attention function."""
 
@@ -31,7 +33,7 @@ class PointerConfig(PreTrainedConfig):  # type: ignore[no-untyped-call]
     likewise, with ``--calibrate``.
     """
 
-    model_type = "evenmesh-pointer"
+    model_type = MODEL_TYPE
     attribute_map: ClassVar[dict[str, str]] = {"num_hidden_layers": "encoder_layers"}
 
     vocab_size: int = 30522
@@ -81,3 +83,11 @@ class PointerConfig(PreTrainedConfig):  # type: ignore[no-untyped-call]
             "attn_implementation": ATTENTION,
         }
         return BertConfig(**sizes)
+
+    def settings(self) -> PointerSettings:
+        """Return what serving needs of this.
+
+        Raises:
+            ArtifactError: something is out of range.
+        """
+        return PointerSettings.of(self.to_dict())

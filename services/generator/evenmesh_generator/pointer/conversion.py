@@ -17,9 +17,9 @@ import torch
 from torch import Tensor, nn
 
 from evenmesh_generator.pointer import artifact
-from evenmesh_generator.pointer.artifact import ArtifactError
 from evenmesh_generator.pointer.compiled_encoder import CHECKED, ENCODER, PROBED
 from evenmesh_generator.pointer.modeling import PointerForConditionalGeneration
+from evenmesh_generator.pointer.settings import ArtifactError
 from evenmesh_kit.compute import openvino_conversion
 from evenmesh_kit.compute.cpu_engine import EngineError
 from evenmesh_kit.compute.model_files import one_line

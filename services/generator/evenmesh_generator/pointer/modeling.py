@@ -8,7 +8,6 @@ Shapes: B batch, P passages, L tokens of a pair, S = P·L source tokens, T decod
 H hidden size, V vocabulary.
 """
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, cast
@@ -21,7 +20,6 @@ from transformers import (
     BertConfig,
     DynamicCache,
     EncoderDecoderCache,
-    PreTrainedConfig,
     PreTrainedModel,
 )
 from transformers.generation.utils import GenerationMixin
@@ -31,6 +29,7 @@ from transformers.models.bert.modeling_bert import BertEmbeddings, BertLayer
 from transformers.utils.generic import ModelOutput
 
 from evenmesh_generator.pointer.configuration import ATTENTION, PointerConfig
+from evenmesh_generator.pointer.mixture import Mixture, apply_abstention_bias
 
 
 def attention_in_float32(
@@ -52,10 +51,6 @@ AttentionInterface.register(ATTENTION, attention_in_float32)
 
 CrossProjections = list[tuple[Tensor, Tensor]]
 
-_TINY = torch.finfo(torch.float32).tiny
-"""Smallest normal float32: the floor under a probability before its logarithm."""
-
-
 @dataclass
 class PointerSource(ModelOutput):
     """What the decoder reads: the encoded source and the tokens it may copy.
@@ -69,56 +64,6 @@ class PointerSource(ModelOutput):
     source_ids: Tensor = None  # type: ignore[assignment]
     source_mask: Tensor = None  # type: ignore[assignment]
     copy_keys: Tensor = None  # type: ignore[assignment]
-
-
-@dataclass
-class Mixture:
-    """The parts of the output distribution, all in float32.
-
-    ``vocab_logits`` [..., V] unnormalised; ``copy_probs`` [..., S] sum to 1; ``gate_logit`` [...],
-    sigmoid of it is g, the weight of copying.
-    """
-
-    vocab_logits: Tensor
-    copy_probs: Tensor
-    gate_logit: Tensor
-
-    def log_probs(self, source_ids: Tensor) -> Tensor:
-        """Return log((1 - g)·softmax(vocab) + g·copy), [..., V]; ``source_ids`` broadcasts to [..., S]."""
-        copied = torch.zeros_like(self.vocab_logits).scatter_add(
-            -1, source_ids.expand_as(self.copy_probs), self.copy_probs
-        )
-        return self._mix(self.vocab_logits.log_softmax(-1), copied, self.gate_logit.unsqueeze(-1))
-
-    def target_log_probs(self, source_ids: Tensor, targets: Tensor) -> Tensor:
-        """Return the entries of :meth:`log_probs` at ``targets`` [...], without building the other V - 1."""
-        chosen = self.vocab_logits.gather(-1, targets.unsqueeze(-1)).squeeze(-1)
-        log_vocab = chosen - self.vocab_logits.logsumexp(-1)
-        copied = (self.copy_probs * (source_ids == targets.unsqueeze(-1))).sum(-1)
-        return self._mix(log_vocab, copied, self.gate_logit)
-
-    @staticmethod
-    def _mix(log_vocab: Tensor, copied: Tensor, gate_logit: Tensor) -> Tensor:
-        log_copied = copied.clamp_min(_TINY).log()
-        return torch.logaddexp(
-            functional.logsigmoid(-gate_logit) + log_vocab, functional.logsigmoid(gate_logit) + log_copied
-        )
-
-
-def apply_abstention_bias(log_probs: Tensor, token_ids: Tensor, config: PreTrainedConfig) -> Tensor:
-    """Return ``log_probs`` [..., V] with the configuration's abstention bias, normalised again.
-
-    Only where an answer begins: where ``token_ids`` [...], the tokens before, are its start token.
-    """
-    if not config.abstention_bias:
-        return log_probs
-    begins = token_ids == config.answer_token_id
-    abstains = log_probs[..., config.abstention_token_id]
-    # p + (1 - p) was 1; with p·exp(bias) in p's place it is 1 + p·(exp(bias) - 1)
-    total = torch.log1p(abstains.exp() * math.expm1(config.abstention_bias))
-    leaning = log_probs - (begins * total).unsqueeze(-1)
-    leaning[..., config.abstention_token_id] += begins * config.abstention_bias
-    return cast("Tensor", leaning)
 
 
 def _layers(bert: BertConfig) -> nn.ModuleList:
@@ -392,7 +337,11 @@ class PointerForConditionalGeneration(PreTrainedModel, GenerationMixin):  # type
         mixture = self.head(states, decoder_input_ids, source, self.get_input_embeddings().weight)
         return Seq2SeqLMOutput(
             logits=apply_abstention_bias(
-                mixture.log_probs(source.source_ids[:, None, :]), decoder_input_ids, self.config
+                mixture.log_probs(source.source_ids[:, None, :]),
+                decoder_input_ids,
+                bias=self.config.abstention_bias,
+                start=self.config.answer_token_id,
+                abstention=self.config.abstention_token_id,
             ),
             past_key_values=past_key_values,
             encoder_last_hidden_state=source.last_hidden_state,

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final, cast
+from typing import Any, cast
 
 import torch
 from torch import Tensor
@@ -13,16 +13,11 @@ from transformers import LogitsProcessorList
 
 import evenmesh_models
 from evenmesh_generator.pointer import artifact
+from evenmesh_generator.pointer.configuration import PointerConfig
 from evenmesh_generator.pointer.modeling import PointerForConditionalGeneration, PointerSource
+from evenmesh_generator.pointer.settings import PointerSettings
 from evenmesh_generator.pointer.spans import SpanProcessor, Spans, SpanTranscript
-from evenmesh_generator.pointer.tokenization import SEP, Pair, PairTokenizer, Text, pad_pairs, pair
-
-LONGEST_PAIR: Final = 256
-"""Longest pair, in tokens, that the shipped model was trained on."""
-
-MOST_PAIRS: Final = 16
-"""Most pairs of one answer, unless it has more passages: long ones are read in several."""
-
+from evenmesh_generator.pointer.tokenization import LONGEST_PAIR, SEP, Pair, PairTokenizer, Text, pad_pairs, pair
 
 @dataclass(frozen=True)
 class Encodings:
@@ -113,6 +108,11 @@ class PointerReader:
         :func:`artifact.load`.
         """
         return cls(artifact.load(folder), PairTokenizer(evenmesh_models.minilm()), bfloat16=bfloat16)
+
+    @property
+    def settings(self) -> PointerSettings:
+        """Return what the model's configuration states."""
+        return cast(PointerConfig, self.model.config).settings()
 
     def encode(self, question: str, passages: Sequence[tuple[str, str]]) -> Encodings:
         """Encode ``passages`` (title, text), each with the question; without passages the question alone."""

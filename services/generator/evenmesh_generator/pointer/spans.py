@@ -9,7 +9,6 @@ from typing import Final
 
 import torch
 from torch import Tensor
-from transformers import LogitsProcessor
 
 from evenmesh_generator.domain import Span
 from evenmesh_generator.pointer.abstention import ABSTENTION
@@ -69,7 +68,7 @@ class Spans:
         return before != _NOWHERE and self._joins(before, token)
 
 
-class SpanProcessor(LogitsProcessor):
+class SpanProcessor:
     """Lets an answer go on as a span of a text, or be the abstention; everything else gets minus infinity.
 
     A span begins and ends with whole words. Each next token follows the last one where it stands, in one of

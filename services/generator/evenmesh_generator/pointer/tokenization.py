@@ -12,6 +12,11 @@ from torch import Tensor
 from evenmesh_generator.pointer.markup import BREAK, CELL, heads_of_cells, readable
 
 CLS, SEP, PAD = 101, 102, 0
+LONGEST_PAIR = 256
+"""Longest pair, in tokens, that the shipped model was trained on."""
+
+MOST_PAIRS = 16
+"""Most pairs of one answer, unless it has more passages: long ones are read in several."""
 MAX_QUESTION = 64
 """Longest question kept, in tokens."""
 MAX_TITLE = 24

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import logging
 from pathlib import Path
 from typing import Any
@@ -18,24 +17,13 @@ from transformers import (
     PreTrainedModel,
     PreTrainedTokenizerBase,
 )
+from transformers.utils import logging as transformers_logging
 from transformers.utils.import_utils import is_accelerate_available
 
 from evenmesh_kit.compute.model_files import ModelError, one_line
 from evenmesh_kit.compute.placement import LOADING, Placement
 
 _log = logging.getLogger("evenmesh.generator.runtime")
-
-
-def model_type(folder: Path) -> str:
-    """Return the ``model_type`` in the configuration in ``folder``.
-
-    Raises:
-        ModelError: there is no configuration.
-    """
-    try:
-        return str(json.loads((folder / "config.json").read_text(encoding="utf-8"))["model_type"])
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise ModelError(f"{folder} has no usable config.json: {one_line(error)}") from None
 
 
 def load(folder: Path, placement: Placement) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
@@ -48,6 +36,7 @@ def load(folder: Path, placement: Placement) -> tuple[PreTrainedModel, PreTraine
         ModelError: weights or tokenizer are missing or do not fit the configuration, or the architecture
             would need custom code.
     """
+    _log_with_others()
     if not any(folder.glob("*.safetensors")):
         raise ModelError(f"{folder} has no *.safetensors weights; other formats are not loaded")
     try:
@@ -99,3 +88,10 @@ def shape(folder: Path) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
     except (OSError, ValueError, KeyError, RuntimeError, ImportError) as error:
         raise ModelError(f"{folder} cannot be loaded: {one_line(error)}") from None
     return model, tokenizer
+
+
+def _log_with_others() -> None:
+    """Send the library's log lines where every other line goes, and no progress bars."""
+    transformers_logging.disable_progress_bar()  # type: ignore[no-untyped-call]
+    transformers_logging.disable_default_handler()
+    transformers_logging.enable_propagation()

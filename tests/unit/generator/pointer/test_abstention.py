@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from evenmesh_generator.pointer.abstention import ABSTENTION, choose_bias, for_development, is_abstention
-from evenmesh_generator.pointer.modeling import apply_abstention_bias
+from evenmesh_generator.pointer.mixture import apply_abstention_bias
 from evenmesh_generator.pointer.reader import PointerReader
 from evenmesh_generator.pointer.spans import SpanTranscript
 from evenmesh_generator.pointer.tokenization import PairTokenizer
@@ -57,7 +57,9 @@ def test_leaning_shifts_the_odds_of_abstaining_where_an_answer_begins(bias: floa
     generator = torch.Generator().manual_seed(0)
     log_probs = torch.randn((3, config.vocab_size), generator=generator).log_softmax(-1)
     tokens = torch.tensor([config.answer_token_id, config.relevance_token_id, 7])
-    found = apply_abstention_bias(log_probs, tokens, config)
+    found = apply_abstention_bias(
+        log_probs, tokens, bias=bias, start=config.answer_token_id, abstention=config.abstention_token_id
+    )
     torch.testing.assert_close(found[1:], log_probs[1:])
     torch.testing.assert_close(found.exp().sum(-1), torch.ones(3))
     said = config.abstention_token_id

@@ -11,6 +11,7 @@ from safetensors.torch import load_file, save_file
 import evenmesh_models
 from evenmesh_generator.pointer import artifact
 from evenmesh_generator.pointer.modeling import PointerForConditionalGeneration
+from evenmesh_generator.pointer.settings import CONFIG, ArtifactError
 from evenmesh_models import TOKENIZER, WEIGHTS, BaseModelError, fingerprint
 
 Model = PointerForConditionalGeneration
@@ -75,17 +76,17 @@ def test_another_base_is_refused(saved: Path, base_file: Path, tmp_path: Path) -
     weights = load_file(base_file)
     weights["embeddings.LayerNorm.bias"] += 1e-3
     save_file(weights, other)
-    with pytest.raises(artifact.ArtifactError) as refused:
+    with pytest.raises(ArtifactError) as refused:
         artifact.load(saved, base_weights=other)
     assert fingerprint(base_file) in str(refused.value)
     assert fingerprint(other) in str(refused.value)
 
 
 def test_another_tokenizer_is_refused(saved: Path, base_file: Path) -> None:
-    config = json.loads((saved / artifact.CONFIG).read_text())
+    config = json.loads((saved / CONFIG).read_text())
     config["tokenizer_sha256"] = "0" * 64
-    (saved / artifact.CONFIG).write_text(json.dumps(config))
-    with pytest.raises(artifact.ArtifactError, match="tokenizer"):
+    (saved / CONFIG).write_text(json.dumps(config))
+    with pytest.raises(ArtifactError, match="tokenizer"):
         artifact.load(saved, base_weights=base_file)
 
 
@@ -94,22 +95,56 @@ def test_damaged_weights_are_refused(saved: Path, base_file: Path) -> None:
     content = bytearray(path.read_bytes())
     content[-1] ^= 1
     path.write_bytes(content)
-    with pytest.raises(artifact.ArtifactError, match="damaged"):
+    with pytest.raises(ArtifactError, match="damaged"):
         artifact.load(saved, base_weights=base_file)
 
 
-@pytest.mark.parametrize("name", [WEIGHTS, artifact.CONFIG])
+@pytest.mark.parametrize("name", [WEIGHTS, CONFIG])
 def test_a_missing_file_is_named(saved: Path, base_file: Path, name: str) -> None:
     (saved / name).unlink()
-    with pytest.raises(artifact.ArtifactError, match=name):
+    with pytest.raises(ArtifactError, match=name):
         artifact.load(saved, base_weights=base_file)
 
 
 def test_a_configuration_of_another_size_is_refused(saved: Path, base_file: Path) -> None:
-    path = saved / artifact.CONFIG
+    path = saved / CONFIG
     settings = json.loads(path.read_text())
     path.write_text(json.dumps(settings | {"intermediate_size": 30}))
-    with pytest.raises(artifact.ArtifactError, match="does not fit"):
+    with pytest.raises(ArtifactError, match="does not fit"):
+        artifact.load(saved, base_weights=base_file)
+
+
+def test_every_weight_is_read_and_no_other(tiny: Model, saved: Path, base_file: Path) -> None:
+    read = artifact.read(saved, base_weights=base_file)
+    assert {name: tuple(one.shape) for name, one in tiny.named_parameters()} == read.settings.shapes()
+    assert {name for name in read.weights if read.settings.is_frozen(name)} == artifact.frozen_names(tiny)
+    loaded = dict(artifact.load(saved, base_weights=base_file).named_parameters())
+    assert loaded.keys() == read.weights.keys()
+    for name, tensor in loaded.items():
+        assert torch.equal(read.weights[name], tensor)
+
+
+def test_the_layers_of_the_encoder_may_be_left_out(saved: Path, base_file: Path) -> None:
+    whole = artifact.read(saved, base_weights=base_file).weights
+    without = artifact.read(saved, base_weights=base_file, encodes=False).weights
+    left = whole.keys() - without.keys()
+    assert left == {name for name in whole if name.startswith("encoder.layers.")} != set()
+
+
+@pytest.mark.parametrize("lost", ["hidden_size", "answer_token_id", "layer_norm_eps"])
+def test_a_setting_that_is_missing_is_named(saved: Path, base_file: Path, lost: str) -> None:
+    path = saved / CONFIG
+    stated = json.loads(path.read_text())
+    del stated[lost]
+    path.write_text(json.dumps(stated))
+    with pytest.raises(ArtifactError, match=f"{CONFIG} lacks {lost}"):
+        artifact.load(saved, base_weights=base_file)
+
+
+@pytest.mark.parametrize("stated", ["[]", "{", '"x"'])
+def test_a_configuration_that_is_none_is_refused(saved: Path, base_file: Path, stated: str) -> None:
+    (saved / CONFIG).write_text(stated)
+    with pytest.raises(ArtifactError, match=CONFIG):
         artifact.load(saved, base_weights=base_file)
 
 

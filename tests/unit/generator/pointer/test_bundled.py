@@ -53,7 +53,7 @@ def test_it_abstains_where_the_passages_do_not_answer(reader: PointerReader) -> 
 
 
 def test_its_confidence_is_calibrated_and_measured(reader: PointerReader) -> None:
-    confidence = artifact.confidence_of(reader.model.config)
+    confidence = reader.settings.confidence
     assert confidence is not None
     assert confidence([0.0], abstains=False) > 0.9 > 0.1 > confidence([-5.0], abstains=False)
     assert confidence([0.0], abstains=True) > confidence([-2.0], abstains=True)

@@ -18,10 +18,11 @@ from evenmesh_generator.domain import Augmentation, Decoding, GenerationRequest,
 from evenmesh_generator.pointer import artifact, compiled_encoder, conversion
 from evenmesh_generator.pointer.compiled_encoder import CompiledPointerEncoder
 from evenmesh_generator.pointer.modeling import PointerForConditionalGeneration
-from evenmesh_generator.pointer.reader import LONGEST_PAIR, PointerReader
+from evenmesh_generator.pointer.reader import PointerReader
 from evenmesh_generator.pointer.tokenization import PairTokenizer
 from evenmesh_generator.ports import Cancellation
-from evenmesh_generator.runtime.assembly import EngineOptions, assemble
+from evenmesh_generator.runtime.assembly import assemble
+from evenmesh_generator.runtime.options import EngineOptions
 from evenmesh_generator.runtime.engine import LanguageEngine
 from evenmesh_generator.runtime.networks.pair_encoders import (
     CompiledPairEncoder,

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from evenmesh_generator.pointer import artifact
-from evenmesh_generator.pointer.artifact import ArtifactError
+from evenmesh_generator.pointer.settings import ArtifactError
 from evenmesh_generator.pointer.confidence import (
     Confidence,
     Sigmoid,

@@ -11,8 +11,8 @@ from transformers import BertConfig, BertModel
 
 import evenmesh_models
 from evenmesh_generator.pointer.configuration import PointerConfig
+from evenmesh_generator.pointer.mixture import Mixture
 from evenmesh_generator.pointer.modeling import (
-    Mixture,
     PointerForConditionalGeneration,
     PointerSource,
     attention_in_float32,

@@ -22,7 +22,7 @@ from transformers import T5Config, T5ForConditionalGeneration
 from evenmesh.wire.errors import MeshError
 from evenmesh_generator.domain import Answer, Decoding, GenerationRequest
 from evenmesh_generator.ports import Cancellation, Cancelled
-from evenmesh_generator.runtime.decoding.rules import Rules
+from evenmesh_generator.runtime.decoding.model_rules import model_rules
 from evenmesh_generator.runtime.loops.decoding_loop import DecodingLoop, Limits, SmallPieces
 from evenmesh_generator.runtime.networks import timeline as timeline_module
 from evenmesh_generator.runtime.networks.footprints import encoder_decoder
@@ -288,7 +288,7 @@ def loops() -> Iterator[Callable[..., DecodingLoop]]:
     made: list[DecodingLoop] = []
 
     def make(subject: Subject, network: Any, limits: Limits = ROOMY) -> DecodingLoop:
-        rules = Rules(subject.model, pad=subject.pad, ends=[subject.end])
+        rules = model_rules(subject.model, pad=subject.pad, ends=[subject.end])
         made.append(DecodingLoop("test", network, rules, limits, continuous=True))
         return made[-1]
 

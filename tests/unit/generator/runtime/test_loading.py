@@ -12,6 +12,7 @@ import torch
 from transformers import AutoModelForSeq2SeqLM, PreTrainedModel
 
 from evenmesh_generator.runtime import loading
+from evenmesh_kit.compute import model_files
 from evenmesh_kit.compute.model_files import ModelError
 from evenmesh_kit.compute.placement import Placement
 
@@ -34,7 +35,7 @@ def test_no_code_of_a_models_own(copy: Path) -> None:
     config = json.loads((copy / "config.json").read_text())
     config |= {"model_type": "evil", "auto_map": {"AutoConfig": "evil.EvilConfig"}}
     (copy / "config.json").write_text(json.dumps(config))
-    assert loading.model_type(copy) == "evil"
+    assert model_files.model_type(copy) == "evil"
     with pytest.raises(ModelError, match="cannot be loaded"):
         loading.load(copy, Placement(torch.device("cpu"), torch.float32))
 
@@ -43,7 +44,7 @@ def test_no_code_of_a_models_own(copy: Path) -> None:
 def test_a_folder_without_a_usable_configuration(copy: Path, config: str) -> None:
     (copy / "config.json").write_text(config)
     with pytest.raises(ModelError, match=r"has no usable config.json") as caught:
-        loading.model_type(copy)
+        model_files.model_type(copy)
     assert "\n" not in str(caught.value)
 
 

@@ -19,14 +19,14 @@ from evenmesh.wire.deadline import Deadline
 from evenmesh.wire.errors import DeadlineExceeded, MeshError, Unavailable
 from evenmesh_generator.domain import Answer, Decoding, FinishReason, GenerationRequest
 from evenmesh_generator.ports import Cancellation, Cancelled
-from evenmesh_generator.runtime.decoding.rules import Rules
+from evenmesh_generator.runtime.decoding.model_rules import model_rules
 from evenmesh_generator.runtime.loops.decoding_loop import DecodingLoop, Limits, SmallPieces
 from evenmesh_generator.runtime.networks.attention import ATTENTION
 from evenmesh_generator.runtime.networks.causal import CausalNetwork
-from evenmesh_generator.runtime.networks.pointer import PointerNetwork
 from evenmesh_generator.runtime.networks.protocol import Demand, Joining, Network, Prefill, Prompt, Rows
 from evenmesh_generator.runtime.networks.seq2seq import Seq2SeqNetwork
 from evenmesh_generator.runtime.networks.static_batching import StaticCausalNetwork, StaticSeq2SeqNetwork
+from evenmesh_generator.runtime.pointer_engines import torch_network
 from evenmesh_generator.runtime.tasks import Task
 from tests.support import tiny_models
 from tests.support.tiny_engines import Ear
@@ -99,14 +99,14 @@ class Subject:
             ]
         for model in (self.model, self.reference):
             model.generation_config.update(**(settings or {}))
-        self.rules = Rules(self.model, pad=self.pad, ends=[self.end])
+        self.rules = model_rules(self.model, pad=self.pad, ends=[self.end])
         self.network = self.made()
 
     def made(self, cache_bytes: int = 0, *, batch_tokens: int = 8192) -> Any:
         """A network of the model."""
         kept = {"batch_tokens": batch_tokens, "cache_bytes": cache_bytes}
         if self.kind == "pointer":
-            return PointerNetwork(self.model, dtype=torch.float32, **kept)
+            return torch_network(self.model, dtype=torch.float32, **kept)
         self.model.set_attn_implementation(ATTENTION)
         network = CausalNetwork if self.kind == "llama" else Seq2SeqNetwork
         return network(self.model, pad=self.pad, **kept)

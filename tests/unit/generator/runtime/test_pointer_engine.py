@@ -27,10 +27,11 @@ from evenmesh_generator.pointer.abstention import ABSTENTION
 from evenmesh_generator.pointer.reader import PointerReader
 from evenmesh_generator.pointer.tokenization import pad_pairs, pair
 from evenmesh_generator.ports import Cancellation, Cancelled
-from evenmesh_generator.runtime.assembly import EngineOptions, assemble, pointer_engine
+from evenmesh_generator.runtime.assembly import assemble
+from evenmesh_generator.runtime.options import EngineOptions
+from evenmesh_generator.runtime.pointer_engines import pointer_engine, torch_network
 from evenmesh_generator.runtime.engine import LanguageEngine
 from evenmesh_generator.runtime.networks import pair_encoders
-from evenmesh_generator.runtime.networks.pointer import PointerNetwork
 from evenmesh_generator.runtime.networks.protocol import Prompt
 from evenmesh_kit.compute.model_files import ModelError
 from tests.support import tiny_models
@@ -366,7 +367,7 @@ def test_weights_converted_once_encode_the_same_to_the_bit(monkeypatch: pytest.M
             if not converted:
                 patch.setattr(pair_encoders, "narrow", lambda *_: None)
             model = tiny_models.pointer().model
-            network = PointerNetwork(model, dtype=torch.bfloat16, batch_tokens=64, cache_bytes=0)
+            network = torch_network(model, dtype=torch.bfloat16, batch_tokens=64, cache_bytes=0)
         weights = {one.data_ptr() for one in model.parameters()}
         prefill = network.prefill(prompt)
         with torch.inference_mode(), Operators() as operators:

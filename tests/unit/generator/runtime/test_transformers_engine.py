@@ -25,7 +25,8 @@ from evenmesh_generator.domain import (
 )
 from evenmesh_generator.ports import Cancellation, Cancelled
 from evenmesh_generator.prompts import TemplateLibrary
-from evenmesh_generator.runtime.assembly import EngineOptions, transformers_engine
+from evenmesh_generator.runtime.options import EngineOptions
+from evenmesh_generator.runtime.transformers_engines import transformers_engine
 from evenmesh_generator.runtime.engine import LanguageEngine
 from evenmesh_generator.runtime.loading import load
 from evenmesh_generator.runtime.networks.causal import BLOCK

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from evenmesh_generator.domain import Decoding
-from evenmesh_generator.runtime.assembly import EngineOptions
+from evenmesh_generator.runtime.options import EngineOptions
 from evenmesh_generator.triton.python_models.configuration import (
     Configuration,
     ConfigurationError,

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from transformers import LogitsProcessorList
-
 from evenmesh_generator.domain import Decoding
 from evenmesh_generator.runtime.decoding.beams import BeamSearch, Candidate
-from evenmesh_generator.runtime.decoding.rules import Rules
+from evenmesh_generator.runtime.decoding.rules import Processor, Rules
 from evenmesh_generator.runtime.decoding.sampler import Sampler
 from evenmesh_generator.runtime.prompts.transcript import Transcript
 
@@ -25,7 +23,7 @@ class _Sequence:
         self,
         decoding: Decoding,
         rules: Rules,
-        processors: LogitsProcessorList | None,
+        processors: Sequence[Processor] | None,
         prompt: Sequence[int],
         transcript: Transcript,
         emit: Callable[[str], None],
@@ -67,7 +65,7 @@ class SingleSequence(_Sequence):
         decoding: Decoding,
         stream_id: str,
         rules: Rules,
-        processors: LogitsProcessorList | None,
+        processors: Sequence[Processor] | None,
         prompt: Sequence[int],
         transcript: Transcript,
         emit: Callable[[str], None],
@@ -102,7 +100,7 @@ class BeamSequences(_Sequence):
         self,
         decoding: Decoding,
         rules: Rules,
-        processors: LogitsProcessorList | None,
+        processors: Sequence[Processor] | None,
         prompt: Sequence[int],
         transcript: Transcript,
         emit: Callable[[str], None],

@@ -7,16 +7,18 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol, cast
+from typing import TYPE_CHECKING, Any, Protocol, cast
 
 import torch
 from torch import Tensor
 
 from evenmesh_generator.pointer.compiled_encoder import CompiledPointerEncoder
-from evenmesh_generator.pointer.modeling import PointerForConditionalGeneration
 from evenmesh_generator.pointer.tokenization import PAD
 from evenmesh_kit.compute.lengths import by_length, rows_at_once
 from evenmesh_kit.compute.weights import narrow
+
+if TYPE_CHECKING:
+    from evenmesh_generator.pointer.modeling import PointerForConditionalGeneration
 
 Row = tuple[int, ...]
 

@@ -11,17 +11,17 @@ V vocabulary.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import Tensor
 from torch.nn import functional
 
-from evenmesh_generator.pointer.modeling import PointerForConditionalGeneration, apply_abstention_bias
+from evenmesh_generator.pointer.mixture import apply_abstention_bias
+from evenmesh_generator.pointer.settings import PointerSettings
 from evenmesh_generator.runtime.networks.encodings import EncodingStore, content_key
-from evenmesh_generator.runtime.networks.pair_encoders import PairEncoder, TorchPairEncoder
+from evenmesh_generator.runtime.networks.pair_encoders import PairEncoder
 from evenmesh_generator.runtime.networks.prefills import EncoderPrefill, hand_out, next_rows
 from evenmesh_generator.runtime.networks.protocol import DecoderStart, Footprint, Joining, Part, Prompt
 from evenmesh_generator.runtime.networks.sources import STATES, SourcedRows, SourceGroup
@@ -56,14 +56,6 @@ class _Linear:
     weight: Tensor
     bias: Tensor
 
-    @classmethod
-    def of(cls, dtype: torch.dtype, *modules: Any) -> _Linear:
-        """Return one projection of several side by side."""
-        return cls(
-            torch.cat([one.weight.detach() for one in modules]).to(dtype),
-            torch.cat([one.bias.detach() for one in modules]).to(dtype),
-        )
-
     def __call__(self, hidden: Tensor) -> Tensor:
         return functional.linear(hidden, self.weight, self.bias)
 
@@ -76,89 +68,113 @@ class _Norm:
     bias: Tensor
     eps: float
 
-    @classmethod
-    def of(cls, dtype: torch.dtype, module: Any) -> _Norm:
-        return cls(module.weight.detach().to(dtype), module.bias.detach().to(dtype), module.eps)
-
     def __call__(self, hidden: Tensor) -> Tensor:
         return functional.layer_norm(hidden, self.weight.shape, self.weight, self.bias, self.eps)
+
+
+class _Weights:
+    """The weights of a model, by name, as what is computed with them.
+
+    Args:
+        dtype: type of the arithmetic.
+    """
+
+    def __init__(
+        self, weights: Mapping[str, Tensor], settings: PointerSettings, device: torch.device, dtype: torch.dtype
+    ) -> None:
+        self._weights = weights
+        self._eps = settings.layer_norm_eps
+        self._device = device
+        self._dtype = dtype
+
+    def __getitem__(self, name: str) -> Tensor:
+        return self._weights[name].detach().to(self._device)
+
+    def linear(self, *names: str, dtype: torch.dtype | None = None) -> _Linear:
+        """Return one projection of several side by side."""
+        return _Linear(
+            *(
+                torch.cat([self[f"{name}.{part}"] for name in names]).to(dtype or self._dtype)
+                for part in ("weight", "bias")
+            )
+        )
+
+    def norm(self, name: str, *, dtype: torch.dtype | None = None) -> _Norm:
+        return _Norm(
+            self[f"{name}.weight"].to(dtype or self._dtype), self[f"{name}.bias"].to(dtype or self._dtype), self._eps
+        )
 
 
 class _Layer:
     """One decoder layer's weights."""
 
-    def __init__(self, layer: Any, dtype: torch.dtype) -> None:
-        own, cross = layer.attention, layer.crossattention
-        self.projected = _Linear.of(dtype, own.self.query, own.self.key, own.self.value)
-        self.own_out = _Linear.of(dtype, own.output.dense)
-        self.own_norm = _Norm.of(dtype, own.output.LayerNorm)
-        self.query = _Linear.of(dtype, cross.self.query)
-        self.cross_out = _Linear.of(dtype, cross.output.dense)
-        self.cross_norm = _Norm.of(dtype, cross.output.LayerNorm)
-        self.inner = _Linear.of(dtype, layer.intermediate.dense)
-        self.outer = _Linear.of(dtype, layer.output.dense)
-        self.norm = _Norm.of(dtype, layer.output.LayerNorm)
+    def __init__(self, weights: _Weights, name: str) -> None:
+        own, cross = f"{name}.attention", f"{name}.crossattention"
+        self.projected = weights.linear(*(f"{own}.self.{part}" for part in ("query", "key", "value")))
+        self.own_out = weights.linear(f"{own}.output.dense")
+        self.own_norm = weights.norm(f"{own}.output.LayerNorm")
+        self.query = weights.linear(f"{cross}.self.query")
+        self.cross_out = weights.linear(f"{cross}.output.dense")
+        self.cross_norm = weights.norm(f"{cross}.output.LayerNorm")
+        self.inner = weights.linear(f"{name}.intermediate.dense")
+        self.outer = weights.linear(f"{name}.output.dense")
+        self.norm = weights.norm(f"{name}.output.LayerNorm")
 
 
 class PointerNetwork:
     """A :class:`~evenmesh_generator.runtime.networks.protocol.Network` of the pointer model.
 
     Args:
-        model: in float32, where it shall compute.
+        settings: of the model.
+        weights: float32, by their names in the model; the encoder's layers are not read.
+        device: where it computes.
         dtype: type of the arithmetic.
-        batch_tokens: most padded tokens of a pass.
-        cache_bytes: room for encoded passages.
-        encoder: reads the pairs; None: the model's own, whose weights are converted in place.
+        cache_bytes: room for encoded passages. Bytes.
+        encoder: reads the pairs.
     """
 
     normalised = True
 
     def __init__(
         self,
-        model: PointerForConditionalGeneration,
+        settings: PointerSettings,
+        weights: Mapping[str, Tensor],
+        encoder: PairEncoder,
         *,
+        device: torch.device,
         dtype: torch.dtype,
-        batch_tokens: int,
         cache_bytes: int,
-        encoder: PairEncoder | None = None,
     ) -> None:
-        self.model = model
+        self.settings = settings
+        self.device = device
         self.dtype = dtype
+        self._encoder = encoder
         self._store: EncodingStore[Part] = EncodingStore(
             cache_bytes, lambda part: sum(value.nbytes for value in part.values())
         )
-        config = model.config
-        self.heads = config.num_attention_heads
-        self.size = config.hidden_size // config.num_attention_heads
-        self.layers = [_Layer(layer, dtype) for layer in model.decoder.layers]
-        embeddings: Any = model.encoder.embeddings
-        self.words = embeddings.word_embeddings.weight.detach()
-        self.projection = _Linear(self.words.to(dtype), model.head.vocab_bias.detach().float())
-        self.positions = embeddings.position_embeddings.weight.detach()
-        self.type = embeddings.token_type_embeddings.weight.detach()[0]
-        self.tasks = model.decoder.task_embeddings.weight.detach()
-        self.starts = (config.answer_token_id, config.relevance_token_id)
-        self.norm = _Norm.of(torch.float32, model.decoder.norm)
-        self.transform = _Linear.of(dtype, model.head.transform)
-        self.head_norm = _Norm.of(dtype, model.head.norm)
+        hidden = settings.hidden_size
+        self.heads = settings.num_attention_heads
+        self.size = hidden // self.heads
         exact = torch.float32  # as in the model: copying and the gate are never rounded
-        self.copying = _Linear.of(exact, model.head.copy_query, model.head.successor)
-        gate = model.head.gate
-        self.gate_state = _Linear(
-            gate.weight.detach()[:, : config.hidden_size].float(), gate.bias.detach().float()
-        )
-        self.gate_context = gate.weight.detach()[0, config.hidden_size :].float()
-        # After the decoder's weights are taken: it converts some of them.
-        self._encoder = encoder or TorchPairEncoder(model, dtype=dtype, batch_tokens=batch_tokens)
+        read = _Weights(weights, settings, device, dtype)
+        self.layers = [_Layer(read, f"decoder.layers.{at}") for at in range(settings.decoder_layers)]
+        self.words = read["encoder.embeddings.word_embeddings.weight"]
+        self.projection = _Linear(self.words.to(dtype), read["head.vocab_bias"].float())
+        self.positions = read["encoder.embeddings.position_embeddings.weight"]
+        self.type = read["encoder.embeddings.token_type_embeddings.weight"][0]
+        self.tasks = read["decoder.task_embeddings.weight"]
+        self.starts = (settings.answer_token_id, settings.relevance_token_id)
+        self.norm = read.norm("decoder.norm", dtype=exact)
+        self.transform = read.linear("head.transform")
+        self.head_norm = read.norm("head.norm")
+        self.copying = read.linear("head.copy_query", "head.successor", dtype=exact)
+        gate = read.linear("head.gate", dtype=exact)
+        self.gate_state = _Linear(gate.weight[:, :hidden], gate.bias)
+        self.gate_context = gate.weight[0, hidden:]
         size = torch.empty(0, dtype=dtype).element_size()
-        own = 2 * len(self.layers) * config.hidden_size * size
-        source = own + config.hidden_size * size + 12
+        own = 2 * len(self.layers) * hidden * size
+        source = own + hidden * size + 12
         self.footprint = Footprint(own=own, source=source, read=source, layers=len(self.layers))
-
-    @property
-    def device(self) -> torch.device:
-        """Return the device it computes on."""
-        return self.model.device
 
     def prefill(self, prompt: Prompt) -> EncoderPrefill[Part]:
         """Start to read a prompt."""
@@ -263,9 +279,15 @@ class PointerRows(SourcedRows):
             self._copied = torch.zeros_like(mixed)
         for copy in copies:
             self._mix(copy, mixed)
-        if begins and net.model.config.abstention_bias:
+        if begins and net.settings.abstention_bias:
             rows = upload(begins, net.device)
-            mixed[rows] = apply_abstention_bias(mixed[rows], tokens[rows], net.model.config)
+            mixed[rows] = apply_abstention_bias(
+                mixed[rows],
+                tokens[rows],
+                bias=net.settings.abstention_bias,
+                start=net.starts[0],
+                abstention=net.settings.abstention_token_id,
+            )
         return mixed
 
     def _copy(self, group: SourceGroup, query: Tensor, favour: Tensor, gate: Tensor, tokens: Tensor) -> _Copy:

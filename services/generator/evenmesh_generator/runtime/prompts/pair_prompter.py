@@ -6,8 +6,7 @@ from collections.abc import Sequence
 
 from evenmesh.wire.errors import InvalidField
 from evenmesh_generator.domain import Augmentation, GenerationRequest, Passage, RelevanceRequest
-from evenmesh_generator.pointer.artifact import confidence_of
-from evenmesh_generator.pointer.configuration import PointerConfig
+from evenmesh_generator.pointer.settings import PointerSettings
 from evenmesh_generator.pointer.spans import SpanTranscript
 from evenmesh_generator.pointer.tokenization import (
     MAX_QUESTION,
@@ -46,17 +45,17 @@ class PairPrompter:
     """
 
     def __init__(
-        self, name: str, tokenizer: PairTokenizer, config: PointerConfig, *, limit: int, rows: int = 1
+        self, name: str, tokenizer: PairTokenizer, settings: PointerSettings, *, limit: int, rows: int = 1
     ) -> None:
         self._name = name
         self._rows = rows
-        self._confidence = confidence_of(config)
+        self._confidence = settings.confidence
         self._tokenizer = tokenizer
         self._limit = limit
-        self._most = config.max_position_embeddings
-        self._answer = config.answer_token_id
-        self._relevance = config.relevance_token_id
-        self._verdicts = Verdicts((), config.true_token_id, config.false_token_id)
+        self._most = settings.max_position_embeddings
+        self._answer = settings.answer_token_id
+        self._relevance = settings.relevance_token_id
+        self._verdicts = Verdicts((), settings.true_token_id, settings.false_token_id)
         self._texts: TenantCache[Text] = TenantCache(_TEXT_BYTES, share=1.0)
 
     @property

@@ -5,9 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from threading import Lock
-from typing import Protocol
-
-from transformers import PreTrainedTokenizerBase
+from typing import TYPE_CHECKING, Protocol
 
 from evenmesh.wire.errors import FailedPrecondition, InvalidField
 from evenmesh_generator.domain import Augmentation, GenerationRequest, RelevanceRequest
@@ -24,6 +22,9 @@ from evenmesh_generator.runtime.prompts.fitting import (
 from evenmesh_generator.runtime.prompts.special_tokens import SpecialTokens
 from evenmesh_generator.runtime.prompts.transcript import Transcript
 from evenmesh_generator.template_sandbox import MOST_CHARACTERS
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,7 @@ from evenmesh_generator.domain import Decoding
 from evenmesh_generator.triton.python_models.backend import Backend
 
 if TYPE_CHECKING:
-    from evenmesh_generator.runtime.assembly import EngineOptions
+    from evenmesh_generator.runtime.options import EngineOptions
 
 _SWITCH: Final[dict[str, bool | None]] = {"": None, "true": True, "false": False}
 _DECODING_PREFIX: Final = "default_"
@@ -104,7 +104,7 @@ class Configuration:
         Raises:
             ConfigurationError: a parameter has a value that is not allowed.
         """
-        from evenmesh_generator.runtime.assembly import EngineOptions  # models that load none import no torch
+        from evenmesh_generator.runtime.options import EngineOptions  # models that load none import no torch
 
         longest = self.text("max_input_tokens")
         given = EngineOptions()
