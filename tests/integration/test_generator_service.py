@@ -33,10 +33,10 @@ from evenmesh_generator.__main__ import GeneratorService
 from evenmesh_generator.backends.in_process import InProcessModel
 from evenmesh_generator.engine import Generator
 from evenmesh_generator.prompts import TemplateLibrary
-from evenmesh_generator.runtime.options import EngineOptions
-from evenmesh_generator.runtime.transformers_engines import transformers_engine
 from evenmesh_generator.runtime.engine import LanguageEngine
 from evenmesh_generator.runtime.loading import load
+from evenmesh_generator.runtime.options import EngineOptions
+from evenmesh_generator.runtime.transformers_engines import transformers_engine
 from evenmesh_generator.servicer import NAME, GeneratorServicer
 from evenmesh_generator.settings import GeneratorSettings, ModelSource
 from evenmesh_kit.admission.queue import Admission

@@ -12,12 +12,12 @@ import torch
 from evenmesh_generator.domain import Answer, GenerationRequest
 from evenmesh_generator.ports import Cancellation
 from evenmesh_generator.prompts import TemplateLibrary
+from evenmesh_generator.runtime.engine import LanguageEngine
 from evenmesh_generator.runtime.loading import load
 from evenmesh_generator.runtime.options import EngineOptions
 from evenmesh_generator.runtime.pointer_engines import pointer_engine
-from evenmesh_generator.runtime.transformers_engines import transformers_engine
-from evenmesh_generator.runtime.engine import LanguageEngine
 from evenmesh_generator.runtime.tasks import Outcome
+from evenmesh_generator.runtime.transformers_engines import transformers_engine
 from evenmesh_kit.compute.placement import Placement
 from tests.support import tiny_models
 

@@ -36,7 +36,9 @@ class PointerAgent(PointerLearner):
         self._bases = config.frozen_layers
         self._in_prompt = input_format.augmentation is Augmentation.IN_PROMPT
         self._augmentation = input_format.augmentation.value
-        self._prompts = PromptCache(PairPrompter("it", tokenizer, config.settings(), limit=self._limit), input_format)
+        self._prompts = PromptCache(
+            PairPrompter("it", tokenizer, config.settings(), limit=self._limit), input_format
+        )
 
     def fitting(self, examples: Sequence[Example]) -> list[Example]:
         """Return the ``examples`` whose input the model can read."""

@@ -14,8 +14,8 @@ from transformers.modeling_outputs import BaseModelOutput
 from evenmesh.wire.errors import MeshError
 from evenmesh_generator.prompts import TemplateLibrary
 from evenmesh_generator.runtime import loading
-from evenmesh_generator.runtime.transformers_engines import longest_input
 from evenmesh_generator.runtime.prompts.text_prompter import TextPrompter
+from evenmesh_generator.runtime.transformers_engines import longest_input
 from evenmesh_kit.compute.model_files import ModelError, locate
 from evenmesh_kit.compute.placement import Placement
 from evenmesh_training.agents.prompts import InputFormat, PromptCache

@@ -6,8 +6,8 @@ from typing import Final
 import evenmesh_models
 from evenmesh_generator.pointer import artifact
 from evenmesh_generator.pointer.modeling import PointerForConditionalGeneration
-from evenmesh_generator.pointer.tokenization import PairTokenizer
 from evenmesh_generator.pointer.settings import MODEL_TYPE, ArtifactError
+from evenmesh_generator.pointer.tokenization import PairTokenizer
 from evenmesh_kit.compute.model_files import model_type
 from evenmesh_models import BaseModelError
 from evenmesh_training.bundled.reader_warm_start import new_reader
@@ -30,9 +30,7 @@ def folder_of(model: str) -> Path | None:
 def is_pointer(model: str) -> bool:
     """Return whether the model of that name, a folder or :data:`BUNDLED`, is a pointer model."""
     folder = Path(model)
-    return model == BUNDLED or (
-        (folder / "config.json").is_file() and model_type(folder) == MODEL_TYPE
-    )
+    return model == BUNDLED or ((folder / "config.json").is_file() and model_type(folder) == MODEL_TYPE)
 
 
 def load_pointer(model: str, *, seed: int = 0) -> tuple[PointerForConditionalGeneration, PairTokenizer]:

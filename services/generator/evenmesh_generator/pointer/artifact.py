@@ -89,9 +89,7 @@ def set_confidence(folder: Path, confidence: Confidence) -> None:
     _write_config(folder, settings | {"confidence": confidence.settings()})
 
 
-def read(
-    folder: Path | None = None, *, base_weights: Path | None = None, encodes: bool = True
-) -> Artifact:
+def read(folder: Path | None = None, *, base_weights: Path | None = None, encodes: bool = True) -> Artifact:
     """Read the model in ``folder`` (default: the bundled one).
 
     Args:
@@ -144,12 +142,11 @@ def read(
                 weights[name] = tensors.get_tensor(name).float()
     except (SafetensorError, RuntimeError) as error:
         raise ArtifactError(f"{weights_path} does not fit its configuration: {error}") from error
-    wrong = sorted(
-        unknown | {name for name, shape in wanted.items() if _shape(weights.get(name)) != shape}
-    )
+    wrong = sorted(unknown | {name for name, shape in wanted.items() if _shape(weights.get(name)) != shape})
     if wrong:
         raise ArtifactError(
-            f"{weights_path} does not fit its configuration: {wrong[0]} is missing, too much or of another shape"
+            f"{weights_path} does not fit its configuration: "
+            f"{wrong[0]} is missing, too much or of another shape"
         )
     return Artifact(settings, weights)
 

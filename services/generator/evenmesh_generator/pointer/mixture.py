@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import cast
 
 import torch
 from torch import Tensor
@@ -71,4 +70,4 @@ def apply_abstention_bias(
     total = torch.log1p(abstains.exp() * math.expm1(bias))
     leaning = log_probs - (begins * total).unsqueeze(-1)
     leaning[..., abstention] += begins * bias
-    return cast("Tensor", leaning)
+    return leaning

@@ -51,6 +51,7 @@ AttentionInterface.register(ATTENTION, attention_in_float32)
 
 CrossProjections = list[tuple[Tensor, Tensor]]
 
+
 @dataclass
 class PointerSource(ModelOutput):
     """What the decoder reads: the encoded source and the tokens it may copy.

@@ -17,7 +17,16 @@ from evenmesh_generator.pointer.configuration import PointerConfig
 from evenmesh_generator.pointer.modeling import PointerForConditionalGeneration, PointerSource
 from evenmesh_generator.pointer.settings import PointerSettings
 from evenmesh_generator.pointer.spans import SpanProcessor, Spans, SpanTranscript
-from evenmesh_generator.pointer.tokenization import LONGEST_PAIR, SEP, Pair, PairTokenizer, Text, pad_pairs, pair
+from evenmesh_generator.pointer.tokenization import (
+    LONGEST_PAIR,
+    SEP,
+    Pair,
+    PairTokenizer,
+    Text,
+    pad_pairs,
+    pair,
+)
+
 
 @dataclass(frozen=True)
 class Encodings:

@@ -15,7 +15,7 @@ from evenmesh_generator.domain import Augmentation, ModelDescription
 from evenmesh_generator.pointer import artifact
 from evenmesh_generator.pointer.artifact import Artifact
 from evenmesh_generator.pointer.compiled_encoder import CompiledPointerEncoder
-from evenmesh_generator.pointer.settings import ArtifactError, PointerSettings
+from evenmesh_generator.pointer.settings import ArtifactError
 from evenmesh_generator.pointer.spans import DECODING, SpanProcessor, Spans
 from evenmesh_generator.pointer.tokenization import LONGEST_PAIR, MOST_PAIRS, PairTokenizer
 from evenmesh_generator.runtime.decoding.rules import Rules
@@ -23,7 +23,6 @@ from evenmesh_generator.runtime.engine import LanguageEngine
 from evenmesh_generator.runtime.loops.decoding_loop import DecodingLoop
 from evenmesh_generator.runtime.networks.pair_encoders import (
     CompiledPairEncoder,
-    PairEncoder,
     TorchPairEncoder,
 )
 from evenmesh_generator.runtime.networks.pointer import PointerNetwork
@@ -118,9 +117,7 @@ def _engine(
 
     def copying(prompt: int, texts: Sequence[Sequence[int]]) -> SpanProcessor:
         spans = Spans(texts, tokenizer.joins)
-        return SpanProcessor(
-            prompt, [spans], end=settings.ends[0], abstention=settings.abstention_token_id
-        )
+        return SpanProcessor(prompt, [spans], end=settings.ends[0], abstention=settings.abstention_token_id)
 
     rules = Rules(pad=settings.pad_token_id, ends=settings.ends, copying=copying)
     description = ModelDescription(

@@ -7,7 +7,6 @@ import math
 import pytest
 
 import evenmesh_models
-from evenmesh_generator.pointer import artifact
 from evenmesh_generator.pointer.abstention import ABSTENTION
 from evenmesh_generator.pointer.reader import PointerReader
 from evenmesh_training.bundled import reader_card as card

@@ -5,6 +5,8 @@ from __future__ import annotations
 import io
 import json
 import logging
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -19,16 +21,16 @@ from evenmesh_generator.pointer import artifact, compiled_encoder, conversion
 from evenmesh_generator.pointer.compiled_encoder import CompiledPointerEncoder
 from evenmesh_generator.pointer.modeling import PointerForConditionalGeneration
 from evenmesh_generator.pointer.reader import PointerReader
-from evenmesh_generator.pointer.tokenization import PairTokenizer
+from evenmesh_generator.pointer.tokenization import LONGEST_PAIR, PairTokenizer
 from evenmesh_generator.ports import Cancellation
 from evenmesh_generator.runtime.assembly import assemble
-from evenmesh_generator.runtime.options import EngineOptions
 from evenmesh_generator.runtime.engine import LanguageEngine
 from evenmesh_generator.runtime.networks.pair_encoders import (
     CompiledPairEncoder,
     EncodedPair,
     TorchPairEncoder,
 )
+from evenmesh_generator.runtime.options import EngineOptions
 from evenmesh_kit.compute import cpu_engine
 from evenmesh_kit.compute.conversions import Conversions
 from evenmesh_kit.compute.cpu_engine import EngineError
@@ -188,3 +190,24 @@ def test_where_openvino_cannot_pytorch_encodes_unless_it_is_required(
         assembled(cpu_engine="openvino", dtype=dtype)
     assembled(dtype=dtype)
     assert "PyTorch encodes for" in caplog.text
+
+
+_STARTS = """
+import sys
+from pathlib import Path
+from evenmesh_generator.prompts import TemplateLibrary
+from evenmesh_generator.runtime.assembly import assemble
+from evenmesh_generator.runtime.options import EngineOptions
+
+options = EngineOptions(cpu_engine="openvino", device="cpu", dtype="float32", home=Path(sys.argv[1]))
+assemble("evenmesh-pointer", options, TemplateLibrary.bundled()).close()
+print("transformers" in sys.modules)
+"""
+
+
+def test_the_bundled_model_starts_without_transformers(tmp_path: Path) -> None:
+    """Importing it takes longer than all else of a start."""
+    ran = subprocess.run(
+        [sys.executable, "-c", _STARTS, tmp_path], capture_output=True, text=True, check=False
+    )
+    assert ran.stdout == "False\n", ran.stderr

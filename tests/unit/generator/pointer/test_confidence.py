@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 
 from evenmesh_generator.pointer import artifact
-from evenmesh_generator.pointer.settings import ArtifactError
 from evenmesh_generator.pointer.confidence import (
     Confidence,
     Sigmoid,
@@ -18,6 +17,7 @@ from evenmesh_generator.pointer.confidence import (
     expected_calibration_error,
     fit,
 )
+from evenmesh_generator.pointer.settings import ArtifactError
 from tests.support import tiny_models
 
 

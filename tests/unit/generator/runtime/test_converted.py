@@ -32,9 +32,9 @@ from evenmesh_generator.domain import (
 from evenmesh_generator.ports import Cancellation, Cancelled
 from evenmesh_generator.prompts import TemplateLibrary
 from evenmesh_generator.runtime.assembly import assemble
-from evenmesh_generator.runtime.options import EngineOptions
 from evenmesh_generator.runtime.engine import LanguageEngine
 from evenmesh_generator.runtime.loops.converted_model import ConvertedModel
+from evenmesh_generator.runtime.options import EngineOptions
 from evenmesh_generator.runtime.tasks import Outcome
 from evenmesh_kit.compute.model_files import ModelError
 from tests.support import tiny_models

@@ -28,11 +28,11 @@ from evenmesh_generator.pointer.reader import PointerReader
 from evenmesh_generator.pointer.tokenization import pad_pairs, pair
 from evenmesh_generator.ports import Cancellation, Cancelled
 from evenmesh_generator.runtime.assembly import assemble
-from evenmesh_generator.runtime.options import EngineOptions
-from evenmesh_generator.runtime.pointer_engines import pointer_engine, torch_network
 from evenmesh_generator.runtime.engine import LanguageEngine
 from evenmesh_generator.runtime.networks import pair_encoders
 from evenmesh_generator.runtime.networks.protocol import Prompt
+from evenmesh_generator.runtime.options import EngineOptions
+from evenmesh_generator.runtime.pointer_engines import pointer_engine, torch_network
 from evenmesh_kit.compute.model_files import ModelError
 from tests.support import tiny_models
 from tests.support.operators import Operators

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import torch
 
-from evenmesh_generator.runtime.options import EngineOptions, limits
 from evenmesh_generator.runtime.loops.decoding_loop import SmallPieces
+from evenmesh_generator.runtime.options import EngineOptions, limits
 
 
 def test_tenants_share_batches_where_more_rows_take_hardly_longer() -> None:

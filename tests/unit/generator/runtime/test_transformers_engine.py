@@ -25,14 +25,14 @@ from evenmesh_generator.domain import (
 )
 from evenmesh_generator.ports import Cancellation, Cancelled
 from evenmesh_generator.prompts import TemplateLibrary
-from evenmesh_generator.runtime.options import EngineOptions
-from evenmesh_generator.runtime.transformers_engines import transformers_engine
 from evenmesh_generator.runtime.engine import LanguageEngine
 from evenmesh_generator.runtime.loading import load
 from evenmesh_generator.runtime.networks.causal import BLOCK
+from evenmesh_generator.runtime.options import EngineOptions
 from evenmesh_generator.runtime.prompts import text_prompter
 from evenmesh_generator.runtime.prompts.text_prompter import RANKING_TEMPLATE, TextPrompter
 from evenmesh_generator.runtime.tasks import Outcome
+from evenmesh_generator.runtime.transformers_engines import transformers_engine
 from tests.support.tiny_engines import CPU, TEMPLATES, submit, transformers, write
 from tests.support.tiny_models import SENTENCES, plain
 

@@ -9,9 +9,9 @@ import torch
 
 from evenmesh_generator.domain import Augmentation, Decoding, GenerationRequest, Passage
 from evenmesh_generator.runtime.assembly import assemble
+from evenmesh_generator.runtime.engine import LanguageEngine
 from evenmesh_generator.runtime.options import EngineOptions
 from evenmesh_generator.runtime.pointer_engines import pointer_engine
-from evenmesh_generator.runtime.engine import LanguageEngine
 from evenmesh_training.agents import tasks
 from evenmesh_training.agents.pointer_learner import PointerAgent
 from evenmesh_training.agents.prompts import InputFormat

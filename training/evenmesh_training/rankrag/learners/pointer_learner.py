@@ -19,7 +19,16 @@ from evenmesh_generator.pointer.abstention import ABSTENTION
 from evenmesh_generator.pointer.mixture import Mixture
 from evenmesh_generator.pointer.modeling import PointerForConditionalGeneration, PointerSource
 from evenmesh_generator.pointer.reader import Encodings, PointerReader, stack
-from evenmesh_generator.pointer.tokenization import LONGEST_PAIR, PAD, SEP, Pair, PairTokenizer, pad_pairs, pair, room
+from evenmesh_generator.pointer.tokenization import (
+    LONGEST_PAIR,
+    PAD,
+    SEP,
+    Pair,
+    PairTokenizer,
+    pad_pairs,
+    pair,
+    room,
+)
 from evenmesh_training.rankrag.data.examples import Example, Form, Kind, Shown
 from evenmesh_training.rankrag.learners.learner import Batch, Prediction
 from evenmesh_training.rankrag.recipe import RecipeError, Stage

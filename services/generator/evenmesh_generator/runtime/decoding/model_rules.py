@@ -42,7 +42,9 @@ class _Processors:
         self._model: Any = model
         self._pad = pad
 
-    def __call__(self, prompt: int, most_tokens: int, rows: int, source: Sequence[int]) -> LogitsProcessorList:
+    def __call__(
+        self, prompt: int, most_tokens: int, rows: int, source: Sequence[int]
+    ) -> LogitsProcessorList:
         settings, _ = self._model._prepare_generation_config(
             None, max_new_tokens=most_tokens, num_beams=rows, do_sample=False, pad_token_id=self._pad
         )

@@ -85,7 +85,8 @@ class TokenProcessor(Protocol):
 
 def apply(processors: Sequence[Processor], ids: Sequence[Sequence[int]], scores: Tensor) -> Tensor:
     """Return scores [B, V] after the processors of one request, whose rows read ``ids`` so far."""
-    rows: Any = None
+    rows: Tensor | None = None
+    one: Any
     for one in processors:
         if isinstance(one, TokenProcessor):
             scores = one.process(ids, scores)

@@ -80,7 +80,11 @@ class _Weights:
     """
 
     def __init__(
-        self, weights: Mapping[str, Tensor], settings: PointerSettings, device: torch.device, dtype: torch.dtype
+        self,
+        weights: Mapping[str, Tensor],
+        settings: PointerSettings,
+        device: torch.device,
+        dtype: torch.dtype,
     ) -> None:
         self._weights = weights
         self._eps = settings.layer_norm_eps
@@ -101,7 +105,9 @@ class _Weights:
 
     def norm(self, name: str, *, dtype: torch.dtype | None = None) -> _Norm:
         return _Norm(
-            self[f"{name}.weight"].to(dtype or self._dtype), self[f"{name}.bias"].to(dtype or self._dtype), self._eps
+            self[f"{name}.weight"].to(dtype or self._dtype),
+            self[f"{name}.bias"].to(dtype or self._dtype),
+            self._eps,
         )
 
 
