@@ -45,10 +45,14 @@ def test_jobs_are_named_as_the_rules_expect(built: Manifests) -> None:
     label = monitor["spec"]["jobLabel"]
     assert label == NAME
     (rules,) = built.of("PrometheusRule")
-    reported = json.dumps(rules["spec"])
-    jobs = {job for jobs in re.findall(r'job=~?\\"([a-z|]+)\\"', reported) for job in jobs.split("|")}
-    assert jobs == {*SERVICES, "triton", "probe"}
-    assert jobs <= {one.labels[label] for one in built.workloads()}
+    scraped = {one.labels[label] for one in build(EVERYTHING).workloads() if "metrics" in one.ports()}
+    jobs: dict[str, set[str]] = {}
+    for rule in (rule for group in rules["spec"]["groups"] for rule in group["rules"]):
+        for named in re.findall(r'job=~?"([a-z|-]+)"', rule["expr"]):
+            jobs.setdefault(rule.get("alert", ""), set()).update(named.split("|"))
+    assert set().union(*jobs.values()) == scraped
+    assert jobs["EvenmeshTargetDown"] == scraped
+    assert {one.labels[label] for one in built.workloads()} >= {*SERVICES, "triton", "probe"}
 
 
 def test_prometheus_without_the_operator_finds_the_same_pods() -> None:
