@@ -18,6 +18,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import pytest_asyncio
 
 import evenmesh_models
 from evenmesh.wire.errors import FailedPrecondition, InvalidField
@@ -153,6 +154,46 @@ def milvus(tmp_path_factory: pytest.TempPathFactory) -> Iterator[MilvusLite]:
         yield server
 
 
+@asynccontextmanager
+async def backend(
+    param: str, encoder: SentenceEncoder, collections: Path, milvus: MilvusLite, folder: Path
+) -> AsyncIterator[Setup]:
+    """One backend over those collections."""
+    named, _, elsewhere = param.partition(" in ")
+    name, _, way = named.partition(" by ")
+    ways: dict[str, str] = {"hybrid_fusion" if name == "hybrid" else "bm25_engine": way} if way else {}
+    if elsewhere:
+        settings = RetrieverSettings(store="milvus", milvus_uri=milvus.uri, **ways)
+        opened_there = MilvusOpening(settings, encoder, None, Quotas())
+        await opened_there.store.start()
+        catalogue = RetrieverCatalogue(settings, cache(analyzer), encoder, None, opened_there.retrievers)
+        # A tenant for each, so that none sees what another did.
+        there = opened_there.store.of(f"t-{secrets.token_hex(8)}")
+        await there.ingest("c", PASSAGES, create=True)
+        await there.create("empty", "", Lexical())
+        yield Setup(catalogue.retrievers[name], there, in_milvus=True)
+        await opened_there.store.stop()
+        return
+    catalogue = RetrieverCatalogue(RetrieverSettings(**ways), cache(analyzer), encoder)
+    root = shutil.copytree(collections, folder / "collections")
+    async with opened(root, encoder, catalogue.prepare) as store:
+        yield Setup(catalogue.retrievers[name], store)
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module", params=BACKENDS)
+async def kept(
+    request: pytest.FixtureRequest,
+    encoder: SentenceEncoder,
+    collections: Path,
+    milvus: MilvusLite,
+    tmp_path_factory: pytest.TempPathFactory,
+) -> AsyncIterator[Setup]:
+    """One backend for all tests that change no collection."""
+    folder = tmp_path_factory.mktemp("backend")
+    async with backend(request.param, encoder, collections, milvus, folder) as found:
+        yield found
+
+
 @pytest.fixture(params=BACKENDS)
 async def setup(
     request: pytest.FixtureRequest,
@@ -161,26 +202,9 @@ async def setup(
     milvus: MilvusLite,
     tmp_path: Path,
 ) -> AsyncIterator[Setup]:
-    """One backend over those collections."""
-    named, _, elsewhere = request.param.partition(" in ")
-    name, _, way = named.partition(" by ")
-    ways: dict[str, str] = {"hybrid_fusion" if name == "hybrid" else "bm25_engine": way} if way else {}
-    if elsewhere:
-        settings = RetrieverSettings(store="milvus", milvus_uri=milvus.uri, **ways)
-        opened_there = MilvusOpening(settings, encoder, None, Quotas())
-        await opened_there.store.start()
-        catalogue = RetrieverCatalogue(settings, cache(analyzer), encoder, None, opened_there.retrievers)
-        # A tenant for each test, so that none sees what another did.
-        there = opened_there.store.of(f"t-{secrets.token_hex(8)}")
-        await there.ingest("c", PASSAGES, create=True)
-        await there.create("empty", "", Lexical())
-        yield Setup(catalogue.retrievers[name], there, in_milvus=True)
-        await opened_there.store.stop()
-        return
-    catalogue = RetrieverCatalogue(RetrieverSettings(**ways), cache(analyzer), encoder)
-    root = shutil.copytree(collections, tmp_path / "collections")
-    async with opened(root, encoder, catalogue.prepare) as store:
-        yield Setup(catalogue.retrievers[name], store)
+    """One backend for a test alone."""
+    async with backend(request.param, encoder, collections, milvus, tmp_path) as found:
+        yield found
 
 
 def assert_well_formed(scored: Scored, size: int) -> None:
@@ -196,11 +220,11 @@ def assert_well_formed(scored: Scored, size: int) -> None:
 
 @pytest.mark.parametrize("query", ["squealing brake pads", "?!", "the the the", "ночь", "x" * 8192])
 @pytest.mark.parametrize("n", [1, 3, 8, 1000])
-def test_search_gives_the_n_best(setup: Setup, query: str, n: int) -> None:
-    with setup.over("c") as snapshot:
-        scored = setup.retriever.search(snapshot, query, n)
+def test_search_gives_the_n_best(kept: Setup, query: str, n: int) -> None:
+    with kept.over("c") as snapshot:
+        scored = kept.retriever.search(snapshot, query, n)
         assert_well_formed(scored, min(n, 8))
-        everything = setup.retriever.search(snapshot, query, 8)
+        everything = kept.retriever.search(snapshot, query, 8)
         assert scored.rows.tolist() == everything.rows.tolist()[:n]
         assert scored.scores.tolist() == everything.scores.tolist()[:n]
 
@@ -215,39 +239,39 @@ def test_search_gives_the_n_best(setup: Setup, query: str, n: int) -> None:
         ("onions and pumpkin", "soup"),
     ],
 )
-def test_the_passage_that_answers_comes_first(setup: Setup, query: str, best: str) -> None:
-    assert setup.found(query, 3)[0] == best
-    ranked = finish(setup.retriever.rank(sorted(PASSAGES, key=lambda passage: passage.id), query))
+def test_the_passage_that_answers_comes_first(kept: Setup, query: str, best: str) -> None:
+    assert kept.found(query, 3)[0] == best
+    ranked = finish(kept.retriever.rank(sorted(PASSAGES, key=lambda passage: passage.id), query))
     assert IDS[ranked.rows[0]] == best
 
 
-def test_ties_break_by_ascending_id(setup: Setup) -> None:
-    assert setup.found("passages that say the same", 2) == ["twin-a", "twin-b"]
+def test_ties_break_by_ascending_id(kept: Setup) -> None:
+    assert kept.found("passages that say the same", 2) == ["twin-a", "twin-b"]
     others = [Passage(f"z{number}", "", f"{number} others, unlike") for number in range(9)]
     candidates = [Passage(one, "", "exactly the same") for one in "abcd"] + others
-    ranked = finish(setup.retriever.rank(candidates, "the same"))
+    ranked = finish(kept.retriever.rank(candidates, "the same"))
     assert ranked.rows.tolist()[:4] == [0, 1, 2, 3]
 
 
-def test_rank_takes_every_candidate(setup: Setup) -> None:
+def test_rank_takes_every_candidate(kept: Setup) -> None:
     by_id = sorted(PASSAGES, key=lambda passage: passage.id)
     for query in ("brake pads", "nothing of it"):
-        assert_well_formed(finish(setup.retriever.rank(by_id, query)), 8)
-    assert_well_formed(finish(setup.retriever.rank(by_id[:1], "brake pads")), 1)
-    assert_well_formed(finish(setup.retriever.rank([Passage("a", "", "?")], "?")), 1)
+        assert_well_formed(finish(kept.retriever.rank(by_id, query)), 8)
+    assert_well_formed(finish(kept.retriever.rank(by_id[:1], "brake pads")), 1)
+    assert_well_formed(finish(kept.retriever.rank([Passage("a", "", "?")], "?")), 1)
 
 
-def test_candidates_are_ranked_as_a_collection_of_them_would_be(setup: Setup) -> None:
+def test_candidates_are_ranked_as_a_collection_of_them_would_be(kept: Setup) -> None:
     by_id = sorted(PASSAGES, key=lambda passage: passage.id)
-    with setup.over("c") as snapshot:
-        searched = setup.retriever.search(snapshot, "a squeaking chain at night", 8)
+    with kept.over("c") as snapshot:
+        searched = kept.retriever.search(snapshot, "a squeaking chain at night", 8)
         found = [passage.id for passage in snapshot.passages(searched.rows.tolist())]
-    ranked = finish(setup.retriever.rank(by_id, "a squeaking chain at night"))
-    if setup.in_milvus and setup.retriever.info.name != "dense":
+    ranked = finish(kept.retriever.rank(by_id, "a squeaking chain at night"))
+    if kept.in_milvus and kept.retriever.info.name != "dense":
         # Candidates never get to Milvus, so they are scored by our BM25 and collections by Milvus's: the one
         # exception, and the reply says so.
-        with setup.over("c") as snapshot:
-            assert "differs from evenmesh's" in setup.retriever.note(snapshot)
+        with kept.over("c") as snapshot:
+            assert "differs from evenmesh's" in kept.retriever.note(snapshot)
         assert [by_id[row].id for row in ranked.rows[:2]] == found[:2]
         return
     assert [by_id[row].id for row in ranked.rows] == found
@@ -284,9 +308,9 @@ async def test_filters_apply_before_ranking(setup: Setup) -> None:
     assert missing.value.field == "filter.conditions[1].attribute"
 
 
-def test_an_empty_collection(setup: Setup) -> None:
-    with setup.over("empty") as snapshot:
-        assert_well_formed(setup.retriever.search(snapshot, "anything", 5), 0)
+def test_an_empty_collection(kept: Setup) -> None:
+    with kept.over("empty") as snapshot:
+        assert_well_formed(kept.retriever.search(snapshot, "anything", 5), 0)
 
 
 @pytest.mark.parametrize("query", ["squealing brake pads", "?!", "the the the"])
@@ -313,11 +337,11 @@ async def test_all_scores_are_those_of_a_search_for_all(setup: Setup, query: str
             assert all(rest <= min(0.0, *found.scores) for rest in scored.values())
 
 
-def test_all_scores_of_an_empty_collection(setup: Setup) -> None:
-    if setup.in_milvus:
+def test_all_scores_of_an_empty_collection(kept: Setup) -> None:
+    if kept.in_milvus:
         pytest.skip("collections in Milvus are not scored whole")
-    with setup.over("empty") as snapshot:
-        assert len(setup.retriever.scores(snapshot, "anything").rows) == 0
+    with kept.over("empty") as snapshot:
+        assert len(kept.retriever.scores(snapshot, "anything").rows) == 0
 
 
 async def test_a_new_version_is_searched_once_it_is_served(setup: Setup) -> None:
@@ -336,18 +360,18 @@ async def test_a_new_version_is_searched_once_it_is_served(setup: Setup) -> None
     assert "pump" not in setup.found("pressure of the pump", 100)
 
 
-def test_threads_do_not_disturb_each_other(setup: Setup) -> None:
+def test_threads_do_not_disturb_each_other(kept: Setup) -> None:
     queries = ["brake pads", "red lamp", "mend the tube", "oil", "wheel and frame"] * 4
-    with setup.over("c") as snapshot, ThreadPoolExecutor(4) as threads:
+    with kept.over("c") as snapshot, ThreadPoolExecutor(4) as threads:
 
         def search(query: str) -> list[float]:
-            return setup.retriever.search(snapshot, query, 8).scores.tolist()
+            return kept.retriever.search(snapshot, query, 8).scores.tolist()
 
         assert list(threads.map(search, queries)) == [search(query) for query in queries]
 
 
-def test_it_says_what_it_runs_on(setup: Setup) -> None:
-    info = setup.retriever.info
+def test_it_says_what_it_runs_on(kept: Setup) -> None:
+    info = kept.retriever.info
     assert info.name in {backend.split(" ")[0] for backend in BACKENDS}
     assert info.description
     assert "\n" not in info.description
@@ -433,23 +457,28 @@ def test_vectors_are_those_of_the_model_in_the_process(any_encoder: Encoder) -> 
     assert (any_encoder.name, any_encoder.dimension) == (exact.name, exact.dimension)
 
 
-async def test_cranfield_is_ranked_as_by_the_model_in_the_process(
-    any_encoder: Encoder, tmp_path: Path
-) -> None:
+async def cranfield_gain(encoder: Encoder, folder: Path) -> float:
     """nDCG@10 of 20 queries over the passages that somebody judged for them."""
+    relevant, queries, passages = cranfield(20)
+    catalogue = RetrieverCatalogue(RetrieverSettings(), cache(analyzer), encoder)
+    async with opened(folder, encoder, catalogue.prepare) as store:
+        await store.ingest("cranfield", passages, create=True)
+        return ndcg(Setup(catalogue.retrievers["dense"], store), relevant, queries, "cranfield")
+
+
+@pytest.fixture(scope="module")
+def exact_gain(tmp_path_factory: pytest.TempPathFactory) -> float:
+    """What the model in the process has of it."""
+    return asyncio.run(cranfield_gain(SentenceEncoder(precision="fp32"), tmp_path_factory.mktemp("exact")))
+
+
+async def test_cranfield_is_ranked_as_by_the_model_in_the_process(
+    any_encoder: Encoder, exact_gain: float, tmp_path: Path
+) -> None:
     if isinstance(any_encoder, SentenceEncoder):
         pytest.skip("it is the model in the process")
-    relevant, queries, passages = cranfield(20)
-    exact = SentenceEncoder(precision="fp32")
-    gains = {}
-    for place, encoder in enumerate((exact, any_encoder)):
-        catalogue = RetrieverCatalogue(RetrieverSettings(), cache(analyzer), encoder)
-        async with opened(tmp_path / str(place), encoder, catalogue.prepare) as store:
-            await store.ingest("cranfield", passages, create=True)
-            setup = Setup(catalogue.retrievers["dense"], store)
-            gains[place] = ndcg(setup, relevant, queries, "cranfield")
-    assert gains[0] == pytest.approx(gains[1], abs=1e-3)
-    assert gains[0] > 0.5
+    assert await cranfield_gain(any_encoder, tmp_path) == pytest.approx(exact_gain, abs=1e-3)
+    assert exact_gain > 0.5
 
 
 def test_bf16_is_close_to_fp32() -> None:
