@@ -48,6 +48,9 @@ class TritonEncoder:
     The server gathers what many ask at a time into batches, so that a vector may differ in its last bits from
     one time to the next; equal passages of one call have equal vectors.
 
+    A name may stand for several servers, such as the pods of a headless Service: they take turns, and must
+    serve the same model.
+
     Its fingerprint is made of the model's name, version and parameters: who serves other weights under these
     must raise the version, as Triton has it anyway.
 
@@ -83,6 +86,8 @@ class TritonEncoder:
             channel_args=[
                 ("grpc.max_send_message_length", DEFAULT_MAX_MESSAGE_BYTES),
                 ("grpc.max_receive_message_length", DEFAULT_MAX_MESSAGE_BYTES),
+                # Servers of one name take turns, and calls go on at the others where one is away.
+                ("grpc.lb_policy_name", "round_robin"),
                 # Back within a second once the server is.
                 ("grpc.max_reconnect_backoff_ms", 1000),
             ],
