@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import shlex
+from importlib.metadata import version
 from pathlib import Path
 
 import pytest
@@ -17,6 +18,8 @@ PAGE = (ROOT / "docs" / "operate" / "deploy.md").read_text(encoding="utf-8")
 WELL_FORMED = {"docker", "kind", "helm", "openssl", "base64", "cat", "cp", "python3", "/tmp/checkov/bin/pip"}  # noqa: S108
 """Programs that are not here: their lines are only read as a shell would."""
 WELL_FORMED |= {"/tmp/checkov/bin/checkov"}  # noqa: S108
+
+VERSION = version("evenmesh")
 
 COMMANDS = [words for block in blocks(PAGE) for words in commands(block)]
 KUBECTL = sorted({" ".join(words[1:]) for words in COMMANDS if words[0] == "kubectl"})
@@ -83,8 +86,9 @@ def test_images_are_those_of_the_overlays() -> None:
         if "example" in container["image"]
     }
     assert pulled == {
-        f"registry.example.com/evenmesh/{name}:0.1.0" for name in (*SERVICES, "gateway", "triton")
+        f"registry.example.com/evenmesh/{name}:{VERSION}" for name in (*SERVICES, "gateway", "triton")
     }
+    assert set(re.findall(r"\$REGISTRY/[$\w]+:(\S+)", PAGE)) == {VERSION}
     loaded = {word for words in COMMANDS if words[:2] == ["kind", "load"] for word in words if ":" in word}
     local = {one.containers[0]["image"] for one in build("dev").workloads()}
     assert loaded == local
@@ -135,3 +139,16 @@ def test_the_loader_holds_the_audits_volumes() -> None:
     assert {path for path in copied if path.startswith("/data/")} <= set(
         shlex.split(script.replace("\\\n", ""))
     )
+
+
+def test_calls_that_leave_the_mesh_are_added_to_policies_that_are_there() -> None:
+    (block,) = (one for one in re.findall(r"```yaml\n(.*?)```", PAGE, re.DOTALL) if "may-scrape" in one)
+    policies = {one["metadata"]["name"]: one["spec"] for one in build("prod").of("NetworkPolicy")}
+    for patch in yaml.safe_load(block)["patches"]:
+        assert patch["target"]["kind"] == "NetworkPolicy"
+        named = [name for name in policies if re.fullmatch(patch["target"]["name"], name)]
+        assert named
+        for operation in yaml.safe_load(patch["patch"]):
+            assert (operation["op"], operation["path"]) == ("add", "/spec/egress/-")
+            for name in named:
+                assert policies[name]["egress"], name
