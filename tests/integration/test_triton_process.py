@@ -90,6 +90,15 @@ def test_a_stopped_server_leaves_nothing_and_starts_on_the_same_ports(small: Tri
     assert small.target == target
 
 
+def test_a_server_that_ended_by_itself_leaves_no_process(small: TritonServer) -> None:
+    owner, models = small.pid, stubs.of_server(small.server_pid)
+    for pid in models:
+        os.kill(pid, signal.SIGSTOP)  # as one that hangs where it should notice
+    os.kill(small.server_pid, signal.SIGKILL)
+    assert gone([owner, *models])
+    assert regions(owner) == []
+
+
 def test_a_killed_owner_takes_its_server_along_and_the_next_sweeps(small: TritonServer) -> None:
     owner, server = small.pid, small.server_pid
     models = stubs.of_server(server)

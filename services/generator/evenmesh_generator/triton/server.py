@@ -215,11 +215,11 @@ class TritonProcess:
 
     async def stop(self, grace_s: float) -> int:
         """Terminate the server, kill it after ``grace_s`` and a margin, and return its exit status."""
-        models = stubs.of_server(self.pid)
         try:
             return await self._stop(grace_s)
         finally:
-            stubs.kill(models)
+            # By their regions: those of a server that ended by itself are nobody's children any more.
+            stubs.kill(stubs.of_regions(lambda name: name.startswith(self._launch.region_prefix)))
 
     async def _stop(self, grace_s: float) -> int:
         if self._process.returncode is None:

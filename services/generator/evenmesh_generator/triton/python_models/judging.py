@@ -6,9 +6,11 @@ dynamic batching hands them over, and asks it.
 
 from __future__ import annotations
 
+import time
+from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 
@@ -18,6 +20,9 @@ from evenmesh_generator.triton.python_models.configuration import Configuration,
 from evenmesh_generator.triton.python_models.ending import exit_soon
 from evenmesh_generator.triton.python_models.response_sender import sendable, triton_error
 from evenmesh_generator.triton.tensors import Tensor, read_error, read_texts, texts
+
+_HELD_S: Final = 10.0
+"""How long answers of the generating model are held. Seconds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +65,7 @@ class JudgingModel:
         check_numpy(backend)
         self._backend = backend
         self._generating = Configuration.read(args).required("generating_model")
+        self._held: deque[tuple[float, object]] = deque()
 
     def execute(self, requests: Sequence[BackendRequest]) -> list[object]:
         """Return one response for each request, in order."""
@@ -113,12 +119,25 @@ class JudgingModel:
             inputs=[self._backend.Tensor(name, array) for name, array in inputs.items()],
         )
         found: dict[str, Tensor] = {}
-        for part in asked.exec(decoupled=True):
+        answers = asked.exec(decoupled=True)
+        self._hold(answers)
+        for part in answers:
             if part.has_error():
                 said = part.error().message()
                 raise read_error(said) or RuntimeError(said)
             found |= {tensor.name(): tensor.as_numpy() for tensor in part.output_tensors()}
         return found["probability"].tolist(), read_texts(found["model_version"], "model_version")[0]
+
+    def _hold(self, answers: object) -> None:
+        """Hold answers until the Python backend has released its reference to them.
+
+        It does so in a thread of its own, without Python's global lock. Were that the last reference, the
+        thread would destroy arrays while this one runs Python, and the process would crash, rarely.
+        """
+        now = time.monotonic()
+        while self._held and now - self._held[0][0] > _HELD_S:
+            self._held.popleft()
+        self._held.append((now, answers))
 
     def _response(self, outcome: list[float] | MeshError, version: str) -> object:
         if isinstance(outcome, MeshError):
