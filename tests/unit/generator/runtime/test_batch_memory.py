@@ -15,7 +15,7 @@ from typing import Any
 import grpc
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from transformers import T5Config, T5ForConditionalGeneration
 
@@ -58,6 +58,14 @@ def _start(length: int, source: int, *, layers: int = 3, heads: int = 2, size: i
 
 @settings(max_examples=60, deadline=None)
 @given(REQUESTS, st.integers(0, 2**32), st.booleans())
+@example(  # sources get smaller buffers while rows get larger ones
+    [
+        *((1, 0, 9, 1), (1, 0, 51, 1), (1, 0, 52, 1), (1, 0, 1, 1), (1, 0, 1, 1)),
+        *((1, 21, 31, 1), (2, 0, 60, 1), (1, 0, 30, 1), (2, 0, 37, 65), (2, 0, 1, 1)),
+    ],
+    16149,
+    False,
+)
 def test_what_is_planned_is_what_is_allocated(
     requests: list[tuple[int, int, int, int]], seed: int, grows: bool
 ) -> None:

@@ -7,6 +7,7 @@ size, K layers.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from typing import Final
 
 import torch
@@ -55,7 +56,7 @@ class SourceGroup:
         Args:
             joining: requests and their passages.
         """
-        lengths = [sum(part[STATES].shape[3] for part in parts) for _, parts in joining]
+        lengths = [tokens_of(parts) for _, parts in joining]
         slots, capacity = self._shape(lengths)
         at = len(self.owners)
         mask = _visible([*self.lengths, *lengths], joining[0][1][0][STATES].device)
@@ -142,6 +143,11 @@ class SourceGroup:
         return 0, 0
 
 
+def tokens_of(parts: Sequence[Part]) -> int:
+    """Return the source tokens of passages side by side."""
+    return sum(part[STATES].shape[3] for part in parts)
+
+
 def _axis(name: str) -> int:
     """Return which axis of a field is the tokens': attention reads a head's keys in a row."""
     return 2 if name == STATES else 0
@@ -191,7 +197,7 @@ class Sources:
             groups.setdefault(width, []).append((owner, parts))
         added: list[tuple[int, int]] = []
         try:
-            for width, mine in groups.items():
+            for width, mine in sorted(groups.items(), key=lambda item: self._grown(*item)):
                 group = self._groups.get(width, SourceGroup(width))
                 group.add(mine)
                 self._groups[width] = group
@@ -200,6 +206,11 @@ class Sources:
             for owner, width in added:
                 self.remove(owner, width)
             raise
+
+    def _grown(self, width: int, joining: Sequence[tuple[int, Sequence[Part]]]) -> int:
+        """Return the tokens by which the buffers of a group grow: those that shrink are replaced first."""
+        group = self._groups.get(width, SourceGroup(width))
+        return group.planned([tokens_of(parts) for _, parts in joining]) - group.planned([])
 
     def remove(self, owner: int, width: int) -> None:
         """Remove the source of a request."""
@@ -271,19 +282,30 @@ class SourcedRows:
         for one in joining:
             rows[one.owner] = list(range(at, at + one.width))
             at += one.width
-        self._timeline.insert([(one.started.kept, one.width, one.most) for one in joining])
-        try:
-            self._sources.add([(one.owner, one.width, one.started.parts) for one in joining])
-            try:
-                self._sources.place(rows, self._device)
-            except Exception:
-                for one in joining:
-                    self._sources.remove(one.owner, one.width)
-                raise
-        except Exception:
-            self._timeline.remove_last(sum(one.width for one in joining))
-            raise
+        sources = [(one.width, tokens_of(one.started.parts)) for one in joining]
+        steps = [(self._add_own, self._remove_own), (self._add_sources, self._remove_sources)]
+        if self._sources.planned(sources) < self._sources.planned([]):
+            steps.reverse()  # smaller buffers first: larger ones beside the old would be more than planned
+        with ExitStack() as undone:
+            for add, remove in steps:
+                add(joining)
+                undone.callback(remove, joining)
+            self._sources.place(rows, self._device)
+            undone.pop_all()
         self._rows = rows
+
+    def _add_own(self, joining: Sequence[Joining]) -> None:
+        self._timeline.insert([(one.started.kept, one.width, one.most) for one in joining])
+
+    def _remove_own(self, joining: Sequence[Joining]) -> None:
+        self._timeline.remove_last(sum(one.width for one in joining))
+
+    def _add_sources(self, joining: Sequence[Joining]) -> None:
+        self._sources.add([(one.owner, one.width, one.started.parts) for one in joining])
+
+    def _remove_sources(self, joining: Sequence[Joining]) -> None:
+        for one in joining:
+            self._sources.remove(one.owner, one.width)
 
     def settle(
         self, sources: Sequence[int], rows: Mapping[int, Sequence[int]], left: Mapping[int, int]
