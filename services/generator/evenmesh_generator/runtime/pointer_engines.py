@@ -13,7 +13,6 @@ from torch import Tensor
 import evenmesh_models
 from evenmesh_generator.domain import Augmentation, ModelDescription
 from evenmesh_generator.pointer import artifact
-from evenmesh_generator.pointer.artifact import Artifact
 from evenmesh_generator.pointer.compiled_encoder import CompiledPointerEncoder
 from evenmesh_generator.pointer.settings import ArtifactError
 from evenmesh_generator.pointer.spans import DECODING, SpanProcessor, Spans
@@ -53,20 +52,11 @@ def load(name: str, folder: Path | None, placement: Placement, options: EngineOp
     try:
         tokenizer = PairTokenizer(evenmesh_models.minilm())
         folder = evenmesh_models.reader() if folder is None else folder
-        read = artifact.read(folder, encodes=False)
-        encoder = _compiled(folder, read, placement, options)
-        if encoder is None:
+        network = _compiled(folder, placement, options)
+        if network is None:
             return pointer_engine(name, artifact.load(folder), tokenizer, placement, options)
     except (ArtifactError, BaseModelError) as error:
         raise ModelError(one_line(error)) from None
-    network = PointerNetwork(
-        read.settings,
-        read.weights,
-        encoder,
-        device=placement.device,
-        dtype=placement.dtype,
-        cache_bytes=options.cache_bytes,
-    )
     return _engine(name, network, tokenizer, placement, options)
 
 
@@ -145,12 +135,11 @@ def _engine(
     return LanguageEngine(description, prompter, loop, workers=options.workers)
 
 
-def _compiled(
-    folder: Path, read: Artifact, placement: Placement, options: EngineOptions
-) -> CompiledPairEncoder | None:
-    """Return what encodes for a pointer model in a folder; None if PyTorch does.
+def _compiled(folder: Path, placement: Placement, options: EngineOptions) -> PointerNetwork | None:
+    """Return the network of the model in a folder for which OpenVINO encodes; None if PyTorch does.
 
     Raises:
+        ArtifactError, BaseModelError: the model cannot be read.
         ModelError: the options ask for OpenVINO, which cannot.
     """
     required = options.cpu_engine == "openvino"
@@ -160,6 +149,7 @@ def _compiled(
         if placement.dtype not in (torch.float32, torch.bfloat16):
             raise EngineError(f"OpenVINO encodes in float32 or bfloat16, not in {placement.dtype_name}")
         parallel = options.parallel or usable_cores()
+        read = artifact.read(folder, encodes=False)
         compiled = CompiledPointerEncoder(
             folder,
             read.weights["encoder.embeddings.word_embeddings.weight"].numpy(),
@@ -178,9 +168,16 @@ def _compiled(
         placement.dtype_name,
         parallel,
     )
-    return CompiledPairEncoder(
-        compiled,
-        layers=read.settings.decoder_layers,
-        heads=read.settings.num_attention_heads,
+    return PointerNetwork(
+        read.settings,
+        read.weights,
+        CompiledPairEncoder(
+            compiled,
+            layers=read.settings.decoder_layers,
+            heads=read.settings.num_attention_heads,
+            dtype=placement.dtype,
+        ),
+        device=placement.device,
         dtype=placement.dtype,
+        cache_bytes=options.cache_bytes,
     )
