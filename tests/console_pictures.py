@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Final
 
 from evenmesh import Addresses, Client
+from evenmesh.statements import new_key
 from evenmesh_mesh import GeneratorEngine, MeshSettings, launch, services_with, stop
 from evenmesh_studies import demo
 from tests.support import document_files
@@ -28,6 +29,8 @@ SOURCES: Final = {
     "Words": {"collection": "demo", "retriever": "bm25-lucene"},
     "Meaning": {"collection": "demo", "retriever": "dense"},
 }
+PROVIDER: Final = "Ask Aunt Sprocket"
+"""Whose statement is shown."""
 WIDE: Final = {"width": 1180, "height": 900}
 PHONE: Final = {"width": 390, "height": 844}
 
@@ -144,6 +147,12 @@ def take(url: str, out: Path) -> None:
         console.page.locator("[data-audit=done]").wait_for(timeout=600_000)
         console.page.locator("[data-slope=relevance]").wait_for()
         console.picture(out / "audit.png", height=1200)
+        console.page.set_viewport_size(WIDE)
+        console.open("statements")
+        console.page.get_by_label("Provider").fill(PROVIDER)
+        console.page.get_by_role("button", name="Get the statement").click()
+        console.page.locator("[data-configuration]").first.wait_for()
+        console.picture(out / "statement.png", height=780)
         console.page.set_viewport_size(PHONE)
         console.open("ask")
         console.ask(QUESTION)
@@ -163,13 +172,18 @@ def main() -> None:
         take(given.url, given.out)
         return
     with tempfile.TemporaryDirectory() as home:
+        key = Path(home, "signing.pem")
+        new_key(key)
         services = services_with(GeneratorEngine.IN_PROCESS, gateway=True)
         settings = MeshSettings(
             home=Path(home),
             port=0,
             start_s=600,
             services=services,
-            environment={"EVENMESH_ORCHESTRATOR_SOURCES": json.dumps(SOURCES)},
+            environment={
+                "EVENMESH_ORCHESTRATOR_SOURCES": json.dumps(SOURCES),
+                "EVENMESH_EVALUATOR_STATEMENT_KEY": str(key),
+            },
         )
         state = launch(settings)
         try:

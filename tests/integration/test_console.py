@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 import json
 import re
 from collections.abc import Iterator
@@ -374,6 +375,17 @@ def test_runs_show_the_means_of_the_report(console: ConsolePage, client: Client)
     row = console.page.locator("[data-quantity=ee_d_norm]")
     assert float(row.get_attribute("data-mean") or "nan") == report.ee_d_norm.mean
     console.page.locator(".ask-dot").nth(1).wait_for(state="attached")
+    console.page.locator(".compare input").fill("console-run-of-nobody")
+    with console.page.expect_download() as saved:
+        console.page.get_by_role("button", name="Report").click()
+    assert saved.value.suggested_filename == "console-run.html"
+    page = Path(saved.value.path()).read_text(encoding="utf-8")
+    for provider in report.providers[:3]:
+        assert f"<td>{html.escape(provider.name)}</td>" in page
+    assert report.ee_d_norm.mean is not None
+    assert f"<td>disparity</td><td>{report.ee_d_norm.mean:.3f}" in page
+    assert "<svg" in page
+    assert not re.search(r"<script|src=|href=|url\(", page)
 
 
 def test_an_ask_of_a_run_shows_what_it_showed(console: ConsolePage, client: Client) -> None:
@@ -591,6 +603,7 @@ def test_axe_finds_nothing_serious(console: ConsolePage, name: str, colours: Col
             "talk": "#turn",
             "vote": ".roster-edit",
             "audits": ".audit-form",
+            "statements": ".statement-form",
             "agents": ".version",
             "health": ".tile",
         }

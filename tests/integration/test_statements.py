@@ -22,6 +22,8 @@ from evenmesh_kit.security import keys
 from evenmesh_kit.telemetry.setup import Telemetry
 from evenmesh_orchestrator.clients import EvaluatorClient
 from tests.integration.test_evaluator_service import _running
+from tests.support.console_page import ConsolePage, chromium
+from tests.support.gateway_process import GatewayProcess
 
 OTHER = "Other Press"
 PROVIDER = 'Acme "Press" & Söhne'
@@ -256,3 +258,61 @@ async def test_the_orchestrators_client_reads_what_is_owed(
     async with channel:
         found = await EvaluatorClient(channel).balance("nothing", 30.0, timeout_s=30)
         assert (found.names, found.owed.tolist()) == ((), [])
+
+
+def test_a_provider_reads_saves_and_verifies_its_statement_on_the_page(
+    readers: Readers, tmp_path: Path
+) -> None:
+    """In Chromium, before a real gateway: the key of a provider opens this page alone."""
+    known = str(readers.public.parent / "keys.toml")
+    with (
+        GatewayProcess(tmp_path, readers.addresses, EVENMESH_API_KEYS=known) as served,
+        chromium() as browser,
+    ):
+        console = ConsolePage(browser.new_page(viewport={"width": 1280, "height": 900}), served.url)
+        page = console.page
+        console.open("ask")
+        page.locator("input[type=password]").fill(readers.secrets["provider"])
+        page.get_by_role("button", name="Sign in").click()
+        page.get_by_role("heading", name="Statements").wait_for()
+        assert page.get_by_label("Pages").get_by_role("link").all_inner_texts() == ["Statements"]
+        page.get_by_role("button", name="Get the statement").press("Enter")
+        cells = page.locator("[data-configuration='0'] td")
+        cells.first.wait_for()
+        shown = [text.split("\n")[0].replace("\xa0", " ") for text in cells.all_inner_texts()]
+        assert shown == ["12", "12", "6", "100.0 %", "75.0 %", "-25.0 %"]
+        assert console.violations() == []
+        with page.expect_download() as download:
+            page.get_by_role("button", name="Save the signed file").press("Enter")
+        file = tmp_path / "statement.json"
+        download.value.save_as(file)
+        keys = public_keys([readers.public])
+        assert verify(parse(file.read_bytes()), keys, Expected(PROVIDER)).configurations[0].num_found == 12
+
+        _, strange = new_key(tmp_path / "strange.pem")
+        (tmp_path / "strange.public.pem").write_text(strange)
+        changed = json.loads(file.read_text())
+        payload = base64.b64decode(changed["payload"]).replace(b'"12"', b'"13"')
+        changed["payload"] = base64.b64encode(payload).decode()
+        forged, cut = tmp_path / "forged.json", tmp_path / "cut.json"
+        forged.write_text(json.dumps(changed))
+        cut.write_bytes(file.read_bytes()[:-40])
+        page.locator(".verify summary").press("Enter")
+        for statement, public, about, said in (
+            (file, readers.public, "", "Verified. Signed by key"),
+            (file, readers.public, PROVIDER, "Verified. Signed by key"),
+            (file, readers.public, OTHER, f"it is about “{PROVIDER}”, not “{OTHER}”"),
+            (file, tmp_path / "strange.public.pem", "", "no signature is of a key that you gave"),
+            (forged, readers.public, "", "it was forged, changed or cut"),
+            (cut, readers.public, "", "is not a signed statement, or only a part of one"),
+            (file, tmp_path / "forged.json", "", "holds no public key in PEM"),
+        ):
+            page.get_by_label("Signed file").set_input_files(statement)
+            page.get_by_label("Public keys").set_input_files(public)
+            page.get_by_label("About whom").fill(about)
+            page.get_by_role("button", name="Verify", exact=True).press("Enter")
+            page.locator(".verify [role=status]").get_by_text(said).wait_for()
+        assert console.violations() == []
+        page.set_viewport_size({"width": 360, "height": 780})
+        assert console.width() <= 360
+        assert (console.strangers, console.complaints) == ([], [])

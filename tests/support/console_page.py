@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 PATIENCE_MS: Final = 120_000
 """Longest wait for anything on the page: models share two cores with other tests. Milliseconds."""
-PAGES: Final = ("ask", "talk", "vote", "collections", "runs", "audits", "agents", "health")
+PAGES: Final = ("ask", "talk", "vote", "collections", "runs", "audits", "statements", "agents", "health")
 ARGUMENTS: Final = ("--no-sandbox", "--disable-background-networking", "--disable-component-update")
 
 Colours = Literal["light", "dark"]
