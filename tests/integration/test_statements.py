@@ -280,7 +280,7 @@ def test_a_provider_reads_saves_and_verifies_its_statement_on_the_page(
         cells = page.locator("[data-configuration='0'] td")
         cells.first.wait_for()
         shown = [text.split("\n")[0].replace("\xa0", " ") for text in cells.all_inner_texts()]
-        assert shown == ["12", "12", "6", "100.0 %", "75.0 %", "-25.0 %"]
+        assert shown == ["12", "12", "6", "100.0 %", "75.0 %", "−25.0 %"]
         assert console.violations() == []
         with page.expect_download() as download:
             page.get_by_role("button", name="Save the signed file").press("Enter")

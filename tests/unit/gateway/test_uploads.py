@@ -213,6 +213,7 @@ async def test_an_upload_of_which_nothing_can_be_added_is_an_error(
         ("size=5", "size"),
         ("size=64&size=32", "size"),
         ("size=32&overlap=17", "overlap"),
+        ("overlap=1024", "overlap"),
         ("dry_run=maybe", "dry_run"),
         ("base_url=" + "x" * 1025, "base_url"),
         ("&".join(["provider=folder"] * 65), "provider"),

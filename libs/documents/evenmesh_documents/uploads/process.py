@@ -99,11 +99,20 @@ class GatheringJob:
             ValueError: a value is outside its range, or the tokenizer cannot be read.
             ModuleNotFoundError: what reads the tokenizer is not installed.
         """
-        by = self.tokenizer or ("bundled" if counting.bundled_is_there() else "words")
+        by, size = _counts_by(self.tokenizer), self.size or default_size(self.tokenizer)
         if by == "words":
-            return Splitting(self.size or _WORDS, self.overlap, apart=apart)
+            return Splitting(size, self.overlap, apart=apart)
         count = counting.bundled() if by == "bundled" else counting.tokens(Path(by))
-        return Splitting(self.size or _TOKENS, self.overlap, count, apart)
+        return Splitting(size, self.overlap, count, apart)
+
+
+def default_size(tokenizer: str) -> int:
+    """Return the most that a passage has where a job with this tokenizer says nothing; in tokens or words."""
+    return _WORDS if _counts_by(tokenizer) == "words" else _TOKENS
+
+
+def _counts_by(tokenizer: str) -> str:
+    return tokenizer or ("bundled" if counting.bundled_is_there() else "words")
 
 
 class TooMuchTextError(Exception):

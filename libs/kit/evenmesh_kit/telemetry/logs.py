@@ -50,7 +50,8 @@ class JsonFormatter(logging.Formatter):
         for key, value in vars(record).items():
             if key not in _STANDARD and (self._log_text or key != TEXT_KEY):
                 line[key] = value
-        if record.exc_info is not None and record.exc_info[1] is not None:
+        # Not only None: who logs with exc_info=False leaves that in the record.
+        if record.exc_info and record.exc_info[1] is not None:
             line["exception"] = self._exception(record.exc_info[1])
         return json.dumps(line, ensure_ascii=False, default=repr)
 

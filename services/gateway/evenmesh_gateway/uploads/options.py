@@ -51,8 +51,12 @@ class UploadOptions:
     wait: bool = True
 
 
-def options_of(query: QueryParams) -> UploadOptions:
+def options_of(query: QueryParams, default_size: int) -> UploadOptions:
     """Read the options of an address.
+
+    Args:
+        query: the options.
+        default_size: most that a passage has where no size is given.
 
     Raises:
         InvalidField: one is not known, given twice, or outside its bounds.
@@ -84,8 +88,9 @@ def options_of(query: QueryParams) -> UploadOptions:
         },
     )
     _check_rules(options)
-    if options.size and options.overlap > options.size // 2:
-        raise InvalidField("overlap", "must be at most half of size")
+    size = options.size or default_size
+    if options.overlap > size // 2:
+        raise InvalidField("overlap", f"must be at most half of size, which is {size:,}")
     return options
 
 

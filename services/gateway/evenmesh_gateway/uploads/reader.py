@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import logging
 import os
 import sys
 from asyncio.subprocess import DEVNULL, PIPE, Process
@@ -26,6 +27,7 @@ _KEPT: Final = (
     *("PYTHONHOME", "PYTHONPATH", "VIRTUAL_ENV"),
 )
 """Variables that the process has: none that may hold a secret."""
+_log = logging.getLogger("evenmesh.gateway.uploads")
 
 
 class UploadReader:
@@ -90,6 +92,8 @@ class UploadReader:
             event = json.loads(body)
             if "failed" in event:
                 status = TOO_LARGE if event["reason"] == "TOO_LARGE" else 500
+                if status >= 500:
+                    _log.error("an upload was not read", extra={"why": event["failed"]})
                 raise HttpProblem(status, event["reason"], event["failed"])
             yield event
             if "read" in event:

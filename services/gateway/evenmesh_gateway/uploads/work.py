@@ -18,7 +18,7 @@ from starlette.responses import JSONResponse, Response
 
 from evenmesh.retriever.v1 import collection_service_pb2 as pb
 from evenmesh.wire.errors import DeadlineExceeded, MeshError
-from evenmesh_documents.uploads.process import GatheringJob
+from evenmesh_documents.uploads.process import GatheringJob, default_size
 from evenmesh_gateway.calls import Call, unless_hung_up
 from evenmesh_gateway.forwarding import Forwarder
 from evenmesh_gateway.http import events
@@ -84,7 +84,7 @@ class Uploads:
             HungUpError: the client hung up; nothing of the upload is kept.
         """
         settings = self._settings
-        options = options_of(request.query_params)
+        options = options_of(request.query_params, default_size(settings.documents_tokenizer))
         boundary_of(request)
         async with AsyncExitStack() as held:
             await held.enter_async_context(self._places.admit(1))

@@ -72,6 +72,15 @@ def test_an_exception_is_reported_without_what_it_quotes(lines: Any) -> None:
     assert "test_an_exception_is_reported_without_what_it_quotes" in line["exception"]
 
 
+def test_no_exception_may_be_said_by_false(lines: Any) -> None:
+    """asyncio logs tasks that were destroyed in this way."""
+    read = lines()
+    logging.getLogger("evenmesh.echo").error("a task was destroyed", exc_info=False)
+    [line] = read()
+    assert line["message"] == "a task was destroyed"
+    assert "exception" not in line
+
+
 def test_text_of_users_is_kept_if_so_set(lines: Any) -> None:
     read = lines(log_text=True)
     log = logging.getLogger("evenmesh.echo")
