@@ -32,6 +32,7 @@ from tests.contract.test_observation_store import (
     _observation,
     _report,
 )
+from tests.contract.test_schemas import _evaluator, _load
 from tests.support.postgres import Postgres
 
 CONFIGURATIONS = [Configuration("c", "bm25", "none", "t5", float(alpha)) for alpha in (0, 1)]
@@ -135,6 +136,19 @@ async def test_they_start_at_once_on_an_empty_database(url: URL) -> None:
     async with _stores(url, *(Clock() for _ in range(4))) as stores:
         answered = [list(await store.append(_measured(_observation("1")))) for store in stores]
         assert answered == [[True], [False], [False], [False]]
+
+
+@pytest.mark.parametrize("name", ["evaluator-1", "evaluator-2"])
+async def test_they_start_at_once_on_a_database_of_an_earlier_version(url: URL, name: str) -> None:
+    _load(url, name)
+    stores = [_evaluator(url) for _ in range(3)]
+    try:
+        await asyncio.gather(*(store.open() for store in stores))
+        assert [(await _report(store)).num_observations for store in stores] == [3, 3, 3]
+        assert await _execute(url, "SELECT num_runs, num_configurations FROM tenant_usage") == [(1, 1)]
+    finally:
+        for store in stores:
+            await store.close()
 
 
 @pytest.mark.parametrize("seed", range(2))

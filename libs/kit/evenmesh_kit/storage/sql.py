@@ -29,8 +29,8 @@ _WRITES: Final = "evenmesh_writes"
 _CONNECT_S: Final = 5.0
 _STATEMENT_S: Final = 60.0
 _OPENING_S: Final = 300.0
-_WAIT_S: Final = 45.0  # less than a statement has, so that who waits for a writer is told so
-_IDLE_S: Final = 30.0
+_WAIT_S: Final = 45.0  # less than a statement has, so that one that waits for a writer says so
+_IDLE_S: Final = 60.0  # merging the aggregates of a million passages takes seconds
 T = TypeVar("T")
 
 
@@ -61,7 +61,7 @@ class SqlDatabase:
     In PostgreSQL a writing transaction is READ COMMITTED whatever the server's default is: its statements see
     what the writer before it committed. A snapshot would be older than the lock, and fail at what it missed.
     A reading one is REPEATABLE READ: all that it reads is of one moment, as in SQLite. A process that stops
-    within its transaction, or whose machine is gone, loses the lock after 30 s without a statement.
+    within its transaction, or whose machine is gone, loses the lock after 60 s without a statement.
 
     Processes of two versions may share a database while one replaces the other. Once the later one has
     migrated it, the earlier one writes no more: its statements could work and still leave out what the new
