@@ -560,8 +560,21 @@ MODELS: Final = Dashboard(
 _OF: Final = '$here, collection=~"$collection"'
 
 
+# Of each evaluator in each collection: shares, and the observations that they weigh.
+_EACH: Final = "namespace, instance, tenant, collection"
+_SHARE: Final = f"evenmesh_fairness_provider_exposure_share{{{_OF}}}"
+_SEEN: Final = f"sum by ({_EACH}) (evenmesh_fairness_observations{{{_OF}}})"
+
+
 def _series(metric: str) -> Query:
     return Query(f"{metric}{{{_OF}}}", _SERIES)
+
+
+def _weighed(metric: str, legend: str = _SERIES, *, of: str = _OF) -> Query:
+    """Return the mean of a gauge over evaluators, of which each reports what it received."""
+    by = "namespace, tenant, collection, retriever, reranker, generator, alpha"
+    value, weight = f"{metric}{{{of}}}", "evenmesh_fairness_observations"
+    return Query(f"sum by ({by}) ({value} * {weight}) / sum by ({by}) ({weight} and {value})", legend)
 
 
 def _beyond(values: str, quantity: str, bound: str, legend: str) -> Query:
@@ -652,7 +665,9 @@ FAIRNESS: Final = Dashboard(
                     "percentunit",
                     [
                         Query(
-                            f"avg by (collection, provider) (evenmesh_fairness_provider_exposure_share{{{_OF}}})",
+                            f"sum by (collection, provider) ({_SHARE} * on ({_EACH}) group_left () {_SEEN})"
+                            f" / on (collection) group_left ()"
+                            f" sum by (collection) ({_SEEN} and sum by ({_EACH}) ({_SHARE}))",
                             "{{collection}} {{provider}}",
                         )
                     ],
@@ -664,7 +679,7 @@ FAIRNESS: Final = Dashboard(
                     "Exposure of what is useful (EE-R, normalised)",
                     "Where asks name useful passages.",
                     "percentunit",
-                    [_series("evenmesh_fairness_ee_r_norm")],
+                    [_weighed("evenmesh_fairness_ee_r_norm")],
                     width=12,
                     most=1,
                 ),
@@ -672,7 +687,7 @@ FAIRNESS: Final = Dashboard(
                     "Disparity (EE-D), not normalised",
                     "Sum of squared exposures, averaged over the window.",
                     "short",
-                    [_series("evenmesh_fairness_ee_d")],
+                    [_weighed("evenmesh_fairness_ee_d")],
                     width=12,
                 ),
             ],
@@ -736,7 +751,7 @@ FAIRNESS: Final = Dashboard(
                     "Of ensembles: share of the other answers that agree with the one that won.",
                     "percentunit",
                     # Of no one collection: each expression names its own.
-                    [_gauge("evenmesh_fairness_vote_agreement", "{{retriever}} {{generator}}")],
+                    [_weighed("evenmesh_fairness_vote_agreement", "{{retriever}} {{generator}}", of="$here")],
                     width=12,
                     most=1,
                 ),

@@ -24,7 +24,7 @@ class ObservationStore(Protocol):
     Tenants are isolated: no observation of one changes or reveals anything to another.
 
     Every method raises ``evenmesh.wire.errors.Unavailable`` when the store cannot work now, with a reason:
-    ``STORE_FULL``, ``STORE_READ_ONLY``, ``STORE_LOCKED`` or ``STORE_UNAVAILABLE``.
+    ``STORE_FULL``, ``STORE_READ_ONLY``, ``STORE_LOCKED``, ``STORE_VERSION`` or ``STORE_UNAVAILABLE``.
     """
 
     async def open(self) -> None:

@@ -86,10 +86,13 @@ class StoreFailure(Unavailable):
     Args:
         error: what the database raised.
         what: the store, such as ``the database of feedback``.
+
+    Attributes:
+        failure: why.
     """
 
     def __init__(self, error: BaseException, what: str) -> None:
-        failure = failure_of(error)
+        self.failure = failure = failure_of(error)
         super().__init__(f"STORE_{failure}", describe_failure(failure, what))
         if failure is DatabaseFailure.FULL:
             self.code = grpc.StatusCode.RESOURCE_EXHAUSTED

@@ -9,7 +9,7 @@ from pathlib import Path
 from alembic.operations import Operations
 from alembic.runtime.migration import MigrationContext, MigrationStep
 from alembic.script import ScriptDirectory
-from sqlalchemy import Connection, column, table, update
+from sqlalchemy import Connection, column, select, table, update
 
 from evenmesh.wire.errors import Unavailable
 
@@ -34,8 +34,8 @@ class Schema:
     unversioned: Callable[[Connection], str | None]
     what: str
 
-    def upgrade(self, connection: Connection) -> None:
-        """Bring a database up to date, all or nothing, in the connection's transaction.
+    def upgrade(self, connection: Connection) -> str | None:
+        """Bring a database up to date, all or nothing, in the connection's transaction; return its revision.
 
         The caller's transaction must be the only one that writes; others wait for it and then find nothing to
         do.
@@ -73,3 +73,14 @@ class Schema:
             # Write once, to find out now whether the database can be written.
             version = table(self.version_table, column("version_num"))
             connection.execute(update(version).values(version_num=newest))
+        return newest
+
+    def revision(self, connection: Connection) -> str | None:
+        """Return the revision that a database has now; None if it has none.
+
+        Raises:
+            sqlalchemy.exc.DBAPIError: it cannot be read, or nobody ever opened it.
+        """
+        version = table(self.version_table, column("version_num"))
+        found: str | None = connection.scalar(select(version.c.version_num))
+        return found

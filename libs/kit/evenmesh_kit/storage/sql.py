@@ -18,7 +18,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_en
 from sqlalchemy.pool import ConnectionPoolEntry
 
 from evenmesh.wire.errors import Unavailable
-from evenmesh_kit.storage.failures import StoreFailure
+from evenmesh_kit.storage.failures import DatabaseFailure, StoreFailure
 from evenmesh_kit.storage.migrations import Schema
 from evenmesh_kit.storage.sqlite import unlock_when_cancelled, write_ahead
 
@@ -28,6 +28,9 @@ ROW_ID: Final = BigInteger().with_variant(Integer, "sqlite")
 _WRITES: Final = "evenmesh_writes"
 _CONNECT_S: Final = 5.0
 _STATEMENT_S: Final = 60.0
+_OPENING_S: Final = 300.0
+_WAIT_S: Final = 45.0  # less than a statement has, so that one that waits for a writer says so
+_IDLE_S: Final = 60.0  # merging the aggregates of a million passages takes seconds
 T = TypeVar("T")
 
 
@@ -48,12 +51,21 @@ def chunks(values: Sequence[T], size: int = 10_000) -> Iterator[Sequence[T]]:
 
 
 class SqlDatabase:
-    """A SQLite file or a PostgreSQL database with the tables of one schema.
+    """A SQLite file or a PostgreSQL database with the tables of one schema; processes may share it.
 
     SQLite runs in WAL mode with ``synchronous=FULL``: a commit that returned has reached the disk. Writing
     transactions run one after the other, in PostgreSQL by an advisory lock: none waits for another's rows,
-    and rows become visible in the order of their sequence numbers, so a reader that has read up to one has
-    missed none before it.
+    which two could do forever, and rows become visible in the order of their sequence numbers, so a reader
+    that has read up to one has missed none before it.
+
+    In PostgreSQL a writing transaction is READ COMMITTED whatever the server's default is: its statements see
+    what the writer before it committed. A snapshot would be older than the lock, and fail at what it missed.
+    A reading one is REPEATABLE READ: all that it reads is of one moment, as in SQLite. A process that stops
+    within its transaction, or whose machine is gone, loses the lock after 60 s without a statement.
+
+    Processes of two versions may share a database while one replaces the other. Once the later one has
+    migrated it, the earlier one writes no more: its statements could work and still leave out what the new
+    schema counts.
 
     Args:
         url: database with an async driver, such as ``sqlite+aiosqlite:///FILE``.
@@ -76,6 +88,7 @@ class SqlDatabase:
         self._lock_key = int.from_bytes(digest[:8], "big", signed=True)
         self._reader: AsyncEngine | None = None
         self._writer: AsyncEngine | None = None
+        self._revision: str | None = None
 
     async def open(self) -> None:
         """Connect and bring the tables to the schema of this version.
@@ -96,13 +109,28 @@ class SqlDatabase:
             # One answer reads one snapshot; a transaction of SQLite does so anyway.
             self._reader = engine.execution_options(isolation_level="REPEATABLE READ")
         event.listen(engine.sync_engine, "begin", self._begin)
-        self._writer = engine.execution_options(**{_WRITES: True})
+        writer = engine.execution_options(**{_WRITES: True})
+        if not self._is_sqlite:
+            writer = writer.execution_options(isolation_level="READ COMMITTED")
+        self._writer = writer
         try:
-            async with self.write() as connection:
-                await connection.run_sync(self._schema.upgrade)
+            self._revision = await self._upgrade()
         except BaseException:
             await self.close()
             raise
+
+    async def _upgrade(self) -> str | None:
+        """Migrate, or wait until another process has: of a large database that takes minutes."""
+        ends = time.monotonic() + _OPENING_S
+        while True:
+            try:
+                async with self._transaction() as connection:
+                    return await connection.run_sync(self._schema.upgrade)
+            except StoreFailure as error:
+                # Migrating also takes tables from readers of an earlier version, which PostgreSQL may decide.
+                locked = error.failure is DatabaseFailure.LOCKED and not self._is_sqlite
+                if not locked or time.monotonic() >= ends:
+                    raise
 
     async def close(self) -> None:
         """Close all connections."""
@@ -126,8 +154,21 @@ class SqlDatabase:
         """Run the block in the one transaction that writes: durable at the end, undone if the block raises.
 
         Raises:
-            Unavailable: the database cannot be reached, or failed.
+            Unavailable: the database cannot be reached, or failed; or another version of evenmesh has
+            migrated it since (reason ``STORE_VERSION``).
         """
+        async with self._transaction() as connection:
+            found = await connection.run_sync(self._schema.revision)
+            if found != self._revision:
+                raise Unavailable(
+                    "STORE_VERSION",
+                    f"{self._what} now has schema {found}, and this process knows {self._revision}: another "
+                    "version of evenmesh has migrated it, so replace this one with that",
+                )
+            yield connection
+
+    @asynccontextmanager
+    async def _transaction(self) -> AsyncIterator[AsyncConnection]:
         with self._failures():
             async with self._opened(self._writer).begin() as connection:
                 yield connection
@@ -174,4 +215,9 @@ class SqlDatabase:
             # A writer takes the lock at once: after a read it might be unable to.
             connection.exec_driver_sql("BEGIN IMMEDIATE" if writes else "BEGIN")
         elif writes:
-            connection.exec_driver_sql(f"SELECT pg_advisory_xact_lock({self._lock_key})")
+            # Of this transaction, and not of the connection, which may be a pooler's.
+            connection.exec_driver_sql(
+                f"SELECT set_config('lock_timeout', '{_WAIT_S * 1000:.0f}ms', true),"
+                f" set_config('idle_in_transaction_session_timeout', '{_IDLE_S * 1000:.0f}ms', true),"
+                f" pg_advisory_xact_lock({self._lock_key})"
+            )

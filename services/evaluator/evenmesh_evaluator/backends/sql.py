@@ -86,8 +86,12 @@ class _Changes:
 class SqlObservationStore:
     """An :class:`evenmesh_evaluator.ports.ObservationStore` in a SQL database.
 
-    Ids are made idempotent by a unique key, so several evaluators may share one database, see
-    :class:`evenmesh_kit.storage.sql.SqlDatabase`.
+    Several evaluators may share one database. Ids are made idempotent by a unique key. Writing transactions
+    run one after the other, see :class:`evenmesh_kit.storage.sql.SqlDatabase`: so what one reads and then
+    writes (numbers of segments, merged segments, quotas) is what is there, and reports are the same from
+    each. What this object remembers only spares work: which tenants were full, which scopes were compacted
+    in this minute, which days were dropped, and sums of segments, which never change under their names. The
+    clocks of the evaluators may differ by minutes, see :mod:`evenmesh_evaluator.reports.windows`.
 
     Args:
         url: database with an async driver, such as ``sqlite+aiosqlite:///FILE``.
@@ -164,6 +168,7 @@ class SqlObservationStore:
             first.setdefault((item[0].tenant, item[0].id), item)
         quotas = self._quotas if bounded else None
         compacted: set[int] = set()
+        items: list[_Item] = []
         over: set[tuple[str, str]] = set()
         async with self._database.write() as connection:
             full = [_entry(one) for one, _ in first.values() if one.tenant in self._full]
@@ -176,7 +181,10 @@ class SqlObservationStore:
             if items:
                 changes = await asyncio.to_thread(_changes, items, now_us)
                 compacted = await self._aggregate(connection, items, changes, now_us, quotas)
+        # Not before it is durable: what was undone is to be done again.
         self._compacted |= compacted
+        if items:
+            self._first_day = self._first_kept(now_us)
         stored: list[bool | None] = []
         for observation, _ in batch:
             key = (observation.tenant, observation.id)
@@ -395,16 +403,18 @@ class SqlObservationStore:
     ) -> None:
         if not self._provider_days:
             return
-        first_day = now_us // sql_providers.DAY_US - self._provider_days + 1
+        first_day = self._first_kept(now_us)
         if first_day != self._first_day:
             await sql_providers.drop_before(connection, first_day)
-            self._first_day = first_day
         placed = [
             (one, measured, written[_scope_key(one.tenant, one.configuration)][0]) for one, measured in items
         ]
         rows = await asyncio.to_thread(sql_providers.rows, placed, now_us, first_day=first_day)
         if rows:
             await connection.execute(self._upserts.providers, rows)
+
+    def _first_kept(self, now_us: int) -> int:
+        return now_us // sql_providers.DAY_US - self._provider_days + 1
 
     async def _raise_peaks(
         self, connection: AsyncConnection, peaks: Mapping[_Peak, float]
