@@ -11,7 +11,7 @@ from evenmesh.wire.errors import InvalidField
 from evenmesh_orchestrator.asks.request import Defaults
 from evenmesh_orchestrator.conversations import codec
 from evenmesh_orchestrator.conversations.sources import Cited
-from evenmesh_orchestrator.conversations.store import Conversation, Limits, TurnRecord
+from evenmesh_orchestrator.conversations.conversation import Conversation, Limits, TurnRecord
 from evenmesh_orchestrator.conversations.turns import Measured
 
 

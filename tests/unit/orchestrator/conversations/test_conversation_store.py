@@ -15,7 +15,8 @@ from evenmesh_orchestrator.asks.request import Defaults
 from evenmesh_orchestrator.conversations import codec
 from evenmesh_orchestrator.conversations.options import Options, Target
 from evenmesh_orchestrator.conversations.sources import Cited
-from evenmesh_orchestrator.conversations.store import Conversation, ConversationStore, Limits, TurnRecord
+from evenmesh_orchestrator.conversations.conversation import Conversation, Limits, TurnRecord
+from evenmesh_orchestrator.conversations.memory import MemoryConversationStore
 
 GENDER = Target("group", ("female", "male", "neutral"), (1 / 3,) * 3, 3)
 HALF = Target("provider", ("P", "Q"), (0.5, 0.5), 3)
