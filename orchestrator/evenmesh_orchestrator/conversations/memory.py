@@ -105,31 +105,36 @@ class MemoryConversationStore:
         if conversation.turns:
             self._idle[key] = (self._clock() + self._limits.lifetime_s, conversation)
         else:
-            self._forget(conversation)
+            self._count(conversation, -1)
 
     def _grow(self, conversation: Conversation, size: int) -> None:
         self._bytes.add(conversation.tenant, size)
         conversation.num_bytes += size
 
-    def _forget(self, conversation: Conversation) -> None:
-        self._held.add(conversation.tenant, -1)
-        self._bytes.add(conversation.tenant, -conversation.num_bytes)
+    def _count(self, conversation: Conversation, sign: int) -> None:
+        self._held.add(conversation.tenant, sign)
+        self._bytes.add(conversation.tenant, sign * conversation.num_bytes)
 
     def _check_room(self, tenant: str, size: int) -> None:
         if not self._make_room(self._bytes, tenant, size):
             raise errors.too_large(self._bytes.of(tenant), size, self._limits)
 
     def _make_room(self, shares: DynamicShares, tenant: str, amount: int) -> bool:
-        """Remove idle conversations until an amount fits; return False if it does not."""
+        """Remove idle conversations until an amount fits; return False, and remove none, if it does not."""
+        removed: dict[tuple[str, str], tuple[float, Conversation]] = {}
         while shares.room(tenant) < amount:
             most = loser(shares, tenant, {owner for owner, _ in self._idle})
             if most is None:
+                self._idle = removed | self._idle
+                for _, one in removed.values():
+                    self._count(one, 1)
                 return False
             key = next(key for key in self._idle if key[0] == most)
-            self._forget(self._idle.pop(key)[1])
+            removed[key] = self._idle.pop(key)
+            self._count(removed[key][1], -1)
         return True
 
     def _expire(self) -> None:
         now = self._clock()
         for key in [key for key, (ends, _) in self._idle.items() if ends <= now]:
-            self._forget(self._idle.pop(key)[1])
+            self._count(self._idle.pop(key)[1], -1)

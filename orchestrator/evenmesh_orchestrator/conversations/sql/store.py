@@ -194,8 +194,8 @@ class SqlConversationStore:
             raise MeshError(
                 error.code,
                 "TURN_NOT_STORED",
-                f"the turn was answered, but not stored ({error.message}): ask again, unless the number of the "
-                "next turn shows that it was stored after all",
+                f"the turn was answered, but not stored ({error.message}): ask again, unless the number of "
+                "the next turn shows that it was stored after all",
             ) from error
         self._grow(conversation, size)
         self._stored[conversation.lease] = _Stored(
