@@ -215,11 +215,11 @@ async def test_one_without_a_turn_is_not_kept(make: Make) -> None:
     assert store.num_bytes == 0
 
 
-@pytest.mark.parametrize("name", ["x", "0" * 32, "\x00", "F" * 32, "a\nb", "ü" * 64])
-async def test_an_id_that_nobody_gave_is_not_found(make: Make, name: str) -> None:
+async def test_an_id_that_nobody_gave_is_not_found(make: Make) -> None:
     store, _ = await make()
-    with pytest.raises(NotFound):
-        await store.acquire(DEFAULT_TENANT, name)
+    for name in ("x", "0" * 32, "\x00", "F" * 32, "a\nb", "ü" * 64):
+        with pytest.raises(NotFound):
+            await store.acquire(DEFAULT_TENANT, name)
 
 
 async def test_the_one_unused_for_the_longest_makes_room_but_none_under_way(make: Make, clock: Clock) -> None:
@@ -291,7 +291,7 @@ async def test_ended_conversations_with_large_requests_keep_what_their_tenant_ma
 ) -> None:
     store, other = await make(Limits(bytes=2 * MIB))
     ids = []
-    for at in range(12):
+    for at in range(8):
         ids.append(await _talk((store, other)[at % 2], "acme", _large(MIB // 4)))
         clock.now += 1
     sizes = []
@@ -300,7 +300,7 @@ async def test_ended_conversations_with_large_requests_keep_what_their_tenant_ma
             made = await store.acquire("acme", one)
             sizes.append(len(made.settings))
             await store.release(made)
-    assert await there(other, "acme", ids) == [False] * 6 + [True] * 6  # the newest
+    assert await there(other, "acme", ids) == [False] * 2 + [True] * 6  # the newest
     assert sum(sizes) <= 1.5 * MIB
 
 
@@ -423,7 +423,7 @@ async def test_memory_and_databases_say_the_same_to_any_sequence_of_turns(url: U
     async with opened(url, clock, limits) as one, opened(url, clock, limits) as two:
         ids: list[tuple[str, str, str]] = []
         said: set[str] = set()
-        for _ in range(150):
+        for _ in range(70):
             clock.now += chance.choice([0.5, 1, 5])
             tenant, name, other = chance.choice(ids) if ids and chance.random() < 0.5 else ("", "", "")
             tenant = tenant or chance.choice("abc")
@@ -502,6 +502,31 @@ async def test_after_a_kill_another_goes_on_from_the_last_stored_turn(url: URL, 
         await store.release(again)
     await killed.stop()
     await counted(url)
+
+
+async def test_an_orchestrator_that_lives_keeps_what_its_streams_have(url: URL, clock: Clock) -> None:
+    async with opened(url, clock) as store, opened(url, clock) as other:
+        made = await store.acquire("acme")
+        await add(store, made)
+        for _ in range(3):
+            clock.now += LEASE_S - 1
+            await store._keep_up()
+        with pytest.raises(FailedPrecondition):
+            await other.acquire("acme", made.id)
+        await store.keep(made, b"", Options())
+
+
+async def test_an_orchestrator_says_again_and_again_that_it_lives(url: URL) -> None:
+    store = SqlConversationStore(url, LIMITS, lease_s=0.3)
+    await store.start()
+    try:
+        ((first,),) = await rows(url, select(HOLDERS.c.until_us))
+        async with asyncio.timeout(60):
+            while (await rows(url, select(HOLDERS.c.until_us))) in ([(first,)], []):
+                await asyncio.sleep(0.05)
+    finally:
+        await store.stop()
+    assert await rows(url, select(HOLDERS)) == []
 
 
 async def test_one_that_was_out_of_touch_goes_on_where_nobody_else_did(url: URL, clock: Clock) -> None:
