@@ -486,7 +486,7 @@ async def test_after_a_kill_another_goes_on_from_the_last_stored_turn(url: URL, 
         assert (found.turns, found.settings, found.options) == ([TURN], b"first", Options())
         await add(store, found, TurnRecord("And?", "Yes."))
 
-        # It was not dead, but out of touch: it is told, and changes nothing.
+        # It was not dead, but out of touch: it gets an error, and changes nothing.
         for failing in (
             killed.keep(made, b"", Options()),
             add(killed, made, TurnRecord("No?", "No.")),
@@ -563,7 +563,7 @@ async def test_the_clock_of_the_database_counts(url: URL) -> None:
         assert await there(store, DEFAULT_TENANT, [name]) == [False]
 
 
-async def test_a_turn_whose_end_is_unknown_is_told_and_found(
+async def test_a_turn_whose_end_is_unknown_is_reported_and_found(
     url: URL, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with opened(url, clock) as store:
@@ -579,9 +579,9 @@ async def test_a_turn_whose_end_is_unknown_is_told_and_found(
 
         with monkeypatch.context() as broken:
             broken.setattr(store._database, "write", severed)
-            with pytest.raises(MeshError, match="not stored") as told:
+            with pytest.raises(MeshError, match="not stored") as raised:
                 await add(store, made)
-        assert (told.value.code, told.value.reason) == (grpc.StatusCode.UNAVAILABLE, "TURN_NOT_STORED")
+        assert (raised.value.code, raised.value.reason) == (grpc.StatusCode.UNAVAILABLE, "TURN_NOT_STORED")
         assert made.next_turn == 1
         await store.keep(made, b"settings", Options())
         assert made.turns == [TURN]
@@ -604,9 +604,9 @@ async def test_what_could_not_be_given_up_is_given_up_later(
         await add(store, kept)
         with monkeypatch.context() as broken:
             broken.setattr(store._database, "write", away)
-            with pytest.raises(Unavailable) as told:
+            with pytest.raises(Unavailable) as raised:
                 await store.acquire("acme")
-            assert told.value.reason == "STORE_UNAVAILABLE"
+            assert raised.value.reason == "STORE_UNAVAILABLE"
             await store.release(kept)
             await store.release(empty)
         with pytest.raises(FailedPrecondition):
@@ -659,13 +659,22 @@ async def test_a_server_that_takes_too_long_is_away(postgres: Postgres, clock: C
         async with engine.connect() as connection:
             key = store._database._database._lock_key
             await connection.execute(text(f"SELECT pg_advisory_xact_lock({key})"))
-            with pytest.raises(Unavailable, match="did not answer") as told:
+            with pytest.raises(Unavailable, match="did not answer") as raised:
                 await store.acquire("acme")
-            assert told.value.reason == "STORE_UNAVAILABLE"
+            assert raised.value.reason == "STORE_UNAVAILABLE"
         await engine.dispose()
         store._database._wait_s = 30
         await hold(store)
         await counted(url)
+
+
+async def test_a_file_is_its_owners_alone(tmp_path: Path, clock: Clock) -> None:
+    file = tmp_path / "deep" / "conversations.db"
+    async with opened(URL.create("sqlite+aiosqlite", database=str(file)), clock) as store:
+        await hold(store)
+        assert {one.name: one.stat().st_mode & 0o777 for one in file.parent.iterdir()} == {
+            f"{file.name}{part}": 0o600 for part in ("", "-wal", "-shm")
+        }
 
 
 async def test_a_file_that_cannot_be_written_stops_the_start_and_a_server_that_is_away_does_not(
@@ -681,7 +690,7 @@ async def test_a_file_that_cannot_be_written_stops_the_start_and_a_server_that_i
     store = SqlConversationStore(nobody, Limits())
     await store.start()
     assert "the database of conversations is away" in caplog.text
-    with pytest.raises(Unavailable) as told:
+    with pytest.raises(Unavailable) as raised:
         await store.acquire("acme")
-    assert told.value.reason == "STORE_UNAVAILABLE"
+    assert raised.value.reason == "STORE_UNAVAILABLE"
     await store.stop()

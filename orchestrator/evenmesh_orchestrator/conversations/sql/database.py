@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
+from pathlib import Path
 from typing import Final
 
 from sqlalchemy import URL, text
@@ -32,8 +34,9 @@ class Database:
     def __init__(self, url: URL, *, wait_s: float = 10.0, clock: Callable[[], int] | None = None) -> None:
         self._database = SqlDatabase(url, SCHEMA, cache_kib=_CACHE_KIB)
         self._wait_s = wait_s
-        self._is_sqlite = url.get_backend_name() == "sqlite"
-        self._clock = now_us if clock is None and self._is_sqlite else clock
+        is_sqlite = url.get_backend_name() == "sqlite"
+        self._file = Path(url.database) if is_sqlite and url.database else None
+        self._clock = now_us if clock is None and is_sqlite else clock
         self._opening = asyncio.Lock()
         self._is_open = self._is_closed = False
         self.insert = self._database.insert
@@ -48,6 +51,8 @@ class Database:
             if self._is_closed:
                 raise Unavailable("STORE_UNAVAILABLE", "this orchestrator is about to end")
             if not self._is_open:
+                if self._file is not None:
+                    await asyncio.to_thread(_make_private, self._file)
                 await self._database.open()
                 self._is_open = True
 
@@ -94,3 +99,14 @@ class Database:
         # The time of the statement, not that of the transaction, which may have waited for others.
         query = "SELECT CAST(EXTRACT(EPOCH FROM clock_timestamp()) * 1000000 AS BIGINT)"
         return int(await connection.scalar(text(query)))
+
+
+def _make_private(path: Path) -> None:
+    """Create a file if it is missing, and let only its owner use it, as it holds what users said.
+
+    SQLite gives the files beside it the same rights. What cannot be changed is found when it is opened.
+    """
+    with suppress(OSError):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        os.close(os.open(path, os.O_RDWR | os.O_CREAT, 0o600))
+        path.chmod(0o600)
