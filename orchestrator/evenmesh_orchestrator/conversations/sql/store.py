@@ -9,6 +9,7 @@ import secrets
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from itertools import islice
 from typing import Any, Final
 
 from sqlalchemy import URL, and_, delete, insert, select, update
@@ -39,7 +40,8 @@ DEFAULT_LEASE_S: Final = 30.0
 _ID: Final = re.compile(r"[0-9a-f]{32}")
 _INLINE_BYTES: Final = 65_536
 _RENEWALS: Final = 3
-_MAX_LEAVING: Final = 10_000
+_LEAVE_AT_ONCE: Final = 200
+"""Most leases that one transaction gives up, so that it ends in time after the database was away."""
 _PASSING: Final = {f"STORE_{one}" for one in (DatabaseFailure.UNAVAILABLE, DatabaseFailure.LOCKED)}
 """Reasons for which an orchestrator starts without its database, and looks for it again."""
 
@@ -218,12 +220,13 @@ class SqlConversationStore:
             self._forget_leaving(left)
 
     async def _begin(self, made: Conversation) -> None:
-        async with self._leasing(made), self._write() as (connection, now):
+        async with self._leasing(made) as written, self._write() as (connection, now):
             holdings = await self._holdings(connection)
             await holdings.expire(now)
             if not await holdings.make_room(holdings.conversations, made.tenant, 1, now):
                 raise errors.too_many(holdings.conversations.of(made.tenant))
             await holdings.add(made.tenant, 1, 0)
+            written.set()
             await connection.execute(
                 insert(CONVERSATIONS).values(
                     tenant=made.tenant,
@@ -249,7 +252,7 @@ class SqlConversationStore:
         if not _ID.fullmatch(found.id):
             raise errors.unknown(self._limits)
         columns = CONVERSATIONS.c
-        async with self._leasing(found):
+        async with self._leasing(found) as written:
             async with self._write() as (connection, now):
                 row = await _row(connection, found, idle(now).label("idle"))
                 if row is None or (row.idle and row.expires_at_us <= now):
@@ -264,6 +267,7 @@ class SqlConversationStore:
                         "that version",
                     )
                 self._check_memory(found.tenant, row.num_bytes)
+                written.set()
                 await connection.execute(
                     update(CONVERSATIONS)
                     .where(columns.tenant == found.tenant, columns.id == found.id)
@@ -273,14 +277,13 @@ class SqlConversationStore:
                 await self._load(connection, found, row)
 
     @asynccontextmanager
-    async def _leasing(self, conversation: Conversation) -> AsyncIterator[None]:
-        """Give a lease up again if the block fails after the database may have got it."""
+    async def _leasing(self, conversation: Conversation) -> AsyncIterator[asyncio.Event]:
+        """Give a lease up again if the block fails after it wrote the lease, which it says by the event."""
+        written = asyncio.Event()
         try:
-            yield
-        except BaseException as error:
-            refused = isinstance(error, MeshError) and not error.reason.startswith("STORE_")
-            # Where the database is away it got nothing, and there would be no end of them.
-            if not refused and len(self._leaving) < _MAX_LEAVING:
+            yield written
+        except BaseException:
+            if written.is_set():
                 self._leaving[conversation.lease] = (conversation.tenant, conversation.id)
             raise
 
@@ -369,8 +372,8 @@ class SqlConversationStore:
         await holdings.add(conversation.tenant, 0, more)
 
     async def _leave(self, connection: AsyncConnection, now: int) -> Mapping[str, tuple[str, str]]:
-        """Give leases up; return those that are given up once the transaction ends."""
-        left = dict(self._leaving)
+        """Give the oldest leases up; return those that are given up once the transaction ends."""
+        left = dict(islice(self._leaving.items(), _LEAVE_AT_ONCE))
         columns = CONVERSATIONS.c
         for lease, (tenant, conversation_id) in left.items():
             ours = and_(columns.tenant == tenant, columns.id == conversation_id, columns.lease == lease)
@@ -395,6 +398,8 @@ class SqlConversationStore:
                 await self._keep_up()
             except MeshError as error:
                 self._report(error)
+            except Exception:  # noqa: BLE001 - without its upkeep this process would lose what its streams have
+                _log.exception("the upkeep of conversations failed")
             else:
                 if self._away:
                     self._away = False
