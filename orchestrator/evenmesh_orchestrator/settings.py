@@ -67,7 +67,7 @@ class OrchestratorSettings(ServiceSettings):
     conversations_url: str = Field(default="", repr=False)
     """Database of conversations, ``sqlite:///FILE`` or ``postgresql://…``, which orchestrators share; empty:
     they stay in the memory of one process."""
-    conversation_lease_s: float = Field(default=30.0, ge=1, le=3_600)
+    conversation_lease_s: float = Field(default=10.0, ge=1, le=3_600)
     """How long the conversations of an orchestrator that died stay in use, in a database. Seconds,
     [1, 3600]."""
     turn_timeout_s: float = Field(default=60.0, gt=0, le=3_600)

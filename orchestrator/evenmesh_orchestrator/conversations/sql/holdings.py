@@ -60,7 +60,9 @@ class Holdings:
         )
 
     async def make_room(self, shares: DynamicShares, tenant: str, amount: int, now: int) -> bool:
-        """Remove idle conversations until an amount fits; return False, and remove none, if it does not.
+        """Remove those that are over, and then idle ones, until an amount fits; return whether it does.
+
+        The caller undoes the transaction where it does not.
 
         Args:
             shares: :attr:`conversations` or :attr:`bytes`.
@@ -70,6 +72,7 @@ class Holdings:
         """
         if shares.room(tenant) >= amount:
             return True
+        await self.expire(now)
         columns = CONVERSATIONS.c
         query = select(columns.tenant, columns.id, columns.num_bytes).where(idle(now))
         waiting: dict[str, deque[Any]] = defaultdict(deque)
@@ -79,8 +82,6 @@ class Holdings:
         while shares.room(tenant) < amount:
             most = loser(shares, tenant, {owner for owner, rows in waiting.items() if rows})
             if most is None:
-                for row in removed:
-                    self._count(row, 1)
                 return False
             removed.append(waiting[most].popleft())
             self._count(removed[-1], -1)

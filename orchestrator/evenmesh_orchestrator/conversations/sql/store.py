@@ -34,7 +34,7 @@ from evenmesh_orchestrator.observations.shares import DynamicShares
 
 _log = logging.getLogger("evenmesh.orchestrator.conversations")
 
-DEFAULT_LEASE_S: Final = 30.0
+DEFAULT_LEASE_S: Final = 10.0
 """How long the conversations of an orchestrator that died stay in use. Seconds."""
 
 _ID: Final = re.compile(r"[0-9a-f]{32}")
@@ -170,7 +170,6 @@ class SqlConversationStore:
         if not fits:
             async with self._write() as (connection, now):
                 holdings = await self._holdings(connection)
-                await holdings.expire(now)
                 await self._make_room(holdings, conversation.tenant, wanted, now)
         self._grow(conversation, more)
         conversation.settings = settings
@@ -222,7 +221,6 @@ class SqlConversationStore:
     async def _begin(self, made: Conversation) -> None:
         async with self._leasing(made) as written, self._write() as (connection, now):
             holdings = await self._holdings(connection)
-            await holdings.expire(now)
             if not await holdings.make_room(holdings.conversations, made.tenant, 1, now):
                 raise errors.too_many(holdings.conversations.of(made.tenant))
             await holdings.add(made.tenant, 1, 0)
@@ -330,7 +328,6 @@ class SqlConversationStore:
         stored, number = self._of(conversation), conversation.next_turn
         num_bytes = conversation.num_bytes + turn.num_bytes
         holdings = await self._holdings(connection)
-        await holdings.expire(now)
         more = num_bytes - stored.num_bytes
         await self._make_room(holdings, conversation.tenant, more, now)
         values: dict[str, Any] = {
