@@ -5,7 +5,7 @@ set -eu
 # The rooms that each needs, the last with the extras that the manifests in k8s/ can switch on. All by path: nothing of ours is
 # looked for on the package index.
 case "$SERVICE" in
-  orchestrator) rooms="clients/python libs/core libs/kit orchestrator" extras=telemetry,jwt,redis port=7070 ;;
+  orchestrator) rooms="clients/python libs/core libs/kit orchestrator" extras=postgres,telemetry,jwt,redis port=7070 ;;
   retriever) rooms="clients/python libs/core libs/kit models services/retriever" extras=faiss-cpu,milvus,web,triton,telemetry,jwt,redis port=7071 ;;
   reranker) rooms="clients/python libs/core libs/kit models services/reranker" extras=postgres,telemetry,jwt,redis port=7072 ;;
   generator) rooms="clients/python libs/core libs/kit models services/generator" extras=triton,ctranslate2,gpu,telemetry,jwt,redis port=7073 ;;

@@ -21,6 +21,7 @@ from evenmesh_orchestrator.asks.budgets import PipelineConfig
 from evenmesh_orchestrator.asks.pipeline import Pipeline
 from evenmesh_orchestrator.asks.request import Defaults
 from evenmesh_orchestrator.clients import EvaluatorClient, GeneratorClient, RerankerClient, RetrieverClient
+from evenmesh_orchestrator.conversations.memory import MemoryConversationStore
 from evenmesh_orchestrator.conversations.store import ConversationStore
 from evenmesh_orchestrator.conversations.turns import TurnHandler
 from evenmesh_orchestrator.domain import Stage
@@ -44,6 +45,19 @@ def pipeline_config(settings: OrchestratorSettings) -> PipelineConfig:
         batches_in_flight=settings.batches_in_flight,
         report_wait_s=settings.report_wait_s,
     )
+
+
+def conversation_store(settings: OrchestratorSettings) -> ConversationStore:
+    """Return the store of conversations that the settings name."""
+    limits = settings.conversation_limits()
+    if not settings.conversations_url:
+        return MemoryConversationStore(limits)
+    # SQLAlchemy takes its time and memory, so it is imported only where it is used.
+    from evenmesh_kit.storage.sql_settings import with_driver
+    from evenmesh_orchestrator.conversations.sql.store import SqlConversationStore
+
+    url = with_driver(settings.conversations_url)
+    return SqlConversationStore(url, limits, lease_s=settings.conversation_lease_s)
 
 
 class Orchestrator(Service):
@@ -96,6 +110,7 @@ class Orchestrator(Service):
             votes=evaluator_client,
             balances=evaluator_client,
         )
+        self._conversations = conversation_store(settings)
         admission = Admission.from_settings(settings, "answers")
         AdmissionMetrics(telemetry, admission)
         servicer = OrchestratorServicer(
@@ -115,22 +130,32 @@ class Orchestrator(Service):
                 config=config,
                 pool=self._pool,
             ),
-            conversations=ConversationStore(settings.conversation_limits()),
+            conversations=self._conversations,
             turn_timeout_s=settings.turn_timeout_s,
         )
         self.registrations = [Registration(pb_grpc.add_OrchestratorServiceServicer_to_server, servicer, NAME)]
 
     async def start(self) -> None:
-        """Open the outbox and send what it holds. Raise ServerStartError if it cannot be used."""
+        """Open the outbox, send what it holds, and open the store of conversations.
+
+        Raises:
+            ServerStartError: one cannot be used.
+        """
         try:
             await self._relay.start()
         except Unavailable as error:
             name = variable(self._settings, "home")
             raise ServerStartError(f"{error.message}: set {name} to a writable folder") from error
+        try:
+            await self._conversations.start()
+        except Unavailable as error:
+            name = variable(self._settings, "conversations_url")
+            raise ServerStartError(f"{error.message}: set {name} to a writable place") from error
 
     async def stop(self) -> None:
         """Store every pending observation, deliver what can be delivered, and close the channels."""
         await self._pipeline.drain()
+        await self._conversations.stop()
         await self._relay.drain(self._settings.outbox_drain_s)
         await self._relay.stop()
         await asyncio.gather(*(channel.close() for channel in self._channels))

@@ -24,7 +24,8 @@ from evenmesh_orchestrator.asks.pipeline import Pipeline
 from evenmesh_orchestrator.asks.request import Defaults, read_ask, read_ensemble
 from evenmesh_orchestrator.audits import codec as audit_codec
 from evenmesh_orchestrator.conversations import codec as conversation_codec
-from evenmesh_orchestrator.conversations.store import Conversation, ConversationStore
+from evenmesh_orchestrator.conversations.conversation import Conversation
+from evenmesh_orchestrator.conversations.store import ConversationLost, ConversationStore
 from evenmesh_orchestrator.conversations.stream import Inbox
 from evenmesh_orchestrator.conversations.turns import TurnEnd, TurnEvent, TurnHandler
 
@@ -106,25 +107,33 @@ class OrchestratorServicer(pb_grpc.OrchestratorServiceServicer):
             while (request := await inbox.next(within_s=self._conversations.lifetime_s)) is not None:
                 first = conversation is None
                 if conversation is None:
-                    conversation = self._conversations.acquire(tenant, request.conversation_id)
+                    conversation = await self._conversations.acquire(tenant, request.conversation_id)
                 try:
                     if not first:  # the call itself has counted the first turn
                         await metering.current().begin(spends_tokens=True)
                     async with aclosing(self._turn(conversation, request, inbox)) as events:
                         async for event in events:
                             response = conversation_codec.response(conversation, event)
-                            if isinstance(event, TurnEnd):
-                                self._conversations.add(conversation, event.record, event.state)
-                                conversation.relevance = event.relevance
+                            if not isinstance(event, TurnEnd):
+                                yield response
+                                continue
+                            await self._conversations.add(
+                                conversation, event.record, event.state, event.relevance
+                            )
                             yield response
+                            break  # a cancellation that came since then is too late
+                except ConversationLost:
+                    raise
                 except MeshError as error:
                     yield conversation_codec.failed(conversation, error)
         finally:
-            if conversation is not None:
-                self._conversations.release(conversation)
-            reader.cancel()
-            await asyncio.gather(reader, return_exceptions=True)
-            inbox.drop()
+            try:
+                if conversation is not None:
+                    await self._conversations.release(conversation)
+            finally:
+                reader.cancel()
+                await asyncio.gather(reader, return_exceptions=True)
+                inbox.drop()
 
     async def ListEnsembles(
         self, request: pb.ListEnsemblesRequest, context: Context
@@ -163,7 +172,7 @@ class OrchestratorServicer(pb_grpc.OrchestratorServiceServicer):
             partial(conversation_codec.read_turn, request.ask, conversation, self._defaults),
             more=len(conversation.settings),
         )
-        self._conversations.keep(conversation, settings, options)
+        await self._conversations.keep(conversation, settings, options)
         conversation.check_room(ask.question, ask.k)
         conversation.run_id = ask.run_id
         timeout_s = conversation_codec.timeout_s(request, self._turn_timeout_s)

@@ -9,7 +9,7 @@ from pydantic import Field, field_validator, model_validator
 from pydantic_settings import SettingsConfigDict
 
 from evenmesh_kit.settings import ServiceSettings
-from evenmesh_orchestrator.conversations.store import Limits
+from evenmesh_orchestrator.conversations.conversation import Limits
 from evenmesh_orchestrator.ensembles.definitions import EnsembleDefinition, Ensembles
 from evenmesh_orchestrator.expressions.sources import SourceCatalogue, SourceDefinition
 
@@ -59,11 +59,17 @@ class OrchestratorSettings(ServiceSettings):
     conversation_lifetime_s: float = Field(default=3_600.0, gt=0)
     """How long a conversation can be resumed after its stream has ended. Seconds, (0, inf)."""
     conversations: int = Field(default=1_000, ge=1)
-    """Most conversations in memory; beyond, the tenant with most loses its oldest. [1, inf)."""
+    """Most conversations stored; beyond, the tenant with most loses its oldest. [1, inf)."""
     conversation_bytes: int = Field(default=2**26, ge=2**20)
-    """Most memory of all conversations, and of turns that wait in their streams. Bytes, [1048576, inf)."""
+    """Most bytes of all conversations, and of turns that wait in their streams. Bytes, [1048576, inf)."""
     conversation_tenant_share: float = Field(default=0.75, gt=0, le=1)
     """Largest part of both that one tenant alone can take; several share it. Fraction, (0, 1]."""
+    conversations_url: str = Field(default="", repr=False)
+    """Database of conversations, ``sqlite:///FILE`` or ``postgresql://…``, which orchestrators share; empty:
+    they stay in the memory of one process."""
+    conversation_lease_s: float = Field(default=10.0, ge=1, le=3_600)
+    """How long the conversations of an orchestrator that died stay in use, in a database. Seconds,
+    [1, 3600]."""
     turn_timeout_s: float = Field(default=60.0, gt=0, le=3_600)
     """Default time for a turn of a conversation. Seconds, (0, 3600]."""
 
@@ -119,6 +125,16 @@ class OrchestratorSettings(ServiceSettings):
                 " less than 1"
             )
         return self
+
+    @field_validator("conversations_url")
+    @classmethod
+    def _check_database(cls, value: str) -> str:
+        if value:
+            # SQLAlchemy takes its time and memory, so it is imported only where it is used.
+            from evenmesh_kit.storage.sql_settings import known_database
+
+            known_database(value)
+        return value
 
     @field_validator("sources")
     @classmethod

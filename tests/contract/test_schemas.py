@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import sqlite3
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +23,9 @@ from evenmesh_evaluator.domain import Window
 from evenmesh_evaluator.observations.servicer import measure_payload
 from evenmesh_evaluator.reports.summary import report
 from evenmesh_kit.storage.migrations import Schema
+from evenmesh_orchestrator.conversations.sql import schema as orchestrator_schema
+from evenmesh_orchestrator.conversations.sql import tables as orchestrator_tables
+from evenmesh_orchestrator.conversations.sql.database import Database as Conversations
 from evenmesh_reranker.backends.sql import schema as reranker_schema
 from evenmesh_reranker.backends.sql import tables as reranker_tables
 from evenmesh_reranker.backends.sql.database import Database
@@ -169,16 +172,30 @@ async def test_feedback_of_every_schema_is_there_after_an_upgrade(url: URL, name
     assert newest.number == 5  # the four that were stored have the numbers before
 
 
+async def test_conversations_have_the_tables_of_the_code(url: URL) -> None:
+    for _ in range(2):  # the second finds nothing to do
+        database = Conversations(url)
+        await database.open()
+        await database.close()
+    assert await _differences(url, orchestrator_tables.METADATA, orchestrator_schema.SCHEMA) == []
+
+
 def _item(id_: str) -> Feedback:
     return Feedback(id=id_, query="q", passage_id="p", agent=Agent("qa", "ann"), usefulness=1.0)
 
 
-@pytest.mark.parametrize("of", ["evaluator", "reranker"])
+@pytest.mark.parametrize("of", ["evaluator", "orchestrator", "reranker"])
 async def test_a_schema_of_a_later_version_is_refused_and_left_alone(url: URL, of: str) -> None:
-    store = _evaluator(url) if of == "evaluator" else Database(url)
+    made: dict[str, Callable[[URL], SqlObservationStore | Conversations | Database]] = {
+        "evaluator": _evaluator,
+        "orchestrator": Conversations,
+        "reranker": Database,
+    }
+    store = made[of](url)
     await store.open()
     await store.close()
-    table = {"evaluator": "evenmesh_evaluator_schema", "reranker": "evenmesh_reranker_schema"}[of]
+    store = made[of](url)
+    table = f"evenmesh_{of}_schema"
     await _execute(url, "UPDATE TABLE_OF_IT SET version_num = '9999'".replace("TABLE_OF_IT", table))
     with pytest.raises(
         Unavailable, match="has schema 9999, and this version of evenmesh knows up to 0"

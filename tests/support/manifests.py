@@ -58,6 +58,7 @@ NAME: Final = "app.kubernetes.io/name"
 Document = dict[str, Any]
 
 SECRETS: Final = {
+    ("evenmesh-postgres", "orchestrator-url"): "postgresql://evenmesh:PW@postgres:5432/orchestrator",
     ("evenmesh-postgres", "evaluator-url"): "postgresql://evenmesh:PW@postgres:5432/evaluator",
     ("evenmesh-postgres", "reranker-url"): "postgresql://evenmesh:PW@postgres:5432/reranker",
     ("evenmesh-client", "api-key"): "KEY",

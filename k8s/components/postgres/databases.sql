@@ -1,2 +1,3 @@
+CREATE DATABASE orchestrator;
 CREATE DATABASE evaluator;
 CREATE DATABASE reranker;

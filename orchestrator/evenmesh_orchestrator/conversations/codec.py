@@ -13,8 +13,8 @@ from evenmesh.wire.errors import InvalidField, MeshError
 from evenmesh_kit.rpc.statuses import item_error
 from evenmesh_orchestrator import codec
 from evenmesh_orchestrator.asks.request import Defaults, check_enum, read_ask
+from evenmesh_orchestrator.conversations.conversation import Conversation
 from evenmesh_orchestrator.conversations.options import DEFAULT_HISTORY_TURNS, Options, Target
-from evenmesh_orchestrator.conversations.store import Conversation
 from evenmesh_orchestrator.conversations.turns import Measured, SearchText, TurnEnd, TurnEvent
 from evenmesh_orchestrator.domain import Ask
 

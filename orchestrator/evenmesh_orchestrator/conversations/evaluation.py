@@ -8,7 +8,7 @@ from evenmesh.evaluator.v1.evaluator_service_pb2 import (
     EvaluateConversationRequest,
     EvaluateConversationResponse,
 )
-from evenmesh_orchestrator.conversations.store import Conversation, ConversationState
+from evenmesh_orchestrator.conversations.conversation import Conversation, ConversationState
 
 
 class ConversationEvaluator(Protocol):

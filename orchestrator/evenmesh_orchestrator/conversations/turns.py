@@ -18,9 +18,9 @@ from evenmesh_orchestrator.asks.exposure import offload
 from evenmesh_orchestrator.asks.failure_policy import Step
 from evenmesh_orchestrator.asks.pipeline import Pipeline
 from evenmesh_orchestrator.conversations import history
+from evenmesh_orchestrator.conversations.conversation import Conversation, ConversationState, TurnRecord
 from evenmesh_orchestrator.conversations.evaluation import ConversationEvaluator, evaluation_request
 from evenmesh_orchestrator.conversations.sources import cited
-from evenmesh_orchestrator.conversations.store import Conversation, ConversationState, TurnRecord
 from evenmesh_orchestrator.domain import Answered, Ask, Degraded, Event, Finished, Pool, Retrieved
 from evenmesh_orchestrator.ports import Generator
 

@@ -33,7 +33,7 @@ class Corpus:
 
 
 def test_the_settings_have_the_defaults_of_the_page() -> None:
-    assert len(SETTINGS) == 5
+    assert len(SETTINGS) == 6
     for name, said in SETTINGS.items():
         assert OrchestratorSettings.model_fields[name.lower()].default == float(said.replace(",", "")), name
 

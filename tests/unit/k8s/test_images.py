@@ -82,7 +82,10 @@ def test_images_have_the_extras_that_manifests_switch_on() -> None:
         reported = build(EVERYTHING).workload(name).environment()
         needs = {
             "telemetry": f"EVENMESH_{name.upper()}_METRICS_PORT" in reported,
-            "postgres": f"EVENMESH_{name.upper()}_DATABASE_URL" in reported,
+            "postgres": bool(
+                {f"EVENMESH_{name.upper()}_{one}_URL" for one in ("DATABASE", "CONVERSATIONS")}
+                & set(reported)
+            ),
             "milvus": reported.get("EVENMESH_RETRIEVER_STORE") == "milvus",
             "triton": reported.get("EVENMESH_GENERATOR_ENGINE") == "triton",
         }

@@ -107,7 +107,7 @@ def test_every_edge_that_is_used_is_allowed_and_no_other(built: Manifests, way: 
 
 def test_the_edges_are_those_of_the_picture() -> None:
     assert used(build("dev")) == PICTURE
-    stores = {("evaluator", "postgres", 5432), ("reranker", "postgres", 5432)}
+    stores = {(name, "postgres", 5432) for name in ("orchestrator", "evaluator", "reranker")}
     traces = {(name, "otel-collector", 4317) for name in (*SERVICES, "gateway")}
     probes = {("probe", "orchestrator", 7070), ("probe", "gateway", 7080)}
     triton = {("generator", "triton", 8001)}

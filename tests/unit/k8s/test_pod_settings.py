@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from prometheus_client import CollectorRegistry, generate_latest
+from sqlalchemy import make_url
 
 from evenmesh.addresses import VARIABLES
 from evenmesh.wire.security import ChannelSecurity
@@ -237,6 +238,10 @@ def test_postgres_has_the_databases_that_are_asked_for(environment: pytest.Monke
         url = settings(built.workload(name), environment).database()
         assert (url.drivername, url.host, url.port) == ("postgresql+asyncpg", "postgres", 5432)
         assert f"CREATE DATABASE {url.database};" in databases
+    reported = built.workload("orchestrator").environment()
+    conversations = make_url(reported["EVENMESH_ORCHESTRATOR_CONVERSATIONS_URL"])
+    assert (conversations.host, conversations.port) == ("postgres", 5432)
+    assert f"CREATE DATABASE {conversations.database};" in databases
 
 
 def test_the_generator_asks_triton_for_what_it_has(environment: pytest.MonkeyPatch, tmp_path: Any) -> None:

@@ -21,7 +21,8 @@ from evenmesh_kit.compute.tenant_pool import TenantPool
 from evenmesh_orchestrator import cost
 from evenmesh_orchestrator import servicer as servicer_module
 from evenmesh_orchestrator.asks.request import Defaults
-from evenmesh_orchestrator.conversations.store import ConversationStore, Limits
+from evenmesh_orchestrator.conversations.conversation import Limits
+from evenmesh_orchestrator.conversations.memory import MemoryConversationStore
 from evenmesh_orchestrator.domain import Sampling
 from evenmesh_orchestrator.servicer import OrchestratorServicer
 from tests.unit.orchestrator.fakes import ask, audit, ensemble
@@ -125,7 +126,7 @@ async def test_a_large_request_is_read_in_a_thread(
         admission=Admission(100, "answers"),
         defaults=Defaults("demo", "none"),
         turns=nothing,
-        conversations=ConversationStore(Limits()),
+        conversations=MemoryConversationStore(Limits()),
         turn_timeout_s=60,
     )
     for size in (10, 70_000):

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
 from evenmesh_kit.settings import SettingsError, load
-from evenmesh_orchestrator.__main__ import pipeline_config
+from evenmesh_orchestrator.__main__ import conversation_store, pipeline_config
+from evenmesh_orchestrator.conversations.memory import MemoryConversationStore
+from evenmesh_orchestrator.conversations.sql.store import SqlConversationStore
 from evenmesh_orchestrator.domain import Stage
 from evenmesh_orchestrator.settings import OrchestratorSettings
 
@@ -46,6 +51,31 @@ def test_nothing_is_called_twice_unless_asked_for() -> None:
     assert (settings.hedge_retrieve_s, settings.hedge_rerank_s) == (0.0, 0.0)
 
 
+def test_conversations_are_in_memory_unless_a_database_is_named(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    assert isinstance(conversation_store(load(OrchestratorSettings)), MemoryConversationStore)
+    monkeypatch.setenv("EVENMESH_ORCHESTRATOR_CONVERSATIONS_URL", f"sqlite:///{tmp_path}/talks.db")
+    settings = load(OrchestratorSettings)
+    assert isinstance(conversation_store(settings), SqlConversationStore)
+    assert "talks" not in repr(settings)
+
+
+def test_who_names_no_database_imports_nothing_for_it() -> None:
+    program = (
+        "import sys; from evenmesh_orchestrator.__main__ import conversation_store, OrchestratorSettings;"
+        "conversation_store(OrchestratorSettings());"
+        "print(sorted({'sqlalchemy', 'alembic', 'aiosqlite', 'asyncpg'} & set(sys.modules)))"
+    )
+    environment = {
+        name: value for name, value in os.environ.items() if name != "EVENMESH_ORCHESTRATOR_CONVERSATIONS_URL"
+    }
+    done = subprocess.run(
+        [sys.executable, "-c", program], env=environment, capture_output=True, text=True, check=True
+    )
+    assert done.stdout == "[]\n"
+
+
 @pytest.mark.parametrize(
     ("name", "value", "message"),
     [
@@ -62,6 +92,13 @@ def test_nothing_is_called_twice_unless_asked_for() -> None:
             r"EVENMESH_ORCHESTRATOR_SOURCES\[Wiki\]\[colection\]=w: ",
         ),
         ("SOURCES", "{", "EVENMESH_ORCHESTRATOR_SOURCES=.*JSON"),
+        (
+            "CONVERSATIONS_URL",
+            "mysql://me:PW@db/talks",
+            "CONVERSATIONS_URL=…: must be a sqlite or postgresql URL",
+        ),
+        ("CONVERSATIONS_URL", "sqlite://", "CONVERSATIONS_URL=…: must name a file"),
+        ("CONVERSATION_LEASE_S", "0.5", "EVENMESH_ORCHESTRATOR_CONVERSATION_LEASE_S"),
     ],
 )
 def test_a_wrong_value_names_the_variable(

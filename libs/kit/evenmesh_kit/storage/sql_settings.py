@@ -14,6 +14,25 @@ from evenmesh_kit.settings import ServiceSettings, variable
 _DRIVERS: Final = {"sqlite": "sqlite+aiosqlite", "postgresql": "postgresql+asyncpg"}
 
 
+def known_database(value: str) -> str:
+    """Return the URL of a database that we have a driver for; raise ValueError, without it, for another."""
+    try:
+        url = make_url(value)
+    except ArgumentError:
+        raise ValueError("must be sqlite:///FILE or postgresql://USER@HOST/NAME") from None
+    if url.get_backend_name() not in _DRIVERS:
+        raise ValueError("must be a sqlite or postgresql URL")
+    if url.get_backend_name() == "sqlite" and url.database in (None, "", ":memory:"):
+        raise ValueError("must name a file: a database in memory is not durable")
+    return value
+
+
+def with_driver(value: str) -> URL:
+    """Return a URL of :func:`known_database` with its driver."""
+    url = make_url(value)
+    return url.set(drivername=_DRIVERS[url.get_backend_name()])
+
+
 class DatabaseSettings(ServiceSettings):
     """Where the database is, and how long to wait for it."""
 
@@ -28,24 +47,13 @@ class DatabaseSettings(ServiceSettings):
     @field_validator("database_url")
     @classmethod
     def _known_database(cls, value: str) -> str:
-        if not value:
-            return value
-        try:
-            url = make_url(value)
-        except ArgumentError:
-            raise ValueError("must be sqlite:///FILE or postgresql://USER@HOST/NAME") from None
-        if url.get_backend_name() not in _DRIVERS:
-            raise ValueError("must be a sqlite or postgresql URL")
-        if url.get_backend_name() == "sqlite" and url.database in (None, "", ":memory:"):
-            raise ValueError("must name a file: a database in memory is not durable")
-        return value
+        return known_database(value) if value else value
 
     def database(self) -> URL:
         """Return the database's URL with its driver."""
         if not self.database_url:
             return URL.create(_DRIVERS["sqlite"], database=str(self.home / self.DATABASE_FILE))
-        url = make_url(self.database_url)
-        return url.set(drivername=_DRIVERS[url.get_backend_name()])
+        return with_driver(self.database_url)
 
     def remedy(self, error: Unavailable) -> str:
         """Return one line on a database that cannot be opened, which says what to do."""

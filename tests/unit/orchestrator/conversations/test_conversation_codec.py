@@ -10,8 +10,8 @@ from evenmesh.orchestrator.v1 import orchestrator_service_pb2 as pb
 from evenmesh.wire.errors import InvalidField
 from evenmesh_orchestrator.asks.request import Defaults
 from evenmesh_orchestrator.conversations import codec
+from evenmesh_orchestrator.conversations.conversation import Conversation, Limits, TurnRecord
 from evenmesh_orchestrator.conversations.sources import Cited
-from evenmesh_orchestrator.conversations.store import Conversation, Limits, TurnRecord
 from evenmesh_orchestrator.conversations.turns import Measured
 
 

@@ -80,7 +80,7 @@ class OrchestratorServiceServicer:
     def Converse(self, request_iterator, context):
         """Holds a conversation: each user turn is answered by the events of a system turn. Turns run one after another;
         `failed` reports a failed one, and the conversation goes on without it. A conversation outlives its stream:
-        another stream can continue it by its id, within its lifetime and on the same server.
+        another stream can continue it by its id, within its lifetime, on the same server or one that shares its database.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

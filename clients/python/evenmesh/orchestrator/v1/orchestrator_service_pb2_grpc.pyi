@@ -43,7 +43,7 @@ class OrchestratorServiceStub:
     Converse: _grpc.StreamStreamMultiCallable[_orchestrator_service_pb2.ConverseRequest, _orchestrator_service_pb2.ConverseResponse]
     """Holds a conversation: each user turn is answered by the events of a system turn. Turns run one after another;
     `failed` reports a failed one, and the conversation goes on without it. A conversation outlives its stream:
-    another stream can continue it by its id, within its lifetime and on the same server.
+    another stream can continue it by its id, within its lifetime, on the same server or one that shares its database.
     """
     ListEnsembles: _grpc.UnaryUnaryMultiCallable[_orchestrator_service_pb2.ListEnsemblesRequest, _orchestrator_service_pb2.ListEnsemblesResponse]
     """Lists the ensembles that the orchestrator is configured with, and the sources that expressions can name."""
@@ -63,7 +63,7 @@ class OrchestratorServiceAsyncStub(OrchestratorServiceStub):
     Converse: _aio.StreamStreamMultiCallable[_orchestrator_service_pb2.ConverseRequest, _orchestrator_service_pb2.ConverseResponse]  # type: ignore[assignment]
     """Holds a conversation: each user turn is answered by the events of a system turn. Turns run one after another;
     `failed` reports a failed one, and the conversation goes on without it. A conversation outlives its stream:
-    another stream can continue it by its id, within its lifetime and on the same server.
+    another stream can continue it by its id, within its lifetime, on the same server or one that shares its database.
     """
     ListEnsembles: _aio.UnaryUnaryMultiCallable[_orchestrator_service_pb2.ListEnsemblesRequest, _orchestrator_service_pb2.ListEnsemblesResponse]  # type: ignore[assignment]
     """Lists the ensembles that the orchestrator is configured with, and the sources that expressions can name."""
@@ -98,7 +98,7 @@ class OrchestratorServiceServicer(metaclass=_abc_1.ABCMeta):
     ) -> _typing.Union[_abc.Iterator[_orchestrator_service_pb2.ConverseResponse], _abc.AsyncIterator[_orchestrator_service_pb2.ConverseResponse]]:
         """Holds a conversation: each user turn is answered by the events of a system turn. Turns run one after another;
         `failed` reports a failed one, and the conversation goes on without it. A conversation outlives its stream:
-        another stream can continue it by its id, within its lifetime and on the same server.
+        another stream can continue it by its id, within its lifetime, on the same server or one that shares its database.
         """
 
     @_abc_1.abstractmethod

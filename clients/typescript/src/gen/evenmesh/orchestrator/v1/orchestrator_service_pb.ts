@@ -1809,7 +1809,7 @@ export const OrchestratorService: GenService<{
   /**
    * Holds a conversation: each user turn is answered by the events of a system turn. Turns run one after another;
    * `failed` reports a failed one, and the conversation goes on without it. A conversation outlives its stream:
-   * another stream can continue it by its id, within its lifetime and on the same server.
+   * another stream can continue it by its id, within its lifetime, on the same server or one that shares its database.
    *
    * @generated from rpc evenmesh.orchestrator.v1.OrchestratorService.Converse
    */

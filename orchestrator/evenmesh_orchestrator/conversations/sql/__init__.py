@@ -1,0 +1,1 @@
+"""Conversations in a SQLite file or a PostgreSQL database that several orchestrators share."""
