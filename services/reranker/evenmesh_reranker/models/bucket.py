@@ -253,9 +253,11 @@ class BucketStore:
     def _make_room(self, size: int) -> None:
         held = []
         for path in self._local.iterdir() if self._local.is_dir() else ():
-            if VERSION.fullmatch(path.name):
-                status = path.stat()
-                held.append((status.st_mtime_ns, path, sum(file.stat().st_size for file in path.iterdir())))
+            # Another process of this home may be removing it.
+            with contextlib.suppress(FileNotFoundError):
+                if VERSION.fullmatch(path.name):
+                    sizes = [file.stat().st_size for file in path.iterdir() if file.name != FILE]
+                    held.append((path.stat().st_mtime_ns, path, sum(sizes)))
         held.sort(reverse=True)
         room = self._local_bytes - size
         for at, (_, path, taken) in enumerate(held, start=1):
@@ -349,7 +351,8 @@ def _opened(address: str) -> tuple[Any, str]:
         from fsspec.implementations.arrow import ArrowFSWrapper
         from pyarrow.fs import S3FileSystem
 
-        options: dict[str, Any] = {"connect_timeout": 5.0, "request_timeout": 30.0}
+        # Small files in one request each: half as many, and what does not know uploads in parts takes them too.
+        options: dict[str, Any] = {"connect_timeout": 5.0, "request_timeout": 30.0, "allow_delayed_open": True}
         if endpoint := os.environ.get("AWS_ENDPOINT_URL_S3") or os.environ.get("AWS_ENDPOINT_URL"):
             scheme, _, host = endpoint.rpartition("://")
             options |= {"endpoint_override": host.rstrip("/"), "scheme": scheme or "https"}
