@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
@@ -33,11 +34,10 @@ def postgres() -> Iterator[Postgres]:
         server.end()
 
 
-@pytest.fixture(params=["sqlite", "postgresql"])
-async def databases(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[list[Database]]:
-    """Two processes' connections to one database."""
+@asynccontextmanager
+async def _opened(kind: str, request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[list[Database]]:
     url = f"sqlite+aiosqlite:///{tmp_path}/feedback.db"
-    if request.param == "postgresql":
+    if kind == "postgresql":
         server: Postgres = request.getfixturevalue("postgres")
         server.empty()
         url = server.url
@@ -49,12 +49,21 @@ async def databases(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIter
         await one.close()
 
 
-@pytest.fixture(params=["files", "sql"])
-def both(request: pytest.FixtureRequest, tmp_path: Path) -> list[Promotions]:
+@pytest.fixture(params=["sqlite", "postgresql"])
+async def databases(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[list[Database]]:
+    """Two processes' connections to one database."""
+    async with _opened(request.param, request, tmp_path) as opened:
+        yield opened
+
+
+@pytest.fixture(params=["files", "sqlite", "postgresql"])
+async def both(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[list[Promotions]]:
     """Two processes' promotions."""
     if request.param == "files":
-        return [FilePromotions(ModelStore(tmp_path / "models")) for _ in range(2)]
-    return [SqlPromotions(one) for one in request.getfixturevalue("databases")]
+        yield [FilePromotions(ModelStore(tmp_path / "models")) for _ in range(2)]
+        return
+    async with _opened(request.param, request, tmp_path) as opened:
+        yield [SqlPromotions(one) for one in opened]
 
 
 async def test_what_one_promotes_the_other_finds(both: list[Promotions]) -> None:
@@ -127,7 +136,7 @@ async def test_a_removal_that_fails_leaves_what_can_be_promoted(both: list[Promo
 
 
 async def test_nothing_is_withdrawn_while_a_promotion_is_not_understood(
-    both: list[Promotions], tmp_path: Path, request: pytest.FixtureRequest
+    both: list[Promotions], tmp_path: Path
 ) -> None:
     one, two = both
     assert await one.replace(ALL, Pointer(), Pointer("a"))
@@ -135,7 +144,8 @@ async def test_nothing_is_withdrawn_while_a_promotion_is_not_understood(
     if isinstance(one, FilePromotions):
         (tmp_path / "models" / "serving" / "all.json").write_text("{")
     else:
-        async with request.getfixturevalue("databases")[0].write() as connection:
+        assert isinstance(one, SqlPromotions)
+        async with one._database.write() as connection:
             broken = update(PROMOTIONS).where(PROMOTIONS.c.everyone == 1).values(history="{")
             await connection.execute(broken)
     with pytest.raises(ManifestError, match="cannot be understood"):
