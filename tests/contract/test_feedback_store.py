@@ -584,6 +584,22 @@ async def test_one_trainer_at_a_time_has_an_agent(
     assert not await one.take(ANN)
 
 
+async def test_so_many_trainers_at_a_time_have_agents(
+    store: FeedbackStore, database: Database, clock: Clock
+) -> None:
+    carl = Agent("qa", "carl")
+    await store.record([item("1"), item("2", agent=BOB), item("3", agent=carl)])
+    one, two, three = (
+        SqlLeases(database, name, lease_s=10, at_once=2, clock=clock) for name in ("one", "two", "three")
+    )
+    assert [await one.take(ANN), await two.take(BOB), await three.take(carl)] == [True, True, False]
+    assert [await one.take(carl), await one.take(ANN)] == [True, True]  # which has agents already
+    await two.give_back(BOB)
+    assert [await three.take(BOB), await two.take(carl)] == [True, False]
+    clock.now_us += 11 * 10**6  # as after all were killed
+    assert [await two.take(ANN), await three.take(BOB), await one.take(carl)] == [True, True, False]
+
+
 async def test_a_closed_database_is_unavailable(url: URL) -> None:
     with pytest.raises(Unavailable, match="not open"):
         await SqlFeedbackStore(Database(url)).record([item("1")])

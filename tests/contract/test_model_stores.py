@@ -55,7 +55,9 @@ def s3() -> Iterator[str]:
 @pytest.fixture(params=["folder", "memory", "s3"])
 def place(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Place:
     if request.param == "folder":
-        return Place(lambda here, _: ModelStore(tmp_path / "there", clock=lambda: here.now), f"{tmp_path}/there")
+        return Place(
+            lambda here, _: ModelStore(tmp_path / "there", clock=lambda: here.now), f"{tmp_path}/there"
+        )
     address = f"memory://{secrets.token_hex(8)}/models"
     if request.param == "s3":
         pytest.importorskip("pyarrow.fs")
@@ -180,7 +182,9 @@ def bucket(tmp_path: Path) -> Callable[..., BucketStore]:
     return opened
 
 
-def test_the_local_folder_keeps_what_was_used_last(bucket: Callable[..., BucketStore], tmp_path: Path) -> None:
+def test_the_local_folder_keeps_what_was_used_last(
+    bucket: Callable[..., BucketStore], tmp_path: Path
+) -> None:
     store = bucket("two", local_bytes=5_000)
     versions = [_write(bucket(), bytes([at]) * 1_000) for at in range(7)]
     for version in versions:
@@ -225,7 +229,9 @@ def test_what_was_fetched_serves_while_the_bucket_is_away(
 
 
 @pytest.mark.parametrize("name", ["../out", "/etc/out", "..", "a/b", FILE])
-def test_no_name_leads_out_of_the_folder(bucket: Callable[..., BucketStore], tmp_path: Path, name: str) -> None:
+def test_no_name_leads_out_of_the_folder(
+    bucket: Callable[..., BucketStore], tmp_path: Path, name: str
+) -> None:
     store = bucket()
     version = _write(store)
     path = f"{bucket.address}/versions/{version}/{FILE}"  # type: ignore[attr-defined]

@@ -68,7 +68,11 @@ async def both(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[
 
 async def test_what_one_promotes_the_other_finds(both: list[Promotions]) -> None:
     one, two = both
-    assert (await two.pointers(), await two.pointer(ALL), await two.changed_at(ALL)) == (({}, []), Pointer(), None)
+    assert (await two.pointers(), await two.pointer(ALL), await two.changed_at(ALL)) == (
+        ({}, []),
+        Pointer(),
+        None,
+    )
     promoted: dict[Scope, Pointer] = {
         ALL: Pointer("a", (None,)),
         AllAgents("acme"): Pointer("b"),
@@ -178,7 +182,11 @@ async def test_promotions_of_files_are_taken_over_once(databases: list[Database]
     one, two = (SqlPromotions(database) for database in databases)
     await one.adopt(folder)
     assert await one.pointers() == ({}, [])
-    promoted: dict[Scope, Pointer] = {ALL: Pointer("a", (None,)), ANN: Pointer("b"), AllAgents("acme"): Pointer()}
+    promoted: dict[Scope, Pointer] = {
+        ALL: Pointer("a", (None,)),
+        ANN: Pointer("b"),
+        AllAgents("acme"): Pointer(),
+    }
     for scope, pointer in promoted.items():
         folder.set_pointer(scope, pointer)
     await asyncio.gather(one.adopt(folder), two.adopt(folder))

@@ -14,9 +14,9 @@ from pathlib import Path
 import pytest
 
 from evenmesh_reranker.domain import AllAgents
-from evenmesh_reranker.models.manifest import Lineage
 from evenmesh_reranker.models import retention
 from evenmesh_reranker.models.file_promotions import FilePromotions
+from evenmesh_reranker.models.manifest import Lineage
 from evenmesh_reranker.models.store import ModelStore
 
 _KILLED = """

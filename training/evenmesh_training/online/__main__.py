@@ -58,7 +58,7 @@ class TrainerService:
         self._store = SqlFeedbackStore(self._database)
         self._log = SqlTrainingLog(self._database)
         holder = f"{socket.gethostname()}/{os.getpid()}/{secrets.token_hex(8)}"
-        self._leases = SqlLeases(self._database, holder, lease_s=settings.lease_s)
+        self._leases = SqlLeases(self._database, holder, lease_s=settings.lease_s, at_once=settings.at_once)
         self._passages = RetrieverPassages(
             settings.retriever_target, max_message_bytes=settings.max_message_bytes, telemetry=telemetry
         )
@@ -104,6 +104,7 @@ class TrainerService:
             log=self._log,
             leases=self._leases,
             queries=self._settings.queries,
+            at_once=self._settings.at_once,
             wake_s=self._settings.wake_s,
         )
         training = asyncio.create_task(trainer.run())

@@ -158,7 +158,9 @@ class BucketStore:
             return None
         if info is None:
             return ()
-        changed = next((info[key] for key in ("ETag", "etag", "mtime", "LastModified", "created") if info.get(key)), "")
+        changed = next(
+            (info[key] for key in ("ETag", "etag", "mtime", "LastModified", "created") if info.get(key)), ""
+        )
         return (info.get("size"), str(changed))
 
     def marks(self) -> dict[str, datetime]:
@@ -352,7 +354,11 @@ def _opened(address: str) -> tuple[Any, str]:
         from pyarrow.fs import S3FileSystem
 
         # Small files in one request each: half as many, and what does not know uploads in parts takes them too.
-        options: dict[str, Any] = {"connect_timeout": 5.0, "request_timeout": 30.0, "allow_delayed_open": True}
+        options: dict[str, Any] = {
+            "connect_timeout": 5.0,
+            "request_timeout": 30.0,
+            "allow_delayed_open": True,
+        }
         if endpoint := os.environ.get("AWS_ENDPOINT_URL_S3") or os.environ.get("AWS_ENDPOINT_URL"):
             scheme, _, host = endpoint.rpartition("://")
             options |= {"endpoint_override": host.rstrip("/"), "scheme": scheme or "https"}

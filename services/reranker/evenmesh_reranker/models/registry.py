@@ -159,9 +159,7 @@ class ModelRegistry:
         model = self._model
         if model is None:
             return None
-        return ServingModel(
-            model.version, model.created_at, model is not self._default, self._promoted_at
-        )
+        return ServingModel(model.version, model.created_at, model is not self._default, self._promoted_at)
 
     @property
     def failures(self) -> int:

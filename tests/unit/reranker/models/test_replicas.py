@@ -16,7 +16,9 @@ from evenmesh_kit.security.caller import DEFAULT_TENANT
 from evenmesh_reranker.backends.sql.database import Database
 from evenmesh_reranker.backends.sql.promotions import SqlPromotions
 from evenmesh_reranker.domain import Agent, AllAgents
-from evenmesh_reranker.models.manifest import StoreAwayError
+from evenmesh_reranker.models.bucket import BucketStore
+from evenmesh_reranker.models.manifest import Lineage, StoreAwayError
+from evenmesh_reranker.models.ports import VersionStore
 from evenmesh_reranker.models.registry import ModelRegistry
 from evenmesh_reranker.models.retention import prune
 from evenmesh_reranker.models.store import ModelStore, Pointer
@@ -41,7 +43,7 @@ class Replicas(World):
         *,
         poll_s: float = 3600,
         keep_versions: int | None = None,
-        store: ModelStore | None = None,
+        store: VersionStore | None = None,
         default: Model | None = None,
     ) -> ModelRegistry:
         if not self._open:
@@ -292,6 +294,31 @@ async def test_a_replica_keeps_what_it_serves_and_no_version_is_promoted_while_i
     assert (await world.promotions.pointer(ALL)).serving == versions[2]
     with pytest.raises(NotFound, match=behind):
         await promoting(b, behind)
+
+
+async def test_versions_of_a_bucket_serve_in_all(world: Replicas) -> None:
+    address = f"memory://{world.folder.name}"
+    stores = [BucketStore(address, world.folder / name, local_bytes=10_000) for name in ("a", "b", "trainer")]
+    a, b = await world.opened(store=stores[0]), await world.opened(store=stores[1], poll_s=0.01)
+    versions = []
+    for score in ("0.1", "0.2", "broken"):
+        with stores[2].write(Lineage(score)) as draft:
+            (draft.folder / "score").write_text(score)
+        versions.append(draft.version)
+
+    async def serves(version: str) -> bool:
+        return await _served(b) == version
+
+    for version in versions[:2]:
+        await promoting(a, version)
+        await _until(partial(serves, version))
+    with pytest.raises(FailedPrecondition, match="it cannot be loaded: no such layer"):
+        await promoting(a, versions[2])
+    assert (await b.rollback(ALL)).version == versions[0]
+    assert {one.version for one in a.models(ALL)} == set(versions)
+    # Gone from the bucket, it serves no more.
+    stores[2].remove(versions[0])
+    await _until(partial(serves, ""))
 
 
 async def test_a_promotion_of_what_was_removed_a_moment_ago_is_undone(

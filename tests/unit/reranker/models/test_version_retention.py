@@ -12,9 +12,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from evenmesh_reranker.domain import Agent, AllAgents, Scope
-from evenmesh_reranker.models.manifest import Kind, Lineage, Manifest
 from evenmesh_reranker.models import retention
 from evenmesh_reranker.models.file_promotions import FilePromotions
+from evenmesh_reranker.models.manifest import Kind, Lineage, Manifest
 from evenmesh_reranker.models.retention import LOADING, needed
 from evenmesh_reranker.models.store import ModelStore, Pointer
 

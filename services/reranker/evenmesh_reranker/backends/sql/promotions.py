@@ -55,7 +55,12 @@ class SqlPromotions:
             if await connection.scalar(select(func.count()).select_from(PROMOTIONS)):
                 return
             for revision, (scope, pointer) in enumerate(found.items(), start=1):
-                row = {**_key(scope), **_values(pointer), "revision": revision, "changed_at_us": self._clock()}
+                row = {
+                    **_key(scope),
+                    **_values(pointer),
+                    "revision": revision,
+                    "changed_at_us": self._clock(),
+                }
                 await connection.execute(PROMOTIONS.insert().values(row))
         for problem in problems:
             _log.error("a promotion was not taken over: %s", problem)
