@@ -185,49 +185,8 @@ async def test_feedback_counts_once_and_promotions_reach_both(postgres: Postgres
         (refused,) = await b.record([item])
         assert refused.error.reason == "NOT_SERVED"
 
-        acknowledged: Counter[str] = Counter({"first": 1})
-        failures = 0
-        under_way = asyncio.Event()
-
-        async def give(turn: int) -> None:
-            """Sends a batch to one replica after the other until one acknowledged it, and then to the other."""
-            nonlocal failures
-            items, replicas, done = _items(turn * BATCH, one), [a, b] if turn % 2 else [b, a], 0
-            while done < 2:
-                replica = replicas[0]
-                try:
-                    results = await replica.record(items)
-                except grpc.aio.AioRpcError as error:
-                    if error.code() not in ALLOWED:
-                        raise
-                    failures += 1
-                    replicas.reverse()
-                    await asyncio.sleep(0.05)
-                    continue
-                assert not any(result.HasField("error") for result in results)
-                assert done == 0 or all(result.duplicate for result in results)
-                acknowledged.update(result.id for result in results if not done)
-                done += 1
-                replicas.reverse()
-                under_way.set()
-
-        giving = [asyncio.create_task(give(turn)) for turn in range(BATCHES // 2)]
-        await under_way.wait()
-        a.process.kill()
-        giving += [asyncio.create_task(give(turn)) for turn in range(BATCHES // 2, BATCHES)]
-        await a.process.start()
-        await asyncio.gather(*giving)
-        assert failures, "nobody noticed: the test shows nothing"
-        assert len(acknowledged) == BATCHES * BATCH + 1
         async with _database(postgres) as database:
-            async with database.read() as connection:
-                stored = Counter(await connection.scalars(select(FEEDBACK.c.id)))
-                counted = sum(await connection.scalars(select(AGENTS.c.stored)))
-            assert stored == Counter(dict.fromkeys(acknowledged, 1))
-            assert counted == len(acknowledged)
-
-            # Who was started again serves what was promoted; of two promotions at once one serves in both.
-            await a.serves(one)
+            # Of two promotions at once one serves in both; each is rolled back to through the other.
             await asyncio.gather(a.promote(two), b.promote(three))
             pointer = await SqlPromotions(database).pointer(AllAgents())
             assert pointer.history[1:] == (one, None)
@@ -240,6 +199,52 @@ async def test_feedback_counts_once_and_promotions_reach_both(postgres: Postgres
             again = await a.feedback.RollbackModel(pb.RollbackModelRequest(), timeout=120)
             assert again.model.version == one
             await b.serves(one)
+
+            acknowledged, failures = await _given_while_one_dies(a, b, one)
+            assert failures, "nobody noticed: the test shows nothing"
+            acknowledged["first"] = 1
+            assert len(acknowledged) == BATCHES * BATCH + 1
+            async with database.read() as connection:
+                stored = Counter(await connection.scalars(select(FEEDBACK.c.id)))
+                counted = sum(await connection.scalars(select(AGENTS.c.stored)))
+            assert stored == Counter(dict.fromkeys(acknowledged, 1))
+            assert counted == len(acknowledged)
+
+
+async def _given_while_one_dies(a: Replica, b: Replica, version: str) -> tuple[Counter[str], int]:
+    """Gives batches to both by turns, and all again to ``b``; ``a`` is killed meanwhile.
+
+    Returns what was acknowledged, and how often a call failed.
+    """
+    acknowledged: Counter[str] = Counter()
+    failures = 0
+    by_a = asyncio.Event()
+
+    async def give(turn: int) -> None:
+        nonlocal failures
+        items, replicas = _items(turn * BATCH, version), [a, b] if turn % 2 else [b, a]
+        while True:
+            try:
+                results = await replicas[0].record(items)
+                break
+            except grpc.aio.AioRpcError as error:
+                if error.code() not in ALLOWED:
+                    raise
+                failures += 1
+            replicas.reverse()
+            await asyncio.sleep(0.05)
+        assert not any(result.HasField("error") for result in results)
+        acknowledged.update(result.id for result in results)
+        if replicas[0] is a:
+            by_a.set()
+        assert all(result.duplicate for result in await b.record(items))
+
+    giving = [asyncio.create_task(give(turn)) for turn in range(BATCHES // 2)]
+    await by_a.wait()
+    a.process.kill()
+    giving += [asyncio.create_task(give(turn)) for turn in range(BATCHES // 2, BATCHES)]
+    await asyncio.gather(*giving)
+    return acknowledged, failures
 
 
 @pytest.mark.skipif("EVENMESH_REPLICAS_BUCKET" not in os.environ, reason="EVENMESH_REPLICAS_BUCKET=1 runs it")

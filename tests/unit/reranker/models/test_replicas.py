@@ -317,8 +317,10 @@ async def test_versions_of_a_bucket_serve_in_all(world: Replicas) -> None:
     assert (await b.rollback(ALL)).version == versions[0]
     assert {one.version for one in a.models(ALL)} == set(versions)
     # Gone from the bucket, it serves no more.
-    stores[2].remove(versions[0])
-    await _until(partial(serves, ""))
+    await promoting(a, versions[1])
+    await _until(partial(serves, versions[1]))
+    stores[2].remove(versions[1])
+    await _until(partial(serves, versions[0]))
 
 
 async def test_a_promotion_of_what_was_removed_a_moment_ago_is_undone(
