@@ -22,6 +22,7 @@ EVERYTHING: Final = "everything"
 """All components over the base, in the order that the overlays and their comments ask for."""
 ORDER: Final = (
     "postgres",
+    "reranker-replicas",
     "milvus",
     "triton",
     "vllm",
