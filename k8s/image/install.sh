@@ -7,13 +7,13 @@ set -eu
 case "$SERVICE" in
   orchestrator) rooms="clients/python libs/core libs/kit orchestrator" extras=postgres,telemetry,jwt,redis port=7070 ;;
   retriever) rooms="clients/python libs/core libs/kit models services/retriever" extras=faiss-cpu,milvus,web,triton,telemetry,jwt,redis port=7071 ;;
-  reranker) rooms="clients/python libs/core libs/kit models services/reranker" extras=postgres,telemetry,jwt,redis port=7072 ;;
+  reranker) rooms="clients/python libs/core libs/kit models services/reranker" extras=postgres,s3,telemetry,jwt,redis port=7072 ;;
   generator) rooms="clients/python libs/core libs/kit models services/generator" extras=triton,ctranslate2,gpu,telemetry,jwt,redis port=7073 ;;
   evaluator) rooms="clients/python libs/core libs/lab libs/kit services/evaluator" extras=postgres,telemetry,jwt,redis port=7074 ;;
   gateway) rooms="clients/python libs/core libs/documents libs/kit services/gateway" extras=documents,mcp,telemetry,jwt port=7080 ;;
   client) rooms="clients/python libs/core libs/lab studies" extras=openai port=0 ;;
   documents) rooms="clients/python libs/documents" extras=parquet,hub,s3,sites,tokenizers port=0 ;;
-  training) rooms="clients/python libs/core libs/lab libs/kit models services/generator services/reranker training" extras=postgres,telemetry,jwt port=0 ;;
+  training) rooms="clients/python libs/core libs/lab libs/kit models services/generator services/reranker training" extras=postgres,s3,telemetry,jwt port=0 ;;
   *) echo "SERVICE=$SERVICE is none of orchestrator, retriever, reranker, generator, evaluator, gateway, client, documents, training" >&2; exit 1 ;;
 esac
 case "$VARIANT" in

@@ -355,6 +355,12 @@ async def test_agents_are_registered_once_and_counted(
     assert [one.agent for one in await registry.agents(ALL.tenant, skip=1)] == [BOB]
 
 
+async def _served(known: ServedRankings, query: str, agent: Agent, version: str, ids: list[str]) -> bool:
+    one = item("1", agent=agent, query=query, passage_id=ids[0], model_version=version, ranking=tuple(ids))
+    (found,) = await known.were_served([one])
+    return found
+
+
 async def test_what_was_served_is_recalled_newest_first(database: Database) -> None:
     store = SqlServedStore(database)
     key = served_key("q", ANN, "v")
@@ -388,13 +394,34 @@ async def test_a_tenant_that_is_served_much_loses_its_own_oldest_alone(database:
 async def test_passages_that_were_ranked_in_several_calls_were_served(
     database: Database, clock: Clock
 ) -> None:
-    before = ServedRankings(SqlServedStore(database), capacity=2, clock=clock)
+    before = ServedRankings(SqlServedStore(database), capacity=2, flush_s=0.001, clock=clock)
     before.remember("q", ANN, "v", ["a", "b"])
     before.remember("q", ANN, "v", ["c"])
     await before.close()
-    for knows in (before, ServedRankings(SqlServedStore(database), capacity=2, clock=clock)):
-        assert await knows.was_served("q", ANN, "v", ["c", "a"])
-        assert not await knows.was_served("q", ANN, "v", ["c", "d"])
+    for knows in (before, ServedRankings(SqlServedStore(database), capacity=2, flush_s=0.001, clock=clock)):
+        assert await _served(knows, "q", ANN, "v", ["c", "a"])
+        assert not await _served(knows, "q", ANN, "v", ["c", "d"])
+
+
+async def test_what_another_process_is_about_to_write_was_served(database: Database, clock: Clock) -> None:
+    looked = asyncio.Event()
+
+    class Looking(SqlServedStore):
+        async def recall(self, key: bytes) -> Sequence[bytes]:
+            found = await super().recall(key)
+            looked.set()
+            return found
+
+    serves = ServedRankings(SqlServedStore(database), capacity=2, clock=clock)
+    serves.remember("q", ANN, "v", ["a"])
+    # Its look at last is as late as this: the other has written long before on any machine.
+    asked = ServedRankings(Looking(database), capacity=2, flush_s=1.0, clock=clock)
+    answer = asyncio.create_task(_served(asked, "q", ANN, "v", ["a"]))
+    await looked.wait()
+    assert not answer.done()
+    await serves.close()
+    assert await answer
+    assert await asked.were_served([item("1"), item("2", ranking=())]) == [False, False]
 
 
 async def test_what_is_kept_of_a_tenant_is_not_pushed_out_by_another(
@@ -407,26 +434,26 @@ async def test_what_is_kept_of_a_tenant_is_not_pushed_out_by_another(
         async def recall(self, key: bytes) -> Sequence[bytes]:
             return ()
 
-    served = ServedRankings(Away(database), capacity=5, clock=clock)
+    served = ServedRankings(Away(database), capacity=5, flush_s=0.001, clock=clock)
     quiet, loud = replace(ANN, tenant="quiet"), replace(ANN, tenant="loud")
     served.remember("q", quiet, "v", ["a"])
     for at in range(20):
         served.remember(f"q{at}", loud, "v", ["a"])
         await served.close()  # what could not be written waits
-    assert await served.was_served("q", quiet, "v", ["a"])
-    assert [at for at in range(20) if await served.was_served(f"q{at}", loud, "v", ["a"])] == [16, 17, 18, 19]
+    assert await _served(served, "q", quiet, "v", ["a"])
+    assert [at for at in range(20) if await _served(served, f"q{at}", loud, "v", ["a"])] == [16, 17, 18, 19]
 
 
 async def test_what_was_served_survives_a_restart(database: Database, clock: Clock) -> None:
-    before = ServedRankings(SqlServedStore(database), capacity=2, clock=clock)
+    before = ServedRankings(SqlServedStore(database), capacity=2, flush_s=0.001, clock=clock)
     for at in range(3):
         before.remember(f"q{at}", ANN, "v", ["a", "b", "c"])
     await before.close()
-    after = ServedRankings(SqlServedStore(database), capacity=2, clock=clock)
-    assert await after.was_served("q2", ANN, "v", ["c", "a"])
-    assert not await after.was_served("q2", ANN, "v", ["a", "d"])
-    assert not await after.was_served("q2", BOB, "v", ["a"])
-    assert not await after.was_served("q2", ANN, "w", ["a"])
+    after = ServedRankings(SqlServedStore(database), capacity=2, flush_s=0.001, clock=clock)
+    assert await _served(after, "q2", ANN, "v", ["c", "a"])
+    assert not await _served(after, "q2", ANN, "v", ["a", "d"])
+    assert not await _served(after, "q2", BOB, "v", ["a"])
+    assert not await _served(after, "q2", ANN, "w", ["a"])
 
 
 async def test_what_is_served_while_as_much_as_fits_is_written_is_written_too(
@@ -438,13 +465,13 @@ async def test_what_is_served_while_as_much_as_fits_is_written_is_written_too(
             if len(served) == 2:
                 before.remember("q2", ANN, "v", ["a"])
 
-    before = ServedRankings(Slow(database), capacity=2, clock=clock)
+    before = ServedRankings(Slow(database), capacity=2, flush_s=0.001, clock=clock)
     before.remember("q0", ANN, "v", ["a"])
     before.remember("q1", ANN, "v", ["a"])
     await before.close()
     await before.close()
-    after = ServedRankings(SqlServedStore(database), capacity=2, clock=clock)
-    assert [await after.was_served(f"q{at}", ANN, "v", ["a"]) for at in range(3)] == [True] * 3
+    after = ServedRankings(SqlServedStore(database), capacity=2, flush_s=0.001, clock=clock)
+    assert [await _served(after, f"q{at}", ANN, "v", ["a"]) for at in range(3)] == [True] * 3
 
 
 async def test_what_waits_for_training(store: FeedbackStore, database: Database, clock: Clock) -> None:
@@ -555,6 +582,22 @@ async def test_one_trainer_at_a_time_has_an_agent(
     clock.now_us += 11 * 10**6  # as after a kill
     assert await other.take(ANN)
     assert not await one.take(ANN)
+
+
+async def test_so_many_trainers_at_a_time_have_agents(
+    store: FeedbackStore, database: Database, clock: Clock
+) -> None:
+    carl = Agent("qa", "carl")
+    await store.record([item("1"), item("2", agent=BOB), item("3", agent=carl)])
+    one, two, three = (
+        SqlLeases(database, name, lease_s=10, at_once=2, clock=clock) for name in ("one", "two", "three")
+    )
+    assert [await one.take(ANN), await two.take(BOB), await three.take(carl)] == [True, True, False]
+    assert [await one.take(carl), await one.take(ANN)] == [True, True]  # which has agents already
+    await two.give_back(BOB)
+    assert [await three.take(BOB), await two.take(carl)] == [True, False]
+    clock.now_us += 11 * 10**6  # as after all were killed
+    assert [await two.take(ANN), await three.take(BOB), await one.take(carl)] == [True, True, False]
 
 
 async def test_a_closed_database_is_unavailable(url: URL) -> None:

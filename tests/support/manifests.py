@@ -23,6 +23,7 @@ EVERYTHING: Final = "everything"
 ORDER: Final = (
     "postgres",
     "evaluator-replicas",
+    "reranker-replicas",
     "milvus",
     "triton",
     "vllm",

@@ -23,6 +23,7 @@ from evenmesh_reranker.backends.sql.trainings import SqlTrainingLog
 from evenmesh_reranker.domain import Agent, Passage
 from evenmesh_reranker.feedback.domain import Feedback, RecordStatus
 from evenmesh_reranker.feedback.training import Training, TrainingReport
+from evenmesh_reranker.models.file_promotions import FilePromotions
 from evenmesh_reranker.models.registry import ModelRegistry
 from evenmesh_reranker.models.store import ModelStore
 from evenmesh_reranker.settings import RerankerSettings
@@ -191,8 +192,8 @@ class World:
         given = {"queries": 36, "epochs": 6, "batch_size": 16, "learning_rate": 1e-2, "max_length": 64}
         return OnlineSettings(home=self.home, **(given | fields))
 
-    def leases(self, holder: str = "one", lease_s: float = 60) -> SqlLeases:
-        return SqlLeases(self.database, holder, lease_s=lease_s)
+    def leases(self, holder: str = "one", lease_s: float = 60, at_once: int | None = None) -> SqlLeases:
+        return SqlLeases(self.database, holder, lease_s=lease_s, at_once=at_once)
 
     def rounds(self, **fields: Any) -> Rounds:
         settings = self.settings(**fields)
@@ -204,7 +205,9 @@ class World:
             passages=self.passages,
             promoter=self.promoting,
             models=self.models,
-            served=lambda: ServedModels.from_settings(settings, self.reranker, self.models, self.pool),
+            served=lambda: ServedModels.from_settings(
+                settings, self.reranker, self.models, FilePromotions(self.models), self.pool
+            ),
             work=self.home / "work",
             pool=self.pool,
         )

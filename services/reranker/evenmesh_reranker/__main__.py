@@ -48,9 +48,9 @@ from evenmesh_reranker.feedback.served import ServedRankings
 from evenmesh_reranker.feedback.servicer import NAME as FEEDBACK
 from evenmesh_reranker.feedback.servicer import FeedbackServicer
 from evenmesh_reranker.metrics import FeedbackGauges, RerankerMetrics
+from evenmesh_reranker.models import opening
 from evenmesh_reranker.models.default_model import default_model
 from evenmesh_reranker.models.registry import ModelRegistry
-from evenmesh_reranker.models.store import ModelStore
 from evenmesh_reranker.ports import Adapter, LoadedModel, ModelLoader, Reranker
 from evenmesh_reranker.servicer import RERANKER, RerankerServicer
 from evenmesh_reranker.settings import RerankerSettings
@@ -113,7 +113,8 @@ class RerankerService(Service):
             clock=now_us,
         )
         self._registry = ModelRegistry(
-            ModelStore(settings.home / "reranker" / "models"),
+            opening.version_store(settings),
+            promotions=opening.promotions(settings, self._database),
             loader=self._loader,
             pool=self._loading_pool,
             memory_bytes=settings.agent_memory_mb * _MB,
@@ -166,7 +167,11 @@ class RerankerService(Service):
         settings = self._settings
         await self._open_database()
         self._closing.append(self._database.close)
-        await self._registry.start(await self._default_model())
+        try:
+            await opening.adopt(settings, self._database)
+            await self._registry.start(await self._default_model())
+        except Unavailable as error:
+            raise ServerStartError(settings.remedy(error)) from error
         self._closing.append(self._registry.close)
         if settings.default_reranker == "cross-encoder" and not self._registry.has_model:
             needs = f"{variable(settings, 'cross_encoder')} or a promoted version"

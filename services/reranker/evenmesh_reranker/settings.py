@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import ClassVar, Literal
 
 from pydantic import Field, ValidationInfo, field_validator
@@ -85,6 +86,12 @@ class RerankerSettings(DatabaseSettings, RemoteSettings):
     may use. [1, 1024]."""
     model_poll_s: float = Field(default=5.0, gt=0, le=3600)
     """Time between two looks for versions that another process promoted. Seconds, (0, 3600]."""
+    model_store: str = Field(default="", max_length=4096)
+    """Where model versions are: a folder, or an address of a bucket such as ``s3://bucket/folder``; empty:
+    ``reranker/models`` under home. Rerankers with one database share it."""
+    model_cache_mb: int = Field(default=10_000, ge=1)
+    """Most disk under home that versions of a bucket take, the three used last apart; a larger version is not
+    fetched. MB, [1, inf)."""
     keep_versions: int = Field(default=5, ge=1, le=1000)
     """Versions kept of those served before, and as many of the newest others, for all agents and for each
     agent; the rest is removed after an hour. Versions, [1, 1000]."""
@@ -122,6 +129,15 @@ class RerankerSettings(DatabaseSettings, RemoteSettings):
     """Most disk that the served rankings of one tenant take; its oldest are deleted. MB, [1, inf)."""
     served_retention_days: int = Field(default=7, ge=1)
     """Age at which served rankings are deleted from disk. Days, [1, inf)."""
+
+    @field_validator("model_store")
+    @classmethod
+    def _is_one_place(cls, value: str) -> str:
+        if "::" in value or value != value.strip():
+            raise ValueError("must be a folder or one address such as s3://bucket/folder")
+        if "://" not in value and value and not Path(value).is_absolute():
+            raise ValueError("must be an absolute path, or an address such as s3://bucket/folder")
+        return value
 
     @field_validator("default_reranker")
     @classmethod

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import socket
-import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -14,9 +11,7 @@ import pytest
 from evenmesh_documents.document import UnreadableError
 from evenmesh_documents.origins.finding import find_all
 from evenmesh_documents.origins.found import Found, PathError
-from tests.support.programs import moto
 
-httpx = pytest.importorskip("httpx")
 fsspec = pytest.importorskip("fsspec")
 
 
@@ -108,48 +103,20 @@ def test_an_address_of_this_machine_is_read_as_its_path_so_no_link_is_followed(t
 
 
 @pytest.fixture
-def bucket(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[str]:
+def bucket(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     """The address of a bucket of a local S3 server."""
     pytest.importorskip("pyarrow.fs")
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    # It prints its address when it listens.
-    with subprocess.Popen(
-        [moto(), "-H", "127.0.0.1", "-p", str(port)],
-        env={**os.environ, "PYTHONPATH": "", "PYTHONUNBUFFERED": "1"},
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.PIPE,
-        text=True,
-    ) as server:
-        try:
-            assert server.stderr is not None
-            said = []
-            while (line := server.stderr.readline()) and "Running on" not in line:
-                said.append(line)
-            if server.poll() is not None:
-                pytest.skip(f"moto_server does not start: {''.join(said)[-300:]}")
-            address = f"http://127.0.0.1:{port}"
-            for name, value in {
-                "AWS_ACCESS_KEY_ID": "test",
-                "AWS_SECRET_ACCESS_KEY": "test",
-                "AWS_DEFAULT_REGION": "us-east-1",
-                "AWS_ENDPOINT_URL": address,
-            }.items():
-                monkeypatch.setenv(name, value)
-            put(f"{address}/handbooks", b"")
-            yield f"{address}/handbooks"
-        finally:
-            server.kill()
-
-
-def put(address: str, data: bytes) -> None:
-    """Make a bucket or an object, as S3's REST does it."""
-    signed = "AWS4-HMAC-SHA256 Credential=test/20261125/us-east-1/s3/aws4_request"
-    httpx.put(address, content=data, headers={"authorization": signed}, trust_env=False).raise_for_status()
+    s3_server = pytest.importorskip("tests.support.s3_server")  # which needs httpx
+    with s3_server.s3_server() as address:
+        for name, value in {**s3_server.ENVIRONMENT, "AWS_ENDPOINT_URL": address}.items():
+            monkeypatch.setenv(name, value)
+        s3_server.put(f"{address}/handbooks", b"")
+        yield f"{address}/handbooks"
 
 
 def test_a_bucket_is_listed_and_fetched(bucket: str) -> None:
+    from tests.support.s3_server import put
+
     for name, data in {"docs/acme/care.md": b"Oil it.", "docs/long.txt": b"x" * 2_000, "e.md": b""}.items():
         put(f"{bucket}/{name}", data)
     found = list(find_all(["s3://handbooks"]))

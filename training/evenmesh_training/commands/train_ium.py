@@ -307,8 +307,7 @@ def _tell(
 ) -> None:
     """Print what each way of ranking is worth, by agent; and the version, if one is kept."""
     from evenmesh_lab.files.agent_runs import OFFLINE, AgentRunRecord, read_agent_runs
-    from evenmesh_reranker.models.manifest import Lineage
-    from evenmesh_reranker.models.store import ModelStore
+    from evenmesh_reranker.models.manifest import Lineage, StoreAwayError
     from evenmesh_training.ium import session
     from evenmesh_training.ium.offline import MODEL
 
@@ -324,7 +323,9 @@ def _tell(
         (learner,) = learned.learners
         folder = output / learner.folder / f"round-{learner.rounds}" / MODEL
         if store:
-            from evenmesh.home import home
+            from evenmesh_kit.settings import SettingsError, load
+            from evenmesh_reranker.models import opening
+            from evenmesh_reranker.settings import RerankerSettings
 
             metrics = means[OFFLINE, learner.rounds, learner.personalised]
             lineage = Lineage(
@@ -332,7 +333,11 @@ def _tell(
                 metrics={"utility": metrics.get("macro")},
                 tenant=tenant,
             )
-            version = session.store_version(ModelStore(home() / "reranker" / "models"), folder, lineage)
+            try:
+                models = opening.version_store(load(RerankerSettings), local="trainer-cache")
+                version = session.store_version(models, folder, lineage)
+            except (SettingsError, StoreAwayError) as error:
+                raise CommandError(f"{error}; the model is in {folder}", FAILED) from None
     if as_json:
         rows = [
             {"system": key[0], "iteration": key[1], "personalised": key[2], "utility": found}

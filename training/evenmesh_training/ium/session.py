@@ -14,7 +14,7 @@ from evenmesh_kit.compute import model_files as models
 from evenmesh_lab.files.agent_runs import AgentRunRecord
 from evenmesh_reranker.models import tokens
 from evenmesh_reranker.models.manifest import Lineage
-from evenmesh_reranker.models.store import ModelStore
+from evenmesh_reranker.models.ports import VersionStore
 from evenmesh_training.ium import start
 from evenmesh_training.ium.plan import AgentTasks, PlanError
 from evenmesh_training.ium.recipe import IumRecipe
@@ -63,7 +63,7 @@ def open_run(
             yield cache
 
 
-def store_version(store: ModelStore, folder: Path, lineage: Lineage) -> str:
+def store_version(store: VersionStore, folder: Path, lineage: Lineage) -> str:
     """Copy a model's folder into a store as a version, and return the version's name.
 
     Raises:

@@ -27,7 +27,7 @@ from evenmesh_reranker.backends.sql.database import Database
 from evenmesh_reranker.backends.sql.feedback import SqlFeedbackStore
 from evenmesh_reranker.backends.sql.leases import SqlLeases
 from evenmesh_reranker.backends.sql.trainings import SqlTrainingLog
-from evenmesh_reranker.models.store import ModelStore
+from evenmesh_reranker.models import opening
 from evenmesh_reranker.settings import RerankerSettings
 from evenmesh_training.online.clients import RerankerPromoter, RetrieverPassages
 from evenmesh_training.online.rounds import Rounds
@@ -58,12 +58,13 @@ class TrainerService:
         self._store = SqlFeedbackStore(self._database)
         self._log = SqlTrainingLog(self._database)
         holder = f"{socket.gethostname()}/{os.getpid()}/{secrets.token_hex(8)}"
-        self._leases = SqlLeases(self._database, holder, lease_s=settings.lease_s)
+        self._leases = SqlLeases(self._database, holder, lease_s=settings.lease_s, at_once=settings.at_once)
         self._passages = RetrieverPassages(
             settings.retriever_target, max_message_bytes=settings.max_message_bytes, telemetry=telemetry
         )
         self._promoter = RerankerPromoter(settings.reranker_target, telemetry=telemetry)
-        self._models = ModelStore(reranker.home / "reranker" / "models")
+        self._models = opening.version_store(reranker, local="trainer-cache")
+        self._promotions = opening.promotions(reranker, self._database)
         self._closing: list[Callable[[], Awaitable[None]]] = []
 
     async def start(self) -> None:
@@ -77,6 +78,11 @@ class TrainerService:
         except Unavailable as error:
             raise ServerStartError(self._reranker.remedy(error)) from error
         self._closing.append(self._database.close)
+        try:
+            await opening.adopt(self._reranker, self._database)
+        except Unavailable as error:
+            await self.stop()
+            raise ServerStartError(self._reranker.remedy(error)) from error
         self._closing.append(self._passages.close)
         self._closing.append(self._promoter.close)
         rounds = Rounds(
@@ -98,6 +104,7 @@ class TrainerService:
             log=self._log,
             leases=self._leases,
             queries=self._settings.queries,
+            at_once=self._settings.at_once,
             wake_s=self._settings.wake_s,
         )
         training = asyncio.create_task(trainer.run())
@@ -121,7 +128,9 @@ class TrainerService:
         # Imported late: only a trainer with work needs torch.
         from evenmesh_training.online.served import ServedModels
 
-        return ServedModels.from_settings(self._settings, self._reranker, self._models, self._pool)
+        return ServedModels.from_settings(
+            self._settings, self._reranker, self._models, self._promotions, self._pool
+        )
 
 
 def _end_if_broken(training: asyncio.Task[None]) -> None:

@@ -35,10 +35,13 @@ class Promoter(Protocol):
 
 
 class Leases(Protocol):
-    """Gives each agent to one trainer at a time. Every method may raise Unavailable."""
+    """Gives each agent to one trainer at a time, and agents to so many trainers at a time. Every method may raise Unavailable."""
 
     async def take(self, agent: Agent) -> bool:
-        """Take an agent, or extend its lease; return False if another trainer has it."""
+        """Take an agent, or extend its lease.
+
+        Return False if another trainer has it, or as many trainers have agents as may.
+        """
         ...
 
     async def give_back(self, agent: Agent) -> None:

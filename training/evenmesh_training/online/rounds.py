@@ -33,7 +33,7 @@ from evenmesh_reranker.domain import Agent
 from evenmesh_reranker.feedback.ports import FeedbackStore, TrainingLog
 from evenmesh_reranker.feedback.training import State, Training, TrainingReport
 from evenmesh_reranker.models.manifest import Lineage, ManifestError
-from evenmesh_reranker.models.store import ModelStore
+from evenmesh_reranker.models.ports import VersionStore
 from evenmesh_training.online.comparison import Comparison, enough_queries, fewest_queries
 from evenmesh_training.online.ports import Leases, Passages, Promoter
 from evenmesh_training.online.settings import OnlineSettings
@@ -108,7 +108,7 @@ class Rounds:
     leases: Leases
     passages: Passages
     promoter: Promoter
-    models: ModelStore
+    models: VersionStore
     served: Callable[[], ServedModels]
     work: Path
     pool: ComputePool
@@ -186,6 +186,9 @@ class Rounds:
 
     async def _promote(self, round_: _Round, version: str) -> None:
         ends = time.monotonic() + self.settings.promote_s
+        # A process that was stopped for longer than its lease does not know yet that it is lost.
+        if not await self.leases.take(round_.agent):
+            raise Unavailable("LEASE_LOST", "another trainer took the agent over")
         while True:
             try:
                 await self.promoter.promote(version)

@@ -16,7 +16,8 @@ from evenmesh_reranker.domain import Agent, AllAgents, Scope
 from evenmesh_reranker.models.assignment import VersionLoader, model_of_agent, model_of_all
 from evenmesh_reranker.models.default_model import default_model
 from evenmesh_reranker.models.manifest import Kind, Manifest, ManifestError
-from evenmesh_reranker.models.store import ModelStore, Pointer
+from evenmesh_reranker.models.ports import Promotions, VersionStore
+from evenmesh_reranker.models.store import Pointer
 from evenmesh_reranker.settings import RerankerSettings
 from evenmesh_training.online.candidates import Parameters
 from evenmesh_training.online.settings import OnlineSettings
@@ -52,15 +53,22 @@ class ServedModels:
 
     Args:
         store: the versions.
+        promotions: which of them are promoted.
         default: the default model; None if the settings name none.
         loader: loads models.
         pool: the thread that loads.
     """
 
     def __init__(
-        self, store: ModelStore, default: DefaultModel | None, loader: EncoderLoader, pool: ComputePool
+        self,
+        store: VersionStore,
+        promotions: Promotions,
+        default: DefaultModel | None,
+        loader: EncoderLoader,
+        pool: ComputePool,
     ) -> None:
         self._store = store
+        self._promotions = promotions
         self._default = default
         self._loader = loader
         self._versions = VersionLoader(store, loader)
@@ -68,7 +76,12 @@ class ServedModels:
 
     @classmethod
     def from_settings(
-        cls, settings: OnlineSettings, reranker: RerankerSettings, store: ModelStore, pool: ComputePool
+        cls,
+        settings: OnlineSettings,
+        reranker: RerankerSettings,
+        store: VersionStore,
+        promotions: Promotions,
+        pool: ComputePool,
     ) -> ServedModels:
         """Return those of the reranker with these settings; call it in a thread.
 
@@ -80,7 +93,7 @@ class ServedModels:
         except DeviceError as error:
             raise SettingsError(f"{variable(settings, 'device')}={settings.device!r}: {error}") from None
         default = (lambda: default_model(reranker)) if reranker.cross_encoder else None
-        return cls(store, default, loader, pool)
+        return cls(store, promotions, default, loader, pool)
 
     async def find(self, agent: Agent) -> ServedModel:
         """Return what serves an agent; damaged versions are skipped as the reranker skips them.
@@ -94,7 +107,7 @@ class ServedModels:
         async def load(version: str | None) -> tuple[Encoder, Path] | None:
             return await self._pool.run(self._load_base, version)
 
-        found = await model_of_all(await self._pool.run(self._pointer, AllAgents(agent.tenant)), load)
+        found = await model_of_all(await self._pointer(AllAgents(agent.tenant)), load)
         if found is None:
             message = "no learned model serves: there is nothing to start from"
             raise FailedPrecondition("NOT_CONFIGURED", message)
@@ -104,7 +117,7 @@ class ServedModels:
             return await self._pool.run(self._load_own, version, base, folder)
 
         try:
-            pointer = await self._pool.run(self._pointer, agent)
+            pointer = await self._pointer(agent)
         except FailedPrecondition:
             pointer = Pointer()  # the reranker serves such an agent what all agents get
         return await model_of_agent(pointer, load_own) or ServedModel(base, Parameters(base), folder, None)
@@ -117,20 +130,23 @@ class ServedModels:
         """
         return self._load(served.folder, served.parameters.model.version)
 
-    def _pointer(self, scope: Scope) -> Pointer:
+    async def _pointer(self, scope: Scope) -> Pointer:
         try:
-            return self._store.pointer(scope)
+            return await self._promotions.pointer(scope)
         except ManifestError as error:
             message = f"what serves cannot be read: {error}"
             raise FailedPrecondition("DAMAGED_MODEL", message) from None
 
     def _load_base(self, version: str | None) -> tuple[Encoder, Path] | None:
         if version is not None:
-            return self._versions.full(version), self._store.folder(version)
+            return self._versions.full(version), self._folder(version)
         if self._default is None:
             return None
         folder, name = self._default()
         return self._load(folder, name), folder
+
+    def _folder(self, version: str) -> Path:
+        return self._store.verified(version)[0]
 
     def _load_own(self, version: str, base: Encoder, folder: Path) -> ServedModel | None:
         manifest = self._versions.manifest(version)
@@ -138,7 +154,7 @@ class ServedModels:
             return None
         if manifest.lineage.kind is Kind.FULL:
             model = self._versions.full(version)
-            return ServedModel(base, Parameters(model), self._store.folder(version), manifest)
+            return ServedModel(base, Parameters(model), self._folder(version), manifest)
         adapter = self._versions.adapter(version, base)
         return ServedModel(base, Parameters(base, adapter), folder, manifest)
 

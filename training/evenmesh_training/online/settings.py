@@ -36,6 +36,9 @@ class OnlineSettings(ServiceSettings):
     """Time between two looks for agents with enough feedback. Seconds, (0, 3600]."""
     lease_s: float = Field(default=60.0, ge=0.5, le=3600)
     """Time after which another trainer may take over the agent of a killed one. Seconds, [0.5, 3600]."""
+    at_once: int = Field(default=1, ge=1, le=1000)
+    """Trainers that train at a time, of all with one database; the others wait for a lease to end, and take
+    over where a trainer dies. Trainers, [1, 1000]."""
     parameters: Literal["adapter", "full"] = "adapter"
     """What an agent gets: a low-rank adapter of the model of all agents, or a model of its own."""
     rank: int = Field(default=8, ge=1, le=1024)

@@ -36,6 +36,7 @@ class Trainer:
         store: keeps the feedback.
         log: knows what waits for training.
         leases: gives the right to train an agent.
+        at_once: trainers that train at a time, each an agent, [1, inf); None: as many as there are.
         queries: b, distinct queries after which an agent is trained, [1, inf).
         wake_s: time between two looks for work. Seconds, (0, inf).
         clock: monotonic seconds.
@@ -48,6 +49,7 @@ class Trainer:
     leases: Leases
     queries: int
     wake_s: float
+    at_once: int | None = None
     clock: Callable[[], float] = time.monotonic
     _seen: int = field(default=-1, init=False)
     _failed: dict[Agent, tuple[float, float]] = field(default_factory=dict, init=False)
@@ -76,11 +78,15 @@ class Trainer:
         due = await self._due()
         if not due:
             self._seen = latest
+        refused = 0
         for training in due:
             agent = training.report.agent
             if agent is None or self._failed.get(agent, (0.0, 0.0))[0] > self.clock():
                 continue
             if not await self.leases.take(agent):
+                refused += 1
+                if refused == self.at_once:
+                    return False  # as many train as may
                 continue
             await self._train(agent)
             return True

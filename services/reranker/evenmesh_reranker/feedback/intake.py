@@ -139,20 +139,18 @@ class FeedbackIntake:
         results: list[Outcome | MeshError | None],
     ) -> list[int]:
         """Return the places of feedback on served rankings or of replays; set the error of the others."""
-        kept = []
-        for at, known in zip(places, await self._store.find([batch[at] for at in places]), strict=True):
-            one = batch[at]
-            if known is None and not one.ranking:
-                message = "this server accepts feedback only with the ranking it served"
-                results[at] = FailedPrecondition("NOT_SERVED", message)
-            elif known is None and not await served.was_served(
-                one.query, one.agent, one.model_version, one.ranking
-            ):
+        found = await self._store.find([batch[at] for at in places])
+        new = [at for at, known in zip(places, found, strict=True) if known is None]
+        rejected = set()
+        for at, was_served in zip(new, await served.were_served([batch[at] for at in new]), strict=True):
+            if was_served:
+                continue
+            message = "this server accepts feedback only with the ranking it served"
+            if batch[at].ranking:
                 message = "no ranking of these passages was served for this query, agent and model version"
-                results[at] = FailedPrecondition("NOT_SERVED", message)
-            else:
-                kept.append(at)
-        return kept
+            results[at] = FailedPrecondition("NOT_SERVED", message)
+            rejected.add(at)
+        return [at for at in places if at not in rejected]
 
     async def _store_part(self, agent: Agent, part: Sequence[Feedback]) -> Sequence[Outcome]:
         if self._full.get(agent, -1.0) > self._clock():

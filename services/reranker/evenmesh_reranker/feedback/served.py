@@ -11,7 +11,7 @@ from typing import Final, TypeVar
 from evenmesh.wire.errors import Unavailable
 from evenmesh_kit.compute.tasks import cancel
 from evenmesh_reranker.domain import Agent
-from evenmesh_reranker.feedback.domain import ServedRanking, passage_keys, served_key
+from evenmesh_reranker.feedback.domain import Feedback, ServedRanking, passage_keys, served_key
 from evenmesh_reranker.feedback.ports import ServedStore
 
 _KEPT: Final = 16
@@ -30,7 +30,8 @@ class ServedRankings:
     query, agent and version, in one call or in several: long lists are ranked in several.
 
     A ranking is kept in memory at once and in the store within ``flush_s``: serving waits for no disk. It
-    survives a restart; a crash loses the last moment. Other processes with the same store then know it too.
+    survives a restart; a crash loses the last moment. Other processes with the same store know it then too;
+    until then they wait before they reject feedback on it.
 
     Args:
         store: keeps the rankings.
@@ -75,12 +76,28 @@ class ServedRankings:
             _fullest(self._known).popitem(last=False)
         self._wait(ServedRanking(key, passages, self._clock(), agent.tenant))
 
-    async def was_served(self, query: str, agent: Agent, model_version: str, ids: Sequence[str]) -> bool:
-        """Return whether each of the passages was ranked.
+    async def were_served(self, batch: Sequence[Feedback]) -> list[bool]:
+        """Return for each item whether each passage of its ranking was ranked; an empty ranking never was.
+
+        Another process may have ranked them a moment ago: what is not known is looked for again, at last when
+        any process has had the time to write five times.
 
         Raises:
             Unavailable: they are not in memory and the store cannot be read.
         """
+        answers: dict[tuple[Agent, str, str, tuple[str, ...]], bool] = {}
+        for one in batch:
+            answers[one.agent, one.query, one.model_version, one.ranking] = False
+        for wait_s in (0.0, 1.5 * self._flush_s, 3.5 * self._flush_s):
+            missing = [asked for asked, known in answers.items() if not known and asked[-1]]
+            if not missing:
+                break
+            await asyncio.sleep(wait_s)
+            for agent, query, version, ids in missing:
+                answers[agent, query, version, ids] = await self._was_served(query, agent, version, ids)
+        return [answers[one.agent, one.query, one.model_version, one.ranking] for one in batch]
+
+    async def _was_served(self, query: str, agent: Agent, model_version: str, ids: Sequence[str]) -> bool:
         key = served_key(query, agent, model_version)
         wanted = passage_keys(ids)
         known = self._known.get(agent.tenant, OrderedDict()).get(key, [])

@@ -1,6 +1,6 @@
 """Which model serves whom: the rule that the reranker and the online trainer share.
 
-All agents of a tenant get the promoted version. If it is damaged, they get the latest version served before
+All agents of a tenant get the promoted version. If it is damaged or cannot be read now, they get the latest version served before
 it that is not; after the last of these, the default model. An agent with its own version gets that instead,
 unless it is damaged or is an adapter of another version than the one all agents get.
 
@@ -17,11 +17,12 @@ from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Generic, TypeVar
 
-from evenmesh.wire.errors import FailedPrecondition
+from evenmesh.wire.errors import FailedPrecondition, Unavailable
 from evenmesh_kit.compute.model_files import ModelError
 from evenmesh_reranker.domain import Agent
-from evenmesh_reranker.models.manifest import Kind, Manifest, ManifestError
-from evenmesh_reranker.models.store import ModelStore, Pointer
+from evenmesh_reranker.models.manifest import Kind, Manifest, ManifestError, StoreAwayError
+from evenmesh_reranker.models.ports import VersionStore
+from evenmesh_reranker.models.store import Pointer
 from evenmesh_reranker.ports import Adapter, LoadedModel, ModelLoader
 
 M = TypeVar("M")
@@ -42,12 +43,12 @@ async def model_of_all(
     Args:
         pointer: what was promoted for them.
         load: loads a version, or the default model for None. It returns None to continue silently.
-        skipped: called with each version that is damaged; the log names it too.
+        skipped: called with each version that is damaged or cannot be read now; the log names it too.
     """
     for version in dict.fromkeys((pointer.serving, *pointer.history, None)):
         try:
             model = await load(version)
-        except FailedPrecondition as error:
+        except (FailedPrecondition, Unavailable) as error:
             _log.error("an earlier version serves: %s", error.message, extra={"version": version})
             skipped(version)
             continue
@@ -67,14 +68,14 @@ async def model_of_agent(
     Args:
         pointer: what was promoted for the agent.
         load: loads a version; None if it does not apply, see :meth:`Lineage.applies_to`.
-        skipped: called with a version that is damaged; the log names it too.
+        skipped: called with a version that is damaged or cannot be read now; the log names it too.
     """
     version = pointer.serving
     if version is None:
         return None
     try:
         return await load(version)
-    except FailedPrecondition as error:
+    except (FailedPrecondition, Unavailable) as error:
         _log.error("the agent gets what all agents get: %s", error.message, extra={"version": version})
         skipped(version)
         return None
@@ -83,14 +84,15 @@ async def model_of_agent(
 class VersionLoader(Generic[Loaded, A]):
     """Loads verified versions of a store. Its methods take long: call them in a thread.
 
-    Each raises FailedPrecondition if the version is damaged or cannot be loaded.
+    Each raises FailedPrecondition if the version is damaged or cannot be loaded, and Unavailable if the store
+    does not answer.
 
     Args:
         store: the versions.
         loader: loads models.
     """
 
-    def __init__(self, store: ModelStore, loader: ModelLoader[Loaded, A]) -> None:
+    def __init__(self, store: VersionStore, loader: ModelLoader[Loaded, A]) -> None:
         self._store = store
         self._loader = loader
 
@@ -127,12 +129,26 @@ class VersionLoader(Generic[Loaded, A]):
 
 @contextmanager
 def damage_named(version: str) -> Iterator[None]:
-    """Raise what is wrong with a version's files as FailedPrecondition that names the version."""
+    """Raise what is wrong with a version's files as FailedPrecondition that names the version.
+
+    What does not answer is Unavailable.
+    """
     try:
         yield
+    except StoreAwayError as error:
+        raise Unavailable("MODELS_AWAY", f"version {version} cannot be read now: {error}") from error
     except ManifestError as error:
         raise FailedPrecondition("DAMAGED_MODEL", f"version {version} cannot be served: {error}") from error
     except ModelError as error:
         # The loader's message names a folder of the server, which callers must not see.
         reason = re.sub(r"\S*/\S*", "it", str(error))
         raise FailedPrecondition("DAMAGED_MODEL", f"version {version} cannot be served: {reason}") from error
+
+
+@contextmanager
+def away_named() -> Iterator[None]:
+    """Raise that the store does not answer as Unavailable."""
+    try:
+        yield
+    except StoreAwayError as error:
+        raise Unavailable("MODELS_AWAY", f"the models cannot be read now: {error}") from error

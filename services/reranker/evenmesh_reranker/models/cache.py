@@ -54,6 +54,16 @@ class LoadingCache(Generic[V]):
         # One request that is cancelled must not end the load that others wait for.
         return await asyncio.shield(task)
 
+    def holds(self, tenant: str, key: Hashable) -> bool:
+        """Return whether a tenant's value of a key is there or being loaded."""
+        return (tenant, key) in self._values or (tenant, key) in self._loading
+
+    async def peek(self, tenant: str, key: Hashable) -> V | None:
+        """Return a tenant's value of a key, once a load under way has ended; None if it is not there."""
+        if (task := self._loading.get((tenant, key))) is not None:
+            await asyncio.wait([task])
+        return self._values.get((tenant, key))
+
     def drop(self, tenant: str, key: Hashable) -> None:
         """Forget a tenant's value of a key, if there is one."""
         self._values.pop((tenant, key), None)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import json
 import math
@@ -23,6 +24,26 @@ _FORMAT: Final = 1
 
 class ManifestError(Exception):
     """Raised when a version is damaged or its manifest cannot be understood; one line."""
+
+
+class StoreAwayError(ManifestError):
+    """Raised when what keeps the versions does not answer now: they may well be whole; one line."""
+
+
+AWAY: Final = frozenset(
+    {
+        errno.EIO,
+        errno.ESTALE,
+        errno.ETIMEDOUT,
+        errno.ENOTCONN,
+        errno.EHOSTDOWN,
+        errno.EHOSTUNREACH,
+        errno.ENETUNREACH,
+        errno.ECONNREFUSED,
+        errno.ECONNRESET,
+    }
+)
+"""Errors of a file system on a network that does not answer, and says nothing of the files."""
 
 
 class Kind(StrEnum):
@@ -120,7 +141,20 @@ class Manifest:
             ManifestError: it is missing or cannot be understood.
         """
         try:
-            data = json.loads((folder / FILE).read_bytes())
+            content = (folder / FILE).read_bytes()
+        except OSError as error:
+            raise _unread(FILE, error) from None
+        return cls.parse(content)
+
+    @classmethod
+    def parse(cls, content: bytes) -> Manifest:
+        """Return the manifest that a file's content states.
+
+        Raises:
+            ManifestError: it cannot be understood.
+        """
+        try:
+            data = json.loads(content)
             if data["format"] != _FORMAT:
                 raise ManifestError("its manifest is of a later version of evenmesh")
             agent = data["lineage"]["agent"]
@@ -140,8 +174,6 @@ class Manifest:
                     for name, one in data["files"].items()
                 },
             )
-        except OSError as error:
-            raise ManifestError(f"its manifest cannot be read: {error.strerror}") from None
         except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError) as error:
             raise ManifestError(f"its manifest cannot be understood: {type(error).__name__}") from None
 
@@ -161,7 +193,10 @@ class Manifest:
         Raises:
             ManifestError: a file is missing, unknown, or has another size or content; the error names it.
         """
-        there = {path.name for path in folder.iterdir()} - {FILE}
+        try:
+            there = {path.name for path in folder.iterdir()} - {FILE}
+        except OSError as error:
+            raise _unread("its folder", error) from None
         if missing := sorted(self.files.keys() - there):
             raise ManifestError(f"{missing[0]} is missing")
         if extra := sorted(there - self.files.keys()):
@@ -170,7 +205,7 @@ class Manifest:
             try:
                 found = _entry(folder / name)
             except OSError as error:
-                raise ManifestError(f"{name} cannot be read: {error.strerror}") from None
+                raise _unread(name, error) from None
             if found.size != entry.size:
                 raise ManifestError(f"{name} has {found.size} bytes and should have {entry.size}")
             if found.sha256 != entry.sha256:
@@ -205,6 +240,11 @@ def _check(lineage: Lineage) -> None:
     for name, value in lineage.metrics.items():
         if value is not None and not math.isfinite(value):
             raise ManifestError(f"the metric {name} is {value}; an undefined value is None")
+
+
+def _unread(name: str, error: OSError) -> ManifestError:
+    kind = StoreAwayError if error.errno in AWAY else ManifestError
+    return kind(f"{'its manifest' if name == FILE else name} cannot be read: {error.strerror}")
 
 
 def _entry(path: Path) -> FileEntry:

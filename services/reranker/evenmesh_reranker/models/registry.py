@@ -6,7 +6,8 @@ import asyncio
 import contextlib
 import logging
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Hashable, Sequence
+from datetime import datetime
 from functools import partial
 from typing import Final, cast
 
@@ -16,9 +17,17 @@ from evenmesh_kit.compute.tasks import cancel
 from evenmesh_kit.security.caller import DEFAULT_TENANT
 from evenmesh_reranker.domain import Agent, AllAgents, LearnedModel, Scope
 from evenmesh_reranker.metrics import ServingModel
-from evenmesh_reranker.models.assignment import VersionLoader, damage_named, model_of_agent, model_of_all
+from evenmesh_reranker.models.assignment import (
+    VersionLoader,
+    away_named,
+    damage_named,
+    model_of_agent,
+    model_of_all,
+)
 from evenmesh_reranker.models.cache import LoadingCache
-from evenmesh_reranker.models.manifest import Kind, Lineage, Manifest, ManifestError
+from evenmesh_reranker.models.file_promotions import FilePromotions
+from evenmesh_reranker.models.manifest import Kind, Lineage, Manifest, ManifestError, StoreAwayError
+from evenmesh_reranker.models.ports import Promotions, VersionStore, WithdrawnError
 from evenmesh_reranker.models.retention import prune
 from evenmesh_reranker.models.store import ModelStore, Pointer
 from evenmesh_reranker.models.token_names import agent_tokens
@@ -30,6 +39,14 @@ _RETRY_S: Final = 60.0
 _PRUNE_S: Final = 600.0
 """Time between two searches for versions that nothing needs. Seconds."""
 
+_TRIES: Final = 20
+"""Most times that a pointer is read again because another process changed it meanwhile."""
+
+_MEANWHILE: Final = "CHANGED_MEANWHILE"
+
+_Change = Callable[[Pointer], Pointer | None]
+"""Changes a pointer; returns None for one that it does not expect."""
+
 _log = logging.getLogger("evenmesh.reranker.models")
 
 
@@ -37,28 +54,31 @@ class ModelRegistry:
     """Serves the versions of a model store, or the default model where none was promoted.
 
     Promoting verifies and loads a version in a thread while the one before serves; then it replaces the
-    pointer file; then it serves the version. So after a crash at any point, the next process serves a version
-    that was loaded whole. All tenants share the default model. A version belongs to one tenant: others can
+    pointer; then it serves the version. So after a crash at any point, the next process serves a version
+    that was loaded whole. Of two promotions at once, by whichever processes, the later one serves, and rolling
+    back returns to the earlier one. All tenants share the default model. A version belongs to one tenant: others can
     neither promote nor list it. The model of all agents of the tenant ``default`` stays in memory; versions
     of other tenants and of single agents are loaded on their first request.
 
     Args:
         store: the versions.
+        promotions: which of them are promoted; None: the files of ``store``, which is a folder then.
         loader: makes the model loader when the first version is loaded, because a process without models
             should not import torch.
         pool: threads for loading.
         memory_bytes: most memory of the models and adapters loaded on request. Bytes.
         registered: returns the registered agents; each loaded model gets the tokens that it lacks of them.
         no_model: what to do if there is no model at all, for callers.
-        poll_s: time between two looks at the pointers, which other processes change. Seconds, (0, inf).
+        poll_s: time between two looks at pointers and agents, which other processes change. Seconds, (0, inf).
         keep_versions: versions kept of those served before and of the others, for all agents and for each
             agent; None keeps all, see :mod:`evenmesh_reranker.models.retention`.
     """
 
     def __init__(
         self,
-        store: ModelStore,
+        store: VersionStore,
         *,
+        promotions: Promotions | None = None,
         loader: Callable[[], Awaitable[ModelLoader[LoadedModel, Adapter]]],
         pool: ComputePool,
         memory_bytes: int,
@@ -68,6 +88,11 @@ class ModelRegistry:
         keep_versions: int | None = None,
     ) -> None:
         self._store = store
+        if promotions is None:
+            if not isinstance(store, ModelStore):
+                raise TypeError("only a folder keeps promotions")
+            promotions = FilePromotions(store)
+        self._promotions = promotions
         self._make_loader = loader
         self._loader: ModelLoader[LoadedModel, Adapter] | None = None
         self._pool = pool
@@ -85,8 +110,12 @@ class ModelRegistry:
         self._cache: LoadingCache[LoadedModel | Adapter] = LoadingCache(memory_bytes)
         self._retry_at: dict[str | None, float] = {}
         # What the files of loaded versions looked like before they were read.
-        self._states: dict[str, tuple[tuple[str, int, int], ...]] = {}
+        self._states: dict[str, Hashable | None] = {}
         self._known_agents: list[Agent] = []
+        # Those of them whose tokens all loaded models have.
+        self._followed: set[Agent] = set()
+        self._promoted_at: datetime | None = None
+        self._away = False
         self._unreadable = False
         self._failures = 0
         self._changing = asyncio.Lock()
@@ -97,15 +126,22 @@ class ModelRegistry:
 
         Args:
             default: the default model, if the settings name one.
+
+        Raises:
+            Unavailable: what is promoted cannot be read.
         """
         self._default = self._model = default
-        await self._pool.run(self._store.tidy)
+        try:
+            await self._pool.run(self._store.tidy)
+            await self.refresh()
+        except Unavailable as error:
+            _log.error("what cannot be read yet is looked for again: %s", error.message)
         # Read before the pointers are followed, so that a change while a model is loaded is seen afterwards.
-        seen = await self._pool.run(self._store.pointers_changed_ns)
-        await self.refresh()
+        seen = await self._promotions.stamp()
         if default is not None:
             self._default_tokens = frozenset(default.agent_tokens)
             await self._pool.run(default.add_agents, await self._agents())
+        self._followed = set(self._known_agents)
         await self._follow_pointers()
         self._polling = asyncio.create_task(self._poll(seen))
 
@@ -123,8 +159,7 @@ class ModelRegistry:
         model = self._model
         if model is None:
             return None
-        at = self._store.pointed_at(AllAgents())
-        return ServingModel(model.version, model.created_at, model is not self._default, at)
+        return ServingModel(model.version, model.created_at, model is not self._default, self._promoted_at)
 
     @property
     def failures(self) -> int:
@@ -158,13 +193,19 @@ class ModelRegistry:
         async with self._changing:
             if agent not in self._known_agents:
                 self._known_agents = [*self._known_agents, agent]
+            self._followed.add(agent)
             served = (await self._model_of_all(agent.tenant), self._default)
             for model in {id(one): one for one in served if one is not None}.values():
                 await self._pool.run(model.add_agents, [agent])
 
     async def refresh(self) -> None:
-        """Read which versions there are."""
-        self._manifests = await self._pool.run(self._store.manifests, self._manifests)
+        """Read which versions there are.
+
+        Raises:
+            Unavailable: the store does not answer.
+        """
+        with away_named():
+            self._manifests = await self._pool.run(self._store.manifests, self._manifests)
 
     def models(self, scope: Scope) -> list[LearnedModel]:
         """Return a tenant's versions and the default model, or the versions of one agent.
@@ -194,45 +235,52 @@ class ModelRegistry:
             NotFound: the tenant has no such version.
             FailedPrecondition: it is damaged, cannot be loaded, or is an adapter of a model that does not
                 serve.
+            Unavailable: the versions or what is promoted cannot be read or written now.
         """
         async with self._changing:
-            await self.refresh()
-            if not self._has(tenant, version):
+            await self._look_again()
+            if not await self._has(tenant, version):
                 if self._default is None or version != self._default.version:
                     raise NotFound("version", f"there is no version {version!r}; list the models to see all")
-                await self._serve_all(tenant, self._pointer(AllAgents(tenant)).promoted(None))
+                await self._serve_all(tenant, None, _promoting(None))
                 return self._default_described(self._default, tenant)
             scope = (await self._manifest(version)).lineage.scope
             if isinstance(scope, Agent):
-                await self._serve_own(scope, self._pointer(scope).promoted(version))
+                await self._serve_own(scope, version, _promoting(version))
             else:
                 served = await self._model_of_all(tenant)
                 if merge_agent_tokens and served is not None:
                     loader = await self._model_loader()
                     version = await self._pool.run(self._merged, loader, served, version)
                     await self.refresh()
-                await self._serve_all(tenant, self._pointer(scope).promoted(version))
+                await self._serve_all(tenant, version, _promoting(version))
             return self._described(self._manifests[version])
 
     async def rollback(self, scope: Scope) -> LearnedModel:
         """Serve the previous version, to all of a tenant or to one agent; skip damaged versions.
 
         Raises:
-            FailedPrecondition: nothing was served before, or nothing of it can be served.
+            FailedPrecondition: nothing was served before, nothing of it can be served, or another process
+                changed what serves meanwhile.
+            Unavailable: the versions or what is promoted cannot be read or written now.
         """
         async with self._changing:
-            await self.refresh()
-            pointer = self._pointer(scope).rolled_back()
+            await self._look_again()
+            before = self._pointer(scope)
+            pointer = before.rolled_back()
             while pointer is not None:
                 try:
                     if isinstance(scope, Agent):
-                        await self._serve_own(scope, pointer)
+                        await self._serve_own(scope, pointer.serving, _from(before, pointer))
                         assigned = await self.model_for(scope)
                     else:
-                        await self._serve_all(scope.tenant, pointer)
+                        await self._serve_all(scope.tenant, pointer.serving, _from(before, pointer))
                         assigned = await self.model_for(Agent(tenant=scope.tenant))
-                except FailedPrecondition as error:
+                except (FailedPrecondition, NotFound) as error:
+                    if error.reason == _MEANWHILE:
+                        raise
                     _log.error("a version is skipped: %s", error.message)
+                    before = self._pointer(scope)
                     pointer = pointer.rolled_back()
                     continue
                 found = self._manifests.get(assigned.version)
@@ -258,45 +306,77 @@ class ModelRegistry:
         pointer = self._pointer(AllAgents(tenant))
         return next((one for one in (pointer.serving, *pointer.history) if not self._is_refused(one)), None)
 
-    def _has(self, tenant: str, version: str) -> bool:
+    async def _has(self, tenant: str, version: str) -> bool:
         """Return whether a tenant has a version; a damaged one without a tenant is the default tenant's."""
-        if not self._store.has(version):
-            return False
+        with away_named():
+            if not await self._pool.run(self._store.has, version):
+                return False
         found = self._manifests.get(version)
         return tenant == (DEFAULT_TENANT if found is None else found.lineage.tenant)
 
-    async def _serve_all(self, tenant: str, pointer: Pointer) -> None:
-        """Load the version of a pointer, write the pointer, and serve the version to a tenant's agents."""
-        version = pointer.serving
+    async def _serve_all(self, tenant: str, version: str | None, change: _Change) -> None:
+        """Load a version, point to it, and serve it to all agents of a tenant."""
         if version is None:
             model = self._default
         elif tenant != DEFAULT_TENANT:
             model = await self._load_cached(version)
-            self._retry_at.pop(version, None)
         else:
             model = await self._load_for_default_tenant(version)
         if model is None:
             raise FailedPrecondition("NOT_CONFIGURED", self._no_model)
-        await self._pool.run(self._store.set_pointer, AllAgents(tenant), pointer)
+        self._retry_at.pop(version, None)
+        pointer = await self._point(AllAgents(tenant), version, change)
         if tenant == DEFAULT_TENANT:
             self._all, self._model = pointer, model
+            self._promoted_at = await self._promotions.changed_at(AllAgents())
         else:
             self._pointers = {**self._pointers, AllAgents(tenant): pointer}
         fields = {"evenmesh.tenant": tenant, "version": model.version}
         _log.info("another model serves all agents", extra=fields)
 
-    async def _serve_own(self, agent: Agent, pointer: Pointer) -> None:
+    async def _serve_own(self, agent: Agent, version: str | None, change: _Change) -> None:
         """Do the same for one agent."""
-        if pointer.serving is not None:
-            if await self._load_own(pointer.serving) is None:
-                base = (await self._manifest(pointer.serving)).lineage.base
+        if version is not None:
+            if await self._load_own(version) is None:
+                base = (await self._manifest(version)).lineage.base
                 raise FailedPrecondition(
                     "BASE_NOT_SERVED",
-                    f"version {pointer.serving} changes version {base}, which does not serve all agents now",
+                    f"version {version} changes version {base}, which does not serve all agents now",
                 )
-            self._retry_at.pop(pointer.serving, None)
-        await self._pool.run(self._store.set_pointer, agent, pointer)
+            self._retry_at.pop(version, None)
+        pointer = await self._point(agent, version, change)
         self._pointers = {**self._pointers, agent: pointer}
+
+    async def _point(self, scope: Scope, version: str | None, change: _Change) -> Pointer:
+        """Change the pointer of a scope, which other processes change too, to one that has ``version``."""
+        gone = NotFound("version", f"version {version!r} was removed, as nothing needed it")
+        for _ in range(_TRIES):
+            try:
+                before = await self._promotions.pointer(scope)
+            except ManifestError:
+                before = self._pointer(scope)  # what cannot be understood is replaced
+            after = change(before)
+            if after is None:
+                break
+            try:
+                if not await self._promotions.replace(scope, before, after):
+                    continue
+            except WithdrawnError:
+                raise gone from None
+            if version is not None and not await self._is_there(version):
+                # It was removed before anybody could know that it is needed.
+                await self._promotions.replace(scope, after, before)
+                raise gone
+            return after
+        raise FailedPrecondition(
+            _MEANWHILE, "another process changed what serves meanwhile: look at the models, and try again"
+        )
+
+    async def _is_there(self, version: str) -> bool:
+        try:
+            return await self._pool.run(self._store.has, version)
+        except StoreAwayError:
+            return True  # it was a moment ago, when it was loaded
 
     def _refuse(self, version: str | None) -> None:
         self._retry_at[version] = time.monotonic() + _RETRY_S
@@ -364,6 +444,11 @@ class ModelRegistry:
                     raise _NothingLackingError
             return draft.version or version
 
+    async def _look_again(self) -> None:
+        """Read which versions there are and what is promoted now, which other processes change."""
+        await self.refresh()
+        await self._follow_pointers()
+
     async def _agents(self) -> Sequence[Agent]:
         """Return the registered agents; the last known ones while their store is away."""
         with contextlib.suppress(Unavailable):
@@ -381,37 +466,83 @@ class ModelRegistry:
                 self._manifests[version] = await self._pool.run(self._store.manifest, version)
         return self._manifests[version]
 
-    async def _poll(self, changed: int) -> None:
+    async def _poll(self, seen: Hashable) -> None:
         while True:
             await asyncio.sleep(self._poll_s)
             async with self._changing:
-                now = await self._pool.run(self._store.pointers_changed_ns)
-                if now != changed:
-                    changed = now
-                    await self._follow_pointers()
+                try:
+                    seen = await self._follow(seen)
+                    self._away = False
+                except (Unavailable, ManifestError, OSError) as error:
+                    if not self._away:
+                        why = error.message if isinstance(error, Unavailable) else str(error)
+                        _log.warning("promotions are followed again later: %s", why)
+                    self._away = True
                 await self._drop_damaged()
                 if self._keep_versions is not None and time.monotonic() >= self._prune_at:
                     self._prune_at = time.monotonic() + _PRUNE_S
                     await self._prune(self._keep_versions)
 
+    async def _follow(self, seen: Hashable) -> Hashable:
+        """Serve what other processes promoted since ``seen``, for the agents that they registered.
+
+        Return what is seen now.
+        """
+        now = await self._promotions.stamp()
+        if now != seen:
+            await self._follow_pointers()
+        elif self.stale() and not self._unreadable and not self._is_refused(self._all.serving):
+            # What could not be loaded may be there by now, such as where its file system was away.
+            await self._find_model()
+        await self._follow_agents()
+        return now
+
+    async def _follow_agents(self) -> None:
+        """Add tokens of agents that were registered with other processes to the loaded models."""
+        lacking: dict[str, list[Agent]] = {}
+        for agent in await self._agents():
+            if agent not in self._followed:
+                lacking.setdefault(agent.tenant, []).append(agent)
+        for tenant, agents in lacking.items():
+            model = self._model
+            if tenant != DEFAULT_TENANT:
+                version = self._version_of_all(tenant)
+                held = None if version is None else await self._cache.peek(tenant, version)
+                model = self._default if held is None else cast(LoadedModel, held)
+            for one in {id(one): one for one in (model, self._default) if one is not None}.values():
+                await self._pool.run(one.add_agents, agents)
+            self._followed.update(agents)
+
     async def _drop_damaged(self) -> None:
         """Serve no version any more whose files were damaged since it was loaded."""
         for version, before in tuple(self._states.items()):
+            if not self._is_loaded(version):
+                del self._states[version]
+                continue
             now = await self._pool.run(self._store.state, version)
-            if now == before:
+            if now is None or now == before:
                 continue
             self._states[version] = now
             try:
                 await self._pool.run(VersionLoader(self._store, await self._model_loader()).verify, version)
+            except Unavailable:
+                self._states[version] = before  # it is looked at again
             except FailedPrecondition as error:
                 if now:  # else it was removed, as nothing needs it
                     _log.error("is served no more: %s", error.message, extra={"version": version})
                 self._states.pop(version, None)
-                manifest = self._manifests.get(version)
-                self._cache.drop(DEFAULT_TENANT if manifest is None else manifest.lineage.tenant, version)
+                self._cache.drop(self._tenant_of(version), version)
                 self._refuse(version)
                 if self._model is not None and self._model.version == version:
                     await self._find_model()
+
+    def _is_loaded(self, version: str) -> bool:
+        served = self._model is not None and self._model.version == version
+        return served or self._cache.holds(self._tenant_of(version), version)
+
+    def _tenant_of(self, version: str) -> str:
+        manifest = self._manifests.get(version)
+        return DEFAULT_TENANT if manifest is None else manifest.lineage.tenant
 
     async def _find_model(self) -> None:
         """Serve what the pointer of the tenant ``default`` says to all its agents."""
@@ -419,23 +550,32 @@ class ModelRegistry:
         self._model = found or self._model
 
     async def _prune(self, keep: int) -> None:
-        """Remove versions that nothing needs; this process promotes nothing meanwhile."""
-        in_memory = [] if self._model is None else [self._model.version]
+        """Remove versions that nothing needs."""
+        tenants = {scope.tenant for scope in self._pointers}
+        served = {self._version_of_all(tenant) for tenant in tenants} | {self._version_of_all(DEFAULT_TENANT)}
         try:
-            removed = await self._pool.run(partial(prune, self._store, keep=keep, in_memory=in_memory))
-        except OSError as error:
-            _log.error("versions cannot be removed: %s", error)
-            return
-        if removed:
-            _log.info("versions were removed", extra={"versions": removed})
-            await self.refresh()
+            removed = await prune(
+                self._store,
+                self._promotions,
+                keep=keep,
+                in_memory=[version for version in served if version is not None],
+                run=self._pool.run,
+            )
+            if removed:
+                _log.info("versions were removed", extra={"versions": removed})
+                await self.refresh()
+        except (Unavailable, ManifestError, OSError) as error:
+            why = error.message if isinstance(error, Unavailable) else str(error)
+            _log.error("versions cannot be removed: %s", why)
 
     async def _follow_pointers(self) -> None:
-        """Serve what the pointer files say."""
-        # An agent or tenant whose pointer file is damaged gets what all agents get.
-        self._pointers, _ = await self._pool.run(self._store.pointers)
+        """Serve what the pointers say."""
+        # An agent or tenant whose pointer is damaged gets what all agents get.
+        found, _ = await self._promotions.pointers()
+        self._pointers = dict(found)
+        self._promoted_at = await self._promotions.changed_at(AllAgents())
         try:
-            pointer = await self._pool.run(self._store.pointer, AllAgents())
+            pointer = await self._promotions.pointer(AllAgents())
         except ManifestError as error:
             self._unreadable = True
             self._failures += 1
@@ -446,8 +586,9 @@ class ModelRegistry:
             self._all = pointer
             await self._find_model()
 
-    def _count_failure(self, _: str | None) -> None:
+    def _count_failure(self, version: str | None) -> None:
         self._failures += 1
+        self._refuse(version)
 
     def _described(self, manifest: Manifest) -> LearnedModel:
         lineage = manifest.lineage
@@ -486,6 +627,16 @@ class ModelRegistry:
         """Return tokens of the default model without those of other tenants' agents."""
         mine = {token for one in self._known_agents if one.tenant == tenant for token in agent_tokens(one)}
         return frozenset(default.agent_tokens) & (self._default_tokens | mine)
+
+
+def _promoting(version: str | None) -> _Change:
+    """Return the change that promotes a version, whatever serves."""
+    return lambda pointer: pointer.promoted(version)
+
+
+def _from(before: Pointer, after: Pointer) -> _Change:
+    """Return the change from one pointer to another, for no other."""
+    return lambda pointer: after if pointer == before else None
 
 
 class _NothingLackingError(Exception):

@@ -5,12 +5,16 @@
     versions/<version>/          an immutable folder: manifest.json and the files it lists
     serving/all.json             what serves all agents of the default tenant, and what did before
     serving/<digest>.json        the same for one agent, and for all agents of another tenant
+    serving/lock                 held while a pointer changes
     incoming/<random>/           a version being written or removed
     unneeded/<version>           since when nothing needs the version, see evenmesh_reranker.models.retention
 
 A version is written into ``incoming`` and renamed into ``versions`` once it is on the disk; a pointer file is
 replaced by rename. A process that dies at any point leaves the state before or after, never a part. Any
 process may write versions: a trainer does, and asks the reranker to promote them.
+
+Rerankers on several machines share the folder of versions and keep the pointers in their database instead
+(:class:`evenmesh_reranker.backends.sql.promotions.SqlPromotions`).
 """
 
 from __future__ import annotations
@@ -32,9 +36,11 @@ from typing import Final
 from evenmesh_kit.security.caller import DEFAULT_TENANT
 from evenmesh_kit.storage import durable_files
 from evenmesh_reranker.domain import Agent, AllAgents, Scope
-from evenmesh_reranker.models.manifest import Lineage, Manifest, ManifestError
+from evenmesh_reranker.models.manifest import AWAY, Lineage, Manifest, ManifestError
 
-_VERSION: Final = re.compile(r"[0-9a-f]{16}")
+VERSION: Final = re.compile(r"[0-9a-f]{16}")
+"""Name of a version."""
+
 _HISTORY: Final = 100
 _ABANDONED_S: Final = 24 * 3600.0
 
@@ -115,9 +121,14 @@ class ModelStore:
             durable_files.sync_files(draft.folder)
             target = self._versions / manifest.version
             self.unmark(manifest.version)
-            if not target.exists():
-                draft.folder.rename(target)
-                durable_files.sync_folder(self._versions)
+            try:
+                if not target.exists():
+                    draft.folder.rename(target)
+                    durable_files.sync_folder(self._versions)
+            except OSError:
+                # Another process may have written the same version meanwhile.
+                if not target.exists():
+                    raise
             draft.version = manifest.version
         finally:
             shutil.rmtree(draft.folder, ignore_errors=True)
@@ -128,13 +139,13 @@ class ModelStore:
         for path in self._versions.iterdir() if self._versions.is_dir() else ():
             # manifest() names the problem of a damaged version to whoever asks for it.
             with contextlib.suppress(ManifestError):
-                if _VERSION.fullmatch(path.name):
+                if VERSION.fullmatch(path.name):
                     found[path.name] = known.get(path.name) or self.manifest(path.name)
         return found
 
     def has(self, version: str) -> bool:
         """Return whether there is a version of that name, whole or damaged."""
-        return bool(_VERSION.fullmatch(version)) and self.folder(version).is_dir()
+        return bool(VERSION.fullmatch(version)) and self.folder(version).is_dir()
 
     def folder(self, version: str) -> Path:
         """Return the folder of a version."""
@@ -165,13 +176,18 @@ class ModelStore:
         manifest.verify(folder)
         return folder, manifest
 
-    def state(self, version: str) -> tuple[tuple[str, int, int], ...]:
-        """Return names, sizes and times of a version's files, which tell that one was changed; cheap."""
+    def state(self, version: str) -> tuple[tuple[str, int, int], ...] | None:
+        """Return names, sizes and times of a version's files, which tell that one was changed; cheap.
+
+        () if there is no such version; None while it is not known, as its file system does not answer.
+        """
         found = []
-        with contextlib.suppress(OSError):
+        try:
             for path in self.folder(version).iterdir():
                 status = path.stat()
                 found.append((path.name, status.st_size, status.st_mtime_ns))
+        except OSError as error:
+            return None if error.errno in AWAY else tuple(sorted(found))
         return tuple(sorted(found))
 
     def pointer(self, scope: Scope) -> Pointer:
@@ -219,6 +235,16 @@ class ModelStore:
                 problems.append(ManifestError(f"{path.name} is not named after its scope"))
         return found, problems
 
+    def marks(self) -> dict[str, datetime]:
+        """Return since when each version that is marked as unneeded has been (UTC)."""
+        found = {}
+        for path in self._unneeded.iterdir() if self._unneeded.is_dir() else ():
+            # One that is being written, or was by a process that died, is none.
+            with contextlib.suppress(FileNotFoundError, ValueError):
+                if VERSION.fullmatch(path.name):
+                    found[path.name] = datetime.fromisoformat(path.read_text(encoding="ascii"))
+        return found
+
     def mark(self, version: str) -> timedelta:
         """Mark a version as unneeded, and return for how long it has been marked.
 
@@ -228,12 +254,15 @@ class ModelStore:
         now = self._clock()
         path = self._unneeded / version
         try:
-            since = datetime.fromisoformat(path.read_text(encoding="ascii"))
-        except (FileNotFoundError, ValueError):
+            return now - datetime.fromisoformat(path.read_text(encoding="ascii"))
+        except ValueError:
+            path.unlink(missing_ok=True)  # half of it, from a process that died
+        except FileNotFoundError:
             self._unneeded.mkdir(parents=True, exist_ok=True)
-            durable_files.replace(path, now.isoformat().encode())
-            return timedelta(0)
-        return now - since
+        with contextlib.suppress(FileExistsError):  # another process marks it in this moment
+            durable_files.write(path, now.isoformat().encode())
+            durable_files.sync_folder(self._unneeded)
+        return timedelta(0)
 
     def unmark(self, version: str) -> None:
         """Take the mark of a version away; do nothing in a store that is only readable."""
@@ -266,9 +295,19 @@ class ModelStore:
         except FileNotFoundError:
             return None
 
-    def pointers_changed_ns(self) -> int:
-        """Return when a pointer was last replaced, in nanoseconds since 1970; 0 if none ever was."""
-        return self._serving.stat().st_mtime_ns if self._serving.is_dir() else 0
+    def pointers_stamp(self) -> tuple[tuple[str, int, int], ...]:
+        """Return what changes whenever a pointer file is replaced: a clock may tick too rarely to tell."""
+        found = []
+        for path in self._serving.glob("*.json") if self._serving.is_dir() else ():
+            with contextlib.suppress(FileNotFoundError):
+                status = path.stat()
+                found.append((path.name, status.st_ino, status.st_mtime_ns))
+        return tuple(sorted(found))
+
+    def lock_file(self) -> Path:
+        """Return the path of the file whose lock is held while a pointer changes; its folder is there."""
+        self._serving.mkdir(parents=True, exist_ok=True)
+        return self._serving / "lock"
 
     def tidy(self) -> None:
         """Remove what a dead process was writing or removing, once it is a day old."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -10,12 +12,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from evenmesh_reranker.domain import Agent, AllAgents, Scope
+from evenmesh_reranker.models import retention
+from evenmesh_reranker.models.file_promotions import FilePromotions
 from evenmesh_reranker.models.manifest import Kind, Lineage, Manifest
-from evenmesh_reranker.models.retention import LOADING, needed, prune
+from evenmesh_reranker.models.retention import LOADING, needed
 from evenmesh_reranker.models.store import ModelStore, Pointer
 
 ANN, BOB = Agent("qa", "ann"), Agent("qa", "bob")
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
+
+
+def prune(store: ModelStore, *, keep: int, in_memory: Sequence[str] = ()) -> list[str]:
+    return asyncio.run(retention.prune(store, FilePromotions(store), keep=keep, in_memory=in_memory))
 
 
 class Kept:

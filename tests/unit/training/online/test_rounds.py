@@ -17,6 +17,7 @@ from evenmesh_kit.security.caller import DEFAULT_TENANT
 from evenmesh_reranker.backends.sql.tables import LEASES
 from evenmesh_reranker.domain import Agent, AllAgents
 from evenmesh_reranker.feedback.training import State, TrainingReport
+from evenmesh_reranker.models.file_promotions import FilePromotions
 from evenmesh_training.ium.gate import Gate
 from evenmesh_training.online import rounds as rounds_module
 from evenmesh_training.online.candidates import Parameters
@@ -180,7 +181,9 @@ async def test_a_damaged_version_is_skipped_as_the_reranker_skips_it(world: Worl
     for version in (bad, own):
         scope = ANN if version == own else AllAgents()
         world.models.set_pointer(scope, world.models.pointer(scope).promoted(version))
-    served = ServedModels.from_settings(world.settings(), world.reranker, world.models, world.pool)
+    served = ServedModels.from_settings(
+        world.settings(), world.reranker, world.models, FilePromotions(world.models), world.pool
+    )
 
     async def versions() -> tuple[str, str]:
         return (await served.find(ANN)).version, (await served.find(BOB)).version

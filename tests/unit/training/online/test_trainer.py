@@ -51,12 +51,15 @@ class Clock:
         return self.now
 
 
-def _trainer(world: World, rounds: Rounds, holder: str, clock: Clock | None = None) -> Trainer:
+def _trainer(
+    world: World, rounds: Rounds, holder: str, clock: Clock | None = None, at_once: int | None = None
+) -> Trainer:
     return Trainer(
         rounds,  # type: ignore[arg-type]
         store=world.store,
         log=world.log,
-        leases=world.leases(holder),
+        leases=world.leases(holder, at_once=at_once),
+        at_once=at_once,
         queries=5,
         wake_s=0.01,
         clock=clock or Clock(),
@@ -96,6 +99,23 @@ async def test_two_trainers_never_have_the_same_agent(world: World) -> None:
     rounds.gate.set()
     await asyncio.gather(*turns)
     assert sorted(rounds.ran, key=str) == [ANN, BOB]
+
+
+async def test_one_trainer_trains_and_the_others_wait_for_it(world: World) -> None:
+    rounds = Rounds(world)
+    await world.says(ANN, likes("water"), range(9))
+    await world.says(BOB, likes("water"), range(6))
+    rounds.gate.clear()
+    one, other = _trainer(world, rounds, "one", at_once=1), _trainer(world, rounds, "other", at_once=1)
+    training = asyncio.create_task(one.turn())
+    while not rounds.ran:
+        await asyncio.sleep(0.01)
+    for _ in range(3):
+        assert not await other.turn()
+    rounds.gate.set()
+    assert await training
+    assert await other.turn()
+    assert rounds.ran == [ANN, BOB]
 
 
 async def test_who_fails_is_tried_again_later_and_keeps_nobody_waiting(world: World) -> None:

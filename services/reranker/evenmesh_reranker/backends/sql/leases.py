@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from sqlalchemy import delete, or_
+from sqlalchemy import delete, func, or_, select
 
 from evenmesh_kit.storage.sql import now_us
 from evenmesh_reranker.backends.sql.database import Database, agent_id
@@ -15,21 +15,32 @@ from evenmesh_reranker.domain import Agent
 class SqlLeases:
     """A :class:`evenmesh_training.online.ports.Leases`.
 
+    A lease that its holder does not extend ends after ``lease_s``, and others may take it. So another trainer
+    goes on where one died.
+
     Clocks of machines with the same database must agree to well within ``lease_s``.
 
     Args:
         database: the database of feedback.
         holder: name of this trainer, unique for each process.
         lease_s: duration of a lease. Seconds, (0, inf).
+        at_once: most holders at a time, [1, inf); None: as many as there are agents.
         clock: the time. Microseconds since 1970.
     """
 
     def __init__(
-        self, database: Database, holder: str, *, lease_s: float, clock: Callable[[], int] = now_us
+        self,
+        database: Database,
+        holder: str,
+        *,
+        lease_s: float,
+        at_once: int | None = None,
+        clock: Callable[[], int] = now_us,
     ) -> None:
         self._database = database
         self._holder = holder
         self._lease_us = int(lease_s * 10**6)
+        self._at_once = at_once
         self._clock = clock
 
     async def take(self, agent: Agent) -> bool:
@@ -39,6 +50,12 @@ class SqlLeases:
             if number is None:
                 return False
             now = self._clock()
+            if self._at_once is not None:
+                others = select(func.count(LEASES.c.holder.distinct())).where(
+                    LEASES.c.holder != self._holder, LEASES.c.until_us >= now
+                )
+                if (await connection.scalar(others) or 0) >= self._at_once:
+                    return False
             values = {"holder": self._holder, "until_us": now + self._lease_us}
             insert = self._database.insert(LEASES).values(agent_id=number, **values)
             done = await connection.execute(

@@ -120,3 +120,27 @@ LEASES: Final = Table(
     Column("until_us", BigInteger, nullable=False),
 )
 """The trainer that holds each agent."""
+
+PROMOTIONS: Final = Table(
+    "promotions",
+    METADATA,
+    Column("tenant", text_type(), primary_key=True),
+    Column("everyone", SmallInteger, primary_key=True, autoincrement=False),
+    Column("task_id", text_type(), primary_key=True),
+    Column("model_id", text_type(), primary_key=True),
+    Column("serving", text_type()),
+    Column("history", text_type(), nullable=False),
+    Column("revision", BigInteger, nullable=False),
+    Column("changed_at_us", BigInteger, nullable=False),
+    Index("promotions_by_revision", "revision"),
+)
+"""The version that serves each agent, or all of a tenant where ``everyone`` is 1 and the ids are empty;
+``history`` is a JSON list, ``revision`` grows with every change of any row."""
+
+WITHDRAWN: Final = Table(
+    "withdrawn",
+    METADATA,
+    Column("version", text_type(), primary_key=True),
+    Column("since_us", BigInteger, nullable=False),
+)
+"""Versions that a process is removing."""

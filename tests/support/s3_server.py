@@ -1,0 +1,55 @@
+"""A local S3 server, and the environment that points at it."""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import httpx
+import pytest
+
+from tests.support.programs import moto
+
+ENVIRONMENT = {
+    "AWS_ACCESS_KEY_ID": "test",
+    "AWS_SECRET_ACCESS_KEY": "test",
+    "AWS_DEFAULT_REGION": "us-east-1",
+}
+
+
+@contextmanager
+def s3_server() -> Iterator[str]:
+    """Yield the address of a server without buckets, ``http://HOST:PORT``; skip the test without the program.
+
+    :data:`ENVIRONMENT` and the address as ``AWS_ENDPOINT_URL`` let a client in.
+    """
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    # It prints its address when it listens.
+    with subprocess.Popen(
+        [moto(), "-H", "127.0.0.1", "-p", str(port)],
+        env={**os.environ, "PYTHONPATH": "", "PYTHONUNBUFFERED": "1"},
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as server:
+        try:
+            assert server.stderr is not None
+            said = []
+            while (line := server.stderr.readline()) and "Running on" not in line:
+                said.append(line)
+            if server.poll() is not None:
+                pytest.skip(f"moto_server does not start: {''.join(said)[-300:]}")
+            yield f"http://127.0.0.1:{port}"
+        finally:
+            server.kill()
+
+
+def put(address: str, data: bytes) -> None:
+    """Make a bucket or an object, as S3's REST does it."""
+    signed = "AWS4-HMAC-SHA256 Credential=test/20261125/us-east-1/s3/aws4_request"
+    httpx.put(address, content=data, headers={"authorization": signed}, trust_env=False).raise_for_status()
