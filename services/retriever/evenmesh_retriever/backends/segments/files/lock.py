@@ -11,6 +11,8 @@ from typing import Final
 
 from evenmesh_retriever.ports import CannotStart
 
+LOCK: Final = ".lock"
+"""The file that is locked."""
 _LOOK_S: Final = 0.01
 
 
@@ -29,7 +31,7 @@ class FolderLock:
     def __init__(
         self, folder: Path, *, wait_s: float = 0.0, given_up: Callable[[], bool] = lambda: False
     ) -> None:
-        self._descriptor = os.open(folder / ".lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        self._descriptor = os.open(folder / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         ends = time.monotonic() + wait_s
         while not self._taken():
             if time.monotonic() < ends and not given_up():

@@ -89,18 +89,26 @@ class SegmentDirectory:
             raise Corrupt(f"{path} is of collection {manifest.collection!r} of {manifest.tenant!r}")
         return manifest
 
-    def view(self, entry: SegmentEntry, opened: Mapping[str, Segment]) -> View:
+    def view(self, entry: SegmentEntry, opened: Mapping[str, View]) -> View:
         """Return a segment as a version has it.
+
+        Args:
+            entry: the segment.
+            opened: views of segments that are open already, by name.
 
         Raises:
             Corrupt: something of it is not as it was written.
         """
         folder = self._segments / entry.name
-        segment = opened.get(entry.name) or Segment.open(folder)
+        known = opened.get(entry.name)
+        segment = known.segment if known is not None else Segment.open(folder)
         if len(segment) != entry.num_passages:
             raise Corrupt(f"{folder / MANIFEST} has {len(segment)} passages, not {entry.num_passages}")
         tombstones = Tombstones(segment, self._dead(entry.dead, len(segment))) if entry.dead else None
-        return View(segment, tombstones, DensePart.open(folder, entry.dense) if entry.dense else None)
+        part = known.dense if known is not None else None
+        if part is None or part.name != entry.dense:
+            part = DensePart.open(folder, entry.dense) if entry.dense else None
+        return View(segment, tombstones, part)
 
     def files(self, view: View) -> Iterator[tuple[Path, str, int]]:
         """Yield the large files of a view: path, SHA-256 and bytes."""
@@ -113,13 +121,13 @@ class SegmentDirectory:
     def newest_sound(
         self,
         check: Callable[[VersionManifest, Sequence[View]], None],
-        known: Mapping[str, Segment] = MappingProxyType({}),
+        known: Mapping[str, View] = MappingProxyType({}),
     ) -> tuple[VersionManifest, list[View], str]:
         """Return the version to serve: the one the pointer names, or, if that is corrupt, the one before.
 
         Args:
             check: raises Corrupt if something of a version is not as it was written.
-            known: segments that are open already, by name.
+            known: views that are open already, by the name of their segment.
 
         Returns:
             The version, its views, and what is wrong; empty if nothing is. Everything is logged by name.
@@ -143,7 +151,7 @@ class SegmentDirectory:
                 views = []
                 for entry in manifest.segments:
                     views.append(self.view(entry, opened))
-                    opened[entry.name] = views[-1].segment
+                    opened[entry.name] = views[-1]
                 check(manifest, views)
             except Corrupt as error:
                 _log.error("collection %s: version %s is corrupt: %s", name, version, error)
