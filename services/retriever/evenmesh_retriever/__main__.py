@@ -70,7 +70,7 @@ class RetrieverService(Service):
     def __init__(self, settings: RetrieverSettings, telemetry: Telemetry | None = None) -> None:
         self._settings = settings
         self._telemetry = telemetry = telemetry or Telemetry.disabled()
-        self.readiness = Readiness()
+        self.readiness = self._readiness = Readiness()
         self._missing: set[str] = set()
         self._close_encoder: Callable[[], None] = lambda: None
         self._metrics = RetrieverMetrics(telemetry, series=settings.metrics_series)
@@ -197,7 +197,7 @@ class RetrieverService(Service):
     def _set_ready(self, what: str, there: bool) -> None:
         """Have health say whether all that is needed is there."""
         (self._missing.discard if there else self._missing.add)(what)
-        self.readiness.ready = not self._missing
+        self._readiness.ready = not self._missing
 
     def _load_encoder(self, ready: Callable[[bool], None]) -> Encoder:
         if self._settings.encoder != REMOTE:

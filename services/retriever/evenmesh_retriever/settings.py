@@ -67,8 +67,8 @@ class RetrieverSettings(TritonTls, RemoteSettings):
     while it serves. Bytes, [0, inf)."""
 
     follow: Path | None = None
-    """``EVENMESH_HOME`` of another retriever, whose collections this one serves and never writes: a read replica.
-    Unset to keep collections of its own."""
+    """``EVENMESH_HOME`` of another retriever, whose collections this one serves and never writes: a read
+    replica. Unset to keep collections of its own."""
     follow_look_s: float = Field(default=2.0, ge=0.05, le=3600)
     """Time between two looks for new versions of what is followed. Seconds, [0.05, 3600]."""
     follow_stale_s: float = Field(default=60.0, ge=1, le=86_400)

@@ -70,8 +70,8 @@ class ImpactCache:
 
     Args:
         root: folder of the weights; made when there are some. What was not used for a month is removed.
-        read_only: whether another process makes the weights: nothing is written, and a version is searched once
-            all of its segments have weights there.
+        read_only: whether another process makes the weights: nothing is written, and a version is searched
+            if all of its segments have weights there.
     """
 
     def __init__(self, root: Path, *, read_only: bool = False) -> None:

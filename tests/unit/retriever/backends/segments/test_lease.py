@@ -65,7 +65,7 @@ def take(tmp_path: Path) -> Iterator[Take]:
     taken: list[WriterLease] = []
 
     def take(**options: object) -> WriterLease:
-        taken.append(WriterLease(tmp_path, **options))  # type: ignore[arg-type]
+        taken.append(WriterLease(tmp_path, **options))
         return taken[-1]
 
     yield take
@@ -202,7 +202,7 @@ def test_of_two_that_wait_one_takes_over(
 
 def opened(root: Path, **options: float) -> SegmentStore:
     recipe = SegmentIndexing(cache(analyzer), None)
-    return SegmentStore(root, recipe, lambda _: None, Options(lease_s=0.2, **options))  # type: ignore[arg-type]
+    return SegmentStore(root, recipe, lambda _: None, Options(lease_s=0.2, **options))
 
 
 def some(*ids: str, text: str = "text") -> list[Passage]:
