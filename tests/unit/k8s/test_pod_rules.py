@@ -14,6 +14,7 @@ from evenmesh_kit.settings import variable
 from evenmesh_orchestrator.settings import OrchestratorSettings
 from tests.support.manifests import (
     EVERYTHING,
+    FOLLOWED,
     NAME,
     OVERLAYS,
     SERVICES,
@@ -26,7 +27,7 @@ from tests.support.manifests import (
 )
 
 PAGE = Path(__file__).parents[3] / "docs" / "operate" / "deploy.md"
-BUILT = (*OVERLAYS, EVERYTHING)
+BUILT = (*OVERLAYS, EVERYTHING, FOLLOWED)
 LONG_LIVED = ("Deployment", "StatefulSet")
 
 
@@ -176,7 +177,8 @@ def test_one_scaler_for_each_and_none_for_what_keeps_data(built: Manifests) -> N
     scaled = {name for _, name, _ in scalers}
     for workload in built.workloads(*LONG_LIVED):
         if workload.name not in scaled:
-            assert workload.document["spec"]["replicas"] == 1
+            replicas = 2 if workload.name == "retriever-replicas" else 1
+            assert workload.document["spec"]["replicas"] == replicas
 
 
 def test_a_gpu_is_asked_for_where_models_are_computed() -> None:
