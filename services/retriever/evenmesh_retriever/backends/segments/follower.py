@@ -266,7 +266,10 @@ class FollowingStore:
                 self._pointed[key] = pointer
             known = self._collections.get(key)
             is_same = known is not None and (known.identity, known.pointer) == (identity, pointer)
-            if known is not None and is_same and (not known.problem or clock < known.again_at):
+            if known is not None and is_same and not known.problem:
+                self._behind.pop(key, None)
+                continue
+            if known is not None and is_same and clock < known.again_at:
                 continue
             if known is not None and not is_same:
                 self._behind.setdefault(key, self._looked_at)
@@ -316,7 +319,8 @@ class FollowingStore:
                 self._settle_for_less(key, directory, _Followed(identity, pointer, None), before, error)
                 return []
             self._serve(key, _Followed(identity, pointer, snapshot))
-            self._behind.pop(key, None)
+            if self._pointed.get(key) == pointer:  # else the next look says whether it is current
+                self._behind.pop(key, None)
             return unread
         return []
 

@@ -83,7 +83,7 @@ class Options:
     lock_wait_s: float = 0.0
     """How long another process that has the folder is waited for. Seconds, [0, inf)."""
     lease_s: float = 15.0
-    """How long this process counts as alive for one of another machine that it has not told. Seconds,
+    """How long this process counts as alive, for one of another machine, after its last sign. Seconds,
     (0, inf)."""
     keep_s: float = 0.0
     """How long files stay that no version served needs any more, for processes elsewhere that read them.

@@ -52,7 +52,7 @@ async def following(
     on_fresh: Callable[[bool], None] = lambda _: None,
     **options: float,
 ) -> AsyncIterator[FollowingStore]:
-    """A replica that looks when it is told to."""
+    """A replica that looks when the test says so."""
     options = {"look_s": NEVER, "stale_s": NEVER, **options}
     store = FollowingStore(root, recipe(), prepare, Following(**options), on_fresh)
     await store.start()
