@@ -34,13 +34,17 @@ from evenmesh_retriever.backends.dense.remote_encoder import RemoteEncoder
 from evenmesh_retriever.backends.dense.sentence_encoder import SentenceEncoder
 from evenmesh_retriever.backends.milvus.opening import MilvusOpening
 from evenmesh_retriever.backends.segments.building.writer import SegmentIndexing
+from evenmesh_retriever.backends.segments.follower import Following, FollowingStore
 from evenmesh_retriever.backends.segments.quotas import Quotas
 from evenmesh_retriever.backends.segments.snapshot import SegmentSnapshot
 from evenmesh_retriever.backends.segments.store import SegmentStore, TenantCollections
 from evenmesh_retriever.domain import (
     AnyOf,
+    CollectionInfo,
     Condition,
+    DeleteReport,
     Filter,
+    IngestReport,
     Lexical,
     NumberRange,
     Passage,
@@ -66,6 +70,9 @@ BACKENDS = [
     "dense in milvus",
     "hybrid in milvus",
     "hybrid by rrf in milvus",
+    "bm25-lucene in a replica",
+    "dense in a replica",
+    "hybrid in a replica",
 ]
 
 TEXTS = {
@@ -108,6 +115,50 @@ class Setup:
         with self.over(collection) as snapshot:
             rows = self.retriever.search(snapshot, query, n).rows.tolist()
             return [passage.id for passage in snapshot.passages(rows)]
+
+
+class Followed:
+    """Collections that are written by one store and read from another that follows it."""
+
+    def __init__(self, written: CollectionStore, following: FollowingStore) -> None:
+        self._written = written
+        self._following = following
+        read = following.of(DEFAULT_TENANT)
+        self.lease, self.describe, self.list = read.lease, read.describe, read.list
+
+    async def create(self, name: str, description: str, lexical: Lexical) -> CollectionInfo:
+        found = await self._written.create(name, description, lexical)
+        await self._following.look()
+        return found
+
+    async def ingest(self, name: str, passages: Sequence[Passage], *, create: bool) -> IngestReport:
+        found = await self._written.ingest(name, passages, create=create)
+        await self._following.look()
+        return found
+
+    async def delete_passages(self, name: str, ids: Sequence[str]) -> DeleteReport:
+        found = await self._written.delete_passages(name, ids)
+        await self._following.look()
+        return found
+
+    async def drop(self, name: str) -> None:
+        await self._written.drop(name)
+        await self._following.look()
+
+
+@asynccontextmanager
+async def followed(
+    root: Path, encoder: Encoder, catalogue: RetrieverCatalogue, of_writer: RetrieverCatalogue
+) -> AsyncIterator[Followed]:
+    """The collections of a folder by way of a replica, which looks after each write."""
+    recipe = SegmentIndexing(cache(analyzer), encoder)
+    async with opened(root, encoder, of_writer.prepare) as written:
+        following = FollowingStore(root, recipe, catalogue.prepare, Following(look_s=3600, stale_s=3600))
+        await following.start()
+        try:
+            yield Followed(written, following)
+        finally:
+            await following.stop()
 
 
 @asynccontextmanager
@@ -162,6 +213,13 @@ async def backend(
     named, _, elsewhere = param.partition(" in ")
     name, _, way = named.partition(" by ")
     ways: dict[str, str] = {"hybrid_fusion" if name == "hybrid" else "bm25_engine": way} if way else {}
+    if elsewhere == "a replica":
+        settings = RetrieverSettings(**ways)
+        catalogue, of_writer = (RetrieverCatalogue(settings, cache(analyzer), encoder) for _ in range(2))
+        root = shutil.copytree(collections, folder / "collections")
+        async with followed(root, encoder, catalogue, of_writer) as store:
+            yield Setup(catalogue.retrievers[name], store)
+        return
     if elsewhere:
         settings = RetrieverSettings(store="milvus", milvus_uri=milvus.uri, **ways)
         opened_there = MilvusOpening(settings, encoder, None, Quotas())
@@ -358,6 +416,26 @@ async def test_a_new_version_is_searched_once_it_is_served(setup: Setup) -> None
         assert len(setup.retriever.search(before, "pressure of the pump", 100).rows) == 8
     await setup.store.delete_passages("c", ["pump"])
     assert "pump" not in setup.found("pressure of the pump", 100)
+
+
+@pytest.mark.parametrize("name", ["bm25", "bm25-lucene", "dense", "hybrid"])
+async def test_a_replica_finds_to_the_last_bit_what_the_writer_finds(
+    name: str, encoder: SentenceEncoder, collections: Path, tmp_path: Path
+) -> None:
+    settings = RetrieverSettings()
+    here, there = (RetrieverCatalogue(settings, cache(analyzer), encoder) for _ in range(2))
+    root = shutil.copytree(collections, tmp_path / "collections")
+    async with followed(root, encoder, here, there) as store:
+        for step in range(3):
+            await store.ingest("c", [Passage(f"new{step}", "", f"brake pads, time {step}")], create=False)
+            await store.delete_passages("c", [IDS[step]])
+            with store.lease("c") as mine, store._written.lease("c") as theirs:
+                assert mine.info.version == theirs.info.version
+                for query in ("squealing brake pads", "the the the"):
+                    found = here.retrievers[name].search(mine, query, 100)
+                    wanted = there.retrievers[name].search(theirs, query, 100)
+                    assert found.rows.tolist() == wanted.rows.tolist()
+                    assert found.scores.tobytes() == wanted.scores.tobytes()
 
 
 def test_threads_do_not_disturb_each_other(kept: Setup) -> None:

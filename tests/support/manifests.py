@@ -53,6 +53,10 @@ ORDER: Final = (
     "otel-mtls",
     "network-policy",
 )
+FOLLOWED: Final = "everything with replicas of the retriever"
+"""The same with replicas that follow a retriever instead of Milvus, which do not go together."""
+INSTEAD: Final = {"milvus": "retriever-replicas"}
+"""Components of ``EVERYTHING``, and those that take their place in ``FOLLOWED``."""
 SERVICES: Final = ("orchestrator", "retriever", "reranker", "generator", "evaluator")
 NAME: Final = "app.kubernetes.io/name"
 
@@ -213,6 +217,8 @@ def build(name: str) -> Manifests:
     """What a kustomization comes to: ``base``, an overlay's name, or ``everything``; skips without kubectl."""
     if name == EVERYTHING:
         return with_components(*ORDER)
+    if name == FOLLOWED:
+        return with_components(*(INSTEAD.get(one, one) for one in ORDER))
     required("kubectl")
     return _built(K8S / "base" if name == "base" else K8S / "overlays" / name)
 

@@ -19,6 +19,8 @@ from evenmesh_mesh.backup.taking import run_postgresql
 from evenmesh_mesh.lock import LockHeldError, MeshLock
 
 _BESIDE_SQLITE: Final = ("-wal", "-shm", "-journal")
+_NO_COLLECTIONS: Final = (".lock", ".writers")
+"""What a retriever leaves in a folder without collections."""
 _COUNT: Final = "SELECT count(*) FROM information_schema.tables WHERE table_schema = current_schema()"
 
 
@@ -152,7 +154,7 @@ def _taken(manifest: Manifest, stores: Stores, databases: dict[str, Database]) -
                 found.append(f"the PostgreSQL database of the {part.name}")
             continue
         target = _target(part, stores, databases)
-        if target.is_dir() and not any(path.name != ".lock" for path in target.iterdir()):
+        if target.is_dir() and not any(path.name not in _NO_COLLECTIONS for path in target.iterdir()):
             continue
         if target.exists():
             found.append(str(target))
@@ -160,7 +162,7 @@ def _taken(manifest: Manifest, stores: Stores, databases: dict[str, Database]) -
 
 
 def _set_aside(target: Path, aside: Path) -> None:
-    if target.is_dir() and not any(path.name != ".lock" for path in target.iterdir()):
+    if target.is_dir() and not any(path.name not in _NO_COLLECTIONS for path in target.iterdir()):
         shutil.rmtree(target)
         return
     beside = [target.with_name(f"{target.name}{ending}") for ending in _BESIDE_SQLITE]

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import shutil
+import signal
 import sys
 from collections.abc import Callable
-from functools import cache
+from functools import cache, partial
 from typing import TYPE_CHECKING
 
 from evenmesh.retriever.v1 import collection_service_pb2, retriever_service_pb2
@@ -25,6 +27,7 @@ from evenmesh_retriever import ranking
 from evenmesh_retriever.analyzer import analyzer
 from evenmesh_retriever.backends.catalogue import RetrieverCatalogue
 from evenmesh_retriever.backends.segments.building.writer import SegmentIndexing
+from evenmesh_retriever.backends.segments.follower import Following, FollowingStore
 from evenmesh_retriever.backends.segments.quotas import Limit, Quotas
 from evenmesh_retriever.backends.segments.store import Options, SegmentStore
 from evenmesh_retriever.backends.splade.postings import SparseTextEncoder
@@ -32,7 +35,7 @@ from evenmesh_retriever.embedding import Embedder
 from evenmesh_retriever.engine import RetrieverEngine
 from evenmesh_retriever.ingest_admission import IngestAdmission
 from evenmesh_retriever.metrics import RetrieverMetrics
-from evenmesh_retriever.ports import CannotStart, Encoder
+from evenmesh_retriever.ports import Analyzer, CannotStart, Encoder
 from evenmesh_retriever.query_admission import QueryAdmission
 from evenmesh_retriever.servicer import CollectionServicer, RetrieverServicer
 from evenmesh_retriever.settings import REMOTE, RetrieverSettings
@@ -67,13 +70,14 @@ class RetrieverService(Service):
     def __init__(self, settings: RetrieverSettings, telemetry: Telemetry | None = None) -> None:
         self._settings = settings
         self._telemetry = telemetry = telemetry or Telemetry.disabled()
-        self.readiness = Readiness()
+        self.readiness = self._readiness = Readiness()
+        self._missing: set[str] = set()
         self._close_encoder: Callable[[], None] = lambda: None
         self._metrics = RetrieverMetrics(telemetry, series=settings.metrics_series)
         ingesting = IngestAdmission(settings)
         self._admissions = AdmissionMetrics(telemetry, ingesting.admission)
         self._pool = TenantPool(settings.threads, "retriever")
-        self._store: SegmentStore | MilvusStore | None = None
+        self._store: SegmentStore | FollowingStore | MilvusStore | None = None
         self._web: SearxSources | None = None
         self._retriever = RetrieverServicer(self._pool)
         self._collections = CollectionServicer(
@@ -103,10 +107,12 @@ class RetrieverService(Service):
         try:
             encoder = None
             if settings.encoder:
-                encoder = self._metrics.encoder(await self._pool.run(self._load_encoder, self._follower()))
+                encoder = self._metrics.encoder(
+                    await self._pool.run(self._load_encoder, self._encoder_state())
+                )
             analyzers = cache(analyzer)
             sparse = await self._pool.run(_load_splade, settings) if settings.splade_model else None
-            store: SegmentStore | MilvusStore
+            store: SegmentStore | FollowingStore | MilvusStore
             if settings.store == "milvus":
                 opened = await self._pool.run(_load_milvus, settings, encoder, sparse)
                 self._store = store = opened.store
@@ -116,18 +122,7 @@ class RetrieverService(Service):
                 )
             else:
                 catalogue = await self._pool.run(RetrieverCatalogue, settings, analyzers, encoder, sparse)
-                self._store = store = SegmentStore(
-                    settings.home / "collections",
-                    SegmentIndexing(
-                        analyzers, encoder, settings.embed_at_once, catalogue.carry, catalogue.ahead
-                    ),
-                    catalogue.prepare,
-                    Options(
-                        quotas=_quotas(settings),
-                        verify_bytes=settings.verify_bytes,
-                        lock_wait_s=_TAKE_OVER_S if settings.share_port else 0.0,
-                    ),
-                )
+                self._store = store = self._over_segments(analyzers, encoder, catalogue)
                 await store.start()
             if settings.web_sources:
                 self._web = (await self._pool.run(_web_class))(settings.web_sources, settings.web_readers)
@@ -139,6 +134,8 @@ class RetrieverService(Service):
         )
         self._admissions.watch(admission.admission)
         self._metrics.watch(store.everyones)
+        if isinstance(store, FollowingStore):
+            self._metrics.follow(store)
         engine = RetrieverEngine(
             store, catalogue.retrievers, catalogue.default, self._pool, admission, self._metrics
         )
@@ -158,6 +155,49 @@ class RetrieverService(Service):
         if self._web is not None:
             await self._web.close()
         self._pool.close()
+
+    def _over_segments(
+        self,
+        analyzers: Callable[[str], Analyzer],
+        encoder: Encoder | None,
+        catalogue: RetrieverCatalogue,
+    ) -> SegmentStore | FollowingStore:
+        settings = self._settings
+        root = settings.kept_in / "collections"
+        if settings.follow is not None:
+            return FollowingStore(
+                root,
+                SegmentIndexing(analyzers, encoder, settings.embed_at_once),
+                catalogue.prepare,
+                Following(
+                    settings.follow_look_s,
+                    settings.follow_stale_s,
+                    settings.keep_s,
+                    settings.verify_bytes,
+                ),
+                partial(self._set_ready, "the collections that are followed"),
+            )
+        wait_s = settings.lease_wait_s
+        if wait_s is None:
+            wait_s = _TAKE_OVER_S if settings.share_port else 0.0
+        return SegmentStore(
+            root,
+            SegmentIndexing(analyzers, encoder, settings.embed_at_once, catalogue.carry, catalogue.ahead),
+            catalogue.prepare,
+            Options(
+                quotas=_quotas(settings),
+                verify_bytes=settings.verify_bytes,
+                lock_wait_s=wait_s,
+                lease_s=settings.lease_s,
+                keep_s=settings.keep_s,
+            ),
+            _end,
+        )
+
+    def _set_ready(self, what: str, there: bool) -> None:
+        """Have health say whether all that is needed is there."""
+        (self._missing.discard if there else self._missing.add)(what)
+        self._readiness.ready = not self._missing
 
     def _load_encoder(self, ready: Callable[[bool], None]) -> Encoder:
         if self._settings.encoder != REMOTE:
@@ -192,7 +232,7 @@ class RetrieverService(Service):
         self._close_encoder = encoder.close
         return encoder
 
-    def _follower(self) -> Callable[[bool], None]:
+    def _encoder_state(self) -> Callable[[bool], None]:
         """Return what sets the readiness from a thread, where the default retriever needs the encoder."""
         settings, loop = self._settings, asyncio.get_running_loop()
         default = settings.default_retriever or "hybrid"
@@ -200,9 +240,14 @@ class RetrieverService(Service):
 
         def ready(serving: bool) -> None:
             if needed:
-                loop.call_soon_threadsafe(setattr, self.readiness, "ready", serving)
+                loop.call_soon_threadsafe(self._set_ready, "the encoder", serving)
 
         return ready
+
+
+def _end() -> None:
+    """Have this process end: what it serves would grow old, and it may not write any more."""
+    os.kill(os.getpid(), signal.SIGTERM)
 
 
 def _quotas(settings: RetrieverSettings) -> Quotas:

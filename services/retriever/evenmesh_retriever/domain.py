@@ -186,6 +186,7 @@ class Retrieval:
         retriever: name of the retriever that answered.
         note: what the name of the retriever does not say, such as vectors that are still to come.
         policy: the policy of a target; None without one, and where nothing was found.
+        as_of: when ``version`` was last known to be the current one; None where it is.
     """
 
     passages: Sequence[Passage]
@@ -197,6 +198,7 @@ class Retrieval:
     retriever: str
     note: str = ""
     policy: Policy | None = None
+    as_of: datetime | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -251,6 +253,9 @@ class CollectionInfo:
     """Share of its passages that have a vector, [0, 1]."""
     warning: str = ""
     """What is wrong with it; empty if nothing is."""
+    as_of: datetime | None = None
+    """When this was last known to be the current state, where another process writes; None where this one
+    does."""
 
 
 @dataclass(frozen=True, slots=True)

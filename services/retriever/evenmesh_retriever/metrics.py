@@ -13,7 +13,7 @@ import time
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import partial
-from typing import Final
+from typing import Final, Protocol
 
 from opentelemetry.metrics import CallbackOptions, Observation
 from opentelemetry.util.types import AttributeValue
@@ -27,6 +27,18 @@ from evenmesh_retriever.steps import Outcome
 
 Collections = Callable[[], Iterable[tuple[str, CollectionInfo]]]
 """Gives each collection there is with its tenant; called from any thread."""
+
+
+class Replica(Protocol):
+    """What follows another process; called from any thread."""
+
+    @property
+    def age_s(self) -> float:
+        """Time since it last saw what the other has. Seconds."""
+
+    def lags(self) -> Sequence[tuple[tuple[str, str], int]]:
+        """Return for each collection, after its tenant, how many versions it is behind."""
+
 
 OPERATION: Final = "gen_ai.operation.name"
 DATA_SOURCE: Final = "gen_ai.data_source.id"
@@ -170,6 +182,41 @@ class RetrieverMetrics:
             "evenmesh.retriever.collection.info",
             [each(lambda _: 1, lambda info: {"version": info.version, "encoder": info.encoder})],
             description="Versions that are served: 1.",
+        )
+
+    def follow(self, replica: Replica) -> None:
+        """Have how far this process is behind the one that it follows read whenever metrics are collected."""
+        if not self._enabled:
+            return
+
+        def behind(_: CallbackOptions) -> Iterable[Observation]:
+            return [Observation(sum(1 for _, versions in replica.lags() if versions))]
+
+        def lag(_: CallbackOptions) -> Iterable[Observation]:
+            lags = sorted(replica.lags(), key=lambda one: (-one[1], one[0]))
+            return [
+                Observation(versions, {"tenant": tenant, "collection": name})
+                for (tenant, name), versions in lags[: self._series]
+            ]
+
+        gauge = self._meter.create_observable_gauge
+        gauge(
+            "evenmesh.retriever.replica.age",
+            [lambda _: [Observation(replica.age_s)]],
+            "s",
+            "Time since this read replica last saw what the writer has.",
+        )
+        gauge(
+            "evenmesh.retriever.replica.behind",
+            [behind],
+            "{collection}",
+            "Collections of which this read replica serves another version than the writer, or none.",
+        )
+        gauge(
+            "evenmesh.retriever.replica.lag",
+            [lag],
+            "{version}",
+            "Versions that a collection is behind, of those that are most.",
         )
 
     def _largest(self, collections: Iterable[tuple[str, CollectionInfo]]) -> list[tuple[str, CollectionInfo]]:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
-from typing import Protocol, TypeVar, runtime_checkable
+from datetime import datetime
+from typing import NoReturn, Protocol, TypeVar, runtime_checkable
 
 from evenmesh_retriever.domain import (
     CollectionInfo,
@@ -227,6 +228,21 @@ class Shared(Protocol):
 
     async def refresh(self) -> None:
         """Read the current state, so that descriptions are up to date."""
+
+
+@runtime_checkable
+class ReadReplica(Protocol):
+    """A tenant's collections that another process writes, and this one may not."""
+
+    def as_of(self, name: str) -> datetime:
+        """Return when the version served was last known to be the current one."""
+
+    def refuse(self) -> NoReturn:
+        """Refuse a write.
+
+        Raises:
+            FailedPrecondition: always; says who takes writes.
+        """
 
 
 class CannotStart(Exception):  # noqa: N818 - a state, reported to the operator

@@ -25,7 +25,7 @@ from evenmesh_retriever.domain import Retrieval
 from evenmesh_retriever.embedding import Embedder
 from evenmesh_retriever.engine import RetrieverEngine
 from evenmesh_retriever.ingest_admission import IngestAdmission
-from evenmesh_retriever.ports import CollectionStore, Shared, Tenants
+from evenmesh_retriever.ports import CollectionStore, ReadReplica, Shared, Tenants
 from evenmesh_retriever.web import WebRetrieval
 
 Context = grpc.aio.ServicerContext[Any, Any]
@@ -134,6 +134,13 @@ class CollectionServicer(collections_grpc.CollectionServiceServicer):
         """Return those of the tenant that calls: the credential's."""
         return self._store.of(callers.current().tenant)
 
+    def _written(self) -> CollectionStore:
+        """Return them to be changed; refuse before anything is read where they cannot be."""
+        store = self._mine()
+        if isinstance(store, ReadReplica):
+            store.refuse()
+        return store
+
     async def _refreshed(self) -> CollectionStore:
         store = self._mine()
         if isinstance(store, Shared):
@@ -145,7 +152,7 @@ class CollectionServicer(collections_grpc.CollectionServiceServicer):
     ) -> collections_pb.CreateCollectionResponse:
         """Create an empty collection."""
         name = checks.name("name", request.name)
-        info = await self._mine().create(
+        info = await self._written().create(
             name, collections.description_of(request.description), collections.lexical_of(request.lexical)
         )
         return collections_pb.CreateCollectionResponse(collection=collections.collection_of(info))
@@ -154,7 +161,7 @@ class CollectionServicer(collections_grpc.CollectionServiceServicer):
         self, request_iterator: AsyncIterator[collections_pb.IngestRequest], context: Context
     ) -> collections_pb.IngestResponse:
         """Add or replaces the passages of a stream, all or none."""
-        store = self._mine()
+        store = self._written()
         reader = collections.IngestReader()
         with self._admission.stream() as held:
             async for request in self._in_time(request_iterator):
@@ -204,10 +211,11 @@ class CollectionServicer(collections_grpc.CollectionServiceServicer):
     ) -> collections_pb.DeletePassagesResponse:
         """Remove passages by id."""
         name = checks.name("collection", request.collection)
+        self._written()
         with self._admission.request() as held:
             held.add(request.ByteSize())
             ids = await self._pool.run(collections.ids_of, request.passage_ids)
-            report = await self._mine().delete_passages(name, ids)
+            report = await self._written().delete_passages(name, ids)
         return collections_pb.DeletePassagesResponse(
             collection=collections.collection_of(report.collection),
             deleted=report.deleted,
@@ -234,7 +242,7 @@ class CollectionServicer(collections_grpc.CollectionServiceServicer):
         self, request: collections_pb.DeleteCollectionRequest, context: Context
     ) -> collections_pb.DeleteCollectionResponse:
         """Remove a collection and its versions."""
-        await self._mine().drop(checks.name("name", request.name))
+        await self._written().drop(checks.name("name", request.name))
         return collections_pb.DeleteCollectionResponse()
 
     async def ListPassages(

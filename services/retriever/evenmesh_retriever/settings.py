@@ -66,6 +66,24 @@ class RetrieverSettings(TritonTls, RemoteSettings):
     """Files of a collection, the smallest first, that are checked before it is served; the others are checked
     while it serves. Bytes, [0, inf)."""
 
+    follow: Path | None = None
+    """``EVENMESH_HOME`` of another retriever, whose collections this one serves and never writes: a read
+    replica. Unset to keep collections of its own."""
+    follow_look_s: float = Field(default=2.0, ge=0.05, le=3600)
+    """Time between two looks for new versions of what is followed. Seconds, [0.05, 3600]."""
+    follow_stale_s: float = Field(default=60.0, ge=1, le=86_400)
+    """How long no look may have succeeded before a read replica is NOT_SERVING. Seconds, [1, 86400]."""
+    keep_s: float = Field(default=0.0, ge=0, le=86_400)
+    """How long files stay that no version needs any more, for read replicas on a file system that takes them
+    away from readers, such as NFS; the same in the replicas, which end reads after half of it. Seconds,
+    [0, 86400]; 0 on a local file system, where open files stay."""
+    lease_s: float = Field(default=15.0, ge=1, le=3600)
+    """How long a retriever of another machine waits for a sign of this one before it takes over the
+    collections. Seconds, [1, 3600]."""
+    lease_wait_s: float | None = Field(default=None, ge=0, le=31_536_000)
+    """How long a start waits for another retriever that keeps the collections. Seconds, [0, 31536000].
+    Default: 120 with ``share_port``, else 0, which ends the start."""
+
     store: Literal["segments", "milvus"] = "segments"
     """Where collections are: on this machine's disk, or in Milvus. See docs/guides/milvus.md."""
     milvus_uri: str = Field(default="http://127.0.0.1:19530", pattern=r"^(https?|tcp|unix)://?[^\s]+$")
@@ -168,6 +186,18 @@ class RetrieverSettings(TritonTls, RemoteSettings):
                     f"source {name!r}: a name is 1 to 64 of a-z, 0-9, '-' and '_', first a letter or digit"
                 )
         return value
+
+    @field_validator("store")
+    @classmethod
+    def _followed_on_disk(cls, value: str, info: ValidationInfo) -> str:
+        if value != "segments" and info.data.get("follow") is not None:
+            raise ValueError("is shared by its retrievers: unset EVENMESH_RETRIEVER_FOLLOW")
+        return value
+
+    @property
+    def kept_in(self) -> Path:
+        """Home of the retriever that keeps the collections: this one, or the one that is followed."""
+        return self.follow or self.home
 
     @property
     def hybrid_components(self) -> tuple[str, ...]:

@@ -14,6 +14,7 @@ from evenmesh_kit.settings import variable
 from evenmesh_orchestrator.settings import OrchestratorSettings
 from tests.support.manifests import (
     EVERYTHING,
+    FOLLOWED,
     NAME,
     OVERLAYS,
     SERVICES,
@@ -26,7 +27,7 @@ from tests.support.manifests import (
 )
 
 PAGE = Path(__file__).parents[3] / "docs" / "operate" / "deploy.md"
-BUILT = (*OVERLAYS, EVERYTHING)
+BUILT = (*OVERLAYS, EVERYTHING, FOLLOWED)
 LONG_LIVED = ("Deployment", "StatefulSet")
 
 
@@ -72,6 +73,12 @@ def test_containers_say_what_they_need_and_what_they_may_take(built: Manifests) 
 
 
 def test_everything_written_lies_on_a_volume_with_a_bound(built: Manifests) -> None:
+    of_sets = {
+        f"{one['metadata']['name']}-{workload.name}-{number}"
+        for workload in built.workloads("StatefulSet")
+        for one in workload.document["spec"].get("volumeClaimTemplates", ())
+        for number in range(workload.document["spec"].get("replicas", 1))
+    }
     for workload in built.workloads():
         assert "/tmp" in {mount["mountPath"] for c in workload.containers for mount in c["volumeMounts"]} or (  # noqa: S108
             workload.name == "otel-collector"
@@ -85,8 +92,9 @@ def test_everything_written_lies_on_a_volume_with_a_bound(built: Manifests) -> N
         for volume in workload.pod["volumes"]:
             if "emptyDir" in volume:
                 assert "sizeLimit" in volume["emptyDir"], (workload.name, volume["name"])
-            if "persistentVolumeClaim" in volume:
-                built.one("PersistentVolumeClaim", volume["persistentVolumeClaim"]["claimName"])
+            claim = volume.get("persistentVolumeClaim", {}).get("claimName")
+            if claim is not None and claim not in of_sets:
+                built.one("PersistentVolumeClaim", claim)
             if "configMap" in volume:
                 built.one("ConfigMap", volume["configMap"]["name"])
 
@@ -176,8 +184,11 @@ def test_one_scaler_for_each_and_none_for_what_keeps_data(built: Manifests) -> N
     scaled = {name for _, name, _ in scalers}
     for workload in built.workloads(*LONG_LIVED):
         if workload.name not in scaled:
-            # What keeps data of its own is one; evaluators without any are two.
-            several = (workload.kind, workload.name) == ("Deployment", "evaluator")
+            # What keeps data of its own is one; evaluators without any, and read replicas, are two.
+            several = (workload.kind, workload.name) in (
+                ("Deployment", "evaluator"),
+                ("Deployment", "retriever-replicas"),
+            )
             assert workload.document["spec"]["replicas"] == 1 + several
 
 

@@ -23,9 +23,9 @@ from evenmesh_orchestrator.settings import OrchestratorSettings
 from evenmesh_reranker.settings import RerankerSettings
 from evenmesh_retriever.settings import RetrieverSettings
 from tests.support.images import IMAGES
-from tests.support.manifests import EVERYTHING, OVERLAYS, SERVICES, Manifests, Workload, build
+from tests.support.manifests import EVERYTHING, FOLLOWED, OVERLAYS, SERVICES, Manifests, Workload, build
 
-BUILT = (*OVERLAYS, EVERYTHING)
+BUILT = (*OVERLAYS, EVERYTHING, FOLLOWED)
 SETTINGS: dict[str, type[ServiceSettings]] = {
     "orchestrator": OrchestratorSettings,
     "retriever": RetrieverSettings,

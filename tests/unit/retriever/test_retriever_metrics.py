@@ -83,6 +83,26 @@ def test_the_largest_collections_are_reported_by_name_and_all_are_counted() -> N
     assert reported("collection.updated.timestamp") == {"b": now.timestamp(), "c": now.timestamp()}
 
 
+def test_a_replica_reports_how_far_it_is_behind() -> None:
+    telemetry = Telemetry.in_memory("retriever")
+
+    class Replica:
+        age_s = 1.5
+
+        def lags(self) -> list[tuple[tuple[str, str], int]]:
+            return [(("t", "a"), 0), (("t", "b"), 3), (("u", "c"), 1)]
+
+    RetrieverMetrics(telemetry, series=2).follow(Replica())
+
+    def reported(name: str) -> dict[str, Any]:
+        points = telemetry.metrics()[f"evenmesh.retriever.replica.{name}"].data.data_points
+        return {str(one.attributes.get("collection", "")): one.value for one in points}
+
+    assert reported("age") == {"": 1.5}
+    assert reported("behind") == {"": 2}
+    assert reported("lag") == {"b": 3, "c": 1}
+
+
 async def test_nothing_runs_where_telemetry_is_off() -> None:
     metrics = RetrieverMetrics(Telemetry.disabled())
     encoder = cast(Any, object())

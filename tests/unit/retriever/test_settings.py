@@ -29,6 +29,11 @@ def test_defaults(monkeypatch: pytest.MonkeyPatch) -> None:
         ("ENCODER_PRECISION", "int4"),
         ("DEFAULT_RETRIEVER", "splade"),
         ("MAX_INGEST_BYTES", "1"),
+        ("FOLLOW_LOOK_S", "0"),
+        ("FOLLOW_STALE_S", "0"),
+        ("KEEP_S", "-1"),
+        ("LEASE_S", "0.5"),
+        ("LEASE_WAIT_S", "-1"),
     ],
 )
 def test_a_wrong_value_names_its_variable(monkeypatch: pytest.MonkeyPatch, variable: str, value: str) -> None:
@@ -127,3 +132,16 @@ def test_an_encoder_of_model_servers(monkeypatch: pytest.MonkeyPatch) -> None:
     settings = load(RetrieverSettings)
     assert (settings.encoder, settings.remote_model) == ("remote", "org/m")
     assert settings.remote_urls == ("http://127.0.0.1:8080",)
+
+
+def test_a_replica_follows_another_home_and_keeps_its_own(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("EVENMESH_HOME", str(tmp_path / "own"))
+    assert load(RetrieverSettings).kept_in == tmp_path / "own"
+    monkeypatch.setenv("EVENMESH_RETRIEVER_FOLLOW", str(tmp_path / "writer"))
+    settings = load(RetrieverSettings)
+    assert (settings.home, settings.kept_in) == (tmp_path / "own", tmp_path / "writer")
+    monkeypatch.setenv("EVENMESH_RETRIEVER_STORE", "milvus")
+    with pytest.raises(SettingsError, match="is shared by its retrievers: unset EVENMESH_RETRIEVER_FOLLOW"):
+        load(RetrieverSettings)

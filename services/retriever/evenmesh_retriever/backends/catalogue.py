@@ -59,7 +59,7 @@ class RetrieverCatalogue:
         self._impacts: ImpactCache | None = None
         self._sparse = sparse
         if sparse is not None:
-            self._impacts = ImpactCache(settings.home / "splade")
+            self._impacts = ImpactCache(settings.kept_in / "splade", read_only=settings.follow is not None)
             retrievers.append(_splade(sparse, self._impacts, kernel))
         self.retrievers = {retriever.info.name: retriever for retriever in retrievers}
         if elsewhere is not None:

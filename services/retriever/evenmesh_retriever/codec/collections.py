@@ -28,7 +28,7 @@ def collection_of(info: CollectionInfo) -> collections_pb.Collection:
     """Write a collection."""
     updated_at = Timestamp()
     updated_at.FromDatetime(info.updated_at)
-    return collections_pb.Collection(
+    message = collections_pb.Collection(
         name=info.name,
         version=info.version,
         num_passages=info.num_passages,
@@ -47,6 +47,9 @@ def collection_of(info: CollectionInfo) -> collections_pb.Collection:
         embedded=info.embedded,
         warning=info.warning,
     )
+    if info.as_of is not None:
+        message.as_of.FromDatetime(info.as_of)
+    return message
 
 
 def lexical_of(message: collections_pb.LexicalIndexing) -> Lexical:

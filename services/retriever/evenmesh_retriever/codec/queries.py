@@ -185,6 +185,8 @@ def response_of(retrieval: Retrieval) -> retriever_pb.RetrieveResponse:
         response.rankings.log_probabilities.extend(retrieval.log_probabilities.tolist())
     if retrieval.inclusion is not None:
         response.inclusion_probabilities.extend(retrieval.inclusion.tolist())
+    if retrieval.as_of is not None:
+        response.index_as_of.FromDatetime(retrieval.as_of)
     if retrieval.policy is not None:
         response.policy.CopyFrom(
             policy_message(retrieval.policy, common_pb2.Policy.RELEVANCE_NORMALIZED_SCORE)

@@ -28,7 +28,7 @@ from evenmesh.common.v1 import method_options_pb2 as evenmesh_dot_common_dot_v1_
 from google.protobuf import timestamp_pb2 as google_dot_protobuf_dot_timestamp__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n.evenmesh/retriever/v1/collection_service.proto\x12\x15\x65venmesh.retriever.v1\x1a\x1f\x65venmesh/common/v1/bounds.proto\x1a\x1f\x65venmesh/common/v1/common.proto\x1a\'evenmesh/common/v1/method_options.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\x87\x03\n\nCollection\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x0f\n\x07version\x18\x02 \x01(\t\x12\x14\n\x0cnum_passages\x18\x03 \x01(\x04\x12\x12\n\nsize_bytes\x18\x04 \x01(\x04\x12\x0f\n\x07\x65ncoder\x18\x05 \x01(\t\x12.\n\nupdated_at\x18\x06 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x13\n\x0b\x64\x65scription\x18\x07 \x01(\t\x12\x10\n\x08\x61nalyzer\x18\x08 \x01(\t\x12\x37\n\x07lexical\x18\t \x01(\x0b\x32&.evenmesh.retriever.v1.LexicalIndexing\x12\x12\n\ndense_kind\x18\n \x01(\t\x12\x19\n\x0c\x64\x65nse_recall\x18\x0b \x01(\x01H\x00\x88\x01\x01\x12\x14\n\x0cnum_segments\x18\x0c \x01(\r\x12\x16\n\x0enum_tombstones\x18\r \x01(\x04\x12\x10\n\x08\x65mbedded\x18\x0e \x01(\x01\x12\x0f\n\x07warning\x18\x0f \x01(\tB\x0f\n\r_dense_recall\"Y\n\x0fLexicalIndexing\x12\x18\n\x08\x61nalyzer\x18\x01 \x01(\tB\x06\xf2\xe1\x18\x02\x18@\x12\x0f\n\x02k1\x18\x02 \x01(\x01H\x00\x88\x01\x01\x12\x0e\n\x01\x62\x18\x03 \x01(\x01H\x01\x88\x01\x01\x42\x05\n\x03_k1B\x04\n\x02_b\"\x86\x01\n\x17\x43reateCollectionRequest\x12\x14\n\x04name\x18\x01 \x01(\tB\x06\xf2\xe1\x18\x02\x18@\x12\x1c\n\x0b\x64\x65scription\x18\x02 \x01(\tB\x07\xf2\xe1\x18\x03\x18\x80\x08\x12\x37\n\x07lexical\x18\x03 \x01(\x0b\x32&.evenmesh.retriever.v1.LexicalIndexing\"Q\n\x18\x43reateCollectionResponse\x12\x35\n\ncollection\x18\x01 \x01(\x0b\x32!.evenmesh.retriever.v1.Collection\"\x8c\x01\n\rIngestRequest\x12\x1a\n\ncollection\x18\x01 \x01(\tB\x06\xf2\xe1\x18\x02\x18@\x12\x36\n\x08passages\x18\x02 \x03(\x0b\x32\x1b.evenmesh.common.v1.PassageB\x07\xf2\xe1\x18\x03\x08\xe8\x07\x12\x19\n\x11\x63reate_if_missing\x18\x03 \x01(\x08\x12\x0c\n\x04last\x18\x04 \x01(\x08\"{\n\x0eIngestResponse\x12\x35\n\ncollection\x18\x01 \x01(\x0b\x32!.evenmesh.retriever.v1.Collection\x12\r\n\x05\x61\x64\x64\x65\x64\x18\x02 \x01(\x04\x12\x10\n\x08replaced\x18\x03 \x01(\x04\x12\x11\n\tunchanged\x18\x04 \x01(\x04\"T\n\x15\x44\x65letePassagesRequest\x12\x1a\n\ncollection\x18\x01 \x01(\tB\x06\xf2\xe1\x18\x02\x18@\x12\x1f\n\x0bpassage_ids\x18\x02 \x03(\tB\n\xf2\xe1\x18\x06\x08\x90N\x18\x80\x02\"q\n\x16\x44\x65letePassagesResponse\x12\x35\n\ncollection\x18\x01 \x01(\x0b\x32!.evenmesh.retriever.v1.Collection\x12\x0f\n\x07\x64\x65leted\x18\x02 \x01(\x04\x12\x0f\n\x07missing\x18\x03 \x01(\x04\",\n\x14GetCollectionRequest\x12\x14\n\x04name\x18\x01 \x01(\tB\x06\xf2\xe1\x18\x02\x18@\"N\n\x15GetCollectionResponse\x12\x35\n\ncollection\x18\x01 \x01(\x0b\x32!.evenmesh.retriever.v1.Collection\"\x18\n\x16ListCollectionsRequest\"Q\n\x17ListCollectionsResponse\x12\x36\n\x0b\x63ollections\x18\x01 \x03(\x0b\x32!.evenmesh.retriever.v1.Collection\"/\n\x17\x44\x65leteCollectionRequest\x12\x14\n\x04name\x18\x01 \x01(\tB\x06\xf2\xe1\x18\x02\x18@\"\x1a\n\x18\x44\x65leteCollectionResponse\"M\n\x13ListPassagesRequest\x12\x1a\n\ncollection\x18\x01 \x01(\tB\x06\xf2\xe1\x18\x02\x18@\x12\x1a\n\tid_prefix\x18\x02 \x01(\tB\x07\xf2\xe1\x18\x03\x18\x80\x02\"\x8d\x01\n\x14ListPassagesResponse\x12\x0f\n\x07version\x18\x01 \x01(\t\x12-\n\x08passages\x18\x02 \x03(\x0b\x32\x1b.evenmesh.common.v1.Passage\x12\x35\n\ncollection\x18\x03 \x01(\x0b\x32!.evenmesh.retriever.v1.Collection\"Q\n\x12GetPassagesRequest\x12\x1a\n\ncollection\x18\x01 \x01(\tB\x06\xf2\xe1\x18\x02\x18@\x12\x1f\n\x0bpassage_ids\x18\x02 \x03(\tB\n\xf2\xe1\x18\x06\x08\x90N\x18\x80\x02\"U\n\x13GetPassagesResponse\x12\x0f\n\x07version\x18\x01 \x01(\t\x12-\n\x08passages\x18\x02 \x03(\x0b\x32\x1b.evenmesh.common.v1.Passage2\x88\x08\n\x11\x43ollectionService\x12\x83\x01\n\x10\x43reateCollection\x12..evenmesh.retriever.v1.CreateCollectionRequest\x1a/.evenmesh.retriever.v1.CreateCollectionResponse\"\x0e\xea\xe1\x18\n\x08\x00\x12\x01\x02\x18\x01 \x80 \x12i\n\x06Ingest\x12$.evenmesh.retriever.v1.IngestRequest\x1a%.evenmesh.retriever.v1.IngestResponse\"\x10\xea\xe1\x18\x0c\x08\x00\x12\x01\x02\x18\x01 \x80\x80\x80\x04(\x01\x12\x81\x01\n\x0e\x44\x65letePassages\x12,.evenmesh.retriever.v1.DeletePassagesRequest\x1a-.evenmesh.retriever.v1.DeletePassagesResponse\"\x12\xea\xe1\x18\x0e\x08\x01\x12\x01\x02\x18\x01 \x80\x80\x80\x02\x30\x01\x12{\n\rGetCollection\x12+.evenmesh.retriever.v1.GetCollectionRequest\x1a,.evenmesh.retriever.v1.GetCollectionResponse\"\x0f\xea\xe1\x18\x0b\x08\x01\x12\x02\x01\x02\x18\x01 \x80 \x12\x81\x01\n\x0fListCollections\x12-.evenmesh.retriever.v1.ListCollectionsRequest\x1a..evenmesh.retriever.v1.ListCollectionsResponse\"\x0f\xea\xe1\x18\x0b\x08\x01\x12\x02\x01\x02\x18\x01 \x80 \x12\x85\x01\n\x10\x44\x65leteCollection\x12..evenmesh.retriever.v1.DeleteCollectionRequest\x1a/.evenmesh.retriever.v1.DeleteCollectionResponse\"\x10\xea\xe1\x18\x0c\x08\x01\x12\x01\x02\x18\x01 \x80 0\x01\x12z\n\x0cListPassages\x12*.evenmesh.retriever.v1.ListPassagesRequest\x1a+.evenmesh.retriever.v1.ListPassagesResponse\"\x0f\xea\xe1\x18\x0b\x08\x01\x12\x02\x01\x02\x18\x01 \x80 0\x01\x12y\n\x0bGetPassages\x12).evenmesh.retriever.v1.GetPassagesRequest\x1a*.evenmesh.retriever.v1.GetPassagesResponse\"\x11\xea\xe1\x18\r\x08\x01\x12\x02\x01\x02\x18\x01 \x80\x80\x80\x02\x30\x01\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n.evenmesh/retriever/v1/collection_service.proto\x12\x15\x65venmesh.retriever.v1\x1a\x1f\x65venmesh/common/v1/bounds.proto\x1a\x1f\x65venmesh/common/v1/common.proto\x1a\'evenmesh/common/v1/method_options.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\xb2\x03\n\nCollection\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x0f\n\x07version\x18\x02 \x01(\t\x12\x14\n\x0cnum_passages\x18\x03 \x01(\x04\x12\x12\n\nsize_bytes\x18\x04 \x01(\x04\x12\x0f\n\x07\x65ncoder\x18\x05 \x01(\t\x12.\n\nupdated_at\x18\x06 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x13\n\x0b\x64\x65scription\x18\x07 \x01(\t\x12\x10\n\x08\x61nalyzer\x18\x08 \x01(\t\x12\x37\n\x07lexical\x18\t \x01(\x0b\x32&.evenmesh.retriever.v1.LexicalIndexing\x12\x12\n\ndense_kind\x18\n \x01(\t\x12\x19\n\x0c\x64\x65nse_recall\x18\x0b \x01(\x01H\x00\x88\x01\x01\x12\x14\n\x0cnum_segments\x18\x0c \x01(\r\x12\x16\n\x0enum_tombstones\x18\r \x01(\x04\x12\x10\n\x08\x65mbedded\x18\x0e \x01(\x01\x12\x0f\n\x07warning\x18\x0f \x01(\t\x12)\n\x05\x61s_of\x18\x10 \x01(\x0b\x32\x1a.google.protobuf.TimestampB\x0f\n\r_dense_recall\"Y\n\x0fLexicalIndexing\x12\x18\n\x08\x61nalyzer\x18\x01 \x01(\tB\x06\xf2\xe1\x18\x02\x18@\x12\x0f\n\x02k1\x18\x02 \x01(\x01H\x00\x88\x01\x01\x12\x0e\n\x01\x62\x18\x03 \x01(\x01H\x01\x88\x01\x01\x42\x05\n\x03_k1B\x04\n\x02_b\"\x86\x01\n\x17\x43reateCollectionRequest\x12\x14\n\x04name\x18\x01 \x01(\tB\x06\xf2\xe1\x18\x02\x18@\x12\x1c\n\x0b\x64\x65scription\x18\x02 \x01(\tB\x07\xf2\xe1\x18\x03\x18\x80\x08\x12\x37\n\x07lexical\x18\x03 \x01(\x0b\x32&.evenmesh.retriever.v1.LexicalIndexing\"Q\n\x18\x43reateCollectionResponse\x12\x35\n\ncollection\x18\x01 \x01(\x0b\x32!.evenmesh.retriever.v1.Collection\"\x8c\x01\n\rIngestRequest\x12\x1a\n\ncollection\x18\x01 \x01(\tB\x06\xf2\xe1\x18\x02\x18@\x12\x36\n\x08passages\x18\x02 \x03(\x0b\x32\x1b.evenmesh.common.v1.PassageB\x07\xf2\xe1\x18\x03\x08\xe8\x07\x12\x19\n\x11\x63reate_if_missing\x18\x03 \x01(\x08\x12\x0c\n\x04last\x18\x04 \x01(\x08\"{\n\x0eIngestResponse\x12\x35\n\ncollection\x18\x01 \x01(\x0b\x32!.evenmesh.retriever.v1.Collection\x12\r\n\x05\x61\x64\x64\x65\x64\x18\x02 \x01(\x04\x12\x10\n\x08replaced\x18\x03 \x01(\x04\x12\x11\n\tunchanged\x18\x04 \x01(\x04\"T\n\x15\x44\x65letePassagesRequest\x12\x1a\n\ncollection\x18\x01 \x01(\tB\x06\xf2\xe1\x18\x02\x18@\x12\x1f\n\x0bpassage_ids\x18\x02 \x03(\tB\n\xf2\xe1\x18\x06\x08\x90N\x18\x80\x02\"q\n\x16\x44\x65letePassagesResponse\x12\x35\n\ncollection\x18\x01 \x01(\x0b\x32!.evenmesh.retriever.v1.Collection\x12\x0f\n\x07\x64\x65leted\x18\x02 \x01(\x04\x12\x0f\n\x07missing\x18\x03 \x01(\x04\",\n\x14GetCollectionRequest\x12\x14\n\x04name\x18\x01 \x01(\tB\x06\xf2\xe1\x18\x02\x18@\"N\n\x15GetCollectionResponse\x12\x35\n\ncollection\x18\x01 \x01(\x0b\x32!.evenmesh.retriever.v1.Collection\"\x18\n\x16ListCollectionsRequest\"Q\n\x17ListCollectionsResponse\x12\x36\n\x0b\x63ollections\x18\x01 \x03(\x0b\x32!.evenmesh.retriever.v1.Collection\"/\n\x17\x44\x65leteCollectionRequest\x12\x14\n\x04name\x18\x01 \x01(\tB\x06\xf2\xe1\x18\x02\x18@\"\x1a\n\x18\x44\x65leteCollectionResponse\"M\n\x13ListPassagesRequest\x12\x1a\n\ncollection\x18\x01 \x01(\tB\x06\xf2\xe1\x18\x02\x18@\x12\x1a\n\tid_prefix\x18\x02 \x01(\tB\x07\xf2\xe1\x18\x03\x18\x80\x02\"\x8d\x01\n\x14ListPassagesResponse\x12\x0f\n\x07version\x18\x01 \x01(\t\x12-\n\x08passages\x18\x02 \x03(\x0b\x32\x1b.evenmesh.common.v1.Passage\x12\x35\n\ncollection\x18\x03 \x01(\x0b\x32!.evenmesh.retriever.v1.Collection\"Q\n\x12GetPassagesRequest\x12\x1a\n\ncollection\x18\x01 \x01(\tB\x06\xf2\xe1\x18\x02\x18@\x12\x1f\n\x0bpassage_ids\x18\x02 \x03(\tB\n\xf2\xe1\x18\x06\x08\x90N\x18\x80\x02\"U\n\x13GetPassagesResponse\x12\x0f\n\x07version\x18\x01 \x01(\t\x12-\n\x08passages\x18\x02 \x03(\x0b\x32\x1b.evenmesh.common.v1.Passage2\x88\x08\n\x11\x43ollectionService\x12\x83\x01\n\x10\x43reateCollection\x12..evenmesh.retriever.v1.CreateCollectionRequest\x1a/.evenmesh.retriever.v1.CreateCollectionResponse\"\x0e\xea\xe1\x18\n\x08\x00\x12\x01\x02\x18\x01 \x80 \x12i\n\x06Ingest\x12$.evenmesh.retriever.v1.IngestRequest\x1a%.evenmesh.retriever.v1.IngestResponse\"\x10\xea\xe1\x18\x0c\x08\x00\x12\x01\x02\x18\x01 \x80\x80\x80\x04(\x01\x12\x81\x01\n\x0e\x44\x65letePassages\x12,.evenmesh.retriever.v1.DeletePassagesRequest\x1a-.evenmesh.retriever.v1.DeletePassagesResponse\"\x12\xea\xe1\x18\x0e\x08\x01\x12\x01\x02\x18\x01 \x80\x80\x80\x02\x30\x01\x12{\n\rGetCollection\x12+.evenmesh.retriever.v1.GetCollectionRequest\x1a,.evenmesh.retriever.v1.GetCollectionResponse\"\x0f\xea\xe1\x18\x0b\x08\x01\x12\x02\x01\x02\x18\x01 \x80 \x12\x81\x01\n\x0fListCollections\x12-.evenmesh.retriever.v1.ListCollectionsRequest\x1a..evenmesh.retriever.v1.ListCollectionsResponse\"\x0f\xea\xe1\x18\x0b\x08\x01\x12\x02\x01\x02\x18\x01 \x80 \x12\x85\x01\n\x10\x44\x65leteCollection\x12..evenmesh.retriever.v1.DeleteCollectionRequest\x1a/.evenmesh.retriever.v1.DeleteCollectionResponse\"\x10\xea\xe1\x18\x0c\x08\x01\x12\x01\x02\x18\x01 \x80 0\x01\x12z\n\x0cListPassages\x12*.evenmesh.retriever.v1.ListPassagesRequest\x1a+.evenmesh.retriever.v1.ListPassagesResponse\"\x0f\xea\xe1\x18\x0b\x08\x01\x12\x02\x01\x02\x18\x01 \x80 0\x01\x12y\n\x0bGetPassages\x12).evenmesh.retriever.v1.GetPassagesRequest\x1a*.evenmesh.retriever.v1.GetPassagesResponse\"\x11\xea\xe1\x18\r\x08\x01\x12\x02\x01\x02\x18\x01 \x80\x80\x80\x02\x30\x01\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -78,41 +78,41 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_COLLECTIONSERVICE'].methods_by_name['GetPassages']._loaded_options = None
   _globals['_COLLECTIONSERVICE'].methods_by_name['GetPassages']._serialized_options = b'\352\341\030\r\010\001\022\002\001\002\030\001 \200\200\200\002'
   _globals['_COLLECTION']._serialized_start=214
-  _globals['_COLLECTION']._serialized_end=605
-  _globals['_LEXICALINDEXING']._serialized_start=607
-  _globals['_LEXICALINDEXING']._serialized_end=696
-  _globals['_CREATECOLLECTIONREQUEST']._serialized_start=699
-  _globals['_CREATECOLLECTIONREQUEST']._serialized_end=833
-  _globals['_CREATECOLLECTIONRESPONSE']._serialized_start=835
-  _globals['_CREATECOLLECTIONRESPONSE']._serialized_end=916
-  _globals['_INGESTREQUEST']._serialized_start=919
-  _globals['_INGESTREQUEST']._serialized_end=1059
-  _globals['_INGESTRESPONSE']._serialized_start=1061
-  _globals['_INGESTRESPONSE']._serialized_end=1184
-  _globals['_DELETEPASSAGESREQUEST']._serialized_start=1186
-  _globals['_DELETEPASSAGESREQUEST']._serialized_end=1270
-  _globals['_DELETEPASSAGESRESPONSE']._serialized_start=1272
-  _globals['_DELETEPASSAGESRESPONSE']._serialized_end=1385
-  _globals['_GETCOLLECTIONREQUEST']._serialized_start=1387
-  _globals['_GETCOLLECTIONREQUEST']._serialized_end=1431
-  _globals['_GETCOLLECTIONRESPONSE']._serialized_start=1433
-  _globals['_GETCOLLECTIONRESPONSE']._serialized_end=1511
-  _globals['_LISTCOLLECTIONSREQUEST']._serialized_start=1513
-  _globals['_LISTCOLLECTIONSREQUEST']._serialized_end=1537
-  _globals['_LISTCOLLECTIONSRESPONSE']._serialized_start=1539
-  _globals['_LISTCOLLECTIONSRESPONSE']._serialized_end=1620
-  _globals['_DELETECOLLECTIONREQUEST']._serialized_start=1622
-  _globals['_DELETECOLLECTIONREQUEST']._serialized_end=1669
-  _globals['_DELETECOLLECTIONRESPONSE']._serialized_start=1671
-  _globals['_DELETECOLLECTIONRESPONSE']._serialized_end=1697
-  _globals['_LISTPASSAGESREQUEST']._serialized_start=1699
-  _globals['_LISTPASSAGESREQUEST']._serialized_end=1776
-  _globals['_LISTPASSAGESRESPONSE']._serialized_start=1779
-  _globals['_LISTPASSAGESRESPONSE']._serialized_end=1920
-  _globals['_GETPASSAGESREQUEST']._serialized_start=1922
-  _globals['_GETPASSAGESREQUEST']._serialized_end=2003
-  _globals['_GETPASSAGESRESPONSE']._serialized_start=2005
-  _globals['_GETPASSAGESRESPONSE']._serialized_end=2090
-  _globals['_COLLECTIONSERVICE']._serialized_start=2093
-  _globals['_COLLECTIONSERVICE']._serialized_end=3125
+  _globals['_COLLECTION']._serialized_end=648
+  _globals['_LEXICALINDEXING']._serialized_start=650
+  _globals['_LEXICALINDEXING']._serialized_end=739
+  _globals['_CREATECOLLECTIONREQUEST']._serialized_start=742
+  _globals['_CREATECOLLECTIONREQUEST']._serialized_end=876
+  _globals['_CREATECOLLECTIONRESPONSE']._serialized_start=878
+  _globals['_CREATECOLLECTIONRESPONSE']._serialized_end=959
+  _globals['_INGESTREQUEST']._serialized_start=962
+  _globals['_INGESTREQUEST']._serialized_end=1102
+  _globals['_INGESTRESPONSE']._serialized_start=1104
+  _globals['_INGESTRESPONSE']._serialized_end=1227
+  _globals['_DELETEPASSAGESREQUEST']._serialized_start=1229
+  _globals['_DELETEPASSAGESREQUEST']._serialized_end=1313
+  _globals['_DELETEPASSAGESRESPONSE']._serialized_start=1315
+  _globals['_DELETEPASSAGESRESPONSE']._serialized_end=1428
+  _globals['_GETCOLLECTIONREQUEST']._serialized_start=1430
+  _globals['_GETCOLLECTIONREQUEST']._serialized_end=1474
+  _globals['_GETCOLLECTIONRESPONSE']._serialized_start=1476
+  _globals['_GETCOLLECTIONRESPONSE']._serialized_end=1554
+  _globals['_LISTCOLLECTIONSREQUEST']._serialized_start=1556
+  _globals['_LISTCOLLECTIONSREQUEST']._serialized_end=1580
+  _globals['_LISTCOLLECTIONSRESPONSE']._serialized_start=1582
+  _globals['_LISTCOLLECTIONSRESPONSE']._serialized_end=1663
+  _globals['_DELETECOLLECTIONREQUEST']._serialized_start=1665
+  _globals['_DELETECOLLECTIONREQUEST']._serialized_end=1712
+  _globals['_DELETECOLLECTIONRESPONSE']._serialized_start=1714
+  _globals['_DELETECOLLECTIONRESPONSE']._serialized_end=1740
+  _globals['_LISTPASSAGESREQUEST']._serialized_start=1742
+  _globals['_LISTPASSAGESREQUEST']._serialized_end=1819
+  _globals['_LISTPASSAGESRESPONSE']._serialized_start=1822
+  _globals['_LISTPASSAGESRESPONSE']._serialized_end=1963
+  _globals['_GETPASSAGESREQUEST']._serialized_start=1965
+  _globals['_GETPASSAGESREQUEST']._serialized_end=2046
+  _globals['_GETPASSAGESRESPONSE']._serialized_start=2048
+  _globals['_GETPASSAGESRESPONSE']._serialized_end=2133
+  _globals['_COLLECTIONSERVICE']._serialized_start=2136
+  _globals['_COLLECTIONSERVICE']._serialized_end=3168
 # @@protoc_insertion_point(module_scope)

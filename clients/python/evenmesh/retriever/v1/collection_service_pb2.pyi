@@ -41,6 +41,7 @@ class Collection(_message.Message):
     NUM_TOMBSTONES_FIELD_NUMBER: _builtins.int
     EMBEDDED_FIELD_NUMBER: _builtins.int
     WARNING_FIELD_NUMBER: _builtins.int
+    AS_OF_FIELD_NUMBER: _builtins.int
     name: _builtins.str
     """Name: 1 to 64 of a-z, 0-9, `-` and `_`, starting with a letter or digit."""
     version: _builtins.str
@@ -85,6 +86,12 @@ class Collection(_message.Message):
     def lexical(self) -> Global___LexicalIndexing:
         """How its text is indexed for BM25."""
 
+    @_builtins.property
+    def as_of(self) -> _timestamp_pb2.Timestamp:
+        """When this version was last known to be the current one, by a read replica; unset by a service that writes, whose
+        version is. Later ones may have come since. `version` begins with a number that grows with each of them.
+        """
+
     def __init__(
         self,
         *,
@@ -103,10 +110,11 @@ class Collection(_message.Message):
         num_tombstones: _builtins.int = ...,
         embedded: _builtins.float = ...,
         warning: _builtins.str = ...,
+        as_of: _timestamp_pb2.Timestamp | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_dense_recall", b"_dense_recall", "dense_recall", b"dense_recall", "lexical", b"lexical", "updated_at", b"updated_at"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_dense_recall", b"_dense_recall", "as_of", b"as_of", "dense_recall", b"dense_recall", "lexical", b"lexical", "updated_at", b"updated_at"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_dense_recall", b"_dense_recall", "analyzer", b"analyzer", "dense_kind", b"dense_kind", "dense_recall", b"dense_recall", "description", b"description", "embedded", b"embedded", "encoder", b"encoder", "lexical", b"lexical", "name", b"name", "num_passages", b"num_passages", "num_segments", b"num_segments", "num_tombstones", b"num_tombstones", "size_bytes", b"size_bytes", "updated_at", b"updated_at", "version", b"version", "warning", b"warning"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_dense_recall", b"_dense_recall", "analyzer", b"analyzer", "as_of", b"as_of", "dense_kind", b"dense_kind", "dense_recall", b"dense_recall", "description", b"description", "embedded", b"embedded", "encoder", b"encoder", "lexical", b"lexical", "name", b"name", "num_passages", b"num_passages", "num_segments", b"num_segments", "num_tombstones", b"num_tombstones", "size_bytes", b"size_bytes", "updated_at", b"updated_at", "version", b"version", "warning", b"warning"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__dense_recall: _TypeAlias = _typing.Literal["dense_recall"]  # noqa: Y015
     _WhichOneofArgType__dense_recall: _TypeAlias = _typing.Literal["_dense_recall", b"_dense_recall"]  # noqa: Y015

@@ -25,9 +25,10 @@ _sym_db = _symbol_database.Default()
 from evenmesh.common.v1 import bounds_pb2 as evenmesh_dot_common_dot_v1_dot_bounds__pb2
 from evenmesh.common.v1 import common_pb2 as evenmesh_dot_common_dot_v1_dot_common__pb2
 from evenmesh.common.v1 import method_options_pb2 as evenmesh_dot_common_dot_v1_dot_method__options__pb2
+from google.protobuf import timestamp_pb2 as google_dot_protobuf_dot_timestamp__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n-evenmesh/retriever/v1/retriever_service.proto\x12\x15\x65venmesh.retriever.v1\x1a\x1f\x65venmesh/common/v1/bounds.proto\x1a\x1f\x65venmesh/common/v1/common.proto\x1a\'evenmesh/common/v1/method_options.proto\"J\n\x10InlineCandidates\x12\x36\n\x08passages\x18\x01 \x03(\x0b\x32\x1b.evenmesh.common.v1.PassageB\x07\xf2\xe1\x18\x03\x08\xe8\x07\"\xb5\x03\n\x0fRetrieveRequest\x12\x16\n\x05query\x18\x01 \x01(\tB\x07\xf2\xe1\x18\x03\x18\x80@\x12\x1c\n\ncollection\x18\x02 \x01(\tB\x06\xf2\xe1\x18\x02\x18@H\x00\x12=\n\ncandidates\x18\x03 \x01(\x0b\x32\'.evenmesh.retriever.v1.InlineCandidatesH\x00\x12\x15\n\x03web\x18\n \x01(\tB\x06\xf2\xe1\x18\x02\x18@H\x00\x12\x1a\n\tretriever\x18\x04 \x01(\tB\x07\xf2\xe1\x18\x03\x18\x80\x02\x12\x12\n\x05\x64\x65pth\x18\x05 \x01(\rH\x01\x88\x01\x01\x12\x0e\n\x01k\x18\x06 \x01(\rH\x02\x88\x01\x01\x12.\n\x08sampling\x18\x07 \x01(\x0b\x32\x1c.evenmesh.common.v1.Sampling\x12\'\n\x1finclude_inclusion_probabilities\x18\x08 \x01(\x08\x12\x1a\n\tstream_id\x18\t \x01(\tB\x07\xf2\xe1\x18\x03\x18\x80@\x12-\n\x06\x66ilter\x18\x0b \x01(\x0b\x32\x1d.evenmesh.retriever.v1.Filter\x12\x18\n\x10whole_collection\x18\x0c \x01(\x08\x42\x08\n\x06sourceB\x08\n\x06_depthB\x04\n\x02_k\"F\n\x06\x46ilter\x12<\n\nconditions\x18\x01 \x03(\x0b\x32 .evenmesh.retriever.v1.ConditionB\x06\xf2\xe1\x18\x02\x08\x10\"\xd6\x01\n\tCondition\x12\x1a\n\tattribute\x18\x01 \x01(\tB\x07\xf2\xe1\x18\x03\x18\x80\x08\x12.\n\x06\x61ny_of\x18\x02 \x01(\x0b\x32\x1c.evenmesh.retriever.v1.AnyOfH\x00\x12\x36\n\ntext_range\x18\x03 \x01(\x0b\x32 .evenmesh.retriever.v1.TextRangeH\x00\x12:\n\x0cnumber_range\x18\x04 \x01(\x0b\x32\".evenmesh.retriever.v1.NumberRangeH\x00\x42\t\n\x07\x61llowed\"#\n\x05\x41nyOf\x12\x1a\n\x06values\x18\x01 \x03(\tB\n\xf2\xe1\x18\x06\x08\xe8\x07\x18\x80\x08\"Q\n\tTextRange\x12\x1a\n\x04\x66rom\x18\x01 \x01(\tB\x07\xf2\xe1\x18\x03\x18\x80\x08H\x00\x88\x01\x01\x12\x18\n\x02to\x18\x02 \x01(\tB\x07\xf2\xe1\x18\x03\x18\x80\x08H\x01\x88\x01\x01\x42\x07\n\x05_fromB\x05\n\x03_to\"A\n\x0bNumberRange\x12\x11\n\x04\x66rom\x18\x01 \x01(\x01H\x00\x88\x01\x01\x12\x0f\n\x02to\x18\x02 \x01(\x01H\x01\x88\x01\x01\x42\x07\n\x05_fromB\x05\n\x03_to\"\x86\x02\n\x10RetrieveResponse\x12-\n\x08passages\x18\x01 \x03(\x0b\x32\x1b.evenmesh.common.v1.Passage\x12\x0e\n\x06scores\x18\x02 \x03(\x01\x12.\n\x08rankings\x18\x03 \x01(\x0b\x32\x1c.evenmesh.common.v1.Rankings\x12\x15\n\rindex_version\x18\x04 \x01(\t\x12\x11\n\tretriever\x18\x05 \x01(\t\x12\x1f\n\x17inclusion_probabilities\x18\x06 \x03(\x01\x12\x0c\n\x04note\x18\x07 \x01(\t\x12*\n\x06policy\x18\x08 \x01(\x0b\x32\x1a.evenmesh.common.v1.Policy\"\x97\x01\n\x0c\x45mbedRequest\x12\x1a\n\x05texts\x18\x01 \x03(\tB\x0b\xf2\xe1\x18\x07\x08\x80\x02\x18\x80\x80\x04\x12-\n\x04kind\x18\x02 \x01(\x0e\x32\x1f.evenmesh.retriever.v1.TextKind\x12\x16\n\x05model\x18\x03 \x01(\tB\x07\xf2\xe1\x18\x03\x18\x80\x02\x12\x16\n\tdimension\x18\x04 \x01(\rH\x00\x88\x01\x01\x42\x0c\n\n_dimension\"+\n\tEmbedding\x12\x0e\n\x06values\x18\x01 \x03(\x02\x12\x0e\n\x06tokens\x18\x02 \x01(\r\"}\n\rEmbedResponse\x12\x34\n\nembeddings\x18\x01 \x03(\x0b\x32 .evenmesh.retriever.v1.Embedding\x12\r\n\x05model\x18\x02 \x01(\t\x12\x13\n\x0b\x66ingerprint\x18\x03 \x01(\t\x12\x12\n\nmax_tokens\x18\x04 \x01(\r\"\x17\n\x15ListRetrieversRequest\"q\n\tRetriever\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x13\n\x0b\x64\x65scription\x18\x02 \x01(\t\x12\x0e\n\x06\x65ngine\x18\x03 \x01(\t\x12\r\n\x05model\x18\x04 \x01(\t\x12\x0e\n\x06\x64\x65vice\x18\x05 \x01(\t\x12\x12\n\nis_default\x18\x06 \x01(\x08\"N\n\x16ListRetrieversResponse\x12\x34\n\nretrievers\x18\x01 \x03(\x0b\x32 .evenmesh.retriever.v1.Retriever\"\x14\n\x12ListSourcesRequest\"+\n\x06Source\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x13\n\x0b\x64\x65scription\x18\x02 \x01(\t\"E\n\x13ListSourcesResponse\x12.\n\x07sources\x18\x01 \x03(\x0b\x32\x1d.evenmesh.retriever.v1.Source*Q\n\x08TextKind\x12\x19\n\x15TEXT_KIND_UNSPECIFIED\x10\x00\x12\x13\n\x0fTEXT_KIND_QUERY\x10\x01\x12\x15\n\x11TEXT_KIND_PASSAGE\x10\x02\x32\xdf\x03\n\x10RetrieverService\x12m\n\x08Retrieve\x12&.evenmesh.retriever.v1.RetrieveRequest\x1a\'.evenmesh.retriever.v1.RetrieveResponse\"\x10\xea\xe1\x18\x0c\x08\x01\x12\x01\x01\x18\x01 \x80\x80\x80\x04\x12\x65\n\x05\x45mbed\x12#.evenmesh.retriever.v1.EmbedRequest\x1a$.evenmesh.retriever.v1.EmbedResponse\"\x11\xea\xe1\x18\r\x08\x01\x12\x02\x01\x02\x18\x01 \x80\x80\x80\x04\x12~\n\x0eListRetrievers\x12,.evenmesh.retriever.v1.ListRetrieversRequest\x1a-.evenmesh.retriever.v1.ListRetrieversResponse\"\x0f\xea\xe1\x18\x0b\x08\x01\x12\x02\x01\x02\x18\x01 \x80 \x12u\n\x0bListSources\x12).evenmesh.retriever.v1.ListSourcesRequest\x1a*.evenmesh.retriever.v1.ListSourcesResponse\"\x0f\xea\xe1\x18\x0b\x08\x01\x12\x02\x01\x02\x18\x01 \x80 b\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n-evenmesh/retriever/v1/retriever_service.proto\x12\x15\x65venmesh.retriever.v1\x1a\x1f\x65venmesh/common/v1/bounds.proto\x1a\x1f\x65venmesh/common/v1/common.proto\x1a\'evenmesh/common/v1/method_options.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"J\n\x10InlineCandidates\x12\x36\n\x08passages\x18\x01 \x03(\x0b\x32\x1b.evenmesh.common.v1.PassageB\x07\xf2\xe1\x18\x03\x08\xe8\x07\"\xb5\x03\n\x0fRetrieveRequest\x12\x16\n\x05query\x18\x01 \x01(\tB\x07\xf2\xe1\x18\x03\x18\x80@\x12\x1c\n\ncollection\x18\x02 \x01(\tB\x06\xf2\xe1\x18\x02\x18@H\x00\x12=\n\ncandidates\x18\x03 \x01(\x0b\x32\'.evenmesh.retriever.v1.InlineCandidatesH\x00\x12\x15\n\x03web\x18\n \x01(\tB\x06\xf2\xe1\x18\x02\x18@H\x00\x12\x1a\n\tretriever\x18\x04 \x01(\tB\x07\xf2\xe1\x18\x03\x18\x80\x02\x12\x12\n\x05\x64\x65pth\x18\x05 \x01(\rH\x01\x88\x01\x01\x12\x0e\n\x01k\x18\x06 \x01(\rH\x02\x88\x01\x01\x12.\n\x08sampling\x18\x07 \x01(\x0b\x32\x1c.evenmesh.common.v1.Sampling\x12\'\n\x1finclude_inclusion_probabilities\x18\x08 \x01(\x08\x12\x1a\n\tstream_id\x18\t \x01(\tB\x07\xf2\xe1\x18\x03\x18\x80@\x12-\n\x06\x66ilter\x18\x0b \x01(\x0b\x32\x1d.evenmesh.retriever.v1.Filter\x12\x18\n\x10whole_collection\x18\x0c \x01(\x08\x42\x08\n\x06sourceB\x08\n\x06_depthB\x04\n\x02_k\"F\n\x06\x46ilter\x12<\n\nconditions\x18\x01 \x03(\x0b\x32 .evenmesh.retriever.v1.ConditionB\x06\xf2\xe1\x18\x02\x08\x10\"\xd6\x01\n\tCondition\x12\x1a\n\tattribute\x18\x01 \x01(\tB\x07\xf2\xe1\x18\x03\x18\x80\x08\x12.\n\x06\x61ny_of\x18\x02 \x01(\x0b\x32\x1c.evenmesh.retriever.v1.AnyOfH\x00\x12\x36\n\ntext_range\x18\x03 \x01(\x0b\x32 .evenmesh.retriever.v1.TextRangeH\x00\x12:\n\x0cnumber_range\x18\x04 \x01(\x0b\x32\".evenmesh.retriever.v1.NumberRangeH\x00\x42\t\n\x07\x61llowed\"#\n\x05\x41nyOf\x12\x1a\n\x06values\x18\x01 \x03(\tB\n\xf2\xe1\x18\x06\x08\xe8\x07\x18\x80\x08\"Q\n\tTextRange\x12\x1a\n\x04\x66rom\x18\x01 \x01(\tB\x07\xf2\xe1\x18\x03\x18\x80\x08H\x00\x88\x01\x01\x12\x18\n\x02to\x18\x02 \x01(\tB\x07\xf2\xe1\x18\x03\x18\x80\x08H\x01\x88\x01\x01\x42\x07\n\x05_fromB\x05\n\x03_to\"A\n\x0bNumberRange\x12\x11\n\x04\x66rom\x18\x01 \x01(\x01H\x00\x88\x01\x01\x12\x0f\n\x02to\x18\x02 \x01(\x01H\x01\x88\x01\x01\x42\x07\n\x05_fromB\x05\n\x03_to\"\xb7\x02\n\x10RetrieveResponse\x12-\n\x08passages\x18\x01 \x03(\x0b\x32\x1b.evenmesh.common.v1.Passage\x12\x0e\n\x06scores\x18\x02 \x03(\x01\x12.\n\x08rankings\x18\x03 \x01(\x0b\x32\x1c.evenmesh.common.v1.Rankings\x12\x15\n\rindex_version\x18\x04 \x01(\t\x12\x11\n\tretriever\x18\x05 \x01(\t\x12\x1f\n\x17inclusion_probabilities\x18\x06 \x03(\x01\x12\x0c\n\x04note\x18\x07 \x01(\t\x12*\n\x06policy\x18\x08 \x01(\x0b\x32\x1a.evenmesh.common.v1.Policy\x12/\n\x0bindex_as_of\x18\t \x01(\x0b\x32\x1a.google.protobuf.Timestamp\"\x97\x01\n\x0c\x45mbedRequest\x12\x1a\n\x05texts\x18\x01 \x03(\tB\x0b\xf2\xe1\x18\x07\x08\x80\x02\x18\x80\x80\x04\x12-\n\x04kind\x18\x02 \x01(\x0e\x32\x1f.evenmesh.retriever.v1.TextKind\x12\x16\n\x05model\x18\x03 \x01(\tB\x07\xf2\xe1\x18\x03\x18\x80\x02\x12\x16\n\tdimension\x18\x04 \x01(\rH\x00\x88\x01\x01\x42\x0c\n\n_dimension\"+\n\tEmbedding\x12\x0e\n\x06values\x18\x01 \x03(\x02\x12\x0e\n\x06tokens\x18\x02 \x01(\r\"}\n\rEmbedResponse\x12\x34\n\nembeddings\x18\x01 \x03(\x0b\x32 .evenmesh.retriever.v1.Embedding\x12\r\n\x05model\x18\x02 \x01(\t\x12\x13\n\x0b\x66ingerprint\x18\x03 \x01(\t\x12\x12\n\nmax_tokens\x18\x04 \x01(\r\"\x17\n\x15ListRetrieversRequest\"q\n\tRetriever\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x13\n\x0b\x64\x65scription\x18\x02 \x01(\t\x12\x0e\n\x06\x65ngine\x18\x03 \x01(\t\x12\r\n\x05model\x18\x04 \x01(\t\x12\x0e\n\x06\x64\x65vice\x18\x05 \x01(\t\x12\x12\n\nis_default\x18\x06 \x01(\x08\"N\n\x16ListRetrieversResponse\x12\x34\n\nretrievers\x18\x01 \x03(\x0b\x32 .evenmesh.retriever.v1.Retriever\"\x14\n\x12ListSourcesRequest\"+\n\x06Source\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x13\n\x0b\x64\x65scription\x18\x02 \x01(\t\"E\n\x13ListSourcesResponse\x12.\n\x07sources\x18\x01 \x03(\x0b\x32\x1d.evenmesh.retriever.v1.Source*Q\n\x08TextKind\x12\x19\n\x15TEXT_KIND_UNSPECIFIED\x10\x00\x12\x13\n\x0fTEXT_KIND_QUERY\x10\x01\x12\x15\n\x11TEXT_KIND_PASSAGE\x10\x02\x32\xdf\x03\n\x10RetrieverService\x12m\n\x08Retrieve\x12&.evenmesh.retriever.v1.RetrieveRequest\x1a\'.evenmesh.retriever.v1.RetrieveResponse\"\x10\xea\xe1\x18\x0c\x08\x01\x12\x01\x01\x18\x01 \x80\x80\x80\x04\x12\x65\n\x05\x45mbed\x12#.evenmesh.retriever.v1.EmbedRequest\x1a$.evenmesh.retriever.v1.EmbedResponse\"\x11\xea\xe1\x18\r\x08\x01\x12\x02\x01\x02\x18\x01 \x80\x80\x80\x04\x12~\n\x0eListRetrievers\x12,.evenmesh.retriever.v1.ListRetrieversRequest\x1a-.evenmesh.retriever.v1.ListRetrieversResponse\"\x0f\xea\xe1\x18\x0b\x08\x01\x12\x02\x01\x02\x18\x01 \x80 \x12u\n\x0bListSources\x12).evenmesh.retriever.v1.ListSourcesRequest\x1a*.evenmesh.retriever.v1.ListSourcesResponse\"\x0f\xea\xe1\x18\x0b\x08\x01\x12\x02\x01\x02\x18\x01 \x80 b\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -68,42 +69,42 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_RETRIEVERSERVICE'].methods_by_name['ListRetrievers']._serialized_options = b'\352\341\030\013\010\001\022\002\001\002\030\001 \200 '
   _globals['_RETRIEVERSERVICE'].methods_by_name['ListSources']._loaded_options = None
   _globals['_RETRIEVERSERVICE'].methods_by_name['ListSources']._serialized_options = b'\352\341\030\013\010\001\022\002\001\002\030\001 \200 '
-  _globals['_TEXTKIND']._serialized_start=2120
-  _globals['_TEXTKIND']._serialized_end=2201
-  _globals['_INLINECANDIDATES']._serialized_start=179
-  _globals['_INLINECANDIDATES']._serialized_end=253
-  _globals['_RETRIEVEREQUEST']._serialized_start=256
-  _globals['_RETRIEVEREQUEST']._serialized_end=693
-  _globals['_FILTER']._serialized_start=695
-  _globals['_FILTER']._serialized_end=765
-  _globals['_CONDITION']._serialized_start=768
-  _globals['_CONDITION']._serialized_end=982
-  _globals['_ANYOF']._serialized_start=984
-  _globals['_ANYOF']._serialized_end=1019
-  _globals['_TEXTRANGE']._serialized_start=1021
-  _globals['_TEXTRANGE']._serialized_end=1102
-  _globals['_NUMBERRANGE']._serialized_start=1104
-  _globals['_NUMBERRANGE']._serialized_end=1169
-  _globals['_RETRIEVERESPONSE']._serialized_start=1172
-  _globals['_RETRIEVERESPONSE']._serialized_end=1434
-  _globals['_EMBEDREQUEST']._serialized_start=1437
-  _globals['_EMBEDREQUEST']._serialized_end=1588
-  _globals['_EMBEDDING']._serialized_start=1590
-  _globals['_EMBEDDING']._serialized_end=1633
-  _globals['_EMBEDRESPONSE']._serialized_start=1635
-  _globals['_EMBEDRESPONSE']._serialized_end=1760
-  _globals['_LISTRETRIEVERSREQUEST']._serialized_start=1762
-  _globals['_LISTRETRIEVERSREQUEST']._serialized_end=1785
-  _globals['_RETRIEVER']._serialized_start=1787
-  _globals['_RETRIEVER']._serialized_end=1900
-  _globals['_LISTRETRIEVERSRESPONSE']._serialized_start=1902
-  _globals['_LISTRETRIEVERSRESPONSE']._serialized_end=1980
-  _globals['_LISTSOURCESREQUEST']._serialized_start=1982
-  _globals['_LISTSOURCESREQUEST']._serialized_end=2002
-  _globals['_SOURCE']._serialized_start=2004
-  _globals['_SOURCE']._serialized_end=2047
-  _globals['_LISTSOURCESRESPONSE']._serialized_start=2049
-  _globals['_LISTSOURCESRESPONSE']._serialized_end=2118
-  _globals['_RETRIEVERSERVICE']._serialized_start=2204
-  _globals['_RETRIEVERSERVICE']._serialized_end=2683
+  _globals['_TEXTKIND']._serialized_start=2202
+  _globals['_TEXTKIND']._serialized_end=2283
+  _globals['_INLINECANDIDATES']._serialized_start=212
+  _globals['_INLINECANDIDATES']._serialized_end=286
+  _globals['_RETRIEVEREQUEST']._serialized_start=289
+  _globals['_RETRIEVEREQUEST']._serialized_end=726
+  _globals['_FILTER']._serialized_start=728
+  _globals['_FILTER']._serialized_end=798
+  _globals['_CONDITION']._serialized_start=801
+  _globals['_CONDITION']._serialized_end=1015
+  _globals['_ANYOF']._serialized_start=1017
+  _globals['_ANYOF']._serialized_end=1052
+  _globals['_TEXTRANGE']._serialized_start=1054
+  _globals['_TEXTRANGE']._serialized_end=1135
+  _globals['_NUMBERRANGE']._serialized_start=1137
+  _globals['_NUMBERRANGE']._serialized_end=1202
+  _globals['_RETRIEVERESPONSE']._serialized_start=1205
+  _globals['_RETRIEVERESPONSE']._serialized_end=1516
+  _globals['_EMBEDREQUEST']._serialized_start=1519
+  _globals['_EMBEDREQUEST']._serialized_end=1670
+  _globals['_EMBEDDING']._serialized_start=1672
+  _globals['_EMBEDDING']._serialized_end=1715
+  _globals['_EMBEDRESPONSE']._serialized_start=1717
+  _globals['_EMBEDRESPONSE']._serialized_end=1842
+  _globals['_LISTRETRIEVERSREQUEST']._serialized_start=1844
+  _globals['_LISTRETRIEVERSREQUEST']._serialized_end=1867
+  _globals['_RETRIEVER']._serialized_start=1869
+  _globals['_RETRIEVER']._serialized_end=1982
+  _globals['_LISTRETRIEVERSRESPONSE']._serialized_start=1984
+  _globals['_LISTRETRIEVERSRESPONSE']._serialized_end=2062
+  _globals['_LISTSOURCESREQUEST']._serialized_start=2064
+  _globals['_LISTSOURCESREQUEST']._serialized_end=2084
+  _globals['_SOURCE']._serialized_start=2086
+  _globals['_SOURCE']._serialized_end=2129
+  _globals['_LISTSOURCESRESPONSE']._serialized_start=2131
+  _globals['_LISTSOURCESRESPONSE']._serialized_end=2200
+  _globals['_RETRIEVERSERVICE']._serialized_start=2286
+  _globals['_RETRIEVERSERVICE']._serialized_end=2765
 # @@protoc_insertion_point(module_scope)

@@ -7,6 +7,7 @@ from collections import abc as _abc
 from evenmesh.common.v1 import common_pb2 as _common_pb2
 from google.protobuf import descriptor as _descriptor
 from google.protobuf import message as _message
+from google.protobuf import timestamp_pb2 as _timestamp_pb2
 from google.protobuf.internal import containers as _containers
 from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
 import builtins as _builtins
@@ -328,8 +329,11 @@ class RetrieveResponse(_message.Message):
     INCLUSION_PROBABILITIES_FIELD_NUMBER: _builtins.int
     NOTE_FIELD_NUMBER: _builtins.int
     POLICY_FIELD_NUMBER: _builtins.int
+    INDEX_AS_OF_FIELD_NUMBER: _builtins.int
     index_version: _builtins.str
-    """Version of the index that answered; empty for inline candidates."""
+    """Version of the index that answered; empty for inline candidates. Of a collection on disk it begins with a number
+    that grows with each change; equal versions give equal replies, from whichever replica.
+    """
     retriever: _builtins.str
     """The retriever that answered."""
     note: _builtins.str
@@ -361,6 +365,12 @@ class RetrieveResponse(_message.Message):
     def policy(self) -> _common_pb2.Policy:
         """The policy of a target; unset without one, and where nothing was found."""
 
+    @_builtins.property
+    def index_as_of(self) -> _timestamp_pb2.Timestamp:
+        """When `index_version` was last known to be the current one, by a read replica; unset by a service that writes, and
+        for inline candidates.
+        """
+
     def __init__(
         self,
         *,
@@ -372,10 +382,11 @@ class RetrieveResponse(_message.Message):
         inclusion_probabilities: _abc.Iterable[_builtins.float] | None = ...,
         note: _builtins.str = ...,
         policy: _common_pb2.Policy | None = ...,
+        index_as_of: _timestamp_pb2.Timestamp | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["policy", b"policy", "rankings", b"rankings"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["index_as_of", b"index_as_of", "policy", b"policy", "rankings", b"rankings"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["inclusion_probabilities", b"inclusion_probabilities", "index_version", b"index_version", "note", b"note", "passages", b"passages", "policy", b"policy", "rankings", b"rankings", "retriever", b"retriever", "scores", b"scores"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["inclusion_probabilities", b"inclusion_probabilities", "index_as_of", b"index_as_of", "index_version", b"index_version", "note", b"note", "passages", b"passages", "policy", b"policy", "rankings", b"rankings", "retriever", b"retriever", "scores", b"scores"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -70,12 +70,17 @@ class ImpactCache:
 
     Args:
         root: folder of the weights; made when there are some. What was not used for a month is removed.
+        read_only: whether another process makes the weights: nothing is written, and a version is searched
+            if all of its segments have weights there.
     """
 
-    def __init__(self, root: Path) -> None:
+    def __init__(self, root: Path, *, read_only: bool = False) -> None:
         self._root = root
+        self._read_only = read_only
         # Of texts of ingests that are under way, with their tenants; few at a time.
         self._ahead: list[tuple[str, dict[bytes, SparseVector]]] = []
+        if read_only:
+            return
         for folder in root.glob("*/*/*"):
             if not folder.is_dir():  # weights of evenmesh 0.2, whose tenants shared them
                 shutil.rmtree(folder.parent, ignore_errors=True)
@@ -85,12 +90,21 @@ class ImpactCache:
     def index(
         self, snapshot: Snapshot, encoder: SparseTextEncoder, kernel: Kernel
     ) -> SegmentedImpacts | None:
-        """Return the index of a version; its segments without weights by this encoder are encoded now."""
+        """Return the index of a version; its segments without weights by this encoder are encoded now.
+
+        None where the weights are another process's to make, and are not all there.
+        """
         if not isinstance(snapshot, SegmentSnapshot):
             return None
-        postings = [
-            self._postings(view.segment, encoder, snapshot.manifest.tenant) for view in snapshot.views
-        ]
+        tenant = snapshot.manifest.tenant
+        if self._read_only:
+            folders = [self._folder(view.segment, encoder, tenant) for view in snapshot.views]
+            try:
+                postings = [ImpactPostings.open(folder) for folder in folders]
+            except (OSError, EOFError, ValueError):
+                return None
+        else:
+            postings = [self._postings(view.segment, encoder, tenant) for view in snapshot.views]
         return SegmentedImpacts(snapshot, postings, kernel)
 
     @contextmanager
@@ -125,7 +139,7 @@ class ImpactCache:
         return [known[one] if one in known else next(made) for one in digests]
 
     def _postings(self, segment: Segment, encoder: SparseTextEncoder, tenant: str) -> ImpactPostings:
-        folder = self._root / encoder.fingerprint / tenant / _digest(segment.manifest)
+        folder = self._folder(segment, encoder, tenant)
         if folder.is_dir():
             try:
                 found = ImpactPostings.open(folder)
@@ -139,6 +153,9 @@ class ImpactCache:
         built = ImpactPostings.build(self._vectors(contents, encoder, tenant), encoder.vocabulary)
         _save(built, folder)
         return ImpactPostings.open(folder)
+
+    def _folder(self, segment: Segment, encoder: SparseTextEncoder, tenant: str) -> Path:
+        return self._root / encoder.fingerprint / tenant / _digest(segment.manifest)
 
     def carry(self, tenant: str, plan: MergeOrder, manifest: SegmentManifest) -> None:
         """Take over the weights of a tenant's segments that have been merged into one."""

@@ -6,13 +6,15 @@ from bisect import bisect_left
 from collections import OrderedDict
 from collections.abc import Iterable, Iterator, Sequence
 from functools import cached_property
+from math import inf
 from threading import Lock
+from time import monotonic
 from typing import Final
 from weakref import ref
 
 import numpy as np
 
-from evenmesh.wire.errors import InvalidField
+from evenmesh.wire.errors import InvalidField, Unavailable
 from evenmesh_retriever.backends.segments.files.hashes import hashes_of
 from evenmesh_retriever.backends.segments.files.manifest import VersionManifest
 from evenmesh_retriever.backends.segments.files.segment import BoolArray, View
@@ -39,6 +41,8 @@ class SegmentSnapshot:
         self.offsets: IntArray = np.cumsum([0] + [len(view.segment) for view in self.views])
         """Row at which each view begins, and the end, ``[views + 1]``."""
         self.info = info
+        self.ends = inf
+        """When its files may go, on the clock of ``time.monotonic``; its passages are read no more then."""
         self._size = sum(view.num_passages for view in self.views)
         self._masks: OrderedDict[Filter, list[BoolArray]] = OrderedDict()
         self._guard = Lock()
@@ -76,7 +80,12 @@ class SegmentSnapshot:
         return frequencies[frequencies > 0]
 
     def passages(self, rows: Iterable[int]) -> list[Passage]:
-        """Return the passages of some rows."""
+        """Return the passages of some rows.
+
+        Raises:
+            Unavailable: the version was replaced too long ago.
+        """
+        self._check_time()
         if len(self.views) == 1:
             passage = self.views[0].segment.passage
             return [passage(row) for row in rows]
@@ -89,7 +98,12 @@ class SegmentSnapshot:
         ]
 
     def passages_of(self, ids: Sequence[str]) -> list[Passage]:
-        """Return the passages of some ids, each given once; unknown ids are left out."""
+        """Return the passages of some ids, each given once; unknown ids are left out.
+
+        Raises:
+            Unavailable: the version was replaced too long ago.
+        """
+        self._check_time()
         keys = [one.encode() for one in ids]
         hashes = hashes_of(keys)
         found = []
@@ -97,6 +111,14 @@ class SegmentSnapshot:
             rows = view.rows_of(keys, hashes)
             found += [view.segment.passage(row) for row in rows[rows >= 0].tolist()]
         return found
+
+    def _check_time(self) -> None:
+        if monotonic() > self.ends:
+            raise Unavailable(
+                "VERSION_GONE",
+                f"version {self.info.version} of collection {self.info.name!r} was replaced while it was "
+                "read, too long ago: read again",
+            )
 
     def id(self, row: int) -> bytes:
         """Return the id of a row, in UTF-8; as bytes ids sort as they do as text."""

@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import errno
 import logging
+import time
+from collections import deque
 from collections.abc import Awaitable, Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field, replace
@@ -21,7 +23,6 @@ from evenmesh.wire.errors import AlreadyExists, FailedPrecondition, MeshError, N
 from evenmesh_kit.compute.executors import ComputePool
 from evenmesh_kit.compute.tenant_pool import TenantPool
 from evenmesh_kit.security.caller import DEFAULT_TENANT
-from evenmesh_kit.storage import durable_files
 from evenmesh_retriever.backends.segments.building import compaction, embedding
 from evenmesh_retriever.backends.segments.building.compaction import Candidate
 from evenmesh_retriever.backends.segments.building.writer import (
@@ -32,11 +33,11 @@ from evenmesh_retriever.backends.segments.building.writer import (
     changed,
 )
 from evenmesh_retriever.backends.segments.files import manifest as manifests
-from evenmesh_retriever.backends.segments.files import segment_directory
-from evenmesh_retriever.backends.segments.files.lock import FolderLock
+from evenmesh_retriever.backends.segments.files import segment_directory, writable_directory
+from evenmesh_retriever.backends.segments.files.lease import Fenced, WriterLease
 from evenmesh_retriever.backends.segments.files.manifest import Corrupt, VersionManifest
 from evenmesh_retriever.backends.segments.files.segment import View
-from evenmesh_retriever.backends.segments.files.segment_directory import SegmentDirectory
+from evenmesh_retriever.backends.segments.files.writable_directory import WritableDirectory
 from evenmesh_retriever.backends.segments.quotas import Quotas, Usage
 from evenmesh_retriever.backends.segments.snapshot import SegmentSnapshot
 from evenmesh_retriever.domain import (
@@ -81,6 +82,12 @@ class Options:
     """Merges of a tenant's collections at a time, [1, inf)."""
     lock_wait_s: float = 0.0
     """How long another process that has the folder is waited for. Seconds, [0, inf)."""
+    lease_s: float = 15.0
+    """How long this process counts as alive, for one of another machine, after its last sign. Seconds,
+    (0, inf)."""
+    keep_s: float = 0.0
+    """How long files stay that no version served needs any more, for processes elsewhere that read them.
+    Seconds, [0, inf)."""
     retry_s: float = 10.0
     """Wait before vectors are made again for which an encoder elsewhere was away. Seconds, (0, inf)."""
 
@@ -112,11 +119,21 @@ class _Collection:
     """Segments that are being merged or embedded."""
     embedded: dict[str, int] = field(default_factory=dict)
     """Rows that have vectors, of segments that are being embedded."""
+    keep_s: float = 0.0
+    """How long versions stay that were replaced. Seconds."""
+    replaced: deque[tuple[float, VersionManifest]] = field(default_factory=deque)
+    """Versions that stay for now, and until when."""
+    timer: asyncio.TimerHandle | None = None
+    """Removes them."""
 
     @property
     def kept(self) -> list[VersionManifest]:
         """Versions whose files are needed."""
+        now = time.monotonic()
+        while self.replaced and self.replaced[0][0] <= now:
+            self.replaced.popleft()
         manifests = [version.snapshot.manifest for version in (self.served, *self.held)]
+        manifests += [manifest for _, manifest in self.replaced]
         return manifests if self.previous is None else [*manifests, self.previous]
 
     @property
@@ -129,7 +146,13 @@ class _Collection:
         if self.served.readers:
             self.held.append(self.served)
         self.previous = self.served.snapshot.manifest
+        self.keep(self.previous)
         self.served = _Version(snapshot)
+
+    def keep(self, manifest: VersionManifest) -> None:
+        """Keep a version that is not served for a while."""
+        if self.keep_s:
+            self.replaced.append((time.monotonic() + self.keep_s, manifest))
 
     def info(self) -> CollectionInfo:
         """Return the current state of the collection, with the progress of embedding."""
@@ -160,6 +183,8 @@ class SegmentStore:
         prepare: called in a thread with each version before it is published or served; what it raises ends
             the write.
         options: what may be set.
+        on_lost: called on the event loop, once, when another process has taken over the folder: from then on
+            every write fails.
     """
 
     def __init__(
@@ -168,11 +193,13 @@ class SegmentStore:
         recipe: SegmentIndexing,
         prepare: Callable[[SegmentSnapshot], None],
         options: Options = Options(),
+        on_lost: Callable[[], None] = lambda: None,
     ) -> None:
         self._root = root
         self._recipe = recipe
         self._prepare = prepare
         self._options = options
+        self._on_lost = on_lost
         self._pool = TenantPool(options.write_threads, "retriever-write", _YIELD)
         self._merging = TenantPool(options.merge_threads, "retriever-merge", _YIELD)
         self._embedding = TenantPool(1, "retriever-embed", _YIELD)
@@ -185,7 +212,8 @@ class SegmentStore:
         self._begun: set[Key] = set()
         self._tasks: set[asyncio.Task[Any]] = set()
         self._closing = Event()
-        self._lock: FolderLock | None = None
+        self._loop: asyncio.AbstractEventLoop
+        self._lease: WriterLease | None = None
 
     def of(self, tenant: str) -> TenantCollections:
         """Return the collections of one tenant."""
@@ -201,10 +229,19 @@ class SegmentStore:
             self._root.mkdir(mode=0o700, parents=True, exist_ok=True)
             with suppress(PermissionError):  # another user's, who shares it
                 self._root.chmod(0o700)
-            self._lock = await self._pool.run(
-                partial(FolderLock, self._root, wait_s=self._options.lock_wait_s)
+            self._loop = asyncio.get_running_loop()
+            self._lease = await self._pool.run(
+                partial(
+                    WriterLease,
+                    self._root,
+                    wait_s=self._options.lock_wait_s,
+                    lease_s=self._options.lease_s,
+                    given_up=self._closing.is_set,
+                    on_lost=self._lost,
+                )
             )
-            for key in await self._pool.run(segment_directory.collections, self._root):
+            await self._pool.run(self._clear_up)
+            for key in await self._pool.run(lambda: list(segment_directory.collections(self._root))):
                 unread = await self._pool.run(self._open, key)
                 if unread:
                     self._later(self._verify(key, unread))
@@ -213,8 +250,14 @@ class SegmentStore:
                 f"cannot keep collections in {self._root}: {error.strerror}: set EVENMESH_HOME to a folder "
                 "that can be written"
             ) from None
+        except Fenced as error:
+            raise CannotStart(str(error)) from None
+        except asyncio.CancelledError:
+            self._closing.set()  # else a thread goes on waiting
+            raise
         for collection in self._collections.values():
             self._tend(collection)
+            self._sweep_in_time(collection)
 
     async def stop(self) -> None:
         """Abandon running writes, of which nothing is kept, and unlock the folder."""
@@ -224,9 +267,9 @@ class SegmentStore:
         for pool in (self._pool, self._merging, self._embedding, self._encoding, self._checking):
             pool.close()
         self._collections.clear()
-        if self._lock is not None:
-            self._lock.release()
-            self._lock = None
+        if self._lease is not None:
+            await asyncio.to_thread(self._lease.release)
+            self._lease = None
 
     async def settled(self) -> None:
         """Wait until nothing is left to be merged, embedded or removed."""
@@ -337,7 +380,7 @@ class SegmentStore:
         async def write(_: Checkpoint) -> None:
             if collection is not None and self._collections.get(key) is not collection:
                 raise NotFound("name", f"there is no collection {key[1]!r}")
-            await self._pool.run(segment_directory.remove, self._folder(key))
+            await self._pool.run(self._buried, self._folder(key))
             self._corrupt.pop(key, None)
             if self._collections.pop(key, None) is not None and collection is not None:
                 collection.gone.set()
@@ -347,6 +390,19 @@ class SegmentStore:
     def _folder(self, key: Key) -> Path:
         tenant, name = key
         return self._root / tenant / name
+
+    def _lost(self) -> None:
+        self._loop.call_soon_threadsafe(self._on_lost)
+
+    def _directory(self, key: Key) -> WritableDirectory:
+        return WritableDirectory(self._folder(key), self._right)
+
+    @property
+    def _right(self) -> WriterLease:
+        """The right to write here."""
+        if self._lease is None:
+            raise _shutting_down()
+        return self._lease
 
     def _is_taken(self, key: Key) -> bool:
         return key in self._collections or key in self._corrupt
@@ -372,7 +428,7 @@ class SegmentStore:
             key: the collection.
             known: files that are known to be corrupt.
         """
-        at = SegmentDirectory(self._folder(key))
+        at = self._directory(key)
         at.tidy(self._recipe.fingerprint)
         writer = CollectionWriter(at, self._recipe, self._prepare)
         unread: list[tuple[Path, str]] = []
@@ -398,21 +454,46 @@ class SegmentStore:
         except Corrupt as error:
             self._corrupt[key] = self._without_root(error)
             return []
-        snapshot = writer.snapshot(manifest, views, self._without_root(warning))
+        snapshot = self._recipe.snapshot(manifest, views, self._without_root(warning))
         self._prepare(snapshot)
         earlier = [one for one in at.versions() if one.generation < manifest.generation]
-        previous = None
+        sound: list[VersionManifest] = []
         for version in earlier:
-            try:
-                previous = at.manifest(version)
+            if sound and not self._options.keep_s:
                 break
+            try:
+                sound.append(at.manifest(version))
             except Corrupt as error:
                 _log.warning("collection %s: earlier version %s: %s", key[1], version, error)
-        collection = _Collection(writer, _Version(snapshot), previous)
+        collection = _Collection(
+            writer, _Version(snapshot), sound[0] if sound else None, keep_s=self._options.keep_s
+        )
+        for manifest in sound:
+            collection.keep(manifest)
         if not warning:  # else the number of the corrupt version is not to be given again
             at.sweep(collection.kept)
         self._collections[key] = collection
         return unread
+
+    def _clear_up(self) -> None:
+        """Remove collections whose creation or removal was cut short."""
+        for path in writable_directory.left_over(self._root):
+            _log.warning("removing %s, left by a creation or removal that was cut short", path.name)
+            self._forgotten(path)
+
+    def _buried(self, folder: Path) -> None:
+        self._forgotten(writable_directory.bury(folder, self._right))
+
+    def _forgotten(self, grave: Path) -> None:
+        """Remove the files of a collection that is gone: now, or once nobody elsewhere reads them."""
+        if not self._options.keep_s:
+            self._right.discard(grave)
+            return
+        self._loop.call_soon_threadsafe(
+            self._loop.call_later,
+            self._options.keep_s,
+            lambda: self._later(self._pool.run(self._right.discard, grave)) if self._lease else None,
+        )
 
     async def _verify(self, key: Key, files: Sequence[tuple[Path, str]]) -> None:
         """Read and check files while they serve; stop serving corrupt ones."""
@@ -438,6 +519,7 @@ class SegmentStore:
             await self._pool.run(self._open, key, frozenset([path]))
             if key in self._collections:
                 self._tend(self._collections[key])
+                self._sweep_in_time(self._collections[key])
 
     def _without_root(self, what: object) -> str:
         # Name the file to callers, not its path on this machine.
@@ -461,8 +543,8 @@ class SegmentStore:
         finally:
             self._begun.discard(key)
             self._promised.pop(key, None)
-        writer = CollectionWriter(SegmentDirectory(self._folder(key)), self._recipe, self._prepare)
-        collection = _Collection(writer, _Version(written.snapshot), None)
+        writer = CollectionWriter(self._directory(key), self._recipe, self._prepare)
+        collection = _Collection(writer, _Version(written.snapshot), None, keep_s=self._options.keep_s)
         self._collections[key] = collection
         _log.info("collection %s created at version %s", key[1], written.snapshot.info.version)
         self._tend(collection)
@@ -478,8 +560,8 @@ class SegmentStore:
         ready: Mapping[str, VectorArray],
     ) -> Written:
         tenant, name = key
-        with segment_directory.unborn(self._root / tenant) as folder:
-            at = SegmentDirectory(folder)
+        with writable_directory.unborn(self._root / tenant, self._right) as folder:
+            at = WritableDirectory(folder, self._right)
             at.make()
             writer = CollectionWriter(at, self._recipe, self._prepare)
             written = Written(writer.begun(tenant, name, description, lexical))
@@ -489,12 +571,12 @@ class SegmentStore:
                 )
             else:
                 written = Written(writer.publish(written.snapshot, checkpoint))
-            durable_files.move_folder(folder, self._folder(key))
+            self._right.place(folder, self._folder(key))
         # Opened again, from where it lies now.
-        at = SegmentDirectory(self._folder(key))
+        at = self._directory(key)
         manifest = written.snapshot.manifest
         views = [at.view(entry, {}) for entry in manifest.segments]
-        snapshot = CollectionWriter(at, self._recipe, self._prepare).snapshot(manifest, views)
+        snapshot = self._recipe.snapshot(manifest, views)
         self._prepare(snapshot)
         return replace(written, snapshot=snapshot)
 
@@ -525,7 +607,7 @@ class SegmentStore:
                     written.snapshot.info.version,
                     extra={"added": written.added, "replaced": written.replaced, "deleted": written.deleted},
                 )
-                await self._pool.run(collection.writer.directory.sweep, collection.kept)
+                await self._sweep(collection)
             self._tend(collection)
             return written
 
@@ -587,7 +669,11 @@ class SegmentStore:
             raise
         except _Abandoned:
             raise _shutting_down() from None
+        except Fenced:
+            raise _taken_over() from None
         except OSError as error:
+            if self._lease is not None and self._lease.is_over(error):
+                raise _taken_over() from None
             if error.errno not in _FULL:
                 raise
             raise MeshError(
@@ -651,7 +737,7 @@ class SegmentStore:
                 len(names),
                 len(merged.plan),
             )
-        except (OSError, Corrupt) as error:
+        except (OSError, Corrupt, Fenced) as error:
             if not collection.gone.is_set():
                 _log.warning("segments of %s were not merged: %s", version.snapshot.info.name, error)
             return  # until the next write, or start
@@ -700,7 +786,7 @@ class SegmentStore:
                 snapshot.info.version,
                 size,
             )
-        except (OSError, Corrupt) as error:
+        except (OSError, Corrupt, Fenced) as error:
             if not collection.gone.is_set():
                 _log.warning("passages of %s were not embedded: %s", version.snapshot.info.name, error)
             return
@@ -722,7 +808,7 @@ class SegmentStore:
         if snapshot is collection.served.snapshot:
             return
         collection.serve(snapshot)
-        await self._pool.run(collection.writer.directory.sweep, collection.kept)
+        await self._sweep(collection)
 
     async def _released(self, collection: _Collection, version: _Version) -> None:
         version.readers -= 1
@@ -733,7 +819,26 @@ class SegmentStore:
     async def _swept(self, collection: _Collection) -> None:
         async with collection.turn:
             if not collection.gone.is_set() and not self._closing.is_set():
-                await self._pool.run(collection.writer.directory.sweep, collection.kept)
+                await self._sweep(collection)
+
+    async def _sweep(self, collection: _Collection) -> None:
+        """Remove what no version needs. To be called by who has the turn."""
+        with suppress(Fenced):  # what was published before is; the rest is another's now
+            await self._pool.run(collection.writer.directory.sweep, collection.kept)
+        self._sweep_in_time(collection)
+
+    def _sweep_in_time(self, collection: _Collection) -> None:
+        """Have versions removed whose time will be over, even if nothing is written until then."""
+        if not collection.replaced or collection.timer is not None:
+            return
+
+        def due() -> None:
+            collection.timer = None
+            if not collection.gone.is_set() and not self._closing.is_set():
+                self._later(self._swept(collection))
+
+        wait_s = max(0.0, collection.replaced[0][0] - time.monotonic())
+        collection.timer = self._loop.call_later(wait_s, due)
 
     def _later(self, work: Awaitable[None]) -> None:
         task = asyncio.ensure_future(work)
@@ -744,7 +849,7 @@ class SegmentStore:
         self._tasks.discard(task)
         if task.cancelled() or (error := task.exception()) is None:
             return
-        if not isinstance(error, MeshError | _Abandoned):
+        if not isinstance(error, MeshError | _Abandoned | Fenced):
             # Waiting callers get it, too; where nobody waits any more, only the log has it.
             _log.warning("work on a collection failed with %s", type(error).__name__, exc_info=error)
 
@@ -769,6 +874,13 @@ def _next_of(steps: Generator[None, None, T]) -> T | None:
 
 def _shutting_down() -> Unavailable:
     return Unavailable("SHUTTING_DOWN", "the service is shutting down; nothing was kept")
+
+
+def _taken_over() -> Unavailable:
+    return Unavailable(
+        "NOT_THE_WRITER",
+        "another retriever has taken over these collections, and nothing was kept: send it there",
+    )
 
 
 class TenantCollections:

@@ -82,6 +82,37 @@ async def test_merging_takes_weights_over(tmp_path: Path) -> None:
     await store.stop()
 
 
+async def test_a_replica_reads_weights_and_makes_none(tmp_path: Path) -> None:
+    encoder, kernel = LetterEncoder(), NumpyKernel()
+    impacts = ImpactCache(tmp_path / "splade")
+    replica = ImpactCache(tmp_path / "splade", read_only=True)
+    with_weights = True
+
+    def prepare(snapshot: SegmentSnapshot) -> None:
+        if with_weights:
+            impacts.index(snapshot, encoder, kernel)
+
+    store = SegmentStore(tmp_path / "collections", SegmentIndexing(cache(analyzer), None), prepare)
+    await store.start()
+    collections = store.of(DEFAULT_TENANT)
+    await collections.ingest("c", [Passage("a", "", "fox"), Passage("b", "", "dog")], create=True)
+    encoded = encoder.encoded
+    with collections.lease("c") as snapshot:
+        found = [one.index(snapshot, encoder, kernel) for one in (impacts, replica)]
+        assert found[0] is not None
+        assert found[1] is not None
+        scored = [one.search(encoder.encode_query("fox"), 2) for one in found if one is not None]
+        assert scored[0].scores.tolist() == scored[1].scores.tolist()
+    with_weights = False
+    await collections.ingest("c", [Passage("z", "", "ox")], create=False)
+    before = sorted(tmp_path.joinpath("splade").rglob("*"))
+    with collections.lease("c") as snapshot:
+        assert replica.index(snapshot, encoder, kernel) is None
+    assert sorted(tmp_path.joinpath("splade").rglob("*")) == before
+    assert encoder.encoded == encoded
+    await store.stop()
+
+
 async def test_encoding_keeps_no_other_writer_waiting(tmp_path: Path) -> None:
     class Halting(LetterEncoder):
         """Stands still at a text until it may go on."""

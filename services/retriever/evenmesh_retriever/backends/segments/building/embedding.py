@@ -16,7 +16,6 @@ from evenmesh_retriever.backends.segments.files.dense import VECTORS
 from evenmesh_retriever.backends.segments.files.hashes import hashes_of
 from evenmesh_retriever.backends.segments.files.manifest import DenseManifest, EncoderEntry
 from evenmesh_retriever.backends.segments.files.segment import View
-from evenmesh_retriever.backends.segments.files.segment_directory import PARTIAL
 from evenmesh_retriever.domain import VectorArray
 from evenmesh_retriever.ports import Encoder
 
@@ -62,21 +61,20 @@ def write(
 
 
 def write_on(
-    segment: Path, view: View, known: Sequence[View], encoder: Encoder, progress: Progress
+    folder: Path, view: View, known: Sequence[View], encoder: Encoder, progress: Progress
 ) -> Generator[None, None, tuple[Path, DenseManifest]]:
     """Write the vectors of a segment in chunks, going on where an earlier process stopped.
 
     Each chunk is a step. Rows that are gone get none.
 
     Args:
-        segment: the segment's folder.
+        folder: where to; nobody else writes there.
         view: the segment.
         known: segments whose vectors are taken over where a text is the same.
         encoder: makes the others.
         progress: called with the number of rows done; what it raises ends the work, which is then taken up
             again after the last whole chunk.
     """
-    folder = segment / f"{PARTIAL}{encoder.fingerprint}"
     size = len(view.segment)
     done = _done(folder, size, encoder.dimension)
     if not done:

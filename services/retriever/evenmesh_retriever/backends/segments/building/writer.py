@@ -28,7 +28,7 @@ from evenmesh_retriever.backends.segments.files.manifest import (
 )
 from evenmesh_retriever.backends.segments.files.records import Record, record_of
 from evenmesh_retriever.backends.segments.files.segment import View
-from evenmesh_retriever.backends.segments.files.segment_directory import SegmentDirectory
+from evenmesh_retriever.backends.segments.files.writable_directory import WritableDirectory
 from evenmesh_retriever.backends.segments.quotas import Usage
 from evenmesh_retriever.backends.segments.snapshot import SegmentSnapshot
 from evenmesh_retriever.domain import CollectionInfo, Lexical, Passage, VectorArray
@@ -67,6 +67,43 @@ class SegmentIndexing:
             view.dense is None or view.dense.manifest.encoder.fingerprint != self.encoder.fingerprint
         )
 
+    def snapshot(
+        self, manifest: VersionManifest, views: Sequence[View], warning: str = ""
+    ) -> SegmentSnapshot:
+        """Return a version open for reading."""
+        analyzer = self.analyzer(manifest.lexical.analyzer).name
+        passages = sum(view.num_passages for view in views)
+        parts = [view for view in views if view.dense is not None]
+        largest = max(
+            (view.dense for view in parts if view.dense), key=lambda one: len(one.vectors), default=None
+        )
+        embedded = sum(view.num_passages for view in parts if not self.lacks_vectors(view))
+        named = self.encoder or (largest.manifest.encoder if largest else None)
+        sizes = [view.segment.manifest.size_bytes for view in views]
+        sizes += [view.dense.manifest.size_bytes for view in parts if view.dense]
+        sizes += [entry.dead.bytes for entry in manifest.segments if entry.dead]
+        return SegmentSnapshot(
+            manifest,
+            views,
+            CollectionInfo(
+                name=manifest.collection,
+                version=str(manifest.name),
+                num_passages=passages,
+                size_bytes=sum(sizes) + len(manifest.serialized()),
+                encoder=named.name if named else "",
+                updated_at=manifest.created_at,
+                description=manifest.description,
+                analyzer=analyzer,
+                lexical=Lexical(manifest.lexical.analyzer, manifest.lexical.k1, manifest.lexical.b),
+                dense_kind=largest.manifest.kind if largest else "",
+                dense_recall=largest.manifest.recall if largest else None,
+                num_segments=len(views),
+                num_tombstones=sum(view.num_dead for view in views),
+                embedded=embedded / passages if passages else float(self.encoder is not None),
+                warning=warning,
+            ),
+        )
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Written:
@@ -100,7 +137,10 @@ class CollectionWriter:
     """
 
     def __init__(
-        self, directory: SegmentDirectory, recipe: SegmentIndexing, prepare: Callable[[SegmentSnapshot], None]
+        self,
+        directory: WritableDirectory,
+        recipe: SegmentIndexing,
+        prepare: Callable[[SegmentSnapshot], None],
     ) -> None:
         self.directory = directory
         self._recipe = recipe
@@ -117,44 +157,7 @@ class CollectionWriter:
             lexical=LexicalEntry(analyzer=lexical.analyzer or DEFAULT, k1=lexical.k1, b=lexical.b),
             segments=(),
         )
-        return self.snapshot(manifest, ())
-
-    def snapshot(
-        self, manifest: VersionManifest, views: Sequence[View], warning: str = ""
-    ) -> SegmentSnapshot:
-        """Return a version open for reading."""
-        analyzer = self._recipe.analyzer(manifest.lexical.analyzer).name
-        passages = sum(view.num_passages for view in views)
-        parts = [view for view in views if view.dense is not None]
-        largest = max(
-            (view.dense for view in parts if view.dense), key=lambda one: len(one.vectors), default=None
-        )
-        embedded = sum(view.num_passages for view in parts if not self._recipe.lacks_vectors(view))
-        encoder = self._recipe.encoder
-        sizes = [view.segment.manifest.size_bytes for view in views]
-        sizes += [view.dense.manifest.size_bytes for view in parts if view.dense]
-        sizes += [entry.dead.bytes for entry in manifest.segments if entry.dead]
-        return SegmentSnapshot(
-            manifest,
-            views,
-            CollectionInfo(
-                name=manifest.collection,
-                version=str(manifest.name),
-                num_passages=passages,
-                size_bytes=sum(sizes) + len(manifest.serialized()),
-                encoder=encoder.name if encoder else largest.manifest.encoder.name if largest else "",
-                updated_at=manifest.created_at,
-                description=manifest.description,
-                analyzer=analyzer,
-                lexical=Lexical(manifest.lexical.analyzer, manifest.lexical.k1, manifest.lexical.b),
-                dense_kind=largest.manifest.kind if largest else "",
-                dense_recall=largest.manifest.recall if largest else None,
-                num_segments=len(views),
-                num_tombstones=sum(view.num_dead for view in views),
-                embedded=embedded / passages if passages else float(encoder is not None),
-                warning=warning,
-            ),
-        )
+        return self._recipe.snapshot(manifest, ())
 
     def publish(self, base: SegmentSnapshot, checkpoint: Checkpoint) -> SegmentSnapshot:
         """Publish the first version, which is empty."""
@@ -245,7 +248,8 @@ class CollectionWriter:
     ) -> Generator[None, None, tuple[Path, DenseManifest]]:
         """Make the vectors of a segment of a version, step by step; others may write meanwhile."""
         view = next(view for view in base.views if view.segment.name == name)
-        return embedding.write_on(self.directory.segment_folder(name), view, base.views, encoder, progress)
+        folder = self.directory.partial(name, encoder.fingerprint)
+        return embedding.write_on(folder, view, base.views, encoder, progress)
 
     def attach(
         self, base: SegmentSnapshot, name: str, folder: Path, vectors: DenseManifest, checkpoint: Checkpoint
@@ -254,6 +258,7 @@ class CollectionWriter:
         if not any(view.segment.name == name for view in base.views):
             return base
         checkpoint()
+        self.directory.clear(name, dense.part_name(vectors))  # the same, left by a write that was cut short
         part = dense.publish(self.directory.segment_folder(name), folder, vectors)
         views = [
             View(view.segment, view.tombstones, part) if view.segment.name == name else view
@@ -315,7 +320,7 @@ class CollectionWriter:
                 "segments": tuple(entries),
             }
         )
-        snapshot = self.snapshot(manifest, views)
+        snapshot = self._recipe.snapshot(manifest, views)
         self._prepare(snapshot)
         checkpoint()
         self.directory.publish(manifest)

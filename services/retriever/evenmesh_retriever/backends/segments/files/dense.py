@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
 from collections.abc import Callable
 from functools import cached_property
 from pathlib import Path
@@ -80,8 +79,13 @@ class DensePart:
         Raises:
             Corrupt: they are not as they were written.
         """
-        folder = segment / f"{_PREFIX}{name}"
+        folder = folder_of(segment, name)
         return cls(folder, manifests.read(folder / MANIFEST, name, DenseManifest))
+
+
+def folder_of(segment: Path, name: str) -> Path:
+    """Return the folder of the dense part of a segment."""
+    return segment / f"{_PREFIX}{name}"
 
 
 def name_of(folder: Path) -> str:
@@ -123,12 +127,16 @@ def finish(
     return manifest
 
 
+def part_name(manifest: DenseManifest) -> str:
+    """Return the name of a dense part."""
+    return str(Name.of(1, manifest.serialized()))
+
+
 def publish(segment: Path, folder: Path, manifest: DenseManifest) -> DensePart:
-    """Move finished vectors to their segment; they count once a version names them."""
-    name = str(Name.of(1, manifest.serialized()))
-    target = segment / f"{_PREFIX}{name}"
-    if target.exists():  # the same vectors, left by a write that was cut short
-        shutil.rmtree(target)
-    durable_files.move_folder(folder, target)
+    """Move finished vectors to their segment, which has none of that name; they count once a version names
+    them.
+    """
+    name = part_name(manifest)
+    durable_files.move_folder(folder, folder_of(segment, name))
     faults.point("embedding.moved")
     return DensePart.open(segment, name)

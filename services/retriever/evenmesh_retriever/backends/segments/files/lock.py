@@ -1,15 +1,18 @@
-"""Allow one writer per folder of collections, across processes."""
+"""Lock a folder of collections against other processes of this machine."""
 
 from __future__ import annotations
 
 import fcntl
 import os
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
 from evenmesh_retriever.ports import CannotStart
 
+LOCK: Final = ".lock"
+"""The file that is locked."""
 _LOOK_S: Final = 0.01
 
 
@@ -19,16 +22,19 @@ class FolderLock:
     Args:
         folder: the folder.
         wait_s: how long to wait for another process that holds it. Seconds, [0, inf).
+        given_up: whether nobody waits for this any more.
 
     Raises:
         CannotStart: another process still holds it then.
     """
 
-    def __init__(self, folder: Path, *, wait_s: float = 0.0) -> None:
-        self._descriptor = os.open(folder / ".lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    def __init__(
+        self, folder: Path, *, wait_s: float = 0.0, given_up: Callable[[], bool] = lambda: False
+    ) -> None:
+        self._descriptor = os.open(folder / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         ends = time.monotonic() + wait_s
         while not self._taken():
-            if time.monotonic() < ends:
+            if time.monotonic() < ends and not given_up():
                 time.sleep(_LOOK_S)
                 continue
             holder = os.pread(self._descriptor, 32, 0).decode(errors="replace").strip() or "unknown"
