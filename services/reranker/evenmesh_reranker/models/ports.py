@@ -22,7 +22,8 @@ Select = Callable[[Pointers], Sequence[str]]
 class VersionStore(Protocol):
     """Keeps immutable versions; several processes may share one.
 
-    Its methods take long: call them in a thread. Each may raise :class:`evenmesh_reranker.models.manifest.StoreAwayError`, or OSError for a disk.
+    Its methods take long: call them in a thread. Each may raise
+    :class:`evenmesh_reranker.models.manifest.StoreAwayError`, or OSError for a disk.
     """
 
     def write(self, lineage: Lineage) -> AbstractContextManager[Draft]:
