@@ -176,7 +176,9 @@ def test_one_scaler_for_each_and_none_for_what_keeps_data(built: Manifests) -> N
     scaled = {name for _, name, _ in scalers}
     for workload in built.workloads(*LONG_LIVED):
         if workload.name not in scaled:
-            assert workload.document["spec"]["replicas"] == 1
+            # Several share what they keep where a component says so.
+            shares = "EVENMESH_RERANKER_MODEL_STORE" in str(workload.document)
+            assert (workload.document["spec"]["replicas"] == 1) is not shares
 
 
 def test_a_gpu_is_asked_for_where_models_are_computed() -> None:
