@@ -184,11 +184,8 @@ def test_one_scaler_for_each_and_none_for_what_keeps_data(built: Manifests) -> N
     scaled = {name for _, name, _ in scalers}
     for workload in built.workloads(*LONG_LIVED):
         if workload.name not in scaled:
-            # What keeps data of its own is one; evaluators without any, and read replicas, are two.
-            several = (workload.kind, workload.name) in (
-                ("Deployment", "evaluator"),
-                ("Deployment", "retriever-replicas"),
-            )
+            # What keeps data of its own is one; what shares it, and read replicas, are two.
+            several = workload.name in ("evaluator", "reranker", "retriever-replicas")
             assert workload.document["spec"]["replicas"] == 1 + several
 
 

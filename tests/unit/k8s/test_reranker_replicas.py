@@ -19,7 +19,7 @@ PAGE = Path(__file__).parents[3] / "docs" / "operate" / "deploy.md"
 
 
 def _settings(monkeypatch: pytest.MonkeyPatch, variables: dict[str, str]) -> RerankerSettings:
-    for name, value in variables.items():
+    for name, value in {**variables, "EVENMESH_ALLOW_INSECURE": "true"}.items():
         monkeypatch.setenv(name, value)
     return load(RerankerSettings)
 
@@ -57,9 +57,15 @@ def test_pods_are_spread_and_evicted_one_at_a_time() -> None:
 
 
 def test_a_bucket_takes_the_place_of_the_volume(monkeypatch: pytest.MonkeyPatch) -> None:
-    (block,) = (one for one in re.findall(r"```yaml\n(.*?)```", PAGE.read_text(), re.DOTALL) if "s3://" in one)
+    (block,) = (
+        one
+        for one in re.findall(r"```yaml\n(.*?)```", PAGE.read_text(), re.DOTALL)
+        if "RERANKER_MODEL_STORE" in one
+    )
     built = overlay(yaml.safe_load(block), "postgres", "reranker-replicas")
-    assert not [one for one in built.of("PersistentVolumeClaim") if one["metadata"]["name"] == "reranker-models"]
+    assert not [
+        one for one in built.of("PersistentVolumeClaim") if one["metadata"]["name"] == "reranker-models"
+    ]
     (reranker,) = (one for one in built.of("StatefulSet") if one["metadata"]["name"] == "reranker")
     pod = reranker["spec"]["template"]["spec"]
     (container,) = pod["containers"]

@@ -35,7 +35,10 @@ class Promoter(Protocol):
 
 
 class Leases(Protocol):
-    """Gives each agent to one trainer at a time, and agents to so many trainers at a time. Every method may raise Unavailable."""
+    """Gives each agent to one trainer at a time, and agents to so many trainers at a time.
+
+    Every method may raise Unavailable.
+    """
 
     async def take(self, agent: Agent) -> bool:
         """Take an agent, or extend its lease.

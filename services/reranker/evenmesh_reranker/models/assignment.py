@@ -1,8 +1,9 @@
 """Which model serves whom: the rule that the reranker and the online trainer share.
 
-All agents of a tenant get the promoted version. If it is damaged or cannot be read now, they get the latest version served before
-it that is not; after the last of these, the default model. An agent with its own version gets that instead,
-unless it is damaged or is an adapter of another version than the one all agents get.
+All agents of a tenant get the promoted version. If it is damaged or cannot be read now, they get the latest
+version served before it that is neither; after the last of these, the default model. An agent with its own
+version gets that instead, unless it is damaged, cannot be read now or is an adapter of another version than
+the one all agents get.
 
 Damaged is what the files on disk say, also of a version that is in memory: a process that serves looks at
 them again when they change, so that it and the trainer, which reads them anew, agree.

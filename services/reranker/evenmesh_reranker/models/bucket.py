@@ -2,11 +2,11 @@
 
 ::
 
-    versions/<version>/<file>    the files, as in a folder of versions; manifest.json comes last and goes first
+    versions/<version>/<file>    its files; manifest.json comes last and goes first
     unneeded/<version>           since when nothing needs the version
 
-So a version is there if its manifest is. Nothing of it is read in place: what is used is fetched into a folder
-of this process, compared with the manifest there, and renamed into place. Buckets replace no object by
+So a version is there if its manifest is. Nothing of it is read in place: what is used is fetched into a
+folder of this process, compared with the manifest there, and renamed into place. Buckets replace no object by
 comparison, at least not all of them: what is promoted is kept in the database.
 """
 
@@ -342,7 +342,7 @@ class BucketStore:
 
 
 def _opened(address: str) -> tuple[Any, str]:
-    """Return the file system of an address and its path there; S3 by s3fs if it is installed, else by pyarrow."""
+    """Return the file system of an address and its path there; S3 by s3fs if it is there, else by pyarrow."""
     from fsspec.core import split_protocol, url_to_fs
 
     try:
@@ -353,7 +353,7 @@ def _opened(address: str) -> tuple[Any, str]:
         from fsspec.implementations.arrow import ArrowFSWrapper
         from pyarrow.fs import S3FileSystem
 
-        # Small files in one request each: half as many, and what does not know uploads in parts takes them too.
+        # Small files go in one request each, which servers take that know no upload in parts.
         options: dict[str, Any] = {
             "connect_timeout": 5.0,
             "request_timeout": 30.0,

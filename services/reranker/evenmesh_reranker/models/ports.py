@@ -20,9 +20,10 @@ Select = Callable[[Pointers], Sequence[str]]
 
 
 class VersionStore(Protocol):
-    """Keeps immutable versions; several processes may share one. Its methods take long: call them in a thread.
+    """Keeps immutable versions; several processes may share one.
 
-    Each may raise :class:`evenmesh_reranker.models.manifest.StoreAwayError`, or OSError for a disk.
+    Its methods take long: call them in a thread. Each may raise
+    :class:`evenmesh_reranker.models.manifest.StoreAwayError`, or OSError for a disk.
     """
 
     def write(self, lineage: Lineage) -> AbstractContextManager[Draft]:
@@ -97,7 +98,7 @@ class Promotions(Protocol):
         """
 
     def withdrawing(self, select: Select) -> AbstractAsyncContextManager[Sequence[str]]:
-        """Yield the versions that ``select`` chooses, to be removed in the block: nobody promotes one meanwhile.
+        """Yield the versions that ``select`` chooses, to be removed in the block: none is promoted meanwhile.
 
         ``select`` sees what is promoted at that moment. It is called once, and must be quick.
         """

@@ -55,10 +55,10 @@ class ModelRegistry:
 
     Promoting verifies and loads a version in a thread while the one before serves; then it replaces the
     pointer; then it serves the version. So after a crash at any point, the next process serves a version
-    that was loaded whole. Of two promotions at once, by whichever processes, the later one serves, and rolling
-    back returns to the earlier one. All tenants share the default model. A version belongs to one tenant: others can
-    neither promote nor list it. The model of all agents of the tenant ``default`` stays in memory; versions
-    of other tenants and of single agents are loaded on their first request.
+    that was loaded whole. Of two promotions at once, by whichever processes, the later one serves, and
+    rolling back returns to the earlier one. All tenants share the default model. A version belongs to one
+    tenant: others can neither promote nor list it. The model of all agents of the tenant ``default`` stays in
+    memory; versions of other tenants and of single agents are loaded on their first request.
 
     Args:
         store: the versions.
@@ -69,7 +69,8 @@ class ModelRegistry:
         memory_bytes: most memory of the models and adapters loaded on request. Bytes.
         registered: returns the registered agents; each loaded model gets the tokens that it lacks of them.
         no_model: what to do if there is no model at all, for callers.
-        poll_s: time between two looks at pointers and agents, which other processes change. Seconds, (0, inf).
+        poll_s: time between two looks at pointers and agents, which other processes change. Seconds,
+            (0, inf).
         keep_versions: versions kept of those served before and of the others, for all agents and for each
             agent; None keeps all, see :mod:`evenmesh_reranker.models.retention`.
     """
