@@ -70,8 +70,6 @@ BACKENDS = [
     "dense in milvus",
     "hybrid in milvus",
     "hybrid by rrf in milvus",
-    "bm25-lucene in a replica",
-    "dense in a replica",
     "hybrid in a replica",
 ]
 
