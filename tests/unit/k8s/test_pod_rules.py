@@ -185,7 +185,11 @@ def test_one_scaler_for_each_and_none_for_what_keeps_data(built: Manifests) -> N
     for workload in built.workloads(*LONG_LIVED):
         if workload.name not in scaled:
             # What keeps data of its own is one; what shares it, and read replicas, are two.
-            several = workload.name in ("evaluator", "reranker", "retriever-replicas")
+            several = (
+                (workload.kind, workload.name) == ("Deployment", "evaluator")
+                or "EVENMESH_RERANKER_MODEL_STORE" in str(workload.document)
+                or workload.name == "retriever-replicas"
+            )
             assert workload.document["spec"]["replicas"] == 1 + several
 
 
