@@ -100,6 +100,12 @@ class Killable:
                     pass
                 await asyncio.sleep(0.1)
 
+    async def stop(self) -> None:
+        """Ask it to end, and wait until it has."""
+        assert self._running is not None
+        self._running.send_signal(signal.SIGTERM)
+        assert await asyncio.to_thread(self._running.wait, 60) == 0
+
     def kill(self) -> None:
         """``kill -9``."""
         if self._running is not None and self._running.poll() is None:

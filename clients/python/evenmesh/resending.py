@@ -9,7 +9,8 @@ ATTEMPTS: Final = 6
 """Most times that a call is sent."""
 # UNREACHABLE: the connection broke, as it does when a server ends. gRPC then fails calls until it is
 # connected again, which takes most of the pauses together while the next server's start loads the machine.
-_NOT_BEGUN: Final = frozenset({"STARTING", "SHUTTING_DOWN", "CANCELLED", "UNREACHABLE"})
+_BROKEN: Final = "UNREACHABLE"
+_NOT_BEGUN: Final = frozenset({"STARTING", "SHUTTING_DOWN", "CANCELLED", _BROKEN})
 _FIRST_PAUSE_S: Final = 0.05
 
 
@@ -30,7 +31,8 @@ class Resending:
         pause_s: how long to wait before the next attempt. Seconds.
     """
 
-    def __init__(self, timeout_s: float) -> None:
+    def __init__(self, timeout_s: float, *, whole: bool = False) -> None:
+        self._whole = whole
         self._ends = time.monotonic() + timeout_s
         self._attempts = 1
         self.begun = False
@@ -43,7 +45,11 @@ class Resending:
 
     def allows(self, error: MeshError) -> bool:
         """Return whether a call that failed with ``error`` may be sent again; double the pause each time."""
-        if self.begun or error.reason not in _NOT_BEGUN or self._attempts >= ATTEMPTS:
+        if self.begun:
+            if not self._whole or error.reason != _BROKEN:
+                return False
+            self._whole = self.begun = False
+        if error.reason not in _NOT_BEGUN or self._attempts >= ATTEMPTS:
             return False
         if self._attempts > 1:
             self.pause_s *= 2

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections import deque
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
@@ -10,10 +11,11 @@ from typing import Final
 
 import grpc
 
-from evenmesh.generator.v1.generator_service_pb2 import Answer
+from evenmesh.generator.v1.generator_service_pb2 import Answer, GenerateRequest
 from evenmesh.orchestrator.v1 import orchestrator_service_pb2 as pb
 from evenmesh.wire.errors import MeshError
 from evenmesh_core.arrays import IntArray
+from evenmesh_kit.rpc.breaker import Unanswered
 from evenmesh_orchestrator.asks import contexts as rankings
 from evenmesh_orchestrator.asks.budgets import Clock, HandledFailure, PipelineConfig, attempt, handle
 from evenmesh_orchestrator.asks.citations import citations_of
@@ -67,7 +69,7 @@ class GenerationStage:
         arrived = asyncio.Event()
 
         async def receive(budget_s: float) -> None:
-            async with aclosing(self._generator.stream(prompt, timeout_s=budget_s)) as stream:
+            async with aclosing(self._parts(prompt, budget_s)) as stream:
                 async for part in stream:
                     parts.append(part)
                     arrived.set()
@@ -110,6 +112,45 @@ class GenerationStage:
             yield Failed(samples, failure.error)
         elif answer is not None:
             yield Answered(answer, samples, citations_of(answer, passages))
+
+    async def _parts(self, prompt: GenerateRequest, budget_s: float) -> AsyncGenerator[str | Answer, None]:
+        """Yield the parts of an answer; where its generator ends within it, another writes it again, once.
+
+        What was sent cannot be taken back, so the other one must begin with the same words, as it does unless
+        they are drawn without a seed.
+
+        Raises:
+            MeshError: the generator failed, or ended and the other one began with other words.
+        """
+        ends = time.monotonic() + budget_s
+        said, whole = "", False
+        broken: Unanswered | None = None
+        while not whole:
+            known = said  # nothing the first time
+            try:
+                left_s = max(0.001, ends - time.monotonic())
+                async with aclosing(self._generator.stream(prompt, timeout_s=left_s)) as stream:
+                    async for part in stream:
+                        if isinstance(part, str):
+                            same = min(len(part), len(known))
+                            if broken is not None and part[:same] != known[:same]:
+                                raise broken
+                            known, new = known[same:], part[same:]
+                            said += new
+                            if new:
+                                yield new
+                        elif broken is not None and known:
+                            raise broken
+                        else:
+                            whole = True
+                            yield part
+                return
+            except Unanswered as error:
+                if whole:
+                    return
+                if broken is not None or not said:
+                    raise
+                broken = error
 
     async def _other_answers(
         self, ask: Ask, pool: Pool, groups: Sequence[_Group], clock: Clock

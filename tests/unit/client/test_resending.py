@@ -12,6 +12,7 @@ import grpc
 import pytest
 
 from evenmesh import AsyncClient, Client, Done
+from evenmesh.common.v1 import common_pb2
 from evenmesh.orchestrator.v1 import orchestrator_service_pb2 as pb
 from evenmesh.orchestrator.v1 import orchestrator_service_pb2_grpc as pb_grpc
 from evenmesh.resending import Resending
@@ -45,6 +46,18 @@ def test_a_call_that_has_begun_is_not_sent_again() -> None:
     resending = Resending(60)
     resending.begun = True
     assert not resending.allows(AWAY)
+
+
+def test_who_kept_all_replies_back_begins_again_once_where_the_connection_broke() -> None:
+    resending = Resending(60, whole=True)
+    broken = Unavailable("UNREACHABLE", "no orchestrator answers")
+    resending.begun = True
+    assert not resending.allows(AWAY)
+    assert resending.allows(broken)
+    assert not resending.begun
+    assert resending.allows(broken), "before its first reply, as any other call"
+    resending.begun = True
+    assert not resending.allows(broken)
 
 
 def test_a_call_without_time_left_is_not_sent_again() -> None:
@@ -89,6 +102,69 @@ async def test_both_clients_send_a_rejected_call_again(method: str) -> None:
         *_, last = await asyncio.to_thread(list, getattr(sync, method)("whole", **about))
     assert (isinstance(last, Done), servicer.calls) == (True, 6)
     await server.stop(0)
+
+
+@pytest.mark.parametrize("breaks", [1, 2])
+async def test_a_whole_answer_is_asked_for_again_where_the_connection_breaks_within_it(breaks: int) -> None:
+    """Without what came before the break; the server is cut off after its first event."""
+    server, cut = grpc.aio.server(), asyncio.Event()
+
+    class Ending(pb_grpc.OrchestratorServiceServicer):
+        calls = 0
+
+        async def Ask(self, request: pb.AskRequest, context: Any) -> AsyncIterator[pb.AskResponse]:
+            self.calls += 1
+            yield pb.AskResponse(delta=pb.Delta(text="x"))
+            yield pb.AskResponse(degraded=common_pb2.Degradation(reason=f"CALL_{self.calls}"))
+            if self.calls <= breaks:
+                cut.set()
+                await asyncio.Event().wait()
+            yield pb.AskResponse(done=pb.Done(ask_id="a"))
+
+    servicer = Ending()
+    pb_grpc.add_OrchestratorServiceServicer_to_server(servicer, server)
+    port = server.add_insecure_port("127.0.0.1:0")
+    await server.start()
+    open_writers: list[asyncio.StreamWriter] = []
+
+    async def pipe(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        while data := await reader.read(2**16):
+            writer.write(data)
+        writer.close()
+
+    async def front(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        there, to = await asyncio.open_connection("127.0.0.1", port)
+        open_writers.append(writer)
+        pipes.extend((asyncio.create_task(pipe(reader, to)), asyncio.create_task(pipe(there, writer))))
+
+    async def break_off() -> None:
+        while True:
+            await cut.wait()
+            cut.clear()
+            await asyncio.sleep(0.2)  # the events are on their way
+            for writer in open_writers:
+                writer.transport.abort()
+            open_writers.clear()
+
+    pipes: list[asyncio.Task[None]] = []
+    gate = await asyncio.start_server(front, "127.0.0.1", 0)
+    breaking = asyncio.create_task(break_off())
+    try:
+        async with AsyncClient("{}:{}".format(*gate.sockets[0].getsockname()), timeout=60) as client:
+            if breaks == 1:
+                found = await client.answer("whole")
+                assert [one.reason for one in found.degradations] == ["CALL_2"]
+                assert found.done is not None
+            else:
+                with pytest.raises(Unavailable):
+                    await client.answer("whole")
+        assert servicer.calls == 2
+    finally:
+        gate.close()
+        for task in (breaking, *pipes):
+            task.cancel()
+        await asyncio.gather(breaking, *pipes, return_exceptions=True)
+        await server.stop(0)
 
 
 async def test_a_successor_that_answers_slowly_is_found() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import math
+from collections.abc import AsyncIterator
 from contextlib import aclosing
 from dataclasses import replace
 from typing import TypeVar
@@ -25,6 +26,7 @@ from evenmesh.wire.errors import (
     Unavailable,
 )
 from evenmesh_core.plackett_luce import Disparity
+from evenmesh_kit.rpc.breaker import Unanswered
 from evenmesh_orchestrator.domain import (
     Action,
     Answered,
@@ -417,6 +419,43 @@ async def test_a_generator_that_fails_in_the_middle_leaves_the_answer_out_by_nam
     )
     assert (_only(events, Failed).samples, _only(events, Failed).error) == ((0,), AWAY)
     assert mesh.observer.posted[0].answers == _all(events, Answered)
+
+
+@pytest.mark.parametrize(
+    ("second", "said", "failed"),
+    [
+        (["a b", " c"], ["a", " b", " c"], False),  # pieces may be cut elsewhere
+        (["a", " b", " c"], ["a", " b", " c"], False),
+        (["a x c"], ["a", " b"], True),  # what was sent cannot be taken back
+        (["a"], ["a", " b"], True),
+        ([], ["a", " b"], True),
+    ],
+)
+async def test_another_generator_writes_again_what_one_that_ended_had_begun(
+    mesh: Mesh, second: list[str], said: list[str], failed: bool
+) -> None:
+    calls: list[float] = []
+    broken = Unanswered("UPSTREAM_UNAVAILABLE", "the generator is unavailable")
+
+    async def stream(prompt: object, *, timeout_s: float) -> AsyncIterator[str | generator_pb.Answer]:
+        calls.append(timeout_s)
+        for word in ["a", " b"] if len(calls) == 1 else second:
+            yield word
+        if len(calls) == 1 or not second:
+            raise broken
+        yield generator_pb.Answer(text="".join(second))
+
+    mesh.generator.stream = stream  # type: ignore[method-assign,assignment]
+    events = await mesh.run(ask(k=1))
+    assert "".join(one.text for one in _all(events, pb.Delta)) == "".join(said)
+    assert len(calls) == 2
+    assert calls[1] <= calls[0]
+    if failed:
+        assert _only(events, Failed).error is broken
+        assert _only(events, Degraded).action is Action.NO_ANSWER
+    else:
+        assert _only(events, Answered).answer.text == "a b c"
+        assert not _all(events, Degraded)
 
 
 async def test_a_generator_that_never_says_how_it_ended_has_no_answer(mesh: Mesh) -> None:

@@ -44,10 +44,22 @@ class AsyncAskingCalls(AsyncCalls):
     async def answer(
         self, question: str, *, timeout: float | None = None, **options: Unpack[AskOptions]
     ) -> AskResult:
-        """Ask one question and return the whole result; arguments and errors as :meth:`ask`."""
-        return AskResult.of(
-            question, [event async for event in self.ask(question, timeout=timeout, **options)]
+        """Ask one question and return the whole result; arguments and errors as :meth:`ask`.
+
+        Where the connection breaks within it, as it does when an orchestrator is killed, the question is
+        asked again, once. What was shown before is observed under an id of its own.
+        """
+        events: list[Event] = []
+        stream: AsyncIterator[Event] = self._events(
+            self._orchestrator.Ask,
+            ask_request(question, options),
+            codec.event,
+            timeout or self._timeout,
+            events.clear,
         )
+        async for event in stream:
+            events.append(event)
+        return AskResult.of(question, events)
 
     def converse(
         self,
@@ -119,9 +131,13 @@ class AsyncAskingCalls(AsyncCalls):
         request: object,
         read: Callable[[Any], T | None],
         timeout: float,
+        forget: Callable[[], None] | None = None,
     ) -> AsyncIterator[T]:
-        """Yield the events of an ask or an audit; send it again where a server stops or starts."""
-        resending = Resending(timeout)
+        """Yield the events of an ask or an audit; send it again where a server stops or starts.
+
+        Who can ``forget`` the events so far gets all of them again where the connection breaks.
+        """
+        resending = Resending(timeout, whole=forget is not None)
         while True:
             call = method(request, timeout=resending.left_s)
             try:
@@ -134,6 +150,8 @@ class AsyncAskingCalls(AsyncCalls):
                 error = self._error(exc, "orchestrator")
                 if not resending.allows(error):
                     raise error from exc
+                if forget is not None:
+                    forget()
             finally:
                 call.cancel()
             await adapter.sleep(resending.pause_s)

@@ -11,7 +11,7 @@ from evenmesh_kit.storage.sql import text_type
 METADATA: Final = MetaData()
 
 CONVERSATIONS: Final = Table(
-    "conversations",
+    "held_conversations",
     METADATA,
     Column("tenant", text_type(), primary_key=True),
     Column("id", text_type(), primary_key=True),
@@ -27,10 +27,11 @@ CONVERSATIONS: Final = Table(
     Column("run_id", text_type(), nullable=False),
     Column("settings", LargeBinary, nullable=False),
     Column("options", LargeBinary, nullable=False),
-    Index("conversations_by_expiry", "expires_at_us"),
+    Index("held_conversations_by_expiry", "expires_at_us"),
 )
 """Conversations as they are after their last stored turn. A stream uses one that has a lease, as long as its
-holder lives. ``format`` is that of settings, options and turns."""
+holder lives. ``format`` is that of settings, options and turns. The evaluator, which may share the database,
+has a table ``conversations``."""
 
 TURNS: Final = Table(
     "conversation_turns",

@@ -16,7 +16,7 @@ def upgrade(op: Operations) -> None:
     """Create the tables."""
     text: Any = sa.String().with_variant(postgresql.VARCHAR(collation="C"), "postgresql")
     op.create_table(
-        "conversations",
+        "held_conversations",
         sa.Column("tenant", text, primary_key=True),
         sa.Column("id", text, primary_key=True),
         sa.Column("holder", text),
@@ -32,7 +32,7 @@ def upgrade(op: Operations) -> None:
         sa.Column("settings", sa.LargeBinary, nullable=False),
         sa.Column("options", sa.LargeBinary, nullable=False),
     )
-    op.create_index("conversations_by_expiry", "conversations", ["expires_at_us"])
+    op.create_index("held_conversations_by_expiry", "held_conversations", ["expires_at_us"])
     op.create_table(
         "conversation_turns",
         sa.Column("tenant", text, primary_key=True),

@@ -1,0 +1,205 @@
+"""Two of every service: each is killed, and each is replaced at a new address, while questions are in flight.
+
+What must hold: no ask fails, every ask is observed once, and a conversation goes on. Callers know three addresses of each
+service, as a headless Service names them, of which two answer. Of the retriever one writes and the others follow it.
+
+``EVENMESH_REPLICAS_ASKS=50 EVENMESH_REPLICAS_ROUNDS=10`` is the full size; the suite runs a short one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sys
+from collections import Counter
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+from evenmesh import Addresses, AskOptions, AsyncClient, MeshError
+from evenmesh_studies import demo
+from tests.faults.chaos.world import MODULES
+from tests.support.killable import Killable
+from tests.support.postgres import Postgres
+
+IN_FLIGHT: Final = int(os.environ.get("EVENMESH_REPLICAS_ASKS", "6"))
+ROUNDS: Final = int(os.environ.get("EVENMESH_REPLICAS_ROUNDS", "1"))
+PAUSE_S: Final = 0.0 if "EVENMESH_REPLICAS_ASKS" in os.environ else 0.3
+"""Between two asks of one asker, so that the suite's other tests have the processors. Seconds."""
+QUESTIONS: Final = [one.question for one in demo.questions()[:20]]
+HOW: Final[AskOptions] = {"collection": "demo", "retriever": "bm25", "reranker": "none", "depth": 5, "k": 2}
+ORDER: Final = ("retriever", "reranker", "generator", "evaluator", "orchestrator")
+
+pytestmark = [pytest.mark.faults, pytest.mark.timeout(600 + 300 * ROUNDS)]
+
+
+class Replicas:
+    """A service at three addresses, of which two answer."""
+
+    def __init__(self, places: list[Killable]) -> None:
+        self.target = "ipv4:" + ",".join(one.address for one in places)
+        self.running, self._free = places[:2], places[2:]
+
+    async def start(self) -> None:
+        await asyncio.gather(*(one.start() for one in self.running))
+
+    async def kill(self, place: int) -> None:
+        """``kill -9`` of one; it is started again at its address."""
+        self.running[place].kill()
+        await self.running[place].start()
+
+    async def replace(self, place: int) -> None:
+        """Start another at the free address, then end one."""
+        successor = self._free.pop()
+        await successor.start()
+        before, self.running[place] = self.running[place], successor
+        await before.stop()
+        self._free.append(before)
+
+    def end(self) -> None:
+        for one in (*self.running, *self._free):
+            one.kill()
+
+
+class World:
+    """A mesh of two of everything on one PostgreSQL, and who asks it."""
+
+    def __init__(self, services: Mapping[str, Replicas], client: AsyncClient) -> None:
+        self.services = services
+        self.done: list[str] = []
+        self.failed: list[str] = []
+        self.degraded: Counter[str] = Counter()
+        self._client = client
+        self._ended = asyncio.Event()
+
+    @asynccontextmanager
+    async def asked(self) -> AsyncIterator[None]:
+        """Questions are in flight while the block runs."""
+        asking = [asyncio.create_task(self._ask_on(asker)) for asker in range(IN_FLIGHT)]
+        try:
+            yield
+            await self.answers()
+        finally:
+            self._ended.set()
+            await asyncio.gather(*asking)
+
+    async def answers(self) -> None:
+        """Wait until as many asks as there are in flight have ended since now."""
+        wanted = len(self.done) + len(self.failed) + IN_FLIGHT
+        async with asyncio.timeout(240):
+            while len(self.done) + len(self.failed) < wanted:
+                await asyncio.sleep(0.05)
+
+    async def _ask_on(self, asker: int) -> None:
+        turn = 0
+        while not self._ended.is_set():
+            turn += 1
+            await asyncio.sleep(PAUSE_S)
+            question = QUESTIONS[(asker + turn) % len(QUESTIONS)]
+            try:
+                found = await self._client.answer(
+                    question, **HOW, run_id="replicas", query_id=f"{asker}-{turn}"
+                )
+            except MeshError as error:
+                self.failed.append(f"{error.code.name} {error.reason}: {error}")
+            else:
+                assert found.done is not None
+                self.done.append(found.done.ask_id)
+                self.degraded.update(f"{one.stage} {one.action} {one.reason}" for one in found.degradations)
+
+
+@pytest.fixture
+async def world(tmp_path: Path) -> AsyncIterator[World]:
+    server = Postgres(durable=True)
+    services: dict[str, Replicas] = {}
+    try:
+        server.start()
+        url = server.url.replace("+asyncpg", "")
+        models = tmp_path / "models"
+        models.mkdir()
+        settings: dict[str, dict[str, str]] = {
+            "reranker": {
+                "DATABASE_URL": url,
+                "MODEL_STORE": str(models),
+                "CROSS_ENCODER": "",
+                "DEFAULT_RERANKER": "none",
+            },
+            "generator": {},
+            "evaluator": {"DATABASE_URL": url},
+            "retriever": {"ENCODER": "", "DEFAULT_RETRIEVER": "bm25", "FOLLOW_LOOK_S": "0.2"},
+            "orchestrator": {"CONVERSATIONS_URL": url, "CONVERSATION_LEASE_S": "2"},
+        }
+        modules = {**MODULES, "generator": "benchmarks.stand_in_generator"}
+        for name in ORDER:
+            places = []
+            for place in "abc":
+                home = tmp_path / name / place
+                home.mkdir(parents=True)
+                given = dict(settings[name])
+                if name == "retriever" and place != "a":
+                    given["FOLLOW"] = str(tmp_path / name / "a")
+                if name == "orchestrator":
+                    given |= {f"{one.upper()}_TARGET": found.target for one, found in services.items()}
+                places.append(Killable(modules[name], name, home, **given))
+            services[name] = Replicas(places)
+            await services[name].start()
+        targets = {name: one.target for name, one in services.items()}
+        writer = services["retriever"].running[0].address
+        async with AsyncClient(Addresses(**{**targets, "retriever": writer}), timeout=120) as client:
+            await client.ingest(demo.passages()[:60], "demo")
+        async with AsyncClient(Addresses(**targets), timeout=120) as client:
+            yield World(services, client)
+    finally:
+        for one in services.values():
+            one.end()
+        server.end()
+
+
+async def test_no_ask_fails_where_any_one_is_killed_or_replaced(world: World) -> None:
+    targets = {name: one.target for name, one in world.services.items()}
+    async with AsyncClient(Addresses(**targets), timeout=120) as client:
+        talk = Talk(client)
+        await talk.go_on()
+        async with world.asked():
+            for round_ in range(ROUNDS):
+                for service in world.services.values():
+                    await service.kill(round_ % 2)
+                    await world.answers()
+                    await service.replace(1)  # not the retriever that writes: others follow its folder
+                    await world.answers()
+                    await talk.go_on()
+        await _all_observed(client, world.done)
+    sys.stderr.write(
+        f"\n{IN_FLIGHT} in flight: {len(world.done)} asks, {len(world.failed)} failed, "
+        f"degraded: {dict(world.degraded)}\n"
+    )
+    assert not world.failed
+    assert not any("dropped" in one for one in world.degraded)
+
+
+class Talk:
+    """A conversation, each turn of which may reach another orchestrator."""
+
+    def __init__(self, client: AsyncClient) -> None:
+        self._client = client
+        self._id, self._turn = "", 0
+
+    async def go_on(self) -> None:
+        self._turn += 1
+        async with self._client.converse(conversation_id=self._id, **({} if self._id else HOW)) as talk:
+            await talk.answer(QUESTIONS[self._turn])
+            assert talk.turn == self._turn
+            self._id = talk.id
+
+
+async def _all_observed(client: AsyncClient, done: list[str]) -> None:
+    async with asyncio.timeout(120):
+        while True:
+            observed = [one.observation_id async for one in client.measurements("replicas")]
+            if set(done) <= set(observed):
+                break
+            await asyncio.sleep(0.5)
+    assert max(Counter(observed).values()) == 1
