@@ -388,6 +388,32 @@ def test_runs_show_the_means_of_the_report(console: ConsolePage, client: Client)
     assert not re.search(r"<script|src=|href=|url\(", page)
 
 
+def test_a_configuration_shows_the_report_over_all_runs(console: ConsolePage, client: Client) -> None:
+    page = console.page
+    for run in ("console-configured-1", "console-configured-2"):
+        client.answer(QUESTION, collection=DEMO, alpha=3.25, samples=4, run_id=run)
+    console.open("runs")
+    page.reload()
+    page.get_by_role("button", name="Configurations").press("Enter")
+    page.locator(".configuration", has_text="α 3.25").press("Enter")
+    (configured,) = [one for one in client.configurations() if one.configuration.alpha == 3.25]
+    report = client.report(configuration=configured.configuration)
+    page.get_by_role("heading", name="α 3.25").wait_for()
+    page.get_by_text("2 asks, 8 rankings").wait_for()
+    mean = page.locator("[data-quantity=ee_d_norm]").get_attribute("data-mean")
+    assert float(mean or "nan") == report.ee_d_norm.mean
+    assert console.violations() == []
+    page.set_viewport_size({"width": NARROW, "height": TALL})
+    assert console.width() <= NARROW
+    page.set_viewport_size({"width": 1280, "height": 900})
+    with page.expect_download() as saved:
+        page.get_by_role("button", name="Report").press("Enter")
+    assert "α 3.25" in Path(saved.value.path()).read_text(encoding="utf-8")
+    page.get_by_label("List", exact=True).get_by_role("button", name="Runs").press("Enter")
+    page.get_by_role("button", name="console-configured-2").press("Enter")
+    page.get_by_role("heading", name="console-configured-2").wait_for()
+
+
 def test_an_ask_of_a_run_shows_what_it_showed(console: ConsolePage, client: Client) -> None:
     page = console.page
     settings = {"collection": DEMO, "alpha": 1, "samples": 4, "useful": ["bike-0001", "bike-0002"]}
