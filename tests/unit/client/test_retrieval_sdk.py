@@ -1,8 +1,13 @@
 """The retriever alone, as programs ask it."""
 
+from datetime import UTC, datetime
+
 import pytest
 
-from evenmesh import AsyncClient, Client, Passage, Retrieval, Retriever, Source
+from evenmesh import AsyncClient, Client, Collection, Passage, Retrieval, Retriever, Source
+from evenmesh.codec import messages as codec
+from evenmesh.codec.mapping import decode
+from evenmesh.retriever.v1 import collection_service_pb2 as collection_pb2
 from evenmesh.retriever.v1 import retriever_service_pb2 as retriever_pb2
 from evenmesh.types.retrieval import retrieve_request
 from evenmesh.wire.errors import DeadlineExceeded, InvalidField, NotFound
@@ -64,6 +69,17 @@ def test_a_request_has_the_options_of_the_call() -> None:
     with pytest.raises(InvalidField, match="must be a whole number") as wrong:
         retrieve_request("q", {"collection": "c", "k": 1.5})  # type: ignore[typeddict-item]
     assert wrong.value.field == "k"
+
+
+def test_replies_of_read_replicas_say_how_old_they_may_be() -> None:
+    message = retriever_pb2.RetrieveResponse(index_version="7-a")
+    assert codec.retrieval(message).index_as_of is None
+    message.index_as_of.FromSeconds(1_800_000_000)
+    assert codec.retrieval(message).index_as_of == datetime.fromtimestamp(1_800_000_000, UTC)
+    stored = collection_pb2.Collection(name="c")
+    assert decode(Collection, stored).as_of is None
+    stored.as_of.FromSeconds(1_800_000_000)
+    assert decode(Collection, stored).as_of == datetime.fromtimestamp(1_800_000_000, UTC)
 
 
 async def test_both_clients_list_sources(scripted: ScriptedMesh) -> None:

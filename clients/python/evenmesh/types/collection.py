@@ -46,6 +46,8 @@ class Collection:
         num_segments: segments it consists of.
         num_tombstones: passages that were removed or replaced and are still on disk.
         embedded: share of its passages that have a vector, 0 to 1.
+        as_of: when a read replica last knew this version to be the current one, UTC; None from the retriever
+            that writes, whose version is.
     """
 
     name: str
@@ -62,6 +64,7 @@ class Collection:
     num_segments: int = 0
     num_tombstones: int = 0
     embedded: float = 0.0
+    as_of: datetime | None = None
 
     @property
     def lacks_vectors(self) -> bool:

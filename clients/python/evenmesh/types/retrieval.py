@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from typing import TypedDict
 
 from evenmesh.codec.mapping import encode
@@ -78,6 +79,8 @@ class Retrieval:
         index_version: version of the index; empty for passages of the request and of the web.
         note: what the name of the retriever does not say, such as vectors that are still to come.
         policy: how rankings were drawn to reach a target; None without one.
+        index_as_of: when a read replica last knew ``index_version`` to be the current one, UTC; None from the
+            retriever that writes.
     """
 
     passages: tuple[Passage, ...]
@@ -89,6 +92,7 @@ class Retrieval:
     index_version: str
     note: str = ""
     policy: Policy | None = None
+    index_as_of: datetime | None = None
 
 
 class RetrieveOptions(TypedDict, total=False):
