@@ -150,6 +150,13 @@ async def world(tmp_path: Path) -> AsyncIterator[World]:
         writer = services["retriever"].running[0].address
         async with AsyncClient(Addresses(**{**targets, "retriever": writer}), timeout=120) as client:
             await client.ingest(demo.passages()[:60], "demo")
+        follower = services["retriever"].running[1].address
+        async with (
+            AsyncClient(Addresses(**{**targets, "retriever": follower})) as client,
+            asyncio.timeout(120),
+        ):
+            while not await client.collections():
+                await asyncio.sleep(0.1)
         async with AsyncClient(Addresses(**targets), timeout=120) as client:
             yield World(services, client)
     finally:
