@@ -1,1 +1,7 @@
 """The gateway: the mesh over HTTP, with the caller's credential; nothing of the flow lives in it."""
+
+import os
+
+# Read when gRPC is imported. Its handlers of forks prepare a child that calls on; of the processes that uvloop
+# starts to read uploads, one in forty crashed in them before it became another program. All of them become one.
+os.environ["GRPC_ENABLE_FORK_SUPPORT"] = "0"

@@ -84,7 +84,10 @@ class UploadReader:
         until = Deadline.after(self._read_s)
         self._begun = True
         if self._process.stdin is not None:
-            self._process.stdin.write(job_bytes(job))
+            try:
+                self._process.stdin.write(job_bytes(job))
+            except RuntimeError:  # as uvloop says of a process that has ended
+                raise _ended() from None
         while True:
             kind, body = await self._message(until)
             if kind != EVENT:
