@@ -2,6 +2,6 @@
 
 import os
 
-# Read when gRPC is imported. Its handlers of forks prepare a child that calls on; of the processes that uvloop
-# starts to read uploads, one in forty crashed in them before it became another program. All of them become one.
+# Read when gRPC is imported. Its handlers of forks prepare a child that calls on; of the processes that
+# uvloop starts to read uploads, one in forty crashed in them before it became another program.
 os.environ["GRPC_ENABLE_FORK_SUPPORT"] = "0"
