@@ -121,8 +121,12 @@ class TritonServer:
 
     @property
     def server_pid(self) -> int:
-        """Process id of ``tritonserver``."""
-        (child,) = psutil.Process(self.pid).children()
+        """Process id of ``tritonserver``, once it has begun."""
+        ends = time.monotonic() + 60
+        while not (children := psutil.Process(self.pid).children()):
+            assert time.monotonic() < ends
+            time.sleep(0.05)
+        (child,) = children
         return int(child.pid)
 
     def stub_pid(self, model: str) -> int:

@@ -209,6 +209,7 @@ async def test_a_key_opens_what_its_roles_allow(open_gateway: Open, tmp_path: Pa
         "Collections",
         "Runs",
         "Audits",
+        "Statements",
         "Health",
     ]
     assert asks not in page.url

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import signal
 import socket
@@ -125,10 +126,14 @@ def memory_of(process_id: int, name: str) -> int:
 
 
 async def pulses(url: str) -> AsyncIterator[int]:
-    """Yield the status of the gateway's health, again and again."""
+    """Yield the status of the gateway's health, again and again.
+
+    This process may be too busy to send a head within the time that the gateway waits for one: it asks again.
+    """
     async with httpx.AsyncClient(base_url=url, timeout=60) as client:
         while True:
-            yield (await client.get("/healthz")).status_code
+            with contextlib.suppress(httpx.RemoteProtocolError, httpx.ReadError, httpx.WriteError):
+                yield (await client.get("/healthz")).status_code
             await asyncio.sleep(0.02)
 
 
