@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import json
 import signal
 import socket
@@ -13,6 +12,7 @@ import threading
 from collections.abc import AsyncIterator
 from contextlib import suppress
 from pathlib import Path
+from typing import Final
 
 import httpx
 import pytest
@@ -179,7 +179,7 @@ async def pulses(url: str) -> AsyncIterator[int]:
     """
     async with httpx.AsyncClient(base_url=url, timeout=60) as client:
         while True:
-            with contextlib.suppress(httpx.RemoteProtocolError, httpx.ReadError, httpx.WriteError):
+            with suppress(httpx.RemoteProtocolError, httpx.ReadError, httpx.WriteError):
                 yield (await client.get("/healthz")).status_code
             await asyncio.sleep(0.02)
 
