@@ -3,5 +3,5 @@
 import os
 
 # Read when gRPC is imported. Its handlers of forks prepare a child that calls on; of the processes that
-# uvloop starts to read uploads, one in forty crashed in them before it became another program.
+# uvloop starts to read uploads, three in a hundred crashed in them before they were another program.
 os.environ["GRPC_ENABLE_FORK_SUPPORT"] = "0"

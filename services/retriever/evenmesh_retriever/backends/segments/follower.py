@@ -355,19 +355,10 @@ class FollowingStore:
     ) -> None:
         """Read and check new files, the smallest first; note those that are to be checked later."""
         unread.clear()
-        left = self._following.verify_bytes
         old = {file[0] for view in known.values() for file in directory.files(view)}
         files = [file for view in views for file in directory.files(view)]
-        for path, sha256, size in sorted(files, key=lambda file: file[2]):
-            if path in self._damaged:
-                raise Corrupt(f"{path} does not have the SHA-256 of its manifest")
-            if path in old:
-                continue
-            left -= size
-            if left < 0:
-                unread.append((path, sha256))
-            else:
-                manifests.check_content(path, sha256)
+        most = self._following.verify_bytes
+        unread.extend(manifests.check_first(files, most, damaged=self._damaged, checked=old))
         for view in views:
             if view.dense is not None and self._recipe.encoder is not None:
                 view.dense.check()

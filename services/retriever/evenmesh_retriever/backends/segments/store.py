@@ -435,16 +435,8 @@ class SegmentStore:
 
         def check(_: VersionManifest, views: Sequence[View]) -> None:
             unread.clear()
-            left = self._options.verify_bytes
             files = [file for view in views for file in at.files(view)]
-            for path, sha256, size in sorted(files, key=lambda file: file[2]):
-                if path in known:
-                    raise Corrupt(f"{path} does not have the SHA-256 of its manifest")
-                left -= size
-                if left < 0:
-                    unread.append((path, sha256))
-                else:
-                    manifests.check_content(path, sha256)
+            unread.extend(manifests.check_first(files, self._options.verify_bytes, damaged=known))
             for view in views:
                 if view.dense is not None and self._recipe.encoder is not None:
                     view.dense.check()  # while there is an earlier version to fall back on

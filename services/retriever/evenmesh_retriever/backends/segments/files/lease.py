@@ -225,7 +225,7 @@ class WriterLease:
             if (now := _beats(term)) != seen:
                 seen, since, lives = now, time.monotonic(), True
         self.inherited = False
-        _log.warning("%s has not been heard of for %g s and loses %s", holder, lease_s, self._folder)
+        _log.warning("%s gave no sign of itself for %g s and loses %s", holder, lease_s, self._folder)
 
     def _write_holder(self) -> None:
         holder = Holder(machine(), os.getpid(), platform.node(), self._lease_s)

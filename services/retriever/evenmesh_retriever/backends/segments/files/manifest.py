@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import re
+from collections.abc import Container, Iterable
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
@@ -201,6 +202,38 @@ def check_content(path: Path, sha256: str) -> None:
         raise Corrupt(f"{path} cannot be read: {error.strerror}") from None
     if found != sha256:
         raise Corrupt(f"{path} does not have the SHA-256 of its manifest")
+
+
+def check_first(
+    files: Iterable[tuple[Path, str, int]],
+    most: int,
+    *,
+    damaged: Container[Path],
+    checked: Container[Path] = (),
+) -> list[tuple[Path, str]]:
+    """Check files, the smallest first, and return those that are to be checked later: path and SHA-256.
+
+    Args:
+        files: path, SHA-256 and bytes of each.
+        most: how much is read now. Bytes.
+        damaged: files that are known to be damaged.
+        checked: files that were checked before.
+
+    Raises:
+        Corrupt: one is damaged.
+    """
+    later = []
+    for path, sha256, size in sorted(files, key=lambda file: file[2]):
+        if path in damaged:
+            raise Corrupt(f"{path} does not have the SHA-256 of its manifest")
+        if path in checked:
+            continue
+        most -= size
+        if most < 0:
+            later.append((path, sha256))
+        else:
+            check_content(path, sha256)
+    return later
 
 
 def entry_of(path: Path) -> FileEntry:
