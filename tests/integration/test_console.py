@@ -20,6 +20,7 @@ from evenmesh_lab.files import read_audits
 from evenmesh_reranker.models.store import ModelStore
 from evenmesh_studies import demo
 from tests.integration.conftest import DEMO, RunningMesh
+from tests.integration.test_mesh import eventually
 from tests.support import document_files, evaluator_process, tiny_encoders, tiny_models
 from tests.support.console_page import PAGES, Colours, ConsolePage, chromium
 from tests.support.gateway_process import GatewayProcess
@@ -392,14 +393,19 @@ def test_a_configuration_shows_the_report_over_all_runs(console: ConsolePage, cl
     page = console.page
     for run in ("console-configured-1", "console-configured-2"):
         client.answer(QUESTION, collection=DEMO, alpha=3.25, samples=4, run_id=run)
+    # Observations arrive after the answers; a repeated test adds to what it asked before.
+    (configured,) = eventually(
+        lambda: [one for one in client.configurations() if one.configuration.alpha == 3.25],
+        lambda found: sum(one.num_observations for one in found) >= 2,
+    )
+    report = client.report(configuration=configured.configuration)
     console.open("runs")
     page.reload()
     page.get_by_role("button", name="Configurations").press("Enter")
     page.locator(".configuration", has_text="α 3.25").press("Enter")
-    (configured,) = [one for one in client.configurations() if one.configuration.alpha == 3.25]
-    report = client.report(configuration=configured.configuration)
     page.get_by_role("heading", name="α 3.25").wait_for()
-    page.get_by_text("2 asks, 8 rankings").wait_for()
+    asks = configured.num_observations
+    page.get_by_text(f"{asks} asks, {4 * asks} rankings").wait_for()
     mean = page.locator("[data-quantity=ee_d_norm]").get_attribute("data-mean")
     assert float(mean or "nan") == report.ee_d_norm.mean
     assert console.violations() == []
