@@ -26,8 +26,10 @@ REACHED: Final = 1e-3
 _TOLERANCE: Final = 5e-5
 _PRECISION: Final = 16.0  # of inclusion probabilities: to about 1e-6
 _DIALS: Final = np.array([0.0, 0.5, 1.0, 1.5, 2.0, 2.5, 3.0, 3.5, 4.0, 5.0, 6.0, 7.0, 9.0, 12.0, 20.0])
+_SURE: Final = 30.0  # log-weight above that of the k-th heaviest from which an item is surely included
 _ROUNDS: Final = 3  # of the approximation that chooses where to begin
 _STEPS: Final = 100
+_FLATTEST: Final = 1.05  # base of the powers of α in which it steps: a little above 1, it steps in α itself
 _SECANTS: Final = 6  # then every other step halves the range
 
 
@@ -80,16 +82,17 @@ def policy_for(target: Target, scores: ArrayLike, relevance: ArrayLike, *, k: in
         relevance: vector [n] of finite numbers from 0, which grow with the scores, equal for equal scores.
         k: length of the top, from 1.
 
-    Source: Kim & Diaz 2025, §3.2 and §3.3.1, for policy and disparity; the search goes beyond it. Takes about
-    four times as long as :func:`evenmesh_core.plackett_luce.inclusion_probabilities`.
+    Source: Kim & Diaz 2025, §3.2 and §3.3.1, for policy and disparity; the search goes beyond it. Evaluates
+    :func:`evenmesh_core.plackett_luce.inclusion_probabilities` two to five times.
 
     Raises:
         InvalidInput: a target outside [0, 1], scores or relevance as above, or k below 1.
     """
-    normalized = normalize_scores(scores)
+    values = float_array("scores", scores)
+    normalized = normalize_scores(values)
     gains = float_array("relevance", relevance, low=0.0)
     same_length("scores", normalized, "relevance", gains)
-    _check_order(normalized, gains)
+    _check_order(values, gains)  # not normalized, where rounding makes near scores equal
     size = min(count("k", k), len(normalized))
     best = float(np.sort(gains)[len(gains) - size :].sum())
     uniform = np.full(len(normalized), size / len(normalized))
@@ -179,10 +182,12 @@ def _search(
 ) -> tuple[float, FloatArray]:
     """Return the dial at which a quantity is ``goal`` to ``slack``, or the largest; and its inclusion.
 
-    Steps are secants of the quantity's log-odds over 2^α, which is a straight line for two items, within a
-    shrinking range. The first slope is that of an approximation.
+    Steps are secants of the quantity's log-odds over b^α within a shrinking range, where b is the score at
+    the cut, which decides what is included: for two items a straight line. The first slope is that of an
+    approximation.
     """
     logs = np.log(normalized)
+    base = max(float(np.partition(normalized, len(normalized) - k)[len(normalized) - k]), _FLATTEST)
     wanted, alpha = quantity.odds(goal), _first_guess(normalized, k, quantity, goal)
     low, high = 0.0, MAX_ALPHA
     before: tuple[float, float] | None = None
@@ -197,18 +202,18 @@ def _search(
             low = alpha
         else:
             high = alpha
-        place, odds = 2.0**alpha, quantity.odds(value)
+        place, odds = base**alpha, quantity.odds(value)
         if before is not None and before[0] != place:
             slope = (odds - before[1]) / (place - before[0])
         else:
             rate = _slope(inclusion, quantity.gradient(inclusion), weights * logs)
-            slope = rate * quantity.odds_slope(value) / (place * math.log(2))
+            slope = rate * quantity.odds_slope(value) / (place * math.log(base))
         before = (place, odds)
         target = place + (wanted - odds) / slope if slope > 0 else 0.0
         if step >= _SECANTS and step % 2 and high < MAX_ALPHA:
             alpha = (low + high) / 2
-        elif 2.0**low < target < 2.0**high:
-            alpha = math.log2(target)
+        elif base**low < target < base**high:
+            alpha = math.log(target, base)
         elif high == MAX_ALPHA:
             alpha = min(2 * alpha + 1, MAX_ALPHA)
         else:
@@ -233,8 +238,8 @@ def _slope(inclusion: FloatArray, gradient: FloatArray, speeds: FloatArray) -> f
 def _first_guess(normalized: FloatArray, k: int, quantity: _Quantity, goal: float) -> float:
     """Return about the dial at which a quantity is ``goal``, from Rosén's approximation at a few dials."""
     weights = normalized ** _DIALS[:, None]
-    weights -= weights.max(axis=1, keepdims=True)
-    masses = np.exp(weights)
+    weights -= np.partition(weights, len(normalized) - k, axis=1)[:, len(normalized) - k, None]
+    masses = np.exp(np.minimum(weights, _SURE))  # relative to the k-th heaviest
     # If s are surely there, the others send the k − s that are missing at this time or later.
     lighter = np.cumsum(np.sort(masses, axis=1), axis=1)[:, : -k - 1 : -1]
     time = (np.arange(k, 0, -1) / np.maximum(lighter, 1e-300)).max(axis=1, keepdims=True)

@@ -14,7 +14,9 @@ from evenmesh_core.plackett_luce import (
     normalize_scores,
     policy_for,
     sample_rankings,
+    targets,
 )
+from evenmesh_core.plackett_luce.inclusion import integrated
 
 property_test = settings(derandomize=True, deadline=None, max_examples=20)
 pools = st.builds(
@@ -139,6 +141,33 @@ def test_equal_items_beside_one_better_one(number):
     found = policy_for(Disparity(0.5), scores, normalize_scores(scores) - 1, k=1)
     # p² + (1 − p)² / 3 = 1/2 at p = (1 + √3) / 4 · … solved: 4p² − 2p − 1/2 = 0
     assert found.inclusion[3] == pytest.approx((1 + math.sqrt(3)) / 4, abs=1e-4)
+
+
+def test_scores_that_rounding_makes_equal_may_differ_in_relevance():
+    scores = np.array([1.0, 2e-20, 1e-20])  # the last two are one number beside the first
+    found = policy_for(RelevanceLoss(0.1), scores, scores, k=1)
+    assert found.reached
+    assert found.inclusion[1] == found.inclusion[2]
+
+
+@pytest.mark.parametrize("target", [Disparity(0.8), RelevanceLoss(0.02)])
+@pytest.mark.parametrize(("n", "k"), [(20, 5), (100, 20)])
+def test_few_evaluations_find_a_sharp_dial(target, n, k, monkeypatch):
+    # Scores with one far ahead of the rest, whose cut is decided among small ones: dials of 10 to 20.
+    evaluations = []
+
+    def counted(*arguments):
+        evaluations[-1] += 1
+        return integrated(*arguments)
+
+    monkeypatch.setattr(targets, "integrated", counted)
+    rng = np.random.default_rng(n)
+    for _ in range(12):
+        scores = np.exp(rng.normal(size=n))
+        evaluations.append(0)
+        assert policy_for(target, scores, scores, k=k).reached
+    assert max(evaluations) <= 8  # 14 with steps in powers of two
+    assert sum(evaluations) / len(evaluations) <= 4  # 6.5
 
 
 @pytest.mark.parametrize(
