@@ -20,9 +20,11 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
+from statistics import median
 from typing import Final, cast
 
 import grpc
+import numpy as np
 import psutil
 
 from benchmarks import shapes
@@ -33,6 +35,7 @@ from evenmesh.generator.v1.generator_service_pb2_grpc import GeneratorServiceStu
 from evenmesh.reranker.v1 import reranker_service_pb2 as reranker_pb
 from evenmesh.reranker.v1.reranker_service_pb2_grpc import RerankerServiceStub
 from evenmesh.wire.channel import connect
+from evenmesh_core.queueing import simulated_responses
 from evenmesh_kit.rpc.server import run
 from evenmesh_mesh.logs import ServiceLog
 from evenmesh_mesh.process import ServiceProcess
@@ -49,6 +52,8 @@ CALLERS = 8
 """Callers for each process."""
 WAIT_S, SLOTS = 0.1, 2
 """Seconds of a waiting process's calls, and how many it has at a time."""
+RATE = 0.8
+"""Of what the waiting processes can do together: the rate that is also simulated."""
 LOAD = 0.5
 """Of what three of the waiting processes can do together: the rate while one of four is killed."""
 AGE_S = 10.0
@@ -91,10 +96,23 @@ class Killed:
 
 
 @dataclass(frozen=True)
+class Simulated:
+    """Latencies of calls that arrive at a rate, and of the same arrivals in a simulation. Milliseconds."""
+
+    processes: int
+    rate: float
+    mean_ms: float
+    p95_ms: float
+    simulated_mean_ms: float
+    simulated_p95_ms: float
+
+
+@dataclass(frozen=True)
 class Found:
     """All that was measured; seconds from when a new process serves to its first call."""
 
     throughputs: Sequence[Throughput]
+    simulated: Sequence[Simulated]
     killed: Killed
     listed_s: float
     resolved_s: float
@@ -116,6 +134,12 @@ def section(found: Found) -> str:
         f"| {one.kind} | {one.processes} | {one.per_s:.1f} | {one.ratio:.2f} | {100 * one.busiest:.0f} % |"
         for one in found.throughputs
     )
+    simulated = "\n".join(
+        f"| {one.processes} | {one.rate:.0f} | {one.mean_ms:.0f} / {one.p95_ms:.0f} "
+        f"| {one.simulated_mean_ms:.0f} / {one.simulated_p95_ms:.0f} "
+        f"| {one.simulated_mean_ms / one.mean_ms - 1:+.0%} / {one.simulated_p95_ms / one.p95_ms - 1:+.0%} |"
+        for one in found.simulated
+    )
     killed = found.killed
     return f"""Processes behind client-side `round_robin`, all on this machine's {os.cpu_count()} cores, for
 each of them {CALLERS} callers who ask again at once. `waits`: the reranker service around a scorer that waits
@@ -125,6 +149,15 @@ one thread, whose processes share the cores: more of them than cores add nothing
 | processes | | calls/s | ratio | share of the busiest process |
 |---|---|---|---|---|
 {rows}
+
+Waiting processes at {100 * RATE:.0f} % of what they can do, with Poisson arrivals through one `round_robin`
+channel, beside a discrete-event simulation of the same arrivals (`evenmesh_core.queueing`): {SLOTS} servers
+in each process, whose service time is that of a call alone. Milliseconds, mean / 95th percentile (target:
+within 15 %).
+
+| processes | calls/s | measured | simulated | difference |
+|---|---|---|---|---|
+{simulated}
 
 One of four waiting processes killed (`kill -9`) at {100 * LOAD:.0f} % of what the other three can do:
 {killed.lost} of {killed.calls:,} calls lost; the slowest call around the kill took
@@ -168,7 +201,8 @@ async def _measure(seconds: float, computing: bool) -> Found:
             throughputs.append(
                 Throughput(kind, count, per_s, per_s / alone, max(shares) / max(sum(shares), 1e-9))
             )
-    return Found(throughputs, await _kill(seconds), await _added_to_list(), await _added_to_dns())
+    simulated = [await _simulated(processes, seconds) for processes in COUNTS]
+    return Found(throughputs, simulated, await _kill(seconds), await _added_to_list(), await _added_to_dns())
 
 
 async def _reranked(channel: grpc.aio.Channel) -> str:
@@ -206,6 +240,41 @@ async def _closed(channel: grpc.aio.Channel, ask: _Ask, callers: int, seconds: f
 
     await asyncio.gather(*(call() for _ in range(callers)))
     return served
+
+
+async def _simulated(count: int, seconds: float) -> Simulated:
+    """Measure calls that arrive at a rate, and simulate the same arrivals."""
+    rate = RATE * count * SLOTS / WAIT_S
+    due = poisson(rate, 2 * seconds, count)
+    responses = np.zeros(len(due))
+    alone = []
+    async with _processes(count) as processes:
+        target = _listed([one.address for one in processes])
+        async with connect(target, service=RERANKER) as channel:
+            await asyncio.gather(*(_reranked(channel) for _ in range(8 * count)))
+            for _ in range(20):
+                began = time.monotonic()
+                await _reranked(channel)
+                alone.append(time.monotonic() - began)
+            began = time.monotonic()
+
+            async def call(place: int, at: float) -> None:
+                await _reranked(channel)
+                responses[place] = time.monotonic() - began - at
+
+            async with asyncio.TaskGroup() as group:
+                for place, at in enumerate(due.tolist()):
+                    await asyncio.sleep(max(0.0, at - (time.monotonic() - began)))
+                    group.create_task(call(place, at))
+    predicted = simulated_responses(due, median(alone), replicas=count, servers=SLOTS)
+    return Simulated(
+        count,
+        rate,
+        1e3 * float(responses.mean()),
+        1e3 * float(np.quantile(responses, 0.95)),
+        1e3 * float(predicted.mean()),
+        1e3 * float(np.quantile(predicted, 0.95)),
+    )
 
 
 async def _kill(seconds: float) -> Killed:

@@ -14,6 +14,7 @@ from evenmesh_kit.admission.queue import Admission
 from evenmesh_kit.compute.tenant_pool import TenantPool
 from evenmesh_kit.rpc.server import Registration, ServerStartError, Service, run_service
 from evenmesh_kit.settings import variable
+from evenmesh_kit.storage.tenant_log import LogSettingError, RedisLog
 from evenmesh_kit.telemetry.setup import Telemetry
 from evenmesh_kit.telemetry.spans import Spans
 from evenmesh_orchestrator import codec, tracing
@@ -26,6 +27,7 @@ from evenmesh_orchestrator.conversations.store import ConversationStore
 from evenmesh_orchestrator.conversations.turns import TurnHandler
 from evenmesh_orchestrator.domain import Stage
 from evenmesh_orchestrator.metrics import AskMetrics, RecordedOutbox, RecordedPipeline
+from evenmesh_orchestrator.observations.log import LogReceiver
 from evenmesh_orchestrator.observations.outbox import Outbox
 from evenmesh_orchestrator.observations.relay import OutboxRelay
 from evenmesh_orchestrator.servicer import OrchestratorServicer
@@ -60,6 +62,23 @@ def conversation_store(settings: OrchestratorSettings) -> ConversationStore:
     return SqlConversationStore(url, limits, lease_s=settings.conversation_lease_s)
 
 
+def observation_log(settings: OrchestratorSettings) -> LogReceiver | None:
+    """Return the log that takes observations; None where the evaluator takes them.
+
+    Raises:
+        ServerStartError: the setting cannot be used.
+    """
+    if not settings.observation_log:
+        return None
+    name = variable(settings, "observation_log")
+    most = settings.observation_log_entries
+    try:
+        log = RedisLog(settings.observation_log, "observations", max_entries=most, variable=name)
+    except LogSettingError as error:
+        raise ServerStartError(str(error)) from None
+    return LogReceiver(log, max_message_bytes=settings.max_message_bytes)
+
+
 class Orchestrator(Service):
     """One orchestrator process and its lifecycle. Create it in a running event loop.
 
@@ -82,6 +101,7 @@ class Orchestrator(Service):
         self._pool = TenantPool(settings.compute_threads, "orchestrator")
         outbox = partial(RecordedOutbox, telemetry) if telemetry.enabled else Outbox
         encode = partial(codec.observation, with_text=settings.observe_text)
+        self._log = observation_log(settings)
         self._relay = OutboxRelay(
             outbox(
                 settings.outbox_file(),
@@ -90,7 +110,7 @@ class Orchestrator(Service):
                 tenant_share=settings.outbox_tenant_share,
                 flush=settings.outbox_flush,
             ),
-            evaluator_client,
+            self._log or evaluator_client,
             tracing.encoder(encode) if telemetry.enabled else encode,
             max_attempts=settings.outbox_attempts,
         )
@@ -158,6 +178,8 @@ class Orchestrator(Service):
         await self._conversations.stop()
         await self._relay.drain(self._settings.outbox_drain_s)
         await self._relay.stop()
+        if self._log is not None:
+            await self._log.close()
         await asyncio.gather(*(channel.close() for channel in self._channels))
         self._pool.close()
 

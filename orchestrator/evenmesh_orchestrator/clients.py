@@ -248,6 +248,11 @@ class EvaluatorClient(_Client):
         self._max_message_bytes = facts.max_request_bytes or DEFAULT_MAX_MESSAGE_BYTES
 
     @property
+    def gives_reports(self) -> bool:
+        """Whether a report can follow an observation; see the port."""
+        return True
+
+    @property
     def max_message_bytes(self) -> int:
         """The largest observation that the evaluator accepts: the contract's, or what it last said."""
         return self._max_message_bytes

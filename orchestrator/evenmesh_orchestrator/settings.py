@@ -112,6 +112,11 @@ class OrchestratorSettings(ServiceSettings):
     outbox_drain_s: float = Field(default=2.0, ge=0, le=3_600)
     """How long a planned stop waits until the evaluator has the observations of the outbox; the next process
     on the file sends what stays. Seconds, [0, 3600]."""
+    observation_log: str = Field(default="", repr=False, validation_alias="EVENMESH_OBSERVATION_LOG")
+    """Redis or Valkey that takes observations in place of the evaluator, such as
+    ``redis://:PASSWORD@redis:6379/0``; evaluators with the same setting store them as fast as they can."""
+    observation_log_entries: int = Field(default=1_000_000, ge=1)
+    """Most observations of a tenant that wait in the log; beyond, they stay in the outbox. [1, inf)."""
     observe_text: bool = True
     """Whether observations carry the text of questions and, where there are references, of passages."""
     compute_threads: int = Field(default=1, ge=1, le=256)

@@ -16,10 +16,15 @@ _STARTS_S = 60.0
 
 
 class RedisServer:
-    """A server on a free port of this machine, which keeps nothing on disk."""
+    """A server on a free port of this machine.
 
-    def __init__(self) -> None:
+    Args:
+        durable: whether every write is on disk before it is acknowledged; else nothing ever is.
+    """
+
+    def __init__(self, *, durable: bool = False) -> None:
         self._program = required("redis-server")
+        self._durable = ("--appendonly", "yes", "--appendfsync", "always") if durable else ()
         self._folder = Path(tempfile.mkdtemp(prefix="evenmesh-redis-"))
         self._port = ports.reserve(self)
         self._process: subprocess.Popen[bytes] | None = None
@@ -30,7 +35,7 @@ class RedisServer:
         return f"redis://127.0.0.1:{self._port}/0"
 
     def start(self) -> None:
-        """Start it, and wait until it listens."""
+        """Start it, and wait until it answers: it reads its file first."""
         self._process = subprocess.Popen(
             [
                 self._program,
@@ -42,21 +47,25 @@ class RedisServer:
                 "",
                 "--dir",
                 self._folder,
+                *self._durable,
             ],
             stdout=subprocess.DEVNULL,
         )
         deadline = time.monotonic() + _STARTS_S
         while True:
             try:
-                socket.create_connection(("127.0.0.1", self._port)).close()
-                return
+                with socket.create_connection(("127.0.0.1", self._port)) as connection:
+                    connection.sendall(b"PING\r\n")
+                    if connection.recv(16).startswith(b"+PONG"):
+                        return
             except OSError:
-                assert time.monotonic() < deadline, "redis-server does not listen"
-                assert self._process.poll() is None, "redis-server has ended"
-                time.sleep(0.02)
+                pass
+            assert time.monotonic() < deadline, "redis-server does not answer"
+            assert self._process.poll() is None, "redis-server has ended"
+            time.sleep(0.02)
 
     def kill(self) -> None:
-        """Kill it, and forget what it held."""
+        """Kill it; it forgets what is not on disk."""
         if self._process is not None:
             self._process.kill()
             self._process.wait()

@@ -5,11 +5,12 @@ over a squared mean: 0 where all are equal, 1 for exponential times and Poisson 
 
 Sources: Kleinrock, Queueing Systems, volume I (1975), chapters 3 and 5; Allen, Probability, Statistics and
 Queueing Theory (2nd edition 1990), chapter 5; Lazowska, Zahorjan, Graham & Sevcik, Quantitative System
-Performance (1984), chapters 3 and 8.
+Performance (1984), chapters 3 and 8; Kiefer & Wolfowitz, On the Theory of Queues with Many Servers (1955).
 """
 
 from __future__ import annotations
 
+import heapq
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -17,7 +18,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import ArrayLike
 
-from evenmesh_core.arrays import FloatArray, count, float_array, number
+from evenmesh_core.arrays import FloatArray, count, float_array, number, same_length
+from evenmesh_core.errors import InvalidInput
 
 _HALVINGS = 60
 
@@ -183,6 +185,47 @@ def throughput_curve(callers: ArrayLike, throughputs: ArrayLike) -> FloatArray:
         np.arange(1, round(at[-1]) + 1), np.concatenate([[0.0], at]), np.concatenate([[0.0], speeds])
     )
     return curve
+
+
+def simulated_responses(
+    arrivals: ArrayLike, services: ArrayLike, *, replicas: int, servers: int = 1
+) -> FloatArray:
+    """Return how long each call takes, by a simulation of events.
+
+    Calls go to the replicas in turn, as gRPC's ``round_robin`` sends them. In a replica they wait in one
+    queue, and the first in it goes to the server that is free first.
+
+    Args:
+        arrivals: vector [N] of the times of calls, not falling.
+        services: vector [N] of their service times, or one time for all, above 0.
+        replicas: replicas, from 1.
+        servers: servers of each replica, from 1.
+
+    Returns:
+        Vector [N]: waiting and service time of each call.
+
+    Source: the recursion of Kiefer & Wolfowitz (1955) for the waits in G/G/c.
+
+    Raises:
+        InvalidInput: an argument out of range, or of another length.
+    """
+    times = float_array("arrivals", arrivals)
+    falls = np.flatnonzero(np.diff(times) < 0)
+    if falls.size:
+        first = int(falls[0]) + 1
+        raise InvalidInput(f"arrivals[{first}]", float(times[first]), "not before the one that precedes it")
+    given = np.asarray(services)
+    each = np.full(len(times), given) if given.ndim == 0 else given
+    lengths = float_array("services", each, low=np.finfo(float).tiny)
+    same_length("arrivals", times, "services", lengths)
+    free = [[-math.inf] * count("servers", servers) for _ in range(count("replicas", replicas))]
+    responses = np.empty(len(times))
+    for place, (arrival, length) in enumerate(zip(times.tolist(), lengths.tolist(), strict=True)):
+        queue = free[place % replicas]
+        end = max(arrival, queue[0]) + length
+        heapq.heapreplace(queue, end)
+        responses[place] = end - arrival
+    return responses
 
 
 def rate_at(response: Callable[[float], float], limit_s: float, highest: float) -> float:

@@ -66,8 +66,12 @@ class ObserveStream(Protocol):
         """End the stream at once."""
 
 
-class Evaluator(Protocol):
-    """The receiver of observations."""
+class Receiver(Protocol):
+    """The receiver of observations: the evaluator, or a log from which it takes them."""
+
+    @property
+    def gives_reports(self) -> bool:
+        """Whether a report can follow an observation."""
 
     def observe(self) -> ObserveStream:
         """Open a stream for the current tenant; a failure shows when it is used."""
@@ -90,7 +94,7 @@ class OutboxRelay:
 
     Args:
         outbox: stores observations; the relay opens and closes it.
-        evaluator: receives them.
+        receiver: receives them.
         encode: writes an observation as the evaluator reads it.
         max_attempts: failed attempts after which an entry is set aside, [1, inf).
         idle_s: how long a stream with nothing to send stays open. Seconds, (0, inf).
@@ -99,7 +103,7 @@ class OutboxRelay:
     def __init__(
         self,
         outbox: Outbox,
-        evaluator: Evaluator,
+        receiver: Receiver,
         encode: Callable[[Observation], bytes],
         *,
         max_attempts: int = MAX_ATTEMPTS,
@@ -108,7 +112,7 @@ class OutboxRelay:
         self._max_attempts = max_attempts
         self._probe = asyncio.Lock()
         self._outbox = outbox
-        self._evaluator = evaluator
+        self._receiver = receiver
         self._encode = encode
         self._idle_s = idle_s
         self._reachable: bool | None = None
@@ -122,7 +126,7 @@ class OutboxRelay:
             Unavailable: the outbox cannot be used.
         """
         await self._outbox.open()
-        self._tasks.append(asyncio.create_task(self._evaluator.watch(self._on_change)))
+        self._tasks.append(asyncio.create_task(self._receiver.watch(self._on_change)))
         self._tasks.append(asyncio.create_task(self._scan()))
 
     async def drain(self, timeout_s: float) -> int:
@@ -153,11 +157,14 @@ class OutboxRelay:
         tenant, id_ = callers.current().tenant, observation.ask.id
         relay = self._relay(tenant)
         report = relay.expect_report(id_) if observation.ask.want_report else None
-        largest = self._evaluator.max_message_bytes - _ENVELOPE_BYTES
+        largest = self._receiver.max_message_bytes - _ENVELOPE_BYTES
         await self._outbox.append(tenant, id_, self._encode(observation), largest=largest)
         relay.wake(hurry=report is not None)
         waits = self._waits(relay)
-        if waits is not None and report is not None:
+        if report is not None and not self._receiver.gives_reports:
+            words = "observations go through a log: ask for the report of the run a little later"
+            _fail(report, Unavailable("REPORT_LATER", words))
+        elif waits is not None and report is not None:
             _fail(report, Unavailable(waits, "the evaluator is away"))
         return Receipt(waits, report)
 
@@ -175,7 +182,7 @@ class OutboxRelay:
             relay = _TenantRelay(
                 tenant,
                 self._outbox,
-                self._evaluator,
+                self._receiver,
                 probe=self._probe,
                 max_attempts=self._max_attempts,
                 idle_s=self._idle_s,
@@ -217,7 +224,7 @@ class _TenantRelay:
         self,
         tenant: str,
         outbox: Outbox,
-        evaluator: Evaluator,
+        receiver: Receiver,
         *,
         probe: asyncio.Lock,
         max_attempts: int,
@@ -228,7 +235,7 @@ class _TenantRelay:
         self.trouble: MeshError | None = None
         self._tenant = tenant
         self._outbox = outbox
-        self._evaluator = evaluator
+        self._receiver = receiver
         self._idle_s = idle_s
         self._work = asyncio.Event()
         self._hurry = asyncio.Event()
@@ -298,14 +305,14 @@ class _TenantRelay:
             await self._stream(alone=False)
             return
         async with self._probe:
-            if not await self._evaluator.is_serving():
+            if not await self._receiver.is_serving():
                 raise Unavailable("UPSTREAM_UNAVAILABLE", "the evaluator does not serve")
             await self._stream(alone=True)
 
     async def _stream(self, *, alone: bool) -> None:
         sent: dict[str, OutboxEntry] = {}
         room = asyncio.Semaphore(1 if alone else _WINDOW)
-        stream = self._evaluator.observe()
+        stream = self._receiver.observe()
         receiver = asyncio.create_task(self._receive(stream, sent, room))
         sender = asyncio.create_task(self._send(stream, sent, room, alone=alone))
         blamed = False

@@ -11,6 +11,7 @@ from evenmesh_evaluator.backends.sql import SqlObservationStore
 from evenmesh_evaluator.domain import Quotas
 from evenmesh_evaluator.engine import Evaluator
 from evenmesh_evaluator.metrics import EvaluatorMetrics
+from evenmesh_evaluator.observations.consumer import LogConsumer
 from evenmesh_evaluator.observations.servicer import measure_payload
 from evenmesh_evaluator.servicer import EvaluatorServicer
 from evenmesh_evaluator.settings import EvaluatorSettings
@@ -21,6 +22,7 @@ from evenmesh_kit.admission.queue import Admission
 from evenmesh_kit.compute.tenant_pool import TenantPool
 from evenmesh_kit.rpc.server import Registration, ServerStartError, Service, run_service
 from evenmesh_kit.settings import variable
+from evenmesh_kit.storage.tenant_log import LogSettingError, RedisLog
 from evenmesh_kit.telemetry.setup import Telemetry
 from evenmesh_lab.similarities import Models, Similarities
 
@@ -65,17 +67,22 @@ class EvaluatorService(Service):
                 telemetry, window_s=settings.fairness_window_s, series=settings.metrics_series
             ),
         )
+        self._consumer = _consumer(settings, servicer)
         self.registrations = [Registration(pb_grpc.add_EvaluatorServiceServicer_to_server, servicer, NAME)]
 
     async def start(self) -> None:
-        """Open the store. Raises ServerStartError when the store cannot be used."""
+        """Open the store, and take observations of the log. Raises ServerStartError without the store."""
         try:
             await self._store.open()
         except Unavailable as error:
             raise ServerStartError(self._settings.remedy(error)) from error
+        if self._consumer is not None:
+            self._consumer.start()
 
     async def stop(self) -> None:
         """Store pending observations and close the store."""
+        if self._consumer is not None:
+            await self._consumer.stop()
         await self._evaluator.close()
         await self._store.close()
         self._pool.close()
@@ -90,6 +97,18 @@ def _signer(settings: EvaluatorSettings) -> Signer | None:
         return Signer(settings.statement_key)
     except SigningKeyError as error:
         raise ServerStartError(f"{variable(settings, 'statement_key')}: {error}") from error
+
+
+def _consumer(settings: EvaluatorSettings, servicer: EvaluatorServicer) -> LogConsumer | None:
+    """Return what takes observations from the log; raise ServerStartError for a log that cannot be used."""
+    if not settings.observation_log:
+        return None
+    name = variable(settings, "observation_log")
+    try:
+        log = RedisLog(settings.observation_log, "observations", max_entries=1, variable=name)
+    except LogSettingError as error:
+        raise ServerStartError(str(error)) from None
+    return LogConsumer(log, servicer.store_observation)
 
 
 def _models(settings: EvaluatorSettings) -> Models:

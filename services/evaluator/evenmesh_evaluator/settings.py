@@ -28,6 +28,8 @@ class EvaluatorSettings(DatabaseSettings):
     """Port to listen on, [0, 65535]; 0 lets the system choose."""
     max_work: int = Field(default=262_144, ge=1)
     """Requests and observations in flight. KiB, [1, inf)."""
+    observation_log: str = Field(default="", repr=False, validation_alias="EVENMESH_OBSERVATION_LOG")
+    """Redis or Valkey from which observations come besides `Observe`, the same as the orchestrators'."""
     observe_window: int = Field(default=256, ge=1, le=10_000)
     """Most observations of one stream on their way to disk at a time. Observations, [1, 10000]."""
     commit_size: int = Field(default=512, ge=1, le=10_000)

@@ -15,6 +15,7 @@ from evenmesh_core.queueing import (
     m_g_1_wait,
     m_m_c_wait,
     rate_at,
+    simulated_responses,
     throughput_curve,
 )
 
@@ -128,3 +129,50 @@ def test_what_is_out_of_range_is_named(call: object, argument: str) -> None:
     with pytest.raises(InvalidInput) as raised:
         call()  # type: ignore[operator]
     assert raised.value.argument.startswith(argument)
+
+
+def test_calls_of_one_server_wait_for_those_before_them() -> None:
+    # Served 0–2, 2–5 and 6–7.
+    responses = simulated_responses([0.0, 1.0, 6.0], [2.0, 3.0, 1.0], replicas=1)
+    assert responses.tolist() == [2.0, 4.0, 1.0]
+
+
+def test_replicas_are_called_in_turn_even_where_another_is_free() -> None:
+    # The third call goes to the first replica, which is busy until 10, though the second is free from 2.
+    responses = simulated_responses([0.0, 1.0, 3.0], [10.0, 1.0, 1.0], replicas=2)
+    assert responses.tolist() == [10.0, 1.0, 8.0]
+
+
+def test_servers_of_one_replica_share_a_queue() -> None:
+    responses = simulated_responses([0.0, 1.0, 3.0], [10.0, 1.0, 1.0], replicas=1, servers=2)
+    assert responses.tolist() == [10.0, 1.0, 1.0]
+
+
+@pytest.mark.parametrize(("servers", "load"), [(1, 0.5), (2, 0.7), (4, 0.8)])
+def test_a_simulated_queue_waits_as_erlang_says(servers: int, load: float) -> None:
+    rng = np.random.default_rng(servers)
+    arrivals = np.cumsum(rng.exponential(1 / (load * servers), 100_000))
+    responses = simulated_responses(arrivals, rng.exponential(1.0, 100_000), replicas=1, servers=servers)
+    assert responses.mean() - 1 == pytest.approx(m_m_c_wait(load * servers, 1.0, servers), rel=0.08)
+
+
+@given(st.lists(st.floats(0, 5), min_size=1, max_size=30), st.integers(1, 4), st.integers(1, 3))
+def test_nobody_is_served_faster_than_alone(gaps: list[float], replicas: int, servers: int) -> None:
+    responses = simulated_responses(np.cumsum(gaps), 0.5, replicas=replicas, servers=servers)
+    assert (responses >= 0.5 - 1e-9).all()
+    more = simulated_responses(np.cumsum(gaps), 0.5, replicas=replicas, servers=servers + 1)
+    assert (more <= responses + 1e-9).all()
+
+
+@pytest.mark.parametrize(
+    ("arrivals", "services", "replicas", "complaint"),
+    [
+        ([1.0, 0.0], 1.0, 1, r"arrivals\[1\] is 0.0"),
+        ([0.0, 1.0], [1.0], 1, r"len\(services\)"),
+        ([0.0], 0.0, 1, r"services\[0\] is 0.0"),
+        ([0.0], 1.0, 0, "replicas is 0"),
+    ],
+)
+def test_a_queue_that_cannot_be_is_refused(arrivals, services, replicas, complaint) -> None:
+    with pytest.raises(InvalidInput, match=complaint):
+        simulated_responses(arrivals, services, replicas=replicas)

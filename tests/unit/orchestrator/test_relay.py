@@ -98,6 +98,7 @@ class FakeEvaluator:
         self.fails_at = ""
         self.failure: MeshError = Internal("0123456789abcdef")
         self.serves = True
+        self.gives_reports = True
         self.max_message_bytes = 2**20
         self.on_change: Callable[[bool], None] = lambda _: None
 

@@ -77,7 +77,7 @@ class ObservationsServicer(pb_grpc.EvaluatorServiceServicer):
                 async for request in request_iterator:
                     await window.acquire()
                     run_id = request.observation.run_id if request.want_report else ""
-                    task = asyncio.create_task(self._observe(tenant, request.observation))
+                    task = asyncio.create_task(self.store_observation(tenant, request.observation))
                     outcomes.put_nowait((task, run_id))
             finally:
                 outcomes.put_nowait(None)
@@ -104,7 +104,12 @@ class ObservationsServicer(pb_grpc.EvaluatorServiceServicer):
                     left.append(outcome[0])
             await asyncio.gather(*left, return_exceptions=True)
 
-    async def _observe(self, tenant: str, message: pb.Observation) -> pb.ObserveResponse:
+    async def store_observation(self, tenant: str, message: pb.Observation) -> pb.ObserveResponse:
+        """Measure and store an observation of a tenant; return its acknowledgement or refusal.
+
+        Raises:
+            MeshError: it cannot be stored now.
+        """
         with self._metrics.record(message) as record:
             try:
                 cpu_s = bounds.check(message)

@@ -5,6 +5,7 @@ import heapq
 import numpy as np
 import pytest
 
+from evenmesh_core.queueing import simulated_responses
 from evenmesh_studies.load.analysis.histograms import Histogram
 from evenmesh_studies.load.analysis.knee import find_knee
 from evenmesh_studies.load.analysis.prediction import ServiceTimes, off_by, predictions
@@ -22,13 +23,11 @@ def _measured(step: Step, calls: list[Call]) -> StepResult:
 
 
 def _open(rate: float, servers: int, services: np.random.Generator, scv: float) -> StepResult:
-    """Poisson arrivals at servers that take whoever came first (Kiefer and Wolfowitz)."""
-    free = [0.0] * servers
-    calls = []
-    for due in poisson(rate, SECONDS, 5).tolist():
-        ended = max(due, heapq.heappop(free)) + services.gamma(1 / scv, scv)
-        heapq.heappush(free, ended)
-        calls.append(Call(due, due, ended, Outcome()))
+    """Poisson arrivals at servers that take whoever came first."""
+    due = poisson(rate, SECONDS, 5)
+    lengths = services.gamma(1 / scv, scv, size=len(due))
+    ended = due + simulated_responses(due, lengths, replicas=1, servers=servers)
+    calls = [Call(at, at, end, Outcome()) for at, end in zip(due.tolist(), ended.tolist(), strict=True)]
     return _measured(Step(f"open-{rate}", "open", SECONDS, CallSettings(), rate=rate), calls)
 
 
