@@ -188,6 +188,7 @@ SECTIONS: dict[str, tuple[Callable[[], tuple[str, str]], tuple[str, ...]]] = {
     "drawing": (_drawing, ("numpy", "numba", "faiss-cpu", "grpcio", "protobuf")),
     "audit": (_audit, ("numpy",)),
     "observe": (_observe, ("sqlalchemy", "aiosqlite")),
+    "observation-cost": (partial(_own, "observation_cost"), ("sqlalchemy", "asyncpg", "redis")),
     "generation": (_generation, ("torch", "transformers", "ctranslate2", "tritonclient")),
     "engines": (_engines, ("torch", "openvino", "transformers", "sentence-transformers")),
     "ranking": (_ranking, ("torch", "transformers", "sentence-transformers")),

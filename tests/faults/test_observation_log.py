@@ -112,7 +112,7 @@ async def test_each_is_stored_once_whatever_is_killed(
         await evaluator.stop()
 
 
-async def test_an_ask_that_wants_a_report_is_told_to_come_later(server: RedisServer, tmp_path: Path) -> None:
+async def test_no_report_follows_an_observation_in_the_log(server: RedisServer, tmp_path: Path) -> None:
     async with orchestrator(server, tmp_path) as (relay, _):
         receipt = await relay.submit(asked("k-0", want_report=True))
         assert receipt.report is not None

@@ -34,6 +34,12 @@ class RedisServer:
         """Its URL."""
         return f"redis://127.0.0.1:{self._port}/0"
 
+    @property
+    def pid(self) -> int:
+        """Its process id."""
+        assert self._process is not None
+        return self._process.pid
+
     def start(self) -> None:
         """Start it, and wait until it answers: it reads its file first."""
         self._process = subprocess.Popen(
