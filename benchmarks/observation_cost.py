@@ -39,7 +39,8 @@ def section(found: dict[str, tuple[float, float]]) -> str:
         for name, (own, its) in found.items()
     ]
     return f"""Processor time of an observation of 20 rankings of 5 from 100 candidates, with labels, over
-{EVENTS:,} of them; milliseconds of a core. PostgreSQL and Redis are on this machine's disk, and every write waits for it.
+{EVENTS:,} of them; milliseconds of a core. PostgreSQL and Redis are on this machine's disk, and every
+write waits for it.
 
 {page.table(rows)}"""
 

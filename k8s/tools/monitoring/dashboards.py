@@ -789,6 +789,13 @@ DATA: Final = Dashboard(
                     lines=[(0.5, "red")],
                 ),
                 Panel(
+                    "Log",
+                    "Observations that wait in the log between orchestrators and evaluators, if there is one.",
+                    "short",
+                    [_gauge("evenmesh_evaluator_log_entries", "{{instance}}")],
+                    lines=[(10_000, "red")],
+                ),
+                Panel(
                     "Age of the oldest in the outbox",
                     "0 when it is empty.",
                     "s",
@@ -848,6 +855,12 @@ DATA: Final = Dashboard(
                     "percentunit",
                     [_gauge("evenmesh_retriever_collection_embedded", _COLLECTION)],
                     most=1,
+                ),
+                Panel(
+                    "Versions that read replicas are behind",
+                    "0 or 1 while a replica follows.",
+                    "short",
+                    [_gauge("evenmesh_retriever_replica_lag", f"{{{{instance}}}} {_COLLECTION}")],
                 ),
                 Panel(
                     "Passages gone and still on disk",

@@ -53,6 +53,9 @@ class EvaluatorService(Service):
         self._pool = TenantPool(settings.compute_threads, "evaluator")
         self._evaluator = Evaluator(self._store, commit_size=settings.commit_size)
         self._measures_pool = TenantPool(settings.measures_threads, "evaluator-measures")
+        metrics = EvaluatorMetrics(
+            telemetry, window_s=settings.fairness_window_s, series=settings.metrics_series
+        )
         servicer = EvaluatorServicer(
             self._evaluator,
             pool=self._pool,
@@ -63,11 +66,11 @@ class EvaluatorService(Service):
             store=self._store,
             signer=_signer(settings),
             privacy=Privacy(settings.statement_min_asks, settings.statement_epsilon),
-            metrics=EvaluatorMetrics(
-                telemetry, window_s=settings.fairness_window_s, series=settings.metrics_series
-            ),
+            metrics=metrics,
         )
-        self._consumer = _consumer(settings, servicer)
+        self._consumer = consumer = _consumer(settings, servicer)
+        if consumer is not None:
+            metrics.watch_log(lambda: consumer.waiting)
         self.registrations = [Registration(pb_grpc.add_EvaluatorServiceServicer_to_server, servicer, NAME)]
 
     async def start(self) -> None:

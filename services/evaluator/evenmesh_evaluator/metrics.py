@@ -47,7 +47,7 @@ class EvaluatorMetrics:
         self._spans = Spans(telemetry)
         self._window = FairnessWindow(window_s, series=series)
         self._backlog = 0
-        meter = telemetry.meter
+        self._meter = meter = telemetry.meter
         self._counts = dict.fromkeys(("new", "duplicate", "refused"), 0)
         self._lag = meter.create_histogram(
             "evenmesh.evaluator.lag",
@@ -96,6 +96,16 @@ class EvaluatorMetrics:
             "1",
             "Share of a provider in its collection's exposure in the window.",
         )
+
+    def watch_log(self, waiting: Callable[[], int]) -> None:
+        """Report how many observations wait in the log."""
+        if self._enabled:
+            self._meter.create_observable_gauge(
+                "evenmesh.evaluator.log.entries",
+                [lambda _: [Point(waiting())]],
+                "{observation}",
+                "Observations in the log that are not yet stored.",
+            )
 
     def record(self, message: pb.Observation) -> AbstractContextManager[ObservationRecord]:
         """Record the block as the handling of one observation, whose outcome the block reports.

@@ -173,6 +173,8 @@ def test_nobody_is_served_faster_than_alone(gaps: list[float], replicas: int, se
         ([0.0], 1.0, 0, "replicas is 0"),
     ],
 )
-def test_a_queue_that_cannot_be_is_refused(arrivals, services, replicas, complaint) -> None:
+def test_a_queue_that_cannot_be_is_refused(
+    arrivals: list[float], services: float | list[float], replicas: int, complaint: str
+) -> None:
     with pytest.raises(InvalidInput, match=complaint):
         simulated_responses(arrivals, services, replicas=replicas)

@@ -49,6 +49,8 @@ class LogConsumer:
         self._idle_s = idle_s
         self._name = f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(4)}"
         self._left: list[LogEntry] = []
+        self.waiting = 0
+        """Entries of the log that were not stored when it last looked."""
         self._task: asyncio.Task[None] | None = None
 
     def start(self) -> None:
@@ -70,6 +72,7 @@ class LogConsumer:
         while True:
             try:
                 if not self._left and loop.time() >= reclaim_at:
+                    self.waiting = await self._log.waiting()
                     self._left = await self._log.reclaim(self._name, count=_COUNT, idle_s=self._idle_s)
                     if not self._left:  # no more for now
                         reclaim_at = loop.time() + self._idle_s / 3
