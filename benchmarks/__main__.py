@@ -196,6 +196,7 @@ SECTIONS: dict[str, tuple[Callable[[], tuple[str, str]], tuple[str, ...]]] = {
     "overload": (_overload, ("grpcio", "protobuf")),
     "scale-out": (partial(_own, "scale_out"), ("grpcio", "protobuf")),
     "gateway": (partial(_own, "gateway"), ("grpcio", "starlette", "uvicorn")),
+    "console": (partial(_own, "console"), ("starlette", "uvicorn", "playwright")),
     "telemetry": (partial(_own, "telemetry"), ("grpcio", "opentelemetry-sdk")),
 }
 
