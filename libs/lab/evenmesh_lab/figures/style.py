@@ -117,7 +117,7 @@ def to_bytes(made: Figure, kind: Literal["svg", "png", "pdf"]) -> bytes:
 
 
 def _lay_out(made: Figure) -> None:
-    """Place axes and legends once; each file would otherwise draw the figure once more to place them again."""
+    """Place axes and legends once; else each file would draw the figure once more to place them again."""
     engine = made.get_layout_engine()
     if engine is not None:
         engine.execute(made)
