@@ -101,7 +101,15 @@ class Seen:
     """What clients saw, and how many kills there were, or are about to be."""
 
     acknowledged: Counter[tuple[str, str]] = field(default_factory=Counter)
+    batches: int = 0
+    more: asyncio.Event = field(default_factory=asyncio.Event)
     kills: int = 0
+
+    async def until(self, batches: int) -> None:
+        """Wait until so many batches are acknowledged."""
+        while self.batches < batches:
+            self.more.clear()
+            await self.more.wait()
 
 
 async def _give(client: int, address: str, seen: Seen) -> int:
@@ -111,9 +119,8 @@ async def _give(client: int, address: str, seen: Seen) -> int:
     async with connect(address, service=NAME) as channel:
         stub = FeedbackServiceStub(channel)
         for begin in range(0, ITEMS // CLIENTS, BATCH):
-            while (
-                seen.kills < KILLS * begin * CLIENTS // ITEMS
-            ):  # so that all of it takes as long as the killing
+            # So that each kill comes in the middle of a part.
+            while seen.kills < (KILLS + 1) * begin * CLIENTS // ITEMS:
                 await asyncio.sleep(0.02)
             batch = [
                 pb.Feedback(
@@ -137,6 +144,8 @@ async def _give(client: int, address: str, seen: Seen) -> int:
                     continue
                 assert not any(one.HasField("error") for one in results)
                 seen.acknowledged.update((agent.model_id, one.id) for one in results)
+                seen.batches += 1
+                seen.more.set()
                 break
     return failures
 
@@ -157,9 +166,9 @@ async def test_what_was_acknowledged_is_stored_once(
         await process.start()
         giving = [asyncio.create_task(_give(client, process.address, seen)) for client in range(CLIENTS)]
         for turn in range(KILLS):
-            await asyncio.sleep(rng.uniform(0.0, 0.5))
-            seen.kills += 1  # the next part is on its way
-            await asyncio.sleep(rng.uniform(0.0, 0.3))
+            before = seen.batches
+            seen.kills += 1  # the next part is on its way: two batches or more of every client
+            await seen.until(before + rng.randint(1, CLIENTS))
             if server is not None and turn % 2:
                 server.kill()
                 await asyncio.to_thread(server.start)
