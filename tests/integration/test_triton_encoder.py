@@ -28,6 +28,8 @@ from evenmesh_retriever.ports import CannotStart
 from evenmesh_retriever.settings import RetrieverSettings
 from tests.support.triton_server import TritonServer, skip_where_impossible
 
+pytestmark = pytest.mark.timeout(900)
+
 TEXTS = [
     "How to mend a puncture: find the hole in the tube, roughen it, glue a patch on it.",
     "A dry chain squeaks and wears out.",

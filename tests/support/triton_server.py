@@ -25,7 +25,7 @@ import tritonclient.grpc
 
 from evenmesh_generator.triton import environment, stubs
 
-START_S = 240.0
+START_S = 600.0
 STOP_S = 30.0
 
 
