@@ -1020,7 +1020,8 @@ async def test_a_home_that_cannot_be_written_is_one_line(tmp_path: Path) -> None
 
 
 async def test_the_orchestrator_imports_no_model_library() -> None:
-    code = "import sys, evenmesh_orchestrator.__main__; print(sorted({'torch', 'transformers'} & set(sys.modules)))"
+    heavy = {"torch", "transformers", "scipy.optimize"}
+    code = f"import sys, evenmesh_orchestrator.__main__; print(sorted({heavy} & set(sys.modules)))"
     environment = dict(os.environ)
     ended = await asyncio.to_thread(
         subprocess.run,
