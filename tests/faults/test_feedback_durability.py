@@ -219,10 +219,10 @@ async def test_a_promotion_that_was_killed_leaves_what_can_be_served(tmp_path: P
                     reply = await RerankerServiceStub(channel).Rerank(wanted, timeout=60)
                     assert reply.model_version in (served, versions[turn % 2 - 1])
                 else:
-                    await stub.PromoteModel(pb.PromoteModelRequest(version=versions[-1]), timeout=120)
+                    await stub.PromoteModel(pb.PromoteModelRequest(version=versions[-1]), timeout=600)
                 served = store.pointer(AllAgents()).serving or ""
                 assert served in versions
-                promoting = stub.PromoteModel(pb.PromoteModelRequest(version=versions[turn % 2]), timeout=120)
+                promoting = stub.PromoteModel(pb.PromoteModelRequest(version=versions[turn % 2]), timeout=600)
                 promoting_task = asyncio.ensure_future(promoting)
                 await asyncio.sleep(rng.uniform(0.0, 0.3))
                 process.kill()
