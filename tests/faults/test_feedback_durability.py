@@ -2,6 +2,8 @@
 
 What must hold: every item that was acknowledged is stored, and stored once; nothing is stored that was not
 sent; and after a promotion that was killed at any point a version serves that was whole before or after it.
+
+The suite records 4,000 items a store. ``EVENMESH_FEEDBACK_ITEMS=10000`` is the full size.
 """
 
 from __future__ import annotations
@@ -14,6 +16,7 @@ import subprocess
 import sys
 from collections import Counter
 from collections.abc import Iterator
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import grpc
@@ -40,7 +43,7 @@ from tests.support.postgres import Postgres
 pytestmark = [pytest.mark.faults, pytest.mark.timeout(900)]
 
 CLIENTS = 16
-ITEMS = 10_000
+ITEMS = int(os.environ.get("EVENMESH_FEEDBACK_ITEMS", "4000"))
 BATCH = 25
 KILLS = 4
 ALLOWED_CODES = {grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED}
@@ -93,13 +96,32 @@ def postgres() -> Iterator[Postgres]:
         server.end()
 
 
-async def _give(client: int, address: str, acknowledged: Counter[tuple[str, str]]) -> int:
+@dataclass
+class Seen:
+    """What clients saw, and how many kills there were, or are about to be."""
+
+    acknowledged: Counter[tuple[str, str]] = field(default_factory=Counter)
+    batches: int = 0
+    more: asyncio.Event = field(default_factory=asyncio.Event)
+    kills: int = 0
+
+    async def until(self, batches: int) -> None:
+        """Wait until so many batches are acknowledged."""
+        while self.batches < batches:
+            self.more.clear()
+            await self.more.wait()
+
+
+async def _give(client: int, address: str, seen: Seen) -> int:
     """Sends a client's items, each batch until it is acknowledged; says how often that failed."""
     failures = 0
     agent = common_pb2.Agent(task_id="qa", model_id=f"agent-{client % 4}")
     async with connect(address, service=NAME) as channel:
         stub = FeedbackServiceStub(channel)
         for begin in range(0, ITEMS // CLIENTS, BATCH):
+            # So that each kill comes in the middle of a part.
+            while seen.kills < (KILLS + 1) * begin * CLIENTS // ITEMS:
+                await asyncio.sleep(0.02)
             batch = [
                 pb.Feedback(
                     id=f"{client}-{at}",
@@ -121,9 +143,10 @@ async def _give(client: int, address: str, acknowledged: Counter[tuple[str, str]
                     await asyncio.sleep(0.2)
                     continue
                 assert not any(one.HasField("error") for one in results)
-                acknowledged.update((agent.model_id, one.id) for one in results)
+                seen.acknowledged.update((agent.model_id, one.id) for one in results)
+                seen.batches += 1
+                seen.more.set()
                 break
-            await asyncio.sleep(0.3)  # so that all of it takes as long as the killing
     return failures
 
 
@@ -138,14 +161,14 @@ async def test_what_was_acknowledged_is_stored_once(
         settings["DATABASE_URL"] = server.url.replace("+asyncpg", "")
     process = Process(tmp_path, **settings)
     rng = random.Random(7)
-    acknowledged: Counter[tuple[str, str]] = Counter()
+    seen = Seen()
     try:
         await process.start()
-        giving = [
-            asyncio.create_task(_give(client, process.address, acknowledged)) for client in range(CLIENTS)
-        ]
+        giving = [asyncio.create_task(_give(client, process.address, seen)) for client in range(CLIENTS)]
         for turn in range(KILLS):
-            await asyncio.sleep(rng.uniform(0.2, 1.5))
+            before = seen.batches
+            seen.kills += 1  # the next part is on its way: two batches or more of every client
+            await seen.until(before + rng.randint(1, CLIENTS))
             if server is not None and turn % 2:
                 server.kill()
                 await asyncio.to_thread(server.start)
@@ -156,6 +179,7 @@ async def test_what_was_acknowledged_is_stored_once(
     finally:
         process.kill()
     assert failures, "nobody noticed: the test shows nothing"
+    acknowledged = seen.acknowledged
     assert len(acknowledged) == ITEMS
 
     url = RerankerSettings(home=tmp_path).database() if server is None else make_url(server.url)
@@ -195,10 +219,10 @@ async def test_a_promotion_that_was_killed_leaves_what_can_be_served(tmp_path: P
                     reply = await RerankerServiceStub(channel).Rerank(wanted, timeout=60)
                     assert reply.model_version in (served, versions[turn % 2 - 1])
                 else:
-                    await stub.PromoteModel(pb.PromoteModelRequest(version=versions[-1]), timeout=120)
+                    await stub.PromoteModel(pb.PromoteModelRequest(version=versions[-1]), timeout=600)
                 served = store.pointer(AllAgents()).serving or ""
                 assert served in versions
-                promoting = stub.PromoteModel(pb.PromoteModelRequest(version=versions[turn % 2]), timeout=120)
+                promoting = stub.PromoteModel(pb.PromoteModelRequest(version=versions[turn % 2]), timeout=600)
                 promoting_task = asyncio.ensure_future(promoting)
                 await asyncio.sleep(rng.uniform(0.0, 0.3))
                 process.kill()

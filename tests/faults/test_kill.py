@@ -27,6 +27,8 @@ from evenmesh_studies import demo
 pytestmark = [pytest.mark.mesh, pytest.mark.faults, pytest.mark.timeout(240)]
 
 ASKERS = 3
+PAUSE_S = 0.2
+"""Between two asks of one asker while what was killed starts, which needs the processors. Seconds."""
 BEFORE_S = 1.0
 AFTER = 10
 RECOVERY_S = 90.0
@@ -42,6 +44,7 @@ MAY_DEGRADE = {"generator": {"rerank", "generate"}, "evaluator": {"rerank", "obs
 class Outcomes:
     """What became of every ask of one run."""
 
+    pause_s: float = 0.0
     started: int = 0
     done: list[str] = field(default_factory=list)
     dropped: int = 0
@@ -93,6 +96,7 @@ async def _asking(client: AsyncClient, run_id: str, outcomes: Outcomes) -> Async
             except BaseException as error:
                 outcomes.untyped.append(error)
                 raise
+            await asyncio.sleep(outcomes.pause_s)
 
     askers = [asyncio.create_task(ask_on(asker)) for asker in range(ASKERS)]
     try:
@@ -144,6 +148,7 @@ async def test_kill_one_service(home: Path, service: str) -> None:
         async with _asking(client, run_id, outcomes):
             await asyncio.sleep(BEFORE_S)
             os.kill(killed, signal.SIGKILL)
+            outcomes.pause_s = PAUSE_S
             await _serving_again(client, home, service, killed)
             back = len(outcomes.done)
             with suppress(TimeoutError):

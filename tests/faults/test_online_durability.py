@@ -144,7 +144,7 @@ async def _ask(address: str, stream: Stream, seen: Seen) -> None:
             assert all(math.isfinite(score) and 0 <= score <= 1 for score in reply.scores)
             seen.versions.add(reply.model_version)
             seen.rankings += 1
-            await asyncio.sleep(0.05)
+            await asyncio.sleep(0.1)
 
 
 async def _fill(address: str, stream: Stream) -> None:

@@ -7,12 +7,15 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import psutil
 import pytest
 
-from evenmesh import AsyncClient, Client, Delta, LookedFor, MeshError
+from evenmesh import AsyncClient, Client, LookedFor, MeshError
+from evenmesh.local_mesh import read_running
 from evenmesh.types.conversation import group_target
 from evenmesh_core.group_fairness import Attribute, conversation, parse_transcripts
 from evenmesh_lab.files import read_attributes, read_conversations
@@ -67,12 +70,28 @@ def test_three_turns_are_measured_as_the_saved_text_says(client: Client) -> None
         assert [one.passage_id for one in result.report.entities] == cited
 
 
-def test_a_turn_that_is_left_is_not_in_the_conversation(client: Client) -> None:
+@contextmanager
+def stopped_generator(mesh: RunningMesh) -> Iterator[None]:
+    """The mesh's generator does not run within the block."""
+    state = read_running(mesh.home)
+    assert state is not None
+    generator = psutil.Process(state.services["generator"].pid)
+    generator.suspend()
+    try:
+        yield
+    finally:
+        generator.resume()
+
+
+def test_a_turn_that_is_left_is_not_in_the_conversation(mesh: RunningMesh, client: Client) -> None:
     with client.converse(collection=DEMO, reranker="none") as talk:
         talk.answer(QUESTIONS[0])
-        for event in talk.ask(QUESTIONS[1]):
-            if isinstance(event, LookedFor | Delta):
-                break
+        with stopped_generator(mesh):  # so that the turn cannot end before it is left
+            for event in talk.ask(QUESTIONS[1]):
+                if isinstance(event, LookedFor):
+                    break
+            else:
+                raise AssertionError("the turn ended without an answer")
         second = talk.answer(QUESTIONS[2])
         assert second.turn == 2
         assert QUESTIONS[1] not in talk.transcript

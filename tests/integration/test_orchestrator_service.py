@@ -60,6 +60,7 @@ from evenmesh_kit.settings import ServiceSettings
 from evenmesh_kit.telemetry.setup import Telemetry
 from evenmesh_reranker.__main__ import RerankerService
 from evenmesh_reranker.settings import RerankerSettings
+from tests.support import ports
 from tests.support.model_server import tei
 from tests.support.scripted_http import HttpReply, HttpRequest, replying, serving
 
@@ -345,7 +346,17 @@ class Mesh:
 
 
 @asynccontextmanager
-async def _mesh(home: Path, *, with_evaluator: bool = True, **settings: str) -> AsyncIterator[Mesh]:
+async def _mesh(
+    home: Path, *, with_evaluator: bool = True, beside: Mesh | None = None, **settings: str
+) -> AsyncIterator[Mesh]:
+    """Run an orchestrator before scripted upstreams, and an evaluator.
+
+    Args:
+        home: of both.
+        with_evaluator: whether the evaluator runs; it can be started later.
+        beside: a mesh whose evaluator is used instead, which stays as it is.
+        settings: of the orchestrator.
+    """
     async with AsyncExitStack() as stack:
         retriever, reranker, generator = ScriptedRetriever(), ScriptedReranker(), ScriptedGenerator()
         targets = {
@@ -359,11 +370,13 @@ async def _mesh(home: Path, *, with_evaluator: bool = True, **settings: str) -> 
                 stack, generator, generator_grpc.add_GeneratorServiceServicer_to_server
             ),
         }
-        evaluator = Service("evenmesh_evaluator", home, {})
-        stack.push_async_callback(evaluator.stop)
-        await evaluator.start()
-        if not with_evaluator:
-            await evaluator.kill()
+        evaluator = Service("evenmesh_evaluator", home, {}) if beside is None else beside.evaluator
+        if beside is None:
+            stack.push_async_callback(evaluator.stop)
+            if with_evaluator:
+                await evaluator.start()
+            else:
+                evaluator.address = f"127.0.0.1:{ports.reserve(evaluator)}"
         orchestrator = Service(
             "evenmesh_orchestrator", home, {**targets, "EVALUATOR_TARGET": evaluator.address, **settings}
         )
@@ -713,7 +726,9 @@ async def test_a_broken_reranker_is_named_without_its_internals(mesh: Mesh) -> N
     assert "secret" not in degraded.message
 
 
-async def test_a_reranker_whose_model_server_is_down_degrades_and_says_so(tmp_path: Path) -> None:
+async def test_a_reranker_whose_model_server_is_down_degrades_and_says_so(
+    shared: Mesh, tmp_path: Path
+) -> None:
     script = [tei(score=lambda _, texts: [1.0 if "river3" in text else 0.1 for text in texts])]
 
     async def served(request: HttpRequest, reply: HttpReply) -> None:
@@ -734,7 +749,9 @@ async def test_a_reranker_whose_model_server_is_down_degrades_and_says_so(tmp_pa
             "reranker", settings, service.registrations, service, telemetry=Telemetry.disabled()
         )
         await stack.enter_async_context(reranker)
-        mesh = await stack.enter_async_context(_mesh(tmp_path, RERANKER_TARGET=reranker.address))
+        mesh = await stack.enter_async_context(
+            _mesh(tmp_path, beside=shared, RERANKER_TARGET=reranker.address)
+        )
         ask = partial(mesh.ask, k=2, reranker="remote")
         events = await ask()
         ranked = _only(events, "ranked")
@@ -793,30 +810,30 @@ async def test_a_generator_that_dies_in_the_middle_leaves_what_was_said(mesh: Me
     assert report.num_unanswered == 1
 
 
-async def test_upstreams_that_are_not_there(tmp_path: Path) -> None:
+async def test_upstreams_that_are_not_there(shared: Mesh, tmp_path: Path) -> None:
     nowhere = "127.0.0.1:9"
-    async with _mesh(tmp_path, RERANKER_TARGET=nowhere) as mesh:
+    async with _mesh(tmp_path, beside=shared, RERANKER_TARGET=nowhere) as mesh:
         degraded = _only(await mesh.ask(), "degraded")
         assert (degraded.reason, degraded.action) == (
             "UPSTREAM_UNAVAILABLE",
             Degradation.ACTION_RETRIEVER_ORDER,
         )
-    async with _mesh(tmp_path, RETRIEVER_TARGET=nowhere, GENERATOR_TARGET=nowhere) as mesh:
+    async with _mesh(tmp_path, beside=shared, RETRIEVER_TARGET=nowhere, GENERATOR_TARGET=nowhere) as mesh:
         code, error = await mesh.refused()
         assert (code, error.reason) == (grpc.StatusCode.UNAVAILABLE, "UPSTREAM_UNAVAILABLE")
         assert nowhere not in error.message
 
 
-async def test_without_a_generator_retrieval_still_works(tmp_path: Path) -> None:
-    async with _mesh(tmp_path, GENERATOR_TARGET="127.0.0.1:9") as mesh:
+async def test_without_a_generator_retrieval_still_works(shared: Mesh, tmp_path: Path) -> None:
+    async with _mesh(tmp_path, beside=shared, GENERATOR_TARGET="127.0.0.1:9") as mesh:
         code, _ = await mesh.refused()
         assert code is grpc.StatusCode.UNAVAILABLE
         events = await mesh.ask(num_answers=0)
         assert _kinds(events) == ["retrieved", "ranked", "report", "done"]
 
 
-async def test_too_much_at_once_is_refused_with_a_delay(tmp_path: Path) -> None:
-    async with _mesh(tmp_path, MAX_WORK="10") as mesh:
+async def test_too_much_at_once_is_refused_with_a_delay(shared: Mesh, tmp_path: Path) -> None:
+    async with _mesh(tmp_path, beside=shared, MAX_WORK="10") as mesh:
         mesh.generator.delay_s = 3
         first = asyncio.create_task(mesh.ask(reranker="none", sampling={"num_rankings": 10}))
         async with asyncio.timeout(DEADLINE_S):
@@ -966,8 +983,8 @@ async def test_a_lost_observation_is_named(tmp_path: Path) -> None:
         assert (degraded.action, degraded.reason) == (Degradation.ACTION_OBSERVATION_DROPPED, "OUTBOX_FULL")
 
 
-async def test_sigterm_lets_an_ask_finish(tmp_path: Path) -> None:
-    async with _mesh(tmp_path) as mesh:
+async def test_sigterm_lets_an_ask_finish(shared: Mesh, tmp_path: Path) -> None:
+    async with _mesh(tmp_path, beside=shared) as mesh:
         process = mesh.orchestrator.process
         assert process is not None
         mesh.generator.letter_delay_s = 0.1
@@ -1003,7 +1020,8 @@ async def test_a_home_that_cannot_be_written_is_one_line(tmp_path: Path) -> None
 
 
 async def test_the_orchestrator_imports_no_model_library() -> None:
-    code = "import sys, evenmesh_orchestrator.__main__; print(sorted({'torch', 'transformers'} & set(sys.modules)))"
+    heavy = {"torch", "transformers", "scipy.optimize"}
+    code = f"import sys, evenmesh_orchestrator.__main__; print(sorted({heavy} & set(sys.modules)))"
     environment = dict(os.environ)
     ended = await asyncio.to_thread(
         subprocess.run,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -384,16 +385,16 @@ def test_a_stream_over_the_limit_names_the_setting(tmp_path: Path) -> None:
         assert service.ingest("c", [passage("a", "x" * 60_000)]).added == 1
 
 
-def test_queries_see_one_version_while_others_are_made(tmp_path: Path) -> None:
+def test_queries_see_one_version_while_others_are_made(service: Service) -> None:
     """Every reply holds the passages of the version it names, and of no other."""
-    with running(tmp_path) as service, ThreadPoolExecutor(4) as readers:
-        texts = {service.ingest("c", marked("text0")).collection.version: "text0"}
+    with ThreadPoolExecutor(4) as readers:
+        texts = {service.ingest("changing", marked("text0")).collection.version: "text0"}
         done = Event()
 
         def read() -> list[tuple[str, set[str]]]:
             seen = []
             while not done.is_set():
-                answer = service.ask(query="common", collection="c", k=40)
+                answer = service.ask(query="common", collection="changing", k=40)
                 seen.append((answer.index_version, {found.text.split()[0] for found in answer.passages}))
                 assert len(answer.passages) == 40
             return seen
@@ -401,9 +402,10 @@ def test_queries_see_one_version_while_others_are_made(tmp_path: Path) -> None:
         reading = [readers.submit(read) for _ in range(4)]
         for number in range(1, 9):
             text = f"text{number}"
-            texts[service.ingest("c", marked(text)).collection.version] = text
+            texts[service.ingest("changing", marked(text)).collection.version] = text
         done.set()
         seen = [reply for future in reading for reply in future.result()]
+    service.collections.DeleteCollection(collections_pb.DeleteCollectionRequest(name="changing"))
     assert len({version for version, _ in seen}) > 1
     assert all(found == {texts[version]} for version, found in seen)
 
@@ -449,16 +451,26 @@ def everything(service: Service, collection: str = "c") -> list[tuple[str, str]]
     return sorted((found.id, found.text) for found in answer.passages)
 
 
+@pytest.fixture(scope="module")
+def begun(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[tuple[str, str]]]:
+    """The home of a retriever that has ended, with one passage in ``c``; and all of that collection."""
+    home = tmp_path_factory.mktemp("begun")
+    with running(home) as service:
+        service.ingest("c", [passage("p00", "fox 0")])
+        return home, everything(service)
+
+
 @pytest.mark.parametrize(
     "point",
     ["ingest.half-written", "ingest.moved", "compaction.moved", "swap.version-written", "swap.done@3"],
 )
-def test_killed_at_a_fault_point_the_last_acknowledgement_holds(tmp_path: Path, point: str) -> None:
-    acknowledged: list[list[tuple[str, str]]] = [[]]
+def test_killed_at_a_fault_point_the_last_acknowledgement_holds(
+    begun: tuple[Path, list[tuple[str, str]]], tmp_path: Path, point: str
+) -> None:
+    shutil.copytree(begun[0], tmp_path, dirs_exist_ok=True)
+    (tmp_path / "retriever.address").unlink(missing_ok=True)
+    acknowledged: list[list[tuple[str, str]]] = [[], begun[1]]
     under_way: list[tuple[str, str]] = []
-    with running(tmp_path) as service:
-        service.ingest("c", [passage("p00", "fox 0")])
-        acknowledged.append(everything(service))
     process = start(tmp_path, FAULT=point)
     try:
         service = connected(tmp_path, process)

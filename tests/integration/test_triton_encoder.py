@@ -12,6 +12,9 @@ import pytest
 
 from evenmesh.wire import deadline
 from evenmesh.wire.errors import DeadlineExceeded, Unavailable
+from evenmesh_generator.triton import environment
+from evenmesh_generator.triton.models import embedder
+from evenmesh_generator.triton.repository import write_model
 from evenmesh_kit.security.caller import DEFAULT_TENANT
 from evenmesh_retriever.__main__ import _load_encoder
 from evenmesh_retriever.analyzer import analyzer
@@ -23,8 +26,9 @@ from evenmesh_retriever.backends.segments.store import Options, SegmentStore, Te
 from evenmesh_retriever.domain import Passage
 from evenmesh_retriever.ports import CannotStart
 from evenmesh_retriever.settings import RetrieverSettings
-from tests.support import tiny_models
 from tests.support.triton_server import TritonServer, skip_where_impossible
+
+pytestmark = pytest.mark.timeout(900)
 
 TEXTS = [
     "How to mend a puncture: find the hole in the tube, roughen it, glue a patch on it.",
@@ -39,19 +43,30 @@ MODEL = "minilm"
 
 
 @pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TritonServer]:
-    """A server with an encoder, and a model that is none; the last test stops it and starts it again."""
-    skip_where_impossible()
-    folder = tmp_path_factory.mktemp("encoder")
-    settings = {"EVENMESH_TRITON_EMBEDDERS": f"{MODEL}="}
-    with TritonServer(folder, {"t5": tiny_models.t5(folder / "t5")}, settings=settings) as server:
-        yield server
+def server(triton: TritonServer) -> TritonServer:
+    """The server of the session, which has an encoder, and models that are none."""
+    return triton
 
 
 @pytest.fixture(scope="module")
 def encoder(server: TritonServer) -> TritonEncoder:
     """The encoder of that server."""
     return TritonEncoder(f"triton://{server.target}/{MODEL}")
+
+
+@pytest.fixture
+def own_server(tmp_path: Path) -> Iterator[TritonServer]:
+    """A server of a test's own with nothing but the encoder, which a test may stop."""
+    skip_where_impossible()
+    repository, home = tmp_path / "repository", tmp_path / "home"
+    home.mkdir()
+    packages = environment.prepare().packages
+    write_model(
+        embedder(MODEL, "", packages=packages, device="cpu", dtype="float32", threads="1"), repository
+    )
+    settings = {"EVENMESH_TRITON_REPOSITORY": str(repository)}
+    with TritonServer(home, {"unused": Path()}, settings=settings) as server:
+        yield server
 
 
 def test_vectors_are_those_of_the_encoder_in_this_process(encoder: TritonEncoder) -> None:
@@ -154,14 +169,13 @@ def test_a_query_waits_no_longer_than_its_caller(encoder: TritonEncoder) -> None
         thread.submit(ask).result()
 
 
-async def test_a_server_that_goes_and_comes_back(
-    server: TritonServer, encoder: TritonEncoder, tmp_path: Path
-) -> None:
+async def test_a_server_that_goes_and_comes_back(own_server: TritonServer, tmp_path: Path) -> None:
+    encoder = TritonEncoder(f"triton://{own_server.target}/{MODEL}")
     recipe = SegmentIndexing(cache(analyzer), encoder, embed_at_once=0)
     store = SegmentStore(tmp_path / "collections", recipe, lambda _: None, Options(retry_s=0.2))
     await store.start()
     collections = store.of(DEFAULT_TENANT)
-    await asyncio.to_thread(server.stop)
+    await asyncio.to_thread(own_server.stop)
     with pytest.raises(Unavailable, match="no Triton server answers") as away:
         await asyncio.to_thread(encoder.encode_query, "chains")
     assert away.value.reason == "ENCODER_UNAVAILABLE"
@@ -169,7 +183,7 @@ async def test_a_server_that_goes_and_comes_back(
     await collections.ingest("c", [Passage("p", "", "A dry chain squeaks.")], create=True)
     await store.settled()
     assert collections.describe("c").embedded == 0
-    await asyncio.to_thread(server.start)
+    await asyncio.to_thread(own_server.start)
     await asyncio.wait_for(_embedded(collections), 60)
     await store.stop()
 

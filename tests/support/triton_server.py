@@ -25,7 +25,7 @@ import tritonclient.grpc
 
 from evenmesh_generator.triton import environment, stubs
 
-START_S = 240.0
+START_S = 600.0
 STOP_S = 30.0
 
 
@@ -124,6 +124,7 @@ class TritonServer:
         """Process id of ``tritonserver``, once it has begun."""
         ends = time.monotonic() + 60
         while not (children := psutil.Process(self.pid).children()):
+            assert self.running
             assert time.monotonic() < ends
             time.sleep(0.05)
         (child,) = children
@@ -140,8 +141,16 @@ class TritonServer:
 
     @property
     def running(self) -> bool:
-        """Whether what looks after the server runs."""
-        return self._process is not None and self._process.poll() is None
+        """Whether what looks after the server runs.
+
+        One whose main thread has ended does not, though it cannot be waited for until its other threads have.
+        """
+        if self._process is None or self._process.poll() is not None:
+            return False
+        if psutil.Process(self._process.pid).status() != psutil.STATUS_ZOMBIE:
+            return True
+        self._process.wait(STOP_S)
+        return False
 
     def start(self) -> None:
         """Starts it and waits until every model serves; on the ports it had before, if it ran before."""

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import Final, Generic, Literal, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Final, Generic, Literal, NamedTuple, TypeVar
 
 import numpy as np
-from scipy.sparse import csr_array
 
 from evenmesh_core.arrays import FloatArray, float_array, same_length
 from evenmesh_core.errors import InvalidInput
 from evenmesh_core.neighbors import support
+
+if TYPE_CHECKING:
+    from scipy.sparse import csr_array
 
 _CERTAIN: Final = 1e-6
 """How far from 0 and 1 a probability counts at least."""

@@ -9,17 +9,18 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike
-from scipy.optimize import linprog
-from scipy.sparse import csr_array, eye_array, hstack, vstack
 
 from evenmesh_core.arrays import BoolArray, FloatArray, IntArray, count, float_array, indicators, number
 from evenmesh_core.errors import InvalidInput
 from evenmesh_core.plackett_luce.sampling import Draws
 from evenmesh_core.seeds import Seed, generator
+
+if TYPE_CHECKING:
+    from scipy.sparse import csr_array
 
 REACHED: Final = 1e-3
 """How far outside its bounds a share may be and count as kept."""
@@ -188,6 +189,8 @@ def _marginals(
         chosen = np.zeros(n)
         chosen[np.argsort(-gains, kind="stable")[:size]] = 1.0
         return chosen
+    from scipy.sparse import csr_array
+
     of_groups = csr_array(np.array(members, dtype=np.float64))
     span = float(np.ptp(gains)) or 1.0
     cost = -(gains - gains.min()) / span
@@ -207,6 +210,10 @@ def _solved(
     cost: FloatArray, groups: csr_array, lows: FloatArray, highs: FloatArray, size: int
 ) -> FloatArray | None:
     """Return the solution of the program; None where its bounds contradict each other."""
+    # A quarter of what a service of the mesh imports, for targets that few asks have.
+    from scipy.optimize import linprog
+    from scipy.sparse import vstack
+
     n = len(cost)
     result = linprog(
         cost,
@@ -228,6 +235,9 @@ def _solved(
 
 def _least_violation(groups: csr_array, lows: FloatArray, highs: FloatArray, size: int) -> FloatArray:
     """Return how far each share has to be outside its bounds, where the sum of that is smallest."""
+    from scipy.optimize import linprog
+    from scipy.sparse import eye_array, hstack, vstack
+
     bounds, n = groups.shape
     spare = eye_array(bounds)
     result = linprog(

@@ -5,13 +5,15 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Sequence
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
-from scipy.sparse import csr_array
 
 from evenmesh_core.arrays import FloatArray, float_array
 from evenmesh_core.errors import InvalidInput
+
+if TYPE_CHECKING:
+    from scipy.sparse import csr_array
 
 MOST_CHARACTERS: Final = 4000
 """Characters of a text that are read, which bounds the time that a long passage takes."""
@@ -52,6 +54,8 @@ def text_vectors(texts: Sequence[str]) -> csr_array:
     squares = np.concatenate([[0.0], np.cumsum(values**2)])
     lengths = np.sqrt(squares[ends[1:]] - squares[ends[:-1]])
     values /= np.repeat(np.where(lengths > 0.0, lengths, 1.0), np.diff(ends))
+    from scipy.sparse import csr_array  # a sixth of a second to import
+
     return csr_array((values, columns, ends), shape=(len(texts), len(found)))
 
 

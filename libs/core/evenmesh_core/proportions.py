@@ -9,7 +9,6 @@ from __future__ import annotations
 import math
 
 import numpy as np
-from scipy.optimize import brentq
 from scipy.special import ndtri
 
 from evenmesh_core.arrays import count, number
@@ -89,6 +88,8 @@ def paired_difference_interval(
         if estimate == end or (score(inside) - target) * (score(estimate) - target) > 0:
             return end
         low, high = sorted((estimate, inside))
+        from scipy.optimize import brentq  # a quarter of a second to import
+
         bound = abs(target) + 1  # ±inf has no slope to search along
         found = brentq(lambda d: float(np.clip(score(d), -bound, bound)) - target, low, high, xtol=_TOLERANCE)
         return float(found)

@@ -80,6 +80,8 @@ _SETTINGS: Final[Any] = {
     "svg.hashsalt": "evenmesh",  # ids by content, so that equal figures are equal bytes
     "pdf.fonttype": 42,
     "axes.unicode_minus": True,
+    "figure.autolayout": False,  # figure() names its layout, and _lay_out() leaves a figure without one
+    "figure.constrained_layout.use": False,
 }
 
 
@@ -98,9 +100,13 @@ def figure(width: float = COLUMN_INCHES, height: float = 2.5) -> tuple[Figure, A
 
 
 def to_bytes(made: Figure, kind: Literal["svg", "png", "pdf"]) -> bytes:
-    """Return a figure as a file's content, without a date or anything random."""
+    """Return a figure as a file's content, without a date or anything random.
+
+    The first call fixes the layout: what is added to the figure later gets no room of its own.
+    """
     buffer = io.BytesIO()
     with styled():
+        _lay_out(made)
         if kind == "png":
             made.savefig(buffer, format="png", dpi=PNG_DPI, facecolor="white", metadata={"Software": None})
         else:
@@ -108,6 +114,14 @@ def to_bytes(made: Figure, kind: Literal["svg", "png", "pdf"]) -> bytes:
                 buffer, format=kind, metadata={"Date": None} if kind == "svg" else {"CreationDate": None}
             )
     return buffer.getvalue()
+
+
+def _lay_out(made: Figure) -> None:
+    """Place axes and legends once; else each file would draw the figure once more to place them again."""
+    engine = made.get_layout_engine()
+    if engine is not None:
+        engine.execute(made)
+        made.set_layout_engine(None)
 
 
 def save(made: Figure, path: Path) -> None:

@@ -2,6 +2,7 @@ import re
 
 import numpy as np
 import pytest
+from matplotlib.layout_engine import ConstrainedLayoutEngine
 from matplotlib.text import Text
 
 from evenmesh_lab import figures
@@ -58,6 +59,23 @@ def test_equal_figures_are_equal_bytes_and_carry_no_date(studies):
             assert svg == figures.to_bytes(again[name], "svg")
             assert b"dc:date" not in svg
             assert figures.to_bytes(figure, "png") == figures.to_bytes(again[name], "png")
+
+
+def test_a_figure_is_laid_out_once_for_all_its_files(studies, monkeypatch):
+    laid_out = []
+    execute = ConstrainedLayoutEngine.execute
+    figure = figures.of(studies["conversation"])["relevance-fairness"]
+    monkeypatch.setattr(
+        ConstrainedLayoutEngine,
+        "execute",
+        lambda engine, made: laid_out.append(made) or execute(engine, made),
+    )
+    svg = figures.to_bytes(figure, "svg")
+    places = [axes.get_position().bounds for axes in figure.axes]
+    assert figures.to_bytes(figure, "png")
+    assert figures.to_bytes(figure, "svg") == svg
+    assert [axes.get_position().bounds for axes in figure.axes] == places
+    assert laid_out == [figure]
 
 
 def test_axes_are_named_and_names_of_points_do_not_overlap(studies):

@@ -73,6 +73,21 @@ def test_a_page_escapes_what_it_is_given():
     assert "a&amp;b" in page
 
 
+def test_a_page_takes_the_files_of_figures_that_are_drawn(examples, monkeypatch):
+    from evenmesh_lab import figures
+    from evenmesh_lab.figures import style
+
+    study = exposure.measure(
+        read_audits([examples / "audit.jsonl"]), read_labels(examples / "labels.jsonl"), k=2, bootstrap=QUICK
+    )
+    (name, figure), *_ = figures.of(study).items()
+    page = reports.page(reports.Report("Exposure", [], [reports.Section("Findings", (), {name: figure})]))
+    drawn = {name: figures.to_bytes(figure, "svg")}
+    monkeypatch.setattr(style, "to_bytes", lambda *_: pytest.fail("it is drawn again"))
+    section = reports.Section("Findings", (), {name: figure}, drawn=drawn)
+    assert reports.page(reports.Report("Exposure", [], [section])) == page
+
+
 def test_a_page_of_a_study_is_one_file_in_light_and_dark(examples):
     from evenmesh_lab import figures
 
