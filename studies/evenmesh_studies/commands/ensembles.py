@@ -1,6 +1,7 @@
 """``evenmesh eor``: let the answers of a pool of retrievers vote with learned weights."""
 
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final
 
@@ -14,9 +15,10 @@ from evenmesh_studies.commands import study
 from evenmesh_studies.commands.eval import options
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from evenmesh.addresses import Addresses
+    from evenmesh_lab.files.trained_texts import TrainedTexts
     from evenmesh_lab.similarities import Models
     from evenmesh_lab.studies.vote import Voting
     from evenmesh_studies.ensembles.plan import Dataset, EnsemblePlan, EnsembleUnit
@@ -75,6 +77,7 @@ def eor(
     ] = 5,
     named: options.SimilarityModels,
     level: options.Level = 0.95,
+    trained_on: study.TrainedOn = None,
     report_only: Annotated[
         bool,
         typer.Option("--report-only", help="Ask nothing: measure the answers so far."),
@@ -97,9 +100,11 @@ def eor(
         from evenmesh_studies.ensembles.plan import EnsemblePlan
         from evenmesh_studies.ensembles.run import connected
         from evenmesh_studies.runner import StudyRunner
+        from evenmesh_studies.runner.overlap import read_given
         from evenmesh_studies.runner.shards import shard_of_folder
 
         problems: list[str] = []
+        given = read_given(trained_on, problems)
         voting = _voting(named.models(), similarity or list(_SIMILARITIES), rule, max_weight, problems)
         problems.extend(_option_problems(judge, level))
         part = study.shard_of(shard, problems)
@@ -125,7 +130,7 @@ def eor(
             then = "the last one makes the report, or --report-only of what is there"
             if study.others_missing(screen, runner, "questions", then):
                 return
-        _report(screen, plan, runner, voting, judge, longest_answer or None, level)
+        _report(screen, plan, runner, voting, judge, longest_answer or None, level, given)
 
 
 def _checked_plan(
@@ -187,11 +192,14 @@ def _report(
     judge: str,
     longest_answer: int | None,
     level: float,
+    given: "Mapping[str, TrainedTexts]",
 ) -> None:
     """Measure what is written, write the report and show its main tables."""
+    from evenmesh_lab.studies.eor import cached
     from evenmesh_lab.studies.statements import intervals
     from evenmesh_studies.commands.eval.outputs import show
     from evenmesh_studies.ensembles import report
+    from evenmesh_studies.runner.overlap import context_texts, overlap
     from evenmesh_studies.runner.report import program, provenance
     from evenmesh_studies.runner.shards import read_stored
 
@@ -199,15 +207,30 @@ def _report(
     total, missing = sum(1 for _ in plan.units()), runner.missing(stored)
     if missing:
         screen.note(f"note: {missing:,} of {total:,} questions × models were not asked yet")
-    found = report.measure(
+    measured = partial(
+        report.measure,
         plan,
         runner.folder,
-        voting,
+        cached(voting),
         judge=judge,
         longest_answer=longest_answer,
         level=level,
         shard=runner.shard,
     )
+    found = measured()
+    measurable = {(one.dataset, row.query_id) for one in found.settings for row in one.vote.rows}
+    known = overlap(
+        stored.facts,
+        {
+            (one.name, query.query_id): (query.question,)
+            for one in plan.datasets
+            for query in plan.chosen(one)
+            if (one.name, query.query_id) in measurable
+        },
+        given=given,
+        passages=context_texts(report.contexts(plan, runner.folder, runner.shard)),
+    )
+    parts = [(name, measured(only=mine)) for name, mine in known.parts]
     left_out = total - missing - sum(one.num_train + one.num_test for one in found.settings)
     if left_out:
         screen.note(f"note: {left_out:,} questions × models are left out, as some retriever led to no answer")
@@ -233,9 +256,15 @@ def _report(
         ("program", program()),
     ]
     stated = "; ".join([*provenance(stored.facts), f"questions and split by seed {plan.seed}", program()])
-    page, *_ = report.write(found, voting, facts, stated, runner.folder / "report")
-    show(screen, [table for table in found.tables() if table.name in _SHOWN])
-    screen.line()
+    page, *_ = report.write(
+        found, voting, facts, stated, runner.folder / "report", overlap=known, parts=parts
+    )
+    for name, some in (*parts, ("all", found)):
+        if parts:
+            study.show_part(screen, f"{name} test")
+        show(screen, [table for table in some.tables() if table.name in _SHOWN])
+        screen.line()
+    screen.note(known.statement)
     screen.note(f"wrote {page}, and tables, figures and weights beside it")
 
 

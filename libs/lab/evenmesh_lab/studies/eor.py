@@ -165,13 +165,24 @@ def measure(
         if not one.train.questions or not one.test.questions:
             raise InvalidInput(f"settings of {one.dataset}", "an empty split", "questions of both splits")
     chosen = bootstrap or Bootstrap()
-    known = replace(voting, similarities=tuple(_CachedSimilarity(one) for one in voting.similarities))
+    known = cached(voting)
     return EorStudy(
         judge,
         longest_answer,
         voting.retriever_filter,
         chosen,
         tuple(_measured(one, known, judge, threshold, longest_answer, poolings, chosen) for one in settings),
+    )
+
+
+def cached(voting: Voting) -> Voting:
+    """Return a vote that compares the same answers once, in however many measurements it is used."""
+    return replace(
+        voting,
+        similarities=tuple(
+            one if isinstance(one, _CachedSimilarity) else _CachedSimilarity(one)
+            for one in voting.similarities
+        ),
     )
 
 
