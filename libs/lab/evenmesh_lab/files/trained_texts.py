@@ -57,7 +57,7 @@ class _Header(BaseModel):
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Training:
+class TrainingTexts:
     """The texts of one training.
 
     Attributes:
@@ -71,7 +71,7 @@ class Training:
     passages: TextFilter
 
     @classmethod
-    def of(cls, name: str, questions: Iterable[str], passages: Iterable[str]) -> Training:
+    def of(cls, name: str, questions: Iterable[str], passages: Iterable[str]) -> TrainingTexts:
         """Return the filters of a training's texts."""
         return cls(name[:_NAME], TextFilter.of(questions), TextFilter.of(passages))
 
@@ -86,7 +86,7 @@ class TrainedTexts:
             pre-training.
     """
 
-    trainings: tuple[Training, ...]
+    trainings: tuple[TrainingTexts, ...]
     unhashed: tuple[str, ...] = ()
 
     def has_question(self, text: str) -> bool:
@@ -116,7 +116,7 @@ class TrainedTexts:
             kept[1] *= 1 - one.passages.false_positives
         return 1 - min(kept)
 
-    def followed_by(self, training: Training) -> TrainedTexts:
+    def followed_by(self, training: TrainingTexts) -> TrainedTexts:
         """Return these with one more training; the oldest ones count as unhashed past :data:`MOST_PARTS`."""
         every = (*self.trainings, training)
         dropped = tuple(one.name for one in every[:-MOST_PARTS])
@@ -178,7 +178,10 @@ def read_trained_texts(path: Path) -> TrainedTexts:
         why = "its first line is not as expected" if isinstance(error, ValidationError) else str(error)
         raise FileError(path, None, f"is no file of trained texts: {why}") from None
     return TrainedTexts(
-        tuple(Training(part.training, *filters[2 * at : 2 * at + 2]) for at, part in enumerate(header.parts)),
+        tuple(
+            TrainingTexts(part.training, *filters[2 * at : 2 * at + 2])
+            for at, part in enumerate(header.parts)
+        ),
         tuple(header.unhashed),
     )
 
