@@ -1,14 +1,12 @@
-"""Which models answered and ranked in a run, and what they were trained on."""
+"""What a run's models were trained on of what it asks and shows."""
 
 from collections.abc import Hashable, Iterable, Mapping, Sequence
-from dataclasses import replace
-from functools import cache
-from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import TYPE_CHECKING, Final, TypeVar
 
 from evenmesh_lab.files import FileError
 from evenmesh_lab.files.trained_texts import TRAINED_TEXTS, TrainedTexts, find_trained_texts
+from evenmesh_lab.studies.known_models import trained
 from evenmesh_lab.studies.overlap import Overlap, measure
 
 if TYPE_CHECKING:
@@ -18,43 +16,6 @@ K = TypeVar("K", bound=Hashable)
 
 MOST_PASSAGES: Final = 100_000
 """Most passages of a collection that are compared."""
-
-_VERSION: Final = "version of "
-_RERANKER: Final = "reranker of "
-_ENDPOINT: Final = "model of "
-_CROSS_ENCODER: Final = "cross-encoder"
-_SINCE: Final = "what a version promoted since learned"
-
-
-def involved(facts: Mapping[str, str]) -> dict[str, str]:
-    """Return the models of a run with their versions, by the facts of its journal."""
-    found: dict[str, str] = {}
-    for name, value in facts.items():
-        if name.startswith(_VERSION):
-            found[name.removeprefix(_VERSION)] = value
-        elif name.startswith(_ENDPOINT):
-            found[value] = ""
-        elif name == "reranker" or name.startswith(_RERANKER):
-            kind, _, version = value.partition(" ")
-            if kind not in ("", "none"):
-                found[kind] = version
-    return found
-
-
-def trained(
-    facts: Mapping[str, str], given: Mapping[str, TrainedTexts] | None = None
-) -> dict[str, TrainedTexts | None]:
-    """Return what each model of a run was trained on; None for one of which that is unknown.
-
-    The bundled reader is recognised by its version, which begins with the digest of its weights; the bundled
-    cross-encoder by its name, as its version depends on the machine.
-
-    Args:
-        facts: of the run's journal.
-        given: trained texts by model, which go before those of the bundled models.
-    """
-    known = given or {}
-    return {name: known.get(name) or _bundled(name, version) for name, version in involved(facts).items()}
 
 
 def read_given(options: Sequence[str] | None, problems: list[str]) -> dict[str, TrainedTexts]:
@@ -118,23 +79,3 @@ def overlap(
 ) -> Overlap[K]:
     """Return the overlap of a run's questions and passages with the training of its models."""
     return measure(questions, trained(facts, given), passages)
-
-
-def _bundled(name: str, version: str) -> TrainedTexts | None:
-    digest, reader, cross_encoder = _shipped()
-    if digest and digest in version:
-        return reader
-    if name == _CROSS_ENCODER and cross_encoder is not None:
-        return replace(cross_encoder, unhashed=(*cross_encoder.unhashed, _SINCE))
-    return None
-
-
-@cache
-def _shipped() -> tuple[str, TrainedTexts | None, TrainedTexts | None]:
-    """Return the digest of the reader's weights, and what it and the cross-encoder were trained on."""
-    try:
-        models: Any = import_module("evenmesh_models")
-    except ImportError:
-        return "", None, None
-    digest = str(models.fingerprint(models.reader() / models.WEIGHTS))[:16]
-    return digest, find_trained_texts(models.reader()), find_trained_texts(models.cross_encoder())

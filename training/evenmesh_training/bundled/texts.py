@@ -1,4 +1,4 @@
-"""``python -m evenmesh_training.bundled.texts``: write what the bundled models were trained on, as hashes.
+"""``python -m evenmesh_training.bundled.texts``: write hashes of what the bundled models were trained on.
 
 The texts are read again from the data sets that the models' records name, and in doubt more than were used:
 all questions of a split where the record says only how many were drawn of it. All trainings of a model are
