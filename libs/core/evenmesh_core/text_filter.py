@@ -22,6 +22,8 @@ MOST_HASHES: Final = 30
 
 _LETTERS: Final = ("L", "M", "N")
 _WORD: Final = 8
+_FEWEST: Final = 64
+"""Fewest bytes: in fewer the places of a text's bits are too alike to those of another's."""
 
 
 def normal_form(text: str) -> str:
@@ -38,7 +40,7 @@ class TextFilter:
     """A set of texts by their :func:`normal_form`; a text without one is never in it.
 
     A text of the set is always found. Another text is taken for one of the set with the probability
-    :attr:`false_positives`, independently of other texts. A text takes 14.4 bits at 0.001.
+    :attr:`false_positives`, independently of other texts. A text takes 14.4 bits at 0.001, and all 512 at least.
 
     Attributes:
         count: number of texts that were put in; each once.
@@ -77,6 +79,7 @@ class TextFilter:
             raise InvalidInput("texts", len(keys), f"at most {MOST_TEXTS}")
         hashes = max(1, round(-math.log2(false_positives)))
         size = math.ceil(-len(keys) * math.log(false_positives) / (math.log(2) ** 2) / _WORD)
+        size = max(size, _FEWEST) if keys else 0
         bits = np.zeros(size, np.uint8)
         if keys:
             first, step = np.array(sorted(keys), np.uint64).T

@@ -11,10 +11,12 @@ import pytest
 
 from evenmesh.wire.errors import NotFound
 from evenmesh_lab.files.agent_runs import AgentRunRecord, read_agent_runs
+from evenmesh_lab.files.trained_texts import find_trained_texts
 from evenmesh_reranker.domain import Passage
 from evenmesh_training.ium import session
 from evenmesh_training.ium.answer_collector import AnswerCollector, StoppedError
 from evenmesh_training.ium.offline import Offline
+from evenmesh_training.ium.overlap import overlap
 from evenmesh_training.ium.plan import AgentTasks, PlanError, Task
 from evenmesh_training.ium.result_cache import ResultCache
 from evenmesh_training.ium.systems import system
@@ -81,6 +83,27 @@ def test_each_agent_judges_the_best_k_alone_and_no_judgement_is_asked_for_twice(
         reported = json.loads((folder / "together" / f"round-{number}" / "feedback.json").read_text())
         assert reported["examples"] == 2 * 3 * RECIPE.k  # agents, training queries, judged of each
         assert reported["unknown"] == 0
+
+
+def test_every_round_carries_hashes_of_what_it_learned_from(
+    done: tuple[Path, RuleMesh, list[AgentRunRecord]],
+) -> None:
+    folder, _, records = done
+    begun = find_trained_texts(folder / "start" / "model")
+    last = find_trained_texts(folder / "together" / "round-2" / "model")
+    assert begun is not None
+    assert last is not None
+    assert (begun.trainings, len(begun.unhashed)) == ((), 1)
+    assert [one.name for one in last.trainings] == ["together, round-1", "together, round-2"]
+    for task in TASKS:
+        assert last.has_question(task.question) is (task.split == "train")
+    assert any(last.has_passage(one.text) for one in PASSAGES)
+    found = overlap(folder, PLAN, records)
+    counted = {(row.model, row.what): row.seen for row in found.rows}
+    assert counted["reranker at the start", "questions"] == 0
+    assert counted["reranker together", "questions"] == 0
+    assert counted["reranker together", "passages"] is not None
+    assert len(found.questions) == sum(task.split == "test" for task in TASKS)
 
 
 def test_every_round_is_measured_on_every_agents_test_queries(
