@@ -40,7 +40,8 @@ class TextFilter:
     """A set of texts by their :func:`normal_form`; a text without one is never in it.
 
     A text of the set is always found. Another text is taken for one of the set with the probability
-    :attr:`false_positives`, independently of other texts. A text takes 14.4 bits at 0.001, and all 512 at least.
+    :attr:`false_positives`, independently of other texts. A text takes 14.4 bits at 0.001, all together 512
+    at least.
 
     Attributes:
         count: number of texts that were put in; each once.

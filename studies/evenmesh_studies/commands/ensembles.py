@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from evenmesh.addresses import Addresses
     from evenmesh_lab.files.trained_texts import TrainedTexts
-    from evenmesh_lab.similarities import Models
+    from evenmesh_lab.studies.correctness import Judging
     from evenmesh_lab.studies.vote import Voting
     from evenmesh_studies.ensembles.plan import Dataset, EnsemblePlan, EnsembleUnit
     from evenmesh_studies.ensembles.pool import Pool
@@ -101,12 +101,14 @@ def eor(
         from evenmesh_studies.ensembles.run import connected
         from evenmesh_studies.runner import StudyRunner
         from evenmesh_studies.runner.overlap import read_given
+        from evenmesh_studies.runner.preflight import proper_share
         from evenmesh_studies.runner.shards import shard_of_folder
 
         problems: list[str] = []
         given = read_given(trained_on, problems)
-        voting = _voting(named.models(), similarity or list(_SIMILARITIES), rule, max_weight, problems)
-        problems.extend(_option_problems(judge, level))
+        voting = _voting(named, similarity or list(_SIMILARITIES), rule, max_weight, problems)
+        judging = _judging(named, judge, problems)
+        problems.extend(proper_share("--level", level))
         part = study.shard_of(shard, problems)
         if report_only and part.count == 1:
             part = shard_of_folder(out, EnsemblePlan.kind)
@@ -130,7 +132,7 @@ def eor(
             then = "the last one makes the report, or --report-only of what is there"
             if study.others_missing(screen, runner, "questions", then):
                 return
-        _report(screen, plan, runner, voting, judge, longest_answer or None, level, given)
+        _report(screen, plan, runner, voting, judging, longest_answer or None, level, given)
 
 
 def _checked_plan(
@@ -189,7 +191,7 @@ def _report(
     plan: "EnsemblePlan",
     runner: "StudyRunner[EnsembleUnit]",
     voting: "Voting",
-    judge: str,
+    judge: "Judging",
     longest_answer: int | None,
     level: float,
     given: "Mapping[str, TrainedTexts]",
@@ -249,7 +251,7 @@ def _report(
             f"Nelder–Mead, 0 to {voting.max_weight:g}; those up to {voting.retriever_filter:g} cannot win; "
             "deterministic",
         ),
-        ("answers judged by", judge),
+        ("answers judged by", found.judge),
         ("intervals", intervals(found.bootstrap)),
         *((f"index of {name}", value) for name, value in plan.versions.items()),
         *((name, value or "–") for name, value in stored.facts.items()),
@@ -293,7 +295,7 @@ def _pool(text: str | None, reranker: str | None, out: Path, shard: "Shard | Non
 
 
 def _voting(
-    models: "Models",
+    named: options.SimilarityModels,
     names: "Sequence[str]",
     rule: options.VoteRule,
     max_weight: float,
@@ -302,16 +304,20 @@ def _voting(
     """Return how answers vote; add what is wrong with it to ``problems``."""
     from evenmesh_core.ensemble.votes import POOLINGS
     from evenmesh_core.errors import InvalidInput
-    from evenmesh_lab.similarities import MissingModel, Similarities
+    from evenmesh_lab.similarities import MissingModel
     from evenmesh_lab.studies.vote import Voting
 
-    known = Similarities(models)
+    try:
+        known = named.similarities()
+    except InvalidInput as error:
+        problems.append(str(error))
+        names = ()
     found = []
     for name in dict.fromkeys(names):
         try:
             found.append(known.get(name))
             if name == "embedding_cosine":
-                models.folder("embedding")
+                named.models().folder("embedding")
         except (InvalidInput, MissingModel) as error:
             problems.append(f"--similarity {name}: {error}")
     if rule.pooling not in POOLINGS:
@@ -327,11 +333,16 @@ def _voting(
     return Voting(tuple(found), **asdict(rule) | {"pooling": pooling}, max_weight=max_weight)
 
 
-def _option_problems(judge: str, level: float) -> list[str]:
-    from evenmesh_lab.studies.correctness import JUDGES
-    from evenmesh_studies.runner.preflight import proper_share
+def _judging(named: options.SimilarityModels, judge: str, problems: list[str]) -> "Judging":
+    """Return how answers are compared with references; add what is wrong with it to ``problems``."""
+    from evenmesh_core.errors import InvalidInput
+    from evenmesh_lab.similarities import MissingModel
 
-    problems = []
-    if judge not in JUDGES:
-        problems.append(f"--judge {judge}: allowed: {', '.join(JUDGES)}")
-    return [*problems, *proper_share("--level", level)]
+    try:
+        return named.judge(judge)
+    except MissingModel as error:
+        problems.append(f"--judge {judge}: {error}")
+    except InvalidInput as error:
+        line = f"--judge {judge}: allowed: {error.allowed}" if error.argument == "--judge" else str(error)
+        problems.extend([] if line in problems else [line])
+    return judge

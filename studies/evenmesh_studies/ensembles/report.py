@@ -8,6 +8,7 @@ from pathlib import Path
 from evenmesh_lab import figures, reports
 from evenmesh_lab.files import Ensemble, FileError, read_ensemble
 from evenmesh_lab.studies import Bootstrap, EorStudy, eor, statement
+from evenmesh_lab.studies.correctness import Judging
 from evenmesh_lab.studies.overlap import Overlap
 from evenmesh_lab.studies.tables import Table
 from evenmesh_lab.studies.vote import Voting
@@ -26,7 +27,7 @@ def measure(
     folder: Path,
     voting: Voting,
     *,
-    judge: str,
+    judge: Judging,
     longest_answer: int | None,
     level: float,
     shard: Shard = WHOLE,

@@ -19,7 +19,7 @@ from evenmesh_core.intervals import BootstrapInterval
 from evenmesh_lab.files.ensembles import Ensemble
 from evenmesh_lab.similarities.similarity import Check, Similarity, unchecked
 from evenmesh_lab.studies import inconsistency, vote
-from evenmesh_lab.studies.correctness import correctness
+from evenmesh_lab.studies.correctness import Judging, correctness, name_of
 from evenmesh_lab.studies.inconsistency import (
     KIND_LABELS,
     KINDS,
@@ -137,7 +137,7 @@ def measure(
     settings: Sequence[Setting],
     voting: Voting,
     *,
-    judge: str = "exact_match",
+    judge: Judging = "exact_match",
     threshold: float = 0.5,
     longest_answer: int | None = 5,
     poolings: Sequence[Pooling] = POOLINGS,
@@ -167,7 +167,7 @@ def measure(
     chosen = bootstrap or Bootstrap()
     known = cached(voting)
     return EorStudy(
-        judge,
+        name_of(judge),
         longest_answer,
         voting.retriever_filter,
         chosen,
@@ -212,7 +212,7 @@ class _CachedSimilarity(Similarity):
 def _measured(
     setting: Setting,
     voting: Voting,
-    judge: str,
+    judge: Judging,
     threshold: float,
     longest_answer: int | None,
     poolings: Sequence[Pooling],
@@ -272,7 +272,7 @@ def _winners(voted: VoteStudy, names: tuple[str, ...]) -> list[int]:
 def _variants(
     setting: Setting,
     voting: Voting,
-    judge: str,
+    judge: Judging,
     poolings: Sequence[Pooling],
     known: VoteStudy,
     bootstrap: Bootstrap,
@@ -300,7 +300,7 @@ def _variants(
 
 
 def _errors(
-    setting: Setting, judge: str, threshold: float, longest_answer: int | None, bootstrap: Bootstrap
+    setting: Setting, judge: Judging, threshold: float, longest_answer: int | None, bootstrap: Bootstrap
 ) -> InconsistencyStudy | None:
     names = [name for name in setting.test.retrievers if name not in setting.unknown_contexts]
     if len(names) < 2:

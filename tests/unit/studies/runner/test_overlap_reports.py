@@ -36,8 +36,8 @@ TEXTS = TrainedTexts((TrainingTexts.of("x", [QUESTIONS[one].upper() for one in S
 
 @pytest.fixture
 def no_figures(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(figures, "of", lambda study, stated="": {})
-    monkeypatch.setattr(answering, "answering_figures", lambda study, stated: {})
+    monkeypatch.setattr(figures, "of", lambda *_, **__: {})
+    monkeypatch.setattr(answering, "answering_figures", lambda *_: {})
 
 
 def _headings(folder: Path) -> list[str]:
