@@ -270,7 +270,7 @@ def test_the_command_judges_with_a_server_and_names_its_failures(
         assert main([*command, "--answer-equivalence-url", url, "--json", "-"]) == 0
         found = json.loads(capsys.readouterr().out)
     assert found["judge"] == "answer_equivalence"
-    assert found["accuracy"][0]["value"] == 1.0
+    assert found["correct"][0] == [True]
     assert main([*command, "--answer-equivalence-url", url]) != 0
     assert "cannot be reached" in capsys.readouterr().err
     for option, value, why in (
