@@ -149,8 +149,8 @@ def test_the_table_marks_what_a_model_has_trained_on() -> None:
 
 
 def test_questions_and_relevant_passages_that_a_model_was_trained_on_are_counted() -> None:
-    judged = _judged({"a": 1})
-    asked = next(iter(judged.queries.values()))
+    judged = replace(_judged({"a": 1}), queries={"q": "Who wrote it?"})
+    asked = judged.queries["q"]
     shown = next(one.text for one in judged.passages if one.id == "a")
     texts = TrainedTexts((TrainingTexts.of("x", [asked.upper()], [shown]),))
     assert seen.rows("m", texts, {"one": judged}) == [
