@@ -130,7 +130,7 @@ def classified(reply: object, count: int) -> list[float]:
     """Return the probabilities of TEI's reply: for each pair a list of labels with scores.
 
     Raises:
-        MalformedReply: it is something else, or the label that counts cannot be told.
+        MalformedReply: it is something else, or which label counts is not clear.
     """
     if not isinstance(reply, list) or len(reply) != count:
         raise MalformedReply(f"the classifier's reply is no list of {count} results")
