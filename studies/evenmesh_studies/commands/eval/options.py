@@ -147,7 +147,7 @@ class SimilarityModels:
         if self.answer_equivalence_url is None:
             return None
         if find_spec("httpx") is None or find_spec("evenmesh_kit") is None:
-            needs = "a server needs evenmesh-kit and httpx: in a checkout, pip install ./libs/kit './studies[servers]'"
+            needs = "a URL where evenmesh-kit is: pip install ./libs/kit './studies[servers]' in a checkout"
             raise InvalidInput("--answer-equivalence-url", self.answer_equivalence_url, needs)
         from evenmesh_kit.remote.options import RemoteOptionError, RemoteOptions
         from evenmesh_studies.ensembles.equivalence_server import ServedEquivalence
